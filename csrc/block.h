@@ -1,0 +1,182 @@
+/* block.h - the address space of one pool: segments tiled by blocks, and an index of
+ * the free ones.
+ *
+ * Pure bookkeeping: no driver, no lock, no time. The caller holds the device lock and
+ * maps and unmaps the pages; a block is FREE, USED or DEFERRED where every page that it
+ * touches is mapped, and a HOLE where none is. HOLEs cover whole pages. Neighbours of
+ * the same kind (HOLE; FREE of one tier) are always merged.
+ *
+ * Nothing here fails half-way: what may need new records is preceded by
+ * oomph_slab_reserve().
+ */
+#pragma once
+#include "util.h"
+
+typedef struct oomph_block oomph_block_t;
+typedef struct oomph_segment oomph_segment_t;
+typedef struct oomph_heap oomph_heap_t;
+
+struct oomph_block {
+    oomph_addr_t addr;
+    size_t bytes;
+    oomph_block_t *prev, *next; // neighbours in the segment, by address
+    oomph_segment_t *segment;
+    union {
+        struct {
+            oomph_block_t *after, *before; // in a bin, or in the heap's list of holes
+        } links;                           // of a FREE block or a HOLE
+        struct {
+            size_t requested_bytes;
+            void *user;
+        } use; // of a USED or DEFERRED block
+    };
+    uint32_t record; // number in the record of the step (plan.h)
+    uint8_t state;   // oomph_block_state_t
+    uint8_t tier;    // oomph_tier_t; DEVICE for a HOLE
+    bool recorded;   // `record` is valid
+    bool shared;     // other streams use it (record_stream)
+};
+
+// One page of a segment.
+typedef struct oomph_slot {
+    uint64_t handle;      // the physical page mapped here, or 0
+    oomph_block_t *block; // contains the page's first byte; NULL: segment->origin
+    uint64_t epoch;       // of the stream, when last freed under pressure (stream.h)
+} oomph_slot_t;
+
+typedef enum oomph_segment_kind {
+    OOMPH_SEGMENT_VIRTUAL, // reserved address space that pages are mapped into
+    OOMPH_SEGMENT_PINNED,  // one page-locked host allocation
+    OOMPH_SEGMENT_FOREIGN, // memory of a pool's own source
+} oomph_segment_kind_t;
+
+struct oomph_segment {
+    oomph_heap_t *heap;
+    oomph_segment_t *prev, *next; // in the heap
+    oomph_addr_t base;
+    size_t bytes;
+    unsigned page_shift;
+    oomph_segment_kind_t kind;
+    size_t mapped_count; // pages mapped
+    oomph_slot_t *slots; // one per page; NULL unless VIRTUAL
+    oomph_block_t *first;
+    oomph_block_t *origin; // the block of every slot that names none
+    uint64_t epoch;        // of adopted memory, as in a slot
+};
+
+// Host memory for block records, never returned before the device goes.
+typedef struct oomph_slab {
+    oomph_block_t *spare; // linked by `next`
+    size_t spare_count;
+    void *chunks;
+    size_t bytes; // host memory taken
+} oomph_slab_t;
+
+enum { OOMPH_BIN_WORDS = 33, OOMPH_BIN_MAX = OOMPH_BIN_WORDS * 64 }; // bits
+
+struct oomph_heap {
+    void *owner; // the pool, for the caller
+    oomph_slab_t *slab;
+    bool small;                          // blocks up to OOMPH_SMALL_MAX, in exact bins
+    bool whole;                          // never split a free block
+    oomph_segment_t *segments;           // any order
+    oomph_block_t *holes;                // HOLEs, any order
+    oomph_block_t *host;                 // FREE blocks on host pages, any order
+    oomph_block_t **bins;                // FREE blocks on device pages, by size
+    uint64_t used_bins[OOMPH_BIN_WORDS]; // a bit per bin that is not empty
+    uint64_t used_words;                 // a bit per word above that is not 0
+};
+
+// Takes records so that the next `count` splits cannot fail.
+// Errors: OOMPH_ERR_NO_MEMORY (host memory).
+oomph_status_t oomph_slab_grow(oomph_slab_t *slab, size_t count);
+static inline oomph_status_t oomph_slab_reserve(oomph_slab_t *slab, size_t count)
+{
+    return slab->spare_count >= count ? OOMPH_OK : oomph_slab_grow(slab, count);
+}
+void oomph_slab_destroy(oomph_slab_t *slab);
+
+// Errors: OOMPH_ERR_NO_MEMORY (host memory).
+oomph_status_t oomph_heap_init(oomph_heap_t *heap, oomph_slab_t *slab, bool small,
+                               void *owner);
+// The heap must have no segments.
+void oomph_heap_destroy(oomph_heap_t *heap);
+size_t oomph_heap_record_bytes(const oomph_heap_t *heap);
+
+// Puts the segment into the heap, covered by one block of `state` and `tier`. Needs one
+// record.
+void oomph_heap_add(oomph_heap_t *heap, oomph_segment_t *segment,
+                    oomph_block_state_t state, oomph_tier_t tier);
+// Takes the segment out, with its one block, which must not be in use.
+void oomph_heap_remove(oomph_segment_t *segment);
+// Moves a segment with all its blocks to another heap of the same kind.
+void oomph_heap_move(oomph_segment_t *segment, oomph_heap_t *heap);
+
+// The best-fitting FREE block on device pages for `bytes`, or NULL.
+oomph_block_t *oomph_heap_fit(const oomph_heap_t *heap, size_t bytes);
+// The best-fitting FREE block on host pages for `bytes`, or NULL.
+oomph_block_t *oomph_heap_fit_host(const oomph_heap_t *heap, size_t bytes);
+// Cuts [addr, addr + bytes) out of a FREE block and makes it USED. Needs two records.
+oomph_block_t *oomph_heap_take(oomph_block_t *block, oomph_addr_t addr, size_t bytes);
+// Makes a USED or DEFERRED block FREE. Gives the FREE block that contains it now.
+oomph_block_t *oomph_heap_give(oomph_block_t *block);
+
+// A place for a block: address space that is FREE or HOLE throughout.
+typedef struct oomph_window {
+    oomph_segment_t *segment;
+    oomph_block_t *block; // that contains the first byte
+    oomph_addr_t addr;
+    size_t bytes;
+    size_t missing_count; // pages that must be mapped first
+} oomph_window_t;
+
+// The window for `bytes` with the fewest missing pages, the lowest if several; false if
+// no segment has room. FREE blocks on host pages are obstacles.
+bool oomph_heap_choose(const oomph_heap_t *heap, size_t bytes, oomph_window_t *window);
+// The lowest HOLE of at least `count` pages, or NULL.
+oomph_block_t *oomph_heap_hole(const oomph_heap_t *heap, size_t count);
+// Fills in the window at a given place; false if something there is in use.
+bool oomph_heap_window_at(oomph_segment_t *segment, oomph_addr_t addr, size_t bytes,
+                          oomph_window_t *window);
+
+// The pages [first, first + count), all of one HOLE, have been mapped: they become
+// FREE. Needs two records.
+void oomph_heap_fill(oomph_segment_t *segment, size_t first, size_t count,
+                     oomph_tier_t tier);
+// The pages [first, first + count), all within one FREE block, have been unmapped: they
+// become a HOLE. Needs two records.
+void oomph_heap_empty(oomph_segment_t *segment, size_t first, size_t count);
+
+// The whole pages inside a FREE block: [*first, *first + count); gives the count.
+size_t oomph_block_whole_pages(const oomph_block_t *block, size_t *first);
+
+// The block that contains the first byte of a page.
+static inline oomph_block_t *oomph_slot_block(const oomph_segment_t *segment,
+                                              size_t page)
+{
+    oomph_block_t *block = segment->slots[page].block;
+    return block == NULL ? segment->origin : block;
+}
+
+// The block that contains `addr`, which must lie in the segment.
+oomph_block_t *oomph_segment_block(const oomph_segment_t *segment, oomph_addr_t addr);
+
+static inline size_t oomph_segment_page(const oomph_segment_t *segment,
+                                        oomph_addr_t addr)
+{
+    return (size_t)((addr - segment->base) >> segment->page_shift);
+}
+
+static inline oomph_addr_t oomph_segment_addr(const oomph_segment_t *segment,
+                                              size_t page)
+{
+    return segment->base + ((uint64_t)page << segment->page_shift);
+}
+
+static inline oomph_addr_t oomph_block_end(const oomph_block_t *block)
+{
+    return block->addr + block->bytes;
+}
+
+// Checks what this header promises. Errors: OOMPH_ERR_INVALID.
+oomph_status_t oomph_heap_check(const oomph_heap_t *heap);

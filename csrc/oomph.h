@@ -1,0 +1,349 @@
+/* oomph.h - the public C API. Everything else in csrc/ is private.
+ *
+ * Sizes are bytes, addresses are device virtual addresses, times are nanoseconds.
+ * Every function that can fail returns an oomph_status_t and writes its result
+ * through its last parameter; on failure the result is untouched, the allocator is
+ * unchanged and oomph_error_detail() says what happened. All functions are
+ * thread-safe. None takes the Python GIL, prints, reads the environment or exits.
+ * After a fork the child's calls fail with OOMPH_ERR_STATE and change nothing.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { OOMPH_ABI = 1, OOMPH_DEVICE_MAX = 64 };
+
+typedef enum oomph_status {
+    OOMPH_OK = 0,
+    OOMPH_ERR_INVALID,   // an argument is wrong; a bug in the caller
+    OOMPH_ERR_NO_MEMORY, // memory is exhausted, after every rung of the ladder
+    OOMPH_ERR_DRIVER,    // CUDA failed; oomph_error_detail() has its message
+    OOMPH_ERR_STATE,     // not started, already started, or after a fork
+} oomph_status_t;
+
+typedef uint64_t oomph_addr_t;
+typedef struct CUstream_st *oomph_stream_t; // a CUstream, never dereferenced here
+
+// The pool that PyTorch names for a graph capture or a MemPool; {0, 0} is the default.
+typedef struct oomph_pool_id {
+    uint64_t first, second;
+} oomph_pool_id_t;
+
+// Text of the last failure of this thread; never NULL, valid until its next failure.
+const char *oomph_error_detail(void);
+
+/* ---- Settings and start */
+
+typedef enum oomph_offload {
+    OOMPH_OFFLOAD_OFF,    // a failed allocation is an error
+    OOMPH_OFFLOAD_ON_OOM, // a block that finds no device page is born on host
+} oomph_offload_t;
+
+// Which kind of host memory backs a block that is born on host.
+typedef enum oomph_host_kind {
+    OOMPH_HOST_AUTO,   // the first of the kinds below that works on this machine
+    OOMPH_HOST_NUMA,   // pages on the GPU's NUMA node, mapped into a segment
+    OOMPH_HOST_PLAIN,  // host pages without a node, mapped into a segment (CUDA 13)
+    OOMPH_HOST_PINNED, // page-locked allocations, each with its own address
+    OOMPH_HOST_OFF,    // none works, or none is wanted
+} oomph_host_kind_t;
+
+enum { OOMPH_AUTO = -1 };
+
+typedef struct oomph_config {
+    oomph_offload_t offload;
+    oomph_host_kind_t host_kind;
+    uint64_t host_limit_bytes;   // most host bytes of all devices; 0: none
+    uint64_t host_ahead_bytes;   // of host pages made ahead, once any were needed
+    uint64_t device_limit_bytes; // most device bytes per device; 0: the whole card
+    double device_limit_share;   // the same as a share of the card; 0: not set
+    int64_t reserve_bytes; // device bytes left to libraries; OOMPH_AUTO: 2 %, 256 MiB
+    uint64_t page_bytes;   // physical page; a power of two; 0: the granularity
+    bool plan;             // pack repeating steps (plan.h)
+} oomph_config_t;
+
+typedef enum oomph_notice_kind {
+    OOMPH_NOTICE_MAPPED, // pages were mapped
+    OOMPH_NOTICE_FREED,  // a deferred free has been completed
+} oomph_notice_kind_t;
+
+typedef struct oomph_notice {
+    oomph_notice_kind_t kind;
+    int device;
+    oomph_addr_t addr;
+    size_t bytes;
+    oomph_stream_t stream;
+    oomph_pool_id_t pool;
+} oomph_notice_t;
+
+// Called by the core with no lock held; any may be NULL. They must not throw.
+typedef struct oomph_hooks {
+    // Around anything that may wait for the GPU, such as to release the GIL.
+    // What the first returns is handed to the second.
+    void *(*before_wait)(void);
+    void (*after_wait)(void *state);
+    // Asks the embedder to free what it caches. It may call oomph_free.
+    void (*free_memory)(int device);
+    // The pages at [addr, addr + bytes) are about to be unmapped. Only while watched.
+    void (*unmapping)(int device, oomph_addr_t addr, size_t bytes,
+                      oomph_stream_t stream);
+    // Something happened. Only while watched.
+    void (*notice)(const oomph_notice_t *notice);
+    // A block was born on host, the `nth` of its step, from 1.
+    void (*rescued)(int device, size_t bytes, int64_t nth);
+} oomph_hooks_t;
+
+// Defaults: on-oom, auto, no host bytes, the whole card, auto, granularity, plan.
+oomph_config_t oomph_config_default(void);
+
+// Fixes the settings. Errors: OOMPH_ERR_INVALID; OOMPH_ERR_STATE once started.
+oomph_status_t oomph_configure(const oomph_config_t *config);
+
+// Adds hooks; a NULL member leaves what is set. Call before the first allocation.
+void oomph_set_hooks(const oomph_hooks_t *hooks);
+
+// Whether the hooks that only a watcher needs are called.
+void oomph_watch(bool on);
+
+// Loads the driver and tells how many devices it has. Creates no context: a device
+// is opened by the first call that needs it. Repeating it is harmless.
+// Errors: OOMPH_ERR_DRIVER (no driver, or too old a driver), OOMPH_ERR_STATE.
+oomph_status_t oomph_start(int *device_count);
+
+// Stops background work. Memory stays valid; the process is about to end.
+void oomph_stop(void);
+
+/* ---- Memory */
+
+typedef struct oomph_request {
+    int device;
+    size_t bytes;
+    oomph_stream_t stream;
+    bool stream_lives; // the stream is never destroyed, so its handle names it
+    bool essential;    // a library's workspace: may use half of the headroom
+    oomph_pool_id_t pool;
+    void *user; // kept with the block, returned when it is freed
+} oomph_request_t;
+
+typedef enum oomph_tier {
+    OOMPH_TIER_DEVICE,
+    OOMPH_TIER_HOST,
+    OOMPH_TIERS
+} oomph_tier_t;
+
+typedef enum oomph_block_state {
+    OOMPH_BLOCK_HOLE,     // address space without pages
+    OOMPH_BLOCK_FREE,     // backed and free
+    OOMPH_BLOCK_USED,     // handed out
+    OOMPH_BLOCK_DEFERRED, // freed, but another stream may still use it
+} oomph_block_state_t;
+
+typedef struct oomph_block_info {
+    int device;
+    oomph_addr_t addr;
+    size_t bytes;           // what the block occupies
+    size_t requested_bytes; // what was asked for; 0 unless USED or DEFERRED
+    oomph_block_state_t state;
+    oomph_tier_t tier;
+    bool small; // of the pools for blocks up to 1 MiB
+    oomph_stream_t stream;
+    oomph_pool_id_t pool;
+    oomph_addr_t segment_addr; // the reserved range that it lies in
+    size_t segment_bytes;
+    void *user;
+} oomph_block_info_t;
+
+// Gives a block of at least `bytes` that may be used on `stream` at once, aligned to
+// 512 bytes. `bytes` 0 gives address 0. Where no device page can be had the block is
+// born on host, if the settings allow it: it is used like any other.
+// Errors: OOMPH_ERR_NO_MEMORY, OOMPH_ERR_DRIVER, OOMPH_ERR_INVALID (no such device).
+oomph_status_t oomph_malloc(const oomph_request_t *request, oomph_addr_t *addr);
+
+// Takes the block back; it is reused on its own stream at once and on others when
+// the work queued so far has finished. Never waits for the GPU, and for the lock only
+// if `freed` is wanted (may be NULL). Address 0 is ignored.
+// Errors: OOMPH_ERR_INVALID if no such block is in use; nothing is freed.
+oomph_status_t oomph_free(oomph_addr_t addr, oomph_block_info_t *freed);
+
+// Says that `stream` uses the block too: once freed, it is reused only when the work
+// queued there at that time has finished. `stream_lives` as in oomph_request_t. A
+// foreign address is ignored. Errors: OOMPH_ERR_NO_MEMORY (host memory),
+// OOMPH_ERR_DRIVER.
+oomph_status_t oomph_record_stream(oomph_addr_t addr, oomph_stream_t stream,
+                                   bool stream_lives);
+
+// The block that contains `addr`. Errors: OOMPH_ERR_INVALID.
+oomph_status_t oomph_lookup(oomph_addr_t addr, oomph_block_info_t *info);
+
+// Returns free pages to the driver, after waiting for the work that used them: those
+// of one pool, or for {0, 0} of every pool that no graph holds.
+oomph_status_t oomph_empty_cache(int device, oomph_pool_id_t pool, size_t *freed_bytes);
+
+// Returns at least `bytes` of free pages to the driver if there are so many.
+oomph_status_t oomph_give_back(int device, size_t bytes, size_t *freed_bytes);
+
+// Makes all memory of `device` accessible to `peer`, now and in future.
+oomph_status_t oomph_enable_peer(int device, int peer);
+
+/* ---- Pools of graph captures and MemPools */
+
+// Use counts: pages of a pool in use never move to another pool.
+oomph_status_t oomph_pool_retain(int device, oomph_pool_id_t pool);
+// Retains the pool and says that something may capture, until oomph_pool_end().
+oomph_status_t oomph_pool_begin(int device, oomph_pool_id_t pool);
+oomph_status_t oomph_pool_end(int device);
+oomph_status_t oomph_pool_release(int device, oomph_pool_id_t pool);
+int oomph_pool_use_count(int device, oomph_pool_id_t pool);
+
+typedef enum oomph_pool_flag {
+    OOMPH_POOL_ON_OOM = 1,   // its free pages may serve other pools before an error
+    OOMPH_POOL_NO_SPLIT = 2, // a free block serves only whole
+} oomph_pool_flag_t;
+oomph_status_t oomph_pool_set_flag(int device, oomph_pool_id_t pool,
+                                   oomph_pool_flag_t flag, bool on);
+
+// Memory of a pool that comes from elsewhere, such as NCCL's allocator. Called with
+// no lock held. `take` returns 0 when it has none.
+typedef struct oomph_source {
+    oomph_addr_t (*take)(void *context, size_t bytes, oomph_stream_t stream);
+    void (*give)(void *context, oomph_addr_t addr);
+    void *context;
+} oomph_source_t;
+oomph_status_t oomph_pool_set_source(int device, oomph_pool_id_t pool,
+                                     const oomph_source_t *source);
+
+// Puts a block back into use at an address that is free in the pool, as restoring
+// the state of a captured graph needs. Errors: OOMPH_ERR_INVALID if it is not free.
+oomph_status_t oomph_revive(const oomph_request_t *request, oomph_addr_t addr);
+
+/* ---- Steps */
+
+// A training step has ended, on every device. Called by optimizer hooks.
+void oomph_step(void);
+
+/* ---- Statistics */
+
+typedef struct oomph_stat {
+    int64_t current, peak, allocated, freed;
+} oomph_stat_t;
+
+enum { OOMPH_STAT_ALL, OOMPH_STAT_SMALL, OOMPH_STAT_LARGE, OOMPH_STAT_KINDS };
+typedef oomph_stat_t oomph_stats_by_kind_t[OOMPH_STAT_KINDS];
+
+enum {
+    OOMPH_RUNG_DEFERRED,  // deferred frees that have finished
+    OOMPH_RUNG_GROW,      // spare and new pages
+    OOMPH_RUNG_STEAL,     // free pages of other holes and streams
+    OOMPH_RUNG_WAIT,      // the same, after waiting for their streams
+    OOMPH_RUNG_CALLBACKS, // PyTorch's free-memory callbacks, the driver's own pool
+    OOMPH_RUNG_HOST,      // born on host
+    OOMPH_RUNG_ERROR,     // none helped
+    OOMPH_RUNGS
+};
+
+typedef struct oomph_stats {
+    // PyTorch's own figures; memory_stats() names and defines them.
+    oomph_stats_by_kind_t allocation, segment, active, inactive_split;
+    oomph_stats_by_kind_t allocated_bytes, reserved_bytes, active_bytes;
+    oomph_stats_by_kind_t inactive_split_bytes, requested_bytes;
+    int64_t retry_count, oom_count, device_alloc_count, device_free_count;
+    int64_t sync_count;
+
+    // By tier: bytes of physical pages that oomph holds, mapped or spare.
+    int64_t tier_bytes[OOMPH_TIERS], tier_peak_bytes[OOMPH_TIERS];
+    int64_t host_limit_bytes;   // the cap on host bytes of all devices together
+    int64_t device_limit_bytes; // the most device bytes; 0: the whole card
+    int64_t rescues;            // blocks that were born on host
+    int64_t rescued_bytes;      // their bytes
+    int64_t host_block_bytes;   // bytes of blocks in use that live on host pages
+    int64_t driver_ns;          // time spent in driver calls and in waiting for the GPU
+    int64_t rungs[OOMPH_RUNGS]; // how often each rung of the ladder was climbed
+    int64_t pages_remapped;     // free pages that moved to another address
+    int64_t pages_stolen;       // of these, to another stream
+    int64_t page_bytes;         // size of a physical page
+    int64_t step_count;         // steps that ended
+    int64_t step_remapped_bytes; // bytes remapped in the last step that ended
+    int64_t step_rescues;        // rescues in the last step that ended
+    int64_t planned_hits;        // allocations that took their planned place
+    int64_t planned_misses;      // allocations that a plan did not foresee
+    int64_t plan_bytes;          // address space of the plans in force
+    int64_t link_to_host_bytes_per_s, link_to_device_bytes_per_s; // 0: not measured
+    int64_t foreign_bytes;       // memory that pools have from a source of their own
+    int64_t record_bytes;        // host memory of oomph's own records
+    oomph_host_kind_t host_kind; // what works here; OOMPH_HOST_AUTO: not yet tried
+} oomph_stats_t;
+
+oomph_status_t oomph_get_stats(int device, oomph_stats_t *stats);
+oomph_status_t oomph_reset_peak_stats(int device);
+oomph_status_t oomph_reset_accumulated_stats(int device);
+
+// Share of the card that oomph may take, in addition to the configured limit.
+oomph_status_t oomph_set_fraction(int device, double fraction);
+double oomph_get_fraction(int device);
+
+// What the device has and may still give, as cudaMemGetInfo says it, but under the
+// limits set: a card of `device_limit` bytes.
+oomph_status_t oomph_memory_info(int device, size_t *free_bytes, size_t *total_bytes);
+
+// The largest block that could be had without waiting.
+oomph_status_t oomph_largest_free(int device, size_t *bytes);
+
+// Tries which kind of host pages works on the device, by using one.
+oomph_status_t oomph_probe_host(int device, oomph_host_kind_t *kind);
+
+// Calls `visit` for every block of a device in order of address, segment by segment,
+// under the device lock: `visit` must not call oomph. Holes are left out.
+typedef void (*oomph_visit_t)(const oomph_block_info_t *block, void *context);
+oomph_status_t oomph_walk(int device, oomph_visit_t visit, void *context);
+
+// Walks every record and says whether they agree with each other.
+// Errors: OOMPH_ERR_INVALID, with what is wrong in oomph_error_detail().
+oomph_status_t oomph_check(int device);
+
+const char *oomph_host_kind_name(oomph_host_kind_t kind);
+
+/* ---- The table that reaches another extension module in a capsule */
+
+#define OOMPH_CAPSULE "oomph._C.api"
+
+typedef struct oomph_api_table {
+    size_t abi;   // OOMPH_ABI
+    size_t bytes; // sizeof(oomph_api_t)
+    const char *(*error_detail)(void);
+    void (*set_hooks)(const oomph_hooks_t *);
+    void (*watch)(bool);
+    oomph_status_t (*start)(int *);
+    oomph_status_t (*malloc)(const oomph_request_t *, oomph_addr_t *);
+    oomph_status_t (*free)(oomph_addr_t, oomph_block_info_t *);
+    oomph_status_t (*record_stream)(oomph_addr_t, oomph_stream_t, bool);
+    oomph_status_t (*lookup)(oomph_addr_t, oomph_block_info_t *);
+    oomph_status_t (*empty_cache)(int, oomph_pool_id_t, size_t *);
+    oomph_status_t (*enable_peer)(int, int);
+    oomph_status_t (*pool_retain)(int, oomph_pool_id_t);
+    oomph_status_t (*pool_begin)(int, oomph_pool_id_t);
+    oomph_status_t (*pool_end)(int);
+    oomph_status_t (*pool_release)(int, oomph_pool_id_t);
+    int (*pool_use_count)(int, oomph_pool_id_t);
+    oomph_status_t (*pool_set_flag)(int, oomph_pool_id_t, oomph_pool_flag_t, bool);
+    oomph_status_t (*pool_set_source)(int, oomph_pool_id_t, const oomph_source_t *);
+    oomph_status_t (*revive)(const oomph_request_t *, oomph_addr_t);
+    oomph_status_t (*get_stats)(int, oomph_stats_t *);
+    oomph_status_t (*reset_peak_stats)(int);
+    oomph_status_t (*reset_accumulated_stats)(int);
+    oomph_status_t (*set_fraction)(int, double);
+    double (*get_fraction)(int);
+    oomph_status_t (*memory_info)(int, size_t *, size_t *);
+    oomph_status_t (*largest_free)(int, size_t *);
+    oomph_status_t (*walk)(int, oomph_visit_t, void *);
+} oomph_api_t;
+
+const oomph_api_t *oomph_api(void);
+
+#ifdef __cplusplus
+}
+#endif
