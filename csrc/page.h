@@ -1,0 +1,92 @@
+/* page.h - physical pages of one device, on the device and on the host: created, kept
+ * spare for reuse, limited. The caller holds the device lock; the budget of host bytes
+ * is shared by all devices.
+ */
+#pragma once
+#include "driver.h"
+#include "notice.h"
+#include "stats.h"
+
+#include <stdatomic.h>
+
+// Host bytes that all devices of the process may take together.
+typedef struct oomph_budget {
+    _Atomic(uint64_t) used_bytes;
+    uint64_t limit_bytes;
+} oomph_budget_t;
+
+// Takes bytes from the budget if it has them; gives them back.
+static inline bool oomph_budget_take(oomph_budget_t *budget, uint64_t bytes)
+{
+    if (atomic_fetch_add(&budget->used_bytes, bytes) + bytes <= budget->limit_bytes)
+        return true;
+    atomic_fetch_sub(&budget->used_bytes, bytes);
+    return false;
+}
+
+static inline void oomph_budget_give(oomph_budget_t *budget, uint64_t bytes)
+{
+    atomic_fetch_sub(&budget->used_bytes, bytes);
+}
+
+typedef struct oomph_page_stack {
+    oomph_handle_t *spare; // created, mapped nowhere
+    size_t spare_count;
+    size_t room;  // handles that fit into `spare`: at least `count`
+    size_t count; // pages that exist: mapped or spare
+} oomph_page_stack_t;
+
+typedef struct oomph_pages {
+    const oomph_driver_t *driver;
+    int device;
+    size_t page_bytes;
+    uint64_t devices;            // mask of the devices that may access them
+    oomph_host_kind_t host_kind; // NUMA or PLAIN, once probed
+    oomph_budget_t *host;
+    size_t limit_bytes;      // most device bytes; SIZE_MAX: what the driver gives
+    size_t reserve_bytes;    // device bytes left to others
+    size_t known_free_bytes; // what the driver last said, less what we took since
+    size_t unchecked_bytes;  // taken since the driver was asked
+    int64_t create_count, release_count; // of device pages
+    oomph_page_stack_t tiers[OOMPH_TIERS];
+    size_t adopted_bytes[OOMPH_TIERS]; // memory in use that is no page of ours
+    size_t peak_bytes[OOMPH_TIERS];    // of pages and adopted memory together
+    // What the segments hold (segment.h), by size class of their blocks.
+    oomph_stats_by_kind_t segment, mapped_bytes;
+    oomph_notices_t notices;
+} oomph_pages_t;
+
+void oomph_pages_init(oomph_pages_t *pages, const oomph_driver_t *driver, int device,
+                      size_t page_bytes, oomph_budget_t *host);
+void oomph_pages_destroy(oomph_pages_t *pages);
+
+// How many of `want` pages could be taken now. `essential` requests may use half of the
+// reserve.
+size_t oomph_pages_available(oomph_pages_t *pages, oomph_tier_t tier, size_t want,
+                             bool essential);
+
+// A spare page, or a new one. Limits are the caller's business (see above).
+// Errors: OOMPH_ERR_NO_MEMORY, OOMPH_ERR_DRIVER.
+oomph_status_t oomph_page_take(oomph_pages_t *pages, oomph_tier_t tier,
+                               oomph_handle_t *handle);
+// Keeps the page as a spare. Cannot fail.
+void oomph_page_give(oomph_pages_t *pages, oomph_tier_t tier, oomph_handle_t handle);
+
+// Keeps a page made elsewhere as a spare. Errors: OOMPH_ERR_NO_MEMORY (host memory).
+oomph_status_t oomph_page_adopt(oomph_pages_t *pages, oomph_tier_t tier,
+                                oomph_handle_t handle);
+
+// Releases spare pages until at most `keep` are left; gives the bytes released.
+size_t oomph_pages_trim(oomph_pages_t *pages, oomph_tier_t tier, size_t keep);
+
+// Bytes that are ours: pages, mapped or spare, and adopted memory.
+static inline size_t oomph_pages_bytes(const oomph_pages_t *pages, oomph_tier_t tier)
+{
+    return pages->tiers[tier].count * pages->page_bytes + pages->adopted_bytes[tier];
+}
+
+static inline void oomph_pages_note_peak(oomph_pages_t *pages, oomph_tier_t tier)
+{
+    pages->peak_bytes[tier] =
+        oomph_max(pages->peak_bytes[tier], oomph_pages_bytes(pages, tier));
+}
