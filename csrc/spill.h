@@ -1,0 +1,40 @@
+/* spill.h - host memory in place of device memory: which kind works, and pages made
+ * ahead of need, since making them is slow.
+ */
+#pragma once
+#include "page.h"
+
+#include <pthread.h>
+
+// Speeds of the link between device and host, in bytes per second; 0: not measured.
+typedef struct oomph_link {
+    int64_t to_host, to_device;
+} oomph_link_t;
+
+// Finds the first kind of host memory that works, by using it, and measures the link.
+// `wanted` is a kind to insist on, or OOMPH_HOST_AUTO. Sets pages->host_kind, to
+// OOMPH_HOST_OFF if none works. The caller holds the device lock. Waits for its own
+// copies only.
+void oomph_spill_probe(oomph_pages_t *pages, oomph_host_kind_t wanted,
+                       oomph_link_t *link);
+
+// Host pages that a thread makes ahead. Has a lock of its own.
+typedef struct oomph_ahead {
+    pthread_mutex_t lock;
+    pthread_cond_t wanted;
+    pthread_t thread;
+    bool running, stopping;
+    const oomph_pages_t *pages; // of which only what never changes is read
+    size_t target;              // pages to have ready
+    size_t count, room;
+    oomph_handle_t *handles; // ready
+} oomph_ahead_t;
+
+void oomph_ahead_init(oomph_ahead_t *ahead, const oomph_pages_t *pages);
+// Asks for `count` pages to be ready soon; starts the thread the first time.
+void oomph_ahead_want(oomph_ahead_t *ahead, size_t count);
+// Moves up to `count` ready pages to the spare ones; gives how many. The caller holds
+// the device lock.
+size_t oomph_ahead_take(oomph_ahead_t *ahead, oomph_pages_t *pages, size_t count);
+// Ends the thread and releases what it had ready.
+void oomph_ahead_stop(oomph_ahead_t *ahead);
