@@ -1,0 +1,407 @@
+/* alloc.c - giving and taking memory: the lock, the order of steps, the only ladder.
+ *
+ * - A request is rounded to 512 bytes and served from the pool of its stream, its graph
+ *   or MemPool, and its size class. Blocks of at most 1 MiB never share pages with
+ *   larger ones.
+ * - A large block that comes as the plan foresees takes its planned place. Any other
+ *   takes the free block that fits best. Both are hits: no driver call.
+ * - On a miss the block is placed where the fewest pages are missing, and the ladder is
+ *   climbed for these: spare and new pages, up to the limit; free pages of other holes
+ *   and streams, at once if their work has finished, else after waiting for it; what
+ *   PyTorch and the driver cache themselves; host pages; the error.
+ * - Each rung is climbed again only if something was gained. Waiting happens without
+ *   the lock; another thread that would have to wait takes the first one's result.
+ * - A free never waits: a thread that finds the lock taken leaves the block in a queue,
+ *   which the next holder processes.
+ */
+#include "claim.h"
+
+#define BYTES_MAX ((size_t)1 << 47) // more than any address space
+enum { COLLECT_EVERY = 8 };         // allocations between looks at deferred frees
+
+/* ---- Hits */
+
+static oomph_block_t *take_fit(oomph_heap_t *heap, size_t bytes)
+{
+    oomph_block_t *block = oomph_heap_fit(heap, bytes);
+
+    if (block == NULL || oomph_slab_reserve(heap->slab, 2) != OOMPH_OK)
+        return NULL;
+    return oomph_heap_take(block, block->addr, heap->whole ? block->bytes : bytes);
+}
+
+// The block at the planned place. Where pages are missing there, the window says so; if
+// the place is taken, the plan is not followed this time.
+static oomph_block_t *take_planned(oomph_claim_t *claim)
+{
+    oomph_segment_t *arena = claim->pool->arena.segments;
+    oomph_window_t *window = &claim->window;
+
+    if (arena == NULL || !oomph_heap_window_at(arena, arena->base + claim->place,
+                                               claim->bytes, window)) {
+        claim->place = OOMPH_NO_PLACE;
+        claim->pool->conflicts++;
+        return NULL;
+    }
+    if (window->missing_count > 0 ||
+        oomph_slab_reserve(arena->heap->slab, 2) != OOMPH_OK)
+        return NULL;
+    return oomph_heap_take(window->block, window->addr, claim->bytes);
+}
+
+static oomph_block_t *take(oomph_claim_t *claim)
+{
+    oomph_block_t *block = NULL;
+
+    if (claim->place != OOMPH_NO_PLACE)
+        block = take_planned(claim);
+    if (block == NULL && claim->place == OOMPH_NO_PLACE)
+        block = take_fit(&claim->pool->heap, claim->bytes);
+    return block;
+}
+
+/* ---- The ladder */
+
+// Where the block goes: its planned place, or where the fewest pages are missing.
+static oomph_gain_t find_window(oomph_claim_t *claim)
+{
+    if (claim->place != OOMPH_NO_PLACE ||
+        oomph_heap_choose(&claim->pool->heap, claim->bytes, &claim->window))
+        return OOMPH_NOTHING;
+    oomph_status_t status = oomph_pool_extend(claim->pool, claim->bytes);
+    return status == OOMPH_OK ? OOMPH_GAINED : oomph_failed(claim, status);
+}
+
+static size_t available(const oomph_claim_t *claim)
+{
+    return oomph_pages_available(&claim->device->pages, OOMPH_TIER_DEVICE,
+                                 claim->window.missing_count,
+                                 oomph_is_essential(claim));
+}
+
+static oomph_gain_t rung_grow(oomph_claim_t *claim)
+{
+    if (available(claim) < claim->window.missing_count)
+        return OOMPH_NOTHING;
+    claim->device->stats.rungs[OOMPH_RUNG_GROW]++;
+    oomph_status_t status =
+        oomph_segment_map_window(&claim->window, &claim->device->pages);
+    if (status == OOMPH_OK)
+        return OOMPH_GAINED;
+    return status == OOMPH_ERR_NO_MEMORY ? OOMPH_NOTHING : oomph_failed(claim, status);
+}
+
+// Free pages from elsewhere. First whether there are enough at all: waiting for too few
+// would be in vain.
+static oomph_gain_t rung_steal(oomph_claim_t *claim)
+{
+    oomph_device_t *device = claim->device;
+    oomph_reach_t reach = {.tier = OOMPH_TIER_DEVICE, .keep = claim->window};
+    size_t have = available(claim);
+    if (have >= claim->window.missing_count)
+        return OOMPH_NOTHING; // the driver has fewer than it says
+
+    size_t want = claim->window.missing_count - have;
+    oomph_survey_t survey = oomph_steal_survey(device, &reach);
+    if (survey.now + survey.later < want)
+        return OOMPH_NOTHING;
+    if (survey.now >= want) {
+        device->stats.rungs[OOMPH_RUNG_STEAL]++;
+        size_t got = oomph_steal(device, &reach, want, claim->pool->stream);
+        return got > 0 ? OOMPH_GAINED : oomph_failed(claim, OOMPH_ERR_DRIVER);
+    }
+    device->stats.rungs[OOMPH_RUNG_WAIT]++;
+    return oomph_wait_for(device, survey.stream) ? OOMPH_GAINED : OOMPH_NOTHING;
+}
+
+// Frees that wait for other streams.
+static oomph_gain_t rung_deferred(oomph_claim_t *claim)
+{
+    oomph_device_t *device = claim->device;
+
+    if (device->deferred.count == 0)
+        return OOMPH_NOTHING;
+    device->stats.rungs[OOMPH_RUNG_DEFERRED]++;
+    if (oomph_collect(device))
+        return OOMPH_GAINED;
+    for (oomph_stream_state_t *s = device->streams.list; s != NULL; s = s->next)
+        if (s->wanted > s->passed && !oomph_stream_captures(&device->streams, s) &&
+            oomph_wait_for(device, s))
+            return OOMPH_GAINED;
+    return OOMPH_NOTHING;
+}
+
+// What PyTorch and the driver keep for themselves; asked once.
+static oomph_gain_t rung_callbacks(oomph_claim_t *claim)
+{
+    oomph_device_t *device = claim->device;
+    const oomph_hooks_t *hooks = &oomph_process.hooks;
+
+    if (claim->asked)
+        return OOMPH_NOTHING;
+    claim->asked = true;
+    device->stats.rungs[OOMPH_RUNG_CALLBACKS]++;
+    int64_t freed = device->stats.allocation[OOMPH_STAT_ALL].freed;
+    size_t had = available(claim);
+    oomph_unlock(device);
+    if (hooks->free_memory != NULL)
+        hooks->free_memory(device->ordinal);
+    oomph_process.driver->trim(device->ordinal);
+    oomph_lock(device);
+    device->pages.known_free_bytes = 0; // ask the driver again
+    bool gained = device->stats.allocation[OOMPH_STAT_ALL].freed > freed ||
+                  available(claim) > had;
+    return gained ? OOMPH_GAINED : OOMPH_NOTHING;
+}
+
+/* ---- Pools with a source of their own */
+
+static oomph_gain_t rung_source(oomph_claim_t *claim)
+{
+    oomph_device_t *device = claim->device;
+    const oomph_source_t source = claim->pool->group->source;
+    size_t bytes = oomph_round_up(claim->bytes, device->pages.page_bytes);
+    oomph_segment_t *segment;
+
+    oomph_unlock(device);
+    oomph_addr_t addr = source.take(source.context, bytes, claim->pool->stream->handle);
+    oomph_lock(device);
+    if (addr == 0)
+        return OOMPH_NOTHING;
+    oomph_status_t status =
+        oomph_segment_adopt(&claim->pool->heap, &device->pages, OOMPH_SEGMENT_FOREIGN,
+                            OOMPH_TIER_DEVICE, addr, bytes, &segment);
+    if (status == OOMPH_OK) {
+        return OOMPH_GAINED;
+    }
+    oomph_unlock(device);
+    source.give(source.context, addr);
+    oomph_lock(device);
+    return oomph_failed(claim, status);
+}
+
+/* ---- Climbing */
+
+// The rungs in their order, up to the first that changes something.
+static oomph_gain_t next_rung(oomph_claim_t *claim, oomph_block_t **block)
+{
+    if (claim->pool->group != NULL && claim->pool->group->has_source)
+        return rung_source(claim);
+    if (claim->device->deferred.count > 0 && oomph_collect(claim->device))
+        return OOMPH_GAINED;
+    oomph_gain_t gain = find_window(claim);
+    if (gain == OOMPH_NOTHING)
+        gain = rung_grow(claim);
+    if (gain == OOMPH_NOTHING && claim->place == OOMPH_NO_PLACE &&
+        !claim->pool->small) {
+        *block = take_fit(&claim->pool->arena, claim->bytes);
+        gain = *block != NULL ? OOMPH_GAINED : OOMPH_NOTHING;
+    }
+    if (gain == OOMPH_NOTHING)
+        gain = rung_steal(claim);
+    if (gain == OOMPH_NOTHING && claim->place != OOMPH_NO_PLACE) {
+        claim->place = OOMPH_NO_PLACE; // there are not enough pages for the plan
+        return OOMPH_GAINED;
+    }
+    if (gain == OOMPH_NOTHING)
+        gain = rung_deferred(claim);
+    if (gain == OOMPH_NOTHING)
+        gain = rung_callbacks(claim);
+    if (gain == OOMPH_NOTHING)
+        gain = oomph_rung_host(claim, block);
+    return gain;
+}
+
+static oomph_status_t give_up(oomph_claim_t *claim)
+{
+    oomph_device_t *device = claim->device;
+    size_t free_bytes, total_bytes;
+
+    // A driver that fails at everything is not out of memory.
+    oomph_status_t status =
+        oomph_process.driver->memory_info(device->ordinal, &free_bytes, &total_bytes);
+    if (status != OOMPH_OK)
+        return status;
+    device->stats.rungs[OOMPH_RUNG_ERROR]++;
+    device->stats.oom_count++;
+    return oomph_fail(OOMPH_ERR_NO_MEMORY,
+                      "no memory for %zu bytes on device %d: %zu bytes held, %zu free "
+                      "of %zu on the card",
+                      claim->bytes, device->ordinal,
+                      oomph_pages_bytes(&device->pages, OOMPH_TIER_DEVICE), free_bytes,
+                      total_bytes);
+}
+
+static oomph_status_t climb(oomph_claim_t *claim, oomph_block_t **block)
+{
+    oomph_device_t *device = claim->device;
+    int64_t start = oomph_now_ns();
+    int64_t low_rungs = device->stats.rungs[OOMPH_RUNG_GROW];
+    oomph_status_t status = OOMPH_OK;
+    oomph_gain_t gain = OOMPH_GAINED;
+
+    while (gain == OOMPH_GAINED && *block == NULL) {
+        gain = next_rung(claim, block);
+        if (gain == OOMPH_GAINED && *block == NULL)
+            *block = take(claim);
+    }
+    if (gain == OOMPH_FAILED)
+        status = claim->status;
+    else if (*block == NULL)
+        status = give_up(claim);
+    device->stats.retry_count += device->stats.rungs[OOMPH_RUNG_GROW] == low_rungs;
+    device->stats.driver_ns += oomph_now_ns() - start;
+    return status;
+}
+
+/* ---- Allocating */
+
+// Where the plan puts the block, and its number in the record.
+static void consult_plan(oomph_claim_t *claim, uint32_t *number)
+{
+    oomph_pool_t *pool = claim->pool;
+
+    claim->place = oomph_plan_next(&pool->plan, claim->bytes);
+    if (pool->plan.places != NULL) {
+        int64_t *count = claim->place != OOMPH_NO_PLACE
+                             ? &claim->device->stats.planned_hits
+                             : &claim->device->stats.planned_misses;
+        (*count)++;
+    }
+    if (pool->plan.places == NULL && pool->arena.segments != NULL)
+        oomph_pool_replan(pool); // the plan has just been dropped
+    *number = oomph_plan_note(&pool->plan, claim->bytes);
+    if (!claim->device->pressed)
+        pool->plan.found_period = 0; // there is room enough without a plan
+    if (pool->plan.found_period != 0)
+        oomph_pool_replan(pool);
+}
+
+static void count_block(oomph_device_t *device, const oomph_block_t *block)
+{
+    bool small = block->segment->heap->small;
+    int64_t bytes = (int64_t)block->bytes;
+
+    oomph_stats_up(device->stats.allocation, small, 1);
+    oomph_stats_up(device->stats.active, small, 1);
+    oomph_stats_up(device->stats.allocated_bytes, small, bytes);
+    oomph_stats_up(device->stats.active_bytes, small, bytes);
+    oomph_stats_up(device->stats.requested_bytes, small,
+                   (int64_t)block->use.requested_bytes);
+    if (block->tier == OOMPH_TIER_HOST)
+        device->stats.host_block_bytes += bytes;
+}
+
+// Enters a block that was taken into the books; gives it back if that fails.
+static oomph_status_t hand_out(const oomph_claim_t *claim, oomph_block_t *block)
+{
+    oomph_status_t status = oomph_table_reserve(&claim->device->table);
+
+    if (status != OOMPH_OK) {
+        oomph_heap_give(block);
+        return status;
+    }
+    block->use.requested_bytes = claim->request->bytes;
+    block->use.user = claim->request->user;
+    oomph_table_add(&claim->device->table, block);
+    count_block(claim->device, block);
+    return OOMPH_OK;
+}
+
+static void count_rescue(oomph_claim_t *claim, size_t bytes)
+{
+    oomph_device_t *device = claim->device;
+    size_t ahead = oomph_process.config.host_ahead_bytes / device->pages.page_bytes;
+
+    claim->rescued = ++device->stats.rescues - device->step_start_rescues;
+    device->stats.rescued_bytes += (int64_t)bytes;
+    if (ahead > 0 && device->pages.host_kind != OOMPH_HOST_PINNED)
+        oomph_ahead_want(&device->ahead, ahead);
+}
+
+static oomph_status_t allocate(oomph_claim_t *claim, oomph_addr_t *addr)
+{
+    oomph_device_t *device = claim->device;
+    uint32_t number = 0;
+
+    oomph_status_t status =
+        oomph_pool_get(device, claim->request, claim->bytes, &claim->pool);
+    if (status != OOMPH_OK)
+        return status;
+    if (device->deferred.count > 0 && ++device->deferred_tick % COLLECT_EVERY == 0)
+        oomph_collect(device);
+    bool planned =
+        !claim->pool->small && claim->pool->group == NULL && oomph_process.config.plan;
+    if (planned)
+        consult_plan(claim, &number);
+    oomph_block_t *block = take(claim);
+    if (block == NULL)
+        status = climb(claim, &block);
+    if (status == OOMPH_OK)
+        status = hand_out(claim, block);
+    if (status != OOMPH_OK)
+        return status;
+    block->recorded = planned;
+    block->record = number;
+    if (claim->rescued > 0)
+        count_rescue(claim, block->bytes);
+    *addr = block->addr;
+    return OOMPH_OK;
+}
+
+oomph_status_t oomph_malloc(const oomph_request_t *request, oomph_addr_t *addr)
+{
+    oomph_claim_t claim = {.request = request,
+                           .bytes = oomph_round_up(request->bytes, OOMPH_ROUND_BYTES),
+                           .place = OOMPH_NO_PLACE};
+
+    if (request->bytes == 0) {
+        *addr = 0;
+        return OOMPH_OK;
+    }
+    oomph_status_t status = oomph_device_get(request->device, &claim.device);
+    if (status != OOMPH_OK)
+        return status;
+    if (request->bytes > BYTES_MAX)
+        return oomph_fail(OOMPH_ERR_NO_MEMORY,
+                          "%zu bytes are more than any address space", request->bytes);
+    oomph_lock(claim.device);
+    status = allocate(&claim, addr);
+    oomph_unlock(claim.device);
+    if (claim.rescued > 0 && oomph_process.hooks.rescued != NULL)
+        oomph_process.hooks.rescued(request->device, claim.bytes, claim.rescued);
+    return status;
+}
+
+static oomph_status_t revive(oomph_claim_t *claim, oomph_addr_t addr)
+{
+    oomph_status_t status =
+        oomph_pool_get(claim->device, claim->request, claim->bytes, &claim->pool);
+    if (status == OOMPH_OK)
+        status = oomph_slab_reserve(&claim->device->slab, 2);
+    if (status != OOMPH_OK)
+        return status;
+    oomph_segment_t *segment = claim->pool->heap.segments;
+    while (segment != NULL && addr - segment->base >= segment->bytes)
+        segment = segment->next;
+    oomph_window_t *window = &claim->window;
+    if (segment == NULL || !oomph_heap_window_at(segment, addr, claim->bytes, window) ||
+        window->missing_count > 0)
+        return oomph_fail(OOMPH_ERR_INVALID, "0x%llx is not free in its pool",
+                          (unsigned long long)addr);
+    return hand_out(claim, oomph_heap_take(window->block, addr, claim->bytes));
+}
+
+oomph_status_t oomph_revive(const oomph_request_t *request, oomph_addr_t addr)
+{
+    oomph_claim_t claim = {.request = request,
+                           .bytes = oomph_round_up(request->bytes, OOMPH_ROUND_BYTES)};
+
+    oomph_status_t status = oomph_device_get(request->device, &claim.device);
+    if (status != OOMPH_OK)
+        return status;
+    oomph_lock(claim.device);
+    status = revive(&claim, addr);
+    oomph_unlock(claim.device);
+    return status;
+}

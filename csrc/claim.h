@@ -1,0 +1,38 @@
+/* claim.h - a request on its way up the ladder, shared by alloc.c and host.c. The
+ * caller holds the device lock; a rung may give it up and take it again.
+ */
+#pragma once
+#include "device.h"
+
+typedef struct oomph_claim {
+    const oomph_request_t *request;
+    oomph_device_t *device;
+    oomph_pool_t *pool;
+    size_t bytes;          // rounded
+    size_t place;          // planned, or OOMPH_NO_PLACE
+    oomph_window_t window; // where it goes on a miss
+    bool asked;            // the callbacks have been asked
+    int64_t rescued;       // it was born on host, the how manyth of its step; 0: no
+    oomph_status_t status; // why, where a rung FAILED
+} oomph_claim_t;
+
+typedef enum oomph_gain {
+    OOMPH_GAINED,  // something changed: try again
+    OOMPH_NOTHING, // go on to the next rung
+    OOMPH_FAILED,  // claim->status says why
+} oomph_gain_t;
+
+static inline oomph_gain_t oomph_failed(oomph_claim_t *claim, oomph_status_t status)
+{
+    claim->status = status;
+    return OOMPH_FAILED;
+}
+
+// Whether the request may use the headroom.
+static inline bool oomph_is_essential(const oomph_claim_t *claim)
+{
+    return claim->pool->small || claim->request->essential;
+}
+
+// Backs the request by host pages: gives the block, or what happened.
+oomph_gain_t oomph_rung_host(oomph_claim_t *claim, oomph_block_t **block);

@@ -1,0 +1,162 @@
+/* device.h - the state of one device, shared by the files of the top layer. Everything
+ * but the free queue is guarded by the lock.
+ */
+#pragma once
+#include "plan.h"
+#include "segment.h"
+#include "spill.h"
+#include "stats.h"
+#include "stream.h"
+#include "table.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+typedef struct oomph_device oomph_device_t;
+
+// What PyTorch calls a pool: the memory of a graph capture or of a MemPool. The default
+// pool {0, 0} has no group.
+typedef struct oomph_group {
+    struct oomph_group *next;
+    oomph_pool_id_t id;
+    int use_count;
+    unsigned flags; // oomph_pool_flag_t
+    bool has_source;
+    oomph_source_t source;
+} oomph_group_t;
+
+// The blocks of one stream, group and size class.
+typedef struct oomph_pool {
+    struct oomph_pool *next;
+    oomph_device_t *device;
+    oomph_stream_state_t *stream;
+    oomph_group_t *group; // NULL: the default pool
+    bool small;
+    oomph_heap_t heap;
+    // Large blocks of the default pool only:
+    oomph_plan_t plan;
+    oomph_heap_t arena; // the address space of the plan in force: one segment, or none
+    uint32_t conflicts; // planned places found taken, since the step began
+} oomph_pool_t;
+
+// Frees of threads that found the lock taken; whoever holds it next processes them.
+enum { OOMPH_FREE_QUEUE = 4096 };
+typedef struct oomph_free_queue {
+    _Atomic(oomph_addr_t) addr[OOMPH_FREE_QUEUE]; // 0: empty
+    _Atomic(uint32_t) head;                       // next to write
+    uint32_t tail;                                // next to read; guarded by the lock
+} oomph_free_queue_t;
+
+struct oomph_device {
+    pthread_mutex_t lock;
+    pthread_cond_t climbed; // signalled when `climbing` ends
+    bool climbing;          // a thread waits for the GPU without the lock
+    int ordinal;
+    bool pressed;         // memory is short: frees are stamped with their epoch
+    int64_t pressed_step; // the step in which memory was short last
+    size_t total_bytes;
+    double fraction;
+    oomph_slab_t slab;
+    oomph_table_t table;
+    oomph_pages_t pages;
+    oomph_streams_t streams;
+    oomph_deferred_t deferred;
+    unsigned deferred_tick;
+    oomph_pool_t *pools;
+    oomph_group_t *groups;
+    oomph_ahead_t ahead;
+    oomph_stats_t stats;
+    int64_t step_start_remapped, step_start_rescues;
+    oomph_free_queue_t queue;
+};
+
+// What the process was configured to do; fixed by the first oomph_start().
+typedef struct oomph_process {
+    const oomph_driver_t *driver;
+    oomph_config_t config;
+    oomph_hooks_t hooks;
+    atomic_bool watched; // somebody wants to hear of notices and of unmapping
+    oomph_budget_t host;
+    int device_count;
+    bool started;
+    _Atomic(oomph_device_t *) devices[OOMPH_DEVICE_MAX];
+} oomph_process_t;
+
+extern oomph_process_t oomph_process;
+
+/* ---- pool.c: devices and pools */
+
+// The device, opened if need be. Errors: OOMPH_ERR_INVALID (no such device),
+// OOMPH_ERR_STATE, OOMPH_ERR_DRIVER, OOMPH_ERR_NO_MEMORY.
+oomph_status_t oomph_device_get(int ordinal, oomph_device_t **device);
+// The device if it is open and this is no forked child, else NULL.
+oomph_device_t *oomph_device_peek(int ordinal);
+// The error for an address of no open device.
+oomph_status_t oomph_not_ours(oomph_addr_t addr);
+// Sets the page limit from the settings and the fraction.
+void oomph_device_limit(oomph_device_t *device);
+
+// The kind of host memory that works, found by trying once.
+oomph_host_kind_t oomph_device_host_kind(oomph_device_t *device);
+
+oomph_group_t *oomph_group_find(const oomph_device_t *device, oomph_pool_id_t id);
+// The pool that serves a request of `bytes` (rounded). Errors as above.
+oomph_status_t oomph_pool_get(oomph_device_t *device, const oomph_request_t *request,
+                              size_t bytes, oomph_pool_t **pool);
+// Whether free pages of the pool may move elsewhere.
+bool oomph_pool_floats(const oomph_pool_t *pool);
+// Address space for `bytes` more in the heap.
+oomph_status_t oomph_pool_extend(oomph_pool_t *pool, size_t bytes);
+// Replaces the arena by one for the plan in force, or by none.
+void oomph_pool_replan(oomph_pool_t *pool);
+// Drops segments that hold nothing, and pools of groups that are gone.
+void oomph_pools_prune(oomph_device_t *device);
+
+static inline oomph_pool_t *oomph_block_pool(const oomph_block_t *block)
+{
+    return block->segment->heap->owner;
+}
+
+/* ---- steal.c: free pages on their way from one hole to another */
+
+// Which free pages are meant.
+typedef struct oomph_reach {
+    oomph_tier_t tier;
+    const oomph_group_t *group; // only of this group; NULL: of all that may move
+    const oomph_heap_t *heap;   // only of this heap; NULL: of all
+    oomph_window_t keep;        // not of blocks that touch this window, if it has bytes
+} oomph_reach_t;
+
+typedef struct oomph_survey {
+    size_t now;                   // pages whose work has finished
+    size_t later;                 // pages whose work has not
+    oomph_stream_state_t *stream; // that most of the latter wait for
+} oomph_survey_t;
+
+// Counts the free pages within reach. What a capturing stream used is not counted.
+oomph_survey_t oomph_steal_survey(oomph_device_t *device, const oomph_reach_t *reach);
+// Unmaps up to `want` free pages whose work has finished; they become spare. Gives how
+// many. May give up the lock for a while to announce what is unmapped. `thief` is the
+// stream that wants them; NULL: the driver.
+size_t oomph_steal(oomph_device_t *device, const oomph_reach_t *reach, size_t want,
+                   const oomph_stream_state_t *thief);
+// From now on frees are stamped; what was freed before counts as freed now.
+void oomph_press(oomph_device_t *device);
+// Stamps the pages of a block that is being freed.
+void oomph_stamp(const oomph_block_t *block, const oomph_stream_state_t *stream);
+
+/* ---- free.c: the lock, waiting, deferred frees */
+
+// Takes the lock and processes the frees that were queued.
+void oomph_lock(oomph_device_t *device);
+// Gives the lock up and tells what happened under it, if anybody wants to hear.
+void oomph_unlock(oomph_device_t *device);
+// Waits for the stream's oldest epoch, or for the whole device (NULL), giving up the
+// lock meanwhile. False if there was nothing to wait for, or it must not be waited for.
+bool oomph_wait_for(oomph_device_t *device, oomph_stream_state_t *stream);
+// Frees what was deferred and has finished. True if there was any.
+bool oomph_collect(oomph_device_t *device);
+
+/* ---- inspect.c */
+
+void oomph_describe(const oomph_block_t *block, oomph_block_info_t *info);

@@ -1,0 +1,226 @@
+/* free.c - taking memory back, and the lock under which it happens.
+ *
+ * A free never waits for the GPU, nor for the lock: a thread that finds it taken leaves
+ * the block in a queue, which the next holder processes.
+ */
+#include "device.h"
+
+#include <stdlib.h>
+
+#define EPOCH_BYTES ((size_t)64 << 20) // freed under pressure before an epoch is closed
+
+// The block's memory may be used again, in the order of its stream.
+static void release(oomph_device_t *device, oomph_block_t *block)
+{
+    oomph_pool_t *pool = oomph_block_pool(block);
+
+    oomph_stats_down(device->stats.active, pool->small, 1);
+    oomph_stats_down(device->stats.active_bytes, pool->small, (int64_t)block->bytes);
+    if (device->pressed) {
+        oomph_stamp(block, pool->stream);
+        pool->stream->freed_bytes += block->bytes;
+        if (pool->stream->freed_bytes >= EPOCH_BYTES)
+            oomph_stream_close(&device->streams, pool->stream, false);
+    }
+    oomph_heap_give(block);
+}
+
+static void count_free(oomph_device_t *device, const oomph_block_t *block)
+{
+    bool small = block->segment->heap->small;
+    int64_t bytes = (int64_t)block->bytes;
+
+    oomph_stats_down(device->stats.allocation, small, 1);
+    oomph_stats_down(device->stats.allocated_bytes, small, bytes);
+    oomph_stats_down(device->stats.requested_bytes, small,
+                     (int64_t)block->use.requested_bytes);
+    if (block->tier == OOMPH_TIER_HOST)
+        device->stats.host_block_bytes -= bytes;
+}
+
+static oomph_status_t free_block(oomph_device_t *device, oomph_addr_t addr,
+                                 oomph_block_info_t *freed)
+{
+    oomph_block_t *block = oomph_table_take(&device->table, addr);
+    if (block == NULL)
+        return oomph_fail(OOMPH_ERR_INVALID, "0x%llx is no block in use (freed twice?)",
+                          (unsigned long long)addr);
+    if (freed != NULL)
+        oomph_describe(block, freed);
+    count_free(device, block);
+    if (block->recorded)
+        oomph_plan_note_free(&oomph_block_pool(block)->plan, block->record,
+                             block->bytes);
+    if (block->shared)
+        oomph_uses_defer(&device->deferred, &device->streams, block);
+    else
+        release(device, block);
+    return OOMPH_OK;
+}
+
+static oomph_notice_t completed(const oomph_block_t *block)
+{
+    oomph_block_info_t info;
+
+    oomph_describe(block, &info);
+    return (oomph_notice_t){OOMPH_NOTICE_FREED,   info.device, info.addr,
+                            info.requested_bytes, info.stream, info.pool};
+}
+
+bool oomph_collect(oomph_device_t *device)
+{
+    oomph_uses_t *done = oomph_uses_collect(&device->deferred, &device->streams);
+    bool any = done != NULL;
+
+    while (done != NULL) {
+        oomph_uses_t *next = done->next;
+        oomph_notices_add(&device->pages.notices, completed(done->block));
+        release(device, done->block);
+        free(done);
+        done = next;
+    }
+    return any;
+}
+
+/* ---- The lock, and frees that found it taken */
+
+static bool queue_free(oomph_free_queue_t *queue, oomph_addr_t addr)
+{
+    uint32_t head = atomic_load(&queue->head);
+
+    do {
+        if (atomic_load(&queue->addr[head % OOMPH_FREE_QUEUE]) != 0)
+            return false; // full
+    } while (!atomic_compare_exchange_weak(&queue->head, &head, head + 1));
+    atomic_store(&queue->addr[head % OOMPH_FREE_QUEUE], addr);
+    return true;
+}
+
+static void drain_queue(oomph_device_t *device)
+{
+    oomph_free_queue_t *queue = &device->queue;
+
+    while (queue->tail != atomic_load_explicit(&queue->head, memory_order_acquire)) {
+        _Atomic(oomph_addr_t) *place = &queue->addr[queue->tail % OOMPH_FREE_QUEUE];
+        oomph_addr_t addr = atomic_load(place);
+        if (addr == 0)
+            break; // its writer is not done yet
+        atomic_store(place, 0);
+        queue->tail++;
+        free_block(device, addr, NULL);
+    }
+}
+
+void oomph_lock(oomph_device_t *device)
+{
+    pthread_mutex_lock(&device->lock);
+    drain_queue(device);
+    device->pages.notices.wanted =
+        atomic_load_explicit(&oomph_process.watched, memory_order_relaxed);
+}
+
+void oomph_unlock(oomph_device_t *device)
+{
+    oomph_notices_t told = device->pages.notices;
+
+    if (told.count == 0) {
+        pthread_mutex_unlock(&device->lock);
+        return;
+    }
+    device->pages.notices = (oomph_notices_t){0};
+    pthread_mutex_unlock(&device->lock);
+    for (size_t i = 0; i < told.count && oomph_process.hooks.notice != NULL; i++)
+        oomph_process.hooks.notice(&told.list[i]);
+    free(told.list);
+}
+
+oomph_status_t oomph_free(oomph_addr_t addr, oomph_block_info_t *freed)
+{
+    if (addr == 0)
+        return OOMPH_OK;
+    oomph_device_t *device = oomph_device_peek(oomph_segment_device(addr));
+    if (device == NULL)
+        return oomph_not_ours(addr);
+    if (freed != NULL) {
+        oomph_lock(device);
+    } else if (pthread_mutex_trylock(&device->lock) != 0) {
+        if (queue_free(&device->queue, addr))
+            return OOMPH_OK;
+        oomph_lock(device);
+    }
+    oomph_status_t status = free_block(device, addr, freed);
+    oomph_unlock(device);
+    return status;
+}
+
+/* ---- Waiting */
+
+static void *before_wait(void)
+{
+    void *(*hook)(void) = oomph_process.hooks.before_wait;
+    return hook != NULL ? hook() : NULL;
+}
+
+static void after_wait(void *state)
+{
+    if (oomph_process.hooks.before_wait != NULL)
+        oomph_process.hooks.after_wait(state);
+}
+
+// Waits until the thread that waits for the GPU has its result.
+static void wait_for_climber(oomph_device_t *device)
+{
+    oomph_unlock(device);
+    void *state = before_wait();
+    pthread_mutex_lock(&device->lock);
+    while (device->climbing)
+        pthread_cond_wait(&device->climbed, &device->lock);
+    pthread_mutex_unlock(&device->lock);
+    after_wait(state);
+    oomph_lock(device);
+}
+
+bool oomph_wait_for(oomph_device_t *device, oomph_stream_state_t *stream)
+{
+    oomph_wait_t wait;
+
+    if (device->climbing) {
+        wait_for_climber(device);
+        return true;
+    }
+    if (stream == NULL ? !oomph_streams_drain_begin(&device->streams, &wait)
+                       : !oomph_stream_wait_begin(&device->streams, stream, &wait))
+        return false;
+    device->climbing = true;
+    device->stats.sync_count += wait.stream == NULL;
+    oomph_unlock(device);
+    void *state = before_wait();
+    oomph_status_t status = oomph_stream_wait(&device->streams, &wait);
+    after_wait(state);
+    oomph_lock(device);
+    oomph_stream_wait_end(&device->streams, &wait, status);
+    device->climbing = false;
+    pthread_cond_broadcast(&device->climbed);
+    return status == OOMPH_OK;
+}
+
+/* ---- Other streams */
+
+oomph_status_t oomph_record_stream(oomph_addr_t addr, oomph_stream_t stream,
+                                   bool stream_lives)
+{
+    oomph_status_t status = OOMPH_OK;
+    oomph_stream_state_t *user;
+    oomph_device_t *device = oomph_device_peek(oomph_segment_device(addr));
+    if (device == NULL)
+        return OOMPH_OK;
+
+    oomph_lock(device);
+    oomph_block_t *block = oomph_table_find(&device->table, addr);
+    if (block != NULL)
+        status = oomph_stream_get(&device->streams, stream, stream_lives, &user);
+    if (block != NULL && status == OOMPH_OK && user != oomph_block_pool(block)->stream)
+        status = oomph_uses_add(block, user);
+    oomph_unlock(device);
+    return status;
+}

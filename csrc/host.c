@@ -1,0 +1,105 @@
+/* host.c - the rung of the ladder on which a block is born on host.
+ *
+ * The block lies on host pages alone, mapped at an ordinary address of its pool, or, if
+ * only that works, in a page-locked allocation. Never blocks of at most 1 MiB, blocks
+ * of graph pools, or anything while a stream captures.
+ */
+#include "claim.h"
+
+static bool may_be_born_on_host(const oomph_claim_t *claim)
+{
+    const oomph_streams_t *streams = &claim->device->streams;
+
+    if (oomph_process.config.offload == OOMPH_OFFLOAD_OFF ||
+        oomph_is_essential(claim) || claim->pool->group != NULL)
+        return false;
+    for (const oomph_stream_state_t *s = streams->list; s != NULL; s = s->next)
+        if (oomph_stream_captures(streams, s))
+            return false;
+    return true;
+}
+
+static oomph_gain_t pinned_block(oomph_claim_t *claim)
+{
+    oomph_pages_t *pages = &claim->device->pages;
+    size_t bytes = oomph_round_up(claim->bytes, pages->page_bytes);
+    oomph_segment_t *segment;
+    oomph_addr_t addr;
+
+    if (!oomph_budget_take(pages->host, bytes))
+        return OOMPH_NOTHING;
+    if (pages->driver->pinned_alloc(pages->device, bytes, &addr) != OOMPH_OK)
+        goto undo_budget;
+    if (oomph_segment_adopt(&claim->pool->heap, pages, OOMPH_SEGMENT_PINNED,
+                            OOMPH_TIER_HOST, addr, bytes, &segment) != OOMPH_OK)
+        goto undo_pinned;
+    return OOMPH_GAINED;
+
+undo_pinned:
+    pages->driver->pinned_free(pages->device, addr);
+undo_budget:
+    oomph_budget_give(pages->host, bytes);
+    return OOMPH_NOTHING;
+}
+
+// Free host pages of other holes, then, after waiting, the same.
+static oomph_gain_t steal_host(oomph_claim_t *claim, size_t want)
+{
+    oomph_device_t *device = claim->device;
+    oomph_reach_t reach = {.tier = OOMPH_TIER_HOST};
+    oomph_survey_t survey = oomph_steal_survey(device, &reach);
+
+    if (survey.now + survey.later < want)
+        return OOMPH_NOTHING;
+    if (survey.now >= want)
+        return oomph_steal(device, &reach, want, claim->pool->stream) > 0
+                   ? OOMPH_GAINED
+                   : OOMPH_NOTHING;
+    return oomph_wait_for(device, survey.stream) ? OOMPH_GAINED : OOMPH_NOTHING;
+}
+
+static oomph_gain_t host_pages(oomph_claim_t *claim)
+{
+    oomph_pages_t *pages = &claim->device->pages;
+    size_t count = oomph_round_up(claim->bytes, pages->page_bytes) / pages->page_bytes;
+    oomph_block_t *hole = oomph_heap_hole(&claim->pool->heap, count);
+
+    if (hole == NULL) {
+        oomph_status_t status =
+            oomph_pool_extend(claim->pool, count * pages->page_bytes);
+        return status == OOMPH_OK ? OOMPH_GAINED : oomph_failed(claim, status);
+    }
+    size_t spare = pages->tiers[OOMPH_TIER_HOST].spare_count;
+    if (spare < count)
+        oomph_ahead_take(&claim->device->ahead, pages, count - spare);
+    size_t have = oomph_pages_available(pages, OOMPH_TIER_HOST, count, false);
+    if (have < count)
+        return steal_host(claim, count - have);
+    oomph_status_t status = oomph_segment_map(
+        hole->segment, pages, oomph_segment_page(hole->segment, hole->addr), count,
+        OOMPH_TIER_HOST);
+    return status == OOMPH_OK ? OOMPH_GAINED : OOMPH_NOTHING;
+}
+
+oomph_gain_t oomph_rung_host(oomph_claim_t *claim, oomph_block_t **block)
+{
+    oomph_device_t *device = claim->device;
+    oomph_gain_t gain = OOMPH_GAINED;
+
+    if (!may_be_born_on_host(claim) || device->pages.host->limit_bytes == 0)
+        return OOMPH_NOTHING;
+    oomph_host_kind_t kind = oomph_device_host_kind(device);
+    if (kind == OOMPH_HOST_OFF)
+        return OOMPH_NOTHING;
+    while (gain == OOMPH_GAINED) {
+        oomph_block_t *fit = oomph_heap_fit_host(&claim->pool->heap, claim->bytes);
+        if (fit != NULL && oomph_slab_reserve(&device->slab, 2) == OOMPH_OK) {
+            *block = oomph_heap_take(fit, fit->addr, claim->bytes);
+            claim->rescued = 1;
+            device->stats.rungs[OOMPH_RUNG_HOST]++;
+            return OOMPH_GAINED;
+        }
+        gain = kind == OOMPH_HOST_PINNED ? pinned_block(claim) : host_pages(claim);
+    }
+    return gain;
+}

@@ -1,0 +1,324 @@
+/* inspect.c - looking at the state of a device: statistics, blocks, invariants. */
+#include "device.h"
+
+#include <string.h>
+
+const char *oomph_host_kind_name(oomph_host_kind_t kind)
+{
+    static const char *const names[] = {"not tried", "NUMA pages", "host pages",
+                                        "pinned blocks", "none"};
+
+    return kind >= OOMPH_HOST_AUTO && kind <= OOMPH_HOST_OFF ? names[kind] : "unknown";
+}
+
+/* ---- Blocks */
+
+void oomph_describe(const oomph_block_t *block, oomph_block_info_t *info)
+{
+    const oomph_pool_t *pool = oomph_block_pool(block);
+    bool live =
+        block->state == OOMPH_BLOCK_USED || block->state == OOMPH_BLOCK_DEFERRED;
+
+    *info = (oomph_block_info_t){
+        .device = pool->device->ordinal,
+        .addr = block->addr,
+        .bytes = block->bytes,
+        .requested_bytes = live ? block->use.requested_bytes : 0,
+        .state = (oomph_block_state_t)block->state,
+        .tier = (oomph_tier_t)block->tier,
+        .small = pool->small,
+        .stream = pool->stream->handle,
+        .pool = pool->group != NULL ? pool->group->id : (oomph_pool_id_t){0, 0},
+        .segment_addr = block->segment->base,
+        .segment_bytes = block->segment->bytes,
+        .user = live ? oomph_block_user(block) : NULL,
+    };
+}
+
+static oomph_segment_t *find_in(const oomph_heap_t *heap, oomph_addr_t addr)
+{
+    oomph_segment_t *segment = heap->segments;
+
+    while (segment != NULL && addr - segment->base >= segment->bytes)
+        segment = segment->next;
+    return segment;
+}
+
+static oomph_segment_t *find_segment(const oomph_device_t *device, oomph_addr_t addr)
+{
+    oomph_segment_t *found = NULL;
+
+    for (oomph_pool_t *pool = device->pools; pool != NULL && found == NULL;
+         pool = pool->next) {
+        found = find_in(&pool->heap, addr);
+        if (found == NULL && !pool->small)
+            found = find_in(&pool->arena, addr);
+    }
+    return found;
+}
+
+oomph_status_t oomph_lookup(oomph_addr_t addr, oomph_block_info_t *info)
+{
+    oomph_device_t *device = oomph_device_peek(oomph_segment_device(addr));
+    oomph_status_t status = OOMPH_OK;
+
+    if (device == NULL)
+        return oomph_not_ours(addr);
+    oomph_lock(device);
+    const oomph_segment_t *segment = find_segment(device, addr);
+    if (segment != NULL)
+        oomph_describe(oomph_segment_block(segment, addr), info);
+    else
+        status = oomph_fail(OOMPH_ERR_INVALID, "0x%llx is in no segment",
+                            (unsigned long long)addr);
+    oomph_unlock(device);
+    return status;
+}
+
+static void walk_heap(const oomph_heap_t *heap, oomph_visit_t visit, void *context)
+{
+    oomph_block_info_t info;
+
+    for (const oomph_segment_t *s = heap->segments; s != NULL; s = s->next)
+        for (const oomph_block_t *b = s->first; b != NULL; b = b->next) {
+            if (b->state == OOMPH_BLOCK_HOLE)
+                continue;
+            oomph_describe(b, &info);
+            visit(&info, context);
+        }
+}
+
+oomph_status_t oomph_walk(int ordinal, oomph_visit_t visit, void *context)
+{
+    oomph_device_t *device = oomph_device_peek(ordinal);
+
+    if (device == NULL)
+        return OOMPH_OK; // never used: there are none
+    oomph_lock(device);
+    for (const oomph_pool_t *pool = device->pools; pool != NULL; pool = pool->next) {
+        walk_heap(&pool->heap, visit, context);
+        if (!pool->small)
+            walk_heap(&pool->arena, visit, context);
+    }
+    oomph_unlock(device);
+    return OOMPH_OK;
+}
+
+/* ---- Statistics */
+
+static int64_t record_bytes(const oomph_device_t *device)
+{
+    size_t bytes = sizeof *device + device->slab.bytes +
+                   device->table.room * sizeof(oomph_table_entry_t);
+
+    for (const oomph_pool_t *pool = device->pools; pool != NULL; pool = pool->next) {
+        bytes += sizeof *pool + oomph_heap_record_bytes(&pool->heap) +
+                 oomph_plan_record_bytes(&pool->plan);
+        for (const oomph_segment_t *s = pool->heap.segments; s != NULL; s = s->next)
+            bytes += sizeof *s + s->mapped_count * sizeof(oomph_slot_t);
+        for (const oomph_segment_t *s = pool->arena.segments; s != NULL; s = s->next)
+            bytes += sizeof *s + s->mapped_count * sizeof(oomph_slot_t);
+    }
+    return (int64_t)bytes;
+}
+
+static void count_plans(const oomph_device_t *device, oomph_stats_t *stats)
+{
+    for (const oomph_pool_t *pool = device->pools; pool != NULL; pool = pool->next)
+        stats->plan_bytes += (int64_t)pool->plan.bytes;
+}
+
+oomph_status_t oomph_get_stats(int ordinal, oomph_stats_t *stats)
+{
+    oomph_device_t *device = oomph_device_peek(ordinal);
+
+    memset(stats, 0, sizeof *stats);
+    stats->host_limit_bytes = (int64_t)oomph_process.host.limit_bytes;
+    if (device == NULL)
+        return OOMPH_OK;
+    oomph_lock(device);
+    const oomph_pages_t *pages = &device->pages;
+    *stats = device->stats;
+    memcpy(stats->segment, pages->segment, sizeof stats->segment);
+    memcpy(stats->reserved_bytes, pages->mapped_bytes, sizeof stats->reserved_bytes);
+    stats->device_alloc_count = pages->create_count;
+    stats->device_free_count = pages->release_count;
+    for (int tier = 0; tier < OOMPH_TIERS; tier++) {
+        stats->tier_bytes[tier] = (int64_t)oomph_pages_bytes(pages, (oomph_tier_t)tier);
+        stats->tier_peak_bytes[tier] = (int64_t)pages->peak_bytes[tier];
+    }
+    stats->host_limit_bytes = (int64_t)oomph_process.host.limit_bytes;
+    stats->device_limit_bytes =
+        pages->limit_bytes == SIZE_MAX ? 0 : (int64_t)pages->limit_bytes;
+    stats->foreign_bytes = (int64_t)pages->adopted_bytes[OOMPH_TIER_DEVICE];
+    stats->page_bytes = (int64_t)pages->page_bytes;
+    stats->host_kind = pages->host_kind;
+    stats->record_bytes = record_bytes(device);
+    count_plans(device, stats);
+    oomph_unlock(device);
+    return OOMPH_OK;
+}
+
+// Every figure that PyTorch resets, wherever it is kept.
+static void each_stat(oomph_device_t *device, void (*change)(oomph_stat_t *))
+{
+    oomph_stats_t *stats = &device->stats;
+    oomph_stat_t *all[] = {
+        stats->allocation,      stats->active,         stats->inactive_split,
+        stats->allocated_bytes, stats->active_bytes,   stats->inactive_split_bytes,
+        stats->requested_bytes, device->pages.segment, device->pages.mapped_bytes,
+    };
+
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        for (int kind = 0; kind < OOMPH_STAT_KINDS; kind++)
+            change(&all[i][kind]);
+}
+
+static void reset_peak(oomph_stat_t *stat)
+{
+    stat->peak = stat->current;
+}
+
+static void reset_accumulated(oomph_stat_t *stat)
+{
+    stat->allocated = stat->freed = 0;
+}
+
+oomph_status_t oomph_reset_peak_stats(int ordinal)
+{
+    oomph_device_t *device = oomph_device_peek(ordinal);
+
+    if (device == NULL)
+        return OOMPH_OK;
+    oomph_lock(device);
+    each_stat(device, reset_peak);
+    for (int tier = 0; tier < OOMPH_TIERS; tier++)
+        device->pages.peak_bytes[tier] =
+            oomph_pages_bytes(&device->pages, (oomph_tier_t)tier);
+    oomph_unlock(device);
+    return OOMPH_OK;
+}
+
+oomph_status_t oomph_reset_accumulated_stats(int ordinal)
+{
+    oomph_device_t *device = oomph_device_peek(ordinal);
+
+    if (device == NULL)
+        return OOMPH_OK;
+    oomph_lock(device);
+    each_stat(device, reset_accumulated);
+    device->stats.retry_count = device->stats.oom_count = device->stats.sync_count = 0;
+    device->pages.create_count = device->pages.release_count = 0;
+    oomph_unlock(device);
+    return OOMPH_OK;
+}
+
+/* ---- Limits */
+
+oomph_status_t oomph_set_fraction(int ordinal, double fraction)
+{
+    oomph_device_t *device;
+
+    if (!(fraction >= 0 && fraction <= 1))
+        return oomph_fail(OOMPH_ERR_INVALID, "a memory fraction must be in [0, 1]");
+    oomph_status_t status = oomph_device_get(ordinal, &device);
+    if (status != OOMPH_OK)
+        return status;
+    oomph_lock(device);
+    device->fraction = fraction;
+    oomph_device_limit(device);
+    oomph_unlock(device);
+    return OOMPH_OK;
+}
+
+double oomph_get_fraction(int ordinal)
+{
+    oomph_device_t *device = oomph_device_peek(ordinal);
+    double fraction = 1;
+
+    if (device == NULL)
+        return fraction;
+    oomph_lock(device);
+    fraction = device->fraction;
+    oomph_unlock(device);
+    return fraction;
+}
+
+oomph_status_t oomph_memory_info(int ordinal, size_t *free_bytes, size_t *total_bytes)
+{
+    oomph_device_t *device;
+    size_t left, total;
+
+    oomph_status_t status = oomph_device_get(ordinal, &device);
+    if (status == OOMPH_OK)
+        status = oomph_process.driver->memory_info(ordinal, &left, &total);
+    if (status != OOMPH_OK)
+        return status;
+    oomph_lock(device);
+    size_t limit = device->pages.limit_bytes;
+    size_t held = oomph_pages_bytes(&device->pages, OOMPH_TIER_DEVICE);
+    oomph_unlock(device);
+    *free_bytes = oomph_min(left, limit - oomph_min(held, limit));
+    *total_bytes = oomph_min(total, limit);
+    return OOMPH_OK;
+}
+
+oomph_status_t oomph_largest_free(int ordinal, size_t *bytes)
+{
+    oomph_reach_t reach = {.tier = OOMPH_TIER_DEVICE};
+    oomph_device_t *device;
+
+    oomph_status_t status = oomph_device_get(ordinal, &device);
+    if (status != OOMPH_OK)
+        return status;
+    oomph_lock(device);
+    // Every free page can be part of one block.
+    oomph_survey_t survey = oomph_steal_survey(device, &reach);
+    size_t most = device->total_bytes / device->pages.page_bytes;
+    size_t count =
+        survey.now + survey.later +
+        oomph_pages_available(&device->pages, OOMPH_TIER_DEVICE, most, false);
+    *bytes = count * device->pages.page_bytes;
+    oomph_unlock(device);
+    return OOMPH_OK;
+}
+
+oomph_status_t oomph_probe_host(int ordinal, oomph_host_kind_t *kind)
+{
+    oomph_device_t *device;
+
+    oomph_status_t status = oomph_device_get(ordinal, &device);
+    if (status != OOMPH_OK)
+        return status;
+    oomph_lock(device);
+    *kind = oomph_device_host_kind(device);
+    oomph_unlock(device);
+    return OOMPH_OK;
+}
+
+oomph_status_t oomph_enable_peer(int ordinal, int peer)
+{
+    oomph_device_t *device;
+
+    oomph_status_t status = oomph_device_get(ordinal, &device);
+    if (status != OOMPH_OK)
+        return status;
+    if (peer < 0 || peer >= oomph_process.device_count)
+        return oomph_fail(OOMPH_ERR_INVALID, "there is no device %d", peer);
+    oomph_lock(device);
+    uint64_t before = device->pages.devices;
+    device->pages.devices |= 1ull << peer;
+    for (const oomph_pool_t *p = device->pools; p != NULL && status == OOMPH_OK;
+         p = p->next) {
+        for (oomph_segment_t *s = p->heap.segments; s != NULL && status == OOMPH_OK;
+             s = s->next)
+            status = oomph_segment_set_access(s, &device->pages);
+        for (oomph_segment_t *s = p->arena.segments; s != NULL && status == OOMPH_OK;
+             s = s->next)
+            status = oomph_segment_set_access(s, &device->pages);
+    }
+    if (status != OOMPH_OK)
+        device->pages.devices = before;
+    oomph_unlock(device);
+    return status;
+}

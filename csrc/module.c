@@ -1,0 +1,436 @@
+/* module.c - oomph._C: the core's functions as Python sees them.
+ *
+ * Types in and out, one place where a status becomes an exception, and the two things
+ * that only Python can do for the core: give up the GIL before waiting for the GPU, and
+ * log. Nothing here needs PyTorch.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "oomph.h"
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <string.h>
+
+/* ---- Errors */
+
+static PyObject *driver_error; // oomph._C.DriverError
+
+// The only place where a status becomes a Python exception. Gives NULL.
+static PyObject *raise_status(oomph_status_t status)
+{
+    PyObject *type = status == OOMPH_ERR_INVALID     ? PyExc_ValueError
+                     : status == OOMPH_ERR_NO_MEMORY ? PyExc_MemoryError
+                     : status == OOMPH_ERR_DRIVER    ? driver_error
+                                                     : PyExc_RuntimeError;
+    PyErr_SetString(type, oomph_error_detail());
+    return NULL;
+}
+
+/* ---- Hooks */
+
+// The allocator is called with and without the GIL; while it waits for the GPU, others
+// must run.
+static void *release_gil(void)
+{
+    return PyGILState_Check() ? PyEval_SaveThread() : NULL;
+}
+
+static void take_gil(void *state)
+{
+    if (state != NULL)
+        PyEval_RestoreThread(state);
+}
+
+static PyObject *on_rescue; // called with (device, bytes); guarded by the GIL
+static atomic_int rescued_device;
+static _Atomic(size_t) rescued_bytes;
+
+// Run by the main thread, with the GIL, some time after the rescue.
+static int tell_rescue(void *unused)
+{
+    (void)unused;
+    if (on_rescue == NULL)
+        return 0;
+    PyObject *result =
+        PyObject_CallFunction(on_rescue, "in", atomic_load(&rescued_device),
+                              (Py_ssize_t)atomic_load(&rescued_bytes));
+    if (result == NULL)
+        PyErr_WriteUnraisable(on_rescue);
+    Py_XDECREF(result);
+    return 0;
+}
+
+// In the allocating thread, which may not have the GIL and must not wait for it.
+static void note_rescue(int device, size_t bytes, int64_t nth)
+{
+    if (nth != 1)
+        return;
+    atomic_store(&rescued_device, device);
+    atomic_store(&rescued_bytes, bytes);
+    Py_AddPendingCall(tell_rescue, NULL);
+}
+
+static PyObject *set_rescue_hook(PyObject *module, PyObject *callable)
+{
+    (void)module;
+    Py_INCREF(callable);
+    Py_XSETREF(on_rescue, callable);
+    Py_RETURN_NONE;
+}
+
+/* ---- Settings and start */
+
+static PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"offload",
+                            "host_kind",
+                            "host_limit_bytes",
+                            "host_ahead_bytes",
+                            "device_limit_bytes",
+                            "device_limit_share",
+                            "reserve_bytes",
+                            "page_bytes",
+                            "plan",
+                            NULL};
+    oomph_config_t config = oomph_config_default();
+    unsigned long long host_limit = 0, host_ahead = 0, device_limit = 0, page = 0;
+    long long reserve = OOMPH_AUTO;
+    int offload = config.offload, host_kind = config.host_kind, plan = config.plan;
+
+    (void)module;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$iiKKKdLKp:configure", names,
+                                     &offload, &host_kind, &host_limit, &host_ahead,
+                                     &device_limit, &config.device_limit_share,
+                                     &reserve, &page, &plan))
+        return NULL;
+    config.offload = (oomph_offload_t)offload;
+    config.host_kind = (oomph_host_kind_t)host_kind;
+    config.host_limit_bytes = host_limit;
+    config.host_ahead_bytes = host_ahead;
+    config.device_limit_bytes = device_limit;
+    config.reserve_bytes = reserve;
+    config.page_bytes = page;
+    config.plan = plan;
+    oomph_status_t status = oomph_configure(&config);
+    if (status != OOMPH_OK)
+        return raise_status(status);
+    Py_RETURN_NONE;
+}
+
+static PyObject *start(PyObject *module, PyObject *unused)
+{
+    int device_count = 0;
+    oomph_status_t status;
+
+    (void)module;
+    (void)unused;
+    Py_BEGIN_ALLOW_THREADS
+    status = oomph_start(&device_count);
+    Py_END_ALLOW_THREADS
+    return status == OOMPH_OK ? PyLong_FromLong(device_count) : raise_status(status);
+}
+
+static PyObject *stop(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    Py_BEGIN_ALLOW_THREADS
+    oomph_stop();
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyObject *step(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    Py_BEGIN_ALLOW_THREADS
+    oomph_step();
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+/* ---- Devices */
+
+static bool parse_device(PyObject *arg, int *device)
+{
+    long value = PyLong_AsLong(arg);
+
+    if (value == -1 && PyErr_Occurred())
+        return false;
+    if (value < 0 || value >= OOMPH_DEVICE_MAX) {
+        PyErr_Format(PyExc_ValueError, "there is no device %ld", value);
+        return false;
+    }
+    *device = (int)value;
+    return true;
+}
+
+static PyObject *give_back(PyObject *module, PyObject *args)
+{
+    int device;
+    unsigned long long bytes;
+    size_t freed = 0;
+    oomph_status_t status;
+
+    (void)module;
+    if (!PyArg_ParseTuple(args, "iK:give_back", &device, &bytes))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    status = oomph_give_back(device, (size_t)bytes, &freed);
+    Py_END_ALLOW_THREADS
+    return status == OOMPH_OK ? PyLong_FromSize_t(freed) : raise_status(status);
+}
+
+static PyObject *memory_info(PyObject *module, PyObject *arg)
+{
+    int device;
+    size_t free_bytes, total_bytes;
+
+    (void)module;
+    if (!parse_device(arg, &device))
+        return NULL;
+    oomph_status_t status = oomph_memory_info(device, &free_bytes, &total_bytes);
+    return status == OOMPH_OK
+               ? Py_BuildValue("nn", (Py_ssize_t)free_bytes, (Py_ssize_t)total_bytes)
+               : raise_status(status);
+}
+
+static PyObject *probe_host(PyObject *module, PyObject *arg)
+{
+    int device;
+    oomph_host_kind_t kind;
+    oomph_status_t status;
+
+    (void)module;
+    if (!parse_device(arg, &device))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    status = oomph_probe_host(device, &kind);
+    Py_END_ALLOW_THREADS
+    return status == OOMPH_OK ? PyUnicode_FromString(oomph_host_kind_name(kind))
+                              : raise_status(status);
+}
+
+static PyObject *check(PyObject *module, PyObject *arg)
+{
+    int device;
+
+    (void)module;
+    if (!parse_device(arg, &device))
+        return NULL;
+    oomph_status_t status = oomph_check(device);
+    if (status != OOMPH_OK)
+        return raise_status(status);
+    Py_RETURN_NONE;
+}
+
+/* ---- Statistics */
+
+// PyTorch's figures, under PyTorch's names.
+static const struct {
+    const char *name;
+    size_t offset;
+} figures[] = {
+    {"allocation", offsetof(oomph_stats_t, allocation)},
+    {"segment", offsetof(oomph_stats_t, segment)},
+    {"active", offsetof(oomph_stats_t, active)},
+    {"inactive_split", offsetof(oomph_stats_t, inactive_split)},
+    {"allocated_bytes", offsetof(oomph_stats_t, allocated_bytes)},
+    {"reserved_bytes", offsetof(oomph_stats_t, reserved_bytes)},
+    {"active_bytes", offsetof(oomph_stats_t, active_bytes)},
+    {"inactive_split_bytes", offsetof(oomph_stats_t, inactive_split_bytes)},
+    {"requested_bytes", offsetof(oomph_stats_t, requested_bytes)},
+};
+
+// Our own: python/oomph/stats.py says what each means.
+static const struct {
+    const char *name;
+    size_t offset;
+} counters[] = {
+    {"num_alloc_retries", offsetof(oomph_stats_t, retry_count)},
+    {"num_ooms", offsetof(oomph_stats_t, oom_count)},
+    {"num_device_alloc", offsetof(oomph_stats_t, device_alloc_count)},
+    {"num_device_free", offsetof(oomph_stats_t, device_free_count)},
+    {"num_sync_all_streams", offsetof(oomph_stats_t, sync_count)},
+    {"device_bytes", offsetof(oomph_stats_t, tier_bytes[OOMPH_TIER_DEVICE])},
+    {"device_bytes_peak", offsetof(oomph_stats_t, tier_peak_bytes[OOMPH_TIER_DEVICE])},
+    {"host_bytes", offsetof(oomph_stats_t, tier_bytes[OOMPH_TIER_HOST])},
+    {"host_bytes_peak", offsetof(oomph_stats_t, tier_peak_bytes[OOMPH_TIER_HOST])},
+    {"host_limit_bytes", offsetof(oomph_stats_t, host_limit_bytes)},
+    {"device_limit_bytes", offsetof(oomph_stats_t, device_limit_bytes)},
+    {"rescues", offsetof(oomph_stats_t, rescues)},
+    {"rescued_bytes", offsetof(oomph_stats_t, rescued_bytes)},
+    {"host_block_bytes", offsetof(oomph_stats_t, host_block_bytes)},
+    {"driver_ns", offsetof(oomph_stats_t, driver_ns)},
+    {"rung_deferred", offsetof(oomph_stats_t, rungs[OOMPH_RUNG_DEFERRED])},
+    {"rung_grow", offsetof(oomph_stats_t, rungs[OOMPH_RUNG_GROW])},
+    {"rung_steal", offsetof(oomph_stats_t, rungs[OOMPH_RUNG_STEAL])},
+    {"rung_wait", offsetof(oomph_stats_t, rungs[OOMPH_RUNG_WAIT])},
+    {"rung_callbacks", offsetof(oomph_stats_t, rungs[OOMPH_RUNG_CALLBACKS])},
+    {"rung_host", offsetof(oomph_stats_t, rungs[OOMPH_RUNG_HOST])},
+    {"rung_error", offsetof(oomph_stats_t, rungs[OOMPH_RUNG_ERROR])},
+    {"pages_remapped", offsetof(oomph_stats_t, pages_remapped)},
+    {"pages_stolen", offsetof(oomph_stats_t, pages_stolen)},
+    {"page_bytes", offsetof(oomph_stats_t, page_bytes)},
+    {"steps", offsetof(oomph_stats_t, step_count)},
+    {"step_remapped_bytes", offsetof(oomph_stats_t, step_remapped_bytes)},
+    {"step_rescues", offsetof(oomph_stats_t, step_rescues)},
+    {"planned_hits", offsetof(oomph_stats_t, planned_hits)},
+    {"planned_misses", offsetof(oomph_stats_t, planned_misses)},
+    {"plan_bytes", offsetof(oomph_stats_t, plan_bytes)},
+    {"link_to_host_bytes_per_s", offsetof(oomph_stats_t, link_to_host_bytes_per_s)},
+    {"link_to_device_bytes_per_s", offsetof(oomph_stats_t, link_to_device_bytes_per_s)},
+    {"foreign_bytes", offsetof(oomph_stats_t, foreign_bytes)},
+    {"record_bytes", offsetof(oomph_stats_t, record_bytes)},
+};
+
+static bool add_number(PyObject *dict, const char *name, int64_t value)
+{
+    PyObject *number = PyLong_FromLongLong(value);
+    bool added = number != NULL && PyDict_SetItemString(dict, name, number) == 0;
+
+    Py_XDECREF(number);
+    return added;
+}
+
+// figure.kind.metric, as in torch.cuda.memory_stats().
+static bool add_figure(PyObject *dict, const char *name, const oomph_stat_t *stats)
+{
+    static const char *const kinds[] = {"all", "small_pool", "large_pool"};
+    char key[64];
+
+    for (int kind = 0; kind < OOMPH_STAT_KINDS; kind++) {
+        const struct {
+            const char *metric;
+            int64_t value;
+        } metrics[] = {
+            {"current", stats[kind].current},
+            {"peak", stats[kind].peak},
+            {"allocated", stats[kind].allocated},
+            {"freed", stats[kind].freed},
+        };
+        for (size_t i = 0; i < sizeof metrics / sizeof metrics[0]; i++) {
+            PyOS_snprintf(key, sizeof key, "%s.%s.%s", name, kinds[kind],
+                          metrics[i].metric);
+            if (!add_number(dict, key, metrics[i].value))
+                return false;
+        }
+    }
+    return true;
+}
+
+static bool fill_stats(PyObject *dict, const oomph_stats_t *stats)
+{
+    const char *base = (const char *)stats;
+    oomph_stats_by_kind_t figure;
+    int64_t value;
+
+    for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++) {
+        memcpy(figure, base + figures[i].offset, sizeof figure);
+        if (!add_figure(dict, figures[i].name, figure))
+            return false;
+    }
+    for (size_t i = 0; i < sizeof counters / sizeof counters[0]; i++) {
+        memcpy(&value, base + counters[i].offset, sizeof value);
+        if (!add_number(dict, counters[i].name, value))
+            return false;
+    }
+    PyObject *kind = PyUnicode_FromString(oomph_host_kind_name(stats->host_kind));
+    bool added = kind != NULL && PyDict_SetItemString(dict, "host_kind", kind) == 0;
+    Py_XDECREF(kind);
+    return added;
+}
+
+static PyObject *stats(PyObject *module, PyObject *arg)
+{
+    oomph_stats_t values;
+    int device;
+
+    (void)module;
+    if (!parse_device(arg, &device))
+        return NULL;
+    oomph_status_t status = oomph_get_stats(device, &values);
+    if (status != OOMPH_OK)
+        return raise_status(status);
+    PyObject *dict = PyDict_New();
+    if (dict != NULL && !fill_stats(dict, &values))
+        Py_CLEAR(dict);
+    return dict;
+}
+
+/* ---- The module */
+
+static PyMethodDef methods[] = {
+    {"configure", (PyCFunction)(void (*)(void))configure, METH_VARARGS | METH_KEYWORDS,
+     "Fixes the settings; see oomph.install()."},
+    {"start", start, METH_NOARGS, "Loads the driver; gives the number of devices."},
+    {"stop", stop, METH_NOARGS, "Ends background work."},
+    {"step", step, METH_NOARGS, "A training step has ended."},
+    {"stats", stats, METH_O, "The figures of a device, as a dict."},
+    {"memory_info", memory_info, METH_O, "Free and total bytes of a device."},
+    {"give_back", give_back, METH_VARARGS, "Returns free pages to the driver."},
+    {"probe_host", probe_host, METH_O, "Which kind of host memory works."},
+    {"check", check, METH_O, "Raises ValueError if the records do not agree."},
+    {"set_rescue_hook", set_rescue_hook, METH_O,
+     "A callable for (device, bytes) of the first rescue of a step."},
+    {NULL, NULL, 0, NULL},
+};
+
+static int add_constants(PyObject *module)
+{
+    static const struct {
+        const char *name;
+        long value;
+    } constants[] = {
+        {"OFFLOAD_OFF", OOMPH_OFFLOAD_OFF}, {"OFFLOAD_ON_OOM", OOMPH_OFFLOAD_ON_OOM},
+        {"HOST_AUTO", OOMPH_HOST_AUTO},     {"HOST_NUMA", OOMPH_HOST_NUMA},
+        {"HOST_PLAIN", OOMPH_HOST_PLAIN},   {"HOST_PINNED", OOMPH_HOST_PINNED},
+        {"HOST_OFF", OOMPH_HOST_OFF},       {"RESERVE_AUTO", OOMPH_AUTO},
+        {"DEVICE_MAX", OOMPH_DEVICE_MAX},
+    };
+
+    for (size_t i = 0; i < sizeof constants / sizeof constants[0]; i++)
+        if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value) < 0)
+            return -1;
+    return 0;
+}
+
+static int execute(PyObject *module)
+{
+    static const oomph_hooks_t hooks = {
+        .before_wait = release_gil, .after_wait = take_gil, .rescued = note_rescue};
+    PyObject *capsule =
+        PyCapsule_New((void *)(uintptr_t)oomph_api(), OOMPH_CAPSULE, NULL);
+
+    if (driver_error == NULL)
+        driver_error =
+            PyErr_NewException("oomph._C.DriverError", PyExc_RuntimeError, NULL);
+    if (capsule == NULL || PyModule_AddObject(module, "api", capsule) < 0) {
+        Py_XDECREF(capsule);
+        return -1;
+    }
+    if (driver_error == NULL ||
+        PyModule_AddObjectRef(module, "DriverError", driver_error) < 0)
+        return -1;
+    oomph_set_hooks(&hooks);
+    return add_constants(module);
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, (void *)(uintptr_t)execute},
+    {0, NULL},
+};
+
+static struct PyModuleDef definition = {.m_base = PyModuleDef_HEAD_INIT,
+                                        .m_name = "oomph._C",
+                                        .m_doc = "The allocator's core.",
+                                        .m_methods = methods,
+                                        .m_slots = slots};
+
+PyMODINIT_FUNC PyInit__C(void)
+{
+    return PyModuleDef_Init(&definition);
+}

@@ -1,0 +1,216 @@
+/* steal.c - free pages on their way from one hole to another.
+ *
+ * A free page may move once the work that last used it has finished: its epoch has
+ * passed on its stream. Pages of pools that a graph holds, and memory that was adopted
+ * rather than mapped, never move.
+ */
+#include "device.h"
+#include "index.h"
+
+void oomph_press(oomph_device_t *device)
+{
+    device->pressed_step = device->stats.step_count;
+    if (device->pressed)
+        return;
+    device->pressed = true;
+    for (oomph_stream_state_t *s = device->streams.list; s != NULL; s = s->next)
+        s->floor = s->open;
+}
+
+void oomph_stamp(const oomph_block_t *block, const oomph_stream_state_t *stream)
+{
+    oomph_segment_t *segment = block->segment;
+
+    if (segment->slots == NULL) {
+        segment->epoch = stream->open;
+        return;
+    }
+    size_t last = oomph_segment_page(segment, oomph_block_end(block) - 1);
+    for (size_t i = oomph_segment_page(segment, block->addr); i <= last; i++)
+        segment->slots[i].epoch = stream->open;
+}
+
+/* ---- Runs of pages that may move */
+
+typedef struct run {
+    oomph_segment_t *segment;
+    size_t first, count;
+    bool passed; // the work that used them has finished
+} run_t;
+
+// Gives false to end the walk.
+typedef bool (*visit_run_t)(const run_t *run, oomph_pool_t *pool, void *context);
+
+static bool is_kept(const oomph_block_t *block, const oomph_window_t *keep)
+{
+    return keep->segment == block->segment && block->addr < keep->addr + keep->bytes &&
+           keep->addr < oomph_block_end(block);
+}
+
+// Visits the whole pages of a FREE block, in runs that have passed or have not.
+static bool visit_block(const oomph_block_t *block, oomph_pool_t *pool,
+                        visit_run_t visit, void *context)
+{
+    const oomph_slot_t *slots = block->segment->slots;
+    size_t first;
+    size_t end = oomph_block_whole_pages(block, &first);
+
+    for (end += first; first < end;) {
+        bool passed =
+            oomph_epoch_of(slots[first].epoch, pool->stream) <= pool->stream->passed;
+        size_t next = first + 1;
+        while (next < end &&
+               passed == (oomph_epoch_of(slots[next].epoch, pool->stream) <=
+                          pool->stream->passed))
+            next++;
+        if (!visit(&(run_t){block->segment, first, next - first, passed}, pool,
+                   context))
+            return false;
+        first = next;
+    }
+    return true;
+}
+
+static bool visit_heap(const oomph_heap_t *heap, oomph_pool_t *pool,
+                       const oomph_reach_t *reach, visit_run_t visit, void *context)
+{
+    size_t page_bytes = pool->device->pages.page_bytes;
+    unsigned bin = 0;
+    bool host = reach->tier == OOMPH_TIER_HOST;
+    if (heap->segments == NULL || (reach->heap != NULL && reach->heap != heap))
+        return true;
+
+    const oomph_block_t *block =
+        host ? heap->host : oomph_index_walk(heap, page_bytes, &bin, NULL);
+
+    while (block != NULL) {
+        if (block->segment->kind == OOMPH_SEGMENT_VIRTUAL &&
+            !is_kept(block, &reach->keep) && !visit_block(block, pool, visit, context))
+            return false;
+        block =
+            host ? block->links.after : oomph_index_walk(heap, page_bytes, &bin, block);
+    }
+    return true;
+}
+
+static void visit_device(oomph_device_t *device, const oomph_reach_t *reach,
+                         visit_run_t visit, void *context)
+{
+    for (oomph_pool_t *pool = device->pools; pool != NULL; pool = pool->next) {
+        if (!oomph_pool_floats(pool) ||
+            (reach->group != NULL && reach->group != pool->group))
+            continue;
+        if (!visit_heap(&pool->heap, pool, reach, visit, context) ||
+            !visit_heap(&pool->arena, pool, reach, visit, context))
+            return;
+    }
+}
+
+/* ---- Counting */
+
+typedef struct count {
+    oomph_survey_t survey;
+    size_t later_of_stream;   // pages that wait for survey.stream
+    const oomph_pool_t *pool; // the pool seen last, and
+    bool captures;            // whether its stream captures,
+    size_t later_of_pool;     // how many of its pages wait
+} count_t;
+
+static bool count_run(const run_t *run, oomph_pool_t *pool, void *context)
+{
+    count_t *count = context;
+
+    if (run->passed) {
+        count->survey.now += run->count;
+        return true;
+    }
+    if (pool != count->pool) {
+        count->pool = pool;
+        count->captures = oomph_stream_captures(&pool->device->streams, pool->stream);
+        count->later_of_pool = 0;
+    }
+    if (count->captures)
+        return true;
+    count->survey.later += run->count;
+    count->later_of_pool += run->count;
+    if (count->later_of_pool > count->later_of_stream) {
+        count->later_of_stream = count->later_of_pool;
+        count->survey.stream = pool->stream;
+    }
+    return true;
+}
+
+oomph_survey_t oomph_steal_survey(oomph_device_t *device, const oomph_reach_t *reach)
+{
+    count_t count = {0};
+
+    oomph_press(device);
+    for (oomph_stream_state_t *s = device->streams.list; s != NULL; s = s->next)
+        oomph_stream_poll(&device->streams, s);
+    visit_device(device, reach, count_run, &count);
+    return count.survey;
+}
+
+/* ---- Stealing */
+
+typedef struct victim {
+    run_t run;
+    const oomph_pool_t *pool;
+    size_t want;
+} victim_t;
+
+static bool pick_first(const run_t *run, oomph_pool_t *pool, void *context)
+{
+    victim_t *victim = context;
+
+    if (!run->passed)
+        return true;
+    victim->run = *run;
+    victim->run.count = oomph_min(run->count, victim->want);
+    victim->pool = pool;
+    return false;
+}
+
+// Tells the embedder what is about to be unmapped, without the lock. Meanwhile the
+// pages are in use, so that nobody else takes them.
+static void announce(oomph_device_t *device, const victim_t *victim)
+{
+    const run_t *run = &victim->run;
+    const oomph_hooks_t *hooks = &oomph_process.hooks;
+    oomph_addr_t addr = oomph_segment_addr(run->segment, run->first);
+    size_t bytes = run->count * device->pages.page_bytes;
+
+    if (hooks->unmapping == NULL || !atomic_load(&oomph_process.watched) ||
+        oomph_slab_reserve(&device->slab, 4) != OOMPH_OK)
+        return;
+    oomph_block_t *block =
+        oomph_heap_take(oomph_slot_block(run->segment, run->first), addr, bytes);
+    oomph_unlock(device);
+    hooks->unmapping(device->ordinal, addr, bytes, victim->pool->stream->handle);
+    oomph_lock(device);
+    oomph_heap_give(block);
+}
+
+size_t oomph_steal(oomph_device_t *device, const oomph_reach_t *reach, size_t want,
+                   const oomph_stream_state_t *thief)
+{
+    size_t got = 0;
+
+    while (got < want) {
+        victim_t victim = {.want = want - got};
+        visit_device(device, reach, pick_first, &victim);
+        if (victim.pool == NULL)
+            break;
+        announce(device, &victim);
+        if (oomph_segment_unmap(victim.run.segment, &device->pages, victim.run.first,
+                                victim.run.count) != OOMPH_OK)
+            break;
+        got += victim.run.count;
+        if (thief != NULL && reach->tier == OOMPH_TIER_DEVICE) {
+            device->stats.pages_remapped += (int64_t)victim.run.count;
+            if (victim.pool->stream != thief)
+                device->stats.pages_stolen += (int64_t)victim.run.count;
+        }
+    }
+    return got;
+}
