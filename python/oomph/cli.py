@@ -1,0 +1,161 @@
+"""The command ``oomph``: runs scripts, and tells versions."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from oomph import environment, settings, simulate
+from oomph.sizes import parse_size
+
+_RUN_HELP = """\
+Runs a Python script with oomph as PyTorch's CUDA allocator. The script is not changed
+and knows nothing of it; its exit code is the command's. Processes that it starts do
+the same.
+"""
+
+_SIMULATE_HELP = """\
+on a simulated GPU: SIZE[,devices=N][,host=SIZE][,link=SPEED][,cc=X.Y], such as
+12GiB,host=128GiB,link=25GB/s,cc=9.0
+"""
+
+
+class UsageError(Exception):
+    """The command line cannot be carried out; the text says why."""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="oomph",
+        description="A CUDA memory allocator for PyTorch: training goes on where memory "
+        "ends.",
+    )
+    parser.add_argument(
+        "--version",
+        action="store_true",
+        help="versions of oomph, PyTorch and the driver, and what works here",
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    run = commands.add_parser(
+        "run", help="run a Python script under oomph", description=_RUN_HELP
+    )
+    run.add_argument("--simulate", metavar="CARD", help=_SIMULATE_HELP)
+    run.add_argument(
+        "--shapes",
+        action="store_true",
+        help="simulate sizes but no values (the default, and so far the only way)",
+    )
+    run.add_argument(
+        "--allocator",
+        choices=("oomph", "native", "expandable"),
+        default="oomph",
+        help="oomph (the default), or PyTorch's own, without or with expandable "
+        "segments",
+    )
+    run.add_argument(
+        "--device-limit",
+        metavar="SIZE",
+        help="the most device memory that the allocator may take, such as 12GiB",
+    )
+    run.add_argument(
+        "--set",
+        metavar="KEY:VALUE,…",
+        default="",
+        dest="settings",
+        help=f"settings of oomph: {', '.join(settings.SETTINGS)}",
+    )
+    run.add_argument(
+        "--stats",
+        metavar="FILE",
+        help="write statistics of every device as JSON when the process ends",
+    )
+    run.add_argument(
+        "-m",
+        action="store_true",
+        dest="module",
+        help="the script is the name of a module, as for python -m",
+    )
+    run.add_argument("script", help="the script, or the module with -m")
+    run.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
+    return parser
+
+
+def _settings_string(options: argparse.Namespace) -> str:
+    values = settings.parse(options.settings)
+    pairs = [options.settings] if options.settings else []
+    if options.device_limit is not None:
+        if "device_limit" in values:
+            raise UsageError("--device-limit and --set device_limit: give one of them")
+        pairs.append(f"device_limit:{options.device_limit}")
+    if "offload" not in values:
+        pairs.append("offload:on-oom")
+    text = ",".join(pairs)
+    settings.parse(text)
+    return text
+
+
+def _allocator_environment(options: argparse.Namespace) -> dict[str, str]:
+    if options.allocator == "oomph":
+        return {settings.VARIABLE: _settings_string(options)}
+    if options.settings:
+        raise UsageError(
+            "--set is for oomph; PyTorch's allocator has PYTORCH_ALLOC_CONF"
+        )
+    chosen = {settings.VARIABLE: ""}
+    if options.allocator == "expandable":
+        chosen["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
+    if options.device_limit is not None:
+        chosen[environment.NATIVE_LIMIT] = str(parse_size(options.device_limit))
+    return chosen
+
+
+def _run_environment(options: argparse.Namespace) -> dict[str, str]:
+    """The variables that make the script run as asked."""
+    variables = _allocator_environment(options)
+    if options.simulate is not None:
+        simulate.check(options.simulate)
+        variables[simulate.VARIABLE] = options.simulate
+    elif options.shapes:
+        raise UsageError("--shapes is for a simulated GPU: add --simulate CARD")
+    if options.stats is not None:
+        # The script keeps this process's number (see run), so that it knows itself.
+        variables[environment.STATS] = f"{os.getpid()}:{os.path.abspath(options.stats)}"
+    return variables
+
+
+def run(options: argparse.Namespace) -> int:
+    """Becomes the script: replaces this process by a Python that runs it."""
+    if not options.module and not os.path.exists(options.script):
+        raise UsageError(f"there is no file {options.script}")
+    variables = _run_environment(options)
+    target = ["-m", options.script] if options.module else [options.script]
+    command = [sys.executable, *target, *options.args]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(sys.executable, command, {**os.environ, **variables})
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; gives the exit code."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.version:
+        from oomph import versions
+
+        print(versions.report())
+        return 0
+    if options.command is None:
+        parser.print_help()
+        return 2
+    try:
+        return run(options)
+    except (
+        UsageError,
+        settings.SettingsError,
+        simulate.SimulationError,
+        ValueError,
+    ) as error:
+        print(f"oomph: {error}", file=sys.stderr)
+        return 2

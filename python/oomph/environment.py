@@ -1,0 +1,127 @@
+"""What the environment asks of a process that imports PyTorch.
+
+``OOMPH_CONF``
+    Settings; oomph is installed.
+``OOMPH_SIMULATE``
+    A card; the GPU is simulated (loaded when Python started), which is said once.
+``OOMPH_STATS``
+    Set by ``oomph run --stats``: where statistics go when the process ends.
+``OOMPH_NATIVE_LIMIT``
+    Set by ``oomph run --device-limit`` without oomph: a limit in bytes for PyTorch's
+    own allocator.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from oomph import installation, settings, simulate
+
+STATS = "OOMPH_STATS"
+NATIVE_LIMIT = "OOMPH_NATIVE_LIMIT"
+_SAID = "OOMPH_SIMULATE_SAID"
+
+
+def apply() -> None:
+    """Does what the environment asks for. Called at the end of ``import torch``."""
+    card = simulate.card_in_use()
+    if card is not None:
+        simulate.prepare_torch()
+        _say_once(os.environ[simulate.VARIABLE])
+    if os.environ.get(STATS):
+        _write_stats_at_exit(os.environ[STATS])
+    if os.environ.get(NATIVE_LIMIT):
+        _limit_native(int(os.environ[NATIVE_LIMIT]))
+    values = settings.from_environment()
+    if values is not None:
+        installation.install(**values)
+
+
+def _say_once(card: str) -> None:
+    """Logs the banner in the first process; its children are quiet."""
+    from oomph.report import logger
+
+    if os.environ.get(_SAID) != card:
+        os.environ[_SAID] = card
+        logger.warning(simulate.banner(card))
+
+
+def _limit_native(limit_bytes: int) -> None:
+    """Limits PyTorch's own allocator on every device, once CUDA starts."""
+    import torch
+
+    def limit() -> None:
+        for device in range(torch.cuda.device_count()):
+            total = torch.cuda.get_device_properties(device).total_memory
+            torch.cuda.set_per_process_memory_fraction(
+                min(1.0, limit_bytes / total), device
+            )
+
+    torch.cuda._lazy_call(limit)
+
+
+def _stats_path(wanted: str) -> Path | None:
+    """Where this process writes: the file asked for, or one of its rank beside it.
+
+    The process that was started writes the file. Ranks that it starts in turn write
+    beside it; other children (data loading workers) write nothing.
+    """
+    pid, _, name = wanted.partition(":")
+    path = Path(name)
+    if int(pid) == os.getpid():
+        return path
+    rank = os.environ.get("RANK")
+    return None if rank is None else path.with_suffix(f".rank{rank}{path.suffix}")
+
+
+def _write_stats_at_exit(wanted: str) -> None:
+    path = _stats_path(wanted)
+    if path is None:
+        return
+    pid = os.getpid()
+
+    def write() -> None:
+        if os.getpid() == pid:
+            path.write_text(json.dumps(collect_stats(), indent=1) + "\n")
+
+    atexit.register(write)
+
+
+def collect_stats() -> dict[str, dict[str, Any]]:
+    """Statistics of every device, by index: oomph's, or those of PyTorch's allocator.
+
+    For PyTorch's allocator ``device_bytes`` is what it has reserved.
+    """
+    import torch
+
+    if not torch.cuda.is_initialized():
+        return {}
+    found: dict[str, dict[str, Any]] = {}
+    for device in range(torch.cuda.device_count()):
+        if installation.is_installed():
+            found[str(device)] = _own_stats(device)
+        else:
+            found[str(device)] = _native_stats(torch.cuda.memory_stats(device))
+    return found
+
+
+def _own_stats(device: int) -> dict[str, Any]:
+    from oomph.stats import stats
+
+    return {"allocator": "oomph", **stats(device)}
+
+
+def _native_stats(figures: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "allocator": "native",
+        **figures,
+        "device_bytes": figures.get("reserved_bytes.all.current", 0),
+        "device_bytes_peak": figures.get("reserved_bytes.all.peak", 0),
+        "host_bytes": 0,
+        "host_bytes_peak": 0,
+        "rescues": 0,
+    }

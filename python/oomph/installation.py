@@ -1,0 +1,165 @@
+"""Making oomph PyTorch's allocator."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from types import ModuleType
+from typing import Any
+
+from oomph import settings as _settings
+
+_lock = threading.Lock()
+_installed: dict[str, Any] | None = None  # the settings in force
+
+
+def is_installed() -> bool:
+    """Whether oomph is PyTorch's allocator in this process."""
+    return _installed is not None
+
+
+def install(settings: str | None = None, **options: Any) -> None:
+    """Makes oomph PyTorch's CUDA allocator, for this process.
+
+    Call it before CUDA is used. PyTorch is imported if it is not yet. Calling it again
+    is harmless as long as the settings are the same.
+
+    Args:
+        settings: A settings string, such as ``"offload:on-oom,device_limit:12GiB"``.
+        **options: The same settings by name; they win over the string. README.md has
+            the table; ``oomph.settings.SETTINGS`` is where it comes from. Sizes are
+            numbers of bytes or strings such as ``"12GiB"``.
+
+    Raises:
+        SettingsError: A setting is unknown or its value not allowed.
+        RuntimeError: CUDA is in use already, oomph is installed with other settings,
+            PyTorch is no CUDA build, or oomph was built for another version of it.
+
+    Example:
+        >>> import oomph
+        >>> oomph.install(device_limit="12GiB", host_limit="32GiB")
+    """
+    global _installed
+    wanted = _settings.parse(settings) if settings else {}
+    wanted.update(_settings.check(options))
+    import torch  # may call back here, where OOMPH_CONF is set
+
+    with _lock:
+        if _installed is not None:
+            _check_same(wanted)
+            return
+        complete = _settings.complete(wanted)
+        _install(torch, complete)
+        _installed = complete
+
+
+def _check_same(wanted: dict[str, Any]) -> None:
+    assert _installed is not None
+    changed = [key for key, value in wanted.items() if _installed[key] != value]
+    if changed:
+        raise RuntimeError(
+            "oomph is installed already, with other settings "
+            f"({', '.join(f'{key}:{_installed[key]}' for key in changed)}); settings "
+            "are fixed when it is installed"
+        )
+
+
+def _load_torch_class(torch: ModuleType) -> ModuleType:
+    """The extension module that holds PyTorch's class, if it fits this PyTorch."""
+    if torch.version.cuda is None:
+        raise RuntimeError(
+            f"PyTorch {torch.__version__} is built for the CPU alone; oomph needs the "
+            "CUDA build"
+        )
+    again = (
+        "rebuild it: pip install --no-build-isolation --no-deps --force-reinstall oomph"
+    )
+    try:
+        from oomph import _torch
+    except ImportError as error:
+        raise RuntimeError(
+            f"oomph was not built for PyTorch {torch.__version__} ({error}); {again}"
+        ) from None
+    running = ".".join(torch.__version__.split(".")[:2])
+    if _torch.built_for != running:
+        raise RuntimeError(
+            f"oomph was built for PyTorch {_torch.built_for}, this is {running}; "
+            f"{again}"
+        )
+    return _torch
+
+
+def _install(torch: ModuleType, values: dict[str, Any]) -> None:
+    from oomph import _C, report
+
+    torch_class = _load_torch_class(torch)
+    if torch.cuda.is_initialized():
+        raise RuntimeError(
+            "CUDA is in use already, by PyTorch's own allocator. Install oomph before "
+            "the first CUDA tensor, or run the script with 'oomph run', or set "
+            "OOMPH_CONF"
+        )
+    _C.configure(**_settings.for_core(values))
+    torch_class.install()
+    _C.set_rescue_hook(report.rescued)
+    _follow_steps()
+    if values["device_limit"] is not None:
+        _limit_memory_info(torch)
+    atexit.register(_finish)
+
+
+def _follow_steps() -> None:
+    """Has every optimizer tell the core when a step has ended."""
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    from oomph import _C
+
+    def end_step(*_: Any) -> None:
+        _C.step()
+
+    register_optimizer_step_post_hook(end_step)
+
+
+def _limit_memory_info(torch: ModuleType) -> None:
+    """Makes ``torch.cuda.mem_get_info`` agree with a device limit.
+
+    PyTorch asks the CUDA runtime, which knows nothing of it.
+    """
+    from torch.cuda._utils import _get_device_index
+
+    from oomph import _C
+
+    def mem_get_info(device: Any = None) -> tuple[int, int]:
+        """Free and total bytes of a device, under oomph's device_limit."""
+        torch.cuda.init()
+        index = _get_device_index(device, optional=True)
+        free_bytes, total_bytes = _C.memory_info(index)
+        return free_bytes, total_bytes
+
+    torch.cuda.mem_get_info = mem_get_info
+    torch.cuda.memory.mem_get_info = mem_get_info
+
+
+def _finish() -> None:
+    """At exit: the summary of rescues, and the end of background work."""
+    from oomph import _C, report
+
+    report.log_summary(_C.DEVICE_MAX)
+    _C.stop()
+
+
+def step() -> None:
+    """Tells that a step has ended, where no optimizer does.
+
+    Steps are how oomph knows that work repeats: once two successive ones are alike, it
+    packs the next. Optimizers of ``torch.optim`` tell by themselves; call this at the
+    end of each turn of a loop that has none, such as inference.
+
+    Example:
+        >>> for batch in batches:
+        ...     model(batch)
+        ...     oomph.step()
+    """
+    from oomph import _C
+
+    _C.step()

@@ -1,0 +1,77 @@
+"""What the allocator did, in numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+OWN_FIGURES: dict[str, str] = {
+    "device_bytes": "bytes of device memory that oomph holds, mapped or spare",
+    "device_bytes_peak": "the most of it since the last reset of peaks",
+    "host_bytes": "bytes of host memory that oomph holds in place of device memory",
+    "host_bytes_peak": "the most of it since the last reset of peaks",
+    "host_limit_bytes": "the most host bytes that all devices may take together",
+    "device_limit_bytes": "the limit on device bytes; 0: the whole card",
+    "host_block_bytes": "bytes of live blocks that lie on host memory",
+    "rescues": "blocks that were born on host since the start",
+    "rescued_bytes": "bytes of these blocks, added up",
+    "steps": "training steps that ended",
+    "step_rescues": "blocks born on host in the last step that ended",
+    "step_remapped_bytes": "bytes of free pages that moved to another address in the "
+    "last step that ended",
+    "pages_remapped": "free pages that moved to another address since the start",
+    "pages_stolen": "of these, pages that moved to another stream",
+    "page_bytes": "size of a physical page",
+    "planned_hits": "allocations that came as the plan foresaw",
+    "planned_misses": "allocations that came otherwise while a plan was in force",
+    "plan_bytes": "address space of the plans in force",
+    "driver_ns": "nanoseconds spent off the fast path: driver calls and waiting",
+    "rung_deferred": "times that deferred frees were looked for (record_stream)",
+    "rung_grow": "times that spare or new pages were mapped",
+    "rung_steal": "times that free pages of other holes were taken at once",
+    "rung_wait": "times that the work which used them was waited for",
+    "rung_callbacks": "times that PyTorch's free-memory callbacks were called",
+    "rung_host": "times that a block was born on host",
+    "rung_error": "times that nothing helped",
+    "link_to_host_bytes_per_s": "measured speed of copies to the host; 0: not measured",
+    "link_to_device_bytes_per_s": "measured speed of copies to the device; 0: likewise",
+    "foreign_bytes": "memory that MemPools have from an allocator of their own",
+    "record_bytes": "host memory of oomph's own records",
+    "host_kind": "which kind of host memory works here, once tried",
+}
+"""oomph's own keys of :func:`stats`, with their units and meanings."""
+
+
+def stats(device: int | None = None) -> dict[str, Any]:
+    """Statistics of one device.
+
+    Holds PyTorch's figures under PyTorch's names (``allocated_bytes.all.peak``; see
+    ``torch.cuda.memory_stats``) and oomph's own, which :data:`OWN_FIGURES` explains. As
+    PyTorch's, they count bytes on the device and on the host together; ``device_bytes``
+    and ``host_bytes`` tell them apart.
+
+    Args:
+        device: Index of the device; None: PyTorch's current one, or 0 without PyTorch.
+
+    Returns:
+        A dict of numbers. All are 0 before the device is used.
+
+    Raises:
+        ValueError: The index is no device's.
+
+    Example:
+        >>> import oomph
+        >>> oomph.stats(0)["rescues"]
+        0
+    """
+    from oomph import _C
+
+    return dict(_C.stats(_current_device() if device is None else device))
+
+
+def _current_device() -> int:
+    import sys
+
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return 0
+    return int(torch.cuda.current_device())

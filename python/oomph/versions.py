@@ -1,0 +1,49 @@
+"""What ``oomph --version`` tells."""
+
+from __future__ import annotations
+
+import ctypes
+from importlib import metadata
+
+
+def _torch() -> str:
+    try:
+        return metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _driver() -> str:
+    """The driver's CUDA version, from libcuda itself."""
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "none"
+    version = ctypes.c_int()
+    if library.cuDriverGetVersion(ctypes.byref(version)) != 0:
+        return "does not answer"
+    return f"CUDA {version.value // 1000}.{version.value % 1000 // 10}"
+
+
+def _host_pages() -> str:
+    """Which kind of host memory works on the first device, by trying."""
+    from oomph import _C
+
+    try:
+        return str(_C.probe_host(0))
+    except (RuntimeError, ValueError, MemoryError) as error:
+        return f"not known ({error})"
+
+
+def report() -> str:
+    """Versions of oomph, PyTorch and the driver, and which host pages work here."""
+    from oomph import __version__
+
+    return "\n".join(
+        (
+            f"oomph {__version__}",
+            f"PyTorch {_torch()}",
+            f"driver: {_driver()}",
+            f"host memory in place of device memory: {_host_pages()}",
+        )
+    )
