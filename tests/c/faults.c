@@ -1,0 +1,130 @@
+#include "faults.h"
+
+#include <pthread.h>
+#include <string.h>
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static unsigned calls, failing_call;
+static oomph_status_t failing_status;
+static const char *failing_member, *last_failed;
+static const oomph_driver_t *real;
+
+void fail_call(unsigned nth, oomph_status_t status)
+{
+    pthread_mutex_lock(&lock);
+    failing_call = nth == 0 ? 0 : calls + nth;
+    failing_status = status;
+    pthread_mutex_unlock(&lock);
+}
+
+void fail_always(const char *member, oomph_status_t status)
+{
+    pthread_mutex_lock(&lock);
+    failing_member = member;
+    failing_status = status;
+    pthread_mutex_unlock(&lock);
+}
+
+const char *failed_member(void)
+{
+    return last_failed;
+}
+
+unsigned call_count(void)
+{
+    pthread_mutex_lock(&lock);
+    unsigned count = calls;
+    pthread_mutex_unlock(&lock);
+    return count;
+}
+
+// Whether this call fails.
+static bool fails(const char *member, oomph_status_t *status)
+{
+    pthread_mutex_lock(&lock);
+    calls++;
+    bool now = calls == failing_call ||
+               (failing_member != NULL && strcmp(failing_member, member) == 0);
+    *status = failing_status;
+    if (now)
+        last_failed = member;
+    pthread_mutex_unlock(&lock);
+    if (now)
+        oomph_fail(*status, "%s was made to fail", member);
+    return now;
+}
+
+#define WRAP(member, parameters, arguments)                                            \
+    static oomph_status_t faulty_##member parameters                                   \
+    {                                                                                  \
+        oomph_status_t status;                                                         \
+        return fails(#member, &status) ? status : real->member arguments;              \
+    }
+
+WRAP(start, (int *count), (count))
+WRAP(open, (int device, oomph_device_info_t *info), (device, info))
+WRAP(memory_info, (int device, size_t *free_bytes, size_t *total_bytes),
+     (device, free_bytes, total_bytes))
+WRAP(reserve, (size_t bytes, size_t alignment, oomph_addr_t *addr),
+     (bytes, alignment, addr))
+WRAP(unreserve, (oomph_addr_t addr, size_t bytes), (addr, bytes))
+WRAP(create,
+     (int device, oomph_tier_t tier, oomph_host_kind_t kind, size_t bytes,
+      oomph_handle_t *handle),
+     (device, tier, kind, bytes, handle))
+WRAP(release, (oomph_handle_t handle), (handle))
+WRAP(map, (oomph_addr_t addr, size_t bytes, oomph_handle_t handle),
+     (addr, bytes, handle))
+WRAP(unmap, (oomph_addr_t addr, size_t bytes), (addr, bytes))
+WRAP(set_access, (oomph_addr_t addr, size_t bytes, uint64_t devices, oomph_tier_t tier),
+     (addr, bytes, devices, tier))
+WRAP(pinned_alloc, (int device, size_t bytes, oomph_addr_t *addr),
+     (device, bytes, addr))
+WRAP(pinned_free, (int device, oomph_addr_t addr), (device, addr))
+WRAP(stream_id, (int device, oomph_stream_t stream, uint64_t *id), (device, stream, id))
+WRAP(stream_captures, (int device, oomph_stream_t stream, bool *captures),
+     (device, stream, captures))
+WRAP(event_create, (int device, oomph_event_t *event), (device, event))
+WRAP(event_destroy, (int device, oomph_event_t event), (device, event))
+WRAP(event_record, (int device, oomph_event_t event, oomph_stream_t stream),
+     (device, event, stream))
+WRAP(event_passed, (int device, oomph_event_t event, bool *passed),
+     (device, event, passed))
+WRAP(event_wait, (int device, oomph_event_t event), (device, event))
+WRAP(drain, (int device), (device))
+WRAP(time_copy,
+     (int device, oomph_addr_t to, oomph_addr_t from, size_t bytes, int count,
+      int64_t *ns),
+     (device, to, from, bytes, count, ns))
+WRAP(trim, (int device), (device))
+
+const oomph_driver_t *faulty_driver(void)
+{
+    static const oomph_driver_t driver = {
+        .start = faulty_start,
+        .open = faulty_open,
+        .memory_info = faulty_memory_info,
+        .reserve = faulty_reserve,
+        .unreserve = faulty_unreserve,
+        .create = faulty_create,
+        .release = faulty_release,
+        .map = faulty_map,
+        .unmap = faulty_unmap,
+        .set_access = faulty_set_access,
+        .pinned_alloc = faulty_pinned_alloc,
+        .pinned_free = faulty_pinned_free,
+        .stream_id = faulty_stream_id,
+        .stream_captures = faulty_stream_captures,
+        .event_create = faulty_event_create,
+        .event_destroy = faulty_event_destroy,
+        .event_record = faulty_event_record,
+        .event_passed = faulty_event_passed,
+        .event_wait = faulty_event_wait,
+        .drain = faulty_drain,
+        .time_copy = faulty_time_copy,
+        .trim = faulty_trim,
+    };
+
+    real = oomph_driver_cuda();
+    return &driver;
+}

@@ -1,0 +1,877 @@
+/* The allocator as its users see it (oomph.h), on simulated cards. */
+#include "card.h"
+
+#include <cuda.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define PAGE (2 * MIB)
+
+/* ---- Giving and taking */
+
+static void no_bytes_are_no_block(void)
+{
+    oomph_config_t config = test_config();
+    oomph_request_t request = {.bytes = 0};
+    oomph_addr_t addr = 7;
+
+    start_card("64MiB,context=0,memory=real", &config);
+    CHECK(oomph_malloc(&request, &addr) == OOMPH_OK && addr == 0);
+    CHECK(oomph_free(0, NULL) == OOMPH_OK);
+    CHECK(stats_of(0).allocation[0].current == 0);
+}
+
+static void blocks_are_aligned_and_apart(void)
+{
+    oomph_config_t config = test_config();
+    static const size_t sizes[] = {1, 511, 512, 513, 4096, MIB, MIB + 1, 3 * MIB + 77};
+    enum { COUNT = sizeof sizes / sizeof sizes[0] };
+    oomph_addr_t addrs[COUNT];
+
+    start_card("64MiB,context=0,memory=real", &config);
+    for (size_t i = 0; i < COUNT; i++) {
+        addrs[i] = take(sizes[i], NULL);
+        CHECK(addrs[i] % OOMPH_ROUND_BYTES == 0);
+        mark(addrs[i], sizes[i], i << 32);
+    }
+    for (size_t i = 0; i < COUNT; i++)
+        CHECK(is_marked(addrs[i], sizes[i], i << 32));
+    check_sound();
+    for (size_t i = 0; i < COUNT; i++)
+        give(addrs[i]);
+    CHECK(stats_of(0).allocated_bytes[0].current == 0);
+    check_sound();
+}
+
+static void small_and_large_blocks_never_share_a_page(void)
+{
+    oomph_config_t config = test_config();
+
+    start_card("64MiB,context=0,memory=real", &config);
+    oomph_addr_t small = take(MIB, NULL), large = take(MIB + 1, NULL);
+    CHECK(small / PAGE != large / PAGE);
+    CHECK(stats_of(0).allocation[OOMPH_STAT_SMALL].current == 1);
+    CHECK(stats_of(0).allocation[OOMPH_STAT_LARGE].current == 1);
+}
+
+static void a_freed_block_is_given_again_without_a_driver_call(void)
+{
+    oomph_config_t config = test_config();
+
+    start_card("64MiB,context=0,memory=real", &config);
+    oomph_addr_t first = take(3 * MIB, NULL);
+    give(first);
+    unsigned calls = call_count();
+    CHECK(take(3 * MIB, NULL) == first);
+    give(first);
+    CHECK(call_count() == calls);
+}
+
+static void a_foreign_address_is_refused(void)
+{
+    oomph_config_t config = test_config();
+    static char foreign[512];
+    oomph_block_info_t info;
+
+    start_card("64MiB,context=0,memory=real", &config);
+    oomph_addr_t block = take(512, NULL);
+    CHECK(oomph_free((oomph_addr_t)(uintptr_t)foreign, NULL) == OOMPH_ERR_INVALID);
+    CHECK(oomph_free(block + 512, NULL) == OOMPH_ERR_INVALID);
+    CHECK(oomph_free(UINT64_MAX, NULL) == OOMPH_ERR_INVALID);
+    CHECK(oomph_lookup((oomph_addr_t)(uintptr_t)foreign, &info) == OOMPH_ERR_INVALID);
+    CHECK(oomph_record_stream((oomph_addr_t)(uintptr_t)foreign, NULL, true) ==
+          OOMPH_OK);
+    CHECK(stats_of(0).allocation[0].current == 1);
+    check_sound();
+}
+
+static void a_block_cannot_be_freed_twice(void)
+{
+    oomph_config_t config = test_config();
+
+    start_card("64MiB,context=0,memory=real", &config);
+    oomph_addr_t block = take(512, NULL);
+    give(block);
+    CHECK(oomph_free(block, NULL) == OOMPH_ERR_INVALID);
+    CHECK(stats_of(0).allocation[0].freed == 1);
+    check_sound();
+}
+
+static void absurd_sizes_are_no_memory_and_change_nothing(void)
+{
+    oomph_config_t config = test_config();
+    static const size_t sizes[] = {(size_t)1 << 63, SIZE_MAX,
+                                   SIZE_MAX - 511,  ((size_t)1 << 47) + 1,
+                                   (size_t)1 << 46, GIB};
+    oomph_addr_t addr = 7;
+
+    start_card("64MiB,context=0,memory=real", &config);
+    oomph_addr_t block = take(3 * MIB, NULL);
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        CHECK(try_take(sizes[i], NULL, &addr) == OOMPH_ERR_NO_MEMORY);
+        CHECK(addr == 7 && *oomph_error_detail() != '\0');
+    }
+    CHECK(stats_of(0).allocated_bytes[0].current == 3 * MIB);
+    check_sound();
+    give(block);
+}
+
+static void a_device_that_is_not_there_is_refused(void)
+{
+    oomph_config_t config = test_config();
+    oomph_addr_t addr;
+
+    start_card("64MiB,context=0,memory=real", &config);
+    for (int device = -1; device <= OOMPH_DEVICE_MAX; device += 2) {
+        oomph_request_t request = {.device = device, .bytes = 512};
+        CHECK(oomph_malloc(&request, &addr) == OOMPH_ERR_INVALID);
+    }
+    CHECK(oomph_enable_peer(0, 1) == OOMPH_ERR_INVALID);
+}
+
+static void lookup_tells_the_block_that_contains_an_address(void)
+{
+    oomph_config_t config = test_config();
+    oomph_block_info_t info;
+
+    start_card("64MiB,context=0,memory=real", &config);
+    oomph_addr_t block = take(5 * MIB + 1, NULL);
+    CHECK(oomph_lookup(block + 4 * MIB, &info) == OOMPH_OK);
+    CHECK(info.addr == block && info.requested_bytes == 5 * MIB + 1);
+    CHECK(info.bytes == 5 * MIB + 512 && info.state == OOMPH_BLOCK_USED);
+    CHECK(info.segment_addr <= block && !info.small);
+}
+
+/* ---- Pages float */
+
+static void free_pages_of_any_hole_serve_a_large_block(void)
+{
+    oomph_config_t config = test_config();
+    oomph_addr_t blocks[8];
+
+    start_card("32MiB,context=0,memory=real", &config);
+    for (int i = 0; i < 8; i++) {
+        blocks[i] = take(4 * MIB, NULL);
+        mark(blocks[i], 4 * MIB, (uint64_t)i << 32);
+    }
+    for (int i = 0; i < 8; i += 2)
+        give(blocks[i]);
+    oomph_addr_t large = take(16 * MIB, NULL); // four holes of 4 MiB
+    mark(large, 16 * MIB, 99ull << 32);
+    for (int i = 1; i < 8; i += 2)
+        CHECK(is_marked(blocks[i], 4 * MIB, (uint64_t)i << 32));
+    CHECK(is_marked(large, 16 * MIB, 99ull << 32));
+    CHECK(stats_of(0).pages_remapped == 8);
+    check_sound();
+}
+
+static void free_pages_of_one_stream_serve_another(void)
+{
+    oomph_config_t config = test_config();
+
+    start_card("32MiB,context=0,memory=real", &config);
+    oomph_stream_t other = new_stream();
+    oomph_addr_t block = take(32 * MIB, NULL);
+    give(block);
+    oomph_addr_t moved = take(32 * MIB, other);
+    CHECK(moved != block);
+    CHECK(stats_of(0).pages_stolen == 16);
+    check_sound();
+}
+
+static void pages_move_only_when_the_work_that_used_them_has_finished(void)
+{
+    oomph_config_t config = test_config();
+
+    start_card("32MiB,context=0,memory=real", &config);
+    oomph_stream_t first = new_stream(), second = new_stream();
+    oomph_addr_t block = take(32 * MIB, first);
+    CHECK(oomph_sim_launch(first, block, 32 * MIB, 1, 1000000) == CUDA_SUCCESS);
+    give(block);
+    uint64_t before = oomph_sim_now_ns();
+    take(32 * MIB, second);
+    CHECK(oomph_sim_now_ns() >= before + 1000000); // it waited for the kernel
+    CHECK(stats_of(0).rungs[OOMPH_RUNG_WAIT] == 1);
+    check_sound(); // and so the simulated driver saw no unmapping under work
+}
+
+// As PyTorch's own streams, which are never destroyed.
+static oomph_addr_t take_living(size_t bytes, oomph_stream_t stream)
+{
+    oomph_request_t request = {.bytes = bytes, .stream = stream, .stream_lives = true};
+    oomph_addr_t addr = 0;
+
+    CHECK(oomph_malloc(&request, &addr) == OOMPH_OK);
+    return addr;
+}
+
+static void pages_whose_work_has_finished_move_without_waiting(void)
+{
+    oomph_config_t config = test_config();
+
+    start_card("32MiB,context=0,memory=real", &config);
+    oomph_stream_t busy = new_stream(), idle = new_stream(), third = new_stream();
+    oomph_addr_t a = take_living(16 * MIB, busy), b = take_living(16 * MIB, idle);
+    give(b);
+    give(take_living(16 * MIB, third)); // a shortage: epochs are kept from now on
+    oomph_sim_hold(busy);
+    CHECK(oomph_sim_launch(busy, a, 16 * MIB, 1, 1000) == CUDA_SUCCESS);
+    take_living(16 * MIB, idle);
+    CHECK(sim_stats_of(0).held_waits == 0); // nobody waited for the stream that is held
+    oomph_sim_release(busy);
+    check_sound();
+}
+
+static void too_few_free_pages_are_not_waited_for(void)
+{
+    oomph_config_t config = test_config();
+    oomph_addr_t addr;
+
+    start_card("32MiB,context=0,memory=real", &config);
+    oomph_stream_t stream = new_stream();
+    oomph_addr_t kept = take(20 * MIB, stream), block = take(8 * MIB, stream);
+    CHECK(oomph_sim_launch(stream, block, 8 * MIB, 1, 1000000) == CUDA_SUCCESS);
+    give(block);
+    uint64_t before = oomph_sim_now_ns();
+    CHECK(try_take(16 * MIB, NULL, &addr) == OOMPH_ERR_NO_MEMORY);
+    CHECK(oomph_sim_now_ns() < before + 1000000);
+    CHECK(stats_of(0).oom_count == 1);
+    check_sound();
+    give(kept);
+}
+
+static void a_failed_allocation_leaves_room_for_a_smaller_one(void)
+{
+    oomph_config_t config = test_config();
+    oomph_addr_t addr;
+
+    start_card("32MiB,context=0,memory=real", &config);
+    oomph_addr_t kept = take(20 * MIB, NULL);
+    mark(kept, 20 * MIB, 5);
+    CHECK(try_take(16 * MIB, NULL, &addr) == OOMPH_ERR_NO_MEMORY);
+    CHECK(try_take(12 * MIB, NULL, &addr) == OOMPH_OK);
+    CHECK(is_marked(kept, 20 * MIB, 5));
+    check_sound();
+}
+
+/* ---- Other streams */
+
+static void a_block_is_reused_only_when_its_other_streams_are_done(void)
+{
+    oomph_config_t config = test_config();
+
+    start_card("64MiB,context=0,memory=real", &config);
+    oomph_stream_t other = new_stream();
+    oomph_addr_t block = take(4 * MIB, NULL);
+    CHECK(oomph_record_stream(block, other, false) == OOMPH_OK);
+    CHECK(oomph_record_stream(block, other, false) == OOMPH_OK); // once is enough
+    oomph_sim_hold(other);
+    CHECK(oomph_sim_launch(other, block, 4 * MIB, 1, 1000) == CUDA_SUCCESS);
+    give(block);
+    CHECK(stats_of(0).active[0].current == 1 && stats_of(0).allocation[0].current == 0);
+    for (int i = 0; i < 20; i++) {
+        oomph_addr_t next = take(4 * MIB, NULL);
+        CHECK(next != block);
+        give(next);
+    }
+    oomph_sim_release(other);
+    oomph_sim_advance(1000000);
+    for (int i = 0; i < 20; i++)
+        give(take(4 * MIB, NULL));
+    CHECK(stats_of(0).active[0].current == 0);
+    check_sound();
+}
+
+static void a_shortage_waits_for_deferred_frees(void)
+{
+    oomph_config_t config = test_config();
+
+    start_card("32MiB,context=0,memory=real", &config);
+    oomph_stream_t other = new_stream();
+    oomph_addr_t block = take(32 * MIB, NULL);
+    CHECK(oomph_record_stream(block, other, false) == OOMPH_OK);
+    CHECK(oomph_sim_launch(other, block, 32 * MIB, 1, 1000000) == CUDA_SUCCESS);
+    give(block);
+    CHECK(take(32 * MIB, NULL) != 0);
+    CHECK(stats_of(0).rungs[OOMPH_RUNG_DEFERRED] >= 1);
+    check_sound();
+}
+
+static void a_stream_that_vanished_is_drained(void)
+{
+    oomph_config_t config = test_config();
+
+    start_card("32MiB,context=0,memory=real", &config);
+    oomph_stream_t other = new_stream();
+    oomph_addr_t block = take(32 * MIB, other);
+    CHECK(oomph_sim_launch(other, block, 32 * MIB, 1, 1000000) == CUDA_SUCCESS);
+    give(block);
+    CHECK(cuStreamDestroy(other) == CUDA_SUCCESS);
+    CHECK(take(32 * MIB, NULL) != 0);
+    check_sound();
+}
+
+static void a_reused_handle_is_another_stream(void)
+{
+    oomph_config_t config = test_config();
+
+    start_card("64MiB,context=0,memory=real", &config);
+    oomph_stream_t first = new_stream();
+    oomph_addr_t block = take(4 * MIB, first);
+    give(block);
+    CHECK(cuStreamDestroy(first) == CUDA_SUCCESS);
+    oomph_stream_t second = new_stream();
+    CHECK(second == first); // the driver hands the handle out again
+    CHECK(take(4 * MIB, second) != block);
+    check_sound();
+}
+
+static void streams_0_and_1_are_the_same(void)
+{
+    oomph_config_t config = test_config();
+
+    start_card("64MiB,context=0,memory=real", &config);
+    oomph_addr_t block = take(4 * MIB, NULL);
+    give(block);
+    CHECK(take(4 * MIB, (oomph_stream_t)1) == block);
+}
+
+/* ---- Limits */
+
+static void a_device_limit_is_a_smaller_card(void)
+{
+    oomph_config_t config = test_config();
+    size_t free_bytes, total_bytes;
+    oomph_addr_t addr;
+
+    config.device_limit_bytes = 16 * MIB;
+    start_card("64MiB,context=0,memory=real", &config);
+    oomph_addr_t block = take(12 * MIB, NULL);
+    CHECK(try_take(6 * MIB, NULL, &addr) == OOMPH_ERR_NO_MEMORY);
+    CHECK(oomph_memory_info(0, &free_bytes, &total_bytes) == OOMPH_OK);
+    CHECK(total_bytes == 16 * MIB && free_bytes == 4 * MIB);
+    give(block);
+    CHECK(take(16 * MIB, NULL) != 0);
+    CHECK(stats_of(0).tier_peak_bytes[OOMPH_TIER_DEVICE] == 16 * MIB);
+    CHECK(stats_of(0).device_limit_bytes == 16 * MIB);
+    check_sound();
+}
+
+static void a_limit_beyond_the_card_is_refused(void)
+{
+    oomph_config_t config = test_config();
+    oomph_addr_t addr;
+
+    config.device_limit_bytes = 65 * MIB;
+    start_card("64MiB,context=0,memory=real", &config);
+    CHECK(try_take(512, NULL, &addr) == OOMPH_ERR_INVALID);
+    CHECK(strstr(oomph_error_detail(), "device_limit") != NULL);
+}
+
+static void the_memory_fraction_limits_too(void)
+{
+    oomph_config_t config = test_config();
+    oomph_addr_t addr;
+
+    start_card("64MiB,context=0,memory=real", &config);
+    CHECK(oomph_set_fraction(0, 0.25) == OOMPH_OK && oomph_get_fraction(0) == 0.25);
+    CHECK(try_take(17 * MIB, NULL, &addr) == OOMPH_ERR_NO_MEMORY);
+    CHECK(try_take(16 * MIB, NULL, &addr) == OOMPH_OK);
+    CHECK(oomph_set_fraction(0, 1) == OOMPH_OK);
+    CHECK(try_take(17 * MIB, NULL, &addr) == OOMPH_OK);
+    CHECK(oomph_set_fraction(0, 1.5) == OOMPH_ERR_INVALID);
+    CHECK(oomph_set_fraction(0, -1) == OOMPH_ERR_INVALID);
+}
+
+static void the_reserve_stays_free_except_for_small_blocks_and_workspaces(void)
+{
+    oomph_config_t config = test_config();
+    oomph_addr_t addr;
+
+    config.reserve_bytes = 16 * MIB;
+    start_card("64MiB,context=0,memory=real", &config);
+    take(48 * MIB, NULL);
+    CHECK(try_take(2 * MIB + 512, NULL, &addr) == OOMPH_ERR_NO_MEMORY);
+    CHECK(try_take(MIB, NULL, &addr) == OOMPH_OK);
+    oomph_request_t workspace = {.bytes = 4 * MIB, .essential = true};
+    CHECK(oomph_malloc(&workspace, &addr) == OOMPH_OK);
+    workspace.bytes = 8 * MIB; // half of the reserve is not theirs
+    CHECK(oomph_malloc(&workspace, &addr) == OOMPH_ERR_NO_MEMORY);
+    check_sound();
+}
+
+static void a_step_gives_the_reserve_back(void)
+{
+    oomph_config_t config = test_config();
+    CUdeviceptr library;
+
+    config.reserve_bytes = 16 * MIB;
+    start_card("64MiB,context=0,memory=real", &config);
+    new_stream(); // a current context
+    give(take(48 * MIB, NULL));
+    CHECK(cuMemAlloc(&library, 12 * MIB) == CUDA_SUCCESS); // a library helps itself
+    oomph_step();
+    CHECK(sim_stats_of(0).used_bytes == 48 * MIB);
+    CHECK(stats_of(0).tier_bytes[OOMPH_TIER_DEVICE] == 36 * MIB);
+    check_sound();
+}
+
+static void empty_cache_returns_all_that_is_free(void)
+{
+    oomph_config_t config = test_config();
+    size_t freed = 0;
+
+    start_card("64MiB,context=0,memory=real", &config);
+    new_stream(); // a current context
+    oomph_addr_t kept = take(4 * MIB, NULL), block = take(8 * MIB, NULL);
+    mark(kept, 4 * MIB, 3);
+    give(take(1000, NULL));
+    CHECK(oomph_sim_launch(NULL, block, 8 * MIB, 1, 1000000) == CUDA_SUCCESS);
+    give(block);
+    CHECK(oomph_empty_cache(0, (oomph_pool_id_t){0, 0}, &freed) == OOMPH_OK);
+    CHECK(freed == 10 * MIB);
+    CHECK(sim_stats_of(0).used_bytes == 4 * MIB);
+    CHECK(is_marked(kept, 4 * MIB, 3));
+    CHECK(stats_of(0).reserved_bytes[0].current == 4 * MIB);
+    check_sound();
+}
+
+static void give_back_returns_as_much_as_was_asked_for(void)
+{
+    oomph_config_t config = test_config();
+    size_t freed = 0;
+
+    start_card("64MiB,context=0,memory=real", &config);
+    give(take(32 * MIB, NULL));
+    CHECK(oomph_give_back(0, 5 * MIB, &freed) == OOMPH_OK);
+    CHECK(freed == 6 * MIB && sim_stats_of(0).used_bytes == 26 * MIB);
+    CHECK(oomph_give_back(0, GIB, &freed) == OOMPH_OK);
+    CHECK(freed == 26 * MIB);
+    check_sound();
+}
+
+/* ---- Pools */
+
+static const oomph_pool_id_t graph = {1, 0};
+
+static oomph_addr_t take_from(oomph_pool_id_t pool, size_t bytes)
+{
+    oomph_request_t request = {.bytes = bytes, .pool = pool};
+    oomph_addr_t addr = 0;
+
+    CHECK(oomph_malloc(&request, &addr) == OOMPH_OK);
+    return addr;
+}
+
+static void a_pool_in_use_keeps_its_pages(void)
+{
+    oomph_config_t config = test_config();
+    oomph_addr_t addr;
+    size_t freed;
+
+    start_card("32MiB,context=0,memory=real", &config);
+    CHECK(oomph_pool_retain(0, graph) == OOMPH_OK);
+    CHECK(oomph_pool_use_count(0, graph) == 1);
+    oomph_addr_t block = take_from(graph, 24 * MIB);
+    give(block);
+    CHECK(try_take(16 * MIB, NULL, &addr) == OOMPH_ERR_NO_MEMORY);
+    CHECK(oomph_empty_cache(0, (oomph_pool_id_t){0, 0}, &freed) == OOMPH_OK);
+    CHECK(freed == 0);
+    CHECK(take_from(graph, 24 * MIB) == block);
+    give(block);
+    CHECK(oomph_pool_release(0, graph) == OOMPH_OK);
+    CHECK(try_take(16 * MIB, NULL, &addr) == OOMPH_OK); // now they are everybody's
+    CHECK(oomph_pool_release(0, graph) == OOMPH_ERR_INVALID);
+    check_sound();
+}
+
+static void a_pool_may_serve_others_before_an_error(void)
+{
+    oomph_config_t config = test_config();
+    oomph_addr_t addr;
+
+    start_card("32MiB,context=0,memory=real", &config);
+    CHECK(oomph_pool_retain(0, graph) == OOMPH_OK);
+    CHECK(oomph_pool_set_flag(0, graph, OOMPH_POOL_ON_OOM, true) == OOMPH_OK);
+    give(take_from(graph, 24 * MIB));
+    CHECK(try_take(16 * MIB, NULL, &addr) == OOMPH_OK);
+    check_sound();
+}
+
+static void a_pool_may_forbid_splitting(void)
+{
+    oomph_config_t config = test_config();
+
+    start_card("64MiB,context=0,memory=real", &config);
+    CHECK(oomph_pool_retain(0, graph) == OOMPH_OK);
+    CHECK(oomph_pool_set_flag(0, graph, OOMPH_POOL_NO_SPLIT, true) == OOMPH_OK);
+    give(take_from(graph, 8 * MIB));
+    oomph_addr_t block = take_from(graph, 4 * MIB);
+    oomph_block_info_t info;
+    CHECK(oomph_lookup(block, &info) == OOMPH_OK && info.bytes == 8 * MIB);
+    check_sound();
+}
+
+static void a_block_can_be_put_back_at_its_address(void)
+{
+    oomph_config_t config = test_config();
+
+    start_card("64MiB,context=0,memory=real", &config);
+    CHECK(oomph_pool_retain(0, graph) == OOMPH_OK);
+    oomph_addr_t a = take_from(graph, 4 * MIB), b = take_from(graph, 6 * MIB);
+    give(a);
+    give(b);
+    oomph_request_t request = {.bytes = 6 * MIB, .pool = graph};
+    CHECK(oomph_revive(&request, b) == OOMPH_OK);
+    CHECK(oomph_revive(&request, b) == OOMPH_ERR_INVALID);
+    request.bytes = 4 * MIB;
+    CHECK(oomph_revive(&request, a) == OOMPH_OK);
+    CHECK(oomph_revive(&request, 12345) == OOMPH_ERR_INVALID);
+    give(a);
+    give(b);
+    check_sound();
+}
+
+typedef struct source {
+    size_t taken, given;
+    bool empty;
+} source_t;
+
+static oomph_addr_t source_take(void *context, size_t bytes, oomph_stream_t stream)
+{
+    source_t *source = context;
+    CUdeviceptr pointer = 0;
+
+    (void)stream;
+    if (source->empty || cuMemAlloc(&pointer, bytes) != CUDA_SUCCESS)
+        return 0;
+    source->taken++;
+    return pointer;
+}
+
+static void source_give(void *context, oomph_addr_t addr)
+{
+    source_t *source = context;
+
+    CHECK(cuMemFree(addr) == CUDA_SUCCESS);
+    source->given++;
+}
+
+static void a_pool_may_have_memory_from_elsewhere(void)
+{
+    oomph_config_t config = test_config();
+    source_t source = {0};
+    oomph_source_t calls = {source_take, source_give, &source};
+    oomph_request_t request = {.bytes = 5 * MIB, .pool = graph};
+    oomph_addr_t addr;
+    size_t freed;
+
+    start_card("64MiB,context=0,memory=real", &config);
+    new_stream(); // a current context
+    CHECK(oomph_pool_retain(0, graph) == OOMPH_OK);
+    CHECK(oomph_pool_set_source(0, graph, &calls) == OOMPH_OK);
+    oomph_addr_t block = take_from(graph, 3 * MIB);
+    CHECK(source.taken == 1 && stats_of(0).foreign_bytes == (int64_t)(4 * MIB));
+    mark(block, 3 * MIB, 9);
+    CHECK(is_marked(block, 3 * MIB, 9));
+    give(block);
+    CHECK(take_from(graph, 2 * MIB) == block); // cached
+    source.empty = true;
+    CHECK(oomph_malloc(&request, &addr) == OOMPH_ERR_NO_MEMORY);
+    check_sound();
+    give(block);
+    CHECK(oomph_pool_release(0, graph) == OOMPH_OK);
+    CHECK(oomph_empty_cache(0, graph, &freed) == OOMPH_OK);
+    CHECK(source.given == 1 && stats_of(0).foreign_bytes == 0);
+    check_sound();
+}
+
+/* ---- Captures */
+
+static void a_capture_is_neither_waited_for_nor_disturbed(void)
+{
+    oomph_config_t config = test_config();
+    CUgraph captured = NULL;
+    oomph_addr_t addr;
+
+    config.host_limit_bytes = 64 * MIB;
+    start_card("32MiB,context=0,memory=real", &config);
+    oomph_stream_t stream = new_stream();
+    oomph_addr_t block = take(24 * MIB, stream);
+    give(block);
+    CHECK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+    CHECK(oomph_pool_begin(0, graph) == OOMPH_OK);
+    oomph_request_t request = {.bytes = 4 * MIB, .stream = stream, .pool = graph};
+    CHECK(oomph_malloc(&request, &addr) == OOMPH_OK); // maps pages while capturing
+    CHECK(try_take(24 * MIB, NULL, &addr) ==
+          OOMPH_ERR_NO_MEMORY); // neither waits nor spills
+    CHECK(stats_of(0).rescues == 0);
+    CHECK(cuStreamEndCapture(stream, &captured) == CUDA_SUCCESS); // still valid
+    CHECK(oomph_pool_end(0) == OOMPH_OK);
+    CHECK(oomph_pool_end(0) == OOMPH_ERR_INVALID);
+    CHECK(try_take(24 * MIB, NULL, &addr) == OOMPH_OK);
+    check_sound();
+}
+
+static void a_free_deferred_in_a_capture_waits_for_its_end(void)
+{
+    oomph_config_t config = test_config();
+    CUgraph captured = NULL;
+
+    start_card("64MiB,context=0,memory=real", &config);
+    oomph_stream_t stream = new_stream();
+    oomph_addr_t block = take(4 * MIB, NULL);
+    CHECK(oomph_record_stream(block, stream, true) == OOMPH_OK);
+    CHECK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+    give(block);
+    for (int i = 0; i < 20; i++)
+        give(take(512, NULL));
+    CHECK(stats_of(0).active[0].current == 1);
+    CHECK(cuStreamEndCapture(stream, &captured) == CUDA_SUCCESS);
+    for (int i = 0; i < 20; i++)
+        give(take(512, NULL));
+    CHECK(stats_of(0).active[0].current == 0);
+    check_sound();
+}
+
+/* ---- Devices */
+
+static void devices_have_memory_of_their_own(void)
+{
+    oomph_config_t config = test_config();
+    oomph_request_t request = {.device = 1, .bytes = 24 * MIB};
+    oomph_addr_t addr;
+
+    start_card("32MiB,devices=2,context=0,memory=real", &config);
+    take(24 * MIB, NULL);
+    CHECK(oomph_malloc(&request, &addr) == OOMPH_OK);
+    CHECK(sim_stats_of(0).used_bytes == 24 * MIB &&
+          sim_stats_of(1).used_bytes == 24 * MIB);
+    CHECK(oomph_malloc(&request, &addr) == OOMPH_ERR_NO_MEMORY);
+    CHECK(stats_of(0).oom_count == 0 && stats_of(1).oom_count == 1);
+    check_sound();
+}
+
+static void a_device_is_opened_by_its_first_use(void)
+{
+    oomph_config_t config = test_config();
+
+    start_card("64MiB,devices=2,memory=real,context=8MiB", &config);
+    take(512, NULL);
+    CHECK(sim_stats_of(0).context_bytes == 8 * MIB &&
+          sim_stats_of(1).context_bytes == 0);
+}
+
+static void a_peer_sees_what_is_mapped_before_and_after(void)
+{
+    oomph_config_t config = test_config();
+    CUmemLocation peer = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 1};
+    unsigned long long flags = 0;
+
+    start_card("64MiB,devices=2,context=0,memory=real", &config);
+    oomph_addr_t before = take(4 * MIB, NULL);
+    CHECK(cuMemGetAccess(&flags, &peer, before) == CUDA_SUCCESS && flags == 0);
+    CHECK(oomph_enable_peer(0, 1) == OOMPH_OK);
+    oomph_addr_t after = take(24 * MIB, NULL);
+    CHECK(cuMemGetAccess(&flags, &peer, before) == CUDA_SUCCESS);
+    CHECK(flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    CHECK(cuMemGetAccess(&flags, &peer, after) == CUDA_SUCCESS);
+    CHECK(flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+}
+
+/* ---- Bad days */
+
+static void settings_are_fixed_once_started(void)
+{
+    oomph_config_t config = test_config();
+
+    start_card("64MiB,context=0,memory=real", &config);
+    CHECK(oomph_configure(&config) == OOMPH_ERR_STATE);
+}
+
+static void bad_settings_are_refused(void)
+{
+    oomph_config_t config = test_config();
+
+    config.page_bytes = 3 * MIB;
+    CHECK(oomph_configure(&config) == OOMPH_ERR_INVALID);
+    config.page_bytes = 0;
+    config.device_limit_share = 1.5;
+    CHECK(oomph_configure(&config) == OOMPH_ERR_INVALID);
+}
+
+static void a_page_smaller_than_the_granularity_is_refused(void)
+{
+    oomph_config_t config = test_config();
+    oomph_addr_t addr;
+
+    config.page_bytes = MIB;
+    start_card("64MiB,context=0,memory=real", &config);
+    CHECK(try_take(512, NULL, &addr) == OOMPH_ERR_INVALID);
+}
+
+static void larger_pages_work_alike(void)
+{
+    oomph_config_t config = test_config();
+
+    config.page_bytes = 8 * MIB;
+    start_card("64MiB,context=0,memory=real", &config);
+    oomph_addr_t a = take(12 * MIB, NULL), b = take(12 * MIB, NULL);
+    CHECK(sim_stats_of(0).used_bytes == 24 * MIB);
+    give(a);
+    give(b);
+    CHECK(take(64 * MIB, NULL) != 0);
+    check_sound();
+}
+
+static void an_old_driver_is_named(void)
+{
+    int device_count;
+
+    CHECK(oomph_sim_configure("1GiB,driver=11080") == 0);
+    CHECK(oomph_start(&device_count) == OOMPH_ERR_DRIVER);
+    CHECK(strstr(oomph_error_detail(), "CUDA 11.8") != NULL);
+}
+
+static void a_forked_child_can_do_nothing_and_breaks_nothing(void)
+{
+    oomph_config_t config = test_config();
+    oomph_addr_t addr;
+    int status;
+
+    start_card("64MiB,context=0,memory=real", &config);
+    oomph_addr_t block = take(4 * MIB, NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK(try_take(512, NULL, &addr) == OOMPH_ERR_STATE);
+        CHECK(oomph_free(block, NULL) == OOMPH_ERR_STATE);
+        oomph_step();
+        oomph_stop();
+        exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    give(block);
+    check_sound();
+}
+
+static void a_driver_that_is_shutting_down_is_no_error_for_frees(void)
+{
+    oomph_config_t config = test_config();
+
+    start_card("64MiB,context=0,memory=real", &config);
+    oomph_addr_t block = take(4 * MIB, NULL);
+    oomph_sim_deinit();
+    give(block);
+    oomph_stop();
+}
+
+static void a_broken_driver_is_not_called_out_of_memory(void)
+{
+    oomph_config_t config = test_config();
+    oomph_addr_t addr;
+
+    start_card("64MiB,context=0,memory=real", &config);
+    take(512, NULL);
+    fail_always("memory_info", OOMPH_ERR_DRIVER);
+    CHECK(try_take(70 * MIB, NULL, &addr) == OOMPH_ERR_DRIVER);
+    fail_always(NULL, OOMPH_OK);
+    CHECK(try_take(8 * MIB, NULL, &addr) == OOMPH_OK);
+    check_sound();
+}
+
+static void statistics_can_be_reset(void)
+{
+    oomph_config_t config = test_config();
+
+    start_card("64MiB,context=0,memory=real", &config);
+    give(take(8 * MIB, NULL));
+    oomph_addr_t kept = take(3 * MIB, NULL);
+    CHECK(stats_of(0).allocated_bytes[0].peak == 8 * MIB);
+    CHECK(oomph_reset_peak_stats(0) == OOMPH_OK);
+    CHECK(stats_of(0).allocated_bytes[0].peak == 3 * MIB);
+    CHECK(oomph_reset_accumulated_stats(0) == OOMPH_OK);
+    CHECK(stats_of(0).allocation[0].allocated == 0);
+    CHECK(stats_of(0).allocation[0].current == 1);
+    give(kept);
+}
+
+typedef struct seen {
+    size_t used_bytes, count;
+} seen_t;
+
+static void see(const oomph_block_info_t *block, void *context)
+{
+    seen_t *seen = context;
+
+    seen->count++;
+    if (block->state == OOMPH_BLOCK_USED)
+        seen->used_bytes += block->bytes;
+}
+
+static void a_walk_sees_every_block(void)
+{
+    oomph_config_t config = test_config();
+    seen_t seen = {0};
+
+    start_card("64MiB,context=0,memory=real", &config);
+    take(512, NULL);
+    take(3 * MIB, new_stream());
+    give(take(8 * MIB, NULL));
+    CHECK(oomph_walk(0, see, &seen) == OOMPH_OK);
+    CHECK(seen.used_bytes == 512 + 3 * MIB && seen.count >= 4);
+}
+
+int main(int argc, char **argv)
+{
+    static const test_t tests[] = {
+        TEST(no_bytes_are_no_block),
+        TEST(blocks_are_aligned_and_apart),
+        TEST(small_and_large_blocks_never_share_a_page),
+        TEST(a_freed_block_is_given_again_without_a_driver_call),
+        TEST(a_foreign_address_is_refused),
+        TEST(a_block_cannot_be_freed_twice),
+        TEST(absurd_sizes_are_no_memory_and_change_nothing),
+        TEST(a_device_that_is_not_there_is_refused),
+        TEST(lookup_tells_the_block_that_contains_an_address),
+        TEST(free_pages_of_any_hole_serve_a_large_block),
+        TEST(free_pages_of_one_stream_serve_another),
+        TEST(pages_move_only_when_the_work_that_used_them_has_finished),
+        TEST(pages_whose_work_has_finished_move_without_waiting),
+        TEST(too_few_free_pages_are_not_waited_for),
+        TEST(a_failed_allocation_leaves_room_for_a_smaller_one),
+        TEST(a_block_is_reused_only_when_its_other_streams_are_done),
+        TEST(a_shortage_waits_for_deferred_frees),
+        TEST(a_stream_that_vanished_is_drained),
+        TEST(a_reused_handle_is_another_stream),
+        TEST(streams_0_and_1_are_the_same),
+        TEST(a_device_limit_is_a_smaller_card),
+        TEST(a_limit_beyond_the_card_is_refused),
+        TEST(the_memory_fraction_limits_too),
+        TEST(the_reserve_stays_free_except_for_small_blocks_and_workspaces),
+        TEST(a_step_gives_the_reserve_back),
+        TEST(empty_cache_returns_all_that_is_free),
+        TEST(give_back_returns_as_much_as_was_asked_for),
+        TEST(a_pool_in_use_keeps_its_pages),
+        TEST(a_pool_may_serve_others_before_an_error),
+        TEST(a_pool_may_forbid_splitting),
+        TEST(a_block_can_be_put_back_at_its_address),
+        TEST(a_pool_may_have_memory_from_elsewhere),
+        TEST(a_capture_is_neither_waited_for_nor_disturbed),
+        TEST(a_free_deferred_in_a_capture_waits_for_its_end),
+        TEST(devices_have_memory_of_their_own),
+        TEST(a_device_is_opened_by_its_first_use),
+        TEST(a_peer_sees_what_is_mapped_before_and_after),
+        TEST(settings_are_fixed_once_started),
+        TEST(bad_settings_are_refused),
+        TEST(a_page_smaller_than_the_granularity_is_refused),
+        TEST(larger_pages_work_alike),
+        TEST(an_old_driver_is_named),
+        TEST(a_forked_child_can_do_nothing_and_breaks_nothing),
+        TEST(a_driver_that_is_shutting_down_is_no_error_for_frees),
+        TEST(a_broken_driver_is_not_called_out_of_memory),
+        TEST(statistics_can_be_reset),
+        TEST(a_walk_sees_every_block),
+    };
+
+    return run_tests(tests, sizeof tests / sizeof tests[0], argc, argv);
+}

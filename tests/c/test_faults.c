@@ -1,0 +1,314 @@
+/* Every driver call of every flow fails in turn: the request ends in success or in one
+ * clear error, nothing live is touched, the records agree, and the next one works. */
+#include "card.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { LIVE_MAX = 64 };
+
+// What is live, with its tags: a flow keeps its blocks here.
+typedef struct live {
+    oomph_addr_t addr[LIVE_MAX];
+    size_t bytes[LIVE_MAX];
+    size_t count;
+} live_t;
+
+static live_t live;
+
+// Tries a block; one that fails must say why.
+static oomph_addr_t attempt(size_t bytes, oomph_stream_t stream)
+{
+    oomph_addr_t addr = 0;
+
+    oomph_status_t status = try_take(bytes, stream, &addr);
+    if (status != OOMPH_OK) {
+        CHECK(status == OOMPH_ERR_NO_MEMORY || status == OOMPH_ERR_DRIVER);
+        CHECK(*oomph_error_detail() != '\0');
+        return 0;
+    }
+    mark(addr, bytes, addr);
+    live.addr[live.count] = addr;
+    live.bytes[live.count++] = bytes;
+    return addr;
+}
+
+static void drop(oomph_addr_t addr)
+{
+    size_t i = 0;
+
+    if (addr == 0)
+        return;
+    while (live.addr[i] != addr)
+        i++;
+    CHECK(is_marked(addr, live.bytes[i], addr));
+    live.addr[i] = live.addr[--live.count];
+    live.bytes[i] = live.bytes[live.count];
+    give(addr);
+}
+
+static void check_live(void)
+{
+    for (size_t i = 0; i < live.count; i++)
+        CHECK(is_marked(live.addr[i], live.bytes[i], live.addr[i]));
+    check_sound();
+}
+
+/* ---- The flows, on a card of 16 MiB */
+
+typedef struct flow {
+    const char *name;
+    const char *card;
+    size_t host_limit_bytes;
+    void (*run)(oomph_stream_t first, oomph_stream_t second);
+} flow_t;
+
+static void grow(oomph_stream_t first, oomph_stream_t second)
+{
+    attempt(512, first);
+    attempt(5 * MIB, first);
+    attempt(3 * MIB, second);
+}
+
+static void steal(oomph_stream_t first, oomph_stream_t second)
+{
+    oomph_addr_t a = attempt(4 * MIB, first), b = attempt(4 * MIB, first);
+    oomph_addr_t c = attempt(4 * MIB, first);
+    drop(a);
+    drop(c);
+    attempt(8 * MIB, second);
+    drop(b);
+    attempt(12 * MIB, first);
+}
+
+static void defer(oomph_stream_t first, oomph_stream_t second)
+{
+    oomph_addr_t a = attempt(12 * MIB, first);
+    if (a != 0)
+        oomph_record_stream(a, second, true);
+    drop(a);
+    attempt(10 * MIB, first);
+    attempt(14 * MIB, second);
+}
+
+static void spill(oomph_stream_t first, oomph_stream_t second)
+{
+    oomph_addr_t a = attempt(12 * MIB, first), b = attempt(8 * MIB, first);
+    drop(b);
+    attempt(6 * MIB, first);
+    attempt(9 * MIB, second);
+    drop(a);
+}
+
+static void empty(oomph_stream_t first, oomph_stream_t second)
+{
+    size_t freed;
+    oomph_addr_t a = attempt(4 * MIB, first), b = attempt(6 * MIB, second);
+
+    drop(a);
+    oomph_empty_cache(0, (oomph_pool_id_t){0, 0}, &freed);
+    drop(b);
+    oomph_give_back(0, 4 * MIB, &freed);
+    attempt(5 * MIB, first);
+}
+
+static void step_with_plan(oomph_stream_t first, oomph_stream_t second)
+{
+    attempt(4 * MIB, second);
+    for (int step = 0; step < 5; step++) {
+        oomph_addr_t a = attempt(5 * MIB, first), b = attempt(4 * MIB, first);
+        drop(a);
+        oomph_addr_t c = attempt(6 * MIB, first);
+        drop(b);
+        drop(c);
+        oomph_step();
+    }
+}
+
+static void capture_pool(oomph_stream_t first, oomph_stream_t second)
+{
+    oomph_pool_id_t id = {7, 0};
+    oomph_request_t request = {.bytes = 3 * MIB, .stream = first, .pool = id};
+    oomph_addr_t addr = 0;
+
+    if (oomph_pool_begin(0, id) == OOMPH_OK) {
+        if (oomph_malloc(&request, &addr) == OOMPH_OK)
+            give(addr);
+        oomph_pool_end(0);
+        oomph_pool_release(0, id);
+    }
+    attempt(15 * MIB, second);
+}
+
+static const flow_t flows[] = {
+    {"grow", "16MiB,context=0,memory=real", 0, grow},
+    {"steal", "16MiB,context=0,memory=real", 0, steal},
+    {"defer", "16MiB,context=0,memory=real", 0, defer},
+    {"spill", "16MiB,context=0,memory=real", 64 * MIB, spill},
+    {"spill to host pages", "16MiB,context=0,memory=real,host-pages=host", 64 * MIB,
+     spill},
+    {"spill to pinned blocks", "16MiB,context=0,memory=real,host-pages=none", 64 * MIB,
+     spill},
+    {"spill to little", "16MiB,context=0,memory=real", 8 * MIB, spill},
+    {"empty", "16MiB,context=0,memory=real", 0, empty},
+    {"step with plan", "16MiB,context=0,memory=real", 0, step_with_plan},
+    {"step with plan and host", "12MiB,context=0,memory=real", 64 * MIB,
+     step_with_plan},
+    {"capture pool", "16MiB,context=0,memory=real", 0, capture_pool},
+};
+
+static oomph_stream_t streams[2];
+
+static void start_flow(const flow_t *flow)
+{
+    oomph_config_t config = test_config();
+
+    config.host_limit_bytes = flow->host_limit_bytes;
+    start_card(flow->card, &config);
+    streams[0] = new_stream();
+    streams[1] = new_stream();
+}
+
+// After the failure: all is sound, and the whole card can be had.
+static void recover(void)
+{
+    size_t freed;
+
+    check_live();
+    fail_call(0, OOMPH_OK);
+    fail_always(NULL, OOMPH_OK);
+    while (live.count > 0)
+        drop(live.addr[0]);
+    CHECK(attempt(8 * MIB, streams[0]) != 0);
+    CHECK(attempt(512, streams[1]) != 0);
+    while (live.count > 0)
+        drop(live.addr[0]);
+    CHECK(oomph_empty_cache(0, (oomph_pool_id_t){0, 0}, &freed) == OOMPH_OK);
+    check_sound();
+}
+
+// What fails at undoing may cost the memory that could not be given back, and only
+// that.
+static void nothing_leaked(void)
+{
+    const char *failed = failed_member();
+    bool undo = failed != NULL &&
+                (strcmp(failed, "unmap") == 0 || strcmp(failed, "release") == 0 ||
+                 strcmp(failed, "pinned_free") == 0);
+    oomph_sim_stats_t left = sim_stats_of(0);
+
+    CHECK(left.used_bytes + left.host_bytes + left.pinned_bytes <=
+          (undo ? 8 * MIB : 0));
+    CHECK(stats_of(0).allocated_bytes[0].current == 0);
+}
+
+static unsigned calls_of(const flow_t *flow)
+{
+    unsigned before = call_count();
+
+    flow->run(streams[0], streams[1]);
+    return call_count() - before;
+}
+
+static const flow_t *flow_now;
+static unsigned call_now;
+static oomph_status_t status_now;
+
+static void one_failure(void)
+{
+    start_flow(flow_now);
+    fail_call(call_now, status_now);
+    flow_now->run(streams[0], streams[1]);
+    recover();
+    nothing_leaked();
+}
+
+static void count_calls(void)
+{
+    start_flow(flow_now);
+    exit((int)oomph_min(calls_of(flow_now), 250));
+}
+
+// Runs a test in a child and gives its exit code.
+static int in_child(void (*run)(void))
+{
+    int status;
+
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        run();
+        exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static void every_call_fails_in_turn(void)
+{
+    static const oomph_status_t statuses[] = {OOMPH_ERR_NO_MEMORY, OOMPH_ERR_DRIVER};
+    unsigned runs = 0;
+
+    for (size_t i = 0; i < sizeof flows / sizeof flows[0]; i++) {
+        flow_now = &flows[i];
+        unsigned calls = (unsigned)in_child(count_calls);
+        CHECK(calls > 0 && calls < 250);
+        for (int s = 0; s < 2; s++)
+            for (call_now = 1; call_now <= calls; call_now++, runs++) {
+                status_now = statuses[s];
+                if (in_child(one_failure) != 0) {
+                    fprintf(stderr, "flow %s: call %u fails with status %d\n",
+                            flow_now->name, call_now, status_now);
+                    exit(1);
+                }
+            }
+    }
+    printf("%u failures\n", runs);
+}
+
+static const char *member_now;
+
+static void one_member(void)
+{
+    start_flow(flow_now);
+    fail_always(member_now, status_now);
+    flow_now->run(streams[0], streams[1]);
+    // What failed at undoing may have cost memory, but nothing that is live.
+    recover();
+}
+
+static void every_kind_of_call_fails_for_good(void)
+{
+    static const char *const members[] = {
+        "open",         "memory_info",     "reserve",      "unreserve",
+        "create",       "release",         "map",          "unmap",
+        "set_access",   "pinned_alloc",    "pinned_free",  "stream_id",
+        "event_create", "stream_captures", "event_record", "event_destroy",
+        "event_wait",   "drain",           "time_copy",    "trim",
+        "event_passed",
+    };
+    static const oomph_status_t statuses[] = {OOMPH_ERR_NO_MEMORY, OOMPH_ERR_DRIVER};
+
+    for (size_t i = 0; i < sizeof flows / sizeof flows[0]; i++)
+        for (size_t m = 0; m < sizeof members / sizeof members[0]; m++)
+            for (int s = 0; s < 2; s++) {
+                flow_now = &flows[i];
+                member_now = members[m];
+                status_now = statuses[s];
+                if (in_child(one_member) != 0) {
+                    fprintf(stderr, "flow %s: %s always fails with status %d\n",
+                            flow_now->name, member_now, status_now);
+                    exit(1);
+                }
+            }
+}
+
+int main(int argc, char **argv)
+{
+    static const test_t tests[] = {
+        TEST(every_call_fails_in_turn),
+        TEST(every_kind_of_call_fails_for_good),
+    };
+
+    return run_tests(tests, sizeof tests / sizeof tests[0], argc, argv);
+}

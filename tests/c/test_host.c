@@ -1,0 +1,356 @@
+/* Blocks that are born on host, on cards too small for them. */
+#include "card.h"
+
+#include <unistd.h>
+
+static oomph_config_t host_config(size_t limit_bytes)
+{
+    oomph_config_t config = test_config();
+
+    config.host_limit_bytes = limit_bytes;
+    return config;
+}
+
+static oomph_block_info_t info_of(oomph_addr_t addr)
+{
+    oomph_block_info_t info;
+
+    CHECK(oomph_lookup(addr, &info) == OOMPH_OK);
+    return info;
+}
+
+static void a_block_that_finds_no_page_is_born_on_host(void)
+{
+    oomph_config_t config = host_config(64 * MIB);
+
+    start_card("16MiB,context=0,memory=real", &config);
+    oomph_addr_t device = take(12 * MIB, NULL);
+    oomph_addr_t host = take(9 * MIB + 512, NULL);
+    CHECK(info_of(device).tier == OOMPH_TIER_DEVICE);
+    CHECK(info_of(host).tier == OOMPH_TIER_HOST);
+    CHECK(stats_of(0).rescues == 1);
+    CHECK(stats_of(0).rescued_bytes == 9 * MIB + 512);
+    CHECK(stats_of(0).host_block_bytes == 9 * MIB + 512);
+    CHECK(stats_of(0).tier_bytes[OOMPH_TIER_HOST] == 10 * MIB);
+    CHECK(stats_of(0).host_kind == OOMPH_HOST_NUMA);
+    check_sound();
+}
+
+static void its_contents_are_kept_and_work_like_any_other(void)
+{
+    oomph_config_t config = host_config(64 * MIB);
+
+    start_card("16MiB,context=0,memory=real", &config);
+    oomph_stream_t stream = new_stream();
+    oomph_addr_t device = take(12 * MIB, stream), host = take(8 * MIB, stream);
+    mark(device, 12 * MIB, 1ull << 40);
+    mark(host, 8 * MIB, 2ull << 40);
+    CHECK(oomph_sim_launch(stream, host, 8 * MIB, 0, 1000) == 0); // a kernel reads it
+    oomph_addr_t more = take(5 * MIB, stream);
+    mark(more, 5 * MIB, 3ull << 40);
+    CHECK(is_marked(device, 12 * MIB, 1ull << 40));
+    CHECK(is_marked(host, 8 * MIB, 2ull << 40));
+    CHECK(is_marked(more, 5 * MIB, 3ull << 40));
+    give(host);
+    give(more);
+    CHECK(is_marked(device, 12 * MIB, 1ull << 40));
+    CHECK(stats_of(0).host_block_bytes == 0);
+    check_sound();
+}
+
+static void device_pages_are_used_up_first(void)
+{
+    oomph_config_t config = host_config(64 * MIB);
+
+    start_card("16MiB,context=0,memory=real", &config);
+    oomph_stream_t stream = new_stream();
+    give(take(16 * MIB, stream)); // free, but of another stream
+    oomph_addr_t block = take(16 * MIB, NULL);
+    CHECK(info_of(block).tier == OOMPH_TIER_DEVICE && stats_of(0).rescues == 0);
+}
+
+static void a_freed_host_block_serves_the_next_rescue_at_once(void)
+{
+    oomph_config_t config = host_config(64 * MIB);
+
+    start_card("16MiB,context=0,memory=real", &config);
+    take(16 * MIB, NULL);
+    oomph_addr_t host = take(8 * MIB, NULL);
+    give(host);
+    CHECK(take(8 * MIB, NULL) == host);
+    CHECK(stats_of(0).tier_bytes[OOMPH_TIER_HOST] == 8 * MIB);
+    CHECK(stats_of(0).rescues == 2);
+    check_sound();
+}
+
+static void host_pages_of_one_hole_serve_another(void)
+{
+    oomph_config_t config = host_config(16 * MIB);
+
+    start_card("16MiB,context=0,memory=real", &config);
+    oomph_stream_t stream = new_stream();
+    take(16 * MIB, NULL);
+    oomph_addr_t host = take(16 * MIB, NULL);
+    CHECK(oomph_sim_launch(stream, host, 16 * MIB, 1, 1000000) == 0);
+    give(host);
+    CHECK(info_of(take(12 * MIB, stream)).tier == OOMPH_TIER_HOST);
+    CHECK(stats_of(0).tier_bytes[OOMPH_TIER_HOST] == 16 * MIB);
+}
+
+static void small_blocks_are_never_born_on_host(void)
+{
+    oomph_config_t config = host_config(64 * MIB);
+    oomph_addr_t addr;
+
+    start_card("16MiB,context=0,memory=real", &config);
+    take(16 * MIB, NULL);
+    CHECK(try_take(MIB, NULL, &addr) == OOMPH_ERR_NO_MEMORY);
+    CHECK(try_take(MIB + 1, NULL, &addr) == OOMPH_OK);
+}
+
+static void a_host_limit_of_0_means_none(void)
+{
+    oomph_config_t config = host_config(0);
+    oomph_addr_t addr;
+
+    start_card("16MiB,context=0,memory=real", &config);
+    take(16 * MIB, NULL);
+    CHECK(try_take(8 * MIB, NULL, &addr) == OOMPH_ERR_NO_MEMORY);
+    CHECK(stats_of(0).rescues == 0 && sim_stats_of(0).host_bytes == 0);
+}
+
+static void offload_can_be_switched_off(void)
+{
+    oomph_config_t config = host_config(64 * MIB);
+    oomph_addr_t addr;
+
+    config.offload = OOMPH_OFFLOAD_OFF;
+    start_card("16MiB,context=0,memory=real", &config);
+    take(16 * MIB, NULL);
+    CHECK(try_take(8 * MIB, NULL, &addr) == OOMPH_ERR_NO_MEMORY);
+}
+
+static void the_host_limit_holds_for_all_devices_together(void)
+{
+    oomph_config_t config = host_config(12 * MIB);
+    oomph_addr_t addr;
+
+    start_card("16MiB,devices=2,context=0,memory=real", &config);
+    oomph_request_t second = {.device = 1, .bytes = 16 * MIB};
+    take(16 * MIB, NULL);
+    CHECK(oomph_malloc(&second, &addr) == OOMPH_OK);
+    take(8 * MIB, NULL);
+    second.bytes = 6 * MIB;
+    CHECK(oomph_malloc(&second, &addr) == OOMPH_ERR_NO_MEMORY);
+    second.bytes = 4 * MIB;
+    CHECK(oomph_malloc(&second, &addr) == OOMPH_OK);
+    CHECK(try_take(2 * MIB, NULL, &addr) == OOMPH_ERR_NO_MEMORY);
+    check_sound();
+}
+
+static void the_machine_may_have_less_than_the_limit(void)
+{
+    oomph_config_t config = host_config(GIB);
+    oomph_addr_t addr;
+
+    start_card("16MiB,host=12MiB,context=0,memory=real", &config);
+    take(16 * MIB, NULL);
+    CHECK(try_take(16 * MIB, NULL, &addr) == OOMPH_ERR_NO_MEMORY);
+    CHECK(try_take(8 * MIB, NULL, &addr) == OOMPH_OK);
+    check_sound();
+}
+
+/* ---- Which kind works */
+
+static void expect_kind(const char *card, oomph_host_kind_t wanted,
+                        oomph_host_kind_t expected)
+{
+    oomph_config_t config = host_config(64 * MIB);
+    oomph_addr_t addr;
+
+    config.host_kind = wanted;
+    start_card(card, &config);
+    take(16 * MIB, NULL);
+    bool works = expected != OOMPH_HOST_OFF;
+    CHECK(try_take(8 * MIB, NULL, &addr) == (works ? OOMPH_OK : OOMPH_ERR_NO_MEMORY));
+    CHECK(stats_of(0).host_kind == expected);
+    if (works) {
+        CHECK(info_of(addr).tier == OOMPH_TIER_HOST);
+        mark(addr, 8 * MIB, 7);
+        CHECK(is_marked(addr, 8 * MIB, 7));
+        CHECK(stats_of(0).tier_bytes[OOMPH_TIER_HOST] == 8 * MIB);
+        give(addr);
+    }
+    check_sound();
+}
+
+static void host_pages_come_second(void)
+{
+    expect_kind("16MiB,context=0,memory=real,host-pages=host", OOMPH_HOST_AUTO,
+                OOMPH_HOST_PLAIN);
+}
+
+static void pinned_blocks_come_third(void)
+{
+    expect_kind("16MiB,context=0,memory=real,host-pages=none", OOMPH_HOST_AUTO,
+                OOMPH_HOST_PINNED);
+}
+
+static void a_kind_can_be_insisted_on(void)
+{
+    expect_kind("16MiB,context=0,memory=real", OOMPH_HOST_PINNED, OOMPH_HOST_PINNED);
+}
+
+static void a_kind_that_does_not_work_is_no_host_memory(void)
+{
+    expect_kind("16MiB,context=0,memory=real,host-pages=none", OOMPH_HOST_NUMA,
+                OOMPH_HOST_OFF);
+}
+
+static void pinned_memory_that_nothing_uses_is_returned(void)
+{
+    oomph_config_t config = host_config(16 * MIB);
+    size_t freed;
+
+    config.host_kind = OOMPH_HOST_PINNED;
+    start_card("16MiB,context=0,memory=real", &config);
+    take(16 * MIB, NULL);
+    oomph_addr_t host = take(16 * MIB, NULL);
+    CHECK(sim_stats_of(0).pinned_bytes == 16 * MIB);
+    give(host);
+    CHECK(oomph_empty_cache(0, (oomph_pool_id_t){0, 0}, &freed) == OOMPH_OK);
+    CHECK(freed == 16 * MIB && sim_stats_of(0).pinned_bytes == 0);
+    CHECK(take(10 * MIB, NULL) != 0); // the budget has it back
+    check_sound();
+}
+
+static void the_link_is_measured(void)
+{
+    oomph_config_t config = host_config(64 * MIB);
+
+    config.device_limit_bytes = 16 * MIB;
+    start_card("64MiB,context=0,memory=real,link=25GB/s", &config);
+    take(16 * MIB, NULL);
+    take(8 * MIB, NULL);
+    double gb_per_s = (double)stats_of(0).link_to_device_bytes_per_s / 1e9;
+    CHECK(gb_per_s > 20 && gb_per_s < 26);
+    gb_per_s = (double)stats_of(0).link_to_host_bytes_per_s / 1e9;
+    CHECK(gb_per_s > 20 && gb_per_s < 26);
+}
+
+static void a_full_card_leaves_the_link_unmeasured(void)
+{
+    oomph_config_t config = host_config(64 * MIB);
+
+    start_card("16MiB,context=0,memory=real", &config);
+    take(16 * MIB, NULL);
+    take(8 * MIB, NULL);
+    CHECK(stats_of(0).link_to_device_bytes_per_s == 0);
+    check_sound();
+}
+
+/* ---- Pages made ahead, and given back */
+
+static void host_pages_are_made_ahead(void)
+{
+    oomph_config_t config = host_config(64 * MIB);
+
+    config.host_ahead_bytes = 8 * MIB;
+    start_card("16MiB,context=0,memory=real", &config);
+    take(16 * MIB, NULL);
+    take(4 * MIB, NULL);
+    for (int i = 0; i < 1000 && sim_stats_of(0).host_bytes < 12 * MIB; i++)
+        usleep(1000);
+    CHECK(sim_stats_of(0).host_bytes == 12 * MIB);
+    uint64_t created = oomph_sim_call_count("cuMemCreate");
+    take(8 * MIB, NULL);
+    CHECK(oomph_sim_call_count("cuMemCreate") <= created + 4); // none for this block
+    oomph_stop();
+    check_sound();
+}
+
+static void pages_made_ahead_count_against_the_limit(void)
+{
+    oomph_config_t config = host_config(10 * MIB);
+
+    config.host_ahead_bytes = 64 * MIB;
+    start_card("16MiB,context=0,memory=real", &config);
+    take(16 * MIB, NULL);
+    take(4 * MIB, NULL);
+    usleep(50000);
+    CHECK(sim_stats_of(0).host_bytes <= 10 * MIB);
+    CHECK(take(6 * MIB, NULL) != 0); // what was made ahead serves it
+    oomph_stop();
+    check_sound();
+}
+
+static void a_step_without_rescue_returns_host_pages(void)
+{
+    oomph_config_t config = host_config(64 * MIB);
+
+    start_card("16MiB,context=0,memory=real", &config);
+    oomph_addr_t device = take(16 * MIB, NULL), host = take(8 * MIB, NULL);
+    oomph_step();
+    give(host);
+    give(device);
+    for (int step = 0; step < 3; step++)
+        oomph_step();
+    CHECK(stats_of(0).tier_bytes[OOMPH_TIER_HOST] == 0);
+    CHECK(sim_stats_of(0).host_bytes == 0);
+    CHECK(stats_of(0).step_rescues == 0 && stats_of(0).rescues == 1);
+    check_sound();
+}
+
+static int rescues_told, first_told;
+
+static void told(int device, size_t bytes, int64_t nth)
+{
+    CHECK(device == 0 && bytes == 4 * MIB);
+    rescues_told++;
+    first_told += nth == 1;
+}
+
+static void each_rescue_is_told_with_its_number_in_the_step(void)
+{
+    oomph_config_t config = host_config(64 * MIB);
+    oomph_hooks_t hooks = {.rescued = told};
+
+    oomph_set_hooks(&hooks);
+    start_card("16MiB,context=0,memory=real", &config);
+    take(16 * MIB, NULL);
+    for (int step = 0; step < 2; step++) {
+        take(4 * MIB, NULL);
+        take(4 * MIB, NULL);
+        oomph_step();
+    }
+    CHECK(rescues_told == 4 && first_told == 2);
+}
+
+int main(int argc, char **argv)
+{
+    static const test_t tests[] = {
+        TEST(a_block_that_finds_no_page_is_born_on_host),
+        TEST(its_contents_are_kept_and_work_like_any_other),
+        TEST(device_pages_are_used_up_first),
+        TEST(a_freed_host_block_serves_the_next_rescue_at_once),
+        TEST(host_pages_of_one_hole_serve_another),
+        TEST(small_blocks_are_never_born_on_host),
+        TEST(a_host_limit_of_0_means_none),
+        TEST(offload_can_be_switched_off),
+        TEST(the_host_limit_holds_for_all_devices_together),
+        TEST(the_machine_may_have_less_than_the_limit),
+        TEST(host_pages_come_second),
+        TEST(pinned_blocks_come_third),
+        TEST(a_kind_can_be_insisted_on),
+        TEST(a_kind_that_does_not_work_is_no_host_memory),
+        TEST(pinned_memory_that_nothing_uses_is_returned),
+        TEST(the_link_is_measured),
+        TEST(a_full_card_leaves_the_link_unmeasured),
+        TEST(host_pages_are_made_ahead),
+        TEST(pages_made_ahead_count_against_the_limit),
+        TEST(a_step_without_rescue_returns_host_pages),
+        TEST(each_rescue_is_told_with_its_number_in_the_step),
+    };
+
+    return run_tests(tests, sizeof tests / sizeof tests[0], argc, argv);
+}

@@ -1,0 +1,271 @@
+/* The record of a step and the layout packed from it (plan.h). */
+#include "harness.h"
+#include "plan.h"
+
+#include <string.h>
+
+#define MIB ((size_t)1 << 20)
+
+static oomph_plan_t plan;
+
+// One step: each block is allocated and freed as the table says, by position.
+typedef struct step_block {
+    size_t mib;
+    int dies; // freed before the allocation of this position; -1: never
+} step_block_t;
+
+enum { BLOCKS_MAX = 4096 };
+static uint32_t numbers[BLOCKS_MAX];
+static size_t places[BLOCKS_MAX];
+
+static void free_dying(const step_block_t *blocks, int count, int position)
+{
+    for (int i = 0; i < count; i++)
+        if (blocks[i].dies == position)
+            oomph_plan_note_free(&plan, numbers[i], blocks[i].mib * MIB);
+}
+
+// Blocks that die at `count` or later die in the next step, before its first
+// allocation.
+static void run_step(const step_block_t *blocks, int count)
+{
+    for (int i = 0; i < count; i++) {
+        free_dying(blocks, count, i);
+        places[i] = oomph_plan_next(&plan, blocks[i].mib * MIB);
+        numbers[i] = oomph_plan_note(&plan, blocks[i].mib * MIB);
+    }
+    free_dying(blocks, count, count);
+}
+
+static bool end_step(void)
+{
+    oomph_plan_mark(&plan);
+    return plan.found_period != 0 && oomph_plan_pack(&plan);
+}
+
+// The most bytes alive at once in a step whose blocks all die in it.
+static size_t peak_of(const step_block_t *blocks, int count)
+{
+    size_t peak = 0;
+
+    for (int now = 0; now < count; now++) {
+        size_t live = 0;
+        for (int i = 0; i <= now; i++)
+            if (blocks[i].dies > now)
+                live += blocks[i].mib * MIB;
+        peak = oomph_max(peak, live);
+    }
+    return peak;
+}
+
+static const step_block_t layers[] = {{8, 6}, {4, 5}, {2, 3}, {16, 4},
+                                      {3, 7}, {8, 7}, {6, 7}};
+enum { LAYERS = sizeof layers / sizeof layers[0] };
+
+static void two_equal_steps_make_a_plan(void)
+{
+    oomph_plan_mark(&plan);
+    run_step(layers, LAYERS);
+    CHECK(!end_step());
+    run_step(layers, LAYERS);
+    CHECK(end_step());
+    CHECK(plan.bytes >= peak_of(layers, LAYERS));
+    run_step(layers, LAYERS);
+    for (int i = 0; i < LAYERS; i++)
+        CHECK(places[i] != OOMPH_NO_PLACE);
+}
+
+static void blocks_alive_together_do_not_overlap(void)
+{
+    oomph_plan_mark(&plan);
+    for (int step = 0; step < 3; step++) {
+        run_step(layers, LAYERS);
+        end_step();
+    }
+    run_step(layers, LAYERS);
+    for (int i = 0; i < LAYERS; i++)
+        for (int k = i + 1; k < LAYERS && k < layers[i].dies; k++)
+            CHECK(places[i] + layers[i].mib * MIB <= places[k] ||
+                  places[k] + layers[k].mib * MIB <= places[i]);
+}
+
+static void different_steps_make_no_plan(void)
+{
+    static const step_block_t other[] = {{8, 2}, {5, 2}};
+
+    oomph_plan_mark(&plan);
+    run_step(layers, LAYERS);
+    end_step();
+    run_step(other, 2);
+    CHECK(!end_step());
+    CHECK(plan.places == NULL);
+}
+
+static void steps_that_alternate_are_one_period(void)
+{
+    static const step_block_t other[] = {{8, 2}, {5, 2}};
+
+    oomph_plan_mark(&plan);
+    for (int i = 0; i < 2; i++) {
+        run_step(layers, LAYERS);
+        CHECK(!end_step());
+        run_step(other, 2);
+        CHECK(end_step() == (i == 1));
+    }
+    CHECK(plan.step_count == 2 && plan.place_count == LAYERS + 2);
+    // The second step of a period finds its own places even if the first was cut short.
+    oomph_plan_next(&plan, 8 * MIB);
+    oomph_plan_mark(&plan);
+    CHECK(plan.cursor == LAYERS);
+}
+
+// A gradient: allocated late in a step, freed when the next has begun.
+static void a_lifetime_may_run_over_the_end_of_a_step(void)
+{
+    uint32_t gradient = 0;
+    size_t early = 0, late = 0;
+
+    oomph_plan_mark(&plan);
+    for (int step = 0; step < 5; step++) {
+        early = oomph_plan_next(&plan, 4 * MIB);
+        uint32_t activation = oomph_plan_note(&plan, 4 * MIB);
+        if (step > 0)
+            oomph_plan_note_free(&plan, gradient, 6 * MIB);
+        late = oomph_plan_next(&plan, 6 * MIB);
+        gradient = oomph_plan_note(&plan, 6 * MIB);
+        oomph_plan_note_free(&plan, activation, 4 * MIB);
+        oomph_plan_mark(&plan);
+        if (plan.found_period != 0)
+            oomph_plan_pack(&plan);
+    }
+    CHECK(early != OOMPH_NO_PLACE && late != OOMPH_NO_PLACE);
+    CHECK(early + 4 * MIB <= late || late + 6 * MIB <= early);
+    CHECK(plan.bytes == 10 * MIB);
+}
+
+static void what_outlives_a_period_has_no_place(void)
+{
+    oomph_plan_mark(&plan);
+    for (int step = 0; step < 4; step++) {
+        for (int i = 0; i < 4; i++) {
+            oomph_plan_next(&plan, 8 * MIB);
+            uint32_t number = oomph_plan_note(&plan, 8 * MIB);
+            oomph_plan_note_free(&plan, number, 8 * MIB);
+        }
+        places[0] = oomph_plan_next(&plan, 3 * MIB);
+        oomph_plan_note(&plan, 3 * MIB); // a leak
+        end_step();
+    }
+    CHECK(plan.places != NULL && places[0] == OOMPH_NO_PLACE);
+}
+
+static void what_was_not_foreseen_gets_no_place_and_does_no_harm(void)
+{
+    oomph_plan_mark(&plan);
+    for (int step = 0; step < 3; step++) {
+        run_step(layers, LAYERS);
+        end_step();
+    }
+    size_t expected = plan.places[0].offset;
+    CHECK(oomph_plan_next(&plan, 77 * MIB) == OOMPH_NO_PLACE);
+    CHECK(oomph_plan_next(&plan, layers[0].mib * MIB) == expected);
+}
+
+static void a_plan_that_is_not_followed_is_dropped(void)
+{
+    oomph_plan_mark(&plan);
+    for (int step = 0; step < 3; step++) {
+        run_step(layers, LAYERS);
+        end_step();
+    }
+    CHECK(plan.places != NULL);
+    for (int i = 0; i < 20; i++)
+        oomph_plan_next(&plan, 77 * MIB);
+    oomph_plan_mark(&plan);
+    CHECK(plan.places == NULL);
+}
+
+static void repetition_is_found_without_steps(void)
+{
+    for (int turn = 0; turn < 12 && plan.places == NULL; turn++)
+        for (int i = 0; i < LAYERS; i++) {
+            free_dying(layers, LAYERS, i);
+            if (i == 0)
+                free_dying(layers, LAYERS, LAYERS);
+            oomph_plan_next(&plan, layers[i].mib * MIB);
+            numbers[i] = oomph_plan_note(&plan, layers[i].mib * MIB);
+            if (plan.found_period != 0)
+                oomph_plan_pack(&plan);
+        }
+    CHECK(plan.places != NULL && plan.place_count == LAYERS);
+}
+
+// Layers repeat too, but each leaves something alive: no period.
+static void a_forward_pass_is_no_repetition(void)
+{
+    for (int layer = 0; layer < 48; layer++) {
+        for (int i = 0; i < 5; i++) {
+            oomph_plan_note(&plan, 4 * MIB); // saved for backward
+            uint32_t number = oomph_plan_note(&plan, 2 * MIB);
+            oomph_plan_note_free(&plan, number, 2 * MIB);
+        }
+        CHECK(plan.found_period == 0);
+    }
+}
+
+static void a_random_step_is_packed_close_to_its_peak(void)
+{
+    rng_t rng = rng_seeded("test_plan");
+    static step_block_t blocks[1000];
+    enum { COUNT = sizeof blocks / sizeof blocks[0] };
+
+    for (int i = 0; i < COUNT; i++) {
+        // Forward and backward: what comes early dies late, and much dies at once.
+        bool saved = rng_below(&rng, 3) == 0 && i < COUNT / 2;
+        int dies = saved ? COUNT - i : i + 1 + (int)rng_below(&rng, 6);
+        blocks[i] =
+            (step_block_t){1 + rng_below(&rng, 64), dies < COUNT ? dies : COUNT};
+    }
+    oomph_plan_mark(&plan);
+    for (int step = 0; step < 2; step++) {
+        run_step(blocks, COUNT);
+        end_step();
+    }
+    double ratio = (double)plan.bytes / (double)peak_of(blocks, COUNT);
+    printf("packed to %.4f of the peak\n", ratio);
+    CHECK(plan.places != NULL && ratio < 1.05);
+    run_step(blocks, COUNT);
+    for (int i = 0; i < COUNT; i++)
+        for (int k = i + 1; k < COUNT && k < blocks[i].dies; k++)
+            CHECK(places[i] + blocks[i].mib * MIB <= places[k] ||
+                  places[k] + blocks[k].mib * MIB <= places[i]);
+}
+
+static void the_record_keeps_its_size(void)
+{
+    for (uint32_t i = 0; i < 5 * OOMPH_RECORD_MAX; i++) {
+        uint32_t number = oomph_plan_note(&plan, (i % 977 + 1) * MIB);
+        oomph_plan_note_free(&plan, number, (i % 977 + 1) * MIB);
+    }
+    CHECK(plan.room <= OOMPH_RECORD_MAX && plan.live_units == 0);
+}
+
+int main(int argc, char **argv)
+{
+    static const test_t tests[] = {
+        TEST(two_equal_steps_make_a_plan),
+        TEST(blocks_alive_together_do_not_overlap),
+        TEST(different_steps_make_no_plan),
+        TEST(steps_that_alternate_are_one_period),
+        TEST(a_lifetime_may_run_over_the_end_of_a_step),
+        TEST(what_outlives_a_period_has_no_place),
+        TEST(what_was_not_foreseen_gets_no_place_and_does_no_harm),
+        TEST(a_plan_that_is_not_followed_is_dropped),
+        TEST(repetition_is_found_without_steps),
+        TEST(a_forward_pass_is_no_repetition),
+        TEST(a_random_step_is_packed_close_to_its_peak),
+        TEST(the_record_keeps_its_size),
+    };
+
+    return run_tests(tests, sizeof tests / sizeof tests[0], argc, argv);
+}

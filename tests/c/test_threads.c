@@ -1,0 +1,170 @@
+/* Many threads at once: on streams of their own, on one, freeing each other's blocks,
+ * short of memory. Built under the thread sanitizer, too. */
+#include "card.h"
+
+#include <cuda.h>
+#include <pthread.h>
+
+enum { THREADS = 4, TURNS = 3000, LIVE = 24, SHARED = 64 };
+
+static oomph_stream_t streams[THREADS];
+static _Atomic(oomph_addr_t) shared[SHARED]; // blocks that any thread may free
+
+typedef struct job {
+    int number;
+    bool own_stream;
+    size_t size_max;
+    bool exchange; // hand blocks to other threads
+    unsigned failed;
+} job_t;
+
+static void free_slot(_Atomic(oomph_addr_t) *slot, oomph_addr_t replacement)
+{
+    oomph_addr_t old = atomic_exchange(slot, replacement);
+
+    if (old != 0)
+        give(old);
+}
+
+static void *work(void *argument)
+{
+    job_t *job = argument;
+    rng_t rng = {(uint64_t)job->number * 7919 + 1};
+    oomph_addr_t addr[LIVE] = {0};
+    size_t bytes[LIVE] = {0};
+    oomph_stream_t stream = streams[job->own_stream ? job->number : 0];
+
+    for (int turn = 0; turn < TURNS; turn++) {
+        uint32_t i = rng_below(&rng, LIVE);
+        if (addr[i] != 0) {
+            CHECK(is_marked(addr[i], bytes[i], addr[i]));
+            if (job->exchange && rng_below(&rng, 2) == 0)
+                free_slot(&shared[rng_below(&rng, SHARED)], addr[i]);
+            else
+                give(addr[i]);
+            addr[i] = 0;
+            continue;
+        }
+        bytes[i] = 8 + rng_below(&rng, (uint32_t)job->size_max);
+        if (try_take(bytes[i], stream, &addr[i]) != OOMPH_OK) {
+            job->failed++;
+            addr[i] = 0;
+            continue;
+        }
+        mark(addr[i], bytes[i], addr[i]);
+        if (turn % 500 == 0)
+            oomph_step();
+    }
+    for (int i = 0; i < LIVE; i++)
+        if (addr[i] != 0)
+            give(addr[i]);
+    return NULL;
+}
+
+static void run_threads(const char *card, size_t host_limit_bytes, job_t job)
+{
+    oomph_config_t config = test_config();
+    pthread_t threads[THREADS];
+    job_t jobs[THREADS];
+
+    config.host_limit_bytes = host_limit_bytes;
+    config.host_ahead_bytes = host_limit_bytes / 8;
+    start_card(card, &config);
+    for (int i = 0; i < THREADS; i++)
+        streams[i] = new_stream();
+    for (int i = 0; i < THREADS; i++) {
+        jobs[i] = job;
+        jobs[i].number = i;
+        CHECK(pthread_create(&threads[i], NULL, work, &jobs[i]) == 0);
+    }
+    for (int i = 0; i < THREADS; i++)
+        CHECK(pthread_join(threads[i], NULL) == 0);
+    for (int i = 0; i < SHARED; i++)
+        free_slot(&shared[i], 0);
+    oomph_step();
+    CHECK(stats_of(0).allocated_bytes[0].current == 0);
+    check_sound();
+    oomph_stop();
+}
+
+static void on_streams_of_their_own(void)
+{
+    run_threads("1GiB,context=0,memory=real", 0,
+                (job_t){.own_stream = true, .size_max = 2 * MIB});
+}
+
+static void on_one_stream(void)
+{
+    run_threads("1GiB,context=0,memory=real", 0, (job_t){.size_max = 2 * MIB});
+}
+
+static void freeing_blocks_of_each_other(void)
+{
+    run_threads("1GiB,context=0,memory=real", 0,
+                (job_t){.own_stream = true, .size_max = 64 << 10, .exchange = true});
+}
+
+static void short_of_memory(void)
+{
+    run_threads("96MiB,context=0,memory=real", 0,
+                (job_t){.own_stream = true, .size_max = 4 * MIB, .exchange = true});
+}
+
+static void spilling(void)
+{
+    run_threads("64MiB,context=0,memory=real", 512 * MIB,
+                (job_t){.own_stream = true, .size_max = 4 * MIB});
+}
+
+// While one thread waits for the GPU, others allocate, and one that must wait, too,
+// takes the first one's result.
+static void *take_large(void *argument)
+{
+    oomph_addr_t addr = 0;
+
+    (void)argument;
+    CHECK(try_take(24 * MIB, streams[1], &addr) == OOMPH_OK);
+    return NULL;
+}
+
+static void *take_small(void *argument)
+{
+    (void)argument;
+    for (int i = 0; i < 200; i++)
+        give(take(1000, streams[2]));
+    return NULL;
+}
+
+static void waiting_without_the_lock(void)
+{
+    oomph_config_t config = test_config();
+    pthread_t threads[3];
+
+    start_card("64MiB,context=0,memory=real", &config);
+    for (int i = 0; i < THREADS; i++)
+        streams[i] = new_stream();
+    give(take(1000, streams[2]));
+    oomph_addr_t block = take(60 * MIB, streams[0]);
+    CHECK(oomph_sim_launch(streams[0], block, 60 * MIB, 1, 1000000) == CUDA_SUCCESS);
+    give(block);
+    CHECK(pthread_create(&threads[0], NULL, take_large, NULL) == 0);
+    CHECK(pthread_create(&threads[1], NULL, take_large, NULL) == 0);
+    CHECK(pthread_create(&threads[2], NULL, take_small, NULL) == 0);
+    for (int i = 0; i < 3; i++)
+        CHECK(pthread_join(threads[i], NULL) == 0);
+    check_sound();
+}
+
+int main(int argc, char **argv)
+{
+    static const test_t tests[] = {
+        TEST(on_streams_of_their_own),
+        TEST(on_one_stream),
+        TEST(freeing_blocks_of_each_other),
+        TEST(short_of_memory),
+        TEST(spilling),
+        TEST(waiting_without_the_lock),
+    };
+
+    return run_tests(tests, sizeof tests / sizeof tests[0], argc, argv);
+}
