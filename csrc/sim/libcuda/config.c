@@ -1,0 +1,273 @@
+#include "config.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+sim_config_t sim_config;
+
+typedef struct key {
+    const char *name;
+    const char *allowed;
+    bool (*read)(const char *text, sim_config_t *config);
+} sim_key_t;
+
+typedef struct unit {
+    const char *name;
+    double factor;
+} unit_t;
+
+static const unit_t SIZE_UNITS[] = {
+    {"", 1},         {"B", 1},        {"KiB", 0x1p10}, {"MiB", 0x1p20},
+    {"GiB", 0x1p30}, {"TiB", 0x1p40}, {"KB", 1e3},     {"MB", 1e6},
+    {"GB", 1e9},     {"TB", 1e12},    {NULL, 0},
+};
+
+static const unit_t TIME_UNITS[] = {
+    {"", 1}, {"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}, {NULL, 0},
+};
+
+// A number and its unit, such as 11.69GiB, as a whole number.
+static bool read_quantity(const char *text, const unit_t *units, uint64_t *value)
+{
+    char *end;
+
+    if (text[0] < '0' || text[0] > '9')
+        return false;
+    double number = strtod(text, &end);
+    for (const unit_t *unit = units; unit->name != NULL; unit++) {
+        if (strcmp(end, unit->name) == 0 && number * unit->factor < 0x1p62) {
+            *value = (uint64_t)(number * unit->factor + 0.5);
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool read_integer(const char *text, int low, int high, int *value)
+{
+    char *end;
+    long number = strtol(text, &end, 10);
+
+    if (end == text || *end != '\0' || number < low || number > high)
+        return false;
+    *value = (int)number;
+    return true;
+}
+
+// The place of `text` among `names`, which end with NULL.
+static bool read_choice(const char *text, const char *const *names, int *value)
+{
+    for (int i = 0; names[i] != NULL; i++) {
+        if (strcmp(text, names[i]) == 0) {
+            *value = i;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool read_capacity(const char *text, sim_config_t *config)
+{
+    const uint64_t page = 2 << 20;
+
+    if (!read_quantity(text, SIZE_UNITS, &config->capacity_bytes))
+        return false;
+    config->capacity_bytes -= config->capacity_bytes % page;
+    return config->capacity_bytes > 0;
+}
+
+static bool read_devices(const char *text, sim_config_t *config)
+{
+    return read_integer(text, 1, SIM_DEVICES_MAX, &config->device_count);
+}
+
+static bool read_host(const char *text, sim_config_t *config)
+{
+    return read_quantity(text, SIZE_UNITS, &config->host_bytes);
+}
+
+static bool read_link(const char *text, sim_config_t *config)
+{
+    char size[32];
+    size_t length = strlen(text);
+
+    if (length < 3 || length - 2 >= sizeof size || strcmp(text + length - 2, "/s") != 0)
+        return false;
+    memcpy(size, text, length - 2);
+    size[length - 2] = '\0';
+    return read_quantity(size, SIZE_UNITS, &config->link_bytes_per_s) &&
+           config->link_bytes_per_s > 0;
+}
+
+static bool read_cc(const char *text, sim_config_t *config)
+{
+    int used = 0;
+
+    return sscanf(text, "%2d.%1d%n", &config->cc_major, &config->cc_minor, &used) ==
+               2 &&
+           text[used] == '\0' && config->cc_major >= 5 && config->cc_minor >= 0;
+}
+
+static bool read_context(const char *text, sim_config_t *config)
+{
+    return read_quantity(text, SIZE_UNITS, &config->context_bytes);
+}
+
+static bool read_name(const char *text, sim_config_t *config)
+{
+    if (text[0] == '\0' || strlen(text) >= sizeof config->name)
+        return false;
+    strcpy(config->name, text);
+    return true;
+}
+
+static bool read_driver(const char *text, sim_config_t *config)
+{
+    return read_integer(text, 11000, 13000, &config->driver_version);
+}
+
+static bool read_memory(const char *text, sim_config_t *config)
+{
+    static const char *const names[] = {"none", "real", NULL};
+    int choice;
+
+    if (!read_choice(text, names, &choice))
+        return false;
+    config->memory = (sim_memory_t)choice;
+    return true;
+}
+
+static bool read_tick(const char *text, sim_config_t *config)
+{
+    return read_quantity(text, TIME_UNITS, &config->tick_ns);
+}
+
+static bool read_kernels(const char *text, sim_config_t *config)
+{
+    static const char *const names[] = {"ignore", "error", NULL};
+    int choice;
+
+    if (!read_choice(text, names, &choice))
+        return false;
+    config->kernels_fail = choice == 1;
+    return true;
+}
+
+static bool read_host_pages(const char *text, sim_config_t *config)
+{
+    static const char *const names[] = {"none", "host", "numa", NULL};
+    int choice;
+
+    if (!read_choice(text, names, &choice))
+        return false;
+    config->host_pages = (sim_host_pages_t)choice;
+    return true;
+}
+
+static const sim_key_t KEYS[] = {
+    {"devices", "1 to 16", read_devices},
+    {"host", "a size, such as 128GiB", read_host},
+    {"link", "a size per second, such as 25GB/s", read_link},
+    {"cc", "a compute capability from 5.0, such as 9.0", read_cc},
+    {"context", "a size, such as 512MiB", read_context},
+    {"name", "a text of at most 95 bytes without a comma", read_name},
+    {"driver", "11000 to 13000", read_driver},
+    {"memory", "none or real", read_memory},
+    {"tick", "a time, such as 1us, or 0", read_tick},
+    {"kernels", "ignore or error", read_kernels},
+    {"host-pages", "numa, host or none", read_host_pages},
+};
+enum { KEY_COUNT = sizeof KEYS / sizeof KEYS[0] };
+
+static void name_keys(char *text, size_t bytes)
+{
+    size_t used = 0;
+
+    for (size_t i = 0; i < KEY_COUNT && used < bytes; i++)
+        used += (size_t)snprintf(text + used, bytes - used, "%s%s", i ? ", " : "",
+                                 KEYS[i].name);
+}
+
+// Reads one key=value.
+static bool read_setting(char *setting, sim_config_t *config, char *error, size_t bytes)
+{
+    char names[160];
+    char *value = strchr(setting, '=');
+
+    if (value != NULL)
+        *value++ = '\0';
+    for (size_t i = 0; i < KEY_COUNT; i++) {
+        if (strcmp(setting, KEYS[i].name) != 0)
+            continue;
+        if (value != NULL && KEYS[i].read(value, config))
+            return true;
+        snprintf(error, bytes, "simulated card: %s=%s is not allowed; use %s", setting,
+                 value ? value : "", KEYS[i].allowed);
+        return false;
+    }
+    name_keys(names, sizeof names);
+    snprintf(error, bytes, "simulated card: unknown key '%s'; allowed are: %s", setting,
+             names);
+    return false;
+}
+
+static sim_config_t simulated_card(void)
+{
+    return (sim_config_t){
+        .context_bytes = 512ull << 20,
+        .host_bytes = UINT64_MAX,
+        .link_bytes_per_s = 25000000000,
+        .tick_ns = 1000,
+        .device_count = 1,
+        .cc_major = 9,
+        .driver_version = 13000,
+        .memory = SIM_MEMORY_NONE,
+        .host_pages = SIM_HOST_PAGES_NUMA,
+        .name = "oomph simulated GPU",
+    };
+}
+
+sim_config_t sim_config_default(void)
+{
+    sim_config_t config = simulated_card();
+
+    config.capacity_bytes = 96ull << 30;
+    config.memory = SIM_MEMORY_REAL;
+    config.tick_ns = 0;
+    return config;
+}
+
+bool sim_config_parse(const char *card, sim_config_t *config, char *error,
+                      size_t error_bytes)
+{
+    char text[512];
+    char *rest = NULL;
+    sim_config_t read = simulated_card();
+
+    if (strlen(card) >= sizeof text) {
+        snprintf(error, error_bytes, "simulated card: the description is too long");
+        return false;
+    }
+    strcpy(text, card);
+    char *part = strtok_r(text, ",", &rest);
+    if (part == NULL || !read_capacity(part, &read)) {
+        snprintf(
+            error, error_bytes,
+            "simulated card: '%s' must start with the memory of a device, at least "
+            "2MiB, such as 12GiB",
+            card);
+        return false;
+    }
+    while ((part = strtok_r(NULL, ",", &rest)) != NULL) {
+        if (!read_setting(part, &read, error, error_bytes))
+            return false;
+    }
+    if (read.context_bytes >= read.capacity_bytes) {
+        snprintf(error, error_bytes,
+                 "simulated card: context= must leave some of the device's memory");
+        return false;
+    }
+    *config = read;
+    return true;
+}

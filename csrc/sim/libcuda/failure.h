@@ -1,0 +1,13 @@
+/* failure.h - calls are counted, and fail when a test asks for it. The caller holds the
+ * driver's lock.
+ */
+#pragma once
+#include "cuda_api.h"
+
+// `function` must be a string literal: it is recognised by its address.
+void sim_count_call(const char *function);
+
+// The error that a test wants from this call, which has just been counted.
+CUresult sim_injected_failure(const char *function);
+
+void sim_failure_reset(void);

@@ -1,0 +1,37 @@
+/* handle.h - physical memory, on a device or on the host: created, referred to by
+ * handles and mappings, freed when the last of them goes. The caller holds the driver's
+ * lock.
+ */
+#pragma once
+#include "cuda_api.h"
+#include "slab.h"
+
+typedef struct sim_handle {
+    sim_object_t object;
+    CUmemAllocationProp prop;
+    uint64_t bytes;
+    uint64_t charged_bytes;   // of the device's or the host's memory; usually the same
+    uint64_t offset;          // of its bytes, where memory is real
+    uint64_t block_id;        // unique among all physical memory ever made
+    uint32_t reference_count; // handles that the program holds
+    uint32_t mapping_count;
+} sim_handle_t;
+
+// Makes physical memory with one reference. `bytes` is a multiple of SIM_PAGE; less may
+// be charged for what shares its pages with others. Errors: OUT_OF_MEMORY.
+CUresult sim_handle_create(const CUmemAllocationProp *prop, uint64_t bytes,
+                           uint64_t charged_bytes, sim_handle_t **handle);
+
+// What the program gets for a handle, and back; NULL if it names none with references.
+CUmemGenericAllocationHandle sim_handle_value(const sim_handle_t *handle);
+sim_handle_t *sim_handle_find(CUmemGenericAllocationHandle value);
+
+void sim_handle_unreference(sim_handle_t *handle);
+void sim_handle_map(sim_handle_t *handle);
+void sim_handle_unmap(sim_handle_t *handle);
+
+bool sim_handle_is_on_host(const sim_handle_t *handle);
+
+uint64_t sim_handle_count(void);
+
+void sim_handle_reset(void);

@@ -1,0 +1,291 @@
+#include "work.h"
+
+#include "call.h"
+#include "config.h"
+#include "event.h"
+#include "memory.h"
+#include "space.h"
+#include "stream.h"
+#include "traffic.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { CELLS = 64, KERNEL_FILL = 0xAB };
+
+// A value in device memory that is not real: waits for values need it all the same.
+typedef struct cell {
+    uint64_t addr; // 0: not in use
+    uint64_t value;
+} cell_t;
+
+static cell_t cells[CELLS];
+static size_t next_cell;
+
+static void *as_pointer(uint64_t addr)
+{
+    return (void *)(uintptr_t)addr;
+}
+
+// Whether the bytes at an accessible address exist: the host's own always do.
+static bool has_bytes(uint64_t addr)
+{
+    return sim_memory_is_real() || sim_space_find(addr) == NULL;
+}
+
+static cell_t *find_cell(uint64_t addr)
+{
+    for (size_t i = 0; i < CELLS; i++) {
+        if (cells[i].addr == addr)
+            return &cells[i];
+    }
+    return NULL;
+}
+
+static void write_cell(uint64_t addr, uint64_t value)
+{
+    cell_t *cell = find_cell(addr);
+
+    if (cell == NULL)
+        cell = &cells[next_cell++ % CELLS];
+    *cell = (cell_t){.addr = addr, .value = value};
+}
+
+void sim_work_reset(void)
+{
+    memset(cells, 0, sizeof cells);
+    next_cell = 0;
+}
+
+// ---- faults
+
+// A kernel needs peer access to use what another device allocated; copies do not.
+static bool lacks_peer_access(const struct CUctx_st *context, uint64_t addr)
+{
+    const sim_reservation_t *reservation = sim_space_find(addr);
+
+    return reservation != NULL && reservation->owner != NULL &&
+           reservation->owner != context &&
+           !(context->peers >> reservation->owner->device & 1);
+}
+
+static void fault(const sim_work_t *work, CUcontext context, uint64_t addr, bool write,
+                  const char *why)
+{
+    context->sticky = CUDA_ERROR_ILLEGAL_ADDRESS;
+    sim_misuse(CUDA_SUCCESS, "%s of device %d %s %#llx, which %s", work->call,
+               context->device, write ? "writes" : "reads", (unsigned long long)addr,
+               why);
+}
+
+// Whether the stream's device may touch the range; breaks the context if not.
+static bool may_touch(const sim_work_t *work, CUstream stream, uint64_t addr,
+                      bool write)
+{
+    CUcontext context = stream->context;
+    uint64_t bad = addr;
+
+    if (work->kind == SIM_WORK_KERNEL && lacks_peer_access(context, addr)) {
+        fault(work, context, addr, write, "is another device's");
+        return false;
+    }
+    switch (sim_space_check(addr, work->bytes, context->device, write, &bad)) {
+    case SIM_CHECK_NOT_MAPPED:
+        fault(work, context, bad, write, "is not mapped");
+        return false;
+    case SIM_CHECK_NO_ACCESS:
+        fault(work, context, bad, write, "the device has no access to");
+        return false;
+    default:
+        return true;
+    }
+}
+
+// ---- what work does
+
+static void copy_bytes(uint64_t dst, uint64_t src, uint64_t bytes)
+{
+    if (has_bytes(dst) && has_bytes(src))
+        memmove(as_pointer(dst), as_pointer(src), bytes);
+    else if (has_bytes(dst))
+        memset(as_pointer(dst), 0, bytes);
+}
+
+static void copy(const sim_work_t *work, CUstream stream)
+{
+    uint64_t src = work->staging ? (uint64_t)(uintptr_t)work->staging : work->src;
+
+    if (work->checksum != 0 &&
+        sim_checksum(as_pointer(work->src), work->bytes) != work->checksum)
+        sim_misuse(CUDA_SUCCESS, "the source of a pending %s, at %#llx, was written to",
+                   work->call, (unsigned long long)work->src);
+    for (uint64_t row = 0; row < work->rows; row++) {
+        uint64_t to = work->dst + row * work->dst_pitch;
+        uint64_t from = src + row * work->src_pitch;
+        if (!may_touch(work, stream, from, false) || !may_touch(work, stream, to, true))
+            return;
+        copy_bytes(to, from, work->bytes);
+    }
+    sim_traffic_count(work->dst, work->src, work->bytes * work->rows);
+}
+
+static void fill(uint64_t addr, uint64_t bytes, uint64_t value, unsigned value_bytes)
+{
+    char *place = as_pointer(addr);
+
+    if (value_bytes == 1) {
+        memset(place, (int)value, bytes);
+        return;
+    }
+    for (uint64_t i = 0; i + value_bytes <= bytes; i += value_bytes)
+        memcpy(place + i, &value, value_bytes);
+}
+
+// One value may be polled by the program: it appears at once.
+static void store(uint64_t addr, uint64_t value, unsigned value_bytes)
+{
+    if (!has_bytes(addr))
+        write_cell(addr, value);
+    else if (value_bytes == 4)
+        __atomic_store_n((uint32_t *)as_pointer(addr), (uint32_t)value,
+                         __ATOMIC_RELEASE);
+    else
+        __atomic_store_n((uint64_t *)as_pointer(addr), value, __ATOMIC_RELEASE);
+}
+
+static void set(const sim_work_t *work, CUstream stream)
+{
+    bool is_one_value = work->bytes == work->value_bytes && work->value_bytes >= 4;
+
+    for (uint64_t row = 0; row < work->rows; row++) {
+        uint64_t to = work->dst + row * work->dst_pitch;
+        if (!may_touch(work, stream, to, true))
+            return;
+        if (is_one_value)
+            store(to, work->value, work->value_bytes);
+        else if (has_bytes(to))
+            fill(to, work->bytes, work->value, work->value_bytes);
+    }
+}
+
+static void touch(const sim_work_t *work, CUstream stream)
+{
+    if (work->bytes == 0 || !may_touch(work, stream, work->dst, work->writes) ||
+        !has_bytes(work->dst))
+        return;
+    if (work->writes)
+        fill(work->dst, work->bytes, KERNEL_FILL, 1);
+    else
+        (void)*(volatile uint64_t *)as_pointer(work->dst & ~7ull);
+}
+
+void sim_work_execute(const sim_work_t *work, CUstream stream, uint64_t now_ns)
+{
+    bool is_broken = stream->context->sticky != CUDA_SUCCESS;
+
+    switch (work->kind) {
+    case SIM_WORK_KERNEL:
+        if (!is_broken)
+            touch(work, stream);
+        break;
+    case SIM_WORK_COPY:
+        if (!is_broken)
+            copy(work, stream);
+        break;
+    case SIM_WORK_SET:
+        if (!is_broken)
+            set(work, stream);
+        break;
+    case SIM_WORK_WAIT_VALUE:
+        if (!is_broken)
+            may_touch(work, stream, work->dst, false);
+        break;
+    case SIM_WORK_RECORD:
+        sim_event_complete(work->event, work->generation, now_ns);
+        break;
+    case SIM_WORK_FREE:
+        sim_memory_free_pooled(work->dst);
+        break;
+    case SIM_WORK_CALL:
+    case SIM_WORK_WAIT:
+        break;
+    }
+}
+
+// ---- waits for values
+
+static uint64_t load(uint64_t addr, unsigned value_bytes)
+{
+    const cell_t *cell = has_bytes(addr) ? NULL : find_cell(addr);
+
+    if (!has_bytes(addr))
+        return cell ? cell->value : 0;
+    if (value_bytes == 4)
+        return __atomic_load_n((const uint32_t *)as_pointer(addr), __ATOMIC_ACQUIRE);
+    return __atomic_load_n((const uint64_t *)as_pointer(addr), __ATOMIC_ACQUIRE);
+}
+
+static bool holds(uint64_t found, const sim_work_t *work)
+{
+    unsigned shift = 64 - 8 * work->value_bytes; // compares the lower bytes alone
+
+    switch (work->wait_flags & 3) {
+    case CU_STREAM_WAIT_VALUE_EQ:
+        return found << shift == work->value << shift;
+    case CU_STREAM_WAIT_VALUE_AND:
+        return (found & work->value) << shift != 0;
+    case CU_STREAM_WAIT_VALUE_NOR:
+        return ~(found | work->value) << shift != 0;
+    default: // GEQ, cyclic
+        return (int64_t)((found - work->value) << shift) >= 0;
+    }
+}
+
+bool sim_work_may_start(const sim_work_t *work, CUstream stream)
+{
+    uint64_t bad;
+
+    if (work->kind != SIM_WORK_WAIT_VALUE)
+        return true;
+    int device = stream->context->device;
+    if (sim_space_check(work->dst, work->bytes, device, false, &bad) > SIM_CHECK_GOOD)
+        return true; // it will fault
+    return holds(load(work->dst, work->value_bytes), work);
+}
+
+// ---- questions
+
+static bool overlaps(uint64_t a, uint64_t a_bytes, uint64_t b, uint64_t b_bytes)
+{
+    return a < b + b_bytes && b < a + a_bytes;
+}
+
+bool sim_work_touches(const sim_work_t *work, uint64_t addr, uint64_t bytes)
+{
+    if (work->bytes == 0 || work->rows == 0)
+        return false;
+    uint64_t dst_bytes = (work->rows - 1) * work->dst_pitch + work->bytes;
+    uint64_t src_bytes = (work->rows - 1) * work->src_pitch + work->bytes;
+    return overlaps(work->dst, dst_bytes, addr, bytes) ||
+           (work->src != 0 && work->staging == NULL &&
+            overlaps(work->src, src_bytes, addr, bytes));
+}
+
+void sim_work_discard(const sim_work_t *work)
+{
+    free(work->staging);
+}
+
+uint64_t sim_checksum(const void *bytes, size_t count)
+{
+    const unsigned char *place = bytes;
+    uint64_t sum = 1, word; // never 0, which means none
+
+    for (; count >= sizeof word; count -= sizeof word, place += sizeof word) {
+        memcpy(&word, place, sizeof word);
+        sum = sum * 31 + word;
+    }
+    for (; count > 0; count--)
+        sum = sum * 31 + *place++;
+    return sum | 1;
+}

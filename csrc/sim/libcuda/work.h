@@ -1,0 +1,70 @@
+/* work.h - one piece of work for a stream: what it is, what it costs, what it does when
+ * it completes. Where it stands in its stream is the queue's business. The caller holds
+ * the driver's lock.
+ */
+#pragma once
+#include "cuda_api.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+// A place in a stream's order: reached when the stream has completed so many
+// operations.
+typedef struct sim_ticket {
+    CUstream stream; // NULL: nothing to wait for
+    uint64_t number;
+} sim_ticket_t;
+
+typedef enum sim_work_kind {
+    SIM_WORK_KERNEL, // does nothing, or touches `dst` if it has bytes
+    SIM_WORK_COPY,
+    SIM_WORK_SET,
+    SIM_WORK_CALL,       // a host function
+    SIM_WORK_RECORD,     // an event
+    SIM_WORK_WAIT,       // for a ticket
+    SIM_WORK_WAIT_VALUE, // for a value in memory
+    SIM_WORK_FREE,       // memory of a pool
+} sim_work_kind_t;
+
+typedef struct sim_work {
+    sim_work_kind_t kind;
+    const char *call; // the driver call that asked for it
+    uint64_t cost_ns;
+
+    // Memory it touches: `rows` rows of `bytes` at each end, `*_pitch` bytes apart.
+    uint64_t dst, src; // 0: none
+    uint64_t bytes;    // 0: touches no memory
+    uint64_t rows, dst_pitch, src_pitch;
+    void *staging;     // copy of pageable source bytes, owned; NULL: read `src`
+    uint64_t checksum; // of a pinned source when the copy was asked for; 0: not taken
+
+    uint64_t value;       // to write or to wait for
+    unsigned value_bytes; // 1, 2, 4 or 8
+    unsigned wait_flags;  // CUstreamWaitValue_flags
+    bool writes;          // a kernel writes `dst`, otherwise it reads
+
+    CUhostFn function; // called with `argument`
+    void *argument;
+    CUevent event;       // recorded or waited for
+    uint32_t generation; // of the event, which may be destroyed meanwhile
+    sim_ticket_t ticket; // to wait for
+} sim_work_t;
+
+// What the work does on the stream's device, at its completion. Host functions are run
+// by callback.c instead.
+void sim_work_execute(const sim_work_t *work, CUstream stream, uint64_t now_ns);
+
+// Whether the work may start: a wait for a value looks at the memory.
+bool sim_work_may_start(const sim_work_t *work, CUstream stream);
+
+// Whether the work reads or writes any of `bytes` at `addr`.
+bool sim_work_touches(const sim_work_t *work, uint64_t addr, uint64_t bytes);
+
+// Frees what the work owns; it must not be used any more.
+void sim_work_discard(const sim_work_t *work);
+
+// A sum over bytes, never 0, that tells whether they were changed.
+uint64_t sim_checksum(const void *bytes, size_t count);
+
+// Forgets the values that were written to memory which is not real.
+void sim_work_reset(void);

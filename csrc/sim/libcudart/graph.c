@@ -1,0 +1,108 @@
+/* graph.c - stream capture and graphs. */
+#include "rt.h"
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode)
+{
+    CUresult result = rt_bind();
+
+    return rt_result(result == CUDA_SUCCESS
+                         ? cuStreamBeginCapture(stream, (CUstreamCaptureMode)mode)
+                         : result);
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
+{
+    CUresult result = rt_bind();
+
+    return rt_result(result == CUDA_SUCCESS ? cuStreamEndCapture(stream, graph)
+                                            : result);
+}
+
+// Asked at every allocation: no context is needed to know that nothing captures.
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream,
+                                  enum cudaStreamCaptureStatus *status)
+{
+    return rt_result(cuStreamIsCapturing(stream, (CUstreamCaptureStatus *)status));
+}
+
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream,
+                                     enum cudaStreamCaptureStatus *status,
+                                     unsigned long long *id, cudaGraph_t *graph,
+                                     const cudaGraphNode_t **dependencies,
+                                     const cudaGraphEdgeData **edges, size_t *count)
+{
+    cuuint64_t found = 0;
+    CUresult result =
+        cuStreamGetCaptureInfo(stream, (CUstreamCaptureStatus *)status, &found, graph,
+                               dependencies, (const CUgraphEdgeData **)edges, count);
+
+    if (id != NULL)
+        *id = found;
+    return rt_result(result);
+}
+
+cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode)
+{
+    return rt_result(cuThreadExchangeStreamCaptureMode((CUstreamCaptureMode *)mode));
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph,
+                                 unsigned long long flags)
+{
+    CUresult result = rt_bind();
+
+    return rt_result(result == CUDA_SUCCESS
+                         ? cuGraphInstantiateWithFlags(exec, graph, flags)
+                         : result);
+}
+
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t graph,
+                                          unsigned long long flags)
+{
+    CUresult result = rt_bind();
+
+    return rt_result(result == CUDA_SUCCESS
+                         ? cuGraphInstantiateWithFlags(exec, graph, flags)
+                         : result);
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
+{
+    CUresult result = rt_bind();
+
+    return rt_result(result == CUDA_SUCCESS ? cuGraphLaunch(exec, stream) : result);
+}
+
+cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream)
+{
+    CUresult result = rt_bind();
+
+    return rt_result(result == CUDA_SUCCESS ? cuGraphUpload(exec, stream) : result);
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+{
+    return rt_result(cuGraphDestroy(graph));
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
+{
+    return rt_result(cuGraphExecDestroy(exec));
+}
+
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *count)
+{
+    return rt_result(cuGraphGetNodes(graph, nodes, count));
+}
+
+cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t *nodes,
+                                         cudaGraphEdgeData *edges, size_t *count)
+{
+    return rt_result(
+        cuGraphNodeGetDependencies_v2(node, nodes, (CUgraphEdgeData *)edges, count));
+}
+
+cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, enum cudaGraphNodeType *type)
+{
+    return rt_result(cuGraphNodeGetType(node, (CUgraphNodeType *)type));
+}

@@ -1,0 +1,36 @@
+/* rt.h - the simulated runtime: a thin layer over the simulated driver, as the real one
+ * is over the real one. It adds devices that become current by themselves, the last
+ * error of each thread, and kernels that are known by host functions.
+ */
+#pragma once
+#include "runtime.h"
+
+#pragma GCC visibility push(default)
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#pragma GCC visibility pop
+
+// What a call returns for a result of the driver: the numbers are the same. Remembers
+// failures as the thread's last error.
+cudaError_t rt_result(CUresult result);
+
+// As rt_result(), for an error that the runtime itself has found.
+cudaError_t rt_error(cudaError_t error);
+
+// Makes sure that the driver is initialised.
+CUresult rt_start(void);
+
+// Makes sure that a context is current to the thread: of the device that it chose, or
+// of device 0. For calls that work on the current device.
+CUresult rt_bind(void);
+
+// The device that is current to the thread, whether or not it is in use yet.
+int rt_device(void);
+
+// The primary context of a device, in use from now on.
+CUresult rt_context(int device, CUcontext *context);
+
+static inline CUdeviceptr rt_address(const void *place)
+{
+    return (CUdeviceptr)(uintptr_t)place;
+}

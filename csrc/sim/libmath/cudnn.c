@@ -1,0 +1,285 @@
+/* cudnn.c - stand-ins for cuDNN: its legacy calls, and the backend that convolutions,
+ * normalisations and attention use. One engine, with one configuration, fits everything
+ * and needs no workspace: what a real engine would need depends on the card and is not
+ * known.
+ */
+#include "standin.h"
+
+enum {
+    VERSION = 91900,
+    DROPOUT_STATE_BYTES = 1 << 20, // about what an H100 needs
+    // From cudnn_graph.h.
+    TYPE_INT64 = 3,
+    TYPE_INT32 = 23,
+    ATTRIBUTE_HEURISTIC_RESULTS = 202,
+    ATTRIBUTE_CONFIGURATION_ENGINE = 300,
+};
+
+#pragma GCC visibility push(default)
+
+// ---- versions and errors
+
+size_t cudnnGetVersion(void)
+{
+    return VERSION;
+}
+
+size_t cudnnGetCudartVersion(void)
+{
+    return 13000;
+}
+
+int cudnnGetProperty(int property, int *value)
+{
+    const int version[] = {VERSION / 10000, VERSION / 100 % 100, VERSION % 100};
+
+    *value = property >= 0 && property < 3 ? version[property] : 0;
+    return STANDIN_SUCCESS;
+}
+
+const char *cudnnGetErrorString(int status)
+{
+    return status == STANDIN_SUCCESS ? "CUDNN_STATUS_SUCCESS"
+                                     : "CUDNN_STATUS_SIMULATED";
+}
+
+void cudnnGetLastErrorString(char *text, size_t bytes)
+{
+    if (bytes > 0)
+        text[0] = '\0';
+}
+
+// ---- objects
+
+int cudnnCreate(void **handle)
+{
+    return standin_make(handle);
+}
+
+int cudnnCreateActivationDescriptor(void **descriptor)
+{
+    return standin_make(descriptor);
+}
+
+int cudnnDestroyActivationDescriptor(void *descriptor)
+{
+    return standin_free(descriptor);
+}
+
+int cudnnCreateCTCLossDescriptor(void **descriptor)
+{
+    return standin_make(descriptor);
+}
+
+int cudnnDestroyCTCLossDescriptor(void *descriptor)
+{
+    return standin_free(descriptor);
+}
+
+int cudnnCreateConvolutionDescriptor(void **descriptor)
+{
+    return standin_make(descriptor);
+}
+
+int cudnnDestroyConvolutionDescriptor(void *descriptor)
+{
+    return standin_free(descriptor);
+}
+
+int cudnnCreatePoolingDescriptor(void **descriptor)
+{
+    return standin_make(descriptor);
+}
+
+int cudnnCreateSpatialTransformerDescriptor(void **descriptor)
+{
+    return standin_make(descriptor);
+}
+
+int cudnnDestroySpatialTransformerDescriptor(void *descriptor)
+{
+    return standin_free(descriptor);
+}
+
+int cudnnCreateDropoutDescriptor(void **descriptor)
+{
+    return standin_make(descriptor);
+}
+
+int cudnnDestroyDropoutDescriptor(void *descriptor)
+{
+    return standin_free(descriptor);
+}
+
+int cudnnCreateFilterDescriptor(void **descriptor)
+{
+    return standin_make(descriptor);
+}
+
+int cudnnDestroyFilterDescriptor(void *descriptor)
+{
+    return standin_free(descriptor);
+}
+
+// ---- sizes: no workspace
+
+int cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
+    void *handle, int mode, int operations, void *x, void *z, void *y, void *scale,
+    void *activation, size_t *bytes)
+{
+    (void)handle;
+    (void)mode;
+    (void)operations;
+    (void)x;
+    (void)z;
+    (void)y;
+    (void)scale;
+    (void)activation;
+    *bytes = 0;
+    return STANDIN_SUCCESS;
+}
+
+int cudnnGetBatchNormalizationBackwardExWorkspaceSize(void *handle, int mode,
+                                                      int operations, void *x, void *y,
+                                                      void *dy, void *dz, void *dx,
+                                                      void *scale, void *activation,
+                                                      size_t *bytes)
+{
+    (void)handle;
+    (void)mode;
+    (void)operations;
+    (void)x;
+    (void)y;
+    (void)dy;
+    (void)dz;
+    (void)dx;
+    (void)scale;
+    (void)activation;
+    *bytes = 0;
+    return STANDIN_SUCCESS;
+}
+
+int cudnnGetBatchNormalizationTrainingExReserveSpaceSize(void *handle, int mode,
+                                                         int operations,
+                                                         void *activation, void *x,
+                                                         size_t *bytes)
+{
+    (void)handle;
+    (void)mode;
+    (void)operations;
+    (void)activation;
+    (void)x;
+    *bytes = 0;
+    return STANDIN_SUCCESS;
+}
+
+int cudnnGetConvolutionForwardWorkspaceSize(void *handle, void *x, void *w,
+                                            void *convolution, void *y, int algorithm,
+                                            size_t *bytes)
+{
+    (void)handle;
+    (void)x;
+    (void)w;
+    (void)convolution;
+    (void)y;
+    (void)algorithm;
+    *bytes = 0;
+    return STANDIN_SUCCESS;
+}
+
+int cudnnGetConvolutionBackwardDataWorkspaceSize(void *handle, void *w, void *dy,
+                                                 void *convolution, void *dx,
+                                                 int algorithm, size_t *bytes)
+{
+    (void)handle;
+    (void)w;
+    (void)dy;
+    (void)convolution;
+    (void)dx;
+    (void)algorithm;
+    *bytes = 0;
+    return STANDIN_SUCCESS;
+}
+
+int cudnnGetConvolutionBackwardFilterWorkspaceSize(void *handle, void *x, void *dy,
+                                                   void *convolution, void *dw,
+                                                   int algorithm, size_t *bytes)
+{
+    (void)handle;
+    (void)x;
+    (void)dy;
+    (void)convolution;
+    (void)dw;
+    (void)algorithm;
+    *bytes = 0;
+    return STANDIN_SUCCESS;
+}
+
+int cudnnGetCTCLossWorkspaceSize(void *handle, void *probabilities, void *gradients,
+                                 const int *labels, const int *label_lengths,
+                                 const int *input_lengths, int algorithm,
+                                 void *descriptor, size_t *bytes)
+{
+    (void)handle;
+    (void)probabilities;
+    (void)gradients;
+    (void)labels;
+    (void)label_lengths;
+    (void)input_lengths;
+    (void)algorithm;
+    (void)descriptor;
+    *bytes = 0;
+    return STANDIN_SUCCESS;
+}
+
+int cudnnGetCTCLossWorkspaceSize_v8(void *handle, int algorithm, void *descriptor,
+                                    void *probabilities, void *gradients, size_t *bytes)
+{
+    (void)handle;
+    (void)algorithm;
+    (void)descriptor;
+    (void)probabilities;
+    (void)gradients;
+    *bytes = 0;
+    return STANDIN_SUCCESS;
+}
+
+int cudnnDropoutGetStatesSize(void *handle, size_t *bytes)
+{
+    (void)handle;
+    *bytes = DROPOUT_STATE_BYTES;
+    return STANDIN_SUCCESS;
+}
+
+// ---- the backend: descriptors made of attributes
+
+int cudnnBackendCreateDescriptor(int type, void **descriptor)
+{
+    (void)type;
+    return standin_make(descriptor);
+}
+
+int cudnnBackendDestroyDescriptor(void *descriptor)
+{
+    return standin_free(descriptor);
+}
+
+// Numbers are 0; of descriptors there are one heuristic result and its engine, which
+// the caller has made; everything else (knobs, notes) there is none of.
+int cudnnBackendGetAttribute(void *descriptor, int name, int type, int64_t wanted,
+                             int64_t *count, void *values)
+{
+    (void)descriptor;
+    int64_t found = name == ATTRIBUTE_HEURISTIC_RESULTS ||
+                    name == ATTRIBUTE_CONFIGURATION_ENGINE || type == TYPE_INT64 ||
+                    type == TYPE_INT32;
+    if (count != NULL)
+        *count = found;
+    if (values != NULL && wanted > 0 && type == TYPE_INT64)
+        *(int64_t *)values = 0;
+    if (values != NULL && wanted > 0 && type == TYPE_INT32)
+        *(int32_t *)values = 0;
+    return STANDIN_SUCCESS;
+}
+
+#pragma GCC visibility pop

@@ -1,0 +1,19 @@
+/* standin.h - stand-ins for cuBLAS, cuBLASLt, cuDNN and cuSPARSE on the simulated GPU.
+ *
+ * Loaded before PyTorch with global symbols, they win over the real libraries. Calls
+ * succeed and compute nothing: PyTorch's own code around them allocates and launches as
+ * on a GPU. Prototypes are loose on purpose, handles are void *: the ABI is what
+ * counts. stubs.py adds the names that are not written here.
+ */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+enum { STANDIN_SUCCESS = 0, STANDIN_ALLOC_FAILED = 3 };
+
+// Makes an opaque object of zeros, larger than any that the caller looks into.
+int standin_make(void **object);
+int standin_free(void *object);
+
+// Records that `function` is not supported, and returns `status`.
+int oomph_sim_math_unsupported(const char *function, int status);

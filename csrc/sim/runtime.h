@@ -1,0 +1,28 @@
+/* runtime.h - what the simulated runtime and mathematics libraries ask of the simulated
+ * driver beyond <cuda.h>. Private to the three libraries.
+ */
+#pragma once
+#include <stdint.h>
+
+#pragma GCC visibility push(default)
+
+struct CUstream_st;
+
+// What an address is to the program. `device` is where it lies or was allocated.
+typedef enum oomph_sim_pointer {
+    OOMPH_SIM_POINTER_UNKNOWN,
+    OOMPH_SIM_POINTER_HOST,   // pinned, or a mapped host-located page
+    OOMPH_SIM_POINTER_DEVICE, // a mapped device page
+} oomph_sim_pointer_t;
+oomph_sim_pointer_t oomph_sim_pointer_kind(uint64_t addr, int *device);
+
+// The device of the context that is current to this thread; -1 if none is.
+int oomph_sim_current_device(void);
+
+// Launches the kernel `name` into nothing on `stream`. Returns a CUresult.
+int oomph_sim_launch_kernel(const char *name, struct CUstream_st *stream);
+
+// Remembers that `function` was called and is not supported.
+void oomph_sim_note_unsupported(const char *function);
+
+#pragma GCC visibility pop

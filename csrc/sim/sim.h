@@ -1,0 +1,149 @@
+/* sim.h - the control interface of the simulated GPU, exported by its libcuda.so.1.
+ *
+ * The library is a CUDA driver: a program links or loads it as libcuda.so.1 and uses
+ * <cuda.h>. What is declared here is what no real driver has: the card to simulate,
+ * a clock that tests move by hand, calls that fail on demand, and what was counted.
+ *
+ * The card is described by a string, for example "12GiB,devices=2,link=25GB/s":
+ *
+ *   12GiB            memory of each device; comes first
+ *   devices=1        number of devices, 1 to 16
+ *   host=128GiB      host memory for host-located pages and pinned buffers;
+ *                    unlimited when not given
+ *   link=25GB/s      speed of copies over the link: to, from and between devices
+ *   cc=9.0           compute capability
+ *   context=512MiB   what a device's primary context takes while it is active
+ *   name=TEXT        the device's name
+ *   driver=13000     the driver version reported, 11000 to 13000
+ *   memory=none      none: bookkeeping, copies to the host give zeros
+ *                    real: bytes are kept, addresses are really mapped
+ *   tick=1us         how far each driver call moves the clock; 0 stops it
+ *   kernels=ignore   ignore: they take 5 us and do nothing; error: launches fail
+ *   host-pages=numa  what cuMemCreate makes on the host:
+ *                    numa (HOST_NUMA and HOST), host (HOST only) or none
+ *
+ * Sizes are bytes or carry KiB, MiB, GiB, TiB (1024) or KB, MB, GB, TB (1000). The card
+ * is read at first use: what oomph_sim_configure() was given, else the environment
+ * variable OOMPH_SIMULATE, else 96GiB with memory=real and tick=0, which suits tests in
+ * C. OOMPH_SIM_LOG=PATH (or -) in the environment traces calls, as oomph_sim_log()
+ * does.
+ *
+ * Time is virtual. It moves by `tick` at each driver call, to the end of the work
+ * waited for in a blocking call, and by oomph_sim_advance(). All functions are
+ * thread-safe.
+ */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+#pragma GCC visibility push(default)
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct CUstream_st; // a CUstream is a pointer to it
+
+// Describes the card. Call it before anything else uses the driver. Returns 0, or 1
+// when the description is wrong or the driver is in use; oomph_sim_error() then says
+// why.
+int oomph_sim_configure(const char *card);
+
+// Why oomph_sim_configure() or cuInit() failed; "" if neither did. Valid until the next
+// failure.
+const char *oomph_sim_error(void);
+
+// Forgets everything: frees what was leaked, clears counters, failures and the clock,
+// and lets the card be configured anew. No other thread may be inside the driver, and
+// the simulated runtime (libcudart) must not be in use. Handles from before are
+// invalid.
+void oomph_sim_reset(void);
+
+// Puts the driver in the state of process exit: every call returns
+// CUDA_ERROR_DEINITIALIZED, until oomph_sim_reset().
+void oomph_sim_deinit(void);
+
+// ---- failures
+
+// The `nth` call of `function` from now (1 is the next; 0 is every call) returns
+// `error`, a CUresult, and does nothing else. Names carry no version: "cuMemAlloc".
+// Returns 0, or 1 if too many failures (64) are set.
+int oomph_sim_fail(const char *function, uint64_t nth, int error);
+
+// The `nth` driver call of any name from now returns `error`. Calls that cannot
+// sensibly fail (error names, entry points, versions, capture queries) do not count.
+void oomph_sim_fail_nth_call(uint64_t nth, int error);
+
+// Takes back all failures that have not happened yet.
+void oomph_sim_clear_failures(void);
+
+// How often `function` was called so far, failures included; NULL: all fallible calls.
+uint64_t oomph_sim_call_count(const char *function);
+
+// ---- time
+
+// The virtual time, in nanoseconds since the start.
+uint64_t oomph_sim_now_ns(void);
+
+// Moves the clock; work that ends by then is done on return, its callbacks included.
+void oomph_sim_advance(uint64_t ns);
+
+// A held stream makes no progress, not even with the operation that it is in, until it
+// is released; other streams go on. A blocking wait for a held stream releases it and
+// counts it in `held_waits`, so that a test with one thread does not hang. The stream
+// must exist; 0 and CU_STREAM_LEGACY are the current device's default stream.
+void oomph_sim_hold(struct CUstream_st *stream);
+void oomph_sim_release(struct CUstream_st *stream);
+
+// A stand-in for a kernel: when it completes, `cost_ns` after its start, it touches the
+// `bytes` at `addr` as the stream's device would: a fault if they are not mapped and
+// accessible. With `write`, it fills them with 0xAB where memory is real. Returns a
+// CUresult.
+int oomph_sim_launch(struct CUstream_st *stream, uint64_t addr, size_t bytes, int write,
+                     uint64_t cost_ns);
+
+// ---- what was counted
+
+typedef struct oomph_sim_stats {
+    // of one device
+    uint64_t capacity_bytes;
+    uint64_t used_bytes; // device memory in use, without the context's
+    uint64_t peak_used_bytes;
+    uint64_t context_bytes; // taken by the primary context; 0: it is not active
+    // of all devices together
+    uint64_t host_bytes; // host-located pages
+    uint64_t peak_host_bytes;
+    uint64_t pinned_bytes; // cuMemHostAlloc and cuMemHostRegister
+    uint64_t peak_pinned_bytes;
+    uint64_t handle_count; // physical allocations, those of cuMemAlloc included
+    uint64_t mapping_count;
+    uint64_t reservation_count;
+    uint64_t pending_count;  // operations that have not completed
+    uint64_t executed_count; // operations that have
+    uint64_t h2d_bytes;      // copied so far, by where the memory lies
+    uint64_t d2h_bytes;
+    uint64_t d2d_bytes;
+    uint64_t misuse_count;
+    uint64_t held_waits; // blocking waits that had to release a held stream
+} oomph_sim_stats_t;
+
+// Fills `stats`. Returns 0, or 1 if there is no such device.
+int oomph_sim_stats(int device, oomph_sim_stats_t *stats);
+
+// A misuse is a call that no correct program makes: it names the call and what was
+// wrong. `ago` 0 is the latest, the last 16 are kept; NULL if there is none. The text
+// may change with the next misuse.
+const char *oomph_sim_misuse(size_t ago);
+
+// The names of calls that the simulation does not support, for example a stub of the
+// runtime, as they were made: `ago` 0 is the latest, the last 16 are kept; NULL if
+// none.
+const char *oomph_sim_unsupported(size_t ago);
+
+// Traces every call that can fail (see oomph_sim_fail_nth_call) to the file `path`; "-"
+// is standard error, NULL stops. Returns 0, or 1 if the file cannot be opened.
+int oomph_sim_log(const char *path);
+
+#ifdef __cplusplus
+}
+#endif
+#pragma GCC visibility pop
