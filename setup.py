@@ -9,7 +9,7 @@ headers come from PyTorch's own CUDA packages (and nvidia-cuda-crt): no toolkit.
 from __future__ import annotations
 
 import importlib.util
-import re
+import os
 import runpy
 import shutil
 from pathlib import Path
@@ -40,20 +40,33 @@ def package_dir(name: str) -> Path | None:
     return Path(next(iter(spec.submodule_search_locations or [])))
 
 
-def cuda_include() -> Path:
-    """The include folder of PyTorch's CUDA runtime package."""
-    for name in ("nvidia.cu13", "nvidia.cuda_runtime"):
-        folder = package_dir(name)
-        if folder is not None and (folder / "include" / "cuda.h").exists():
-            return folder / "include"
-    raise SystemExit(
-        "oomph: the CUDA headers are missing. Install the CUDA build of PyTorch first "
-        "(pip install torch), then nvidia-cuda-crt of the same CUDA version, and build "
-        "with pip install --no-build-isolation."
-    )
+def cuda_includes() -> list[Path]:
+    """Where the CUDA headers are: PyTorch's own packages, or else a toolkit."""
+    packages = [package_dir("nvidia.cu13"), package_dir("nvidia.cuda_runtime")]
+    toolkits = [os.environ.get("CUDA_HOME"), "/usr/local/cuda"]
+    roots = [*filter(None, packages), *map(Path, filter(None, toolkits))]
+    wanted = ("cuda.h", "crt/host_config.h")
+    found = [
+        next((r / "include" for r in roots if (r / "include" / name).exists()), None)
+        for name in wanted
+    ]
+    missing = [name for name, folder in zip(wanted, found, strict=True) if not folder]
+    if missing:
+        raise SystemExit(
+            f"oomph: the CUDA headers {' and '.join(missing)} are missing. Install the "
+            "CUDA build of PyTorch (pip install torch), and nvidia-cuda-crt of the "
+            "same CUDA version, and build with pip install --no-build-isolation."
+        )
+    return list(dict.fromkeys(filter(None, found)))
+
+
+def system_includes(folders: list[Path]) -> list[str]:
+    """The compiler's arguments for headers that are not ours."""
+    return [part for folder in folders for part in ("-isystem", str(folder))]
 
 
 def sources(pattern: str) -> list[str]:
+    """Files of the repository, relative to its root."""
     return sorted(str(p.relative_to(ROOT)) for p in ROOT.glob(pattern))
 
 
@@ -71,21 +84,22 @@ class SharedLibrary(Extension):
 class Build(build_ext):
     """build_ext that keeps the names of shared libraries and generates their stubs."""
 
-    def get_ext_filename(self, fullname: str) -> str:
+    def get_ext_fullpath(self, ext_name: str) -> str:
+        """A shared library goes under its own name, all else as always."""
         for ext in self.extensions:
-            if isinstance(ext, SharedLibrary) and fullname in (
-                ext.name,
-                ext.name.rpartition(".")[2],
-            ):
-                return ext.path
-        return super().get_ext_filename(fullname)
+            if isinstance(ext, SharedLibrary) and ext_name == ext.name:
+                root = ROOT / "python" if self.inplace else Path(self.build_lib)
+                return str(root / ext.path)
+        return super().get_ext_fullpath(ext_name)
 
     def build_extension(self, ext: Extension) -> None:
+        """Builds one extension or library, generated sources first."""
         if isinstance(ext, SharedLibrary) and ext.stubs:
             self.generate_stubs(ext)
         super().build_extension(ext)
 
     def generate_stubs(self, ext: SharedLibrary) -> None:
+        """Adds the source of the names that a library must export, and their list."""
         out = Path(self.build_temp) / "stubs" / ext.stubs
         out.mkdir(parents=True, exist_ok=True)
         generate = runpy.run_path(str(CSRC / "sim" / "stubs.py"))["generate"]
@@ -102,26 +116,28 @@ class BuildPy(build_py):
     """build_py that adds the start-up file which loads the simulated GPU."""
 
     def run(self) -> None:
+        """Copies the package and the start-up file."""
         super().run()
         if not self.editable_mode:
             shutil.copy(ROOT / "python" / PTH, Path(self.build_lib) / PTH)
 
     def get_outputs(self, include_bytecode: bool = True) -> list[str]:
+        """All files that were made."""
         return [*super().get_outputs(include_bytecode), str(Path(self.build_lib) / PTH)]
 
 
-def simulation(include: Path) -> list[Extension]:
+def simulation(includes: list[str]) -> list[Extension]:
     """The three libraries that make the simulated GPU."""
     common = {
         "include_dirs": ["csrc/sim"],
-        "extra_compile_args": ["-D_GNU_SOURCE", *C_FLAGS, "-isystem", str(include)],
+        "extra_compile_args": ["-D_GNU_SOURCE", *C_FLAGS, *includes],
     }
     depends = sources("csrc/sim/*.h") + sources("csrc/sim/*/*.h")
     return [
         SharedLibrary(
             "oomph/_sim/libcuda.so.1",
             sources=sources("csrc/sim/libcuda/*.c"),
-            extra_link_args=["-Wl,-soname,libcuda.so.1"],
+            extra_link_args=["-Wl,-soname,libcuda.so.1", "-pthread"],
             depends=depends,
             **common,
         ),
@@ -129,7 +145,7 @@ def simulation(include: Path) -> list[Extension]:
             "oomph/_sim/libcudart.so.13",
             stubs="cudart",
             sources=sources("csrc/sim/libcudart/*.c"),
-            extra_link_args=["-Wl,-soname,libcudart.so.13"],
+            extra_link_args=["-Wl,-soname,libcudart.so.13", "-pthread"],
             depends=depends,
             **common,
         ),
@@ -144,9 +160,20 @@ def simulation(include: Path) -> list[Extension]:
     ]
 
 
-def torch_extension(torch: Path, include: Path) -> Extension:
+def find_cudart(torch: Path) -> Path:
+    """The CUDA runtime that PyTorch uses."""
+    roots = [package_dir("nvidia.cu13"), package_dir("nvidia.cuda_runtime")]
+    folders = [root / "lib" for root in roots if root is not None]
+    toolkit = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
+    for folder in (*folders, torch / "lib", toolkit / "lib64"):
+        for library in sorted(folder.glob("libcudart*.so.*")):
+            return library
+    raise SystemExit("oomph: no libcudart found beside PyTorch")
+
+
+def torch_extension(torch: Path, includes: list[str]) -> Extension:
     """PyTorch's allocator class, for the PyTorch that is installed."""
-    cudart = next((include.parent / "lib").glob("libcudart.so.*"))
+    cudart = find_cudart(torch)
     return Extension(
         "oomph._torch",
         sources=["csrc/torch.cpp"],
@@ -154,8 +181,8 @@ def torch_extension(torch: Path, include: Path) -> Extension:
         language="c++",
         extra_compile_args=[
             *CXX_FLAGS,
-            *("-isystem", str(torch / "include")),
-            *("-isystem", str(include)),
+            *system_includes([torch / "include"]),
+            *includes,
         ],
         library_dirs=[str(torch / "lib"), str(cudart.parent)],
         libraries=["c10", "c10_cuda", "torch_cuda"],
@@ -164,29 +191,22 @@ def torch_extension(torch: Path, include: Path) -> Extension:
 
 
 def extensions() -> list[Extension]:
-    include = cuda_include()
+    """All that is built, for this environment."""
+    includes = system_includes(cuda_includes())
     found = [
         Extension(
             "oomph._C",
             sources=sources("csrc/*.c"),
             depends=sources("csrc/*.h"),
-            extra_compile_args=["-D_GNU_SOURCE", *C_FLAGS, "-isystem", str(include)],
+            extra_compile_args=["-D_GNU_SOURCE", "-DNDEBUG", *C_FLAGS, *includes],
+            extra_link_args=["-pthread", "-ldl"],
         ),
-        *simulation(include),
+        *simulation(includes),
     ]
     torch = package_dir("torch")
     if torch is not None and (torch / "lib" / "libc10_cuda.so").exists():
-        found.append(torch_extension(torch, include))
+        found.append(torch_extension(torch, includes))
     return found
-
-
-def torch_version() -> str:
-    """The minor version of the PyTorch found, such as 2.11, or none."""
-    torch = package_dir("torch")
-    if torch is None:
-        return ""
-    match = re.search(r"__version__ = '(\d+\.\d+)", (torch / "version.py").read_text())
-    return match.group(1) if match else ""
 
 
 setup(ext_modules=extensions(), cmdclass={"build_ext": Build, "build_py": BuildPy})

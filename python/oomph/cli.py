@@ -29,8 +29,8 @@ class UsageError(Exception):
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="oomph",
-        description="A CUDA memory allocator for PyTorch: training goes on where memory "
-        "ends.",
+        description="A CUDA memory allocator for PyTorch that goes on where "
+        "memory ends.",
     )
     parser.add_argument(
         "--version",

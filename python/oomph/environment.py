@@ -61,7 +61,7 @@ def _limit_native(limit_bytes: int) -> None:
                 min(1.0, limit_bytes / total), device
             )
 
-    torch.cuda._lazy_call(limit)
+    torch.cuda._lazy_call(limit)  # type: ignore[no-untyped-call]
 
 
 def _stats_path(wanted: str) -> Path | None:
@@ -98,7 +98,7 @@ def collect_stats() -> dict[str, dict[str, Any]]:
     """
     import torch
 
-    if not torch.cuda.is_initialized():
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return {}
     found: dict[str, dict[str, Any]] = {}
     for device in range(torch.cuda.device_count()):

@@ -1,0 +1,53 @@
+# make demo   set up if need be, and see a script die and go on
+# make test   all tests
+# make lint   format and static checks
+# make bench  the benchmarks
+# make gpu    on a machine with a GPU: what only hardware can answer
+#
+# PYTHON is the Python to start from, VENV the folder that everything goes into, TORCH
+# what is installed where no PyTorch and GPU are at hand.
+PYTHON ?= python3
+VENV ?= .venv
+TORCH ?= torch==2.11.*
+
+BIN := $(VENV)/bin
+SOURCES := $(shell find csrc python setup.py pyproject.toml -type f \
+	-not -name '*.so*' -not -path '*/__pycache__/*' -not -path '*.egg-info/*')
+
+.PHONY: demo test lint format bench gpu clean
+
+demo: $(VENV)/.installed
+	$(BIN)/python examples/demo.py
+
+test: $(VENV)/.installed $(VENV)/.tools
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.tools
+	tools/lint
+
+format: $(VENV)/.tools
+	tools/lint --fix
+
+bench: $(VENV)/.installed $(VENV)/.tools
+	$(BIN)/python -m pytest benchmarks
+
+# Builds with this machine's PyTorch and downloads nothing.
+gpu:
+	$(PYTHON) -m pip install --quiet --no-index --no-deps --no-build-isolation \
+		--upgrade --target build/gpu .
+	PYTHONPATH=build/gpu $(PYTHON) benchmarks/gpu.py $(GPU_ARGS)
+
+$(VENV)/.torch:
+	$(PYTHON) tools/make_venv.py $(VENV) "$(TORCH)"
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.torch $(SOURCES)
+	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --force-reinstall .
+	@touch $@
+
+$(VENV)/.tools: $(VENV)/.torch pyproject.toml
+	$(BIN)/python tools/install_tools.py
+	@touch $@
+
+clean:
+	rm -rf build dist python/*.egg-info

@@ -1,0 +1,36 @@
+from collections.abc import Callable
+from typing import Any
+
+class DriverError(RuntimeError): ...
+
+OFFLOAD_OFF: int
+OFFLOAD_ON_OOM: int
+HOST_AUTO: int
+HOST_NUMA: int
+HOST_PLAIN: int
+HOST_PINNED: int
+HOST_OFF: int
+RESERVE_AUTO: int
+DEVICE_MAX: int
+
+def configure(
+    *,
+    offload: int = ...,
+    host_kind: int = ...,
+    host_limit_bytes: int = ...,
+    host_ahead_bytes: int = ...,
+    device_limit_bytes: int = ...,
+    device_limit_share: float = ...,
+    reserve_bytes: int = ...,
+    page_bytes: int = ...,
+    plan: bool = ...,
+) -> None: ...
+def start() -> int: ...
+def stop() -> None: ...
+def step() -> None: ...
+def stats(device: int, /) -> dict[str, Any]: ...
+def memory_info(device: int, /) -> tuple[int, int]: ...
+def give_back(device: int, size_bytes: int, /) -> int: ...
+def probe_host(device: int, /) -> str: ...
+def check(device: int, /) -> None: ...
+def set_rescue_hook(hook: Callable[[int, int], None], /) -> None: ...

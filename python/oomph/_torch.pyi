@@ -1,0 +1,3 @@
+built_for: str
+
+def install() -> None: ...
