@@ -17,7 +17,10 @@
 #include "claim.h"
 
 #define BYTES_MAX ((size_t)1 << 47) // more than any address space
-enum { COLLECT_EVERY = 8 };         // allocations between looks at deferred frees
+enum {
+    COLLECT_EVERY = 8, // allocations between looks at deferred frees
+    ASK_EVERY = 256,   // allocations before callbacks that gave nothing are asked again
+};
 
 /* ---- Hits */
 
@@ -131,13 +134,15 @@ static oomph_gain_t rung_deferred(oomph_claim_t *claim)
     return OOMPH_NOTHING;
 }
 
-// What PyTorch and the driver keep for themselves; asked once.
-static oomph_gain_t rung_callbacks(oomph_claim_t *claim)
+// What PyTorch and the driver keep for themselves; asked once. Where it gave nothing
+// lately, it is `last` asked, before the error.
+static oomph_gain_t rung_callbacks(oomph_claim_t *claim, bool last)
 {
     oomph_device_t *device = claim->device;
     const oomph_hooks_t *hooks = &oomph_process.hooks;
 
-    if (claim->asked)
+    int64_t allocated = device->stats.allocation[OOMPH_STAT_ALL].allocated;
+    if (claim->asked || (!last && allocated < device->ask_again_at))
         return OOMPH_NOTHING;
     claim->asked = true;
     device->stats.rungs[OOMPH_RUNG_CALLBACKS]++;
@@ -151,6 +156,8 @@ static oomph_gain_t rung_callbacks(oomph_claim_t *claim)
     device->pages.known_free_bytes = 0; // ask the driver again
     bool gained = device->stats.allocation[OOMPH_STAT_ALL].freed > freed ||
                   available(claim) > had;
+    if (!gained)
+        device->ask_again_at = allocated + ASK_EVERY;
     return gained ? OOMPH_GAINED : OOMPH_NOTHING;
 }
 
@@ -206,9 +213,11 @@ static oomph_gain_t next_rung(oomph_claim_t *claim, oomph_block_t **block)
     if (gain == OOMPH_NOTHING)
         gain = rung_deferred(claim);
     if (gain == OOMPH_NOTHING)
-        gain = rung_callbacks(claim);
+        gain = rung_callbacks(claim, false);
     if (gain == OOMPH_NOTHING)
         gain = oomph_rung_host(claim, block);
+    if (gain == OOMPH_NOTHING)
+        gain = rung_callbacks(claim, true);
     return gain;
 }
 
@@ -297,6 +306,7 @@ static oomph_status_t hand_out(const oomph_claim_t *claim, oomph_block_t *block)
 {
     oomph_status_t status = oomph_table_reserve(&claim->device->table);
 
+    oomph_assert(block != NULL);
     if (status != OOMPH_OK) {
         oomph_heap_give(block);
         return status;

@@ -85,6 +85,7 @@ static oomph_status_t check_segment(const oomph_segment_t *segment, found_t *fou
     oomph_addr_t expected = segment->base;
     size_t mapped_count = 0;
 
+    oomph_assert(segment->first != NULL);
     for (const oomph_block_t *b = segment->first; b != NULL; b = b->next) {
         oomph_status_t status = check_block(segment, b, expected);
         if (status != OOMPH_OK)

@@ -62,6 +62,7 @@ struct oomph_device {
     oomph_streams_t streams;
     oomph_deferred_t deferred;
     unsigned deferred_tick;
+    int64_t ask_again_at; // allocations made when the callbacks are asked again
     oomph_pool_t *pools;
     oomph_group_t *groups;
     oomph_ahead_t ahead;

@@ -209,6 +209,7 @@ oomph_status_t oomph_reset_accumulated_stats(int ordinal)
     each_stat(device, reset_accumulated);
     device->stats.retry_count = device->stats.oom_count = device->stats.sync_count = 0;
     device->pages.create_count = device->pages.release_count = 0;
+    device->ask_again_at = 0;
     oomph_unlock(device);
     return OOMPH_OK;
 }

@@ -70,8 +70,10 @@ static void choose_in_gap(oomph_block_t *first, size_t bytes, oomph_window_t *be
         if (block_end - first->addr < bytes)
             continue;
         oomph_block_t *start = b;
-        while (start->addr > block_end - bytes)
+        while (start->addr > block_end - bytes) {
             start = start->prev;
+            oomph_assert(start != NULL); // the gap is long enough
+        }
         if (window_from(start, block_end - bytes, bytes, &window))
             keep_better(&window, best);
     }

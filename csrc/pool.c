@@ -208,7 +208,7 @@ oomph_status_t oomph_not_ours(oomph_addr_t addr)
 oomph_status_t oomph_device_get(int ordinal, oomph_device_t **device)
 {
     oomph_status_t status = OOMPH_OK;
-    int device_count;
+    int device_count = 0;
 
     *device = oomph_device_peek(ordinal);
     if (*device != NULL)

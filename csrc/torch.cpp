@@ -528,7 +528,7 @@ class Allocator final : public native::CUDAAllocator
         }
         for (const oomph_block_info_t &block : state->live) {
             oomph_request_t request = {};
-            request.device = device;
+            request.device = static_cast<int>(device);
             request.bytes = block.requested_bytes;
             request.stream = block.stream;
             request.pool = block.pool;
@@ -671,7 +671,7 @@ class Allocator final : public native::CUDAAllocator
         oomph_request_t request = {};
         oomph_addr_t addr = 0;
 
-        request.device = device;
+        request.device = static_cast<int>(device);
         request.bytes = bytes;
         request.stream = stream;
         request.stream_lives = stream_lives;
@@ -681,13 +681,15 @@ class Allocator final : public native::CUDAAllocator
         auto kept = context ? std::make_unique<Context>(context) : nullptr;
         request.user = kept.get();
         oomph_status_t status = core->malloc(&request, &addr);
+        if (pending && status == OOMPH_OK)
+            core->free(addr, nullptr);
         rethrow_pending();
         if (status == OOMPH_ERR_NO_MEMORY)
             fail_out_of_memory(request, context);
         check(status);
         if (addr == 0)
             return nullptr;
-        kept.release();
+        [[maybe_unused]] Context *owned_by_block = kept.release();
         announce_alloc(addr);
         if (watched_)
             trace(TraceEntry::ALLOC, device, addr, bytes, stream,

@@ -22,10 +22,7 @@ typedef struct test {
     void (*run)(void);
 } test_t;
 
-#define TEST(name)                                                                     \
-    {                                                                                  \
-#name, name                                                                    \
-    }
+#define TEST(name) {#name, name}
 
 // Runs every test; gives main()'s result. An argument chooses one by name.
 int run_tests(const test_t *tests, size_t count, int argc, char **argv);

@@ -586,6 +586,48 @@ static void a_pool_may_have_memory_from_elsewhere(void)
     check_sound();
 }
 
+/* ---- Callbacks */
+
+static oomph_addr_t cached; // what the embedder could free
+static int asked;
+
+static void free_cached(int device)
+{
+    CHECK(device == 0);
+    asked++;
+    if (cached != 0)
+        give(cached);
+    cached = 0;
+}
+
+static void the_embedder_is_asked_to_free_what_it_caches(void)
+{
+    oomph_config_t config = test_config();
+    oomph_hooks_t hooks = {.free_memory = free_cached};
+    oomph_addr_t addr;
+
+    oomph_set_hooks(&hooks);
+    start_card("32MiB,context=0,memory=real", &config);
+    cached = take(20 * MIB, NULL);
+    CHECK(try_take(16 * MIB, NULL, &addr) == OOMPH_OK && asked == 1);
+    CHECK(stats_of(0).rungs[OOMPH_RUNG_CALLBACKS] == 1);
+    check_sound();
+}
+
+static void an_embedder_that_freed_nothing_is_asked_before_each_error_all_the_same(void)
+{
+    oomph_config_t config = test_config();
+    oomph_hooks_t hooks = {.free_memory = free_cached};
+    oomph_addr_t addr;
+
+    oomph_set_hooks(&hooks);
+    start_card("32MiB,context=0,memory=real", &config);
+    oomph_addr_t kept = take(20 * MIB, NULL);
+    CHECK(try_take(16 * MIB, NULL, &addr) == OOMPH_ERR_NO_MEMORY && asked == 1);
+    cached = kept;
+    CHECK(try_take(16 * MIB, NULL, &addr) == OOMPH_OK && asked == 2);
+}
+
 /* ---- Captures */
 
 static void a_capture_is_neither_waited_for_nor_disturbed(void)
@@ -856,6 +898,8 @@ int main(int argc, char **argv)
         TEST(a_pool_may_forbid_splitting),
         TEST(a_block_can_be_put_back_at_its_address),
         TEST(a_pool_may_have_memory_from_elsewhere),
+        TEST(the_embedder_is_asked_to_free_what_it_caches),
+        TEST(an_embedder_that_freed_nothing_is_asked_before_each_error_all_the_same),
         TEST(a_capture_is_neither_waited_for_nor_disturbed),
         TEST(a_free_deferred_in_a_capture_waits_for_its_end),
         TEST(devices_have_memory_of_their_own),
