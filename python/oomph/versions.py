@@ -13,6 +13,21 @@ def _torch() -> str:
         return "not installed"
 
 
+def gpu_count() -> int:
+    """How many GPUs the driver of this machine finds; 0 without a driver."""
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    count = ctypes.c_int()
+    works = library.cuInit(0) == 0
+    return (
+        count.value
+        if works and library.cuDeviceGetCount(ctypes.byref(count)) == 0
+        else 0
+    )
+
+
 def _driver() -> str:
     """The driver's CUDA version, from libcuda itself."""
     try:
