@@ -80,10 +80,14 @@ static uint64_t take_from_window(uint64_t bytes, uint64_t alignment)
     uint64_t addr = round_up(window, alignment);
 
     if (window == 0 || addr + bytes > window_end) {
-        window = map_nothing(WINDOW_BYTES);
+        uint64_t size = WINDOW_BYTES;
+        window = map_nothing(size);
+        // Under a debugger or a limit there may be room only for less.
+        while (window == 0 && size / 2 >= bytes + alignment)
+            window = map_nothing(size /= 2);
         if (window == 0)
             return 0;
-        window_end = window + WINDOW_BYTES;
+        window_end = window + size;
         addr = round_up(window, alignment);
     }
     window = addr + bytes;
