@@ -12,6 +12,8 @@ import importlib.util
 import os
 import runpy
 import shutil
+import subprocess
+import sysconfig
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -68,6 +70,16 @@ def system_includes(folders: list[Path]) -> list[str]:
 def sources(pattern: str) -> list[str]:
     """Files of the repository, relative to its root."""
     return sorted(str(p.relative_to(ROOT)) for p in ROOT.glob(pattern))
+
+
+def compiler_is_gcc() -> bool:
+    """Whether the C compiler is GCC, whose link-time optimisation needs no plug-in."""
+    command = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()
+    try:
+        version = subprocess.check_output([command[0], "--version"], text=True)
+    except (OSError, subprocess.CalledProcessError):
+        return False
+    return "Free Software Foundation" in version
 
 
 class SharedLibrary(Extension):
@@ -193,13 +205,20 @@ def torch_extension(torch: Path, includes: list[str]) -> Extension:
 def extensions() -> list[Extension]:
     """All that is built, for this environment."""
     includes = system_includes(cuda_includes())
+    whole = ["-O3", "-flto=auto"] if compiler_is_gcc() else ["-O3"]
     found = [
         Extension(
             "oomph._C",
             sources=sources("csrc/*.c"),
             depends=sources("csrc/*.h"),
-            extra_compile_args=["-D_GNU_SOURCE", "-DNDEBUG", *C_FLAGS, *includes],
-            extra_link_args=["-pthread", "-ldl"],
+            extra_compile_args=[
+                "-D_GNU_SOURCE",
+                "-DNDEBUG",
+                *C_FLAGS,
+                *whole,
+                *includes,
+            ],
+            extra_link_args=["-pthread", "-ldl", *whole],
         ),
         *simulation(includes),
     ]

@@ -54,12 +54,15 @@ static oomph_block_t *take_planned(oomph_claim_t *claim)
 
 static oomph_block_t *take(oomph_claim_t *claim)
 {
+    oomph_heap_t *heap = &claim->pool->heap;
     oomph_block_t *block = NULL;
 
     if (claim->place != OOMPH_NO_PLACE)
         block = take_planned(claim);
     if (block == NULL && claim->place == OOMPH_NO_PLACE)
-        block = take_fit(&claim->pool->heap, claim->bytes);
+        block = take_fit(heap, claim->bytes);
+    if (block == NULL && oomph_heap_settle(heap))
+        block = take_fit(heap, claim->bytes);
     return block;
 }
 
@@ -141,12 +144,12 @@ static oomph_gain_t rung_callbacks(oomph_claim_t *claim, bool last)
     oomph_device_t *device = claim->device;
     const oomph_hooks_t *hooks = &oomph_process.hooks;
 
-    int64_t allocated = device->stats.allocation[OOMPH_STAT_ALL].allocated;
+    int64_t allocated = oomph_tally_allocated(&device->tallies.allocation);
     if (claim->asked || (!last && allocated < device->ask_again_at))
         return OOMPH_NOTHING;
     claim->asked = true;
     device->stats.rungs[OOMPH_RUNG_CALLBACKS]++;
-    int64_t freed = device->stats.allocation[OOMPH_STAT_ALL].freed;
+    int64_t live = oomph_tally_current(&device->tallies.allocation);
     size_t had = available(claim);
     oomph_unlock(device);
     if (hooks->free_memory != NULL)
@@ -154,7 +157,7 @@ static oomph_gain_t rung_callbacks(oomph_claim_t *claim, bool last)
     oomph_process.driver->trim(device->ordinal);
     oomph_lock(device);
     device->pages.known_free_bytes = 0; // ask the driver again
-    bool gained = device->stats.allocation[OOMPH_STAT_ALL].freed > freed ||
+    bool gained = oomph_tally_current(&device->tallies.allocation) < live ||
                   available(claim) > had;
     if (!gained)
         device->ask_again_at = allocated + ASK_EVERY;
@@ -291,30 +294,31 @@ static void count_block(oomph_device_t *device, const oomph_block_t *block)
     bool small = block->segment->heap->small;
     int64_t bytes = (int64_t)block->bytes;
 
-    oomph_stats_up(device->stats.allocation, small, 1);
-    oomph_stats_up(device->stats.active, small, 1);
-    oomph_stats_up(device->stats.allocated_bytes, small, bytes);
-    oomph_stats_up(device->stats.active_bytes, small, bytes);
-    oomph_stats_up(device->stats.requested_bytes, small,
+    oomph_tally_up(&device->tallies.allocation, small, 1);
+    oomph_tally_up(&device->tallies.active, small, 1);
+    oomph_tally_up(&device->tallies.allocated_bytes, small, bytes);
+    oomph_tally_up(&device->tallies.active_bytes, small, bytes);
+    oomph_tally_up(&device->tallies.requested_bytes, small,
                    (int64_t)block->use.requested_bytes);
     if (block->tier == OOMPH_TIER_HOST)
         device->stats.host_block_bytes += bytes;
 }
 
 // Enters a block that was taken into the books; gives it back if that fails.
-static oomph_status_t hand_out(const oomph_claim_t *claim, oomph_block_t *block)
+static oomph_status_t hand_out(oomph_device_t *device, const oomph_request_t *request,
+                               oomph_block_t *block)
 {
-    oomph_status_t status = oomph_table_reserve(&claim->device->table);
+    oomph_status_t status = oomph_table_reserve(&device->table);
 
     oomph_assert(block != NULL);
     if (status != OOMPH_OK) {
         oomph_heap_give(block);
         return status;
     }
-    block->use.requested_bytes = claim->request->bytes;
-    block->use.user = claim->request->user;
-    oomph_table_add(&claim->device->table, block);
-    count_block(claim->device, block);
+    block->use.requested_bytes = request->bytes;
+    block->use.user = request->user;
+    oomph_table_add(&device->table, block);
+    count_block(device, block);
     return OOMPH_OK;
 }
 
@@ -329,17 +333,13 @@ static void count_rescue(oomph_claim_t *claim, size_t bytes)
         oomph_ahead_want(&device->ahead, ahead);
 }
 
-static oomph_status_t allocate(oomph_claim_t *claim, oomph_addr_t *addr)
+// The way of a request for which no block rests.
+static oomph_status_t allocate(oomph_claim_t *claim, oomph_block_t **out)
 {
     oomph_device_t *device = claim->device;
+    oomph_status_t status = OOMPH_OK;
     uint32_t number = 0;
 
-    oomph_status_t status =
-        oomph_pool_get(device, claim->request, claim->bytes, &claim->pool);
-    if (status != OOMPH_OK)
-        return status;
-    if (device->deferred.count > 0 && ++device->deferred_tick % COLLECT_EVERY == 0)
-        oomph_collect(device);
     bool planned =
         !claim->pool->small && claim->pool->group == NULL && oomph_process.config.plan;
     if (planned)
@@ -348,38 +348,66 @@ static oomph_status_t allocate(oomph_claim_t *claim, oomph_addr_t *addr)
     if (block == NULL)
         status = climb(claim, &block);
     if (status == OOMPH_OK)
-        status = hand_out(claim, block);
+        status = hand_out(device, claim->request, block);
     if (status != OOMPH_OK)
         return status;
     block->recorded = planned;
     block->record = number;
     if (claim->rescued > 0)
         count_rescue(claim, block->bytes);
-    *addr = block->addr;
+    *out = block;
     return OOMPH_OK;
+}
+
+static oomph_status_t allocate_slowly(const oomph_request_t *request,
+                                      oomph_device_t *device, oomph_pool_t *pool,
+                                      size_t bytes, oomph_block_t **block)
+{
+    oomph_claim_t claim = {.request = request,
+                           .device = device,
+                           .pool = pool,
+                           .bytes = bytes,
+                           .place = OOMPH_NO_PLACE};
+
+    oomph_status_t status = allocate(&claim, block);
+    if (claim.rescued > 0 && oomph_process.hooks.rescued != NULL) {
+        oomph_unlock(device);
+        oomph_process.hooks.rescued(request->device, bytes, claim.rescued);
+        oomph_lock(device);
+    }
+    return status;
 }
 
 oomph_status_t oomph_malloc(const oomph_request_t *request, oomph_addr_t *addr)
 {
-    oomph_claim_t claim = {.request = request,
-                           .bytes = oomph_round_up(request->bytes, OOMPH_ROUND_BYTES),
-                           .place = OOMPH_NO_PLACE};
+    size_t bytes = oomph_round_up(request->bytes, OOMPH_ROUND_BYTES);
+    oomph_block_t *block = NULL;
+    oomph_device_t *device;
+    oomph_pool_t *pool;
 
     if (request->bytes == 0) {
         *addr = 0;
         return OOMPH_OK;
     }
-    oomph_status_t status = oomph_device_get(request->device, &claim.device);
+    oomph_status_t status = oomph_device_get(request->device, &device);
     if (status != OOMPH_OK)
         return status;
     if (request->bytes > BYTES_MAX)
         return oomph_fail(OOMPH_ERR_NO_MEMORY,
                           "%zu bytes are more than any address space", request->bytes);
-    oomph_lock(claim.device);
-    status = allocate(&claim, addr);
-    oomph_unlock(claim.device);
-    if (claim.rescued > 0 && oomph_process.hooks.rescued != NULL)
-        oomph_process.hooks.rescued(request->device, claim.bytes, claim.rescued);
+    oomph_lock(device);
+    if (device->deferred.count > 0 && ++device->deferred_tick % COLLECT_EVERY == 0)
+        oomph_collect(device);
+    status = oomph_pool_get(device, request, bytes, &pool);
+    if (status == OOMPH_OK)
+        block = oomph_heap_wake(&pool->heap, bytes);
+    if (block != NULL)
+        status = hand_out(device, request, block);
+    else if (status == OOMPH_OK)
+        status = allocate_slowly(request, device, pool, bytes, &block);
+    if (status == OOMPH_OK)
+        *addr = block->addr;
+    oomph_unlock(device);
     return status;
 }
 
@@ -391,6 +419,7 @@ static oomph_status_t revive(oomph_claim_t *claim, oomph_addr_t addr)
         status = oomph_slab_reserve(&claim->device->slab, 2);
     if (status != OOMPH_OK)
         return status;
+    oomph_heap_settle(&claim->pool->heap);
     oomph_segment_t *segment = claim->pool->heap.segments;
     while (segment != NULL && addr - segment->base >= segment->bytes)
         segment = segment->next;
@@ -399,7 +428,8 @@ static oomph_status_t revive(oomph_claim_t *claim, oomph_addr_t addr)
         window->missing_count > 0)
         return oomph_fail(OOMPH_ERR_INVALID, "0x%llx is not free in its pool",
                           (unsigned long long)addr);
-    return hand_out(claim, oomph_heap_take(window->block, addr, claim->bytes));
+    return hand_out(claim->device, claim->request,
+                    oomph_heap_take(window->block, addr, claim->bytes));
 }
 
 oomph_status_t oomph_revive(const oomph_request_t *request, oomph_addr_t addr)

@@ -161,7 +161,7 @@ static oomph_block_t *join(oomph_block_t *left, oomph_block_t *right)
 static bool mergeable(const oomph_block_t *neighbour, const oomph_block_t *block)
 {
     return neighbour != NULL && neighbour->state == block->state &&
-           neighbour->tier == block->tier;
+           neighbour->tier == block->tier && !neighbour->resting;
 }
 
 // Merges a FREE block or HOLE, which is in no index, with its neighbours; indexes it.
@@ -202,8 +202,7 @@ oomph_block_t *oomph_heap_take(oomph_block_t *block, oomph_addr_t addr, size_t b
     oomph_assert(block->state == OOMPH_BLOCK_FREE);
     block = carve(block, addr, bytes);
     block->state = OOMPH_BLOCK_USED;
-    block->recorded = false;
-    block->shared = false;
+    block->recorded = block->shared = block->resting = false;
     return block;
 }
 
@@ -213,6 +212,21 @@ oomph_block_t *oomph_heap_give(oomph_block_t *block)
                  block->state == OOMPH_BLOCK_DEFERRED);
     block->state = OOMPH_BLOCK_FREE;
     return settle(block);
+}
+
+bool oomph_heap_settle(oomph_heap_t *heap)
+{
+    if (heap->resting_count == 0)
+        return false;
+    for (size_t units = 0; units < OOMPH_REST_SIZES; units++)
+        while (heap->resting[units] != NULL) {
+            oomph_block_t *block = heap->resting[units];
+            heap->resting[units] = block->links.after;
+            block->resting = false;
+            settle(block);
+        }
+    heap->resting_count = 0;
+    return true;
 }
 
 void oomph_heap_fill(oomph_segment_t *segment, size_t first, size_t count,

@@ -6,6 +6,9 @@
  * touches is mapped, and a HOLE where none is. HOLEs cover whole pages. Neighbours of
  * the same kind (HOLE; FREE of one tier) are always merged.
  *
+ * A heap of small blocks lets some of those that are freed rest for a while, unmerged,
+ * to be taken again whole; whoever needs to see all free space settles them first.
+ *
  * Nothing here fails half-way: what may need new records is preceded by
  * oomph_slab_reserve().
  */
@@ -30,11 +33,12 @@ struct oomph_block {
             void *user;
         } use; // of a USED or DEFERRED block
     };
-    uint32_t record; // number in the record of the step (plan.h)
-    uint8_t state;   // oomph_block_state_t
-    uint8_t tier;    // oomph_tier_t; DEVICE for a HOLE
-    bool recorded;   // `record` is valid
-    bool shared;     // other streams use it (record_stream)
+    uint32_t record;   // number in the record of the step (plan.h)
+    uint8_t state;     // oomph_block_state_t
+    uint8_t tier;      // oomph_tier_t; DEVICE for a HOLE
+    bool recorded : 1; // `record` is valid
+    bool shared : 1;   // other streams use it (record_stream)
+    bool resting : 1;  // FREE, but neither merged nor in the index
 };
 
 // One page of a segment.
@@ -74,6 +78,11 @@ typedef struct oomph_slab {
 
 enum { OOMPH_BIN_WORDS = 33, OOMPH_BIN_MAX = OOMPH_BIN_WORDS * 64 }; // bits
 
+enum {
+    OOMPH_REST_SIZES = 129, // multiples of 512 whose blocks may rest: up to 64 KiB
+    OOMPH_REST_COUNT = 512, // blocks that rest at most
+};
+
 struct oomph_heap {
     void *owner; // the pool, for the caller
     oomph_slab_t *slab;
@@ -85,6 +94,8 @@ struct oomph_heap {
     oomph_block_t **bins;                // FREE blocks on device pages, by size
     uint64_t used_bins[OOMPH_BIN_WORDS]; // a bit per bin that is not empty
     uint64_t used_words;                 // a bit per word above that is not 0
+    oomph_block_t *resting[OOMPH_REST_SIZES]; // by size, newest first
+    size_t resting_count;
 };
 
 // Takes records so that the next `count` splits cannot fail.
@@ -120,6 +131,42 @@ oomph_block_t *oomph_heap_fit_host(const oomph_heap_t *heap, size_t bytes);
 oomph_block_t *oomph_heap_take(oomph_block_t *block, oomph_addr_t addr, size_t bytes);
 // Makes a USED or DEFERRED block FREE. Gives the FREE block that contains it now.
 oomph_block_t *oomph_heap_give(oomph_block_t *block);
+
+// The same, but lets the block rest where that is allowed.
+static inline void oomph_heap_rest(oomph_block_t *block)
+{
+    oomph_heap_t *heap = block->segment->heap;
+    size_t units = block->bytes / OOMPH_ROUND_BYTES;
+
+    if (!heap->small || units >= OOMPH_REST_SIZES ||
+        heap->resting_count == OOMPH_REST_COUNT) {
+        oomph_heap_give(block);
+        return;
+    }
+    block->state = OOMPH_BLOCK_FREE;
+    block->resting = true;
+    block->links.after = heap->resting[units];
+    heap->resting[units] = block;
+    heap->resting_count++;
+}
+
+// A block of exactly this size that rests, USED again; or NULL.
+static inline oomph_block_t *oomph_heap_wake(oomph_heap_t *heap, size_t bytes)
+{
+    size_t units = bytes / OOMPH_ROUND_BYTES;
+    if (units >= OOMPH_REST_SIZES || heap->resting[units] == NULL)
+        return NULL;
+
+    oomph_block_t *block = heap->resting[units];
+    heap->resting[units] = block->links.after;
+    heap->resting_count--;
+    block->state = OOMPH_BLOCK_USED;
+    block->resting = block->recorded = block->shared = false;
+    return block;
+}
+
+// Merges and indexes all blocks that rest; true if there were any.
+bool oomph_heap_settle(oomph_heap_t *heap);
 
 // A place for a block: address space that is FREE or HOLE throughout.
 typedef struct oomph_window {

@@ -46,15 +46,15 @@ static oomph_status_t check_block(const oomph_segment_t *segment,
     if (next != NULL && next->prev != block)
         return wrong(block, "the list of neighbours is broken");
     if (next != NULL && is_indexed(block) && next->state == block->state &&
-        next->tier == block->tier)
+        next->tier == block->tier && !block->resting && !next->resting)
         return wrong(block, "not merged with its neighbour");
     return segment->slots == NULL ? OOMPH_OK : check_slots(segment, block);
 }
 
 // What the walk over all blocks found.
 typedef struct found {
-    size_t binned, holes, host; // of one heap
-    size_t used, deferred;      // of the device, as all below
+    size_t binned, holes, host, resting; // of one heap
+    size_t used, deferred;               // of the device, as all below
     int64_t used_bytes, deferred_bytes;
     size_t mapped_count[OOMPH_TIERS];
     int64_t mapped_bytes;
@@ -63,10 +63,11 @@ typedef struct found {
 static void count_block(const oomph_heap_t *heap, const oomph_block_t *block,
                         found_t *found)
 {
-    bool free_block = block->state == OOMPH_BLOCK_FREE;
+    bool free_block = block->state == OOMPH_BLOCK_FREE && !block->resting;
     bool lost = block->state == OOMPH_BLOCK_USED && block->use.requested_bytes == 0;
 
     found->holes += block->state == OOMPH_BLOCK_HOLE;
+    found->resting += block->resting;
     found->host += free_block && block->tier == OOMPH_TIER_HOST;
     found->binned +=
         free_block && block->tier == OOMPH_TIER_DEVICE && oomph_index_has(heap, block);
@@ -147,7 +148,7 @@ static oomph_status_t check_bins(const oomph_heap_t *heap, size_t binned)
 
 static oomph_status_t check_heap(const oomph_heap_t *heap, found_t *found)
 {
-    found->binned = found->holes = found->host = 0;
+    found->binned = found->holes = found->host = found->resting = 0;
     for (const oomph_segment_t *s = heap->segments; s != NULL; s = s->next) {
         oomph_status_t status = check_segment(s, found);
         if (status != OOMPH_OK)
@@ -158,6 +159,9 @@ static oomph_status_t check_heap(const oomph_heap_t *heap, found_t *found)
     if (length_of(heap->holes) != found->holes || length_of(heap->host) != found->host)
         return oomph_fail(OOMPH_ERR_INVALID,
                           "the list of holes or host blocks is wrong");
+    if (found->resting != heap->resting_count)
+        return oomph_fail(OOMPH_ERR_INVALID, "%zu blocks rest, %zu known",
+                          found->resting, heap->resting_count);
     return check_bins(heap, found->binned);
 }
 
@@ -188,10 +192,10 @@ static oomph_status_t differ(const char *what, int64_t found, int64_t known)
 
 static oomph_status_t check_totals(const oomph_device_t *device, const found_t *found)
 {
-    const oomph_stats_t *stats = &device->stats;
-    int64_t allocated = stats->allocated_bytes[OOMPH_STAT_ALL].current;
-    int64_t active = stats->active_bytes[OOMPH_STAT_ALL].current;
-    int64_t mapped = device->pages.mapped_bytes[OOMPH_STAT_ALL].current;
+    const oomph_tallies_t *tallies = &device->tallies;
+    int64_t allocated = oomph_tally_current(&tallies->allocated_bytes);
+    int64_t active = oomph_tally_current(&tallies->active_bytes);
+    int64_t mapped = oomph_tally_current(&device->pages.mapped_bytes);
 
     if (found->used != device->table.count)
         return differ("blocks in use", (int64_t)found->used,

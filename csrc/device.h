@@ -47,6 +47,12 @@ typedef struct oomph_free_queue {
     uint32_t tail;                                // next to read; guarded by the lock
 } oomph_free_queue_t;
 
+// PyTorch's figures, of blocks.
+typedef struct oomph_tallies {
+    oomph_tally_t allocation, active;
+    oomph_tally_t allocated_bytes, active_bytes, requested_bytes;
+} oomph_tallies_t;
+
 struct oomph_device {
     pthread_mutex_t lock;
     pthread_cond_t climbed; // signalled when `climbing` ends
@@ -66,7 +72,8 @@ struct oomph_device {
     oomph_pool_t *pools;
     oomph_group_t *groups;
     oomph_ahead_t ahead;
-    oomph_stats_t stats;
+    oomph_stats_t stats; // what is counted there; the rest is told from elsewhere
+    oomph_tallies_t tallies;
     int64_t step_start_remapped, step_start_rescues;
     oomph_free_queue_t queue;
 };

@@ -14,15 +14,15 @@ static void release(oomph_device_t *device, oomph_block_t *block)
 {
     oomph_pool_t *pool = oomph_block_pool(block);
 
-    oomph_stats_down(device->stats.active, pool->small, 1);
-    oomph_stats_down(device->stats.active_bytes, pool->small, (int64_t)block->bytes);
+    oomph_tally_down(&device->tallies.active, pool->small, 1);
+    oomph_tally_down(&device->tallies.active_bytes, pool->small, (int64_t)block->bytes);
     if (device->pressed) {
         oomph_stamp(block, pool->stream);
         pool->stream->freed_bytes += block->bytes;
         if (pool->stream->freed_bytes >= EPOCH_BYTES)
             oomph_stream_close(&device->streams, pool->stream, false);
     }
-    oomph_heap_give(block);
+    oomph_heap_rest(block);
 }
 
 static void count_free(oomph_device_t *device, const oomph_block_t *block)
@@ -30,9 +30,9 @@ static void count_free(oomph_device_t *device, const oomph_block_t *block)
     bool small = block->segment->heap->small;
     int64_t bytes = (int64_t)block->bytes;
 
-    oomph_stats_down(device->stats.allocation, small, 1);
-    oomph_stats_down(device->stats.allocated_bytes, small, bytes);
-    oomph_stats_down(device->stats.requested_bytes, small,
+    oomph_tally_down(&device->tallies.allocation, small, 1);
+    oomph_tally_down(&device->tallies.allocated_bytes, small, bytes);
+    oomph_tally_down(&device->tallies.requested_bytes, small,
                      (int64_t)block->use.requested_bytes);
     if (block->tier == OOMPH_TIER_HOST)
         device->stats.host_block_bytes -= bytes;
@@ -115,8 +115,6 @@ void oomph_lock(oomph_device_t *device)
 {
     pthread_mutex_lock(&device->lock);
     drain_queue(device);
-    device->pages.notices.wanted =
-        atomic_load_explicit(&oomph_process.watched, memory_order_relaxed);
 }
 
 void oomph_unlock(oomph_device_t *device)
@@ -127,7 +125,7 @@ void oomph_unlock(oomph_device_t *device)
         pthread_mutex_unlock(&device->lock);
         return;
     }
-    device->pages.notices = (oomph_notices_t){0};
+    device->pages.notices = (oomph_notices_t){.wanted = told.wanted};
     pthread_mutex_unlock(&device->lock);
     for (size_t i = 0; i < told.count && oomph_process.hooks.notice != NULL; i++)
         oomph_process.hooks.notice(&told.list[i]);

@@ -139,8 +139,14 @@ oomph_status_t oomph_get_stats(int ordinal, oomph_stats_t *stats)
     oomph_lock(device);
     const oomph_pages_t *pages = &device->pages;
     *stats = device->stats;
-    memcpy(stats->segment, pages->segment, sizeof stats->segment);
-    memcpy(stats->reserved_bytes, pages->mapped_bytes, sizeof stats->reserved_bytes);
+    const oomph_tallies_t *tallies = &device->tallies;
+    oomph_tally_tell(&tallies->allocation, stats->allocation);
+    oomph_tally_tell(&tallies->active, stats->active);
+    oomph_tally_tell(&tallies->allocated_bytes, stats->allocated_bytes);
+    oomph_tally_tell(&tallies->active_bytes, stats->active_bytes);
+    oomph_tally_tell(&tallies->requested_bytes, stats->requested_bytes);
+    oomph_tally_tell(&pages->segment, stats->segment);
+    oomph_tally_tell(&pages->mapped_bytes, stats->reserved_bytes);
     stats->device_alloc_count = pages->create_count;
     stats->device_free_count = pages->release_count;
     for (int tier = 0; tier < OOMPH_TIERS; tier++) {
@@ -160,28 +166,17 @@ oomph_status_t oomph_get_stats(int ordinal, oomph_stats_t *stats)
 }
 
 // Every figure that PyTorch resets, wherever it is kept.
-static void each_stat(oomph_device_t *device, void (*change)(oomph_stat_t *))
+static void each_tally(oomph_device_t *device, void (*change)(oomph_tally_t *))
 {
-    oomph_stats_t *stats = &device->stats;
-    oomph_stat_t *all[] = {
-        stats->allocation,      stats->active,         stats->inactive_split,
-        stats->allocated_bytes, stats->active_bytes,   stats->inactive_split_bytes,
-        stats->requested_bytes, device->pages.segment, device->pages.mapped_bytes,
-    };
+    oomph_tallies_t *tallies = &device->tallies;
 
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-        for (int kind = 0; kind < OOMPH_STAT_KINDS; kind++)
-            change(&all[i][kind]);
-}
-
-static void reset_peak(oomph_stat_t *stat)
-{
-    stat->peak = stat->current;
-}
-
-static void reset_accumulated(oomph_stat_t *stat)
-{
-    stat->allocated = stat->freed = 0;
+    change(&tallies->allocation);
+    change(&tallies->active);
+    change(&tallies->allocated_bytes);
+    change(&tallies->active_bytes);
+    change(&tallies->requested_bytes);
+    change(&device->pages.segment);
+    change(&device->pages.mapped_bytes);
 }
 
 oomph_status_t oomph_reset_peak_stats(int ordinal)
@@ -191,7 +186,7 @@ oomph_status_t oomph_reset_peak_stats(int ordinal)
     if (device == NULL)
         return OOMPH_OK;
     oomph_lock(device);
-    each_stat(device, reset_peak);
+    each_tally(device, oomph_tally_reset_peak);
     for (int tier = 0; tier < OOMPH_TIERS; tier++)
         device->pages.peak_bytes[tier] =
             oomph_pages_bytes(&device->pages, (oomph_tier_t)tier);
@@ -206,7 +201,7 @@ oomph_status_t oomph_reset_accumulated_stats(int ordinal)
     if (device == NULL)
         return OOMPH_OK;
     oomph_lock(device);
-    each_stat(device, reset_accumulated);
+    each_tally(device, oomph_tally_reset_accumulated);
     device->stats.retry_count = device->stats.oom_count = device->stats.sync_count = 0;
     device->pages.create_count = device->pages.release_count = 0;
     device->ask_again_at = 0;

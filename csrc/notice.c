@@ -4,7 +4,7 @@
 
 void oomph_notices_add(oomph_notices_t *notices, oomph_notice_t notice)
 {
-    if (!notices->wanted)
+    if (!atomic_load_explicit(notices->wanted, memory_order_relaxed))
         return;
     if (notices->count == notices->room) {
         size_t room = notices->room == 0 ? 16 : notices->room * 2;

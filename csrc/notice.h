@@ -2,8 +2,10 @@
 #pragma once
 #include "util.h"
 
+#include <stdatomic.h>
+
 typedef struct oomph_notices {
-    bool wanted; // else nothing is kept
+    const atomic_bool *wanted; // else nothing is kept
     oomph_notice_t *list;
     size_t count, room;
 } oomph_notices_t;

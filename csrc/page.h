@@ -52,7 +52,7 @@ typedef struct oomph_pages {
     size_t adopted_bytes[OOMPH_TIERS]; // memory in use that is no page of ours
     size_t peak_bytes[OOMPH_TIERS];    // of pages and adopted memory together
     // What the segments hold (segment.h), by size class of their blocks.
-    oomph_stats_by_kind_t segment, mapped_bytes;
+    oomph_tally_t segment, mapped_bytes;
     oomph_notices_t notices;
 } oomph_pages_t;
 

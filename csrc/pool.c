@@ -170,6 +170,7 @@ static oomph_status_t open_device(int ordinal, oomph_device_t **out)
     device->fraction = 1;
     oomph_pages_init(&device->pages, oomph_process.driver, ordinal, page_bytes,
                      &oomph_process.host);
+    device->pages.notices.wanted = &oomph_process.watched;
     device->pages.reserve_bytes = reserve_of(&info);
     oomph_device_limit(device);
     oomph_streams_init(&device->streams, oomph_process.driver, ordinal);

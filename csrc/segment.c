@@ -160,7 +160,7 @@ oomph_status_t oomph_segment_reserve(oomph_heap_t *heap, oomph_pages_t *pages,
     if (!note_chunks(segment->base, bytes, pages->device))
         goto undo_chunks;
     oomph_heap_add(heap, segment, OOMPH_BLOCK_HOLE, OOMPH_TIER_DEVICE);
-    oomph_stats_up(pages->segment, heap->small, 1);
+    oomph_tally_up(&pages->segment, heap->small, 1);
     *out = segment;
     return OOMPH_OK;
 
@@ -191,8 +191,8 @@ oomph_status_t oomph_segment_adopt(oomph_heap_t *heap, oomph_pages_t *pages,
     segment->kind = kind;
     segment->base = addr;
     oomph_heap_add(heap, segment, OOMPH_BLOCK_FREE, tier);
-    oomph_stats_up(pages->segment, heap->small, 1);
-    oomph_stats_up(pages->mapped_bytes, heap->small, (int64_t)bytes);
+    oomph_tally_up(&pages->segment, heap->small, 1);
+    oomph_tally_up(&pages->mapped_bytes, heap->small, (int64_t)bytes);
     pages->adopted_bytes[tier] += bytes;
     oomph_pages_note_peak(pages, tier);
     *out = segment;
@@ -211,11 +211,11 @@ oomph_status_t oomph_segment_drop(oomph_segment_t *segment, oomph_pages_t *pages
         }
     } else {
         forget_adopted(segment->base);
-        oomph_stats_down(pages->mapped_bytes, segment->heap->small,
+        oomph_tally_down(&pages->mapped_bytes, segment->heap->small,
                          (int64_t)segment->bytes);
         pages->adopted_bytes[segment->first->tier] -= segment->bytes;
     }
-    oomph_stats_down(pages->segment, segment->heap->small, 1);
+    oomph_tally_down(&pages->segment, segment->heap->small, 1);
     oomph_heap_remove(segment);
     slots_destroy(segment);
     free(segment);
@@ -232,7 +232,7 @@ static size_t range_bytes(const oomph_segment_t *segment, size_t count)
 static void count_mapped(oomph_segment_t *segment, oomph_pages_t *pages, size_t count)
 {
     segment->mapped_count += count;
-    oomph_stats_up(pages->mapped_bytes, segment->heap->small,
+    oomph_tally_up(&pages->mapped_bytes, segment->heap->small,
                    (int64_t)range_bytes(segment, count));
 }
 
@@ -336,7 +336,7 @@ oomph_status_t oomph_segment_unmap(oomph_segment_t *segment, oomph_pages_t *page
         return status;
     oomph_heap_empty(segment, first, count);
     segment->mapped_count -= count;
-    oomph_stats_down(pages->mapped_bytes, segment->heap->small,
+    oomph_tally_down(&pages->mapped_bytes, segment->heap->small,
                      (int64_t)range_bytes(segment, count));
     for (size_t i = first; i < first + count; i++) {
         oomph_page_give(pages, tier, segment->slots[i].handle);

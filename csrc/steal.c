@@ -100,6 +100,7 @@ static void visit_device(oomph_device_t *device, const oomph_reach_t *reach,
         if (!oomph_pool_floats(pool) ||
             (reach->group != NULL && reach->group != pool->group))
             continue;
+        oomph_heap_settle(&pool->heap);
         if (!visit_heap(&pool->heap, pool, reach, visit, context) ||
             !visit_heap(&pool->arena, pool, reach, visit, context))
             return;

@@ -65,23 +65,34 @@ namespace
 
 const oomph_api_t *core;
 
-// An exception of a callback that C frames lie above of.
+// An exception of a callback that C frames lie above of. How many threads keep one is
+// counted, so that nearly always a plain load tells that there is none.
 thread_local std::exception_ptr pending;
+std::atomic<int> pending_count{0};
 
 template <typename Function> void keep_exception(Function function) noexcept
 {
     try {
         function();
     } catch (...) {
-        if (!pending)
+        if (!pending) {
             pending = std::current_exception();
+            pending_count++;
+        }
     }
+}
+
+bool is_pending()
+{
+    return pending_count.load(std::memory_order_relaxed) != 0 && pending;
 }
 
 void rethrow_pending()
 {
-    if (pending)
-        std::rethrow_exception(std::exchange(pending, nullptr));
+    if (!is_pending())
+        return;
+    pending_count--;
+    std::rethrow_exception(std::exchange(pending, nullptr));
 }
 
 // Every failed call of the core that is no shortage of memory.
@@ -119,15 +130,16 @@ c10::Device cuda_device(int index)
 DeviceIndex current_device()
 {
     DeviceIndex device = 0;
-    C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+    cudaError_t error = c10::cuda::GetDevice(&device);
+    if (C10_UNLIKELY(error != cudaSuccess))
+        C10_CUDA_CHECK(error);
     return device;
 }
 
 // PyTorch's own streams are never destroyed; the id of any other is its handle.
-bool lives_for_ever(const CUDAStream &stream)
+bool lives_for_ever(const CUDAStream &stream, cudaStream_t handle)
 {
-    return stream.stream() == nullptr ||
-           stream.id() != reinterpret_cast<c10::StreamId>(stream.stream());
+    return stream.id() != reinterpret_cast<c10::StreamId>(handle);
 }
 
 std::string format_size(uint64_t bytes)
@@ -202,11 +214,11 @@ class Allocator final : public native::CUDAAllocator
     size_t workspace_bytes_[2] = {0, 0}; // of cuBLAS and cuBLASLt
 
     std::vector<Route> routes_; // newest last
-    std::atomic<size_t> route_count_{0};
 
     std::vector<native::OutOfMemoryObserver> oom_observers_;
     std::vector<native::AllocatorTraceTracker> trackers_;
-    std::atomic<bool> watched_{false}; // there are trackers, or history is recorded
+    std::atomic<bool> watched_{false};  // there are trackers, or history is recorded
+    std::atomic<bool> involved_{false}; // so, or there are routes
 
     std::atomic<bool> recording_{false};
     std::atomic<bool> contexts_{false}; // blocks may carry a context
@@ -259,20 +271,19 @@ class Allocator final : public native::CUDAAllocator
     DataPtr allocate(size_t bytes) override
     {
         DeviceIndex device = current_device();
-        CUDAStream stream = c10::cuda::getCurrentCUDAStream(device);
-        void *block = take(device, bytes, stream, lives_for_ever(stream));
+        void *block = take_on_current_stream(device, bytes);
         return {block, block, &delete_block, cuda_device(device)};
     }
 
     void *raw_alloc(size_t bytes) override
     {
-        DeviceIndex device = current_device();
-        CUDAStream stream = c10::cuda::getCurrentCUDAStream(device);
-        return take(device, bytes, stream, lives_for_ever(stream));
+        return take_on_current_stream(current_device(), bytes);
     }
 
     void *raw_alloc_with_stream(size_t bytes, cudaStream_t stream) override
     {
+        if (bytes == 0)
+            return nullptr;
         return take(current_device(), bytes, stream, false);
     }
 
@@ -281,18 +292,10 @@ class Allocator final : public native::CUDAAllocator
         if (block == nullptr)
             return;
         announce_free(block);
-        bool plain = !watched_ && !contexts_ && !c10::memoryProfilingEnabled();
-        Context context = plain ? nullptr : gather(RecordContext::ALL);
-        oomph_block_info_t freed;
-        oomph_status_t status = core->free(address(block), plain ? nullptr : &freed);
-        if (status == OOMPH_ERR_STATE)
-            return; // in a forked child the memory is the parent's
-        check(status);
-        if (plain)
-            return;
-        delete static_cast<Context *>(freed.user);
-        trace_free(freed, context);
-        report_to_profiler(block, -static_cast<int64_t>(freed.bytes), freed.device);
+        if (C10_UNLIKELY(contexts_ || watched_ || c10::memoryProfilingEnabled()))
+            free_involved(block);
+        else
+            check_free(core->free(address(block), nullptr));
     }
 
     c10::DeleterFnPtr raw_deleter() const override
@@ -311,7 +314,7 @@ class Allocator final : public native::CUDAAllocator
         // Storages that were shared with another process carry another deleter.
         if (block.get() != nullptr && block.get_deleter() == &delete_block)
             check(core->record_stream(address(block.get()), stream.stream(),
-                                      lives_for_ever(stream)));
+                                      lives_for_ever(stream, stream.stream())));
     }
 
     void *getBaseAllocation(void *block, size_t *bytes) override
@@ -439,7 +442,7 @@ class Allocator final : public native::CUDAAllocator
         check(core->pool_begin(device, to_core(pool)));
         std::lock_guard<std::mutex> guard(mutex_);
         routes_.push_back({device, pool, std::move(filter)});
-        route_count_ = routes_.size();
+        update_involved();
     }
 
     void endAllocateToPool(DeviceIndex device, MempoolId_t pool) override
@@ -452,7 +455,7 @@ class Allocator final : public native::CUDAAllocator
         TORCH_CHECK(found != routes_.end(),
                     "endAllocatePool: not currently recording to mempool_id");
         routes_.erase(found);
-        route_count_ = routes_.size();
+        update_involved();
         check(core->pool_end(device));
     }
 
@@ -666,37 +669,84 @@ class Allocator final : public native::CUDAAllocator
     }
 
   private:
+    static void check_free(oomph_status_t status)
+    {
+        // In a forked child the memory is the parent's.
+        if (C10_UNLIKELY(status != OOMPH_OK && status != OOMPH_ERR_STATE))
+            check(status);
+    }
+
+    void free_involved(void *block)
+    {
+        Context context = gather(RecordContext::ALL);
+        oomph_block_info_t freed = {};
+        check_free(core->free(address(block), &freed));
+        delete static_cast<Context *>(freed.user);
+        trace_free(freed, context);
+        report_to_profiler(freed.addr, -static_cast<int64_t>(freed.bytes),
+                           freed.device);
+    }
+
+    void *take_on_current_stream(DeviceIndex device, size_t bytes)
+    {
+        CUDAStream stream = c10::cuda::getCurrentCUDAStream(device);
+        cudaStream_t handle = stream.stream();
+        return take(device, bytes, handle, lives_for_ever(stream, handle));
+    }
+
     void *take(DeviceIndex device, size_t bytes, cudaStream_t stream, bool stream_lives)
     {
         oomph_request_t request = {};
         oomph_addr_t addr = 0;
 
+        if (bytes == 0)
+            return nullptr;
         request.device = static_cast<int>(device);
         request.bytes = bytes;
         request.stream = stream;
         request.stream_lives = stream_lives;
         request.essential = is_workspace(bytes);
-        request.pool = to_core(route(device, stream));
+        if (C10_UNLIKELY(involved_))
+            return take_involved(request);
+        oomph_status_t status = core->malloc(&request, &addr);
+        if (C10_UNLIKELY(status != OOMPH_OK || is_pending()))
+            fail(status, request, addr, nullptr);
+        announce_alloc(addr);
+        report_to_profiler(addr, static_cast<int64_t>(bytes), device);
+        return pointer(addr);
+    }
+
+    // The same where pools, stacks, traces or trackers have a part in it.
+    void *take_involved(oomph_request_t &request)
+    {
+        oomph_addr_t addr = 0;
+
+        request.pool = to_core(route(request.device, request.stream));
         Context context = gather(RecordContext::STATE);
         auto kept = context ? std::make_unique<Context>(context) : nullptr;
         request.user = kept.get();
         oomph_status_t status = core->malloc(&request, &addr);
-        if (pending && status == OOMPH_OK)
+        if (status != OOMPH_OK || is_pending())
+            fail(status, request, addr, context);
+        [[maybe_unused]] Context *owned_by_block = kept.release();
+        announce_alloc(addr);
+        trace(TraceEntry::ALLOC, request.device, addr, request.bytes, request.stream,
+              from_core(request.pool), context);
+        report_to_profiler(addr, static_cast<int64_t>(request.bytes), request.device);
+        return pointer(addr);
+    }
+
+    // A callback threw, or there is no block.
+    [[noreturn]] void fail(oomph_status_t status, const oomph_request_t &request,
+                           oomph_addr_t addr, const Context &context)
+    {
+        if (status == OOMPH_OK)
             core->free(addr, nullptr);
         rethrow_pending();
         if (status == OOMPH_ERR_NO_MEMORY)
             fail_out_of_memory(request, context);
         check(status);
-        if (addr == 0)
-            return nullptr;
-        [[maybe_unused]] Context *owned_by_block = kept.release();
-        announce_alloc(addr);
-        if (watched_)
-            trace(TraceEntry::ALLOC, device, addr, bytes, stream,
-                  from_core(request.pool), context);
-        if (c10::memoryProfilingEnabled())
-            report_to_profiler(pointer(addr), static_cast<int64_t>(bytes), device);
-        return pointer(addr);
+        TORCH_INTERNAL_ASSERT(false, "oomph: a failure without a reason");
     }
 
     // cuBLAS makes its workspaces when first used, perhaps when memory is short.
@@ -711,10 +761,8 @@ class Allocator final : public native::CUDAAllocator
         return bytes == workspace_bytes_[0] || bytes == workspace_bytes_[1];
     }
 
-    MempoolId_t route(DeviceIndex device, cudaStream_t stream)
+    MempoolId_t route(int device, cudaStream_t stream)
     {
-        if (route_count_ == 0)
-            return {0, 0};
         std::vector<Route> routes;
         {
             std::lock_guard<std::mutex> guard(mutex_);
@@ -776,7 +824,7 @@ class Allocator final : public native::CUDAAllocator
             (*interpreter)->trace_gpu_memory_deallocation(c10::kCUDA, address(block));
     }
 
-    static void report_to_profiler(void *block, int64_t bytes, int device)
+    static void report_to_profiler(oomph_addr_t addr, int64_t bytes, int device)
     {
         oomph_stats_t stats;
 
@@ -784,7 +832,7 @@ class Allocator final : public native::CUDAAllocator
             core->get_stats(device, &stats) != OOMPH_OK)
             return;
         c10::reportMemoryUsageToProfiler(
-            block, bytes, static_cast<size_t>(stats.allocated_bytes[0].current),
+            pointer(addr), bytes, static_cast<size_t>(stats.allocated_bytes[0].current),
             static_cast<size_t>(stats.reserved_bytes[0].current), cuda_device(device));
     }
 
@@ -802,6 +850,13 @@ class Allocator final : public native::CUDAAllocator
     {
         watched_ = recording_ || !trackers_.empty();
         core->watch(watched_);
+        update_involved();
+    }
+
+    // The caller holds mutex_.
+    void update_involved()
+    {
+        involved_ = watched_ || !routes_.empty();
     }
 
     void trace_free(const oomph_block_info_t &freed, const Context &context)

@@ -33,6 +33,8 @@ static size_t return_adopted(oomph_device_t *device)
     oomph_segment_t *segment;
     size_t freed_bytes = 0;
 
+    for (oomph_pool_t *pool = device->pools; pool != NULL; pool = pool->next)
+        oomph_heap_settle(&pool->heap);
     while ((segment = find_idle(device)) != NULL) {
         const oomph_pool_t *pool = segment->heap->owner;
         oomph_addr_t addr = segment->base;

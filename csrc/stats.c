@@ -1,0 +1,33 @@
+#include "stats.h"
+
+void oomph_tally_tell(const oomph_tally_t *tally, oomph_stats_by_kind_t stats)
+{
+    oomph_stat_t *all = &stats[OOMPH_STAT_ALL];
+
+    *all = (oomph_stat_t){.peak = tally->peak};
+    for (int small = 0; small < 2; small++) {
+        oomph_stat_t *stat = &stats[small ? OOMPH_STAT_SMALL : OOMPH_STAT_LARGE];
+        stat->current = tally->kind[small].current;
+        stat->peak = tally->kind[small].peak;
+        stat->allocated = tally->kind[small].allocated;
+        stat->freed = stat->allocated - (stat->current - tally->kind[small].start);
+        all->current += stat->current;
+        all->allocated += stat->allocated;
+        all->freed += stat->freed;
+    }
+}
+
+void oomph_tally_reset_peak(oomph_tally_t *tally)
+{
+    for (int small = 0; small < 2; small++)
+        tally->kind[small].peak = tally->kind[small].current;
+    tally->peak = oomph_tally_current(tally);
+}
+
+void oomph_tally_reset_accumulated(oomph_tally_t *tally)
+{
+    for (int small = 0; small < 2; small++) {
+        tally->kind[small].allocated = 0;
+        tally->kind[small].start = tally->kind[small].current;
+    }
+}
