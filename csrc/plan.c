@@ -8,6 +8,7 @@ enum {
     LOOK_AHEAD = 16,    // places that a step may leave out at once
     CONTEXT = 16,       // equal sizes in a row that suggest a repetition
     STEADY_SHARE = 256, // of what is alive may change in a period without marks
+    WORTH_SHARE = 8,    // of what is alive is planned, at least, without marks
     LEFT_OUT_SHARE = 3, // a period is no repetition if a third of it outlives it
     UNIT_SHIFT = 9,
 };
@@ -354,6 +355,15 @@ static void put_in_force(oomph_plan_t *plan, oomph_place_t *places, size_t bytes
                           mark_before(plan, plan->step_count);
 }
 
+// A repetition that nobody announced and that is small beside what is alive may be one
+// layer of many.
+static bool is_worthwhile(const oomph_plan_t *plan, size_t bytes)
+{
+    size_t live = (size_t)plan->live_units << UNIT_SHIFT;
+
+    return bytes != SIZE_MAX && (plan->marked || bytes >= live / WORTH_SHARE);
+}
+
 bool oomph_plan_pack(oomph_plan_t *plan)
 {
     size_t bytes, left_out_bytes;
@@ -368,7 +378,7 @@ bool oomph_plan_pack(oomph_plan_t *plan)
         if (bytes > 0 && left_out_bytes <= bytes / LEFT_OUT_SHARE) {
             size_t height = pack_items(items, count, plan->found_period);
             oomph_place_t *places =
-                height == SIZE_MAX ? NULL : places_of(plan, items, count);
+                is_worthwhile(plan, height) ? places_of(plan, items, count) : NULL;
             if (places != NULL)
                 put_in_force(plan, places, height);
         }

@@ -190,7 +190,7 @@ static void repetition_is_found_without_steps(void)
     for (int turn = 0; turn < 12 && plan.places == NULL; turn++)
         for (int i = 0; i < LAYERS; i++) {
             free_dying(layers, LAYERS, i);
-            if (i == 0)
+            if (i == 0 && turn > 0)
                 free_dying(layers, LAYERS, LAYERS);
             oomph_plan_next(&plan, layers[i].mib * MIB);
             numbers[i] = oomph_plan_note(&plan, layers[i].mib * MIB);
