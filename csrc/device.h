@@ -2,6 +2,7 @@
  * but the free queue is guarded by the lock.
  */
 #pragma once
+#include "lock.h"
 #include "plan.h"
 #include "segment.h"
 #include "spill.h"
@@ -10,7 +11,6 @@
 #include "table.h"
 
 #include <pthread.h>
-#include <stdatomic.h>
 
 typedef struct oomph_device oomph_device_t;
 
@@ -54,9 +54,12 @@ typedef struct oomph_tallies {
 } oomph_tallies_t;
 
 struct oomph_device {
-    pthread_mutex_t lock;
-    pthread_cond_t climbed; // signalled when `climbing` ends
-    bool climbing;          // a thread waits for the GPU without the lock
+    oomph_lock_t lock;
+    bool climbing; // a thread waits for the GPU without the lock
+    // How often that has ended; guarded by a lock of its own, to be waited for.
+    uint64_t climbs;
+    pthread_mutex_t climbs_lock;
+    pthread_cond_t climbed;
     int ordinal;
     bool pressed;         // memory is short: frees are stamped with their epoch
     int64_t pressed_step; // the step in which memory was short last

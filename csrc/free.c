@@ -113,7 +113,7 @@ static void drain_queue(oomph_device_t *device)
 
 void oomph_lock(oomph_device_t *device)
 {
-    pthread_mutex_lock(&device->lock);
+    oomph_lock_take(&device->lock);
     drain_queue(device);
 }
 
@@ -122,11 +122,11 @@ void oomph_unlock(oomph_device_t *device)
     oomph_notices_t told = device->pages.notices;
 
     if (told.count == 0) {
-        pthread_mutex_unlock(&device->lock);
+        oomph_lock_give(&device->lock);
         return;
     }
     device->pages.notices = (oomph_notices_t){.wanted = told.wanted};
-    pthread_mutex_unlock(&device->lock);
+    oomph_lock_give(&device->lock);
     for (size_t i = 0; i < told.count && oomph_process.hooks.notice != NULL; i++)
         oomph_process.hooks.notice(&told.list[i]);
     free(told.list);
@@ -141,7 +141,7 @@ oomph_status_t oomph_free(oomph_addr_t addr, oomph_block_info_t *freed)
         return oomph_not_ours(addr);
     if (freed != NULL) {
         oomph_lock(device);
-    } else if (pthread_mutex_trylock(&device->lock) != 0) {
+    } else if (!oomph_lock_try(&device->lock)) {
         if (queue_free(&device->queue, addr))
             return OOMPH_OK;
         oomph_lock(device);
@@ -165,17 +165,36 @@ static void after_wait(void *state)
         oomph_process.hooks.after_wait(state);
 }
 
+static uint64_t climbs(oomph_device_t *device)
+{
+    pthread_mutex_lock(&device->climbs_lock);
+    uint64_t count = device->climbs;
+    pthread_mutex_unlock(&device->climbs_lock);
+    return count;
+}
+
 // Waits until the thread that waits for the GPU has its result.
 static void wait_for_climber(oomph_device_t *device)
 {
+    uint64_t seen = climbs(device);
+
     oomph_unlock(device);
     void *state = before_wait();
-    pthread_mutex_lock(&device->lock);
-    while (device->climbing)
-        pthread_cond_wait(&device->climbed, &device->lock);
-    pthread_mutex_unlock(&device->lock);
+    pthread_mutex_lock(&device->climbs_lock);
+    while (device->climbs == seen)
+        pthread_cond_wait(&device->climbed, &device->climbs_lock);
+    pthread_mutex_unlock(&device->climbs_lock);
     after_wait(state);
     oomph_lock(device);
+}
+
+static void end_climb(oomph_device_t *device)
+{
+    device->climbing = false;
+    pthread_mutex_lock(&device->climbs_lock);
+    device->climbs++;
+    pthread_cond_broadcast(&device->climbed);
+    pthread_mutex_unlock(&device->climbs_lock);
 }
 
 bool oomph_wait_for(oomph_device_t *device, oomph_stream_state_t *stream)
@@ -197,8 +216,7 @@ bool oomph_wait_for(oomph_device_t *device, oomph_stream_state_t *stream)
     after_wait(state);
     oomph_lock(device);
     oomph_stream_wait_end(&device->streams, &wait, status);
-    device->climbing = false;
-    pthread_cond_broadcast(&device->climbed);
+    end_climb(device);
     return status == OOMPH_OK;
 }
 
