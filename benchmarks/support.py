@@ -16,7 +16,7 @@ from typing import Any
 import oomph
 
 ROOT = Path(__file__).parent.parent
-PROGRAMS = Path(__file__).parent / "programs"
+NATIVE = Path(__file__).parent / "native"
 SIMULATION = Path(oomph.__file__).parent / "_sim"
 CARD = "96GiB,context=512MiB"
 GIB = 1 << 30
@@ -132,7 +132,7 @@ def build_with_core(program: str, folder: Path) -> Path:
             *("cc", "-std=c17", "-D_GNU_SOURCE", "-DNDEBUG", "-O3", "-flto=auto"),
             *setup["system_includes"](setup["cuda_includes"]()),
             *(f"-I{ROOT / 'csrc'}", f"-I{ROOT / 'csrc' / 'sim'}"),
-            *(str(PROGRAMS / f"{program}.c"), *map(str, core)),
+            *(str(NATIVE / f"{program}.c"), *map(str, core)),
             *("-o", str(out), "-lpthread", "-ldl"),
         ],
         check=True,
@@ -152,7 +152,7 @@ def build_with_torch(program: str, folder: Path, shared: bool) -> Path:
             *(["-fPIC", "-shared"] if shared else []),
             *setup["system_includes"]([torch / "include"]),
             *setup["system_includes"](setup["cuda_includes"]()),
-            *(str(PROGRAMS / f"{program}.cpp"), "-o", str(out)),
+            *(str(NATIVE / f"{program}.cpp"), "-o", str(out)),
             *(f"-L{torch / 'lib'}", "-lc10", "-lc10_cuda"),
             *([] if shared else libraries),
             *(f"-Wl,-rpath,{torch / 'lib'}", f"-Wl,-rpath-link,{SIMULATION}"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support import (
-    PROGRAMS,
+    NATIVE,
     ROOT,
     alternate,
     build_with_core,
@@ -29,9 +29,7 @@ def replays(tmp_path_factory) -> dict[str, list[str]]:
     """The commands that replay a step of GPT-2 124 M, batch 12, through each side."""
     folder = tmp_path_factory.mktemp("replay")
     trace = folder / "step.trace"
-    must_run(
-        PROGRAMS / "record.py", [str(trace), str(SCRIPT), *STEP], allocator="native"
-    )
+    must_run(NATIVE / "record.py", [str(trace), str(SCRIPT), *STEP], allocator="native")
     programs = {
         "oomph": build_with_core("replay_oomph", folder),
         "native": build_with_torch("replay_native", folder, shared=False),
