@@ -10,8 +10,6 @@
  * at most 256 MiB of the device. Checks that break a context run in child processes.
  * Exits 0 if nothing differs.
  */
-#include <cudaTypedefs.h>
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -20,144 +18,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-// The driver's functions, each as of the version that its type names.
-static struct driver {
-    PFN_cuInit_v2000 init;
-    PFN_cuDriverGetVersion_v2020 driver_version;
-    PFN_cuDeviceGetCount_v2000 device_count;
-    PFN_cuDeviceGetName_v2000 device_name;
-    PFN_cuDeviceGetAttribute_v2000 device_attribute;
-    PFN_cuDevicePrimaryCtxRetain_v7000 context_retain;
-    PFN_cuDevicePrimaryCtxRelease_v11000 context_release;
-    PFN_cuDevicePrimaryCtxGetState_v7000 context_state;
-    PFN_cuCtxSetCurrent_v4000 context_set;
-    PFN_cuCtxSynchronize_v2000 context_synchronize;
-    PFN_cuMemGetInfo_v3020 memory_info;
-    PFN_cuMemAlloc_v3020 alloc;
-    PFN_cuMemFree_v3020 free;
-    PFN_cuMemHostAlloc_v2020 host_alloc;
-    PFN_cuMemFreeHost_v2000 host_free;
-    PFN_cuMemHostRegister_v6050 host_register;
-    PFN_cuMemHostUnregister_v4000 host_unregister;
-    PFN_cuMemAllocAsync_v11020 alloc_async;
-    PFN_cuMemFreeAsync_v11020 free_async;
-    PFN_cuMemGetAllocationGranularity_v10020 granularity;
-    PFN_cuMemAddressReserve_v10020 reserve;
-    PFN_cuMemAddressFree_v10020 unreserve;
-    PFN_cuMemCreate_v10020 create;
-    PFN_cuMemRelease_v10020 release;
-    PFN_cuMemMap_v10020 map;
-    PFN_cuMemUnmap_v10020 unmap;
-    PFN_cuMemSetAccess_v10020 set_access;
-    PFN_cuMemGetAccess_v10020 get_access;
-    PFN_cuMemRetainAllocationHandle_v11000 retain;
-    PFN_cuMemGetAllocationPropertiesFromHandle_v10020 properties;
-    PFN_cuPointerGetAttribute_v4000 pointer_attribute;
-    PFN_cuMemcpyHtoD_v3020 copy_in;
-    PFN_cuMemcpyDtoH_v3020 copy_out;
-    PFN_cuMemcpyDtoD_v3020 copy_across;
-    PFN_cuMemcpyDtoHAsync_v3020 copy_out_async;
-    PFN_cuMemsetD32_v3020 fill;
-    PFN_cuMemsetD32Async_v3020 fill_async;
-    PFN_cuStreamCreate_v2000 stream_create;
-    PFN_cuStreamDestroy_v4000 stream_destroy;
-    PFN_cuStreamSynchronize_v2000 stream_synchronize;
-    PFN_cuStreamQuery_v2000 stream_query;
-    PFN_cuStreamWaitEvent_v3020 stream_wait;
-    PFN_cuStreamGetId_v12000 stream_id;
-    PFN_cuStreamWriteValue32_v11070 write_value;
-    PFN_cuStreamWaitValue32_v11070 wait_value;
-    PFN_cuLaunchHostFunc_v10000 launch_host;
-    PFN_cuEventCreate_v2000 event_create;
-    PFN_cuEventDestroy_v4000 event_destroy;
-    PFN_cuEventRecord_v2000 event_record;
-    PFN_cuEventQuery_v2000 event_query;
-    PFN_cuEventSynchronize_v2000 event_synchronize;
-    PFN_cuEventElapsedTime_v2000 elapsed;
-    PFN_cuStreamBeginCapture_v10010 capture_begin;
-    PFN_cuStreamEndCapture_v10000 capture_end;
-    PFN_cuStreamIsCapturing_v10000 capture_status;
-    PFN_cuThreadExchangeStreamCaptureMode_v10010 capture_mode;
-    PFN_cuGraphInstantiateWithFlags_v11040 graph_instantiate;
-    PFN_cuGraphLaunch_v10000 graph_launch;
-    PFN_cuGraphDestroy_v10000 graph_destroy;
-    PFN_cuGraphExecDestroy_v10000 exec_destroy;
-    PFN_cuGetErrorName_v6000 error_name;
-    PFN_cuGetProcAddress_v12000 proc_address;
-} cu;
-
-typedef struct entry {
-    const char *name;
-    int version;
-    void *place; // of the function pointer in `cu`
-} entry_t;
-
-static const entry_t ENTRIES[] = {
-    {"cuInit", 2000, &cu.init},
-    {"cuDriverGetVersion", 2020, &cu.driver_version},
-    {"cuDeviceGetCount", 2000, &cu.device_count},
-    {"cuDeviceGetName", 2000, &cu.device_name},
-    {"cuDeviceGetAttribute", 2000, &cu.device_attribute},
-    {"cuDevicePrimaryCtxRetain", 7000, &cu.context_retain},
-    {"cuDevicePrimaryCtxRelease", 11000, &cu.context_release},
-    {"cuDevicePrimaryCtxGetState", 7000, &cu.context_state},
-    {"cuCtxSetCurrent", 4000, &cu.context_set},
-    {"cuCtxSynchronize", 2000, &cu.context_synchronize},
-    {"cuMemGetInfo", 3020, &cu.memory_info},
-    {"cuMemAlloc", 3020, &cu.alloc},
-    {"cuMemFree", 3020, &cu.free},
-    {"cuMemHostAlloc", 2020, &cu.host_alloc},
-    {"cuMemFreeHost", 2000, &cu.host_free},
-    {"cuMemHostRegister", 6050, &cu.host_register},
-    {"cuMemHostUnregister", 4000, &cu.host_unregister},
-    {"cuMemAllocAsync", 11020, &cu.alloc_async},
-    {"cuMemFreeAsync", 11020, &cu.free_async},
-    {"cuMemGetAllocationGranularity", 10020, &cu.granularity},
-    {"cuMemAddressReserve", 10020, &cu.reserve},
-    {"cuMemAddressFree", 10020, &cu.unreserve},
-    {"cuMemCreate", 10020, &cu.create},
-    {"cuMemRelease", 10020, &cu.release},
-    {"cuMemMap", 10020, &cu.map},
-    {"cuMemUnmap", 10020, &cu.unmap},
-    {"cuMemSetAccess", 10020, &cu.set_access},
-    {"cuMemGetAccess", 10020, &cu.get_access},
-    {"cuMemRetainAllocationHandle", 11000, &cu.retain},
-    {"cuMemGetAllocationPropertiesFromHandle", 10020, &cu.properties},
-    {"cuPointerGetAttribute", 4000, &cu.pointer_attribute},
-    {"cuMemcpyHtoD", 3020, &cu.copy_in},
-    {"cuMemcpyDtoH", 3020, &cu.copy_out},
-    {"cuMemcpyDtoD", 3020, &cu.copy_across},
-    {"cuMemcpyDtoHAsync", 3020, &cu.copy_out_async},
-    {"cuMemsetD32", 3020, &cu.fill},
-    {"cuMemsetD32Async", 3020, &cu.fill_async},
-    {"cuStreamCreate", 2000, &cu.stream_create},
-    {"cuStreamDestroy", 4000, &cu.stream_destroy},
-    {"cuStreamSynchronize", 2000, &cu.stream_synchronize},
-    {"cuStreamQuery", 2000, &cu.stream_query},
-    {"cuStreamWaitEvent", 3020, &cu.stream_wait},
-    {"cuStreamGetId", 12000, &cu.stream_id},
-    {"cuStreamWriteValue32", 11070, &cu.write_value},
-    {"cuStreamWaitValue32", 11070, &cu.wait_value},
-    {"cuLaunchHostFunc", 10000, &cu.launch_host},
-    {"cuEventCreate", 2000, &cu.event_create},
-    {"cuEventDestroy", 4000, &cu.event_destroy},
-    {"cuEventRecord", 2000, &cu.event_record},
-    {"cuEventQuery", 2000, &cu.event_query},
-    {"cuEventSynchronize", 2000, &cu.event_synchronize},
-    {"cuEventElapsedTime", 2000, &cu.elapsed},
-    {"cuStreamBeginCapture", 10010, &cu.capture_begin},
-    {"cuStreamEndCapture", 10000, &cu.capture_end},
-    {"cuStreamIsCapturing", 10000, &cu.capture_status},
-    {"cuThreadExchangeStreamCaptureMode", 10010, &cu.capture_mode},
-    {"cuGraphInstantiateWithFlags", 11040, &cu.graph_instantiate},
-    {"cuGraphLaunch", 10000, &cu.graph_launch},
-    {"cuGraphDestroy", 10000, &cu.graph_destroy},
-    {"cuGraphExecDestroy", 10000, &cu.exec_destroy},
-    {"cuGetErrorName", 6000, &cu.error_name},
-};
+#include "cuda.h"
 
 // ---- results
 
@@ -287,14 +150,6 @@ static void drop_pages(CUdeviceptr addr, size_t count, size_t mapped,
         cu.release(handles[i]);
     }
     cu.unreserve(addr, count * page);
-}
-
-static double now_us(void)
-{
-    struct timespec time;
-
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec * 1e6 + (double)time.tv_nsec / 1e3;
 }
 
 // A host function that keeps its stream busy until the gate is opened.
@@ -694,56 +549,15 @@ static void check_order(void)
 
 // ---- values in memory, and what they gate
 
-static unsigned *flag; // pinned
-
-static void *write_flag_later(void *unused)
-{
-    (void)unused;
-    usleep(1000000);
-    __atomic_store_n(flag, 1, __ATOMIC_RELEASE);
-    return NULL;
-}
-
-// Whether a call on an unrelated page returns while a stream waits at a gate: the time
-// it took, of the second for which the gate is closed.
-static void note_calls_behind_a_gate(CUstream gated)
-{
-    CUmemGenericAllocationHandle handles[2];
-    pthread_t thread;
-    double start;
-    CUdeviceptr addr = pages("calls_behind_a_gate", 2, 2, handles);
-
-    if (addr == 0)
-        return;
-    pthread_create(&thread, NULL, write_flag_later, NULL);
-    cu.wait_value(gated, (CUdeviceptr)(uintptr_t)flag, 1, CU_STREAM_WAIT_VALUE_EQ);
-    start = now_us();
-    CUresult result = cu.unmap(addr, page);
-    note("unmap_behind_a_gated_stream", "%s after %.0f us", name_of(result),
-         now_us() - start);
-    start = now_us();
-    result = cu.map(addr, page, 0, handles[0], 0);
-    note("map_behind_a_gated_stream", "%s after %.0f us", name_of(result),
-         now_us() - start);
-    start = now_us();
-    result = open_to_device(addr, page);
-    note("set_access_behind_a_gated_stream", "%s after %.0f us", name_of(result),
-         now_us() - start);
-    pthread_join(thread, NULL);
-    cu.stream_synchronize(gated);
-    drop_pages(addr, 2, 2, handles);
-}
-
 static void check_values(void)
 {
     CUstream gated, opener;
-    void *place;
+    void *flag;
 
     cu.stream_create(&gated, CU_STREAM_NON_BLOCKING);
     cu.stream_create(&opener, CU_STREAM_NON_BLOCKING);
-    cu.host_alloc(&place, 64, 0);
-    flag = place;
-    *flag = 0;
+    cu.host_alloc(&flag, 64, 0);
+    memset(flag, 0, 64);
     CUdeviceptr addr = (CUdeviceptr)(uintptr_t)flag;
     CUresult result = cu.wait_value(gated, addr, 5, CU_STREAM_WAIT_VALUE_GEQ);
     if (result == CUDA_ERROR_NOT_SUPPORTED) {
@@ -754,9 +568,7 @@ static void check_values(void)
     expect("a_stream_waits_for_a_value", cu.stream_query(gated), CUDA_ERROR_NOT_READY);
     expect("write_value", cu.write_value(opener, addr, 6, 0), CUDA_SUCCESS);
     expect("a_written_value_lets_it_go_on", cu.stream_synchronize(gated), CUDA_SUCCESS);
-    *flag = 0;
-    note_calls_behind_a_gate(gated);
-    cu.host_free(place);
+    cu.host_free(flag);
     cu.stream_destroy(gated);
     cu.stream_destroy(opener);
 }
@@ -915,41 +727,6 @@ static void check_captures(void)
 
 // ---- costs
 
-static void note_costs(CUmemLocationType type, const char *kind)
-{
-    enum { COUNT = 64 };
-    CUmemGenericAllocationHandle handles[COUNT];
-    CUdeviceptr addr;
-    double times[6];
-    char name[64];
-
-    cu.reserve(&addr, COUNT * page, 0, 0, 0);
-    times[0] = now_us();
-    for (size_t i = 0; i < COUNT; i++) {
-        if (create_on(type, page, &handles[i]) != CUDA_SUCCESS)
-            return;
-    }
-    times[1] = now_us();
-    for (size_t i = 0; i < COUNT; i++)
-        cu.map(addr + i * page, page, 0, handles[i], 0);
-    times[2] = now_us();
-    for (size_t i = 0; i < COUNT; i++)
-        open_to_device(addr + i * page, page);
-    times[3] = now_us();
-    for (size_t i = 0; i < COUNT; i++)
-        cu.unmap(addr + i * page, page);
-    times[4] = now_us();
-    for (size_t i = 0; i < COUNT; i++)
-        cu.release(handles[i]);
-    times[5] = now_us();
-    cu.unreserve(addr, COUNT * page);
-    snprintf(name, sizeof name, "us_per_%s_page", kind);
-    note(name, "create %.1f map %.1f set_access %.1f unmap %.1f release %.1f",
-         (times[1] - times[0]) / COUNT, (times[2] - times[1]) / COUNT,
-         (times[3] - times[2]) / COUNT, (times[4] - times[3]) / COUNT,
-         (times[5] - times[4]) / COUNT);
-}
-
 // ---- what breaks a context, in a child process
 
 static CUcontext start(void)
@@ -1028,27 +805,6 @@ static void note_of_child(const char *name, CUresult (*body)(void))
 
 // ---- the program
 
-static bool load(void)
-{
-    void *library = dlopen("libcuda.so.1", RTLD_NOW);
-    void *function = library ? dlsym(library, "cuGetProcAddress_v2") : NULL;
-
-    if (function == NULL)
-        return false;
-    memcpy(&cu.proc_address, &function, sizeof function);
-    for (size_t i = 0; i < sizeof ENTRIES / sizeof ENTRIES[0]; i++) {
-        CUresult result =
-            cu.proc_address(ENTRIES[i].name, &function, ENTRIES[i].version,
-                            CU_GET_PROC_ADDRESS_LEGACY_STREAM, NULL);
-        if (result != CUDA_SUCCESS || function == NULL) {
-            report("differs", ENTRIES[i].name, "is missing");
-            return false;
-        }
-        memcpy(ENTRIES[i].place, &function, sizeof function);
-    }
-    return true;
-}
-
 static void check_everything(void)
 {
     char name[100] = "";
@@ -1078,8 +834,6 @@ static void check_everything(void)
     check_order();
     check_values();
     check_captures();
-    note_costs(CU_MEM_LOCATION_TYPE_DEVICE, "device");
-    note_costs(CU_MEM_LOCATION_TYPE_HOST_NUMA, "host_numa");
     expect("no_error_is_left", cu.context_synchronize(), CUDA_SUCCESS);
     cu.context_release(0);
 }
@@ -1094,10 +848,11 @@ int main(int argc, char **argv)
         }
         fputs("[", json);
     }
-    if (load())
+    const char *missing = cuda_load();
+    if (missing == NULL)
         check_everything();
     else
-        report("waived", "everything", "no libcuda.so.1 with all calls");
+        report("waived", missing, "is not there");
     if (json != NULL) {
         fputs("\n]\n", json);
         fclose(json);
