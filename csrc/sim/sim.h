@@ -15,12 +15,12 @@
  *   context=512MiB   what a device's primary context takes while it is active
  *   name=TEXT        the device's name
  *   driver=13000     the driver version reported, 11000 to 13000
- *   memory=none      none: bookkeeping, copies to the host give zeros
- *                    real: bytes are kept, addresses are really mapped
+ *   memory=none      "none": bookkeeping alone, copies to the host give zeros;
+ *                    "real": bytes are kept, addresses are really mapped
  *   tick=1us         how far each driver call moves the clock; 0 stops it
- *   kernels=ignore   ignore: they take 5 us and do nothing; error: launches fail
+ *   kernels=ignore   "ignore": they take 5 us and do nothing; "error": launches fail
  *   host-pages=numa  what cuMemCreate makes on the host:
- *                    numa (HOST_NUMA and HOST), host (HOST only) or none
+ *                    "numa" (HOST_NUMA and HOST), "host" (HOST only) or "none"
  *
  * Sizes are bytes or carry KiB, MiB, GiB, TiB (1024) or KB, MB, GB, TB (1000). The card
  * is read at first use: what oomph_sim_configure() was given, else the environment

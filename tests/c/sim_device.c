@@ -36,6 +36,20 @@ static void test_the_card_is_what_was_described(void)
     CHECK_RESULT(cuDeviceGet(&device, 3), CUDA_ERROR_INVALID_DEVICE);
 }
 
+static void test_a_device_is_found_by_its_bus(void)
+{
+    char id[16];
+    CUdevice device;
+
+    start("1GiB,devices=3");
+    OK(cuDeviceGetPCIBusId(id, sizeof id, 2));
+    OK(cuDeviceGetByPCIBusId(&device, id));
+    CHECK(device == 2);
+    CHECK_RESULT(cuDeviceGetByPCIBusId(&device, "0000:04:00.0"),
+                 CUDA_ERROR_INVALID_DEVICE);
+    CHECK_RESULT(cuDeviceGetByPCIBusId(&device, "0000"), CUDA_ERROR_INVALID_DEVICE);
+}
+
 static void test_a_context_takes_memory_while_it_is_active(void)
 {
     CUcontext context;
@@ -353,9 +367,26 @@ static void test_rows_are_copied_by_pitch(void)
     CHECK(strcmp(out[0], "abc") == 0 && strcmp(out[3], "jkl") == 0);
 }
 
+static void test_a_module_that_was_unloaded_is_an_error(void)
+{
+    CUmodule module;
+    CUfunction function;
+
+    start(NULL);
+    OK(cuModuleLoadData(&module, ""));
+    OK(cuModuleGetFunction(&function, module, "kernel"));
+    OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    OK(cuModuleUnload(module));
+    CHECK_RESULT(cuModuleGetFunction(&function, module, "kernel"),
+                 CUDA_ERROR_INVALID_HANDLE);
+    CHECK(misuse_says("was unloaded"));
+    CHECK_RESULT(cuModuleUnload(module), CUDA_ERROR_INVALID_HANDLE);
+}
+
 int main(void)
 {
     run(test_the_card_is_what_was_described);
+    run(test_a_device_is_found_by_its_bus);
     run(test_a_context_takes_memory_while_it_is_active);
     run(test_calls_need_a_context);
     run(test_a_context_that_is_gone_is_an_error);
@@ -374,5 +405,6 @@ int main(void)
     run(test_host_located_pages_are_host_pointers);
     run(test_an_address_knows_its_range_and_its_mapping);
     run(test_rows_are_copied_by_pitch);
+    run(test_a_module_that_was_unloaded_is_an_error);
     return finish();
 }

@@ -102,11 +102,14 @@ static bool read_link(const char *text, sim_config_t *config)
 
 static bool read_cc(const char *text, sim_config_t *config)
 {
-    int used = 0;
+    const char *point = strchr(text, '.');
+    char major[3] = "";
 
-    return sscanf(text, "%2d.%1d%n", &config->cc_major, &config->cc_minor, &used) ==
-               2 &&
-           text[used] == '\0' && config->cc_major >= 5 && config->cc_minor >= 0;
+    if (point == NULL || (size_t)(point - text) >= sizeof major)
+        return false;
+    memcpy(major, text, (size_t)(point - text));
+    return read_integer(major, 5, 99, &config->cc_major) &&
+           read_integer(point + 1, 0, 9, &config->cc_minor);
 }
 
 static bool read_context(const char *text, sim_config_t *config)
@@ -116,9 +119,11 @@ static bool read_context(const char *text, sim_config_t *config)
 
 static bool read_name(const char *text, sim_config_t *config)
 {
-    if (text[0] == '\0' || strlen(text) >= sizeof config->name)
+    size_t length = strlen(text);
+
+    if (length == 0 || length >= sizeof config->name)
         return false;
-    strcpy(config->name, text);
+    memcpy(config->name, text, length + 1);
     return true;
 }
 
@@ -243,13 +248,14 @@ bool sim_config_parse(const char *card, sim_config_t *config, char *error,
 {
     char text[512];
     char *rest = NULL;
+    size_t length = strlen(card);
     sim_config_t read = simulated_card();
 
-    if (strlen(card) >= sizeof text) {
+    if (length >= sizeof text) {
         snprintf(error, error_bytes, "simulated card: the description is too long");
         return false;
     }
-    strcpy(text, card);
+    memcpy(text, card, length + 1);
     char *part = strtok_r(text, ",", &rest);
     if (part == NULL || !read_capacity(part, &read)) {
         snprintf(

@@ -8,6 +8,7 @@
 #include "event.h"
 #include "failure.h"
 #include "handle.h"
+#include "module.h"
 #include "pinned.h"
 #include "queue.h"
 #include "report.h"
@@ -94,6 +95,7 @@ void oomph_sim_reset(void)
     sim_capture_reset();
     sim_graph_reset();
     sim_event_reset();
+    sim_module_reset();
     sim_stream_reset();
     sim_pinned_reset();
     sim_space_reset();

@@ -5,6 +5,7 @@
 #include "config.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static struct CUctx_st devices[SIM_DEVICES_MAX];
@@ -194,18 +195,29 @@ CUresult cuDeviceGetPCIBusId(char *id, int bytes, CUdevice device)
     return sim_leave(result, "%d", device);
 }
 
+// The device of "domain:bus:slot.function", in hexadecimal; -1 if it is no such text.
+static int device_of_bus_id(const char *id)
+{
+    const char *bus = id != NULL ? strchr(id, ':') : NULL;
+    char *end = NULL;
+
+    if (bus == NULL)
+        return -1;
+    unsigned long number = strtoul(bus + 1, &end, 16);
+    return *end == ':' && number <= SIM_DEVICES_MAX ? (int)number - 1 : -1;
+}
+
 CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *id)
 {
-    unsigned bus = 0;
+    int found = device_of_bus_id(id);
     CUresult result = sim_enter("cuDeviceGetByPCIBusId");
 
-    if (result == CUDA_SUCCESS &&
-        (device == NULL || id == NULL || sscanf(id, "%*x:%x:", &bus) != 1))
+    if (result == CUDA_SUCCESS && id == NULL)
         result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
-        result = check_device(device, (int)bus - 1);
+        result = check_device(device, found);
     if (result == CUDA_SUCCESS)
-        *device = (int)bus - 1;
+        *device = found;
     return sim_leave(result, "%s", id ? id : "NULL");
 }
 

@@ -58,7 +58,9 @@ static bool strikes(failure_t *failure, const char *function)
 {
     if (failure->function[0] != '\0' && !same_function(failure->function, function))
         return false;
-    return failure->calls_until == 0 || --failure->calls_until == 0;
+    if (failure->calls_until > 0)
+        failure->calls_until--;
+    return failure->calls_until == 0;
 }
 
 CUresult sim_injected_failure(const char *function)

@@ -1,9 +1,11 @@
 /* module.c - modules, libraries and kernels, as programs load that compile at run time.
  * Their code is not looked at: any name is found, and launches into nothing.
  */
+#include "module.h"
 #include "call.h"
 #include "config.h"
 #include "device.h"
+#include "slab.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,8 +21,11 @@ struct CUfunc_st {
 };
 
 struct CUmod_st {
+    sim_object_t object;
     CUfunction functions;
 };
+
+static sim_slab_t modules = {.object_bytes = sizeof(struct CUmod_st)};
 
 // A library is a module, a kernel is a function.
 static CUmodule module_of(CUlibrary library)
@@ -42,11 +47,15 @@ static CUresult load(CUmodule *out)
         return result;
     if (out == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    *out = calloc(1, sizeof **out);
-    return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    CUmodule module = sim_slab_take(&modules);
+    if (module == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    module->functions = NULL;
+    *out = module;
+    return CUDA_SUCCESS;
 }
 
-static void unload(CUmodule module)
+static void give_back(CUmodule module)
 {
     CUfunction next;
 
@@ -54,12 +63,44 @@ static void unload(CUmodule module)
         next = function->next;
         free(function);
     }
-    free(module);
+    sim_slab_give(&modules, &module->object);
+}
+
+static CUresult check(CUmodule module)
+{
+    if (module == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (!sim_is_live(&module->object))
+        return sim_misuse(CUDA_ERROR_INVALID_HANDLE, "module %p was unloaded",
+                          (void *)module);
+    return CUDA_SUCCESS;
+}
+
+static CUresult unload(CUmodule module)
+{
+    CUresult result = check(module);
+
+    if (result == CUDA_SUCCESS)
+        give_back(module);
+    return result;
+}
+
+void sim_module_reset(void)
+{
+    for (uint32_t i = 0; i < modules.count; i++) {
+        CUmodule module = sim_slab_at(&modules, i);
+        if (sim_is_live(&module->object))
+            give_back(module);
+    }
 }
 
 static CUresult find(CUfunction *out, CUmodule module, const char *name)
 {
-    if (out == NULL || module == NULL || name == NULL)
+    CUresult result = check(module);
+
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (out == NULL || name == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     CUfunction function = module->functions;
     while (function != NULL && strcmp(function->name, name) != 0)
@@ -111,10 +152,8 @@ CUresult cuModuleUnload(CUmodule module)
 {
     CUresult result = sim_enter("cuModuleUnload");
 
-    if (result == CUDA_SUCCESS && module == NULL)
-        result = CUDA_ERROR_INVALID_HANDLE;
     if (result == CUDA_SUCCESS)
-        unload(module);
+        result = unload(module);
     return sim_leave(result, "%p", (void *)module);
 }
 
@@ -167,10 +206,8 @@ CUresult cuLibraryUnload(CUlibrary library)
 {
     CUresult result = sim_enter("cuLibraryUnload");
 
-    if (result == CUDA_SUCCESS && library == NULL)
-        result = CUDA_ERROR_INVALID_HANDLE;
     if (result == CUDA_SUCCESS)
-        unload(module_of(library));
+        result = unload(module_of(library));
     return sim_leave(result, "%p", (void *)library);
 }
 

@@ -133,17 +133,24 @@ static CUresult find_thread_stream(CUcontext context, CUstream *stream)
     return CUDA_SUCCESS;
 }
 
+// Whether a handle names a stream that was made, not one of those that are always
+// there.
+static bool is_made(CUstream handle)
+{
+    return handle != NULL && handle != CU_STREAM_LEGACY &&
+           handle != CU_STREAM_PER_THREAD;
+}
+
 CUresult sim_stream_find_any(CUstream handle, CUstream *stream)
 {
     CUcontext context;
 
-    if (handle != NULL && handle != CU_STREAM_LEGACY &&
-        handle != CU_STREAM_PER_THREAD) {
-        if (!sim_is_live(&handle->object))
-            return sim_misuse(CUDA_ERROR_INVALID_HANDLE, "stream %p was destroyed",
-                              (void *)handle);
+    if (is_made(handle)) {
         *stream = handle;
-        return CUDA_SUCCESS;
+        return sim_is_live(&handle->object)
+                   ? CUDA_SUCCESS
+                   : sim_misuse(CUDA_ERROR_INVALID_HANDLE, "stream %p was destroyed",
+                                (void *)handle);
     }
     CUresult result = sim_context_of_thread(&context);
     if (result != CUDA_SUCCESS)
@@ -208,10 +215,10 @@ CUresult cuStreamDestroy_v2(CUstream handle)
     CUstream stream;
     CUresult result = sim_enter("cuStreamDestroy_v2");
 
+    if (result == CUDA_SUCCESS && !is_made(handle))
+        result = CUDA_ERROR_INVALID_HANDLE; // 0, 1 and 2 cannot be destroyed
     if (result == CUDA_SUCCESS)
         result = sim_stream_find_any(handle, &stream);
-    if (result == CUDA_SUCCESS && stream != handle)
-        result = CUDA_ERROR_INVALID_HANDLE; // 0, 1 and 2 cannot be destroyed
     if (result == CUDA_SUCCESS)
         destroy(stream);
     return sim_leave(result, "%p", (void *)handle);

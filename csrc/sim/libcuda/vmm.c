@@ -127,19 +127,27 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
     return sim_leave(result, "%p", addr);
 }
 
+static CUresult properties(CUmemAllocationProp *prop,
+                           CUmemGenericAllocationHandle value)
+{
+    const sim_handle_t *handle = sim_handle_find(value);
+
+    if (prop == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (handle == NULL)
+        return sim_misuse(CUDA_ERROR_INVALID_VALUE, "handle %#llx does not exist",
+                          value);
+    *prop = handle->prop;
+    return CUDA_SUCCESS;
+}
+
 CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
                                                 CUmemGenericAllocationHandle value)
 {
     CUresult result = sim_enter("cuMemGetAllocationPropertiesFromHandle");
-    const sim_handle_t *handle = sim_handle_find(value);
 
-    if (result == CUDA_SUCCESS && prop == NULL)
-        result = CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS && handle == NULL)
-        result =
-            sim_misuse(CUDA_ERROR_INVALID_VALUE, "handle %#llx does not exist", value);
     if (result == CUDA_SUCCESS)
-        *prop = handle->prop;
+        result = properties(prop, value);
     return sim_leave(result, "%#llx", value);
 }
 

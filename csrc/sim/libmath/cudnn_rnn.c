@@ -112,7 +112,7 @@ static weight_t find_bias(const rnn_t *rnn, int pseudo_layer, int id)
 {
     int per_layer = 2 * gate_count(rnn);
     weight_t end_of_matrices = find_matrix(rnn, pseudo_layer_count(rnn), 0);
-    size_t before = (size_t)(pseudo_layer * per_layer + id);
+    size_t before = (size_t)pseudo_layer * (size_t)per_layer + (size_t)id;
 
     if (rnn->bias_mode == NO_BIAS || id >= per_layer)
         return (weight_t){0};
@@ -275,7 +275,7 @@ int cudnnGetRNNTempSpaceSizes(void *handle, const rnn_t *rnn, int forward_mode,
                               size_t *reserve_bytes)
 {
     size_t steps = (size_t)sequences->length_max * (size_t)sequences->batch;
-    size_t values = (size_t)(pseudo_layer_count(rnn) * (gate_count(rnn) + 1));
+    size_t values = (size_t)pseudo_layer_count(rnn) * ((size_t)gate_count(rnn) + 1);
 
     (void)handle;
     (void)forward_mode;
