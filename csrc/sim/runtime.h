@@ -25,4 +25,8 @@ int oomph_sim_launch_kernel(const char *name, struct CUstream_st *stream);
 // Remembers that `function` was called and is not supported.
 void oomph_sim_note_unsupported(const char *function);
 
+// Why the last call of this thread was not supported, naming it; "" if that is not
+// known.
+const char *oomph_sim_refusal(void);
+
 #pragma GCC visibility pop

@@ -139,6 +139,9 @@ const char *oomph_sim_misuse(size_t ago);
 // none.
 const char *oomph_sim_unsupported(size_t ago);
 
+// How many such calls there were so far.
+uint64_t oomph_sim_unsupported_count(void);
+
 // Traces every call that can fail (see oomph_sim_fail_nth_call) to the file `path`; "-"
 // is standard error, NULL stops. Returns 0, or 1 if the file cannot be opened.
 int oomph_sim_log(const char *path);

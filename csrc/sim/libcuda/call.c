@@ -118,6 +118,7 @@ CUresult sim_enter_uninitialised(const char *function)
 {
     bool card_is_good = sim_lock();
     current_call = function;
+    sim_clear_refusal();
     sim_count_call(function);
     if (!card_is_good)
         return CUDA_ERROR_INVALID_VALUE;

@@ -17,9 +17,32 @@ typedef struct entry {
     function_t function;
 } entry_t;
 
+// PyTorch calls these without asking whether the driver has them: they exist, and fail.
+static CUresult refuse(const char *function)
+{
+    CUresult result = sim_enter(function);
+
+    if (result == CUDA_SUCCESS) {
+        sim_unsupported(function);
+        result = CUDA_ERROR_NOT_SUPPORTED;
+    }
+    return sim_return(result);
+}
+
+static CUresult refuse_green_contexts(void)
+{
+    return refuse("cuGreenCtxCreate");
+}
+
+static CUresult refuse_multicast(void)
+{
+    return refuse("cuMulticastCreate");
+}
+
 static const entry_t ENTRIES[] = {
     {"cuCtxDisablePeerAccess", 4000, (function_t)cuCtxDisablePeerAccess},
     {"cuCtxEnablePeerAccess", 4000, (function_t)cuCtxEnablePeerAccess},
+    {"cuCtxFromGreenCtx", 12040, (function_t)refuse_green_contexts},
     {"cuCtxGetApiVersion", 3020, (function_t)cuCtxGetApiVersion},
     {"cuCtxGetCurrent", 4000, (function_t)cuCtxGetCurrent},
     {"cuCtxGetDevice", 2000, (function_t)cuCtxGetDevice},
@@ -34,12 +57,15 @@ static const entry_t ENTRIES[] = {
     {"cuCtxSetLimit", 3010, (function_t)cuCtxSetLimit},
     {"cuCtxSynchronize", 2000, (function_t)cuCtxSynchronize},
     {"cuCtxSynchronize", 13000, (function_t)sim_ctx_synchronize},
+    {"cuDevResourceGenerateDesc", 12040, (function_t)refuse_green_contexts},
+    {"cuDevSmResourceSplitByCount", 12040, (function_t)refuse_green_contexts},
     {"cuDeviceCanAccessPeer", 4000, (function_t)cuDeviceCanAccessPeer},
     {"cuDeviceGet", 2000, (function_t)cuDeviceGet},
     {"cuDeviceGetAttribute", 2000, (function_t)cuDeviceGetAttribute},
     {"cuDeviceGetByPCIBusId", 4010, (function_t)cuDeviceGetByPCIBusId},
     {"cuDeviceGetCount", 2000, (function_t)cuDeviceGetCount},
     {"cuDeviceGetDefaultMemPool", 11020, (function_t)cuDeviceGetDefaultMemPool},
+    {"cuDeviceGetDevResource", 12040, (function_t)refuse_green_contexts},
     {"cuDeviceGetMemPool", 11020, (function_t)cuDeviceGetMemPool},
     {"cuDeviceGetName", 2000, (function_t)cuDeviceGetName},
     {"cuDeviceGetP2PAttribute", 8000, (function_t)cuDeviceGetP2PAttribute},
@@ -81,6 +107,9 @@ static const entry_t ENTRIES[] = {
     {"cuGraphNodeGetDependencies", 12030, (function_t)cuGraphNodeGetDependencies_v2},
     {"cuGraphNodeGetType", 10000, (function_t)cuGraphNodeGetType},
     {"cuGraphUpload", 11010, (function_t)cuGraphUpload},
+    {"cuGreenCtxCreate", 12040, (function_t)refuse_green_contexts},
+    {"cuGreenCtxDestroy", 12040, (function_t)refuse_green_contexts},
+    {"cuGreenCtxStreamCreate", 12050, (function_t)refuse_green_contexts},
     {"cuInit", 2000, (function_t)cuInit},
     {"cuKernelGetFunction", 12000, (function_t)cuKernelGetFunction},
     {"cuLaunchCooperativeKernel", 9000, (function_t)cuLaunchCooperativeKernel},
@@ -153,6 +182,10 @@ static const entry_t ENTRIES[] = {
     {"cuModuleLoadData", 2000, (function_t)cuModuleLoadData},
     {"cuModuleLoadDataEx", 2010, (function_t)cuModuleLoadDataEx},
     {"cuModuleUnload", 2000, (function_t)cuModuleUnload},
+    {"cuMulticastAddDevice", 12010, (function_t)refuse_multicast},
+    {"cuMulticastBindMem", 12010, (function_t)refuse_multicast},
+    {"cuMulticastCreate", 12010, (function_t)refuse_multicast},
+    {"cuMulticastUnbind", 12010, (function_t)refuse_multicast},
     {"cuOccupancyMaxActiveBlocksPerMultiprocessor", 6050,
      (function_t)cuOccupancyMaxActiveBlocksPerMultiprocessor},
     {"cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags", 7000,

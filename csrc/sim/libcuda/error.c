@@ -1,5 +1,7 @@
 #include "error.h"
 
+#include "runtime.h"
+
 #include <stddef.h>
 
 typedef struct error {
@@ -179,5 +181,7 @@ CUresult cuGetErrorString(CUresult result, const char **text)
     if (text == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     *text = error == NULL ? NULL : error->text ? error->text : error->name;
+    if (result == CUDA_ERROR_NOT_SUPPORTED && oomph_sim_refusal()[0] != '\0')
+        *text = oomph_sim_refusal();
     return error ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

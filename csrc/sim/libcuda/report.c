@@ -19,6 +19,7 @@ typedef struct ring {
 
 static ring_t misuses;
 static ring_t unsupported;
+static __thread char refusal[TEXT_BYTES]; // about the last call of this thread, or ""
 static FILE *trace;
 
 static char *ring_next(ring_t *ring)
@@ -110,6 +111,18 @@ void sim_unsupported(const char *function)
 
     snprintf(text, TEXT_BYTES, "%s", function);
     trace_line("not supported", text);
+    snprintf(refusal, sizeof refusal,
+             "operation not supported: %s is not part of the simulated GPU", function);
+}
+
+void sim_clear_refusal(void)
+{
+    refusal[0] = '\0';
+}
+
+const char *oomph_sim_refusal(void)
+{
+    return refusal;
 }
 
 void oomph_sim_note_unsupported(const char *function)
@@ -133,6 +146,14 @@ const char *oomph_sim_unsupported(size_t ago)
     const char *text = ring_ago(&unsupported, ago);
     sim_unlock();
     return text;
+}
+
+uint64_t oomph_sim_unsupported_count(void)
+{
+    sim_lock();
+    uint64_t count = unsupported.count;
+    sim_unlock();
+    return count;
 }
 
 void sim_report_reset(void)

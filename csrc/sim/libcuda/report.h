@@ -14,4 +14,7 @@ bool sim_trace_is_on(void);
 void sim_trace_call(const char *function, CUresult result, const char *format,
                     va_list arguments);
 
+// Makes oomph_sim_refusal() empty: the next call of this thread begins.
+void sim_clear_refusal(void);
+
 void sim_report_reset(void);

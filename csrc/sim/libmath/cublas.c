@@ -84,4 +84,90 @@ int cublasLtMatmulAlgoGetHeuristic(void *handle, void *operation, void *a, void 
     return STANDIN_SUCCESS;
 }
 
+// ---- factorisations, which report bad arguments on the host: there are none
+
+int cublasSgeqrfBatched(void *handle, int m, int n, void *a, int a_leading, void *tau,
+                        int *info, int batch)
+{
+    (void)handle;
+    (void)m;
+    (void)n;
+    (void)a;
+    (void)a_leading;
+    (void)tau;
+    (void)batch;
+    *info = 0;
+    return STANDIN_SUCCESS;
+}
+
+int cublasDgeqrfBatched(void *handle, int m, int n, void *a, int a_leading, void *tau,
+                        int *info, int batch)
+    __attribute__((alias("cublasSgeqrfBatched")));
+int cublasCgeqrfBatched(void *handle, int m, int n, void *a, int a_leading, void *tau,
+                        int *info, int batch)
+    __attribute__((alias("cublasSgeqrfBatched")));
+int cublasZgeqrfBatched(void *handle, int m, int n, void *a, int a_leading, void *tau,
+                        int *info, int batch)
+    __attribute__((alias("cublasSgeqrfBatched")));
+
+int cublasSgetrsBatched(void *handle, int operation, int n, int right_sides, void *a,
+                        int a_leading, void *pivots, void *b, int b_leading, int *info,
+                        int batch)
+{
+    (void)handle;
+    (void)operation;
+    (void)n;
+    (void)right_sides;
+    (void)a;
+    (void)a_leading;
+    (void)pivots;
+    (void)b;
+    (void)b_leading;
+    (void)batch;
+    *info = 0;
+    return STANDIN_SUCCESS;
+}
+
+int cublasDgetrsBatched(void *handle, int operation, int n, int right_sides, void *a,
+                        int a_leading, void *pivots, void *b, int b_leading, int *info,
+                        int batch) __attribute__((alias("cublasSgetrsBatched")));
+int cublasCgetrsBatched(void *handle, int operation, int n, int right_sides, void *a,
+                        int a_leading, void *pivots, void *b, int b_leading, int *info,
+                        int batch) __attribute__((alias("cublasSgetrsBatched")));
+int cublasZgetrsBatched(void *handle, int operation, int n, int right_sides, void *a,
+                        int a_leading, void *pivots, void *b, int b_leading, int *info,
+                        int batch) __attribute__((alias("cublasSgetrsBatched")));
+
+int cublasSgelsBatched(void *handle, int operation, int m, int n, int right_sides,
+                       void *a, int a_leading, void *c, int c_leading, int *info,
+                       void *device_info, int batch)
+{
+    (void)handle;
+    (void)operation;
+    (void)m;
+    (void)n;
+    (void)right_sides;
+    (void)a;
+    (void)a_leading;
+    (void)c;
+    (void)c_leading;
+    (void)device_info;
+    (void)batch;
+    *info = 0;
+    return STANDIN_SUCCESS;
+}
+
+int cublasDgelsBatched(void *handle, int operation, int m, int n, int right_sides,
+                       void *a, int a_leading, void *c, int c_leading, int *info,
+                       void *device_info, int batch)
+    __attribute__((alias("cublasSgelsBatched")));
+int cublasCgelsBatched(void *handle, int operation, int m, int n, int right_sides,
+                       void *a, int a_leading, void *c, int c_leading, int *info,
+                       void *device_info, int batch)
+    __attribute__((alias("cublasSgelsBatched")));
+int cublasZgelsBatched(void *handle, int operation, int m, int n, int right_sides,
+                       void *a, int a_leading, void *c, int c_leading, int *info,
+                       void *device_info, int batch)
+    __attribute__((alias("cublasSgelsBatched")));
+
 #pragma GCC visibility pop

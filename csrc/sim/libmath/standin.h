@@ -1,9 +1,10 @@
-/* standin.h - stand-ins for cuBLAS, cuBLASLt, cuDNN and cuSPARSE on the simulated GPU.
+/* standin.h - stand-ins for cuBLAS, cuBLASLt and cuDNN on the simulated GPU.
  *
  * Loaded before PyTorch with global symbols, they win over the real libraries. Calls
  * succeed and compute nothing: PyTorch's own code around them allocates and launches as
  * on a GPU. Prototypes are loose on purpose, handles are void *: the ABI is what
- * counts. stubs.py adds the names that are not written here.
+ * counts. stubs.py adds the names that are not written here; those of cuFFT, cuSOLVER,
+ * cuSPARSE and NCCL fail.
  */
 #pragma once
 #include <stddef.h>
