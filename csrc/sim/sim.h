@@ -101,6 +101,14 @@ void oomph_sim_release(struct CUstream_st *stream);
 int oomph_sim_launch(struct CUstream_st *stream, uint64_t addr, size_t bytes, int write,
                      uint64_t cost_ns);
 
+// ---- values
+
+// With memory=none: what copies to the host that this thread asks for give from now on,
+// namely `value` and then zeros, or in a copy of one byte whether `value` is not 0. It
+// is 0 at first. A program that counts on the device can so be told a count. Returns
+// what was given before.
+uint64_t oomph_sim_answer(uint64_t value);
+
 // ---- what was counted
 
 typedef struct oomph_sim_stats {

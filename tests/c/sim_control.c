@@ -215,9 +215,51 @@ static void test_what_is_not_supported_is_remembered_by_name(void)
                      &fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
                  CUDA_ERROR_NOT_SUPPORTED);
     CHECK(strcmp(oomph_sim_unsupported(0), "cuMemExportToShareableHandle") == 0);
+    CHECK(oomph_sim_unsupported_count() == 1);
     CHECK_RESULT(cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL),
                  CUDA_ERROR_NOT_SUPPORTED);
     CHECK(stats().misuse_count == 0);
+}
+
+static void test_the_text_of_an_error_names_the_call_that_is_not_supported(void)
+{
+    CUmemGenericAllocationHandle handle;
+    const char *text;
+    int fd;
+
+    start("1GiB");
+    handle = create(on_device(0), PAGE);
+    CHECK_RESULT(cuMemExportToShareableHandle(
+                     &fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+                 CUDA_ERROR_NOT_SUPPORTED);
+    OK(cuGetErrorString(CUDA_ERROR_NOT_SUPPORTED, &text));
+    CHECK(strcmp(text, "operation not supported: cuMemExportToShareableHandle is not "
+                       "part of the simulated GPU") == 0);
+    OK(cuMemRelease(handle));
+    OK(cuGetErrorString(CUDA_ERROR_NOT_SUPPORTED, &text));
+    CHECK(strcmp(text, "operation not supported") == 0);
+}
+
+static void test_copies_to_the_host_give_what_was_answered(void)
+{
+    CUdeviceptr addr;
+    uint64_t out[2] = {1, 1};
+    char byte;
+
+    start("1GiB");
+    OK(cuMemAlloc(&addr, PAGE));
+    OK(cuMemcpyDtoH(out, addr, sizeof out));
+    CHECK(out[0] == 0 && out[1] == 0);
+    CHECK(oomph_sim_answer(1000) == 0);
+    memset(out, 1, sizeof out);
+    OK(cuMemcpyDtoH(out, addr, sizeof out));
+    CHECK(out[0] == 1000 && out[1] == 0);
+    CHECK(oomph_sim_answer(256) == 1000);
+    OK(cuMemcpyDtoH(&byte, addr, 1));
+    CHECK(byte == 1);
+    oomph_sim_answer(0);
+    OK(cuMemcpyDtoH(&byte, addr, 1));
+    CHECK(byte == 0);
 }
 
 static void test_the_trace_names_calls_arguments_and_results(void)
@@ -330,6 +372,8 @@ int main(void)
     run(test_only_so_many_failures_can_be_set);
     run(test_the_last_misuses_are_kept);
     run(test_what_is_not_supported_is_remembered_by_name);
+    run(test_the_text_of_an_error_names_the_call_that_is_not_supported);
+    run(test_copies_to_the_host_give_what_was_answered);
     run(test_the_trace_names_calls_arguments_and_results);
     run(test_a_reset_frees_what_was_leaked);
     run(test_entry_points_follow_the_version_that_is_asked_for);

@@ -103,12 +103,15 @@ static bool may_touch(const sim_work_t *work, CUstream stream, uint64_t addr,
 
 // ---- what work does
 
-static void copy_bytes(uint64_t dst, uint64_t src, uint64_t bytes)
+// Bytes that are not real arrive as a value followed by zeros.
+static void copy_bytes(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t value)
 {
-    if (has_bytes(dst) && has_bytes(src))
+    if (has_bytes(dst) && has_bytes(src)) {
         memmove(as_pointer(dst), as_pointer(src), bytes);
-    else if (has_bytes(dst))
+    } else if (has_bytes(dst)) {
         memset(as_pointer(dst), 0, bytes);
+        memcpy(as_pointer(dst), &value, bytes < sizeof value ? bytes : sizeof value);
+    }
 }
 
 static void copy(const sim_work_t *work, CUstream stream)
@@ -124,7 +127,7 @@ static void copy(const sim_work_t *work, CUstream stream)
         uint64_t from = src + row * work->src_pitch;
         if (!may_touch(work, stream, from, false) || !may_touch(work, stream, to, true))
             return;
-        copy_bytes(to, from, work->bytes);
+        copy_bytes(to, from, work->bytes, work->value);
     }
     sim_traffic_count(work->dst, work->src, work->bytes * work->rows);
 }

@@ -38,7 +38,9 @@ typedef struct sim_work {
     void *staging;     // copy of pageable source bytes, owned; NULL: read `src`
     uint64_t checksum; // of a pinned source when the copy was asked for; 0: not taken
 
-    uint64_t value;       // to write or to wait for
+    // To write or to wait for; of a copy, what the host gets when the source is not
+    // real.
+    uint64_t value;
     unsigned value_bytes; // 1, 2, 4 or 8
     unsigned wait_flags;  // CUstreamWaitValue_flags
     bool writes;          // a kernel writes `dst`, otherwise it reads
