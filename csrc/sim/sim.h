@@ -22,11 +22,11 @@
  *   host-pages=numa  what cuMemCreate makes on the host:
  *                    "numa" (HOST_NUMA and HOST), "host" (HOST only) or "none"
  *
- * Sizes are bytes or carry KiB, MiB, GiB, TiB (1024) or KB, MB, GB, TB (1000). The card
- * is read at first use: what oomph_sim_configure() was given, else the environment
- * variable OOMPH_SIMULATE, else 96GiB with memory=real and tick=0, which suits tests in
- * C. OOMPH_SIM_LOG=PATH (or -) in the environment traces calls, as oomph_sim_log()
- * does.
+ * Sizes are bytes or carry KiB, MiB, GiB, TiB (1024) or KB, MB, GB, TB (1000), in any
+ * case. The card is read at first use: what oomph_sim_configure() was given, else the
+ * environment variable OOMPH_SIMULATE, else 96GiB with memory=real and tick=0, which
+ * suits tests in C. OOMPH_SIM_LOG=PATH (or -) in the environment traces calls, as
+ * oomph_sim_log() does.
  *
  * Time is virtual. It moves by `tick` at each driver call, to the end of the work
  * waited for in a blocking call, and by oomph_sim_advance(). All functions are
@@ -48,8 +48,18 @@ struct CUstream_st; // a CUstream is a pointer to it
 // why.
 int oomph_sim_configure(const char *card);
 
-// Why oomph_sim_configure() or cuInit() failed; "" if neither did. Valid until the next
-// failure.
+typedef struct oomph_sim_card {
+    uint64_t memory_bytes; // of each device
+    uint64_t host_bytes;   // UINT64_MAX: no limit
+    int device_count;
+} oomph_sim_card_t;
+
+// Reads the description of a card for a program that wants to know what it means or
+// whether it is right; the driver goes on as it is. Returns as oomph_sim_configure().
+int oomph_sim_describe(const char *card, oomph_sim_card_t *found);
+
+// Why oomph_sim_configure(), oomph_sim_describe() or cuInit() failed; "" if none did.
+// Valid until the next failure.
 const char *oomph_sim_error(void);
 
 // Forgets everything: frees what was leaked, clears counters, failures and the clock,

@@ -25,6 +25,7 @@ static void refused(const char *card, const char *why)
 static void test_cards_are_described_in_many_ways(void)
 {
     allowed("12GiB");
+    allowed("12gib,link=25gb/s");
     allowed("11.69GiB,devices=16,host=128GB,link=25GB/s,cc=12.0,context=0");
     allowed("12884901888,memory=real,tick=0,kernels=error,host-pages=none");
     allowed("80GB,driver=11000,name=H100 PCIe,tick=1.5ms");
@@ -50,6 +51,21 @@ static void test_wrong_descriptions_say_what_is_allowed(void)
     refused("1GiB,driver=14000", "11000 to 13000");
     refused("1GiB,context=2GiB", "must leave some");
     refused("1GiB,name=", "name= is not allowed");
+}
+
+static void test_a_description_can_be_asked_about(void)
+{
+    oomph_sim_card_t card;
+
+    start("1GiB");
+    CHECK(oomph_sim_describe("2GiB,devices=3", &card) == 0);
+    CHECK(card.memory_bytes == 2ull << 30 && card.device_count == 3);
+    CHECK(card.host_bytes == UINT64_MAX);
+    CHECK(oomph_sim_describe("2GiB,host=1GiB", &card) == 0);
+    CHECK(card.host_bytes == 1 << 30);
+    CHECK(oomph_sim_describe("2GiB,speed=1", &card) != 0);
+    CHECK(strstr(oomph_sim_error(), "unknown key 'speed'") != NULL);
+    CHECK(stats().capacity_bytes == 1u << 30);
 }
 
 static void test_the_card_cannot_change_while_the_driver_is_in_use(void)
@@ -358,6 +374,7 @@ int main(void)
 {
     run(test_cards_are_described_in_many_ways);
     run(test_wrong_descriptions_say_what_is_allowed);
+    run(test_a_description_can_be_asked_about);
     run(test_the_card_cannot_change_while_the_driver_is_in_use);
     run(test_the_environment_describes_the_card);
     run(test_a_wrong_environment_fails_the_initialisation);

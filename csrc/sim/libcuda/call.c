@@ -175,6 +175,23 @@ int oomph_sim_configure(const char *card)
     return good ? 0 : 1;
 }
 
+int oomph_sim_describe(const char *card, oomph_sim_card_t *found)
+{
+    sim_config_t config;
+
+    pthread_mutex_lock(&lock);
+    bool good = sim_config_parse(card, &config, error_text, sizeof error_text);
+    pthread_mutex_unlock(&lock);
+    if (!good)
+        return 1;
+    *found = (oomph_sim_card_t){
+        .memory_bytes = config.capacity_bytes,
+        .host_bytes = config.host_bytes,
+        .device_count = config.device_count,
+    };
+    return 0;
+}
+
 const char *oomph_sim_error(void)
 {
     return error_text;

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 sim_config_t sim_config;
 
@@ -36,7 +37,7 @@ static bool read_quantity(const char *text, const unit_t *units, uint64_t *value
         return false;
     double number = strtod(text, &end);
     for (const unit_t *unit = units; unit->name != NULL; unit++) {
-        if (strcmp(end, unit->name) == 0 && number * unit->factor < 0x1p62) {
+        if (strcasecmp(end, unit->name) == 0 && number * unit->factor < 0x1p62) {
             *value = (uint64_t)(number * unit->factor + 0.5);
             return true;
         }
