@@ -1,0 +1,234 @@
+"""Operators of PyTorch that the simulated GPU treats in its own way.
+
+Kernels compute nothing there, and some libraries are not simulated. So there are three
+kinds of operators that PyTorch's own code cannot carry out by itself. Each is wrapped
+in a kernel that calls PyTorch's:
+
+* Operators of a library that is not simulated (cuFFT, cuSOLVER, cuSPARSE, cuSPARSELt,
+  MAGMA) fail; the error names the operator and the library.
+* Operators whose result is as large as values say (``nonzero``, and with it boolean
+  masks; ``unique``) are told a count: one half of the elements, rounded up.
+* Operators that check or compare whole tensors are told that the check holds. Others
+  that cannot do without values fail, with an error that says so.
+
+All others run PyTorch's own kernels and nothing else.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+Kernel = Callable[..., Any]
+Answer = Callable[..., int]
+
+# Operators that need a library for some or all of their inputs, with all overloads, by
+# the key of PyTorch's dispatcher.
+NEED_A_LIBRARY = {
+    "CUDA": """
+        _fft_c2c _fft_c2r _fft_r2c
+        cholesky cholesky_inverse _cholesky_solve_helper geqrf ormqr triangular_solve
+        linalg_cholesky_ex _linalg_det _linalg_eigh _linalg_eigvals
+        linalg_householder_product linalg_inv_ex linalg_ldl_factor_ex linalg_ldl_solve
+        linalg_lstsq linalg_lu linalg_lu_factor_ex linalg_lu_solve linalg_qr
+        _linalg_slogdet _linalg_solve_ex linalg_solve_triangular _linalg_svd
+        _cslt_compress _cslt_sparse_mm _cslt_sparse_mm_search
+    """,
+    "SparseCUDA": "addmm addmm_ bmm hspmm mm mv sspaddmm _sparse_sparse_matmul",
+    "SparseCsrCUDA": """
+        add add_ addmm addmv baddbmm bmm mm sparse_sampled_addmm _spsolve
+        triangular_solve
+    """,
+}
+
+# Operators that compute on the host, of values that are not there.
+NEED_MAGMA = ("linalg_eig", "linalg_eig.out")
+
+# Operators that fail for some inputs when they read zeros.
+NEED_VALUES = ("_ctc_loss",)
+
+_LIBRARY_NAMES = {
+    "cufft": "cuFFT",
+    "cusolver": "cuSOLVER",
+    "cusparseLt": "cuSPARSELt",
+    "cusparse": "cuSPARSE",
+}
+
+_library: torch.library.Library | None = None  # the kernels live as long as it does
+
+
+# ---- what operators are told
+
+
+def _half(count: int) -> int:
+    return (count + 1) // 2
+
+
+def _half_of_elements(tensor: torch.Tensor, *_: Any, **__: Any) -> int:
+    return _half(tensor.numel())
+
+
+def _half_of_dimension(tensor: torch.Tensor, dim: int, *_: Any, **__: Any) -> int:
+    return _half(tensor.size(dim))
+
+
+def _half_of_either(
+    tensor: torch.Tensor,
+    inverse: bool = False,
+    counts: bool = False,
+    dim: int | None = None,
+) -> int:
+    return _half(tensor.numel() if dim is None else tensor.size(dim))
+
+
+def _one_for_each(repeats: torch.Tensor, **_: Any) -> int:
+    return repeats.numel()
+
+
+def _holds(*_: Any, **__: Any) -> int:
+    return 1
+
+
+# What operators of the key CUDA read of the device, as oomph_sim_answer() has it.
+ANSWERS: dict[str, Answer] = {
+    "nonzero": _half_of_elements,
+    "nonzero.out": _half_of_elements,
+    "_unique": _half_of_elements,
+    "_unique2": _half_of_elements,
+    "unique_consecutive": _half_of_either,
+    "unique_dim": _half_of_dimension,
+    "unique_dim_consecutive": _half_of_dimension,
+    "repeat_interleave.Tensor": _one_for_each,
+    "allclose": _holds,
+    "equal": _holds,
+    "mode": _holds,
+    "normal.Tensor_Tensor": _holds,
+    "normal.Tensor_Tensor_out": _holds,
+    "normal.float_Tensor": _holds,
+    "normal.float_Tensor_out": _holds,
+    "segment_reduce": _holds,
+}
+
+
+# ---- kernels
+
+
+def _refusal(operator: str, library: str) -> NotImplementedError:
+    return NotImplementedError(
+        f"aten::{operator} cannot run on the simulated GPU: it needs {library}, which "
+        "is not simulated. Leave it out or run it on the CPU to simulate the rest."
+    )
+
+
+def _library_of(function: str) -> str:
+    names = _LIBRARY_NAMES.items()
+    library = next((n for prefix, n in names if function.startswith(prefix)), None)
+    return function if library is None else f"{library} ({function})"
+
+
+def _named(operator: str, native: Any, driver: ctypes.CDLL) -> Kernel:
+    """A kernel that names the operator when a library refuses."""
+
+    def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        refused = driver.oomph_sim_unsupported_count()
+        try:
+            return native.call_boxed(keys, *args, **kwargs)
+        except RuntimeError:
+            if driver.oomph_sim_unsupported_count() == refused:
+                raise
+            function = driver.oomph_sim_unsupported(0).decode()
+            raise _refusal(operator, _library_of(function)) from None
+
+    return kernel
+
+
+def _blamed(operator: str, native: Any) -> Kernel:
+    """A kernel that tells, when it fails, that there were no values."""
+
+    def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return native.call_boxed(keys, *args, **kwargs)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            raise NotImplementedError(
+                f"aten::{operator} cannot run on the simulated GPU: values that it "
+                f"reads from there, such as lengths, are all 0 ({error}). Give it such "
+                "values on the CPU."
+            ) from None
+
+    return kernel
+
+
+def _answered(native: Any, answer: Answer, driver: ctypes.CDLL) -> Kernel:
+    """A kernel whose reads of the device give an answer."""
+
+    def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        before = driver.oomph_sim_answer(answer(*args, **kwargs))
+        try:
+            return native.call_boxed(keys, *args, **kwargs)
+        finally:
+            driver.oomph_sim_answer(before)
+
+    return kernel
+
+
+def _refused(operator: str, library: str) -> Kernel:
+    """A kernel that fails."""
+
+    def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        raise _refusal(operator, library)
+
+    return kernel
+
+
+def _need_a_library() -> Iterator[tuple[str, str]]:
+    """Keys and operators, with overloads, as far as this PyTorch has them."""
+    for key, text in NEED_A_LIBRARY.items():
+        wanted = {f"aten::{name}" for name in text.split()}
+        for full in torch._C._dispatch_get_registrations_for_dispatch_key(key):
+            if full.partition(".")[0] in wanted:
+                yield key, full.removeprefix("aten::")
+
+
+def _kernels(driver: ctypes.CDLL) -> Iterator[tuple[str, str, Kernel]]:
+    """Every operator to wrap: its name and key, and its new kernel."""
+    for key, name in list(_need_a_library()):
+        native = torch.library.get_kernel(f"aten::{name}", key)
+        yield name, key, _named(name, native, driver)
+    for name, answer in ANSWERS.items():
+        native = torch.library.get_kernel(f"aten::{name}", "CUDA")
+        yield name, "CUDA", _answered(native, answer, driver)
+    for name in NEED_VALUES:
+        native = torch.library.get_kernel(f"aten::{name}", "CUDA")
+        yield name, "CUDA", _blamed(name, native)
+    for name in NEED_MAGMA:
+        yield name, "CUDA", _refused(name, "MAGMA")
+
+
+def install(driver: ctypes.CDLL) -> None:
+    """Wraps the operators of this process, and ends the checks of distributions.
+
+    Args:
+        driver: The simulated ``libcuda.so.1``.
+    """
+    global _library
+    if _library is not None:
+        return
+    driver.oomph_sim_unsupported_count.restype = ctypes.c_uint64
+    driver.oomph_sim_unsupported.restype = ctypes.c_char_p
+    driver.oomph_sim_unsupported.argtypes = [ctypes.c_size_t]
+    driver.oomph_sim_answer.restype = ctypes.c_uint64
+    driver.oomph_sim_answer.argtypes = [ctypes.c_uint64]
+    _library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch tells that kernels are replaced
+        for name, key, kernel in _kernels(driver):
+            _library.impl(  # type: ignore[no-untyped-call]
+                name, kernel, key, with_keyset=True, allow_override=True
+            )
+    torch.distributions.Distribution.set_default_validate_args(False)
