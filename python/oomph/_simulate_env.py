@@ -1,7 +1,8 @@
 """Loads the simulated GPU when Python starts, if OOMPH_SIMULATE names a card.
 
 Imported by ``oomph_simulate.pth``, in every Python process of the environment in which
-oomph is installed, only if the variable is set. It must not stop Python from starting.
+oomph is installed, only if the variable is set. It must not stop Python from starting,
+and the paths of other packages may not be known yet.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from oomph import simulate
 
 
 def main() -> None:
-    """Loads the card that the environment names."""
+    """Loads the card that the environment names; children of a failure say nothing."""
     try:
         simulate.load(os.environ[simulate.VARIABLE])
-    except simulate.SimulationError as error:
+    except Exception as error:
         print(f"oomph: the GPU is not simulated: {error}", file=sys.stderr)
+        del os.environ[simulate.VARIABLE]
 
 
 if os.environ.get(simulate.VARIABLE):

@@ -8,6 +8,18 @@ values are not.
 
 A process is simulated if ``OOMPH_SIMULATE`` names a card when Python starts (child
 processes inherit it), or if :func:`load` is called before PyTorch is imported.
+
+What is invented where a program depends on values:
+
+* What is read from the GPU is 0: ``.item()``, ``.cpu()``, a loss, a mask. A loop that
+  waits for a value may not end, a gradient scaler never skips a step.
+* ``nonzero``, boolean masks and ``unique`` find one half of the elements, rounded up;
+  ``repeat_interleave`` repeats each element once.
+* ``allclose``, ``equal`` and what operators and distributions check themselves holds.
+* Other sizes that are counted on the GPU are those that PyTorch makes of zeros.
+
+What is not simulated fails with an error that names it: operators of cuFFT, cuSOLVER,
+cuSPARSE and MAGMA (a ``NotImplementedError``), NCCL, memory shared between processes.
 """
 
 from __future__ import annotations
@@ -17,15 +29,18 @@ import importlib.util
 import os
 import re
 import sys
+from _ctypes import dlclose
 from dataclasses import dataclass
 from pathlib import Path
 
-from oomph.sizes import format_size, parse_size
+from oomph.sizes import format_size
 
 VARIABLE = "OOMPH_SIMULATE"
 CUDA_MAJOR = 13
 
-_LIBRARIES = ("libcuda.so.1", "libcudart.so.13", "liboomph_sim_math.so")
+_DRIVER = "libcuda.so.1"
+_LIBRARIES = ("libcudart.so.13", "liboomph_sim_math.so")  # in this order, after it
+_NO_LIMIT = 2**64 - 1
 _loaded: str | None = None  # the card of this process
 
 
@@ -48,25 +63,66 @@ class Card:
     host_bytes: int | None = None
 
 
+class _CardOfDriver(ctypes.Structure):
+    """``oomph_sim_card_t`` of csrc/sim/sim.h."""
+
+    _fields_ = (
+        ("memory_bytes", ctypes.c_uint64),
+        ("host_bytes", ctypes.c_uint64),
+        ("device_count", ctypes.c_int),
+    )
+
+
+def _folder() -> Path:
+    return Path(__file__).parent / "_sim"
+
+
+def _open(name: str, mode: int) -> ctypes.CDLL:
+    """Loads one of the libraries."""
+    try:
+        return ctypes.CDLL(str(_folder() / name), mode)
+    except OSError as error:
+        raise SimulationError(
+            f"{name} of the simulated GPU cannot be loaded ({error}); reinstall oomph "
+            "with pip install --no-build-isolation"
+        ) from None
+
+
+def _error_of(driver: ctypes.CDLL) -> SimulationError:
+    driver.oomph_sim_error.restype = ctypes.c_char_p
+    return SimulationError(driver.oomph_sim_error().decode())
+
+
+def _describe(driver: ctypes.CDLL, text: str) -> Card:
+    found = _CardOfDriver()
+    if driver.oomph_sim_describe(os.fsencode(text), ctypes.byref(found)) != 0:
+        raise _error_of(driver)
+    return Card(
+        memory_bytes=found.memory_bytes,
+        devices=found.device_count,
+        host_bytes=None if found.host_bytes == _NO_LIMIT else found.host_bytes,
+    )
+
+
 def parse_card(text: str) -> Card:
-    """Reads what Python needs to know of a card; the libraries check the rest.
+    """Reads the description of a card, as the simulated driver reads it.
 
     Args:
         text: ``SIZE[,devices=N][,host=SIZE][,link=SPEED][,cc=X.Y]...``
 
     Raises:
-        SimulationError: The text names no card.
+        SimulationError: The text names no card; the error tells what is allowed.
+
+    Example:
+        >>> parse_card("12GiB,devices=2").devices
+        2
     """
-    size, *options = text.split(",")
-    values = dict(option.partition("=")[::2] for option in options)
+    driver = _open(_DRIVER, ctypes.RTLD_LOCAL)
     try:
-        return Card(
-            memory_bytes=parse_size(size),
-            devices=int(values.get("devices", "1")),
-            host_bytes=parse_size(values["host"]) if "host" in values else None,
-        )
-    except ValueError as error:
-        raise SimulationError(f"{text!r} is no card: {error}") from None
+        return _describe(driver, text)
+    finally:
+        # Left open it would be this process's CUDA driver, simulated or not.
+        dlclose(driver._handle)
 
 
 def card_in_use() -> Card | None:
@@ -74,56 +130,51 @@ def card_in_use() -> Card | None:
     return None if _loaded is None else parse_card(_loaded)
 
 
-def _library(name: str) -> Path:
-    path = Path(__file__).parent / "_sim" / name
-    if not path.exists():
-        raise SimulationError(
-            f"{name} of the simulated GPU was not built; reinstall oomph with "
-            "pip install --no-build-isolation"
-        )
-    return path
-
-
-def _check_torch() -> None:
-    """Raises unless the PyTorch installed is a CUDA build that fits."""
-    spec = importlib.util.find_spec("torch")
-    if spec is None or spec.origin is None:
-        raise SimulationError("PyTorch is not installed: pip install torch")
-    text = (Path(spec.origin).parent / "version.py").read_text()
-    version = re.search(r"__version__ = '([^']*)'", text)
-    cuda = re.search(r"^cuda\b[^=]*= '(\d+)\.", text, re.MULTILINE)
-    name = f"PyTorch {version.group(1) if version else ''}".strip()
+def _check_build(version: str, cuda: str | None) -> None:
+    """Raises unless a PyTorch of this version and CUDA version fits."""
     if cuda is None:
         raise SimulationError(
-            f"{name} is built for the CPU alone; the simulated GPU runs the CUDA "
-            "build: "
-            "pip install --force-reinstall torch"
+            f"PyTorch {version} is built for the CPU alone; the simulated GPU runs the "
+            "CUDA build: pip install --force-reinstall torch"
         )
-    if int(cuda.group(1)) != CUDA_MAJOR:
+    if int(cuda.partition(".")[0]) != CUDA_MAJOR:
         raise SimulationError(
-            f"{name} is built for CUDA {cuda.group(1)}; the simulated GPU is one of "
+            f"PyTorch {version} is built for CUDA {cuda}; the simulated GPU is one of "
             f"CUDA {CUDA_MAJOR}: install a PyTorch built for it "
             "(pip install 'torch>=2.11')"
         )
 
 
+def _find_torch() -> bool:
+    """Whether PyTorch can be found, without importing it; raises if it does not fit."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return False
+    text = (Path(spec.origin).parent / "version.py").read_text()
+    version = re.search(r"^__version__ = '([^']*)'", text, re.MULTILINE)
+    cuda = re.search(r"^cuda\b[^=]*= '(\d[^']*)'", text, re.MULTILINE)
+    _check_build(version.group(1) if version else "", cuda.group(1) if cuda else None)
+    return True
+
+
 def check(card: str) -> None:
     """Raises SimulationError unless the card is understood and PyTorch fits."""
     parse_card(card)
-    _check_torch()
+    if not _find_torch():
+        raise SimulationError("PyTorch is not installed: pip install torch")
 
 
 def load(card: str) -> None:
     """Makes this process see a simulated GPU. Call it before importing PyTorch.
 
-    Child processes see the same card.
+    Child processes see the same card, and Triton (``torch.compile``) the same driver.
 
     Args:
         card: The card, such as ``12GiB,devices=2,host=128GiB,link=25GB/s,cc=9.0``.
 
     Raises:
-        SimulationError: PyTorch is imported already, is no CUDA build, or the card is
-            not understood.
+        SimulationError: PyTorch is imported already, is no CUDA build that fits, or
+            the card is not understood.
 
     Example:
         >>> import oomph.simulate
@@ -142,20 +193,30 @@ def load(card: str) -> None:
             "PyTorch is imported already: load the simulated GPU before it, or run "
             f"with oomph run --simulate, or set {VARIABLE}"
         )
-    check(card)
-    driver = ctypes.CDLL(str(_library(_LIBRARIES[0])), ctypes.RTLD_GLOBAL)
-    driver.oomph_sim_configure.argtypes = [ctypes.c_char_p]
-    driver.oomph_sim_error.restype = ctypes.c_char_p
-    if driver.oomph_sim_configure(card.encode()) != 0:
-        raise SimulationError(driver.oomph_sim_error().decode())
-    for name in _LIBRARIES[1:]:
-        ctypes.CDLL(str(_library(name)), ctypes.RTLD_GLOBAL)
+    parse_card(card)
+    _find_torch()
+    driver = _open(_DRIVER, ctypes.RTLD_GLOBAL)
+    if driver.oomph_sim_configure(os.fsencode(card)) != 0:
+        raise _error_of(driver)
+    for name in _LIBRARIES:
+        _open(name, ctypes.RTLD_GLOBAL)
     os.environ[VARIABLE] = card
+    os.environ.setdefault("TRITON_LIBCUDA_PATH", str(_folder()))
     _loaded = card
 
 
 def prepare_torch() -> None:
-    """Names the operators that cannot run, once PyTorch is imported."""
+    """Prepares PyTorch, which has just been imported, for the simulated GPU.
+
+    Raises:
+        SimulationError: This PyTorch does not fit.
+    """
+    import torch
+
+    _check_build(torch.__version__, torch.version.cuda)
+    from oomph import simulated_operators
+
+    simulated_operators.install(_open(_DRIVER, ctypes.RTLD_LOCAL))
 
 
 def banner(card: str) -> str:
