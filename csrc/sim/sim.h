@@ -15,7 +15,8 @@
  *   context=512MiB   what a device's primary context takes while it is active
  *   name=TEXT        the device's name
  *   driver=13000     the driver version reported, 11000 to 13000
- *   memory=none      "none": bookkeeping alone, copies to the host give zeros;
+ *   memory=none      "none": bookkeeping alone, copies to the host give zeros, or what
+ *                    the host wrote there if no kernel ran since;
  *                    "real": bytes are kept, addresses are really mapped
  *   tick=1us         how far each driver call moves the clock; 0 stops it
  *   kernels=ignore   "ignore": they take 5 us and do nothing; "error": launches fail

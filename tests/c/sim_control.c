@@ -256,6 +256,62 @@ static void test_the_text_of_an_error_names_the_call_that_is_not_supported(void)
     CHECK(strcmp(text, "operation not supported") == 0);
 }
 
+static uint64_t read_back(CUdeviceptr addr)
+{
+    uint64_t value = 1;
+
+    OK(cuMemcpyDtoH(&value, addr, sizeof value));
+    return value;
+}
+
+static void test_what_the_host_wrote_is_known_until_a_kernel_runs(void)
+{
+    CUdeviceptr addr;
+    uint64_t values[2] = {5, 6};
+
+    start("1GiB");
+    OK(cuMemAlloc(&addr, PAGE));
+    CHECK(read_back(addr) == 0);
+    OK(cuMemcpyHtoDAsync(addr, values, sizeof values, NULL));
+    values[0] = 7; // pageable: it was read
+    CHECK(read_back(addr) == 5 && read_back(addr + 8) == 6);
+    CHECK(read_back(addr + 12) == 0); // not all of it is known
+    CHECK(oomph_sim_launch(NULL, 0, 0, 0, 1000) == 0);
+    OK(cuCtxSynchronize());
+    CHECK(read_back(addr) == 0);
+}
+
+static void test_what_is_known_follows_copies_and_is_overwritten(void)
+{
+    CUdeviceptr addr;
+    uint64_t values[2] = {5, 6};
+
+    start("1GiB");
+    OK(cuMemAlloc(&addr, PAGE));
+    OK(cuMemcpyHtoD(addr, values, sizeof values));
+    OK(cuMemcpyDtoD(addr + 1000, addr, sizeof values));
+    OK(cuMemsetD8(addr, 1, 1));
+    CHECK(read_back(addr) == 0 && read_back(addr + 1000) == 5);
+    OK(cuMemcpyHtoD(addr + 1000, &values[1], 8));
+    CHECK(read_back(addr + 1000) == 6);
+    OK(cuMemcpyDtoD(addr + 1000, addr, 8)); // of what is not known
+    CHECK(read_back(addr + 1000) == 0);
+}
+
+static void test_only_so_much_is_known(void)
+{
+    CUdeviceptr addr;
+    uint64_t values[1024] = {5};
+
+    start("1GiB");
+    OK(cuMemAlloc(&addr, PAGE));
+    OK(cuMemcpyHtoD(addr, values, sizeof values));
+    CHECK(read_back(addr) == 0);
+    for (uint64_t i = 1; i <= 1000; i++)
+        OK(cuMemcpyHtoD(addr + 8 * i, &i, sizeof i));
+    CHECK(read_back(addr + 8) == 0 && read_back(addr + 8000) == 1000);
+}
+
 static void test_copies_to_the_host_give_what_was_answered(void)
 {
     CUdeviceptr addr;
@@ -390,6 +446,9 @@ int main(void)
     run(test_the_last_misuses_are_kept);
     run(test_what_is_not_supported_is_remembered_by_name);
     run(test_the_text_of_an_error_names_the_call_that_is_not_supported);
+    run(test_what_the_host_wrote_is_known_until_a_kernel_runs);
+    run(test_what_is_known_follows_copies_and_is_overwritten);
+    run(test_only_so_much_is_known);
     run(test_copies_to_the_host_give_what_was_answered);
     run(test_the_trace_names_calls_arguments_and_results);
     run(test_a_reset_frees_what_was_leaked);

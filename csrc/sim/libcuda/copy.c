@@ -2,6 +2,7 @@
 #include "call.h"
 #include "capture.h"
 #include "config.h"
+#include "known.h"
 #include "pinned.h"
 #include "queue.h"
 #include "sim.h"
@@ -82,14 +83,17 @@ static bool stage(sim_work_t *work)
     return true;
 }
 
-// Prepares what depends on where the source lies. Only real bytes need that.
+// Prepares what depends on where the source lies. Only bytes that are kept need that.
 static bool prepare_source(sim_work_t *work)
 {
-    if (!sim_memory_is_real() || sim_space_find(work->src) != NULL)
+    bool is_kept =
+        sim_memory_is_real() || work->rows * work->bytes <= SIM_KNOWN_BYTES_MAX;
+
+    if (!is_kept || sim_space_find(work->src) != NULL)
         return true;
     if (is_pageable(work->src))
         return stage(work);
-    if (work->rows == 1)
+    if (work->rows == 1 && sim_memory_is_real())
         work->checksum = sim_checksum((const void *)(uintptr_t)work->src, work->bytes);
     return true;
 }

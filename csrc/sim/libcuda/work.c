@@ -3,6 +3,7 @@
 #include "call.h"
 #include "config.h"
 #include "event.h"
+#include "known.h"
 #include "memory.h"
 #include "space.h"
 #include "stream.h"
@@ -55,6 +56,7 @@ void sim_work_reset(void)
 {
     memset(cells, 0, sizeof cells);
     next_cell = 0;
+    sim_known_forget_all();
 }
 
 // ---- faults
@@ -103,15 +105,38 @@ static bool may_touch(const sim_work_t *work, CUstream stream, uint64_t addr,
 
 // ---- what work does
 
-// Bytes that are not real arrive as a value followed by zeros.
+// Bytes that are not real arrive at the host if they are known, and else as a value
+// followed by zeros.
+static void read_unreal(void *place, uint64_t src, uint64_t bytes, uint64_t value)
+{
+    if (sim_known_read(src, place, bytes))
+        return;
+    memset(place, 0, bytes);
+    memcpy(place, &value, bytes < sizeof value ? bytes : sizeof value);
+}
+
+static void copy_unreal(uint64_t dst, uint64_t src, uint64_t bytes)
+{
+    char data[SIM_KNOWN_BYTES_MAX];
+
+    if (bytes <= sizeof data && sim_known_read(src, data, bytes))
+        sim_known_write(dst, data, bytes);
+    else
+        sim_known_forget(dst, bytes);
+}
+
 static void copy_bytes(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t value)
 {
-    if (has_bytes(dst) && has_bytes(src)) {
+    bool to_real = has_bytes(dst), from_real = has_bytes(src);
+
+    if (to_real && from_real)
         memmove(as_pointer(dst), as_pointer(src), bytes);
-    } else if (has_bytes(dst)) {
-        memset(as_pointer(dst), 0, bytes);
-        memcpy(as_pointer(dst), &value, bytes < sizeof value ? bytes : sizeof value);
-    }
+    else if (to_real)
+        read_unreal(as_pointer(dst), src, bytes, value);
+    else if (from_real)
+        sim_known_write(dst, as_pointer(src), bytes);
+    else
+        copy_unreal(dst, src, bytes);
 }
 
 static void copy(const sim_work_t *work, CUstream stream)
@@ -164,6 +189,8 @@ static void set(const sim_work_t *work, CUstream stream)
         uint64_t to = work->dst + row * work->dst_pitch;
         if (!may_touch(work, stream, to, true))
             return;
+        if (!has_bytes(to))
+            sim_known_forget(to, work->bytes);
         if (is_one_value)
             store(to, work->value, work->value_bytes);
         else if (has_bytes(to))
@@ -188,6 +215,7 @@ void sim_work_execute(const sim_work_t *work, CUstream stream, uint64_t now_ns)
 
     switch (work->kind) {
     case SIM_WORK_KERNEL:
+        sim_known_forget_all();
         if (!is_broken)
             touch(work, stream);
         break;
