@@ -45,8 +45,11 @@ static oomph_status_t free_block(oomph_device_t *device, oomph_addr_t addr,
     if (block == NULL)
         return oomph_fail(OOMPH_ERR_INVALID, "0x%llx is no block in use (freed twice?)",
                           (unsigned long long)addr);
-    if (freed != NULL)
+    if (freed != NULL) {
         oomph_describe(block, freed);
+        freed->state = block->shared ? OOMPH_BLOCK_DEFERRED : OOMPH_BLOCK_FREE;
+    }
+    oomph_block_forget_user(block);
     count_free(device, block);
     if (block->recorded)
         oomph_plan_note_free(&oomph_block_pool(block)->plan, block->record,

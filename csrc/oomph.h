@@ -166,7 +166,8 @@ oomph_status_t oomph_malloc(const oomph_request_t *request, oomph_addr_t *addr);
 
 // Takes the block back; it is reused on its own stream at once and on others when
 // the work queued so far has finished. Never waits for the GPU, and for the lock only
-// if `freed` is wanted (may be NULL). Address 0 is ignored.
+// if `freed` is wanted (may be NULL): the block as it was, with FREE or DEFERRED as its
+// state. `user` is the caller's again, a DEFERRED block has none. Address 0 is ignored.
 // Errors: OOMPH_ERR_INVALID if no such block is in use; nothing is freed.
 oomph_status_t oomph_free(oomph_addr_t addr, oomph_block_info_t *freed);
 

@@ -127,3 +127,12 @@ static inline void *oomph_block_user(const oomph_block_t *block)
     return block->shared ? ((const oomph_uses_t *)block->use.user)->user
                          : block->use.user;
 }
+
+// A block that is freed no longer names what its user has taken back.
+static inline void oomph_block_forget_user(oomph_block_t *block)
+{
+    if (block->shared)
+        ((oomph_uses_t *)block->use.user)->user = NULL;
+    else
+        block->use.user = NULL;
+}

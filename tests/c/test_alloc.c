@@ -282,6 +282,37 @@ static void a_block_is_reused_only_when_its_other_streams_are_done(void)
     check_sound();
 }
 
+static void see_users(const oomph_block_info_t *block, void *context)
+{
+    *(bool *)context |= block->user != NULL;
+}
+
+static void a_freed_block_has_no_user_and_tells_whether_it_waits(void)
+{
+    oomph_config_t config = test_config();
+    oomph_block_info_t freed;
+    oomph_addr_t addr[2];
+    int user[2];
+
+    start_card("64MiB,context=0,memory=real", &config);
+    oomph_stream_t other = new_stream();
+    for (int i = 0; i < 2; i++) {
+        oomph_request_t request = {.bytes = 4 * MIB, .user = &user[i]};
+        CHECK(oomph_malloc(&request, &addr[i]) == OOMPH_OK);
+    }
+    CHECK(oomph_record_stream(addr[1], other, false) == OOMPH_OK);
+    oomph_sim_hold(other);
+    CHECK(oomph_sim_launch(other, addr[1], 4 * MIB, 1, 1000) == CUDA_SUCCESS);
+    CHECK(oomph_free(addr[0], &freed) == OOMPH_OK);
+    CHECK(freed.state == OOMPH_BLOCK_FREE && freed.user == &user[0]);
+    CHECK(oomph_free(addr[1], &freed) == OOMPH_OK);
+    CHECK(freed.state == OOMPH_BLOCK_DEFERRED && freed.user == &user[1]);
+    bool any = false;
+    CHECK(oomph_walk(0, see_users, &any) == OOMPH_OK);
+    CHECK(!any); // the caller may have destroyed it
+    oomph_sim_release(other);
+}
+
 static void a_shortage_waits_for_deferred_frees(void)
 {
     oomph_config_t config = test_config();
@@ -882,6 +913,7 @@ int main(int argc, char **argv)
         TEST(too_few_free_pages_are_not_waited_for),
         TEST(a_failed_allocation_leaves_room_for_a_smaller_one),
         TEST(a_block_is_reused_only_when_its_other_streams_are_done),
+        TEST(a_freed_block_has_no_user_and_tells_whether_it_waits),
         TEST(a_shortage_waits_for_deferred_frees),
         TEST(a_stream_that_vanished_is_drained),
         TEST(a_reused_handle_is_another_stream),
