@@ -91,7 +91,8 @@ oomph_status_t oomph_empty_cache(int ordinal, oomph_pool_id_t id, size_t *freed_
     bool was_pressed = device->pressed;
     oomph_press(device);
     oomph_wait_for(device, NULL); // while a stream captures: only what has passed
-    oomph_collect(device);
+    if (oomph_collect(device))
+        oomph_wait_for(device, NULL); // these blocks count as freed just now
     if (all || reach.group != NULL)
         for (int tier = 0; tier < OOMPH_TIERS; tier++) {
             reach.tier = (oomph_tier_t)tier;

@@ -467,6 +467,22 @@ static void empty_cache_returns_all_that_is_free(void)
     check_sound();
 }
 
+static void empty_cache_returns_what_other_streams_used_too(void)
+{
+    oomph_config_t config = test_config();
+    size_t freed = 0;
+
+    start_card("64MiB,context=0,memory=real", &config);
+    oomph_stream_t other = new_stream();
+    oomph_addr_t block = take(8 * MIB, NULL);
+    CHECK(oomph_record_stream(block, other, false) == OOMPH_OK);
+    CHECK(oomph_sim_launch(other, block, 8 * MIB, 1, 1000000) == CUDA_SUCCESS);
+    give(block);
+    CHECK(oomph_empty_cache(0, (oomph_pool_id_t){0, 0}, &freed) == OOMPH_OK);
+    CHECK(freed == 8 * MIB);
+    check_sound();
+}
+
 static void give_back_returns_as_much_as_was_asked_for(void)
 {
     oomph_config_t config = test_config();
@@ -924,6 +940,7 @@ int main(int argc, char **argv)
         TEST(the_reserve_stays_free_except_for_small_blocks_and_workspaces),
         TEST(a_step_gives_the_reserve_back),
         TEST(empty_cache_returns_all_that_is_free),
+        TEST(empty_cache_returns_what_other_streams_used_too),
         TEST(give_back_returns_as_much_as_was_asked_for),
         TEST(a_pool_in_use_keeps_its_pages),
         TEST(a_pool_may_serve_others_before_an_error),
