@@ -10,8 +10,8 @@ static bool may_be_born_on_host(const oomph_claim_t *claim)
 {
     const oomph_streams_t *streams = &claim->device->streams;
 
-    if (oomph_process.config.offload == OOMPH_OFFLOAD_OFF ||
-        oomph_is_essential(claim) || claim->pool->group != NULL)
+    if (oomph_process.config.offload == OOMPH_OFFLOAD_OFF || claim->pool->small ||
+        claim->pool->group != NULL)
         return false;
     for (const oomph_stream_state_t *s = streams->list; s != NULL; s = s->next)
         if (oomph_stream_captures(streams, s))

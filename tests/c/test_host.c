@@ -108,6 +108,23 @@ static void small_blocks_are_never_born_on_host(void)
     CHECK(try_take(MIB + 1, NULL, &addr) == OOMPH_OK);
 }
 
+// They are known by their size alone, which tensors may have as well.
+static void workspaces_are_born_on_host_once_the_headroom_is_used(void)
+{
+    oomph_config_t config = host_config(64 * MIB);
+    oomph_request_t workspace = {.bytes = 8 * MIB, .essential = true};
+    oomph_addr_t addr;
+
+    config.reserve_bytes = 16 * MIB;
+    start_card("48MiB,context=0,memory=real", &config);
+    take(32 * MIB, NULL);
+    CHECK(oomph_malloc(&workspace, &addr) == OOMPH_OK);
+    CHECK(info_of(addr).tier == OOMPH_TIER_DEVICE);
+    CHECK(oomph_malloc(&workspace, &addr) == OOMPH_OK);
+    CHECK(info_of(addr).tier == OOMPH_TIER_HOST);
+    check_sound();
+}
+
 static void a_host_limit_of_0_means_none(void)
 {
     oomph_config_t config = host_config(0);
@@ -335,6 +352,7 @@ int main(int argc, char **argv)
         TEST(a_freed_host_block_serves_the_next_rescue_at_once),
         TEST(host_pages_of_one_hole_serve_another),
         TEST(small_blocks_are_never_born_on_host),
+        TEST(workspaces_are_born_on_host_once_the_headroom_is_used),
         TEST(a_host_limit_of_0_means_none),
         TEST(offload_can_be_switched_off),
         TEST(the_host_limit_holds_for_all_devices_together),
