@@ -347,17 +347,20 @@ class Allocator final : public native::CUDAAllocator
 
     double getMemoryFraction(DeviceIndex device) override
     {
+        check_device(device);
         return core->get_fraction(device);
     }
 
     void setMemoryFraction(double fraction, DeviceIndex device) override
     {
+        check_device(device);
         check(core->set_fraction(device, fraction));
     }
 
     std::pair<size_t, size_t> getMemoryInfo(DeviceIndex device) override
     {
         size_t free_bytes = 0, total_bytes = 0;
+        check_device(device);
         check(core->memory_info(device, &free_bytes, &total_bytes));
         return {free_bytes, total_bytes};
     }
@@ -367,6 +370,7 @@ class Allocator final : public native::CUDAAllocator
         oomph_stats_t from;
         c10::CachingDeviceAllocator::DeviceStats to;
 
+        check_device(device);
         check(core->get_stats(device, &from));
         translate(from.allocation, to.allocation);
         translate(from.segment, to.segment);
@@ -388,11 +392,13 @@ class Allocator final : public native::CUDAAllocator
 
     void resetAccumulatedStats(DeviceIndex device) override
     {
+        check_device(device);
         check(core->reset_accumulated_stats(device));
     }
 
     void resetPeakStats(DeviceIndex device) override
     {
+        check_device(device);
         check(core->reset_peak_stats(device));
     }
 
@@ -692,6 +698,13 @@ class Allocator final : public native::CUDAAllocator
         CUDAStream stream = c10::cuda::getCurrentCUDAStream(device);
         cudaStream_t handle = stream.stream();
         return take(device, bytes, handle, lives_for_ever(stream, handle));
+    }
+
+    // PyTorch's own error for a device that is not there.
+    void check_device(DeviceIndex device) const
+    {
+        TORCH_CHECK(device >= 0 && device < device_count_, "Invalid device argument ",
+                    static_cast<int>(device), ": did you call init?");
     }
 
     void *take(DeviceIndex device, size_t bytes, cudaStream_t stream, bool stream_lives)

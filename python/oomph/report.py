@@ -43,7 +43,9 @@ def rescued(device: int, size_bytes: int) -> None:
 
 def summary(device: int) -> str | None:
     """One line on the rescues of a device, or None if there were none."""
-    now = stats(device)
+    from oomph import _C
+
+    now = _C.stats(device)
     if now["rescues"] == 0:
         return None
     return (

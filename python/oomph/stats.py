@@ -65,7 +65,23 @@ def stats(device: int | None = None) -> dict[str, Any]:
     """
     from oomph import _C
 
-    return dict(_C.stats(_current_device() if device is None else device))
+    if device is None:
+        device = _current_device()
+    elif device >= (count := _device_count()):
+        raise ValueError(f"there is no device {device}; there are {count}")
+    return dict(_C.stats(device))
+
+
+def _device_count() -> int:
+    """How many devices there are, or could be as long as CUDA is not in use."""
+    import sys
+
+    from oomph import _C
+
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return _C.DEVICE_MAX
+    return int(torch.cuda.device_count())
 
 
 def _current_device() -> int:
