@@ -725,7 +725,7 @@ class Allocator final : public native::CUDAAllocator
         if (C10_UNLIKELY(status != OOMPH_OK || is_pending()))
             fail(status, request, addr, nullptr);
         announce_alloc(addr);
-        report_to_profiler(addr, static_cast<int64_t>(bytes), device);
+        profile_alloc(addr, device);
         return pointer(addr);
     }
 
@@ -745,7 +745,7 @@ class Allocator final : public native::CUDAAllocator
         announce_alloc(addr);
         trace(TraceEntry::ALLOC, request.device, addr, request.bytes, request.stream,
               from_core(request.pool), context);
-        report_to_profiler(addr, static_cast<int64_t>(request.bytes), request.device);
+        profile_alloc(addr, request.device);
         return pointer(addr);
     }
 
@@ -835,6 +835,15 @@ class Allocator final : public native::CUDAAllocator
     {
         if (const auto *interpreter = c10::impl::GPUTrace::get_trace())
             (*interpreter)->trace_gpu_memory_deallocation(c10::kCUDA, address(block));
+    }
+
+    // What the block occupies, as it is told when it is freed.
+    static void profile_alloc(oomph_addr_t addr, int device)
+    {
+        oomph_block_info_t info;
+        if (C10_UNLIKELY(c10::memoryProfilingEnabled()) &&
+            core->lookup(addr, &info) == OOMPH_OK)
+            report_to_profiler(addr, static_cast<int64_t>(info.bytes), device);
     }
 
     static void report_to_profiler(oomph_addr_t addr, int64_t bytes, int device)
