@@ -211,6 +211,7 @@ class Allocator final : public native::CUDAAllocator
     std::mutex mutex_;
     std::atomic<int> device_count_{-1}; // -1: not initialised
     std::atomic<bool> enabled_{true};
+    std::once_flag workspaces_known_;
     size_t workspace_bytes_[2] = {0, 0}; // of cuBLAS and cuBLASLt
 
     std::vector<Route> routes_; // newest last
@@ -453,15 +454,17 @@ class Allocator final : public native::CUDAAllocator
 
     void endAllocateToPool(DeviceIndex device, MempoolId_t pool) override
     {
-        std::lock_guard<std::mutex> guard(mutex_);
-        auto found =
-            std::find_if(routes_.begin(), routes_.end(), [&](const Route &route) {
-                return route.device == device && route.pool == pool;
-            });
-        TORCH_CHECK(found != routes_.end(),
-                    "endAllocatePool: not currently recording to mempool_id");
-        routes_.erase(found);
-        update_involved();
+        {
+            std::lock_guard<std::mutex> guard(mutex_);
+            auto found =
+                std::find_if(routes_.begin(), routes_.end(), [&](const Route &route) {
+                    return route.device == device && route.pool == pool;
+                });
+            TORCH_CHECK(found != routes_.end(),
+                        "endAllocatePool: not currently recording to mempool_id");
+            routes_.erase(found);
+            update_involved();
+        }
         check(core->pool_end(device));
     }
 
@@ -767,10 +770,10 @@ class Allocator final : public native::CUDAAllocator
     {
         if (bytes <= (1 << 20))
             return false;
-        if (workspace_bytes_[0] == 0) {
-            workspace_bytes_[1] = at::cuda::getCUDABlasLtWorkspaceSize();
+        std::call_once(workspaces_known_, [&] {
             workspace_bytes_[0] = at::cuda::getChosenWorkspaceSize();
-        }
+            workspace_bytes_[1] = at::cuda::getCUDABlasLtWorkspaceSize();
+        });
         return bytes == workspace_bytes_[0] || bytes == workspace_bytes_[1];
     }
 
