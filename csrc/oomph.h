@@ -77,8 +77,8 @@ typedef struct oomph_notice {
     int device;
     oomph_addr_t addr;
     size_t bytes;
-    oomph_stream_t stream;
-    oomph_pool_id_t pool;
+    oomph_stream_t stream; // of FREED; oomph_lookup() knows that of MAPPED
+    oomph_pool_id_t pool;  // likewise
 } oomph_notice_t;
 
 // Called by the core with no lock held; any may be NULL. They must not throw.

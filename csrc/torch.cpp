@@ -24,6 +24,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <deque>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -48,6 +49,7 @@ using c10::cuda::CUDAStream;
 using native::CreateContextFn;
 using native::RecordContext;
 using native::TraceEntry;
+using Annotation = decltype(native::SnapshotInfo::external_annotations)::value_type;
 using Context = std::shared_ptr<c10::GatheredContext>;
 using PoolFilter = std::function<bool(cudaStream_t)>;
 
@@ -81,6 +83,9 @@ template <typename Function> void keep_exception(Function function) noexcept
         }
     }
 }
+
+// Names of the compiled regions that this thread is in, innermost last.
+thread_local std::vector<std::string> compiled_regions;
 
 bool is_pending()
 {
@@ -229,6 +234,7 @@ class Allocator final : public native::CUDAAllocator
     std::vector<std::string> skipped_actions_;
     std::vector<std::vector<TraceEntry>> traces_; // by device, oldest first from next
     std::vector<size_t> trace_next_;
+    std::deque<Annotation> annotations_; // the newest trace_max_
     std::string metadata_;
     c10::ApproximateClockToUnixTimeConverter clock_;
 
@@ -426,10 +432,16 @@ class Allocator final : public native::CUDAAllocator
         const bool include_traces = true;
 #endif
         native::SnapshotInfo result;
-        for (int device = 0; device < device_count_; device++)
-            for (native::SegmentInfo &segment : segments_of(device, pool))
-                result.segments.push_back(std::move(segment));
         result.device_traces = traces(include_traces);
+        result.external_annotations = annotations();
+        for (int device = 0; device < device_count_; device++) {
+            size_t active = 0;
+            for (native::SegmentInfo &segment : segments_of(device, pool)) {
+                active += segment.active_size;
+                result.segments.push_back(std::move(segment));
+            }
+            trace(TraceEntry::SNAPSHOT, device, 0, active, nullptr, pool, nullptr);
+        }
         native::AllocatorConfigInfo &config = result.config_metadata;
         config = {};
         config.max_split_size = SIZE_MAX;
@@ -611,7 +623,36 @@ class Allocator final : public native::CUDAAllocator
             traces_[i].clear();
             trace_next_[i] = 0;
         }
+        if (clear || !enabled)
+            annotations_.clear();
         update_watch();
+    }
+
+    void pushCompileContext(std::string &name) override
+    {
+        if (recording_)
+            compiled_regions.push_back(name);
+    }
+
+    void popCompileContext() override
+    {
+        if (!compiled_regions.empty())
+            compiled_regions.pop_back();
+    }
+
+    // What record_function() marks.
+    void recordAnnotation(
+        const std::vector<std::pair<std::string, std::string>> &metadata) override
+    {
+        if (!recording_)
+            return;
+        Annotation entry(current_device(), c10::getApproximateTime());
+        for (const auto &[name, value] : metadata)
+            entry.recordUserMetadata(name, value);
+        std::lock_guard<std::mutex> guard(mutex_);
+        if (annotations_.size() == trace_max_)
+            annotations_.pop_front();
+        annotations_.push_back(std::move(entry));
     }
 
     void attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) override
@@ -671,10 +712,16 @@ class Allocator final : public native::CUDAAllocator
 
     void on_notice(const oomph_notice_t &notice)
     {
-        trace(notice.kind == OOMPH_NOTICE_MAPPED ? TraceEntry::SEGMENT_MAP
-                                                 : TraceEntry::FREE_COMPLETED,
-              notice.device, notice.addr, notice.bytes, notice.stream,
-              from_core(notice.pool), nullptr);
+        if (notice.kind == OOMPH_NOTICE_FREED) {
+            trace(TraceEntry::FREE_COMPLETED, notice.device, notice.addr, notice.bytes,
+                  notice.stream, from_core(notice.pool), nullptr);
+            return;
+        }
+        // Pages are mapped below the layer that knows whose they are.
+        oomph_block_info_t owner = {};
+        core->lookup(notice.addr, &owner);
+        trace(TraceEntry::SEGMENT_MAP, notice.device, notice.addr, notice.bytes,
+              owner.stream, from_core(owner.pool), nullptr);
     }
 
   private:
@@ -766,6 +813,7 @@ class Allocator final : public native::CUDAAllocator
     }
 
     // cuBLAS makes its workspaces when first used, perhaps when memory is short.
+    // Nothing but the size tells a workspace.
     bool is_workspace(size_t bytes)
     {
         if (bytes <= (1 << 20))
@@ -916,7 +964,8 @@ class Allocator final : public native::CUDAAllocator
             return;
         TraceEntry entry(action, static_cast<DeviceIndex>(device), addr, bytes,
                          static_cast<TraceStream>(stream), pool,
-                         c10::getApproximateTime(), recording_ ? context : nullptr, "",
+                         c10::getApproximateTime(), recording_ ? context : nullptr,
+                         compiled_regions.empty() ? "N/A" : compiled_regions.back(),
                          getUserMetadata());
         std::vector<native::AllocatorTraceTracker> trackers;
         {
@@ -961,6 +1010,19 @@ class Allocator final : public native::CUDAAllocator
         for (auto &entries : result)
             for (TraceEntry &entry : entries)
                 entry.time_.t_ = to_unix_ns(entry.time_.approx_t_) / 1000;
+        return result;
+    }
+
+    std::vector<Annotation> annotations()
+    {
+        std::vector<Annotation> result;
+        {
+            std::lock_guard<std::mutex> guard(mutex_);
+            result.assign(annotations_.begin(), annotations_.end());
+        }
+        auto to_unix_ns = clock_.makeConverter();
+        for (Annotation &entry : result)
+            entry.time_.t_ = to_unix_ns(entry.time_.approx_t_) / 1000;
         return result;
     }
 
@@ -1050,6 +1112,8 @@ class Allocator final : public native::CUDAAllocator
             range = block.segment_addr;
             end = block.addr + block.bytes;
         }
+        std::sort(segments.begin(), segments.end(),
+                  [](const auto &a, const auto &b) { return a.address < b.address; });
         return segments;
     }
 };
