@@ -19,9 +19,6 @@ from typing import Any, ClassVar
 import oomph
 import torch
 
-sys.modules["remote"] = sys.modules["__main__"]
-
-
 class SimStats(ctypes.Structure):
     """oomph_sim_stats_t of csrc/sim/sim.h."""
 
@@ -113,4 +110,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    sys.modules["remote"] = sys.modules["__main__"]  # as the tests import it
     main()

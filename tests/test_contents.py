@@ -1,0 +1,257 @@
+"""No byte is lost: what tensors hold, bit for bit, whatever the allocator does.
+
+The simulated card keeps real bytes here; kernels compute nothing, but copies between
+CPU and GPU and on the GPU are real. Expected contents are slices of one random tensor.
+"""
+
+import os
+import random
+import threading
+import time
+
+import pytest
+import torch
+
+from support import MIB, Simulated
+
+small_card = Simulated("256MiB,context=0,memory=real", "reserve:0,offload:off")
+# Blocks of at most 1 MiB are not born on host: half of the reserve is theirs.
+spilling = Simulated(
+    "192MiB,context=0,memory=real", "reserve:128MiB,host_limit:512MiB,host_ahead:8MiB"
+)
+pinned = Simulated(
+    "192MiB,context=0,memory=real,host-pages=none", "reserve:128MiB,host_limit:512MiB"
+)
+limited = Simulated(
+    "512MiB,context=0,memory=real", "reserve:0,host_limit:512MiB,device_limit:96MiB"
+)
+
+SOURCE_BYTES = 24 * MIB
+STEPS = 250
+
+
+class Source:
+    """Random bytes on the CPU, page-locked, of which tensors hold slices."""
+
+    def __init__(self, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.bytes = torch.randint(
+            256, (SOURCE_BYTES,), dtype=torch.uint8, generator=generator
+        ).pin_memory()
+
+    def slice(self, rng: random.Random, smallest: int) -> torch.Tensor:
+        most = rng.choice([4096, MIB, 12 * MIB])
+        size = smallest + rng.randrange(1, most)
+        start = rng.randrange(SOURCE_BYTES - size)
+        return self.bytes[start : start + size]
+
+
+class Worker:
+    """Fills tensors on a stream, copies them to others, checks and frees them."""
+
+    def __init__(
+        self, source: Source, rng: random.Random, most_bytes: int, smallest: int
+    ) -> None:
+        self.source, self.rng = source, rng
+        self.most_bytes, self.smallest = most_bytes, smallest
+        self.errors = 0
+        self.stream = torch.cuda.Stream()
+        self.other = torch.cuda.Stream()
+        self.kept: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def bytes_kept(self) -> int:
+        return sum(tensor.numel() for tensor, _ in self.kept)
+
+    def fill(self) -> None:
+        wanted = self.source.slice(self.rng, self.smallest)
+        tensor = torch.empty_like(wanted, device="cuda")
+        tensor.copy_(wanted, non_blocking=True)
+        self.kept.append((tensor, wanted))
+
+    def copy(self) -> None:
+        """A copy on another stream, which then is used on this one."""
+        tensor, wanted = self.rng.choice(self.kept)
+        self.other.wait_stream(self.stream)
+        with torch.cuda.stream(self.other):
+            copy = tensor.clone()
+        tensor.record_stream(self.other)
+        self.stream.wait_stream(self.other)
+        copy.record_stream(self.stream)
+        self.kept.append((copy, wanted))
+
+    def overwrite(self) -> None:
+        tensor, _ = self.kept.pop(self.rng.randrange(len(self.kept)))
+        start = self.rng.randrange(SOURCE_BYTES - tensor.numel())
+        wanted = self.source.bytes[start : start + tensor.numel()]
+        tensor.copy_(wanted, non_blocking=True)
+        self.kept.append((tensor, wanted))
+
+    def check(self) -> None:
+        tensor, wanted = self.kept.pop(self.rng.randrange(len(self.kept)))
+        assert torch.equal(tensor.cpu(), wanted), f"{tensor.numel()} bytes changed"
+
+    def drop(self) -> None:
+        self.kept.pop(self.rng.randrange(len(self.kept)))
+
+    def run(self, steps: int) -> None:
+        with torch.cuda.stream(self.stream):
+            for _ in range(steps):
+                while self.bytes_kept() > self.most_bytes:
+                    self.check()
+                actions = [self.fill, self.fill]
+                if self.kept:
+                    actions += [self.copy, self.overwrite, self.check, self.drop]
+                try:
+                    self.rng.choice(actions)()
+                except torch.OutOfMemoryError:
+                    self.errors += 1
+                    self.most_bytes = self.bytes_kept() * 3 // 4
+                if self.rng.random() < 0.02:
+                    torch.cuda.empty_cache()
+            while self.kept:
+                self.check()
+
+
+def seed_of_run() -> int:
+    return int(os.environ.get("OOMPH_TEST_SEED", time.time_ns() % 1000000))
+
+
+def work(
+    thread_count: int, most_bytes: int, smallest: int = 0, may_fail: bool = False
+) -> None:
+    seed = seed_of_run()
+    source = Source(seed)
+    workers = [
+        Worker(
+            source, random.Random(f"{seed}.{i}"), most_bytes // thread_count, smallest
+        )
+        for i in range(thread_count)
+    ]
+    errors = []
+
+    def guarded(worker: Worker) -> None:
+        try:
+            worker.run(STEPS)
+        except BaseException as error:
+            errors.append(error)
+            worker.kept.clear()
+
+    threads = [threading.Thread(target=guarded, args=(w,)) for w in workers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise AssertionError(f"OOMPH_TEST_SEED={seed}") from errors[0]
+    if not may_fail:
+        assert sum(w.errors for w in workers) == 0, f"OOMPH_TEST_SEED={seed}"
+
+
+@small_card
+def test_contents_are_kept_while_pages_move_between_streams():
+    import oomph
+
+    work(thread_count=1, most_bytes=230 * MIB, may_fail=True)
+    assert oomph.stats()["pages_remapped"] > 0
+
+
+@small_card
+def test_contents_are_kept_while_threads_share_a_card():
+    work(thread_count=4, most_bytes=230 * MIB, may_fail=True)
+
+
+@spilling
+def test_contents_are_kept_while_blocks_are_born_on_host():
+    import oomph
+
+    work(thread_count=1, most_bytes=300 * MIB)
+    assert oomph.stats()["rescues"] > 0
+
+
+@spilling
+def test_contents_are_kept_while_threads_are_rescued():
+    import oomph
+
+    work(thread_count=4, most_bytes=300 * MIB)
+    assert oomph.stats()["rescues"] > 0
+
+
+@pinned
+def test_contents_are_kept_in_pinned_blocks():
+    import oomph
+
+    work(thread_count=2, most_bytes=300 * MIB)
+    assert oomph.stats()["host_kind"] == "pinned blocks"
+    assert oomph.stats()["rescues"] > 0
+
+
+@limited
+def test_contents_are_kept_under_a_device_limit():
+    import oomph
+
+    # There is no reserve within the limit, so no small blocks.
+    work(thread_count=2, most_bytes=250 * MIB, smallest=MIB)
+    assert oomph.stats()["device_bytes_peak"] <= 96 * MIB
+
+
+@spilling
+def test_contents_are_kept_from_step_to_step_while_a_plan_is_in_force():
+    import oomph
+
+    source = Source(1)
+    hits = oomph.stats()["planned_hits"]
+    for _ in range(8):
+        live = []
+        for i in range(14):  # 146 MiB in all: more than the 64 MiB there are
+            size = (3 + i % 5 * 4) * MIB
+            wanted = source.bytes[i % 5 * MIB :][:size]
+            tensor = torch.empty(size, dtype=torch.uint8, device="cuda")
+            tensor.copy_(wanted, non_blocking=True)
+            live.append((tensor, wanted))
+        for tensor, wanted in live:
+            assert torch.equal(tensor.cpu(), wanted)
+        del live, tensor
+        oomph.step()
+    assert oomph.stats()["planned_hits"] > hits
+
+
+@spilling
+def test_a_block_born_on_host_holds_what_a_kernelless_copy_put_there():
+    import oomph
+
+    source = Source(2)
+    kept = torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
+    wanted = source.bytes[: 8 * MIB]
+    a = wanted.to("cuda")
+    assert oomph.stats()["host_block_bytes"] == 8 * MIB
+    b = a.clone()  # from host page to host page
+    del kept
+    c = b.clone()  # back onto the device
+    assert torch.equal(c.cpu(), wanted)
+    assert torch.equal(a.cpu(), wanted)
+    del a, b, c
+
+
+@small_card
+def test_a_module_keeps_its_parameters():
+    module = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(20)))
+    wanted = {name: value.clone() for name, value in module.state_dict().items()}
+    module.cuda()
+    for _ in range(3):
+        filler = [
+            torch.empty(size * MIB, dtype=torch.uint8, device="cuda")
+            for size in (100, 60, 40)
+        ]
+        del filler
+        torch.empty(220 * MIB, dtype=torch.uint8, device="cuda")
+    for name, value in module.state_dict().items():
+        assert torch.equal(value.cpu(), wanted[name])
+
+
+@small_card
+@pytest.mark.parametrize("non_blocking", [False, True])
+def test_a_resized_storage_keeps_its_bytes(non_blocking):
+    wanted = Source(3).bytes[: 5 * MIB]
+    a = wanted.to("cuda", non_blocking=non_blocking)
+    a.untyped_storage().resize_(64 * MIB)
+    assert torch.equal(a.cpu(), wanted)
