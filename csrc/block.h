@@ -132,14 +132,14 @@ oomph_block_t *oomph_heap_take(oomph_block_t *block, oomph_addr_t addr, size_t b
 // Makes a USED or DEFERRED block FREE. Gives the FREE block that contains it now.
 oomph_block_t *oomph_heap_give(oomph_block_t *block);
 
-// The same, but lets the block rest where that is allowed.
+// The same, but lets the block rest where that is allowed: on the device, if small.
 static inline void oomph_heap_rest(oomph_block_t *block)
 {
     oomph_heap_t *heap = block->segment->heap;
     size_t units = block->bytes / OOMPH_ROUND_BYTES;
 
     if (!heap->small || units >= OOMPH_REST_SIZES ||
-        heap->resting_count == OOMPH_REST_COUNT) {
+        heap->resting_count == OOMPH_REST_COUNT || block->tier != OOMPH_TIER_DEVICE) {
         oomph_heap_give(block);
         return;
     }

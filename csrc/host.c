@@ -1,8 +1,9 @@
 /* host.c - the rung of the ladder on which a block is born on host.
  *
  * The block lies on host pages alone, mapped at an ordinary address of its pool, or, if
- * only that works, in a page-locked allocation. Never blocks of at most 1 MiB, blocks
- * of graph pools, or anything while a stream captures.
+ * only that works, in a page-locked allocation. Never blocks of graph pools, or
+ * anything while a stream captures. Small blocks and workspaces may use half of the
+ * headroom first; they come here only when that is used up.
  */
 #include "claim.h"
 
@@ -10,8 +11,7 @@ static bool may_be_born_on_host(const oomph_claim_t *claim)
 {
     const oomph_streams_t *streams = &claim->device->streams;
 
-    if (oomph_process.config.offload == OOMPH_OFFLOAD_OFF || claim->pool->small ||
-        claim->pool->group != NULL)
+    if (oomph_process.config.offload == OOMPH_OFFLOAD_OFF || claim->pool->group != NULL)
         return false;
     for (const oomph_stream_state_t *s = streams->list; s != NULL; s = s->next)
         if (oomph_stream_captures(streams, s))

@@ -97,15 +97,23 @@ static void host_pages_of_one_hole_serve_another(void)
     CHECK(stats_of(0).tier_bytes[OOMPH_TIER_HOST] == 16 * MIB);
 }
 
-static void small_blocks_are_never_born_on_host(void)
+static void small_blocks_are_born_on_host_once_the_headroom_is_used(void)
 {
     oomph_config_t config = host_config(64 * MIB);
-    oomph_addr_t addr;
 
+    config.reserve_bytes = 8 * MIB;
     start_card("16MiB,context=0,memory=real", &config);
-    take(16 * MIB, NULL);
-    CHECK(try_take(MIB, NULL, &addr) == OOMPH_ERR_NO_MEMORY);
-    CHECK(try_take(MIB + 1, NULL, &addr) == OOMPH_OK);
+    oomph_addr_t large = take(8 * MIB, NULL);
+    for (int i = 0; i < 4; i++)
+        CHECK(info_of(take(MIB, NULL)).tier == OOMPH_TIER_DEVICE);
+    oomph_addr_t addr = take(512, NULL);
+    CHECK(info_of(addr).tier == OOMPH_TIER_HOST);
+    CHECK(info_of(take(512, NULL)).tier == OOMPH_TIER_HOST);
+    CHECK(stats_of(0).tier_bytes[OOMPH_TIER_HOST] == 2 * MIB);
+    give(large);
+    give(addr);
+    CHECK(info_of(take(512, NULL)).tier == OOMPH_TIER_DEVICE);
+    check_sound();
 }
 
 // They are known by their size alone, which tensors may have as well.
@@ -351,7 +359,7 @@ int main(int argc, char **argv)
         TEST(device_pages_are_used_up_first),
         TEST(a_freed_host_block_serves_the_next_rescue_at_once),
         TEST(host_pages_of_one_hole_serve_another),
-        TEST(small_blocks_are_never_born_on_host),
+        TEST(small_blocks_are_born_on_host_once_the_headroom_is_used),
         TEST(workspaces_are_born_on_host_once_the_headroom_is_used),
         TEST(a_host_limit_of_0_means_none),
         TEST(offload_can_be_switched_off),
