@@ -228,4 +228,5 @@ def extensions() -> list[Extension]:
     return found
 
 
-setup(ext_modules=extensions(), cmdclass={"build_ext": Build, "build_py": BuildPy})
+if __name__ == "__main__":  # tools and tests use the functions above
+    setup(ext_modules=extensions(), cmdclass={"build_ext": Build, "build_py": BuildPy})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -107,19 +108,7 @@ def torch_folder() -> Path:
 
 def setup_functions() -> dict[str, Any]:
     """The functions of setup.py, which knows where headers are and the flags."""
-    import runpy
-
-    before = sys.argv
-    sys.argv = ["setup.py", "--quiet", "--name"]
-    try:
-        with tempfile.TemporaryFile("w") as nowhere:
-            saved, sys.stdout = sys.stdout, nowhere
-            try:
-                return runpy.run_path(str(ROOT / "setup.py"))
-            finally:
-                sys.stdout = saved
-    finally:
-        sys.argv = before
+    return runpy.run_path(str(ROOT / "setup.py"))
 
 
 def build_with_core(program: str, folder: Path) -> Path:

@@ -5,10 +5,12 @@ where there is a GPU, for real under a limit of that size. Nothing is downloaded
 text is Python's own sources.
 
     make demo
+    python examples/demo.py --json FILE    also writes what the table shows
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import subprocess
@@ -160,8 +162,29 @@ def shorten(error: str) -> str:
     return error.split(" If reserved but unallocated memory is large")[0]
 
 
+def as_data(run: Run) -> dict[str, object]:
+    """A run as the JSON file has it; sizes in bytes."""
+    return {
+        "measure": "demo",
+        "program": run.case.title,
+        "allocator": run.allocator,
+        "outcome": run.outcome,
+        "steps": run.steps,
+        "device_bytes_peak": run.stats.get("device_bytes_peak", 0),
+        "host_bytes_peak": run.stats.get("host_bytes_peak", 0),
+        "rescues": run.stats.get("rescues", 0),
+        "seconds": round(run.seconds, 2),
+        "error": run.error,
+    }
+
+
 def main() -> int:
     """Runs all cases; gives 1 if oomph did not finish one."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the table here"
+    )
+    path: Path | None = parser.parse_args().json
     real = gpu_count() > 0
     place = "a GPU under a limit" if real else f"a simulated GPU, {CONTEXT}"
     print(f"GPT-2 124 M, block 1024, bf16 autocast, fused AdamW, on {place}.")
@@ -174,6 +197,9 @@ def main() -> int:
     with ThreadPoolExecutor(max_workers=1 if real else 2) as pool:
         for run in pool.map(lambda job: execute(*job, real), jobs):
             runs.append(run)
+            if path is not None:
+                data = [as_data(run) for run in runs]
+                path.write_text(json.dumps(data, indent=1) + "\n")
             text = f"[{len(runs)}/{len(jobs)}] {run.case.title}, {run.allocator}"
             print(f"{text}: {run.outcome} after {run.steps} steps", flush=True)
 

@@ -15,8 +15,7 @@ ROOT = Path(__file__).parent.parent
 
 def build_flags() -> tuple[list[str], list[str]]:
     """The arguments for C and for C++, from setup.py's own functions."""
-    sys.argv = ["setup.py", "--name"]
-    setup = runpy.run_path(str(ROOT / "setup.py"), run_name="setup")
+    setup = runpy.run_path(str(ROOT / "setup.py"))
     python = ["-isystem", sysconfig.get_paths()["include"]]
     cuda = setup["system_includes"](setup["cuda_includes"]())
     torch = setup["system_includes"]([setup["package_dir"]("torch") / "include"])

@@ -1,7 +1,7 @@
-/* hardware.c - what the driver's calls cost, and which of them wait for running work.
+/* calls.c - what the driver's calls cost, and which of them wait for running work.
  *
- *     hardware costs      every call at 2, 20, 32 and 512 MiB
- *     hardware waiting    beside a kernel that runs, and behind a stream that waits
+ *     calls costs      every call at 2, 20, 32 and 512 MiB
+ *     calls waiting    beside a kernel that runs, and behind a stream that waits
  *
  * One JSON object a line. Uses device 0, at most 1 GiB of it.
  */
