@@ -73,7 +73,7 @@ def main() -> None:
     print(
         f"making {folder} ({'with this PyTorch' if reuse else requirement})", flush=True
     )
-    venv.create(folder, with_pip=True, system_site_packages=reuse)
+    venv.create(folder, with_pip=True, symlinks=True, system_site_packages=reuse)
     if reuse:
         return
     pip(folder, "install", *BUILD_REQUIREMENTS, requirement, "numpy")
