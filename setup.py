@@ -189,7 +189,7 @@ def torch_extension(torch: Path, includes: list[str]) -> Extension:
     return Extension(
         "oomph._torch",
         sources=["csrc/torch.cpp"],
-        depends=["csrc/oomph.h"],
+        depends=["csrc/oomph.h", *sources("csrc/*.hpp")],
         language="c++",
         extra_compile_args=[
             *CXX_FLAGS,

@@ -4,128 +4,46 @@
 // reaches through a table handed over in a capsule. It translates: requests, statuses
 // into exceptions, blocks into snapshots, notices into traces. Memory itself, streams
 // and pools are the core's business. What differs between PyTorch versions is handled
-// here and nowhere else; the module remembers which version it was built for.
+// here and in torch_*.hpp; the module remembers which version it was built for.
 //
 // No lock of the core is ever held here. `mutex_` guards what PyTorch hands us (pool
-// filters, observers, the trace); it is not held while calling any of these, nor the
-// core. No exception crosses a C frame: callbacks keep theirs in `pending`, and the
-// call that caused it rethrows.
+// filters, observers); it is not held while calling any of these, nor the core. No
+// exception crosses a C frame: callbacks keep theirs in `pending`, and the call that
+// caused it rethrows.
 #include <Python.h>
 
-#include "oomph.h"
+#include "torch_blocks.hpp"
+#include "torch_core.hpp"
+#include "torch_history.hpp"
 
 #include <ATen/cuda/CUDAContextLight.h>
-#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
-#include <c10/util/ApproximateClock.h>
-#include <torch/csrc/api/include/torch/version.h>
 #include <torch/csrc/cuda/CUDAPluggableAllocator.h>
 
 #include <algorithm>
-#include <atomic>
-#include <deque>
-#include <exception>
 #include <functional>
-#include <memory>
 #include <mutex>
 #include <string>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
-#define TORCH_MINOR (TORCH_VERSION_MAJOR * 100 + TORCH_VERSION_MINOR)
-#if TORCH_MINOR < 210
-#error "oomph needs PyTorch 2.10 or newer"
-#endif
-
-namespace native = c10::cuda::CUDACachingAllocator;
-using c10::DataPtr;
-using c10::DeviceIndex;
-using c10::MempoolId_t;
-using c10::CachingAllocator::Stat;
-using c10::CachingAllocator::StatArray;
-using c10::cuda::CUDAStream;
-using native::CreateContextFn;
-using native::RecordContext;
-using native::TraceEntry;
-using Annotation = decltype(native::SnapshotInfo::external_annotations)::value_type;
-using Context = std::shared_ptr<c10::GatheredContext>;
-using PoolFilter = std::function<bool(cudaStream_t)>;
-
-// The type in which traces and segments name a stream.
-#if TORCH_MINOR >= 211
-using TraceStream = void *;
-using InnerAllocator = std::shared_ptr<native::CUDAAllocator>;
-#else
-using TraceStream = cudaStream_t;
-using InnerAllocator = native::CUDAAllocator *;
-#endif
-
+namespace oomph_torch
+{
 namespace
 {
 
-const oomph_api_t *core;
-
-// An exception of a callback that C frames lie above of. How many threads keep one is
-// counted, so that nearly always a plain load tells that there is none.
-thread_local std::exception_ptr pending;
-std::atomic<int> pending_count{0};
-
-template <typename Function> void keep_exception(Function function) noexcept
-{
-    try {
-        function();
-    } catch (...) {
-        if (!pending) {
-            pending = std::current_exception();
-            pending_count++;
-        }
-    }
-}
-
-// Names of the compiled regions that this thread is in, innermost last.
-thread_local std::vector<std::string> compiled_regions;
-
-bool is_pending()
-{
-    return pending_count.load(std::memory_order_relaxed) != 0 && pending;
-}
-
-void rethrow_pending()
-{
-    if (!is_pending())
-        return;
-    pending_count--;
-    std::rethrow_exception(std::exchange(pending, nullptr));
-}
-
-// Every failed call of the core that is no shortage of memory.
-void check(oomph_status_t status)
-{
-    rethrow_pending();
-    TORCH_CHECK(status == OOMPH_OK, "oomph: ", core->error_detail());
-}
-
-oomph_pool_id_t to_core(const MempoolId_t &id)
-{
-    return {id.first, id.second};
-}
-
-MempoolId_t from_core(oomph_pool_id_t id)
-{
-    return {id.first, id.second};
-}
-
-oomph_addr_t address(const void *pointer)
-{
-    return reinterpret_cast<oomph_addr_t>(pointer);
-}
-
-void *pointer(oomph_addr_t addr)
-{
-    return reinterpret_cast<void *>(addr);
-}
+using c10::DataPtr;
+using c10::CachingAllocator::Stat;
+using c10::CachingAllocator::StatArray;
+using c10::cuda::CUDAStream;
+using PoolFilter = std::function<bool(cudaStream_t)>;
+#if TORCH_MINOR >= 211
+using InnerAllocator = std::shared_ptr<native::CUDAAllocator>;
+#else
+using InnerAllocator = native::CUDAAllocator *;
+#endif
 
 c10::Device cuda_device(int index)
 {
@@ -221,22 +139,9 @@ class Allocator final : public native::CUDAAllocator
 
     std::vector<Route> routes_; // newest last
 
+    History history_;
     std::vector<native::OutOfMemoryObserver> oom_observers_;
-    std::vector<native::AllocatorTraceTracker> trackers_;
-    std::atomic<bool> watched_{false};  // there are trackers, or history is recorded
-    std::atomic<bool> involved_{false}; // so, or there are routes
-
-    std::atomic<bool> recording_{false};
-    std::atomic<bool> contexts_{false}; // blocks may carry a context
-    std::atomic<CreateContextFn> recorder_{nullptr};
-    std::atomic<RecordContext> record_when_{RecordContext::NEVER};
-    size_t trace_max_ = 1;
-    std::vector<std::string> skipped_actions_;
-    std::vector<std::vector<TraceEntry>> traces_; // by device, oldest first from next
-    std::vector<size_t> trace_next_;
-    std::deque<Annotation> annotations_; // the newest trace_max_
-    std::string metadata_;
-    c10::ApproximateClockToUnixTimeConverter clock_;
+    std::atomic<bool> involved_{false}; // more than memory is asked for: pools, history
 
   public:
     /* ---- Start */
@@ -245,9 +150,7 @@ class Allocator final : public native::CUDAAllocator
     {
         int found = 0;
         check(core->start(&found));
-        std::lock_guard<std::mutex> guard(mutex_);
-        traces_.resize(static_cast<size_t>(device_count));
-        trace_next_.resize(static_cast<size_t>(device_count));
+        history_.start(device_count);
         device_count_ = device_count;
     }
 
@@ -299,7 +202,8 @@ class Allocator final : public native::CUDAAllocator
         if (block == nullptr)
             return;
         announce_free(block);
-        if (C10_UNLIKELY(contexts_ || watched_ || c10::memoryProfilingEnabled()))
+        if (C10_UNLIKELY(history_.has_contexts() || history_.is_watched() ||
+                         c10::memoryProfilingEnabled()))
             free_involved(block);
         else
             check_free(core->free(address(block), nullptr));
@@ -432,15 +336,16 @@ class Allocator final : public native::CUDAAllocator
         const bool include_traces = true;
 #endif
         native::SnapshotInfo result;
-        result.device_traces = traces(include_traces);
-        result.external_annotations = annotations();
+        result.device_traces = history_.entries(include_traces);
+        result.external_annotations = history_.annotations();
         for (int device = 0; device < device_count_; device++) {
             size_t active = 0;
             for (native::SegmentInfo &segment : segments_of(device, pool)) {
                 active += segment.active_size;
                 result.segments.push_back(std::move(segment));
             }
-            trace(TraceEntry::SNAPSHOT, device, 0, active, nullptr, pool, nullptr);
+            history_.add(TraceEntry::SNAPSHOT, device, 0, active, nullptr, pool,
+                         nullptr);
         }
         native::AllocatorConfigInfo &config = result.config_metadata;
         config = {};
@@ -597,7 +502,7 @@ class Allocator final : public native::CUDAAllocator
 
     bool isHistoryEnabled() override
     {
-        return recording_;
+        return history_.is_recording();
     }
 
 #if TORCH_MINOR >= 211
@@ -609,50 +514,27 @@ class Allocator final : public native::CUDAAllocator
                        RecordContext when, bool clear) override
 #endif
     {
-        std::lock_guard<std::mutex> guard(mutex_);
-#if TORCH_MINOR >= 211
-        skipped_actions_ = skipped_actions;
+#if TORCH_MINOR < 211
+        const std::vector<std::string> skipped_actions;
 #endif
-        recording_ = enabled;
-        recorder_ = enabled ? recorder : nullptr;
-        record_when_ = enabled ? when : RecordContext::NEVER;
-        trace_max_ = std::max<size_t>(1, trace_max);
-        if (enabled && when > RecordContext::NEVER)
-            contexts_ = true;
-        for (size_t i = 0; i < traces_.size() && (clear || !enabled); i++) {
-            traces_[i].clear();
-            trace_next_[i] = 0;
-        }
-        if (clear || !enabled)
-            annotations_.clear();
+        history_.record({enabled, recorder, trace_max, when, clear, skipped_actions});
         update_watch();
     }
 
     void pushCompileContext(std::string &name) override
     {
-        if (recording_)
-            compiled_regions.push_back(name);
+        history_.push_region(name);
     }
 
     void popCompileContext() override
     {
-        if (!compiled_regions.empty())
-            compiled_regions.pop_back();
+        history_.pop_region();
     }
 
-    // What record_function() marks.
     void recordAnnotation(
         const std::vector<std::pair<std::string, std::string>> &metadata) override
     {
-        if (!recording_)
-            return;
-        Annotation entry(current_device(), c10::getApproximateTime());
-        for (const auto &[name, value] : metadata)
-            entry.recordUserMetadata(name, value);
-        std::lock_guard<std::mutex> guard(mutex_);
-        if (annotations_.size() == trace_max_)
-            annotations_.pop_front();
-        annotations_.push_back(std::move(entry));
+        history_.annotate(current_device(), metadata);
     }
 
     void attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) override
@@ -663,21 +545,18 @@ class Allocator final : public native::CUDAAllocator
 
     void attachAllocatorTraceTracker(native::AllocatorTraceTracker tracker) override
     {
-        std::lock_guard<std::mutex> guard(mutex_);
-        trackers_.push_back(std::move(tracker));
+        history_.add_tracker(std::move(tracker));
         update_watch();
     }
 
     void setUserMetadata(const std::string &metadata) override
     {
-        std::lock_guard<std::mutex> guard(mutex_);
-        metadata_ = metadata;
+        history_.set_metadata(metadata);
     }
 
     std::string getUserMetadata() override
     {
-        std::lock_guard<std::mutex> guard(mutex_);
-        return metadata_;
+        return history_.metadata();
     }
 
 #if TORCH_MINOR >= 212
@@ -707,21 +586,22 @@ class Allocator final : public native::CUDAAllocator
     void on_unmapping(int device, oomph_addr_t addr, size_t bytes,
                       oomph_stream_t stream)
     {
-        trace(TraceEntry::SEGMENT_UNMAP, device, addr, bytes, stream, {0, 0}, nullptr);
+        history_.add(TraceEntry::SEGMENT_UNMAP, device, addr, bytes, stream, {0, 0},
+                     nullptr);
     }
 
     void on_notice(const oomph_notice_t &notice)
     {
         if (notice.kind == OOMPH_NOTICE_FREED) {
-            trace(TraceEntry::FREE_COMPLETED, notice.device, notice.addr, notice.bytes,
-                  notice.stream, from_core(notice.pool), nullptr);
+            history_.add(TraceEntry::FREE_COMPLETED, notice.device, notice.addr,
+                         notice.bytes, notice.stream, from_core(notice.pool), nullptr);
             return;
         }
         // Pages are mapped below the layer that knows whose they are.
         oomph_block_info_t owner = {};
         core->lookup(notice.addr, &owner);
-        trace(TraceEntry::SEGMENT_MAP, notice.device, notice.addr, notice.bytes,
-              owner.stream, from_core(owner.pool), nullptr);
+        history_.add(TraceEntry::SEGMENT_MAP, notice.device, notice.addr, notice.bytes,
+                     owner.stream, from_core(owner.pool), nullptr);
     }
 
   private:
@@ -734,11 +614,11 @@ class Allocator final : public native::CUDAAllocator
 
     void free_involved(void *block)
     {
-        Context context = gather(RecordContext::ALL);
+        Context context = history_.gather(RecordContext::ALL);
         oomph_block_info_t freed = {};
         check_free(core->free(address(block), &freed));
         delete static_cast<Context *>(freed.user);
-        trace_free(freed, context);
+        history_.add_free(freed, context);
         report_to_profiler(freed.addr, -static_cast<int64_t>(freed.bytes),
                            freed.device);
     }
@@ -785,7 +665,7 @@ class Allocator final : public native::CUDAAllocator
         oomph_addr_t addr = 0;
 
         request.pool = to_core(route(request.device, request.stream));
-        Context context = gather(RecordContext::STATE);
+        Context context = history_.gather(RecordContext::STATE);
         auto kept = context ? std::make_unique<Context>(context) : nullptr;
         request.user = kept.get();
         oomph_status_t status = core->malloc(&request, &addr);
@@ -793,8 +673,8 @@ class Allocator final : public native::CUDAAllocator
             fail(status, request, addr, context);
         [[maybe_unused]] Context *owned_by_block = kept.release();
         announce_alloc(addr);
-        trace(TraceEntry::ALLOC, request.device, addr, request.bytes, request.stream,
-              from_core(request.pool), context);
+        history_.add(TraceEntry::ALLOC, request.device, addr, request.bytes,
+                     request.stream, from_core(request.pool), context);
         profile_alloc(addr, request.device);
         return pointer(addr);
     }
@@ -847,8 +727,8 @@ class Allocator final : public native::CUDAAllocator
         check(core->memory_info(request.device, &free_bytes, &total_bytes));
         check(core->get_stats(request.device, &stats));
 
-        trace(TraceEntry::OOM, request.device, free_bytes, request.bytes,
-              request.stream, from_core(request.pool), context);
+        history_.add(TraceEntry::OOM, request.device, free_bytes, request.bytes,
+                     request.stream, from_core(request.pool), context);
         std::vector<native::OutOfMemoryObserver> observers;
         {
             std::lock_guard<std::mutex> guard(mutex_);
@@ -909,212 +789,17 @@ class Allocator final : public native::CUDAAllocator
             static_cast<size_t>(stats.reserved_bytes[0].current), cuda_device(device));
     }
 
-    // The stack of the caller, if somebody wants it. May take the GIL: called with no
-    // lock held.
-    Context gather(RecordContext level)
-    {
-        CreateContextFn recorder = recorder_;
-        return recorder != nullptr && record_when_.load() >= level ? recorder()
-                                                                   : nullptr;
-    }
-
-    // The caller holds mutex_.
     void update_watch()
     {
-        watched_ = recording_ || !trackers_.empty();
-        core->watch(watched_);
+        core->watch(history_.is_watched());
+        std::lock_guard<std::mutex> guard(mutex_);
         update_involved();
     }
 
     // The caller holds mutex_.
     void update_involved()
     {
-        involved_ = watched_ || !routes_.empty();
-    }
-
-    void trace_free(const oomph_block_info_t &freed, const Context &context)
-    {
-        MempoolId_t pool = from_core(freed.pool);
-        trace(TraceEntry::FREE_REQUESTED, freed.device, freed.addr,
-              freed.requested_bytes, freed.stream, pool, context);
-        if (freed.state != OOMPH_BLOCK_DEFERRED)
-            trace(TraceEntry::FREE_COMPLETED, freed.device, freed.addr,
-                  freed.requested_bytes, freed.stream, pool, context);
-    }
-
-    bool is_skipped(TraceEntry::Action action) const
-    {
-#if TORCH_MINOR >= 211
-        return std::any_of(
-            skipped_actions_.begin(), skipped_actions_.end(),
-            [&](const std::string &name) {
-                return c10::CachingDeviceAllocator::parseTraceEntryAction(name) ==
-                       action;
-            });
-#else
-        (void)action;
-        return false;
-#endif
-    }
-
-    void trace(TraceEntry::Action action, int device, size_t addr, size_t bytes,
-               oomph_stream_t stream, const MempoolId_t &pool, const Context &context)
-    {
-        if (!watched_)
-            return;
-        TraceEntry entry(action, static_cast<DeviceIndex>(device), addr, bytes,
-                         static_cast<TraceStream>(stream), pool,
-                         c10::getApproximateTime(), recording_ ? context : nullptr,
-                         compiled_regions.empty() ? "N/A" : compiled_regions.back(),
-                         getUserMetadata());
-        std::vector<native::AllocatorTraceTracker> trackers;
-        {
-            std::lock_guard<std::mutex> guard(mutex_);
-            trackers = trackers_;
-        }
-        for (const auto &tracker : trackers)
-            tracker(entry);
-        std::lock_guard<std::mutex> guard(mutex_);
-        if (recording_ && !is_skipped(action))
-            keep(static_cast<size_t>(device), std::move(entry));
-    }
-
-    // The caller holds mutex_.
-    void keep(size_t device, TraceEntry entry)
-    {
-        std::vector<TraceEntry> &ring = traces_.at(device);
-        size_t &next = trace_next_.at(device);
-        if (ring.size() < trace_max_) {
-            ring.push_back(std::move(entry));
-            return;
-        }
-        ring[next] = std::move(entry);
-        next = (next + 1) % ring.size();
-    }
-
-    std::vector<std::vector<TraceEntry>> traces(bool included)
-    {
-        std::vector<std::vector<TraceEntry>> result;
-        {
-            std::lock_guard<std::mutex> guard(mutex_);
-            result.resize(traces_.size());
-            for (size_t i = 0; i < traces_.size() && included; i++) {
-                const auto &ring = traces_[i];
-                auto oldest =
-                    ring.begin() + static_cast<std::ptrdiff_t>(trace_next_[i]);
-                result[i].assign(oldest, ring.end());
-                result[i].insert(result[i].end(), ring.begin(), oldest);
-            }
-        }
-        auto to_unix_ns = clock_.makeConverter();
-        for (auto &entries : result)
-            for (TraceEntry &entry : entries)
-                entry.time_.t_ = to_unix_ns(entry.time_.approx_t_) / 1000;
-        return result;
-    }
-
-    std::vector<Annotation> annotations()
-    {
-        std::vector<Annotation> result;
-        {
-            std::lock_guard<std::mutex> guard(mutex_);
-            result.assign(annotations_.begin(), annotations_.end());
-        }
-        auto to_unix_ns = clock_.makeConverter();
-        for (Annotation &entry : result)
-            entry.time_.t_ = to_unix_ns(entry.time_.approx_t_) / 1000;
-        return result;
-    }
-
-    /* ---- Blocks of the core */
-
-    struct Walk {
-        MempoolId_t pool;
-        std::vector<oomph_block_info_t> blocks;
-        std::vector<Context> contexts;
-    };
-
-    // Copies what it sees: the core's lock is held.
-    static void visit(const oomph_block_info_t *block, void *context) noexcept
-    {
-        auto *walk = static_cast<Walk *>(context);
-        if (walk->pool != MempoolId_t{0, 0} && walk->pool != from_core(block->pool))
-            return;
-        keep_exception([&] {
-            walk->blocks.push_back(*block);
-            walk->contexts.push_back(block->user != nullptr
-                                         ? *static_cast<Context *>(block->user)
-                                         : nullptr);
-        });
-    }
-
-    static Walk walk(int device, const MempoolId_t &pool)
-    {
-        Walk walk{pool, {}, {}};
-        check(core->walk(device, &visit, &walk));
-        return walk;
-    }
-
-    static std::vector<oomph_block_info_t> live_blocks(int device,
-                                                       const MempoolId_t &pool)
-    {
-        std::vector<oomph_block_info_t> blocks = walk(device, pool).blocks;
-        blocks.erase(std::remove_if(blocks.begin(), blocks.end(),
-                                    [&](const oomph_block_info_t &block) {
-                                        return block.state != OOMPH_BLOCK_USED ||
-                                               from_core(block.pool) != pool;
-                                    }),
-                     blocks.end());
-        return blocks;
-    }
-
-    static native::SegmentInfo new_segment(const oomph_block_info_t &block)
-    {
-        native::SegmentInfo segment;
-        segment.device = static_cast<DeviceIndex>(block.device);
-        segment.address = block.addr;
-        segment.stream = static_cast<TraceStream>(block.stream);
-        segment.is_large = !block.small;
-        segment.is_expandable = true;
-        segment.owner_private_pool_id = from_core(block.pool);
-        return segment;
-    }
-
-    static void add_block(native::SegmentInfo &segment, const oomph_block_info_t &block,
-                          const Context &context)
-    {
-        native::BlockInfo info;
-        info.size = block.bytes;
-        info.requested_size = block.requested_bytes;
-        info.allocated = block.state == OOMPH_BLOCK_USED;
-        info.active = block.state != OOMPH_BLOCK_FREE;
-        info.context_when_allocated = context;
-        segment.total_size += block.bytes;
-        segment.requested_size += block.requested_bytes;
-        segment.allocated_size += info.allocated ? block.bytes : 0;
-        segment.active_size += info.active ? block.bytes : 0;
-        segment.blocks.push_back(std::move(info));
-    }
-
-    // As for PyTorch's expandable segments: one entry for each range that is mapped
-    // without a gap.
-    static std::vector<native::SegmentInfo> segments_of(int device,
-                                                        const MempoolId_t &pool)
-    {
-        std::vector<native::SegmentInfo> segments;
-        Walk seen = walk(device, pool);
-        oomph_addr_t range = 0, end = 0;
-        for (size_t i = 0; i < seen.blocks.size(); i++) {
-            const oomph_block_info_t &block = seen.blocks[i];
-            if (segments.empty() || block.segment_addr != range || block.addr != end)
-                segments.push_back(new_segment(block));
-            add_block(segments.back(), block, seen.contexts[i]);
-            range = block.segment_addr;
-            end = block.addr + block.bytes;
-        }
-        std::sort(segments.begin(), segments.end(),
-                  [](const auto &a, const auto &b) { return a.address < b.address; });
-        return segments;
+        involved_ = history_.is_watched() || !routes_.empty();
     }
 };
 
@@ -1203,10 +888,11 @@ PyModuleDef definition = {PyModuleDef_HEAD_INIT,
                           nullptr};
 
 } // namespace
+} // namespace oomph_torch
 
 PyMODINIT_FUNC PyInit__torch()
 {
-    PyObject *module = PyModule_Create(&definition);
+    PyObject *module = PyModule_Create(&oomph_torch::definition);
     if (module != nullptr &&
         PyModule_AddStringConstant(module, "built_for",
                                    C10_STRINGIZE(TORCH_VERSION_MAJOR) "." C10_STRINGIZE(
