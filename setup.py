@@ -144,6 +144,9 @@ def simulation(includes: list[str]) -> list[Extension]:
         "include_dirs": ["csrc/sim"],
         "extra_compile_args": ["-D_GNU_SOURCE", *C_FLAGS, *includes],
     }
+    cudnn = package_dir("nvidia.cudnn")
+    if cudnn is not None:
+        common["extra_compile_args"] += system_includes([cudnn / "include"])
     depends = sources("csrc/sim/*.h") + sources("csrc/sim/*/*.h")
     return [
         SharedLibrary(

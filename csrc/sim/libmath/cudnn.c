@@ -5,8 +5,14 @@
  */
 #include "standin.h"
 
+#if __has_include(<cudnn_version.h>)
+#include <cudnn_version.h> // of the cuDNN that PyTorch expects
+#else
+enum { CUDNN_MAJOR = 9, CUDNN_MINOR = 19, CUDNN_PATCHLEVEL = 0 };
+#endif
+
 enum {
-    VERSION = 91900,
+    VERSION = CUDNN_MAJOR * 10000 + CUDNN_MINOR * 100 + CUDNN_PATCHLEVEL,
     DROPOUT_STATE_BYTES = 1 << 20, // about what an H100 needs
     // From cudnn_graph.h.
     TYPE_INT64 = 3,
@@ -31,7 +37,7 @@ size_t cudnnGetCudartVersion(void)
 
 int cudnnGetProperty(int property, int *value)
 {
-    const int version[] = {VERSION / 10000, VERSION / 100 % 100, VERSION % 100};
+    const int version[] = {CUDNN_MAJOR, CUDNN_MINOR, CUDNN_PATCHLEVEL};
 
     *value = property >= 0 && property < 3 ? version[property] : 0;
     return STANDIN_SUCCESS;
