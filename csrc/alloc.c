@@ -236,12 +236,14 @@ static oomph_status_t give_up(oomph_claim_t *claim)
         return status;
     device->stats.rungs[OOMPH_RUNG_ERROR]++;
     device->stats.oom_count++;
-    return oomph_fail(OOMPH_ERR_NO_MEMORY,
-                      "no memory for %zu bytes on device %d: %zu bytes held, %zu free "
-                      "of %zu on the card",
-                      claim->bytes, device->ordinal,
-                      oomph_pages_bytes(&device->pages, OOMPH_TIER_DEVICE), free_bytes,
-                      total_bytes);
+    return oomph_fail(
+        OOMPH_ERR_NO_MEMORY,
+        "nothing free is left for %s: of %s on the card %s are held and %s free, of "
+        "which %s are kept so; %s",
+        oomph_size_text(claim->bytes).text, oomph_size_text(total_bytes).text,
+        oomph_size_text(oomph_pages_bytes(&device->pages, OOMPH_TIER_DEVICE)).text,
+        oomph_size_text(free_bytes).text,
+        oomph_size_text(device->pages.reserve_bytes).text, oomph_host_refusal(claim));
 }
 
 static oomph_status_t climb(oomph_claim_t *claim, oomph_block_t **block)

@@ -7,16 +7,48 @@
  */
 #include "claim.h"
 
-static bool may_be_born_on_host(const oomph_claim_t *claim)
-{
-    const oomph_streams_t *streams = &claim->device->streams;
+#include <stdio.h>
 
-    if (oomph_process.config.offload == OOMPH_OFFLOAD_OFF || claim->pool->group != NULL)
-        return false;
+static bool captures(const oomph_streams_t *streams)
+{
     for (const oomph_stream_state_t *s = streams->list; s != NULL; s = s->next)
         if (oomph_stream_captures(streams, s))
-            return false;
-    return true;
+            return true;
+    return false;
+}
+
+static bool may_be_born_on_host(const oomph_claim_t *claim)
+{
+    return oomph_process.config.offload != OOMPH_OFFLOAD_OFF &&
+           claim->pool->group == NULL && !captures(&claim->device->streams) &&
+           claim->device->pages.host->limit_bytes > 0;
+}
+
+const char *oomph_host_refusal(const oomph_claim_t *claim)
+{
+    static _Thread_local char text[200];
+    const oomph_pages_t *pages = &claim->device->pages;
+    uint64_t limit = pages->host->limit_bytes;
+    uint64_t used = atomic_load(&pages->host->used_bytes);
+
+    if (oomph_process.config.offload == OOMPH_OFFLOAD_OFF)
+        return "offload is off (offload:on-oom goes on with host memory)";
+    if (claim->pool->group != NULL)
+        return "CUDA graphs and MemPools get no host memory";
+    if (captures(&claim->device->streams))
+        return "no host memory is used while a stream captures";
+    if (limit == 0)
+        return "host_limit is 0";
+    if (pages->host_kind == OOMPH_HOST_OFF)
+        return "no kind of host memory works here, or host_pages is off (see oomph "
+               "--version)";
+    if (used + claim->bytes > limit)
+        snprintf(text, sizeof text, "host memory in use: %s, host_limit is %s",
+                 oomph_size_text(used).text, oomph_size_text(limit).text);
+    else
+        snprintf(text, sizeof text, "the driver gives no more host memory (%s in use)",
+                 oomph_size_text(used).text);
+    return text;
 }
 
 static oomph_gain_t pinned_block(oomph_claim_t *claim)
@@ -86,7 +118,7 @@ oomph_gain_t oomph_rung_host(oomph_claim_t *claim, oomph_block_t **block)
     oomph_device_t *device = claim->device;
     oomph_gain_t gain = OOMPH_GAINED;
 
-    if (!may_be_born_on_host(claim) || device->pages.host->limit_bytes == 0)
+    if (!may_be_born_on_host(claim))
         return OOMPH_NOTHING;
     oomph_host_kind_t kind = oomph_device_host_kind(device);
     if (kind == OOMPH_HOST_OFF)

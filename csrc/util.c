@@ -21,6 +21,22 @@ const char *oomph_error_detail(void)
     return detail;
 }
 
+oomph_size_text_t oomph_size_text(uint64_t bytes)
+{
+    static const char *const units[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    oomph_size_text_t size;
+    double value = (double)bytes;
+    int unit = -1;
+
+    for (; unit < 5 && value >= 1024; unit++)
+        value /= 1024;
+    if (unit < 0)
+        snprintf(size.text, sizeof size.text, "%u bytes", (unsigned)bytes);
+    else
+        snprintf(size.text, sizeof size.text, "%.2f %s", value, units[unit]);
+    return size;
+}
+
 void *oomph_map(size_t bytes)
 {
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,

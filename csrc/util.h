@@ -45,6 +45,12 @@ static inline int64_t oomph_now_ns(void)
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
+// A size for people, such as "1.50 GiB".
+typedef struct oomph_size_text {
+    char text[24];
+} oomph_size_text_t;
+oomph_size_text_t oomph_size_text(uint64_t bytes);
+
 // Zeroed memory for records, in huge pages where the system has them: records are
 // looked up at random. NULL if there is none.
 void *oomph_map(size_t bytes);

@@ -144,6 +144,58 @@ static void a_host_limit_of_0_means_none(void)
     CHECK(stats_of(0).rescues == 0 && sim_stats_of(0).host_bytes == 0);
 }
 
+// Fills a card of 16 MiB, and looks for parts of the error.
+static void check_error(const char *card, const oomph_config_t *config,
+                        const char *reason)
+{
+    oomph_addr_t addr;
+
+    start_card(card, config);
+    while (try_take(8 * MIB, NULL, &addr) == OOMPH_OK)
+        ;
+    CHECK(strstr(oomph_error_detail(), "for 8.00 MiB") != NULL);
+    CHECK(strstr(oomph_error_detail(), "16.00 MiB are held and 0 bytes free") != NULL);
+    CHECK(strstr(oomph_error_detail(), reason) != NULL);
+}
+
+static void the_error_says_that_the_host_limit_is_reached(void)
+{
+    oomph_config_t config = host_config(20 * MIB);
+
+    check_error("16MiB,context=0", &config,
+                "host memory in use: 16.00 MiB, host_limit is 20.00 MiB");
+}
+
+static void the_error_says_that_the_machine_has_no_more(void)
+{
+    oomph_config_t config = host_config(20 * MIB);
+
+    check_error("16MiB,context=0,host=12MiB", &config, "the driver gives no more");
+}
+
+static void the_error_says_that_no_host_memory_works(void)
+{
+    oomph_config_t config = host_config(20 * MIB);
+
+    config.host_kind = OOMPH_HOST_OFF;
+    check_error("16MiB,context=0", &config, "host_pages is off");
+}
+
+static void the_error_says_that_none_is_allowed(void)
+{
+    oomph_config_t config = host_config(0);
+
+    check_error("16MiB,context=0", &config, "host_limit is 0");
+}
+
+static void the_error_says_that_offload_is_off(void)
+{
+    oomph_config_t config = host_config(20 * MIB);
+
+    config.offload = OOMPH_OFFLOAD_OFF;
+    check_error("16MiB,context=0", &config, "offload is off");
+}
+
 static void offload_can_be_switched_off(void)
 {
     oomph_config_t config = host_config(64 * MIB);
@@ -362,6 +414,11 @@ int main(int argc, char **argv)
         TEST(small_blocks_are_born_on_host_once_the_headroom_is_used),
         TEST(workspaces_are_born_on_host_once_the_headroom_is_used),
         TEST(a_host_limit_of_0_means_none),
+        TEST(the_error_says_that_the_host_limit_is_reached),
+        TEST(the_error_says_that_the_machine_has_no_more),
+        TEST(the_error_says_that_no_host_memory_works),
+        TEST(the_error_says_that_none_is_allowed),
+        TEST(the_error_says_that_offload_is_off),
         TEST(offload_can_be_switched_off),
         TEST(the_host_limit_holds_for_all_devices_together),
         TEST(the_machine_may_have_less_than_the_limit),
