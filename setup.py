@@ -2,7 +2,7 @@
 
 Two extension modules: ``oomph._C``, the allocator and its binding in C, which needs
 no PyTorch, and ``oomph._torch``, PyTorch's allocator class, for the PyTorch that is
-installed. Three shared libraries in ``oomph/_sim`` make the simulated GPU. The
+installed. Four shared libraries in ``oomph/_sim`` make the simulated GPU. The
 headers come from PyTorch's own CUDA packages (and nvidia-cuda-crt): no toolkit.
 """
 
@@ -139,7 +139,7 @@ class BuildPy(build_py):
 
 
 def simulation(includes: list[str]) -> list[Extension]:
-    """The three libraries that make the simulated GPU."""
+    """The four libraries that make the simulated GPU."""
     common = {
         "include_dirs": ["csrc/sim"],
         "extra_compile_args": ["-D_GNU_SOURCE", *C_FLAGS, *includes],
@@ -169,6 +169,13 @@ def simulation(includes: list[str]) -> list[Extension]:
             stubs="math",
             sources=sources("csrc/sim/libmath/*.c"),
             extra_link_args=["-Wl,-soname,liboomph_sim_math.so"],
+            depends=depends,
+            **common,
+        ),
+        SharedLibrary(
+            "oomph/_sim/libnvidia-ml.so.1",
+            sources=sources("csrc/sim/libnvml/*.c"),
+            extra_link_args=["-Wl,-soname,libnvidia-ml.so.1"],
             depends=depends,
             **common,
         ),

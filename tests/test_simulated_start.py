@@ -57,6 +57,40 @@ def test_a_bad_card_in_the_environment_is_one_line_and_python_goes_on(card, why)
     assert why in result.err
 
 
+# ---- devices
+
+
+@pytest.mark.parametrize(
+    ("visible", "count"), [(None, 2), ("1", 1), ("1,0", 2), ("2", 0), ("", 0)]
+)
+def test_the_program_sees_the_devices_that_are_visible(visible, count):
+    code = """
+        import torch
+        print(torch.cuda.device_count(), torch._C._cuda_getDeviceCount())
+        if torch.cuda.is_available():
+            torch.ones(3, device=f"cuda:{torch.cuda.device_count() - 1}")
+    """
+    result = run(code, card="1GiB,devices=2", CUDA_VISIBLE_DEVICES=visible)
+    assert result.code == 0, result.err
+    assert result.out == f"{count} {count}\n"
+
+
+def test_devices_are_known_by_their_uuids_as_nvml_tells_them():
+    code = """
+        import ctypes
+        import torch
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        handle, text = ctypes.c_void_p(), ctypes.create_string_buffer(80)
+        assert nvml.nvmlInit_v2() == 0
+        assert nvml.nvmlDeviceGetHandleByIndex_v2(1, ctypes.byref(handle)) == 0
+        assert nvml.nvmlDeviceGetUUID(handle, text, 80) == 0
+        assert text.value.decode() == f"GPU-{torch.cuda.get_device_properties(1).uuid}"
+        assert nvml.nvmlDeviceGetHandleByIndex_v2(2, ctypes.byref(handle)) != 0
+    """
+    result = run(code, card="1GiB,devices=2")
+    assert result.code == 0, result.err
+
+
 def test_python_and_the_driver_read_a_card_alike():
     result = run(
         """

@@ -1,5 +1,5 @@
-/* runtime.h - what the simulated runtime and mathematics libraries ask of the simulated
- * driver beyond <cuda.h>. Private to the three libraries.
+/* runtime.h - what the simulated runtime, mathematics and management libraries ask of
+ * the simulated driver beyond <cuda.h>. Private to the four libraries.
  */
 #pragma once
 #include <stdint.h>
@@ -18,6 +18,13 @@ oomph_sim_pointer_t oomph_sim_pointer_kind(uint64_t addr, int *device);
 
 // The device of the context that is current to this thread; -1 if none is.
 int oomph_sim_current_device(void);
+
+// The devices of the machine, whether the program sees them or not (visible.h).
+int oomph_sim_device_total(void);
+// The device in the machine with a bus id "domain:bus:slot.function", in hexadecimal;
+// -1 if it is no such text.
+int oomph_sim_device_of_bus_id(const char *id);
+void oomph_sim_uuid(int device, unsigned char bytes[16]);
 
 // Launches the kernel `name` into nothing on `stream`. Returns a CUresult.
 int oomph_sim_launch_kernel(const char *name, struct CUstream_st *stream);

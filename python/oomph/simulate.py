@@ -1,7 +1,8 @@
 """The simulated GPU: a card of any size, for the unmodified CUDA build of PyTorch.
 
-Three libraries stand in for NVIDIA's: the driver (``libcuda.so.1``), the runtime
-(``libcudart.so.13``) and the mathematical libraries. Loaded before PyTorch, they win
+Four libraries stand in for NVIDIA's: the driver (``libcuda.so.1``), the runtime
+(``libcudart.so.13``), the mathematical libraries and the management library
+(``libnvidia-ml.so.1``). ``CUDA_VISIBLE_DEVICES`` counts as on a GPU. Loaded before PyTorch, they win
 over the real ones. PyTorch's own host code then runs as on a GPU and allocates what it
 would allocate there; kernels compute nothing (*shapes*), so that memory is true and
 values are not.
@@ -39,7 +40,11 @@ VARIABLE = "OOMPH_SIMULATE"
 CUDA_MAJOR = 13
 
 _DRIVER = "libcuda.so.1"
-_LIBRARIES = ("libcudart.so.13", "liboomph_sim_math.so")  # in this order, after it
+_LIBRARIES = (  # in this order, after it
+    "libcudart.so.13",
+    "liboomph_sim_math.so",
+    "libnvidia-ml.so.1",
+)
 _NO_LIMIT = 2**64 - 1
 _loaded: str | None = None  # the card of this process
 

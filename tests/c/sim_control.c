@@ -94,6 +94,43 @@ static void test_a_wrong_environment_fails_the_initialisation(void)
     unsetenv("OOMPH_SIMULATE");
 }
 
+// How many devices the program sees, and the bus of its first one.
+static int visible_devices(const char *variable, int *first_bus)
+{
+    int count = 0;
+
+    oomph_sim_reset();
+    OK(oomph_sim_configure("1GiB,devices=3"));
+    setenv("CUDA_VISIBLE_DEVICES", variable, 1);
+    if (cuInit(0) == CUDA_SUCCESS) {
+        OK(cuDeviceGetCount(&count));
+        OK(cuDeviceGetAttribute(first_bus, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, 0));
+    }
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    return count;
+}
+
+static void test_the_environment_says_which_devices_are_visible(void)
+{
+    CUdevice device = 9;
+    char bus_id[16];
+    int bus = 0;
+
+    CHECK(visible_devices("0,1,2", &bus) == 3 && bus == 1);
+    CHECK(visible_devices("1, 0", &bus) == 2 && bus == 2);
+    CHECK(visible_devices("2,3,0", &bus) == 1 && bus == 3); // 3 ends the list
+    OK(cuDeviceGetPCIBusId(bus_id, sizeof bus_id, 0));
+    OK(cuDeviceGetByPCIBusId(&device, bus_id));
+    CHECK(device == 0);
+    CHECK_RESULT(cuDeviceGetByPCIBusId(&device, "0000:01:00.0"),
+                 CUDA_ERROR_INVALID_DEVICE);
+    CHECK(visible_devices("0,0", &bus) == 1);
+    CHECK(visible_devices("", &bus) == 0);
+    CHECK(visible_devices("-1", &bus) == 0);
+    CHECK(visible_devices("GPU-0", &bus) == 0);
+    CHECK_RESULT(cuInit(0), CUDA_ERROR_NO_DEVICE);
+}
+
 static void test_the_default_card_is_large_and_real(void)
 {
     start(NULL);
@@ -433,6 +470,7 @@ int main(void)
     run(test_a_description_can_be_asked_about);
     run(test_the_card_cannot_change_while_the_driver_is_in_use);
     run(test_the_environment_describes_the_card);
+    run(test_the_environment_says_which_devices_are_visible);
     run(test_a_wrong_environment_fails_the_initialisation);
     run(test_the_default_card_is_large_and_real);
     run(test_calls_fail_before_initialisation);

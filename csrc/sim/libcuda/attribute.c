@@ -3,6 +3,7 @@
 #include "call.h"
 #include "config.h"
 #include "device.h"
+#include "visible.h"
 
 #include <stddef.h>
 
@@ -65,8 +66,8 @@ static int card_attribute(CUdevice_attribute attribute, int device)
         return sim_config.cc_major;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
         return sim_config.cc_minor;
-    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
-        return device + 1;
+    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: // see oomph_sim_device_of_bus_id()
+        return sim_visible_at(device) + 1;
     case CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
         return sim_config.host_pages == SIM_HOST_PAGES_NUMA;
     case CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:

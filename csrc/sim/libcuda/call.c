@@ -5,6 +5,7 @@
 #include "queue.h"
 #include "report.h"
 #include "sim.h"
+#include "visible.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -66,6 +67,7 @@ static void read_card(void)
     if (!described && card != NULL)
         description_bad =
             !sim_config_parse(card, &sim_config, error_text, sizeof error_text);
+    sim_visible_read(sim_config.device_count);
     sim_trace_open_from_environment();
 }
 

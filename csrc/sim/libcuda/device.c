@@ -3,6 +3,8 @@
 
 #include "call.h"
 #include "config.h"
+#include "runtime.h"
+#include "visible.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +15,7 @@ static uint64_t host_used[SIM_HOST_KINDS], host_peak[SIM_HOST_KINDS];
 
 CUcontext sim_device(int device)
 {
-    if (device < 0 || device >= sim_config.device_count)
+    if (device < 0 || device >= sim_visible_count())
         return NULL;
     if (devices[device].device != device) // else threads may be reading it
         devices[device].device = device;
@@ -84,6 +86,8 @@ CUresult cuInit(unsigned flags)
 
     if (result == CUDA_SUCCESS && flags != 0)
         result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS && sim_visible_count() == 0)
+        result = CUDA_ERROR_NO_DEVICE;
     if (result == CUDA_SUCCESS)
         sim_mark_initialised();
     return sim_leave(result, "%u", flags);
@@ -106,7 +110,7 @@ CUresult cuDeviceGetCount(int *count)
     if (result == CUDA_SUCCESS && count == NULL)
         result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
-        *count = sim_config.device_count;
+        *count = sim_visible_count();
     return sim_return(result);
 }
 
@@ -142,14 +146,26 @@ CUresult cuDeviceGetName(char *name, int bytes, CUdevice device)
     return sim_leave(result, "%d", device);
 }
 
+void oomph_sim_uuid(int device, unsigned char bytes[16])
+{
+    memcpy(bytes, "oomph simulated", 16);
+    bytes[15] = (unsigned char)device;
+}
+
+int oomph_sim_device_total(void)
+{
+    sim_lock();
+    int total = sim_config.device_count;
+    sim_unlock();
+    return total;
+}
+
 static CUresult device_uuid(CUuuid *uuid, CUdevice device)
 {
     CUresult result = check_device(uuid, device);
 
-    if (result == CUDA_SUCCESS) {
-        memcpy(uuid->bytes, "oomph simulated", sizeof uuid->bytes);
-        uuid->bytes[sizeof uuid->bytes - 1] = (char)device;
-    }
+    if (result == CUDA_SUCCESS)
+        oomph_sim_uuid(sim_visible_at(device), (unsigned char *)uuid->bytes);
     return result;
 }
 
@@ -191,12 +207,11 @@ CUresult cuDeviceGetPCIBusId(char *id, int bytes, CUdevice device)
     if (result == CUDA_SUCCESS && bytes < 13)
         result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
-        snprintf(id, (size_t)bytes, "0000:%02X:00.0", device + 1);
+        snprintf(id, (size_t)bytes, "0000:%02X:00.0", sim_visible_at(device) + 1);
     return sim_leave(result, "%d", device);
 }
 
-// The device of "domain:bus:slot.function", in hexadecimal; -1 if it is no such text.
-static int device_of_bus_id(const char *id)
+int oomph_sim_device_of_bus_id(const char *id)
 {
     const char *bus = id != NULL ? strchr(id, ':') : NULL;
     char *end = NULL;
@@ -207,10 +222,20 @@ static int device_of_bus_id(const char *id)
     return *end == ':' && number <= SIM_DEVICES_MAX ? (int)number - 1 : -1;
 }
 
+static int visible_device_of_bus_id(const char *id)
+{
+    int wanted = oomph_sim_device_of_bus_id(id);
+
+    for (int device = 0; device < sim_visible_count(); device++)
+        if (sim_visible_at(device) == wanted)
+            return device;
+    return -1;
+}
+
 CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *id)
 {
-    int found = device_of_bus_id(id);
     CUresult result = sim_enter("cuDeviceGetByPCIBusId");
+    int found = visible_device_of_bus_id(id);
 
     if (result == CUDA_SUCCESS && id == NULL)
         result = CUDA_ERROR_INVALID_VALUE;

@@ -1,0 +1,13 @@
+/* visible.h - which of the card's devices the program sees: all, or those that
+ * CUDA_VISIBLE_DEVICES names. Read once, when the driver is first used.
+ */
+#pragma once
+
+// Reads the variable for a machine of `total` devices. As the real driver does, takes
+// the indices up to the first that names no device.
+void sim_visible_read(int total);
+
+int sim_visible_count(void);
+
+// The index in the machine of a device that the program sees.
+int sim_visible_at(int device);
