@@ -475,6 +475,22 @@ static void test_reusing_a_pinned_source_too_early_is_a_misuse(void)
     CHECK(misuse_says("was written to"));
 }
 
+static void test_a_pinned_source_may_be_written_by_earlier_work(void)
+{
+    int out = 0;
+
+    start(NULL);
+    CUstream stream = make_stream(CU_STREAM_NON_BLOCKING);
+    CUdeviceptr addr = allocate(PAGE);
+    int *pinned = pin(PAGE);
+    OK(cuMemsetD32Async(addr, 3, 1, stream));
+    OK(cuMemcpyDtoHAsync(pinned, addr, PAGE, stream));
+    OK(cuMemcpyHtoDAsync(addr, pinned, PAGE, stream));
+    OK(cuMemcpyDtoHAsync(&out, addr, 4, stream));
+    CHECK(out == 3);
+    CHECK(stats().misuse_count == 0);
+}
+
 static void test_freeing_a_pinned_buffer_in_use_is_a_misuse(void)
 {
     start(NULL);
@@ -544,6 +560,7 @@ int main(void)
     run(test_a_pageable_source_may_be_reused_at_once);
     run(test_a_copy_to_pageable_memory_has_arrived_on_return);
     run(test_reusing_a_pinned_source_too_early_is_a_misuse);
+    run(test_a_pinned_source_may_be_written_by_earlier_work);
     run(test_freeing_a_pinned_buffer_in_use_is_a_misuse);
     run(test_a_copy_takes_the_time_of_the_link);
     run(test_a_long_queue_makes_the_caller_wait);

@@ -93,7 +93,9 @@ static bool prepare_source(sim_work_t *work)
         return true;
     if (is_pageable(work->src))
         return stage(work);
-    if (work->rows == 1 && sim_memory_is_real())
+    // What the device itself writes there meanwhile is in the order of its streams.
+    if (work->rows == 1 && sim_memory_is_real() &&
+        !sim_queue_writes(work->src, work->bytes))
         work->checksum = sim_checksum((const void *)(uintptr_t)work->src, work->bytes);
     return true;
 }

@@ -428,6 +428,15 @@ const sim_operation_t *sim_queue_find_user(uint64_t addr, uint64_t bytes,
     return operation;
 }
 
+bool sim_queue_writes(uint64_t addr, uint64_t bytes)
+{
+    const sim_operation_t *operation = memory_users;
+
+    while (operation != NULL && !sim_work_writes(&operation->work, addr, bytes))
+        operation = operation->next_memory;
+    return operation != NULL;
+}
+
 uint64_t sim_queue_pending_count(void)
 {
     return operations.live_count;

@@ -45,6 +45,9 @@ void sim_queue_wait_for_context(CUcontext context);
 const sim_operation_t *sim_queue_find_user(uint64_t addr, uint64_t bytes,
                                            CUstream except);
 
+// Whether pending work writes any of the range.
+bool sim_queue_writes(uint64_t addr, uint64_t bytes);
+
 // For callback.c: the host function of `operation` has returned.
 void sim_queue_callback_done(sim_operation_t *operation);
 

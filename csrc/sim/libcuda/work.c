@@ -291,6 +291,15 @@ static bool overlaps(uint64_t a, uint64_t a_bytes, uint64_t b, uint64_t b_bytes)
     return a < b + b_bytes && b < a + a_bytes;
 }
 
+bool sim_work_writes(const sim_work_t *work, uint64_t addr, uint64_t bytes)
+{
+    if (work->bytes == 0 || work->rows == 0 ||
+        (work->kind == SIM_WORK_KERNEL && !work->writes))
+        return false;
+    return overlaps(work->dst, (work->rows - 1) * work->dst_pitch + work->bytes, addr,
+                    bytes);
+}
+
 bool sim_work_touches(const sim_work_t *work, uint64_t addr, uint64_t bytes)
 {
     if (work->bytes == 0 || work->rows == 0)

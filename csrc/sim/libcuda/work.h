@@ -59,6 +59,9 @@ void sim_work_execute(const sim_work_t *work, CUstream stream, uint64_t now_ns);
 // Whether the work may start: a wait for a value looks at the memory.
 bool sim_work_may_start(const sim_work_t *work, CUstream stream);
 
+// Whether the work writes any of `bytes` at `addr`.
+bool sim_work_writes(const sim_work_t *work, uint64_t addr, uint64_t bytes);
+
 // Whether the work reads or writes any of `bytes` at `addr`.
 bool sim_work_touches(const sim_work_t *work, uint64_t addr, uint64_t bytes);
 
