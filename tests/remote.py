@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 import oomph
 import torch
 
+
 class SimStats(ctypes.Structure):
     """oomph_sim_stats_t of csrc/sim/sim.h."""
 

@@ -11,7 +11,6 @@ import time
 
 import pytest
 import torch
-
 from support import MIB, Simulated
 
 small_card = Simulated("256MiB,context=0,memory=real", "reserve:0,offload:off")
@@ -28,6 +27,7 @@ limited = Simulated(
 
 SOURCE_BYTES = 24 * MIB
 STEPS = 250
+READS_MAX = 8  # copies to the CPU under way at a time
 
 
 class Source:
@@ -58,6 +58,7 @@ class Worker:
         self.stream = torch.cuda.Stream()
         self.other = torch.cuda.Stream()
         self.kept: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.read: list[tuple[torch.Tensor, torch.Tensor]] = []  # not yet compared
 
     def bytes_kept(self) -> int:
         return sum(tensor.numel() for tensor, _ in self.kept)
@@ -87,8 +88,17 @@ class Worker:
         self.kept.append((tensor, wanted))
 
     def check(self) -> None:
+        """Reads a tensor back and frees it, before the copy has begun."""
         tensor, wanted = self.kept.pop(self.rng.randrange(len(self.kept)))
-        assert torch.equal(tensor.cpu(), wanted), f"{tensor.numel()} bytes changed"
+        self.read.append((tensor.to("cpu", non_blocking=True), wanted))
+        if len(self.read) == READS_MAX:
+            self.compare()
+
+    def compare(self) -> None:
+        self.stream.synchronize()
+        for found, wanted in self.read:
+            assert torch.equal(found, wanted), f"{wanted.numel()} bytes changed"
+        self.read.clear()
 
     def drop(self) -> None:
         self.kept.pop(self.rng.randrange(len(self.kept)))
@@ -99,17 +109,18 @@ class Worker:
                 while self.bytes_kept() > self.most_bytes:
                     self.check()
                 actions = [self.fill, self.fill]
-                if self.kept:
+                if self.bytes_kept() > self.most_bytes * 7 // 8:
                     actions += [self.copy, self.overwrite, self.check, self.drop]
                 try:
                     self.rng.choice(actions)()
                 except torch.OutOfMemoryError:
                     self.errors += 1
-                    self.most_bytes = self.bytes_kept() * 3 // 4
+                    self.most_bytes = max(MIB, self.bytes_kept())
                 if self.rng.random() < 0.02:
                     torch.cuda.empty_cache()
             while self.kept:
                 self.check()
+            self.compare()
 
 
 def seed_of_run() -> int:
@@ -135,6 +146,7 @@ def work(
         except BaseException as error:
             errors.append(error)
             worker.kept.clear()
+            worker.read.clear()
 
     threads = [threading.Thread(target=guarded, args=(w,)) for w in workers]
     for thread in threads:
@@ -194,25 +206,28 @@ def test_contents_are_kept_under_a_device_limit():
     assert oomph.stats()["device_bytes_peak"] <= 96 * MIB
 
 
-@spilling
+@small_card
 def test_contents_are_kept_from_step_to_step_while_a_plan_is_in_force():
     import oomph
 
     source = Source(1)
-    hits = oomph.stats()["planned_hits"]
-    for _ in range(8):
+    before = oomph.stats()
+    for _ in range(5):
         live = []
-        for i in range(14):  # 146 MiB in all: more than the 64 MiB there are
-            size = (3 + i % 5 * 4) * MIB
-            wanted = source.bytes[i % 5 * MIB :][:size]
-            tensor = torch.empty(size, dtype=torch.uint8, device="cuda")
-            tensor.copy_(wanted, non_blocking=True)
-            live.append((tensor, wanted))
+        for i in range(40):  # at most 240 MiB at a time, of different sizes
+            size = (1 + i * 7 % 24) * MIB
+            while sum(tensor.numel() for tensor, _ in live) + size > 240 * MIB:
+                tensor, wanted = live.pop(i * 5 % len(live))
+                assert torch.equal(tensor.cpu(), wanted)
+                del tensor
+            wanted = source.bytes[i * 4096 :][: size - i * 4096]
+            live.append((wanted.to("cuda", non_blocking=True), wanted))
         for tensor, wanted in live:
             assert torch.equal(tensor.cpu(), wanted)
         del live, tensor
         oomph.step()
-    assert oomph.stats()["planned_hits"] > hits
+    assert oomph.stats()["planned_hits"] > before["planned_hits"]
+    assert oomph.stats()["pages_remapped"] > before["pages_remapped"]
 
 
 @spilling

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-
 from support import MIB, Simulated
 
 two = Simulated("256MiB,context=0,memory=real,devices=2", "reserve:0,offload:off")

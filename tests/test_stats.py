@@ -1,7 +1,6 @@
 """oomph.stats(): every figure explained, and the same as PyTorch's where shared."""
 
 import torch
-
 from support import MIB, Simulated
 
 simulated = Simulated("128MiB,context=0", "reserve:0,host_limit:256MiB,host_ahead:0")
