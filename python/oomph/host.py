@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from oomph import simulate
-
 _MEMINFO = Path("/proc/meminfo")
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUP = Path("/proc/self/cgroup")
@@ -63,6 +61,8 @@ def available_bytes() -> int:
 
     On a simulated GPU it is the host memory that was asked for.
     """
+    from oomph import simulate
+
     card = simulate.card_in_use()
     if card is not None and card.host_bytes is not None:
         return card.host_bytes

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from oomph import host
 from oomph.sizes import parse_size
 
 VARIABLE = "OOMPH_CONF"
@@ -176,7 +175,7 @@ def complete(values: dict[str, Any]) -> dict[str, Any]:
 
 def for_core(values: dict[str, Any]) -> dict[str, Any]:
     """Turns complete settings into the arguments of ``oomph._C.configure``."""
-    from oomph import _C
+    from oomph import _C, host
 
     offload = {"off": _C.OFFLOAD_OFF, "on-oom": _C.OFFLOAD_ON_OOM}
     kinds = {

@@ -1,0 +1,106 @@
+"""The C tests, under sanitizers, and the programs for hardware, on the simulated GPU.
+
+``make`` builds into build/c and leaves there what it made, for the next time.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from support import ROOT, execute
+
+FOLDER = ROOT / "tests" / "c"
+OPTIONS = {
+    "address": {"ASAN_OPTIONS": "detect_leaks=1", "UBSAN_OPTIONS": "print_stacktrace=1"},
+    "thread": {"TSAN_OPTIONS": "halt_on_error=1"},
+}
+PROGRAMS = sorted(p.stem for p in [*FOLDER.glob("test_*.c"), *FOLDER.glob("sim_*.c")])
+# Those that start threads, and those whose subject threads share.
+THREADED = ["sim_threads", "test_alloc", "test_host", "test_random", "test_threads"]
+RUNS = [
+    *[("address", program) for program in PROGRAMS],
+    *[("thread", program) for program in THREADED],
+]
+
+
+@functools.cache
+def why_not(sanitizer: str) -> str | None:
+    """What the compiler says to an empty program under the sanitizer; None: it works."""
+    flags = {"address": "-fsanitize=address,undefined", "thread": "-fsanitize=thread"}
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "empty.c"
+        source.write_text("int main(void) { return 0; }\n")
+        command = [os.environ.get("CC", "cc"), flags[sanitizer], source, "-o"]
+        built = execute(*command, Path(folder) / "empty")
+        if built.code != 0:
+            return built.said
+        ran = execute(Path(folder) / "empty")
+        return None if ran.code == 0 else ran.said
+
+
+@functools.cache
+def cuda_include() -> Path:
+    setup = runpy.run_path(str(ROOT / "setup.py"))
+    return setup["cuda_includes"]()[0]
+
+
+@functools.cache
+def build(sanitizer: str) -> Path:
+    """Builds what runs under a sanitizer; gives the folder."""
+    out = ROOT / "build" / "c" / sanitizer
+    programs = [out / program for kind, program in RUNS if kind == sanitizer]
+    made = subprocess.run(
+        [
+            *("make", "-j2", "-C", FOLDER, f"SAN={sanitizer}", f"OUT={out}"),
+            *(f"CUDA_INCLUDE={cuda_include()}", *programs),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if made.returncode != 0:
+        pytest.fail(f"make failed:\n{made.stdout}{made.stderr}", pytrace=False)
+    return out
+
+
+@pytest.mark.parametrize(("sanitizer", "program"), RUNS)
+def test_a_c_program_passes_under_a_sanitizer(sanitizer, program):
+    reason = why_not(sanitizer)
+    if reason is not None:
+        pytest.skip(f"the {sanitizer} sanitizer does not work here: {reason.strip()}")
+    result = execute(build(sanitizer) / program, timeout=600, **OPTIONS[sanitizer])
+    if result.code != 0:
+        pytest.fail(f"exit code {result.code}\n{result.said}", pytrace=False)
+    assert " passed" in result.out
+
+
+def run_on_simulated_gpu(parts: str, results: Path) -> dict:
+    """Runs parts of ``make gpu`` on a simulated card; gives what it wrote."""
+    script = ROOT / "benchmarks" / "gpu.py"
+    chosen = ("--simulate", "4GiB", "--parts", parts, "--results", results)
+    done = execute(sys.executable, script, *chosen)
+    assert done.code == 0, done.said
+    return json.loads(next(results.glob("*.json")).read_text())["parts"]
+
+
+def test_the_simulated_driver_conforms_to_what_the_real_one_documents(tmp_path):
+    found = run_on_simulated_gpu("conformance", tmp_path)["conformance"]["results"]
+    kinds = [result["result"] for result in found]
+    assert kinds.count("ok") > 50
+    assert [r for r in found if r["result"] == "differs"] == []
+
+
+def test_the_measurements_for_hardware_run_on_the_simulated_gpu(tmp_path):
+    parts = run_on_simulated_gpu("costs,waiting", tmp_path)
+    assert {part: bool(parts[part]["results"]) for part in parts} == {
+        "costs": True,
+        "waiting": True,
+    }
