@@ -19,7 +19,10 @@ from support import ROOT, execute
 
 FOLDER = ROOT / "tests" / "c"
 OPTIONS = {
-    "address": {"ASAN_OPTIONS": "detect_leaks=1", "UBSAN_OPTIONS": "print_stacktrace=1"},
+    "address": {
+        "ASAN_OPTIONS": "detect_leaks=1",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+    },
     "thread": {"TSAN_OPTIONS": "halt_on_error=1"},
 }
 PROGRAMS = sorted(p.stem for p in [*FOLDER.glob("test_*.c"), *FOLDER.glob("sim_*.c")])
@@ -55,11 +58,11 @@ def cuda_include() -> Path:
 @functools.cache
 def build(sanitizer: str) -> Path:
     """Builds what runs under a sanitizer; gives the folder."""
-    out = ROOT / "build" / "c" / sanitizer
+    out = Path("..", "..", "build", "c", sanitizer)  # as the Makefile names it
     programs = [out / program for kind, program in RUNS if kind == sanitizer]
     made = subprocess.run(
         [
-            *("make", "-j2", "-C", FOLDER, f"SAN={sanitizer}", f"OUT={out}"),
+            *("make", "-j2", "-C", FOLDER, f"SAN={sanitizer}"),
             *(f"CUDA_INCLUDE={cuda_include()}", *programs),
         ],
         capture_output=True,
@@ -68,7 +71,7 @@ def build(sanitizer: str) -> Path:
     )
     if made.returncode != 0:
         pytest.fail(f"make failed:\n{made.stdout}{made.stderr}", pytrace=False)
-    return out
+    return FOLDER / out
 
 
 @pytest.mark.parametrize(("sanitizer", "program"), RUNS)

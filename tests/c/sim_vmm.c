@@ -377,8 +377,9 @@ static void test_more_than_the_address_space_is_out_of_memory(void)
     CHECK_RESULT(cuMemAlloc(&addr, ~(size_t)0), CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-static void test_without_real_memory_nothing_is_stored(void)
+static void test_without_real_memory_only_small_writes_are_remembered(void)
 {
+    static char large[8192] = {1, 2, 3, 4};
     char out[4] = {1, 2, 3, 4};
 
     start("12GiB");
@@ -386,8 +387,11 @@ static void test_without_real_memory_nothing_is_stored(void)
     map_open(addr, PAGE, create(on_device(0), PAGE));
     OK(cuMemcpyHtoD(addr, "abc", 4));
     OK(cuMemcpyDtoH(out, addr, 4));
+    CHECK(memcmp(out, "abc", 4) == 0);
+    OK(cuMemcpyHtoD(addr, large, sizeof large));
+    OK(cuMemcpyDtoH(out, addr, 4));
     CHECK(memcmp(out, "\0\0\0\0", 4) == 0);
-    CHECK(stats().h2d_bytes == 4 && stats().d2h_bytes == 4);
+    CHECK(stats().h2d_bytes == 4 + sizeof large && stats().d2h_bytes == 8);
     CHECK_RESULT(cuMemcpyDtoH(out, addr + PAGE - 2, 4), CUDA_ERROR_INVALID_VALUE);
 }
 
@@ -414,6 +418,6 @@ int main(void)
     run(test_retaining_by_address_gives_the_same_handle);
     run(test_large_reservations_cost_nothing);
     run(test_more_than_the_address_space_is_out_of_memory);
-    run(test_without_real_memory_nothing_is_stored);
+    run(test_without_real_memory_only_small_writes_are_remembered);
     return finish();
 }
