@@ -28,7 +28,7 @@ def install(settings: str | None = None, **options: Any) -> None:
         settings: A settings string, such as ``"offload:on-oom,device_limit:12GiB"``.
         **options: The same settings by name; they win over the string. README.md has
             the table; ``oomph.settings.SETTINGS`` is where it comes from. Sizes are
-            numbers of bytes or strings such as ``"12GiB"``.
+            numbers of bytes or strings such as ``"12GiB"``; None is the default.
 
     Raises:
         SettingsError: A setting is unknown or its value not allowed.
@@ -59,8 +59,9 @@ def _check_same(wanted: dict[str, Any]) -> None:
     if changed:
         raise RuntimeError(
             "oomph is installed already, with other settings "
-            f"({', '.join(f'{key}:{_installed[key]}' for key in changed)}); settings "
-            "are fixed when it is installed"
+            f"({', '.join(f'{k} is {_installed[k]}, not {wanted[k]}' for k in changed)}"
+            "); they are fixed then: change them where it is installed first, perhaps "
+            "in OOMPH_CONF"
         )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from oomph.sizes import parse_size
 
 VARIABLE = "OOMPH_CONF"
+_PAGE_MIN = 2 << 20  # bytes; the granularity of the driver
 
 
 class SettingsError(ValueError):
@@ -32,14 +33,14 @@ def _choice(*allowed: str) -> Callable[[Any], str]:
 def _limit(value: Any) -> float | int:
     """A size in bytes, or a share of the card in (0, 1]."""
     try:
-        share = float(value)
-    except ValueError:
-        share = 2.0
+        share = 0.0 if isinstance(value, bool) else float(value)
+    except (ValueError, TypeError, OverflowError):
+        share = 0.0
     if 0 < share <= 1:
         return share
-    size = parse_size(value if isinstance(value, str | int) else str(value))
-    if size == 0:
-        raise ValueError("a limit of 0 leaves no memory at all")
+    size = parse_size(str(value) if isinstance(value, float) else value)
+    if size < _PAGE_MIN:
+        raise ValueError(f"{value!r} is less than a page of 2 MiB: is a unit missing?")
     return size
 
 
@@ -49,7 +50,7 @@ def _auto_or_size(value: Any) -> str | int:
 
 def _page(value: Any) -> str | int:
     size = _auto_or_size(value)
-    if isinstance(size, int) and (size < 1 << 21 or size & (size - 1)):
+    if isinstance(size, int) and (size < _PAGE_MIN or size & (size - 1)):
         raise ValueError(f"{value!r} is no power of two from 2MiB on")
     return size
 
@@ -147,7 +148,7 @@ def parse(text: str) -> dict[str, Any]:
 
 
 def check(values: dict[str, Any]) -> dict[str, Any]:
-    """Parses the values of settings given by name.
+    """Parses the values of settings given by name; None leaves out a setting.
 
     Raises:
         SettingsError: A key is unknown or a value is not allowed.
@@ -159,6 +160,8 @@ def check(values: dict[str, Any]) -> dict[str, Any]:
             raise SettingsError(
                 f"there is no setting {key!r}; there are: {', '.join(SETTINGS)}"
             )
+        if value is None:
+            continue
         try:
             checked[key] = setting.parse(value)
         except (ValueError, TypeError) as error:
@@ -211,4 +214,7 @@ def from_environment() -> dict[str, Any] | None:
         SettingsError: As :func:`parse`.
     """
     text = os.environ.get(VARIABLE)
-    return parse(text) if text else None
+    try:
+        return parse(text) if text else None
+    except SettingsError as error:
+        raise SettingsError(f"{VARIABLE}={text}: {error}") from None

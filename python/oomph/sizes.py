@@ -16,6 +16,13 @@ _UNITS = {
     "GIB": 2**30,
     "TIB": 2**40,
 }
+_SIZE_MAX = 2**62  # bytes; sizes and their sums are signed 64-bit numbers in C
+
+
+def _no_size(value: object) -> ValueError:
+    return ValueError(
+        f"{value!r} is no size; write a number with KiB, MiB, GiB or TiB, such as 12GiB"
+    )
 
 
 def parse_size(text: str | int) -> int:
@@ -30,23 +37,26 @@ def parse_size(text: str | int) -> int:
         The size in bytes, rounded down.
 
     Raises:
-        ValueError: The text is no size, or is negative.
+        ValueError: The text is no size, is negative, or is more than any machine has.
 
     Example:
         >>> parse_size("1.5GiB")
         1610612736
     """
+    if isinstance(text, bool) or not isinstance(text, str | int):
+        raise _no_size(text)
     if isinstance(text, int):
-        if text < 0:
-            raise ValueError(f"a size cannot be negative: {text}")
-        return text
-    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-zA-Z]*)\s*", text)
-    if match is None or match.group(2).upper() not in _UNITS:
-        raise ValueError(
-            f"{text!r} is no size; write a number with KiB, MiB, GiB or TiB, "
-            "such as 12GiB"
-        )
-    return int(float(match.group(1)) * _UNITS[match.group(2).upper()])
+        size = text
+    else:
+        match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-zA-Z]*)\s*", text)
+        if match is None or match.group(2).upper() not in _UNITS:
+            raise _no_size(text)
+        size = int(float(match.group(1)) * _UNITS[match.group(2).upper()])
+    if size < 0:
+        raise ValueError(f"a size cannot be negative: {text}")
+    if size >= _SIZE_MAX:
+        raise ValueError(f"{text!r} is more than any machine has")
+    return size
 
 
 def format_size(size_bytes: float) -> str:
