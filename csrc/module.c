@@ -47,7 +47,8 @@ static PyObject *on_rescue; // called with (device, bytes); guarded by the GIL
 static atomic_int rescued_device;
 static _Atomic(size_t) rescued_bytes;
 
-// Run by the main thread, with the GIL, some time after the rescue.
+// Run by the main thread, with the GIL, some time after the rescue. A report that fails
+// disturbs nobody; Ctrl-C and sys.exit() meanwhile are not the report's.
 static int tell_rescue(void *unused)
 {
     (void)unused;
@@ -56,6 +57,8 @@ static int tell_rescue(void *unused)
     PyObject *result =
         PyObject_CallFunction(on_rescue, "in", atomic_load(&rescued_device),
                               (Py_ssize_t)atomic_load(&rescued_bytes));
+    if (result == NULL && !PyErr_ExceptionMatches(PyExc_Exception))
+        return -1;
     if (result == NULL)
         PyErr_WriteUnraisable(on_rescue);
     Py_XDECREF(result);
