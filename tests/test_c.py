@@ -36,7 +36,7 @@ RUNS = [
 
 @functools.cache
 def why_not(sanitizer: str) -> str | None:
-    """What the compiler says to an empty program under the sanitizer; None: it works."""
+    """Why the sanitizer does not work here, as the compiler says; None: it does."""
     flags = {"address": "-fsanitize=address,undefined", "thread": "-fsanitize=thread"}
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "empty.c"
