@@ -120,6 +120,9 @@ def _run_environment(options: argparse.Namespace) -> dict[str, str]:
     elif options.shapes:
         raise UsageError("--shapes is for a simulated GPU: add --simulate CARD")
     if options.stats is not None:
+        folder = os.path.dirname(os.path.abspath(options.stats))
+        if not os.path.isdir(folder):
+            raise UsageError(f"--stats: there is no folder {folder}")
         # The script keeps this process's number (see run), so that it knows itself.
         variables[environment.STATS] = f"{os.getpid()}:{os.path.abspath(options.stats)}"
     return variables
