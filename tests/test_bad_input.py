@@ -1,5 +1,8 @@
 """What no correct program asks for: a clear error, and nothing changes."""
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 import torch
 from support import GIB, MIB, Simulated, lines, oomph, run
@@ -288,3 +291,37 @@ def test_installing_again_is_harmless_or_says_which_settings_differ():
         "then: change them where it is installed first, perhaps in OOMPH_CONF"
         for what in ("device_limit is 536870912, not 0.5", "plan is on, not off")
     ]
+
+
+# ---- PyTorch that does not fit
+
+
+def load_torch_class(version: str, cuda: str | None) -> None:
+    from oomph import installation
+
+    other = SimpleNamespace(__version__=version, version=SimpleNamespace(cuda=cuda))
+    installation._load_torch_class(other)  # type: ignore[arg-type]
+
+
+def test_a_pytorch_for_the_cpu_is_refused():
+    with pytest.raises(RuntimeError, match=r"2\.11\.0\+cpu is built for the CPU alone"):
+        load_torch_class("2.11.0+cpu", None)
+
+
+def test_another_pytorch_than_it_was_built_for_is_refused():
+    built_for = ".".join(torch.__version__.split(".")[:2])
+    with pytest.raises(RuntimeError) as caught:
+        load_torch_class("2.99.1+cu130", "13.0")
+    assert str(caught.value) == (
+        f"oomph was built for PyTorch {built_for}, this is 2.99; rebuild it: pip "
+        "install --no-build-isolation --no-deps --force-reinstall oomph"
+    )
+
+
+def test_a_class_that_cannot_be_loaded_is_refused(monkeypatch):
+    import oomph
+
+    monkeypatch.delattr(oomph, "_torch", raising=False)
+    monkeypatch.setitem(sys.modules, "oomph._torch", None)
+    with pytest.raises(RuntimeError, match=r"was not built for PyTorch .*; rebuild it"):
+        load_torch_class(torch.__version__, "13.0")
