@@ -22,9 +22,16 @@ LAYERS = [
 ]
 # Free blocks are kept in the index, which is made of blocks.
 ALSO = {("block.c", "index.h")}
-# What binds the core to others sees the public header alone.
-BINDINGS = ["api.c", "driver_cuda.c", "module.c", "torch.cpp"]
-BOUND_TO = {"driver_cuda.c": {"driver.h"}}
+# What binds the core to others sees its public header alone, and files of its own.
+BINDINGS = {
+    "api.c": {"oomph.h"},
+    "driver_cuda.c": {"driver.h"},
+    "module.c": {"oomph.h"},
+    "torch_core.hpp": {"oomph.h"},
+    "torch_blocks.hpp": {"torch_core.hpp"},
+    "torch_history.hpp": {"torch_core.hpp"},
+    "torch.cpp": {"torch_blocks.hpp", "torch_core.hpp", "torch_history.hpp"},
+}
 # Blocks and plans know of nothing that acts.
 PURE = ["block.c", "index.c", "place.c", "plan.c", "table.c"]
 ACTING = {"driver.h", "lock.h", "page.h", "stream.h"}
@@ -32,10 +39,12 @@ ACTING = {"driver.h", "lock.h", "page.h", "stream.h"}
 FOREIGN = {
     r"cuda\.h|cudaTypedefs\.h|dlfcn\.h": {"driver_cuda.c"},
     r"Python\.h": {"module.c", "torch.cpp"},
-    r"(torch|c10|ATen)/.*|cuda_runtime.*|cuda/.*": {"torch.cpp"},
+    r"(torch|c10|ATen)/.*|cuda_runtime.*": {
+        *("torch.cpp", "torch_blocks.hpp", "torch_core.hpp", "torch_history.hpp"),
+    },
 }
 
-CORE = sorted(p.name for p in CSRC.iterdir() if p.suffix in {".c", ".h", ".cpp"})
+CORE = sorted(p.name for p in CSRC.iterdir() if p.suffix in {".c", ".h", ".cpp", ".hpp"})
 
 
 def includes(path: Path) -> tuple[set[str], set[str]]:
@@ -82,8 +91,8 @@ def test_a_file_of_the_core_includes_only_what_lies_below_it(name):
 
 
 @pytest.mark.parametrize("name", BINDINGS)
-def test_a_binding_includes_the_public_header_alone(name):
-    assert includes(CSRC / name)[0] == BOUND_TO.get(name, {"oomph.h"})
+def test_a_binding_includes_nothing_of_the_core_but_its_public_header(name):
+    assert includes(CSRC / name)[0] <= BINDINGS[name]
 
 
 @pytest.mark.parametrize("name", PURE)
@@ -99,7 +108,8 @@ def test_a_foreign_header_is_included_in_its_place_alone(foreign):
         for name in CORE
         if any(re.fullmatch(foreign, header) for header in includes(CSRC / name)[1])
     }
-    assert users == FOREIGN[foreign]
+    assert users  # or else the pattern is wrong
+    assert users <= FOREIGN[foreign]
 
 
 def test_no_header_includes_itself_in_the_end():
@@ -112,7 +122,7 @@ def test_no_header_includes_itself_in_the_end():
 
 
 def test_the_simulation_and_the_core_do_not_know_each_other():
-    ours = {name for name in CORE if name.endswith(".h")}
+    ours = {name for name in CORE if name.endswith((".h", ".hpp"))}
     for name in CORE:
         assert includes(CSRC / name)[0] <= ours, name
 
