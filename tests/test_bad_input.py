@@ -159,7 +159,7 @@ def test_a_host_limit_of_nothing_is_no_offload():
 @without_pages
 def test_host_pages_that_do_not_work_are_no_offload():
     kept = take(GIB)
-    with pytest.raises(torch.OutOfMemoryError, match="no kind of host memory works here"):
+    with pytest.raises(torch.OutOfMemoryError, match="no kind of host memory works"):
         take(16 * MIB)
     del kept
 
@@ -170,7 +170,7 @@ def test_pinned_blocks_serve_where_host_pages_do_not_work():
 
     kept = [take(GIB), take(48 * MIB)]
     assert oomph.stats()["host_kind"] == "pinned blocks"
-    with pytest.raises(torch.OutOfMemoryError, match="48.00 MiB, host_limit is 64.00 MiB"):
+    with pytest.raises(torch.OutOfMemoryError, match="host_limit is 64.00 MiB"):
         take(32 * MIB)
     del kept
 

@@ -44,7 +44,8 @@ FOREIGN = {
     },
 }
 
-CORE = sorted(p.name for p in CSRC.iterdir() if p.suffix in {".c", ".h", ".cpp", ".hpp"})
+SUFFIXES = {".c", ".h", ".cpp", ".hpp"}
+CORE = sorted(path.name for path in CSRC.iterdir() if path.suffix in SUFFIXES)
 
 
 def includes(path: Path) -> tuple[set[str], set[str]]:
