@@ -2,10 +2,10 @@
 
 Four libraries stand in for NVIDIA's: the driver (``libcuda.so.1``), the runtime
 (``libcudart.so.13``), the mathematical libraries and the management library
-(``libnvidia-ml.so.1``). ``CUDA_VISIBLE_DEVICES`` counts as on a GPU. Loaded before PyTorch, they win
-over the real ones. PyTorch's own host code then runs as on a GPU and allocates what it
-would allocate there; kernels compute nothing (*shapes*), so that memory is true and
-values are not.
+(``libnvidia-ml.so.1``). Loaded before PyTorch, they win over the real ones. PyTorch's
+own host code then runs as on a GPU and allocates what it would allocate there; kernels
+compute nothing (*shapes*), so that memory is true and values are not.
+``CUDA_VISIBLE_DEVICES`` counts as on a GPU.
 
 A process is simulated if ``OOMPH_SIMULATE`` names a card when Python starts (child
 processes inherit it), or if :func:`load` is called before PyTorch is imported.
