@@ -13,11 +13,16 @@ SCRIPTS = ROOT / "tests" / "scripts"
 
 @dataclass(frozen=True)
 class Program:
-    """A training program with its arguments."""
+    """A training program with its arguments.
+
+    Attributes:
+        repeats: Whether each step allocates what the one before it did.
+    """
 
     name: str
     script: Path
     arguments: list[str]
+    repeats: bool = True
 
 
 def gpt(name: str, *arguments: str) -> Program:
@@ -33,6 +38,11 @@ PROGRAMS = [
         "GPT-2 124 M, batch 8, checkpointed", "--batch", "8", "--checkpoint", "--fused"
     ),
     Program("ResNet-50-like", SCRIPTS / "train_resnet.py", ["--full"]),
-    Program("batches of varying length", SCRIPTS / "train_lengths.py", ["--full"]),
+    Program(
+        "batches of varying length",
+        SCRIPTS / "train_lengths.py",
+        ["--full"],
+        repeats=False,
+    ),
     Program("three streams", SCRIPTS / "train_streams.py", ["--full"]),
 ]
