@@ -1,4 +1,5 @@
 #include "plan.h"
+#include "pack.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -211,71 +212,9 @@ uint32_t oomph_plan_note(oomph_plan_t *plan, size_t bytes)
 
 /* ---- Packing */
 
-typedef struct item {
-    size_t bytes, offset;
-    uint32_t birth, life; // in allocations
-} item_t;
-
-// Lifetimes on the circle of one period: each begins within the other, or neither.
-static bool overlap(const item_t *a, const item_t *b, uint32_t period)
-{
-    uint32_t after =
-        b->birth >= a->birth ? b->birth - a->birth : b->birth + period - a->birth;
-
-    return after < a->life || (after != 0 && period - after < b->life);
-}
-
-static int larger_first(const void *left, const void *right)
-{
-    const item_t *a = left, *b = right;
-
-    if (a->bytes != b->bytes)
-        return a->bytes > b->bytes ? -1 : 1;
-    if (a->life != b->life)
-        return a->life > b->life ? -1 : 1;
-    return a->birth < b->birth ? -1 : 1;
-}
-
-static int longer_first(const void *left, const void *right)
-{
-    const item_t *a = left, *b = right;
-
-    if (a->life != b->life)
-        return a->life > b->life ? -1 : 1;
-    return larger_first(left, right);
-}
-
-// Puts each item, in the order given, into the lowest gap between those that live at
-// the same time. `by_offset` has room for all. Gives the address space needed.
-static size_t place_items(item_t *items, size_t count, uint32_t period,
-                          item_t **by_offset)
-{
-    size_t height = 0;
-
-    for (size_t i = 0; i < count; i++) {
-        item_t *item = &items[i];
-        size_t offset = 0, at = 0;
-        for (size_t k = 0; k < i; k++) {
-            const item_t *other = by_offset[k];
-            if (other->offset >= offset + item->bytes)
-                break;
-            size_t end = other->offset + other->bytes;
-            if (end > offset && overlap(item, other, period))
-                offset = end;
-        }
-        item->offset = offset;
-        while (at < i && by_offset[at]->offset <= offset)
-            at++;
-        memmove(&by_offset[at + 1], &by_offset[at], (i - at) * sizeof(item_t *));
-        by_offset[at] = item;
-        height = oomph_max(height, offset + item->bytes);
-    }
-    return height;
-}
-
 // The lifetimes of the older of the two periods found, whose frees are all known by
 // now. What outlives a period is no part of the repetition. Gives the number of items.
-static size_t collect_items(oomph_plan_t *plan, item_t *items, size_t *bytes,
+static size_t collect_items(oomph_plan_t *plan, oomph_item_t *items, size_t *bytes,
                             size_t *left_out_bytes)
 {
     uint32_t period = plan->found_period;
@@ -297,36 +236,13 @@ static size_t collect_items(oomph_plan_t *plan, item_t *items, size_t *bytes,
             life = newer;
         if (newer == 0)
             plan->carried_bytes += size;
-        items[count++] = (item_t){size, 0, i, life};
+        items[count++] = (oomph_item_t){size, 0, i, life};
         *bytes += size;
     }
     return count;
 }
 
-// Tries each order and keeps the lowest layout. Gives SIZE_MAX without host memory.
-static size_t pack_items(item_t *items, size_t count, uint32_t period)
-{
-    static int (*const orders[])(const void *, const void *) = {larger_first,
-                                                                longer_first};
-    size_t best = SIZE_MAX;
-    item_t **by_offset = malloc(count * sizeof(item_t *));
-    item_t *trial = malloc(count * sizeof *trial);
-
-    for (int i = 0; i < 2 && by_offset != NULL && trial != NULL; i++) {
-        memcpy(trial, items, count * sizeof *trial);
-        qsort(trial, count, sizeof *trial, orders[i]);
-        size_t height = place_items(trial, count, period, by_offset);
-        if (height >= best)
-            continue;
-        best = height;
-        memcpy(items, trial, count * sizeof *trial);
-    }
-    free(trial);
-    free(by_offset);
-    return best;
-}
-
-static oomph_place_t *places_of(const oomph_plan_t *plan, const item_t *items,
+static oomph_place_t *places_of(const oomph_plan_t *plan, const oomph_item_t *items,
                                 size_t count)
 {
     uint32_t first = plan->count - plan->found_period;
@@ -370,13 +286,13 @@ bool oomph_plan_pack(oomph_plan_t *plan)
 
     oomph_plan_drop(plan);
     plan->packed_hash = plan->found_hash;
-    item_t *items = plan->found_period <= OOMPH_PLAN_MAX
-                        ? malloc(plan->found_period * sizeof *items)
-                        : NULL;
+    oomph_item_t *items = plan->found_period <= OOMPH_PLAN_MAX
+                              ? malloc(plan->found_period * sizeof *items)
+                              : NULL;
     if (items != NULL) {
         size_t count = collect_items(plan, items, &bytes, &left_out_bytes);
         if (bytes > 0 && left_out_bytes <= bytes / LEFT_OUT_SHARE) {
-            size_t height = pack_items(items, count, plan->found_period);
+            size_t height = oomph_pack(items, count, plan->found_period);
             oomph_place_t *places =
                 is_worthwhile(plan, height) ? places_of(plan, items, count) : NULL;
             if (places != NULL)
