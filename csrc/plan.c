@@ -337,3 +337,38 @@ size_t oomph_plan_next(oomph_plan_t *plan, size_t bytes)
         oomph_plan_drop(plan);
     return OOMPH_NO_PLACE;
 }
+
+// Notes the pages of a place that have no use yet. Gives how many these were.
+static size_t note_use(const oomph_place_t *place, uint32_t when, unsigned page_shift,
+                       uint32_t *uses, size_t count)
+{
+    size_t page = place->offset >> page_shift, noted = 0;
+    size_t end = ((place->offset + place->bytes - 1) >> page_shift) + 1;
+
+    for (; page < oomph_min(end, count); page++) {
+        if (uses[page] != UINT32_MAX)
+            continue;
+        uses[page] = when;
+        noted++;
+    }
+    return noted;
+}
+
+void oomph_plan_uses(const oomph_plan_t *plan, unsigned page_shift, uint32_t *uses,
+                     size_t count)
+{
+    size_t left = count;
+
+    memset(uses, 0xff, count * sizeof uses[0]);
+    for (uint32_t i = 0; i < plan->place_count && left > 0; i++) {
+        uint64_t at = plan->cursor + i, ahead = i;
+        if (at >= plan->place_count) {
+            at -= plan->place_count;
+            ahead += plan->place_count;
+        }
+        if (plan->places[at].offset != OOMPH_NO_PLACE)
+            left -= note_use(&plan->places[at],
+                             (uint32_t)(ahead * OOMPH_PLAN_PERIOD / plan->place_count),
+                             page_shift, uses, count);
+    }
+}

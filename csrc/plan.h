@@ -81,3 +81,11 @@ void oomph_plan_drop(oomph_plan_t *plan);
 
 // The offset foreseen for the next allocation, or OOMPH_NO_PLACE.
 size_t oomph_plan_next(oomph_plan_t *plan, size_t bytes);
+
+enum { OOMPH_PLAN_PERIOD = 1 << 16 }; // a period, in units of time until a use
+
+// When the layout in force will need each of the first `count` pages of its address
+// space, from now; UINT32_MAX: never. What the next period needs counts as a period
+// later, since nobody knows when that begins.
+void oomph_plan_uses(const oomph_plan_t *plan, unsigned page_shift, uint32_t *uses,
+                     size_t count);

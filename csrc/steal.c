@@ -3,9 +3,16 @@
  * A free page may move once the work that last used it has finished: its epoch has
  * passed on its stream. Pages of pools that a graph holds, and memory that was adopted
  * rather than mapped, never move.
+ *
+ * Of those that may move, the first to go are the ones that no plan foresees a use for,
+ * beside a plan that is in force; then those that the plans of other streams need last;
+ * then those of pools without a plan; those that the plan of the thief's own stream
+ * needs last come at the end, since it will soon want them back.
  */
 #include "device.h"
 #include "index.h"
+
+#include <stdlib.h>
 
 void oomph_press(oomph_device_t *device)
 {
@@ -93,18 +100,10 @@ static bool visit_heap(const oomph_heap_t *heap, oomph_pool_t *pool,
     return true;
 }
 
-static void visit_device(oomph_device_t *device, const oomph_reach_t *reach,
-                         visit_run_t visit, void *context)
+static bool in_reach(const oomph_pool_t *pool, const oomph_reach_t *reach)
 {
-    for (oomph_pool_t *pool = device->pools; pool != NULL; pool = pool->next) {
-        if (!oomph_pool_floats(pool) ||
-            (reach->group != NULL && reach->group != pool->group))
-            continue;
-        oomph_heap_settle(&pool->heap);
-        if (!visit_heap(&pool->heap, pool, reach, visit, context) ||
-            !visit_heap(&pool->arena, pool, reach, visit, context))
-            return;
-    }
+    return oomph_pool_floats(pool) &&
+           (reach->group == NULL || reach->group == pool->group);
 }
 
 /* ---- Counting */
@@ -146,9 +145,18 @@ oomph_survey_t oomph_steal_survey(oomph_device_t *device, const oomph_reach_t *r
     count_t count = {0};
 
     oomph_press(device);
-    for (oomph_stream_state_t *s = device->streams.list; s != NULL; s = s->next)
+    for (oomph_stream_state_t *s = device->streams.list; s != NULL; s = s->next) {
+        if (s->freed_bytes > 0) // else nobody could know that its work has finished
+            oomph_stream_close(&device->streams, s, false);
         oomph_stream_poll(&device->streams, s);
-    visit_device(device, reach, count_run, &count);
+    }
+    for (oomph_pool_t *pool = device->pools; pool != NULL; pool = pool->next) {
+        if (!in_reach(pool, reach))
+            continue;
+        oomph_heap_settle(&pool->heap);
+        visit_heap(&pool->heap, pool, reach, count_run, &count);
+        visit_heap(&pool->arena, pool, reach, count_run, &count);
+    }
     return count.survey;
 }
 
@@ -156,8 +164,10 @@ oomph_survey_t oomph_steal_survey(oomph_device_t *device, const oomph_reach_t *r
 
 typedef struct victim {
     run_t run;
-    const oomph_pool_t *pool;
+    const oomph_pool_t *pool; // NULL: none yet
     size_t want;
+    const uint32_t *uses; // when the plan needs each page of its arena
+    uint32_t use;         // of the run
 } victim_t;
 
 static bool pick_first(const run_t *run, oomph_pool_t *pool, void *context)
@@ -170,6 +180,76 @@ static bool pick_first(const run_t *run, oomph_pool_t *pool, void *context)
     victim->run.count = oomph_min(run->count, victim->want);
     victim->pool = pool;
     return false;
+}
+
+static bool pick_last_needed(const run_t *run, oomph_pool_t *pool, void *context)
+{
+    victim_t *victim = context;
+    const uint32_t *uses = victim->uses;
+
+    for (size_t first = run->first, end = run->first + run->count, next;
+         run->passed && first < end; first = next) {
+        next = first + 1;
+        while (next < end && uses[next] == uses[first])
+            next++;
+        if (victim->pool != NULL && uses[first] <= victim->use)
+            continue;
+        size_t count = oomph_min(next - first, victim->want);
+        victim->run = (run_t){run->segment, first, count, true};
+        victim->pool = pool;
+        victim->use = uses[first];
+    }
+    return true;
+}
+
+static void pick_in_arena(oomph_pool_t *pool, const oomph_reach_t *reach,
+                          victim_t *victim)
+{
+    const oomph_segment_t *arena = pool->arena.segments;
+    if (arena == NULL || !in_reach(pool, reach))
+        return;
+
+    size_t count = arena->bytes >> arena->page_shift;
+    uint32_t *uses = malloc(count * sizeof *uses);
+    if (uses == NULL) {
+        visit_heap(&pool->arena, pool, reach, pick_first, victim);
+        return;
+    }
+    oomph_plan_uses(&pool->plan, arena->page_shift, uses, count);
+    victim->uses = uses;
+    visit_heap(&pool->arena, pool, reach, pick_last_needed, victim);
+    free(uses);
+}
+
+static void pick_in_heaps(oomph_device_t *device, const oomph_reach_t *reach,
+                          bool planned, victim_t *victim)
+{
+    for (oomph_pool_t *pool = device->pools; pool != NULL && victim->pool == NULL;
+         pool = pool->next) {
+        if ((pool->plan.places != NULL) != planned || !in_reach(pool, reach))
+            continue;
+        oomph_heap_settle(&pool->heap);
+        visit_heap(&pool->heap, pool, reach, pick_first, victim);
+    }
+}
+
+// The order is explained at the top.
+static victim_t pick(oomph_device_t *device, const oomph_reach_t *reach, size_t want,
+                     const oomph_stream_state_t *thief)
+{
+    oomph_pool_t *own = thief != NULL ? thief->pools[false] : NULL;
+    victim_t victim = {.want = want};
+
+    pick_in_heaps(device, reach, true, &victim);
+    if (victim.pool != NULL)
+        return victim;
+    for (oomph_pool_t *pool = device->pools; pool != NULL; pool = pool->next)
+        if (pool != own)
+            pick_in_arena(pool, reach, &victim);
+    pick_in_heaps(device, reach, false, &victim);
+    if (victim.pool == NULL && own != NULL)
+        pick_in_arena(own, reach, &victim);
+    return victim;
 }
 
 // Tells the embedder what is about to be unmapped, without the lock. Meanwhile the
@@ -198,8 +278,7 @@ size_t oomph_steal(oomph_device_t *device, const oomph_reach_t *reach, size_t wa
     size_t got = 0;
 
     while (got < want) {
-        victim_t victim = {.want = want - got};
-        visit_device(device, reach, pick_first, &victim);
+        victim_t victim = pick(device, reach, want - got, thief);
         if (victim.pool == NULL)
             break;
         announce(device, &victim);

@@ -179,6 +179,36 @@ static void free_pages_of_one_stream_serve_another(void)
     check_sound();
 }
 
+// A step: a short one on `side`, then one on the default stream that needs all.
+static void run_two_streams(oomph_stream_t side)
+{
+    oomph_addr_t blocks[8];
+
+    for (size_t i = 0; i < 4; i++)
+        blocks[i] = take((8 + 2 * i) * MIB, side);
+    for (size_t i = 0; i < 4; i++)
+        give(blocks[i]);
+    for (size_t i = 0; i < 8; i++)
+        blocks[i] = take((16 - i) * MIB, NULL);
+    for (size_t i = 8; i-- > 0;)
+        give(blocks[i]);
+    oomph_step();
+}
+
+static void streams_that_repeat_take_turns_with_no_more_pages_than_they_lack(void)
+{
+    oomph_config_t config = test_config();
+
+    start_card("112MiB,context=0", &config);
+    oomph_stream_t side = new_stream();
+    for (int step = 0; step < 8; step++)
+        run_two_streams(side);
+    // 44 MiB and 100 MiB in turn, with 112 MiB: 32 MiB go there and back.
+    CHECK(stats_of(0).planned_hits > 0);
+    CHECK(stats_of(0).step_remapped_bytes <= (int64_t)(2 * 32 * MIB));
+    check_sound();
+}
+
 static void pages_move_only_when_the_work_that_used_them_has_finished(void)
 {
     oomph_config_t config = test_config();
@@ -924,6 +954,7 @@ int main(int argc, char **argv)
         TEST(lookup_tells_the_block_that_contains_an_address),
         TEST(free_pages_of_any_hole_serve_a_large_block),
         TEST(free_pages_of_one_stream_serve_another),
+        TEST(streams_that_repeat_take_turns_with_no_more_pages_than_they_lack),
         TEST(pages_move_only_when_the_work_that_used_them_has_finished),
         TEST(pages_whose_work_has_finished_move_without_waiting),
         TEST(too_few_free_pages_are_not_waited_for),

@@ -256,6 +256,27 @@ static void a_step_is_packed_to_its_peak_where_no_simple_order_does(void)
     CHECK(plan.bytes == peak_of(blocks, 8));
 }
 
+// A block of a page's size in each of the places that follow each other in time.
+static void the_plan_tells_when_each_page_is_needed(void)
+{
+    static const step_block_t blocks[] = {{2, 4}, {2, 4}, {2, 4}, {2, 4}};
+    uint32_t uses[5];
+
+    oomph_plan_mark(&plan);
+    for (int step = 0; step < 3; step++) {
+        run_step(blocks, 4);
+        end_step();
+    }
+    for (int i = 0; i < 2; i++)
+        oomph_plan_next(&plan, 2 * MIB);
+    oomph_plan_uses(&plan, 21, uses, 5);
+    for (uint32_t i = 0; i < 4; i++) {
+        uint32_t ahead = i < 2 ? i + 2 + 4 : i - 2; // the next period is far
+        CHECK(uses[places[i] / (2 * MIB)] == ahead * (OOMPH_PLAN_PERIOD / 4));
+    }
+    CHECK(uses[4] == UINT32_MAX);
+}
+
 static void the_record_keeps_its_size(void)
 {
     for (uint32_t i = 0; i < 5 * OOMPH_RECORD_MAX; i++) {
@@ -280,6 +301,7 @@ int main(int argc, char **argv)
         TEST(a_forward_pass_is_no_repetition),
         TEST(a_random_step_is_packed_close_to_its_peak),
         TEST(a_step_is_packed_to_its_peak_where_no_simple_order_does),
+        TEST(the_plan_tells_when_each_page_is_needed),
         TEST(the_record_keeps_its_size),
     };
 
