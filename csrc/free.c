@@ -16,6 +16,8 @@ static void release(oomph_device_t *device, oomph_block_t *block)
 
     oomph_tally_down(&device->tallies.active, pool->small, 1);
     oomph_tally_down(&device->tallies.active_bytes, pool->small, (int64_t)block->bytes);
+    oomph_tally_down(&device->tallies.requested_bytes, pool->small,
+                     (int64_t)block->use.requested_bytes);
     if (device->pressed) {
         oomph_stamp(block, pool->stream);
         pool->stream->freed_bytes += block->bytes;
@@ -32,8 +34,6 @@ static void count_free(oomph_device_t *device, const oomph_block_t *block)
 
     oomph_tally_down(&device->tallies.allocation, small, 1);
     oomph_tally_down(&device->tallies.allocated_bytes, small, bytes);
-    oomph_tally_down(&device->tallies.requested_bytes, small,
-                     (int64_t)block->use.requested_bytes);
     if (block->tier == OOMPH_TIER_HOST)
         device->stats.host_block_bytes -= bytes;
 }

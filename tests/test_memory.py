@@ -134,6 +134,24 @@ def test_a_freed_block_is_active_while_another_stream_may_use_it():
 
 
 @simulated
+def test_requested_bytes_are_counted_while_another_stream_may_use_the_block():
+    from remote import sim
+
+    side = torch.cuda.Stream()
+    sim.oomph_sim_hold(side.cuda_stream)
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(1000)
+    a = take(4 * MIB)
+    a.record_stream(side)
+    del a
+    assert stat("requested_bytes.all.current") == 4 * MIB
+    sim.oomph_sim_release(side.cuda_stream)
+    side.synchronize()
+    torch.cuda.empty_cache()
+    assert stat("requested_bytes.all.current") == 0
+
+
+@simulated
 def test_memory_stats_has_every_key_of_the_native_allocator():
     keys = set(torch.cuda.memory_stats())
     figures = [
