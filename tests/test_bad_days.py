@@ -149,9 +149,9 @@ def test_a_child_forked_before_cuda_is_used_has_oomph_too():
         kept = [
             torch.empty(200 << 20, dtype=torch.uint8, device="cuda") for _ in range(2)
         ]
-        print(oomph.stats()["rescues"], flush=True)
         if pid:
             print(os.waitpid(pid, 0)[1])
+        print(oomph.stats()["rescues"], flush=True)
         """,
         card=CARD,
         conf=RESCUES,

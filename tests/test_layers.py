@@ -13,6 +13,7 @@ SIM = CSRC / "sim"
 LAYERS = [
     "oomph",
     "util",
+    "pack",
     "block plan driver stats notice lock",
     "index table place page stream",
     "segment spill",
@@ -33,7 +34,7 @@ BINDINGS = {
     "torch.cpp": {"torch_blocks.hpp", "torch_core.hpp", "torch_history.hpp"},
 }
 # Blocks and plans know of nothing that acts.
-PURE = ["block.c", "index.c", "place.c", "plan.c", "table.c"]
+PURE = ["block.c", "index.c", "pack.c", "place.c", "plan.c", "table.c"]
 ACTING = {"driver.h", "lock.h", "page.h", "stream.h"}
 # Headers that are not ours, and who alone may include them.
 FOREIGN = {
