@@ -6,83 +6,18 @@ card that is too small, where some blocks are born on host.
 
 from __future__ import annotations
 
-import gc
-import itertools
-import runpy
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+from recorded import by_stream, in_order, only_one_stream
 from support import MIB, ROOT, TESTS, Simulated
 
 SMALL_MIB = 512
 native = Simulated("4GiB,context=0", None)
 roomy = Simulated("4GiB,context=0", "reserve:0,offload:off")
 small = Simulated(f"{SMALL_MIB}MiB,context=0", "reserve:192MiB,host_limit:4GiB")
-
-
-# ---- In the process that trains
-
-
-def run_script(script: str, arguments: list[str]) -> None:
-    """Runs a script as if it had been started; what it leaves behind is freed."""
-    before = sys.argv
-    sys.argv = [script, *arguments]
-    try:
-        runpy.run_path(script, run_name="__main__")
-    finally:
-        sys.argv = before
-    torch.cuda.synchronize()
-
-
-def record(script: str, arguments: list[str]) -> dict[str, Any]:
-    """Trains, and tells what was asked for."""
-    rescued = rescues()
-    gc.disable()  # when it frees cycles depends on all objects of the process
-    torch.cuda.memory._record_memory_history(context=None)
-    try:
-        run_script(script, arguments)
-        gc.collect()
-        trace = torch.cuda.memory._snapshot()["device_traces"][0]
-    finally:
-        torch.cuda.memory._record_memory_history(enabled=None)
-        torch.cuda.set_per_process_memory_fraction(1.0)
-        gc.enable()
-    stats = torch.cuda.memory_stats()
-    return {
-        "requests": requests(trace),
-        "requested_peak": stats["requested_bytes.all.peak"],
-        "allocated_peak": stats["allocated_bytes.all.peak"],
-        "rescues": rescues() - rescued,
-    }
-
-
-def rescues() -> int:
-    import oomph
-
-    return oomph.stats()["rescues"] if oomph.is_installed() else 0
-
-
-def requests(trace: list[dict[str, Any]]) -> list[list[int]]:
-    """Allocations (number, size, stream) and frees (number), without addresses."""
-    streams: dict[int, int] = {}
-    live: dict[int, int] = {}
-    found: list[list[int]] = []
-    for entry in trace:
-        if entry["action"] == "alloc":
-            number = len(found)
-            live[entry["addr"]] = number
-            stream = streams.setdefault(entry["stream"], len(streams))
-            found.append([number, entry["size"], stream])
-        elif entry["action"] == "free_requested":
-            found.append([live.pop(entry["addr"])])
-    return found
-
-
-# ---- In the process of pytest
 
 
 @dataclass(frozen=True)
@@ -96,45 +31,8 @@ class Run:
 
     def on(self, process: Simulated) -> dict[str, Any]:
         return process.call(
-            "test_training", "record", str(self.script), self.arguments.split()
+            "recorded", "record", str(self.script), self.arguments.split()
         )
-
-
-def ordered(run: Run, found: list[list[int]]) -> list[Any]:
-    """The requests, but for what is left to chance.
-
-    Frees that follow each other are sorted: autocast frees its copies of weights in an
-    order that depends on addresses of the host. Those of threads are told by stream.
-    """
-    if run.threads:
-        return sorted(by_stream(found))
-    groups = itertools.groupby(found, len)
-    return [
-        request
-        for length, group in groups
-        for request in (sorted(group) if length == 1 else group)
-    ]
-
-
-def by_stream(found: list[list[int]]) -> list[list[list[int]]]:
-    """The requests on each stream, their numbers counted from its first."""
-    streams: dict[int, list[list[int]]] = {}
-    numbers: dict[int, tuple[int, int]] = {}
-    for number, *rest in found:
-        if rest:
-            size, stream = rest
-            own = streams.setdefault(stream, [])
-            numbers[number] = stream, len(own)
-            own.append([len(own), size])
-        else:
-            stream, own_number = numbers[number]
-            streams[stream].append([own_number])
-    return list(streams.values())
-
-
-def only_one_stream(found: list[list[int]]) -> bool:
-    """Whether no free has to wait for another stream, which takes its time."""
-    return len({stream for _, *rest in found if rest for stream in rest[1:]}) == 1
 
 
 GPT = ROOT / "examples" / "train_gpt.py"
@@ -192,9 +90,11 @@ RUNS = [
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
 def test_training_asks_for_the_same_memory_with_and_without_enough(run):
     expected, with_room, rescued = (run.on(p) for p in (native, roomy, small))
+    in_their_order = by_stream if run.threads else in_order
+    wanted = in_their_order(expected["requests"])
     assert len(expected["requests"]) > 500
-    assert ordered(run, with_room["requests"]) == ordered(run, expected["requests"])
-    assert ordered(run, rescued["requests"]) == ordered(run, expected["requests"])
+    assert in_their_order(with_room["requests"]) == wanted
+    assert in_their_order(rescued["requests"]) == wanted
     assert expected["requested_peak"] > SMALL_MIB * MIB
     assert rescued["rescues"] > 0
     assert with_room["rescues"] == 0
