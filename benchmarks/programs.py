@@ -17,15 +17,12 @@ class Program:
 
     Attributes:
         repeats: Whether each step allocates what the one before it did.
-        moved_share: Of the bytes in use, what may move in a step that repeats, at 1.02
-            times the peak.
     """
 
     name: str
     script: Path
     arguments: list[str]
     repeats: bool = True
-    moved_share: float = 0.05
 
 
 def gpt(name: str, *arguments: str) -> Program:
@@ -47,8 +44,5 @@ PROGRAMS = [
         ["--full"],
         repeats=False,
     ),
-    # Pages of one stream cannot stay where they are while another needs them: 4.8 %.
-    Program(
-        "three streams", SCRIPTS / "train_streams.py", ["--full"], moved_share=0.06
-    ),
+    Program("three streams", SCRIPTS / "train_streams.py", ["--full"]),
 ]
