@@ -1,8 +1,8 @@
 """Builds the extension modules and the libraries of the simulated GPU.
 
-Two extension modules: ``oomph._C``, the allocator and its binding in C, which needs
-no PyTorch, and ``oomph._torch``, PyTorch's allocator class, for the PyTorch that is
-installed. Four shared libraries in ``oomph/_sim`` make the simulated GPU. The
+Three extension modules: ``oomph._C``, the allocator and its binding in C, which needs
+no PyTorch, ``oomph._torch``, PyTorch's allocator class, and ``oomph._values``, what
+computes on the simulated GPU, both for the PyTorch that is installed. Four shared libraries in ``oomph/_sim`` make the simulated GPU. The
 headers come from PyTorch's own CUDA packages (and nvidia-cuda-crt): no toolkit.
 """
 
@@ -212,6 +212,26 @@ def torch_extension(torch: Path, includes: list[str]) -> Extension:
     )
 
 
+def values_extension(torch: Path, includes: list[str]) -> Extension:
+    """What computes on the simulated GPU, for the PyTorch that is installed."""
+    return Extension(
+        "oomph._values",
+        sources=["csrc/sim/values/values.cpp"],
+        depends=["csrc/sim/sim.h", *sources("csrc/sim/values/*.hpp")],
+        language="c++",
+        include_dirs=["csrc/sim"],
+        extra_compile_args=[
+            *CXX_FLAGS,
+            "-Wno-shadow",  # sim.h has functions named as their types
+            *system_includes([torch / "include"]),
+            *includes,
+        ],
+        library_dirs=[str(torch / "lib")],
+        libraries=["c10", "c10_cuda", "torch_cpu"],
+        extra_link_args=["-Wl,--strip-all"],
+    )
+
+
 def extensions() -> list[Extension]:
     """All that is built, for this environment."""
     includes = system_includes(cuda_includes())
@@ -235,6 +255,7 @@ def extensions() -> list[Extension]:
     torch = package_dir("torch")
     if torch is not None and (torch / "lib" / "libc10_cuda.so").exists():
         found.append(torch_extension(torch, includes))
+        found.append(values_extension(torch, includes))
     return found
 
 

@@ -17,7 +17,8 @@
  *   driver=13000     the driver version reported, 11000 to 13000
  *   memory=none      "none": bookkeeping alone, copies to the host give zeros, or what
  *                    the host wrote there if no kernel ran since;
- *                    "real": bytes are kept, addresses are really mapped
+ *                    "real": bytes are kept, addresses are really mapped;
+ *                    "values": so, and PyTorch's operators are to compute
  *   tick=1us         how far each driver call moves the clock; 0 stops it
  *   kernels=ignore   "ignore": they take 5 us and do nothing; "error": launches fail
  *   host-pages=numa  what cuMemCreate makes on the host:
@@ -53,6 +54,7 @@ typedef struct oomph_sim_card {
     uint64_t memory_bytes; // of each device
     uint64_t host_bytes;   // UINT64_MAX: no limit
     int device_count;
+    int has_values; // memory=values
 } oomph_sim_card_t;
 
 // Reads the description of a card for a program that wants to know what it means or
@@ -119,6 +121,35 @@ int oomph_sim_launch(struct CUstream_st *stream, uint64_t addr, size_t bytes, in
 // is 0 at first. A program that counts on the device can so be told a count. Returns
 // what was given before.
 uint64_t oomph_sim_answer(uint64_t value);
+
+typedef struct oomph_sim_range {
+    uint64_t addr, bytes;
+    int writes;
+} oomph_sim_range_t;
+
+// A computation on the host that stands for a kernel. Needs memory=real.
+typedef struct oomph_sim_compute {
+    const char *name;                // static text, for what is reported
+    const oomph_sim_range_t *ranges; // all memory of devices that it uses; copied
+    size_t range_count;
+    // Called with `argument` when the stream comes to it, by any thread, while no
+    // driver call can be made. Not 0: it failed, which breaks the context as an
+    // assertion of a kernel does. A graph that captured it calls it at each replay.
+    int (*run)(void *argument);
+    // Called once, when it will never be run again.
+    void (*release)(void *argument);
+    void *argument;
+} oomph_sim_compute_t;
+
+// Gives it to the stream. Reported as misuse, when it is run: memory that is not
+// mapped, and work on another stream that uses the same memory, was given earlier and
+// is not over. `release` is called also on failure. Returns a CUresult.
+int oomph_sim_compute(const oomph_sim_compute_t *what, struct CUstream_st *stream);
+
+// While the sum of this thread's changes is above 0, copies and fills that it asks for
+// take their time but move nothing; the host is given zeros. So a kernel's host code
+// can run beside the computation that stands for it.
+void oomph_sim_dry(int change);
 
 // ---- what was counted
 

@@ -42,10 +42,16 @@ def _parser() -> argparse.ArgumentParser:
         "run", help="run a Python script under oomph", description=_RUN_HELP
     )
     run.add_argument("--simulate", metavar="CARD", help=_SIMULATE_HELP)
-    run.add_argument(
+    depth = run.add_mutually_exclusive_group()
+    depth.add_argument(
         "--shapes",
         action="store_true",
-        help="simulate sizes but no values (the default, and so far the only way)",
+        help="simulate sizes but no values (the default)",
+    )
+    depth.add_argument(
+        "--values",
+        action="store_true",
+        help="compute on the CPU what kernels would, for small models",
     )
     run.add_argument(
         "--allocator",
@@ -115,10 +121,12 @@ def _run_environment(options: argparse.Namespace) -> dict[str, str]:
     """The variables that make the script run as asked."""
     variables = _allocator_environment(options)
     if options.simulate is not None:
-        simulate.check(options.simulate)
-        variables[simulate.VARIABLE] = options.simulate
-    elif options.shapes:
-        raise UsageError("--shapes is for a simulated GPU: add --simulate CARD")
+        card = options.simulate + (",memory=values" if options.values else "")
+        simulate.check(card)
+        variables[simulate.VARIABLE] = card
+    elif options.shapes or options.values:
+        wanted = "--shapes" if options.shapes else "--values"
+        raise UsageError(f"{wanted} is for a simulated GPU: add --simulate CARD")
     if options.stats is not None:
         folder = os.path.dirname(os.path.abspath(options.stats))
         if not os.path.isdir(folder):

@@ -61,11 +61,13 @@ class Card:
         memory_bytes: Device memory of each device.
         devices: How many devices there are.
         host_bytes: Host memory that stands behind them; None: that of this machine.
+        has_values: Whether operators compute (``memory=values``).
     """
 
     memory_bytes: int
     devices: int = 1
     host_bytes: int | None = None
+    has_values: bool = False
 
 
 class _CardOfDriver(ctypes.Structure):
@@ -75,6 +77,7 @@ class _CardOfDriver(ctypes.Structure):
         ("memory_bytes", ctypes.c_uint64),
         ("host_bytes", ctypes.c_uint64),
         ("device_count", ctypes.c_int),
+        ("has_values", ctypes.c_int),
     )
 
 
@@ -106,6 +109,7 @@ def _describe(driver: ctypes.CDLL, text: str) -> Card:
         memory_bytes=found.memory_bytes,
         devices=found.device_count,
         host_bytes=None if found.host_bytes == _NO_LIMIT else found.host_bytes,
+        has_values=bool(found.has_values),
     )
 
 
@@ -219,15 +223,49 @@ def prepare_torch() -> None:
     import torch
 
     _check_build(torch.__version__, torch.version.cuda)
+    card = card_in_use()
+    driver = _open(_DRIVER, ctypes.RTLD_LOCAL)
+    if card is not None and card.has_values:
+        _install_values(torch.__version__, driver)
+        return
     from oomph import simulated_operators
 
-    simulated_operators.install(_open(_DRIVER, ctypes.RTLD_LOCAL))
+    simulated_operators.install(driver)
+
+
+def _install_values(version: str, driver: ctypes.CDLL) -> None:
+    """Has operators compute, by the extension that was built for this PyTorch."""
+    again = (
+        "rebuild it: pip install --no-build-isolation --no-deps --force-reinstall oomph"
+    )
+    try:
+        from oomph import _values
+    except ImportError as error:
+        raise SimulationError(
+            f"the values of the simulated GPU were not built for PyTorch {version} "
+            f"({error}); {again}"
+        ) from None
+    if _values.built_for != ".".join(version.split(".")[:2]):
+        raise SimulationError(
+            f"the values of the simulated GPU were built for PyTorch "
+            f"{_values.built_for}, this is {version}; {again}"
+        )
+    address = ctypes.c_void_p
+    _values.install(
+        address.from_buffer(driver.oomph_sim_compute).value,
+        address.from_buffer(driver.oomph_sim_dry).value,
+    )
 
 
 def banner(card: str) -> str:
     """What a user must know of the numbers of a simulated GPU."""
     parsed = parse_card(card)
     count = "" if parsed.devices == 1 else f"{parsed.devices} x "
+    if parsed.has_values:
+        return (
+            f"the GPU is simulated ({count}{format_size(parsed.memory_bytes)}): values "
+            "are computed on the CPU, times are not a GPU's"
+        )
     return (
         f"the GPU is simulated ({count}{format_size(parsed.memory_bytes)}): kernels "
         "compute nothing, so losses and other values mean nothing, and times are not a "

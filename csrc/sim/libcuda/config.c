@@ -135,12 +135,13 @@ static bool read_driver(const char *text, sim_config_t *config)
 
 static bool read_memory(const char *text, sim_config_t *config)
 {
-    static const char *const names[] = {"none", "real", NULL};
+    static const char *const names[] = {"none", "real", "values", NULL};
     int choice;
 
     if (!read_choice(text, names, &choice))
         return false;
-    config->memory = (sim_memory_t)choice;
+    config->memory = choice == 0 ? SIM_MEMORY_NONE : SIM_MEMORY_REAL;
+    config->has_values = choice == 2;
     return true;
 }
 
@@ -179,7 +180,7 @@ static const sim_key_t KEYS[] = {
     {"context", "a size, such as 512MiB", read_context},
     {"name", "a text of at most 95 bytes without a comma", read_name},
     {"driver", "11000 to 13000", read_driver},
-    {"memory", "none or real", read_memory},
+    {"memory", "none, real or values", read_memory},
     {"tick", "a time, such as 1us, or 0", read_tick},
     {"kernels", "ignore or error", read_kernels},
     {"host-pages", "numa, host or none", read_host_pages},

@@ -24,6 +24,7 @@ typedef struct sim_config {
     int cc_major, cc_minor;
     int driver_version;
     sim_memory_t memory;
+    bool has_values; // for programs to know: operators compute
     sim_host_pages_t host_pages;
     bool kernels_fail;
     char name[96];

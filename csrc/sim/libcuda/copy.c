@@ -140,6 +140,7 @@ static CUresult copy_rows(area_t dst, area_t src, size_t bytes, size_t rows,
         .dst_pitch = dst.pitch,
         .src_pitch = src.pitch,
         .value = bytes == 1 ? answer != 0 : answer,
+        .is_dry = sim_is_dry(),
     };
     CUresult result = sim_context_usable(&context);
 

@@ -118,6 +118,8 @@ undo_node:
 
 static void free_exec(CUgraphExec exec)
 {
+    for (size_t i = 0; exec->works != NULL && i < exec->count; i++)
+        sim_compute_drop(exec->works[i].compute);
     free(exec->works);
     exec->works = NULL;
     sim_slab_give(&execs, &exec->object);
@@ -260,8 +262,10 @@ static CUresult instantiate(CUgraphExec *out, CUgraph graph)
         free_exec(exec);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    for (size_t i = 0; i < exec->count; i++)
+    for (size_t i = 0; i < exec->count; i++) {
         exec->works[i] = graph->nodes.items[i]->work;
+        sim_compute_share(exec->works[i].compute);
+    }
     *out = exec;
     return CUDA_SUCCESS;
 }
@@ -318,6 +322,7 @@ static CUresult replay(const sim_work_t *work, CUstream stream)
         return sim_event_record(work->event, stream);
     if (work->kind == SIM_WORK_WAIT)
         return sim_event_wait(work->event, stream);
+    sim_compute_share(work->compute);
     return sim_queue_submit(stream, work, NULL);
 }
 

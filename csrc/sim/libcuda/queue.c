@@ -127,7 +127,7 @@ static void retire(sim_operation_t *operation)
         stream->context->blocking_pending_count--;
     stream->completed_count = operation->number;
     executed_count++;
-    if (operation->work.bytes > 0)
+    if (sim_work_uses_memory(&operation->work))
         unlink_memory_user(operation);
     sim_work_discard(&operation->work);
     sim_slab_give(&operations, &operation->object);
@@ -228,7 +228,7 @@ static bool append(CUstream stream, const sim_work_t *work)
     stream->pending_count++;
     if (counts_as_blocking(stream))
         stream->context->blocking_pending_count++;
-    if (work->bytes > 0)
+    if (sim_work_uses_memory(work))
         link_memory_user(operation);
     if (stream->head == operation)
         mark_ready(stream);
@@ -424,6 +424,21 @@ const sim_operation_t *sim_queue_find_user(uint64_t addr, uint64_t bytes,
 
     while (operation != NULL && (operation->stream == except ||
                                  !sim_work_touches(&operation->work, addr, bytes)))
+        operation = operation->next_memory;
+    return operation;
+}
+
+// Of those in `memory_users`, the newest comes first.
+const sim_operation_t *sim_queue_find_racer(const sim_compute_t *compute,
+                                            CUstream stream, uint64_t *addr)
+{
+    const sim_operation_t *operation = memory_users;
+
+    while (operation != NULL && operation->work.compute != compute)
+        operation = operation->next_memory;
+    while (operation != NULL &&
+           (operation->stream == stream || operation->work.compute == NULL ||
+            !sim_compute_conflicts(compute, operation->work.compute, addr)))
         operation = operation->next_memory;
     return operation;
 }

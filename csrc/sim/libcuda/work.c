@@ -5,6 +5,7 @@
 #include "event.h"
 #include "known.h"
 #include "memory.h"
+#include "queue.h"
 #include "space.h"
 #include "stream.h"
 #include "traffic.h"
@@ -87,7 +88,8 @@ static bool may_touch(const sim_work_t *work, CUstream stream, uint64_t addr,
     CUcontext context = stream->context;
     uint64_t bad = addr;
 
-    if (work->kind == SIM_WORK_KERNEL && lacks_peer_access(context, addr)) {
+    if ((work->kind == SIM_WORK_KERNEL || work->kind == SIM_WORK_COMPUTE) &&
+        lacks_peer_access(context, addr)) {
         fault(work, context, addr, write, "is another device's");
         return false;
     }
@@ -209,6 +211,34 @@ static void touch(const sim_work_t *work, CUstream stream)
         (void)*(volatile uint64_t *)as_pointer(work->dst & ~7ull);
 }
 
+// Work of other streams that is not over yet, and not ordered before this: a race.
+static void report_race(const sim_work_t *work, CUstream stream)
+{
+    uint64_t addr;
+    const sim_operation_t *other = sim_queue_find_racer(work->compute, stream, &addr);
+
+    if (other != NULL)
+        sim_misuse(CUDA_SUCCESS,
+                   "%s uses memory at %#llx beside %s on another stream, which is not "
+                   "over and was given earlier",
+                   work->call, (unsigned long long)addr, other->work.call);
+}
+
+static void compute(const sim_work_t *work, CUstream stream)
+{
+    const oomph_sim_compute_t *what = &work->compute->what;
+
+    for (size_t i = 0; i < what->range_count; i++) {
+        sim_work_t touched = *work;
+        touched.bytes = what->ranges[i].bytes;
+        if (!may_touch(&touched, stream, what->ranges[i].addr, what->ranges[i].writes))
+            return;
+    }
+    report_race(work, stream);
+    if (what->run(what->argument) != 0)
+        stream->context->sticky = CUDA_ERROR_ASSERT;
+}
+
 void sim_work_execute(const sim_work_t *work, CUstream stream, uint64_t now_ns)
 {
     bool is_broken = stream->context->sticky != CUDA_SUCCESS;
@@ -219,12 +249,18 @@ void sim_work_execute(const sim_work_t *work, CUstream stream, uint64_t now_ns)
         if (!is_broken)
             touch(work, stream);
         break;
-    case SIM_WORK_COPY:
+    case SIM_WORK_COMPUTE:
         if (!is_broken)
+            compute(work, stream);
+        break;
+    case SIM_WORK_COPY:
+        if (work->is_dry && sim_space_find(work->dst) == NULL)
+            memset(as_pointer(work->dst), 0, work->bytes);
+        else if (!is_broken && !work->is_dry)
             copy(work, stream);
         break;
     case SIM_WORK_SET:
-        if (!is_broken)
+        if (!is_broken && !work->is_dry)
             set(work, stream);
         break;
     case SIM_WORK_WAIT_VALUE:
@@ -293,6 +329,8 @@ static bool overlaps(uint64_t a, uint64_t a_bytes, uint64_t b, uint64_t b_bytes)
 
 bool sim_work_writes(const sim_work_t *work, uint64_t addr, uint64_t bytes)
 {
+    if (work->compute != NULL)
+        return sim_compute_touches(work->compute, addr, bytes, true);
     if (work->bytes == 0 || work->rows == 0 ||
         (work->kind == SIM_WORK_KERNEL && !work->writes))
         return false;
@@ -302,6 +340,8 @@ bool sim_work_writes(const sim_work_t *work, uint64_t addr, uint64_t bytes)
 
 bool sim_work_touches(const sim_work_t *work, uint64_t addr, uint64_t bytes)
 {
+    if (work->compute != NULL)
+        return sim_compute_touches(work->compute, addr, bytes, false);
     if (work->bytes == 0 || work->rows == 0)
         return false;
     uint64_t dst_bytes = (work->rows - 1) * work->dst_pitch + work->bytes;
@@ -314,6 +354,7 @@ bool sim_work_touches(const sim_work_t *work, uint64_t addr, uint64_t bytes)
 void sim_work_discard(const sim_work_t *work)
 {
     free(work->staging);
+    sim_compute_drop(work->compute);
 }
 
 uint64_t sim_checksum(const void *bytes, size_t count)

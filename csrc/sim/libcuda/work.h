@@ -3,6 +3,7 @@
  * the driver's lock.
  */
 #pragma once
+#include "compute.h"
 #include "cuda_api.h"
 
 #include <stdbool.h>
@@ -16,7 +17,8 @@ typedef struct sim_ticket {
 } sim_ticket_t;
 
 typedef enum sim_work_kind {
-    SIM_WORK_KERNEL, // does nothing, or touches `dst` if it has bytes
+    SIM_WORK_KERNEL,  // does nothing, or touches `dst` if it has bytes
+    SIM_WORK_COMPUTE, // a function of the host that stands for a kernel
     SIM_WORK_COPY,
     SIM_WORK_SET,
     SIM_WORK_CALL,       // a host function
@@ -45,6 +47,9 @@ typedef struct sim_work {
     unsigned wait_flags;  // CUstreamWaitValue_flags
     bool writes;          // a kernel writes `dst`, otherwise it reads
 
+    bool is_dry;            // moves no bytes: what it stands for is computed otherwise
+    sim_compute_t *compute; // owned; NULL but for SIM_WORK_COMPUTE
+
     CUhostFn function; // called with `argument`
     void *argument;
     CUevent event;       // recorded or waited for
@@ -61,6 +66,12 @@ bool sim_work_may_start(const sim_work_t *work, CUstream stream);
 
 // Whether the work writes any of `bytes` at `addr`.
 bool sim_work_writes(const sim_work_t *work, uint64_t addr, uint64_t bytes);
+
+// Whether the work touches memory at all.
+static inline bool sim_work_uses_memory(const sim_work_t *work)
+{
+    return work->bytes > 0 || work->compute != NULL;
+}
 
 // Whether the work reads or writes any of `bytes` at `addr`.
 bool sim_work_touches(const sim_work_t *work, uint64_t addr, uint64_t bytes);

@@ -1,0 +1,127 @@
+// alias.hpp - tensors of the CPU over the bytes of tensors of the simulated GPU, whose
+// addresses are ordinary ones of this process.
+#pragma once
+#include <ATen/ATen.h>
+#include <ATen/core/stack.h>
+#include <c10/core/CPUAllocator.h>
+
+#include <vector>
+
+namespace oomph_values
+{
+
+using at::Tensor;
+using c10::IValue;
+
+template <typename Change> IValue changed(const IValue &value, Change change)
+{
+    if (value.isTensor())
+        return change(value.toTensor());
+    if (value.isTensorList()) {
+        c10::List<Tensor> list;
+        for (const Tensor &tensor : value.toTensorVector())
+            list.push_back(change(tensor));
+        return list;
+    }
+    if (value.isOptionalTensorList()) {
+        c10::List<std::optional<Tensor>> list;
+        for (const auto &tensor : value.toOptionalTensorVector())
+            list.push_back(tensor ? std::optional<Tensor>(change(*tensor)) : tensor);
+        return list;
+    }
+    return value;
+}
+
+inline c10::Storage storage_over(const Tensor &tensor)
+{
+    const c10::Storage &storage = tensor.storage();
+    size_t bytes = storage.nbytes();
+    void *data = bytes > 0 ? const_cast<void *>(storage.data()) : nullptr;
+
+    return {c10::Storage::use_byte_size_t(), bytes, c10::DataPtr(data, c10::kCPU),
+            nullptr, false};
+}
+
+// Tensors of the host are copied, as the program may change them before the kernel
+// runs.
+inline Tensor alias_tensor(const Tensor &tensor)
+{
+    if (!tensor.defined() || !tensor.has_storage())
+        return tensor;
+    if (!tensor.is_cuda())
+        return tensor.unsafeGetTensorImpl()->is_wrapped_number() ? tensor
+                                                                 : tensor.clone();
+    Tensor over = at::detail::make_tensor<c10::TensorImpl>(
+        storage_over(tensor), c10::DispatchKeySet(c10::DispatchKey::CPU),
+        tensor.dtype());
+    c10::TensorImpl *impl = over.unsafeGetTensorImpl();
+    impl->set_storage_offset(tensor.storage_offset());
+    impl->set_sizes_and_strides(tensor.sizes(), tensor.strides());
+    if (tensor.is_conj())
+        over._set_conj(true);
+    if (tensor.is_neg())
+        over._set_neg(true);
+    return over;
+}
+
+// An argument or a result as CPU kernels take it.
+inline IValue alias(const IValue &value)
+{
+    if (value.isDevice())
+        return c10::Device(c10::kCPU);
+    return changed(value, [](const Tensor &tensor) { return alias_tensor(tensor); });
+}
+
+inline void put_tensor(const Tensor &output, const Tensor &result)
+{
+    if (!output.defined() || !result.defined() || output.numel() == 0)
+        return;
+    if (output.data_ptr() == result.data_ptr() && output.strides() == result.strides())
+        return;
+    TORCH_CHECK(output.numel() == result.numel(), "the GPU's kernel gives ",
+                output.sizes(), ", the CPU's ", result.sizes());
+    output.copy_(result.sizes() == output.sizes() ? result
+                                                  : result.reshape(output.sizes()));
+}
+
+// Copies a result into an output (aliases both), unless it was computed in its place.
+inline void put(const IValue &output, const IValue &result)
+{
+    if (output.isTensor() && result.isTensor()) {
+        put_tensor(output.toTensor(), result.toTensor());
+    } else if (output.isTensorList() && result.isTensorList()) {
+        auto outputs = output.toTensorVector(), results = result.toTensorVector();
+        for (size_t i = 0; i < outputs.size() && i < results.size(); i++)
+            put_tensor(outputs[i], results[i]);
+    }
+}
+
+// The result on the GPU `device`, newly allocated there.
+inline IValue to_gpu(const IValue &result, c10::Device device)
+{
+    return changed(result, [&](const Tensor &tensor) {
+        if (!tensor.defined() || !tensor.device().is_cpu())
+            return tensor;
+        Tensor made = at::empty_strided(tensor.sizes(), tensor.strides(),
+                                        tensor.options().device(device));
+        put_tensor(alias_tensor(made), tensor);
+        return made;
+    });
+}
+
+// All tensors of an argument or result, also in lists.
+inline std::vector<Tensor> tensors(const IValue &value)
+{
+    if (value.isTensor())
+        return {value.toTensor()};
+    if (value.isTensorList())
+        return value.toTensorVector();
+    std::vector<Tensor> found;
+    if (value.isOptionalTensorList())
+        for (const auto &tensor : value.toOptionalTensorVector())
+            if (tensor)
+                found.push_back(*tensor);
+    return found;
+}
+
+} // namespace oomph_values

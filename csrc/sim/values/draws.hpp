@@ -1,0 +1,124 @@
+// draws.hpp - random numbers: a generator of the GPU has a seed and an offset, and
+// these determine what is drawn.
+//
+// What is drawn is what a CPU generator with the same seed draws, one operator after
+// the other, so that a script which seeds both draws the same on either device. The
+// state of the CPU generator is kept for each offset that was reached; going back to
+// one, as checkpointing does, draws the same again.
+#pragma once
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+
+#include <deque>
+#include <map>
+#include <mutex>
+#include <utility>
+
+namespace oomph_values
+{
+
+// Where a generator of the GPU stands.
+struct Position {
+    uint64_t seed, offset;
+};
+
+constexpr size_t KEPT_MAX = 4096; // states, 5 KB each
+
+using Key = std::pair<uint64_t, uint64_t>;
+
+struct Kept {
+    std::mutex mutex;
+    std::map<Key, at::Tensor> states;
+    std::deque<Key> order; // oldest first
+};
+
+inline Kept &kept()
+{
+    static auto *states = new Kept; // threads may draw while the process ends
+    return *states;
+}
+
+// For an offset that was never reached: a seed of its own.
+inline uint64_t mixed(const Position &from)
+{
+    uint64_t value = from.seed + 0x9e3779b97f4a7c15ull * (from.offset + 1);
+
+    value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ull;
+    value = (value ^ (value >> 27)) * 0x94d049bb133111ebull;
+    return value ^ (value >> 31);
+}
+
+// That of a generator given as an argument, or of the device's default one.
+inline Position position(const std::optional<at::Generator> &generator,
+                         c10::Device device)
+{
+    at::Generator of_gpu = generator.has_value() && generator->defined()
+                               ? *generator
+                               : at::globalContext().defaultGenerator(device);
+    std::lock_guard<std::mutex> guard(of_gpu.mutex());
+
+    return {of_gpu.current_seed(), of_gpu.get_offset()};
+}
+
+// A CPU generator for what is drawn from there.
+inline at::Generator generator_at(const Position &from)
+{
+    at::Generator made = at::detail::createCPUGenerator(from.seed);
+    std::lock_guard<std::mutex> guard(kept().mutex);
+    auto found = kept().states.find({from.seed, from.offset});
+
+    if (found != kept().states.end())
+        made.set_state(found->second);
+    else if (from.offset != 0)
+        made.set_current_seed(mixed(from));
+    return made;
+}
+
+// Remembers where the CPU generator stands now, for those who come to `position`.
+inline void remember(const Position &position, const at::Generator &generator)
+{
+    Key key{position.seed, position.offset};
+    at::Tensor state = generator.get_state();
+    std::lock_guard<std::mutex> guard(kept().mutex);
+
+    if (kept().states.insert_or_assign(key, std::move(state)).second)
+        kept().order.push_back(key);
+    if (kept().order.size() > KEPT_MAX) {
+        kept().states.erase(kept().order.front());
+        kept().order.pop_front();
+    }
+}
+
+// While it lives, the default generator of the CPU stands where another does; then that
+// one has drawn what was drawn.
+class InPlaceOfDefault
+{
+    at::Generator generator_;
+    at::Tensor kept_; // the default one's state
+
+  public:
+    explicit InPlaceOfDefault(at::Generator generator)
+        : generator_(std::move(generator))
+    {
+        at::Generator of_cpu = at::detail::getDefaultCPUGenerator();
+        std::lock_guard<std::mutex> guard(of_cpu.mutex());
+
+        kept_ = of_cpu.get_state();
+        of_cpu.set_state(generator_.get_state());
+    }
+
+    ~InPlaceOfDefault()
+    {
+        at::Generator of_cpu = at::detail::getDefaultCPUGenerator();
+        std::lock_guard<std::mutex> guard(of_cpu.mutex());
+
+        generator_.set_state(of_cpu.get_state());
+        of_cpu.set_state(kept_);
+    }
+
+    InPlaceOfDefault(const InPlaceOfDefault &) = delete;
+    InPlaceOfDefault &operator=(const InPlaceOfDefault &) = delete;
+};
+
+} // namespace oomph_values
