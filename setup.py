@@ -1,9 +1,10 @@
 """Builds the extension modules and the libraries of the simulated GPU.
 
 Three extension modules: ``oomph._C``, the allocator and its binding in C, which needs
-no PyTorch; ``oomph._torch``, PyTorch's allocator class; ``oomph._values``, what computes
-on the simulated GPU; the latter two for the PyTorch that is installed. Four shared libraries in ``oomph/_sim`` make the simulated GPU. The
-headers come from PyTorch's own CUDA packages (and nvidia-cuda-crt): no toolkit.
+no PyTorch; and, for the PyTorch that is installed, ``oomph._torch``, its allocator
+class, and ``oomph._values``, what computes on the simulated GPU. Four shared libraries
+in ``oomph/_sim`` make the simulated GPU. The headers come from PyTorch's own CUDA
+packages (and nvidia-cuda-crt): no toolkit.
 """
 
 from __future__ import annotations
