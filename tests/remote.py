@@ -112,4 +112,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     sys.modules["remote"] = sys.modules["__main__"]  # as the tests import it
+    sys.path.append(str(Path(__file__).parent / "values"))
     main()

@@ -1,0 +1,228 @@
+"""Small models and training loops that run the same on any device."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+Phase = Callable[[str], contextlib.AbstractContextManager[None]]
+
+
+@contextlib.contextmanager
+def no_phase(_: str) -> Iterator[None]:
+    """Does nothing around a phase of training."""
+    yield
+
+
+# ---- models
+
+
+class Block(nn.Module):
+    """Causal attention and an MLP."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.mix = nn.Linear(width, width)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width),
+            nn.GELU(),
+            nn.Linear(4 * width, width),
+            nn.Dropout(dropout),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, tokens, width = x.shape
+        q, k, v = (
+            part.view(batch, tokens, self.heads, -1).transpose(1, 2)
+            for part in self.qkv(self.norm_1(x)).split(width, dim=2)
+        )
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.mix(y.transpose(1, 2).reshape(batch, tokens, width))
+        return x + self.mlp(self.norm_2(x))
+
+
+class Gpt(nn.Module):
+    """Tied embeddings around a few blocks; gives the loss of predicting its input."""
+
+    def __init__(self, dropout: float = 0.0, recompute: str = "") -> None:
+        super().__init__()
+        self.recompute = recompute
+        self.tokens = nn.Embedding(211, 64)
+        self.positions = nn.Embedding(32, 64)
+        self.blocks = nn.ModuleList(Block(64, 4, dropout) for _ in range(3))
+        self.norm = nn.LayerNorm(64)
+        self.head = nn.Linear(64, 211, bias=False)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.tokens(tokens) + self.positions.weight
+        for block in self.blocks:
+            if self.recompute and self.training:
+                reentrant = self.recompute == "reentrant"
+                x = checkpoint(block, x, use_reentrant=reentrant)
+            else:
+                x = block(x)
+        scores = self.head(self.norm(x))[:, :-1]
+        return F.cross_entropy(scores.reshape(-1, 211), tokens[:, 1:].reshape(-1))
+
+
+class Residual(nn.Module):
+    """Two convolutions with BatchNorm beside a shortcut."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(outputs),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(outputs),
+        )
+        self.shortcut = nn.Conv2d(inputs, outputs, 1, stride)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.relu(self.body(x) + self.shortcut(x))
+
+
+class Cnn(nn.Module):
+    """A ResNet-like classifier; gives the loss for the labels that follow the image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 16, 3, padding=1)
+        self.layers = nn.Sequential(Residual(16, 16, 1), Residual(16, 32, 2))
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        x = F.max_pool2d(F.relu(self.stem(images)), 2)
+        labels = torch.arange(len(images), device=images.device) % 10
+        return F.cross_entropy(self.head(self.layers(x).mean((2, 3))), labels)
+
+
+class UNet(nn.Module):
+    """Predicts the noise in an image, as diffusion models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.time = nn.Sequential(nn.Linear(16, 32), nn.SiLU(), nn.Linear(32, 32))
+        self.enter = nn.Conv2d(3, 32, 3, padding=1)
+        self.down = nn.Conv2d(32, 64, 3, stride=2, padding=1)
+        self.middle = nn.Sequential(nn.GroupNorm(8, 64), nn.SiLU())
+        self.bottom = nn.Conv2d(64, 64, 3, padding=1)
+        self.up = nn.ConvTranspose2d(64, 32, 2, stride=2)
+        self.leave = nn.Conv2d(64, 3, 3, padding=1)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        noise = torch.randn_like(images)
+        steps = torch.rand(len(images), 1, device=images.device)
+        waves = torch.cat([(steps * 2**i).sin() for i in range(16)], 1)
+        x = self.enter(images * steps[:, :, None, None] + noise)
+        x = x + self.time(waves)[:, :, None, None]
+        y = self.up(
+            F.interpolate(self.bottom(self.middle(self.down(x))), scale_factor=1)
+        )
+        return F.mse_loss(self.leave(torch.cat([x, y], 1)), noise)
+
+
+def tokens(batch: int = 8) -> torch.Tensor:
+    return torch.randint(211, (batch, 32))
+
+
+def images(batch: int = 8) -> torch.Tensor:
+    return torch.randn(batch, 3, 16, 16)
+
+
+# ---- training
+
+
+@dataclass(frozen=True)
+class Program:
+    """What is trained, and how."""
+
+    model: Callable[[], nn.Module]
+    batch: Callable[[], torch.Tensor]
+    optimizer: Callable[[Any], torch.optim.Optimizer] = torch.optim.AdamW
+    dtype: torch.dtype = torch.float32
+    channels_last: bool = False
+    accumulate: int = 1
+    clip: bool = False
+    evaluate: bool = False
+    keep_graph: bool = False
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def train(
+    program: Program, device: str, steps: int = 3, phase: Phase = no_phase
+) -> list[torch.Tensor]:
+    """Losses of all steps, then parameters and buffers, on the CPU.
+
+    Args:
+        program: What is trained.
+        device: Where.
+        steps: How often.
+        phase: A context around forward, backward, optimizer and evaluate.
+    """
+    torch.manual_seed(1)
+    model = program.model().to(program.dtype).to(device)
+    if program.channels_last:
+        model = model.to(memory_format=torch.channels_last)
+    optimizer = program.optimizer(model.parameters(), lr=1e-3, **program.options)
+    batches = [program.batch() for _ in range(steps * program.accumulate)]
+    torch.manual_seed(2)  # the batches were drawn on the CPU, the rest is on the device
+    losses = []
+    for step in range(steps):
+        for batch in batches[step::steps]:
+            inputs = batch.to(device)
+            if inputs.is_floating_point():
+                inputs = inputs.to(program.dtype)
+            if program.channels_last:
+                inputs = inputs.to(memory_format=torch.channels_last)
+            with phase("forward"):
+                loss = model(inputs) / program.accumulate
+            with phase("backward"):
+                loss.backward(retain_graph=program.keep_graph)
+            losses.append(loss.detach().cpu())
+        if program.clip:
+            norm = nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            losses.append(norm.detach().cpu())
+        with phase("optimizer"):
+            optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if program.evaluate:
+            model.eval()
+            with phase("evaluate"), torch.no_grad():
+                losses.append(model(batches[0].to(device)).cpu())
+            model.train()
+    return losses + [value.cpu() for value in model.state_dict().values()]
+
+
+def sgd(parameters: Any, lr: float) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=lr, momentum=0.9)
+
+
+PROGRAMS = {
+    "gpt": Program(Gpt, tokens),
+    "gpt, fused": Program(Gpt, tokens, options={"fused": True}),
+    "gpt, one by one": Program(Gpt, tokens, options={"foreach": False}),
+    "gpt, sgd, accumulated, clipped": Program(
+        Gpt, tokens, sgd, accumulate=3, clip=True
+    ),
+    "gpt, dropout": Program(lambda: Gpt(dropout=0.1), tokens),
+    "gpt, checkpointed": Program(lambda: Gpt(0.1, "hooks"), tokens),
+    "gpt, checkpointed, reentrant": Program(lambda: Gpt(0.1, "reentrant"), tokens),
+    "gpt, bfloat16": Program(Gpt, tokens, dtype=torch.bfloat16),
+    "gpt, evaluated, graph kept": Program(Gpt, tokens, evaluate=True, keep_graph=True),
+    "cnn": Program(Cnn, images, sgd, evaluate=True),
+    "cnn, channels last": Program(Cnn, images, channels_last=True),
+    "u-net": Program(UNet, images),
+}

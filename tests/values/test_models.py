@@ -1,0 +1,106 @@
+"""Training on the simulated GPU gives the CPU's losses and parameters, bit for bit."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+import torch
+from models import PROGRAMS, train
+from support import MIB, Simulated
+
+CARD = "256MiB,context=0,memory=values,cc=8.6,host=2GiB"
+native = Simulated(CARD, None, OMP_NUM_THREADS="1")
+roomy = Simulated(CARD, "reserve:0,offload:off", OMP_NUM_THREADS="1")
+spilling = Simulated(CARD, "reserve:0,host_limit:1GiB", OMP_NUM_THREADS="1")
+
+
+def differences(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> list[int]:
+    """Which values are not the same, bit for bit."""
+    assert len(found) == len(wanted)
+    return [
+        i
+        for i, (a, b) in enumerate(zip(found, wanted, strict=True))
+        if a.dtype != b.dtype or not torch.equal(a, b)
+    ]
+
+
+def check(program: str) -> None:
+    wanted = train(PROGRAMS[program], "cpu")
+    assert differences(train(PROGRAMS[program], "cuda"), wanted) == []
+    assert wanted[0] != wanted[2]  # it does train
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@native
+def test_pytorchs_allocator_gives_the_cpus_values(program):
+    check(program)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@roomy
+def test_oomph_gives_the_cpus_values(program):
+    check(program)
+
+
+# ---- with rescues
+
+
+def rescues() -> int:
+    import oomph
+
+    return oomph.stats()["rescues"]
+
+
+def fill_device() -> list[torch.Tensor]:
+    """Takes device memory until there is no room for 4 KiB."""
+    kept = []
+    for size in (8 * MIB, MIB, MIB // 16, MIB // 256):
+        before = rescues()
+        while rescues() == before:
+            kept.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
+        kept.pop()  # born on host
+    return kept
+
+
+class Shortage:
+    """Leaves no device memory during one phase of training."""
+
+    def __init__(self, wanted: str) -> None:
+        self.wanted = wanted
+        self.rescues = 0
+
+    @contextlib.contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        if phase != self.wanted:
+            yield
+            return
+        torch.cuda.empty_cache()
+        kept = fill_device()
+        before = rescues()
+        yield
+        self.rescues += rescues() - before
+        del kept
+
+
+@pytest.mark.parametrize("phase", ["forward", "backward", "optimizer", "evaluate"])
+@pytest.mark.parametrize("program", ["gpt, evaluated, graph kept", "cnn"])
+@spilling
+def test_a_rescue_in_any_phase_changes_no_value(program, phase):
+    shortage = Shortage(phase)
+    found = train(PROGRAMS[program], "cuda", phase=shortage)
+    assert differences(found, train(PROGRAMS[program], "cpu")) == []
+    assert shortage.rescues > 0
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@spilling
+def test_a_card_that_is_always_full_changes_no_value(program):
+    chosen = PROGRAMS[program]
+    wanted = train(chosen, "cpu")
+    kept = fill_device()
+    before = rescues()
+    assert differences(train(chosen, "cuda"), wanted) == []
+    assert rescues() > before
+    del kept
