@@ -2,7 +2,8 @@
 
 GPT-2 124 M at full size (block 1024, bf16 autocast), on a simulated card of 12 GiB or,
 where there is a GPU, for real under a limit of that size. Nothing is downloaded; the
-text is Python's own sources.
+text is Python's own sources. Then the same script, small, with true values: on the CPU,
+and on a simulated card that is too small for it.
 
     make demo
     python examples/demo.py --json FILE    also writes what the table shows
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
@@ -30,7 +32,7 @@ CONTEXT = "0.5 GiB of it taken by the CUDA context"
 
 @dataclass(frozen=True)
 class Case:
-    """One program on one card, under several allocators."""
+    """One program on one card, under several allocators ("cpu": on no card at all)."""
 
     title: str
     card: str  # simulated; memory first
@@ -39,6 +41,7 @@ class Case:
     allocators: list[str]
     settings: str = ""
     note: str = ""
+    values: bool = False  # simulated in any case, with values
 
 
 @dataclass
@@ -48,19 +51,21 @@ class Run:
     case: Case
     allocator: str
     outcome: str = ""
-    steps: int = 0
+    losses: list[str] = field(default_factory=list)
     seconds: float = 0.0
     error: str = ""
     stats: dict[str, int] = field(default_factory=dict)
 
 
 STEPS = 6
+FULL = ["--amp", "--fused", "--steps", str(STEPS)]
+SMALL = "--layers 4 --heads 4 --width 128 --vocabulary 256 --block 128 --batch 16"
 CASES = [
     Case(
         title="batch 12",
         card="12GiB",
         limit="11.5GiB",
-        arguments=["--batch", "12", "--steps", str(STEPS)],
+        arguments=[*FULL, "--batch", "12"],
         allocators=["native", "expandable", "oomph"],
         settings="reserve:64MiB",
         note="oomph leaves 64 MiB free here for CUDA libraries, not its usual 256 MiB",
@@ -69,29 +74,43 @@ CASES = [
         title="batch 16",
         card="12GiB",
         limit="11.5GiB",
-        arguments=["--batch", "16", "--steps", str(STEPS)],
+        arguments=[*FULL, "--batch", "16"],
         allocators=["native", "expandable", "oomph"],
     ),
     Case(
         title="batch 64, loss estimated first",
         card="11.69GiB,host=128GiB",
         limit="11.19GiB",
-        arguments=["--batch", "64", "--evaluate", "1", "--steps", str(STEPS)],
+        arguments=[*FULL, "--batch", "64", "--evaluate", "1"],
         allocators=["native", "oomph"],
     ),
 ]
+SMALL_CASE = Case(
+    title="small GPT, float32",
+    card="64MiB,context=0,cc=8.6,host=4GiB",
+    limit="",
+    arguments=[*SMALL.split(), "--steps", str(STEPS)],
+    allocators=["cpu", "native", "oomph"],
+    settings="reserve:0",
+    values=True,
+)
 
 
 def command(case: Case, allocator: str, real: bool, stats: Path) -> list[str]:
     """The command line of one run."""
-    where = ["--device-limit", case.limit] if real else ["--simulate", case.card]
+    script = [str(SCRIPT), *case.arguments]
+    if allocator == "cpu":
+        return [sys.executable, *script, "--device", "cpu"]
+    if real and not case.values:
+        where = ["--device-limit", case.limit]
+    else:
+        where = ["--simulate", case.card, *(["--values"] if case.values else [])]
     settings = (
         ["--set", case.settings] if allocator == "oomph" and case.settings else []
     )
     return [
         *(sys.executable, "-m", "oomph", "run", *where, *settings),
-        *("--allocator", allocator, "--stats", str(stats)),
-        *(str(SCRIPT), "--amp", "--fused", *case.arguments),
+        *("--allocator", allocator, "--stats", str(stats), *script),
     ]
 
 
@@ -106,11 +125,12 @@ def execute(case: Case, allocator: str, real: bool) -> Run:
             capture_output=True,
             text=True,
             check=False,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},  # the same bits anywhere
         )
         run.seconds = time.perf_counter() - start
         if stats.exists():
             run.stats = json.loads(stats.read_text()).get("0", {})
-    run.steps = len(re.findall(r"^step \d+ loss", process.stdout, re.M))
+    run.losses = re.findall(r"^step \d+ loss (\S+)", process.stdout, re.M)
     errors = re.findall(r"^torch\.OutOfMemoryError: (.*)$", process.stderr, re.M)
     if process.returncode == 0:
         run.outcome = "finished"
@@ -124,24 +144,25 @@ def execute(case: Case, allocator: str, real: bool) -> Run:
     return run
 
 
+def layout(rows: list[tuple[str, ...]]) -> str:
+    """A table; the first row is its head."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        for row in [rows[0], tuple("-" * width for width in widths), *rows[1:]]
+    ]
+    return "\n".join(line.rstrip() for line in lines)
+
+
 def table(runs: list[Run]) -> str:
-    """All runs, a line each."""
-    heads = (
-        "program",
-        "allocator",
-        "outcome",
-        "steps",
-        "device",
-        "host",
-        "rescues",
-        "s",
-    )
+    """What became of each run, and what it held."""
+    heads = ("program", "allocator", "outcome", "steps", "device", "host", "rescues")
     rows = [
         (
             run.case.title,
             run.allocator,
             run.outcome,
-            f"{run.steps} of {STEPS}",
+            f"{len(run.losses)} of {STEPS}",
             format_size(run.stats.get("device_bytes_peak", 0)),
             format_size(run.stats.get("host_bytes_peak", 0)),
             str(run.stats.get("rescues", 0)),
@@ -149,12 +170,24 @@ def table(runs: list[Run]) -> str:
         )
         for run in runs
     ]
-    widths = [max(len(row[i]) for row in [heads, *rows]) for i in range(len(heads))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        for row in [heads, tuple("-" * width for width in widths), *rows]
+    return layout([(*heads, "s"), *rows])
+
+
+def table_of_losses(runs: list[Run]) -> str:
+    """What became of each run, and its losses in full."""
+    heads = ("program", "allocator", "outcome", "device", "host", "losses")
+    rows = [
+        (
+            run.case.title,
+            run.allocator,
+            run.outcome,
+            format_size(run.stats.get("device_bytes_peak", 0)),
+            format_size(run.stats.get("host_bytes_peak", 0)),
+            " ".join(run.losses),
+        )
+        for run in runs
     ]
-    return "\n".join(line.rstrip() for line in lines)
+    return layout([heads, *rows])
 
 
 def shorten(error: str) -> str:
@@ -169,7 +202,8 @@ def as_data(run: Run) -> dict[str, object]:
         "program": run.case.title,
         "allocator": run.allocator,
         "outcome": run.outcome,
-        "steps": run.steps,
+        "steps": len(run.losses),
+        "losses": run.losses,
         "device_bytes_peak": run.stats.get("device_bytes_peak", 0),
         "host_bytes_peak": run.stats.get("host_bytes_peak", 0),
         "rescues": run.stats.get("rescues", 0),
@@ -178,8 +212,19 @@ def as_data(run: Run) -> dict[str, object]:
     }
 
 
+def explain(case: Case, runs: list[Run], real: bool) -> None:
+    """Prints on what the case ran, and the error of its first run that failed."""
+    on = f"limit {case.limit}" if real and not case.values else f"card {case.card}"
+    print(f"{case.title}: {on}")
+    if case.note:
+        print(f"  {case.note}")
+    failed = next((run for run in runs if run.case is case and run.error), None)
+    if failed is not None:
+        print(f"  {failed.allocator}: {shorten(failed.error)}")
+
+
 def main() -> int:
-    """Runs all cases; gives 1 if oomph did not finish one."""
+    """Runs all cases; gives 1 if oomph did not finish one, or a loss differs."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="write the table here"
@@ -192,7 +237,8 @@ def main() -> int:
         print("Memory is what PyTorch allocates on a GPU; kernels compute nothing.")
     print(flush=True)
 
-    jobs = [(case, allocator) for case in CASES for allocator in case.allocators]
+    cases = [*CASES, SMALL_CASE]
+    jobs = [(case, allocator) for case in cases for allocator in case.allocators]
     runs: list[Run] = []
     with ThreadPoolExecutor(max_workers=1 if real else 2) as pool:
         for run in pool.map(lambda job: execute(*job, real), jobs):
@@ -201,17 +247,22 @@ def main() -> int:
                 data = [as_data(run) for run in runs]
                 path.write_text(json.dumps(data, indent=1) + "\n")
             text = f"[{len(runs)}/{len(jobs)}] {run.case.title}, {run.allocator}"
-            print(f"{text}: {run.outcome} after {run.steps} steps", flush=True)
+            print(f"{text}: {run.outcome} after {len(run.losses)} steps", flush=True)
 
-    print(f"\n{table(runs)}\n")
+    small = [run for run in runs if run.case is SMALL_CASE]
+    print(f"\n{table([run for run in runs if run.case is not SMALL_CASE])}\n")
     for case in CASES:
-        print(f"{case.title}: {'limit ' + case.limit if real else 'card ' + case.card}")
-        if case.note:
-            print(f"  {case.note}")
-        failed = next((r for r in runs if r.case is case and r.error), None)
-        if failed is not None:
-            print(f"  {failed.allocator}: {shorten(failed.error)}")
-    return int(any(r.allocator == "oomph" and r.outcome != "finished" for r in runs))
+        explain(case, runs, real)
+    print("\nWith values, on a simulated card; what kernels compute is true here.\n")
+    print(f"{table_of_losses(small)}\n")
+    explain(SMALL_CASE, runs, real)
+
+    of_cpu, of_oomph = small[0].losses, small[-1].losses
+    same = of_cpu == of_oomph
+    said = "are the CPU's, digit for digit" if same else "DIFFER from the CPU's"
+    print(f"  the losses under oomph {said}")
+    finished = all(r.outcome == "finished" for r in runs if r.allocator == "oomph")
+    return int(not finished or not same)
 
 
 if __name__ == "__main__":

@@ -160,6 +160,7 @@ def main() -> None:
             loss = estimate_loss(model, batches, arguments.evaluate)
         print(f"loss before training {loss:.4f}", flush=True)
 
+    torch.manual_seed(arguments.seed)  # dropout is drawn on the device
     for step in range(arguments.steps):
         start = time.perf_counter()
         total = 0.0
@@ -172,7 +173,7 @@ def main() -> None:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         ms = (time.perf_counter() - start) * 1e3
-        print(f"step {step} loss {total:.6f} {ms:.0f} ms", flush=True)
+        print(f"step {step} loss {total:.9g} {ms:.0f} ms", flush=True)
 
 
 if __name__ == "__main__":
