@@ -252,6 +252,37 @@ static void pages_whose_work_has_finished_move_without_waiting(void)
     check_sound();
 }
 
+// Work on the stream, whose wait fails with that call of the driver.
+static void check_failed_wait(bool stream_lives, const char *call)
+{
+    oomph_config_t config = test_config();
+    oomph_addr_t addr;
+
+    start_card("32MiB,context=0,memory=real", &config);
+    oomph_stream_t stream = new_stream();
+    oomph_addr_t block =
+        stream_lives ? take_living(32 * MIB, stream) : take(32 * MIB, stream);
+    CHECK(oomph_sim_launch(stream, block, 32 * MIB, 1, 1000000) == CUDA_SUCCESS);
+    give(block);
+    uint64_t before = oomph_sim_now_ns();
+    fail_always(call, OOMPH_ERR_DRIVER);
+    CHECK(try_take(32 * MIB, NULL, &addr) != OOMPH_OK);
+    fail_always(NULL, OOMPH_OK);
+    CHECK(try_take(32 * MIB, NULL, &addr) == OOMPH_OK);
+    CHECK(oomph_sim_now_ns() >= before + 1000000); // it waited again
+    check_sound();
+}
+
+static void work_that_could_not_be_waited_for_has_not_finished(void)
+{
+    check_failed_wait(true, "event_wait");
+}
+
+static void work_that_could_not_be_drained_has_not_finished(void)
+{
+    check_failed_wait(false, "drain");
+}
+
 static void too_few_free_pages_are_not_waited_for(void)
 {
     oomph_config_t config = test_config();
@@ -957,6 +988,8 @@ int main(int argc, char **argv)
         TEST(streams_that_repeat_take_turns_with_no_more_pages_than_they_lack),
         TEST(pages_move_only_when_the_work_that_used_them_has_finished),
         TEST(pages_whose_work_has_finished_move_without_waiting),
+        TEST(work_that_could_not_be_waited_for_has_not_finished),
+        TEST(work_that_could_not_be_drained_has_not_finished),
         TEST(too_few_free_pages_are_not_waited_for),
         TEST(a_failed_allocation_leaves_room_for_a_smaller_one),
         TEST(a_block_is_reused_only_when_its_other_streams_are_done),

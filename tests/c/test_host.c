@@ -301,6 +301,22 @@ static void pinned_memory_that_nothing_uses_is_returned(void)
     check_sound();
 }
 
+static void a_pinned_block_that_fails_leaves_the_limit_as_it_was(void)
+{
+    oomph_config_t config = host_config(16 * MIB);
+    oomph_addr_t addr;
+
+    config.host_kind = OOMPH_HOST_PINNED;
+    start_card("16MiB,context=0,memory=real", &config);
+    take(16 * MIB, NULL);
+    take(4 * MIB, NULL);
+    fail_always("pinned_alloc", OOMPH_ERR_NO_MEMORY);
+    CHECK(try_take(12 * MIB, NULL, &addr) == OOMPH_ERR_NO_MEMORY);
+    fail_always(NULL, OOMPH_OK);
+    CHECK(try_take(12 * MIB, NULL, &addr) == OOMPH_OK);
+    check_sound();
+}
+
 static void the_link_is_measured(void)
 {
     oomph_config_t config = host_config(64 * MIB);
@@ -427,6 +443,7 @@ int main(int argc, char **argv)
         TEST(a_kind_can_be_insisted_on),
         TEST(a_kind_that_does_not_work_is_no_host_memory),
         TEST(pinned_memory_that_nothing_uses_is_returned),
+        TEST(a_pinned_block_that_fails_leaves_the_limit_as_it_was),
         TEST(the_link_is_measured),
         TEST(a_full_card_leaves_the_link_unmeasured),
         TEST(host_pages_are_made_ahead),
