@@ -5,9 +5,10 @@
  * rather than mapped, never move.
  *
  * Of those that may move, the first to go are the ones that no plan foresees a use for,
- * beside a plan that is in force; then those that the plans of other streams need last;
- * then those of pools without a plan; those that the plan of the thief's own stream
- * needs last come at the end, since it will soon want them back.
+ * beside a plan that is in force; then those that the plans of other streams need last,
+ * if that is a period away; then those of pools without a plan; then those that the
+ * plans of other streams need sooner, the last needed first; those of the plan of the
+ * thief's own stream come at the end, since it will soon want them back.
  */
 #include "device.h"
 #include "index.h"
@@ -238,7 +239,7 @@ static victim_t pick(oomph_device_t *device, const oomph_reach_t *reach, size_t 
                      const oomph_stream_state_t *thief)
 {
     oomph_pool_t *own = thief != NULL ? thief->pools[false] : NULL;
-    victim_t victim = {.want = want};
+    victim_t victim = {.want = want}, unplanned = {.want = want};
 
     pick_in_heaps(device, reach, true, &victim);
     if (victim.pool != NULL)
@@ -246,7 +247,11 @@ static victim_t pick(oomph_device_t *device, const oomph_reach_t *reach, size_t 
     for (oomph_pool_t *pool = device->pools; pool != NULL; pool = pool->next)
         if (pool != own)
             pick_in_arena(pool, reach, &victim);
-    pick_in_heaps(device, reach, false, &victim);
+    if (victim.pool != NULL && victim.use >= OOMPH_PLAN_PERIOD)
+        return victim;
+    pick_in_heaps(device, reach, false, &unplanned);
+    if (unplanned.pool != NULL)
+        return unplanned;
     if (victim.pool == NULL && own != NULL)
         pick_in_arena(own, reach, &victim);
     return victim;

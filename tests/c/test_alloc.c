@@ -209,6 +209,33 @@ static void streams_that_repeat_take_turns_with_no_more_pages_than_they_lack(voi
     check_sound();
 }
 
+// As PyTorch's own streams, which are never destroyed.
+static oomph_addr_t take_living(size_t bytes, oomph_stream_t stream)
+{
+    oomph_request_t request = {.bytes = bytes, .stream = stream, .stream_lives = true};
+    oomph_addr_t addr = 0;
+
+    CHECK(oomph_malloc(&request, &addr) == OOMPH_OK);
+    return addr;
+}
+
+static void pages_without_a_plan_go_before_those_that_are_needed_in_the_same_step(void)
+{
+    oomph_config_t config = test_config();
+    size_t varying = 0;
+
+    start_card("112MiB,context=0", &config);
+    oomph_stream_t side = new_stream(), third = new_stream();
+    for (size_t step = 0; step < 8; step++) {
+        varying = (5 + step) * MIB; // never the same, so that nothing is planned
+        give(take_living(varying, third));
+        run_two_streams(side);
+    }
+    // As above; what the third stream takes goes on to `side`, from there to the other.
+    CHECK(stats_of(0).step_remapped_bytes <= (int64_t)(2 * 32 * MIB + varying));
+    check_sound();
+}
+
 static void pages_move_only_when_the_work_that_used_them_has_finished(void)
 {
     oomph_config_t config = test_config();
@@ -223,16 +250,6 @@ static void pages_move_only_when_the_work_that_used_them_has_finished(void)
     CHECK(oomph_sim_now_ns() >= before + 1000000); // it waited for the kernel
     CHECK(stats_of(0).rungs[OOMPH_RUNG_WAIT] == 1);
     check_sound(); // and so the simulated driver saw no unmapping under work
-}
-
-// As PyTorch's own streams, which are never destroyed.
-static oomph_addr_t take_living(size_t bytes, oomph_stream_t stream)
-{
-    oomph_request_t request = {.bytes = bytes, .stream = stream, .stream_lives = true};
-    oomph_addr_t addr = 0;
-
-    CHECK(oomph_malloc(&request, &addr) == OOMPH_OK);
-    return addr;
 }
 
 static void pages_whose_work_has_finished_move_without_waiting(void)
@@ -986,6 +1003,7 @@ int main(int argc, char **argv)
         TEST(free_pages_of_any_hole_serve_a_large_block),
         TEST(free_pages_of_one_stream_serve_another),
         TEST(streams_that_repeat_take_turns_with_no_more_pages_than_they_lack),
+        TEST(pages_without_a_plan_go_before_those_that_are_needed_in_the_same_step),
         TEST(pages_move_only_when_the_work_that_used_them_has_finished),
         TEST(pages_whose_work_has_finished_move_without_waiting),
         TEST(work_that_could_not_be_waited_for_has_not_finished),
