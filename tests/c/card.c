@@ -53,6 +53,15 @@ oomph_addr_t take(size_t bytes, oomph_stream_t stream)
     return addr;
 }
 
+oomph_addr_t take_living(size_t bytes, oomph_stream_t stream)
+{
+    oomph_request_t request = {.bytes = bytes, .stream = stream, .stream_lives = true};
+    oomph_addr_t addr = 0;
+
+    CHECK(oomph_malloc(&request, &addr) == OOMPH_OK);
+    return addr;
+}
+
 void give(oomph_addr_t addr)
 {
     CHECK(oomph_free(addr, NULL) == OOMPH_OK);

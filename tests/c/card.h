@@ -20,6 +20,8 @@ oomph_stream_t new_stream(void);
 oomph_addr_t take(size_t bytes, oomph_stream_t stream);
 // The same, of which the status is wanted.
 oomph_status_t try_take(size_t bytes, oomph_stream_t stream, oomph_addr_t *addr);
+// A block on a stream that is never destroyed, as PyTorch's own are.
+oomph_addr_t take_living(size_t bytes, oomph_stream_t stream);
 void give(oomph_addr_t addr);
 
 // Marks a block so that another use of its memory would be seen, through the address

@@ -179,6 +179,51 @@ static void free_pages_of_one_stream_serve_another(void)
     check_sound();
 }
 
+static void a_block_that_waited_for_a_free_counts_as_a_retry(void)
+{
+    oomph_config_t config = test_config();
+
+    start_card("32MiB,context=0", &config);
+    oomph_stream_t other = new_stream();
+    oomph_addr_t block = take(32 * MIB, NULL);
+    CHECK(stats_of(0).retry_count == 0);
+    CHECK(oomph_record_stream(block, other, false) == OOMPH_OK);
+    CHECK(oomph_sim_launch(other, block, 32 * MIB, 1, 1000000) == CUDA_SUCCESS);
+    give(block);
+    take(32 * MIB, NULL);
+    CHECK(stats_of(0).retry_count == 1);
+}
+
+static oomph_addr_t unmapped_addr;
+static size_t unmapped_bytes;
+static oomph_stream_t unmapped_stream;
+
+static void note_unmapping(int device, oomph_addr_t addr, size_t bytes,
+                           oomph_stream_t stream)
+{
+    CHECK(device == 0);
+    unmapped_addr = addr;
+    unmapped_bytes += bytes;
+    unmapped_stream = stream;
+}
+
+static void a_watcher_hears_of_pages_that_are_unmapped(void)
+{
+    oomph_config_t config = test_config();
+    oomph_hooks_t hooks = {.unmapping = note_unmapping};
+
+    oomph_set_hooks(&hooks);
+    oomph_watch(true);
+    start_card("32MiB,context=0,memory=real", &config);
+    oomph_stream_t other = new_stream();
+    oomph_addr_t block = take_living(32 * MIB, other);
+    give(block);
+    take(32 * MIB, NULL);
+    CHECK(unmapped_addr == block && unmapped_bytes == 32 * MIB);
+    CHECK(unmapped_stream == other);
+    check_sound();
+}
+
 // A step: a short one on `side`, then one on the default stream that needs all.
 static void run_two_streams(oomph_stream_t side)
 {
@@ -207,16 +252,6 @@ static void streams_that_repeat_take_turns_with_no_more_pages_than_they_lack(voi
     CHECK(stats_of(0).planned_hits > 0);
     CHECK(stats_of(0).step_remapped_bytes <= (int64_t)(2 * 32 * MIB));
     check_sound();
-}
-
-// As PyTorch's own streams, which are never destroyed.
-static oomph_addr_t take_living(size_t bytes, oomph_stream_t stream)
-{
-    oomph_request_t request = {.bytes = bytes, .stream = stream, .stream_lives = true};
-    oomph_addr_t addr = 0;
-
-    CHECK(oomph_malloc(&request, &addr) == OOMPH_OK);
-    return addr;
 }
 
 static void pages_without_a_plan_go_before_those_that_are_needed_in_the_same_step(void)
@@ -330,6 +365,46 @@ static void a_failed_allocation_leaves_room_for_a_smaller_one(void)
     CHECK(try_take(12 * MIB, NULL, &addr) == OOMPH_OK);
     CHECK(is_marked(kept, 20 * MIB, 5));
     check_sound();
+}
+
+static void a_driver_that_has_fewer_pages_than_it_says_is_out_of_memory(void)
+{
+    oomph_config_t config = test_config();
+    oomph_addr_t addr;
+
+    start_card("32MiB,context=0", &config);
+    give(take(4 * MIB, NULL));
+    fail_always("create", OOMPH_ERR_NO_MEMORY);
+    CHECK(try_take(16 * MIB, NULL, &addr) == OOMPH_ERR_NO_MEMORY);
+    fail_always(NULL, OOMPH_OK);
+    check_sound();
+}
+
+static void what_others_took_meanwhile_comes_from_free_pages(void)
+{
+    oomph_config_t config = test_config();
+    CUdeviceptr library;
+
+    start_card("64MiB,context=0", &config);
+    oomph_stream_t other = new_stream();
+    give(take_living(32 * MIB, other)); // the driver said that 32 MiB are left
+    CHECK(cuMemAlloc(&library, 28 * MIB) == CUDA_SUCCESS);
+    take(24 * MIB, NULL);
+    CHECK(stats_of(0).pages_remapped == 10);
+    check_sound();
+}
+
+static void the_driver_is_asked_what_is_left_once_per_gibibyte(void)
+{
+    oomph_config_t config = test_config();
+
+    start_card("16GiB,context=0,memory=none", &config);
+    take(PAGE, NULL);
+    uint64_t asked_before = oomph_sim_call_count("cuMemGetInfo");
+    for (int i = 0; i < 16; i++)
+        take(GIB / 4, NULL);
+    uint64_t count = oomph_sim_call_count("cuMemGetInfo") - asked_before;
+    CHECK(count >= 3 && count <= 4);
 }
 
 /* ---- Other streams */
@@ -654,6 +729,19 @@ static void a_block_can_be_put_back_at_its_address(void)
     CHECK(oomph_revive(&request, 12345) == OOMPH_ERR_INVALID);
     give(a);
     give(b);
+    check_sound();
+}
+
+static void a_block_is_not_put_back_where_pages_are_missing(void)
+{
+    oomph_config_t config = test_config();
+
+    start_card("64MiB,context=0", &config);
+    CHECK(oomph_pool_retain(0, graph) == OOMPH_OK);
+    oomph_addr_t block = take_from(graph, 4 * MIB);
+    give(block);
+    oomph_request_t request = {.bytes = 6 * MIB, .pool = graph};
+    CHECK(oomph_revive(&request, block) == OOMPH_ERR_INVALID);
     check_sound();
 }
 
@@ -1002,6 +1090,8 @@ int main(int argc, char **argv)
         TEST(lookup_tells_the_block_that_contains_an_address),
         TEST(free_pages_of_any_hole_serve_a_large_block),
         TEST(free_pages_of_one_stream_serve_another),
+        TEST(a_block_that_waited_for_a_free_counts_as_a_retry),
+        TEST(a_watcher_hears_of_pages_that_are_unmapped),
         TEST(streams_that_repeat_take_turns_with_no_more_pages_than_they_lack),
         TEST(pages_without_a_plan_go_before_those_that_are_needed_in_the_same_step),
         TEST(pages_move_only_when_the_work_that_used_them_has_finished),
@@ -1010,6 +1100,9 @@ int main(int argc, char **argv)
         TEST(work_that_could_not_be_drained_has_not_finished),
         TEST(too_few_free_pages_are_not_waited_for),
         TEST(a_failed_allocation_leaves_room_for_a_smaller_one),
+        TEST(a_driver_that_has_fewer_pages_than_it_says_is_out_of_memory),
+        TEST(what_others_took_meanwhile_comes_from_free_pages),
+        TEST(the_driver_is_asked_what_is_left_once_per_gibibyte),
         TEST(a_block_is_reused_only_when_its_other_streams_are_done),
         TEST(a_freed_block_has_no_user_and_tells_whether_it_waits),
         TEST(a_shortage_waits_for_deferred_frees),
@@ -1028,6 +1121,7 @@ int main(int argc, char **argv)
         TEST(a_pool_may_serve_others_before_an_error),
         TEST(a_pool_may_forbid_splitting),
         TEST(a_block_can_be_put_back_at_its_address),
+        TEST(a_block_is_not_put_back_where_pages_are_missing),
         TEST(a_pool_may_have_memory_from_elsewhere),
         TEST(the_embedder_is_asked_to_free_what_it_caches),
         TEST(an_embedder_that_freed_nothing_is_asked_before_each_error_all_the_same),

@@ -303,11 +303,34 @@ static void every_kind_of_call_fails_for_good(void)
             }
 }
 
+static void mapping_and_its_undoing_fail(void)
+{
+    oomph_addr_t addr;
+
+    start_flow(flow_now);
+    oomph_addr_t kept = attempt(512, streams[0]);
+    fail_always("unmap", OOMPH_ERR_DRIVER);
+    fail_call(call_now, OOMPH_ERR_DRIVER);
+    if (try_take(6 * MIB, streams[0], &addr) == OOMPH_OK)
+        give(addr);
+    check_live();
+    recover();
+    CHECK(kept != 0);
+}
+
+static void what_cannot_be_unmapped_again_is_kept_from_everybody(void)
+{
+    flow_now = &flows[0];
+    for (call_now = 1; call_now <= 12; call_now++)
+        CHECK(in_child(mapping_and_its_undoing_fail) == 0);
+}
+
 int main(int argc, char **argv)
 {
     static const test_t tests[] = {
         TEST(every_call_fails_in_turn),
         TEST(every_kind_of_call_fails_for_good),
+        TEST(what_cannot_be_unmapped_again_is_kept_from_everybody),
     };
 
     return run_tests(tests, sizeof tests / sizeof tests[0], argc, argv);

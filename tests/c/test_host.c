@@ -207,6 +207,67 @@ static void offload_can_be_switched_off(void)
     CHECK(try_take(8 * MIB, NULL, &addr) == OOMPH_ERR_NO_MEMORY);
 }
 
+static void blocks_of_graph_pools_are_never_born_on_host(void)
+{
+    oomph_config_t config = host_config(64 * MIB);
+    oomph_request_t request = {.bytes = 8 * MIB, .pool = {1, 0}};
+    oomph_addr_t addr;
+
+    start_card("16MiB,context=0", &config);
+    take(16 * MIB, NULL);
+    CHECK(oomph_malloc(&request, &addr) == OOMPH_ERR_NO_MEMORY);
+    CHECK(strstr(oomph_error_detail(), "CUDA graphs and MemPools") != NULL);
+}
+
+// Steps that repeat, on a card that a shortage has been seen on.
+static oomph_addr_t planned[2];
+
+static void run_step(void)
+{
+    planned[0] = take(12 * MIB, NULL);
+    planned[1] = take(10 * MIB, NULL);
+    give(planned[0]);
+    give(planned[1]);
+    oomph_step();
+}
+
+static void a_planned_block_that_finds_no_page_is_born_on_host(void)
+{
+    oomph_config_t config = host_config(64 * MIB);
+
+    start_card("32MiB,context=0", &config);
+    oomph_stream_t other = new_stream();
+    give(take(32 * MIB, other));
+    for (int step = 0; step < 4; step++)
+        run_step();
+    CHECK(stats_of(0).planned_hits > 0 && stats_of(0).rescues == 0);
+    take(20 * MIB, other);
+    run_step();
+    CHECK(stats_of(0).step_rescues == 1);
+    check_sound();
+}
+
+static int asked;
+
+static void free_nothing(int device)
+{
+    (void)device;
+    asked++;
+}
+
+static void an_embedder_that_freed_nothing_is_not_asked_at_each_rescue(void)
+{
+    oomph_config_t config = host_config(64 * MIB);
+    oomph_hooks_t hooks = {.free_memory = free_nothing};
+
+    oomph_set_hooks(&hooks);
+    start_card("16MiB,context=0", &config);
+    take(16 * MIB, NULL);
+    for (int i = 0; i < 3; i++)
+        take(4 * MIB, NULL);
+    CHECK(stats_of(0).rescues == 3 && asked == 1);
+}
+
 static void the_host_limit_holds_for_all_devices_together(void)
 {
     oomph_config_t config = host_config(12 * MIB);
@@ -282,6 +343,17 @@ static void a_kind_that_does_not_work_is_no_host_memory(void)
 {
     expect_kind("16MiB,context=0,memory=real,host-pages=none", OOMPH_HOST_NUMA,
                 OOMPH_HOST_OFF);
+}
+
+static void trying_host_memory_leaves_nothing_behind(void)
+{
+    oomph_config_t config = host_config(64 * MIB);
+    oomph_host_kind_t kind;
+
+    start_card("16MiB,context=0", &config);
+    CHECK(oomph_probe_host(0, &kind) == OOMPH_OK && kind == OOMPH_HOST_NUMA);
+    oomph_sim_stats_t left = sim_stats_of(0);
+    CHECK(left.handle_count + left.mapping_count + left.reservation_count == 0);
 }
 
 static void pinned_memory_that_nothing_uses_is_returned(void)
@@ -377,6 +449,37 @@ static void pages_made_ahead_count_against_the_limit(void)
     check_sound();
 }
 
+static void what_was_made_ahead_may_be_had_after_the_stop(void)
+{
+    oomph_config_t config = host_config(16 * MIB);
+
+    config.host_ahead_bytes = 8 * MIB;
+    start_card("16MiB,context=0", &config);
+    take(16 * MIB, NULL);
+    take(4 * MIB, NULL);
+    for (int i = 0; i < 1000 && sim_stats_of(0).host_bytes < 12 * MIB; i++)
+        usleep(1000);
+    oomph_stop();
+    CHECK(sim_stats_of(0).host_bytes == 4 * MIB);
+    take(12 * MIB, NULL);
+}
+
+static void pages_that_the_driver_refuses_are_not_tried_over_and_over(void)
+{
+    oomph_config_t config = host_config(GIB);
+
+    config.host_ahead_bytes = 64 * MIB;
+    start_card("16MiB,host=12MiB,context=0", &config);
+    take(16 * MIB, NULL);
+    take(4 * MIB, NULL);
+    usleep(50000);
+    uint64_t tried = oomph_sim_call_count("cuMemCreate");
+    usleep(50000);
+    CHECK(sim_stats_of(0).host_bytes == 12 * MIB);
+    CHECK(oomph_sim_call_count("cuMemCreate") == tried);
+    oomph_stop();
+}
+
 static void a_step_without_rescue_returns_host_pages(void)
 {
     oomph_config_t config = host_config(64 * MIB);
@@ -436,18 +539,24 @@ int main(int argc, char **argv)
         TEST(the_error_says_that_none_is_allowed),
         TEST(the_error_says_that_offload_is_off),
         TEST(offload_can_be_switched_off),
+        TEST(blocks_of_graph_pools_are_never_born_on_host),
+        TEST(a_planned_block_that_finds_no_page_is_born_on_host),
+        TEST(an_embedder_that_freed_nothing_is_not_asked_at_each_rescue),
         TEST(the_host_limit_holds_for_all_devices_together),
         TEST(the_machine_may_have_less_than_the_limit),
         TEST(host_pages_come_second),
         TEST(pinned_blocks_come_third),
         TEST(a_kind_can_be_insisted_on),
         TEST(a_kind_that_does_not_work_is_no_host_memory),
+        TEST(trying_host_memory_leaves_nothing_behind),
         TEST(pinned_memory_that_nothing_uses_is_returned),
         TEST(a_pinned_block_that_fails_leaves_the_limit_as_it_was),
         TEST(the_link_is_measured),
         TEST(a_full_card_leaves_the_link_unmeasured),
         TEST(host_pages_are_made_ahead),
         TEST(pages_made_ahead_count_against_the_limit),
+        TEST(what_was_made_ahead_may_be_had_after_the_stop),
+        TEST(pages_that_the_driver_refuses_are_not_tried_over_and_over),
         TEST(a_step_without_rescue_returns_host_pages),
         TEST(each_rescue_is_told_with_its_number_in_the_step),
     };

@@ -143,6 +143,34 @@ static void a_lifetime_may_run_over_the_end_of_a_step(void)
     CHECK(plan.bytes == 10 * MIB);
 }
 
+static void of_two_lifetimes_the_longer_one_is_planned(void)
+{
+    static const step_block_t shorter[] = {{8, 1}, {4, 3}, {2, 3}};
+    static const step_block_t longer[] = {{8, 3}, {4, 3}, {2, 3}};
+
+    oomph_plan_mark(&plan);
+    run_step(shorter, 3);
+    end_step();
+    run_step(longer, 3);
+    CHECK(end_step());
+    CHECK(plan.bytes == 14 * MIB);
+}
+
+static void what_is_alive_when_the_plan_is_made_is_carried_into_it(void)
+{
+    uint32_t gradient = 0;
+
+    oomph_plan_mark(&plan);
+    for (int step = 0; step < 3 && plan.places == NULL; step++) {
+        if (step > 0)
+            oomph_plan_note_free(&plan, gradient, 6 * MIB);
+        run_step(layers, LAYERS);
+        gradient = oomph_plan_note(&plan, 6 * MIB);
+        end_step();
+    }
+    CHECK(plan.places != NULL && plan.carried_bytes == 6 * MIB);
+}
+
 static void what_outlives_a_period_has_no_place(void)
 {
     oomph_plan_mark(&plan);
@@ -157,6 +185,23 @@ static void what_outlives_a_period_has_no_place(void)
         end_step();
     }
     CHECK(plan.places != NULL && places[0] == OOMPH_NO_PLACE);
+}
+
+static void what_is_freed_only_in_the_step_after_next_has_no_place(void)
+{
+    uint32_t kept[6] = {0};
+    size_t place = 0;
+
+    oomph_plan_mark(&plan);
+    for (int step = 0; step < 6; step++) {
+        place = oomph_plan_next(&plan, 3 * MIB);
+        kept[step] = oomph_plan_note(&plan, 3 * MIB);
+        run_step(layers, LAYERS);
+        if (step > 0) // more than a period after its allocation
+            oomph_plan_note_free(&plan, kept[step - 1], 3 * MIB);
+        end_step();
+    }
+    CHECK(plan.places != NULL && place == OOMPH_NO_PLACE);
 }
 
 static void what_was_not_foreseen_gets_no_place_and_does_no_harm(void)
@@ -294,7 +339,10 @@ int main(int argc, char **argv)
         TEST(different_steps_make_no_plan),
         TEST(steps_that_alternate_are_one_period),
         TEST(a_lifetime_may_run_over_the_end_of_a_step),
+        TEST(of_two_lifetimes_the_longer_one_is_planned),
+        TEST(what_is_alive_when_the_plan_is_made_is_carried_into_it),
         TEST(what_outlives_a_period_has_no_place),
+        TEST(what_is_freed_only_in_the_step_after_next_has_no_place),
         TEST(what_was_not_foreseen_gets_no_place_and_does_no_harm),
         TEST(a_plan_that_is_not_followed_is_dropped),
         TEST(repetition_is_found_without_steps),

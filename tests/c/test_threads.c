@@ -4,6 +4,8 @@
 
 #include <cuda.h>
 #include <pthread.h>
+#include <stdatomic.h>
+#include <unistd.h>
 
 enum { THREADS = 4, TURNS = 3000, LIVE = 24, SHARED = 64 };
 
@@ -155,6 +157,41 @@ static void waiting_without_the_lock(void)
     check_sound();
 }
 
+static atomic_int waiting;
+
+// Waits, for two seconds at most, until another thread has to wait as well.
+static void *wait_for_company(void)
+{
+    atomic_fetch_add(&waiting, 1);
+    for (int i = 0; i < 2000 && atomic_load(&waiting) < 2; i++)
+        usleep(1000);
+    return NULL;
+}
+
+static void stop_waiting(void *state)
+{
+    (void)state;
+}
+
+static void one_that_must_wait_too_takes_the_result_of_the_first(void)
+{
+    oomph_config_t config = test_config();
+    oomph_hooks_t hooks = {.before_wait = wait_for_company, .after_wait = stop_waiting};
+    pthread_t threads[2];
+
+    oomph_set_hooks(&hooks);
+    start_card("64MiB,context=0", &config);
+    for (int i = 0; i < 2; i++)
+        streams[i] = new_stream();
+    give(take_living(60 * MIB, streams[0]));
+    for (int i = 0; i < 2; i++)
+        CHECK(pthread_create(&threads[i], NULL, take_large, NULL) == 0);
+    for (int i = 0; i < 2; i++)
+        CHECK(pthread_join(threads[i], NULL) == 0);
+    CHECK(atomic_load(&waiting) == 2);
+    check_sound();
+}
+
 int main(int argc, char **argv)
 {
     static const test_t tests[] = {
@@ -164,6 +201,7 @@ int main(int argc, char **argv)
         TEST(short_of_memory),
         TEST(spilling),
         TEST(waiting_without_the_lock),
+        TEST(one_that_must_wait_too_takes_the_result_of_the_first),
     };
 
     return run_tests(tests, sizeof tests / sizeof tests[0], argc, argv);

@@ -1,0 +1,203 @@
+/* What has finished on which stream (stream.h): events, waits and captures. */
+#include "card.h"
+
+#include <cuda.h>
+
+static uint64_t recorded(void)
+{
+    return oomph_sim_call_count("cuEventRecord");
+}
+
+// Frees are stamped once memory was short: a stream had to give pages to another.
+static void make_short(oomph_stream_t from, oomph_stream_t to, size_t bytes)
+{
+    give(take_living(bytes, from));
+    give(take_living(bytes, to));
+}
+
+static void one_event_serves_many_frees(void)
+{
+    oomph_config_t config = test_config();
+
+    start_card("128MiB,context=0", &config);
+    oomph_stream_t first = new_stream(), second = new_stream();
+    make_short(second, first, 128 * MIB);
+    uint64_t before = recorded();
+    for (int i = 0; i < 32; i++)
+        give(take_living(8 * MIB, first)); // 256 MiB: four times 64
+    CHECK(recorded() == before + 4);
+}
+
+static void no_more_events_wait_than_there_is_room_for(void)
+{
+    oomph_config_t config = test_config();
+
+    start_card("128MiB,context=0,memory=none", &config);
+    oomph_stream_t first = new_stream(), second = new_stream();
+    make_short(second, first, 128 * MIB);
+    oomph_addr_t block = take_living(64 * MIB, first);
+    oomph_sim_hold(first);
+    CHECK(oomph_sim_launch(first, block, 64 * MIB, 1, 1000) == CUDA_SUCCESS);
+    uint64_t before = recorded();
+    for (int i = 0; i < 2 * OOMPH_EPOCH_RING; i++)
+        give(take_living(64 * MIB, first));
+    CHECK(recorded() <= before + OOMPH_EPOCH_RING);
+    give(block);
+    oomph_sim_release(first);
+    take_living(128 * MIB, second);
+    check_sound();
+}
+
+static void what_was_freed_before_later_work_does_not_wait_for_it(void)
+{
+    oomph_config_t config = test_config();
+
+    start_card("160MiB,context=0", &config);
+    oomph_stream_t first = new_stream(), second = new_stream();
+    make_short(second, first, 160 * MIB);
+    oomph_addr_t later = take_living(16 * MIB, first);
+    give(take_living(64 * MIB, first)); // closes an epoch
+    oomph_sim_hold(first);
+    CHECK(oomph_sim_launch(first, later, 16 * MIB, 1, 1000) == CUDA_SUCCESS);
+    take_living(64 * MIB, second);
+    CHECK(sim_stats_of(0).held_waits == 0);
+    oomph_sim_release(first);
+    check_sound();
+}
+
+static void what_was_freed_last_moves_without_waiting_if_its_work_has_finished(void)
+{
+    oomph_config_t config = test_config();
+
+    start_card("32MiB,context=0", &config);
+    oomph_stream_t first = new_stream(), second = new_stream();
+    make_short(second, first, 32 * MIB);
+    int64_t waits = stats_of(0).rungs[OOMPH_RUNG_WAIT];
+    take_living(32 * MIB, second);
+    CHECK(stats_of(0).rungs[OOMPH_RUNG_WAIT] == waits);
+    CHECK(stats_of(0).pages_stolen == 2 * 16);
+}
+
+static void an_event_that_was_not_recorded_is_used_for_the_next(void)
+{
+    oomph_config_t config = test_config();
+
+    start_card("128MiB,context=0", &config);
+    oomph_stream_t first = new_stream(), second = new_stream();
+    make_short(second, first, 128 * MIB);
+    uint64_t created = oomph_sim_call_count("cuEventCreate");
+    fail_always("event_record", OOMPH_ERR_DRIVER);
+    for (int i = 0; i < 8; i++)
+        give(take_living(64 * MIB, first));
+    CHECK(oomph_sim_call_count("cuEventCreate") <= created + 1);
+    fail_always(NULL, OOMPH_OK);
+    take_living(128 * MIB, second);
+    check_sound();
+}
+
+static void only_a_drain_counts_as_a_synchronisation(void)
+{
+    oomph_config_t config = test_config();
+
+    start_card("32MiB,context=0", &config);
+    oomph_stream_t first = new_stream(), second = new_stream();
+    give(take_living(32 * MIB, first));
+    oomph_addr_t block = take_living(32 * MIB, second);
+    CHECK(stats_of(0).rungs[OOMPH_RUNG_WAIT] == 1 && stats_of(0).sync_count == 0);
+    give(block);
+    give(take(32 * MIB, new_stream())); // which may vanish: no event is waited for
+    take_living(32 * MIB, second);
+    CHECK(stats_of(0).sync_count == 1);
+}
+
+static void a_block_recorded_on_its_own_stream_is_free_at_once(void)
+{
+    oomph_config_t config = test_config();
+    oomph_block_info_t freed;
+
+    start_card("32MiB,context=0", &config);
+    oomph_stream_t stream = new_stream();
+    oomph_addr_t block = take_living(4 * MIB, stream);
+    CHECK(oomph_record_stream(block, stream, true) == OOMPH_OK);
+    CHECK(oomph_free(block, &freed) == OOMPH_OK && freed.state == OOMPH_BLOCK_FREE);
+}
+
+// Between the begin and the end of a wait, another thread may look what has passed.
+static void an_event_that_a_thread_waits_for_is_left_to_it(void)
+{
+    oomph_config_t config = test_config();
+    oomph_stream_state_t *state;
+    oomph_wait_t wait;
+
+    start_card("32MiB,context=0", &config);
+    oomph_stream_t stream = new_stream();
+    oomph_addr_t block = take_living(4 * MIB, stream);
+    oomph_streams_t *streams = &oomph_device_peek(0)->streams;
+    CHECK(oomph_stream_get(streams, stream, true, &state) == OOMPH_OK);
+    CHECK(oomph_stream_wait_begin(streams, state, &wait));
+    oomph_sim_hold(stream);
+    CHECK(oomph_sim_launch(stream, block, 4 * MIB, 1, 1000) == CUDA_SUCCESS);
+    oomph_stream_close(streams, state, true);
+    CHECK(!oomph_stream_poll(streams, state));
+    oomph_stream_wait_end(streams, &wait, oomph_stream_wait(streams, &wait));
+    CHECK(state->passed == 1 && state->count == 1); // the second is still held
+    oomph_sim_release(stream);
+}
+
+/* ---- Captures */
+
+static void a_stream_that_captures_does_not_keep_another_from_being_waited_for(void)
+{
+    oomph_config_t config = test_config();
+    CUgraph captured = NULL;
+
+    start_card("64MiB,context=0", &config);
+    oomph_stream_t capturing = new_stream(), busy = new_stream();
+    oomph_addr_t most = take_living(40 * MIB, capturing);
+    oomph_addr_t block = take_living(24 * MIB, busy);
+    CHECK(oomph_sim_launch(busy, block, 24 * MIB, 1, 1000000) == CUDA_SUCCESS);
+    CHECK(cuStreamBeginCapture(capturing, CU_STREAM_CAPTURE_MODE_RELAXED) ==
+          CUDA_SUCCESS);
+    give(most);
+    give(block);
+    take(20 * MIB, NULL);
+    CHECK(cuStreamEndCapture(capturing, &captured) == CUDA_SUCCESS);
+    check_sound();
+}
+
+// Another stream captures, of which oomph has not heard yet.
+static void nothing_is_drained_while_a_pool_is_captured_to(void)
+{
+    oomph_config_t config = test_config();
+    oomph_pool_id_t pool = {1, 0};
+    CUgraph captured = NULL;
+    size_t freed;
+
+    start_card("64MiB,context=0", &config);
+    oomph_stream_t known = new_stream(), unknown = new_stream();
+    give(take_living(8 * MIB, known));
+    CHECK(oomph_pool_begin(0, pool) == OOMPH_OK);
+    CHECK(cuStreamBeginCapture(unknown, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+    CHECK(oomph_empty_cache(0, (oomph_pool_id_t){0, 0}, &freed) == OOMPH_OK);
+    CHECK(cuStreamEndCapture(unknown, &captured) == CUDA_SUCCESS);
+    CHECK(stats_of(0).sync_count == 0);
+    check_sound();
+}
+
+int main(int argc, char **argv)
+{
+    static const test_t tests[] = {
+        TEST(one_event_serves_many_frees),
+        TEST(no_more_events_wait_than_there_is_room_for),
+        TEST(what_was_freed_before_later_work_does_not_wait_for_it),
+        TEST(what_was_freed_last_moves_without_waiting_if_its_work_has_finished),
+        TEST(an_event_that_was_not_recorded_is_used_for_the_next),
+        TEST(only_a_drain_counts_as_a_synchronisation),
+        TEST(a_block_recorded_on_its_own_stream_is_free_at_once),
+        TEST(an_event_that_a_thread_waits_for_is_left_to_it),
+        TEST(a_stream_that_captures_does_not_keep_another_from_being_waited_for),
+        TEST(nothing_is_drained_while_a_pool_is_captured_to),
+    };
+
+    return run_tests(tests, sizeof tests / sizeof tests[0], argc, argv);
+}
