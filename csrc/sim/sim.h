@@ -30,6 +30,10 @@
  * suits tests in C. OOMPH_SIM_LOG=PATH (or -) in the environment traces calls, as
  * oomph_sim_log() does.
  *
+ * Each process simulates cards of its own. Memory and events can be shared with other
+ * processes all the same: what is imported takes nothing of the importer's card, and
+ * the work behind a shared event is done when the event is recorded.
+ *
  * Time is virtual. It moves by `tick` at each driver call, to the end of the work
  * waited for in a blocking call, and by oomph_sim_advance(). All functions are
  * thread-safe.

@@ -20,7 +20,7 @@ What is invented where a program depends on values:
 * Other sizes that are counted on the GPU are those that PyTorch makes of zeros.
 
 What is not simulated fails with an error that names it: operators of cuFFT, cuSOLVER,
-cuSPARSE and MAGMA (a ``NotImplementedError``), NCCL, memory shared between processes.
+cuSPARSE and MAGMA (a ``NotImplementedError``), NCCL.
 """
 
 from __future__ import annotations

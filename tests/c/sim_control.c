@@ -260,13 +260,13 @@ static void test_the_last_misuses_are_kept(void)
 static void test_what_is_not_supported_is_remembered_by_name(void)
 {
     CUmemGenericAllocationHandle handle;
-    int fd;
+    CUmemFabricHandle fabric;
 
     start("1GiB,kernels=error");
     handle = create(on_device(0), PAGE);
-    CHECK_RESULT(cuMemExportToShareableHandle(
-                     &fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-                 CUDA_ERROR_NOT_SUPPORTED);
+    CHECK_RESULT(
+        cuMemExportToShareableHandle(&fabric, handle, CU_MEM_HANDLE_TYPE_FABRIC, 0),
+        CUDA_ERROR_NOT_SUPPORTED);
     CHECK(strcmp(oomph_sim_unsupported(0), "cuMemExportToShareableHandle") == 0);
     CHECK(oomph_sim_unsupported_count() == 1);
     CHECK_RESULT(cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL),
@@ -278,13 +278,13 @@ static void test_the_text_of_an_error_names_the_call_that_is_not_supported(void)
 {
     CUmemGenericAllocationHandle handle;
     const char *text;
-    int fd;
+    CUmemFabricHandle fabric;
 
     start("1GiB");
     handle = create(on_device(0), PAGE);
-    CHECK_RESULT(cuMemExportToShareableHandle(
-                     &fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-                 CUDA_ERROR_NOT_SUPPORTED);
+    CHECK_RESULT(
+        cuMemExportToShareableHandle(&fabric, handle, CU_MEM_HANDLE_TYPE_FABRIC, 0),
+        CUDA_ERROR_NOT_SUPPORTED);
     OK(cuGetErrorString(CUDA_ERROR_NOT_SUPPORTED, &text));
     CHECK(strcmp(text, "operation not supported: cuMemExportToShareableHandle is not "
                        "part of the simulated GPU") == 0);

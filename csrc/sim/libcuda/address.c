@@ -136,27 +136,33 @@ static bool open_file(void)
     return false;
 }
 
-bool sim_bytes_take(uint64_t bytes, uint64_t *offset)
+int sim_bytes_file(void)
+{
+    return open_file() ? file : -1;
+}
+
+bool sim_bytes_take(uint64_t bytes, sim_bytes_t *taken)
 {
     if (sim_memory_is_real() && !open_file())
         return false;
-    *offset = file_used;
+    *taken = (sim_bytes_t){.file = -1, .offset = file_used};
     file_used += bytes;
     return true;
 }
 
-void sim_bytes_give(uint64_t offset, uint64_t bytes)
+void sim_bytes_give(const sim_bytes_t *taken, uint64_t bytes)
 {
     if (sim_memory_is_real())
-        fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset,
-                  (off_t)bytes);
+        fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                  (off_t)taken->offset, (off_t)bytes);
 }
 
-bool sim_bytes_map(uint64_t addr, uint64_t bytes, uint64_t offset)
+bool sim_bytes_map(uint64_t addr, uint64_t bytes, const sim_bytes_t *shown)
 {
     return !sim_memory_is_real() ||
-           mmap(as_pointer(addr), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, file,
-                (off_t)offset) != MAP_FAILED;
+           mmap(as_pointer(addr), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED,
+                shown->file >= 0 ? shown->file : file,
+                (off_t)shown->offset) != MAP_FAILED;
 }
 
 bool sim_bytes_allow(uint64_t addr, uint64_t bytes, bool read, bool write)

@@ -18,13 +18,22 @@ enum { SIM_PAGE = 2 << 20 }; // bytes; the granularity of everything
 uint64_t sim_address_take(uint64_t bytes, uint64_t alignment);
 void sim_address_give(uint64_t addr, uint64_t bytes);
 
-// New bytes, all zero: their offset in the file.
-bool sim_bytes_take(uint64_t bytes, uint64_t *offset);
-void sim_bytes_give(uint64_t offset, uint64_t bytes);
+// Where bytes lie: in the file of this process, or in another's (share.h).
+typedef struct sim_bytes {
+    int file; // descriptor of another process's file; -1: this one's
+    uint64_t offset;
+} sim_bytes_t;
+
+// New bytes of this process, all zero.
+bool sim_bytes_take(uint64_t bytes, sim_bytes_t *taken);
+void sim_bytes_give(const sim_bytes_t *taken, uint64_t bytes);
+
+// The file of this process; -1 when the system refuses one.
+int sim_bytes_file(void);
 
 // Where memory is real, shows bytes at an address, without access at first; elsewhere
 // does nothing. False when the system refuses, for example for too many mappings.
-bool sim_bytes_map(uint64_t addr, uint64_t bytes, uint64_t offset);
+bool sim_bytes_map(uint64_t addr, uint64_t bytes, const sim_bytes_t *shown);
 bool sim_bytes_allow(uint64_t addr, uint64_t bytes, bool read, bool write);
 bool sim_bytes_unmap(uint64_t addr, uint64_t bytes);
 

@@ -12,6 +12,7 @@
 #include "pinned.h"
 #include "queue.h"
 #include "report.h"
+#include "share.h"
 #include "sim.h"
 #include "space.h"
 #include "traffic.h"
@@ -81,6 +82,7 @@ int oomph_sim_stats(int device, oomph_sim_stats_t *stats)
 {
     sim_lock();
     CUcontext found = sim_device(device);
+    sim_handle_collect();
     if (found != NULL)
         fill(stats, found);
     sim_unlock();
@@ -100,6 +102,7 @@ void oomph_sim_reset(void)
     sim_pinned_reset();
     sim_space_reset();
     sim_handle_reset();
+    sim_share_reset();
     sim_address_reset();
     sim_traffic_reset();
     sim_device_reset();

@@ -88,6 +88,32 @@ CUresult sim_event_record(CUevent event, CUstream stream)
         event->is_recorded = true;
         event->capture = NULL;
     }
+    if (result == CUDA_SUCCESS && event->is_shared && stream->capture == NULL)
+        sim_queue_wait(event->ticket);
+    return result;
+}
+
+CUresult sim_event_share(CUevent event)
+{
+    CUresult result = check(event);
+
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!(event->flags & CU_EVENT_INTERPROCESS))
+        return sim_misuse(CUDA_ERROR_INVALID_HANDLE,
+                          "event %p was made without CU_EVENT_INTERPROCESS",
+                          (void *)event);
+    event->is_shared = true;
+    sim_queue_wait(event->ticket);
+    return CUDA_SUCCESS;
+}
+
+CUresult sim_event_open(CUevent *event)
+{
+    CUresult result = create(event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING);
+
+    if (result == CUDA_SUCCESS)
+        (*event)->is_shared = true;
     return result;
 }
 

@@ -10,6 +10,7 @@ struct CUevent_st {
     CUcontext context;
     unsigned flags; // CUevent_flags
     bool is_recorded;
+    bool is_shared;         // with other processes (ipc.c)
     sim_ticket_t ticket;    // of the last record
     uint64_t end_ns;        // when that completed
     sim_capture_t *capture; // the last record was part of it; NULL: of none
@@ -24,5 +25,11 @@ void sim_event_complete(CUevent event, uint32_t generation, uint64_t now_ns);
 // external events too, when their graph runs.
 CUresult sim_event_record(CUevent event, CUstream stream);
 CUresult sim_event_wait(CUevent event, CUstream stream);
+
+// Lets other processes know of the event. Errors: INVALID_HANDLE if it was not made for
+// that.
+CUresult sim_event_share(CUevent event);
+// An event that stands for another process's.
+CUresult sim_event_open(CUevent *event);
 
 void sim_event_reset(void);

@@ -52,6 +52,28 @@ static uint64_t plain_charge(size_t bytes)
     return round_up(bytes, bytes < SIM_PAGE ? SMALL_UNIT : SIM_PAGE);
 }
 
+CUresult sim_memory_place(CUcontext context, sim_handle_t *handle,
+                          sim_reservation_t **allocation)
+{
+    sim_reservation_t *reservation = sim_space_reserve(handle->bytes, SIM_PAGE);
+
+    if (reservation == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = map_all(reservation, handle);
+    if (result == CUDA_SUCCESS) {
+        reservation->owner = context;
+        *allocation = reservation;
+    } else {
+        free_reservation(reservation);
+    }
+    return result;
+}
+
+void sim_memory_unplace(sim_reservation_t *allocation)
+{
+    free_reservation(allocation);
+}
+
 static CUresult allocate(CUcontext context, size_t bytes, uint64_t charged_bytes,
                          sim_reservation_t **allocation)
 {
@@ -67,15 +89,8 @@ static CUresult allocate(CUcontext context, size_t bytes, uint64_t charged_bytes
     CUresult result = sim_handle_create(&prop, whole, charged_bytes, &handle);
     if (result != CUDA_SUCCESS)
         return result;
-    sim_reservation_t *reservation = sim_space_reserve(whole, SIM_PAGE);
-    result = reservation ? map_all(reservation, handle) : CUDA_ERROR_OUT_OF_MEMORY;
+    result = sim_memory_place(context, handle, allocation);
     sim_handle_unreference(handle); // from here on the mapping alone keeps it
-    if (result == CUDA_SUCCESS) {
-        reservation->owner = context;
-        *allocation = reservation;
-    } else if (reservation != NULL) {
-        free_reservation(reservation);
-    }
     return result;
 }
 
@@ -147,7 +162,7 @@ static CUresult free_plain(CUdeviceptr addr)
 
     if (addr == 0)
         return CUDA_SUCCESS;
-    if (allocation == NULL)
+    if (allocation == NULL || allocation->open_count > 0)
         return sim_misuse(CUDA_ERROR_INVALID_VALUE,
                           "%#llx was not allocated, or freed before", addr);
     if (allocation->owner->sticky != CUDA_SUCCESS)
@@ -181,6 +196,7 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
     if (result == CUDA_SUCCESS)
         result = sim_context_usable(&context);
     if (result == CUDA_SUCCESS) {
+        sim_handle_collect();
         *free_bytes = sim_device_free_bytes(context);
         *total_bytes = sim_config.capacity_bytes;
     }

@@ -3,12 +3,19 @@
  */
 #pragma once
 #include "device.h"
+#include "space.h"
 
 // The device of a pool. Each has one pool, whose handle is the device's.
 static inline CUcontext sim_pool_device(CUmemoryPool pool)
 {
     return (CUcontext)(void *)pool;
 }
+
+// Maps memory as an allocation of the context at an address of its own, and takes it
+// away again. Errors: OUT_OF_MEMORY, OPERATING_SYSTEM.
+CUresult sim_memory_place(CUcontext context, sim_handle_t *handle,
+                          sim_reservation_t **allocation);
+void sim_memory_unplace(sim_reservation_t *allocation);
 
 // Frees what a pool gave out at `addr`, when its stream has come so far.
 void sim_memory_free_pooled(uint64_t addr);

@@ -91,7 +91,7 @@ CUresult sim_space_map(sim_reservation_t *reservation, uint64_t addr, uint64_t b
 
     if (mapping == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    if (!sim_bytes_map(addr, bytes, handle->offset)) {
+    if (!sim_bytes_map(addr, bytes, &handle->bytes_at)) {
         sim_slab_give(&mappings, &mapping->object);
         return CUDA_ERROR_OPERATING_SYSTEM;
     }

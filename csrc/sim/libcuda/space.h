@@ -18,8 +18,9 @@ typedef struct sim_reservation {
     sim_range_t range;
     sim_mapping_t **slots; // the mapping of each SIM_PAGE, or NULL
     uint64_t mapping_count;
-    CUcontext owner; // of an allocation (cuMemAlloc); NULL: cuMemAddressReserve
-    bool is_pooled;  // cuMemAllocAsync
+    CUcontext owner;     // of an allocation (cuMemAlloc); NULL: cuMemAddressReserve
+    bool is_pooled;      // cuMemAllocAsync
+    unsigned open_count; // how often cuIpcOpenMemHandle gave it
 } sim_reservation_t;
 
 // Reserves a range. NULL if there is no room.

@@ -19,6 +19,8 @@ static CUresult check_properties(const CUmemAllocationProp *prop)
 {
     if (prop == NULL || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED)
         return CUDA_ERROR_INVALID_VALUE;
+    if (prop->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC)
+        return CUDA_ERROR_NOT_PERMITTED; // as without a fabric manager
     switch (prop->location.type) {
     case CU_MEM_LOCATION_TYPE_DEVICE:
         return sim_device(prop->location.id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
@@ -149,34 +151,6 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
     if (result == CUDA_SUCCESS)
         result = properties(prop, value);
     return sim_leave(result, "%#llx", value);
-}
-
-CUresult cuMemExportToShareableHandle(void *shareable,
-                                      CUmemGenericAllocationHandle handle,
-                                      CUmemAllocationHandleType type,
-                                      unsigned long long flags)
-{
-    CUresult result = sim_enter("cuMemExportToShareableHandle");
-
-    (void)shareable;
-    if (result == CUDA_SUCCESS) {
-        sim_unsupported("cuMemExportToShareableHandle");
-        result = CUDA_ERROR_NOT_SUPPORTED;
-    }
-    return sim_leave(result, "%#llx, %d, %llu", handle, (int)type, flags);
-}
-
-CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle,
-                                        void *shareable, CUmemAllocationHandleType type)
-{
-    CUresult result = sim_enter("cuMemImportFromShareableHandle");
-
-    (void)handle;
-    if (result == CUDA_SUCCESS) {
-        sim_unsupported("cuMemImportFromShareableHandle");
-        result = CUDA_ERROR_NOT_SUPPORTED;
-    }
-    return sim_leave(result, "%p, %d", shareable, (int)type);
 }
 
 // ---- reservations
