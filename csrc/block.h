@@ -63,6 +63,7 @@ struct oomph_segment {
     oomph_segment_kind_t kind;
     size_t mapped_count; // pages mapped
     oomph_slot_t *slots; // one per page; NULL unless VIRTUAL
+    int *exported;       // descriptor + 1 of each exported page; NULL: none ever was
     oomph_block_t *first;
     oomph_block_t *origin; // the block of every slot that names none
     uint64_t epoch;        // of adopted memory, as in a slot

@@ -100,11 +100,14 @@ static oomph_status_t check_segment(const oomph_segment_t *segment, found_t *fou
         found->mapped_bytes += (int64_t)segment->bytes;
         return OOMPH_OK;
     }
-    for (size_t i = 0; i < segment->bytes >> segment->page_shift; i++)
+    for (size_t i = 0; i < segment->bytes >> segment->page_shift; i++) {
         if (segment->slots[i].handle != 0) {
             mapped_count++;
             found->mapped_count[oomph_slot_block(segment, i)->tier]++;
+        } else if (oomph_segment_descriptor(segment, i) >= 0) {
+            return wrong(segment->first, "a page of its segment is exported, but gone");
         }
+    }
     found->mapped_bytes += (int64_t)(mapped_count << segment->page_shift);
     if (mapped_count != segment->mapped_count)
         return wrong(segment->first, "its segment counts its mapped pages wrongly");
@@ -212,10 +215,10 @@ static oomph_status_t check_totals(const oomph_device_t *device, const found_t *
         return differ("mapped bytes", found->mapped_bytes, mapped);
     for (int tier = 0; tier < OOMPH_TIERS; tier++) {
         const oomph_page_stack_t *stack = &device->pages.tiers[tier];
-        if (found->mapped_count[tier] + stack->spare_count != stack->count)
-            return differ("pages",
-                          (int64_t)(found->mapped_count[tier] + stack->spare_count),
-                          (int64_t)stack->count);
+        size_t held =
+            found->mapped_count[tier] + stack->spare_count + stack->retired_count;
+        if (held != stack->count)
+            return differ("pages", (int64_t)held, (int64_t)stack->count);
     }
     return OOMPH_OK;
 }

@@ -47,6 +47,14 @@ typedef struct oomph_free_queue {
     uint32_t tail;                                // next to read; guarded by the lock
 } oomph_free_queue_t;
 
+// Pages of another process, mapped here.
+typedef struct oomph_import {
+    struct oomph_import *next;
+    oomph_addr_t addr;
+    size_t bytes;
+    bool dropped; // to be unmapped when it may be waited for the device
+} oomph_import_t;
+
 // PyTorch's figures, of blocks.
 typedef struct oomph_tallies {
     oomph_tally_t allocation, active;
@@ -74,6 +82,7 @@ struct oomph_device {
     int64_t ask_again_at; // allocations made when the callbacks are asked again
     oomph_pool_t *pools;
     oomph_group_t *groups;
+    oomph_import_t *imports;
     oomph_ahead_t ahead;
     oomph_stats_t stats; // what is counted there; the rest is told from elsewhere
     oomph_tallies_t tallies;
@@ -165,9 +174,23 @@ void oomph_unlock(oomph_device_t *device);
 // Waits for the stream's oldest epoch, or for the whole device (NULL), giving up the
 // lock meanwhile. False if there was nothing to wait for, or it must not be waited for.
 bool oomph_wait_for(oomph_device_t *device, oomph_stream_state_t *stream);
+// Waits until all that was queued on the device has finished. False if it must not be
+// waited for, or the driver failed.
+bool oomph_drain(oomph_device_t *device);
 // Frees what was deferred and has finished. True if there was any.
 bool oomph_collect(oomph_device_t *device);
 
+/* ---- share.c */
+
+// Gives the devices in pages.devices access to what other processes' pages are mapped.
+oomph_status_t oomph_imports_set_access(const oomph_device_t *device);
+// Unmaps what was dropped, after waiting for the device; what cannot be unmapped now,
+// the next time.
+void oomph_imports_settle(oomph_device_t *device);
+
 /* ---- inspect.c */
+
+// The segment that contains `addr`, or NULL.
+oomph_segment_t *oomph_device_segment(const oomph_device_t *device, oomph_addr_t addr);
 
 void oomph_describe(const oomph_block_t *block, oomph_block_info_t *info);

@@ -45,6 +45,11 @@ typedef struct oomph_driver {
     oomph_status_t (*set_access)(oomph_addr_t addr, size_t bytes, uint64_t devices,
                                  oomph_tier_t tier);
 
+    // A file descriptor, the caller's to close, that names a device page in any
+    // process, and the page that one names, to be released like one of ours.
+    oomph_status_t (*export_page)(oomph_handle_t handle, int *descriptor);
+    oomph_status_t (*import_page)(int descriptor, oomph_handle_t *handle);
+
     // Page-locked host memory that every device may use at the address given.
     oomph_status_t (*pinned_alloc)(int device, size_t bytes, oomph_addr_t *addr);
     oomph_status_t (*pinned_free)(int device, oomph_addr_t addr);

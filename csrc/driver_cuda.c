@@ -8,6 +8,7 @@
 
 #include <cudaTypedefs.h>
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -36,6 +37,8 @@ enum { DRIVER_MIN = 12000 }; // CUDA 12.0: cuStreamGetId, host pages from 12.2
     X(cuMemMap, 10020)                                                                 \
     X(cuMemUnmap, 10020)                                                               \
     X(cuMemSetAccess, 10020)                                                           \
+    X(cuMemExportToShareableHandle, 10020)                                             \
+    X(cuMemImportFromShareableHandle, 10020)                                           \
     X(cuMemHostAlloc, 2020)                                                            \
     X(cuMemFreeHost, 2000)                                                             \
     X(cuMemHostGetDevicePointer, 3020)                                                 \
@@ -63,6 +66,7 @@ static struct {
 
 static CUcontext contexts[OOMPH_DEVICE_MAX];
 static int numa_nodes[OOMPH_DEVICE_MAX];
+static bool can_export[OOMPH_DEVICE_MAX]; // whether pages can be named by descriptors
 static _Atomic(CUmemLocationType) host_location = CU_MEM_LOCATION_TYPE_HOST_NUMA;
 
 /* ---- Loading */
@@ -188,6 +192,9 @@ static CUmemAllocationProp properties(int device, oomph_tier_t tier,
 {
     CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED};
 
+    // Which pages will be exported is not known when they are made.
+    if (tier == OOMPH_TIER_DEVICE && can_export[device])
+        prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     if (tier == OOMPH_TIER_DEVICE)
         prop.location =
             (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
@@ -232,6 +239,10 @@ static oomph_status_t open_device(int device, oomph_device_info_t *info)
         return status;
     int node = attribute(handle, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, -1);
     numa_nodes[device] = node < 0 ? 0 : node;
+    can_export[device] =
+        attribute(handle,
+                  CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+                  0) != 0;
     info->page_bytes = oomph_max(granularity(device, OOMPH_TIER_DEVICE),
                                  granularity(device, OOMPH_TIER_HOST));
     if (info->page_bytes == 0)
@@ -353,6 +364,40 @@ static oomph_status_t set_access(oomph_addr_t addr, size_t bytes, uint64_t devic
     oomph_status_t status =
         check(cu.cuMemSetAccess(addr, bytes, desc, count), "cuMemSetAccess");
     restore(mode);
+    return status;
+}
+
+/* ---- Other processes */
+
+static oomph_status_t export_page(oomph_handle_t handle, int *descriptor)
+{
+    int made = -1;
+    CUstreamCaptureMode mode = relax();
+
+    oomph_status_t status =
+        check(cu.cuMemExportToShareableHandle(
+                  &made, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+              "cuMemExportToShareableHandle");
+    restore(mode);
+    if (status == OOMPH_OK) {
+        fcntl(made, F_SETFD, FD_CLOEXEC);
+        *descriptor = made;
+    }
+    return status;
+}
+
+static oomph_status_t import_page(int descriptor, oomph_handle_t *handle)
+{
+    CUmemGenericAllocationHandle made = 0;
+    CUstreamCaptureMode mode = relax();
+
+    oomph_status_t status = check(
+        cu.cuMemImportFromShareableHandle(&made, (void *)(intptr_t)descriptor,
+                                          CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+        "cuMemImportFromShareableHandle");
+    restore(mode);
+    if (status == OOMPH_OK)
+        *handle = made;
     return status;
 }
 
@@ -597,6 +642,8 @@ const oomph_driver_t *oomph_driver_cuda(void)
         .map = map,
         .unmap = unmap,
         .set_access = set_access,
+        .export_page = export_page,
+        .import_page = import_page,
         .pinned_alloc = pinned_alloc,
         .pinned_free = pinned_free,
         .stream_id = stream_id,

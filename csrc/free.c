@@ -223,6 +223,13 @@ bool oomph_wait_for(oomph_device_t *device, oomph_stream_state_t *stream)
     return status == OOMPH_OK;
 }
 
+bool oomph_drain(oomph_device_t *device)
+{
+    while (device->climbing)
+        wait_for_climber(device);
+    return oomph_wait_for(device, NULL);
+}
+
 /* ---- Other streams */
 
 oomph_status_t oomph_record_stream(oomph_addr_t addr, oomph_stream_t stream,

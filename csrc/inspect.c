@@ -44,7 +44,7 @@ static oomph_segment_t *find_in(const oomph_heap_t *heap, oomph_addr_t addr)
     return segment;
 }
 
-static oomph_segment_t *find_segment(const oomph_device_t *device, oomph_addr_t addr)
+oomph_segment_t *oomph_device_segment(const oomph_device_t *device, oomph_addr_t addr)
 {
     oomph_segment_t *found = NULL;
 
@@ -65,7 +65,7 @@ oomph_status_t oomph_lookup(oomph_addr_t addr, oomph_block_info_t *info)
     if (device == NULL)
         return oomph_not_ours(addr);
     oomph_lock(device);
-    const oomph_segment_t *segment = find_segment(device, addr);
+    const oomph_segment_t *segment = oomph_device_segment(device, addr);
     if (segment != NULL)
         oomph_describe(oomph_segment_block(segment, addr), info);
     else
@@ -313,6 +313,8 @@ oomph_status_t oomph_enable_peer(int ordinal, int peer)
              s = s->next)
             status = oomph_segment_set_access(s, &device->pages);
     }
+    if (status == OOMPH_OK)
+        status = oomph_imports_set_access(device);
     if (status != OOMPH_OK)
         device->pages.devices = before;
     oomph_unlock(device);

@@ -21,6 +21,7 @@ void oomph_pages_destroy(oomph_pages_t *pages)
     for (int tier = 0; tier < OOMPH_TIERS; tier++) {
         oomph_pages_trim(pages, (oomph_tier_t)tier, 0);
         free(pages->tiers[tier].spare);
+        free(pages->tiers[tier].retired);
     }
 }
 
@@ -69,7 +70,7 @@ size_t oomph_pages_available(oomph_pages_t *pages, oomph_tier_t tier, size_t wan
     return oomph_min(want, stack->spare_count + room / pages->page_bytes);
 }
 
-// Makes sure that every page that exists, and one more, fits into the stack of spares.
+// Makes sure that every page that exists, and one more, may become spare or retired.
 static oomph_status_t make_room(oomph_page_stack_t *stack)
 {
     if (stack->count < stack->room)
@@ -80,6 +81,10 @@ static oomph_status_t make_room(oomph_page_stack_t *stack)
     if (spare == NULL)
         return oomph_fail(OOMPH_ERR_NO_MEMORY, "no host memory for page records");
     stack->spare = spare;
+    oomph_handle_t *retired = realloc(stack->retired, room * sizeof *retired);
+    if (retired == NULL)
+        return oomph_fail(OOMPH_ERR_NO_MEMORY, "no host memory for page records");
+    stack->retired = retired;
     stack->room = room;
     return OOMPH_OK;
 }
@@ -126,6 +131,40 @@ void oomph_page_give(oomph_pages_t *pages, oomph_tier_t tier, oomph_handle_t han
     stack->spare[stack->spare_count++] = handle;
 }
 
+static bool release(oomph_pages_t *pages, oomph_tier_t tier, oomph_handle_t handle)
+{
+    if (pages->driver->release(handle) != OOMPH_OK)
+        return false;
+    pages->tiers[tier].count--;
+    if (tier == OOMPH_TIER_DEVICE) {
+        pages->release_count++;
+        pages->known_free_bytes += pages->page_bytes;
+    } else {
+        oomph_budget_give(pages->host, pages->page_bytes);
+    }
+    return true;
+}
+
+static void release_retired(oomph_pages_t *pages, oomph_tier_t tier)
+{
+    oomph_page_stack_t *stack = &pages->tiers[tier];
+
+    while (stack->retired_count > 0 &&
+           release(pages, tier, stack->retired[stack->retired_count - 1])) {
+        stack->retired_count--;
+        pages->retired_bytes += pages->page_bytes;
+    }
+}
+
+void oomph_page_retire(oomph_pages_t *pages, oomph_tier_t tier, oomph_handle_t handle)
+{
+    oomph_page_stack_t *stack = &pages->tiers[tier];
+
+    oomph_assert(stack->retired_count < stack->room);
+    stack->retired[stack->retired_count++] = handle;
+    release_retired(pages, tier);
+}
+
 oomph_status_t oomph_page_adopt(oomph_pages_t *pages, oomph_tier_t tier,
                                 oomph_handle_t handle)
 {
@@ -143,19 +182,11 @@ size_t oomph_pages_trim(oomph_pages_t *pages, oomph_tier_t tier, size_t keep)
     oomph_page_stack_t *stack = &pages->tiers[tier];
     size_t freed_bytes = 0;
 
-    while (stack->spare_count > keep) {
-        oomph_handle_t handle = stack->spare[stack->spare_count - 1];
-        if (pages->driver->release(handle) != OOMPH_OK)
-            break; // it stays a spare
-        stack->spare_count--;
-        stack->count--;
+    release_retired(pages, tier);
+    while (stack->spare_count > keep &&
+           release(pages, tier, stack->spare[stack->spare_count - 1])) {
+        stack->spare_count--; // or else it stays a spare
         freed_bytes += pages->page_bytes;
-        if (tier == OOMPH_TIER_DEVICE) {
-            pages->release_count++;
-            pages->known_free_bytes += pages->page_bytes;
-        } else {
-            oomph_budget_give(pages->host, pages->page_bytes);
-        }
     }
     return freed_bytes;
 }

@@ -32,8 +32,10 @@ static inline void oomph_budget_give(oomph_budget_t *budget, uint64_t bytes)
 typedef struct oomph_page_stack {
     oomph_handle_t *spare; // created, mapped nowhere
     size_t spare_count;
-    size_t room;  // handles that fit into `spare`: at least `count`
-    size_t count; // pages that exist: mapped or spare
+    oomph_handle_t *retired; // mapped nowhere, to be released, never to be used again
+    size_t retired_count;
+    size_t room;  // handles that fit into `spare` and into `retired`: at least `count`
+    size_t count; // pages that exist: mapped, spare or retired
 } oomph_page_stack_t;
 
 typedef struct oomph_pages {
@@ -48,6 +50,7 @@ typedef struct oomph_pages {
     size_t known_free_bytes; // what the driver last said, less what we took since
     size_t unchecked_bytes;  // taken since the driver was asked
     int64_t create_count, release_count; // of device pages
+    size_t retired_bytes;                // released when they were retired
     oomph_page_stack_t tiers[OOMPH_TIERS];
     size_t adopted_bytes[OOMPH_TIERS]; // memory in use that is no page of ours
     size_t peak_bytes[OOMPH_TIERS];    // of pages and adopted memory together
@@ -71,6 +74,10 @@ oomph_status_t oomph_page_take(oomph_pages_t *pages, oomph_tier_t tier,
                                oomph_handle_t *handle);
 // Keeps the page as a spare. Cannot fail.
 void oomph_page_give(oomph_pages_t *pages, oomph_tier_t tier, oomph_handle_t handle);
+
+// Releases a page that nobody may have again, since others know it. If the driver
+// refuses, it is released later.
+void oomph_page_retire(oomph_pages_t *pages, oomph_tier_t tier, oomph_handle_t handle);
 
 // Keeps a page made elsewhere as a spare. Errors: OOMPH_ERR_NO_MEMORY (host memory).
 oomph_status_t oomph_page_adopt(oomph_pages_t *pages, oomph_tier_t tier,

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 /* ---- Which device an address belongs to
  *
@@ -125,6 +126,7 @@ static oomph_slot_t *slots_create(size_t count)
 
 static void slots_destroy(const oomph_segment_t *segment)
 {
+    free(segment->exported);
     if (segment->slots != NULL)
         munmap(segment->slots,
                (segment->bytes >> segment->page_shift) * sizeof(oomph_slot_t));
@@ -322,6 +324,44 @@ oomph_status_t oomph_segment_map_window(const oomph_window_t *window,
     return OOMPH_OK;
 }
 
+static void unexport(oomph_segment_t *segment, size_t page)
+{
+    close(oomph_segment_descriptor(segment, page));
+    segment->exported[page] = 0;
+}
+
+oomph_status_t oomph_segment_export(oomph_segment_t *segment,
+                                    const oomph_pages_t *pages, size_t first,
+                                    size_t count)
+{
+    oomph_status_t status = OOMPH_OK;
+    int *exported, descriptor;
+    size_t done = 0;
+
+    if (segment->exported == NULL)
+        segment->exported =
+            calloc(segment->bytes >> segment->page_shift, sizeof *segment->exported);
+    if (segment->exported == NULL)
+        return oomph_fail(OOMPH_ERR_NO_MEMORY, "no host memory for exported pages");
+    exported = segment->exported + first;
+    for (; done < count && status == OOMPH_OK; done++) {
+        if (exported[done] != 0)
+            continue;
+        status = pages->driver->export_page(segment->slots[first + done].handle,
+                                            &descriptor);
+        if (status == OOMPH_OK)
+            exported[done] = -(descriptor + 1); // negative: by this call
+    }
+    for (size_t i = 0; i < done; i++) {
+        if (exported[i] >= 0)
+            continue;
+        exported[i] = -exported[i];
+        if (status != OOMPH_OK)
+            unexport(segment, first + i);
+    }
+    return status;
+}
+
 oomph_status_t oomph_segment_unmap(oomph_segment_t *segment, oomph_pages_t *pages,
                                    size_t first, size_t count)
 {
@@ -339,7 +379,12 @@ oomph_status_t oomph_segment_unmap(oomph_segment_t *segment, oomph_pages_t *page
     oomph_tally_down(&pages->mapped_bytes, segment->heap->small,
                      (int64_t)range_bytes(segment, count));
     for (size_t i = first; i < first + count; i++) {
-        oomph_page_give(pages, tier, segment->slots[i].handle);
+        if (oomph_segment_descriptor(segment, i) < 0) {
+            oomph_page_give(pages, tier, segment->slots[i].handle);
+        } else {
+            unexport(segment, i);
+            oomph_page_retire(pages, tier, segment->slots[i].handle);
+        }
         segment->slots[i].handle = 0;
     }
     return OOMPH_OK;

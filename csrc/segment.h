@@ -29,9 +29,21 @@ oomph_status_t oomph_segment_map(oomph_segment_t *segment, oomph_pages_t *pages,
 oomph_status_t oomph_segment_map_window(const oomph_window_t *window,
                                         oomph_pages_t *pages);
 // Unmaps the pages [first, first + count), all within one FREE block, which become a
-// HOLE; the pages become spare. Errors: OOMPH_ERR_DRIVER, OOMPH_ERR_NO_MEMORY.
+// HOLE. The pages become spare; those that were exported are released. Errors:
+// OOMPH_ERR_DRIVER, OOMPH_ERR_NO_MEMORY.
 oomph_status_t oomph_segment_unmap(oomph_segment_t *segment, oomph_pages_t *pages,
                                    size_t first, size_t count);
+// Lets other processes name the mapped pages [first, first + count): each gets a file
+// descriptor, which it keeps as long as it is mapped.
+// Errors: OOMPH_ERR_NO_MEMORY (host memory), OOMPH_ERR_DRIVER.
+oomph_status_t oomph_segment_export(oomph_segment_t *segment,
+                                    const oomph_pages_t *pages, size_t first,
+                                    size_t count);
+static inline int oomph_segment_descriptor(const oomph_segment_t *segment, size_t page)
+{
+    return segment->exported == NULL ? -1 : segment->exported[page] - 1;
+}
+
 // Gives the devices in pages->devices access to all that is mapped.
 oomph_status_t oomph_segment_set_access(const oomph_segment_t *segment,
                                         const oomph_pages_t *pages);

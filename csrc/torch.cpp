@@ -15,6 +15,7 @@
 #include "torch_blocks.hpp"
 #include "torch_core.hpp"
 #include "torch_history.hpp"
+#include "torch_share.hpp"
 
 #include <ATen/cuda/CUDAContextLight.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -140,6 +141,7 @@ class Allocator final : public native::CUDAAllocator
     std::vector<Route> routes_; // newest last
 
     History history_;
+    Imports imports_;
     std::vector<native::OutOfMemoryObserver> oom_observers_;
     std::atomic<bool> involved_{false}; // more than memory is asked for: pools, history
 
@@ -471,17 +473,14 @@ class Allocator final : public native::CUDAAllocator
 
     /* ---- Between processes and devices */
 
-    native::ShareableHandle shareIpcHandle(void *) override
+    native::ShareableHandle shareIpcHandle(void *block) override
     {
-        TORCH_CHECK_NOT_IMPLEMENTED(false, "oomph cannot share CUDA tensors between "
-                                           "processes yet; share them on the CPU, "
-                                           "or run without oomph");
+        return share(block);
     }
 
-    std::shared_ptr<void> getIpcDevPtr(std::string) override
+    std::shared_ptr<void> getIpcDevPtr(std::string handle) override
     {
-        TORCH_CHECK_NOT_IMPLEMENTED(
-            false, "oomph cannot open CUDA tensors of other processes yet");
+        return imports_.open(current_device(), handle);
     }
 
     void enablePeerAccess(DeviceIndex device, DeviceIndex device_to_access) override

@@ -65,14 +65,16 @@ static size_t release_passed(oomph_device_t *device, const oomph_reach_t *reach,
 {
     size_t page_bytes = device->pages.page_bytes;
     size_t spare = device->pages.tiers[reach->tier].spare_count;
+    size_t retired_bytes = device->pages.retired_bytes;
     size_t want =
         oomph_min(oomph_round_up(bytes, page_bytes) / page_bytes, SIZE_MAX / 2);
 
     if (spare < want)
         oomph_steal(device, reach, want - spare, NULL);
     spare = device->pages.tiers[reach->tier].spare_count;
-    return oomph_pages_trim(&device->pages, reach->tier,
-                            spare - oomph_min(spare, want));
+    size_t freed =
+        oomph_pages_trim(&device->pages, reach->tier, spare - oomph_min(spare, want));
+    return freed + device->pages.retired_bytes - retired_bytes;
 }
 
 oomph_status_t oomph_empty_cache(int ordinal, oomph_pool_id_t id, size_t *freed_bytes)
@@ -99,6 +101,7 @@ oomph_status_t oomph_empty_cache(int ordinal, oomph_pool_id_t id, size_t *freed_
             freed += release_passed(device, &reach, SIZE_MAX / 2);
         }
     freed += return_adopted(device);
+    oomph_imports_settle(device);
     device->pressed = was_pressed;
     oomph_pools_prune(device);
     device->stats.driver_ns += oomph_now_ns() - start;

@@ -19,7 +19,7 @@ LAYERS = [
     "segment spill",
     "device",
     "claim",
-    "alloc check free host inspect pool steal trim",
+    "alloc check free host inspect pool share steal trim",
 ]
 # Free blocks are kept in the index, which is made of blocks.
 ALSO = {("block.c", "index.h")}
@@ -31,7 +31,10 @@ BINDINGS = {
     "torch_core.hpp": {"oomph.h"},
     "torch_blocks.hpp": {"torch_core.hpp"},
     "torch_history.hpp": {"torch_core.hpp"},
-    "torch.cpp": {"torch_blocks.hpp", "torch_core.hpp", "torch_history.hpp"},
+    "torch_share.hpp": {"torch_core.hpp"},
+    "torch.cpp": {
+        *("torch_blocks.hpp", "torch_core.hpp", "torch_history.hpp", "torch_share.hpp"),
+    },
 }
 # Blocks and plans know of nothing that acts.
 PURE = ["block.c", "index.c", "pack.c", "place.c", "plan.c", "table.c"]
@@ -42,6 +45,7 @@ FOREIGN = {
     r"Python\.h": {"module.c", "torch.cpp"},
     r"(torch|c10|ATen)/.*|cuda_runtime.*": {
         *("torch.cpp", "torch_blocks.hpp", "torch_core.hpp", "torch_history.hpp"),
+        "torch_share.hpp",
     },
 }
 

@@ -78,6 +78,8 @@ WRAP(map, (oomph_addr_t addr, size_t bytes, oomph_handle_t handle),
 WRAP(unmap, (oomph_addr_t addr, size_t bytes), (addr, bytes))
 WRAP(set_access, (oomph_addr_t addr, size_t bytes, uint64_t devices, oomph_tier_t tier),
      (addr, bytes, devices, tier))
+WRAP(export_page, (oomph_handle_t handle, int *descriptor), (handle, descriptor))
+WRAP(import_page, (int descriptor, oomph_handle_t *handle), (descriptor, handle))
 WRAP(pinned_alloc, (int device, size_t bytes, oomph_addr_t *addr),
      (device, bytes, addr))
 WRAP(pinned_free, (int device, oomph_addr_t addr), (device, addr))
@@ -111,6 +113,8 @@ const oomph_driver_t *faulty_driver(void)
         .map = faulty_map,
         .unmap = faulty_unmap,
         .set_access = faulty_set_access,
+        .export_page = faulty_export_page,
+        .import_page = faulty_import_page,
         .pinned_alloc = faulty_pinned_alloc,
         .pinned_free = faulty_pinned_free,
         .stream_id = faulty_stream_id,

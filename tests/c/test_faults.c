@@ -140,6 +140,23 @@ static void capture_pool(oomph_stream_t first, oomph_stream_t second)
     attempt(15 * MIB, second);
 }
 
+static void share(oomph_stream_t first, oomph_stream_t second)
+{
+    oomph_ticket_t ticket = {0};
+    oomph_addr_t base = 0, a = attempt(5 * MIB, first);
+    size_t offset = 0;
+
+    if (a == 0 || oomph_export(a, &ticket, &offset) != OOMPH_OK)
+        return;
+    if (oomph_import(0, &ticket, &base) == OOMPH_OK) {
+        CHECK(is_marked(base + offset, 5 * MIB, a));
+        oomph_unimport(0, base);
+    }
+    free(ticket.data);
+    drop(a);
+    attempt(12 * MIB, second);
+}
+
 static const flow_t flows[] = {
     {"grow", "16MiB,context=0,memory=real", 0, grow},
     {"steal", "16MiB,context=0,memory=real", 0, steal},
@@ -155,6 +172,7 @@ static const flow_t flows[] = {
     {"step with plan and host", "12MiB,context=0,memory=real", 64 * MIB,
      step_with_plan},
     {"capture pool", "16MiB,context=0,memory=real", 0, capture_pool},
+    {"share", "16MiB,context=0,memory=real", 0, share},
 };
 
 static oomph_stream_t streams[2];
@@ -285,7 +303,7 @@ static void every_kind_of_call_fails_for_good(void)
         "set_access",   "pinned_alloc",    "pinned_free",  "stream_id",
         "event_create", "stream_captures", "event_record", "event_destroy",
         "event_wait",   "drain",           "time_copy",    "trim",
-        "event_passed",
+        "event_passed", "export_page",     "import_page",
     };
     static const oomph_status_t statuses[] = {OOMPH_ERR_NO_MEMORY, OOMPH_ERR_DRIVER};
 

@@ -1,0 +1,301 @@
+"""CUDA tensors and events that two processes share, by torch.multiprocessing.
+
+Most tests run with oomph and with PyTorch's own allocators: the simulation and oomph
+must both do what PyTorch promises.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from support import MIB, Simulated
+
+CARD = "256MiB,context=0,memory=real"
+simulated = Simulated(CARD, "reserve:0,offload:off")
+spilling = Simulated(CARD, "reserve:0,host_limit:256MiB,host_ahead:0")
+two = Simulated(f"{CARD},devices=2", "reserve:0,offload:off")
+WAYS = {
+    "oomph": simulated,
+    "native": Simulated(CARD, None),
+    "expandable": Simulated(CARD, None, PYTORCH_ALLOC_CONF="expandable_segments:True"),
+}
+
+
+def everywhere(body: Callable[[], None]) -> Callable[..., None]:
+    """Runs a test's body with every allocator that can share."""
+    if "remote" in sys.modules:
+        return body
+
+    @pytest.mark.parametrize("way", WAYS)
+    def test(way: str) -> None:
+        __tracebackhide__ = True
+        WAYS[way].call(body.__module__, body.__name__)
+
+    test.__name__ = body.__name__
+    return test
+
+
+# ---- the other process: it keeps tensors by name, and does what it is asked
+
+
+class Other:
+    """What the other process can be asked for."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, torch.Tensor] = {}
+
+    def keep(self, name: str, tensor: torch.Tensor) -> None:
+        self.kept[name] = tensor
+
+    def read(self, name: str) -> tuple[int, int, int]:
+        """The device, the smallest and the largest value."""
+        tensor = self.kept[name].cpu()
+        return self.kept[name].device.index, int(tensor.min()), int(tensor.max())
+
+    def write(self, name: str, value: int) -> None:
+        self.kept[name].copy_(full(value, self.kept[name].numel()))
+        torch.cuda.synchronize()
+
+    def pass_on(self, name: str) -> None:
+        self.kept[name].untyped_storage()._share_cuda_()
+
+    def drop(self, name: str) -> None:
+        del self.kept[name]
+
+    def fill_card(self) -> int:
+        """Takes and frees all there is; gives how much that was."""
+        taken = []
+        try:
+            while True:
+                taken.append(take(2 * MIB))
+        except torch.OutOfMemoryError:
+            return len(taken) * 2 * MIB
+
+    def wait_for(self, handle: bytes) -> bool:
+        event = torch.cuda.Event.from_ipc_handle(torch.device("cuda", 0), handle)
+        event.wait()
+        event.synchronize()
+        return event.query()
+
+
+def serve(requests: Any, replies: Any) -> None:
+    """The main program of the other process."""
+    from remote import check_sound
+
+    other = Other()
+    while True:
+        name, args = requests.get()
+        try:
+            reply = getattr(other, name)(*args)
+            del args
+            check_sound()
+            replies.put((reply, None))
+        except Exception as error:
+            replies.put((None, f"{type(error).__name__}: {error}"))
+
+
+class Peer:
+    """The other process, as seen from the first."""
+
+    def __init__(self) -> None:
+        context = torch.multiprocessing.get_context("spawn")
+        self.requests, self.replies = context.Queue(), context.Queue()
+        ends = (self.requests, self.replies)
+        self.process = context.Process(target=serve, args=ends, daemon=True)
+        self.process.start()
+
+    def ask(self, name: str, *args: Any) -> Any:
+        self.requests.put((name, args))
+        reply, error = self.replies.get(timeout=60)
+        if error is not None:
+            raise RuntimeError(error)
+        return reply
+
+
+_peer: list[Peer] = []
+
+
+def peer() -> Peer:
+    """The one other process of this process."""
+    if not _peer:
+        _peer.append(Peer())
+    return _peer[0]
+
+
+def full(value: int, size_bytes: int) -> torch.Tensor:
+    return torch.full((size_bytes,), value, dtype=torch.uint8)
+
+
+def take(size_bytes: int, device: int = 0) -> torch.Tensor:
+    return torch.empty(size_bytes, dtype=torch.uint8, device=f"cuda:{device}")
+
+
+def holds(tensor: torch.Tensor, value: int) -> bool:
+    return torch.equal(tensor.cpu(), full(value, tensor.numel()))
+
+
+# ---- the tests
+
+
+@everywhere
+def test_a_tensor_is_read_and_written_by_the_other_process():
+    a = full(5, 10 * MIB + 1000).cuda()
+    peer().ask("keep", "a", a)
+    assert peer().ask("read", "a") == (0, 5, 5)
+    peer().ask("write", "a", 7)
+    assert holds(a, 7)
+    a.copy_(full(9, a.numel()))
+    torch.cuda.synchronize()
+    assert peer().ask("read", "a") == (0, 9, 9)
+    peer().ask("drop", "a")
+
+
+@everywhere
+def test_memory_stays_as_long_as_the_other_process_has_it():
+    a = full(5, 10 * MIB).cuda()
+    peer().ask("keep", "a", a)
+    del a
+    torch.cuda.ipc_collect()
+    assert torch.cuda.memory_allocated() == 10 * MIB
+    b = full(6, 100 * MIB).cuda()
+    assert peer().ask("read", "a") == (0, 5, 5)
+    peer().ask("drop", "a")
+    torch.cuda.ipc_collect()
+    assert torch.cuda.memory_allocated() == 100 * MIB
+    assert holds(b, 6)
+
+
+@everywhere
+def test_the_other_process_may_drop_a_tensor_first():
+    a = full(5, 10 * MIB).cuda()
+    peer().ask("keep", "a", a)
+    peer().ask("drop", "a")
+    torch.cuda.ipc_collect()
+    assert holds(a, 5)
+    assert torch.cuda.memory_allocated() == 10 * MIB
+
+
+@everywhere
+def test_small_tensors_of_one_page_and_views_are_shared_each_for_itself():
+    a, b = full(1, 1000).cuda(), full(2, 1000).cuda()
+    peer().ask("keep", "a", a)
+    peer().ask("keep", "b", b[100:200])
+    peer().ask("write", "b", 3)
+    assert peer().ask("read", "a") == (0, 1, 1)
+    assert holds(a, 1)
+    assert holds(b[:100], 2) and holds(b[100:200], 3) and holds(b[200:], 2)
+    peer().ask("drop", "a")
+    peer().ask("drop", "b")
+
+
+@everywhere
+def test_a_tensor_may_be_shared_again():
+    a = full(5, 4 * MIB).cuda()
+    peer().ask("keep", "a", a)
+    peer().ask("keep", "again", a)
+    peer().ask("write", "a", 6)
+    assert peer().ask("read", "again") == (0, 6, 6)
+    peer().ask("drop", "a")
+    assert peer().ask("read", "again") == (0, 6, 6)
+    peer().ask("drop", "again")
+    peer().ask("keep", "a", a)
+    assert peer().ask("read", "a") == (0, 6, 6)
+    peer().ask("drop", "a")
+
+
+@everywhere
+def test_share_memory_leaves_a_cuda_tensor_as_it_is():
+    a = full(5, 4 * MIB).cuda()
+    assert a.share_memory_() is a
+    assert a.is_shared()
+    assert holds(a, 5)
+
+
+@everywhere
+def test_an_event_is_waited_for_by_the_other_process():
+    event = torch.cuda.Event(interprocess=True)
+    event.record()
+    assert peer().ask("wait_for", event.ipc_handle()) is True
+
+
+@simulated
+def test_a_shared_tensor_keeps_its_pages_when_memory_is_short():
+    first = full(1, 60 * MIB).cuda()
+    a = full(5, 10 * MIB).cuda()
+    rest = full(2, 180 * MIB).cuda()
+    peer().ask("keep", "a", a)
+    del first
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):  # takes the pages of the hole before `a`
+        b = take(40 * MIB)
+        b.copy_(full(3, 40 * MIB))
+    torch.cuda.synchronize()
+    assert peer().ask("read", "a") == (0, 5, 5)
+    peer().ask("write", "a", 6)
+    assert holds(a, 6) and holds(rest, 2) and holds(b, 3)
+    peer().ask("drop", "a")
+
+
+@simulated
+def test_memory_that_was_shared_serves_again_when_both_have_dropped_it():
+    a = full(5, 100 * MIB).cuda()
+    peer().ask("keep", "a", a)
+    peer().ask("drop", "a")
+    del a
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        b = take(250 * MIB)  # the ladder asks PyTorch to free what it sent
+    assert torch.cuda.memory_allocated() == 250 * MIB
+    del b
+
+
+@simulated
+def test_what_the_other_process_imports_takes_nothing_of_its_own_memory():
+    a = full(5, 200 * MIB).cuda()
+    peer().ask("keep", "a", a)
+    assert peer().ask("fill_card") == 256 * MIB
+    assert peer().ask("read", "a") == (0, 5, 5)
+    peer().ask("drop", "a")
+
+
+@simulated
+def test_an_imported_tensor_is_freed_for_the_exporter():
+    from remote import sim_stats
+
+    a = full(5, 100 * MIB).cuda()
+    peer().ask("keep", "a", a)
+    peer().ask("drop", "a")
+    del a
+    torch.cuda.ipc_collect()
+    torch.cuda.empty_cache()
+    assert sim_stats().used_bytes == 0
+
+
+@everywhere
+def test_what_was_received_cannot_be_passed_on():
+    a = full(5, 4 * MIB).cuda()
+    peer().ask("keep", "a", a)
+    with pytest.raises(RuntimeError, match="received from another process"):
+        peer().ask("pass_on", "a")
+    peer().ask("drop", "a")
+
+
+@two
+def test_a_tensor_of_the_second_device_is_shared_from_there():
+    a = full(5, 4 * MIB).cuda(1)
+    peer().ask("keep", "a", a)
+    assert peer().ask("read", "a") == (1, 5, 5)
+    peer().ask("drop", "a")
+
+
+@spilling
+def test_a_tensor_on_the_host_is_not_shared_and_the_error_says_why():
+    filled = take(250 * MIB)
+    born_on_host = take(20 * MIB)
+    with pytest.raises(RuntimeError, match="born on host and cannot be shared"):
+        born_on_host.untyped_storage()._share_cuda_()
+    del filled, born_on_host
