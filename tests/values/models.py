@@ -134,6 +134,28 @@ class UNet(nn.Module):
         return F.mse_loss(self.leave(torch.cat([x, y], 1)), noise)
 
 
+class Llama(nn.Module):
+    """A model of Hugging Face's transformers, built from a configuration."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        self.model = LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=211,
+                hidden_size=64,
+                intermediate_size=128,
+                num_hidden_layers=2,
+                num_attention_heads=4,
+                max_position_embeddings=64,
+            )
+        )
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.model(input_ids=tokens, labels=tokens).loss
+
+
 def tokens(batch: int = 8) -> torch.Tensor:
     return torch.randint(211, (batch, 32))
 
@@ -225,4 +247,5 @@ PROGRAMS = {
     "cnn": Program(Cnn, images, sgd, evaluate=True),
     "cnn, channels last": Program(Cnn, images, channels_last=True),
     "u-net": Program(UNet, images),
+    "llama of transformers": Program(Llama, tokens, clip=True),
 }
