@@ -163,6 +163,83 @@ static void what_no_plan_foresaw_finds_room_among_planned_places(void)
     CHECK(stats_of(0).pages_remapped == moved);
 }
 
+static oomph_stream_t meanwhile_stream;
+static size_t meanwhile_bytes;
+
+static void take_meanwhile(int device, oomph_addr_t addr, size_t bytes,
+                           oomph_stream_t stream)
+{
+    size_t wanted = meanwhile_bytes;
+
+    (void)device, (void)addr, (void)bytes, (void)stream;
+    meanwhile_bytes = 0;
+    if (wanted > 0)
+        take_living(wanted, meanwhile_stream);
+}
+
+static void a_planned_place_may_be_taken_while_pages_move_there(void)
+{
+    oomph_config_t config = test_config();
+    oomph_hooks_t hooks = {.unmapping = take_meanwhile};
+
+    oomph_set_hooks(&hooks);
+    oomph_watch(true);
+    start_card("64MiB,context=0", &config);
+    meanwhile_stream = new_stream();
+    make_short(new_stream(), meanwhile_stream);
+    for (int step = 0; step < 2; step++)
+        run_step(meanwhile_stream);
+    meanwhile_bytes = 20 * MIB;
+    run_step(meanwhile_stream); // the plan is made
+    CHECK(meanwhile_bytes == 0 && stats_of(0).planned_hits == 1);
+    check_sound();
+}
+
+static bool is_planned(oomph_addr_t addr, oomph_stream_t stream)
+{
+    oomph_stream_state_t *state;
+    oomph_block_info_t block;
+
+    CHECK(oomph_stream_get(&oomph_device_peek(0)->streams, stream, true, &state) ==
+          OOMPH_OK);
+    const oomph_pool_t *pool = state->pools[false];
+    CHECK(oomph_lookup(addr, &block) == OOMPH_OK);
+    return pool->arena.segments != NULL &&
+           pool->arena.segments->base == block.segment_addr;
+}
+
+// Whether both blocks of a step got their planned places.
+static bool run_large_step(oomph_stream_t stream)
+{
+    oomph_addr_t first = take_living(28 * MIB, stream);
+    oomph_addr_t second = take_living(24 * MIB, stream);
+    bool planned = is_planned(first, stream) && is_planned(second, stream);
+
+    give(first);
+    give(second);
+    oomph_step();
+    return planned;
+}
+
+static void a_plan_is_made_anew_where_a_block_stays_in_its_way(void)
+{
+    oomph_config_t config = test_config();
+
+    start_card("64MiB,context=0", &config);
+    oomph_stream_t first = new_stream(), second = new_stream();
+    make_short(second, first);
+    give(take_living(12 * MIB, second));
+    for (int step = 0; step < 3; step++)
+        run_large_step(first);
+    CHECK(run_large_step(first));
+    CHECK(is_planned(take_living(10 * MIB, first), first)); // it stays
+    CHECK(!run_large_step(first));
+    for (int step = 0; step < 3; step++)
+        run_large_step(first);
+    CHECK(run_large_step(first));
+    check_sound();
+}
+
 int main(int argc, char **argv)
 {
     static const test_t tests[] = {
@@ -172,6 +249,8 @@ int main(int argc, char **argv)
         TEST(emptying_the_cache_is_no_shortage),
         TEST(frees_record_no_events_once_some_steps_had_enough),
         TEST(what_no_plan_foresaw_finds_room_among_planned_places),
+        TEST(a_planned_place_may_be_taken_while_pages_move_there),
+        TEST(a_plan_is_made_anew_where_a_block_stays_in_its_way),
     };
 
     return run_tests(tests, sizeof tests / sizeof tests[0], argc, argv);
