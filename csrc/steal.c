@@ -146,11 +146,8 @@ oomph_survey_t oomph_steal_survey(oomph_device_t *device, const oomph_reach_t *r
     count_t count = {0};
 
     oomph_press(device);
-    for (oomph_stream_state_t *s = device->streams.list; s != NULL; s = s->next) {
-        if (s->freed_bytes > 0) // else nobody could know that its work has finished
-            oomph_stream_close(&device->streams, s, false);
-        oomph_stream_poll(&device->streams, s);
-    }
+    for (oomph_stream_state_t *s = device->streams.list; s != NULL; s = s->next)
+        oomph_stream_catch_up(&device->streams, s);
     for (oomph_pool_t *pool = device->pools; pool != NULL; pool = pool->next) {
         if (!in_reach(pool, reach))
             continue;

@@ -174,6 +174,14 @@ bool oomph_stream_poll(oomph_streams_t *streams, oomph_stream_state_t *stream)
     return stream->passed > before;
 }
 
+void oomph_stream_catch_up(oomph_streams_t *streams, oomph_stream_state_t *stream)
+{
+    oomph_stream_poll(streams, stream); // makes room for one more epoch
+    if (stream->freed_bytes > 0)
+        oomph_stream_close(streams, stream, false);
+    oomph_stream_poll(streams, stream);
+}
+
 /* ---- Waiting */
 
 bool oomph_stream_wait_begin(oomph_streams_t *streams, oomph_stream_state_t *stream,

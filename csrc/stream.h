@@ -66,6 +66,9 @@ void oomph_stream_close(oomph_streams_t *streams, oomph_stream_state_t *stream,
                         bool there);
 // Looks which epochs have passed; true if some have since the last look.
 bool oomph_stream_poll(oomph_streams_t *streams, oomph_stream_state_t *stream);
+// The same, after closing the open epoch if anything was freed in it: else nobody could
+// know that its work has finished.
+void oomph_stream_catch_up(oomph_streams_t *streams, oomph_stream_state_t *stream);
 
 // Waiting without the lock. begin() closes the open epoch and gives the event to wait
 // for, or false if there is nothing to wait for or the stream captures. For a stream

@@ -166,11 +166,8 @@ static void relax(oomph_device_t *device)
 
     if (!device->pressed)
         return;
-    for (oomph_stream_state_t *s = device->streams.list; s != NULL; s = s->next) {
-        if (s->freed_bytes > 0)
-            oomph_stream_close(&device->streams, s, false);
-        oomph_stream_poll(&device->streams, s);
-    }
+    for (oomph_stream_state_t *s = device->streams.list; s != NULL; s = s->next)
+        oomph_stream_catch_up(&device->streams, s);
     if (stats->step_rescues > 0)
         return;
     oomph_ahead_want(&device->ahead, 0);

@@ -48,6 +48,21 @@ static void no_more_events_wait_than_there_is_room_for(void)
     check_sound();
 }
 
+static void as_many_events_as_there_is_room_for_do_not_hide_the_last_frees(void)
+{
+    oomph_config_t config = test_config();
+
+    start_card("128MiB,context=0,memory=none", &config);
+    oomph_stream_t first = new_stream(), second = new_stream();
+    make_short(second, first, 128 * MIB);
+    for (int i = 0; i < 2 * OOMPH_EPOCH_RING; i++)
+        give(take_living(128 * MIB, first));
+    int64_t waits = stats_of(0).rungs[OOMPH_RUNG_WAIT];
+    take_living(128 * MIB, second);
+    CHECK(stats_of(0).rungs[OOMPH_RUNG_WAIT] == waits);
+    check_sound();
+}
+
 static void what_was_freed_before_later_work_does_not_wait_for_it(void)
 {
     oomph_config_t config = test_config();
@@ -189,6 +204,7 @@ int main(int argc, char **argv)
     static const test_t tests[] = {
         TEST(one_event_serves_many_frees),
         TEST(no_more_events_wait_than_there_is_room_for),
+        TEST(as_many_events_as_there_is_room_for_do_not_hide_the_last_frees),
         TEST(what_was_freed_before_later_work_does_not_wait_for_it),
         TEST(what_was_freed_last_moves_without_waiting_if_its_work_has_finished),
         TEST(an_event_that_was_not_recorded_is_used_for_the_next),
