@@ -183,3 +183,21 @@ class Simulated:
             self.process.send_signal(signal.SIGABRT)  # says where it hangs
         line = self.process.stdout.readline()
         return json.loads(line) if line else None
+
+
+def on_each(cards: dict[str, Simulated]) -> Callable[..., Any]:
+    """A decorator that runs a test's body on each of several cards, known by names."""
+
+    def decorate(body: Callable[[], Any]) -> Callable[..., Any]:
+        if "remote" in sys.modules:  # this is the process that runs bodies
+            return body
+
+        @pytest.mark.parametrize("way", cards, scope="module")  # one after the other
+        def test(way: str) -> None:
+            __tracebackhide__ = True
+            cards[way].call(body.__module__, body.__name__)
+
+        test.__name__ = body.__name__
+        return test
+
+    return decorate

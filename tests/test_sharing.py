@@ -6,13 +6,11 @@ must both do what PyTorch promises.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from support import MIB, Simulated
+from support import MIB, Simulated, on_each
 
 CARD = "256MiB,context=0,memory=real"
 simulated = Simulated(CARD, "reserve:0,offload:off")
@@ -23,20 +21,7 @@ WAYS = {
     "native": Simulated(CARD, None),
     "expandable": Simulated(CARD, None, PYTORCH_ALLOC_CONF="expandable_segments:True"),
 }
-
-
-def everywhere(body: Callable[[], None]) -> Callable[..., None]:
-    """Runs a test's body with every allocator that can share."""
-    if "remote" in sys.modules:
-        return body
-
-    @pytest.mark.parametrize("way", WAYS)
-    def test(way: str) -> None:
-        __tracebackhide__ = True
-        WAYS[way].call(body.__module__, body.__name__)
-
-    test.__name__ = body.__name__
-    return test
+everywhere = on_each(WAYS)
 
 
 # ---- the other process: it keeps tensors by name, and does what it is asked

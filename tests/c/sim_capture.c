@@ -318,8 +318,108 @@ static void test_a_destroyed_graph_is_noticed(void)
     CHECK_RESULT(cuGraphLaunch(exec, stream), CUDA_ERROR_INVALID_VALUE);
 }
 
+static CUgraph end_capture(void)
+{
+    CUgraph graph;
+
+    OK(cuStreamEndCapture(stream, &graph));
+    return graph;
+}
+
+static void test_captured_allocations_keep_their_address_and_their_memory(void)
+{
+    CUdeviceptr kept, passing;
+
+    prepare();
+    uint64_t before = stats().used_bytes;
+    begin();
+    OK(cuMemAllocAsync(&kept, PAGE, stream));
+    OK(cuMemAllocAsync(&passing, PAGE, stream));
+    OK(cuMemsetD32Async(passing, 7, 1, stream));
+    OK(cuMemcpyDtoDAsync(kept, passing, 4, stream));
+    OK(cuMemFreeAsync(passing, stream));
+    CUgraphExec exec = end_and_instantiate();
+    for (int i = 0; i < 2; i++) {
+        OK(cuGraphLaunch(exec, stream));
+        OK(cuMemcpyDtoHAsync(pinned, kept, 4, stream));
+        OK(cuStreamSynchronize(stream));
+        CHECK(pinned[0] == 7);
+        pinned[0] = 0;
+    }
+    OK(cuGraphExecDestroy(exec));
+    CHECK(stats().used_bytes == before + PAGE); // the launch left one in use
+    OK(cuMemFreeAsync(kept, stream));
+    OK(cuStreamSynchronize(stream));
+    CHECK(stats().used_bytes == before);
+    CHECK(stats().misuse_count == 0);
+}
+
+static void test_a_capture_does_not_free_what_it_did_not_allocate(void)
+{
+    CUdeviceptr other;
+
+    prepare();
+    OK(cuMemAllocAsync(&other, PAGE, stream));
+    begin();
+    CHECK_RESULT(cuMemFreeAsync(other, stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    ends_with(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+}
+
+static CUgraph capture_of_value(unsigned value, bool copies_back)
+{
+    begin();
+    OK(cuMemsetD32Async(addr, value, 1, stream));
+    if (copies_back)
+        OK(cuMemcpyDtoHAsync(pinned, addr, 4, stream));
+    else
+        OK(cuMemsetD32Async(addr, value, 1, stream));
+    return end_capture();
+}
+
+static void test_an_executable_graph_takes_over_an_equal_graph(void)
+{
+    CUgraphExecUpdateResultInfo info;
+    CUgraphExec exec;
+
+    prepare();
+    CUgraph first = capture_of_value(7, true), second = capture_of_value(8, true);
+    CUgraph other = capture_of_value(9, false);
+    OK(cuGraphInstantiateWithFlags(&exec, first, 0));
+    OK(cuGraphExecUpdate(exec, second, &info));
+    CHECK(info.result == CU_GRAPH_EXEC_UPDATE_SUCCESS);
+    OK(cuGraphLaunch(exec, stream));
+    OK(cuStreamSynchronize(stream));
+    CHECK(pinned[0] == 8);
+    CHECK_RESULT(cuGraphExecUpdate(exec, other, &info),
+                 CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
+    CHECK(info.result == CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED);
+    pinned[0] = 0;
+    OK(cuGraphLaunch(exec, stream));
+    OK(cuStreamSynchronize(stream));
+    CHECK(pinned[0] == 8); // as before
+}
+
+static void test_a_graph_may_be_made_executable_more_than_once(void)
+{
+    CUgraphExec exec[2];
+
+    prepare();
+    CUgraph graph = capture_of_value(7, true);
+    for (int i = 0; i < 2; i++)
+        OK(cuGraphInstantiateWithFlags(&exec[i], graph, 0));
+    OK(cuGraphDestroy(graph));
+    OK(cuGraphExecDestroy(exec[0]));
+    OK(cuGraphLaunch(exec[1], stream));
+    OK(cuStreamSynchronize(stream));
+    CHECK(pinned[0] == 7);
+}
+
 int main(void)
 {
+    run(test_captured_allocations_keep_their_address_and_their_memory);
+    run(test_a_capture_does_not_free_what_it_did_not_allocate);
+    run(test_an_executable_graph_takes_over_an_equal_graph);
+    run(test_a_graph_may_be_made_executable_more_than_once);
     run(test_captured_work_runs_at_each_launch_and_not_before);
     run(test_a_capture_has_a_status_and_a_unique_id);
     run(test_other_streams_join_by_events);

@@ -2,8 +2,10 @@
 
 #include "call.h"
 #include "event.h"
+#include "memory.h"
 #include "queue.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -83,6 +85,8 @@ CUgraph sim_graph_create(void)
 
 static void free_node(CUgraphNode node)
 {
+    if (node->work.kind == SIM_WORK_GRAPH_ALLOC)
+        sim_memory_graph_unhold(node->work.dst);
     sim_work_discard(&node->work);
     sim_nodes_clear(&node->dependencies);
     free(node);
@@ -116,10 +120,25 @@ undo_node:
     return NULL;
 }
 
+// An executable graph needs what its work uses, even without the graph.
+static void hold(const sim_work_t *work)
+{
+    sim_compute_share(work->compute);
+    if (work->kind == SIM_WORK_GRAPH_ALLOC)
+        sim_memory_graph_hold(work->dst);
+}
+
+static void unhold(const sim_work_t *work)
+{
+    sim_compute_drop(work->compute);
+    if (work->kind == SIM_WORK_GRAPH_ALLOC)
+        sim_memory_graph_unhold(work->dst);
+}
+
 static void free_exec(CUgraphExec exec)
 {
     for (size_t i = 0; exec->works != NULL && i < exec->count; i++)
-        sim_compute_drop(exec->works[i].compute);
+        unhold(&exec->works[i]);
     free(exec->works);
     exec->works = NULL;
     sim_slab_give(&execs, &exec->object);
@@ -227,6 +246,10 @@ static CUgraphNodeType node_type(const sim_work_t *work)
         return CU_GRAPH_NODE_TYPE_WAIT_EVENT;
     case SIM_WORK_WAIT_VALUE:
         return CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
+    case SIM_WORK_GRAPH_ALLOC:
+        return CU_GRAPH_NODE_TYPE_MEM_ALLOC;
+    case SIM_WORK_GRAPH_FREE:
+        return CU_GRAPH_NODE_TYPE_MEM_FREE;
     default:
         return CU_GRAPH_NODE_TYPE_KERNEL;
     }
@@ -241,6 +264,56 @@ CUresult cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType *type)
     if (result == CUDA_SUCCESS)
         *type = node_type(&node->work);
     return sim_leave(result, "%p", (void *)node);
+}
+
+static const char *type_name(CUgraphNodeType type)
+{
+    static const char *const names[] = {
+        [CU_GRAPH_NODE_TYPE_KERNEL] = "KERNEL",
+        [CU_GRAPH_NODE_TYPE_MEMCPY] = "MEMCPY",
+        [CU_GRAPH_NODE_TYPE_MEMSET] = "MEMSET",
+        [CU_GRAPH_NODE_TYPE_HOST] = "HOST",
+        [CU_GRAPH_NODE_TYPE_WAIT_EVENT] = "WAIT_EVENT",
+        [CU_GRAPH_NODE_TYPE_EVENT_RECORD] = "EVENT_RECORD",
+        [CU_GRAPH_NODE_TYPE_MEM_ALLOC] = "MEM_ALLOC",
+        [CU_GRAPH_NODE_TYPE_MEM_FREE] = "MEM_FREE",
+        [CU_GRAPH_NODE_TYPE_BATCH_MEM_OP] = "BATCH_MEM_OP",
+    };
+
+    return names[type];
+}
+
+static CUresult print(CUgraph graph, const char *path)
+{
+    CUresult result = check_graph(graph);
+
+    if (result == CUDA_SUCCESS && path == NULL)
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result != CUDA_SUCCESS)
+        return result;
+    FILE *file = fopen(path, "w");
+    if (file == NULL)
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    fprintf(file, "digraph dot {\n");
+    for (size_t i = 0; i < graph->nodes.count; i++) {
+        CUgraphNode node = graph->nodes.items[i];
+        fprintf(file, "\"%p\" [label=\"%s\"];\n", (void *)node,
+                type_name(node_type(&node->work)));
+        for (size_t d = 0; d < node->dependencies.count; d++)
+            fprintf(file, "\"%p\" -> \"%p\";\n", (void *)node->dependencies.items[d],
+                    (void *)node);
+    }
+    fprintf(file, "}\n");
+    return fclose(file) == 0 ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
+}
+
+CUresult cuGraphDebugDotPrint(CUgraph graph, const char *path, unsigned flags)
+{
+    CUresult result = sim_enter("cuGraphDebugDotPrint");
+
+    if (result == CUDA_SUCCESS)
+        result = print(graph, path);
+    return sim_leave(result, "%p, %u", (void *)graph, flags);
 }
 
 // ---- executable graphs
@@ -259,12 +332,12 @@ static CUresult instantiate(CUgraphExec *out, CUgraph graph)
     exec->count = graph->nodes.count;
     exec->works = malloc((exec->count + 1) * sizeof(sim_work_t));
     if (exec->works == NULL) {
-        free_exec(exec);
+        sim_slab_give(&execs, &exec->object);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     for (size_t i = 0; i < exec->count; i++) {
         exec->works[i] = graph->nodes.items[i]->work;
-        sim_compute_share(exec->works[i].compute);
+        hold(&exec->works[i]);
     }
     *out = exec;
     return CUDA_SUCCESS;
@@ -311,6 +384,53 @@ CUresult cuGraphExecDestroy(CUgraphExec exec)
     if (result == CUDA_SUCCESS)
         free_exec(exec);
     return sim_leave(result, "%p", (void *)exec);
+}
+
+// Takes over what the nodes of `graph` do, if they are of the same types in the same
+// order; dependencies have no effect here.
+static CUresult update(CUgraphExec exec, CUgraph graph,
+                       CUgraphExecUpdateResultInfo *info)
+{
+    CUresult result = check_exec(exec);
+
+    if (result == CUDA_SUCCESS)
+        result = check_graph(graph);
+    if (result == CUDA_SUCCESS && info == NULL)
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result != CUDA_SUCCESS)
+        return result;
+    *info = (CUgraphExecUpdateResultInfo){.result = CU_GRAPH_EXEC_UPDATE_SUCCESS};
+    if (exec->count != graph->nodes.count)
+        info->result = CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+    for (size_t i = 0; i < exec->count && info->result == CU_GRAPH_EXEC_UPDATE_SUCCESS;
+         i++) {
+        CUgraphNode node = graph->nodes.items[i];
+        if (node_type(&exec->works[i]) == node_type(&node->work))
+            continue;
+        info->result = CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
+        info->errorNode = node;
+    }
+    if (info->result != CU_GRAPH_EXEC_UPDATE_SUCCESS)
+        return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+    for (size_t i = 0; i < exec->count; i++) {
+        const sim_work_t before = exec->works[i];
+        exec->works[i] = graph->nodes.items[i]->work;
+        if (before.kind != SIM_WORK_GRAPH_ALLOC)
+            continue;
+        sim_memory_graph_hold(exec->works[i].dst);
+        sim_memory_graph_unhold(before.dst);
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph,
+                              CUgraphExecUpdateResultInfo *info)
+{
+    CUresult result = sim_enter("cuGraphExecUpdate_v2");
+
+    if (result == CUDA_SUCCESS)
+        result = update(exec, graph, info);
+    return sim_leave(result, "%p, %p", (void *)exec, (void *)graph);
 }
 
 static CUresult replay(const sim_work_t *work, CUstream stream)

@@ -205,6 +205,53 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
 
 // ---- stream-ordered memory
 
+// The node that allocates takes over the hold.
+static CUresult capture_allocation(sim_reservation_t *allocation, CUstream stream)
+{
+    const sim_work_t work = {
+        .kind = SIM_WORK_GRAPH_ALLOC,
+        .call = sim_current_call(),
+        .dst = allocation->range.base,
+    };
+
+    allocation->graph_count = 1;
+    CUresult result = sim_queue_submit(stream, &work, NULL);
+    if (result != CUDA_SUCCESS)
+        free_reservation(allocation);
+    return result;
+}
+
+static void free_graph_memory(sim_reservation_t *allocation)
+{
+    if (allocation->graph_count == 0 && !allocation->is_graph_used)
+        free_reservation(allocation);
+}
+
+void sim_memory_graph_hold(uint64_t addr)
+{
+    find_allocation(addr)->graph_count++;
+}
+
+void sim_memory_graph_unhold(uint64_t addr)
+{
+    sim_reservation_t *allocation = find_allocation(addr);
+
+    if (allocation == NULL || allocation->graph_count == 0)
+        return; // its context is gone
+    allocation->graph_count--;
+    free_graph_memory(allocation);
+}
+
+void sim_memory_graph_use(uint64_t addr, bool is_used)
+{
+    sim_reservation_t *allocation = find_allocation(addr);
+
+    if (allocation == NULL)
+        return;
+    allocation->is_graph_used = is_used;
+    free_graph_memory(allocation);
+}
+
 // The host has no need to wait for pending frees before it takes device memory again;
 // only when that is exhausted.
 static CUresult allocate_pooled(CUdeviceptr *addr, size_t bytes, CUcontext owner,
@@ -218,8 +265,6 @@ static CUresult allocate_pooled(CUdeviceptr *addr, size_t bytes, CUcontext owner
     CUresult result = sim_stream_find(handle, &stream);
     if (result != CUDA_SUCCESS)
         return result;
-    if (stream->capture != NULL)
-        return sim_capture_refuse(stream);
     CUcontext context = owner != NULL ? owner : stream->context;
     uint64_t charge = round_up(bytes, SMALL_UNIT); // a pool shares all pages
     result = allocate(context, bytes, charge, &allocation);
@@ -234,7 +279,8 @@ static CUresult allocate_pooled(CUdeviceptr *addr, size_t bytes, CUcontext owner
     if (context->pooled_bytes > context->peak_pooled_bytes)
         context->peak_pooled_bytes = context->pooled_bytes;
     *addr = allocation->range.base;
-    return CUDA_SUCCESS;
+    return stream->capture != NULL ? capture_allocation(allocation, stream)
+                                   : CUDA_SUCCESS;
 }
 
 CUresult cuMemAllocAsync(CUdeviceptr *addr, size_t bytes, CUstream stream)
@@ -271,6 +317,10 @@ void sim_memory_free_pooled(uint64_t addr)
     }
     const sim_operation_t *user =
         sim_queue_find_user(addr, allocation->range.bytes, NULL);
+    if (allocation->graph_count > 0 || allocation->is_graph_used) {
+        sim_memory_graph_use(addr, false);
+        return;
+    }
     if (user != NULL)
         sim_misuse(CUDA_SUCCESS,
                    "cuMemFreeAsync: %#llx is in use by a pending %s of stream %llu",
@@ -282,17 +332,19 @@ void sim_memory_free_pooled(uint64_t addr)
 static CUresult free_in_order(CUdeviceptr addr, CUstream handle)
 {
     CUstream stream;
-    const sim_work_t work = {
-        .kind = SIM_WORK_FREE, .call = "cuMemFreeAsync", .dst = addr};
+    sim_work_t work = {.kind = SIM_WORK_FREE, .call = "cuMemFreeAsync", .dst = addr};
     CUresult result = sim_stream_find(handle, &stream);
 
     if (result != CUDA_SUCCESS)
         return result;
-    if (find_allocation(addr) == NULL)
+    const sim_reservation_t *allocation = find_allocation(addr);
+    if (allocation == NULL)
         return sim_misuse(CUDA_ERROR_INVALID_VALUE,
                           "%#llx was not allocated, or freed before", addr);
+    if (stream->capture != NULL && allocation->graph_count == 0)
+        return sim_capture_refuse(stream); // a graph frees what a graph allocated
     if (stream->capture != NULL)
-        return sim_capture_refuse(stream);
+        work.kind = SIM_WORK_GRAPH_FREE;
     return sim_queue_submit(stream, &work, NULL);
 }
 

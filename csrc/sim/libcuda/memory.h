@@ -20,5 +20,11 @@ void sim_memory_unplace(sim_reservation_t *allocation);
 // Frees what a pool gave out at `addr`, when its stream has come so far.
 void sim_memory_free_pooled(uint64_t addr);
 
+// Memory that a captured allocation gives at every launch. It exists, at one address,
+// as long as a graph allocates it or the last launch left it in use.
+void sim_memory_graph_hold(uint64_t addr);
+void sim_memory_graph_unhold(uint64_t addr);
+void sim_memory_graph_use(uint64_t addr, bool is_used);
+
 // Frees what was allocated in the context.
 void sim_memory_free_all(CUcontext context);

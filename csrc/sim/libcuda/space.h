@@ -18,9 +18,11 @@ typedef struct sim_reservation {
     sim_range_t range;
     sim_mapping_t **slots; // the mapping of each SIM_PAGE, or NULL
     uint64_t mapping_count;
-    CUcontext owner;     // of an allocation (cuMemAlloc); NULL: cuMemAddressReserve
-    bool is_pooled;      // cuMemAllocAsync
-    unsigned open_count; // how often cuIpcOpenMemHandle gave it
+    CUcontext owner;      // of an allocation (cuMemAlloc); NULL: cuMemAddressReserve
+    bool is_pooled;       // cuMemAllocAsync
+    unsigned graph_count; // graphs, executable or not, that allocate it
+    bool is_graph_used;   // since a launch, until it is freed
+    unsigned open_count;  // how often cuIpcOpenMemHandle gave it
 } sim_reservation_t;
 
 // Reserves a range. NULL if there is no room.

@@ -273,6 +273,12 @@ void sim_work_execute(const sim_work_t *work, CUstream stream, uint64_t now_ns)
     case SIM_WORK_FREE:
         sim_memory_free_pooled(work->dst);
         break;
+    case SIM_WORK_GRAPH_ALLOC:
+        sim_memory_graph_use(work->dst, true);
+        break;
+    case SIM_WORK_GRAPH_FREE:
+        sim_memory_graph_use(work->dst, false);
+        break;
     case SIM_WORK_CALL:
     case SIM_WORK_WAIT:
         break;

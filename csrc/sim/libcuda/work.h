@@ -21,11 +21,13 @@ typedef enum sim_work_kind {
     SIM_WORK_COMPUTE, // a function of the host that stands for a kernel
     SIM_WORK_COPY,
     SIM_WORK_SET,
-    SIM_WORK_CALL,       // a host function
-    SIM_WORK_RECORD,     // an event
-    SIM_WORK_WAIT,       // for a ticket
-    SIM_WORK_WAIT_VALUE, // for a value in memory
-    SIM_WORK_FREE,       // memory of a pool
+    SIM_WORK_CALL,        // a host function
+    SIM_WORK_RECORD,      // an event
+    SIM_WORK_WAIT,        // for a ticket
+    SIM_WORK_WAIT_VALUE,  // for a value in memory
+    SIM_WORK_FREE,        // memory of a pool
+    SIM_WORK_GRAPH_ALLOC, // a graph's memory is in use
+    SIM_WORK_GRAPH_FREE,  // it is not
 } sim_work_kind_t;
 
 typedef struct sim_work {

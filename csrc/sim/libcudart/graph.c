@@ -106,3 +106,15 @@ cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, enum cudaGraphNodeType *t
 {
     return rt_result(cuGraphNodeGetType(node, (CUgraphNodeType *)type));
 }
+
+cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph,
+                                cudaGraphExecUpdateResultInfo *info)
+{
+    return rt_result(
+        cuGraphExecUpdate(exec, graph, (CUgraphExecUpdateResultInfo *)(void *)info));
+}
+
+cudaError_t cudaGraphDebugDotPrint(cudaGraph_t graph, const char *path, unsigned flags)
+{
+    return rt_result(cuGraphDebugDotPrint(graph, path, flags));
+}
