@@ -300,6 +300,45 @@ static void relieve(CUstream stream)
     }
 }
 
+// Whether the pending operations of `stream` up to `number` wait for `ticket`, directly
+// or through others. Who writes the value that one waits for cannot be known: it may be
+// `ticket`.
+static bool waits_for(CUstream stream, uint64_t number, sim_ticket_t ticket)
+{
+    if (stream == ticket.stream)
+        return number >= ticket.number;
+    for (const sim_operation_t *o = stream->head; o != NULL && o->number <= number;
+         o = o->next) {
+        if (o->work.kind == SIM_WORK_WAIT_VALUE)
+            return true;
+        if (o->work.kind == SIM_WORK_WAIT && !sim_queue_is_done(o->work.ticket) &&
+            waits_for(o->work.ticket.stream, o->work.ticket.number, ticket))
+            return true;
+    }
+    return false;
+}
+
+// Two streams must not use the same bytes side by side if one of them writes. Found
+// only while the earlier operation is pending.
+static void report_race(CUstream stream, const sim_work_t *work)
+{
+    uint64_t addr;
+
+    for (const sim_operation_t *o = memory_users; o != NULL; o = o->next_memory) {
+        const sim_ticket_t before = {.stream = o->stream, .number = o->number};
+        if (o->stream == stream || !sim_work_conflicts(work, &o->work, &addr) ||
+            waits_for(stream, UINT64_MAX, before))
+            continue;
+        sim_misuse(
+            CUDA_SUCCESS,
+            "stream %llu does not wait for a pending %s of stream %llu that uses "
+            "%#llx too",
+            (unsigned long long)stream->id, o->work.call,
+            (unsigned long long)o->stream->id, (unsigned long long)addr);
+        return;
+    }
+}
+
 CUresult sim_queue_submit(CUstream stream, const sim_work_t *work, sim_ticket_t *ticket)
 {
     bool captured;
@@ -307,8 +346,11 @@ CUresult sim_queue_submit(CUstream stream, const sim_work_t *work, sim_ticket_t 
 
     if (captured)
         return result;
-    if (result == CUDA_SUCCESS &&
-        (!order_with_default_stream(stream) || !append(stream, work)))
+    if (result == CUDA_SUCCESS && !order_with_default_stream(stream))
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (result == CUDA_SUCCESS && work->bytes > 0)
+        report_race(stream, work);
+    if (result == CUDA_SUCCESS && !append(stream, work))
         result = CUDA_ERROR_OUT_OF_MEMORY;
     if (result != CUDA_SUCCESS) {
         sim_work_discard(work);

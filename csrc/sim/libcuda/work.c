@@ -357,6 +357,31 @@ bool sim_work_touches(const sim_work_t *work, uint64_t addr, uint64_t bytes)
             overlaps(work->src, src_bytes, addr, bytes));
 }
 
+// Whether `a` writes what `b` reads or writes.
+static bool overwrites(const sim_work_t *a, const sim_work_t *b, uint64_t *addr)
+{
+    bool from_memory = b->src != 0 && b->staging == NULL;
+
+    if (!sim_work_writes(a, a->dst, a->bytes))
+        return false;
+    if (overlaps(a->dst, a->bytes, b->dst, b->bytes))
+        *addr = a->dst > b->dst ? a->dst : b->dst;
+    else if (from_memory && overlaps(a->dst, a->bytes, b->src, b->bytes))
+        *addr = a->dst > b->src ? a->dst : b->src;
+    else
+        return false;
+    return true;
+}
+
+bool sim_work_conflicts(const sim_work_t *a, const sim_work_t *b, uint64_t *addr)
+{
+    bool is_for_order =
+        a->kind == SIM_WORK_WAIT_VALUE || b->kind == SIM_WORK_WAIT_VALUE;
+
+    return !is_for_order && a->bytes > 0 && b->bytes > 0 && a->rows == 1 &&
+           b->rows == 1 && (overwrites(a, b, addr) || overwrites(b, a, addr));
+}
+
 void sim_work_discard(const sim_work_t *work)
 {
     free(work->staging);
