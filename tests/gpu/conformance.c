@@ -782,27 +782,49 @@ static CUresult use_after_fork(void)
     return cu.context_synchronize();
 }
 
-static void note_of_child(const char *name, CUresult (*body)(void))
+// What a body gives that runs in a child process; false if that died.
+static bool in_child(CUresult (*body)(void), CUresult *result)
 {
-    CUresult result = CUDA_ERROR_UNKNOWN;
+    CUresult given = CUDA_ERROR_UNKNOWN;
     int ends[2], status = 0;
 
     if (pipe(ends) != 0)
-        return;
+        return false;
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {
-        result = body();
-        _exit(write(ends[1], &result, sizeof result) == sizeof result ? 0 : 1);
+        given = body();
+        _exit(write(ends[1], &given, sizeof given) == sizeof given ? 0 : 1);
     }
     close(ends[1]);
-    if (read(ends[0], &result, sizeof result) == sizeof result)
+    bool lived = read(ends[0], result, sizeof *result) == sizeof *result;
+    close(ends[0]);
+    waitpid(child, &status, 0);
+    return lived;
+}
+
+static void note_of_child(const char *name, CUresult (*body)(void))
+{
+    CUresult result;
+
+    if (in_child(body, &result))
         note_result(name, result);
     else
         note(name, "the process died");
-    close(ends[0]);
-    waitpid(child, &status, 0);
 }
+
+// The documented result of a body that runs in a child process.
+static void expect_of_child(const char *name, CUresult (*body)(void), CUresult expected)
+{
+    CUresult result;
+
+    if (in_child(body, &result))
+        expect(name, result, expected);
+    else
+        report("differs", name, "the process died");
+}
+
+#include "sharing.h"
 
 // ---- the program
 
@@ -812,6 +834,9 @@ static void check_everything(void)
 
     note_of_child("unmap_under_pending_work", unmap_in_use);
     note_of_child("copy_to_a_page_without_access", copy_without_access);
+    expect_of_child("share_an_allocation", share_allocation, CUDA_SUCCESS);
+    expect_of_child("share_a_page", share_page, CUDA_SUCCESS);
+    expect_of_child("share_an_event", share_event, CUDA_SUCCESS);
     CUcontext context = start();
     if (context == NULL) {
         report("waived", "everything", "no device");
@@ -835,6 +860,8 @@ static void check_everything(void)
     check_order();
     check_values();
     check_captures();
+    check_graphs();
+    check_sharing();
     expect("no_error_is_left", cu.context_synchronize(), CUDA_SUCCESS);
     cu.context_release(0);
 }

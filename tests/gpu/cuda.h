@@ -37,6 +37,13 @@
     X(set_access, cuMemSetAccess, 10020)                                               \
     X(get_access, cuMemGetAccess, 10020)                                               \
     X(retain, cuMemRetainAllocationHandle, 11000)                                      \
+    X(export_handle, cuMemExportToShareableHandle, 10020)                              \
+    X(import_handle, cuMemImportFromShareableHandle, 10020)                            \
+    X(ipc_get_memory, cuIpcGetMemHandle, 4010)                                         \
+    X(ipc_open_memory, cuIpcOpenMemHandle, 11000)                                      \
+    X(ipc_close_memory, cuIpcCloseMemHandle, 4010)                                     \
+    X(ipc_get_event, cuIpcGetEventHandle, 4010)                                        \
+    X(ipc_open_event, cuIpcOpenEventHandle, 4010)                                      \
     X(properties, cuMemGetAllocationPropertiesFromHandle, 10020)                       \
     X(pointer_attribute, cuPointerGetAttribute, 4000)                                  \
     X(copy_in, cuMemcpyHtoD, 3020)                                                     \
@@ -68,6 +75,7 @@
     X(capture_status, cuStreamIsCapturing, 10000)                                      \
     X(capture_mode, cuThreadExchangeStreamCaptureMode, 10010)                          \
     X(graph_instantiate, cuGraphInstantiateWithFlags, 11040)                           \
+    X(graph_update, cuGraphExecUpdate, 12000)                                          \
     X(graph_launch, cuGraphLaunch, 10000)                                              \
     X(graph_destroy, cuGraphDestroy, 10000)                                            \
     X(exec_destroy, cuGraphExecDestroy, 10000)                                         \
