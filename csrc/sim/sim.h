@@ -145,9 +145,9 @@ typedef struct oomph_sim_compute {
     void *argument;
 } oomph_sim_compute_t;
 
-// Gives it to the stream. Reported as misuse, when it is run: memory that is not
-// mapped, and work on another stream that uses the same memory, was given earlier and
-// is not over. `release` is called also on failure. Returns a CUresult.
+// Gives it to the stream. Reported as misuse: work on another stream that uses the same
+// memory and that this does not wait for; when it is run, memory that is not mapped.
+// `release` is called also on failure. Returns a CUresult.
 int oomph_sim_compute(const oomph_sim_compute_t *what, struct CUstream_st *stream);
 
 // While the sum of this thread's changes is above 0, copies and fills that it asks for

@@ -64,19 +64,6 @@ bool sim_compute_touches(const sim_compute_t *compute, uint64_t addr, uint64_t b
     return false;
 }
 
-bool sim_compute_conflicts(const sim_compute_t *a, const sim_compute_t *b,
-                           uint64_t *addr)
-{
-    for (size_t i = 0; i < a->what.range_count; i++) {
-        const oomph_sim_range_t *range = &a->what.ranges[i];
-        if (!sim_compute_touches(b, range->addr, range->bytes, !range->writes))
-            continue;
-        *addr = range->addr;
-        return true;
-    }
-    return false;
-}
-
 int oomph_sim_compute(const oomph_sim_compute_t *what, CUstream handle)
 {
     CUstream stream;

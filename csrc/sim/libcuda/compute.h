@@ -25,7 +25,3 @@ void sim_compute_drop(sim_compute_t *compute);
 // Whether any range overlaps; with `writes`, only those that are written.
 bool sim_compute_touches(const sim_compute_t *compute, uint64_t addr, uint64_t bytes,
                          bool writes);
-
-// Whether the two use the same memory, and one of them writes there. `addr` is where.
-bool sim_compute_conflicts(const sim_compute_t *a, const sim_compute_t *b,
-                           uint64_t *addr);

@@ -415,10 +415,8 @@ static CUresult update(CUgraphExec exec, CUgraph graph,
     for (size_t i = 0; i < exec->count; i++) {
         const sim_work_t before = exec->works[i];
         exec->works[i] = graph->nodes.items[i]->work;
-        if (before.kind != SIM_WORK_GRAPH_ALLOC)
-            continue;
-        sim_memory_graph_hold(exec->works[i].dst);
-        sim_memory_graph_unhold(before.dst);
+        hold(&exec->works[i]);
+        unhold(&before);
     }
     return CUDA_SUCCESS;
 }

@@ -348,7 +348,7 @@ CUresult sim_queue_submit(CUstream stream, const sim_work_t *work, sim_ticket_t 
         return result;
     if (result == CUDA_SUCCESS && !order_with_default_stream(stream))
         result = CUDA_ERROR_OUT_OF_MEMORY;
-    if (result == CUDA_SUCCESS && work->bytes > 0)
+    if (result == CUDA_SUCCESS && sim_work_uses_memory(work))
         report_race(stream, work);
     if (result == CUDA_SUCCESS && !append(stream, work))
         result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -466,21 +466,6 @@ const sim_operation_t *sim_queue_find_user(uint64_t addr, uint64_t bytes,
 
     while (operation != NULL && (operation->stream == except ||
                                  !sim_work_touches(&operation->work, addr, bytes)))
-        operation = operation->next_memory;
-    return operation;
-}
-
-// Of those in `memory_users`, the newest comes first.
-const sim_operation_t *sim_queue_find_racer(const sim_compute_t *compute,
-                                            CUstream stream, uint64_t *addr)
-{
-    const sim_operation_t *operation = memory_users;
-
-    while (operation != NULL && operation->work.compute != compute)
-        operation = operation->next_memory;
-    while (operation != NULL &&
-           (operation->stream == stream || operation->work.compute == NULL ||
-            !sim_compute_conflicts(compute, operation->work.compute, addr)))
         operation = operation->next_memory;
     return operation;
 }

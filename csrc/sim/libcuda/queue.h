@@ -45,11 +45,6 @@ void sim_queue_wait_for_context(CUcontext context);
 const sim_operation_t *sim_queue_find_user(uint64_t addr, uint64_t bytes,
                                            CUstream except);
 
-// Work on another stream, given before what is now executed and not over, that uses the
-// same memory, where one of them writes; NULL if there is none. `addr` is where.
-const sim_operation_t *sim_queue_find_racer(const sim_compute_t *compute,
-                                            CUstream stream, uint64_t *addr);
-
 // Whether pending work writes any of the range.
 bool sim_queue_writes(uint64_t addr, uint64_t bytes);
 

@@ -5,7 +5,6 @@
 #include "event.h"
 #include "known.h"
 #include "memory.h"
-#include "queue.h"
 #include "space.h"
 #include "stream.h"
 #include "traffic.h"
@@ -211,19 +210,6 @@ static void touch(const sim_work_t *work, CUstream stream)
         (void)*(volatile uint64_t *)as_pointer(work->dst & ~7ull);
 }
 
-// Work of other streams that is not over yet, and not ordered before this: a race.
-static void report_race(const sim_work_t *work, CUstream stream)
-{
-    uint64_t addr;
-    const sim_operation_t *other = sim_queue_find_racer(work->compute, stream, &addr);
-
-    if (other != NULL)
-        sim_misuse(CUDA_SUCCESS,
-                   "%s uses memory at %#llx beside %s on another stream, which is not "
-                   "over and was given earlier",
-                   work->call, (unsigned long long)addr, other->work.call);
-}
-
 static void compute(const sim_work_t *work, CUstream stream)
 {
     const oomph_sim_compute_t *what = &work->compute->what;
@@ -234,7 +220,6 @@ static void compute(const sim_work_t *work, CUstream stream)
         if (!may_touch(&touched, stream, what->ranges[i].addr, what->ranges[i].writes))
             return;
     }
-    report_race(work, stream);
     if (what->run(what->argument) != 0)
         stream->context->sticky = CUDA_ERROR_ASSERT;
 }
@@ -357,29 +342,43 @@ bool sim_work_touches(const sim_work_t *work, uint64_t addr, uint64_t bytes)
             overlaps(work->src, src_bytes, addr, bytes));
 }
 
-// Whether `a` writes what `b` reads or writes.
-static bool overwrites(const sim_work_t *a, const sim_work_t *b, uint64_t *addr)
+// The memory that work uses. Work of several rows is left out, since rows may lie
+// between each other, and so are waits for values, which make the order of others.
+static size_t ranges_of(const sim_work_t *work, oomph_sim_range_t own[2],
+                        const oomph_sim_range_t **ranges)
 {
-    bool from_memory = b->src != 0 && b->staging == NULL;
+    size_t count = 0;
 
-    if (!sim_work_writes(a, a->dst, a->bytes))
-        return false;
-    if (overlaps(a->dst, a->bytes, b->dst, b->bytes))
-        *addr = a->dst > b->dst ? a->dst : b->dst;
-    else if (from_memory && overlaps(a->dst, a->bytes, b->src, b->bytes))
-        *addr = a->dst > b->src ? a->dst : b->src;
-    else
-        return false;
-    return true;
+    *ranges = own;
+    if (work->compute != NULL) {
+        *ranges = work->compute->what.ranges;
+        return work->compute->what.range_count;
+    }
+    if (work->kind == SIM_WORK_WAIT_VALUE || work->bytes == 0 || work->rows != 1)
+        return 0;
+    own[count++] = (oomph_sim_range_t){work->dst, work->bytes,
+                                       work->kind != SIM_WORK_KERNEL || work->writes};
+    if (work->src != 0 && work->staging == NULL)
+        own[count++] = (oomph_sim_range_t){work->src, work->bytes, 0};
+    return count;
 }
 
 bool sim_work_conflicts(const sim_work_t *a, const sim_work_t *b, uint64_t *addr)
 {
-    bool is_for_order =
-        a->kind == SIM_WORK_WAIT_VALUE || b->kind == SIM_WORK_WAIT_VALUE;
+    oomph_sim_range_t own_a[2], own_b[2];
+    const oomph_sim_range_t *of_a, *of_b;
+    size_t count_a = ranges_of(a, own_a, &of_a), count_b = ranges_of(b, own_b, &of_b);
 
-    return !is_for_order && a->bytes > 0 && b->bytes > 0 && a->rows == 1 &&
-           b->rows == 1 && (overwrites(a, b, addr) || overwrites(b, a, addr));
+    if (a->is_dry || b->is_dry)
+        return false;
+    for (size_t i = 0; i < count_a; i++)
+        for (size_t k = 0; k < count_b; k++)
+            if ((of_a[i].writes || of_b[k].writes) &&
+                overlaps(of_a[i].addr, of_a[i].bytes, of_b[k].addr, of_b[k].bytes)) {
+                *addr = of_a[i].addr > of_b[k].addr ? of_a[i].addr : of_b[k].addr;
+                return true;
+            }
+    return false;
 }
 
 void sim_work_discard(const sim_work_t *work)

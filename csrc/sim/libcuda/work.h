@@ -78,9 +78,7 @@ static inline bool sim_work_uses_memory(const sim_work_t *work)
 // Whether the work reads or writes any of `bytes` at `addr`.
 bool sim_work_touches(const sim_work_t *work, uint64_t addr, uint64_t bytes);
 
-// Whether one of the two writes what the other reads or writes; `addr` is where. Work
-// of several rows is left out, since rows may lie between each other, and so are waits
-// for values, which make the order of others.
+// Whether one of the two writes what the other reads or writes; `addr` is where.
 bool sim_work_conflicts(const sim_work_t *a, const sim_work_t *b, uint64_t *addr);
 
 // Frees what the work owns; it must not be used any more.
