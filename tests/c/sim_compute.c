@@ -98,7 +98,8 @@ static void test_computations_that_race_are_misuse(void)
     CHECK(oomph_sim_misuse(0) == NULL);
     CHECK(compute(two, addr, &second) == 0);
     OK(cuStreamSynchronize(two));
-    CHECK(strstr(oomph_sim_misuse(0), "does not wait for a pending add of stream") != NULL);
+    CHECK(strstr(oomph_sim_misuse(0), "does not wait for a pending add of stream") !=
+          NULL);
     oomph_sim_release(one);
     OK(cuStreamSynchronize(one));
 }
