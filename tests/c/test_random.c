@@ -122,6 +122,7 @@ static void run_card(const char *card, size_t host_limit_bytes)
     config.host_limit_bytes = host_limit_bytes;
     config.host_ahead_bytes = host_limit_bytes / 4;
     start_card(card, &config);
+    give(take(MIB, NULL)); // opens the device
     for (int i = 0; i < STREAMS; i++)
         streams[i] = new_stream();
     for (int i = 0; i < OPERATIONS; i++) {
