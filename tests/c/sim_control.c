@@ -44,7 +44,7 @@ static void test_wrong_descriptions_say_what_is_allowed(void)
     refused("1GiB,link=25GB", "link=25GB is not allowed");
     refused("1GiB,link=0GB/s", "is not allowed");
     refused("1GiB,cc=9", "cc=9 is not allowed");
-    refused("1GiB,memory=fake", "none or real");
+    refused("1GiB,memory=fake", "none, real or values");
     refused("1GiB,tick=1h", "tick=1h is not allowed");
     refused("1GiB,kernels=run", "ignore or error");
     refused("1GiB,host-pages", "numa, host or none");
