@@ -2,9 +2,12 @@
 // addresses are ordinary ones of this process.
 #pragma once
 #include <ATen/ATen.h>
+#include <ATen/SparseCsrTensorUtils.h>
+#include <ATen/SparseTensorImpl.h>
 #include <ATen/core/stack.h>
 #include <c10/core/CPUAllocator.h>
 
+#include <limits>
 #include <vector>
 
 namespace oomph_values
@@ -42,10 +45,34 @@ inline c10::Storage storage_over(const Tensor &tensor)
             nullptr, false};
 }
 
+// A sparse tensor with other parts: indices and values.
+template <typename Change> Tensor with_parts(const Tensor &tensor, Change change)
+{
+    if (tensor.layout() == at::kSparse) {
+        Tensor indices = change(tensor._indices()), values = change(tensor._values());
+        return at::_sparse_coo_tensor_unsafe(indices, values, tensor.sizes(),
+                                             values.options().layout(at::kSparse),
+                                             tensor.is_coalesced());
+    }
+    auto [compressed, plain] = at::sparse_csr::getCompressedPlainIndices(tensor);
+    Tensor outer = change(compressed), inner = change(plain);
+    Tensor values = change(tensor.values());
+    return at::_sparse_compressed_tensor_unsafe(
+        outer, inner, values, tensor.sizes(), values.options().layout(tensor.layout()));
+}
+
+inline bool is_sparse(const Tensor &tensor)
+{
+    return tensor.defined() && tensor.layout() != at::kStrided &&
+           tensor.layout() != at::kJagged && !tensor.is_nested();
+}
+
 // Tensors of the host are copied, as the program may change them before the kernel
 // runs.
 inline Tensor alias_tensor(const Tensor &tensor)
 {
+    if (tensor.defined() && tensor.is_cuda() && is_sparse(tensor))
+        return with_parts(tensor, alias_tensor);
     if (!tensor.defined() || !tensor.has_storage())
         return tensor;
     if (!tensor.is_cuda())
@@ -78,6 +105,12 @@ inline void put_tensor(const Tensor &output, const Tensor &result)
         return;
     if (output.data_ptr() == result.data_ptr() && output.strides() == result.strides())
         return;
+    if (result.numel() == 0 && output.is_floating_point()) { // not made on the CPU
+        output.fill_(std::numeric_limits<double>::quiet_NaN());
+        return;
+    }
+    if (result.numel() == 0 && output.scalar_type() == at::kByte)
+        return; // a workspace, for the GPU's backward alone
     TORCH_CHECK(output.numel() == result.numel(), "the GPU's kernel gives ",
                 output.sizes(), ", the CPU's ", result.sizes());
     output.copy_(result.sizes() == output.sizes() ? result
@@ -96,17 +129,47 @@ inline void put(const IValue &output, const IValue &result)
     }
 }
 
-// The result on the GPU `device`, newly allocated there.
+// A result, or a part of it, on the GPU `device`, newly allocated there.
+inline Tensor tensor_to_gpu(const Tensor &tensor, c10::Device device)
+{
+    if (!tensor.defined() || !tensor.device().is_cpu())
+        return tensor;
+    if (is_sparse(tensor))
+        return with_parts(
+            tensor, [&](const Tensor &part) { return tensor_to_gpu(part, device); });
+    Tensor made = at::empty_strided(tensor.sizes(), tensor.strides(),
+                                    tensor.options().device(device));
+    put_tensor(alias_tensor(made), tensor);
+    return made;
+}
+
 inline IValue to_gpu(const IValue &result, c10::Device device)
 {
-    return changed(result, [&](const Tensor &tensor) {
-        if (!tensor.defined() || !tensor.device().is_cpu())
-            return tensor;
-        Tensor made = at::empty_strided(tensor.sizes(), tensor.strides(),
-                                        tensor.options().device(device));
-        put_tensor(alias_tensor(made), tensor);
-        return made;
-    });
+    return changed(result,
+                   [&](const Tensor &tensor) { return tensor_to_gpu(tensor, device); });
+}
+
+// Makes a tensor of the GPU what was computed of it, whatever size that has.
+inline void replace(const Tensor &output, const Tensor &result)
+{
+    if (output.layout() == at::kSparse) {
+        Tensor made = tensor_to_gpu(result, output.device());
+        auto *impl = static_cast<at::SparseTensorImpl *>(output.unsafeGetTensorImpl());
+        impl->raw_resize_(made.sparse_dim(), made.dense_dim(), made.sizes());
+        impl->set_indices_and_values_unsafe(made._indices(), made._values());
+        output._coalesced_(made.is_coalesced());
+        return;
+    }
+    if (is_sparse(output)) {
+        Tensor made = tensor_to_gpu(result, output.device());
+        auto [compressed, plain] = at::sparse_csr::getCompressedPlainIndices(made);
+        at::sparse_csr::get_sparse_csr_impl(output)->set_member_tensors(
+            compressed, plain, made.values(), made.sizes());
+        return;
+    }
+    if (output.sizes() != result.sizes())
+        output.resize_(result.sizes());
+    put_tensor(alias_tensor(output), result);
 }
 
 // All tensors of an argument or result, also in lists.

@@ -4,7 +4,9 @@
 // What is drawn is what a CPU generator with the same seed draws, one operator after
 // the other, so that a script which seeds both draws the same on either device. The
 // state of the CPU generator is kept for each offset that was reached; going back to
-// one, as checkpointing does, draws the same again.
+// one, as checkpointing does, draws the same again. An offset is moved by a digest of
+// the state that it stands for, so that two generators with one seed never share an
+// offset unless they drew the same.
 #pragma once
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
@@ -49,37 +51,59 @@ inline uint64_t mixed(const Position &from)
     return value ^ (value >> 31);
 }
 
-// That of a generator given as an argument, or of the device's default one.
+// A generator given as an argument, or the device's default one.
+inline at::Generator of_device(const std::optional<at::Generator> &generator,
+                               c10::Device device)
+{
+    return generator.has_value() && generator->defined()
+               ? *generator
+               : at::globalContext().defaultGenerator(device);
+}
+
 inline Position position(const std::optional<at::Generator> &generator,
                          c10::Device device)
 {
-    at::Generator of_gpu = generator.has_value() && generator->defined()
-                               ? *generator
-                               : at::globalContext().defaultGenerator(device);
+    at::Generator of_gpu = of_device(generator, device);
     std::lock_guard<std::mutex> guard(of_gpu.mutex());
 
     return {of_gpu.current_seed(), of_gpu.get_offset()};
+}
+
+// The state that was kept for it, or an undefined tensor.
+inline at::Tensor state_at(const Position &position)
+{
+    std::lock_guard<std::mutex> guard(kept().mutex);
+    auto found = kept().states.find({position.seed, position.offset});
+
+    return found == kept().states.end() ? at::Tensor() : found->second;
 }
 
 // A CPU generator for what is drawn from there.
 inline at::Generator generator_at(const Position &from)
 {
     at::Generator made = at::detail::createCPUGenerator(from.seed);
-    std::lock_guard<std::mutex> guard(kept().mutex);
-    auto found = kept().states.find({from.seed, from.offset});
+    at::Tensor state = state_at(from);
 
-    if (found != kept().states.end())
-        made.set_state(found->second);
+    if (state.defined())
+        made.set_state(state);
     else if (from.offset != 0)
         made.set_current_seed(mixed(from));
     return made;
 }
 
-// Remembers where the CPU generator stands now, for those who come to `position`.
-inline void remember(const Position &position, const at::Generator &generator)
+// The same, for what was drawn from there before.
+inline at::Generator generator_again(const Position &from)
+{
+    TORCH_CHECK(from.offset == 0 || state_at(from).defined(),
+                "what was drawn cannot be drawn again: more than ", KEPT_MAX,
+                " draws were made since");
+    return generator_at(from);
+}
+
+// Remembers the state of a CPU generator for those who come to `position`.
+inline void remember(const Position &position, at::Tensor state)
 {
     Key key{position.seed, position.offset};
-    at::Tensor state = generator.get_state();
     std::lock_guard<std::mutex> guard(kept().mutex);
 
     if (kept().states.insert_or_assign(key, std::move(state)).second)
@@ -89,6 +113,37 @@ inline void remember(const Position &position, const at::Generator &generator)
         kept().order.pop_front();
     }
 }
+
+// 32 bits of FNV-1a.
+inline uint64_t digest(const at::Tensor &state)
+{
+    uint32_t value = 2166136261u;
+    const auto *bytes = state.const_data_ptr<uint8_t>();
+
+    for (int64_t i = 0; i < state.numel(); i++)
+        value = (value ^ bytes[i]) * 16777619u;
+    return value;
+}
+
+// The GPU's generator moves on from `from`, as the CPU's has drawn.
+inline void move_on(const std::optional<at::Generator> &generator, c10::Device device,
+                    const Position &from, const at::Tensor &before,
+                    const at::Tensor &state)
+{
+    at::Generator of_gpu = of_device(generator, device);
+    Position next = from;
+
+    remember(from, before);
+    if (!at::equal(before, state)) {
+        next.offset += 4 * (1 + digest(state)); // Philox counts in fours
+        remember(next, state);
+    }
+    std::lock_guard<std::mutex> guard(of_gpu.mutex());
+    of_gpu.set_offset(next.offset);
+}
+
+// Where the operator that this thread computes draws from.
+inline thread_local Position drawing_from;
 
 // While it lives, the default generator of the CPU stands where another does; then that
 // one has drawn what was drawn.

@@ -1,128 +1,15 @@
 // equivalents.hpp - operators that the CPU has under another name, or not at all.
 #pragma once
-#include <ATen/ATen.h>
-#include <ATen/core/stack.h>
+#include "attention.hpp"
+#include "recurrent.hpp"
+#include "stack.hpp"
 
 #include <map>
 #include <string>
-#include <tuple>
-#include <utility>
 #include <vector>
 
 namespace oomph_values
 {
-
-using at::Tensor;
-using torch::jit::Stack;
-
-inline std::optional<Tensor> maybe(const c10::IValue &value)
-{
-    if (value.isNone() || !value.toTensor().defined())
-        return std::nullopt;
-    return value.toTensor();
-}
-
-inline std::optional<double> maybe_double(const c10::IValue &value)
-{
-    return value.isNone() ? std::nullopt : std::optional<double>(value.toDouble());
-}
-
-/* ---- Attention: every kind is the CPU's one kind */
-
-struct Attention {
-    Tensor query, key, value;
-    std::optional<Tensor> bias;
-    double dropout;
-    bool causal;
-    std::optional<double> scale;
-};
-
-inline void refuse_dropout(double dropout)
-{
-    TORCH_CHECK_NOT_IMPLEMENTED(dropout == 0.0,
-                                "attention with dropout has no CPU counterpart; use "
-                                "torch.nn.attention.sdpa_kernel(SDPBackend.MATH)");
-}
-
-inline std::pair<Tensor, Tensor> attend(const Attention &a)
-{
-    refuse_dropout(a.dropout);
-    auto [out, sums] = at::_scaled_dot_product_flash_attention_for_cpu(
-        a.query, a.key, a.value, 0.0, a.causal, a.bias, a.scale);
-    return {out, sums};
-}
-
-inline std::tuple<Tensor, Tensor, Tensor> attend_backward(const Attention &a,
-                                                          const Tensor &grad,
-                                                          const Tensor &out,
-                                                          const Tensor &sums)
-{
-    refuse_dropout(a.dropout);
-    return at::_scaled_dot_product_flash_attention_for_cpu_backward(
-        grad, a.query, a.key, a.value, out, sums, 0.0, a.causal, a.bias, a.scale);
-}
-
-inline void flash(Stack &s)
-{
-    auto [out, sums] =
-        attend({s[0].toTensor(), s[1].toTensor(), s[2].toTensor(), std::nullopt,
-                s[3].toDouble(), s[4].toBool(), maybe_double(s[6])});
-    s = {out, sums};
-}
-
-inline void flash_backward(Stack &s)
-{
-    auto [query, key, value] = attend_backward(
-        {s[1].toTensor(), s[2].toTensor(), s[3].toTensor(), std::nullopt,
-         s[10].toDouble(), s[11].toBool(), maybe_double(s[14])},
-        s[0].toTensor(), s[4].toTensor(), s[5].toTensor());
-    s = {query, key, value};
-}
-
-// The GPU pads the sums of each row to a multiple of 32.
-inline Tensor padded(const Tensor &sums)
-{
-    int64_t over = sums.size(-1) % 32;
-    return over == 0 ? sums : at::constant_pad_nd(sums, {0, 32 - over});
-}
-
-inline void efficient(Stack &s)
-{
-    auto [out, sums] =
-        attend({s[0].toTensor(), s[1].toTensor(), s[2].toTensor(), maybe(s[3]),
-                s[5].toDouble(), s[6].toBool(), maybe_double(s[7])});
-    s = {out, s[4].toBool() ? padded(sums) : Tensor()};
-}
-
-inline void efficient_backward(Stack &s)
-{
-    Tensor query = s[1].toTensor();
-    auto [grad_query, key, value] = attend_backward(
-        {query, s[2].toTensor(), s[3].toTensor(), maybe(s[4]), s[9].toDouble(),
-         s[11].toBool(), maybe_double(s[12])},
-        s[0].toTensor(), s[5].toTensor(), s[6].toTensor().slice(-1, 0, query.size(2)));
-    s = {grad_query, key, value};
-}
-
-inline void cudnn(Stack &s)
-{
-    auto [out, sums] =
-        attend({s[0].toTensor(), s[1].toTensor(), s[2].toTensor(), maybe(s[3]),
-                s[5].toDouble(), s[6].toBool(), maybe_double(s[8])});
-    s = {out, s[4].toBool() ? sums : Tensor()};
-}
-
-inline void cudnn_backward(Stack &s)
-{
-    Tensor sums = s[5].toTensor();
-    if (sums.dim() == 4)
-        sums = sums.squeeze(-1);
-    auto [query, key, value] =
-        attend_backward({s[1].toTensor(), s[2].toTensor(), s[3].toTensor(), maybe(s[8]),
-                         s[13].toDouble(), s[14].toBool(), maybe_double(s[15])},
-                        s[0].toTensor(), s[4].toTensor(), sums);
-    s = {query, key, value};
-}
 
 /* ---- Normalisation */
 
@@ -150,7 +37,26 @@ inline void match_statistics(Stack &s, const Tensor &input,
     if (weight && weight->scalar_type() != input.scalar_type())
         return;
     for (size_t i = first; i < first + 2; i++)
-        s[i] = s[i].toTensor().to(input.scalar_type());
+        if (auto statistic = maybe(s[i]))
+            s[i] = statistic->to(input.scalar_type());
+}
+
+inline void native_batch_norm_backward(Stack &s)
+{
+    match_statistics(s, s[1].toTensor(), maybe(s[2]), 5);
+    auto mask = s[9].toBoolList();
+    auto [input, weight, bias] = at::native_batch_norm_backward(
+        s[0].toTensor(), s[1].toTensor(), maybe(s[2]), maybe(s[3]), maybe(s[4]),
+        maybe(s[5]), maybe(s[6]), s[7].toBool(), s[8].toDouble(),
+        {mask[0], mask[1], mask[2]});
+    s = {input, weight, bias};
+}
+
+// `s[10]`, which cuDNN's forward left, is not needed.
+inline void any_batch_norm_backward(Stack &s)
+{
+    s.pop_back();
+    native_batch_norm_backward(s);
 }
 
 inline void layer_norm_backward(Stack &s)
@@ -183,14 +89,27 @@ inline void rms_norm_backward(Stack &s)
     for (int64_t i = 0; i < input.dim(); i++)
         (i < outer ? others : normalised).push_back(i);
 
-    Tensor x = input * rstd, g = weight ? grad * *weight : grad;
-    Tensor grad_input = (g - x * (g * x).mean(normalised, true)) * rstd;
-    Tensor grad_weight;
-    if (weight)
-        grad_weight = (others.empty() ? grad * x : (grad * x).sum(others))
-                          .to(weight->scalar_type());
-    s = {grad_input.to(input.scalar_type()), grad_weight};
+    // As autograd derives it from what rms_norm() is on the CPU, operator by operator:
+    // another order rounds otherwise.
+    Tensor x = input.to(at::kFloat), g = grad.to(at::kFloat), grad_weight;
+    if (input.scalar_type() == at::kDouble)
+        x = input, g = grad;
+    if (weight) {
+        Tensor each = g * (x * rstd);
+        if (!others.empty())
+            each = each.sum(others);
+        grad_weight = each.to(weight->scalar_type());
+        g = g * *weight;
+    }
+    Tensor of_rstd = (g * x).sum(normalised, true);
+    Tensor of_mean = rstd.pow(3).mul(-0.5) * of_rstd;
+    int64_t count = input.numel() / std::max<int64_t>(rstd.numel(), 1);
+    Tensor of_square = of_mean.expand(x.sizes()) / at::Scalar(count);
+    s = {(g * rstd + of_square * (x.pow(1.0) * 2.0)).to(input.scalar_type()),
+         grad_weight};
 }
+
+/* ---- Others */
 
 inline void fused_dropout(Stack &s)
 {
@@ -201,29 +120,90 @@ inline void fused_dropout(Stack &s)
     s = {input * mask / kept, mask.to(at::kByte)};
 }
 
-// Takes arguments as CPU kernels do, and leaves results in the order of the operator's.
-using Equivalent = void (*)(Stack &stack);
+// The CPU's backward needs a buffer that the GPU's forward does not make.
+inline void log_sigmoid_backward(Stack &s)
+{
+    Tensor buffer = std::get<1>(at::log_sigmoid_forward(s[1].toTensor()));
+    s = {at::log_sigmoid_backward(s[0].toTensor(), s[1].toTensor(), buffer)};
+}
 
-// That of an operator ("cudnn_batch_norm"), or nullptr.
+// The GPU tells to which bag each index belongs even where the CPU needs it not.
+inline Tensor bags(const Tensor &indices, Tensor offsets, bool with_last)
+{
+    if (with_last)
+        offsets = offsets.slice(0, 0, offsets.size(0) - 1);
+    Tensor found = at::zeros({indices.size(0) + 1}, offsets.options());
+    found.index_add_(0, offsets, at::ones_like(offsets));
+    return (found.cumsum(0) - 1).slice(0, 0, indices.size(0));
+}
+
+template <bool for_backward> void embedding_bag(Stack &s)
+{
+    Tensor indices = s[1].toTensor(), offsets = s[2].toTensor();
+    bool with_last = s[7].toBool();
+    auto call = for_backward ? at::_embedding_bag : at::_embedding_bag_forward_only;
+    auto [out, of_indices, sizes, greatest] =
+        call(s[0].toTensor(), indices, offsets, s[3].toBool(), s[4].toInt(),
+             s[5].toBool(), maybe(s[6]), with_last, s[8].toInt());
+    if (of_indices.numel() != indices.numel())
+        of_indices = bags(indices, offsets, with_last);
+    s = {out, of_indices, sizes, greatest};
+}
+
+struct Equivalent {
+    // Takes arguments as CPU kernels do, and leaves results in the order of the
+    // operator's.
+    void (*compute)(Stack &stack) = nullptr;
+    // Whether it draws or records, which cannot be put off into a stream.
+    bool (*waits)(const Stack &arguments) = nullptr;
+};
+
+inline bool never(const Stack &)
+{
+    return false;
+}
+
+inline bool always(const Stack &)
+{
+    return true;
+}
+
+template <size_t index> bool if_dropped(const Stack &arguments)
+{
+    return arguments[index].toDouble() > 0.0;
+}
+
+// That of an operator ("cudnn_batch_norm"), if it has one.
 inline Equivalent equivalent(const std::string &name)
 {
     static const std::map<std::string, Equivalent> all = {
-        {"_scaled_dot_product_flash_attention", flash},
-        {"_scaled_dot_product_flash_attention_backward", flash_backward},
-        {"_scaled_dot_product_efficient_attention", efficient},
-        {"_scaled_dot_product_efficient_attention_backward", efficient_backward},
-        {"_scaled_dot_product_cudnn_attention", cudnn},
-        {"_scaled_dot_product_cudnn_attention_backward", cudnn_backward},
-        {"cudnn_batch_norm", batch_norm},
-        {"cudnn_batch_norm_backward", batch_norm_backward},
-        {"native_layer_norm_backward", layer_norm_backward},
-        {"native_group_norm_backward", group_norm_backward},
-        {"_fused_rms_norm_backward", rms_norm_backward},
-        {"_fused_dropout", fused_dropout},
+        {"_scaled_dot_product_flash_attention", {flash, if_dropped<3>}},
+        {"_scaled_dot_product_flash_attention_backward",
+         {flash_backward, if_dropped<10>}},
+        {"_scaled_dot_product_efficient_attention", {efficient, if_dropped<5>}},
+        {"_scaled_dot_product_efficient_attention_backward",
+         {efficient_backward, if_dropped<9>}},
+        {"_scaled_dot_product_cudnn_attention", {cudnn, if_dropped<5>}},
+        {"_scaled_dot_product_cudnn_attention_backward",
+         {cudnn_backward, if_dropped<13>}},
+        {"_cudnn_rnn", {recurrent, never}},
+        {"_cudnn_rnn_backward", {recurrent_backward, always}},
+        {"cudnn_batch_norm", {batch_norm, never}},
+        {"cudnn_batch_norm_backward", {batch_norm_backward, never}},
+        {"native_batch_norm_backward", {native_batch_norm_backward, never}},
+        {"batch_norm_backward", {any_batch_norm_backward, never}},
+        {"native_layer_norm_backward", {layer_norm_backward, never}},
+        {"native_group_norm_backward", {group_norm_backward, never}},
+        {"_fused_rms_norm_backward", {rms_norm_backward, never}},
+        {"_fused_dropout", {fused_dropout, always}},
+        {"log_sigmoid_backward", {log_sigmoid_backward, never}},
+        {"log_sigmoid_backward.grad_input", {log_sigmoid_backward, never}},
+        {"_embedding_bag", {embedding_bag<true>, never}},
+        {"_embedding_bag_forward_only", {embedding_bag<false>, never}},
     };
     auto found = all.find(name);
 
-    return found == all.end() ? nullptr : found->second;
+    return found == all.end() ? Equivalent() : found->second;
 }
 
 } // namespace oomph_values

@@ -1,0 +1,162 @@
+// computation.hpp - one call of an operator's CPU kernel, in the place of its CUDA
+// kernel.
+#pragma once
+#include "alias.hpp"
+#include "equivalents.hpp"
+#include "sim.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <atomic>
+#include <cstdio>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace oomph_values
+{
+
+using c10::OperatorHandle;
+
+inline decltype(&oomph_sim_compute) sim_compute; // of the simulated driver
+inline decltype(&oomph_sim_dry) sim_dry;
+
+inline thread_local int
+    nesting; // in a CUDA kernel: the operators that it calls stay dry
+
+class Dry
+{
+  public:
+    Dry()
+    {
+        nesting++;
+        sim_dry(1);
+    }
+    ~Dry()
+    {
+        sim_dry(-1);
+        nesting--;
+    }
+    Dry(const Dry &) = delete;
+    Dry &operator=(const Dry &) = delete;
+};
+
+// Only kernels: no autograd, autocast, transforms or modes of this thread.
+class OnlyKernels
+{
+    c10::impl::ExcludeDispatchKeyGuard guard_;
+
+  public:
+    OnlyKernels()
+        : guard_(
+              c10::autograd_dispatch_keyset_with_ADInplaceOrView |
+              c10::autocast_dispatch_keyset |
+              c10::DispatchKeySet(
+                  {c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot,
+                   c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
+                   c10::DispatchKey::FuncTorchDynamicLayerBackMode,
+                   c10::DispatchKey::FuncTorchGradWrapper,
+                   c10::DispatchKey::FuncTorchBatched,
+                   c10::DispatchKey::FuncTorchVmapMode, c10::DispatchKey::Functionalize,
+                   c10::DispatchKey::PreDispatch, c10::DispatchKey::Tracer}))
+    {
+    }
+};
+
+// An operator with its CPU kernel.
+struct Cpu {
+    const OperatorHandle op;
+    Equivalent equivalent;
+
+    // Takes arguments off the stack and leaves results.
+    void call(Stack &stack) const
+    {
+        if (equivalent.compute != nullptr)
+            equivalent.compute(stack);
+        else
+            op.callBoxed(stack);
+    }
+};
+
+// The text of the first computation that failed after its operator had returned.
+inline std::mutex failure_mutex;
+inline std::string failure;
+inline std::atomic<bool> has_failed{false};
+
+inline void keep_failure(const std::string &text)
+{
+    std::lock_guard<std::mutex> guard(failure_mutex);
+    if (has_failed)
+        return;
+    failure = text;
+    has_failed = true;
+    // As a GPU does when a kernel's assertion fails: nobody may ask again.
+    std::fprintf(stderr, "oomph: %s\n", text.c_str());
+}
+
+[[noreturn]] inline void throw_failure()
+{
+    std::lock_guard<std::mutex> guard(failure_mutex);
+    TORCH_CHECK(false, failure);
+}
+
+inline std::string told(const std::string &name, const std::exception &error)
+{
+    const auto *known = dynamic_cast<const c10::Error *>(&error);
+
+    return "aten::" + name + " failed on the simulated GPU: " +
+           (known != nullptr ? known->what_without_backtrace() : error.what());
+}
+
+// One call of an operator, on aliases.
+struct Computation {
+    const Cpu *cpu;
+    const std::string *name;
+    Stack arguments, outputs;
+
+    void run() const
+    {
+        OnlyKernels only;
+        Stack stack = arguments; // kernels may return references to their arguments
+        cpu->call(stack);
+        for (size_t i = 0; i < outputs.size() && i < stack.size(); i++)
+            put(outputs[i], stack[i]);
+    }
+
+    static int run(void *argument)
+    {
+        auto *self = static_cast<Computation *>(argument);
+        try {
+            self->run();
+        } catch (const std::exception &error) {
+            keep_failure(told(*self->name, error));
+            return 1;
+        }
+        return 0;
+    }
+
+    static void release(void *argument)
+    {
+        delete static_cast<Computation *>(argument);
+    }
+};
+
+/* ---- What memory a call uses */
+
+inline void add_range(std::vector<oomph_sim_range_t> &ranges, const Tensor &tensor,
+                      bool writes)
+{
+    if (!tensor.defined() || !tensor.is_cuda() || !tensor.has_storage() ||
+        tensor.numel() == 0)
+        return;
+    int64_t last = 0;
+    for (int64_t i = 0; i < tensor.dim(); i++)
+        last += (tensor.size(i) - 1) * tensor.stride(i);
+    auto begin = reinterpret_cast<uint64_t>(tensor.const_data_ptr());
+    uint64_t bytes = (static_cast<uint64_t>(last) + 1) * tensor.element_size();
+    ranges.push_back({begin, bytes, writes});
+}
+
+} // namespace oomph_values

@@ -1,0 +1,480 @@
+// kernel.hpp - what is registered over an operator's CUDA kernel.
+//
+// An operator runs in one of three ways:
+//
+// * later: the CUDA kernel's host code runs dry, the stream gets the computation;
+// * now: the same, but the stream is waited for and the caller computes, as random
+//   numbers and gradients of what is run again cannot be had while the driver is
+//   locked;
+// * first: the caller computes and allocates the results, as their size, or what the
+//   CUDA kernel does, depends on values.
+#pragma once
+#include "alias.hpp"
+#include "computation.hpp"
+#include "draws.hpp"
+#include "operators.hpp"
+
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <algorithm>
+#include <memory>
+#include <regex>
+#include <string>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+namespace oomph_values
+{
+
+// The stream's own device is current, in a context of this thread.
+class OnDevice
+{
+    c10::cuda::CUDAGuard guard_;
+
+  public:
+    explicit OnDevice(c10::Device device) : guard_(device)
+    {
+        static thread_local bool has_context = false;
+        if (!has_context)
+            c10::cuda::SetDevice(device.index(), /*force=*/true);
+        has_context = true;
+    }
+};
+
+// Fails if the CUDA kernel asked a library that is not simulated.
+inline bool needs_library(const c10::Error &error)
+{
+    static const std::regex names("cusolver|cufft|cusparse|magma|cublas",
+                                  std::regex::icase);
+    return std::regex_search(error.what_without_backtrace(), names);
+}
+
+// A CUDA kernel's host code asks for a value of the GPU, which is not there while it
+// runs dry.
+struct AsksValue final : std::exception {
+};
+
+inline bool is_capturing()
+{
+    return c10::cuda::currentStreamCaptureStatusMayInitCtx() !=
+           c10::cuda::CaptureStatus::None;
+}
+
+// x[mask] begins with nonzero(mask), which must have values.
+inline bool is_mask(const Tensor &tensor)
+{
+    return tensor.defined() &&
+           (tensor.scalar_type() == at::kBool || tensor.scalar_type() == at::kByte);
+}
+
+inline Stack aliases(const Stack &values)
+{
+    Stack found;
+    found.reserve(values.size());
+    for (const IValue &value : values)
+        found.push_back(alias(value));
+    return found;
+}
+
+// Zeros in the place of all tensors: what a kernel refuses it refuses on them too.
+inline Stack zeros_like(const Stack &values)
+{
+    Stack found;
+    for (const IValue &value : values)
+        found.push_back(changed(value, [](const Tensor &tensor) {
+            return tensor.defined()
+                       ? at::empty_strided(tensor.sizes(), tensor.strides(),
+                                           tensor.options())
+                             .zero_()
+                       : tensor;
+        }));
+    return found;
+}
+
+// Of all that may decide whether a kernel takes these arguments.
+inline size_t signature(const Stack &arguments)
+{
+    size_t found = arguments.size();
+    auto mix = [&](int64_t value) {
+        found = c10::hash_combine(found, static_cast<size_t>(value));
+    };
+    for (const IValue &value : arguments) {
+        if (value.isInt() || value.isBool())
+            mix(value.isInt() ? value.toInt() : value.toBool());
+        for (const Tensor &tensor : tensors(value)) {
+            if (!tensor.defined())
+                continue;
+            mix(static_cast<int64_t>(tensor.scalar_type()));
+            mix(tensor.is_contiguous());
+            for (int64_t size : tensor.sizes())
+                mix(size);
+        }
+    }
+    return found;
+}
+
+class Kernel final : public c10::OperatorKernel
+{
+    std::optional<c10::SafeKernelFunction> native_;
+    std::string name_;
+    Cpu cpu_;
+    bool has_cpu_, draws_, needs_values_, is_copy_, is_item_;
+    size_t argument_count_, return_count_;
+    std::vector<size_t> written_;          // arguments
+    std::optional<size_t> indices_;        // the argument that may hold masks
+    std::optional<size_t> generator_;      // the argument that draws
+    std::mutex mutex_;                     // guards:
+    std::unordered_set<size_t> rehearsed_; // signatures
+
+  public:
+    Kernel(const OperatorHandle &op, std::string name, c10::DispatchKey on_gpu,
+           c10::DispatchKey on_cpu)
+        : native_(op.getComputedKernelForDispatchKey(on_gpu)), name_(std::move(name)),
+          cpu_{op, equivalent(name_)},
+          has_cpu_(cpu_.equivalent.compute != nullptr ||
+                   op.hasComputedKernelForDispatchKey(on_cpu)),
+          draws_(op.hasTag(at::Tag::nondeterministic_seeded)),
+          needs_values_(need_values().count(name_) != 0 || returns_no_tensor(op) ||
+                        on_gpu != c10::DispatchKey::CUDA),
+          is_copy_(name_ == "copy_"), is_item_(name_ == "_local_scalar_dense"),
+          argument_count_(op.schema().arguments().size()),
+          return_count_(op.schema().returns().size())
+    {
+        for (size_t i = 0; i < argument_count_; i++) {
+            const c10::Argument &argument = op.schema().arguments()[i];
+            const std::string type = argument.type()->str();
+            if (argument.alias_info() != nullptr && argument.alias_info()->isWrite())
+                written_.push_back(i);
+            if (type == "Tensor?[]")
+                indices_ = i;
+            if (type == "Generator?" || type == "Generator")
+                generator_ = i;
+        }
+        draws_ = draws_ || generator_.has_value();
+    }
+
+    void operator()(const OperatorHandle &op, c10::DispatchKeySet keys, Stack *stack)
+    {
+        if (nesting > 0) {
+            if (is_item_ || needs_values_ || (is_copy_ && goes_to_host(*stack)))
+                throw AsksValue();
+            native_->callBoxed(op, keys, stack);
+            return;
+        }
+        if (has_failed)
+            throw_failure();
+        size_t base = stack->size() - argument_count_;
+        Stack arguments(stack->begin() + static_cast<std::ptrdiff_t>(base),
+                        stack->end());
+        if (is_item_ || (is_copy_ && arguments[0].toTensor().device() !=
+                                         arguments[1].toTensor().device())) {
+            move_bytes(op, keys, stack);
+            return;
+        }
+        if (indices_)
+            masks_to_indices(arguments, *stack, base);
+        OnDevice guard(device_of(arguments));
+        call(op, keys, *stack, base, arguments);
+    }
+
+  private:
+    static bool goes_to_host(const Stack &stack)
+    {
+        const Tensor &to = stack[stack.size() - 3].toTensor();
+        return to.is_cpu() && stack[stack.size() - 2].toTensor().is_cuda();
+    }
+
+    // The driver does, and may find that a computation failed.
+    void move_bytes(const OperatorHandle &op, c10::DispatchKeySet keys,
+                    Stack *stack) const
+    {
+        try {
+            native_->callBoxed(op, keys, stack);
+        } catch (const c10::Error &) {
+            if (has_failed)
+                throw_failure();
+            throw;
+        }
+    }
+
+    static bool returns_no_tensor(const OperatorHandle &op)
+    {
+        for (const c10::Argument &result : op.schema().returns()) {
+            auto kind = result.type()->kind();
+            if (kind == c10::TypeKind::BoolType || kind == c10::TypeKind::NumberType ||
+                kind == c10::TypeKind::FloatType)
+                return true;
+        }
+        return false;
+    }
+
+    static c10::Device device_of(const Stack &values)
+    {
+        for (const IValue &value : values) {
+            if (value.isDevice() && value.toDevice().is_cuda() &&
+                value.toDevice().has_index())
+                return value.toDevice();
+            for (const Tensor &tensor : tensors(value))
+                if (tensor.defined() && tensor.is_cuda())
+                    return tensor.device();
+        }
+        return {c10::kCUDA, c10::cuda::current_device()};
+    }
+
+    std::optional<at::Generator> generator(const Stack &arguments) const
+    {
+        if (!generator_ || arguments[*generator_].isNone())
+            return std::nullopt;
+        return arguments[*generator_].toGenerator();
+    }
+
+    bool waits(const Stack &arguments) const
+    {
+        return cpu_.equivalent.waits != nullptr ? cpu_.equivalent.waits(arguments)
+                                                : draws_;
+    }
+
+    void masks_to_indices(Stack &arguments, Stack &stack, size_t base) const
+    {
+        c10::List<std::optional<Tensor>> indices;
+        bool any = false;
+        for (const auto &index : arguments[*indices_].toOptionalTensorVector()) {
+            if (!index || !is_mask(*index)) {
+                indices.push_back(index);
+                continue;
+            }
+            any = true;
+            for (Tensor &part : at::nonzero(*index).unbind(1))
+                indices.push_back(std::optional<Tensor>(std::move(part)));
+        }
+        if (any)
+            stack[base + *indices_] = arguments[*indices_] = indices;
+    }
+
+    void call(const OperatorHandle &op, c10::DispatchKeySet keys, Stack &stack,
+              size_t base, const Stack &arguments)
+    {
+        need_cpu();
+        bool now = needs_values_ || waits(arguments);
+        if (now)
+            need_idle();
+        std::optional<Position> from;
+        if (waits(arguments) && draws_)
+            from = position(generator(arguments), device_of(arguments));
+        if (needs_values_ || !run_dry(op, keys, &stack, base)) {
+            need_idle();
+            stack.resize(base);
+            compute_first(arguments, from, stack);
+            return;
+        }
+        Stack outputs(stack.end() - static_cast<std::ptrdiff_t>(return_count_),
+                      stack.end());
+        if (now)
+            compute_now(arguments, outputs, from);
+        else
+            compute_later(arguments, outputs);
+    }
+
+    void need_cpu() const
+    {
+        TORCH_CHECK_NOT_IMPLEMENTED(has_cpu_, "aten::", name_,
+                                    " cannot run on the simulated GPU with values: the "
+                                    "CPU has no kernel for it. "
+                                    "Leave it out, or simulate shapes alone.");
+    }
+
+    void need_idle() const
+    {
+        TORCH_CHECK_NOT_IMPLEMENTED(
+            !is_capturing(), "aten::", name_,
+            " cannot be captured on the simulated GPU with values: it draws, or the "
+            "size of its result depends on values. Leave it out of the graph, or "
+            "simulate shapes alone.");
+    }
+
+    // False if only the CPU can tell what the operator gives.
+    bool run_dry(const OperatorHandle &op, c10::DispatchKeySet keys, Stack *stack,
+                 size_t base) const
+    {
+        Stack arguments(stack->begin() + static_cast<std::ptrdiff_t>(base),
+                        stack->end());
+        try {
+            Dry dry;
+            native_->callBoxed(op, keys, stack);
+        } catch (const c10::OutOfMemoryError &) {
+            throw;
+        } catch (const AsksValue &) {
+            return false;
+        } catch (const c10::Error &error) {
+            if (!needs_library(error))
+                throw;
+            return false;
+        }
+        for (size_t i = base; i < stack->size(); i++)
+            for (const Tensor &tensor : tensors((*stack)[i]))
+                if (is_sparse(tensor))
+                    return false;
+        return true;
+    }
+
+    void compute_later(const Stack &arguments, const Stack &outputs)
+    {
+        std::vector<oomph_sim_range_t> ranges;
+        for (size_t i = 0; i < arguments.size(); i++)
+            for (const Tensor &tensor : tensors(arguments[i]))
+                add_range(ranges, tensor, is_written(i));
+        for (const IValue &output : outputs)
+            for (const Tensor &tensor : tensors(output))
+                add_range(ranges, tensor, true);
+        auto work = std::make_unique<Computation>(
+            Computation{&cpu_, &name_, aliases(arguments), aliases(outputs)});
+        if (!rehearse(*work)) {
+            need_idle();
+            compute_now(arguments, outputs, std::nullopt);
+            return;
+        }
+        oomph_sim_compute_t what = {name_.c_str(),         ranges.data(),
+                                    ranges.size(),         &Computation::run,
+                                    &Computation::release, work.release()};
+        int result = sim_compute(&what, c10::cuda::getCurrentCUDAStream().stream());
+        if (has_failed)
+            throw_failure();
+        TORCH_CHECK(result == 0, "aten::", name_,
+                    " failed on the simulated GPU: its stream takes no more work "
+                    "(error ",
+                    result, ")");
+    }
+
+    // Whether the CPU's kernel takes such arguments, asked once for each kind: what
+    // it does not take is computed at once, and so fails in the call.
+    bool rehearse(const Computation &work)
+    {
+        size_t kind = signature(work.arguments);
+        std::lock_guard<std::mutex> guard(mutex_);
+        if (rehearsed_.count(kind) != 0)
+            return true;
+        try {
+            Computation{work.cpu, work.name, zeros_like(work.arguments),
+                        zeros_like(work.outputs)}
+                .run();
+        } catch (const std::exception &) {
+            return false;
+        }
+        rehearsed_.insert(kind);
+        return true;
+    }
+
+    bool is_written(size_t argument) const
+    {
+        return std::find(written_.begin(), written_.end(), argument) != written_.end();
+    }
+
+    // What the arguments hold is what the stream leaves in them.
+    static Stack settled_aliases(const Stack &arguments)
+    {
+        c10::cuda::getCurrentCUDAStream().synchronize();
+        if (has_failed)
+            throw_failure();
+        return aliases(arguments);
+    }
+
+    // Leaves the results for aliases of the arguments, computed in this thread.
+    void compute(Stack &stack, std::optional<at::Generator> of_gpu,
+                 std::optional<Position> from) const
+    {
+        OnlyKernels only;
+        try {
+            if (!from) {
+                cpu_.call(stack);
+                return;
+            }
+            at::Generator draws = generator_at(*from);
+            at::Tensor before = draws.get_state();
+            drawing_from = *from;
+            remember(*from, before);
+            if (generator_) {
+                stack[*generator_] = draws;
+                cpu_.call(stack);
+            } else {
+                InPlaceOfDefault now(draws);
+                cpu_.call(stack);
+            }
+            move_on(of_gpu, {c10::kCUDA, c10::cuda::current_device()}, *from, before,
+                    draws.get_state());
+        } catch (c10::Error &error) {
+            error.add_context("aten::" + name_ + " failed on the simulated GPU");
+            throw;
+        }
+    }
+
+    void compute_now(const Stack &arguments, const Stack &outputs,
+                     std::optional<Position> from) const
+    {
+        Stack results = settled_aliases(arguments);
+        compute(results, generator(arguments), from);
+        OnlyKernels only;
+        for (size_t i = 0; i < outputs.size() && i < results.size(); i++)
+            put(over(outputs[i]), results[i]);
+    }
+
+    // An output as CPU kernels take it; that on the host is itself.
+    static IValue over(const IValue &output)
+    {
+        return changed(output, [](const Tensor &tensor) {
+            return tensor.defined() && tensor.is_cuda() ? alias_tensor(tensor) : tensor;
+        });
+    }
+
+    // Written arguments are computed on copies, as they may change their sizes.
+    void compute_first(const Stack &arguments, std::optional<Position> from,
+                       Stack &stack) const
+    {
+        c10::Device device = device_of(arguments);
+        Stack results = settled_aliases(arguments);
+        std::vector<Tensor> copies;
+        for (size_t i : written_) {
+            TORCH_CHECK_NOT_IMPLEMENTED(
+                arguments[i].isTensor(), "aten::", name_,
+                " cannot run on the simulated GPU with values: it writes a list");
+            copies.push_back(results[i].toTensor().clone());
+            results[i] = copies.back();
+        }
+        compute(results, generator(arguments), from);
+        for (size_t i = 0; i < written_.size(); i++)
+            replace(arguments[written_[i]].toTensor(), copies[i]);
+        size_t written = 0;
+        for (size_t i = 0; i < results.size(); i++) {
+            bool is_argument = cpu_.op.schema().returns()[i].alias_info() != nullptr;
+            stack.push_back(is_argument ? arguments[written_[written++]]
+                                        : to_gpu(results[i], device));
+        }
+    }
+};
+
+// For operators of nested tensors.
+class Refusal final : public c10::OperatorKernel
+{
+    std::optional<c10::SafeKernelFunction> native_;
+    std::string name_;
+
+  public:
+    Refusal(const OperatorHandle &op, std::string name, c10::DispatchKey key)
+        : native_(op.getComputedKernelForDispatchKey(key)), name_(std::move(name))
+    {
+    }
+
+    void operator()(const OperatorHandle &op, c10::DispatchKeySet keys, Stack *stack)
+    {
+        TORCH_CHECK_NOT_IMPLEMENTED(
+            nesting > 0, "aten::", name_,
+            " cannot run on the simulated GPU with values: it is not simulated for "
+            "nested tensors. Use layout=torch.jagged, or simulate shapes alone.");
+        native_->callBoxed(op, keys, stack);
+    }
+};
+
+} // namespace oomph_values
