@@ -18,7 +18,8 @@
  *   memory=none      "none": bookkeeping alone, copies to the host give zeros, or what
  *                    the host wrote there if no kernel ran since;
  *                    "real": bytes are kept, addresses are really mapped;
- *                    "values": so, and PyTorch's operators are to compute
+ *                    "values": so, and PyTorch's operators are to compute;
+ *                    kernels of others fail
  *   tick=1us         how far each driver call moves the clock; 0 stops it
  *   kernels=ignore   "ignore": they take 5 us and do nothing; "error": launches fail
  *   host-pages=numa  what cuMemCreate makes on the host:
