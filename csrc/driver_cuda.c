@@ -24,8 +24,8 @@ enum { DRIVER_MIN = 12000 }; // CUDA 12.0: cuStreamGetId, host pages from 12.2
     X(cuDeviceGetAttribute, 2000)                                                      \
     X(cuDeviceTotalMem, 3020)                                                          \
     X(cuDevicePrimaryCtxRetain, 7000)                                                  \
-    X(cuCtxPushCurrent, 4000)                                                          \
-    X(cuCtxPopCurrent, 4000)                                                           \
+    X(cuCtxGetCurrent, 4000)                                                           \
+    X(cuCtxSetCurrent, 4000)                                                           \
     X(cuCtxSynchronize, 2000)                                                          \
     X(cuThreadExchangeStreamCaptureMode, 10010)                                        \
     X(cuMemGetInfo, 3020)                                                              \
@@ -158,22 +158,26 @@ static void restore(CUstreamCaptureMode mode)
 
 typedef struct scope {
     CUstreamCaptureMode mode;
-    CUcontext context;
+    CUcontext context; // the thread's
 } scope_t;
 
 static oomph_status_t enter(int device, scope_t *scope)
 {
     scope->mode = relax();
     oomph_status_t status =
-        check(cu.cuCtxPushCurrent(contexts[device]), "cuCtxPushCurrent");
+        check(cu.cuCtxGetCurrent(&scope->context), "cuCtxGetCurrent");
+    if (status == OOMPH_OK && scope->context != contexts[device])
+        status = check(cu.cuCtxSetCurrent(contexts[device]), "cuCtxSetCurrent");
     if (status != OOMPH_OK)
         restore(scope->mode);
     return status;
 }
 
-static void leave(scope_t *scope)
+static void leave(int device, const scope_t *scope)
 {
-    cu.cuCtxPopCurrent(&scope->context);
+    if (scope->context != contexts[device] &&
+        cu.cuCtxSetCurrent(scope->context) != CUDA_SUCCESS)
+        cu.cuCtxSetCurrent(scope->context); // what failed may have been earlier work
     restore(scope->mode);
 }
 
@@ -258,7 +262,7 @@ static oomph_status_t memory_info(int device, size_t *free_bytes, size_t *total_
     if (status != OOMPH_OK)
         return status;
     status = check(cu.cuMemGetInfo(free_bytes, total_bytes), "cuMemGetInfo");
-    leave(&scope);
+    leave(device, &scope);
     return status;
 }
 
@@ -411,7 +415,7 @@ static oomph_status_t pinned_free(int device, oomph_addr_t addr)
     if (status != OOMPH_OK)
         return status;
     status = check_undo(cu.cuMemFreeHost((void *)(uintptr_t)addr), "cuMemFreeHost");
-    leave(&scope);
+    leave(device, &scope);
     return status;
 }
 
@@ -437,7 +441,7 @@ static oomph_status_t pinned_alloc(int device, size_t bytes, oomph_addr_t *addr)
         if (status != OOMPH_OK)
             cu.cuMemFreeHost(host);
     }
-    leave(&scope);
+    leave(device, &scope);
     if (status == OOMPH_OK)
         *addr = pointer;
     return status;
@@ -454,7 +458,7 @@ static oomph_status_t stream_id(int device, oomph_stream_t stream, uint64_t *id)
     if (status != OOMPH_OK)
         return status;
     status = check(cu.cuStreamGetId(stream, &value), "cuStreamGetId");
-    leave(&scope);
+    leave(device, &scope);
     if (status == OOMPH_OK)
         *id = value;
     return status;
@@ -469,7 +473,7 @@ static oomph_status_t stream_captures(int device, oomph_stream_t stream, bool *c
     if (status != OOMPH_OK)
         return status;
     CUresult result = cu.cuStreamIsCapturing(stream, &state);
-    leave(&scope);
+    leave(device, &scope);
     // The legacy stream while a stream that it would wait for captures.
     if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {
         *captures = true;
@@ -490,7 +494,7 @@ static oomph_status_t event_create(int device, oomph_event_t *event)
     if (status != OOMPH_OK)
         return status;
     status = check(cu.cuEventCreate(&made, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
-    leave(&scope);
+    leave(device, &scope);
     if (status == OOMPH_OK)
         *event = (oomph_event_t)made;
     return status;
@@ -504,7 +508,7 @@ static oomph_status_t event_destroy(int device, oomph_event_t event)
     if (status != OOMPH_OK)
         return status;
     status = check_undo(cu.cuEventDestroy((CUevent)event), "cuEventDestroy");
-    leave(&scope);
+    leave(device, &scope);
     return status;
 }
 
@@ -517,7 +521,7 @@ static oomph_status_t event_record(int device, oomph_event_t event,
     if (status != OOMPH_OK)
         return status;
     status = check(cu.cuEventRecord((CUevent)event, stream), "cuEventRecord");
-    leave(&scope);
+    leave(device, &scope);
     return status;
 }
 
@@ -529,7 +533,7 @@ static oomph_status_t event_passed(int device, oomph_event_t event, bool *passed
     if (status != OOMPH_OK)
         return status;
     CUresult result = cu.cuEventQuery((CUevent)event);
-    leave(&scope);
+    leave(device, &scope);
     *passed = result == CUDA_SUCCESS;
     return result == CUDA_ERROR_NOT_READY ? OOMPH_OK : check(result, "cuEventQuery");
 }
@@ -542,7 +546,7 @@ static oomph_status_t event_wait(int device, oomph_event_t event)
     if (status != OOMPH_OK)
         return status;
     status = check(cu.cuEventSynchronize((CUevent)event), "cuEventSynchronize");
-    leave(&scope);
+    leave(device, &scope);
     return status;
 }
 
@@ -554,7 +558,7 @@ static oomph_status_t drain(int device)
     if (status != OOMPH_OK)
         return status;
     status = check(cu.cuCtxSynchronize(), "cuCtxSynchronize");
-    leave(&scope);
+    leave(device, &scope);
     return status;
 }
 
@@ -606,7 +610,7 @@ static oomph_status_t time_copy(int device, oomph_addr_t to, oomph_addr_t from,
             cu.cuEventDestroy(event[i]);
     if (stream != NULL)
         cu.cuStreamDestroy(stream);
-    leave(&scope);
+    leave(device, &scope);
     return status;
 }
 
@@ -625,7 +629,7 @@ static oomph_status_t trim(int device)
                        "cuDeviceGetDefaultMemPool");
     if (status == OOMPH_OK)
         status = check(cu.cuMemPoolTrimTo(pool, 0), "cuMemPoolTrimTo");
-    leave(&scope);
+    leave(device, &scope);
     return status;
 }
 

@@ -2,6 +2,7 @@
  * clear error, nothing live is touched, the records agree, and the next one works. */
 #include "card.h"
 
+#include <cuda.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -343,12 +344,48 @@ static void what_cannot_be_unmapped_again_is_kept_from_everybody(void)
         CHECK(in_child(mapping_and_its_undoing_fail) == 0);
 }
 
+/* ---- The thread's context, on two devices */
+
+static uint64_t failing_now;
+
+static void work_with_another_device(void)
+{
+    oomph_config_t config = test_config();
+    CUcontext own, found;
+    oomph_addr_t addr;
+
+    start_card("16MiB,devices=2,context=0,memory=real", &config);
+    oomph_stream_t stream = new_stream();
+    CHECK(cuDevicePrimaryCtxRetain(&own, 1) == CUDA_SUCCESS);
+    CHECK(cuCtxSetCurrent(own) == CUDA_SUCCESS);
+    uint64_t before = oomph_sim_call_count(NULL);
+    oomph_sim_fail_nth_call(failing_now, CUDA_ERROR_UNKNOWN);
+    if (try_take(4 * MIB, stream, &addr) == OOMPH_OK)
+        give(addr);
+    bool failed = oomph_sim_call_count(NULL) - before >= failing_now;
+    oomph_sim_clear_failures();
+    CHECK(cuCtxGetCurrent(&found) == CUDA_SUCCESS);
+    CHECK(found == own);
+    exit(failed ? 0 : 3);
+}
+
+static void a_thread_keeps_its_context_whatever_fails(void)
+{
+    int ended = 0;
+
+    for (failing_now = 1; ended == 0; failing_now++)
+        ended = in_child(work_with_another_device);
+    CHECK(ended == 3);
+    CHECK(failing_now > 20);
+}
+
 int main(int argc, char **argv)
 {
     static const test_t tests[] = {
         TEST(every_call_fails_in_turn),
         TEST(every_kind_of_call_fails_for_good),
         TEST(what_cannot_be_unmapped_again_is_kept_from_everybody),
+        TEST(a_thread_keeps_its_context_whatever_fails),
     };
 
     return run_tests(tests, sizeof tests / sizeof tests[0], argc, argv);
