@@ -9,12 +9,27 @@
 
 #include <stdio.h>
 
+// The driver's failure for which the rung gave nothing; "": it had another reason.
+static _Thread_local char failure[200];
+
+static oomph_gain_t go_without(oomph_status_t status)
+{
+    if (status != OOMPH_OK && status != OOMPH_ERR_NO_MEMORY)
+        snprintf(failure, sizeof failure, "%s", oomph_error_detail());
+    return OOMPH_NOTHING;
+}
+
+// If that cannot be told, a stream may capture.
 static bool captures(const oomph_streams_t *streams)
 {
-    for (const oomph_stream_state_t *s = streams->list; s != NULL; s = s->next)
-        if (oomph_stream_captures(streams, s))
-            return true;
-    return false;
+    oomph_status_t status = OOMPH_OK;
+    bool found = false;
+
+    for (const oomph_stream_state_t *s = streams->list;
+         s != NULL && status == OOMPH_OK && !found; s = s->next)
+        status = oomph_stream_ask(streams, s, &found);
+    go_without(status);
+    return found || status != OOMPH_OK;
 }
 
 static bool may_be_born_on_host(const oomph_claim_t *claim)
@@ -35,6 +50,8 @@ const char *oomph_host_refusal(const oomph_claim_t *claim)
         return "offload is off (offload:on-oom goes on with host memory)";
     if (claim->pool->group != NULL)
         return "CUDA graphs and MemPools get no host memory";
+    if (failure[0] != '\0')
+        return failure;
     if (captures(&claim->device->streams))
         return "no host memory is used while a stream captures";
     if (limit == 0)
@@ -60,10 +77,12 @@ static oomph_gain_t pinned_block(oomph_claim_t *claim)
 
     if (!oomph_budget_take(pages->host, bytes))
         return OOMPH_NOTHING;
-    if (pages->driver->pinned_alloc(pages->device, bytes, &addr) != OOMPH_OK)
+    oomph_status_t status = pages->driver->pinned_alloc(pages->device, bytes, &addr);
+    if (status != OOMPH_OK)
         goto undo_budget;
-    if (oomph_segment_adopt(&claim->pool->heap, pages, OOMPH_SEGMENT_PINNED,
-                            OOMPH_TIER_HOST, addr, bytes, &segment) != OOMPH_OK)
+    status = oomph_segment_adopt(&claim->pool->heap, pages, OOMPH_SEGMENT_PINNED,
+                                 OOMPH_TIER_HOST, addr, bytes, &segment);
+    if (status != OOMPH_OK)
         goto undo_pinned;
     return OOMPH_GAINED;
 
@@ -71,7 +90,7 @@ undo_pinned:
     pages->driver->pinned_free(pages->device, addr);
 undo_budget:
     oomph_budget_give(pages->host, bytes);
-    return OOMPH_NOTHING;
+    return go_without(status);
 }
 
 // Free host pages of other holes, then, after waiting, the same.
@@ -110,7 +129,7 @@ static oomph_gain_t host_pages(oomph_claim_t *claim)
     oomph_status_t status = oomph_segment_map(
         hole->segment, pages, oomph_segment_page(hole->segment, hole->addr), count,
         OOMPH_TIER_HOST);
-    return status == OOMPH_OK ? OOMPH_GAINED : OOMPH_NOTHING;
+    return status == OOMPH_OK ? OOMPH_GAINED : go_without(status);
 }
 
 oomph_gain_t oomph_rung_host(oomph_claim_t *claim, oomph_block_t **block)
@@ -118,6 +137,7 @@ oomph_gain_t oomph_rung_host(oomph_claim_t *claim, oomph_block_t **block)
     oomph_device_t *device = claim->device;
     oomph_gain_t gain = OOMPH_GAINED;
 
+    failure[0] = '\0';
     if (!may_be_born_on_host(claim))
         return OOMPH_NOTHING;
     oomph_host_kind_t kind = oomph_device_host_kind(device);

@@ -95,16 +95,22 @@ oomph_status_t oomph_stream_get(oomph_streams_t *streams, oomph_stream_t handle,
     return OOMPH_OK;
 }
 
+oomph_status_t oomph_stream_ask(const oomph_streams_t *streams,
+                                const oomph_stream_state_t *stream, bool *captures)
+{
+    if (stream->lives)
+        return streams->driver->stream_captures(streams->device, stream->handle,
+                                                captures);
+    *captures = streams->scopes > 0;
+    return OOMPH_OK;
+}
+
 bool oomph_stream_captures(const oomph_streams_t *streams,
                            const oomph_stream_state_t *stream)
 {
     bool captures = false;
 
-    if (!stream->lives)
-        return streams->scopes > 0;
-    oomph_status_t status =
-        streams->driver->stream_captures(streams->device, stream->handle, &captures);
-    return status != OOMPH_OK || captures;
+    return oomph_stream_ask(streams, stream, &captures) != OOMPH_OK || captures;
 }
 
 /* ---- Epochs */

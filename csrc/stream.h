@@ -56,6 +56,9 @@ oomph_status_t oomph_stream_get(oomph_streams_t *streams, oomph_stream_t handle,
 
 // Whether the stream captures: then no event of it is recorded or waited for. One whose
 // handle must not be used is taken to capture whenever anything may.
+// oomph_stream_captures() takes a failure to tell for yes. Errors: OOMPH_ERR_DRIVER.
+oomph_status_t oomph_stream_ask(const oomph_streams_t *streams,
+                                const oomph_stream_state_t *stream, bool *captures);
 bool oomph_stream_captures(const oomph_streams_t *streams,
                            const oomph_stream_state_t *stream);
 

@@ -1,0 +1,65 @@
+/* Host memory that fails when it is needed: what is said. */
+#include "card.h"
+
+static oomph_config_t host_config(void)
+{
+    oomph_config_t config = test_config();
+
+    config.host_limit_bytes = 64 * MIB;
+    return config;
+}
+
+// A full card, on which the next block must be born on host.
+static void fill_card(void)
+{
+    oomph_config_t config = host_config();
+
+    start_card("16MiB,context=0,memory=real", &config);
+    take_living(16 * MIB, NULL);
+}
+
+/* ---- What the error says */
+
+static void expect_reason(const char *member, oomph_status_t status, const char *reason)
+{
+    oomph_addr_t addr;
+
+    fill_card();
+    give(take_living(4 * MIB, NULL)); // what works has been found
+    fail_always(member, status);
+    CHECK(try_take(8 * MIB, NULL, &addr) == OOMPH_ERR_NO_MEMORY);
+    if (strstr(oomph_error_detail(), reason) == NULL)
+        fprintf(stderr, "%s\n", oomph_error_detail());
+    CHECK(strstr(oomph_error_detail(), reason) != NULL);
+    fail_always(NULL, OOMPH_OK);
+    give(take_living(8 * MIB, NULL));
+    check_sound();
+}
+
+static void the_error_names_the_call_that_failed_at_host_pages(void)
+{
+    expect_reason("map", OOMPH_ERR_DRIVER, "map was made to fail");
+}
+
+static void host_pages_that_the_driver_has_not_are_no_failure(void)
+{
+    expect_reason("create", OOMPH_ERR_NO_MEMORY,
+                  "the driver gives no more host memory");
+}
+
+static void the_error_names_the_question_that_failed(void)
+{
+    expect_reason("stream_captures", OOMPH_ERR_DRIVER,
+                  "stream_captures was made to fail");
+}
+
+int main(int argc, char **argv)
+{
+    static const test_t tests[] = {
+        TEST(the_error_names_the_call_that_failed_at_host_pages),
+        TEST(host_pages_that_the_driver_has_not_are_no_failure),
+        TEST(the_error_names_the_question_that_failed),
+    };
+
+    return run_tests(tests, sizeof tests / sizeof tests[0], argc, argv);
+}
