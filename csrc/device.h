@@ -116,7 +116,7 @@ oomph_status_t oomph_not_ours(oomph_addr_t addr);
 // Sets the page limit from the settings and the fraction.
 void oomph_device_limit(oomph_device_t *device);
 
-// The kind of host memory that works, found by trying once.
+// The kind of host memory that works, found by trying, once there is one.
 oomph_host_kind_t oomph_device_host_kind(oomph_device_t *device);
 
 oomph_group_t *oomph_group_find(const oomph_device_t *device, oomph_pool_id_t id);

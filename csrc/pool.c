@@ -184,7 +184,9 @@ oomph_host_kind_t oomph_device_host_kind(oomph_device_t *device)
 {
     oomph_link_t link = {0};
 
-    if (device->pages.host_kind != OOMPH_HOST_AUTO)
+    // What did not work may do so the next time.
+    if (device->pages.host_kind != OOMPH_HOST_AUTO &&
+        device->pages.host_kind != OOMPH_HOST_OFF)
         return device->pages.host_kind;
     oomph_spill_probe(&device->pages, oomph_process.config.host_kind, &link);
     device->stats.link_to_host_bytes_per_s = link.to_host;

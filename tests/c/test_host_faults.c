@@ -1,5 +1,7 @@
-/* Host memory that fails when it is needed: what is said. */
+/* Host memory that fails when it is needed: what is said, and what is had later. */
 #include "card.h"
+
+#include <cuda.h>
 
 static oomph_config_t host_config(void)
 {
@@ -53,12 +55,31 @@ static void the_error_names_the_question_that_failed(void)
                   "stream_captures was made to fail");
 }
 
+/* ---- What is had later */
+
+static void host_memory_that_failed_is_tried_again(void)
+{
+    oomph_addr_t addr;
+
+    fill_card();
+    oomph_sim_fail("cuMemCreate", 0, CUDA_ERROR_OUT_OF_MEMORY);
+    oomph_sim_fail("cuMemHostAlloc", 0, CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(try_take(8 * MIB, NULL, &addr) == OOMPH_ERR_NO_MEMORY);
+    CHECK(stats_of(0).host_kind == OOMPH_HOST_OFF);
+    oomph_sim_clear_failures();
+    take_living(8 * MIB, NULL);
+    CHECK(stats_of(0).rescues == 1);
+    CHECK(stats_of(0).host_kind == OOMPH_HOST_NUMA);
+    check_sound();
+}
+
 int main(int argc, char **argv)
 {
     static const test_t tests[] = {
         TEST(the_error_names_the_call_that_failed_at_host_pages),
         TEST(host_pages_that_the_driver_has_not_are_no_failure),
         TEST(the_error_names_the_question_that_failed),
+        TEST(host_memory_that_failed_is_tried_again),
     };
 
     return run_tests(tests, sizeof tests / sizeof tests[0], argc, argv);
