@@ -39,9 +39,9 @@ def train(
 # ---- Ranks
 
 
-@pytest.mark.parametrize("arguments", [[], ["--shard"]], ids=["DDP", "FSDP"])
-def test_ranks_ask_for_the_same_memory_with_and_without_enough(arguments, tmp_path):
-    command = [*TORCHRUN, RANKS, "--", *arguments]
+@pytest.mark.parametrize("way", ["ddp", "fsdp"])
+def test_ranks_ask_for_the_same_memory_with_and_without_enough(way, tmp_path):
+    command = [*TORCHRUN, RANKS, "--", way]
     expected = train(tmp_path, "4GiB,devices=2", "native", *command)
     card = "320MiB,devices=2,context=0,host=32GiB"
     rescued = train(tmp_path, card, "oomph", *command)
