@@ -1,0 +1,129 @@
+"""What a graph captured gives at each replay the values of the same work, launched."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from support import Simulated
+from torch import nn
+
+native = Simulated("256MiB,context=0,memory=values", None, OMP_NUM_THREADS="1")
+ours = Simulated("256MiB,context=0,memory=values", "reserve:0", OMP_NUM_THREADS="1")
+
+STEPS, WARM_UP = 8, 3
+
+
+def model(device: str) -> nn.Module:
+    torch.manual_seed(1)
+    layers = (nn.Linear(8, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 4))
+    return nn.Sequential(*layers).to(device)
+
+
+def batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
+    torch.manual_seed(2)
+    return [(torch.randn(6, 8), torch.randint(0, 4, (6,))) for _ in range(STEPS)]
+
+
+class Training:
+    """A model, its optimizer, and where its inputs lie."""
+
+    def __init__(self, device: str) -> None:
+        self.model = model(device)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1, momentum=0.9)
+        self.x = torch.zeros(6, 8, device=device)
+        self.y = torch.zeros(6, dtype=torch.long, device=device)
+
+    def load(self, batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+        self.x.copy_(batch[0])
+        self.y.copy_(batch[1])
+
+    def step(self) -> torch.Tensor:
+        self.optimizer.zero_grad()
+        loss = F.cross_entropy(self.model(self.x), self.y)
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+    def parameters(self) -> list[list[float]]:
+        return [p.tolist() for p in self.model.parameters()]
+
+
+def launched(device: str) -> tuple[list[float], list[list[float]]]:
+    """The losses of all steps, and the parameters that they lead to."""
+    training, losses = Training(device), []
+    for batch in batches():
+        training.load(batch)
+        losses.append(training.step().item())
+    return losses, training.parameters()
+
+
+def replayed() -> tuple[list[float], list[list[float]]]:
+    """The same, all steps but the first captured."""
+    training, losses = Training("cuda"), []
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for batch in batches()[:WARM_UP]:
+            training.load(batch)
+            losses.append(training.step().item())
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = training.step()
+    for batch in batches()[WARM_UP:]:
+        training.load(batch)
+        graph.replay()
+        losses.append(loss.item())
+    return losses, training.parameters()
+
+
+def check_training() -> None:
+    wanted = launched("cpu")
+    assert launched("cuda") == wanted
+    assert replayed() == wanted
+    assert len(set(wanted[0])) == STEPS
+
+
+@native
+def test_a_captured_step_trains_to_the_cpus_values():
+    check_training()
+
+
+@ours
+def test_a_captured_step_trains_to_the_cpus_values_under_oomph():
+    check_training()
+
+
+@native
+def test_a_capture_computes_nothing():
+    x = torch.ones(4, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        x += 1
+    assert x.tolist() == [1.0] * 4
+    graph.replay()
+    graph.replay()
+    assert x.tolist() == [3.0] * 4
+
+
+@pytest.mark.parametrize(
+    ("call", "operator"),
+    [
+        ("torch.randn(4, device='cuda')", "normal_"),
+        ("F.dropout(x, 0.5)", "native_dropout"),
+        ("torch.multinomial(x, 2)", "multinomial"),
+        ("x.nonzero()", "nonzero"),
+        ("torch.linalg.inv(x.diag())", "linalg_inv_ex"),
+    ],
+)
+@native
+def test_what_cannot_be_captured_is_named(call, operator):
+    x = torch.ones(4, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with (
+        pytest.raises(NotImplementedError, match=f"aten::{operator}.* be captured"),
+        torch.cuda.graph(graph),
+    ):
+        eval(call, {"torch": torch, "F": F, "x": x})
+    assert (x + 1).tolist() == [2.0] * 4
