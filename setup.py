@@ -228,7 +228,7 @@ def values_extension(torch: Path, includes: list[str]) -> Extension:
             *includes,
         ],
         library_dirs=[str(torch / "lib")],
-        libraries=["c10", "c10_cuda", "torch_cpu"],
+        libraries=["c10", "c10_cuda", "torch_cpu", "torch_cuda"],
         extra_link_args=["-Wl,--strip-all"],
     )
 

@@ -23,10 +23,13 @@ struct Attention {
     std::optional<double> scale;
 };
 
+// Heads of the query may share those of key and value.
 inline Tensor attend_in_parts(const Attention &a)
 {
+    bool is_grouped = a.query.size(-3) != a.key.size(-3);
     return std::get<0>(at::_scaled_dot_product_attention_math(
-        a.query, a.key, a.value, a.bias, a.dropout, a.causal, std::nullopt, a.scale));
+        a.query, a.key, a.value, a.bias, a.dropout, a.causal, std::nullopt, a.scale,
+        is_grouped));
 }
 
 // The output and the logarithm of each row's sum, which dropout does not need.
@@ -71,16 +74,6 @@ inline AttentionGradients attend_backward(const Attention &a, const Tensor &grad
 
 /* ---- Where the generator stood: in one output, or in two */
 
-inline c10::IValue number(uint64_t value)
-{
-    return at::scalar_tensor(static_cast<int64_t>(value), at::kLong);
-}
-
-inline uint64_t number(const Tensor &tensor, int64_t index = 0)
-{
-    return static_cast<uint64_t>(tensor.to(at::kLong).flatten()[index].item<int64_t>());
-}
-
 inline Position position_in(const Attention &a, const Tensor &seed,
                             const Tensor &offset)
 {
@@ -101,8 +94,7 @@ inline void flash(Stack &s)
     s = {out, sums};
     if (a.dropout > 0.0) {
         s.resize(6);
-        s.emplace_back(at::stack({number(drawing_from.seed).toTensor(),
-                                  number(drawing_from.offset).toTensor()}));
+        s.emplace_back(numbers(drawing_from));
     }
 }
 
@@ -132,8 +124,8 @@ inline void efficient(Stack &s)
     auto [out, sums] = attend(a);
     s = {out, wants_sums && sums.defined() ? padded(sums) : Tensor()};
     if (a.dropout > 0.0) {
-        s.push_back(number(drawing_from.seed));
-        s.push_back(number(drawing_from.offset));
+        s.emplace_back(number(drawing_from.seed));
+        s.emplace_back(number(drawing_from.offset));
     }
 }
 
@@ -164,8 +156,8 @@ inline void cudnn(Stack &s)
     s = {out, wants_sums ? sums : Tensor()};
     if (a.dropout > 0.0) {
         s.resize(6);
-        s.push_back(number(drawing_from.seed));
-        s.push_back(number(drawing_from.offset));
+        s.emplace_back(number(drawing_from.seed));
+        s.emplace_back(number(drawing_from.offset));
     }
 }
 

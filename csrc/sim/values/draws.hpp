@@ -11,6 +11,7 @@
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
+#include <ATen/cuda/CUDAGeneratorImpl.h>
 
 #include <deque>
 #include <map>
@@ -139,11 +140,30 @@ inline void move_on(const std::optional<at::Generator> &generator, c10::Device d
         remember(next, state);
     }
     std::lock_guard<std::mutex> guard(of_gpu.mutex());
-    of_gpu.set_offset(next.offset);
+    // Not set_offset(), after which recurrent networks seed their dropout again.
+    at::check_generator<at::CUDAGeneratorImpl>(of_gpu)->set_philox_offset_per_thread(
+        next.offset);
 }
 
 // Where the operator that this thread computes draws from.
 inline thread_local Position drawing_from;
+
+/* ---- Positions in tensors, as a forward leaves them to its backward */
+
+inline at::Tensor number(uint64_t value)
+{
+    return at::scalar_tensor(static_cast<int64_t>(value), at::kLong);
+}
+
+inline uint64_t number(const at::Tensor &tensor, int64_t index = 0)
+{
+    return static_cast<uint64_t>(tensor.to(at::kLong).flatten()[index].item<int64_t>());
+}
+
+inline at::Tensor numbers(const Position &position)
+{
+    return at::stack({number(position.seed), number(position.offset)});
+}
 
 // While it lives, the default generator of the CPU stands where another does; then that
 // one has drawn what was drawn.

@@ -1,6 +1,8 @@
 // equivalents.hpp - operators that the CPU has under another name, or not at all.
 #pragma once
 #include "attention.hpp"
+#include "cells.hpp"
+#include "packed.hpp"
 #include "recurrent.hpp"
 #include "stack.hpp"
 
@@ -186,8 +188,16 @@ inline Equivalent equivalent(const std::string &name)
         {"_scaled_dot_product_cudnn_attention", {cudnn, if_dropped<5>}},
         {"_scaled_dot_product_cudnn_attention_backward",
          {cudnn_backward, if_dropped<13>}},
-        {"_cudnn_rnn", {recurrent, never}},
+        {"_flash_attention_forward", {packed_flash, never}},
+        {"_flash_attention_backward", {packed_flash_backward, never}},
+        {"_efficient_attention_forward", {packed_efficient, never}},
+        {"_efficient_attention_backward", {packed_efficient_backward, never}},
+        {"_cudnn_rnn", {recurrent, recurrent_waits}},
         {"_cudnn_rnn_backward", {recurrent_backward, always}},
+        {"_thnn_fused_lstm_cell", {lstm_cell, never}},
+        {"_thnn_fused_lstm_cell_backward_impl", {lstm_cell_backward, never}},
+        {"_thnn_fused_gru_cell", {gru_cell, never}},
+        {"_thnn_fused_gru_cell_backward", {gru_cell_backward, never}},
         {"cudnn_batch_norm", {batch_norm, never}},
         {"cudnn_batch_norm_backward", {batch_norm_backward, never}},
         {"native_batch_norm_backward", {native_batch_norm_backward, never}},

@@ -1,6 +1,8 @@
 // recurrent.hpp - recurrent networks of cuDNN: the CPU's lstm(), gru(), rnn_tanh() and
-// rnn_relu(). Nothing of the forward is kept: the backward runs it again, recorded.
+// rnn_relu(). The forward keeps only where its generator stood: the backward runs it
+// again, recorded.
 #pragma once
+#include "draws.hpp"
 #include "stack.hpp"
 
 #include <torch/csrc/autograd/autograd.h>
@@ -18,6 +20,7 @@ struct Network {
     Tensor hidden, cell; // no cell: undefined
     int64_t kind, layers;
     bool has_biases, batch_first, train, both_ways;
+    double dropout;                   // between layers
     std::vector<int64_t> batch_sizes; // of a packed sequence
 };
 
@@ -25,26 +28,31 @@ struct Network {
 inline Network network(const Stack &s, const Tensor &hidden,
                        const std::optional<Tensor> &cell, size_t at)
 {
-    Network found{s[0].toTensor(),         s[1].toTensorVector(), hidden,
-                  cell.value_or(Tensor()), s[at].toInt(),         s[at + 3].toInt(),
-                  s[2].toInt() >= 4, // weights of a layer
-                  s[at + 4].toBool(),      s[at + 6].toBool(),    s[at + 7].toBool(),
-                  s[at + 8].toIntVector()};
-    TORCH_CHECK_NOT_IMPLEMENTED(
-        !found.train || found.layers == 1 || s[at + 5].toDouble() == 0.0,
-        "a recurrent network with dropout between its layers has no CPU counterpart; "
-        "use dropout=0, or torch.backends.cudnn.flags(enabled=False)");
-    return found;
+    return {s[0].toTensor(),         s[1].toTensorVector(),  hidden,
+            cell.value_or(Tensor()), s[at].toInt(),          s[at + 3].toInt(),
+            s[2].toInt() >= 4, // weights of a layer
+            s[at + 4].toBool(),      s[at + 6].toBool(),     s[at + 7].toBool(),
+            s[at + 5].toDouble(),    s[at + 8].toIntVector()};
+}
+
+inline Network network_of_forward(const Stack &s)
+{
+    return network(s, s[4].toTensor(), maybe(s[5]), 6);
+}
+
+inline bool drops(const Network &n)
+{
+    return n.train && n.layers > 1 && n.dropout > 0.0;
 }
 
 template <typename Whole, typename Packed, typename Hidden>
 auto run(const Network &n, const Hidden &hidden, Whole whole, Packed packed)
 {
     if (n.batch_sizes.empty())
-        return whole(n.input, hidden, n.weights, n.has_biases, n.layers, 0.0, n.train,
-                     n.both_ways, n.batch_first);
+        return whole(n.input, hidden, n.weights, n.has_biases, n.layers, n.dropout,
+                     n.train, n.both_ways, n.batch_first);
     Tensor sizes = at::tensor(n.batch_sizes, at::kLong);
-    return packed(n.input, sizes, hidden, n.weights, n.has_biases, n.layers, 0.0,
+    return packed(n.input, sizes, hidden, n.weights, n.has_biases, n.layers, n.dropout,
                   n.train, n.both_ways);
 }
 
@@ -80,13 +88,31 @@ inline std::vector<Tensor> run(const Network &n)
 
 inline void recurrent(Stack &s)
 {
-    auto found = run(network(s, s[4].toTensor(), maybe(s[5]), 6));
+    Network n = network_of_forward(s);
+    auto found = run(n);
     s = {found[0], found[1], found[2]};
+    if (drops(n))
+        s.emplace_back(numbers(drawing_from).view(at::kByte));
+}
+
+inline bool recurrent_waits(const Stack &arguments)
+{
+    return drops(network_of_forward(arguments));
+}
+
+// Where the forward began to draw, by the first bytes of what it reserved.
+inline Position position_in(const Tensor &reserve)
+{
+    Tensor kept = reserve.slice(0, 0, sizeof(Position)).view(at::kLong);
+    return {number(kept), number(kept, 1)};
 }
 
 inline void recurrent_backward(Stack &s)
 {
     Network n = network(s, s[4].toTensor(), maybe(s[5]), 10);
+    std::optional<InPlaceOfDefault> again;
+    if (drops(n))
+        again.emplace(generator_again(position_in(s[20].toTensor())));
     Recording recording;
     n.input = leaf(n.input);
     n.hidden = leaf(n.hidden);
