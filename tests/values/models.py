@@ -1,4 +1,4 @@
-"""Small models and training loops that run the same on any device."""
+"""Small models and a training loop that run the same on any device."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from rare_models import Cells, GraphNetwork, Jagged, Lstm, SkipGram, nodes
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader
 
 Phase = Callable[[str], contextlib.AbstractContextManager[None]]
 
@@ -25,13 +27,17 @@ def no_phase(_: str) -> Iterator[None]:
 
 
 class Block(nn.Module):
-    """Causal attention and an MLP."""
+    """Causal attention and an MLP; `groups` heads of key and value serve all."""
 
-    def __init__(self, width: int, heads: int, dropout: float) -> None:
+    def __init__(
+        self, width: int, heads: int, dropout: float, inner_dropout: float, groups: int
+    ) -> None:
         super().__init__()
-        self.heads = heads
+        self.head_width = width // heads
+        self.widths = width, groups * self.head_width, groups * self.head_width
+        self.inner_dropout = inner_dropout
         self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv = nn.Linear(width, 3 * width)
+        self.qkv = nn.Linear(width, sum(self.widths))
         self.mix = nn.Linear(width, width)
         self.mlp = nn.Sequential(
             nn.Linear(width, 4 * width),
@@ -43,10 +49,17 @@ class Block(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, tokens, width = x.shape
         q, k, v = (
-            part.view(batch, tokens, self.heads, -1).transpose(1, 2)
-            for part in self.qkv(self.norm_1(x)).split(width, dim=2)
+            part.view(batch, tokens, -1, self.head_width).transpose(1, 2)
+            for part in self.qkv(self.norm_1(x)).split(self.widths, dim=2)
         )
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        y = F.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            is_causal=True,
+            dropout_p=self.inner_dropout if self.training else 0.0,
+            enable_gqa=q.shape[1] != k.shape[1],
+        )
         x = x + self.mix(y.transpose(1, 2).reshape(batch, tokens, width))
         return x + self.mlp(self.norm_2(x))
 
@@ -54,12 +67,20 @@ class Block(nn.Module):
 class Gpt(nn.Module):
     """Tied embeddings around a few blocks; gives the loss of predicting its input."""
 
-    def __init__(self, dropout: float = 0.0, recompute: str = "") -> None:
+    def __init__(
+        self,
+        dropout: float = 0.0,
+        recompute: str = "",
+        inner_dropout: float = 0.0,
+        groups: int = 4,
+    ) -> None:
         super().__init__()
         self.recompute = recompute
         self.tokens = nn.Embedding(211, 64)
         self.positions = nn.Embedding(32, 64)
-        self.blocks = nn.ModuleList(Block(64, 4, dropout) for _ in range(3))
+        self.blocks = nn.ModuleList(
+            Block(64, 4, dropout, inner_dropout, groups) for _ in range(3)
+        )
         self.norm = nn.LayerNorm(64)
         self.head = nn.Linear(64, 211, bias=False)
         self.head.weight = self.tokens.weight
@@ -180,7 +201,15 @@ class Program:
     clip: bool = False
     evaluate: bool = False
     keep_graph: bool = False
+    workers: int = 0
+    drops_in_cudnn: bool = False
     options: dict[str, Any] = field(default_factory=dict)
+
+
+def loader(batches: list[torch.Tensor], workers: int) -> DataLoader:
+    """Gives the batches from other processes, in pinned memory where there is a GPU."""
+    pinned = torch.cuda.is_available()
+    return DataLoader(batches, batch_size=None, num_workers=workers, pin_memory=pinned)
 
 
 def train(
@@ -200,11 +229,12 @@ def train(
         model = model.to(memory_format=torch.channels_last)
     optimizer = program.optimizer(model.parameters(), lr=1e-3, **program.options)
     batches = [program.batch() for _ in range(steps * program.accumulate)]
+    source = iter(loader(batches, program.workers) if program.workers else batches)
     torch.manual_seed(2)  # the batches were drawn on the CPU, the rest is on the device
     losses = []
-    for step in range(steps):
-        for batch in batches[step::steps]:
-            inputs = batch.to(device)
+    for _ in range(steps):
+        for _ in range(program.accumulate):
+            inputs = next(source).to(device, non_blocking=True)
             if inputs.is_floating_point():
                 inputs = inputs.to(program.dtype)
             if program.channels_last:
@@ -247,5 +277,27 @@ PROGRAMS = {
     "cnn": Program(Cnn, images, sgd, evaluate=True),
     "cnn, channels last": Program(Cnn, images, channels_last=True),
     "u-net": Program(UNet, images),
+    "cnn, loaded by workers": Program(Cnn, images, workers=2),
+    "gpt, dropout of attention": Program(
+        lambda: Gpt(inner_dropout=0.2), tokens, evaluate=True
+    ),
+    "gpt, dropout of attention, checkpointed": Program(
+        lambda: Gpt(0.1, "hooks", 0.2), tokens, clip=True
+    ),
+    "gpt, grouped queries, bfloat16": Program(
+        lambda: Gpt(groups=2), tokens, dtype=torch.bfloat16
+    ),
+    "gpt, grouped queries, dropout of attention": Program(
+        lambda: Gpt(inner_dropout=0.2, groups=1), tokens
+    ),
+    "lstm": Program(Lstm, tokens, evaluate=True, drops_in_cudnn=True),
+    "gru, bfloat16": Program(
+        lambda: Lstm(nn.GRU), tokens, dtype=torch.bfloat16, drops_in_cudnn=True
+    ),
+    "cells": Program(Cells, tokens, evaluate=True),
+    "jagged": Program(Jagged, tokens, evaluate=True),
+    "jagged, bfloat16": Program(Jagged, tokens, dtype=torch.bfloat16),
+    "skip-gram": Program(SkipGram, tokens, torch.optim.SparseAdam, evaluate=True),
+    "graph": Program(GraphNetwork, nodes, evaluate=True),
     "llama of transformers": Program(Llama, tokens, clip=True),
 }

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from models import PROGRAMS, train
+from models import PROGRAMS, Program, train
 from support import MIB, Simulated
+from torch import nn
 
 CARD = "256MiB,context=0,memory=values,cc=8.6,host=2GiB"
 native = Simulated(CARD, None, OMP_NUM_THREADS="1")
@@ -26,9 +27,28 @@ def differences(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> list[i
     ]
 
 
-def check(program: str) -> None:
-    wanted = train(PROGRAMS[program], "cpu")
-    assert differences(train(PROGRAMS[program], "cuda"), wanted) == []
+def make_dropout_state() -> None:
+    """Has PyTorch make the state of cuDNN's dropout, which it then keeps for good."""
+    import remote
+
+    before = torch.cuda.memory_allocated()
+    network = nn.LSTM(1, 1, 2, dropout=0.5, device="cuda")
+    network(torch.zeros(1, 1, 1, device="cuda"))
+    del network
+    remote.kept_bytes += torch.cuda.memory_allocated() - before
+
+
+def prepared(name: str) -> Program:
+    program = PROGRAMS[name]
+    if program.drops_in_cudnn:
+        make_dropout_state()
+    return program
+
+
+def check(name: str) -> None:
+    program = prepared(name)
+    wanted = train(program, "cpu")
+    assert differences(train(program, "cuda"), wanted) == []
     assert wanted[0] != wanted[2]  # it does train
 
 
@@ -85,19 +105,20 @@ class Shortage:
 
 
 @pytest.mark.parametrize("phase", ["forward", "backward", "optimizer", "evaluate"])
-@pytest.mark.parametrize("program", ["gpt, evaluated, graph kept", "cnn"])
+@pytest.mark.parametrize("program", [p for p in PROGRAMS if PROGRAMS[p].evaluate])
 @spilling
 def test_a_rescue_in_any_phase_changes_no_value(program, phase):
+    chosen = prepared(program)
     shortage = Shortage(phase)
-    found = train(PROGRAMS[program], "cuda", phase=shortage)
-    assert differences(found, train(PROGRAMS[program], "cpu")) == []
+    found = train(chosen, "cuda", phase=shortage)
+    assert differences(found, train(chosen, "cpu")) == []
     assert shortage.rescues > 0
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
 @spilling
 def test_a_card_that_is_always_full_changes_no_value(program):
-    chosen = PROGRAMS[program]
+    chosen = prepared(program)
     wanted = train(chosen, "cpu")
     kept = fill_device()
     before = rescues()
