@@ -26,6 +26,15 @@ def no_phase(_: str) -> Iterator[None]:
 # ---- models
 
 
+class Dropout(nn.Dropout):
+    """As a GPU computes it: the CPU's own rounds the factor to half precision."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.is_cpu and self.p > 0.0:
+            return torch.native_dropout(x, self.p, self.training)[0]
+        return super().forward(x)
+
+
 class Block(nn.Module):
     """Causal attention and an MLP; `groups` heads of key and value serve all."""
 
@@ -43,7 +52,7 @@ class Block(nn.Module):
             nn.Linear(width, 4 * width),
             nn.GELU(),
             nn.Linear(4 * width, width),
-            nn.Dropout(dropout),
+            Dropout(dropout),
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -73,14 +82,14 @@ class Gpt(nn.Module):
         recompute: str = "",
         inner_dropout: float = 0.0,
         groups: int = 4,
+        shared: bool = False,
     ) -> None:
         super().__init__()
         self.recompute = recompute
         self.tokens = nn.Embedding(211, 64)
         self.positions = nn.Embedding(32, 64)
-        self.blocks = nn.ModuleList(
-            Block(64, 4, dropout, inner_dropout, groups) for _ in range(3)
-        )
+        blocks = [Block(64, 4, dropout, inner_dropout, groups) for _ in range(3)]
+        self.blocks = nn.ModuleList(blocks[:1] * 3 if shared else blocks)
         self.norm = nn.LayerNorm(64)
         self.head = nn.Linear(64, 211, bias=False)
         self.head.weight = self.tokens.weight
@@ -203,6 +212,8 @@ class Program:
     keep_graph: bool = False
     workers: int = 0
     drops_in_cudnn: bool = False
+    autocast: torch.dtype | None = None
+    scale: float = 2.0**16
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -223,15 +234,22 @@ def train(
         steps: How often.
         phase: A context around forward, backward, optimizer and evaluate.
     """
+
+    def autocast() -> torch.autocast:
+        on = program.autocast is not None
+        return torch.autocast(device, program.autocast, enabled=on)
+
     torch.manual_seed(1)
     model = program.model().to(program.dtype).to(device)
     if program.channels_last:
         model = model.to(memory_format=torch.channels_last)
     optimizer = program.optimizer(model.parameters(), lr=1e-3, **program.options)
+    scales = program.autocast == torch.float16
+    scaler = torch.amp.GradScaler(device, program.scale, enabled=scales)
     batches = [program.batch() for _ in range(steps * program.accumulate)]
     source = iter(loader(batches, program.workers) if program.workers else batches)
     torch.manual_seed(2)  # the batches were drawn on the CPU, the rest is on the device
-    losses = []
+    losses: list[torch.Tensor] = []
     for _ in range(steps):
         for _ in range(program.accumulate):
             inputs = next(source).to(device, non_blocking=True)
@@ -239,20 +257,24 @@ def train(
                 inputs = inputs.to(program.dtype)
             if program.channels_last:
                 inputs = inputs.to(memory_format=torch.channels_last)
-            with phase("forward"):
+            with phase("forward"), autocast():
                 loss = model(inputs) / program.accumulate
             with phase("backward"):
-                loss.backward(retain_graph=program.keep_graph)
+                scaler.scale(loss).backward(retain_graph=program.keep_graph)
             losses.append(loss.detach().cpu())
         if program.clip:
+            scaler.unscale_(optimizer)
             norm = nn.utils.clip_grad_norm_(model.parameters(), 0.5)
             losses.append(norm.detach().cpu())
         with phase("optimizer"):
-            optimizer.step()
+            scaler.step(optimizer)
+            scaler.update()
+        if scales:
+            losses.append(torch.tensor(scaler.get_scale()))
         optimizer.zero_grad(set_to_none=True)
         if program.evaluate:
             model.eval()
-            with phase("evaluate"), torch.no_grad():
+            with phase("evaluate"), autocast(), torch.no_grad():
                 losses.append(model(batches[0].to(device)).cpu())
             model.train()
     return losses + [value.cpu() for value in model.state_dict().values()]
@@ -289,6 +311,32 @@ PROGRAMS = {
     ),
     "gpt, grouped queries, dropout of attention": Program(
         lambda: Gpt(inner_dropout=0.2, groups=1), tokens
+    ),
+    "gpt, autocast": Program(Gpt, tokens, autocast=torch.bfloat16, evaluate=True),
+    "gpt, autocast, fused": Program(
+        Gpt, tokens, autocast=torch.bfloat16, options={"fused": True}
+    ),
+    "gpt, autocast, layers shared": Program(
+        lambda: Gpt(shared=True), tokens, autocast=torch.bfloat16, accumulate=2
+    ),
+    "gpt, autocast, dropout, checkpointed": Program(
+        lambda: Gpt(0.1, "hooks", 0.1), tokens, autocast=torch.bfloat16
+    ),
+    "gpt, autocast, checkpointed, reentrant": Program(
+        lambda: Gpt(0.1, "reentrant"), tokens, autocast=torch.float16
+    ),
+    "gpt, scaled": Program(
+        Gpt, tokens, autocast=torch.float16, clip=True, evaluate=True
+    ),
+    "gpt, scaled, fused": Program(
+        Gpt, tokens, autocast=torch.float16, options={"fused": True}
+    ),
+    "gpt, scaled, overflowing": Program(
+        Gpt, tokens, autocast=torch.float16, scale=2.0**18
+    ),
+    "cnn, autocast": Program(Cnn, images, autocast=torch.bfloat16),
+    "cnn, scaled, channels last": Program(
+        Cnn, images, sgd, autocast=torch.float16, channels_last=True, evaluate=True
     ),
     "lstm": Program(Lstm, tokens, evaluate=True, drops_in_cudnn=True),
     "gru, bfloat16": Program(
