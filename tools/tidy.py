@@ -20,7 +20,7 @@ def build_flags() -> tuple[list[str], list[str]]:
     cuda = setup["system_includes"](setup["cuda_includes"]())
     torch = setup["system_includes"]([setup["package_dir"]("torch") / "include"])
     c = ["-std=c17", "-D_GNU_SOURCE", "-Icsrc", "-Icsrc/sim", *cuda, *python]
-    return c, ["-std=c++20", "-Icsrc", *torch, *cuda, *python]
+    return c, ["-std=c++20", "-Icsrc", "-Icsrc/sim", *torch, *cuda, *python]
 
 
 def tidy(command: list[str]) -> tuple[int, str]:
@@ -40,7 +40,10 @@ def main() -> int:
         [tool, "--quiet", str(path.relative_to(ROOT)), "--", *c_flags]
         for path in sorted([*ROOT.glob("csrc/*.c"), *ROOT.glob("csrc/sim/*/*.c")])
     ]
-    commands.append([tool, "--quiet", "csrc/torch.cpp", "--", *cxx_flags])
+    commands += [
+        [tool, "--quiet", path, "--", *cxx_flags]
+        for path in ("csrc/torch.cpp", "csrc/sim/values/values.cpp")
+    ]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         results = list(pool.map(tidy, commands))
     for code, text in results:

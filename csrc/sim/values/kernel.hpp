@@ -119,7 +119,7 @@ inline size_t signature(const Stack &arguments)
 
 class Kernel final : public c10::OperatorKernel
 {
-    std::optional<c10::SafeKernelFunction> native_;
+    c10::SafeKernelFunction native_;
     std::string name_;
     Cpu cpu_;
     bool has_cpu_, draws_, needs_values_, is_copy_, is_item_;
@@ -162,7 +162,7 @@ class Kernel final : public c10::OperatorKernel
         if (nesting > 0) {
             if (is_item_ || needs_values_ || (is_copy_ && goes_to_host(*stack)))
                 throw AsksValue();
-            native_->callBoxed(op, keys, stack);
+            native_.callBoxed(op, keys, stack);
             return;
         }
         if (has_failed)
@@ -176,7 +176,7 @@ class Kernel final : public c10::OperatorKernel
             return;
         }
         if (indices_)
-            masks_to_indices(arguments, *stack, base);
+            masks_to_indices(arguments, *stack, base, *indices_);
         OnDevice guard(device_of(arguments));
         call(op, keys, *stack, base, arguments);
     }
@@ -193,7 +193,7 @@ class Kernel final : public c10::OperatorKernel
                     Stack *stack) const
     {
         try {
-            native_->callBoxed(op, keys, stack);
+            native_.callBoxed(op, keys, stack);
         } catch (const c10::Error &) {
             if (has_failed)
                 throw_failure();
@@ -238,11 +238,12 @@ class Kernel final : public c10::OperatorKernel
                                                 : draws_;
     }
 
-    void masks_to_indices(Stack &arguments, Stack &stack, size_t base) const
+    static void masks_to_indices(Stack &arguments, Stack &stack, size_t base,
+                                 size_t which)
     {
         c10::List<std::optional<Tensor>> indices;
         bool any = false;
-        for (const auto &index : arguments[*indices_].toOptionalTensorVector()) {
+        for (const auto &index : arguments[which].toOptionalTensorVector()) {
             if (!index || !is_mask(*index)) {
                 indices.push_back(index);
                 continue;
@@ -252,7 +253,7 @@ class Kernel final : public c10::OperatorKernel
                 indices.push_back(std::optional<Tensor>(std::move(part)));
         }
         if (any)
-            stack[base + *indices_] = arguments[*indices_] = indices;
+            stack[base + which] = arguments[which] = indices;
     }
 
     void call(const OperatorHandle &op, c10::DispatchKeySet keys, Stack &stack,
@@ -304,7 +305,7 @@ class Kernel final : public c10::OperatorKernel
                         stack->end());
         try {
             Dry dry;
-            native_->callBoxed(op, keys, stack);
+            native_.callBoxed(op, keys, stack);
         } catch (const c10::OutOfMemoryError &) {
             throw;
         } catch (const AsksValue &) {
@@ -383,7 +384,7 @@ class Kernel final : public c10::OperatorKernel
     }
 
     // Leaves the results for aliases of the arguments, computed in this thread.
-    void compute(Stack &stack, std::optional<at::Generator> of_gpu,
+    void compute(Stack &stack, const std::optional<at::Generator> &of_gpu,
                  std::optional<Position> from) const
     {
         OnlyKernels only;
@@ -458,7 +459,7 @@ class Kernel final : public c10::OperatorKernel
 // For operators of nested tensors.
 class Refusal final : public c10::OperatorKernel
 {
-    std::optional<c10::SafeKernelFunction> native_;
+    c10::SafeKernelFunction native_;
     std::string name_;
 
   public:
@@ -473,7 +474,7 @@ class Refusal final : public c10::OperatorKernel
             nesting > 0, "aten::", name_,
             " cannot run on the simulated GPU with values: it is not simulated for "
             "nested tensors. Use layout=torch.jagged, or simulate shapes alone.");
-        native_->callBoxed(op, keys, stack);
+        native_.callBoxed(op, keys, stack);
     }
 };
 

@@ -11,16 +11,21 @@ namespace oomph_values
 // Tensors of tokens, heads and widths, and where sequences begin and end.
 struct Packed {
     Tensor query, key, value;
-    std::optional<Tensor> query_ends, key_ends;
+    Tensor query_ends, key_ends; // undefined: they are not packed
     double dropout;
     bool causal;
     std::optional<double> scale;
 };
 
+inline Tensor ends(const c10::IValue &value)
+{
+    return maybe(value).value_or(Tensor());
+}
+
 inline void check(const Packed &p, bool is_plain)
 {
     TORCH_CHECK_NOT_IMPLEMENTED(
-        p.query_ends && p.key_ends && is_plain && p.dropout == 0.0,
+        p.query_ends.defined() && p.key_ends.defined() && is_plain && p.dropout == 0.0,
         "attention of packed sequences has values without dropout, mask, bias and "
         "window alone; leave these out, or simulate shapes alone");
 }
@@ -35,8 +40,7 @@ inline Tensor sequence(const Tensor &packed, int64_t begin, int64_t end)
 // its key lie.
 template <typename Use> void for_each_sequence(const Packed &p, Use use)
 {
-    Tensor query_ends = p.query_ends->to(at::kLong),
-           key_ends = p.key_ends->to(at::kLong);
+    Tensor query_ends = p.query_ends.to(at::kLong), key_ends = p.key_ends.to(at::kLong);
     for (int64_t i = 0; i + 1 < query_ends.numel(); i++) {
         int64_t q[] = {query_ends[i].item<int64_t>(),
                        query_ends[i + 1].item<int64_t>()};
@@ -89,16 +93,16 @@ inline Tensor not_made()
 
 inline void packed_flash(Stack &s)
 {
-    Packed p{s[0].toTensor(), s[1].toTensor(), s[2].toTensor(), maybe(s[3]),
-             maybe(s[4]),     s[7].toDouble(), s[8].toBool(),   maybe_double(s[10])};
+    Packed p{s[0].toTensor(), s[1].toTensor(), s[2].toTensor(), ends(s[3]),
+             ends(s[4]),      s[7].toDouble(), s[8].toBool(),   maybe_double(s[10])};
     check(p, s[11].isNone() && s[12].isNone() && !maybe(s[13]) && !maybe(s[14]));
     s = {attend(p), not_made()};
 }
 
 inline void packed_flash_backward(Stack &s)
 {
-    Packed p{s[1].toTensor(), s[2].toTensor(),  s[3].toTensor(), maybe(s[6]),
-             maybe(s[7]),     s[10].toDouble(), s[11].toBool(),  maybe_double(s[14])};
+    Packed p{s[1].toTensor(), s[2].toTensor(),  s[3].toTensor(), ends(s[6]),
+             ends(s[7]),      s[10].toDouble(), s[11].toBool(),  maybe_double(s[14])};
     check(p, s[15].isNone() && s[16].isNone());
     auto found = attend_backward(p, s[0].toTensor());
     s = {found.query, found.key, found.value};
@@ -111,8 +115,8 @@ inline void packed_efficient(Stack &s)
     Packed p{s[0].toTensor().squeeze(0),
              s[1].toTensor().squeeze(0),
              s[2].toTensor().squeeze(0),
-             maybe(s[4]),
-             maybe(s[5]),
+             ends(s[4]),
+             ends(s[5]),
              s[8].toDouble(),
              s[9].toInt() != 0,
              maybe_double(s[11])};
@@ -125,8 +129,8 @@ inline void packed_efficient_backward(Stack &s)
     Packed p{s[1].toTensor().squeeze(0),
              s[2].toTensor().squeeze(0),
              s[3].toTensor().squeeze(0),
-             maybe(s[6]),
-             maybe(s[7]),
+             ends(s[6]),
+             ends(s[7]),
              s[11].toDouble(),
              s[14].toInt() != 0,
              maybe_double(s[16])};

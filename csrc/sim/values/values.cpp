@@ -18,6 +18,7 @@
 #include <torch/csrc/api/include/torch/version.h>
 #include <torch/library.h>
 
+#include <deque>
 #include <memory>
 #include <set>
 #include <string>
@@ -48,11 +49,27 @@ struct Kind {
     const std::set<std::string> *left_alone;
 };
 
+// Kernels live as long as their library: to the end.
+std::deque<torch::Library> &libraries()
+{
+    static auto *all = new std::deque<torch::Library>;
+    return *all;
+}
+
+torch::CppFunction kernel(const OperatorHandle &op, const std::string &name,
+                          const Kind &kind)
+{
+    if (kind.gpu == c10::DispatchKey::NestedTensorCUDA)
+        return torch::CppFunction::makeFromBoxedFunctor(
+            std::make_unique<Refusal>(op, name, kind.gpu));
+    return torch::CppFunction::makeFromBoxedFunctor(
+        std::make_unique<Kernel>(op, name, kind.gpu, kind.cpu));
+}
+
 int install_kernels(const Kind &kind)
 {
-    // Kernels live as long as their library.
-    auto *library =
-        new torch::Library(torch::Library::IMPL, "aten", kind.gpu, __FILE__, __LINE__);
+    torch::Library &library = libraries().emplace_back(torch::Library::IMPL, "aten",
+                                                       kind.gpu, __FILE__, __LINE__);
     c10::Dispatcher &dispatcher = c10::Dispatcher::singleton();
     int count = 0;
     for (const c10::OperatorName &full : dispatcher.getAllOpNames()) {
@@ -67,13 +84,7 @@ int install_kernels(const Kind &kind)
         if (kind.left_alone->count(name) != 0 || is_view(*op) ||
             !(op->hasKernelForDispatchKey(kind.gpu) || is_whole))
             continue;
-        library->impl(
-            name.c_str(),
-            kind.gpu == c10::DispatchKey::NestedTensorCUDA
-                ? torch::CppFunction::makeFromBoxedFunctor(
-                      std::make_unique<Refusal>(*op, name, kind.gpu))
-                : torch::CppFunction::makeFromBoxedFunctor(
-                      std::make_unique<Kernel>(*op, name, kind.gpu, kind.cpu)));
+        library.impl(name.c_str(), kernel(*op, name, kind));
         count++;
     }
     return count;
