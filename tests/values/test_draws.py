@@ -136,7 +136,23 @@ def test_an_offset_that_was_never_reached_draws_something_of_its_own():
     assert at(400) != at(404)
 
 
-def gradients(device: str, use_reentrant: bool | None) -> list[list[float]]:
+@simulated
+def test_a_state_that_is_forgotten_is_not_drawn_from_otherwise():
+    generator = torch.Generator("cuda").manual_seed(24)
+    draw(generator=generator)
+    state = generator.get_state()
+    for _ in range(5000):  # more than are kept
+        torch.rand(1, device="cuda", generator=generator)
+    generator.set_state(state)
+    with pytest.raises(RuntimeError, match="cannot be drawn again"):
+        draw(generator=generator)
+    generator.manual_seed(24)
+    draw(generator=generator)
+
+
+def gradients(
+    device: str, use_reentrant: bool | None, **options: bool
+) -> list[list[float]]:
     """Those of two layers with dropout, run again in backward or not (None)."""
     torch.manual_seed(22)
     layer = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Tanh(), nn.Dropout(0.2))
@@ -148,9 +164,14 @@ def gradients(device: str, use_reentrant: bool | None) -> list[list[float]]:
         if use_reentrant is None:
             y = layer(y)
         else:
-            y = checkpoint(layer, y, use_reentrant=use_reentrant)
+            y = checkpoint(layer, y, use_reentrant=use_reentrant, **options)
     y.sum().backward()
     return [t.grad.tolist() for t in (x, *layer.parameters())]
+
+
+@simulated
+def test_a_checkpoint_that_keeps_no_state_draws_anew():
+    assert gradients("cuda", False, preserve_rng_state=False) != gradients("cpu", None)
 
 
 @pytest.mark.parametrize("use_reentrant", [False, True])

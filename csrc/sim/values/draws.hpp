@@ -16,6 +16,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <set>
 #include <utility>
 
 namespace oomph_values
@@ -33,7 +34,8 @@ using Key = std::pair<uint64_t, uint64_t>;
 struct Kept {
     std::mutex mutex;
     std::map<Key, at::Tensor> states;
-    std::deque<Key> order; // oldest first
+    std::deque<Key> order;        // oldest first
+    std::set<uint64_t> forgotten; // seeds of states that are kept no longer
 };
 
 inline Kept &kept()
@@ -79,7 +81,21 @@ inline at::Tensor state_at(const Position &position)
     return found == kept().states.end() ? at::Tensor() : found->second;
 }
 
-// A CPU generator for what is drawn from there.
+[[noreturn]] inline void throw_forgotten()
+{
+    TORCH_CHECK(false, "what was drawn cannot be drawn again: more than ", KEPT_MAX,
+                " draws were made since");
+}
+
+// Whether a state of a generator with this seed was kept once.
+inline bool has_forgotten(uint64_t seed)
+{
+    std::lock_guard<std::mutex> guard(kept().mutex);
+    return kept().forgotten.count(seed) != 0;
+}
+
+// A CPU generator for what is drawn from there. Fails if that may have been kept once:
+// another draw would go unseen.
 inline at::Generator generator_at(const Position &from)
 {
     at::Generator made = at::detail::createCPUGenerator(from.seed);
@@ -87,6 +103,8 @@ inline at::Generator generator_at(const Position &from)
 
     if (state.defined())
         made.set_state(state);
+    else if (from.offset != 0 && has_forgotten(from.seed))
+        throw_forgotten();
     else if (from.offset != 0)
         made.set_current_seed(mixed(from));
     return made;
@@ -95,9 +113,8 @@ inline at::Generator generator_at(const Position &from)
 // The same, for what was drawn from there before.
 inline at::Generator generator_again(const Position &from)
 {
-    TORCH_CHECK(from.offset == 0 || state_at(from).defined(),
-                "what was drawn cannot be drawn again: more than ", KEPT_MAX,
-                " draws were made since");
+    if (from.offset != 0 && !state_at(from).defined())
+        throw_forgotten();
     return generator_at(from);
 }
 
@@ -110,6 +127,7 @@ inline void remember(const Position &position, at::Tensor state)
     if (kept().states.insert_or_assign(key, std::move(state)).second)
         kept().order.push_back(key);
     if (kept().order.size() > KEPT_MAX) {
+        kept().forgotten.insert(kept().order.front().first);
         kept().states.erase(kept().order.front());
         kept().order.pop_front();
     }
