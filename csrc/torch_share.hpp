@@ -40,8 +40,9 @@ class Imports
             if (found != open_.end() && found->second.expired())
                 open_.erase(found); // or else it has been opened again meanwhile
         }
-        if (core->unimport_block(key.first, addr) != OOMPH_OK)
+        if (core->unimport_block(key.first, addr) != OOMPH_OK) {
             TORCH_WARN("oomph: ", core->error_detail());
+        }
     }
 
   public:
