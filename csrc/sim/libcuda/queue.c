@@ -3,6 +3,7 @@
 #include "call.h"
 #include "callback.h"
 #include "heap.h"
+#include "race.h"
 
 #include <stddef.h>
 
@@ -300,45 +301,6 @@ static void relieve(CUstream stream)
     }
 }
 
-// Whether the pending operations of `stream` up to `number` wait for `ticket`, directly
-// or through others. Who writes the value that one waits for cannot be known: it may be
-// `ticket`.
-static bool waits_for(CUstream stream, uint64_t number, sim_ticket_t ticket)
-{
-    if (stream == ticket.stream)
-        return number >= ticket.number;
-    for (const sim_operation_t *o = stream->head; o != NULL && o->number <= number;
-         o = o->next) {
-        if (o->work.kind == SIM_WORK_WAIT_VALUE)
-            return true;
-        if (o->work.kind == SIM_WORK_WAIT && !sim_queue_is_done(o->work.ticket) &&
-            waits_for(o->work.ticket.stream, o->work.ticket.number, ticket))
-            return true;
-    }
-    return false;
-}
-
-// Two streams must not use the same bytes side by side if one of them writes. Found
-// only while the earlier operation is pending.
-static void report_race(CUstream stream, const sim_work_t *work)
-{
-    uint64_t addr;
-
-    for (const sim_operation_t *o = memory_users; o != NULL; o = o->next_memory) {
-        const sim_ticket_t before = {.stream = o->stream, .number = o->number};
-        if (o->stream == stream || !sim_work_conflicts(work, &o->work, &addr) ||
-            waits_for(stream, UINT64_MAX, before))
-            continue;
-        sim_misuse(
-            CUDA_SUCCESS,
-            "stream %llu does not wait for a pending %s of stream %llu that uses "
-            "%#llx too",
-            (unsigned long long)stream->id, o->work.call,
-            (unsigned long long)o->stream->id, (unsigned long long)addr);
-        return;
-    }
-}
-
 CUresult sim_queue_submit(CUstream stream, const sim_work_t *work, sim_ticket_t *ticket)
 {
     bool captured;
@@ -349,7 +311,7 @@ CUresult sim_queue_submit(CUstream stream, const sim_work_t *work, sim_ticket_t 
     if (result == CUDA_SUCCESS && !order_with_default_stream(stream))
         result = CUDA_ERROR_OUT_OF_MEMORY;
     if (result == CUDA_SUCCESS && sim_work_uses_memory(work))
-        report_race(stream, work);
+        sim_race_report(stream, work);
     if (result == CUDA_SUCCESS && !append(stream, work))
         result = CUDA_ERROR_OUT_OF_MEMORY;
     if (result != CUDA_SUCCESS) {
@@ -458,6 +420,11 @@ void sim_queue_release(CUstream stream)
 }
 
 // ---- questions
+
+const sim_operation_t *sim_queue_memory_users(void)
+{
+    return memory_users;
+}
 
 const sim_operation_t *sim_queue_find_user(uint64_t addr, uint64_t bytes,
                                            CUstream except)
