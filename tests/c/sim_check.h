@@ -134,3 +134,32 @@ static inline void map_open(CUdeviceptr addr, size_t bytes,
     OK(cuMemMap(addr, bytes, 0, handle, 0));
     OK(cuMemSetAccess(addr, bytes, &access, 1));
 }
+
+static inline CUstream make_stream(unsigned flags)
+{
+    CUstream stream;
+
+    OK(cuStreamCreate(&stream, flags));
+    return stream;
+}
+
+static inline CUevent make_event(unsigned flags)
+{
+    CUevent event;
+
+    OK(cuEventCreate(&event, flags));
+    return event;
+}
+
+static inline CUdeviceptr allocate(size_t bytes)
+{
+    CUdeviceptr addr;
+
+    OK(cuMemAlloc(&addr, bytes));
+    return addr;
+}
+
+static inline void kernel(CUstream stream, uint64_t cost_ns)
+{
+    CHECK(oomph_sim_launch(stream, 0, 0, 0, cost_ns) == CUDA_SUCCESS);
+}

@@ -4,30 +4,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-static CUstream make_stream(unsigned flags)
-{
-    CUstream stream;
-
-    OK(cuStreamCreate(&stream, flags));
-    return stream;
-}
-
-static CUevent make_event(unsigned flags)
-{
-    CUevent event;
-
-    OK(cuEventCreate(&event, flags));
-    return event;
-}
-
-static CUdeviceptr allocate(size_t bytes)
-{
-    CUdeviceptr addr;
-
-    OK(cuMemAlloc(&addr, bytes));
-    return addr;
-}
-
 static int *pin(size_t bytes)
 {
     void *place;
@@ -35,11 +11,6 @@ static int *pin(size_t bytes)
     OK(cuMemHostAlloc(&place, bytes, 0));
     memset(place, 0, bytes);
     return place;
-}
-
-static void kernel(CUstream stream, uint64_t cost_ns)
-{
-    CHECK(oomph_sim_launch(stream, 0, 0, 0, cost_ns) == CUDA_SUCCESS);
 }
 
 static void test_work_completes_when_time_has_passed(void)
@@ -115,75 +86,6 @@ static void test_a_stream_without_a_wait_reads_what_is_not_there_yet(void)
     OK(cuStreamSynchronize(reader));
     CHECK(*pinned == (int)0xABABABAB);
     CHECK(stats().misuse_count == 1);
-}
-
-// A kernel of one stream writes, and then one of another reads; gives the misuses.
-static uint64_t use_on_two_streams(void (*order)(CUstream first, CUstream then))
-{
-    start(NULL);
-    CUstream writer = make_stream(CU_STREAM_NON_BLOCKING);
-    CUstream reader = make_stream(CU_STREAM_NON_BLOCKING);
-    CUdeviceptr addr = allocate(PAGE);
-    CHECK(oomph_sim_launch(writer, addr, 4096, 1, 100000) == CUDA_SUCCESS);
-    if (order != NULL)
-        order(writer, reader);
-    CHECK(oomph_sim_launch(reader, addr + 4000, 4096, 0, 10) == CUDA_SUCCESS);
-    return stats().misuse_count;
-}
-
-static void by_event(CUstream first, CUstream then)
-{
-    CUevent event = make_event(CU_EVENT_DISABLE_TIMING);
-
-    OK(cuEventRecord(event, first));
-    OK(cuStreamWaitEvent(then, event, 0));
-}
-
-static void through_a_third_stream(CUstream first, CUstream then)
-{
-    CUstream third = make_stream(CU_STREAM_NON_BLOCKING);
-
-    by_event(first, third);
-    by_event(third, then);
-}
-
-static void by_the_host(CUstream first, CUstream then)
-{
-    (void)then;
-    OK(cuStreamSynchronize(first));
-}
-
-static void by_a_value(CUstream first, CUstream then)
-{
-    CUdeviceptr flag = allocate(PAGE);
-
-    OK(cuStreamWriteValue32(first, flag, 1, 0));
-    OK(cuStreamWaitValue32(then, flag, 1, CU_STREAM_WAIT_VALUE_EQ));
-}
-
-static void test_using_memory_on_two_streams_side_by_side_is_a_misuse(void)
-{
-    CHECK(use_on_two_streams(NULL) == 1);
-    CHECK(misuse_says("does not wait for a pending kernel of stream"));
-    CHECK(misuse_says("oomph_sim_launch: stream"));
-}
-
-static void test_using_memory_on_two_streams_in_order_is_none(void)
-{
-    CHECK(use_on_two_streams(by_event) == 0);
-    CHECK(use_on_two_streams(through_a_third_stream) == 0);
-    CHECK(use_on_two_streams(by_the_host) == 0);
-    CHECK(use_on_two_streams(by_a_value) == 0);
-}
-
-static void test_two_streams_may_read_side_by_side(void)
-{
-    start(NULL);
-    CUdeviceptr addr = allocate(PAGE);
-    for (int i = 0; i < 2; i++)
-        CHECK(oomph_sim_launch(make_stream(CU_STREAM_NON_BLOCKING), addr, 4096, 0,
-                               1000) == CUDA_SUCCESS);
-    CHECK(stats().misuse_count == 0);
 }
 
 static void test_a_held_stream_stands_still_while_others_go_on(void)
@@ -607,9 +509,6 @@ int main(void)
     run(test_a_stream_does_one_thing_after_the_other);
     run(test_a_copy_moves_its_bytes_at_its_completion);
     run(test_a_stream_without_a_wait_reads_what_is_not_there_yet);
-    run(test_using_memory_on_two_streams_side_by_side_is_a_misuse);
-    run(test_using_memory_on_two_streams_in_order_is_none);
-    run(test_two_streams_may_read_side_by_side);
     run(test_a_held_stream_stands_still_while_others_go_on);
     run(test_what_a_held_stream_is_in_the_middle_of_does_not_complete);
     run(test_an_event_on_a_held_stream_is_not_done);

@@ -4,33 +4,65 @@
 
 #include <stddef.h>
 
-// Whether the pending operations of `stream` up to `number` wait for `ticket`, directly
-// or through others. Who writes the value that one waits for cannot be known: it may be
-// `ticket`.
-static bool waits_for(CUstream stream, uint64_t number, sim_ticket_t ticket)
+static uint64_t search;             // the latest
+static uint64_t value_waiter_count; // streams in which it came upon a wait for a value
+
+// Notes how far each stream is waited for by the pending operations of `stream` up to
+// `number`, directly or through others. Looks at each operation once.
+static void reach(CUstream stream, uint64_t number)
 {
-    if (stream == ticket.stream)
-        return number >= ticket.number;
-    for (const sim_operation_t *o = stream->head; o != NULL && o->number <= number;
-         o = o->next) {
-        if (o->work.kind == SIM_WORK_WAIT_VALUE)
-            return true;
-        if (o->work.kind == SIM_WORK_WAIT && !sim_queue_is_done(o->work.ticket) &&
-            waits_for(o->work.ticket.stream, o->work.ticket.number, ticket))
-            return true;
+    sim_reach_t *mark = &stream->reach;
+    const sim_operation_t *o;
+
+    if (mark->search != search)
+        *mark = (sim_reach_t){.search = search, .next = stream->head};
+    if (number <= mark->number)
+        return;
+    mark->number = number;
+    while ((o = mark->next) != NULL && o->number <= number) {
+        mark->next = o->next;
+        if (o->work.kind == SIM_WORK_WAIT_VALUE && !mark->waits_for_value) {
+            mark->waits_for_value = true;
+            value_waiter_count++;
+        } else if (o->work.kind == SIM_WORK_WAIT &&
+                   !sim_queue_is_done(o->work.ticket)) {
+            reach(o->work.ticket.stream, o->work.ticket.number);
+        }
     }
-    return false;
+}
+
+static void start_search(CUstream stream)
+{
+    search++;
+    value_waiter_count = 0;
+    reach(stream, UINT64_MAX);
+}
+
+// Whether the search came upon the operation. Who writes the value that a stream waits
+// for cannot be known: it may be any operation of another.
+static bool is_waited_for(const sim_operation_t *operation)
+{
+    const sim_reach_t *mark = &operation->stream->reach;
+
+    if (mark->search != search)
+        return value_waiter_count > 0;
+    return mark->number >= operation->number ||
+           value_waiter_count > (uint64_t)mark->waits_for_value;
 }
 
 void sim_race_report(CUstream stream, const sim_work_t *work)
 {
+    bool searched = false;
     uint64_t addr;
 
     for (const sim_operation_t *o = sim_queue_memory_users(); o != NULL;
          o = o->next_memory) {
-        const sim_ticket_t before = {.stream = o->stream, .number = o->number};
-        if (o->stream == stream || !sim_work_conflicts(work, &o->work, &addr) ||
-            waits_for(stream, UINT64_MAX, before))
+        if (o->stream == stream || !sim_work_conflicts(work, &o->work, &addr))
+            continue;
+        if (!searched)
+            start_search(stream);
+        searched = true;
+        if (is_waited_for(o))
             continue;
         sim_misuse(
             CUDA_SUCCESS,

@@ -11,6 +11,14 @@ enum { SIM_STREAM_PRIORITY_GREATEST = -5 };
 
 typedef struct sim_operation sim_operation_t;
 
+// How far a search for what some work waits for has come in a stream.
+typedef struct sim_reach {
+    uint64_t search; // its number; of an older search the rest means nothing
+    uint64_t number; // up to this operation the work waits for the stream
+    const sim_operation_t *next; // the first that was not looked at
+    bool waits_for_value;        // one that was waits for a value
+} sim_reach_t;
+
 struct CUstream_st {
     sim_object_t object;
     CUcontext context;
@@ -30,6 +38,8 @@ struct CUstream_st {
     bool held;
     bool is_ready, is_blocked; // in the list of that name
     CUstream next_ready, next_blocked;
+
+    sim_reach_t reach; // kept by race.c
 
     // Kept by capture.c.
     sim_capture_t *capture; // NULL: not capturing
