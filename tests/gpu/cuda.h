@@ -18,6 +18,9 @@
     X(context_state, cuDevicePrimaryCtxGetState, 7000)                                 \
     X(context_set, cuCtxSetCurrent, 4000)                                              \
     X(context_synchronize, cuCtxSynchronize, 2000)                                     \
+    X(can_access_peer, cuDeviceCanAccessPeer, 4000)                                    \
+    X(enable_peer, cuCtxEnablePeerAccess, 4000)                                        \
+    X(disable_peer, cuCtxDisablePeerAccess, 4000)                                      \
     X(memory_info, cuMemGetInfo, 3020)                                                 \
     X(alloc, cuMemAlloc, 3020)                                                         \
     X(free, cuMemFree, 3020)                                                           \
@@ -27,6 +30,12 @@
     X(host_unregister, cuMemHostUnregister, 4000)                                      \
     X(alloc_async, cuMemAllocAsync, 11020)                                             \
     X(free_async, cuMemFreeAsync, 11020)                                               \
+    X(alloc_from_pool, cuMemAllocFromPoolAsync, 11020)                                 \
+    X(default_pool, cuDeviceGetDefaultMemPool, 11020)                                  \
+    X(current_pool, cuDeviceGetMemPool, 11020)                                         \
+    X(pool_get, cuMemPoolGetAttribute, 11020)                                          \
+    X(pool_set, cuMemPoolSetAttribute, 11020)                                          \
+    X(pool_trim, cuMemPoolTrimTo, 11020)                                               \
     X(granularity, cuMemGetAllocationGranularity, 10020)                               \
     X(reserve, cuMemAddressReserve, 10020)                                             \
     X(unreserve, cuMemAddressFree, 10020)                                              \
@@ -49,6 +58,9 @@
     X(copy_in, cuMemcpyHtoD, 3020)                                                     \
     X(copy_out, cuMemcpyDtoH, 3020)                                                    \
     X(copy_across, cuMemcpyDtoD, 3020)                                                 \
+    X(copy_across_async, cuMemcpyDtoDAsync, 3020)                                      \
+    X(copy_peer, cuMemcpyPeer, 4000)                                                   \
+    X(copy_peer_async, cuMemcpyPeerAsync, 4000)                                        \
     X(copy_out_async, cuMemcpyDtoHAsync, 3020)                                         \
     X(fill, cuMemsetD32, 3020)                                                         \
     X(fill_async, cuMemsetD32Async, 3020)                                              \
@@ -64,6 +76,7 @@
     X(module_function, cuModuleGetFunction, 2000)                                      \
     X(launch, cuLaunchKernel, 4000)                                                    \
     X(launch_host, cuLaunchHostFunc, 10000)                                            \
+    X(add_callback, cuStreamAddCallback, 5000)                                         \
     X(event_create, cuEventCreate, 2000)                                               \
     X(event_destroy, cuEventDestroy, 4000)                                             \
     X(event_record, cuEventRecord, 2000)                                               \
@@ -76,6 +89,7 @@
     X(capture_mode, cuThreadExchangeStreamCaptureMode, 10010)                          \
     X(graph_instantiate, cuGraphInstantiateWithFlags, 11040)                           \
     X(graph_update, cuGraphExecUpdate, 12000)                                          \
+    X(graph_nodes, cuGraphGetNodes, 10000)                                             \
     X(graph_launch, cuGraphLaunch, 10000)                                              \
     X(graph_destroy, cuGraphDestroy, 10000)                                            \
     X(exec_destroy, cuGraphExecDestroy, 10000)                                         \

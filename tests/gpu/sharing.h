@@ -1,8 +1,9 @@
-/* sharing.h - the checks of conformance.c about memory and events of other processes,
- * and about graphs that are used again. Included there, after what it uses.
+/* sharing.h - the checks of conformance.c about memory and events of other processes.
  */
 #pragma once
 #include <sys/socket.h>
+
+#include "children.h"
 
 static const CUmemAllocationHandleType POSIX = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
@@ -305,100 +306,4 @@ static void check_sharing(void)
     }
     check_imported_handle();
     check_what_is_not_shared();
-}
-
-// ---- graphs
-
-// A captured graph that writes `value` to the memory; with `twice`, in two nodes.
-static CUgraph capture_fill(CUstream stream, CUdeviceptr addr, unsigned value,
-                            bool twice)
-{
-    CUgraph graph = NULL;
-
-    begin(stream);
-    cu.fill_async(addr, value, 1, stream);
-    if (twice)
-        cu.fill_async(addr, value, 1, stream);
-    cu.capture_end(stream, &graph);
-    return graph;
-}
-
-static unsigned value_after(CUgraphExec exec, CUstream stream, CUdeviceptr addr)
-{
-    unsigned value = 0;
-
-    cu.graph_launch(exec, stream);
-    cu.stream_synchronize(stream);
-    cu.copy_out(&value, addr, sizeof value);
-    return value;
-}
-
-static void check_updates(CUstream stream, CUdeviceptr addr)
-{
-    CUgraphExecUpdateResultInfo info;
-    CUgraphExec exec, second;
-    CUgraph seven = capture_fill(stream, addr, 7, false);
-    CUgraph eight = capture_fill(stream, addr, 8, false);
-    CUgraph other = capture_fill(stream, addr, 9, true);
-
-    expect("graph_instantiate", cu.graph_instantiate(&exec, seven, 0), CUDA_SUCCESS);
-    expect("graph_instantiate_again", cu.graph_instantiate(&second, seven, 0),
-           CUDA_SUCCESS);
-    expect("graph_update", cu.graph_update(exec, eight, &info), CUDA_SUCCESS);
-    check("graph_update_says_so", info.result == CU_GRAPH_EXEC_UPDATE_SUCCESS);
-    check("graph_update_has_effect", value_after(exec, stream, addr) == 8);
-    check("graph_update_has_none_on_others", value_after(second, stream, addr) == 7);
-    expect("graph_update_of_another_topology", cu.graph_update(exec, other, &info),
-           CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
-    check("graph_update_that_fails_changes_nothing",
-          value_after(exec, stream, addr) == 8);
-    cu.exec_destroy(exec);
-    cu.exec_destroy(second);
-    cu.graph_destroy(seven);
-    cu.graph_destroy(eight);
-    cu.graph_destroy(other);
-}
-
-static void check_captured_memory(CUstream stream)
-{
-    CUdeviceptr kept = 0;
-    CUgraph graph = NULL;
-    CUgraphExec exec;
-
-    begin(stream);
-    bool can = cu.alloc_async(&kept, page, stream) == CUDA_SUCCESS;
-    if (can)
-        cu.fill_async(kept, 7, 1, stream);
-    CUresult result = cu.capture_end(stream, &graph);
-    if (!can) {
-        report("waived", "captured_allocation", "the driver refuses it");
-        return;
-    }
-    expect("captured_allocation", result, CUDA_SUCCESS);
-    expect("captured_allocation_instantiate",
-           cu.graph_instantiate(&exec, graph,
-                                CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH),
-           CUDA_SUCCESS);
-    check("captured_allocation_is_written", value_after(exec, stream, kept) == 7);
-    check("captured_allocation_keeps_its_address",
-          value_after(exec, stream, kept) == 7);
-    expect("captured_allocation_is_freed_outside", cu.free_async(kept, stream),
-           CUDA_SUCCESS);
-    cu.stream_synchronize(stream);
-    cu.exec_destroy(exec);
-    cu.graph_destroy(graph);
-}
-
-static void check_graphs(void)
-{
-    CUstream stream;
-    CUdeviceptr addr;
-
-    if (cu.stream_create(&stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS ||
-        cu.alloc(&addr, page) != CUDA_SUCCESS)
-        return;
-    check_updates(stream, addr);
-    check_captured_memory(stream);
-    cu.free(addr);
-    cu.stream_destroy(stream);
 }
