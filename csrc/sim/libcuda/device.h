@@ -14,7 +14,8 @@ struct CUctx_st {
     uint64_t peak_used_bytes;
     uint64_t pooled_bytes; // part of used_bytes: what cuMemAllocAsync gave out
     uint64_t peak_pooled_bytes;
-    unsigned retain_count; // 0: the context is not active
+    uint64_t pool_release_threshold; // bytes; without effect
+    unsigned retain_count;           // 0: the context is not active
     unsigned flags;
     unsigned peers;          // bit per device: peer access enabled
     CUresult sticky;         // the error that has broken the context

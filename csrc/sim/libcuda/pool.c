@@ -1,5 +1,6 @@
 /* pool.c - memory pools. A device has one, which keeps nothing: what is freed is at
- * once the device's again. Of its settings only the high-water marks have an effect.
+ * once the device's again. Of its settings only the high-water marks have an effect;
+ * the release threshold is told as it was set.
  */
 #include "call.h"
 #include "memory.h"
@@ -43,9 +44,11 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes)
     return sim_leave(result, "%p, %zu", (void *)pool, keep_bytes);
 }
 
-// The high-water marks can be set back; the rest has no effect.
-static CUresult set_attribute(CUcontext device, CUmemPool_attribute attribute)
+static CUresult set_attribute(CUcontext device, CUmemPool_attribute attribute,
+                              const void *value)
 {
+    if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
+        device->pool_release_threshold = *(const cuuint64_t *)value;
     if (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH ||
         attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)
         device->peak_pooled_bytes = device->pooled_bytes;
@@ -60,7 +63,7 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
     if (result == CUDA_SUCCESS && (pool == NULL || value == NULL))
         result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
-        result = set_attribute(sim_pool_device(pool), attribute);
+        result = set_attribute(sim_pool_device(pool), attribute, value);
     return sim_leave(result, "%p, %d", (void *)pool, (int)attribute);
 }
 
@@ -74,7 +77,7 @@ static CUresult get_attribute(CUcontext device, CUmemPool_attribute attribute,
         *(int *)value = 1;
         return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
-        *(cuuint64_t *)value = 0;
+        *(cuuint64_t *)value = device->pool_release_threshold;
         return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
     case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
