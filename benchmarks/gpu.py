@@ -5,9 +5,10 @@
 Parts, in the order of what decides most: ``costs`` of the driver's calls, which calls
 are ``waiting`` for running work, ``host_pages`` of each kind and how fast kernels work
 on them, what fails first on a ``full_card`` and how much headroom helps,
-``conformance`` of the driver with the simulated one, and the ``demo``. Each has a
-deadline; what was found is written after each, so that nothing is lost if time runs
-out. Exits 0 if all parts ended in time and nothing differed.
+``conformance`` of the driver with the simulated one, ``traces`` of training beside
+those of a simulated GPU, event by event, and the ``demo``. Each has a deadline; what
+was found is written after each, so that nothing is lost if time runs out. Exits 0 if
+all parts ended in time and nothing differed.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from support import ROOT, SIMULATION, environment, setup_functions
 HARDWARE = Path(__file__).parent / "hardware"
 RESULTS = Path(__file__).parent / "results"
 MIB = 1 << 20
+NEWEST_DRIVER = 13000  # that the simulation can be
 KINDS = ("numa", "host", "pinned")
 RESERVES = (0, 16 * MIB, 64 * MIB, 256 * MIB, 1024 * MIB)  # until one is enough
 
@@ -59,6 +61,7 @@ class Machine:
         self.card = card
         self.folder = folder  # for what is built
         self.deadline = 0.0
+        self.patience = 1 if card is None else 4  # times a part's limit, for CPUs
         self.environment = environment(PYTHONPATH=os.environ.get("PYTHONPATH", ""))
         if card is not None:
             self.environment["OOMPH_SIMULATE"] = card
@@ -147,6 +150,44 @@ def conformance(machine: Machine, part: Part) -> None:
         part.results += objects(out.read_text())
 
 
+def twin_of(machine: Machine, part: Part) -> str:
+    """A simulated card like the machine's; of a simulated one, the same with values."""
+    if machine.card is not None:
+        return f"{machine.card},memory=values"
+    code = (
+        "import ctypes, json, torch; p = torch.cuda.get_device_properties(0);"
+        "v = ctypes.c_int(); ctypes.CDLL('libcuda.so.1').cuDriverGetVersion("
+        "ctypes.byref(v)); print(json.dumps({'bytes': p.total_memory, 'name': p.name,"
+        " 'cc': f'{p.major}.{p.minor}', 'driver': v.value}))"
+    )
+    (found,) = objects(machine.run(part, sys.executable, "-c", code))
+    name = found["name"].replace(",", " ")
+    driver = min(found["driver"], NEWEST_DRIVER)
+    return f"{found['bytes']},cc={found['cc']},driver={driver},name={name}"
+
+
+def traces(machine: Machine, part: Part) -> None:
+    from traces import PROGRAMS, compare, read
+
+    script = HARDWARE / "traces.py"
+    here = [] if machine.card is None else ["--simulate", machine.card]
+    there = ["--simulate", twin_of(machine, part)]
+    for allocator in ("native", "oomph"):
+        records = []
+        for side, card in (("here", here), ("there", there)):
+            out = machine.folder / f"{allocator}-{side}.json"
+            chosen = ["run", *card, "--allocator", allocator, str(script), str(out)]
+            command = (sys.executable, "-m", "oomph", *chosen)
+            machine.run(part, *command, OMP_NUM_THREADS="1")
+            records.append(read(out) if out.exists() else {})
+        for program in PROGRAMS if all(records) else []:
+            found = compare(records[0][program], records[1][program])
+            title = {"program": program, "allocator": allocator, "twin": there[1]}
+            part.results.append({**title, **asdict(found)})
+            where = f"{program}, {allocator}"
+            part.problems += [f"{where}: {problem}" for problem in found.problems]
+
+
 def demo(machine: Machine, part: Part) -> None:
     out = machine.folder / "demo.json"
     machine.python(part, ROOT / "examples" / "demo.py", "--json", str(out))
@@ -154,14 +195,15 @@ def demo(machine: Machine, part: Part) -> None:
         part.results += json.loads(out.read_text())
 
 
-# Each with the seconds that it may take at most; 550 s in all.
+# Each with the seconds that it may take at most; 590 s in all.
 PARTS: dict[str, tuple[Callable[[Machine, Part], None], int]] = {
     "costs": (costs, 60),
     "waiting": (waiting, 40),
     "host_pages": (host_pages, 60),
     "full_card": (full_card, 150),
     "conformance": (conformance, 30),
-    "demo": (demo, 210),
+    "traces": (traces, 90),
+    "demo": (demo, 160),
 }
 
 
@@ -213,7 +255,7 @@ def main() -> int:
             measure, seconds = PARTS[title]
             parts[title] = part = Part()
             start = time.monotonic()
-            machine.deadline = start + seconds
+            machine.deadline = start + seconds * machine.patience
             try:
                 measure(machine, part)
             except Exception as error:  # the other parts are worth having

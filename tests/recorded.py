@@ -31,11 +31,12 @@ def run_script(script: str, arguments: list[str]) -> None:
     torch.cuda.synchronize()
 
 
-def record(script: str, arguments: list[str]) -> dict[str, Any]:
-    """Trains, and tells what was asked for."""
-    rescued = rescues()
+def trace(
+    script: str, arguments: list[str], context: str | None = None
+) -> list[dict[str, Any]]:
+    """Trains; gives PyTorch's trace of it, with stacks if there is a context."""
     gc.disable()  # when it frees cycles depends on all objects of the process
-    torch.cuda.memory._record_memory_history(context=None)
+    torch.cuda.memory._record_memory_history(context=context)
     try:
         run_script(script, arguments)
         gc.collect()
@@ -44,9 +45,16 @@ def record(script: str, arguments: list[str]) -> dict[str, Any]:
         torch.cuda.memory._record_memory_history(enabled=None)
         torch.cuda.set_per_process_memory_fraction(1.0)
         gc.enable()
+    return traces[torch.cuda.current_device()]
+
+
+def record(script: str, arguments: list[str]) -> dict[str, Any]:
+    """Trains, and tells what was asked for."""
+    rescued = rescues()
+    traced = trace(script, arguments)
     stats = torch.cuda.memory_stats()
     return {
-        "requests": requests(traces[torch.cuda.current_device()]),
+        "requests": requests(traced),
         "requested_peak": stats["requested_bytes.all.peak"],
         "allocated_peak": stats["allocated_bytes.all.peak"],
         "rescues": rescues() - rescued,

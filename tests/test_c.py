@@ -89,7 +89,7 @@ def run_on_simulated_gpu(parts: str, results: Path, card: str = "4GiB") -> dict:
     """Runs parts of ``make gpu`` on a simulated card; gives what it wrote."""
     script = ROOT / "benchmarks" / "gpu.py"
     chosen = ("--simulate", card, "--parts", parts, "--results", results)
-    done = execute(sys.executable, script, *chosen)
+    done = execute(sys.executable, script, *chosen, timeout=600)
     assert done.code == 0, done.said
     return json.loads(next(results.glob("*.json")).read_text())["parts"]
 
@@ -115,3 +115,12 @@ def test_the_measurements_for_hardware_run_on_the_simulated_gpu(tmp_path):
         "costs": True,
         "waiting": True,
     }
+
+
+def test_shapes_and_values_make_the_same_allocations_event_by_event(tmp_path):
+    found = run_on_simulated_gpu("traces", tmp_path)["traces"]["results"]
+    assert len(found) == 8  # four programs with two allocators
+    for comparison in found:
+        assert min(comparison["events"]) > 100
+        parts = ("requests", "libraries", "segments")
+        assert [comparison[part] for part in parts] == [None, [], None], comparison
