@@ -14,6 +14,7 @@
 #include "draws.hpp"
 #include "operators.hpp"
 
+#include <c10/core/Event.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -170,9 +171,12 @@ class Kernel final : public c10::OperatorKernel
         size_t base = stack->size() - argument_count_;
         Stack arguments(stack->begin() + static_cast<std::ptrdiff_t>(base),
                         stack->end());
-        if (is_item_ || (is_copy_ && arguments[0].toTensor().device() !=
-                                         arguments[1].toTensor().device())) {
+        if (is_item_ || (is_copy_ && leaves_gpu(arguments))) {
             move_bytes(op, keys, stack);
+            return;
+        }
+        if (is_copy_ && leaves_device(arguments)) {
+            copy_to_peer(op, keys, *stack, base, arguments);
             return;
         }
         if (indices_)
@@ -186,6 +190,31 @@ class Kernel final : public c10::OperatorKernel
     {
         const Tensor &to = stack[stack.size() - 3].toTensor();
         return to.is_cpu() && stack[stack.size() - 2].toTensor().is_cuda();
+    }
+
+    // Whether a copy is not from GPU to GPU.
+    static bool leaves_gpu(const Stack &arguments)
+    {
+        return !arguments[0].toTensor().is_cuda() || !arguments[1].toTensor().is_cuda();
+    }
+
+    static bool leaves_device(const Stack &arguments)
+    {
+        return arguments[0].toTensor().device() != arguments[1].toTensor().device();
+    }
+
+    // As PyTorch does it: on the source's stream, once the target's has come so far;
+    // that waits for it in turn.
+    void copy_to_peer(const OperatorHandle &op, c10::DispatchKeySet keys, Stack &stack,
+                      size_t base, const Stack &arguments)
+    {
+        c10::Device to = arguments[0].toTensor().device();
+        OnDevice guard(arguments[1].toTensor().device());
+        c10::Event copied(c10::kCUDA);
+
+        call(op, keys, stack, base, arguments);
+        copied.record(c10::cuda::getCurrentCUDAStream());
+        copied.block(c10::cuda::getCurrentCUDAStream(to.index()));
     }
 
     // The driver does, and may find that a computation failed.
