@@ -14,6 +14,7 @@ enum {
 
 static sim_slab_t operations = {.object_bytes = sizeof(sim_operation_t)};
 static sim_operation_t *memory_users; // pending operations that touch memory
+static uint64_t memory_user_count;
 static CUstream first_ready, last_ready;
 static CUstream blocked; // streams whose first operation may not start yet
 static uint64_t now_ns, sequence, executed_count, held_waits;
@@ -98,6 +99,8 @@ static void link_memory_user(sim_operation_t *operation)
     if (memory_users != NULL)
         memory_users->prev_memory = operation;
     memory_users = operation;
+    memory_user_count++;
+    operation->stream->memory_user_count++;
 }
 
 static void unlink_memory_user(sim_operation_t *operation)
@@ -108,6 +111,8 @@ static void unlink_memory_user(sim_operation_t *operation)
         memory_users = operation->next_memory;
     if (operation->next_memory != NULL)
         operation->next_memory->prev_memory = operation->prev_memory;
+    memory_user_count--;
+    operation->stream->memory_user_count--;
 }
 
 static bool counts_as_blocking(const struct CUstream_st *stream)
@@ -426,6 +431,11 @@ const sim_operation_t *sim_queue_memory_users(void)
     return memory_users;
 }
 
+bool sim_queue_is_sole_user(const struct CUstream_st *stream)
+{
+    return memory_user_count == stream->memory_user_count;
+}
+
 const sim_operation_t *sim_queue_find_user(uint64_t addr, uint64_t bytes,
                                            CUstream except)
 {
@@ -474,7 +484,7 @@ static void discard_all(void)
 static void empty(CUstream stream)
 {
     stream->head = stream->tail = NULL;
-    stream->pending_count = 0;
+    stream->pending_count = stream->memory_user_count = 0;
     stream->completed_count = stream->enqueued_count;
     stream->held = stream->is_ready = stream->is_blocked = false;
 }
@@ -490,6 +500,7 @@ void sim_queue_reset(void)
         empty(stream);
     sim_heap_clear();
     memory_users = NULL;
+    memory_user_count = 0;
     first_ready = blocked = NULL;
     now_ns = sequence = executed_count = held_waits = 0;
 }

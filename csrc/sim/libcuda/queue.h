@@ -44,6 +44,9 @@ void sim_queue_wait_for_context(CUcontext context);
 // The pending operations that touch memory, linked by `next_memory`, newest first.
 const sim_operation_t *sim_queue_memory_users(void);
 
+// Whether no other stream has any.
+bool sim_queue_is_sole_user(const struct CUstream_st *stream);
+
 // A pending operation of another stream than `except` that touches the range, or NULL.
 const sim_operation_t *sim_queue_find_user(uint64_t addr, uint64_t bytes,
                                            CUstream except);

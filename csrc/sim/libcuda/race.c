@@ -55,6 +55,8 @@ void sim_race_report(CUstream stream, const sim_work_t *work)
     bool searched = false;
     uint64_t addr;
 
+    if (sim_queue_is_sole_user(stream))
+        return;
     for (const sim_operation_t *o = sim_queue_memory_users(); o != NULL;
          o = o->next_memory) {
         if (o->stream == stream || !sim_work_conflicts(work, &o->work, &addr))

@@ -35,6 +35,7 @@ struct CUstream_st {
     uint64_t seen_by_default; // its last operation that the default stream waits for
     sim_operation_t *head, *tail;
     uint64_t pending_count;
+    uint64_t memory_user_count; // of these, those that touch memory
     bool held;
     bool is_ready, is_blocked; // in the list of that name
     CUstream next_ready, next_blocked;
