@@ -164,6 +164,17 @@ static oomph_gain_t rung_callbacks(oomph_claim_t *claim, bool last)
     return gained ? OOMPH_GAINED : OOMPH_NOTHING;
 }
 
+static oomph_gain_t rung_host(oomph_claim_t *claim, oomph_block_t **block)
+{
+    oomph_gain_t gain = oomph_rung_host(claim, block);
+
+    if (*block != NULL) {
+        claim->rescued = 1;
+        claim->device->stats.rungs[OOMPH_RUNG_HOST]++;
+    }
+    return gain;
+}
+
 /* ---- Pools with a source of their own */
 
 static oomph_gain_t rung_source(oomph_claim_t *claim)
@@ -218,7 +229,7 @@ static oomph_gain_t next_rung(oomph_claim_t *claim, oomph_block_t **block)
     if (gain == OOMPH_NOTHING)
         gain = rung_callbacks(claim, false);
     if (gain == OOMPH_NOTHING)
-        gain = oomph_rung_host(claim, block);
+        gain = rung_host(claim, block);
     if (gain == OOMPH_NOTHING)
         gain = rung_callbacks(claim, true);
     return gain;
@@ -302,13 +313,16 @@ static void count_block(oomph_device_t *device, const oomph_block_t *block)
     oomph_tally_up(&device->tallies.active_bytes, small, bytes);
     oomph_tally_up(&device->tallies.requested_bytes, small,
                    (int64_t)block->use.requested_bytes);
-    if (block->tier == OOMPH_TIER_HOST)
+    if (block->tier == OOMPH_TIER_HOST) {
         device->stats.host_block_bytes += bytes;
+        device->host_high =
+            oomph_max(device->host_high, device->stats.host_block_bytes);
+    }
 }
 
 // Enters a block that was taken into the books; gives it back if that fails.
-static oomph_status_t hand_out(oomph_device_t *device, const oomph_request_t *request,
-                               oomph_block_t *block)
+static oomph_status_t enter(oomph_device_t *device, const oomph_request_t *request,
+                            oomph_block_t *block)
 {
     oomph_status_t status = oomph_table_reserve(&device->table);
 
@@ -320,8 +334,17 @@ static oomph_status_t hand_out(oomph_device_t *device, const oomph_request_t *re
     block->use.requested_bytes = request->bytes;
     block->use.user = request->user;
     oomph_table_add(&device->table, block);
-    count_block(device, block);
     return OOMPH_OK;
+}
+
+static oomph_status_t hand_out(oomph_device_t *device, const oomph_request_t *request,
+                               oomph_block_t *block)
+{
+    oomph_status_t status = enter(device, request, block);
+
+    if (status == OOMPH_OK)
+        count_block(device, block);
+    return status;
 }
 
 static void count_rescue(oomph_claim_t *claim, size_t bytes)
@@ -444,6 +467,52 @@ oomph_status_t oomph_revive(const oomph_request_t *request, oomph_addr_t addr)
         return status;
     oomph_lock(claim.device);
     status = revive(&claim, addr);
+    oomph_unlock(claim.device);
+    return status;
+}
+
+/* ---- Buffers on the host */
+
+static oomph_status_t take_buffer(oomph_claim_t *claim, oomph_block_t **block)
+{
+    oomph_status_t status =
+        oomph_pool_get(claim->device, claim->request, claim->bytes, &claim->pool);
+    if (status != OOMPH_OK)
+        return status;
+    oomph_gain_t gain = oomph_rung_host(claim, block);
+    if (gain == OOMPH_FAILED)
+        return claim->status;
+    if (gain == OOMPH_NOTHING)
+        return oomph_fail(OOMPH_ERR_NO_MEMORY, "no buffer of %s on the host: %s",
+                          oomph_size_text(claim->bytes).text,
+                          oomph_host_refusal(claim));
+    status = enter(claim->device, claim->request, *block);
+    if (status != OOMPH_OK)
+        return status;
+    (*block)->buffer = true;
+    claim->device->stats.buffer_bytes += (int64_t)(*block)->bytes;
+    claim->device->step_buffers++;
+    return OOMPH_OK;
+}
+
+oomph_status_t oomph_buffer(int ordinal, size_t bytes, oomph_stream_t stream,
+                            oomph_addr_t *addr)
+{
+    oomph_request_t request = {
+        .device = ordinal, .bytes = bytes, .stream = stream, .stream_lives = true};
+    oomph_claim_t claim = {.request = &request, .place = OOMPH_NO_PLACE};
+    oomph_block_t *block = NULL;
+
+    if (bytes == 0 || bytes > BYTES_MAX)
+        return oomph_fail(OOMPH_ERR_INVALID, "no buffer has %zu bytes", bytes);
+    oomph_status_t status = oomph_device_get(ordinal, &claim.device);
+    if (status != OOMPH_OK)
+        return status;
+    claim.bytes = oomph_round_up(bytes, claim.device->pages.page_bytes);
+    oomph_lock(claim.device);
+    status = take_buffer(&claim, &block);
+    if (status == OOMPH_OK)
+        *addr = block->addr;
     oomph_unlock(claim.device);
     return status;
 }

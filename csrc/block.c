@@ -202,7 +202,7 @@ oomph_block_t *oomph_heap_take(oomph_block_t *block, oomph_addr_t addr, size_t b
     oomph_assert(block->state == OOMPH_BLOCK_FREE);
     block = carve(block, addr, bytes);
     block->state = OOMPH_BLOCK_USED;
-    block->recorded = block->shared = block->resting = false;
+    block->recorded = block->shared = block->resting = block->buffer = false;
     return block;
 }
 

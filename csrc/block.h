@@ -39,6 +39,7 @@ struct oomph_block {
     bool recorded : 1; // `record` is valid
     bool shared : 1;   // other streams use it (record_stream)
     bool resting : 1;  // FREE, but neither merged nor in the index
+    bool buffer : 1;   // of oomph_buffer(): not the program's
 };
 
 // One page of a segment.
@@ -162,7 +163,7 @@ static inline oomph_block_t *oomph_heap_wake(oomph_heap_t *heap, size_t bytes)
     heap->resting[units] = block->links.after;
     heap->resting_count--;
     block->state = OOMPH_BLOCK_USED;
-    block->resting = block->recorded = block->shared = false;
+    block->resting = block->recorded = block->shared = block->buffer = false;
     return block;
 }
 

@@ -57,7 +57,7 @@ typedef struct found {
     size_t used, deferred;               // of the device, as all below
     int64_t used_bytes, deferred_bytes;
     size_t mapped_count[OOMPH_TIERS];
-    int64_t mapped_bytes;
+    int64_t mapped_bytes, buffer_bytes;
 } found_t;
 
 static void count_block(const oomph_heap_t *heap, const oomph_block_t *block,
@@ -73,11 +73,13 @@ static void count_block(const oomph_heap_t *heap, const oomph_block_t *block,
         free_block && block->tier == OOMPH_TIER_DEVICE && oomph_index_has(heap, block);
     if (block->state == OOMPH_BLOCK_USED && !lost) {
         found->used++;
-        found->used_bytes += (int64_t)block->bytes;
+        *(block->buffer ? &found->buffer_bytes : &found->used_bytes) +=
+            (int64_t)block->bytes;
     }
     if (block->state == OOMPH_BLOCK_DEFERRED) {
         found->deferred++;
-        found->deferred_bytes += (int64_t)block->bytes;
+        if (!block->buffer)
+            found->deferred_bytes += (int64_t)block->bytes;
     }
 }
 
@@ -211,6 +213,9 @@ static oomph_status_t check_totals(const oomph_device_t *device, const found_t *
     if (found->used_bytes + found->deferred_bytes != active)
         return differ("active bytes", found->used_bytes + found->deferred_bytes,
                       active);
+    if (found->buffer_bytes != device->stats.buffer_bytes)
+        return differ("bytes of buffers", found->buffer_bytes,
+                      device->stats.buffer_bytes);
     if (found->mapped_bytes != mapped)
         return differ("mapped bytes", found->mapped_bytes, mapped);
     for (int tier = 0; tier < OOMPH_TIERS; tier++) {

@@ -86,7 +86,9 @@ struct oomph_device {
     oomph_ahead_t ahead;
     oomph_stats_t stats; // what is counted there; the rest is told from elsewhere
     oomph_tallies_t tallies;
+    int64_t host_high; // of stats.host_block_bytes, since the tide was read
     int64_t step_start_remapped, step_start_rescues;
+    int64_t step_buffers; // taken since the step began
     oomph_free_queue_t queue;
 };
 

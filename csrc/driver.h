@@ -70,6 +70,9 @@ typedef struct oomph_driver {
     oomph_status_t (*event_wait)(int device, oomph_event_t event);
     oomph_status_t (*drain)(int device);
 
+    // Queues a copy between ranges that the device may access.
+    oomph_status_t (*copy)(int device, oomph_addr_t to, oomph_addr_t from, size_t bytes,
+                           oomph_stream_t stream);
     // Copies between two mapped ranges `count` times, waits, and gives the time on the
     // device. OOMPH_ERR_DRIVER also when the clock stood still.
     oomph_status_t (*time_copy)(int device, oomph_addr_t to, oomph_addr_t from,

@@ -564,6 +564,19 @@ static oomph_status_t drain(int device)
 
 /* ---- Measuring and trimming */
 
+static oomph_status_t copy(int device, oomph_addr_t to, oomph_addr_t from, size_t bytes,
+                           oomph_stream_t stream)
+{
+    scope_t scope;
+
+    oomph_status_t status = enter(device, &scope);
+    if (status != OOMPH_OK)
+        return status;
+    status = check(cu.cuMemcpyAsync(to, from, bytes, stream), "cuMemcpyAsync");
+    leave(&scope);
+    return status;
+}
+
 static oomph_status_t timed_copies(CUstream stream, const CUevent event[2],
                                    oomph_addr_t to, oomph_addr_t from, size_t bytes,
                                    int count, int64_t *ns)
@@ -658,6 +671,7 @@ const oomph_driver_t *oomph_driver_cuda(void)
         .event_passed = event_passed,
         .event_wait = event_wait,
         .drain = drain,
+        .copy = copy,
         .time_copy = time_copy,
         .trim = trim,
     };

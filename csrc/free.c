@@ -14,10 +14,13 @@ static void release(oomph_device_t *device, oomph_block_t *block)
 {
     oomph_pool_t *pool = oomph_block_pool(block);
 
-    oomph_tally_down(&device->tallies.active, pool->small, 1);
-    oomph_tally_down(&device->tallies.active_bytes, pool->small, (int64_t)block->bytes);
-    oomph_tally_down(&device->tallies.requested_bytes, pool->small,
-                     (int64_t)block->use.requested_bytes);
+    if (!block->buffer) {
+        oomph_tally_down(&device->tallies.active, pool->small, 1);
+        oomph_tally_down(&device->tallies.active_bytes, pool->small,
+                         (int64_t)block->bytes);
+        oomph_tally_down(&device->tallies.requested_bytes, pool->small,
+                         (int64_t)block->use.requested_bytes);
+    }
     if (device->pressed) {
         oomph_stamp(block, pool->stream);
         pool->stream->freed_bytes += block->bytes;
@@ -32,6 +35,10 @@ static void count_free(oomph_device_t *device, const oomph_block_t *block)
     bool small = block->segment->heap->small;
     int64_t bytes = (int64_t)block->bytes;
 
+    if (block->buffer) {
+        device->stats.buffer_bytes -= bytes;
+        return;
+    }
     oomph_tally_down(&device->tallies.allocation, small, 1);
     oomph_tally_down(&device->tallies.allocated_bytes, small, bytes);
     if (block->tier == OOMPH_TIER_HOST)
@@ -77,7 +84,8 @@ bool oomph_collect(oomph_device_t *device)
 
     while (done != NULL) {
         oomph_uses_t *next = done->next;
-        oomph_notices_add(&device->pages.notices, completed(done->block));
+        if (!done->block->buffer)
+            oomph_notices_add(&device->pages.notices, completed(done->block));
         release(device, done->block);
         free(done);
         done = next;

@@ -147,8 +147,6 @@ oomph_gain_t oomph_rung_host(oomph_claim_t *claim, oomph_block_t **block)
         oomph_block_t *fit = oomph_heap_fit_host(&claim->pool->heap, claim->bytes);
         if (fit != NULL && oomph_slab_reserve(&device->slab, 2) == OOMPH_OK) {
             *block = oomph_heap_take(fit, fit->addr, claim->bytes);
-            claim->rescued = 1;
-            device->stats.rungs[OOMPH_RUNG_HOST]++;
             return OOMPH_GAINED;
         }
         gain = kind == OOMPH_HOST_PINNED ? pinned_block(claim) : host_pages(claim);

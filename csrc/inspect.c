@@ -75,13 +75,19 @@ oomph_status_t oomph_lookup(oomph_addr_t addr, oomph_block_info_t *info)
     return status;
 }
 
+// Of ours, which the program does not know.
+static bool is_buffer(const oomph_block_t *block)
+{
+    return block->buffer && block->state != OOMPH_BLOCK_FREE;
+}
+
 static void walk_heap(const oomph_heap_t *heap, oomph_visit_t visit, void *context)
 {
     oomph_block_info_t info;
 
     for (const oomph_segment_t *s = heap->segments; s != NULL; s = s->next)
         for (const oomph_block_t *b = s->first; b != NULL; b = b->next) {
-            if (b->state == OOMPH_BLOCK_HOLE)
+            if (b->state == OOMPH_BLOCK_HOLE || is_buffer(b))
                 continue;
             oomph_describe(b, &info);
             visit(&info, context);
@@ -257,6 +263,41 @@ oomph_status_t oomph_memory_info(int ordinal, size_t *free_bytes, size_t *total_
     *free_bytes = oomph_min(left, limit - oomph_min(held, limit));
     *total_bytes = oomph_min(total, limit);
     return OOMPH_OK;
+}
+
+oomph_status_t oomph_tide(int ordinal, oomph_tide_t *tide)
+{
+    oomph_device_t *device;
+
+    oomph_status_t status = oomph_device_get(ordinal, &device);
+    if (status != OOMPH_OK)
+        return status;
+    oomph_lock(device);
+    oomph_pages_t *pages = &device->pages;
+    oomph_tally_t *allocated = &device->tallies.allocated_bytes;
+    size_t most = device->total_bytes / pages->page_bytes;
+    size_t count = pages->tiers[OOMPH_TIER_DEVICE].count -
+                   pages->tiers[OOMPH_TIER_DEVICE].spare_count +
+                   oomph_pages_available(pages, OOMPH_TIER_DEVICE, most, false);
+    *tide = (oomph_tide_t){.high = (size_t)oomph_tally_tide(allocated),
+                           .now = (size_t)oomph_tally_current(allocated),
+                           .host = (size_t)device->stats.host_block_bytes,
+                           .host_high = (size_t)device->host_high,
+                           .device_bytes = count * pages->page_bytes};
+    device->host_high = device->stats.host_block_bytes;
+    oomph_unlock(device);
+    return OOMPH_OK;
+}
+
+oomph_status_t oomph_copy(int device, oomph_addr_t to, oomph_addr_t from, size_t bytes,
+                          oomph_stream_t stream)
+{
+    oomph_device_t *found;
+
+    oomph_status_t status = oomph_device_get(device, &found);
+    return status == OOMPH_OK
+               ? oomph_process.driver->copy(device, to, from, bytes, stream)
+               : status;
 }
 
 oomph_status_t oomph_largest_free(int ordinal, size_t *bytes)

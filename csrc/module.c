@@ -147,12 +147,14 @@ static PyObject *stop(PyObject *module, PyObject *unused)
 
 static PyObject *step(PyObject *module, PyObject *unused)
 {
+    uint64_t rescued;
+
     (void)module;
     (void)unused;
     Py_BEGIN_ALLOW_THREADS
-    oomph_step();
+    rescued = oomph_step();
     Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
+    return PyLong_FromUnsignedLongLong(rescued);
 }
 
 /* ---- Devices */
@@ -217,6 +219,76 @@ static PyObject *probe_host(PyObject *module, PyObject *arg)
                               : raise_status(status);
 }
 
+/* ---- What a planner needs */
+
+// A buffer for copies on one stream out and on another back.
+static PyObject *buffer(PyObject *module, PyObject *args)
+{
+    int device;
+    Py_ssize_t bytes;
+    unsigned long long out, in;
+    oomph_addr_t addr;
+    oomph_status_t status;
+
+    (void)module;
+    if (!PyArg_ParseTuple(args, "inKK:buffer", &device, &bytes, &out, &in))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    status = oomph_buffer(device, (size_t)bytes, (oomph_stream_t)(uintptr_t)out, &addr);
+    if (status == OOMPH_OK) {
+        status = oomph_record_stream(addr, (oomph_stream_t)(uintptr_t)in, true);
+        if (status != OOMPH_OK)
+            oomph_free(addr, NULL);
+    }
+    Py_END_ALLOW_THREADS
+    return status == OOMPH_OK ? PyLong_FromUnsignedLongLong(addr)
+                              : raise_status(status);
+}
+
+static PyObject *free_buffer(PyObject *module, PyObject *arg)
+{
+    (void)module;
+    oomph_addr_t addr = PyLong_AsUnsignedLongLong(arg);
+    if (PyErr_Occurred())
+        return NULL;
+    oomph_status_t status = oomph_free(addr, NULL);
+    if (status != OOMPH_OK)
+        return raise_status(status);
+    Py_RETURN_NONE;
+}
+
+static PyObject *copy(PyObject *module, PyObject *args)
+{
+    int device;
+    unsigned long long to, from, stream;
+    Py_ssize_t bytes;
+
+    (void)module;
+    if (!PyArg_ParseTuple(args, "iKKnK:copy", &device, &to, &from, &bytes, &stream))
+        return NULL;
+    oomph_status_t status =
+        oomph_copy(device, to, from, (size_t)bytes, (oomph_stream_t)(uintptr_t)stream);
+    if (status != OOMPH_OK)
+        return raise_status(status);
+    Py_RETURN_NONE;
+}
+
+static PyObject *tide(PyObject *module, PyObject *arg)
+{
+    int device;
+    oomph_tide_t tide;
+
+    (void)module;
+    if (!parse_device(arg, &device))
+        return NULL;
+    oomph_status_t status = oomph_tide(device, &tide);
+    return status == OOMPH_OK
+               ? Py_BuildValue("nnnnn", (Py_ssize_t)tide.now, (Py_ssize_t)tide.high,
+                               (Py_ssize_t)tide.host, (Py_ssize_t)tide.host_high,
+                               (Py_ssize_t)tide.device_bytes)
+               : raise_status(status);
+}
+
 static PyObject *check(PyObject *module, PyObject *arg)
 {
     int device;
@@ -267,6 +339,7 @@ static const struct {
     {"rescues", offsetof(oomph_stats_t, rescues)},
     {"rescued_bytes", offsetof(oomph_stats_t, rescued_bytes)},
     {"host_block_bytes", offsetof(oomph_stats_t, host_block_bytes)},
+    {"buffer_bytes", offsetof(oomph_stats_t, buffer_bytes)},
     {"driver_ns", offsetof(oomph_stats_t, driver_ns)},
     {"rung_deferred", offsetof(oomph_stats_t, rungs[OOMPH_RUNG_DEFERRED])},
     {"rung_grow", offsetof(oomph_stats_t, rungs[OOMPH_RUNG_GROW])},
@@ -376,6 +449,11 @@ static PyMethodDef methods[] = {
     {"memory_info", memory_info, METH_O, "Free and total bytes of a device."},
     {"give_back", give_back, METH_VARARGS, "Returns free pages to the driver."},
     {"probe_host", probe_host, METH_O, "Which kind of host memory works."},
+    {"buffer", buffer, METH_VARARGS,
+     "A buffer on host pages: device, bytes, the streams that use it."},
+    {"free_buffer", free_buffer, METH_O, "Frees it once both streams are done."},
+    {"copy", copy, METH_VARARGS, "Queues a copy: device, to, from, bytes, stream."},
+    {"tide", tide, METH_O, "Bytes of blocks in use; see oomph.h."},
     {"check", check, METH_O, "Raises ValueError if the records do not agree."},
     {"set_rescue_hook", set_rescue_hook, METH_O,
      "A callable for (device, bytes) of the first rescue of a step."},

@@ -178,6 +178,34 @@ oomph_status_t oomph_free(oomph_addr_t addr, oomph_block_info_t *freed);
 oomph_status_t oomph_record_stream(oomph_addr_t addr, oomph_stream_t stream,
                                    bool stream_lives);
 
+/* ---- What a planner moves out of the way of need */
+
+// A buffer of at least `bytes` on host pages, for copies on `stream`, which is never
+// destroyed. It is freed as any block, but is no allocation of the program's: PyTorch's
+// figures leave it out, and it is no rescue. Never waits for the device unless host
+// pages that are free must come from elsewhere. Errors: OOMPH_ERR_NO_MEMORY (host
+// pages, the host limit, or offloading is off), OOMPH_ERR_INVALID, OOMPH_ERR_DRIVER.
+oomph_status_t oomph_buffer(int device, size_t bytes, oomph_stream_t stream,
+                            oomph_addr_t *addr);
+
+// Queues a copy of `bytes` on the stream, between any memory that the device may use.
+// Errors: OOMPH_ERR_DRIVER, OOMPH_ERR_INVALID (no such device).
+oomph_status_t oomph_copy(int device, oomph_addr_t to, oomph_addr_t from, size_t bytes,
+                          oomph_stream_t stream);
+
+// What the program's blocks in use take together, on device and host, in bytes.
+typedef struct oomph_tide {
+    size_t now;
+    size_t high;         // the most since the last call
+    size_t host;         // now, of these on host pages
+    size_t host_high;    // the most since the last call
+    size_t device_bytes; // that blocks can have on this device within its limits
+} oomph_tide_t;
+
+// Reads it and starts anew. For one caller: who asks too takes from the other.
+// Errors: OOMPH_ERR_INVALID, OOMPH_ERR_DRIVER.
+oomph_status_t oomph_tide(int device, oomph_tide_t *tide);
+
 // The block that contains `addr`. Errors: OOMPH_ERR_INVALID.
 oomph_status_t oomph_lookup(oomph_addr_t addr, oomph_block_info_t *info);
 
@@ -252,8 +280,9 @@ oomph_status_t oomph_revive(const oomph_request_t *request, oomph_addr_t addr);
 
 /* ---- Steps */
 
-// A training step has ended, on every device. Called by optimizer hooks.
-void oomph_step(void);
+// A training step has ended, on every device. Called by optimizer hooks. Gives a mask
+// of the devices on which a block was born on host in it.
+uint64_t oomph_step(void);
 
 /* ---- Statistics */
 
@@ -290,6 +319,7 @@ typedef struct oomph_stats {
     int64_t rescues;            // blocks that were born on host
     int64_t rescued_bytes;      // their bytes
     int64_t host_block_bytes;   // bytes of blocks in use that live on host pages
+    int64_t buffer_bytes;       // bytes of buffers (oomph_buffer) in use
     int64_t driver_ns;          // time spent in driver calls and in waiting for the GPU
     int64_t rungs[OOMPH_RUNGS]; // how often each rung of the ladder was climbed
     int64_t pages_remapped;     // free pages that moved to another address

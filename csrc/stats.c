@@ -4,7 +4,7 @@ void oomph_tally_tell(const oomph_tally_t *tally, oomph_stats_by_kind_t stats)
 {
     oomph_stat_t *all = &stats[OOMPH_STAT_ALL];
 
-    *all = (oomph_stat_t){.peak = tally->peak};
+    *all = (oomph_stat_t){.peak = oomph_max(tally->peak, tally->earlier_peak)};
     for (int small = 0; small < 2; small++) {
         oomph_stat_t *stat = &stats[small ? OOMPH_STAT_SMALL : OOMPH_STAT_LARGE];
         stat->current = tally->kind[small].current;
@@ -21,7 +21,16 @@ void oomph_tally_reset_peak(oomph_tally_t *tally)
 {
     for (int small = 0; small < 2; small++)
         tally->kind[small].peak = tally->kind[small].current;
+    tally->peak = tally->earlier_peak = oomph_tally_current(tally);
+}
+
+int64_t oomph_tally_tide(oomph_tally_t *tally)
+{
+    int64_t high = tally->peak;
+
+    tally->earlier_peak = oomph_max(tally->earlier_peak, high);
     tally->peak = oomph_tally_current(tally);
+    return high;
 }
 
 void oomph_tally_reset_accumulated(oomph_tally_t *tally)

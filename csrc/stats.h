@@ -10,7 +10,8 @@ typedef struct oomph_tally {
         int64_t allocated; // since the last reset
         int64_t start;     // current at the last reset
     } kind[2];             // [small]
-    int64_t peak;          // of the sum
+    int64_t peak;          // of the sum, since the tide was read
+    int64_t earlier_peak;  // of the sum, before that
 } oomph_tally_t;
 
 static inline int64_t oomph_tally_current(const oomph_tally_t *tally)
@@ -40,5 +41,7 @@ static inline void oomph_tally_down(oomph_tally_t *tally, bool small, int64_t am
 
 // The figure as it is told.
 void oomph_tally_tell(const oomph_tally_t *tally, oomph_stats_by_kind_t stats);
+// The peak of the sum since the last call.
+int64_t oomph_tally_tide(oomph_tally_t *tally);
 void oomph_tally_reset_peak(oomph_tally_t *tally);
 void oomph_tally_reset_accumulated(oomph_tally_t *tally);

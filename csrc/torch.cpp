@@ -16,6 +16,7 @@
 #include "torch_core.hpp"
 #include "torch_history.hpp"
 #include "torch_share.hpp"
+#include "torch_version.hpp"
 
 #include <ATen/cuda/CUDAContextLight.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -873,6 +874,8 @@ PyObject *install(PyObject *, PyObject *)
 
 PyMethodDef methods[] = {
     {"install", install, METH_NOARGS, "Makes oomph PyTorch's CUDA allocator."},
+    {"version_of", version_of, METH_O, "The version counter of a tensor, kept."},
+    {"version_now", version_now, METH_O, "What version_of()'s result counts now."},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -163,12 +163,14 @@ static void relax(oomph_device_t *device)
 {
     oomph_stats_t *stats = &device->stats;
     oomph_reach_t host = {.tier = OOMPH_TIER_HOST};
+    int64_t buffers = device->step_buffers;
 
+    device->step_buffers = 0;
     if (!device->pressed)
         return;
     for (oomph_stream_state_t *s = device->streams.list; s != NULL; s = s->next)
         oomph_stream_catch_up(&device->streams, s);
-    if (stats->step_rescues > 0)
+    if (stats->step_rescues > 0 || buffers > 0)
         return;
     oomph_ahead_want(&device->ahead, 0);
     oomph_ahead_take(&device->ahead, &device->pages, SIZE_MAX);
@@ -209,14 +211,18 @@ static void end_step(oomph_device_t *device)
     oomph_pools_prune(device);
 }
 
-void oomph_step(void)
+uint64_t oomph_step(void)
 {
+    uint64_t rescued = 0;
+
     for (int i = 0; i < OOMPH_DEVICE_MAX; i++) {
         oomph_device_t *device = oomph_device_peek(i);
         if (device == NULL)
             continue;
         oomph_lock(device);
         end_step(device);
+        rescued |= (uint64_t)(device->stats.step_rescues > 0) << i;
         oomph_unlock(device);
     }
+    return rescued;
 }

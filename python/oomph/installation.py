@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import sys
 import threading
 from types import ModuleType
 from typing import Any
@@ -113,10 +114,8 @@ def _follow_steps() -> None:
     """Has every optimizer tell the core when a step has ended."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    from oomph import _C
-
     def end_step(*_: Any) -> None:
-        _C.step()
+        step()
 
     register_optimizer_step_post_hook(end_step)
 
@@ -163,4 +162,8 @@ def step() -> None:
     """
     from oomph import _C
 
-    _C.step()
+    rescued = _C.step()
+    if rescued or "oomph.planner" in sys.modules:
+        from oomph import planner
+
+        planner.end_step({i for i in range(_C.DEVICE_MAX) if rescued >> i & 1})

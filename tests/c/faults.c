@@ -94,6 +94,10 @@ WRAP(event_passed, (int device, oomph_event_t event, bool *passed),
      (device, event, passed))
 WRAP(event_wait, (int device, oomph_event_t event), (device, event))
 WRAP(drain, (int device), (device))
+WRAP(copy,
+     (int device, oomph_addr_t to, oomph_addr_t from, size_t bytes,
+      oomph_stream_t stream),
+     (device, to, from, bytes, stream))
 WRAP(time_copy,
      (int device, oomph_addr_t to, oomph_addr_t from, size_t bytes, int count,
       int64_t *ns),
@@ -125,6 +129,7 @@ const oomph_driver_t *faulty_driver(void)
         .event_passed = faulty_event_passed,
         .event_wait = faulty_event_wait,
         .drain = faulty_drain,
+        .copy = faulty_copy,
         .time_copy = faulty_time_copy,
         .trim = faulty_trim,
     };

@@ -1,0 +1,297 @@
+"""What leaves the device ahead of need, and when it comes back.
+
+The first step that finds no device page is rescued at the moment of failure: blocks are
+born on host, and kernels read them over the link. That step also tells how many bytes
+were missing. From the next step on, as many bytes of what autograd saves are sent to
+the host ahead of need, the earliest saved first, since they are needed last; backward
+has them fetched again before it comes to them. When the pressure leaves, so does this.
+"""
+
+from __future__ import annotations
+
+import bisect
+import logging
+import math
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from oomph import _C, activations
+from oomph.sizes import format_size
+from oomph.transfer import Link, Slot
+
+logger = logging.getLogger("oomph")
+
+_CALM_STEPS = 4  # steps that would have fitted, until the hooks are taken off
+_SLACK = 0.005  # share of the device left free, as pages are not filled to the last byte
+_SLACK_BYTES = 16 << 20  # and this beside
+_BLIND = 0.1  # share of the device left free by a fetch before a step was recorded
+
+
+@dataclass
+class _Step:
+    """What one step showed of a device."""
+
+    first: int = 0  # sequence of the first tensor that it saved
+    need_bytes: int = 0  # most bytes of blocks, on either side, at one time
+    away_bytes: int = 0  # most that was away at one time
+    sent_bytes: int = 0
+    host_bytes: int = 0  # most bytes of blocks born on host
+    # By place in the step: bytes in use before what was saved there was used, without
+    # what had been fetched.
+    profile: dict[int, int] = field(default_factory=dict)
+
+
+class _Device:
+    """The planner's state of one device."""
+
+    def __init__(self, index: int, budget: float) -> None:
+        self.index = index
+        self.link = Link(index)
+        self.budget: float = budget  # bytes to be away at the peak
+        self.extra_bytes = 0  # beside what is missing, as experience showed
+        self.capacity = 0  # bytes that blocks can have on it
+        self.step = _Step()
+        self.last = _Step()
+        self.missing_bytes = 0
+        self.calm_steps = 0
+        self.useless: set[tuple[int, int]] = set()  # place and bytes
+        self.away: list[weakref.ref[Slot]] = []
+        self.sequences: list[int] = []  # of these, ascending
+
+    # -- going out
+
+    def wants(self, place: int, size_bytes: int) -> bool:
+        return (
+            self.link.away_bytes + size_bytes <= self.budget
+            and (place, size_bytes) not in self.useless
+        )
+
+    def send(
+        self, storage: torch.UntypedStorage, version: object, sequence: int
+    ) -> Slot | None:
+        self.note()
+        if not self.wants(sequence - self.step.first, storage.nbytes()):
+            return None
+        try:
+            slot = Slot(self.link, storage, version, sequence)
+        except (MemoryError, _C.DriverError) as error:
+            logger.debug("a saved tensor stays on the device: %s", error)
+            return None
+        self.away.append(weakref.ref(slot))
+        self.sequences.append(sequence)
+        self.step.sent_bytes += slot.bytes
+        self.step.away_bytes = max(self.step.away_bytes, self.link.away_bytes)
+        return slot
+
+    def note(self, place: int | None = None) -> tuple[int, int]:
+        """Records the time since the last note; gives bytes in use and their limit."""
+        now, high, host, host_high, self.capacity = _C.tide(self.index)
+        step = self.step
+        step.need_bytes = max(step.need_bytes, high + self.link.away_bytes)
+        step.host_bytes = max(step.host_bytes, host_high)
+        if place is not None:
+            base = high - host_high - self.link.restored_bytes
+            step.profile[place] = max(step.profile.get(place, 0), base)
+        return now - host, self.capacity
+
+    # -- coming back
+
+    def fetch_before(self, sequence: int) -> None:
+        """Fetches what will be used next, as far as memory allows."""
+        used, capacity = self.note(sequence - self.step.first)
+        self._forget_stayed(sequence)
+        end = bisect.bisect_left(self.sequences, sequence)
+        while end > 0:
+            end -= 1
+            slot = self.away[end]()
+            if slot is None or not slot.is_away:
+                self._forget(end)
+                continue
+            if used + slot.bytes + self._margin(slot.sequence, sequence, used) > (
+                capacity - self._slack()
+            ):
+                return
+            try:
+                slot.fetch()
+            except torch.OutOfMemoryError as error:
+                logger.debug("nothing is fetched ahead now: %s", error)
+                return
+            used += slot.bytes
+            self._forget(end)
+
+    def _margin(self, first: int, end: int, used: int) -> int:
+        """By how much the rest will grow between now and the use of a slot."""
+        start = self.step.first
+        profile = self.last.profile
+        ahead = [
+            profile[place]
+            for place in range(first - start, end - start)
+            if place in profile
+        ]
+        if not ahead:
+            return int(self.capacity * _BLIND)
+        return max(max(ahead) + self.link.restored_bytes - used, 0)
+
+    def _forget(self, index: int) -> None:
+        del self.away[index], self.sequences[index]
+
+    def _forget_stayed(self, sequence: int) -> None:
+        """Learns what somebody else holds on to: sending it frees nothing."""
+        if self._learnt:
+            return
+        self._learnt = True
+        for slot in (reference() for reference in self.away):
+            if slot is not None and slot.is_away and not slot.has_left():
+                self.useless.add((slot.sequence - self.step.first, slot.bytes))
+                slot.note_stay()
+
+    _learnt = False
+
+    def _slack(self) -> int:
+        return int(self.capacity * _SLACK) + _SLACK_BYTES
+
+    # -- a step has ended
+
+    def end_step(self, rescued: bool, sequence: int, always: bool) -> None:
+        self.note()
+        self.link.collect_waits()
+        step, self.last = self.step, self.step
+        self.step = _Step(first=sequence)
+        self._learnt = False
+        self.missing_bytes = max(step.need_bytes - self.capacity, 0)
+        if always:
+            self.budget = math.inf
+            return
+        if rescued and self.budget > 0:  # it was not enough
+            self.extra_bytes += min(step.host_bytes, self.capacity // 50)
+        wanted = step.need_bytes + self._slack() + self.extra_bytes - self.capacity
+        if wanted > 0:
+            self.calm_steps = 0
+            self.budget = wanted
+        else:
+            self.calm_steps += 1
+            self.budget = 0 if self.calm_steps >= _CALM_STEPS else self.budget
+
+
+class Planner:
+    """Decides for all devices of the process; the policy of ``activations``."""
+
+    def __init__(self, always: bool = False) -> None:
+        self.always = always
+        self._devices: dict[int, _Device] = {}
+        self._sequence = 0
+
+    def device(self, index: int) -> _Device:
+        """The state of a device, new if it had none."""
+        found = self._devices.get(index)
+        if found is None:
+            found = _Device(index, math.inf if self.always else 0)
+            self._devices[index] = found
+            found.step.first = self._sequence
+        return found
+
+    def send(
+        self, storage: torch.UntypedStorage, version: object, sequence: int
+    ) -> Slot | None:
+        """Sends a storage to the host, or None if it is to stay."""
+        return self.device(storage.device.index).send(storage, version, sequence)
+
+    def saved(self) -> int:
+        """Counts one saved tensor; gives its place among all of them."""
+        self._sequence += 1
+        return self._sequence
+
+    def used(self, sequence: int) -> None:
+        """Backward is about to use what was saved at this place."""
+        for device in self._devices.values():
+            device.fetch_before(sequence)
+
+    def end_step(self, rescued_devices: set[int]) -> None:
+        """Plans the next step from the one that has ended."""
+        activations.close_scope()
+        for index in rescued_devices:
+            self.device(index)
+        for device in self._devices.values():
+            rescued = device.index in rescued_devices
+            device.end_step(rescued, self._sequence, self.always)
+
+    def is_wanted(self) -> bool:
+        """Whether anything is to be offloaded."""
+        return self.always or any(d.budget > 0 for d in self._devices.values())
+
+
+_planner: Planner | None = None
+_running = False
+
+
+def start(always: bool = False) -> None:
+    """Creates the planner; the hooks follow with the first shortage, or at once."""
+    global _planner, _running
+    if _planner is None:
+        _planner = Planner(always)
+    if _planner.is_wanted() and not _running:
+        activations.start(_planner)
+        _running = True
+
+
+def end_step(rescued_devices: set[int]) -> None:
+    """A step has ended; some devices were short of memory in it."""
+    global _running
+    if _planner is None:
+        if not rescued_devices:
+            return
+        start()
+    assert _planner is not None
+    _planner.end_step(rescued_devices)
+    if _planner.is_wanted() and not _running:
+        activations.start(_planner)
+        _running = True
+    elif _running and not _planner.is_wanted():
+        activations.stop()
+        _running = False
+
+
+def explain() -> dict[int, dict[str, Any]]:
+    """What the planner does on each device, and why, as data and in words.
+
+    Returns:
+        By device index: ``missing_bytes`` (what the last step needed beside what the
+        device has), ``offloaded_bytes`` (the most that was away at one time in it),
+        ``sent_bytes`` and ``fetched_bytes`` (over the link, since the start),
+        ``waited_ms`` (that the device waited for copies back), and ``text``.
+
+    Example:
+        >>> print(oomph.planner.explain()[0]["text"])
+    """
+    return {} if _planner is None else {
+        index: _describe(device) for index, device in _planner._devices.items()
+    }
+
+
+def _describe(device: _Device) -> dict[str, Any]:
+    last = device.last
+    told = {
+        "missing_bytes": device.missing_bytes,
+        "offloaded_bytes": last.away_bytes,
+        "sent_bytes": device.link.out_bytes,
+        "fetched_bytes": device.link.back_bytes,
+        "waited_ms": device.link.waited_ms,
+    }
+    if device.budget <= 0:
+        text = "everything fits: nothing is offloaded"
+    else:
+        text = (
+            f"the last step needed {format_size(last.need_bytes)} where the device has "
+            f"{format_size(device.capacity)}: of what forward saved, the earliest "
+            f"{format_size(last.away_bytes)} went to the host and came back before "
+            "backward used it"
+        )
+        if last.host_bytes > 0:
+            text += (
+                f"; {format_size(last.host_bytes)} that is not saved for backward, or "
+                "that others hold, lives on the host"
+            )
+    return {**told, "text": f"GPU {device.index}: {text}."}
