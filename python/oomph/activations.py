@@ -66,7 +66,7 @@ class _Kept:
     __slots__ = ("sequence", "tensor", "version")
 
     def __init__(self, tensor: torch.Tensor, sequence: int) -> None:
-        self.tensor = tensor
+        self.tensor = tensor.detach()  # what has a graph would keep itself alive
         self.version = tensor._version
         self.sequence = sequence
 

@@ -25,7 +25,7 @@ from oomph.transfer import Link, Slot
 logger = logging.getLogger("oomph")
 
 _CALM_STEPS = 4  # steps that would have fitted, until the hooks are taken off
-_SLACK = 0.005  # share of the device left free, as pages are not filled to the last byte
+_SLACK = 0.005  # share of the device left free, as pages are not filled to the full
 _SLACK_BYTES = 16 << 20  # and this beside
 _BLIND = 0.1  # share of the device left free by a fetch before a step was recorded
 
