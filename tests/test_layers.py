@@ -32,8 +32,10 @@ BINDINGS = {
     "torch_blocks.hpp": {"torch_core.hpp"},
     "torch_history.hpp": {"torch_core.hpp"},
     "torch_share.hpp": {"torch_core.hpp"},
+    "torch_version.hpp": set(),
     "torch.cpp": {
         *("torch_blocks.hpp", "torch_core.hpp", "torch_history.hpp", "torch_share.hpp"),
+        "torch_version.hpp",
     },
 }
 # Blocks and plans know of nothing that acts.
@@ -42,10 +44,10 @@ ACTING = {"driver.h", "lock.h", "page.h", "stream.h"}
 # Headers that are not ours, and who alone may include them.
 FOREIGN = {
     r"cuda\.h|cudaTypedefs\.h|dlfcn\.h": {"driver_cuda.c"},
-    r"Python\.h": {"module.c", "torch.cpp"},
+    r"Python\.h": {"module.c", "torch.cpp", "torch_version.hpp"},
     r"(torch|c10|ATen)/.*|cuda_runtime.*": {
         *("torch.cpp", "torch_blocks.hpp", "torch_core.hpp", "torch_history.hpp"),
-        "torch_share.hpp",
+        *("torch_share.hpp", "torch_version.hpp"),
     },
 }
 

@@ -52,7 +52,8 @@ _thread = _Thread()
 _policy: Policy | None = None
 _handles: list[Any] = []
 _open_count = 0  # threads within their outermost module call; guarded by _lock
-_slots: dict[int, weakref.ref[transfer.Slot]] = {}  # by address of the storage
+# By address of the storage that was sent.
+_slots: weakref.WeakValueDictionary[int, transfer.Slot] = weakref.WeakValueDictionary()
 _lock = threading.RLock()
 _originals: tuple[Callable[..., None], Callable[[], None]] | None = None
 
@@ -140,15 +141,14 @@ def _pack(tensor: torch.Tensor) -> Any:
             slot = policy.send(storage, _torch.version_of(tensor), sequence)
             if slot is None:
                 return _Kept(tensor, sequence)
-            _slots[address] = weakref.ref(slot)
+            _slots[address] = slot
             tensor.record_stream(slot.link.out)
         return _Sent(tensor, slot)
 
 
 def _known(address: int, tensor: torch.Tensor) -> transfer.Slot | None:
     """The slot that has this very storage as it is now."""
-    reference = _slots.get(address)
-    slot = reference() if reference is not None else None
+    slot = _slots.get(address)
     if slot is None or slot.has_left() or slot.copied_version != tensor._version:
         _slots.pop(address, None)
         return None

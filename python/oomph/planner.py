@@ -237,6 +237,17 @@ def start(always: bool = False) -> None:
         _running = True
 
 
+def stop() -> None:
+    """Ends planning and forgets what was learnt; a shortage starts it anew.
+
+    What was offloaded stays usable.
+    """
+    global _planner, _running
+    if _running:
+        activations.stop()
+    _planner, _running = None, False
+
+
 def end_step(rescued_devices: set[int]) -> None:
     """A step has ended; some devices were short of memory in it."""
     global _running
@@ -266,9 +277,11 @@ def explain() -> dict[int, dict[str, Any]]:
     Example:
         >>> print(oomph.planner.explain()[0]["text"])
     """
-    return {} if _planner is None else {
-        index: _describe(device) for index, device in _planner._devices.items()
-    }
+    return (
+        {}
+        if _planner is None
+        else {index: _describe(device) for index, device in _planner._devices.items()}
+    )
 
 
 def _describe(device: _Device) -> dict[str, Any]:
