@@ -89,7 +89,7 @@ def test_a_storage_leaves_once_however_many_views_of_it_are_saved():
 
     planner()
     assert torch.equal(gradient(function, "cuda"), gradient(function, "cpu"))
-    assert sent_bytes() == 3 * MIB  # y, and a - b
+    assert sent_bytes() == 2 * MIB  # y; a - b is small
 
 
 @card

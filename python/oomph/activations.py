@@ -256,8 +256,8 @@ def start(policy: Policy) -> None:
             autograd._saved_tensors_hooks_disable,
             autograd._saved_tensors_hooks_enable,
         )
-    autograd._saved_tensors_hooks_disable = _disable  # type: ignore[assignment]
-    autograd._saved_tensors_hooks_enable = _enable  # type: ignore[assignment]
+    autograd._saved_tensors_hooks_disable = _disable
+    autograd._saved_tensors_hooks_enable = _enable
     _handles.append(nn.modules.module.register_module_forward_pre_hook(_enter))
     _handles.append(
         nn.modules.module.register_module_forward_hook(_leave, always_call=True)
