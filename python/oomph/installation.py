@@ -92,7 +92,7 @@ def _load_torch_class(torch: ModuleType) -> ModuleType:
 
 
 def _install(torch: ModuleType, values: dict[str, Any]) -> None:
-    from oomph import _C, report
+    from oomph import _C
 
     torch_class = _load_torch_class(torch)
     if torch.cuda.is_initialized():
@@ -103,20 +103,37 @@ def _install(torch: ModuleType, values: dict[str, Any]) -> None:
         )
     _C.configure(**_settings.for_core(values))
     torch_class.install()
-    _C.set_rescue_hook(report.rescued)
+    _C.set_rescue_hook(_note_rescue)
     _follow_steps()
     if values["device_limit"] is not None:
         _limit_memory_info(torch)
     atexit.register(_finish)
 
 
+def _note_rescue(device: int, size_bytes: int) -> None:
+    """The first rescue of a step: it is told, and the next step is planned."""
+    from oomph import planner, report
+
+    report.rescued(device, size_bytes)
+    planner.note_shortage(device)
+
+
 def _follow_steps() -> None:
     """Has every optimizer tell the core when a step has ended."""
-    from torch.optim.optimizer import register_optimizer_step_post_hook
+    from torch.optim.optimizer import (
+        register_optimizer_step_post_hook,
+        register_optimizer_step_pre_hook,
+    )
+
+    def begin_step(*_: Any) -> None:
+        planner = sys.modules.get("oomph.planner")
+        if planner is not None:
+            planner.before_optimizer()
 
     def end_step(*_: Any) -> None:
         step()
 
+    register_optimizer_step_pre_hook(begin_step)
     register_optimizer_step_post_hook(end_step)
 
 

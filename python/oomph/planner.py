@@ -27,7 +27,7 @@ logger = logging.getLogger("oomph")
 _CALM_STEPS = 4  # steps that would have fitted, until the hooks are taken off
 _SLACK = 0.005  # share of the device left free, as pages are not filled to the full
 _SLACK_BYTES = 16 << 20  # and this beside
-_BLIND = 0.1  # share of the device left free by a fetch before a step was recorded
+_BLIND = 0.4  # share of the device left free by a fetch before a step was recorded
 
 
 @dataclass
@@ -39,6 +39,9 @@ class _Step:
     away_bytes: int = 0  # most that was away at one time
     sent_bytes: int = 0
     host_bytes: int = 0  # most bytes of blocks born on host
+    born_bytes: int = 0  # that the optimizer made and kept, such as its state
+    saves: list[tuple[int, int]] = field(default_factory=list)  # place and bytes
+    backwards: list[int] = field(default_factory=list)  # places at which one began
     # By place in the step: bytes in use before what was saved there was used, without
     # what had been fetched.
     profile: dict[int, int] = field(default_factory=dict)
@@ -60,20 +63,42 @@ class _Device:
         self.useless: set[tuple[int, int]] = set()  # place and bytes
         self.away: list[weakref.ref[Slot]] = []
         self.sequences: list[int] = []  # of these, ascending
+        self._leaving: weakref.WeakSet[Slot] = weakref.WeakSet()  # sent, not yet gone
+        self._gone_bytes = 0  # sent and gone, when last looked
+        self._is_saving = False  # forward runs; else backward
+        self._before_optimizer: int | None = None  # bytes in use
 
     # -- going out
 
     def wants(self, place: int, size_bytes: int) -> bool:
-        return (
-            self.link.away_bytes + size_bytes <= self.budget
-            and (place, size_bytes) not in self.useless
+        """Whether a storage is to leave: the earliest, up to the budget."""
+        if (place, size_bytes) in self.useless:
+            return False
+        gap = self.budget - self.link.away_bytes
+        if gap <= 0:
+            return False
+        return size_bytes <= gap or not self._fills(gap, place, size_bytes)
+
+    def _fills(self, gap: float, place: int, size_bytes: int) -> bool:
+        """Whether a smaller storage that is still to come will fill the gap."""
+        ends = self.last.backwards
+        i = bisect.bisect_right(ends, place)
+        end = ends[i] if i < len(ends) else place
+        return any(
+            place < later < end and gap <= other < size_bytes
+            for later, other in self.last.saves
+            if (later, other) not in self.useless
         )
 
     def send(
         self, storage: torch.UntypedStorage, version: object, sequence: int
     ) -> Slot | None:
+        """As :meth:`Planner.send`, for this device."""
         self.note()
-        if not self.wants(sequence - self.step.first, storage.nbytes()):
+        place, size_bytes = sequence - self.step.first, storage.nbytes()
+        self.step.saves.append((place, size_bytes))
+        self._is_saving = True
+        if not self.wants(place, size_bytes):
             return None
         try:
             slot = Slot(self.link, storage, version, sequence)
@@ -81,6 +106,7 @@ class _Device:
             logger.debug("a saved tensor stays on the device: %s", error)
             return None
         self.away.append(weakref.ref(slot))
+        self._leaving.add(slot)
         self.sequences.append(sequence)
         self.step.sent_bytes += slot.bytes
         self.step.away_bytes = max(self.step.away_bytes, self.link.away_bytes)
@@ -90,12 +116,20 @@ class _Device:
         """Records the time since the last note; gives bytes in use and their limit."""
         now, high, host, host_high, self.capacity = _C.tide(self.index)
         step = self.step
-        step.need_bytes = max(step.need_bytes, high + self.link.away_bytes)
+        step.need_bytes = max(step.need_bytes, high + self._gone_bytes)
+        self._gone_bytes = self._count_gone()
         step.host_bytes = max(step.host_bytes, host_high)
         if place is not None:
-            base = high - host_high - self.link.restored_bytes
+            base = high - self.link.restored_bytes
             step.profile[place] = max(step.profile.get(place, 0), base)
         return now - host, self.capacity
+
+    def _count_gone(self) -> int:
+        """Bytes that are away and that the device has no more."""
+        for slot in list(self._leaving):
+            if not slot.is_away or slot.has_left():
+                self._leaving.discard(slot)
+        return self.link.away_bytes - sum(slot.bytes for slot in self._leaving)
 
     # -- coming back
 
@@ -139,35 +173,45 @@ class _Device:
         del self.away[index], self.sequences[index]
 
     def _forget_stayed(self, sequence: int) -> None:
-        """Learns what somebody else holds on to: sending it frees nothing."""
-        if self._learnt:
+        """Where backward begins: learns what others hold and sending does not free."""
+        if not self._is_saving:
             return
-        self._learnt = True
+        self._is_saving = False
+        self.step.backwards.append(sequence - self.step.first + 1)
         for slot in (reference() for reference in self.away):
             if slot is not None and slot.is_away and not slot.has_left():
                 self.useless.add((slot.sequence - self.step.first, slot.bytes))
                 slot.note_stay()
 
-    _learnt = False
-
     def _slack(self) -> int:
         return int(self.capacity * _SLACK) + _SLACK_BYTES
 
-    # -- a step has ended
+    # -- a step ends
+
+    def before_optimizer(self) -> None:
+        """The optimizer is about to make its state, if it has none."""
+        self._before_optimizer, _ = self.note()
+
+    def _note_born(self) -> None:
+        now, _ = self.note()
+        if self._before_optimizer is not None:
+            self.step.born_bytes = max(now - self._before_optimizer, 0)
+        self._before_optimizer = None
 
     def end_step(self, rescued: bool, sequence: int, always: bool) -> None:
-        self.note()
+        self._note_born()
         self.link.collect_waits()
         step, self.last = self.step, self.step
         self.step = _Step(first=sequence)
-        self._learnt = False
+        self._is_saving = False
         self.missing_bytes = max(step.need_bytes - self.capacity, 0)
         if always:
             self.budget = math.inf
             return
         if rescued and self.budget > 0:  # it was not enough
             self.extra_bytes += min(step.host_bytes, self.capacity // 50)
-        wanted = step.need_bytes + self._slack() + self.extra_bytes - self.capacity
+        need_bytes = step.need_bytes + step.born_bytes
+        wanted = need_bytes + self._slack() + self.extra_bytes - self.capacity
         if wanted > 0:
             self.calm_steps = 0
             self.budget = wanted
@@ -218,6 +262,11 @@ class Planner:
             rescued = device.index in rescued_devices
             device.end_step(rescued, self._sequence, self.always)
 
+    def before_optimizer(self) -> None:
+        """An optimizer is about to take a step."""
+        for device in self._devices.values():
+            device.before_optimizer()
+
     def is_wanted(self) -> bool:
         """Whether anything is to be offloaded."""
         return self.always or any(d.budget > 0 for d in self._devices.values())
@@ -248,14 +297,26 @@ def stop() -> None:
     _planner, _running = None, False
 
 
+def note_shortage(device: int) -> None:
+    """A block was born on host: from the next step on, something else leaves."""
+    start()
+    assert _planner is not None
+    _planner.device(device)
+
+
+def before_optimizer() -> None:
+    """An optimizer is about to take a step."""
+    if _planner is not None:
+        _planner.before_optimizer()
+
+
 def end_step(rescued_devices: set[int]) -> None:
     """A step has ended; some devices were short of memory in it."""
     global _running
-    if _planner is None:
-        if not rescued_devices:
-            return
+    if rescued_devices:
         start()
-    assert _planner is not None
+    if _planner is None:
+        return
     _planner.end_step(rescued_devices)
     if _planner.is_wanted() and not _running:
         activations.start(_planner)
