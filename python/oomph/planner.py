@@ -42,6 +42,9 @@ class _Step:
     born_bytes: int = 0  # that the optimizer made and kept, such as its state
     saves: list[tuple[int, int]] = field(default_factory=list)  # place and bytes
     backwards: list[int] = field(default_factory=list)  # places at which one began
+    # Of each forward with its backward: most bytes needed, and before which place that
+    # was (None: in forward). What lies behind it had been used by then.
+    peaks: list[tuple[int, int | None]] = field(default_factory=list)
     # By place in the step: bytes in use before what was saved there was used, without
     # what had been fetched.
     profile: dict[int, int] = field(default_factory=dict)
@@ -55,6 +58,7 @@ class _Device:
         self.link = Link(index)
         self.budget: float = budget  # bytes to be away at the peak
         self.extra_bytes = 0  # beside what is missing, as experience showed
+        self._planned_need_bytes = 0
         self.capacity = 0  # bytes that blocks can have on it
         self.step = _Step()
         self.last = _Step()
@@ -72,12 +76,20 @@ class _Device:
 
     def wants(self, place: int, size_bytes: int) -> bool:
         """Whether a storage is to leave: the earliest, up to the budget."""
-        if (place, size_bytes) in self.useless:
+        if (place, size_bytes) in self.useless or self._is_used_at_peak(place):
             return False
         gap = self.budget - self.link.away_bytes
         if gap <= 0:
             return False
         return size_bytes <= gap or not self._fills(gap, place, size_bytes)
+
+    def _is_used_at_peak(self, place: int) -> bool:
+        """Whether backward will have fetched it already when memory is shortest."""
+        turn = len(self.step.backwards)
+        if turn >= len(self.last.peaks):
+            return False
+        _, peak = self.last.peaks[turn]
+        return peak is not None and place > peak
 
     def _fills(self, gap: float, place: int, size_bytes: int) -> bool:
         """Whether a smaller storage that is still to come will fill the gap."""
@@ -116,13 +128,23 @@ class _Device:
         """Records the time since the last note; gives bytes in use and their limit."""
         now, high, host, host_high, self.capacity = _C.tide(self.index)
         step = self.step
-        step.need_bytes = max(step.need_bytes, high + self._gone_bytes)
+        need_bytes = high + self._gone_bytes
+        step.need_bytes = max(step.need_bytes, need_bytes)
+        self._note_peak(need_bytes, place)
         self._gone_bytes = self._count_gone()
         step.host_bytes = max(step.host_bytes, host_high)
         if place is not None:
             base = high - self.link.restored_bytes
             step.profile[place] = max(step.profile.get(place, 0), base)
         return now - host, self.capacity
+
+    def _note_peak(self, need_bytes: int, place: int | None) -> None:
+        peaks = self.step.peaks
+        turn = len(self.step.backwards) - (place is not None and not self._is_saving)
+        while len(peaks) <= turn:
+            peaks.append((0, None))
+        if need_bytes > peaks[turn][0]:
+            peaks[turn] = need_bytes, place
 
     def _count_gone(self) -> int:
         """Bytes that are away and that the device has no more."""
@@ -208,9 +230,10 @@ class _Device:
         if always:
             self.budget = math.inf
             return
-        if rescued and self.budget > 0:  # it was not enough
+        if rescued and self.budget > 0 and step.need_bytes <= self._planned_need_bytes:
             self.extra_bytes += min(step.host_bytes, self.capacity // 50)
         need_bytes = step.need_bytes + step.born_bytes
+        self._planned_need_bytes = need_bytes
         wanted = need_bytes + self._slack() + self.extra_bytes - self.capacity
         if wanted > 0:
             self.calm_steps = 0
