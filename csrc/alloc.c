@@ -98,7 +98,7 @@ static oomph_gain_t rung_grow(oomph_claim_t *claim)
 }
 
 // Free pages from elsewhere. First whether there are enough at all: waiting for too few
-// would be in vain.
+// would be in vain. What is foreseen to find none does not wait.
 static oomph_gain_t rung_steal(oomph_claim_t *claim)
 {
     oomph_device_t *device = claim->device;
@@ -116,6 +116,8 @@ static oomph_gain_t rung_steal(oomph_claim_t *claim)
         size_t got = oomph_steal(device, &reach, want, claim->pool->stream);
         return got > 0 ? OOMPH_GAINED : oomph_failed(claim, OOMPH_ERR_DRIVER);
     }
+    if (claim->foreseen)
+        return OOMPH_NOTHING;
     device->stats.rungs[OOMPH_RUNG_WAIT]++;
     return oomph_wait_for(device, survey.stream) ? OOMPH_GAINED : OOMPH_NOTHING;
 }
@@ -168,10 +170,10 @@ static oomph_gain_t rung_host(oomph_claim_t *claim, oomph_block_t **block)
 {
     oomph_gain_t gain = oomph_rung_host(claim, block);
 
-    if (*block != NULL) {
-        claim->rescued = 1;
-        claim->device->stats.rungs[OOMPH_RUNG_HOST]++;
-    }
+    if (*block == NULL)
+        return gain;
+    claim->device->stats.rungs[OOMPH_RUNG_HOST]++;
+    claim->born_on_host = true;
     return gain;
 }
 
@@ -224,6 +226,8 @@ static oomph_gain_t next_rung(oomph_claim_t *claim, oomph_block_t **block)
         claim->place = OOMPH_NO_PLACE; // there are not enough pages for the plan
         return OOMPH_GAINED;
     }
+    if (gain == OOMPH_NOTHING && claim->foreseen)
+        gain = rung_host(claim, block);
     if (gain == OOMPH_NOTHING)
         gain = rung_deferred(claim);
     if (gain == OOMPH_NOTHING)
@@ -347,11 +351,18 @@ static oomph_status_t hand_out(oomph_device_t *device, const oomph_request_t *re
     return status;
 }
 
-static void count_rescue(oomph_claim_t *claim, size_t bytes)
+static void count_born_on_host(oomph_claim_t *claim, size_t bytes)
 {
     oomph_device_t *device = claim->device;
     size_t ahead = oomph_process.config.host_ahead_bytes / device->pages.page_bytes;
 
+    oomph_foresight_note(&device->foresight, bytes);
+    if (claim->foreseen) {
+        device->stats.foreseen++;
+        device->stats.foreseen_bytes += (int64_t)bytes;
+        device->step_buffers++;
+        return;
+    }
     claim->rescued = ++device->stats.rescues - device->step_start_rescues;
     device->stats.rescued_bytes += (int64_t)bytes;
     if (ahead > 0 && device->pages.host_kind != OOMPH_HOST_PINNED)
@@ -378,8 +389,8 @@ static oomph_status_t allocate(oomph_claim_t *claim, oomph_block_t **out)
         return status;
     block->recorded = planned;
     block->record = number;
-    if (claim->rescued > 0)
-        count_rescue(claim, block->bytes);
+    if (claim->born_on_host)
+        count_born_on_host(claim, block->bytes);
     *out = block;
     return OOMPH_OK;
 }
@@ -392,7 +403,8 @@ static oomph_status_t allocate_slowly(const oomph_request_t *request,
                            .device = device,
                            .pool = pool,
                            .bytes = bytes,
-                           .place = OOMPH_NO_PLACE};
+                           .place = OOMPH_NO_PLACE,
+                           .foreseen = oomph_foresees(&device->foresight, bytes)};
 
     oomph_status_t status = allocate(&claim, block);
     if (claim.rescued > 0 && oomph_process.hooks.rescued != NULL) {

@@ -12,7 +12,9 @@ typedef struct oomph_claim {
     size_t place;          // planned, or OOMPH_NO_PLACE
     oomph_window_t window; // where it goes on a miss
     bool asked;            // the callbacks have been asked
-    int64_t rescued;       // it was born on host, the how manyth of its step; 0: no
+    bool foreseen;         // if it finds no room at once, it goes to the host
+    bool born_on_host;
+    int64_t rescued;       // the how manyth rescue of its step it is; 0: none
     oomph_status_t status; // why, where a rung FAILED
 } oomph_claim_t;
 

@@ -2,6 +2,7 @@
  * but the free queue is guarded by the lock.
  */
 #pragma once
+#include "foresee.h"
 #include "lock.h"
 #include "plan.h"
 #include "segment.h"
@@ -84,11 +85,12 @@ struct oomph_device {
     oomph_group_t *groups;
     oomph_import_t *imports;
     oomph_ahead_t ahead;
+    oomph_foresight_t foresight;
     oomph_stats_t stats; // what is counted there; the rest is told from elsewhere
     oomph_tallies_t tallies;
     int64_t host_high; // of stats.host_block_bytes, since the tide was read
     int64_t step_start_remapped, step_start_rescues;
-    int64_t step_buffers; // taken since the step began
+    int64_t step_buffers; // taken since the step began, and blocks foreseen
     oomph_free_queue_t queue;
 };
 

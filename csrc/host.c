@@ -120,9 +120,13 @@ static oomph_gain_t host_pages(oomph_claim_t *claim)
             oomph_pool_extend(claim->pool, count * pages->page_bytes);
         return status == OOMPH_OK ? OOMPH_GAINED : oomph_failed(claim, status);
     }
-    size_t spare = pages->tiers[OOMPH_TIER_HOST].spare_count;
-    if (spare < count)
-        oomph_ahead_take(&claim->device->ahead, pages, count - spare);
+    const size_t *spare = &pages->tiers[OOMPH_TIER_HOST].spare_count;
+    if (*spare < count)
+        oomph_ahead_take(&claim->device->ahead, pages, count - *spare);
+    if (*spare < count) { // making a page is slower than moving one
+        oomph_reach_t reach = {.tier = OOMPH_TIER_HOST};
+        oomph_steal(claim->device, &reach, count - *spare, claim->pool->stream);
+    }
     size_t have = oomph_pages_available(pages, OOMPH_TIER_HOST, count, false);
     if (have < count)
         return steal_host(claim, count - have);

@@ -289,6 +289,19 @@ oomph_status_t oomph_tide(int ordinal, oomph_tide_t *tide)
     return OOMPH_OK;
 }
 
+oomph_status_t oomph_foresee(int ordinal, size_t min_bytes)
+{
+    oomph_device_t *device;
+
+    oomph_status_t status = oomph_device_get(ordinal, &device);
+    if (status != OOMPH_OK)
+        return status;
+    oomph_lock(device);
+    device->foresight.min_bytes = min_bytes;
+    oomph_unlock(device);
+    return OOMPH_OK;
+}
+
 oomph_status_t oomph_copy(int device, oomph_addr_t to, oomph_addr_t from, size_t bytes,
                           oomph_stream_t stream)
 {

@@ -273,6 +273,20 @@ static PyObject *copy(PyObject *module, PyObject *args)
     Py_RETURN_NONE;
 }
 
+static PyObject *foresee(PyObject *module, PyObject *args)
+{
+    int device;
+    Py_ssize_t min_bytes;
+
+    (void)module;
+    if (!PyArg_ParseTuple(args, "in:foresee", &device, &min_bytes))
+        return NULL;
+    oomph_status_t status = oomph_foresee(device, (size_t)min_bytes);
+    if (status != OOMPH_OK)
+        return raise_status(status);
+    Py_RETURN_NONE;
+}
+
 static PyObject *tide(PyObject *module, PyObject *arg)
 {
     int device;
@@ -339,6 +353,8 @@ static const struct {
     {"rescues", offsetof(oomph_stats_t, rescues)},
     {"rescued_bytes", offsetof(oomph_stats_t, rescued_bytes)},
     {"host_block_bytes", offsetof(oomph_stats_t, host_block_bytes)},
+    {"foreseen", offsetof(oomph_stats_t, foreseen)},
+    {"foreseen_bytes", offsetof(oomph_stats_t, foreseen_bytes)},
     {"buffer_bytes", offsetof(oomph_stats_t, buffer_bytes)},
     {"driver_ns", offsetof(oomph_stats_t, driver_ns)},
     {"rung_deferred", offsetof(oomph_stats_t, rungs[OOMPH_RUNG_DEFERRED])},
@@ -453,6 +469,8 @@ static PyMethodDef methods[] = {
      "A buffer on host pages: device, bytes, the streams that use it."},
     {"free_buffer", free_buffer, METH_O, "Frees it once both streams are done."},
     {"copy", copy, METH_VARARGS, "Queues a copy: device, to, from, bytes, stream."},
+    {"foresee", foresee, METH_VARARGS,
+     "Blocks that found no room in the last step go to the host: device, least bytes."},
     {"tide", tide, METH_O, "Bytes of blocks in use; see oomph.h."},
     {"check", check, METH_O, "Raises ValueError if the records do not agree."},
     {"set_rescue_hook", set_rescue_hook, METH_O,

@@ -193,6 +193,12 @@ oomph_status_t oomph_buffer(int device, size_t bytes, oomph_stream_t stream,
 oomph_status_t oomph_copy(int device, oomph_addr_t to, oomph_addr_t from, size_t bytes,
                           oomph_stream_t stream);
 
+// A block of at least `min_bytes` that is not to be had at once, of a size of which one
+// was born on host in the last step, goes there without waiting, and is no rescue: for
+// a planner that cannot make room for it. 0, as at first: none does. Errors:
+// OOMPH_ERR_INVALID, OOMPH_ERR_DRIVER.
+oomph_status_t oomph_foresee(int device, size_t min_bytes);
+
 // What the program's blocks in use take together, on device and host, in bytes.
 typedef struct oomph_tide {
     size_t now;
@@ -318,6 +324,8 @@ typedef struct oomph_stats {
     int64_t device_limit_bytes; // the most device bytes; 0: the whole card
     int64_t rescues;            // blocks that were born on host
     int64_t rescued_bytes;      // their bytes
+    int64_t foreseen;           // blocks put on the host as in the step before
+    int64_t foreseen_bytes;     // their bytes
     int64_t host_block_bytes;   // bytes of blocks in use that live on host pages
     int64_t buffer_bytes;       // bytes of buffers (oomph_buffer) in use
     int64_t driver_ns;          // time spent in driver calls and in waiting for the GPU

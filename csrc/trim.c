@@ -202,6 +202,7 @@ static void end_step(oomph_device_t *device)
     stats->step_count++;
     stats->step_remapped_bytes = remapped - device->step_start_remapped;
     stats->step_rescues = stats->rescues - device->step_start_rescues;
+    oomph_foresight_turn(&device->foresight);
     device->step_start_remapped = remapped;
     device->step_start_rescues = stats->rescues;
     if (oomph_process.config.plan)

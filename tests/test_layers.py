@@ -14,7 +14,7 @@ LAYERS = [
     "oomph",
     "util",
     "pack",
-    "block plan driver stats notice lock",
+    "block foresee plan driver stats notice lock",
     "index table place page stream",
     "segment spill",
     "device",
@@ -39,7 +39,7 @@ BINDINGS = {
     },
 }
 # Blocks and plans know of nothing that acts.
-PURE = ["block.c", "index.c", "pack.c", "place.c", "plan.c", "table.c"]
+PURE = ["block.c", "foresee.c", "index.c", "pack.c", "place.c", "plan.c", "table.c"]
 ACTING = {"driver.h", "lock.h", "page.h", "stream.h"}
 # Headers that are not ours, and who alone may include them.
 FOREIGN = {

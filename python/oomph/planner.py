@@ -27,6 +27,8 @@ logger = logging.getLogger("oomph")
 _CALM_STEPS = 4  # steps that would have fitted, until the hooks are taken off
 _SLACK = 0.005  # share of the device left free, as pages are not filled to the full
 _SLACK_BYTES = 16 << 20  # and this beside
+_LARGE_SHARE = 32  # a block of this part of the device may be put on the host
+_EXTRA_SHARE = 50  # part of the device that is left free after a step that fell short
 _BLIND = 0.4  # share of the device left free by a fetch before a step was recorded
 
 
@@ -128,10 +130,11 @@ class _Device:
         """Records the time since the last note; gives bytes in use and their limit."""
         now, high, host, host_high, self.capacity = _C.tide(self.index)
         step = self.step
-        need_bytes = high + self._gone_bytes
+        gone_bytes = self._count_gone()
+        need_bytes = high + min(self._gone_bytes, gone_bytes)
         step.need_bytes = max(step.need_bytes, need_bytes)
         self._note_peak(need_bytes, place)
-        self._gone_bytes = self._count_gone()
+        self._gone_bytes = gone_bytes
         step.host_bytes = max(step.host_bytes, host_high)
         if place is not None:
             base = high - self.link.restored_bytes
@@ -231,9 +234,12 @@ class _Device:
             self.budget = math.inf
             return
         if rescued and self.budget > 0 and step.need_bytes <= self._planned_need_bytes:
-            self.extra_bytes += min(step.host_bytes, self.capacity // 50)
+            # It was planned for and not enough: large blocks cannot be helped, for
+            # small ones some more room will do.
+            _C.foresee(self.index, self.capacity // _LARGE_SHARE)
+            self.extra_bytes += min(step.host_bytes, self.capacity // _EXTRA_SHARE)
         need_bytes = step.need_bytes + step.born_bytes
-        self._planned_need_bytes = need_bytes
+        self._planned_need_bytes = need_bytes + self._slack()
         wanted = need_bytes + self._slack() + self.extra_bytes - self.capacity
         if wanted > 0:
             self.calm_steps = 0
@@ -290,6 +296,11 @@ class Planner:
         for device in self._devices.values():
             device.before_optimizer()
 
+    def close(self) -> None:
+        """Gives up what the core was told."""
+        for device in self._devices.values():
+            _C.foresee(device.index, 0)
+
     def is_wanted(self) -> bool:
         """Whether anything is to be offloaded."""
         return self.always or any(d.budget > 0 for d in self._devices.values())
@@ -317,6 +328,8 @@ def stop() -> None:
     global _planner, _running
     if _running:
         activations.stop()
+    if _planner is not None:
+        _planner.close()
     _planner, _running = None, False
 
 
