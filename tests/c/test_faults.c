@@ -158,6 +158,22 @@ static void share(oomph_stream_t first, oomph_stream_t second)
     attempt(12 * MIB, second);
 }
 
+// A planner's way: out to a buffer, and back to another block.
+static void buffer(oomph_stream_t first, oomph_stream_t second)
+{
+    oomph_addr_t copy = 0, a = attempt(12 * MIB, first);
+
+    if (a == 0 || oomph_buffer(0, 12 * MIB, second, &copy) != OOMPH_OK)
+        return;
+    if (oomph_copy(0, copy, a, 12 * MIB, first) == OOMPH_OK &&
+        cuStreamSynchronize(first) == CUDA_SUCCESS)
+        CHECK(is_marked(copy, 12 * MIB, a));
+    CHECK(oomph_record_stream(copy, first, true) != OOMPH_ERR_INVALID);
+    CHECK(oomph_free(copy, NULL) == OOMPH_OK);
+    drop(a);
+    attempt(13 * MIB, first);
+}
+
 static const flow_t flows[] = {
     {"grow", "16MiB,context=0,memory=real", 0, grow},
     {"steal", "16MiB,context=0,memory=real", 0, steal},
@@ -173,6 +189,9 @@ static const flow_t flows[] = {
     {"step with plan and host", "12MiB,context=0,memory=real", 64 * MIB,
      step_with_plan},
     {"capture pool", "16MiB,context=0,memory=real", 0, capture_pool},
+    {"buffer", "16MiB,context=0,memory=real", 64 * MIB, buffer},
+    {"buffer in pinned blocks", "16MiB,context=0,memory=real,host-pages=none", 64 * MIB,
+     buffer},
     {"share", "16MiB,context=0,memory=real", 0, share},
 };
 
@@ -304,7 +323,7 @@ static void every_kind_of_call_fails_for_good(void)
         "set_access",   "pinned_alloc",    "pinned_free",  "stream_id",
         "event_create", "stream_captures", "event_record", "event_destroy",
         "event_wait",   "drain",           "time_copy",    "trim",
-        "event_passed", "export_page",     "import_page",
+        "event_passed", "export_page",     "import_page",  "copy",
     };
     static const oomph_status_t statuses[] = {OOMPH_ERR_NO_MEMORY, OOMPH_ERR_DRIVER};
 

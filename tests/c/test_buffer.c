@@ -1,0 +1,202 @@
+/* Buffers on the host, and what a planner is told. */
+#include "card.h"
+
+#include <cuda.h>
+
+static void start(const char *card)
+{
+    oomph_config_t config = test_config();
+
+    config.host_limit_bytes = 64 * MIB;
+    start_card(card, &config);
+}
+
+static oomph_addr_t take_buffer(size_t bytes, oomph_stream_t stream)
+{
+    oomph_addr_t addr = 0;
+
+    CHECK(oomph_buffer(0, bytes, stream, &addr) == OOMPH_OK);
+    return addr;
+}
+
+static oomph_tide_t tide(void)
+{
+    oomph_tide_t found;
+
+    CHECK(oomph_tide(0, &found) == OOMPH_OK);
+    return found;
+}
+
+static void contents_go_out_and_come_back(void)
+{
+    start("32MiB,context=0,memory=real");
+    oomph_stream_t stream = new_stream();
+    oomph_addr_t a = take(8 * MIB, stream);
+    mark(a, 8 * MIB, 1ull << 40);
+    oomph_addr_t buffer = take_buffer(8 * MIB, stream);
+    CHECK(oomph_copy(0, buffer, a, 8 * MIB, stream) == OOMPH_OK);
+    CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    give(a);
+    oomph_addr_t b = take(32 * MIB, stream);
+    CHECK(oomph_copy(0, b, buffer, 8 * MIB, stream) == OOMPH_OK);
+    CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    CHECK(is_marked(b, 8 * MIB, 1ull << 40));
+    give(buffer);
+    check_sound();
+}
+
+static void count_buffers(const oomph_block_info_t *info, void *count)
+{
+    *(int *)count += info->state == OOMPH_BLOCK_USED && info->tier == OOMPH_TIER_HOST;
+}
+
+static void a_buffer_is_no_allocation_of_the_programs(void)
+{
+    int count = 0;
+
+    start("32MiB,context=0,memory=real");
+    give(take(2 * MIB, NULL));
+    oomph_stats_t before = stats_of(0);
+    oomph_addr_t buffer = take_buffer(5 * MIB + 1, NULL);
+    oomph_stats_t after = stats_of(0);
+    CHECK(after.buffer_bytes == 6 * MIB && after.rescues == 0);
+    CHECK(after.allocation[0].allocated == before.allocation[0].allocated);
+    CHECK(after.allocated_bytes[0].peak == before.allocated_bytes[0].peak);
+    CHECK(after.active_bytes[0].current == 0 && after.host_block_bytes == 0);
+    CHECK(oomph_walk(0, count_buffers, &count) == OOMPH_OK && count == 0);
+    check_sound();
+    give(buffer);
+    CHECK(stats_of(0).buffer_bytes == 0);
+    check_sound();
+}
+
+static void a_buffer_in_use_by_a_copy_is_not_reused(void)
+{
+    start("32MiB,context=0,memory=real");
+    oomph_stream_t out = new_stream(), back = new_stream();
+    oomph_addr_t a = take(8 * MIB, out), buffer = take_buffer(8 * MIB, out);
+    CHECK(oomph_record_stream(buffer, back, true) == OOMPH_OK);
+    oomph_sim_hold(back);
+    CHECK(oomph_copy(0, a, buffer, 8 * MIB, back) == OOMPH_OK);
+    give(buffer);
+    CHECK(take_buffer(8 * MIB, out) != buffer);
+    oomph_sim_release(back);
+    CHECK(cuStreamSynchronize(back) == CUDA_SUCCESS);
+    check_sound();
+}
+
+static void without_host_memory_there_is_no_buffer(void)
+{
+    oomph_addr_t addr = 7;
+
+    start("32MiB,context=0,memory=real");
+    take_buffer(60 * MIB, NULL);
+    CHECK(oomph_buffer(0, 8 * MIB, NULL, &addr) == OOMPH_ERR_NO_MEMORY && addr == 7);
+    CHECK(strstr(oomph_error_detail(), "host_limit is 64.00 MiB") != NULL);
+    CHECK(oomph_buffer(0, 0, NULL, &addr) == OOMPH_ERR_INVALID);
+    CHECK(oomph_buffer(9, MIB, NULL, &addr) == OOMPH_ERR_INVALID);
+    check_sound();
+}
+
+static void the_host_pages_of_buffers_outlast_a_step(void)
+{
+    start("32MiB,context=0,memory=real");
+    take(32 * MIB, NULL);
+    give(take(2 * MIB, NULL)); // a rescue: memory is short
+    oomph_step();
+    give(take_buffer(16 * MIB, NULL));
+    oomph_step();
+    CHECK(stats_of(0).tier_bytes[OOMPH_TIER_HOST] >= (int64_t)(16 * MIB));
+    oomph_step(); // one without
+    CHECK(stats_of(0).tier_bytes[OOMPH_TIER_HOST] == 0);
+    check_sound();
+}
+
+static void the_tide_tells_the_highest_since_it_was_read(void)
+{
+    start("32MiB,context=0,memory=real");
+    oomph_addr_t a = take(4 * MIB, NULL);
+    give(take(20 * MIB, NULL));
+    oomph_tide_t first = tide();
+    CHECK(first.now == 4 * MIB && first.high == 24 * MIB);
+    CHECK(first.device_bytes == 32 * MIB && first.host_high == 0);
+    give(take(2 * MIB, NULL));
+    CHECK(tide().high == 6 * MIB);
+    CHECK(stats_of(0).allocated_bytes[0].peak == 24 * MIB); // the program's own figure
+    take(28 * MIB, NULL);
+    give(take(6 * MIB, NULL)); // on the host
+    oomph_tide_t last = tide();
+    CHECK(last.high == 38 * MIB && last.host_high == 6 * MIB && last.host == 0);
+    CHECK(tide().host_high == 0);
+    CHECK(oomph_reset_peak_stats(0) == OOMPH_OK);
+    CHECK(stats_of(0).allocated_bytes[0].peak == 32 * MIB);
+    give(a);
+}
+
+// A step with a block of 8 MiB that finds no room, as its pages are in use by a copy.
+static void run_step(oomph_stream_t other)
+{
+    oomph_addr_t a = take(12 * MIB, NULL);
+
+    CHECK(oomph_record_stream(a, other, true) == OOMPH_OK);
+    oomph_sim_hold(other);
+    CHECK(oomph_sim_launch(other, a, MIB, 0, 1000) == 0);
+    give(a);
+    oomph_addr_t b = take(8 * MIB, NULL);
+    oomph_sim_release(other);
+    give(b);
+    CHECK(cuStreamSynchronize(other) == CUDA_SUCCESS);
+    oomph_step();
+}
+
+static void what_is_foreseen_goes_to_the_host_without_waiting(void)
+{
+    start("16MiB,context=0,memory=real");
+    oomph_stream_t other = new_stream();
+    oomph_addr_t full = take(16 * MIB, NULL), born = take(8 * MIB, NULL);
+    give(full);
+    give(born);
+    oomph_step();
+    CHECK(stats_of(0).rescues == 1);
+    CHECK(oomph_foresee(0, 4 * MIB) == OOMPH_OK);
+    run_step(other);
+    CHECK(stats_of(0).rescues == 1 && stats_of(0).foreseen == 1);
+    CHECK(stats_of(0).foreseen_bytes == 8 * MIB);
+    CHECK(sim_stats_of(0).held_waits == 0);
+    run_step(other);
+    CHECK(stats_of(0).foreseen == 2);
+    CHECK(oomph_foresee(0, 0) == OOMPH_OK);
+    run_step(other); // waits for the copy instead
+    CHECK(stats_of(0).foreseen == 2 && stats_of(0).rescues == 1);
+    CHECK(sim_stats_of(0).held_waits == 1);
+    check_sound();
+}
+
+static void what_fits_after_all_stays_on_the_device(void)
+{
+    start("16MiB,context=0,memory=real");
+    oomph_addr_t full = take(16 * MIB, NULL), born = take(8 * MIB, NULL);
+    oomph_block_info_t info;
+    give(full);
+    give(born);
+    oomph_step();
+    CHECK(oomph_foresee(0, 4 * MIB) == OOMPH_OK);
+    CHECK(oomph_lookup(take(8 * MIB, NULL), &info) == OOMPH_OK);
+    CHECK(info.tier == OOMPH_TIER_DEVICE && stats_of(0).foreseen == 0);
+}
+
+int main(int argc, char **argv)
+{
+    static const test_t tests[] = {
+        TEST(contents_go_out_and_come_back),
+        TEST(a_buffer_is_no_allocation_of_the_programs),
+        TEST(a_buffer_in_use_by_a_copy_is_not_reused),
+        TEST(without_host_memory_there_is_no_buffer),
+        TEST(the_host_pages_of_buffers_outlast_a_step),
+        TEST(the_tide_tells_the_highest_since_it_was_read),
+        TEST(what_is_foreseen_goes_to_the_host_without_waiting),
+        TEST(what_fits_after_all_stays_on_the_device),
+    };
+
+    return run_tests(tests, sizeof tests / sizeof tests[0], argc, argv);
+}
