@@ -319,8 +319,8 @@ static void count_block(oomph_device_t *device, const oomph_block_t *block)
                    (int64_t)block->use.requested_bytes);
     if (block->tier == OOMPH_TIER_HOST) {
         device->stats.host_block_bytes += bytes;
-        device->host_high =
-            oomph_max(device->host_high, device->stats.host_block_bytes);
+        if (device->stats.host_block_bytes > device->host_high)
+            device->host_high = device->stats.host_block_bytes;
     }
 }
 

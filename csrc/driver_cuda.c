@@ -573,7 +573,7 @@ static oomph_status_t copy(int device, oomph_addr_t to, oomph_addr_t from, size_
     if (status != OOMPH_OK)
         return status;
     status = check(cu.cuMemcpyAsync(to, from, bytes, stream), "cuMemcpyAsync");
-    leave(&scope);
+    leave(device, &scope);
     return status;
 }
 

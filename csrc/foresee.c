@@ -32,7 +32,8 @@ void oomph_foresight_turn(oomph_foresight_t *foresight)
     size_t kept = 0;
 
     for (size_t i = 0; i < foresight->count; i++) {
-        uint32_t most = oomph_max(foresight->sizes[i].now, foresight->sizes[i].before);
+        uint32_t now = foresight->sizes[i].now, before = foresight->sizes[i].before;
+        uint32_t most = now > before ? now : before;
         if (most == 0)
             continue;
         foresight->sizes[kept] = foresight->sizes[i];

@@ -1,10 +1,15 @@
 #include "stats.h"
 
+static int64_t highest(const oomph_tally_t *tally)
+{
+    return tally->peak > tally->earlier_peak ? tally->peak : tally->earlier_peak;
+}
+
 void oomph_tally_tell(const oomph_tally_t *tally, oomph_stats_by_kind_t stats)
 {
     oomph_stat_t *all = &stats[OOMPH_STAT_ALL];
 
-    *all = (oomph_stat_t){.peak = oomph_max(tally->peak, tally->earlier_peak)};
+    *all = (oomph_stat_t){.peak = highest(tally)};
     for (int small = 0; small < 2; small++) {
         oomph_stat_t *stat = &stats[small ? OOMPH_STAT_SMALL : OOMPH_STAT_LARGE];
         stat->current = tally->kind[small].current;
@@ -28,7 +33,7 @@ int64_t oomph_tally_tide(oomph_tally_t *tally)
 {
     int64_t high = tally->peak;
 
-    tally->earlier_peak = oomph_max(tally->earlier_peak, high);
+    tally->earlier_peak = highest(tally);
     tally->peak = oomph_tally_current(tally);
     return high;
 }
