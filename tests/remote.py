@@ -12,6 +12,7 @@ import importlib
 import json
 import os
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import Any, ClassVar
@@ -75,7 +76,12 @@ def settle() -> None:
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     for device in range(torch.cuda.device_count()):
-        left = torch.cuda.memory_allocated(device) - (kept_bytes if device == 0 else 0)
+        kept = kept_bytes if device == 0 else 0
+        left = torch.cuda.memory_allocated(device) - kept
+        deadline = time.monotonic() + 2  # autograd's threads let go a moment later
+        while left > 0 and time.monotonic() < deadline:
+            time.sleep(0.01)
+            left = torch.cuda.memory_allocated(device) - kept
         assert left == 0, f"{left} bytes are left in use on device {device}"
         torch.cuda.reset_peak_memory_stats(device)
         torch.cuda.reset_accumulated_memory_stats(device)

@@ -143,7 +143,8 @@ class _Device:
 
     def _note_peak(self, need_bytes: int, place: int | None) -> None:
         peaks = self.step.peaks
-        turn = len(self.step.backwards) - (place is not None and not self._is_saving)
+        is_backward = place is not None and not self._is_saving
+        turn = max(len(self.step.backwards) - is_backward, 0)
         while len(peaks) <= turn:
             peaks.append((0, None))
         if need_bytes > peaks[turn][0]:
