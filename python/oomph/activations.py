@@ -275,6 +275,12 @@ def stop() -> None:
         _remove_if_unused()
 
 
+def forget_in_child() -> None:
+    """After a fork: nothing leaves any more. The lock may be another thread's."""
+    global _policy
+    _policy = None
+
+
 def _remove_if_unused() -> None:
     if _policy is not None or _open_count > 0 or not _handles:
         return

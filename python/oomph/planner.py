@@ -12,6 +12,7 @@ from __future__ import annotations
 import bisect
 import logging
 import math
+import os
 import weakref
 from dataclasses import dataclass, field
 from typing import Any
@@ -332,6 +333,16 @@ def stop() -> None:
     if _planner is not None:
         _planner.close()
     _planner, _running = None, False
+
+
+def _forget_in_child() -> None:
+    """After a fork the core does nothing, so there is nothing to plan."""
+    global _planner, _running
+    _planner, _running = None, False
+    activations.forget_in_child()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def note_shortage(device: int) -> None:
