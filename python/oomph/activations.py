@@ -23,7 +23,7 @@ from torch import nn
 
 from oomph import _torch, transfer
 
-_SMALL_BYTES = 1 << 20  # storages up to this size stay
+SMALL_BYTES = 1 << 20  # storages up to this size stay
 
 
 class Policy(Protocol):
@@ -119,7 +119,7 @@ def _may_leave(tensor: torch.Tensor) -> bool:
         and not (tensor.is_conj() or tensor.is_neg() or tensor.is_quantized)
         and torch._C._functorch.maybe_current_level() is None
         and torch._C._current_graph_task_id() == -1
-        and tensor.untyped_storage().nbytes() > _SMALL_BYTES
+        and tensor.untyped_storage().nbytes() > SMALL_BYTES
         and not torch.cuda.is_current_stream_capturing()
     )
 

@@ -1,0 +1,158 @@
+"""The planner makes room ahead of need: as much as is missing, as long as it is."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+from support import MIB, Simulated
+from torch import nn
+
+# Shapes alone: a step is quick, whatever its size.
+card = Simulated("2GiB,context=0", "reserve:0,host_limit:16GiB")
+LAYER_MIB = 64
+
+
+class Layer(nn.Module):
+    """Saves one tensor of LAYER_MIB for a batch of 1."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sin() * 2
+
+
+class Training:
+    """A chain of layers over a batch, with one small parameter to be optimized."""
+
+    def __init__(self, layers: int) -> None:
+        self.scale = nn.Parameter(torch.ones(1, device="cuda"))
+        self.model = nn.Sequential(*(Layer() for _ in range(layers)))
+        self.optimizer = torch.optim.SGD([self.scale])
+
+    def step(self, batch: int = 1, accumulate: int = 1) -> dict:
+        """Takes a step; gives its rescues and the bytes that it had away."""
+        import oomph
+
+        before = oomph.stats()["rescues"]
+        for _ in range(accumulate):
+            x = torch.empty(batch * LAYER_MIB * MIB // 4, device="cuda")
+            self.model(x * self.scale).sum().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return {"rescues": oomph.stats()["rescues"] - before, **told()}
+
+
+def told() -> dict:
+    import sys
+
+    planner = sys.modules.get("oomph.planner")
+    found = planner.explain() if planner else {}
+    return found.get(0, {"missing_bytes": 0, "offloaded_bytes": 0, "text": ""})
+
+
+def hooks_are_on() -> bool:
+    return bool(nn.modules.module._global_forward_pre_hooks)
+
+
+@pytest.mark.parametrize("needed", [1.2, 1.5, 2.0])
+@card
+def test_nothing_is_rescued_from_the_third_step_on(needed):
+    training = Training(round(needed * 2048 / LAYER_MIB) - 3)
+    steps = [training.step() for _ in range(6)]
+    assert steps[0]["rescues"] > 0
+    assert [step["rescues"] for step in steps[2:]] == [0] * 4
+    for step in steps[2:]:
+        assert step["missing_bytes"] > 0
+        assert step["offloaded_bytes"] <= 1.15 * step["missing_bytes"]
+    torch.cuda.synchronize()
+
+
+@card
+def test_where_all_fits_there_are_no_hooks():
+    training = Training(8)
+    for _ in range(3):
+        assert training.step()["rescues"] == 0
+    assert not hooks_are_on()
+
+
+@card
+def test_the_hooks_leave_when_the_pressure_leaves():
+    training = Training(40)
+    for _ in range(3):
+        training.step()
+    assert hooks_are_on()
+    training.model = training.model[:8]
+    for _ in range(5):
+        training.step()
+    assert not hooks_are_on()
+    assert told()["text"].endswith("everything fits: nothing is offloaded.")
+    training.model = nn.Sequential(*(Layer() for _ in range(40)))
+    training.step()
+    assert [training.step()["rescues"] for _ in range(3)][1:] == [0, 0]
+    assert hooks_are_on()
+
+
+@card
+def test_each_batch_of_an_accumulated_step_makes_room():
+    training = Training(40)
+    for _ in range(2):
+        training.step(accumulate=3)
+    step = training.step(accumulate=3)
+    assert step["rescues"] == 0
+    assert step["offloaded_bytes"] <= 1.15 * step["missing_bytes"]
+
+
+@card
+def test_evaluation_between_steps_does_not_disturb():
+    training = Training(40)
+    for _ in range(2):
+        training.step()
+    for _ in range(3):
+        with torch.no_grad():
+            training.model(torch.empty(LAYER_MIB * MIB // 4, device="cuda"))
+        assert training.step()["rescues"] == 0
+
+
+@card
+def test_what_somebody_holds_is_not_sent_twice():
+    import oomph
+
+    training = Training(40)
+    held = []
+    training.model[0].register_forward_hook(lambda *a: held.append(a[2]))
+    for _ in range(3):
+        held.clear()
+        step = training.step()
+    assert step["rescues"] == 0
+    assert step["offloaded_bytes"] <= 1.2 * step["missing_bytes"]
+    held.clear()
+    gc.collect()
+    assert oomph._C.stats(0)["buffer_bytes"] == 0
+
+
+@card
+def test_a_block_that_no_card_could_hold_is_put_on_the_host_at_once():
+    import oomph
+
+    training = Training(2)
+    for _ in range(4):
+        with torch.no_grad():
+            huge = torch.empty(3 << 30, dtype=torch.uint8, device="cuda")
+        step = training.step()
+        del huge
+    before = oomph.stats()["foreseen"]
+    assert step["rescues"] == 0
+    huge = torch.empty(3 << 30, dtype=torch.uint8, device="cuda")
+    assert oomph.stats()["foreseen"] == before + 1
+    del huge
+
+
+@card
+def test_steps_are_explained_in_words_and_as_data():
+    training = Training(40)
+    for _ in range(3):
+        step = training.step()
+    assert step["text"].startswith("GPU 0: the last step needed 2.")
+    assert "went to the host and came back" in step["text"]
+    assert step["sent_bytes"] >= step["fetched_bytes"] > 0
+    assert step["waited_ms"] >= 0
