@@ -1,4 +1,4 @@
-"""Programs whose saved tensors all go to the host give the CPU's values, bit for bit."""
+"""Programs whose saved tensors all go to the host give the CPU's values."""
 
 from __future__ import annotations
 
