@@ -178,6 +178,18 @@ def _may_push() -> bool:
     )
 
 
+def _constants(module: nn.Module) -> frozenset[int]:
+    """The addresses of its parameters and buffers, as far as they are plain memory."""
+    return frozenset(
+        tensor.untyped_storage().data_ptr()
+        for tensors in (module.parameters(), module.buffers())
+        for tensor in tensors
+        if tensor.is_cuda
+        and tensor.layout is torch.strided
+        and type(tensor) in (torch.Tensor, nn.Parameter)
+    )
+
+
 def _enter(module: nn.Module, _: Any) -> None:
     if torch.compiler.is_compiling() or _thread.module is not None:
         return
@@ -186,12 +198,7 @@ def _enter(module: nn.Module, _: Any) -> None:
     with _lock:
         _open_count += 1
     if _policy is not None and _may_push():
-        _thread.constant = frozenset(
-            tensor.untyped_storage().data_ptr()
-            for tensors in (module.parameters(), module.buffers())
-            for tensor in tensors
-            if tensor.is_cuda and type(tensor) in (torch.Tensor, nn.Parameter)
-        )
+        _thread.constant = _constants(module)
         torch._C._autograd._push_saved_tensors_default_hooks(_pack, _unpack)
         _thread.pushed = True
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from models import PROGRAMS, train
 from support import Simulated
-from test_models import differences
+from test_models import differences, prepared, train_on_cpu
 from torch import nn
 
 CARD = "256MiB,context=0,memory=values,cc=8.6,host=8GiB"
@@ -38,9 +38,10 @@ def sent_bytes() -> int:
 @pytest.mark.parametrize("program", PROGRAMS)
 @card
 def test_what_left_and_came_back_changes_no_value(program):
-    wanted = train(PROGRAMS[program], "cpu")
+    chosen = prepared(program)
+    wanted = train_on_cpu(chosen)
     with all_leave():
-        assert differences(train(PROGRAMS[program], "cuda"), wanted) == []
+        assert differences(train(chosen, "cuda"), wanted) == []
         assert sent_bytes() > 0
 
 
