@@ -6,11 +6,16 @@
  *
  * The card is described by a string, for example "12GiB,devices=2,link=25GB/s":
  *
- *   12GiB            memory of each device; comes first
+ *   12GiB            memory of each device, or the name of a GPU; comes first
+ *   gpu=rtx4090      a well-known card: its name, compute capability, link, and how
+ *                    fast it is, so that kernels of PyTorch take the time that its
+ *                    arithmetic, its memory or its link needs for them (engine.h); the
+ *                    keys below overrule it, wherever they stand. Names: gpu.c
  *   devices=1        number of devices, 1 to 16
  *   host=128GiB      host memory for host-located pages and pinned buffers;
  *                    unlimited when not given
- *   link=25GB/s      speed of copies over the link: to, from and between devices
+ *   link=25GB/s      speed of copies over the link, each way: to, from and between
+ *                    devices
  *   cc=9.0           compute capability
  *   context=512MiB   what a device's primary context takes while it is active
  *   name=TEXT        the device's name
@@ -24,6 +29,16 @@
  *   kernels=ignore   "ignore": they take 5 us and do nothing; "error": launches fail
  *   host-pages=numa  what cuMemCreate makes on the host:
  *                    "numa" (HOST_NUMA and HOST), "host" (HOST only) or "none"
+ *   sms=132          multiprocessors
+ *
+ * and only with gpu=:
+ *
+ *   bandwidth=1008GB/s  of device memory, at its best
+ *   fp32=82.6TFLOPS  arithmetic at its best; so tf32, fp16, bf16 and fp8, of
+ *                    multiplications of matrices
+ *   flops-share=0.7  what kernels reach of the arithmetic
+ *   bandwidth-share=0.85  and of the bandwidth
+ *   launch=2us       what each kernel takes besides
  *
  * Sizes are bytes or carry KiB, MiB, GiB, TiB (1024) or KB, MB, GB, TB (1000), in any
  * case. The card is read at first use: what oomph_sim_configure() was given, else the
@@ -60,6 +75,7 @@ typedef struct oomph_sim_card {
     uint64_t host_bytes;   // UINT64_MAX: no limit
     int device_count;
     int has_values; // memory=values
+    int has_rates;  // gpu=
 } oomph_sim_card_t;
 
 // Reads the description of a card for a program that wants to know what it means or
@@ -118,6 +134,59 @@ void oomph_sim_release(struct CUstream_st *stream);
 // CUresult.
 int oomph_sim_launch(struct CUstream_st *stream, uint64_t addr, size_t bytes, int write,
                      uint64_t cost_ns);
+
+// ---- what kernels take
+
+// What numbers a multiplication of matrices takes.
+typedef enum oomph_sim_precision {
+    OOMPH_SIM_FP32,
+    OOMPH_SIM_TF32,
+    OOMPH_SIM_FP16,
+    OOMPH_SIM_BF16,
+    OOMPH_SIM_FP8,
+    OOMPH_SIM_PRECISIONS,
+} oomph_sim_precision_t;
+
+// Memory that an operator works on.
+typedef struct oomph_sim_use {
+    uint64_t addr, bytes;               // where it lies
+    uint64_t read_bytes, written_bytes; // how much of it is moved; evenly spread
+} oomph_sim_use_t;
+
+typedef struct oomph_sim_cost {
+    const char *name; // static text
+    double flops;
+    oomph_sim_precision_t precision; // of these
+    const oomph_sim_use_t *uses;     // copied
+    size_t use_count;
+} oomph_sim_cost_t;
+
+// While the sum of this thread's changes is above 0, the kernels that it launches are
+// parts of one operator: each takes its launch alone, as oomph_sim_cost() tells what
+// they take together. Gives how many it launched in the operator that is or was the
+// last.
+unsigned oomph_sim_operator(int change);
+
+// Gives the stream the work of an operator. With the rates of a card (gpu=) it takes as
+// long as the slowest of its arithmetic, its device memory and its share of the link:
+// what lies on the host when it starts is moved over the link. Returns a CUresult.
+int oomph_sim_cost(const oomph_sim_cost_t *what, struct CUstream_st *stream);
+
+// What a device has done since the start. Work counts in full when it starts.
+typedef struct oomph_sim_usage {
+    uint64_t now_ns;          // the virtual time
+    uint64_t compute_busy_ns; // of kernels, waits for the link among it
+    uint64_t h2d_busy_ns;     // of the link, to the device
+    uint64_t d2h_busy_ns;     // and from it
+    uint64_t h2d_bytes;       // by copies, and by kernels that work on host memory
+    uint64_t d2h_bytes;
+    uint64_t operator_count; // as oomph_sim_cost() told them
+    double flops;
+    double device_bytes; // of device memory, read or written
+} oomph_sim_usage_t;
+
+// Fills `usage`. Returns 0, or 1 if there is no such device.
+int oomph_sim_usage(int device, oomph_sim_usage_t *usage);
 
 // ---- values
 

@@ -29,6 +29,10 @@ static void test_cards_are_described_in_many_ways(void)
     allowed("11.69GiB,devices=16,host=128GB,link=25GB/s,cc=12.0,context=0");
     allowed("12884901888,memory=real,tick=0,kernels=error,host-pages=none");
     allowed("80GB,driver=11000,name=H100 PCIe,tick=1.5ms");
+    allowed("rtx4090");
+    allowed("RTX4090,host=64GiB");
+    allowed("12GiB,bandwidth=900GB/s,fp32=40TFLOPS,fp8=1.5PFLOPS,sms=46,gpu=rtx4090");
+    allowed("a10,flops-share=0.5,bandwidth-share=1,launch=0");
 }
 
 static void test_wrong_descriptions_say_what_is_allowed(void)
@@ -51,6 +55,16 @@ static void test_wrong_descriptions_say_what_is_allowed(void)
     refused("1GiB,driver=14000", "11000 to 13000");
     refused("1GiB,context=2GiB", "must leave some");
     refused("1GiB,name=", "name= is not allowed");
+    refused("1GiB,gpu=rtx1", "gpu=rtx1 is not allowed; use t4, a10, l4, rtx3060");
+    refused("1GiB,gpu", "gpu= is not allowed");
+    refused("rtx1", "or with a GPU: t4, a10, l4, rtx3060");
+    refused("1GiB,bandwidth=1GB/s", "bandwidth= needs a card: add gpu=");
+    refused("1GiB,bf16=1TFLOPS", "bf16= needs a card: add gpu=");
+    refused("t4,fp16=100", "fp16=100 is not allowed; use a speed, such as");
+    refused("t4,fp16=0TFLOPS", "is not allowed");
+    refused("t4,flops-share=1.1", "a number above 0, up to 1");
+    refused("t4,bandwidth-share=0", "a number above 0, up to 1");
+    refused("t4,sms=0", "1 to 1024");
 }
 
 static void test_a_description_can_be_asked_about(void)
@@ -66,6 +80,32 @@ static void test_a_description_can_be_asked_about(void)
     CHECK(oomph_sim_describe("2GiB,speed=1", &card) != 0);
     CHECK(strstr(oomph_sim_error(), "unknown key 'speed'") != NULL);
     CHECK(stats().capacity_bytes == 1u << 30);
+}
+
+static int attribute(CUdevice_attribute name)
+{
+    int value;
+
+    OK(cuDeviceGetAttribute(&value, name, 0));
+    return value;
+}
+
+static void test_a_well_known_card_is_what_it_is_unless_the_description_differs(void)
+{
+    char name[96];
+
+    start("rtx4090");
+    OK(cuDeviceGetName(name, sizeof name, 0));
+    CHECK(strcmp(name, "NVIDIA GeForce RTX 4090") == 0);
+    CHECK(attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR) == 9);
+    CHECK(attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) == 128);
+    CHECK(stats().capacity_bytes > 23ull << 30 && stats().capacity_bytes < 24ull << 30);
+    start("12GiB,cc=8.6,name=mine,sms=7,gpu=rtx4090");
+    OK(cuDeviceGetName(name, sizeof name, 0));
+    CHECK(strcmp(name, "mine") == 0);
+    CHECK(attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR) == 6);
+    CHECK(attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) == 7);
+    CHECK(stats().capacity_bytes == 12ull << 30);
 }
 
 static void test_the_card_cannot_change_while_the_driver_is_in_use(void)
@@ -468,6 +508,7 @@ int main(void)
     run(test_cards_are_described_in_many_ways);
     run(test_wrong_descriptions_say_what_is_allowed);
     run(test_a_description_can_be_asked_about);
+    run(test_a_well_known_card_is_what_it_is_unless_the_description_differs);
     run(test_the_card_cannot_change_while_the_driver_is_in_use);
     run(test_the_environment_describes_the_card);
     run(test_the_environment_says_which_devices_are_visible);

@@ -191,6 +191,7 @@ int oomph_sim_describe(const char *card, oomph_sim_card_t *found)
         .host_bytes = config.host_bytes,
         .device_count = config.device_count,
         .has_values = config.has_values,
+        .has_rates = sim_has_rates(&config),
     };
     return 0;
 }

@@ -1,12 +1,11 @@
 #include "compute.h"
 
 #include "call.h"
+#include "engine.h"
 #include "queue.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-enum { COMPUTE_NS = 5000 };
 
 static __thread int dry;
 
@@ -79,7 +78,7 @@ int oomph_sim_compute(const oomph_sim_compute_t *what, CUstream handle)
     if (result == CUDA_SUCCESS) {
         const sim_work_t work = {.kind = SIM_WORK_COMPUTE,
                                  .call = what->name,
-                                 .cost_ns = COMPUTE_NS,
+                                 .cost_ns = sim_engine_kernel_ns(),
                                  .compute = compute};
         result = sim_queue_submit(stream, &work, NULL);
     } else {

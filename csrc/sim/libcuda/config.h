@@ -1,5 +1,7 @@
 /* config.h - the card that is simulated, read from its description (syntax: sim.h). */
 #pragma once
+#include "gpu.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -14,6 +16,14 @@ typedef enum sim_host_pages {
     SIM_HOST_PAGES_NUMA,
 } sim_host_pages_t;
 
+// How fast kernels are.
+typedef struct sim_rates {
+    double flops_per_s[OOMPH_SIM_PRECISIONS]; // peak
+    double bytes_per_s;              // of device memory, peak; 0: nothing is known
+    double flops_share, bytes_share; // what kernels reach of the peaks, up to 1
+    uint64_t launch_ns;              // what each kernel takes besides
+} sim_rates_t;
+
 typedef struct sim_config {
     uint64_t capacity_bytes; // of each device
     uint64_t context_bytes;
@@ -22,6 +32,8 @@ typedef struct sim_config {
     uint64_t tick_ns;
     int device_count;
     int cc_major, cc_minor;
+    int sm_count;
+    sim_rates_t rates;
     int driver_version;
     sim_memory_t memory;
     bool has_values; // for programs to know: operators compute
@@ -36,6 +48,12 @@ extern sim_config_t sim_config;
 static inline bool sim_memory_is_real(void)
 {
     return sim_config.memory == SIM_MEMORY_REAL;
+}
+
+// Whether kernels of PyTorch take the time that their work needs (gpu=).
+static inline bool sim_has_rates(const sim_config_t *config)
+{
+    return config->rates.bytes_per_s > 0;
 }
 
 // Reads `card`. On failure returns false, `config` is unchanged and `error` says what

@@ -5,6 +5,7 @@
 #include "call.h"
 #include "callback.h"
 #include "config.h"
+#include "engine.h"
 #include "event.h"
 #include "failure.h"
 #include "handle.h"
@@ -89,6 +90,16 @@ int oomph_sim_stats(int device, oomph_sim_stats_t *stats)
     return found != NULL ? 0 : 1;
 }
 
+int oomph_sim_usage(int device, oomph_sim_usage_t *usage)
+{
+    sim_lock();
+    bool found = sim_device(device) != NULL;
+    if (found)
+        sim_engine_usage(device, usage);
+    sim_unlock();
+    return found ? 0 : 1;
+}
+
 void oomph_sim_reset(void)
 {
     sim_lock();
@@ -104,6 +115,7 @@ void oomph_sim_reset(void)
     sim_handle_reset();
     sim_share_reset();
     sim_address_reset();
+    sim_engine_reset();
     sim_traffic_reset();
     sim_device_reset();
     sim_failure_reset();

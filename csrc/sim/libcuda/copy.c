@@ -2,12 +2,12 @@
 #include "call.h"
 #include "capture.h"
 #include "config.h"
+#include "engine.h"
 #include "known.h"
 #include "pinned.h"
 #include "queue.h"
 #include "sim.h"
 #include "space.h"
-#include "traffic.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -133,6 +133,7 @@ static CUresult copy_rows(area_t dst, area_t src, size_t bytes, size_t rows,
     sim_work_t work = {
         .kind = SIM_WORK_COPY,
         .call = sim_current_call(),
+        .cost_ns = SIM_COPY_START_NS,
         .dst = dst.addr,
         .src = src.addr,
         .bytes = bytes,
@@ -152,7 +153,6 @@ static CUresult copy_rows(area_t dst, area_t src, size_t bytes, size_t rows,
         return result;
     if (dst.addr == 0 || src.addr == 0)
         return CUDA_ERROR_INVALID_VALUE;
-    work.cost_ns = sim_traffic_copy_ns(dst.addr, src.addr, bytes * rows);
     return submit_copy(stream, &work, blocking);
 }
 

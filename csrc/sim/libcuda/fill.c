@@ -1,9 +1,9 @@
 /* fill.c - fills of memory with a value. */
 #include "call.h"
 #include "capture.h"
+#include "engine.h"
 #include "queue.h"
 #include "space.h"
-#include "traffic.h"
 
 // A value of 1, 2 or 4 bytes, to be repeated.
 typedef struct value {
@@ -36,7 +36,7 @@ static CUresult fill_rows(CUdeviceptr dst, size_t pitch, value_t value, size_t w
     const sim_work_t work = {
         .kind = SIM_WORK_SET,
         .call = sim_current_call(),
-        .cost_ns = sim_traffic_set_ns(width * height * value.bytes),
+        .cost_ns = SIM_COPY_START_NS,
         .dst = dst,
         .bytes = width * value.bytes,
         .rows = height,

@@ -123,14 +123,14 @@ undo_node:
 // An executable graph needs what its work uses, even without the graph.
 static void hold(const sim_work_t *work)
 {
-    sim_compute_share(work->compute);
+    sim_work_share(work);
     if (work->kind == SIM_WORK_GRAPH_ALLOC)
         sim_memory_graph_hold(work->dst);
 }
 
 static void unhold(const sim_work_t *work)
 {
-    sim_compute_drop(work->compute);
+    sim_work_unshare(work);
     if (work->kind == SIM_WORK_GRAPH_ALLOC)
         sim_memory_graph_unhold(work->dst);
 }
@@ -440,7 +440,7 @@ static CUresult replay(const sim_work_t *work, CUstream stream)
         return sim_event_record(work->event, stream);
     if (work->kind == SIM_WORK_WAIT)
         return sim_event_wait(work->event, stream);
-    sim_compute_share(work->compute);
+    sim_work_share(work);
     return sim_queue_submit(stream, work, NULL);
 }
 

@@ -3,13 +3,13 @@
  */
 #include "call.h"
 #include "config.h"
+#include "cost.h"
+#include "engine.h"
 #include "queue.h"
 #include "runtime.h"
 #include "sim.h"
 
 #include <stdlib.h>
-
-enum { KERNEL_NS = 5000 };
 
 static CUresult submit(CUstream handle, const sim_work_t *work)
 {
@@ -21,9 +21,11 @@ static CUresult submit(CUstream handle, const sim_work_t *work)
 
 static CUresult launch(const char *name, CUstream stream)
 {
-    const sim_work_t work = {
-        .kind = SIM_WORK_KERNEL, .call = sim_current_call(), .cost_ns = KERNEL_NS};
+    const sim_work_t work = {.kind = SIM_WORK_KERNEL,
+                             .call = sim_current_call(),
+                             .cost_ns = sim_engine_kernel_ns()};
 
+    sim_cost_count_kernel();
     if (sim_config.kernels_fail) {
         sim_unsupported(name);
         return CUDA_ERROR_NOT_SUPPORTED;

@@ -2,6 +2,7 @@
 
 #include "call.h"
 #include "callback.h"
+#include "engine.h"
 #include "heap.h"
 #include "race.h"
 
@@ -166,9 +167,9 @@ static void start_head(CUstream stream)
         return;
     }
     operation->started = true;
-    operation->end_ns = now_ns + operation->work.cost_ns;
+    operation->end_ns = sim_engine_start(&operation->work, stream->context, now_ns);
     operation->sequence = sequence++;
-    if (operation->work.cost_ns == 0 || !sim_heap_push(operation))
+    if (operation->end_ns == now_ns || !sim_heap_push(operation))
         complete(operation);
 }
 

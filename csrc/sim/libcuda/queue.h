@@ -1,6 +1,6 @@
 /* queue.h - the order and the time of work. A discrete-event simulation: each stream
  * does one operation after the other, an operation starts when it is first in its
- * stream and may start, and completes `cost_ns` later. The caller holds the driver's
+ * stream and may start, and completes when engine.h says. The caller holds the driver's
  * lock.
  */
 #pragma once

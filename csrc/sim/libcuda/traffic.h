@@ -1,4 +1,4 @@
-/* traffic.h - copies between host and devices: how long they take, how much was copied.
+/* traffic.h - copies between host and devices: where bytes lie, how much was copied.
  * The caller holds the driver's lock.
  */
 #pragma once
@@ -12,13 +12,10 @@ typedef enum sim_direction {
     SIM_DIRECTIONS
 } sim_direction_t;
 
-// Whether the bytes at an address lie on the host: its own, pinned or host-located
-// pages.
-bool sim_traffic_is_host(uint64_t addr);
-
-// What a copy takes on the simulated card's link, or within a device.
-uint64_t sim_traffic_copy_ns(uint64_t dst, uint64_t src, uint64_t bytes);
-uint64_t sim_traffic_set_ns(uint64_t bytes);
+// The device that the bytes at an address lie on; SIM_ON_HOST: the host's own, pinned
+// or host-located pages.
+enum { SIM_ON_HOST = -1 };
+int sim_traffic_place(uint64_t addr);
 
 void sim_traffic_count(uint64_t dst, uint64_t src, uint64_t bytes);
 uint64_t sim_traffic_bytes(sim_direction_t direction);

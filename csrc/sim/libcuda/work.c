@@ -381,10 +381,22 @@ bool sim_work_conflicts(const sim_work_t *a, const sim_work_t *b, uint64_t *addr
     return false;
 }
 
+void sim_work_share(const sim_work_t *work)
+{
+    sim_compute_share(work->compute);
+    sim_cost_share(work->cost);
+}
+
+void sim_work_unshare(const sim_work_t *work)
+{
+    sim_compute_drop(work->compute);
+    sim_cost_drop(work->cost);
+}
+
 void sim_work_discard(const sim_work_t *work)
 {
     free(work->staging);
-    sim_compute_drop(work->compute);
+    sim_work_unshare(work);
 }
 
 uint64_t sim_checksum(const void *bytes, size_t count)

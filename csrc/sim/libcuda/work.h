@@ -4,6 +4,7 @@
  */
 #pragma once
 #include "compute.h"
+#include "cost.h"
 #include "cuda_api.h"
 
 #include <stdbool.h>
@@ -33,7 +34,7 @@ typedef enum sim_work_kind {
 typedef struct sim_work {
     sim_work_kind_t kind;
     const char *call; // the driver call that asked for it
-    uint64_t cost_ns;
+    uint64_t cost_ns; // besides what its memory takes (engine.h)
 
     // Memory it touches: `rows` rows of `bytes` at each end, `*_pitch` bytes apart.
     uint64_t dst, src; // 0: none
@@ -51,6 +52,7 @@ typedef struct sim_work {
 
     bool is_dry;            // moves no bytes: what it stands for is computed otherwise
     sim_compute_t *compute; // owned; NULL but for SIM_WORK_COMPUTE
+    sim_cost_t *cost;       // owned; of an operator's kernels, or NULL
 
     CUhostFn function; // called with `argument`
     void *argument;
@@ -80,6 +82,10 @@ bool sim_work_touches(const sim_work_t *work, uint64_t addr, uint64_t bytes);
 
 // Whether one of the two writes what the other reads or writes; `addr` is where.
 bool sim_work_conflicts(const sim_work_t *a, const sim_work_t *b, uint64_t *addr);
+
+// Another owner of what the work shares, and one less.
+void sim_work_share(const sim_work_t *work);
+void sim_work_unshare(const sim_work_t *work);
 
 // Frees what the work owns; it must not be used any more.
 void sim_work_discard(const sim_work_t *work);
