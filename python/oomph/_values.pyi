@@ -1,5 +1,6 @@
-"""The values of the simulated GPU (csrc/sim/values)."""
+"""Values and costs of the simulated GPU's operators (csrc/sim/values)."""
 
 built_for: str
 
 def install(compute: int | None, dry: int | None) -> int: ...
+def install_costs(cost: int | None, operator: int | None) -> int: ...

@@ -62,12 +62,14 @@ class Card:
         devices: How many devices there are.
         host_bytes: Host memory that stands behind them; None: that of this machine.
         has_values: Whether operators compute (``memory=values``).
+        has_rates: Whether kernels take the time of a well-known card (``gpu=``).
     """
 
     memory_bytes: int
     devices: int = 1
     host_bytes: int | None = None
     has_values: bool = False
+    has_rates: bool = False
 
 
 class _CardOfDriver(ctypes.Structure):
@@ -78,6 +80,55 @@ class _CardOfDriver(ctypes.Structure):
         ("host_bytes", ctypes.c_uint64),
         ("device_count", ctypes.c_int),
         ("has_values", ctypes.c_int),
+        ("has_rates", ctypes.c_int),
+    )
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a simulated device has done since its process started.
+
+    Work counts in full when it starts: synchronize before you ask.
+
+    Attributes:
+        now_ns: The virtual time, in nanoseconds.
+        compute_busy_ns: Time of kernels, their waits for the link included. Without
+            ``gpu=`` it is 0: kernels do not take turns then.
+        h2d_busy_ns: Time in which the link was busy towards the device.
+        d2h_busy_ns: Time in which it was busy from the device.
+        h2d_bytes: Bytes moved to the device, by copies and by kernels that read host
+            memory.
+        d2h_bytes: Bytes moved from it, likewise.
+        operators: PyTorch's operators that took time; 0 without ``gpu=``.
+        flops: Their arithmetic.
+        device_bytes: Device memory that they and copies within the device read and
+            wrote, in bytes.
+    """
+
+    now_ns: int
+    compute_busy_ns: int
+    h2d_busy_ns: int
+    d2h_busy_ns: int
+    h2d_bytes: int
+    d2h_bytes: int
+    operators: int
+    flops: float
+    device_bytes: float
+
+
+class _UsageOfDriver(ctypes.Structure):
+    """``oomph_sim_usage_t`` of csrc/sim/sim.h; the order is that of Usage."""
+
+    _fields_ = (
+        ("now_ns", ctypes.c_uint64),
+        ("compute_busy_ns", ctypes.c_uint64),
+        ("h2d_busy_ns", ctypes.c_uint64),
+        ("d2h_busy_ns", ctypes.c_uint64),
+        ("h2d_bytes", ctypes.c_uint64),
+        ("d2h_bytes", ctypes.c_uint64),
+        ("operators", ctypes.c_uint64),
+        ("flops", ctypes.c_double),
+        ("device_bytes", ctypes.c_double),
     )
 
 
@@ -110,6 +161,7 @@ def _describe(driver: ctypes.CDLL, text: str) -> Card:
         devices=found.device_count,
         host_bytes=None if found.host_bytes == _NO_LIMIT else found.host_bytes,
         has_values=bool(found.has_values),
+        has_rates=bool(found.has_rates),
     )
 
 
@@ -117,7 +169,7 @@ def parse_card(text: str) -> Card:
     """Reads the description of a card, as the simulated driver reads it.
 
     Args:
-        text: ``SIZE[,devices=N][,host=SIZE][,link=SPEED][,cc=X.Y]...``
+        text: ``SIZE|GPU[,devices=N][,host=SIZE][,link=SPEED][,cc=X.Y]...``
 
     Raises:
         SimulationError: The text names no card; the error tells what is allowed.
@@ -137,6 +189,32 @@ def parse_card(text: str) -> Card:
 def card_in_use() -> Card | None:
     """The card of this process, or None if its GPU is not simulated."""
     return None if _loaded is None else parse_card(_loaded)
+
+
+def usage(device: int = 0) -> Usage:
+    """What a simulated device of this process has done so far, on the virtual clock.
+
+    Args:
+        device: Its number.
+
+    Raises:
+        SimulationError: This process's GPU is not simulated, or has no such device.
+
+    Example:
+        >>> before = usage()
+        >>> step()
+        >>> torch.cuda.synchronize()
+        >>> after = usage()
+        >>> ms = (after.now_ns - before.now_ns) / 1e6
+        >>> idle = 1 - (after.h2d_busy_ns - before.h2d_busy_ns) / (ms * 1e6)
+    """
+    if _loaded is None:
+        raise SimulationError("the GPU of this process is not simulated")
+    found = _UsageOfDriver()
+    driver = _open(_DRIVER, ctypes.RTLD_LOCAL)
+    if driver.oomph_sim_usage(device, ctypes.byref(found)) != 0:
+        raise SimulationError(f"the simulated card has no device {device}")
+    return Usage(*(getattr(found, name) for name, _ in _UsageOfDriver._fields_))
 
 
 def _check_build(version: str, cuda: str | None) -> None:
@@ -226,15 +304,24 @@ def prepare_torch() -> None:
     card = card_in_use()
     driver = _open(_DRIVER, ctypes.RTLD_LOCAL)
     if card is not None and card.has_values:
-        _install_values(torch.__version__, driver)
-        return
-    from oomph import simulated_operators
+        _install(torch.__version__, driver, "install", "compute", "dry")
+    else:
+        from oomph import simulated_operators
 
-    simulated_operators.install(driver)
+        simulated_operators.install(driver)
+    if card is not None and card.has_rates:
+        _install(torch.__version__, driver, "install_costs", "cost", "operator")
 
 
-def _install_values(version: str, driver: ctypes.CDLL) -> None:
-    """Has operators compute, by the extension that was built for this PyTorch."""
+def _install(version: str, driver: ctypes.CDLL, method: str, *calls: str) -> None:
+    """Wraps operators, by the extension that was built for this PyTorch.
+
+    Args:
+        version: This PyTorch's.
+        driver: The simulated driver.
+        method: What of the extension wraps them.
+        calls: What of the driver it needs.
+    """
     again = (
         "rebuild it: pip install --no-build-isolation --no-deps --force-reinstall oomph"
     )
@@ -242,19 +329,17 @@ def _install_values(version: str, driver: ctypes.CDLL) -> None:
         from oomph import _values
     except ImportError as error:
         raise SimulationError(
-            f"the values of the simulated GPU were not built for PyTorch {version} "
+            f"the operators of the simulated GPU were not built for PyTorch {version} "
             f"({error}); {again}"
         ) from None
     if _values.built_for != ".".join(version.split(".")[:2]):
         raise SimulationError(
-            f"the values of the simulated GPU were built for PyTorch "
+            f"the operators of the simulated GPU were built for PyTorch "
             f"{_values.built_for}, this is {version}; {again}"
         )
-    address = ctypes.c_void_p
-    _values.install(
-        address.from_buffer(driver.oomph_sim_compute).value,
-        address.from_buffer(driver.oomph_sim_dry).value,
-    )
+    functions = [getattr(driver, f"oomph_sim_{call}") for call in calls]
+    addresses = [ctypes.c_void_p.from_buffer(function).value for function in functions]
+    getattr(_values, method)(*addresses)
 
 
 def banner(card: str) -> str:

@@ -1,17 +1,19 @@
-// values.cpp - the values of the simulated GPU: each operator's CPU kernel, run where
-// its CUDA kernel would.
+// values.cpp - what PyTorch's operators do on the simulated GPU beyond their host's
+// code: values, and the time that they take (cost.hpp).
 //
-// Every operator with a CUDA kernel gets one of ours. It runs PyTorch's CUDA kernel
-// "dry", so that the host's code chooses, allocates and launches as on a GPU while no
-// byte moves; then it gives the stream a computation: the operator's CPU kernel on CPU
-// tensors over the same bytes. That runs when the stream comes to it, in the simulated
-// time and order of the GPU, so an allocator that gives memory away too early changes
-// values. What cannot be put off (random numbers, results whose size depends on values)
-// waits for the stream and is computed at once.
+// Values: each operator's CPU kernel is run where its CUDA kernel would. Every operator
+// with a CUDA kernel gets one of ours. It runs PyTorch's CUDA kernel "dry", so that the
+// host's code chooses, allocates and launches as on a GPU while no byte moves; then it
+// gives the stream a computation: the operator's CPU kernel on CPU tensors over the
+// same bytes. That runs when the stream comes to it, in the simulated time and order of
+// the GPU, so an allocator that gives memory away too early changes values. What cannot
+// be put off (random numbers, results whose size depends on values) waits for the
+// stream and is computed at once.
 //
 // A computation runs while the driver is locked: it must not touch tensors of the GPU.
 #include <Python.h>
 
+#include "cost.hpp"
 #include "kernel.hpp"
 #include "operators.hpp"
 
@@ -19,9 +21,11 @@
 #include <torch/library.h>
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 
 namespace oomph_values
 {
@@ -43,10 +47,14 @@ bool is_view(const OperatorHandle &op)
     return !op.schema().returns().empty();
 }
 
-// The key of the GPU's kernels, that of the CPU's, and what keeps its kernel.
+// A way to wrap the kernel of an operator, which is given with its name.
+using Wrap = std::function<torch::CppFunction(const OperatorHandle &, std::string)>;
+
+// The key of the kernels that are wrapped, and who keeps them as they are.
 struct Kind {
-    c10::DispatchKey gpu, cpu;
+    c10::DispatchKey key;
     const std::set<std::string> *left_alone;
+    const std::set<std::string> *whole; // wrapped though only their parts have kernels
 };
 
 // Kernels live as long as their library: to the end.
@@ -56,20 +64,12 @@ std::deque<torch::Library> &libraries()
     return *all;
 }
 
-torch::CppFunction kernel(const OperatorHandle &op, const std::string &name,
-                          const Kind &kind)
-{
-    if (kind.gpu == c10::DispatchKey::NestedTensorCUDA)
-        return torch::CppFunction::makeFromBoxedFunctor(
-            std::make_unique<Refusal>(op, name, kind.gpu));
-    return torch::CppFunction::makeFromBoxedFunctor(
-        std::make_unique<Kernel>(op, name, kind.gpu, kind.cpu));
-}
+const std::set<std::string> NONE;
 
-int install_kernels(const Kind &kind)
+int install_kernels(const Kind &kind, const Wrap &wrap)
 {
     torch::Library &library = libraries().emplace_back(torch::Library::IMPL, "aten",
-                                                       kind.gpu, __FILE__, __LINE__);
+                                                       kind.key, __FILE__, __LINE__);
     c10::Dispatcher &dispatcher = c10::Dispatcher::singleton();
     int count = 0;
     for (const c10::OperatorName &full : dispatcher.getAllOpNames()) {
@@ -79,15 +79,34 @@ int install_kernels(const Kind &kind)
         std::string name = full.name.substr(6);
         if (!full.overload_name.empty())
             name += "." + full.overload_name;
-        bool is_whole =
-            kind.gpu == c10::DispatchKey::CUDA && taken_whole().count(name) != 0;
         if (kind.left_alone->count(name) != 0 || is_view(*op) ||
-            !(op->hasKernelForDispatchKey(kind.gpu) || is_whole))
+            !(op->hasKernelForDispatchKey(kind.key) || kind.whole->count(name) != 0))
             continue;
-        library.impl(name.c_str(), kernel(*op, name, kind));
+        library.impl(name.c_str(), wrap(*op, name));
         count++;
     }
     return count;
+}
+
+// Kernels that compute, or refuse to, as those of the key `cpu` do.
+Wrap with_values(c10::DispatchKey gpu, c10::DispatchKey cpu)
+{
+    return [=](const OperatorHandle &op, std::string name) {
+        return torch::CppFunction::makeFromBoxedFunctor(
+            std::make_unique<Kernel>(op, std::move(name), gpu, cpu));
+    };
+}
+
+torch::CppFunction refused(const OperatorHandle &op, std::string name)
+{
+    return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Refusal>(
+        op, std::move(name), c10::DispatchKey::NestedTensorCUDA));
+}
+
+torch::CppFunction with_cost(const OperatorHandle &op, std::string name)
+{
+    return torch::CppFunction::makeFromBoxedFunctor(
+        std::make_unique<Costed>(op, std::move(name), c10::DispatchKey::CUDA));
 }
 
 // Gives how many operators have values now.
@@ -100,20 +119,44 @@ int install_all()
     Quiet quiet;
     c10::WarningUtils::WarningHandlerGuard guard(&quiet); // kernels are replaced: meant
     using Key = c10::DispatchKey;
-    int count = install_kernels({Key::CUDA, Key::CPU, &left_alone()});
-    count +=
-        install_kernels({Key::SparseCUDA, Key::SparseCPU, &left_alone_if_sparse()});
-    count += install_kernels(
-        {Key::SparseCsrCUDA, Key::SparseCsrCPU, &left_alone_if_sparse()});
-    install_kernels(
-        {Key::NestedTensorCUDA, Key::NestedTensorCPU, &left_alone_if_nested()});
+    int count = install_kernels({Key::CUDA, &left_alone(), &taken_whole()},
+                                with_values(Key::CUDA, Key::CPU));
+    count += install_kernels({Key::SparseCUDA, &left_alone_if_sparse(), &NONE},
+                             with_values(Key::SparseCUDA, Key::SparseCPU));
+    count += install_kernels({Key::SparseCsrCUDA, &left_alone_if_sparse(), &NONE},
+                             with_values(Key::SparseCsrCUDA, Key::SparseCsrCPU));
+    install_kernels({Key::NestedTensorCUDA, &left_alone_if_nested(), &NONE}, refused);
     return count;
+}
+
+// Gives how many operators have costs now. Comes after the values, which it wraps.
+int install_costs()
+{
+    static const std::set<std::string> whole = {"copy_"};
+    static bool is_done = false;
+    if (is_done)
+        return 0;
+    is_done = true;
+    Quiet quiet;
+    c10::WarningUtils::WarningHandlerGuard guard(&quiet);
+    return install_kernels({c10::DispatchKey::CUDA, &left_alone(), &whole}, with_cost);
 }
 
 } // namespace
 } // namespace oomph_values
 
 /* ---- The module */
+
+// Calls what installs kernels. Gives the number of kernels.
+static PyObject *call(int (*function)())
+{
+    try {
+        return PyLong_FromLong(function());
+    } catch (const std::exception &error) {
+        PyErr_SetString(PyExc_RuntimeError, error.what());
+        return nullptr;
+    }
+}
 
 // Gives how many operators have values now. Needs the addresses of the simulated
 // driver's oomph_sim_compute() and oomph_sim_dry().
@@ -126,22 +169,34 @@ static PyObject *install(PyObject *, PyObject *arguments)
     oomph_values::sim_compute =
         reinterpret_cast<decltype(&oomph_sim_compute)>(compute);             // NOLINT
     oomph_values::sim_dry = reinterpret_cast<decltype(&oomph_sim_dry)>(dry); // NOLINT
-    try {
-        return PyLong_FromLong(oomph_values::install_all());
-    } catch (const std::exception &error) {
-        PyErr_SetString(PyExc_RuntimeError, error.what());
+    return call(oomph_values::install_all);
+}
+
+// Gives how many operators have costs now. Needs the addresses of the simulated
+// driver's oomph_sim_cost() and oomph_sim_operator().
+static PyObject *install_costs(PyObject *, PyObject *arguments)
+{
+    unsigned long long cost = 0, in_operator = 0;
+
+    if (!PyArg_ParseTuple(arguments, "KK", &cost, &in_operator))
         return nullptr;
-    }
+    oomph_values::sim_cost =
+        reinterpret_cast<decltype(&oomph_sim_cost)>(cost); // NOLINT
+    oomph_values::sim_operator =
+        reinterpret_cast<decltype(&oomph_sim_operator)>(in_operator); // NOLINT
+    return call(oomph_values::install_costs);
 }
 
 static PyMethodDef methods[] = {
     {"install", install, METH_VARARGS, "Gives operators of the simulated GPU values."},
+    {"install_costs", install_costs, METH_VARARGS,
+     "Gives operators of the simulated GPU the time that they take."},
     {nullptr, nullptr, 0, nullptr},
 };
 
 static PyModuleDef definition = {PyModuleDef_HEAD_INIT,
                                  "oomph._values",
-                                 "The values of the simulated GPU.",
+                                 "Values and costs of the simulated GPU.",
                                  -1,
                                  methods,
                                  nullptr,
