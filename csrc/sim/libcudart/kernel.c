@@ -250,21 +250,32 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *ho
 
 // ---- attributes: those of a small kernel
 
+// The architecture whose code runs on a device: the nearest that PyTorch's wheels for
+// CUDA 13 are built for. Libraries refuse to launch for others.
+static int architecture(int device)
+{
+    static const int built[] = {120, 100, 90, 86, 80, 75};
+    int major = 0, minor = 0;
+
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+    for (size_t i = 0; i < sizeof built / sizeof built[0]; i++)
+        if (built[i] <= major * 10 + minor)
+            return built[i];
+    return major * 10 + minor;
+}
+
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes,
                                   const void *host)
 {
-    int major = 0, minor = 0;
-
     if (attributes == NULL)
         return rt_error(cudaErrorInvalidValue);
     if (find(host) == NULL)
         return rt_error(cudaErrorInvalidDeviceFunction);
-    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, rt_device());
-    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, rt_device());
     memset(attributes, 0, sizeof *attributes);
     attributes->maxThreadsPerBlock = BLOCK_THREADS_MAX;
     attributes->numRegs = 32;
-    attributes->binaryVersion = attributes->ptxVersion = major * 10 + minor;
+    attributes->binaryVersion = attributes->ptxVersion = architecture(rt_device());
     attributes->maxDynamicSharedSizeBytes = 49152;
     return cudaSuccess;
 }
