@@ -4,11 +4,12 @@
 
 Parts, in the order of what decides most: ``costs`` of the driver's calls, which calls
 are ``waiting`` for running work, ``host_pages`` of each kind and how fast kernels work
-on them, what fails first on a ``full_card`` and how much headroom helps,
-``conformance`` of the driver with the simulated one, ``traces`` of training beside
-those of a simulated GPU, event by event, and the ``demo``. Each has a deadline; what
-was found is written after each, so that nothing is lost if time runs out. Exits 0 if
-all parts ended in time and nothing differed.
+on them, how the ``clock`` of the same card, simulated, differs from this one's, what
+fails first on a ``full_card`` and how much headroom helps, ``conformance`` of the
+driver with the simulated one, ``traces`` of training beside those of a simulated GPU,
+event by event, and the ``demo``. Each has a deadline; what was found is written after
+each, so that nothing is lost if time runs out. Exits 0 if all parts ended in time and
+nothing differed.
 """
 
 from __future__ import annotations
@@ -130,6 +131,17 @@ def host_pages(machine: Machine, part: Part) -> None:
         ]
 
 
+def clock(machine: Machine, part: Part) -> None:
+    script = HARDWARE / "clock.py"
+    card, *measured = objects(machine.python(part, script))
+    described = f"{card['memory_bytes']},gpu={card['device']}"
+    command = (sys.executable, script, described)
+    _, *predicted = objects(machine.run(part, *command, OOMPH_SIMULATE=""))
+    for found, reckoned in zip(measured, predicted, strict=True):
+        ratio = found["ms"] / reckoned["ms"]
+        part.results.append({**found, "predicted_ms": reckoned["ms"], "ratio": ratio})
+
+
 def full_card(machine: Machine, part: Part) -> None:
     from full_card import OPERATIONS
 
@@ -200,6 +212,7 @@ PARTS: dict[str, tuple[Callable[[Machine, Part], None], int]] = {
     "costs": (costs, 60),
     "waiting": (waiting, 40),
     "host_pages": (host_pages, 60),
+    "clock": (clock, 40),
     "full_card": (full_card, 150),
     "conformance": (conformance, 30),
     "traces": (traces, 90),

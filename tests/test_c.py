@@ -124,3 +124,10 @@ def test_shapes_and_values_make_the_same_allocations_event_by_event(tmp_path):
         assert min(comparison["events"]) > 100
         parts = ("requests", "libraries", "segments")
         assert [comparison[part] for part in parts] == [None, [], None], comparison
+
+
+def test_the_clock_of_a_simulated_card_differs_in_nothing_from_itself(tmp_path):
+    parts = run_on_simulated_gpu("clock", tmp_path, "4GiB,gpu=rtx3060")
+    times = parts["clock"]["results"]
+    assert {time["measure"] for time in times} == {"link", "operator", "step"}
+    assert [t for t in times if abs(t["ratio"] - 1) > 0.01] == []

@@ -31,6 +31,7 @@ static void test_cards_are_described_in_many_ways(void)
     allowed("80GB,driver=11000,name=H100 PCIe,tick=1.5ms");
     allowed("rtx4090");
     allowed("RTX4090,host=64GiB");
+    allowed("25393692672,gpu=NVIDIA GeForce RTX 4090"); // as CUDA names it
     allowed("12GiB,bandwidth=900GB/s,fp32=40TFLOPS,fp8=1.5PFLOPS,sms=46,gpu=rtx4090");
     allowed("a10,flops-share=0.5,bandwidth-share=1,launch=0");
 }

@@ -21,7 +21,8 @@
  *   B200        DGX B200 and HGX B200 datasheets, an eighth (sparse rates halved)
  *
  * Links: PCI-SIG, 16 lanes of 8, 16 and 32 GT/s, coded 128 in 130 bits. Memory: what
- * PyTorch's out-of-memory errors call the total capacity, in public issues.
+ * PyTorch's out-of-memory errors call the total capacity, in public issues (l4, rtx4090
+ * and rtx5090 were looked up; the others are to be confirmed by `make gpu`).
  */
 #include "gpu.h"
 
@@ -33,8 +34,8 @@
 #define NVLINK_C2C 450.0
 
 // name, title, GiB, compute capability, SMs, GB/s, GB/s of the link, then TFLOPS of
-// fp32, tf32, fp16, bf16 and fp8
-// clang-format off: one card a line
+// fp32, tf32, fp16, bf16 and fp8; one card a line
+// clang-format off
 static const sim_gpu_t GPUS[] = {
     {"t4",        "Tesla T4",                 14.56,  7, 5,  40,  320, PCIE_3,     {8.1, 0, 65, 0, 0}},
     {"a10",       "NVIDIA A10",               22.06,  8, 6,  72,  600, PCIE_4,     {31.2, 62.5, 125, 125, 0}},
@@ -56,7 +57,7 @@ static const sim_gpu_t GPUS[] = {
 const sim_gpu_t *sim_gpu_find(const char *name)
 {
     for (size_t i = 0; i < sizeof GPUS / sizeof GPUS[0]; i++)
-        if (strcasecmp(name, GPUS[i].name) == 0)
+        if (strcasecmp(name, GPUS[i].name) == 0 || strcasecmp(name, GPUS[i].title) == 0)
             return &GPUS[i];
     return NULL;
 }

@@ -17,5 +17,5 @@ typedef struct sim_gpu {
     "t4, a10, l4, rtx3060, rtx3090, rtx4070, rtx4090, rtx5090, a100-40gb, "            \
     "a100-80gb, h100, gh200, h200, b200"
 
-// By name, in any case; NULL if it is unknown.
+// By name or title, in any case; NULL if it is unknown.
 const sim_gpu_t *sim_gpu_find(const char *name);
