@@ -15,6 +15,9 @@ BAD_CARDS = [
     ("1GiB,link=25GB", "link=25GB is not allowed; use a size per second"),
     ("1GiB,cc=9", "cc=9 is not allowed; use a compute capability"),
     ("1GiB,context=1GiB", "must leave some of the device's memory"),
+    ("rtx1,host=1GiB", "or with a GPU: t4, a10, l4, rtx3060, rtx3090, rtx4070"),
+    ("1GiB,gpu=rtx1", "gpu=rtx1 is not allowed; use t4, a10, l4, rtx3060, rtx3090"),
+    ("1GiB,launch=3us", "launch= needs a card: add gpu="),
 ]
 
 
@@ -172,6 +175,12 @@ def test_the_banner_is_said_once_for_all_processes():
     banner = lines(result.err, "the GPU is simulated")
     assert len(banner) == 1
     assert "(2 x 1.50 GiB)" in banner[0]
+    assert "times are not a GPU's" in banner[0]
+
+
+def test_the_banner_of_a_well_known_card_says_that_times_are_reckoned():
+    result = run("import torch", card="t4")
+    assert "times on the virtual clock are reckoned from the card's" in result.err
 
 
 # ---- PyTorch that does not fit

@@ -17,8 +17,9 @@ the same.
 """
 
 _SIMULATE_HELP = """\
-on a simulated GPU: SIZE[,devices=N][,host=SIZE][,link=SPEED][,cc=X.Y], such as
-12GiB,host=128GiB,link=25GB/s,cc=9.0
+on a simulated GPU: SIZE or a card's name [,devices=N][,host=SIZE][,link=SPEED]
+[,cc=X.Y][,gpu=NAME], such as 12GiB,host=128GiB,link=25GB/s,cc=9.0 or
+rtx4090,host=64GiB
 """
 
 

@@ -4,7 +4,8 @@ Four libraries stand in for NVIDIA's: the driver (``libcuda.so.1``), the runtime
 (``libcudart.so.13``), the mathematical libraries and the management library
 (``libnvidia-ml.so.1``). Loaded before PyTorch, they win over the real ones. PyTorch's
 own host code then runs as on a GPU and allocates what it would allocate there; kernels
-compute nothing (*shapes*), so that memory is true and values are not.
+compute nothing (*shapes*), so that memory is true and values are not. On a well-known
+card (``gpu=``) operators take the time that its figures allow, on a virtual clock.
 ``CUDA_VISIBLE_DEVICES`` counts as on a GPU.
 
 A process is simulated if ``OOMPH_SIMULATE`` names a card when Python starts (child
@@ -257,7 +258,8 @@ def load(card: str) -> None:
     Child processes see the same card, and Triton (``torch.compile``) the same driver.
 
     Args:
-        card: The card, such as ``12GiB,devices=2,host=128GiB,link=25GB/s,cc=9.0``.
+        card: The card, such as ``12GiB,devices=2,host=128GiB,link=25GB/s,cc=9.0`` or
+            ``rtx4090,host=64GiB``.
 
     Raises:
         SimulationError: PyTorch is imported already, is no CUDA build that fits, or
@@ -346,13 +348,18 @@ def banner(card: str) -> str:
     """What a user must know of the numbers of a simulated GPU."""
     parsed = parse_card(card)
     count = "" if parsed.devices == 1 else f"{parsed.devices} x "
+    times = (
+        "times on the virtual clock are reckoned from the card's figures, not measured"
+        if parsed.has_rates
+        else "times are not a GPU's"
+    )
     if parsed.has_values:
         return (
             f"the GPU is simulated ({count}{format_size(parsed.memory_bytes)}): values "
-            "are computed on the CPU, times are not a GPU's"
+            f"are computed on the CPU, {times}"
         )
     return (
         f"the GPU is simulated ({count}{format_size(parsed.memory_bytes)}): kernels "
-        "compute nothing, so losses and other values mean nothing, and times are not a "
-        "GPU's; memory is what PyTorch allocates on a GPU"
+        f"compute nothing, so losses and other values mean nothing, and {times}; "
+        "memory is what PyTorch allocates on a GPU"
     )
