@@ -379,12 +379,12 @@ static const struct {
     {"record_bytes", offsetof(oomph_stats_t, record_bytes)},
 };
 
-static bool add_number(PyObject *dict, const char *name, int64_t value)
+// Takes over the reference to `value`, which may be NULL after an error.
+static bool add_owned(PyObject *dict, const char *name, PyObject *value)
 {
-    PyObject *number = PyLong_FromLongLong(value);
-    bool added = number != NULL && PyDict_SetItemString(dict, name, number) == 0;
+    bool added = value != NULL && PyDict_SetItemString(dict, name, value) == 0;
 
-    Py_XDECREF(number);
+    Py_XDECREF(value);
     return added;
 }
 
@@ -407,11 +407,30 @@ static bool add_figure(PyObject *dict, const char *name, const oomph_stat_t *sta
         for (size_t i = 0; i < sizeof metrics / sizeof metrics[0]; i++) {
             PyOS_snprintf(key, sizeof key, "%s.%s.%s", name, kinds[kind],
                           metrics[i].metric);
-            if (!add_number(dict, key, metrics[i].value))
+            if (!add_owned(dict, key, PyLong_FromLongLong(metrics[i].value)))
                 return false;
         }
     }
     return true;
+}
+
+// The rescues of the last steps, newest last.
+static PyObject *last_rescues(const oomph_stats_t *stats)
+{
+    int64_t count =
+        stats->step_count < OOMPH_STEPS_KEPT ? stats->step_count : OOMPH_STEPS_KEPT;
+    PyObject *list = PyList_New((Py_ssize_t)count);
+
+    for (int64_t i = 0; i < count && list != NULL; i++) {
+        int64_t step = stats->step_count - count + i;
+        PyObject *rescues =
+            PyLong_FromLongLong(stats->rescues_of[step % OOMPH_STEPS_KEPT]);
+        if (rescues != NULL)
+            PyList_SET_ITEM(list, (Py_ssize_t)i, rescues);
+        else
+            Py_CLEAR(list);
+    }
+    return list;
 }
 
 static bool fill_stats(PyObject *dict, const oomph_stats_t *stats)
@@ -427,13 +446,12 @@ static bool fill_stats(PyObject *dict, const oomph_stats_t *stats)
     }
     for (size_t i = 0; i < sizeof counters / sizeof counters[0]; i++) {
         memcpy(&value, base + counters[i].offset, sizeof value);
-        if (!add_number(dict, counters[i].name, value))
+        if (!add_owned(dict, counters[i].name, PyLong_FromLongLong(value)))
             return false;
     }
-    PyObject *kind = PyUnicode_FromString(oomph_host_kind_name(stats->host_kind));
-    bool added = kind != NULL && PyDict_SetItemString(dict, "host_kind", kind) == 0;
-    Py_XDECREF(kind);
-    return added;
+    return add_owned(dict, "rescues_last_steps", last_rescues(stats)) &&
+           add_owned(dict, "host_kind",
+                     PyUnicode_FromString(oomph_host_kind_name(stats->host_kind)));
 }
 
 static PyObject *stats(PyObject *module, PyObject *arg)

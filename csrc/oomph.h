@@ -310,6 +310,8 @@ enum {
     OOMPH_RUNGS
 };
 
+enum { OOMPH_STEPS_KEPT = 100 }; // steps whose rescues are kept one by one
+
 typedef struct oomph_stats {
     // PyTorch's own figures; memory_stats() names and defines them.
     oomph_stats_by_kind_t allocation, segment, active, inactive_split;
@@ -334,11 +336,12 @@ typedef struct oomph_stats {
     int64_t pages_stolen;       // of these, to another stream
     int64_t page_bytes;         // size of a physical page
     int64_t step_count;         // steps that ended
-    int64_t step_remapped_bytes; // bytes remapped in the last step that ended
-    int64_t step_rescues;        // rescues in the last step that ended
-    int64_t planned_hits;        // allocations that took their planned place
-    int64_t planned_misses;      // allocations that a plan did not foresee
-    int64_t plan_bytes;          // address space of the plans in force
+    int64_t step_remapped_bytes;          // bytes remapped in the last step that ended
+    int64_t step_rescues;                 // rescues in the last step that ended
+    int64_t rescues_of[OOMPH_STEPS_KEPT]; // of the n-th step, from 0, at n % KEPT
+    int64_t planned_hits;                 // allocations that took their planned place
+    int64_t planned_misses;               // allocations that a plan did not foresee
+    int64_t plan_bytes;                   // address space of the plans in force
     int64_t link_to_host_bytes_per_s, link_to_device_bytes_per_s; // 0: not measured
     int64_t foreign_bytes;       // memory that pools have from a source of their own
     int64_t record_bytes;        // host memory of oomph's own records

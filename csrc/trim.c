@@ -199,10 +199,10 @@ static void end_step(oomph_device_t *device)
     oomph_stats_t *stats = &device->stats;
     int64_t remapped = stats->pages_remapped * (int64_t)device->pages.page_bytes;
 
-    stats->step_count++;
     stats->step_remapped_bytes = remapped - device->step_start_remapped;
     stats->step_rescues = stats->rescues - device->step_start_rescues;
     oomph_foresight_turn(&device->foresight);
+    stats->rescues_of[stats->step_count++ % OOMPH_STEPS_KEPT] = stats->step_rescues;
     device->step_start_remapped = remapped;
     device->step_start_rescues = stats->rescues;
     if (oomph_process.config.plan)

@@ -61,6 +61,23 @@ def test_rescues_are_counted_by_step():
 
 
 @simulated
+def test_the_rescues_of_the_last_hundred_steps_are_told_newest_last():
+    import oomph
+
+    before = oomph.stats()["steps"]
+    for step in range(102):
+        kept = [take(128 * MIB)] + [take(8 * MIB) for _ in range(step % 3)]
+        del kept
+        oomph.step()
+        if step == 4 and before == 0:
+            assert oomph.stats()["rescues_last_steps"] == [0, 1, 2, 0, 1]
+    told = oomph.stats()["rescues_last_steps"]
+    assert told == [step % 3 for step in range(2, 102)]
+    oomph.stats()["rescues_last_steps"].clear()
+    assert oomph.stats()["rescues_last_steps"] == told
+
+
+@simulated
 def test_peaks_are_reset_with_pytorchs():
     import oomph
 

@@ -16,6 +16,7 @@ OWN_FIGURES: dict[str, str] = {
     "rescued_bytes": "bytes of these blocks, added up",
     "steps": "training steps that ended",
     "step_rescues": "blocks born on host in the last step that ended",
+    "rescues_last_steps": "a list: the same of each of the last 100 steps, newest last",
     "step_remapped_bytes": "bytes of free pages that moved to another address in the "
     "last step that ended",
     "pages_remapped": "free pages that moved to another address since the start",
@@ -53,7 +54,8 @@ def stats(device: int | None = None) -> dict[str, Any]:
         device: Index of the device; None: PyTorch's current one, or 0 without PyTorch.
 
     Returns:
-        A dict of numbers. All are 0 before the device is used.
+        A dict of numbers, which are 0 before the device is used, a list of numbers
+        (``rescues_last_steps``) and a text (``host_kind``).
 
     Raises:
         ValueError: The index is no device's.
