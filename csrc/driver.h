@@ -21,7 +21,10 @@ typedef struct oomph_device_info {
 } oomph_device_info_t;
 
 typedef struct oomph_driver {
-    // Loads the driver. Errors: OOMPH_ERR_DRIVER.
+    // Looks for a driver that is new enough, and initialises nothing. Errors:
+    // OOMPH_ERR_DRIVER.
+    oomph_status_t (*find)(void);
+    // Finds the driver and initialises it. Errors: OOMPH_ERR_DRIVER.
     oomph_status_t (*start)(int *device_count);
     // Retains the primary context, once per device.
     oomph_status_t (*open)(int device, oomph_device_info_t *info);

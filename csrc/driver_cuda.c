@@ -115,7 +115,7 @@ static oomph_status_t check_undo(CUresult result, const char *call)
     return result == CUDA_ERROR_DEINITIALIZED ? OOMPH_OK : check(result, call);
 }
 
-static oomph_status_t start(int *device_count)
+static oomph_status_t find(void)
 {
     PFN_cuDriverGetVersion_v2020 get_version;
     int version = 0;
@@ -132,7 +132,13 @@ static oomph_status_t start(int *device_count)
                           "the CUDA driver is for CUDA %d.%d; oomph needs one for CUDA "
                           "12.0 or newer (525.60 or newer)",
                           version / 1000, version % 1000 / 10);
-    oomph_status_t status = find_functions(library);
+    return find_functions(library);
+}
+
+static oomph_status_t start(int *device_count)
+{
+    oomph_status_t status = find();
+
     if (status == OOMPH_OK)
         status = check(cu.cuInit(0), "cuInit");
     return status == OOMPH_OK
@@ -649,6 +655,7 @@ static oomph_status_t trim(int device)
 const oomph_driver_t *oomph_driver_cuda(void)
 {
     static const oomph_driver_t driver = {
+        .find = find,
         .start = start,
         .open = open_device,
         .memory_info = memory_info,

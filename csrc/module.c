@@ -122,6 +122,16 @@ static PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs)
     Py_RETURN_NONE;
 }
 
+static PyObject *find_driver(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    oomph_status_t status = oomph_find_driver();
+    if (status != OOMPH_OK)
+        return raise_status(status);
+    Py_RETURN_NONE;
+}
+
 static PyObject *start(PyObject *module, PyObject *unused)
 {
     int device_count = 0;
@@ -476,6 +486,8 @@ static PyObject *stats(PyObject *module, PyObject *arg)
 static PyMethodDef methods[] = {
     {"configure", (PyCFunction)(void (*)(void))configure, METH_VARARGS | METH_KEYWORDS,
      "Fixes the settings; see oomph.install()."},
+    {"find_driver", find_driver, METH_NOARGS,
+     "Raises DriverError if there is none to work with; initialises nothing."},
     {"start", start, METH_NOARGS, "Loads the driver; gives the number of devices."},
     {"stop", stop, METH_NOARGS, "Ends background work."},
     {"step", step, METH_NOARGS, "A training step has ended."},

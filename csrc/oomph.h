@@ -110,6 +110,10 @@ void oomph_set_hooks(const oomph_hooks_t *hooks);
 // Whether the hooks that only a watcher needs are called.
 void oomph_watch(bool on);
 
+// Whether there is a driver that oomph can work with. Initialises nothing.
+// Errors: OOMPH_ERR_DRIVER.
+oomph_status_t oomph_find_driver(void);
+
 // Loads the driver and tells how many devices it has. Creates no context: a device
 // is opened by the first call that needs it. Repeating it is harmless.
 // Errors: OOMPH_ERR_DRIVER (no driver, or too old a driver), OOMPH_ERR_STATE.

@@ -72,6 +72,22 @@ void oomph_watch(bool on)
     atomic_store(&oomph_process.watched, on);
 }
 
+// The caller holds the process lock.
+static const oomph_driver_t *the_driver(void)
+{
+    if (oomph_process.driver == NULL)
+        oomph_process.driver = oomph_driver_cuda();
+    return oomph_process.driver;
+}
+
+oomph_status_t oomph_find_driver(void)
+{
+    pthread_mutex_lock(&process_lock);
+    oomph_status_t status = the_driver()->find();
+    pthread_mutex_unlock(&process_lock);
+    return status;
+}
+
 oomph_status_t oomph_start(int *device_count)
 {
     oomph_status_t status = OOMPH_OK;
@@ -79,11 +95,8 @@ oomph_status_t oomph_start(int *device_count)
     if (atomic_load(&forked))
         return oomph_fail(OOMPH_ERR_STATE, "CUDA cannot be used in a forked child");
     pthread_mutex_lock(&process_lock);
-    if (!oomph_process.started) {
-        if (oomph_process.driver == NULL)
-            oomph_process.driver = oomph_driver_cuda();
-        status = oomph_process.driver->start(&oomph_process.device_count);
-    }
+    if (!oomph_process.started)
+        status = the_driver()->start(&oomph_process.device_count);
     if (status == OOMPH_OK && !oomph_process.started) {
         oomph_process.started = true;
         oomph_process.host.limit_bytes = oomph_process.config.host_limit_bytes;

@@ -61,6 +61,7 @@ static bool fails(const char *member, oomph_status_t *status)
         return fails(#member, &status) ? status : real->member arguments;              \
     }
 
+WRAP(find, (void), ())
 WRAP(start, (int *count), (count))
 WRAP(open, (int device, oomph_device_info_t *info), (device, info))
 WRAP(memory_info, (int device, size_t *free_bytes, size_t *total_bytes),
@@ -107,6 +108,7 @@ WRAP(trim, (int device), (device))
 const oomph_driver_t *faulty_driver(void)
 {
     static const oomph_driver_t driver = {
+        .find = faulty_find,
         .start = faulty_start,
         .open = faulty_open,
         .memory_info = faulty_memory_info,
