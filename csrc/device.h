@@ -99,7 +99,8 @@ typedef struct oomph_process {
     const oomph_driver_t *driver;
     oomph_config_t config;
     oomph_hooks_t hooks;
-    atomic_bool watched; // somebody wants to hear of notices and of unmapping
+    atomic_bool watched;     // somebody wants to hear of notices and of unmapping
+    atomic_int offload_bans; // regions in which nothing is offloaded, now open
     oomph_budget_t host;
     int device_count;
     bool started;

@@ -32,11 +32,57 @@ static bool captures(const oomph_streams_t *streams)
     return found || status != OOMPH_OK;
 }
 
-static bool may_be_born_on_host(const oomph_claim_t *claim)
+/* ---- Why not */
+
+void oomph_forbid_offload(void)
 {
-    return oomph_process.config.offload != OOMPH_OFFLOAD_OFF &&
-           claim->pool->group == NULL && !captures(&claim->device->streams) &&
-           claim->device->pages.host->limit_bytes > 0;
+    atomic_fetch_add(&oomph_process.offload_bans, 1);
+}
+
+oomph_status_t oomph_allow_offload(void)
+{
+    int bans = atomic_load(&oomph_process.offload_bans);
+
+    while (bans > 0)
+        if (atomic_compare_exchange_weak(&oomph_process.offload_bans, &bans, bans - 1))
+            return OOMPH_OK;
+    return oomph_fail(OOMPH_ERR_INVALID, "offload is not forbidden");
+}
+
+bool oomph_offload_is_forbidden(void)
+{
+    return atomic_load(&oomph_process.offload_bans) > 0;
+}
+
+// Why the block must not be born on host, whatever there is of it; NULL: it may.
+static const char *ban(const oomph_claim_t *claim)
+{
+    if (oomph_process.config.offload == OOMPH_OFFLOAD_OFF)
+        return "offload is off (offload:on-oom goes on with host memory)";
+    if (oomph_offload_is_forbidden())
+        return "nothing is offloaded within oomph.no_offload()";
+    if (claim->pool->group != NULL)
+        return "CUDA graphs and MemPools get no host memory";
+    if (captures(&claim->device->streams))
+        return "no host memory is used while a stream captures";
+    if (claim->device->pages.host->limit_bytes == 0)
+        return "host_limit is 0";
+    return NULL;
+}
+
+// Bytes of device pages that the block lacks, after all free ones of other holes.
+static size_t missing_bytes(const oomph_claim_t *claim)
+{
+    oomph_device_t *device = claim->device;
+    oomph_reach_t reach = {.tier = OOMPH_TIER_DEVICE, .keep = claim->window};
+    size_t want = claim->window.missing_count;
+    oomph_survey_t survey = oomph_steal_survey(device, &reach);
+    size_t have = survey.now + survey.later +
+                  oomph_pages_available(&device->pages, OOMPH_TIER_DEVICE, want,
+                                        oomph_is_essential(claim));
+
+    // As many, and yet in vain: the driver has fewer than it says.
+    return (have < want ? want - have : want) * device->pages.page_bytes;
 }
 
 const char *oomph_host_refusal(const oomph_claim_t *claim)
@@ -46,27 +92,29 @@ const char *oomph_host_refusal(const oomph_claim_t *claim)
     uint64_t limit = pages->host->limit_bytes;
     uint64_t used = atomic_load(&pages->host->used_bytes);
 
-    if (oomph_process.config.offload == OOMPH_OFFLOAD_OFF)
-        return "offload is off (offload:on-oom goes on with host memory)";
-    if (claim->pool->group != NULL)
-        return "CUDA graphs and MemPools get no host memory";
-    if (failure[0] != '\0')
+    if (claim->pool->group == NULL && failure[0] != '\0')
         return failure;
-    if (captures(&claim->device->streams))
-        return "no host memory is used while a stream captures";
-    if (limit == 0)
-        return "host_limit is 0";
+    const char *banned = ban(claim);
+    if (banned != NULL)
+        return banned;
     if (pages->host_kind == OOMPH_HOST_OFF)
         return "no kind of host memory works here, or host_pages is off (see oomph "
                "--version)";
     if (used + claim->bytes > limit)
         snprintf(text, sizeof text, "host memory in use: %s, host_limit is %s",
                  oomph_size_text(used).text, oomph_size_text(limit).text);
+    else if (oomph_process.config.strict)
+        snprintf(text, sizeof text,
+                 "%s are missing on the device, and strict makes an error of what "
+                 "would have been born on host",
+                 oomph_size_text(missing_bytes(claim)).text);
     else
         snprintf(text, sizeof text, "the driver gives no more host memory (%s in use)",
                  oomph_size_text(used).text);
     return text;
 }
+
+/* ---- Being born there */
 
 static oomph_gain_t pinned_block(oomph_claim_t *claim)
 {
@@ -142,10 +190,10 @@ oomph_gain_t oomph_rung_host(oomph_claim_t *claim, oomph_block_t **block)
     oomph_gain_t gain = OOMPH_GAINED;
 
     failure[0] = '\0';
-    if (!may_be_born_on_host(claim))
+    if (ban(claim) != NULL)
         return OOMPH_NOTHING;
     oomph_host_kind_t kind = oomph_device_host_kind(device);
-    if (kind == OOMPH_HOST_OFF)
+    if (kind == OOMPH_HOST_OFF || oomph_process.config.strict)
         return OOMPH_NOTHING;
     while (gain == OOMPH_GAINED) {
         oomph_block_t *fit = oomph_heap_fit_host(&claim->pool->heap, claim->bytes);

@@ -96,17 +96,19 @@ static PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs)
                             "reserve_bytes",
                             "page_bytes",
                             "plan",
+                            "strict",
                             NULL};
     oomph_config_t config = oomph_config_default();
     unsigned long long host_limit = 0, host_ahead = 0, device_limit = 0, page = 0;
     long long reserve = OOMPH_AUTO;
     int offload = config.offload, host_kind = config.host_kind, plan = config.plan;
+    int strict = config.strict;
 
     (void)module;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$iiKKKdLKp:configure", names,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$iiKKKdLKpp:configure", names,
                                      &offload, &host_kind, &host_limit, &host_ahead,
                                      &device_limit, &config.device_limit_share,
-                                     &reserve, &page, &plan))
+                                     &reserve, &page, &plan, &strict))
         return NULL;
     config.offload = (oomph_offload_t)offload;
     config.host_kind = (oomph_host_kind_t)host_kind;
@@ -116,6 +118,7 @@ static PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs)
     config.reserve_bytes = reserve;
     config.page_bytes = page;
     config.plan = plan;
+    config.strict = strict;
     oomph_status_t status = oomph_configure(&config);
     if (status != OOMPH_OK)
         return raise_status(status);
@@ -165,6 +168,33 @@ static PyObject *step(PyObject *module, PyObject *unused)
     rescued = oomph_step();
     Py_END_ALLOW_THREADS
     return PyLong_FromUnsignedLongLong(rescued);
+}
+
+/* ---- Regions without offload */
+
+static PyObject *forbid_offload(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    oomph_forbid_offload();
+    Py_RETURN_NONE;
+}
+
+static PyObject *allow_offload(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    oomph_status_t status = oomph_allow_offload();
+    if (status != OOMPH_OK)
+        return raise_status(status);
+    Py_RETURN_NONE;
+}
+
+static PyObject *offload_is_forbidden(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    return PyBool_FromLong(oomph_offload_is_forbidden());
 }
 
 /* ---- Devices */
@@ -492,6 +522,10 @@ static PyMethodDef methods[] = {
     {"stop", stop, METH_NOARGS, "Ends background work."},
     {"step", step, METH_NOARGS, "A training step has ended."},
     {"stats", stats, METH_O, "The figures of a device, as a dict."},
+    {"forbid_offload", forbid_offload, METH_NOARGS, "Until allow_offload(); nests."},
+    {"allow_offload", allow_offload, METH_NOARGS, "Ends what forbid_offload() began."},
+    {"offload_is_forbidden", offload_is_forbidden, METH_NOARGS,
+     "Whether one of those regions is open."},
     {"memory_info", memory_info, METH_O, "Free and total bytes of a device."},
     {"give_back", give_back, METH_VARARGS, "Returns free pages to the driver."},
     {"probe_host", probe_host, METH_O, "Which kind of host memory works."},
@@ -514,10 +548,15 @@ static int add_constants(PyObject *module)
         const char *name;
         long value;
     } constants[] = {
-        {"OFFLOAD_OFF", OOMPH_OFFLOAD_OFF}, {"OFFLOAD_ON_OOM", OOMPH_OFFLOAD_ON_OOM},
-        {"HOST_AUTO", OOMPH_HOST_AUTO},     {"HOST_NUMA", OOMPH_HOST_NUMA},
-        {"HOST_PLAIN", OOMPH_HOST_PLAIN},   {"HOST_PINNED", OOMPH_HOST_PINNED},
-        {"HOST_OFF", OOMPH_HOST_OFF},       {"RESERVE_AUTO", OOMPH_AUTO},
+        {"OFFLOAD_OFF", OOMPH_OFFLOAD_OFF},
+        {"OFFLOAD_ON_OOM", OOMPH_OFFLOAD_ON_OOM},
+        {"OFFLOAD_ALWAYS", OOMPH_OFFLOAD_ALWAYS},
+        {"HOST_AUTO", OOMPH_HOST_AUTO},
+        {"HOST_NUMA", OOMPH_HOST_NUMA},
+        {"HOST_PLAIN", OOMPH_HOST_PLAIN},
+        {"HOST_PINNED", OOMPH_HOST_PINNED},
+        {"HOST_OFF", OOMPH_HOST_OFF},
+        {"RESERVE_AUTO", OOMPH_AUTO},
         {"DEVICE_MAX", OOMPH_DEVICE_MAX},
     };
 

@@ -42,6 +42,7 @@ const char *oomph_error_detail(void);
 typedef enum oomph_offload {
     OOMPH_OFFLOAD_OFF,    // a failed allocation is an error
     OOMPH_OFFLOAD_ON_OOM, // a block that finds no device page is born on host
+    OOMPH_OFFLOAD_ALWAYS, // likewise; who plans ahead of need does so from the start
 } oomph_offload_t;
 
 // Which kind of host memory backs a block that is born on host.
@@ -57,6 +58,7 @@ enum { OOMPH_AUTO = -1 };
 
 typedef struct oomph_config {
     oomph_offload_t offload;
+    bool strict; // what would be born on host for want of device pages is an error
     oomph_host_kind_t host_kind;
     uint64_t host_limit_bytes;   // most host bytes of all devices; 0: none
     uint64_t host_ahead_bytes;   // of host pages made ahead, once any were needed
@@ -215,6 +217,13 @@ typedef struct oomph_tide {
 // Reads it and starts anew. For one caller: who asks too takes from the other.
 // Errors: OOMPH_ERR_INVALID, OOMPH_ERR_DRIVER.
 oomph_status_t oomph_tide(int device, oomph_tide_t *tide);
+
+// Between the two nothing is born on host, whichever thread asks for it: a failed
+// allocation is an error. They nest. What lies on the host stays there.
+// Errors of the second: OOMPH_ERR_INVALID if offload is not forbidden.
+void oomph_forbid_offload(void);
+oomph_status_t oomph_allow_offload(void);
+bool oomph_offload_is_forbidden(void);
 
 // The block that contains `addr`. Errors: OOMPH_ERR_INVALID.
 oomph_status_t oomph_lookup(oomph_addr_t addr, oomph_block_info_t *info);

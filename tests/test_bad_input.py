@@ -15,11 +15,12 @@ pinned = Simulated(CARD + ",host-pages=none", "reserve:0,host_limit:64MiB")
 
 # What is written, and what the error says: which setting, and what is allowed.
 BAD_SETTINGS = [
-    ("speed:3", "there is no setting 'speed'; there are: offload, host_limit, device"),
+    ("speed:3", "there is no setting 'speed'; there are: offload, strict, host"),
     ("offload", "'offload' is no setting; write key:value"),
     ("offload=off", "'offload=off' is no setting; write key:value"),
     (":off", "there is no setting ''"),
-    ("offload:maybe", "offload: 'maybe' is not one of off, on-oom"),
+    ("offload:maybe", "offload: 'maybe' is not one of off, on-oom, always"),
+    ("strict:on", "strict: 'on' is not one of yes, no"),
     ("offload:off,offload:off", "'offload' is given twice"),
     ("device_limit:lots", "device_limit: 'lots' is no size; write a number with KiB"),
     ("device_limit:0", "device_limit: '0' is less than a page of 2 MiB"),

@@ -27,7 +27,10 @@ OPTIONS = {
 }
 PROGRAMS = sorted(p.stem for p in [*FOLDER.glob("test_*.c"), *FOLDER.glob("sim_*.c")])
 # Those that start threads, and those whose subject threads share.
-THREADED = ["sim_threads", "test_alloc", "test_host", "test_random", "test_threads"]
+THREADED = [
+    *("sim_threads", "test_alloc", "test_host", "test_policy", "test_random"),
+    "test_threads",
+]
 RUNS = [
     *[("address", program) for program in PROGRAMS],
     *[("thread", program) for program in THREADED],

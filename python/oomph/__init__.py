@@ -7,6 +7,7 @@ Importing the package imports neither PyTorch nor a driver.
 """
 
 from oomph.installation import install, is_installed, step
+from oomph.region import no_offload
 from oomph.settings import SettingsError
 from oomph.stats import stats
 
@@ -16,6 +17,7 @@ __all__ = [
     "SettingsError",
     "install",
     "is_installed",
+    "no_offload",
     "stats",
     "step",
 ]

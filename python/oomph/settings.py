@@ -67,11 +67,18 @@ class Setting:
 
 SETTINGS: dict[str, Setting] = {
     "offload": Setting(
-        _choice("off", "on-oom"),
+        _choice("off", "on-oom", "always"),
         "on-oom",
-        "off, on-oom",
+        "off, on-oom, always",
         "what happens when no device memory is left: an error, or the block is born on "
-        "the host",
+        "the host; always: what is planned to leave the device does so from the start",
+    ),
+    "strict": Setting(
+        _choice("yes", "no"),
+        "no",
+        "yes, no",
+        "whether a block that would be born on the host for want of device memory is "
+        "an error instead; what is planned ahead of need is not",
     ),
     "host_limit": Setting(
         _auto_or_size,
@@ -180,7 +187,11 @@ def for_core(values: dict[str, Any]) -> dict[str, Any]:
     """Turns complete settings into the arguments of ``oomph._C.configure``."""
     from oomph import _C, host
 
-    offload = {"off": _C.OFFLOAD_OFF, "on-oom": _C.OFFLOAD_ON_OOM}
+    offload = {
+        "off": _C.OFFLOAD_OFF,
+        "on-oom": _C.OFFLOAD_ON_OOM,
+        "always": _C.OFFLOAD_ALWAYS,
+    }
     kinds = {
         "auto": _C.HOST_AUTO,
         "numa": _C.HOST_NUMA,
@@ -194,6 +205,7 @@ def for_core(values: dict[str, Any]) -> dict[str, Any]:
     page = values["page"]
     return {
         "offload": offload[values["offload"]],
+        "strict": values["strict"] == "yes",
         "host_kind": kinds[values["host_pages"]],
         "host_limit_bytes": (
             host.default_limit_bytes() if host_limit == "auto" else host_limit
