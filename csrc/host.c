@@ -193,7 +193,7 @@ oomph_gain_t oomph_rung_host(oomph_claim_t *claim, oomph_block_t **block)
     if (ban(claim) != NULL)
         return OOMPH_NOTHING;
     oomph_host_kind_t kind = oomph_device_host_kind(device);
-    if (kind == OOMPH_HOST_OFF || oomph_process.config.strict)
+    if (kind == OOMPH_HOST_OFF || (oomph_process.config.strict && !claim->foreseen))
         return OOMPH_NOTHING;
     while (gain == OOMPH_GAINED) {
         oomph_block_t *fit = oomph_heap_fit_host(&claim->pool->heap, claim->bytes);

@@ -15,12 +15,13 @@ pinned = Simulated(CARD + ",host-pages=none", "reserve:0,host_limit:64MiB")
 
 # What is written, and what the error says: which setting, and what is allowed.
 BAD_SETTINGS = [
-    ("speed:3", "there is no setting 'speed'; there are: offload, strict, host"),
+    ("speed:3", "there is no setting 'speed'; there are: offload, strict, required"),
     ("offload", "'offload' is no setting; write key:value"),
     ("offload=off", "'offload=off' is no setting; write key:value"),
     (":off", "there is no setting ''"),
     ("offload:maybe", "offload: 'maybe' is not one of off, on-oom, always"),
     ("strict:on", "strict: 'on' is not one of yes, no"),
+    ("required:maybe", "required: 'maybe' is not one of auto, yes, no"),
     ("offload:off,offload:off", "'offload' is given twice"),
     ("device_limit:lots", "device_limit: 'lots' is no size; write a number with KiB"),
     ("device_limit:0", "device_limit: '0' is less than a page of 2 MiB"),
@@ -94,7 +95,7 @@ def test_a_broken_variable_breaks_neither_import_torch_nor_cuda(text):
         conf=text,
     )
     assert (result.code, result.out) == (0, "cuda:0 False\n")
-    warning = lines(result.err, "RuntimeWarning: oomph is not in use")
+    warning = lines(result.err, "oomph is not in use: ")
     assert len(warning) == 1
     assert f"OOMPH_CONF={text}: " in warning[0]
 

@@ -1,7 +1,8 @@
 """PyTorch's plug-in entry point: installs oomph at the end of ``import torch``.
 
 PyTorch calls :func:`main` in every process that imports it. It does nothing unless the
-environment asks for something, and it never raises: that would break ``import torch``.
+environment asks for something, and it raises only if ``OOMPH_CONF`` says
+``required:yes``, since that breaks ``import torch``.
 """
 
 from __future__ import annotations
@@ -10,14 +11,20 @@ import os
 
 
 def main() -> None:
-    """Does what the environment asks for."""
+    """Does what the environment asks for.
+
+    Raises:
+        Exception: Whatever stands in the way, if oomph is required.
+    """
     if not any(name.startswith("OOMPH_") for name in os.environ):
         return
-    import warnings
+    from oomph import report, settings
 
     try:
         from oomph import environment
 
         environment.apply()
     except Exception as error:
-        warnings.warn(f"oomph is not in use: {error}", RuntimeWarning, stacklevel=2)
+        if settings.is_required(os.environ.get(settings.VARIABLE, "")):
+            raise
+        report.not_in_use(str(error))

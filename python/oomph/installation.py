@@ -33,8 +33,10 @@ def install(settings: str | None = None, **options: Any) -> None:
 
     Raises:
         SettingsError: A setting is unknown or its value not allowed.
-        RuntimeError: CUDA is in use already, oomph is installed with other settings,
-            PyTorch is no CUDA build, or oomph was built for another version of it.
+        RuntimeError: oomph is installed with other settings; or CUDA is in use already,
+            PyTorch is no CUDA build, or oomph was built for another version of it. With
+            ``required="no"`` the latter, and a driver that is absent or too old, are
+            logged, and PyTorch's own allocator stays.
 
     Example:
         >>> import oomph
@@ -50,13 +52,26 @@ def install(settings: str | None = None, **options: Any) -> None:
             _check_same(wanted)
             return
         complete = _settings.complete(wanted)
-        _install(torch, complete)
+        try:
+            _replace_allocator(torch, complete)
+        except (RuntimeError, ImportError) as error:
+            if complete["required"] != "no":
+                raise
+            from oomph import report
+
+            report.not_in_use(str(error))
+            return
         _installed = complete
+        _attach(torch, complete)
 
 
 def _check_same(wanted: dict[str, Any]) -> None:
     assert _installed is not None
-    changed = [key for key, value in wanted.items() if _installed[key] != value]
+    changed = [
+        key
+        for key, value in wanted.items()
+        if _installed[key] != value and key != "required"  # it is in use
+    ]
     if changed:
         raise RuntimeError(
             "oomph is installed already, with other settings "
@@ -91,7 +106,8 @@ def _load_torch_class(torch: ModuleType) -> ModuleType:
     return _torch
 
 
-def _install(torch: ModuleType, values: dict[str, Any]) -> None:
+def _replace_allocator(torch: ModuleType, values: dict[str, Any]) -> None:
+    """Makes oomph's class PyTorch's allocator, or raises and changes nothing."""
     from oomph import _C
 
     torch_class = _load_torch_class(torch)
@@ -101,8 +117,16 @@ def _install(torch: ModuleType, values: dict[str, Any]) -> None:
             "the first CUDA tensor, or run the script with 'oomph run', or set "
             "OOMPH_CONF"
         )
+    if values["required"] == "no":
+        _C.find_driver()
     _C.configure(**_settings.for_core(values))
     torch_class.install()
+
+
+def _attach(torch: ModuleType, values: dict[str, Any]) -> None:
+    """Connects what else belongs to oomph: the log, steps, limits, the end."""
+    from oomph import _C
+
     _C.set_rescue_hook(_note_rescue)
     _follow_steps()
     if values["device_limit"] is not None:

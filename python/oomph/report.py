@@ -5,12 +5,19 @@ Through the logger ``oomph``; nothing else is ever said unasked.
 
 from __future__ import annotations
 
+import functools
 import logging
 
 from oomph.sizes import format_size
 from oomph.stats import stats
 
 logger = logging.getLogger("oomph")
+
+
+@functools.cache
+def not_in_use(reason: str) -> None:
+    """Says once that PyTorch's own allocator is used, and why."""
+    logger.warning("oomph is not in use: %s", reason)
 
 
 def _cost(size_bytes: int, bytes_per_s: int) -> str:

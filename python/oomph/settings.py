@@ -80,6 +80,15 @@ SETTINGS: dict[str, Setting] = {
         "whether a block that would be born on the host for want of device memory is "
         "an error instead; what is planned ahead of need is not",
     ),
+    "required": Setting(
+        _choice("auto", "yes", "no"),
+        "auto",
+        "auto, yes, no",
+        "what happens where oomph cannot start; yes: an error, also at `import torch`; "
+        "no: PyTorch's own allocator is used, and the log says why; auto: yes for "
+        "`oomph.install()`, no for `OOMPH_CONF` and `oomph run`, and a driver is "
+        "looked for when CUDA is used first",
+    ),
     "host_limit": Setting(
         _auto_or_size,
         "auto",
@@ -217,6 +226,11 @@ def for_core(values: dict[str, Any]) -> dict[str, Any]:
         "page_bytes": 0 if page == "auto" else page,
         "plan": values["plan"] == "on",
     }
+
+
+def is_required(text: str) -> bool:
+    """Whether a settings string, be the rest of it right or wrong, requires oomph."""
+    return "required:yes" in "".join(text.split()).split(",")
 
 
 def from_environment() -> dict[str, Any] | None:
