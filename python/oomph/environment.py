@@ -6,6 +6,8 @@
     A card; the GPU is simulated (loaded when Python started), which is said once.
 ``OOMPH_STATS``
     Set by ``oomph run --stats``: where statistics go when the process ends.
+``OOMPH_HOST_AVAILABLE``
+    Set by a process with oomph for its children: see :data:`oomph.host.BASE`.
 ``OOMPH_NATIVE_LIMIT``
     Set by ``oomph run --device-limit`` without oomph: a limit in bytes for PyTorch's
     own allocator.

@@ -3,11 +3,44 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 _MEMINFO = Path("/proc/meminfo")
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUP = Path("/proc/self/cgroup")
+
+BASE = "OOMPH_HOST_AVAILABLE"
+"""Set by a process that is alone, for ranks that it may start: what it found, in
+bytes. They divide the same number, whenever each starts and whatever others took."""
+
+# Where launchers say how many processes of a job run on this node, the nearest first.
+_LOCAL_SIZES = (
+    "LOCAL_WORLD_SIZE",  # torchrun, accelerate
+    "LOCAL_SIZE",  # DeepSpeed
+    "OMPI_COMM_WORLD_LOCAL_SIZE",  # Open MPI
+    "MPI_LOCALNRANKS",  # Intel MPI, MPICH
+    "SLURM_STEP_TASKS_PER_NODE",  # srun; by node, such as 4(x2),3
+)
+
+
+@dataclass(frozen=True)
+class _GroupFiles:
+    """The names that a version of control groups has for what is needed here."""
+
+    limits: tuple[str, ...]
+    used: str
+    cache: str  # in memory.stat: of what is used, files that may be dropped at once
+
+
+_VERSION_1 = _GroupFiles(
+    ("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_inactive_file"
+)
+_VERSION_2 = _GroupFiles(
+    ("memory.max", "memory.high"), "memory.current", "inactive_file"
+)
 
 
 def _meminfo_available_bytes() -> int:
@@ -18,42 +51,51 @@ def _meminfo_available_bytes() -> int:
     raise OSError(f"{_MEMINFO} names no MemAvailable")
 
 
-def _left_in(group: Path, limit_name: str, used_name: str) -> int | None:
-    """What a control group still allows, or None if it sets no limit."""
+def _number_in(path: Path) -> int | None:
+    """The number in a file; None if there is no such file, or it says ``max``."""
     try:
-        limit = (group / limit_name).read_text().strip()
-        used = int((group / used_name).read_text())
+        return int(path.read_text())
     except (OSError, ValueError):
         return None
-    if limit == "max":
+
+
+def _cache_bytes(group: Path, name: str) -> int:
+    try:
+        found = re.search(rf"^{name} (\d+)$", (group / "memory.stat").read_text(), re.M)
+    except OSError:
+        return 0
+    return int(found.group(1)) if found else 0
+
+
+def _left_in(group: Path, files: _GroupFiles) -> int | None:
+    """What a control group still allows, or None if it sets no limit."""
+    limits = [_number_in(group / name) for name in files.limits]
+    known = [limit for limit in limits if limit is not None]
+    used = _number_in(group / files.used)
+    if not known or used is None:
         return None
-    return max(0, int(limit) - used)
+    return max(0, min(known) - used + _cache_bytes(group, files.cache))
 
 
-def _cgroup_left_bytes() -> int | None:
-    """What is left in the process's control group and those above it."""
+def _own_groups() -> Iterator[tuple[Path, _GroupFiles]]:
+    """The process's control groups and those above them, as far as they can be seen."""
     try:
         entries = _OWN_CGROUP.read_text().splitlines()
     except OSError:
-        return None
-    left = []
+        return
     for entry in entries:
         _, controllers, path = entry.split(":", 2)
-        if controllers == "":  # version 2
-            root, names = _CGROUPS, ("memory.max", "memory.current")
+        if controllers == "":
+            root, files = _CGROUPS, _VERSION_2
         elif "memory" in controllers.split(","):
-            root = _CGROUPS / "memory"
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+            root, files = _CGROUPS / "memory", _VERSION_1
         else:
             continue
         group = root / path.lstrip("/")
-        while True:
-            left.append(_left_in(group, *names))
-            if group == root or root not in group.parents:
-                break
-            group = group.parent
-    known = [amount for amount in left if amount is not None]
-    return min(known) if known else None
+        yield group, files
+        for above in group.parents:
+            if above == root or root in above.parents:
+                yield above, files
 
 
 def available_bytes() -> int:
@@ -66,12 +108,33 @@ def available_bytes() -> int:
     card = simulate.card_in_use()
     if card is not None and card.host_bytes is not None:
         return card.host_bytes
-    available = _meminfo_available_bytes()
-    left = _cgroup_left_bytes()
-    return available if left is None else min(available, left)
+    left = [_left_in(group, files) for group, files in _own_groups()]
+    return min(
+        [_meminfo_available_bytes(), *(amount for amount in left if amount is not None)]
+    )
+
+
+def _local_ranks() -> int:
+    """How many processes of this one's job share the node, as far as is known."""
+    for name in _LOCAL_SIZES:
+        counts = re.findall(r"(?:^|,)(\d+)", os.environ.get(name, ""))
+        if counts:
+            return max(1, *map(int, counts))
+    return 1
 
 
 def default_limit_bytes() -> int:
-    """Half of what is available, shared between the processes of a node."""
-    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return available_bytes() // 2 // max(1, ranks)
+    """Half of what is available, shared between the processes of a node.
+
+    A rank divides what the process that started it had found, if that ran oomph, and
+    never takes more than half of what is available now: ranks that have already taken
+    their shares leave more than that. Without such a number it divides what is
+    available now.
+    """
+    available = available_bytes()
+    ranks = _local_ranks()
+    if ranks == 1:
+        os.environ[BASE] = str(available)
+        return available // 2
+    base = int(os.environ.get(BASE, available))
+    return min(base // ranks, available) // 2

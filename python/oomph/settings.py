@@ -93,8 +93,8 @@ SETTINGS: dict[str, Setting] = {
         _auto_or_size,
         "auto",
         "auto, a size",
-        "the most host memory for such blocks; auto: half of what is available, shared "
-        "between the processes of a node that torchrun started",
+        "the most host memory for such blocks, in each process; auto: half of what is "
+        "available, shared between the processes of a node that a launcher started",
     ),
     "device_limit": Setting(
         _limit,
