@@ -107,7 +107,7 @@ check()
         conf=RESCUES,
     )
     assert result.out.splitlines() == ["3 1", "1 302"]
-    assert len(lines(result.err, "were born on host")) == 1, "the summary of one"
+    assert len(lines(result.err, "GPU 0 was out of memory:")) == 1, "the table of one"
 
 
 def test_a_forked_child_that_uses_cuda_gets_an_error():
@@ -228,8 +228,10 @@ ENDINGS = {
 def test_a_process_ends_quietly_with_its_own_exit_code(ending):
     code = BEGINNING + textwrap.dedent(ENDINGS[ending]) + "sys.exit(5)"
     result = run(code, card=CARD, conf=RESCUES)
-    said = [line for line in result.said.splitlines() if "born on host" not in line]
-    assert (result.code, said) == (5, [])
+    said, _, table = result.said.partition("GPU 0 was out of memory:\n")
+    said = [line for line in said.splitlines() if "was born on host" not in line]
+    rest = [line for line in table.splitlines() if not line.startswith("  ")]
+    assert (result.code, said, rest) == (5, [], [])
 
 
 def test_an_uncaught_error_of_memory_ends_the_process_as_always():

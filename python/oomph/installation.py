@@ -182,7 +182,7 @@ def _limit_memory_info(torch: ModuleType) -> None:
 
 
 def _finish() -> None:
-    """At exit: the summary of rescues, and the end of background work."""
+    """At exit: what rescues cost, and the end of background work."""
     from oomph import _C, report
 
     report.log_summary(_C.DEVICE_MAX)

@@ -1,4 +1,4 @@
-"""What is said about rescues: one line a step, and a summary at the end.
+"""What is said: why oomph is not in use, a line a step on rescues, a table at the end.
 
 Through the logger ``oomph``; nothing else is ever said unasked.
 """
@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Callable
+from typing import Any
 
 from oomph.sizes import format_size
 from oomph.stats import stats
 
 logger = logging.getLogger("oomph")
+
+_STEPS_SHOWN = 10  # in the table, of those whose rescues are known
 
 
 @functools.cache
@@ -20,12 +24,16 @@ def not_in_use(reason: str) -> None:
     logger.warning("oomph is not in use: %s", reason)
 
 
-def _cost(size_bytes: int, bytes_per_s: int) -> str:
+def _speed(bytes_per_s: int) -> str:
+    return f"{bytes_per_s / 1e9:.1f} GB/s" if bytes_per_s > 0 else "not measured"
+
+
+def _cost(size_bytes: float, bytes_per_s: int) -> str:
     if bytes_per_s <= 0:
         return "each pass over it runs at the speed of the link"
     return (
         f"each pass over it takes about {size_bytes / bytes_per_s * 1e3:.1f} ms "
-        f"at {bytes_per_s / 1e9:.1f} GB/s"
+        f"at {_speed(bytes_per_s)}"
     )
 
 
@@ -48,25 +56,70 @@ def rescued(device: int, size_bytes: int) -> None:
     )
 
 
-def summary(device: int) -> str | None:
-    """One line on the rescues of a device, or None if there were none."""
+# ---- The table at the end
+
+more_rows: list[Callable[[int], dict[str, str]]] = []
+"""Others that have something to say about a device: each gives the names and texts of
+its rows, and none where nothing was offloaded."""
+
+
+def _rescue_rows(now: dict[str, Any]) -> dict[str, str]:
+    """What rescues came to, and what they cost; empty if there were none."""
+    if now["rescues"] == 0:
+        return {}
+    by_step = now["rescues_last_steps"][-_STEPS_SHOWN:]
+    paid = now["rescued_bytes"] / max(1, now["steps"])
+    return {
+        "blocks born on host": f"{now['rescues']}, {format_size(now['rescued_bytes'])}",
+        "of these in the last steps": " ".join(map(str, by_step)) or "none ended",
+        "each step paid on average" if now["steps"] else "the first step pays": (
+            f"for {format_size(paid)}; {_cost(paid, now['link_to_device_bytes_per_s'])}"
+        ),
+    }
+
+
+def rows(device: int) -> dict[str, str]:
+    """The table's column of a device: texts by the name of their row.
+
+    Empty if nothing was rescued or offloaded there.
+    """
     from oomph import _C
 
     now = _C.stats(device)
-    if now["rescues"] == 0:
-        return None
-    return (
-        f"GPU {device}: {now['rescues']} blocks "
-        f"({format_size(now['rescued_bytes'])} in all) were born on host in "
-        f"{now['steps']} steps; at most "
-        f"{format_size(now['host_bytes_peak'])} of host memory beside "
-        f"{format_size(now['device_bytes_peak'])} of device memory"
-    )
+    paid = _rescue_rows(now)
+    for source in more_rows:
+        paid.update(source(device))
+    if not paid:
+        return {}
+    return {
+        "steps": str(now["steps"]),
+        **paid,
+        "device memory, peak": format_size(now["device_bytes_peak"]),
+        "host memory, peak": f"{format_size(now['host_bytes_peak'])} of "
+        f"{format_size(now['host_limit_bytes'])}",
+        "link": f"{_speed(now['link_to_host_bytes_per_s'])} to the host, "
+        f"{_speed(now['link_to_device_bytes_per_s'])} to the device",
+    }
+
+
+def summary(device_count: int) -> str | None:
+    """A table for each device on which something was offloaded; None if there is none.
+
+    Args:
+        device_count: Devices 0 to this are looked at; it may be more than there are.
+    """
+    tables = []
+    for device in range(device_count):
+        found = rows(device)
+        if found:
+            wide = max(map(len, found))
+            lines = (f"  {name:{wide}}  {text}" for name, text in found.items())
+            tables.append("\n".join((f"GPU {device} was out of memory:", *lines)))
+    return "\n".join(tables) or None
 
 
 def log_summary(device_count: int) -> None:
-    """Logs the summary of each device that had a rescue."""
-    for device in range(device_count):
-        line = summary(device)
-        if line is not None:
-            logger.warning(line)
+    """Logs the tables of :func:`summary`, if there are any."""
+    text = summary(device_count)
+    if text is not None:
+        logger.warning("%s", text)

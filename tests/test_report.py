@@ -1,0 +1,111 @@
+"""What is said of rescues: a line a step, and a table at the end."""
+
+from support import lines, run
+
+CARD = "64MiB,context=0,link=25GB/s"
+CONF = "reserve:0,host_ahead:0,host_limit:256MiB"
+STEPS = """
+import torch
+import oomph
+
+def take(size):
+    return torch.empty(size << 20, dtype=torch.uint8, device="cuda")
+
+def steps(*rescues):
+    for count in rescues:
+        kept = [take(60)] + [take(10) for _ in range(count)]
+        del kept
+        oomph.step()
+
+"""
+
+
+def table(result) -> dict[str, str]:
+    """The rows of the table at the end, by their names."""
+    text = result.err.partition("was out of memory:\n")[2]
+    rows = (line.strip().split("  ", 1) for line in text.splitlines())
+    return {name: value.strip() for name, value in rows}
+
+
+def test_at_the_end_a_table_says_what_rescues_came_to():
+    result = run(STEPS + "steps(0, 2, 1, 1)", card=CARD, conf=CONF)
+    assert result.code == 0
+    assert table(result) == {
+        "steps": "4",
+        "blocks born on host": "4, 40.00 MiB",
+        "of these in the last steps": "0 2 1 1",
+        "each step paid on average": "for 10.00 MiB; each pass over it takes about "
+        "0.4 ms at 24.7 GB/s",
+        "device memory, peak": "60.00 MiB",
+        "host memory, peak": "20.00 MiB of 256.00 MiB",
+        "link": "24.7 GB/s to the host, 24.7 GB/s to the device",
+    }
+
+
+def test_a_run_that_ends_within_its_first_step_has_a_table_too():
+    result = run(STEPS + "kept = [take(64), take(10)]", card=CARD, conf=CONF)
+    rows = table(result)
+    assert rows["steps"] == "0"
+    assert rows["of these in the last steps"] == "none ended"
+    assert rows["the first step pays"].startswith("for 10.00 MiB; each pass over it")
+
+
+def test_only_the_last_steps_are_shown_one_by_one():
+    result = run(STEPS + "steps(*[2] * 5, *[1] * 10)", card=CARD, conf=CONF)
+    assert table(result)["of these in the last steps"] == " ".join("1" * 10)
+
+
+def test_a_run_that_fits_says_nothing():
+    result = run(STEPS + "steps(0, 0)", card=CARD, conf=CONF)
+    assert result.said == ""
+
+
+def test_a_step_with_rescues_has_one_line():
+    result = run(STEPS + "steps(3, 0, 2)", card=CARD, conf=CONF)
+    assert len(lines(result.err, "a block of 10.00 MiB was born on host")) == 2
+
+
+def test_each_device_that_was_out_of_memory_has_a_table():
+    code = """
+    import torch
+    kept = [
+        torch.empty(size << 20, dtype=torch.uint8, device=device)
+        for device in ("cuda:0", "cuda:2")
+        for size in (64, 10)
+    ]
+    """
+    result = run(code, card=f"{CARD},devices=3", conf=CONF)
+    assert [line[:6] for line in lines(result.err, "was out of memory:")] == [
+        "GPU 0 ",
+        "GPU 2 ",
+    ]
+
+
+def test_others_add_rows_where_they_offloaded_something():
+    result = run(
+        STEPS
+        + """
+from oomph import report
+moved = {1: {"moved to the host": "3.00 GiB"}}
+report.more_rows.append(lambda device: moved.get(device, {}))
+steps(0)
+torch.ones(1, device="cuda:1")
+""",
+        card=f"{CARD},devices=2",
+        conf=CONF,
+    )
+    assert len(lines(result.err, "was out of memory:")) == 1
+    rows = table(result)
+    assert rows["moved to the host"] == "3.00 GiB"
+    assert "blocks born on host" not in rows
+
+
+def test_why_oomph_is_not_in_use_is_said_once(caplog):
+    from oomph import report
+
+    for reason in ("of the moon", "of the moon", "of the sun"):
+        report.not_in_use(reason)
+    assert [record.getMessage() for record in caplog.records] == [
+        "oomph is not in use: of the moon",
+        "oomph is not in use: of the sun",
+    ]
