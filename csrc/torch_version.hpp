@@ -34,7 +34,7 @@ inline PyObject *version_of(PyObject *, PyObject *tensor)
     PyObject *capsule = PyCapsule_New(kept.get(), VERSION_CAPSULE,
                                       [](PyObject *self) { delete version(self); });
     if (capsule != nullptr)
-        kept.release();
+        static_cast<void>(kept.release()); // it is the capsule's now
     return capsule;
 }
 

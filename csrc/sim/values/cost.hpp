@@ -39,7 +39,7 @@ class InOperator
 
 class Costed final : public c10::OperatorKernel
 {
-    std::optional<c10::SafeKernelFunction> native_;
+    c10::SafeKernelFunction native_;
     std::string name_;
     Uses uses_;
     const Arithmetic *arithmetic_;
@@ -59,14 +59,14 @@ class Costed final : public c10::OperatorKernel
     void operator()(const OperatorHandle &op, c10::DispatchKeySet keys, Stack *stack)
     {
         if (cost_depth > 0 || (is_copy_ && crosses_link(*stack))) {
-            native_->callBoxed(op, keys, stack);
+            native_.callBoxed(op, keys, stack);
             return;
         }
         auto count = static_cast<std::ptrdiff_t>(argument_count_);
         Stack arguments(stack->end() - count, stack->end());
         {
             InOperator inside;
-            native_->callBoxed(op, keys, stack);
+            native_.callBoxed(op, keys, stack);
         }
         if (copies_by_driver_ && sim_operator(0) == 0)
             return; // the driver's copy took its time
