@@ -11,6 +11,7 @@ COMMON = "reserve:0,host_ahead:0,host_limit:256MiB"
 on_oom = Simulated(CARD, COMMON)
 strict = Simulated(CARD, f"{COMMON},strict:yes")
 always = Simulated(CARD, f"{COMMON},offload:always")
+strict_always = Simulated(CARD, f"{COMMON},strict:yes,offload:always")
 
 REGION = r"CUDA out of memory\..*nothing is offloaded within oomph\.no_offload\(\)"
 
@@ -41,6 +42,43 @@ def test_a_strict_run_ends_where_others_are_rescued():
 def test_a_strict_run_that_fits_is_left_alone():
     kept = [take(30 * MIB), take(34 * MIB)]
     del kept
+
+
+@always
+def test_always_sends_what_forward_saves_from_the_first_step_on():
+    import oomph
+
+    x = torch.ones(4 * MIB // 4, device="cuda", requires_grad=True)
+    for _ in range(2):
+        y = torch.nn.Sequential(torch.nn.Sigmoid(), torch.nn.Sigmoid())(x)
+        sent_bytes = oomph.stats()["sent_bytes"]
+        y.sum().backward()
+        oomph.step()
+    now = oomph.stats()
+    assert sent_bytes >= 2 * 4 * MIB and now["fetched_bytes"] > 0
+    assert now["rescues"] == 0
+    assert oomph.planner.explain()[0]["text"].startswith("GPU 0: offload:always asks")
+
+
+@always
+def test_always_sends_nothing_within_a_region():
+    import oomph
+
+    before = oomph.stats()["sent_bytes"]
+    x = torch.ones(4 * MIB // 4, device="cuda", requires_grad=True)
+    with oomph.no_offload():
+        torch.nn.Sigmoid()(x).sum().backward()
+    assert oomph.stats()["sent_bytes"] == before
+
+
+@strict_always
+def test_what_is_planned_is_no_rescue_that_strict_would_forbid():
+    import oomph
+
+    x = torch.ones(4 * MIB // 4, device="cuda", requires_grad=True)
+    torch.nn.Sequential(*(torch.nn.Sigmoid() for _ in range(30)))(x).sum().backward()
+    assert oomph.stats()["rescues"] == 0
+    assert oomph.stats()["sent_bytes"] > 64 * MIB
 
 
 @always

@@ -66,7 +66,8 @@ def test_the_rescues_of_the_last_hundred_steps_are_told_newest_last():
 
     before = oomph.stats()["steps"]
     for step in range(102):
-        kept = [take(128 * MIB)] + [take(8 * MIB) for _ in range(step % 3)]
+        other = 8 * MIB + step * 512  # what repeats is foreseen, and no rescue
+        kept = [take(128 * MIB)] + [take(other) for _ in range(step % 3)]
         del kept
         oomph.step()
         if step == 4 and before == 0:

@@ -6,12 +6,23 @@ Import it before the first use of CUDA and call :func:`install`, or run a script
 Importing the package imports neither PyTorch nor a driver.
 """
 
+import importlib
+from typing import Any
+
 from oomph.installation import install, is_installed, step
 from oomph.region import no_offload
 from oomph.settings import SettingsError
 from oomph.stats import stats
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """``oomph.planner``, which needs PyTorch, on its first use."""
+    if name == "planner":
+        return importlib.import_module("oomph.planner")
+    raise AttributeError(f"module 'oomph' has no attribute {name!r}")
+
 
 __all__ = [
     "SettingsError",

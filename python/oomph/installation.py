@@ -128,6 +128,10 @@ def _attach(torch: ModuleType, values: dict[str, Any]) -> None:
     from oomph import _C
 
     _C.set_rescue_hook(_note_rescue)
+    if values["offload"] == "always":
+        from oomph import planner
+
+        planner.start(always=True)
     _follow_steps()
     if values["device_limit"] is not None:
         _limit_memory_info(torch)
@@ -201,10 +205,13 @@ def step() -> None:
         ...     model(batch)
         ...     oomph.step()
     """
-    from oomph import _C
+    from oomph import _C, cost
 
     rescued = _C.step()
+    offloading: set[int] = set()
     if rescued or "oomph.planner" in sys.modules:
         from oomph import planner
 
-        planner.end_step({i for i in range(_C.DEVICE_MAX) if rescued >> i & 1})
+        rescued_devices = {i for i in range(_C.DEVICE_MAX) if rescued >> i & 1}
+        offloading = planner.end_step(rescued_devices)
+    cost.end_step(offloading)

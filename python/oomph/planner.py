@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from oomph import _C, activations
+from oomph import _C, activations, cost, report
 from oomph.sizes import format_size
 from oomph.transfer import Link, Slot
 
@@ -41,6 +41,8 @@ class _Step:
     need_bytes: int = 0  # most bytes of blocks, on either side, at one time
     away_bytes: int = 0  # most that was away at one time
     sent_bytes: int = 0
+    fetched_bytes: int = 0
+    waited_ms: float = 0.0  # as far as it was known when the step ended
     host_bytes: int = 0  # most bytes of blocks born on host
     born_bytes: int = 0  # that the optimizer made and kept, such as its state
     saves: list[tuple[int, int]] = field(default_factory=list)  # place and bytes
@@ -51,6 +53,10 @@ class _Step:
     # By place in the step: bytes in use before what was saved there was used, without
     # what had been fetched.
     profile: dict[int, int] = field(default_factory=dict)
+
+    def used_host(self) -> bool:
+        """Whether anything of the device's was on the host."""
+        return self.sent_bytes > 0 or self.host_bytes > 0
 
 
 class _Device:
@@ -74,11 +80,14 @@ class _Device:
         self._gone_bytes = 0  # sent and gone, when last looked
         self._is_saving = False  # forward runs; else backward
         self._before_optimizer: int | None = None  # bytes in use
+        self._before = 0, 0.0  # bytes fetched and milliseconds waited, before this step
 
     # -- going out
 
     def wants(self, place: int, size_bytes: int) -> bool:
         """Whether a storage is to leave: the earliest, up to the budget."""
+        if _C.offload_is_forbidden():
+            return False
         if (place, size_bytes) in self.useless or self._is_used_at_peak(place):
             return False
         gap = self.budget - self.link.away_bytes
@@ -225,9 +234,16 @@ class _Device:
             self.step.born_bytes = max(now - self._before_optimizer, 0)
         self._before_optimizer = None
 
+    def _note_link(self) -> None:
+        self.link.collect_waits()
+        fetched_bytes, waited_ms = self.link.back_bytes, self.link.waited_ms
+        self.step.fetched_bytes = fetched_bytes - self._before[0]
+        self.step.waited_ms = waited_ms - self._before[1]
+        self._before = fetched_bytes, waited_ms
+
     def end_step(self, rescued: bool, sequence: int, always: bool) -> None:
         self._note_born()
-        self.link.collect_waits()
+        self._note_link()
         step, self.last = self.step, self.step
         self.step = _Step(first=sequence)
         self._is_saving = False
@@ -284,14 +300,19 @@ class Planner:
         for device in self._devices.values():
             device.fetch_before(sequence)
 
-    def end_step(self, rescued_devices: set[int]) -> None:
-        """Plans the next step from the one that has ended."""
+    def end_step(self, rescued_devices: set[int]) -> set[int]:
+        """Plans the next step from the one that has ended.
+
+        Returns:
+            The devices that had something on the host in it.
+        """
         activations.close_scope()
         for index in rescued_devices:
             self.device(index)
         for device in self._devices.values():
             rescued = device.index in rescued_devices
             device.end_step(rescued, self._sequence, self.always)
+        return {d.index for d in self._devices.values() if d.last.used_host()}
 
     def before_optimizer(self) -> None:
         """An optimizer is about to take a step."""
@@ -358,20 +379,25 @@ def before_optimizer() -> None:
         _planner.before_optimizer()
 
 
-def end_step(rescued_devices: set[int]) -> None:
-    """A step has ended; some devices were short of memory in it."""
+def end_step(rescued_devices: set[int]) -> set[int]:
+    """A step has ended; some devices were short of memory in it.
+
+    Returns:
+        The devices that had something on the host in it.
+    """
     global _running
     if rescued_devices:
         start()
     if _planner is None:
-        return
-    _planner.end_step(rescued_devices)
+        return set()
+    offloading = _planner.end_step(rescued_devices)
     if _planner.is_wanted() and not _running:
         activations.start(_planner)
         _running = True
     elif _running and not _planner.is_wanted():
         activations.stop()
         _running = False
+    return offloading
 
 
 def explain() -> dict[int, dict[str, Any]]:
@@ -380,40 +406,109 @@ def explain() -> dict[int, dict[str, Any]]:
     Returns:
         By device index: ``missing_bytes`` (what the last step needed beside what the
         device has), ``offloaded_bytes`` (the most that was away at one time in it),
-        ``sent_bytes`` and ``fetched_bytes`` (over the link, since the start),
-        ``waited_ms`` (that the device waited for copies back), and ``text``.
+        ``unreached_bytes`` (the most that was on the host all the same, since it is not
+        saved for backward or others hold it), ``step_sent_bytes`` and
+        ``step_fetched_bytes`` (over the link in it), ``step_waited_ms`` (that the
+        device waited for copies back), the figures of the process that
+        :func:`oomph.stats` tells too (``sent_bytes``, ``fetched_bytes``, ``waited_ms``,
+        ``step_ms``, ``step_ms_without_offload``), and ``text``.
 
     Example:
         >>> print(oomph.planner.explain()[0]["text"])
     """
-    return (
-        {}
-        if _planner is None
-        else {index: _describe(device) for index, device in _planner._devices.items()}
-    )
+    devices = {} if _planner is None else _planner._devices
+    return {index: _describe(device) for index, device in devices.items()}
+
+
+def figures(device: int) -> dict[str, float]:
+    """What :func:`oomph.stats` tells of a device's offload; see there."""
+    found = None if _planner is None else _planner._devices.get(device)
+    return {
+        "sent_bytes": found.link.out_bytes if found else 0,
+        "fetched_bytes": found.link.back_bytes if found else 0,
+        "waited_ms": found.link.waited_ms if found else 0.0,
+    }
 
 
 def _describe(device: _Device) -> dict[str, Any]:
-    last = device.last
+    last, times = device.last, cost.of_device(device.index)
     told = {
         "missing_bytes": device.missing_bytes,
         "offloaded_bytes": last.away_bytes,
-        "sent_bytes": device.link.out_bytes,
-        "fetched_bytes": device.link.back_bytes,
-        "waited_ms": device.link.waited_ms,
+        "unreached_bytes": last.host_bytes,
+        "step_sent_bytes": last.sent_bytes,
+        "step_fetched_bytes": last.fetched_bytes,
+        "step_waited_ms": last.waited_ms,
+        **figures(device.index),
+        "step_ms": times.last_ms,
+        "step_ms_without_offload": times.last_without_ms,
     }
+    return {**told, "text": f"GPU {device.index}: {_explain(device)}."}
+
+
+def _explain(device: _Device) -> str:
+    last = device.last
     if device.budget <= 0:
-        text = "everything fits: nothing is offloaded"
-    else:
-        text = (
-            f"the last step needed {format_size(last.need_bytes)} where the device has "
-            f"{format_size(device.capacity)}: of what forward saved, the earliest "
-            f"{format_size(last.away_bytes)} went to the host and came back before "
-            "backward used it"
+        return "everything fits: nothing is offloaded"
+    why = (
+        "offload:always asks for it"
+        if math.isinf(device.budget)
+        else f"the last step needed {format_size(last.need_bytes)} where the device "
+        f"has {format_size(device.capacity)}"
+    )
+    text = (
+        f"{why}: of what forward saved, the earliest {format_size(last.away_bytes)} "
+        "went to the host and came back before backward used it"
+    )
+    if last.host_bytes > 0:
+        text += (
+            f"; {format_size(last.host_bytes)} that is not saved for backward, or "
+            "that others hold, lives on the host"
         )
-        if last.host_bytes > 0:
-            text += (
-                f"; {format_size(last.host_bytes)} that is not saved for backward, or "
-                "that others hold, lives on the host"
-            )
-    return {**told, "text": f"GPU {device.index}: {text}."}
+    return f"{text}; {_cost(device)}"
+
+
+def _cost(device: _Device) -> str:
+    """What the copies of the last step cost, as expected and as measured."""
+    last, times = device.last, cost.of_device(device.index)
+    known = _C.stats(device.index)
+    out, back = (
+        (size_bytes / speed * 1e3 if speed > 0 else math.nan)
+        for size_bytes, speed in (
+            (last.sent_bytes, known["link_to_host_bytes_per_s"]),
+            (last.fetched_bytes, known["link_to_device_bytes_per_s"]),
+        )
+    )
+    text = (
+        f"the link was busy for about {out:.1f} ms out and {back:.1f} ms back"
+        if out >= 0
+        else "the link's speed is not known yet"
+    )
+    text += f", and the device waited {last.waited_ms:.1f} ms for it"
+    if times.last_ms > 0:
+        text += f" in a step of {times.last_ms:.1f} ms"
+    if times.last_without_ms > 0:
+        text += f" (the last without offload took {times.last_without_ms:.1f} ms)"
+    return text
+
+
+def _rows(device: int) -> dict[str, str]:
+    """What the table at exit says of this."""
+    now = figures(device)
+    if now["sent_bytes"] == 0:
+        return {}
+    times = cost.of_device(device)
+    without = (
+        f", {times.last_without_ms:.1f} ms without offload"
+        if times.last_without_ms > 0
+        else ""
+    )
+    return {
+        "sent to the host ahead of need": format_size(int(now["sent_bytes"])),
+        "fetched from there": f"{format_size(int(now['fetched_bytes']))}; the device "
+        f"waited {now['waited_ms']:.1f} ms for it",
+        "the last step took": f"{times.last_ms:.1f} ms{without}",
+    }
+
+
+report.more_rows.append(_rows)

@@ -35,6 +35,14 @@ OWN_FIGURES: dict[str, str] = {
     "rung_error": "times that nothing helped",
     "link_to_host_bytes_per_s": "measured speed of copies to the host; 0: not measured",
     "link_to_device_bytes_per_s": "measured speed of copies to the device; 0: likewise",
+    "foreseen": "blocks put on the host at once, as none like it would fit",
+    "foreseen_bytes": "bytes of these blocks, added up",
+    "buffer_bytes": "host bytes of what was sent there ahead of need and is still away",
+    "sent_bytes": "bytes sent to the host ahead of need since the start",
+    "fetched_bytes": "bytes of these that came back",
+    "waited_ms": "milliseconds that the device waited for them, as measured",
+    "step_ms": "milliseconds of the last step that the device has finished",
+    "step_ms_without_offload": "the same of the last that had nothing on the host",
     "foreign_bytes": "memory that MemPools have from an allocator of their own",
     "record_bytes": "host memory of oomph's own records",
     "host_kind": "which kind of host memory works here, once tried",
@@ -71,7 +79,27 @@ def stats(device: int | None = None) -> dict[str, Any]:
         device = _current_device()
     elif device >= (count := _device_count()):
         raise ValueError(f"there is no device {device}; there are {count}")
-    return dict(_C.stats(device))
+    return {**_C.stats(device), **_offload_figures(device)}
+
+
+def _offload_figures(device: int) -> dict[str, float]:
+    """What Python knows; 0 where nothing was offloaded, or no step has ended."""
+    import sys
+
+    from oomph import cost
+
+    times = cost.of_device(device)
+    planner = sys.modules.get("oomph.planner")
+    moved = (
+        planner.figures(device)
+        if planner is not None
+        else dict.fromkeys(("sent_bytes", "fetched_bytes", "waited_ms"), 0)
+    )
+    return {
+        **moved,
+        "step_ms": times.last_ms,
+        "step_ms_without_offload": times.last_without_ms,
+    }
 
 
 def _device_count() -> int:

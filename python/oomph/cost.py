@@ -1,0 +1,61 @@
+"""How long steps take, with and without anything on the host.
+
+A step's time is the device's own: between the events that end it and the one before, on
+the stream that is current there. Nothing here waits for the device.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+
+class StepTimes:
+    """The times of a device's steps, in milliseconds; 0 where none is known."""
+
+    def __init__(self) -> None:
+        self.last_ms = 0.0
+        self.last_without_ms = 0.0  # of the last step that had nothing on the host
+        self._previous: Any = None  # the event at the end of a step
+        self._ended: deque[tuple[Any, bool]] = deque()
+
+    def end_step(self, event: Any, offloaded: bool) -> None:
+        """A step has ended at this recorded event; whether it used the host."""
+        self._ended.append((event, offloaded))
+        self.collect()
+
+    def collect(self) -> None:
+        """Learns the times of the steps that the device has finished."""
+        while self._ended and self._ended[0][0].query():
+            event, offloaded = self._ended.popleft()
+            if self._previous is not None:
+                self.last_ms = self._previous.elapsed_time(event)
+                if not offloaded:
+                    self.last_without_ms = self.last_ms
+            self._previous = event
+
+
+_times: dict[int, StepTimes] = {}
+
+
+def of_device(device: int) -> StepTimes:
+    """The times of a device's steps so far."""
+    times = _times.setdefault(device, StepTimes())
+    times.collect()
+    return times
+
+
+def end_step(offloading: set[int]) -> None:
+    """Notes the end of a step on the current device.
+
+    Args:
+        offloading: The devices that had something on the host in it.
+    """
+    import torch
+
+    if not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing():
+        return
+    device = torch.cuda.current_device()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    of_device(device).end_step(event, device in offloading)

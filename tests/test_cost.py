@@ -1,0 +1,83 @@
+"""What offloading costs: the time of steps, the bytes over the link, the waits."""
+
+import pytest
+import torch
+from support import MIB, Simulated, run
+from torch import nn
+
+# On this link, a MiB takes 0.1 ms.
+card = Simulated("512MiB,context=0,link=10.48576GB/s", "reserve:0,host_limit:4GiB")
+PIECE_MIB = 64
+
+
+def train(layers: int) -> None:
+    import oomph
+
+    x = torch.empty(PIECE_MIB * MIB // 4, device="cuda", requires_grad=True)
+    nn.Sequential(*(nn.Sigmoid() for _ in range(layers)))(x).sum().backward()
+    oomph.step()
+
+
+@card
+def test_a_step_without_offload_is_timed():
+    import oomph
+
+    for _ in range(3):
+        train(2)
+        torch.cuda.synchronize()
+    now = oomph.stats()
+    assert now["step_ms"] == now["step_ms_without_offload"] > 0
+    assert now["sent_bytes"] == now["fetched_bytes"] == now["waited_ms"] == 0
+
+
+@card
+def test_the_last_step_without_offload_is_remembered():
+    import oomph
+
+    for layers in (2, 2, 12, 12, 12, 12):
+        train(layers)
+        torch.cuda.synchronize()
+        if layers == 2:
+            without_ms = oomph.stats()["step_ms"]
+    now = oomph.stats()
+    assert now["step_ms_without_offload"] == without_ms
+    assert now["step_ms"] > without_ms
+
+
+@card
+def test_bytes_and_waits_are_counted_as_the_link_moves_them():
+    import oomph
+
+    for _ in range(5):
+        train(12)
+        torch.cuda.synchronize()
+    told = oomph.planner.explain()[0]
+    pieces = told["step_sent_bytes"] / (PIECE_MIB * MIB)
+    assert pieces == int(pieces) > 0
+    assert told["step_fetched_bytes"] == told["step_sent_bytes"]
+    # The kernels take no time here: the device waits for every copy back.
+    copies_ms = pieces * PIECE_MIB * 0.1
+    assert told["step_waited_ms"] == pytest.approx(copies_ms, rel=0.3)
+    assert told["step_ms"] > copies_ms
+    assert f"the device waited {told['step_waited_ms']:.1f} ms" in told["text"]
+    now = oomph.stats()
+    assert now["sent_bytes"] > told["step_sent_bytes"]  # of five steps
+    assert now["waited_ms"] == told["waited_ms"] > told["step_waited_ms"]
+
+
+def test_the_table_at_exit_tells_of_what_went_ahead_of_need():
+    code = """
+    import torch, oomph
+    from torch import nn
+    model = nn.Sequential(*(nn.Sigmoid() for _ in range(12)))
+    for _ in range(5):
+        x = torch.empty(64 << 18, device="cuda", requires_grad=True)
+        model(x).sum().backward()
+        oomph.step()
+        torch.cuda.synchronize()
+    """
+    result = run(code, card="512MiB,context=0", conf="reserve:0,host_limit:4GiB")
+    assert result.code == 0
+    assert "sent to the host ahead of need" in result.err
+    assert "fetched from there" in result.err
+    assert "the last step took" in result.err
