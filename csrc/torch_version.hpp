@@ -7,6 +7,9 @@
 
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <memory>
+#include <tuple>
+
 namespace oomph_torch
 {
 
@@ -34,7 +37,7 @@ inline PyObject *version_of(PyObject *, PyObject *tensor)
     PyObject *capsule = PyCapsule_New(kept.get(), VERSION_CAPSULE,
                                       [](PyObject *self) { delete version(self); });
     if (capsule != nullptr)
-        static_cast<void>(kept.release()); // it is the capsule's now
+        std::ignore = kept.release(); // it is the capsule's now
     return capsule;
 }
 
