@@ -98,7 +98,7 @@ static oomph_gain_t rung_grow(oomph_claim_t *claim)
 }
 
 // Free pages from elsewhere. First whether there are enough at all: waiting for too few
-// would be in vain. What is foreseen to find none does not wait.
+// would be in vain.
 static oomph_gain_t rung_steal(oomph_claim_t *claim)
 {
     oomph_device_t *device = claim->device;
@@ -116,10 +116,25 @@ static oomph_gain_t rung_steal(oomph_claim_t *claim)
         size_t got = oomph_steal(device, &reach, want, claim->pool->stream);
         return got > 0 ? OOMPH_GAINED : oomph_failed(claim, OOMPH_ERR_DRIVER);
     }
-    if (claim->foreseen)
-        return OOMPH_NOTHING;
     device->stats.rungs[OOMPH_RUNG_WAIT]++;
     return oomph_wait_for(device, survey.stream) ? OOMPH_GAINED : OOMPH_NOTHING;
+}
+
+// Whether the block would fit once all frees that wait for streams have happened.
+static bool may_fit_later(const oomph_claim_t *claim)
+{
+    const oomph_device_t *device = claim->device;
+    oomph_reach_t reach = {.tier = OOMPH_TIER_DEVICE, .keep = claim->window};
+    oomph_survey_t survey = oomph_steal_survey(claim->device, &reach);
+    size_t bytes = 0;
+
+    for (const oomph_uses_t *uses = device->deferred.first; uses != NULL;
+         uses = uses->next)
+        if (uses->block->tier == OOMPH_TIER_DEVICE)
+            bytes += uses->block->bytes;
+    return available(claim) + survey.now + survey.later +
+               bytes / device->pages.page_bytes >=
+           claim->window.missing_count;
 }
 
 // Frees that wait for other streams.
@@ -226,7 +241,7 @@ static oomph_gain_t next_rung(oomph_claim_t *claim, oomph_block_t **block)
         claim->place = OOMPH_NO_PLACE; // there are not enough pages for the plan
         return OOMPH_GAINED;
     }
-    if (gain == OOMPH_NOTHING && claim->foreseen)
+    if (gain == OOMPH_NOTHING && claim->foreseen && !may_fit_later(claim))
         gain = rung_host(claim, block);
     if (gain == OOMPH_NOTHING)
         gain = rung_deferred(claim);
