@@ -3,28 +3,12 @@
 
 enum { MB = 1000000 };
 
-static CUstream make_stream(void)
-{
-    CUstream stream;
-
-    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    return stream;
-}
-
 static void *pin(size_t bytes)
 {
     void *place;
 
     OK(cuMemAllocHost(&place, bytes));
     return place;
-}
-
-static CUdeviceptr allocate(size_t bytes)
-{
-    CUdeviceptr addr;
-
-    OK(cuMemAlloc(&addr, bytes));
-    return addr;
 }
 
 static oomph_sim_usage_t usage_of(int device)
@@ -65,7 +49,8 @@ static void test_copies_in_one_direction_take_turns(void)
     start("1GiB,link=10GB/s,memory=none,tick=0");
     CUdeviceptr addr = allocate(200 * MB);
     char *host = pin(200 * MB);
-    CUstream one = make_stream(), two = make_stream();
+    CUstream one = make_stream(CU_STREAM_NON_BLOCKING),
+             two = make_stream(CU_STREAM_NON_BLOCKING);
 
     OK(cuMemcpyHtoDAsync(addr, host, 100 * MB, one));
     OK(cuMemcpyHtoDAsync(addr + 100 * MB, host + 100 * MB, 100 * MB, two));
@@ -79,7 +64,8 @@ static void test_copies_in_both_directions_run_at_once(void)
     start("1GiB,link=10GB/s,memory=none,tick=0");
     CUdeviceptr addr = allocate(200 * MB);
     char *host = pin(200 * MB);
-    CUstream one = make_stream(), two = make_stream();
+    CUstream one = make_stream(CU_STREAM_NON_BLOCKING),
+             two = make_stream(CU_STREAM_NON_BLOCKING);
 
     OK(cuMemcpyHtoDAsync(addr, host, 100 * MB, one));
     OK(cuMemcpyDtoHAsync(host + 100 * MB, addr + 100 * MB, 100 * MB, two));
@@ -94,11 +80,12 @@ static void test_each_device_has_engines_of_its_own(void)
     start("1GiB,devices=2,link=10GB/s,memory=none,tick=0");
     CUdeviceptr here = allocate(100 * MB);
     char *host = pin(200 * MB);
-    OK(cuMemcpyHtoDAsync(here, host, 100 * MB, make_stream()));
+    OK(cuMemcpyHtoDAsync(here, host, 100 * MB, make_stream(CU_STREAM_NON_BLOCKING)));
     OK(cuDevicePrimaryCtxRetain(&other, 1));
     OK(cuCtxSetCurrent(other));
     CUdeviceptr there = allocate(100 * MB);
-    OK(cuMemcpyHtoDAsync(there, host + 100 * MB, 100 * MB, make_stream()));
+    OK(cuMemcpyHtoDAsync(there, host + 100 * MB, 100 * MB,
+                         make_stream(CU_STREAM_NON_BLOCKING)));
     CHECK(is_about(ms_of_all(), 10));
     CHECK(oomph_sim_usage(2, &(oomph_sim_usage_t){0}) == 1);
 }
@@ -112,7 +99,7 @@ static void test_a_copy_between_devices_leaves_one_and_comes_to_the_other(void)
     OK(cuDevicePrimaryCtxRetain(&other, 1));
     OK(cuCtxSetCurrent(other));
     CUdeviceptr there = allocate(100 * MB);
-    OK(cuMemcpyDtoDAsync(there, here, 100 * MB, make_stream()));
+    OK(cuMemcpyDtoDAsync(there, here, 100 * MB, make_stream(CU_STREAM_NON_BLOCKING)));
     CHECK(is_about(ms_of_all(), 10));
     CHECK(usage_of(0).d2h_bytes == 100 * MB && usage_of(0).h2d_bytes == 0);
     CHECK(usage_of(1).h2d_bytes == 100 * MB && usage_of(1).d2h_bytes == 0);
@@ -123,7 +110,8 @@ static void test_a_copy_waits_for_the_engine_and_not_for_its_stream_alone(void)
     start("1GiB,link=10GB/s,memory=none,tick=0");
     CUdeviceptr addr = allocate(200 * MB);
     char *host = pin(200 * MB);
-    CUstream one = make_stream(), two = make_stream();
+    CUstream one = make_stream(CU_STREAM_NON_BLOCKING),
+             two = make_stream(CU_STREAM_NON_BLOCKING);
 
     OK(cuMemcpyHtoDAsync(addr, host, 100 * MB, one));
     OK(cuMemcpyHtoDAsync(addr + 100 * MB, host, 10 * MB, two));
@@ -179,8 +167,8 @@ static void test_what_kernels_reach_of_the_peaks_is_a_setting(void)
 static void test_kernels_of_different_streams_take_turns(void)
 {
     start(CARD);
-    tell(make_stream(), 1e12, OOMPH_SIM_BF16, NULL, 0);
-    tell(make_stream(), 1e12, OOMPH_SIM_BF16, NULL, 0);
+    tell(make_stream(CU_STREAM_NON_BLOCKING), 1e12, OOMPH_SIM_BF16, NULL, 0);
+    tell(make_stream(CU_STREAM_NON_BLOCKING), 1e12, OOMPH_SIM_BF16, NULL, 0);
     CHECK(is_about(ms_of_all(), 20));
 }
 
@@ -190,8 +178,8 @@ static void test_kernels_and_copies_run_at_once(void)
     CUdeviceptr addr = allocate(100 * MB);
     void *host = pin(100 * MB);
 
-    tell(make_stream(), 1e12, OOMPH_SIM_BF16, NULL, 0);
-    OK(cuMemcpyHtoDAsync(addr, host, 100 * MB, make_stream()));
+    tell(make_stream(CU_STREAM_NON_BLOCKING), 1e12, OOMPH_SIM_BF16, NULL, 0);
+    OK(cuMemcpyHtoDAsync(addr, host, 100 * MB, make_stream(CU_STREAM_NON_BLOCKING)));
     CHECK(is_about(ms_of_all(), 10));
 }
 
@@ -249,11 +237,11 @@ static void test_kernels_take_turns_on_the_link_with_copies(void)
     const oomph_sim_use_t read = {on_link, bytes, bytes, 0};
     const oomph_sim_use_t written = {on_link, bytes, 0, bytes};
 
-    OK(cuMemcpyHtoDAsync(addr, host, bytes, make_stream()));
-    tell(make_stream(), 0, OOMPH_SIM_FP32, &read, 1);
+    OK(cuMemcpyHtoDAsync(addr, host, bytes, make_stream(CU_STREAM_NON_BLOCKING)));
+    tell(make_stream(CU_STREAM_NON_BLOCKING), 0, OOMPH_SIM_FP32, &read, 1);
     CHECK(is_about(ms_of_all(), 2 * ms));
-    OK(cuMemcpyHtoDAsync(addr, host, bytes, make_stream()));
-    tell(make_stream(), 0, OOMPH_SIM_FP32, &written, 1);
+    OK(cuMemcpyHtoDAsync(addr, host, bytes, make_stream(CU_STREAM_NON_BLOCKING)));
+    tell(make_stream(CU_STREAM_NON_BLOCKING), 0, OOMPH_SIM_FP32, &written, 1);
     CHECK(is_about(ms_of_all(), ms)); // in the other direction
 }
 
@@ -265,9 +253,9 @@ static void test_a_kernel_that_waits_for_another_comes_to_the_link_later(void)
     CUdeviceptr on_link = half_on_host(bytes) + bytes, addr = allocate(bytes);
     const oomph_sim_use_t read = {on_link, bytes, bytes, 0};
 
-    tell(make_stream(), 1e12, OOMPH_SIM_BF16, NULL, 0); // 10 ms
-    tell(make_stream(), 0, OOMPH_SIM_FP32, &read, 1);
-    OK(cuMemcpyHtoDAsync(addr, pin(bytes), bytes, make_stream()));
+    tell(make_stream(CU_STREAM_NON_BLOCKING), 1e12, OOMPH_SIM_BF16, NULL, 0); // 10 ms
+    tell(make_stream(CU_STREAM_NON_BLOCKING), 0, OOMPH_SIM_FP32, &read, 1);
+    OK(cuMemcpyHtoDAsync(addr, pin(bytes), bytes, make_stream(CU_STREAM_NON_BLOCKING)));
     CHECK(is_about(ms_of_all(), 10 + 2 * ms));
 }
 
@@ -276,7 +264,7 @@ static void test_where_memory_lies_counts_when_the_work_starts(void)
     start(CARD);
     const size_t bytes = 50 * PAGE;
     CUdeviceptr addr = reserve(bytes);
-    CUstream stream = make_stream();
+    CUstream stream = make_stream(CU_STREAM_NON_BLOCKING);
     const oomph_sim_use_t read = {addr, bytes, bytes, 0};
 
     map_open(addr, bytes, create(on_host(), bytes));
@@ -296,7 +284,7 @@ static void test_a_replay_takes_the_time_of_what_was_captured(void)
     CUgraphExec exec;
 
     start(CARD);
-    CUstream stream = make_stream();
+    CUstream stream = make_stream(CU_STREAM_NON_BLOCKING);
     OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     tell(stream, 1e12, OOMPH_SIM_BF16, NULL, 0);
     tell(stream, 1e12, OOMPH_SIM_BF16, NULL, 0);

@@ -133,41 +133,62 @@ static void the_tide_tells_the_highest_since_it_was_read(void)
     give(a);
 }
 
-// A step with a block of 8 MiB that finds no room, as its pages are in use by a copy.
-static void run_step(oomph_stream_t other)
+// A step in which a first block's pages are in use by a copy when a second is wanted.
+static void run_step(oomph_stream_t other, size_t first_bytes, size_t second_bytes)
 {
-    oomph_addr_t a = take(12 * MIB, NULL);
+    oomph_addr_t first = take(first_bytes, NULL);
 
-    CHECK(oomph_record_stream(a, other, true) == OOMPH_OK);
+    CHECK(oomph_record_stream(first, other, true) == OOMPH_OK);
     oomph_sim_hold(other);
-    CHECK(oomph_sim_launch(other, a, MIB, 0, 1000) == 0);
-    give(a);
-    oomph_addr_t b = take(8 * MIB, NULL);
+    CHECK(oomph_sim_launch(other, first, MIB, 0, 1000) == 0);
+    give(first);
+    oomph_addr_t second = take(second_bytes, NULL);
     oomph_sim_release(other);
-    give(b);
+    give(second);
     CHECK(cuStreamSynchronize(other) == CUDA_SUCCESS);
     oomph_step();
 }
 
-static void what_is_foreseen_goes_to_the_host_without_waiting(void)
+// A step in which a block of `bytes` is born on host.
+static void fall_short(size_t bytes)
 {
-    start("16MiB,context=0,memory=real");
-    oomph_stream_t other = new_stream();
-    oomph_addr_t full = take(16 * MIB, NULL), born = take(8 * MIB, NULL);
+    oomph_addr_t full = take(16 * MIB, NULL), born = take(bytes, NULL);
+
     give(full);
     give(born);
     oomph_step();
     CHECK(stats_of(0).rescues == 1);
+}
+
+static void what_is_foreseen_does_not_wait_in_vain(void)
+{
+    start("16MiB,context=0,memory=real");
+    oomph_stream_t other = new_stream();
+    fall_short(14 * MIB);
+    oomph_addr_t kept = take(4 * MIB, NULL);
     CHECK(oomph_foresee(0, 4 * MIB) == OOMPH_OK);
-    run_step(other);
+    run_step(other, 12 * MIB, 14 * MIB);
     CHECK(stats_of(0).rescues == 1 && stats_of(0).foreseen == 1);
-    CHECK(stats_of(0).foreseen_bytes == 8 * MIB);
+    CHECK(stats_of(0).foreseen_bytes == 14 * MIB);
     CHECK(sim_stats_of(0).held_waits == 0);
-    run_step(other);
+    run_step(other, 12 * MIB, 14 * MIB);
     CHECK(stats_of(0).foreseen == 2);
     CHECK(oomph_foresee(0, 0) == OOMPH_OK);
-    run_step(other); // waits for the copy instead
-    CHECK(stats_of(0).foreseen == 2 && stats_of(0).rescues == 1);
+    run_step(other, 12 * MIB, 14 * MIB); // waits for the copy, and in vain
+    CHECK(stats_of(0).foreseen == 2 && stats_of(0).rescues == 2);
+    CHECK(sim_stats_of(0).held_waits == 1);
+    give(kept);
+    check_sound();
+}
+
+static void what_is_foreseen_waits_for_what_makes_room(void)
+{
+    start("16MiB,context=0,memory=real");
+    oomph_stream_t other = new_stream();
+    fall_short(8 * MIB);
+    CHECK(oomph_foresee(0, 4 * MIB) == OOMPH_OK);
+    run_step(other, 12 * MIB, 8 * MIB);
+    CHECK(stats_of(0).foreseen == 0 && stats_of(0).rescues == 1);
     CHECK(sim_stats_of(0).held_waits == 1);
     check_sound();
 }
@@ -194,7 +215,8 @@ int main(int argc, char **argv)
         TEST(without_host_memory_there_is_no_buffer),
         TEST(the_host_pages_of_buffers_outlast_a_step),
         TEST(the_tide_tells_the_highest_since_it_was_read),
-        TEST(what_is_foreseen_goes_to_the_host_without_waiting),
+        TEST(what_is_foreseen_does_not_wait_in_vain),
+        TEST(what_is_foreseen_waits_for_what_makes_room),
         TEST(what_fits_after_all_stays_on_the_device),
     };
 
