@@ -144,6 +144,20 @@ def test_a_graph_that_is_dropped_leaves_nothing():
 
 
 @card
+def test_what_somebody_holds_has_no_copy_once_backward_begins():
+    planner()
+    x, held = rows(), []
+    y = Call(lambda x: held.append(x * 2) or held[0].sin().exp())(x)
+    sent = buffer_bytes()
+    y.sum().backward(retain_graph=True)
+    assert buffer_bytes() <= sent - held[0].nbytes
+    held.clear()
+    y.sum().backward()
+    of_cpu = gradient(lambda x: (x * 2).sin().exp(), "cpu")
+    assert torch.equal(x.grad.cpu(), 2 * of_cpu)
+
+
+@card
 def test_what_was_fetched_and_never_used_is_not_overwritten():
     planner()
     x = rows()

@@ -217,7 +217,7 @@ class _Device:
         for slot in (reference() for reference in self.away):
             if slot is not None and slot.is_away and not slot.has_left():
                 self.useless.add((slot.sequence - self.step.first, slot.bytes))
-                slot.note_stay()
+                slot.stay()
 
     def _slack(self) -> int:
         return int(self.capacity * _SLACK) + _SLACK_BYTES

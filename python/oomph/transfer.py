@@ -85,6 +85,7 @@ class Slot:
         self._addr = 0  # of the copy on the host
         self._lock = threading.Lock()
         self._base: torch.Tensor | None = None
+        self._stayed: torch.Tensor | None = None  # the original, in place of the copy
         self._last: weakref.ref[torch.Tensor] | None = None
         self._ready: torch.cuda.Event | None = None  # not yet waited for
         self._stream: torch.cuda.Stream | None = None  # that owns the base
@@ -101,8 +102,7 @@ class Slot:
                 link.out.cuda_stream,
             )
         except BaseException:
-            _C.free_buffer(self._addr)
-            self._addr = 0
+            self._free_copy()
             raise
         self._original = StorageWeakRef(storage)
         link.out_bytes += self.bytes
@@ -113,9 +113,14 @@ class Slot:
         """Whether nobody holds the storage that was sent away any more."""
         return bool(self._original.expired())
 
-    def note_stay(self) -> None:
-        """Counts a storage that has not left, as somebody holds it, as not away."""
-        self._not_away()
+    def stay(self) -> None:
+        """Keeps a storage that has not left, as somebody holds it, and not its copy."""
+        with self._lock:
+            self._stayed = self._find()
+            if self._stayed is None:  # it has left just now
+                return
+            self._not_away()
+            self._free_copy()
 
     def _not_away(self) -> None:
         if self.is_away:
@@ -150,6 +155,8 @@ class Slot:
 
     def _find(self) -> torch.Tensor | None:
         """The bytes, if they are on the device."""
+        if self._stayed is not None:
+            return self._stayed
         if self._base is not None:
             return self._base
         base = self._last() if self._last is not None else None
@@ -196,6 +203,9 @@ class Slot:
         self._ready = None
         self._drop_base()
         self._not_away()
+        self._free_copy()
+
+    def _free_copy(self) -> None:
         _C.free_buffer(self._addr)
         self._addr = 0
 
