@@ -68,4 +68,4 @@ def test_ranks_on_cards_that_are_too_small_give_the_cpus_values(wanted, tmp_path
     found, said = train(tmp_path, "cuda", f"30MiB,{CARD}", conf)
     check(found, wanted)
     for rank in range(RANK_COUNT):
-        assert len(lines(said, f"GPU {rank}: ")) == 1, said  # the summary of rescues
+        assert len(lines(said, f"GPU {rank} was out of memory:")) == 1, said
