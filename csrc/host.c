@@ -161,13 +161,6 @@ static oomph_gain_t host_pages(oomph_claim_t *claim)
 {
     oomph_pages_t *pages = &claim->device->pages;
     size_t count = oomph_round_up(claim->bytes, pages->page_bytes) / pages->page_bytes;
-    oomph_block_t *hole = oomph_heap_hole(&claim->pool->heap, count);
-
-    if (hole == NULL) {
-        oomph_status_t status =
-            oomph_pool_extend(claim->pool, count * pages->page_bytes);
-        return status == OOMPH_OK ? OOMPH_GAINED : oomph_failed(claim, status);
-    }
     const size_t *spare = &pages->tiers[OOMPH_TIER_HOST].spare_count;
     if (*spare < count)
         oomph_ahead_take(&claim->device->ahead, pages, count - *spare);
@@ -178,6 +171,12 @@ static oomph_gain_t host_pages(oomph_claim_t *claim)
     size_t have = oomph_pages_available(pages, OOMPH_TIER_HOST, count, false);
     if (have < count)
         return steal_host(claim, count - have);
+    const oomph_block_t *hole = oomph_heap_hole(&claim->pool->heap, count);
+    if (hole == NULL) {
+        oomph_status_t status =
+            oomph_pool_extend(claim->pool, count * pages->page_bytes);
+        return status == OOMPH_OK ? OOMPH_GAINED : oomph_failed(claim, status);
+    }
     oomph_status_t status = oomph_segment_map(
         hole->segment, pages, oomph_segment_page(hole->segment, hole->addr), count,
         OOMPH_TIER_HOST);

@@ -97,6 +97,37 @@ static void host_pages_of_one_hole_serve_another(void)
     CHECK(stats_of(0).tier_bytes[OOMPH_TIER_HOST] == 16 * MIB);
 }
 
+// The hole that is chosen becomes one with those beside it when pages are moved away
+// from between them.
+static void a_hole_that_grows_while_pages_are_found_for_it_is_filled(void)
+{
+    oomph_config_t config = host_config(256 * MIB);
+    size_t bytes;
+
+    start_card("16MiB,context=0,memory=real", &config);
+    take(16 * MIB, NULL);
+    oomph_addr_t far = take(9 * MIB / 2, NULL);
+    take(3 * MIB / 2, NULL); // shares a page with it
+    oomph_stream_t stream = new_stream();
+    take_living(2 * MIB, stream);
+    oomph_addr_t before = take_living(8 * MIB, stream);
+    oomph_addr_t between = take_living(4 * MIB, stream);
+    oomph_addr_t chosen = take_living(10 * MIB, stream);
+    take_living(2 * MIB, stream);
+    give(before);
+    give(chosen);
+    CHECK(oomph_empty_cache(0, (oomph_pool_id_t){0, 0}, &bytes) == OOMPH_OK);
+    CHECK(stats_of(0).tier_bytes[OOMPH_TIER_HOST] == 14 * MIB);
+    give(between);
+    give(far);
+    for (int i = 0; i < 2; i++) { // looks what has finished
+        CHECK(oomph_largest_free(0, &bytes) == OOMPH_OK);
+        oomph_sim_advance(1000000);
+    }
+    mark(take_living(10 * MIB, stream), 10 * MIB, 1ull << 40);
+    check_sound();
+}
+
 static void small_blocks_are_born_on_host_once_the_headroom_is_used(void)
 {
     oomph_config_t config = host_config(64 * MIB);
@@ -530,6 +561,7 @@ int main(int argc, char **argv)
         TEST(device_pages_are_used_up_first),
         TEST(a_freed_host_block_serves_the_next_rescue_at_once),
         TEST(host_pages_of_one_hole_serve_another),
+        TEST(a_hole_that_grows_while_pages_are_found_for_it_is_filled),
         TEST(small_blocks_are_born_on_host_once_the_headroom_is_used),
         TEST(workspaces_are_born_on_host_once_the_headroom_is_used),
         TEST(a_host_limit_of_0_means_none),
