@@ -326,17 +326,16 @@ static void count_block(oomph_device_t *device, const oomph_block_t *block)
     bool small = block->segment->heap->small;
     int64_t bytes = (int64_t)block->bytes;
 
+    if (block->tier == OOMPH_TIER_HOST) {
+        oomph_count_on_host(device, bytes);
+        oomph_split_move(&device->split, &device->tallies.active_bytes, bytes);
+    }
     oomph_tally_up(&device->tallies.allocation, small, 1);
     oomph_tally_up(&device->tallies.active, small, 1);
     oomph_tally_up(&device->tallies.allocated_bytes, small, bytes);
     oomph_tally_up(&device->tallies.active_bytes, small, bytes);
     oomph_tally_up(&device->tallies.requested_bytes, small,
                    (int64_t)block->use.requested_bytes);
-    if (block->tier == OOMPH_TIER_HOST) {
-        device->stats.host_block_bytes += bytes;
-        if (device->stats.host_block_bytes > device->host_high)
-            device->host_high = device->stats.host_block_bytes;
-    }
 }
 
 // Enters a block that was taken into the books; gives it back if that fails.

@@ -18,7 +18,7 @@ oomph_status_t oomph_slab_grow(oomph_slab_t *slab, size_t count)
     // A small chunk first, then as much as there is already, in whole huge pages.
     size_t bytes = oomph_min(oomph_max(slab->bytes, CHUNK_MIN), CHUNK_MAX);
 
-    while (slab->spare_count < count) {
+    while (slab->spare_count < count + slab->promised_count) {
         chunk_t *chunk = oomph_map(bytes);
         if (chunk == NULL)
             return oomph_fail(OOMPH_ERR_NO_MEMORY, "no host memory for block records");
@@ -202,14 +202,69 @@ oomph_block_t *oomph_heap_take(oomph_block_t *block, oomph_addr_t addr, size_t b
     oomph_assert(block->state == OOMPH_BLOCK_FREE);
     block = carve(block, addr, bytes);
     block->state = OOMPH_BLOCK_USED;
-    block->recorded = block->shared = block->resting = block->buffer = false;
+    oomph_block_reset(block);
     return block;
+}
+
+/* ---- Blocks whose pages are of two tiers */
+
+enum { PARTS = 3 }; // that such a block falls into at most: its ends, and between
+
+static void set_apart(oomph_block_t *block, bool apart)
+{
+    if (block->apart == apart)
+        return;
+    if (apart)
+        block->segment->heap->slab->promised_count += PARTS - 1;
+    else
+        block->segment->heap->slab->promised_count -= PARTS - 1;
+    block->apart = apart;
+}
+
+// Cuts a block in use where its pages change their tier, and makes all parts FREE but
+// the last, which it gives.
+static oomph_block_t *give_first_parts(oomph_block_t *block)
+{
+    const oomph_segment_t *segment = block->segment;
+    size_t last = oomph_segment_page(segment, oomph_block_end(block) - 1);
+    size_t page = oomph_segment_page(segment, block->addr);
+    oomph_block_t *part;
+
+    set_apart(block, false);
+    block->tier = segment->slots[page].tier;
+    for (; page < last; page++) {
+        uint8_t tier = segment->slots[page + 1].tier;
+        if (tier == block->tier)
+            continue;
+        block = split(block, oomph_segment_addr(segment, page + 1), &part);
+        block->tier = tier;
+        part->state = OOMPH_BLOCK_FREE;
+        settle(part);
+    }
+    return block;
+}
+
+bool oomph_block_is_apart(const oomph_block_t *block, oomph_tier_t *own)
+{
+    const oomph_slot_t *slots = block->segment->slots;
+    size_t first = oomph_segment_page(block->segment, block->addr);
+    size_t last = oomph_segment_page(block->segment, oomph_block_end(block) - 1);
+
+    if (last - first >= PARTS - 1)
+        *own = (oomph_tier_t)slots[first + 1].tier;
+    else if (slots[first].tier == slots[last].tier)
+        *own = (oomph_tier_t)slots[first].tier;
+    else
+        *own = (oomph_tier_t)block->tier;
+    return slots[first].tier != *own || slots[last].tier != *own;
 }
 
 oomph_block_t *oomph_heap_give(oomph_block_t *block)
 {
     oomph_assert(block->state == OOMPH_BLOCK_USED ||
                  block->state == OOMPH_BLOCK_DEFERRED);
+    if (block->apart)
+        block = give_first_parts(block);
     block->state = OOMPH_BLOCK_FREE;
     return settle(block);
 }
@@ -229,12 +284,20 @@ bool oomph_heap_settle(oomph_heap_t *heap)
     return true;
 }
 
+static void set_tier(const oomph_segment_t *segment, size_t first, size_t count,
+                     oomph_tier_t tier)
+{
+    for (size_t i = first; i < first + count; i++)
+        segment->slots[i].tier = (uint8_t)tier;
+}
+
 void oomph_heap_fill(oomph_segment_t *segment, size_t first, size_t count,
                      oomph_tier_t tier)
 {
     oomph_block_t *hole = oomph_slot_block(segment, first);
 
     oomph_assert(hole->state == OOMPH_BLOCK_HOLE);
+    set_tier(segment, first, count, tier);
     hole =
         carve(hole, oomph_segment_addr(segment, first), count << segment->page_shift);
     hole->state = OOMPH_BLOCK_FREE;
@@ -252,6 +315,28 @@ void oomph_heap_empty(oomph_segment_t *segment, size_t first, size_t count)
     block->state = OOMPH_BLOCK_HOLE;
     block->tier = OOMPH_TIER_DEVICE;
     settle(block);
+}
+
+void oomph_heap_retier(oomph_segment_t *segment, size_t first, size_t count,
+                       oomph_tier_t tier)
+{
+    oomph_addr_t begin = oomph_segment_addr(segment, first);
+    oomph_addr_t end = oomph_segment_addr(segment, first + count);
+    oomph_block_t *block = oomph_slot_block(segment, first);
+
+    set_tier(segment, first, count, tier);
+    for (; block != NULL && block->addr < end; block = block->next) {
+        if (block->state != OOMPH_BLOCK_FREE) {
+            oomph_tier_t own;
+            set_apart(block, oomph_block_is_apart(block, &own));
+            block->tier = (uint8_t)own;
+            continue;
+        }
+        oomph_addr_t from = oomph_max(block->addr, begin);
+        block = carve(block, from, oomph_min(oomph_block_end(block), end) - from);
+        block->tier = (uint8_t)tier;
+        block = settle(block);
+    }
 }
 
 /* ---- Segments of a heap */

@@ -4,7 +4,9 @@
  * Pure bookkeeping: no driver, no lock, no time. The caller holds the device lock and
  * maps and unmaps the pages; a block is FREE, USED or DEFERRED where every page that it
  * touches is mapped, and a HOLE where none is. HOLEs cover whole pages. Neighbours of
- * the same kind (HOLE; FREE of one tier) are always merged.
+ * the same kind (HOLE; FREE of one tier) are always merged. The pages of a FREE block
+ * are of its tier; so are those of one in use, except for end pages that it shares with
+ * another that has not moved with it: once freed, it falls into parts.
  *
  * A heap of small blocks lets some of those that are freed rest for a while, unmerged,
  * to be taken again whole; whoever needs to see all free space settles them first.
@@ -36,10 +38,16 @@ struct oomph_block {
     uint32_t record;   // number in the record of the step (plan.h)
     uint8_t state;     // oomph_block_state_t
     uint8_t tier;      // oomph_tier_t; DEVICE for a HOLE
+    uint8_t survived;  // ends of steps that it saw in use on host, at most 255
     bool recorded : 1; // `record` is valid
     bool shared : 1;   // other streams use it (record_stream)
     bool resting : 1;  // FREE, but neither merged nor in the index
     bool buffer : 1;   // of oomph_buffer(): not the program's
+    bool pinned : 1;   // its user wants it to stay on the device
+    bool evicted : 1;  // its user wants it to stay on host
+    bool lost : 1;   // some of its pages could not be mapped again: nobody may have it
+    bool wanted : 1; // of a batch that is being moved (move.c)
+    bool apart : 1;  // in use, with end pages of another tier than its own
 };
 
 // One page of a segment.
@@ -47,6 +55,8 @@ typedef struct oomph_slot {
     uint64_t handle;      // the physical page mapped here, or 0
     oomph_block_t *block; // contains the page's first byte; NULL: segment->origin
     uint64_t epoch;       // of the stream, when last freed under pressure (stream.h)
+    uint8_t tier;         // oomph_tier_t of the page
+    bool chosen;          // it is about to be moved (move.c)
 } oomph_slot_t;
 
 typedef enum oomph_segment_kind {
@@ -74,6 +84,7 @@ struct oomph_segment {
 typedef struct oomph_slab {
     oomph_block_t *spare; // linked by `next`
     size_t spare_count;
+    size_t promised_count; // of these, for blocks that fall into parts once freed
     void *chunks;
     size_t bytes; // host memory taken
 } oomph_slab_t;
@@ -105,7 +116,9 @@ struct oomph_heap {
 oomph_status_t oomph_slab_grow(oomph_slab_t *slab, size_t count);
 static inline oomph_status_t oomph_slab_reserve(oomph_slab_t *slab, size_t count)
 {
-    return slab->spare_count >= count ? OOMPH_OK : oomph_slab_grow(slab, count);
+    return slab->spare_count >= count + slab->promised_count
+               ? OOMPH_OK
+               : oomph_slab_grow(slab, count);
 }
 void oomph_slab_destroy(oomph_slab_t *slab);
 
@@ -115,6 +128,15 @@ oomph_status_t oomph_heap_init(oomph_heap_t *heap, oomph_slab_t *slab, bool smal
 // The heap must have no segments.
 void oomph_heap_destroy(oomph_heap_t *heap);
 size_t oomph_heap_record_bytes(const oomph_heap_t *heap);
+
+// What holds of a block that was just handed out.
+static inline void oomph_block_reset(oomph_block_t *block)
+{
+    block->survived = 0;
+    block->recorded = block->shared = block->resting = block->buffer = false;
+    block->pinned = block->evicted = block->lost = false;
+    block->wanted = block->apart = false;
+}
 
 // Puts the segment into the heap, covered by one block of `state` and `tier`. Needs one
 // record.
@@ -163,7 +185,7 @@ static inline oomph_block_t *oomph_heap_wake(oomph_heap_t *heap, size_t bytes)
     heap->resting[units] = block->links.after;
     heap->resting_count--;
     block->state = OOMPH_BLOCK_USED;
-    block->resting = block->recorded = block->shared = block->buffer = false;
+    oomph_block_reset(block);
     return block;
 }
 
@@ -195,6 +217,16 @@ void oomph_heap_fill(oomph_segment_t *segment, size_t first, size_t count,
 // The pages [first, first + count), all within one FREE block, have been unmapped: they
 // become a HOLE. Needs two records.
 void oomph_heap_empty(oomph_segment_t *segment, size_t first, size_t count);
+
+// The pages [first, first + count), all mapped, are of another tier now, and so is what
+// of FREE blocks lies there. A block in use is of the tier of the pages that it has for
+// itself, or of all its pages, if they are of one. Needs six records.
+void oomph_heap_retier(oomph_segment_t *segment, size_t first, size_t count,
+                       oomph_tier_t tier);
+
+// Whether end pages of a block in use, of pages, are of another tier than the one that
+// is its own.
+bool oomph_block_is_apart(const oomph_block_t *block, oomph_tier_t *own);
 
 // The whole pages inside a FREE block: [*first, *first + count); gives the count.
 size_t oomph_block_whole_pages(const oomph_block_t *block, size_t *first);

@@ -15,6 +15,25 @@ static oomph_status_t wrong(const oomph_block_t *block, const char *what)
 
 /* ---- Blocks and pages of a segment */
 
+static oomph_status_t check_tiers(const oomph_segment_t *segment,
+                                  const oomph_block_t *block)
+{
+    size_t first = oomph_segment_page(segment, block->addr);
+    size_t last = oomph_segment_page(segment, oomph_block_end(block) - 1);
+    oomph_tier_t own;
+
+    if (block->state == OOMPH_BLOCK_HOLE || block->lost)
+        return OOMPH_OK;
+    if (oomph_block_is_apart(block, &own) != block->apart || own != block->tier)
+        return wrong(block, "of another tier than its pages");
+    if (block->apart && is_indexed(block))
+        return wrong(block, "free, and of two tiers");
+    for (size_t i = first + 1; i < last; i++)
+        if (segment->slots[i].tier != block->tier)
+            return wrong(block, "not of one tier between its ends");
+    return OOMPH_OK;
+}
+
 static oomph_status_t check_slots(const oomph_segment_t *segment,
                                   const oomph_block_t *block)
 {
@@ -30,8 +49,10 @@ static oomph_status_t check_slots(const oomph_segment_t *segment,
         if (oomph_segment_addr(segment, i) >= block->addr &&
             oomph_slot_block(segment, i) != block)
             return wrong(block, "a slot names another block");
+        if (segment->slots[i].chosen)
+            return wrong(block, "a slot is left in a batch that moves");
     }
-    return OOMPH_OK;
+    return check_tiers(segment, block);
 }
 
 static oomph_status_t check_block(const oomph_segment_t *segment,
@@ -48,6 +69,8 @@ static oomph_status_t check_block(const oomph_segment_t *segment,
     if (next != NULL && is_indexed(block) && next->state == block->state &&
         next->tier == block->tier && !block->resting && !next->resting)
         return wrong(block, "not merged with its neighbour");
+    if (block->wanted)
+        return wrong(block, "left in a batch that moves");
     return segment->slots == NULL ? OOMPH_OK : check_slots(segment, block);
 }
 
@@ -55,7 +78,7 @@ static oomph_status_t check_block(const oomph_segment_t *segment,
 typedef struct found {
     size_t binned, holes, host, resting; // of one heap
     size_t used, deferred;               // of the device, as all below
-    int64_t used_bytes, deferred_bytes;
+    int64_t used_bytes, deferred_bytes, on_host_bytes, active_on_host_bytes;
     size_t mapped_count[OOMPH_TIERS];
     int64_t mapped_bytes, buffer_bytes;
 } found_t;
@@ -66,6 +89,12 @@ static void count_block(const oomph_heap_t *heap, const oomph_block_t *block,
     bool free_block = block->state == OOMPH_BLOCK_FREE && !block->resting;
     bool lost = block->state == OOMPH_BLOCK_USED && block->use.requested_bytes == 0;
 
+    if (block->tier == OOMPH_TIER_HOST && !lost && !block->buffer &&
+        block->state != OOMPH_BLOCK_FREE) {
+        found->active_on_host_bytes += (int64_t)block->bytes;
+        if (block->state == OOMPH_BLOCK_USED)
+            found->on_host_bytes += (int64_t)block->bytes;
+    }
     found->holes += block->state == OOMPH_BLOCK_HOLE;
     found->resting += block->resting;
     found->host += free_block && block->tier == OOMPH_TIER_HOST;
@@ -105,7 +134,7 @@ static oomph_status_t check_segment(const oomph_segment_t *segment, found_t *fou
     for (size_t i = 0; i < segment->bytes >> segment->page_shift; i++) {
         if (segment->slots[i].handle != 0) {
             mapped_count++;
-            found->mapped_count[oomph_slot_block(segment, i)->tier]++;
+            found->mapped_count[segment->slots[i].tier]++;
         } else if (oomph_segment_descriptor(segment, i) >= 0) {
             return wrong(segment->first, "a page of its segment is exported, but gone");
         }
@@ -213,6 +242,12 @@ static oomph_status_t check_totals(const oomph_device_t *device, const found_t *
     if (found->used_bytes + found->deferred_bytes != active)
         return differ("active bytes", found->used_bytes + found->deferred_bytes,
                       active);
+    if (found->on_host_bytes != device->stats.host_block_bytes)
+        return differ("bytes in use on host", found->on_host_bytes,
+                      device->stats.host_block_bytes);
+    if (found->active_on_host_bytes != device->split.host)
+        return differ("active bytes on host", found->active_on_host_bytes,
+                      device->split.host);
     if (found->buffer_bytes != device->stats.buffer_bytes)
         return differ("bytes of buffers", found->buffer_bytes,
                       device->stats.buffer_bytes);

@@ -88,9 +88,14 @@ struct oomph_device {
     oomph_foresight_t foresight;
     oomph_stats_t stats; // what is counted there; the rest is told from elsewhere
     oomph_tallies_t tallies;
-    int64_t host_high; // of stats.host_block_bytes, since the tide was read
+    oomph_split_t split; // of tallies.active_bytes; turns with the step
+    int64_t host_high;   // of stats.host_block_bytes, since the tide was read
     int64_t step_start_remapped, step_start_rescues;
-    int64_t step_buffers; // taken since the step began, and blocks foreseen
+    int64_t step_buffers;  // taken since the step began, and blocks foreseen
+    int64_t promoted_step; // the last step at whose end blocks were promoted; 0: none
+    pthread_t stepper;     // the thread that ended the first step
+    bool has_steppers;     // others ended steps, too
+    bool promotes_not;     // that was in vain, until memory is no longer short
     oomph_free_queue_t queue;
 };
 
@@ -185,6 +190,28 @@ bool oomph_drain(oomph_device_t *device);
 // Frees what was deferred and has finished. True if there was any.
 bool oomph_collect(oomph_device_t *device);
 
+// So many bytes of the program's blocks in use come to the host, or leave it.
+static inline void oomph_count_on_host(oomph_device_t *device, int64_t bytes)
+{
+    device->stats.host_block_bytes += bytes;
+    if (device->stats.host_block_bytes > device->host_high)
+        device->host_high = device->stats.host_block_bytes;
+}
+
+/* ---- move.c */
+
+// oomph_move() for the holder of the lock, who gives it up for a while: as many of the
+// blocks, in their order, as fit into `most_bytes` of pages.
+oomph_status_t oomph_move_blocks(oomph_device_t *device, oomph_tier_t tier,
+                                 oomph_move_t *moves, size_t count, size_t most_bytes,
+                                 size_t *moved_bytes);
+
+/* ---- promote.c */
+
+// A step has ended: moves blocks that outlived a whole step on host to the device, if
+// the device has room for them at the peak of a step. Gives the lock up for a while.
+void oomph_promote_survivors(oomph_device_t *device);
+
 /* ---- share.c */
 
 // Gives the devices in pages.devices access to what other processes' pages are mapped.
@@ -199,3 +226,6 @@ void oomph_imports_settle(oomph_device_t *device);
 oomph_segment_t *oomph_device_segment(const oomph_device_t *device, oomph_addr_t addr);
 
 void oomph_describe(const oomph_block_t *block, oomph_block_info_t *info);
+
+// Bytes that blocks can have on the device within its limits, those in use included.
+size_t oomph_device_room(oomph_device_t *device);

@@ -20,6 +20,11 @@ typedef struct oomph_device_info {
     size_t page_bytes; // the granularity that suits device and host pages
 } oomph_device_info_t;
 
+typedef struct oomph_copy {
+    oomph_addr_t to, from;
+    size_t bytes;
+} oomph_copy_t;
+
 typedef struct oomph_driver {
     // Looks for a driver that is new enough, and initialises nothing. Errors:
     // OOMPH_ERR_DRIVER.
@@ -76,6 +81,8 @@ typedef struct oomph_driver {
     // Queues a copy between ranges that the device may access.
     oomph_status_t (*copy)(int device, oomph_addr_t to, oomph_addr_t from, size_t bytes,
                            oomph_stream_t stream);
+    // Copies between mapped ranges, one after the other, and waits for the last.
+    oomph_status_t (*copy_all)(int device, const oomph_copy_t *copies, size_t count);
     // Copies between two mapped ranges `count` times, waits, and gives the time on the
     // device. OOMPH_ERR_DRIVER also when the clock stood still.
     oomph_status_t (*time_copy)(int device, oomph_addr_t to, oomph_addr_t from,

@@ -48,6 +48,7 @@ enum { DRIVER_MIN = 12000 }; // CUDA 12.0: cuStreamGetId, host pages from 12.2
     X(cuStreamCreate, 2000)                                                            \
     X(cuStreamDestroy, 4000)                                                           \
     X(cuStreamGetId, 12000)                                                            \
+    X(cuStreamSynchronize, 2000)                                                       \
     X(cuStreamIsCapturing, 10000)                                                      \
     X(cuEventCreate, 2000)                                                             \
     X(cuEventDestroy, 4000)                                                            \
@@ -568,7 +569,32 @@ static oomph_status_t drain(int device)
     return status;
 }
 
-/* ---- Measuring and trimming */
+/* ---- Copying, measuring and trimming */
+
+// Waits also where a copy failed: those before it must not run on.
+static oomph_status_t copy_all(int device, const oomph_copy_t *copies, size_t count)
+{
+    CUstream stream = NULL;
+    scope_t scope;
+
+    oomph_status_t status = enter(device, &scope);
+    if (status != OOMPH_OK)
+        return status;
+    status =
+        check(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    if (status == OOMPH_OK) {
+        for (size_t i = 0; i < count && status == OOMPH_OK; i++)
+            status = check(
+                cu.cuMemcpyAsync(copies[i].to, copies[i].from, copies[i].bytes, stream),
+                "cuMemcpyAsync");
+        CUresult waited = cu.cuStreamSynchronize(stream);
+        if (status == OOMPH_OK)
+            status = check(waited, "cuStreamSynchronize");
+        cu.cuStreamDestroy(stream);
+    }
+    leave(device, &scope);
+    return status;
+}
 
 static oomph_status_t copy(int device, oomph_addr_t to, oomph_addr_t from, size_t bytes,
                            oomph_stream_t stream)
@@ -679,6 +705,7 @@ const oomph_driver_t *oomph_driver_cuda(void)
         .event_wait = event_wait,
         .drain = drain,
         .copy = copy,
+        .copy_all = copy_all,
         .time_copy = time_copy,
         .trim = trim,
     };

@@ -9,6 +9,14 @@
 
 #define EPOCH_BYTES ((size_t)64 << 20) // freed under pressure before an epoch is closed
 
+// It becomes a block that no caller knows.
+static void keep_for_ever(oomph_block_t *block)
+{
+    block->state = OOMPH_BLOCK_USED;
+    block->use.requested_bytes = 0;
+    block->use.user = NULL;
+}
+
 // The block's memory may be used again, in the order of its stream.
 static void release(oomph_device_t *device, oomph_block_t *block)
 {
@@ -20,6 +28,9 @@ static void release(oomph_device_t *device, oomph_block_t *block)
                          (int64_t)block->bytes);
         oomph_tally_down(&device->tallies.requested_bytes, pool->small,
                          (int64_t)block->use.requested_bytes);
+        if (block->tier == OOMPH_TIER_HOST)
+            oomph_split_move(&device->split, &device->tallies.active_bytes,
+                             -(int64_t)block->bytes);
     }
     if (device->pressed) {
         oomph_stamp(block, pool->stream);
@@ -27,7 +38,10 @@ static void release(oomph_device_t *device, oomph_block_t *block)
         if (pool->stream->freed_bytes >= EPOCH_BYTES)
             oomph_stream_close(&device->streams, pool->stream, false);
     }
-    oomph_heap_rest(block);
+    if (block->lost)
+        keep_for_ever(block);
+    else
+        oomph_heap_rest(block);
 }
 
 static void count_free(oomph_device_t *device, const oomph_block_t *block)
@@ -42,7 +56,7 @@ static void count_free(oomph_device_t *device, const oomph_block_t *block)
     oomph_tally_down(&device->tallies.allocation, small, 1);
     oomph_tally_down(&device->tallies.allocated_bytes, small, bytes);
     if (block->tier == OOMPH_TIER_HOST)
-        device->stats.host_block_bytes -= bytes;
+        oomph_count_on_host(device, -bytes);
 }
 
 static oomph_status_t free_block(oomph_device_t *device, oomph_addr_t addr,

@@ -13,6 +13,22 @@ const char *oomph_host_kind_name(oomph_host_kind_t kind)
 
 /* ---- Blocks */
 
+static size_t host_bytes(const oomph_block_t *block)
+{
+    const oomph_segment_t *segment = block->segment;
+    oomph_addr_t end = oomph_block_end(block);
+    size_t bytes = 0;
+
+    if (!block->apart)
+        return block->tier == OOMPH_TIER_HOST ? block->bytes : 0;
+    for (size_t i = oomph_segment_page(segment, block->addr);
+         oomph_segment_addr(segment, i) < end; i++)
+        if (segment->slots[i].tier == OOMPH_TIER_HOST)
+            bytes += oomph_min(oomph_segment_addr(segment, i + 1), end) -
+                     oomph_max(oomph_segment_addr(segment, i), block->addr);
+    return bytes;
+}
+
 void oomph_describe(const oomph_block_t *block, oomph_block_info_t *info)
 {
     const oomph_pool_t *pool = oomph_block_pool(block);
@@ -26,6 +42,7 @@ void oomph_describe(const oomph_block_t *block, oomph_block_info_t *info)
         .requested_bytes = live ? block->use.requested_bytes : 0,
         .state = (oomph_block_state_t)block->state,
         .tier = (oomph_tier_t)block->tier,
+        .host_bytes = host_bytes(block),
         .small = pool->small,
         .stream = pool->stream->handle,
         .pool = pool->group != NULL ? pool->group->id : (oomph_pool_id_t){0, 0},
@@ -265,6 +282,17 @@ oomph_status_t oomph_memory_info(int ordinal, size_t *free_bytes, size_t *total_
     return OOMPH_OK;
 }
 
+size_t oomph_device_room(oomph_device_t *device)
+{
+    oomph_pages_t *pages = &device->pages;
+    const oomph_page_stack_t *stack = &pages->tiers[OOMPH_TIER_DEVICE];
+    size_t most = device->total_bytes / pages->page_bytes;
+
+    return (stack->count - stack->spare_count +
+            oomph_pages_available(pages, OOMPH_TIER_DEVICE, most, false)) *
+           pages->page_bytes;
+}
+
 oomph_status_t oomph_tide(int ordinal, oomph_tide_t *tide)
 {
     oomph_device_t *device;
@@ -273,17 +301,12 @@ oomph_status_t oomph_tide(int ordinal, oomph_tide_t *tide)
     if (status != OOMPH_OK)
         return status;
     oomph_lock(device);
-    oomph_pages_t *pages = &device->pages;
     oomph_tally_t *allocated = &device->tallies.allocated_bytes;
-    size_t most = device->total_bytes / pages->page_bytes;
-    size_t count = pages->tiers[OOMPH_TIER_DEVICE].count -
-                   pages->tiers[OOMPH_TIER_DEVICE].spare_count +
-                   oomph_pages_available(pages, OOMPH_TIER_DEVICE, most, false);
     *tide = (oomph_tide_t){.high = (size_t)oomph_tally_tide(allocated),
                            .now = (size_t)oomph_tally_current(allocated),
                            .host = (size_t)device->stats.host_block_bytes,
                            .host_high = (size_t)device->host_high,
-                           .device_bytes = count * pages->page_bytes};
+                           .device_bytes = oomph_device_room(device)};
     device->host_high = device->stats.host_block_bytes;
     oomph_unlock(device);
     return OOMPH_OK;

@@ -97,18 +97,20 @@ static PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs)
                             "page_bytes",
                             "plan",
                             "strict",
+                            "promote",
                             NULL};
     oomph_config_t config = oomph_config_default();
     unsigned long long host_limit = 0, host_ahead = 0, device_limit = 0, page = 0;
     long long reserve = OOMPH_AUTO;
     int offload = config.offload, host_kind = config.host_kind, plan = config.plan;
     int strict = config.strict;
+    int promote = config.promote;
 
     (void)module;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$iiKKKdLKpp:configure", names,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$iiKKKdLKppp:configure", names,
                                      &offload, &host_kind, &host_limit, &host_ahead,
                                      &device_limit, &config.device_limit_share,
-                                     &reserve, &page, &plan, &strict))
+                                     &reserve, &page, &plan, &strict, &promote))
         return NULL;
     config.offload = (oomph_offload_t)offload;
     config.host_kind = (oomph_host_kind_t)host_kind;
@@ -119,6 +121,7 @@ static PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs)
     config.page_bytes = page;
     config.plan = plan;
     config.strict = strict;
+    config.promote = promote;
     oomph_status_t status = oomph_configure(&config);
     if (status != OOMPH_OK)
         return raise_status(status);
@@ -356,6 +359,92 @@ static PyObject *check(PyObject *module, PyObject *arg)
     Py_RETURN_NONE;
 }
 
+/* ---- Moving blocks in use */
+
+static bool parse_moves(PyObject *addresses, oomph_move_t *moves, Py_ssize_t count)
+{
+    for (Py_ssize_t i = 0; i < count; i++) {
+        moves[i].addr = PyLong_AsUnsignedLongLong(PyList_GET_ITEM(addresses, i));
+        if (PyErr_Occurred())
+            return false;
+    }
+    return true;
+}
+
+// What was moved, and for each address why it was not, or None.
+static PyObject *tell_moves(size_t moved_bytes, const oomph_move_t *moves,
+                            Py_ssize_t count)
+{
+    PyObject *reasons = PyList_New(count);
+
+    for (Py_ssize_t i = 0; i < count && reasons != NULL; i++) {
+        oomph_outcome_t outcome = moves[i].outcome;
+        PyObject *reason = outcome == OOMPH_OUTCOME_THERE
+                               ? Py_NewRef(Py_None)
+                               : PyUnicode_FromString(oomph_outcome_text(outcome));
+        if (reason == NULL)
+            Py_CLEAR(reasons);
+        else
+            PyList_SET_ITEM(reasons, i, reason);
+    }
+    return reasons == NULL ? NULL
+                           : Py_BuildValue("nN", (Py_ssize_t)moved_bytes, reasons);
+}
+
+static PyObject *move(PyObject *module, PyObject *args)
+{
+    int device, tier;
+    PyObject *addresses, *result = NULL;
+    size_t moved_bytes = 0;
+    oomph_status_t status;
+
+    (void)module;
+    if (!PyArg_ParseTuple(args, "iiO!:move", &device, &tier, &PyList_Type, &addresses))
+        return NULL;
+    Py_ssize_t count = PyList_GET_SIZE(addresses);
+    oomph_move_t *moves = PyMem_Calloc((size_t)count, sizeof *moves);
+    if (moves == NULL)
+        return PyErr_NoMemory();
+    if (parse_moves(addresses, moves, count)) {
+        Py_BEGIN_ALLOW_THREADS
+        status =
+            oomph_move(device, (oomph_tier_t)tier, moves, (size_t)count, &moved_bytes);
+        Py_END_ALLOW_THREADS
+        result = status == OOMPH_OK ? tell_moves(moved_bytes, moves, count)
+                                    : raise_status(status);
+    }
+    PyMem_Free(moves);
+    return result;
+}
+
+static PyObject *pin(PyObject *module, PyObject *args)
+{
+    unsigned long long addr;
+    int on;
+
+    (void)module;
+    if (!PyArg_ParseTuple(args, "Kp:pin", &addr, &on))
+        return NULL;
+    oomph_status_t status = oomph_pin(addr, on);
+    if (status != OOMPH_OK)
+        return raise_status(status);
+    Py_RETURN_NONE;
+}
+
+static PyObject *place(PyObject *module, PyObject *arg)
+{
+    unsigned long long addr = PyLong_AsUnsignedLongLong(arg);
+    oomph_block_info_t info;
+
+    (void)module;
+    if (PyErr_Occurred())
+        return NULL;
+    oomph_status_t status = oomph_lookup(addr, &info);
+    return status == OOMPH_OK
+               ? Py_BuildValue("in", (int)info.tier, (Py_ssize_t)info.host_bytes)
+               : raise_status(status);
+}
+
 /* ---- Statistics */
 
 // PyTorch's figures, under PyTorch's names.
@@ -396,6 +485,11 @@ static const struct {
     {"foreseen", offsetof(oomph_stats_t, foreseen)},
     {"foreseen_bytes", offsetof(oomph_stats_t, foreseen_bytes)},
     {"buffer_bytes", offsetof(oomph_stats_t, buffer_bytes)},
+    {"promoted_bytes", offsetof(oomph_stats_t, promoted_bytes)},
+    {"evicted_bytes", offsetof(oomph_stats_t, evicted_bytes)},
+    {"swap_drains", offsetof(oomph_stats_t, swap_drains)},
+    {"swap_ns", offsetof(oomph_stats_t, swap_ns)},
+    {"swap_failures", offsetof(oomph_stats_t, swap_failures)},
     {"driver_ns", offsetof(oomph_stats_t, driver_ns)},
     {"rung_deferred", offsetof(oomph_stats_t, rungs[OOMPH_RUNG_DEFERRED])},
     {"rung_grow", offsetof(oomph_stats_t, rungs[OOMPH_RUNG_GROW])},
@@ -536,6 +630,9 @@ static PyMethodDef methods[] = {
     {"foresee", foresee, METH_VARARGS,
      "Blocks that found no room in the last step go to the host: device, least bytes."},
     {"tide", tide, METH_O, "Bytes of blocks in use; see oomph.h."},
+    {"move", move, METH_VARARGS, "Moves blocks in use to a tier; see oomph.evict()."},
+    {"pin", pin, METH_VARARGS, "Whether a block is to stay on the device."},
+    {"place", place, METH_O, "Tier and bytes on host of the block of an address."},
     {"check", check, METH_O, "Raises ValueError if the records do not agree."},
     {"set_rescue_hook", set_rescue_hook, METH_O,
      "A callable for (device, bytes) of the first rescue of a step."},
@@ -558,6 +655,8 @@ static int add_constants(PyObject *module)
         {"HOST_OFF", OOMPH_HOST_OFF},
         {"RESERVE_AUTO", OOMPH_AUTO},
         {"DEVICE_MAX", OOMPH_DEVICE_MAX},
+        {"TIER_DEVICE", OOMPH_TIER_DEVICE},
+        {"TIER_HOST", OOMPH_TIER_HOST},
     };
 
     for (size_t i = 0; i < sizeof constants / sizeof constants[0]; i++)

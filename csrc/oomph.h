@@ -67,6 +67,7 @@ typedef struct oomph_config {
     int64_t reserve_bytes; // device bytes left to libraries; OOMPH_AUTO: 2 %, 256 MiB
     uint64_t page_bytes;   // physical page; a power of two; 0: the granularity
     bool plan;             // pack repeating steps (plan.h)
+    bool promote; // blocks return from the host at the end of a step (oomph_step)
 } oomph_config_t;
 
 typedef enum oomph_notice_kind {
@@ -100,7 +101,8 @@ typedef struct oomph_hooks {
     void (*rescued)(int device, size_t bytes, int64_t nth);
 } oomph_hooks_t;
 
-// Defaults: on-oom, auto, no host bytes, the whole card, auto, granularity, plan.
+// Defaults: on-oom, auto, no host bytes, the whole card, auto, granularity, plan,
+// promote.
 oomph_config_t oomph_config_default(void);
 
 // Fixes the settings. Errors: OOMPH_ERR_INVALID; OOMPH_ERR_STATE once started.
@@ -156,7 +158,8 @@ typedef struct oomph_block_info {
     size_t requested_bytes; // what was asked for; 0 unless USED or DEFERRED
     oomph_block_state_t state;
     oomph_tier_t tier;
-    bool small; // of the pools for blocks up to 1 MiB
+    size_t host_bytes; // of the block, on host: none or all, unless it shares pages
+    bool small;        // of the pools for blocks up to 1 MiB
     oomph_stream_t stream;
     oomph_pool_id_t pool;
     oomph_addr_t segment_addr; // the reserved range that it lies in
@@ -238,6 +241,57 @@ oomph_status_t oomph_give_back(int device, size_t bytes, size_t *freed_bytes);
 // Makes all memory of `device` accessible to `peer`, now and in future.
 oomph_status_t oomph_enable_peer(int device, int peer);
 
+/* ---- Moving blocks in use
+ *
+ * A block in use changes its tier while its address stays. Its pages are unmapped for a
+ * moment, in which nothing may use them; no allocator can know who launches. So blocks
+ * move only when the caller says that nobody launches work that uses them until the
+ * call has returned: work that was queued before is waited for.
+ *
+ * A block moves with the pages that it has for itself. A page that it shares with
+ * another block in use, at either end, follows once both are moved: then nothing may
+ * use the other either. A block that has no page for itself moves together with those
+ * that it shares its pages with, or not at all.
+ */
+
+// What became of a block that was to be moved.
+typedef enum oomph_outcome {
+    OOMPH_OUTCOME_THERE,     // it lies where it was wanted, since now or before
+    OOMPH_OUTCOME_UNKNOWN,   // it is no block in use of the device
+    OOMPH_OUTCOME_SMALL,     // it shares its pages with others of at most 1 MiB
+    OOMPH_OUTCOME_NEIGHBOUR, // it shares its pages with blocks that do not move
+    OOMPH_OUTCOME_POOL,      // it is of a CUDA graph or a MemPool
+    OOMPH_OUTCOME_ADOPTED,   // it is not made of pages: a pinned block, or a source's
+    OOMPH_OUTCOME_EXPORTED,  // other processes have its pages mapped
+    OOMPH_OUTCOME_PINNED,    // it is to stay on the device
+    OOMPH_OUTCOME_NO_ROOM,   // there are not enough pages for it
+    OOMPH_OUTCOMES
+} oomph_outcome_t;
+
+typedef struct oomph_move {
+    oomph_addr_t addr;       // anywhere in the block
+    oomph_outcome_t outcome; // set where the call returns OOMPH_OK
+} oomph_move_t;
+
+// Moves blocks of one device to a tier, after waiting for the device once: those for
+// which there is room, the first before the others. `moved_bytes` are those of the
+// blocks that lay elsewhere before. A block moved to the host stays there, until it is
+// moved back; others return by themselves (oomph_step).
+// Errors: OOMPH_ERR_STATE (the device is not open, something captures, no host pages
+// can be mapped here), OOMPH_ERR_NO_MEMORY, OOMPH_ERR_DRIVER. Then no block has moved;
+// if the driver refuses even to undo, some may have moved with their contents
+// (oomph_lookup() tells), and what could not be mapped again at all the error calls
+// lost.
+oomph_status_t oomph_move(int device, oomph_tier_t tier, oomph_move_t *moves,
+                          size_t count, size_t *moved_bytes);
+
+// The outcome in words, such as "it is of a CUDA graph or a MemPool".
+const char *oomph_outcome_text(oomph_outcome_t outcome);
+
+// Says that the block in use that contains `addr` is to stay on the device, or no
+// longer. It is moved nowhere by this. Errors: OOMPH_ERR_INVALID.
+oomph_status_t oomph_pin(oomph_addr_t addr, bool on);
+
 /* ---- Sharing with other processes
  *
  * The exporter keeps the block until every importer has dropped it; nobody but the
@@ -300,7 +354,10 @@ oomph_status_t oomph_revive(const oomph_request_t *request, oomph_addr_t addr);
 /* ---- Steps */
 
 // A training step has ended, on every device. Called by optimizer hooks. Gives a mask
-// of the devices on which a block was born on host in it.
+// of the devices on which a block was born on host in it. Blocks that lived on host all
+// through a step return to the device, if there is room at the peak of a step and
+// `promote` is set: nothing may use them meanwhile, as for oomph_move(). Where several
+// threads have ended steps, one may use what another leaves: then no block returns.
 uint64_t oomph_step(void);
 
 /* ---- Statistics */
@@ -343,6 +400,11 @@ typedef struct oomph_stats {
     int64_t foreseen_bytes;     // their bytes
     int64_t host_block_bytes;   // bytes of blocks in use that live on host pages
     int64_t buffer_bytes;       // bytes of buffers (oomph_buffer) in use
+    int64_t promoted_bytes;     // of blocks in use that moved to the device
+    int64_t evicted_bytes;      // of blocks in use that moved to the host
+    int64_t swap_drains;        // times that the device was waited for to move blocks
+    int64_t swap_ns;            // time that moving took, waiting included
+    int64_t swap_failures;      // moves at the end of a step that the driver refused
     int64_t driver_ns;          // time spent in driver calls and in waiting for the GPU
     int64_t rungs[OOMPH_RUNGS]; // how often each rung of the ladder was climbed
     int64_t pages_remapped;     // free pages that moved to another address

@@ -23,6 +23,10 @@ void oomph_pages_destroy(oomph_pages_t *pages)
         free(pages->tiers[tier].spare);
         free(pages->tiers[tier].retired);
     }
+    for (oomph_stuck_t *stuck = pages->stuck, *next; stuck != NULL; stuck = next) {
+        next = stuck->next;
+        free(stuck);
+    }
 }
 
 // Bytes that the driver would still give beyond the reserve. Asks it when the answer
@@ -131,6 +135,45 @@ void oomph_page_give(oomph_pages_t *pages, oomph_tier_t tier, oomph_handle_t han
     stack->spare[stack->spare_count++] = handle;
 }
 
+static bool unreserve(const oomph_pages_t *pages, const oomph_stuck_t *range)
+{
+    const oomph_driver_t *driver = pages->driver;
+
+    if (range->mapped_bytes > 0 &&
+        driver->unmap(range->addr, range->mapped_bytes) != OOMPH_OK)
+        return false;
+    driver->unreserve(range->addr, range->bytes); // if it fails: there is plenty
+    return true;
+}
+
+bool oomph_pages_unreserve(oomph_pages_t *pages, oomph_addr_t addr, size_t bytes,
+                           size_t mapped_bytes)
+{
+    oomph_stuck_t range = {pages->stuck, addr, bytes, mapped_bytes};
+
+    if (unreserve(pages, &range))
+        return true;
+    oomph_stuck_t *stuck = malloc(sizeof *stuck);
+    if (stuck != NULL) {
+        *stuck = range;
+        pages->stuck = stuck;
+    }
+    return false;
+}
+
+static void unreserve_stuck(oomph_pages_t *pages)
+{
+    for (oomph_stuck_t **link = &pages->stuck; *link != NULL;) {
+        oomph_stuck_t *stuck = *link;
+        if (!unreserve(pages, stuck)) {
+            link = &stuck->next;
+            continue;
+        }
+        *link = stuck->next;
+        free(stuck);
+    }
+}
+
 static bool release(oomph_pages_t *pages, oomph_tier_t tier, oomph_handle_t handle)
 {
     if (pages->driver->release(handle) != OOMPH_OK)
@@ -182,6 +225,7 @@ size_t oomph_pages_trim(oomph_pages_t *pages, oomph_tier_t tier, size_t keep)
     oomph_page_stack_t *stack = &pages->tiers[tier];
     size_t freed_bytes = 0;
 
+    unreserve_stuck(pages);
     release_retired(pages, tier);
     while (stack->spare_count > keep &&
            release(pages, tier, stack->spare[stack->spare_count - 1])) {

@@ -38,6 +38,14 @@ typedef struct oomph_page_stack {
     size_t count; // pages that exist: mapped, spare or retired
 } oomph_page_stack_t;
 
+// Address space of our own that the driver would not unmap: what lies there, released
+// since, exists until it does.
+typedef struct oomph_stuck {
+    struct oomph_stuck *next;
+    oomph_addr_t addr;
+    size_t bytes, mapped_bytes;
+} oomph_stuck_t;
+
 typedef struct oomph_pages {
     const oomph_driver_t *driver;
     int device;
@@ -51,6 +59,7 @@ typedef struct oomph_pages {
     size_t unchecked_bytes;  // taken since the driver was asked
     int64_t create_count, release_count; // of device pages
     size_t retired_bytes;                // released when they were retired
+    oomph_stuck_t *stuck;
     oomph_page_stack_t tiers[OOMPH_TIERS];
     size_t adopted_bytes[OOMPH_TIERS]; // memory in use that is no page of ours
     size_t peak_bytes[OOMPH_TIERS];    // of pages and adopted memory together
@@ -78,6 +87,12 @@ void oomph_page_give(oomph_pages_t *pages, oomph_tier_t tier, oomph_handle_t han
 // Releases a page that nobody may have again, since others know it. If the driver
 // refuses, it is released later.
 void oomph_page_retire(oomph_pages_t *pages, oomph_tier_t tier, oomph_handle_t handle);
+
+// Gives address space back, of which the first bytes are mapped. Where the driver does
+// not unmap them, tries again later: then it gives false, and the pages that are mapped
+// there are the caller's to retire.
+bool oomph_pages_unreserve(oomph_pages_t *pages, oomph_addr_t addr, size_t bytes,
+                           size_t mapped_bytes);
 
 // Keeps a page made elsewhere as a spare. Errors: OOMPH_ERR_NO_MEMORY (host memory).
 oomph_status_t oomph_page_adopt(oomph_pages_t *pages, oomph_tier_t tier,

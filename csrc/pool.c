@@ -8,7 +8,8 @@ enum { RESERVE_SHARE = 50 };            // and at least a 50th of the card
 oomph_process_t oomph_process = {
     .config = {.offload = OOMPH_OFFLOAD_ON_OOM,
                .reserve_bytes = OOMPH_AUTO,
-               .plan = true},
+               .plan = true,
+               .promote = true},
 };
 
 static pthread_mutex_t process_lock = PTHREAD_MUTEX_INITIALIZER; // settings, opening
@@ -26,7 +27,8 @@ oomph_config_t oomph_config_default(void)
     return (oomph_config_t){.offload = OOMPH_OFFLOAD_ON_OOM,
                             .host_kind = OOMPH_HOST_AUTO,
                             .reserve_bytes = OOMPH_AUTO,
-                            .plan = true};
+                            .plan = true,
+                            .promote = true};
 }
 
 oomph_status_t oomph_configure(const oomph_config_t *config)

@@ -390,24 +390,35 @@ oomph_status_t oomph_segment_unmap(oomph_segment_t *segment, oomph_pages_t *page
     return OOMPH_OK;
 }
 
+// The pages [first, end), in runs of one tier.
+static oomph_status_t set_access(const oomph_segment_t *segment,
+                                 const oomph_pages_t *pages, size_t first, size_t end)
+{
+    oomph_status_t status = OOMPH_OK;
+
+    for (size_t next; first < end && status == OOMPH_OK; first = next) {
+        uint8_t tier = segment->slots[first].tier;
+        for (next = first + 1; next < end && segment->slots[next].tier == tier;)
+            next++;
+        status = pages->driver->set_access(oomph_segment_addr(segment, first),
+                                           range_bytes(segment, next - first),
+                                           pages->devices, (oomph_tier_t)tier);
+    }
+    return status;
+}
+
 oomph_status_t oomph_segment_set_access(const oomph_segment_t *segment,
                                         const oomph_pages_t *pages)
 {
-    size_t page_count = segment->bytes >> segment->page_shift;
+    oomph_status_t status = OOMPH_OK;
 
     if (segment->slots == NULL)
         return OOMPH_OK;
-    for (const oomph_block_t *b = segment->first; b != NULL; b = b->next) {
-        if (b->state == OOMPH_BLOCK_HOLE)
-            continue;
-        size_t first = oomph_segment_page(segment, b->addr);
-        size_t end = oomph_segment_page(segment, oomph_block_end(b) - 1) + 1;
-        oomph_assert(end <= page_count);
-        oomph_status_t status = pages->driver->set_access(
-            oomph_segment_addr(segment, first), range_bytes(segment, end - first),
-            pages->devices, (oomph_tier_t)b->tier);
-        if (status != OOMPH_OK)
-            return status;
-    }
-    return OOMPH_OK;
+    for (const oomph_block_t *b = segment->first; b != NULL && status == OOMPH_OK;
+         b = b->next)
+        if (b->state != OOMPH_BLOCK_HOLE && !b->lost)
+            status =
+                set_access(segment, pages, oomph_segment_page(segment, b->addr),
+                           oomph_segment_page(segment, oomph_block_end(b) - 1) + 1);
+    return status;
 }

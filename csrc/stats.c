@@ -1,15 +1,15 @@
 #include "stats.h"
 
-static int64_t highest(const oomph_tally_t *tally)
+static int64_t larger(int64_t a, int64_t b)
 {
-    return tally->peak > tally->earlier_peak ? tally->peak : tally->earlier_peak;
+    return a > b ? a : b;
 }
 
 void oomph_tally_tell(const oomph_tally_t *tally, oomph_stats_by_kind_t stats)
 {
     oomph_stat_t *all = &stats[OOMPH_STAT_ALL];
 
-    *all = (oomph_stat_t){.peak = highest(tally)};
+    *all = (oomph_stat_t){.peak = larger(tally->peak, tally->peak_before_tide)};
     for (int small = 0; small < 2; small++) {
         oomph_stat_t *stat = &stats[small ? OOMPH_STAT_SMALL : OOMPH_STAT_LARGE];
         stat->current = tally->kind[small].current;
@@ -26,16 +26,34 @@ void oomph_tally_reset_peak(oomph_tally_t *tally)
 {
     for (int small = 0; small < 2; small++)
         tally->kind[small].peak = tally->kind[small].current;
-    tally->peak = tally->earlier_peak = oomph_tally_current(tally);
+    tally->peak_before_reset = larger(tally->peak_before_reset, tally->peak);
+    tally->peak_before_tide = 0;
+    tally->peak = oomph_tally_current(tally);
 }
 
 int64_t oomph_tally_tide(oomph_tally_t *tally)
 {
-    int64_t high = tally->peak;
+    int64_t high = larger(tally->peak, tally->peak_before_reset);
 
-    tally->earlier_peak = highest(tally);
+    tally->peak_before_tide = larger(tally->peak_before_tide, tally->peak);
+    tally->peak_before_reset = 0;
     tally->peak = oomph_tally_current(tally);
     return high;
+}
+
+void oomph_split_move(oomph_split_t *split, oomph_tally_t *sum, int64_t bytes)
+{
+    split->device_high =
+        larger(split->device_high, oomph_tally_tide(sum) - split->host);
+    split->host += bytes;
+}
+
+int64_t oomph_split_turn(oomph_split_t *split, oomph_tally_t *sum)
+{
+    oomph_split_move(split, sum, 0);
+    int64_t device_high = split->device_high;
+    split->device_high = oomph_tally_current(sum) - split->host;
+    return device_high;
 }
 
 void oomph_tally_reset_accumulated(oomph_tally_t *tally)

@@ -10,8 +10,9 @@ typedef struct oomph_tally {
         int64_t allocated; // since the last reset
         int64_t start;     // current at the last reset
     } kind[2];             // [small]
-    int64_t peak;          // of the sum, since the tide was read
-    int64_t earlier_peak;  // of the sum, before that
+    // Of the sum: since the tide was read or the peak reset; since it was reset, before
+    // the tide was read; since that was read, before the reset.
+    int64_t peak, peak_before_tide, peak_before_reset;
 } oomph_tally_t;
 
 static inline int64_t oomph_tally_current(const oomph_tally_t *tally)
@@ -38,6 +39,21 @@ static inline void oomph_tally_down(oomph_tally_t *tally, bool small, int64_t am
 {
     tally->kind[small].current -= amount;
 }
+
+// How bytes of blocks, in use or deferred, are split between device and host. What is
+// on the device changes on the fast path, what is on host elsewhere: so the most on the
+// device is that of the sum, as long as nothing changes on host.
+typedef struct oomph_split {
+    int64_t host;
+    int64_t device_high; // the most since the last turn, before `host` changed last
+} oomph_split_t;
+
+// So many bytes come to the host, or leave it where they are less than 0. `sum` counts
+// both sides, not yet what is new and no more what is freed; its tide is read here
+// alone.
+void oomph_split_move(oomph_split_t *split, oomph_tally_t *sum, int64_t bytes);
+// The most on the device since the last call.
+int64_t oomph_split_turn(oomph_split_t *split, oomph_tally_t *sum);
 
 // The figure as it is told.
 void oomph_tally_tell(const oomph_tally_t *tally, oomph_stats_by_kind_t stats);

@@ -113,6 +113,14 @@ bool oomph_stream_captures(const oomph_streams_t *streams,
     return oomph_stream_ask(streams, stream, &captures) != OOMPH_OK || captures;
 }
 
+bool oomph_streams_capture(const oomph_streams_t *streams)
+{
+    for (const oomph_stream_state_t *s = streams->list; s != NULL; s = s->next)
+        if (oomph_stream_captures(streams, s))
+            return true;
+    return false;
+}
+
 /* ---- Epochs */
 
 static bool event_take(oomph_streams_t *streams, oomph_event_t *event)
@@ -206,11 +214,8 @@ bool oomph_stream_wait_begin(oomph_streams_t *streams, oomph_stream_state_t *str
 
 bool oomph_streams_drain_begin(oomph_streams_t *streams, oomph_wait_t *wait)
 {
-    if (streams->scopes > 0)
+    if (streams->scopes > 0 || oomph_streams_capture(streams))
         return false;
-    for (oomph_stream_state_t *s = streams->list; s != NULL; s = s->next)
-        if (oomph_stream_captures(streams, s))
-            return false;
     // What is freed from now on belongs to an epoch that the drain does not cover.
     for (oomph_stream_state_t *s = streams->list; s != NULL; s = s->next)
         s->draining = s->open++;

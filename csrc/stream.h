@@ -62,6 +62,9 @@ oomph_status_t oomph_stream_ask(const oomph_streams_t *streams,
 bool oomph_stream_captures(const oomph_streams_t *streams,
                            const oomph_stream_state_t *stream);
 
+// Whether any stream captures.
+bool oomph_streams_capture(const oomph_streams_t *streams);
+
 // Closes the open epoch. Without effect while the stream captures, while too many
 // epochs have not passed, or if its handle must not be used; `there`: the caller knows
 // that the stream exists now.

@@ -17,9 +17,10 @@ LAYERS = [
     "block foresee plan driver stats notice lock",
     "index table place page stream",
     "segment spill",
+    "swap",
     "device",
     "claim",
-    "alloc check free host inspect pool share steal trim",
+    "alloc check free host inspect move pool promote share steal trim",
 ]
 # Free blocks are kept in the index, which is made of blocks.
 ALSO = {("block.c", "index.h")}

@@ -281,6 +281,6 @@ def test_a_tensor_of_the_second_device_is_shared_from_there():
 def test_a_tensor_on_the_host_is_not_shared_and_the_error_says_why():
     filled = take(250 * MIB)
     born_on_host = take(20 * MIB)
-    with pytest.raises(RuntimeError, match="born on host and cannot be shared"):
+    with pytest.raises(RuntimeError, match="lies on the host and cannot be shared"):
         born_on_host.untyped_storage()._share_cuda_()
     del filled, born_on_host

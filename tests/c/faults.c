@@ -5,16 +5,28 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static unsigned calls, failing_call;
+static bool failing_on; // after that call, too
 static oomph_status_t failing_status;
 static const char *failing_member, *last_failed;
 static const oomph_driver_t *real;
 
-void fail_call(unsigned nth, oomph_status_t status)
+static void fail_calls(unsigned nth, bool on, oomph_status_t status)
 {
     pthread_mutex_lock(&lock);
     failing_call = nth == 0 ? 0 : calls + nth;
+    failing_on = on;
     failing_status = status;
     pthread_mutex_unlock(&lock);
+}
+
+void fail_call(unsigned nth, oomph_status_t status)
+{
+    fail_calls(nth, false, status);
+}
+
+void fail_from_call(unsigned nth, oomph_status_t status)
+{
+    fail_calls(nth, true, status);
 }
 
 void fail_always(const char *member, oomph_status_t status)
@@ -44,6 +56,7 @@ static bool fails(const char *member, oomph_status_t *status)
     pthread_mutex_lock(&lock);
     calls++;
     bool now = calls == failing_call ||
+               (failing_on && failing_call != 0 && calls > failing_call) ||
                (failing_member != NULL && strcmp(failing_member, member) == 0);
     *status = failing_status;
     if (now)
@@ -99,6 +112,8 @@ WRAP(copy,
      (int device, oomph_addr_t to, oomph_addr_t from, size_t bytes,
       oomph_stream_t stream),
      (device, to, from, bytes, stream))
+WRAP(copy_all, (int device, const oomph_copy_t *copies, size_t count),
+     (device, copies, count))
 WRAP(time_copy,
      (int device, oomph_addr_t to, oomph_addr_t from, size_t bytes, int count,
       int64_t *ns),
@@ -132,6 +147,7 @@ const oomph_driver_t *faulty_driver(void)
         .event_wait = faulty_event_wait,
         .drain = faulty_drain,
         .copy = faulty_copy,
+        .copy_all = faulty_copy_all,
         .time_copy = faulty_time_copy,
         .trim = faulty_trim,
     };

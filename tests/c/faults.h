@@ -7,6 +7,8 @@ const oomph_driver_t *faulty_driver(void);
 
 // The `nth` call from now that can fail does so, with `status`; 0: none does.
 void fail_call(unsigned nth, oomph_status_t status);
+// That call and every one after it.
+void fail_from_call(unsigned nth, oomph_status_t status);
 // Every call to the member of this name fails from now on; NULL: none does.
 void fail_always(const char *member, oomph_status_t status);
 // The member that failed last, or NULL.

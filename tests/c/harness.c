@@ -43,6 +43,20 @@ int run_tests(const test_t *tests, size_t count, int argc, char **argv)
     return failed == 0 && passed > 0 ? 0 : 1;
 }
 
+int in_child(void (*run)(void))
+{
+    int status;
+
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        run();
+        exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
 uint32_t rng_next(rng_t *rng)
 {
     rng->state = rng->state * 6364136223846793005u + 1442695040888963407u;

@@ -27,6 +27,9 @@ typedef struct test {
 // Runs every test; gives main()'s result. An argument chooses one by name.
 int run_tests(const test_t *tests, size_t count, int argc, char **argv);
 
+// Runs it in a child and gives its exit code, or 128 + the signal that ended it.
+int in_child(void (*run)(void));
+
 // A generator that repeats itself for the same seed.
 typedef struct rng {
     uint64_t state;

@@ -133,6 +133,51 @@ static void the_tide_tells_the_highest_since_it_was_read(void)
     give(a);
 }
 
+static void a_peak_that_the_program_resets_is_in_the_tide(void)
+{
+    start("32MiB,context=0,memory=real");
+    give(take(20 * MIB, NULL));
+    CHECK(oomph_reset_peak_stats(0) == OOMPH_OK);
+    give(take(8 * MIB, NULL));
+    CHECK(stats_of(0).allocated_bytes[0].peak == 8 * MIB);
+    CHECK(tide().high == 20 * MIB);
+    CHECK(tide().high == 0);
+    CHECK(stats_of(0).allocated_bytes[0].peak == 8 * MIB);
+}
+
+static void the_tide_is_true_of_blocks_that_moved(void)
+{
+    size_t moved_bytes;
+
+    start("32MiB,context=0,memory=real");
+    oomph_move_t move = {.addr = take(16 * MIB, NULL)};
+    tide();
+    CHECK(oomph_move(0, OOMPH_TIER_HOST, &move, 1, &moved_bytes) == OOMPH_OK);
+    oomph_tide_t out = tide();
+    CHECK(out.now == 16 * MIB && out.host == 16 * MIB && out.host_high == 16 * MIB);
+    CHECK(oomph_move(0, OOMPH_TIER_DEVICE, &move, 1, &moved_bytes) == OOMPH_OK);
+    oomph_tide_t back = tide();
+    CHECK(back.now == 16 * MIB && back.high == 16 * MIB && back.host == 0);
+    CHECK(back.host_high == 16 * MIB && tide().host_high == 0);
+    check_sound();
+}
+
+static void a_buffer_stays_on_the_host(void)
+{
+    size_t moved_bytes = 7;
+
+    start("32MiB,context=0,memory=real");
+    oomph_move_t move = {.addr = take_buffer(8 * MIB, NULL)};
+    CHECK(oomph_move(0, OOMPH_TIER_DEVICE, &move, 1, &moved_bytes) == OOMPH_OK);
+    CHECK(move.outcome == OOMPH_OUTCOME_UNKNOWN && moved_bytes == 0);
+    CHECK(oomph_pin(move.addr, true) == OOMPH_ERR_INVALID);
+    for (int step = 0; step < 4; step++)
+        oomph_step();
+    CHECK(stats_of(0).buffer_bytes == 8 * MIB && stats_of(0).promoted_bytes == 0);
+    CHECK(stats_of(0).swap_drains == 0);
+    check_sound();
+}
+
 // A step in which a first block's pages are in use by a copy when a second is wanted.
 static void run_step(oomph_stream_t other, size_t first_bytes, size_t second_bytes)
 {
@@ -215,6 +260,9 @@ int main(int argc, char **argv)
         TEST(without_host_memory_there_is_no_buffer),
         TEST(the_host_pages_of_buffers_outlast_a_step),
         TEST(the_tide_tells_the_highest_since_it_was_read),
+        TEST(a_peak_that_the_program_resets_is_in_the_tide),
+        TEST(the_tide_is_true_of_blocks_that_moved),
+        TEST(a_buffer_stays_on_the_host),
         TEST(what_is_foreseen_does_not_wait_in_vain),
         TEST(what_is_foreseen_waits_for_what_makes_room),
         TEST(what_fits_after_all_stays_on_the_device),

@@ -3,8 +3,6 @@
 #include "card.h"
 
 #include <cuda.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 enum { LIVE_MAX = 64 };
 
@@ -174,6 +172,54 @@ static void buffer(oomph_stream_t first, oomph_stream_t second)
     attempt(13 * MIB, first);
 }
 
+// Moves the blocks that are live; where that fails they are where they were.
+static void move_live(oomph_tier_t tier)
+{
+    oomph_move_t moves[LIVE_MAX];
+    oomph_block_info_t before[LIVE_MAX], after;
+    size_t moved_bytes;
+
+    for (size_t i = 0; i < live.count; i++) {
+        moves[i].addr = live.addr[i];
+        CHECK(oomph_lookup(live.addr[i], &before[i]) == OOMPH_OK);
+    }
+    oomph_status_t status = oomph_move(0, tier, moves, live.count, &moved_bytes);
+    for (size_t i = 0; i < live.count; i++) {
+        CHECK(oomph_lookup(live.addr[i], &after) == OOMPH_OK);
+        CHECK(after.tier ==
+              (status == OOMPH_OK && moves[i].outcome == OOMPH_OUTCOME_THERE
+                   ? tier
+                   : before[i].tier));
+    }
+    check_live();
+}
+
+static void move(oomph_stream_t first, oomph_stream_t second)
+{
+    attempt(5 * MIB, first); // shares a page with the next
+    attempt(2 * MIB, first);
+    oomph_addr_t gap = attempt(4 * MIB, first);
+    attempt(3 * MIB, first); // a run of its own
+    drop(gap);
+    move_live(OOMPH_TIER_HOST);
+    attempt(4 * MIB, second);
+    move_live(OOMPH_TIER_DEVICE);
+}
+
+static void survive(oomph_stream_t first, oomph_stream_t second)
+{
+    oomph_addr_t large = attempt(12 * MIB, first);
+    oomph_addr_t survivor = attempt(6 * MIB, first);
+    oomph_step();
+    drop(large);
+    for (int step = 0; step < 3; step++) {
+        drop(attempt(4 * MIB, second));
+        oomph_step();
+        check_live();
+    }
+    drop(survivor);
+}
+
 static const flow_t flows[] = {
     {"grow", "16MiB,context=0,memory=real", 0, grow},
     {"steal", "16MiB,context=0,memory=real", 0, steal},
@@ -192,6 +238,11 @@ static const flow_t flows[] = {
     {"buffer", "16MiB,context=0,memory=real", 64 * MIB, buffer},
     {"buffer in pinned blocks", "16MiB,context=0,memory=real,host-pages=none", 64 * MIB,
      buffer},
+    {"move", "20MiB,context=0,memory=real", 64 * MIB, move},
+    {"move to host pages", "20MiB,context=0,memory=real,host-pages=host", 64 * MIB,
+     move},
+    {"move little", "16MiB,context=0,memory=real", 8 * MIB, move},
+    {"survive", "16MiB,context=0,memory=real", 64 * MIB, survive},
     {"share", "16MiB,context=0,memory=real", 0, share},
 };
 
@@ -265,21 +316,6 @@ static void count_calls(void)
 {
     start_flow(flow_now);
     exit((int)oomph_min(calls_of(flow_now), 250));
-}
-
-// Runs a test in a child and gives its exit code.
-static int in_child(void (*run)(void))
-{
-    int status;
-
-    fflush(NULL);
-    pid_t child = fork();
-    if (child == 0) {
-        run();
-        exit(0);
-    }
-    CHECK(waitpid(child, &status, 0) == child);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 static void every_call_fails_in_turn(void)

@@ -18,7 +18,7 @@ static item_t live[LIVE_MAX];
 static size_t live_count;
 static oomph_stream_t streams[STREAMS];
 static rng_t rng;
-static size_t live_bytes;
+static size_t live_bytes, moves_made;
 
 static size_t random_size(void)
 {
@@ -93,11 +93,37 @@ static void random_give(void)
     give(item.addr);
 }
 
+// Moves some of what is live, on pages of theirs or not; work is still under way.
+static void random_move(void)
+{
+    oomph_tier_t tier = rng_below(&rng, 2) ? OOMPH_TIER_HOST : OOMPH_TIER_DEVICE;
+    uint32_t share = 1 + rng_below(&rng, 3);
+    oomph_move_t moves[LIVE_MAX];
+    oomph_block_info_t info;
+    size_t count = 0, moved_bytes;
+
+    for (size_t i = 0; i < live_count; i++)
+        if (rng_below(&rng, share) == 0)
+            moves[count++].addr = live[i].addr;
+    oomph_status_t status = oomph_move(0, tier, moves, count, &moved_bytes);
+    if (status != OOMPH_OK)
+        return; // no host pages can be mapped, or a call was made to fail
+    moves_made += moved_bytes > 0;
+    for (size_t i = 0; i < count; i++) {
+        CHECK(oomph_lookup(moves[i].addr, &info) == OOMPH_OK);
+        CHECK((info.tier == tier) == (moves[i].outcome == OOMPH_OUTCOME_THERE));
+    }
+}
+
 static void random_other(void)
 {
     size_t freed;
 
-    switch (rng_below(&rng, 12)) {
+    switch (rng_below(&rng, 14)) {
+    case 4:
+    case 5:
+        random_move();
+        break;
     case 0:
         CHECK(oomph_empty_cache(0, (oomph_pool_id_t){0, 0}, &freed) == OOMPH_OK);
         break;
@@ -115,7 +141,8 @@ static void random_other(void)
     }
 }
 
-static void run_card(const char *card, size_t host_limit_bytes)
+// Gives how many moves there were of at least one block.
+static size_t run_card(const char *card, size_t host_limit_bytes)
 {
     oomph_config_t config = test_config();
 
@@ -140,6 +167,7 @@ static void run_card(const char *card, size_t host_limit_bytes)
         CHECK(!live[i].marked || is_marked(live[i].addr, live[i].bytes, live[i].addr));
     oomph_stop();
     check_sound();
+    return moves_made;
 }
 
 static void on_a_card_that_is_large_enough(void)
@@ -157,7 +185,7 @@ static void on_a_card_that_is_short(void)
 static void on_a_card_that_spills(void)
 {
     rng = rng_seeded(__func__);
-    run_card("64MiB,context=0,memory=real", 256 * MIB);
+    CHECK(run_card("64MiB,context=0,memory=real", 256 * MIB) > 0);
 }
 
 static void on_a_card_that_spills_to_pinned_blocks(void)
@@ -189,6 +217,8 @@ static void with_calls_that_fail_at_random(void)
                 mark(addr, bytes, addr);
                 live[live_count++] = (item_t){addr, bytes, 0, true};
             }
+        } else if (rng_below(&rng, 8) == 0) {
+            random_move();
         } else if (before > 0) {
             size_t k = rng_below(&rng, (uint32_t)before);
             CHECK(is_marked(live[k].addr, live[k].bytes, live[k].addr));

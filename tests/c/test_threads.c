@@ -17,6 +17,7 @@ typedef struct job {
     bool own_stream;
     size_t size_max;
     bool exchange; // hand blocks to other threads
+    bool moves;    // move what is not handed to others there and back
     unsigned failed;
 } job_t;
 
@@ -28,6 +29,19 @@ static void free_slot(_Atomic(oomph_addr_t) *slot, oomph_addr_t replacement)
         give(old);
 }
 
+// Moves the blocks of this thread, which no other uses meanwhile.
+static void move_some(const oomph_addr_t *addr, oomph_tier_t tier)
+{
+    oomph_move_t moves[LIVE];
+    size_t count = 0, moved_bytes;
+
+    for (int i = 0; i < LIVE; i++)
+        if (addr[i] != 0)
+            moves[count++].addr = addr[i];
+    if (oomph_device_peek(0) != NULL)
+        CHECK(oomph_move(0, tier, moves, count, &moved_bytes) == OOMPH_OK);
+}
+
 static void *work(void *argument)
 {
     job_t *job = argument;
@@ -37,6 +51,8 @@ static void *work(void *argument)
     oomph_stream_t stream = streams[job->own_stream ? job->number : 0];
 
     for (int turn = 0; turn < TURNS; turn++) {
+        if (job->moves && turn % 100 == 0)
+            move_some(addr, rng_below(&rng, 2));
         uint32_t i = rng_below(&rng, LIVE);
         if (addr[i] != 0) {
             CHECK(is_marked(addr[i], bytes[i], addr[i]));
@@ -71,6 +87,7 @@ static void run_threads(const char *card, size_t host_limit_bytes, job_t job)
 
     config.host_limit_bytes = host_limit_bytes;
     config.host_ahead_bytes = host_limit_bytes / 8;
+    config.promote = false; // what returns at the end of a step is in use by others
     start_card(card, &config);
     for (int i = 0; i < THREADS; i++)
         streams[i] = new_stream();
@@ -116,6 +133,13 @@ static void spilling(void)
 {
     run_threads("64MiB,context=0,memory=real", 512 * MIB,
                 (job_t){.own_stream = true, .size_max = 4 * MIB});
+}
+
+static void moving_while_others_allocate(void)
+{
+    run_threads("96MiB,context=0,memory=real", 512 * MIB,
+                (job_t){.own_stream = true, .size_max = 8 * MIB, .moves = true});
+    CHECK(stats_of(0).evicted_bytes > 0 && stats_of(0).promoted_bytes > 0);
 }
 
 // While one thread waits for the GPU, others allocate, and one that must wait, too,
@@ -200,6 +224,7 @@ int main(int argc, char **argv)
         TEST(freeing_blocks_of_each_other),
         TEST(short_of_memory),
         TEST(spilling),
+        TEST(moving_while_others_allocate),
         TEST(waiting_without_the_lock),
         TEST(one_that_must_wait_too_takes_the_result_of_the_first),
     };
