@@ -207,6 +207,7 @@ static void end_step(oomph_device_t *device)
     device->step_start_rescues = stats->rescues;
     if (oomph_process.config.plan)
         plan_next_step(device);
+    oomph_promote_survivors(device);
     relax(device);
     keep_reserve(device);
     oomph_pools_prune(device);
