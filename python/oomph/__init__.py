@@ -11,6 +11,7 @@ from typing import Any
 
 from oomph.installation import install, is_installed, step
 from oomph.region import no_offload
+from oomph.residency import Moved, Residency, evict, pin, promote, residency, unpin
 from oomph.settings import SettingsError
 from oomph.stats import stats
 
@@ -25,10 +26,17 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "Moved",
+    "Residency",
     "SettingsError",
+    "evict",
     "install",
     "is_installed",
     "no_offload",
+    "pin",
+    "promote",
+    "residency",
     "stats",
     "step",
+    "unpin",
 ]

@@ -115,6 +115,13 @@ SETTINGS: dict[str, Setting] = {
         "on, off",
         "whether steps that repeat are packed when memory is short",
     ),
+    "promote": Setting(
+        _choice("on", "off"),
+        "on",
+        "on, off",
+        "whether what lived on the host all through a step returns to the device at "
+        "its end, if there is room",
+    ),
     "host_pages": Setting(
         _choice("auto", "numa", "host", "pinned", "off"),
         "auto",
@@ -225,6 +232,7 @@ def for_core(values: dict[str, Any]) -> dict[str, Any]:
         "reserve_bytes": _C.RESERVE_AUTO if reserve == "auto" else reserve,
         "page_bytes": 0 if page == "auto" else page,
         "plan": values["plan"] == "on",
+        "promote": values["promote"] == "on",
     }
 
 

@@ -1,0 +1,263 @@
+"""Where tensors lie, and moving them between device and host, their addresses kept.
+
+A tensor on the host stays a CUDA tensor: kernels work on it at the speed of the link.
+While tensors move nothing may use them, or those moved before: the GPU is waited for
+first, but no other thread may launch work on them until the call has returned.
+
+What moves is the whole storage, and memory moves by pages. A page that several live
+tensors share, at their ends, moves once all of them do; a tensor without a page of its
+own moves only together with those beside it. So hand over all that belongs together,
+such as a model's parameters, in one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import torch
+
+    Tensors = torch.Tensor | Iterable[torch.Tensor]
+
+
+class Moved(NamedTuple):
+    """What became of tensors that were to be moved.
+
+    Attributes:
+        moved_bytes: Bytes that lay elsewhere before the call.
+        left: For each tensor that stayed where it was, its shape and why.
+    """
+
+    moved_bytes: int
+    left: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Residency:
+    """Where tensors lie.
+
+    Attributes:
+        device_bytes: Bytes of their storages on the device.
+        host_bytes: Bytes of their storages on the host.
+    """
+
+    device_bytes: int
+    host_bytes: int
+
+    @property
+    def place(self) -> str:
+        """``device``, ``host`` or ``both``."""
+        if self.host_bytes == 0:
+            return "device"
+        return "host" if self.device_bytes == 0 else "both"
+
+
+class _Storage(NamedTuple):
+    """The storage of a tensor: the unit that moves."""
+
+    device: int
+    address: int
+    size_bytes: int
+    name: str
+
+
+def _is_tensor(value: object) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor)
+
+
+def _storage(tensor: torch.Tensor) -> _Storage:
+    """Finds a tensor's storage.
+
+    Raises:
+        TypeError: It is no tensor.
+        ValueError: It is not on a CUDA device.
+    """
+    if not _is_tensor(tensor):
+        raise TypeError(f"expected a tensor, got {type(tensor).__name__}")
+    name = f"tensor of shape {tuple(tensor.shape)}"
+    if tensor.device.type != "cuda":
+        raise ValueError(f"the {name} is on {tensor.device}: only CUDA tensors move")
+    storage = tensor.untyped_storage()
+    return _Storage(
+        tensor.device.index or 0, storage.data_ptr(), storage.nbytes(), name
+    )
+
+
+def _listed(tensors: Tensors) -> list[torch.Tensor]:
+    import torch
+
+    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+
+
+def _storages(tensors: Tensors) -> list[_Storage]:
+    """The storages of one tensor or several, each once, without empty ones."""
+    found = {s.address: s for s in map(_storage, _listed(tensors)) if s.size_bytes > 0}
+    return list(found.values())
+
+
+def _place(storage: _Storage) -> tuple[int, int]:
+    """The tier that a storage belongs to, and its bytes on the host.
+
+    Raises:
+        ValueError: The memory is not oomph's.
+    """
+    from oomph import _C
+
+    try:
+        tier, host_bytes = _C.place(storage.address)
+    except ValueError:
+        raise ValueError(
+            f"the {storage.name} has memory that is not oomph's: was it made before "
+            "oomph.install(), or shared by another process?"
+        ) from None
+    return tier, min(host_bytes, storage.size_bytes)
+
+
+def _move(tensors: Tensors, tier: int) -> Moved:
+    from oomph import _C
+
+    storages = _storages(tensors)
+    for storage in storages:
+        _place(storage)  # all are oomph's, or nothing moves
+    moved_bytes, left = 0, []
+    for device in sorted({storage.device for storage in storages}):
+        here = [storage for storage in storages if storage.device == device]
+        moved, reasons = _C.move(device, tier, [s.address for s in here])
+        moved_bytes += moved
+        left += [
+            f"{storage.name}: {reason}"
+            for storage, reason in zip(here, reasons, strict=True)
+            if reason is not None
+        ]
+    if left and _is_tensor(tensors):
+        raise ValueError(f"{left[0]}, so it stays where it is")
+    return Moved(moved_bytes, tuple(left))
+
+
+def evict(tensors: Tensors) -> Moved:
+    """Moves tensors to the host; their addresses and contents stay.
+
+    They remain there until :func:`promote`, or until they are freed. Waits for the GPU;
+    no other thread may launch work that uses them meanwhile.
+
+    Args:
+        tensors: A CUDA tensor, or several. What moves are whole storages.
+
+    Returns:
+        How many bytes moved, and which of several tensors were left and why: those of
+        at most 1 MiB, those that share all their pages with live tensors that do not
+        move, those of CUDA graphs and MemPools, those that
+        other processes use, pinned ones, and what the host has no room for.
+
+    Raises:
+        ValueError: A tensor is not on a CUDA device or not oomph's, or the only one was
+            left.
+        RuntimeError: A stream captures, or no host pages can be mapped here.
+
+    Example:
+        >>> oomph.evict(model.parameters())
+        Moved(moved_bytes=497759232, left=())
+    """
+    from oomph import _C
+
+    return _move(tensors, _C.TIER_HOST)
+
+
+def promote(tensors: Tensors) -> Moved:
+    """Moves tensors to the device; their addresses and contents stay.
+
+    The opposite of :func:`evict`, also for tensors that were born on the host. As many
+    move as there is room for within the limit and beside the reserve, the first before
+    the others.
+
+    Args:
+        tensors: A CUDA tensor, or several.
+
+    Returns:
+        As :func:`evict`.
+
+    Raises:
+        ValueError: As :func:`evict`.
+        RuntimeError: A stream captures.
+
+    Example:
+        >>> oomph.promote(weight).moved_bytes
+        16777216
+    """
+    from oomph import _C
+
+    return _move(tensors, _C.TIER_DEVICE)
+
+
+def pin(tensors: Tensors) -> Moved:
+    """Moves tensors to the device and keeps them there: :func:`evict` leaves them.
+
+    Holds until :func:`unpin`, or until the memory is freed.
+
+    Args:
+        tensors: A CUDA tensor, or several.
+
+    Returns:
+        As :func:`promote`. Those that were left are not pinned.
+
+    Raises:
+        ValueError: As :func:`promote`.
+        RuntimeError: As :func:`promote`.
+
+    Example:
+        >>> oomph.pin(model.lm_head.weight)
+        Moved(moved_bytes=0, left=())
+    """
+    from oomph import _C
+
+    if not _is_tensor(tensors):
+        tensors = list(tensors)
+    moved = promote(tensors)
+    for storage in _storages(tensors):
+        if _place(storage)[0] == _C.TIER_DEVICE:
+            _C.pin(storage.address, True)
+    return moved
+
+
+def unpin(tensors: Tensors) -> None:
+    """Takes back :func:`pin`; tensors that are not pinned are left alone.
+
+    Args:
+        tensors: A CUDA tensor, or several.
+
+    Raises:
+        ValueError: A tensor is not on a CUDA device or not oomph's.
+
+    Example:
+        >>> oomph.unpin(model.lm_head.weight)
+    """
+    from oomph import _C
+
+    for storage in _storages(tensors):
+        _place(storage)
+        _C.pin(storage.address, False)
+
+
+def residency(tensors: Tensors) -> Residency:
+    """Tells where tensors lie.
+
+    Args:
+        tensors: A CUDA tensor, or several; storages that they share count once.
+
+    Returns:
+        Bytes of their storages by place.
+
+    Raises:
+        ValueError: A tensor is not on a CUDA device or not oomph's.
+
+    Example:
+        >>> oomph.residency(model.parameters()).place
+        'device'
+    """
+    storages = _storages(tensors)
+    host_bytes = sum(_place(storage)[1] for storage in storages)
+    return Residency(sum(s.size_bytes for s in storages) - host_bytes, host_bytes)
