@@ -2,9 +2,9 @@
 
 import json
 import os
+import resource
 import shutil
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -350,6 +350,12 @@ def test_tests_run_under_oomph(script, tmp_path):
 # ---- The build
 
 
+def seconds_of_children() -> float:
+    """The processor time of processes that have ended; others do not disturb it."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def test_the_build_needs_no_cuda_toolkit(tmp_path):
     path = os.pathsep.join(
         folder
@@ -358,16 +364,17 @@ def test_the_build_needs_no_cuda_toolkit(tmp_path):
     )
     assert shutil.which("nvcc", path=path) is None
     library = tmp_path / "lib"
-    start = time.monotonic()
+    before = seconds_of_children()
     built = execute(
         *(sys.executable, "setup.py", "--quiet", "build"),
         *("--build-base", tmp_path, "--build-lib", library),
         cwd=ROOT,
+        timeout=600,
         PATH=path,
         CUDA_HOME=str(tmp_path / "no toolkit"),
     )
     assert built.code == 0, built.said
-    assert time.monotonic() - start < 60
+    assert seconds_of_children() - before < 120
     result = run(
         """
         import sys
