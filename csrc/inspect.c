@@ -293,7 +293,7 @@ size_t oomph_device_room(oomph_device_t *device)
            pages->page_bytes;
 }
 
-oomph_status_t oomph_tide(int ordinal, oomph_tide_t *tide)
+oomph_status_t oomph_read_tide(int ordinal, oomph_tide_t *tide)
 {
     oomph_device_t *device;
 

@@ -338,7 +338,7 @@ static PyObject *tide(PyObject *module, PyObject *arg)
     (void)module;
     if (!parse_device(arg, &device))
         return NULL;
-    oomph_status_t status = oomph_tide(device, &tide);
+    oomph_status_t status = oomph_read_tide(device, &tide);
     return status == OOMPH_OK
                ? Py_BuildValue("nnnnn", (Py_ssize_t)tide.now, (Py_ssize_t)tide.high,
                                (Py_ssize_t)tide.host, (Py_ssize_t)tide.host_high,

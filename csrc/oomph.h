@@ -219,7 +219,7 @@ typedef struct oomph_tide {
 
 // Reads it and starts anew. For one caller: who asks too takes from the other.
 // Errors: OOMPH_ERR_INVALID, OOMPH_ERR_DRIVER.
-oomph_status_t oomph_tide(int device, oomph_tide_t *tide);
+oomph_status_t oomph_read_tide(int device, oomph_tide_t *tide);
 
 // Between the two nothing is born on host, whichever thread asks for it: a failed
 // allocation is an error. They nest. What lies on the host stays there.

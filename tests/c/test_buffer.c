@@ -23,7 +23,7 @@ static oomph_tide_t tide(void)
 {
     oomph_tide_t found;
 
-    CHECK(oomph_tide(0, &found) == OOMPH_OK);
+    CHECK(oomph_read_tide(0, &found) == OOMPH_OK);
     return found;
 }
 
