@@ -14,6 +14,7 @@ import json
 import runpy
 import sys
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -181,7 +182,7 @@ class Step:
 def times(marks: list[tuple[str, torch.cuda.Event]]) -> dict[str, float]:
     """Milliseconds by part, and of the whole."""
     told = {"step_ms": marks[0][1].elapsed_time(marks[-1][1])}
-    for (name, start), (_, end) in zip(marks, marks[1:], strict=False):
+    for (name, start), (_, end) in pairwise(marks):
         key = f"{name}_ms"
         told[key] = told.get(key, 0) + start.elapsed_time(end)
     return told
