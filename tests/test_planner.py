@@ -156,3 +156,87 @@ def test_steps_are_explained_in_words_and_as_data():
     assert "went to the host and came back" in step["text"]
     assert step["sent_bytes"] >= step["fetched_bytes"] > 0
     assert step["waited_ms"] >= 0
+
+
+class Wide(nn.Module):
+    """Parameters alone: one matrix, of which a step saves next to nothing."""
+
+    def __init__(self, size_mib: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(size_mib, MIB // 4, device="cuda"))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.weight[:, :1] * x).sum()
+
+
+class Optimizing:
+    """Training in which the optimizer needs the most memory."""
+
+    def __init__(self, size_mib: int, **options: object) -> None:
+        self.model = Wide(size_mib)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), **options)
+
+    def step(self) -> dict:
+        import oomph
+
+        before = oomph.stats()["rescues"]
+        self.model(torch.ones(1, device="cuda")).backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return {"rescues": oomph.stats()["rescues"] - before, **told()}
+
+
+@card
+def test_an_optimizer_that_fits_only_in_pieces_works_so():
+    # Parameters, gradients and state take 1.8 GiB, what AdamW needs beside 0.9.
+    training = Optimizing(460)
+    steps = [training.step() for _ in range(5)]
+    assert steps[0]["rescues"] > 0
+    assert [step["rescues"] for step in steps[2:]] == [0] * 3
+    assert "the optimizer worked piece by piece" in steps[-1]["text"]
+    assert steps[-1]["unreached_bytes"] == 0
+
+
+@card
+def test_state_on_the_host_is_brought_to_the_device_for_its_turn():
+    import oomph
+
+    training = Optimizing(640)
+    steps = [training.step() for _ in range(6)]
+    assert [step["rescues"] for step in steps[2:]] == [0] * 4
+    last = steps[-1]
+    state = training.optimizer.state[training.model.weight]
+    on_host = [t for t in (state["exp_avg"], state["exp_avg_sq"]) if hosted(t)]
+    assert last["state_host_bytes"] == sum(t.nbytes for t in on_host) > 0
+    # Each byte in and out once, not as often as the optimizer passes over it.
+    assert last["step_fetched_bytes"] == last["step_sent_bytes"]
+    assert last["step_fetched_bytes"] == last["state_host_bytes"]
+    assert "came to the device for its turn" in last["text"]
+    del training, state, on_host
+    assert oomph._C.stats(0)["allocated_bytes.all.current"] == 0
+
+
+def hosted(tensor: torch.Tensor) -> bool:
+    import oomph
+
+    return oomph.residency(tensor).host_bytes > 0
+
+
+@card
+def test_an_optimizer_works_on_all_at_once_where_that_fits():
+    from torch.optim import adam
+
+    original = adam._multi_tensor_adam
+    training = Optimizing(460)
+    for _ in range(3):
+        training.step()
+    assert adam._multi_tensor_adam is not original
+    del training
+    gc.collect()
+    small = Optimizing(100)
+    for _ in range(2):
+        small.step()
+    assert adam._multi_tensor_adam is original
+    for _ in range(4):
+        small.step()
+    assert told()["text"].endswith("nothing is offloaded.")

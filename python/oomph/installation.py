@@ -153,10 +153,10 @@ def _follow_steps() -> None:
         register_optimizer_step_pre_hook,
     )
 
-    def begin_step(*_: Any) -> None:
+    def begin_step(optimizer: Any, *_: Any) -> None:
         planner = sys.modules.get("oomph.planner")
         if planner is not None:
-            planner.before_optimizer()
+            planner.before_optimizer(optimizer)
 
     def end_step(*_: Any) -> None:
         step()

@@ -1,0 +1,323 @@
+"""How much of a device's memory must be elsewhere, as its last step showed.
+
+A step is recorded: what it needed, when memory was shortest, what was saved and used at
+which place. From this follow the budget of the next step, which storages it is spent
+on, and when each of them must be back.
+"""
+
+from __future__ import annotations
+
+import bisect
+import logging
+import math
+import weakref
+from dataclasses import dataclass, field
+
+import torch
+
+from oomph import _C, optimizers
+from oomph.transfer import Link, Slot
+
+logger = logging.getLogger("oomph")
+
+_CALM_STEPS = 4  # steps that would have fitted, until the hooks are taken off
+_SLACK = 0.005  # share of the device left free, as pages are not filled to the full
+_SLACK_BYTES = 16 << 20  # and this beside
+_LARGE_SHARE = 32  # a block of this part of the device may be put on the host at once
+_EXTRA_SHARE = 50  # part of the device that is left free after a step that fell short
+_PIECE_SHARE = 128  # part of the device that an optimizer works on at a time
+_BLIND = 0.4  # share of the device left free by a fetch before a step was recorded
+
+
+@dataclass
+class Step:
+    """What one step showed of a device."""
+
+    first: int = 0  # sequence of the first tensor that it saved
+    need_bytes: int = 0  # most bytes of blocks, on either side, before the optimizer
+    optimizer_bytes: int = 0  # most while it worked
+    temporary_bytes: int = 0  # of these, what it had for itself, and gave back
+    away_bytes: int = 0  # most that was away at one time
+    sent_bytes: int = 0
+    fetched_bytes: int = 0
+    waited_ms: float = 0.0  # as far as it was known when the step ended
+    host_bytes: int = 0  # most bytes of blocks on the host
+    host_growth: int = 0  # by which they grew before the optimizer
+    state_host_bytes: int = 0  # of the optimizers' state, on the host at its end
+    born_bytes: int = 0  # that the optimizer made and kept, such as its state
+    saves: list[tuple[int, int]] = field(default_factory=list)  # place and bytes
+    backwards: list[int] = field(default_factory=list)  # places at which one began
+    # Of each forward with its backward: most bytes needed, and before which place that
+    # was (None: in forward). What lies behind it had been used by then.
+    peaks: list[tuple[int, int | None]] = field(default_factory=list)
+    # By place in the step: bytes in use before what was saved there was used, without
+    # what had been fetched.
+    profile: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def unreached_bytes(self) -> int:
+        """Most bytes on the host that were neither sent there nor optimizers' state."""
+        return max(self.host_bytes - self.state_host_bytes, 0)
+
+    def used_host(self) -> bool:
+        """Whether anything of the device's was on the host."""
+        return self.sent_bytes > 0 or self.host_bytes > 0
+
+
+class DevicePlan:
+    """The planner's state of one device."""
+
+    def __init__(self, index: int, budget: float) -> None:
+        self.index = index
+        self.link = Link(index)
+        self.budget: float = budget  # bytes to be away at the peak
+        self.extra_bytes = 0  # beside what is missing, as experience showed
+        self._planned_need_bytes = 0
+        self.capacity = 0  # bytes that blocks can have on it
+        self.step = Step()
+        self.last = Step()
+        self.missing_bytes = 0
+        self.calm_steps = 0
+        self.useless: set[tuple[int, int]] = set()  # place and bytes
+        self.away: list[weakref.ref[Slot]] = []
+        self.sequences: list[int] = []  # of these, ascending
+        self._leaving: weakref.WeakSet[Slot] = weakref.WeakSet()  # sent, not yet gone
+        self._gone_bytes = 0  # sent and gone, when last looked
+        self._is_saving = False  # forward runs; else backward
+        self._before_optimizer: int | None = None  # bytes in use
+        self._now_bytes = self._host_bytes = 0  # in use, on either side and on host
+        self._start_host_bytes = 0  # when the step began
+        self._large_share = _LARGE_SHARE // 2
+        self._temporary_bytes = 0  # that optimizers need if they work on all at once
+        self._before = 0, 0, 0.0  # bytes sent and fetched, ms waited before this step
+
+    # -- going out
+
+    def wants(self, place: int, size_bytes: int) -> bool:
+        """Whether a storage is to leave: the earliest, up to the budget."""
+        if _C.offload_is_forbidden():
+            return False
+        if (place, size_bytes) in self.useless or self._is_used_at_peak(place):
+            return False
+        gap = self.budget - self.link.away_bytes
+        if gap <= 0:
+            return False
+        return size_bytes <= gap or not self._fills(gap, place, size_bytes)
+
+    def _is_used_at_peak(self, place: int) -> bool:
+        """Whether backward will have fetched it already when memory is shortest."""
+        turn = len(self.step.backwards)
+        if turn >= len(self.last.peaks):
+            return False
+        _, peak = self.last.peaks[turn]
+        return peak is not None and place > peak
+
+    def _fills(self, gap: float, place: int, size_bytes: int) -> bool:
+        """Whether a smaller storage that is still to come will fill the gap."""
+        ends = self.last.backwards
+        i = bisect.bisect_right(ends, place)
+        end = ends[i] if i < len(ends) else place
+        return any(
+            place < later < end and gap <= other < size_bytes
+            for later, other in self.last.saves
+            if (later, other) not in self.useless
+        )
+
+    def send(
+        self, storage: torch.UntypedStorage, version: object, sequence: int
+    ) -> Slot | None:
+        """Sends a storage to the host, or None if it is to stay."""
+        self.note()
+        place, size_bytes = sequence - self.step.first, storage.nbytes()
+        self.step.saves.append((place, size_bytes))
+        self._is_saving = True
+        if not self.wants(place, size_bytes):
+            return None
+        try:
+            slot = Slot(self.link, storage, version, sequence)
+        except (MemoryError, _C.DriverError) as error:
+            logger.debug("a saved tensor stays on the device: %s", error)
+            return None
+        self.away.append(weakref.ref(slot))
+        self._leaving.add(slot)
+        self.sequences.append(sequence)
+        self.step.away_bytes = max(self.step.away_bytes, self.link.away_bytes)
+        return slot
+
+    def note(self, place: int | None = None) -> tuple[int, int]:
+        """Records the time since the last note; gives bytes in use and their limit."""
+        now, high, host, host_high, self.capacity = _C.tide(self.index)
+        self._now_bytes, self._host_bytes = now, host
+        step = self.step
+        gone_bytes = self._count_gone()
+        need_bytes = high + min(self._gone_bytes, gone_bytes)
+        if self._before_optimizer is not None:
+            step.optimizer_bytes = max(step.optimizer_bytes, need_bytes)
+        else:
+            step.need_bytes = max(step.need_bytes, need_bytes)
+            growth = host_high - self._start_host_bytes
+            step.host_growth = max(step.host_growth, growth)
+            self._note_peak(need_bytes, place)
+        self._gone_bytes = gone_bytes
+        step.host_bytes = max(step.host_bytes, host_high)
+        if place is not None:
+            base = high - self.link.restored_bytes
+            step.profile[place] = max(step.profile.get(place, 0), base)
+        return now - host, self.capacity
+
+    def _note_peak(self, need_bytes: int, place: int | None) -> None:
+        peaks = self.step.peaks
+        is_backward = place is not None and not self._is_saving
+        turn = max(len(self.step.backwards) - is_backward, 0)
+        while len(peaks) <= turn:
+            peaks.append((0, None))
+        if need_bytes > peaks[turn][0]:
+            peaks[turn] = need_bytes, place
+
+    def _count_gone(self) -> int:
+        """Bytes that are away and that the device has no more."""
+        for slot in list(self._leaving):
+            if not slot.is_away or slot.has_left():
+                self._leaving.discard(slot)
+        return self.link.away_bytes - sum(slot.bytes for slot in self._leaving)
+
+    # -- coming back
+
+    def fetch_before(self, sequence: int) -> None:
+        """Fetches what will be used next, as far as memory allows."""
+        used, capacity = self.note(sequence - self.step.first)
+        self._forget_stayed(sequence)
+        end = bisect.bisect_left(self.sequences, sequence)
+        while end > 0:
+            end -= 1
+            slot = self.away[end]()
+            if slot is None or not slot.is_away:
+                self._forget(end)
+                continue
+            if used + slot.bytes + self._margin(slot.sequence, sequence, used) > (
+                capacity - self._slack()
+            ):
+                return
+            try:
+                slot.fetch()
+            except torch.OutOfMemoryError as error:
+                logger.debug("nothing is fetched ahead now: %s", error)
+                return
+            used += slot.bytes
+            self._forget(end)
+
+    def _margin(self, first: int, end: int, used: int) -> int:
+        """By how much the rest will grow between now and the use of a slot."""
+        start = self.step.first
+        profile = self.last.profile
+        ahead = [
+            profile[place]
+            for place in range(first - start, end - start)
+            if place in profile
+        ]
+        if not ahead:
+            return int(self.capacity * _BLIND)
+        return max(max(ahead) + self.link.restored_bytes - used, 0)
+
+    def _forget(self, index: int) -> None:
+        del self.away[index], self.sequences[index]
+
+    def _forget_stayed(self, sequence: int) -> None:
+        """Where backward begins: learns what others hold and sending does not free."""
+        if not self._is_saving:
+            return
+        self._is_saving = False
+        self.step.backwards.append(sequence - self.step.first + 1)
+        for slot in (reference() for reference in self.away):
+            if slot is not None and slot.is_away and not slot.has_left():
+                self.useless.add((slot.sequence - self.step.first, slot.bytes))
+                slot.stay()
+
+    def _slack(self) -> int:
+        return int(self.capacity * _SLACK) + _SLACK_BYTES
+
+    # -- a step ends
+
+    def before_optimizer(self) -> None:
+        """The optimizer is about to make its state, if it has none."""
+        self.note()
+        self._before_optimizer = self._now_bytes
+
+    def _note_optimizer(self) -> None:
+        """What the optimizer made and kept, and what it only needed for a while."""
+        if self._before_optimizer is None:
+            self.note()
+            return
+        before, step = self._before_optimizer, self.step
+        self.note()
+        now = self._now_bytes
+        step.born_bytes = max(now - before, 0)
+        step.temporary_bytes = max(step.optimizer_bytes - max(now, before), 0)
+        self._before_optimizer = None
+
+    def _note_link(self) -> None:
+        """What went over the link in the step."""
+        self.link.collect_waits()
+        link, step = self.link, self.step
+        now = link.out_bytes, link.back_bytes, link.waited_ms
+        step.sent_bytes = now[0] - self._before[0]
+        step.fetched_bytes = now[1] - self._before[1]
+        step.waited_ms = now[2] - self._before[2]
+        self._before = now
+
+    def end_step(
+        self, rescued: bool, sequence: int, always: bool, state_host_bytes: int
+    ) -> None:
+        """Plans the next step from the one that has ended."""
+        self._note_optimizer()
+        self._note_link()
+        self.step.state_host_bytes = state_host_bytes
+        step, self.last = self.step, self.step
+        self.step = Step(first=sequence)
+        self._is_saving = False
+        self._start_host_bytes = self._host_bytes
+        most = max(step.need_bytes, step.optimizer_bytes)
+        self.missing_bytes = max(most - self.capacity, 0)
+        if rescued:
+            self._learn_from_failure(step)
+        self._plan_optimizers(step)
+        # State that has no place beside the optimizer's work needs none before; of the
+        # rest, what is on the host returns where activations leave.
+        over = max(step.optimizer_bytes + self._slack() - self.capacity, 0)
+        settled_bytes = min(step.state_host_bytes, over)
+        self._planned_need_bytes = step.need_bytes + step.born_bytes + self._slack()
+        spare_bytes = self.capacity + settled_bytes - self.extra_bytes
+        wanted = self._planned_need_bytes - spare_bytes
+        if always:
+            self.budget = math.inf
+        elif wanted > 0:
+            self.calm_steps = 0
+            self.budget = wanted
+        else:
+            self.calm_steps += 1
+            self.budget = 0 if self.calm_steps >= _CALM_STEPS else self.budget
+
+    def _learn_from_failure(self, step: Step) -> None:
+        """It was planned for and not enough.
+
+        Large blocks cannot be helped, for small ones some more room will do.
+        """
+        if self.budget > 0 and step.need_bytes <= self._planned_need_bytes:
+            self._large_share *= 2
+            _C.foresee(self.index, self.capacity // self._large_share)
+            if step.host_growth > 0:
+                more = min(step.host_growth, self.capacity // _EXTRA_SHARE)
+                self.extra_bytes += more
+
+    def _plan_optimizers(self, step: Step) -> None:
+        """Has them work piece by piece where all at once would not fit."""
+        is_on = optimizers.is_on(self.index)
+        if not is_on:
+            self._temporary_bytes = step.temporary_bytes
+        more = self._temporary_bytes - step.temporary_bytes if is_on else 0
+        fits = step.optimizer_bytes + more + self._slack() <= self.capacity
+        if fits and is_on:
+            optimizers.stop(self.index)
+        elif not fits and not is_on:
+            piece_bytes = self.capacity // _PIECE_SHARE
+            optimizers.start(self.index, optimizers.Plan(self.link, piece_bytes))

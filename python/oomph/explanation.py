@@ -1,0 +1,131 @@
+"""What the planner does on a device and what it costs, in words and as data."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from oomph import _C, cost, optimizers
+from oomph.budget import DevicePlan
+from oomph.sizes import format_size
+
+
+def figures(device: DevicePlan | None) -> dict[str, float]:
+    """What went over the link since the start; zeros without a plan."""
+    link = device.link if device is not None else None
+    return {
+        "sent_bytes": link.out_bytes if link else 0,
+        "fetched_bytes": link.back_bytes if link else 0,
+        "waited_ms": link.waited_ms if link else 0.0,
+    }
+
+
+def describe(device: DevicePlan) -> dict[str, Any]:
+    """The plan of a device, as :func:`oomph.planner.explain` gives it."""
+    last, times = device.last, cost.of_device(device.index)
+    told = {
+        "missing_bytes": device.missing_bytes,
+        "offloaded_bytes": last.away_bytes,
+        "unreached_bytes": last.unreached_bytes,
+        "state_host_bytes": last.state_host_bytes,
+        "step_sent_bytes": last.sent_bytes,
+        "step_fetched_bytes": last.fetched_bytes,
+        "step_waited_ms": last.waited_ms,
+        **figures(device),
+        "step_ms": times.last_ms,
+        "step_ms_without_offload": times.last_without_ms,
+    }
+    return {**told, "text": f"GPU {device.index}: {_explain(device)}."}
+
+
+def _explain(device: DevicePlan) -> str:
+    last = device.last
+    done = _activations(device) + _optimizer(device) + _elsewhere(device)
+    if not done:
+        return "everything fits: nothing is offloaded"
+    why = (
+        "offload:always asks for it"
+        if math.isinf(device.budget)
+        else "the last step needed "
+        f"{format_size(max(last.need_bytes, last.optimizer_bytes))} where the device "
+        f"has {format_size(device.capacity)}"
+    )
+    return f"{why}: {'; '.join([*done, _cost(device)])}"
+
+
+def _activations(device: DevicePlan) -> list[str]:
+    if device.budget <= 0:
+        return []
+    return [
+        "of what forward saved, the earliest "
+        f"{format_size(device.last.away_bytes)} went to the host and came back before "
+        "backward used it"
+    ]
+
+
+def _optimizer(device: DevicePlan) -> list[str]:
+    if not optimizers.is_on(device.index):
+        return []
+    state_bytes = device.last.state_host_bytes
+    staged = (
+        f", and {format_size(state_bytes)} of its state, which lives on the host, came "
+        "to the device for its turn"
+    )
+    return [
+        "the optimizer worked piece by piece, so that what it needs for itself is small"
+        + (staged if state_bytes > 0 else "")
+    ]
+
+
+def _elsewhere(device: DevicePlan) -> list[str]:
+    """What no plan reaches."""
+    rest_bytes = device.last.unreached_bytes
+    if rest_bytes <= 0:
+        return []
+    return [
+        f"{format_size(rest_bytes)} that is not saved for backward, or that others "
+        "hold, lived on the host, where kernels work on it at the speed of the link"
+    ]
+
+
+def _cost(device: DevicePlan) -> str:
+    """What the copies of the last step cost, as expected and as measured."""
+    last, times = device.last, cost.of_device(device.index)
+    known = _C.stats(device.index)
+    out, back = (
+        (size_bytes / speed * 1e3 if speed > 0 else math.nan)
+        for size_bytes, speed in (
+            (last.sent_bytes, known["link_to_host_bytes_per_s"]),
+            (last.fetched_bytes, known["link_to_device_bytes_per_s"]),
+        )
+    )
+    text = (
+        f"the link was busy for about {out:.1f} ms out and {back:.1f} ms back"
+        if out >= 0
+        else "the link's speed is not known yet"
+    )
+    text += f", and the device waited {last.waited_ms:.1f} ms for it"
+    if times.last_ms > 0:
+        text += f" in a step of {times.last_ms:.1f} ms"
+    if times.last_without_ms > 0:
+        text += f" (the last without offload took {times.last_without_ms:.1f} ms)"
+    return text
+
+
+def rows(device: DevicePlan) -> dict[str, str]:
+    """What the table at exit says of it; empty if nothing was sent."""
+    now = figures(device)
+    if now["sent_bytes"] == 0:
+        return {}
+    times = cost.of_device(device.index)
+    without = (
+        f", {times.last_without_ms:.1f} ms without offload"
+        if times.last_without_ms > 0
+        else ""
+    )
+    return {
+        "sent to the host ahead of need": format_size(int(now["sent_bytes"])),
+        "fetched from there": f"{format_size(int(now['fetched_bytes']))}; the device "
+        f"waited {now['waited_ms']:.1f} ms for it",
+        "the last step took": f"{times.last_ms:.1f} ms{without}",
+    }

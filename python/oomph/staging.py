@@ -1,0 +1,196 @@
+"""Work on tensors that lie on the host, at places on the device, beside the copies."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+from oomph import _C
+from oomph.transfer import Link
+
+_AHEAD = 2  # pieces on their way in while one is worked on
+_BUFFERS = 2 * _AHEAD  # beside them those on their way out
+_READ_ONLY = 1  # the list of gradients: nothing is written to them
+_ALIGNMENT = 512
+
+Tensors = list[torch.Tensor]
+Work = Callable[[list[Tensors]], None]
+
+
+class _Buffer:
+    """Device memory for the tensors of a piece, then for another's."""
+
+    def __init__(self, device: int, size_bytes: int) -> None:
+        self.memory = torch.empty(
+            size_bytes, dtype=torch.uint8, device=f"cuda:{device}"
+        )
+        self.copied: torch.cuda.Event | None = None  # its last piece, to the host
+
+    def carve(self, offset: int, like: torch.Tensor) -> torch.Tensor:
+        """A tensor of the same shape, at an offset."""
+        flat = self.memory[offset : offset + _bytes_of(like)].view(like.dtype)
+        return flat.as_strided(like.size(), like.stride(), flat.storage_offset())
+
+
+@dataclass
+class _Move:
+    """A tensor on the host and its place on the device."""
+
+    home: torch.Tensor
+    place: torch.Tensor
+    returns: bool  # it is written to
+
+
+@dataclass
+class _Staged:
+    """A piece on its way to the device."""
+
+    lists: list[Tensors]  # with the places
+    buffer: _Buffer
+    moves: list[_Move]
+    ready: torch.cuda.Event
+
+
+class Pipeline:
+    """Copies pieces of tensors in and out around the work on each.
+
+    Args:
+        link: The streams for copies.
+        lists: All tensors; the pieces are views of them, or of nothing on the host.
+    """
+
+    def __init__(self, link: Link, lists: list[Tensors]) -> None:
+        self._link = link
+        self._stream = torch.cuda.current_stream(link.device)
+        self._hosted = [_hosted(entries) for entries in lists]
+        self._buffers: deque[_Buffer] = deque()  # those in use, the longest first
+
+    def run(self, pieces: Iterator[list[Tensors]], work: Work) -> None:
+        """Works on all pieces; afterwards the current stream may use them.
+
+        Raises:
+            torch.OutOfMemoryError: There is no room for the buffers.
+        """
+        if not any(self._hosted):
+            for piece in pieces:
+                work(piece)
+            return
+        waiting: deque[_Staged] = deque()
+        self._link.back.wait_stream(self._stream)
+        try:
+            for piece in pieces:
+                waiting.append(self._fetch(piece))
+                if len(waiting) > _AHEAD:
+                    self._finish(waiting.popleft(), work)
+            while waiting:
+                self._finish(waiting.popleft(), work)
+        finally:
+            self._stream.wait_stream(self._link.back)
+            self._stream.wait_stream(self._link.out)
+
+    def _fetch(self, piece: list[Tensors]) -> _Staged:
+        homes = [
+            (i, j, tensor)
+            for i, entries in enumerate(piece)
+            for j, tensor in enumerate(entries)
+            if _address(tensor) in self._hosted[i] and is_dense(tensor)
+        ]
+        sizes = [_round_up(_bytes_of(tensor)) for *_, tensor in homes]
+        buffer = self._take_buffer(sum(sizes))
+        lists, moves, offset = [list(entries) for entries in piece], [], 0
+        for (i, j, home), size_bytes in zip(homes, sizes, strict=True):
+            place = buffer.carve(offset, home)
+            self._copy(place, home, self._link.back)
+            moves.append(_Move(home, place, i != _READ_ONLY))
+            lists[i][j] = place
+            offset += size_bytes
+        return _Staged(lists, buffer, moves, self._link.back.record_event())
+
+    def _take_buffer(self, size_bytes: int) -> _Buffer:
+        back = self._link.back
+        if len(self._buffers) >= _BUFFERS:
+            buffer = self._buffers.popleft()
+            if buffer.copied is not None:
+                back.wait_event(buffer.copied)
+            if buffer.memory.numel() >= size_bytes:
+                self._buffers.append(buffer)
+                return buffer
+            buffer.memory.record_stream(self._link.out)
+            buffer.memory.record_stream(back)
+        buffer = _Buffer(self._link.device, size_bytes)
+        back.wait_stream(self._stream)  # which may have used this memory before
+        self._buffers.append(buffer)
+        return buffer
+
+    def _finish(self, staged: _Staged, work: Work) -> None:
+        out = self._link.out
+        self._stream.wait_event(staged.ready)
+        work(staged.lists)
+        out.wait_stream(self._stream)
+        for move in staged.moves:
+            if move.returns:
+                self._copy(move.home, move.place, out)
+                torch.autograd.graph.increment_version(move.home)
+        staged.buffer.copied = out.record_event()
+
+    def _copy(
+        self, to: torch.Tensor, source: torch.Tensor, stream: torch.cuda.Stream
+    ) -> None:
+        size_bytes = _bytes_of(to)
+        if size_bytes > 0:
+            _C.copy(
+                self._link.device,
+                to.data_ptr(),
+                source.data_ptr(),
+                size_bytes,
+                stream.cuda_stream,
+            )
+        if stream == self._link.out:
+            self._link.out_bytes += size_bytes
+        else:
+            self._link.back_bytes += size_bytes
+
+
+def is_on_host(tensor: torch.Tensor) -> bool:
+    """Whether its storage has memory of oomph's on the host."""
+    address = _address(tensor)
+    try:
+        return address != 0 and _C.place(address)[0] == _C.TIER_HOST
+    except ValueError:  # other memory
+        return False
+
+
+def _hosted(tensors: Tensors) -> set[int]:
+    """The addresses of the storages on the host."""
+    return {_address(tensor) for tensor in tensors if is_on_host(tensor)}
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether its elements fill one stretch of memory, each once."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size == 1:
+            continue
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _address(tensor: torch.Tensor) -> int:
+    """Of its storage; 0: it is no plain memory of a device."""
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    if not (plain and tensor.is_cuda and tensor.layout is torch.strided):
+        return 0
+    return tensor.untyped_storage().data_ptr()
+
+
+def _bytes_of(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _round_up(size_bytes: int) -> int:
+    return -(-size_bytes // _ALIGNMENT) * _ALIGNMENT
