@@ -200,16 +200,22 @@ static inline void oomph_count_on_host(oomph_device_t *device, int64_t bytes)
 
 /* ---- move.c */
 
-// oomph_move() for the holder of the lock, who gives it up for a while: as many of the
-// blocks, in their order, as fit into `most_bytes` of pages.
+// What is moved of the blocks that are named.
+typedef struct oomph_move_limits {
+    size_t most_bytes; // of pages: as many blocks, in their order, as fit
+    bool calm;         // only pages that blocks that rest between steps have, or nobody
+} oomph_move_limits_t;
+
+// oomph_move() for the holder of the lock, who gives it up for a while.
 oomph_status_t oomph_move_blocks(oomph_device_t *device, oomph_tier_t tier,
-                                 oomph_move_t *moves, size_t count, size_t most_bytes,
-                                 size_t *moved_bytes);
+                                 oomph_move_t *moves, size_t count,
+                                 oomph_move_limits_t limits, size_t *moved_bytes);
 
 /* ---- promote.c */
 
-// A step has ended: moves blocks that outlived a whole step on host to the device, if
-// the device has room for them at the peak of a step. Gives the lock up for a while.
+// A step has ended: moves blocks that rest between steps and outlived a whole one on
+// host to the device, if that has room for them at the peak of a step. Gives the lock
+// up for a while.
 void oomph_promote_survivors(oomph_device_t *device);
 
 /* ---- share.c */

@@ -431,6 +431,23 @@ static PyObject *pin(PyObject *module, PyObject *args)
     Py_RETURN_NONE;
 }
 
+static PyObject *rests(PyObject *module, PyObject *arg)
+{
+    (void)module;
+    if (!PyList_Check(arg))
+        return PyErr_Format(PyExc_TypeError, "a list of addresses, not %R",
+                            (PyObject *)Py_TYPE(arg));
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(arg); i++) {
+        oomph_addr_t addr = PyLong_AsUnsignedLongLong(PyList_GET_ITEM(arg, i));
+        if (PyErr_Occurred())
+            return NULL;
+        oomph_status_t status = oomph_rests(addr);
+        if (status != OOMPH_OK && status != OOMPH_ERR_INVALID)
+            return raise_status(status);
+    }
+    Py_RETURN_NONE;
+}
+
 static PyObject *place(PyObject *module, PyObject *arg)
 {
     unsigned long long addr = PyLong_AsUnsignedLongLong(arg);
@@ -632,6 +649,9 @@ static PyMethodDef methods[] = {
     {"tide", tide, METH_O, "Bytes of blocks in use; see oomph.h."},
     {"move", move, METH_VARARGS, "Moves blocks in use to a tier; see oomph.evict()."},
     {"pin", pin, METH_VARARGS, "Whether a block is to stay on the device."},
+    {"rests", rests, METH_O,
+     "Nothing uses the blocks of these addresses between steps; see oomph.h. Addresses "
+     "of no block in use are ignored."},
     {"place", place, METH_O, "Tier and bytes on host of the block of an address."},
     {"check", check, METH_O, "Raises ValueError if the records do not agree."},
     {"set_rescue_hook", set_rescue_hook, METH_O,

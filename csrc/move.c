@@ -23,6 +23,7 @@ typedef struct told {
 typedef struct batch {
     oomph_device_t *device;
     oomph_tier_t tier;
+    oomph_move_limits_t limits;
     oomph_move_t *moves;
     size_t count;
     oomph_block_t **blocks; // of each move; NULL: it has none
@@ -100,7 +101,7 @@ static bool may_move(const oomph_block_t *block, oomph_tier_t tier,
 /* ---- Pages */
 
 // Whether all blocks in use that touch a page are to lie on the tier, or do already.
-static bool all_want(const oomph_segment_t *segment, size_t page, oomph_tier_t tier)
+static bool all_want(const batch_t *batch, const oomph_segment_t *segment, size_t page)
 {
     oomph_addr_t begin = oomph_segment_addr(segment, page);
     oomph_addr_t end = oomph_segment_addr(segment, page + 1);
@@ -108,23 +109,25 @@ static bool all_want(const oomph_segment_t *segment, size_t page, oomph_tier_t t
     for (const oomph_block_t *b = oomph_slot_block(segment, page);
          b != NULL && b->addr < end; b = b->next)
         if (b->state != OOMPH_BLOCK_FREE && oomph_block_end(b) > begin && !b->wanted &&
-            (b->state != OOMPH_BLOCK_USED || b->tier != tier || b->lost))
+            (b->state != OOMPH_BLOCK_USED || b->tier != batch->tier || b->lost ||
+             (batch->limits.calm && !b->calm)))
             return false;
     return true;
 }
 
 // The pages that move for a block's sake: all, but for ends that others keep back, or
 // move themselves. False if it has too few pages then to move at all.
-static bool find_run(const oomph_block_t *block, oomph_tier_t tier,
+static bool find_run(const batch_t *batch, const oomph_block_t *block,
                      oomph_swap_run_t *run)
 {
+    oomph_tier_t tier = batch->tier;
     oomph_segment_t *segment = block->segment;
     const oomph_slot_t *slots = segment->slots;
     size_t first = oomph_segment_page(segment, block->addr);
     size_t last = oomph_segment_page(segment, oomph_block_end(block) - 1);
     bool has_own = last - first >= 2;
-    bool first_wants = all_want(segment, first, tier);
-    bool last_wants = all_want(segment, last, tier);
+    bool first_wants = all_want(batch, segment, first);
+    bool last_wants = all_want(batch, segment, last);
 
     if (!has_own && !(first_wants && last_wants))
         return false;
@@ -185,6 +188,8 @@ static void choose(batch_t *batch, size_t room)
     batch->run_count = batch->page_count = 0;
     for (size_t i = 0; i < batch->count; i++) {
         oomph_block_t *block = find(batch->device, batch->moves[i].addr);
+        if (block != NULL && batch->limits.calm && !block->calm)
+            block = NULL; // another has come in the place of the one that rests
         batch->blocks[i] = block;
         if (block == NULL)
             batch->moves[i].outcome = OOMPH_OUTCOME_UNKNOWN;
@@ -195,7 +200,7 @@ static void choose(batch_t *batch, size_t room)
         const oomph_block_t *block = batch->blocks[i];
         if (block == NULL || !block->wanted)
             continue;
-        if (!find_run(block, batch->tier, &run))
+        if (!find_run(batch, block, &run))
             batch->moves[i].outcome = OOMPH_OUTCOME_NEIGHBOUR;
         else if (run.count > room - batch->page_count)
             batch->moves[i].outcome = OOMPH_OUTCOME_NO_ROOM;
@@ -376,9 +381,9 @@ static oomph_status_t move_chosen(batch_t *batch, size_t most_pages, size_t *mov
     return status;
 }
 
-static oomph_status_t move_batch(batch_t *batch, size_t most_bytes, size_t *moved_bytes)
+static oomph_status_t move_batch(batch_t *batch, size_t *moved_bytes)
 {
-    size_t most_pages = most_bytes / batch->device->pages.page_bytes;
+    size_t most_pages = batch->limits.most_bytes / batch->device->pages.page_bytes;
     oomph_status_t status = OOMPH_OK;
     size_t moved = 0;
 
@@ -394,11 +399,12 @@ static oomph_status_t move_batch(batch_t *batch, size_t most_bytes, size_t *move
 }
 
 oomph_status_t oomph_move_blocks(oomph_device_t *device, oomph_tier_t tier,
-                                 oomph_move_t *moves, size_t count, size_t most_bytes,
-                                 size_t *moved_bytes)
+                                 oomph_move_t *moves, size_t count,
+                                 oomph_move_limits_t limits, size_t *moved_bytes)
 {
     batch_t batch = {.device = device,
                      .tier = tier,
+                     .limits = limits,
                      .moves = moves,
                      .count = count,
                      .blocks = calloc(count, sizeof(oomph_block_t *)),
@@ -409,7 +415,7 @@ oomph_status_t oomph_move_blocks(oomph_device_t *device, oomph_tier_t tier,
     if (count > 0 && (batch.blocks == NULL || batch.runs == NULL || batch.told == NULL))
         status = oomph_fail(OOMPH_ERR_NO_MEMORY, "no host memory to move blocks");
     else
-        status = move_batch(&batch, most_bytes, moved_bytes);
+        status = move_batch(&batch, moved_bytes);
     free(batch.blocks);
     free(batch.runs);
     free(batch.told);
@@ -420,30 +426,62 @@ oomph_status_t oomph_move(int ordinal, oomph_tier_t tier, oomph_move_t *moves,
                           size_t count, size_t *moved_bytes)
 {
     oomph_device_t *device = oomph_device_peek(ordinal);
+    oomph_move_limits_t limits = {.most_bytes = SIZE_MAX};
 
     if (device == NULL)
         return oomph_fail(OOMPH_ERR_STATE, "device %d is not open", ordinal);
     oomph_lock(device);
     oomph_status_t status =
-        oomph_move_blocks(device, tier, moves, count, SIZE_MAX, moved_bytes);
+        oomph_move_blocks(device, tier, moves, count, limits, moved_bytes);
     oomph_unlock(device);
     return status;
 }
 
+/* ---- What is known of blocks */
+
+// Takes the lock and finds the block in use that contains the address; NULL, without
+// the lock and with the reason in `status`, if there is none.
+static oomph_block_t *lock_block(oomph_addr_t addr, oomph_device_t **device,
+                                 oomph_status_t *status)
+{
+    *status = OOMPH_OK;
+    *device = oomph_device_peek(oomph_segment_device(addr));
+    if (*device == NULL) {
+        *status = oomph_not_ours(addr);
+        return NULL;
+    }
+    oomph_lock(*device);
+    oomph_block_t *block = find(*device, addr);
+    if (block == NULL) {
+        oomph_unlock(*device);
+        *status = oomph_fail(OOMPH_ERR_INVALID, "0x%llx is in no block in use",
+                             (unsigned long long)addr);
+    }
+    return block;
+}
+
 oomph_status_t oomph_pin(oomph_addr_t addr, bool on)
 {
-    oomph_device_t *device = oomph_device_peek(oomph_segment_device(addr));
-    oomph_status_t status = OOMPH_OK;
+    oomph_status_t status;
+    oomph_device_t *device;
+    oomph_block_t *block = lock_block(addr, &device, &status);
 
-    if (device == NULL)
-        return oomph_not_ours(addr);
-    oomph_lock(device);
-    oomph_block_t *block = find(device, addr);
-    if (block != NULL)
+    if (block != NULL) {
         block->pinned = on;
-    else
-        status = oomph_fail(OOMPH_ERR_INVALID, "0x%llx is in no block in use",
-                            (unsigned long long)addr);
-    oomph_unlock(device);
+        oomph_unlock(device);
+    }
+    return status;
+}
+
+oomph_status_t oomph_rests(oomph_addr_t addr)
+{
+    oomph_status_t status;
+    oomph_device_t *device;
+    oomph_block_t *block = lock_block(addr, &device, &status);
+
+    if (block != NULL) {
+        block->calm = true;
+        oomph_unlock(device);
+    }
     return status;
 }

@@ -67,7 +67,7 @@ typedef struct oomph_config {
     int64_t reserve_bytes; // device bytes left to libraries; OOMPH_AUTO: 2 %, 256 MiB
     uint64_t page_bytes;   // physical page; a power of two; 0: the granularity
     bool plan;             // pack repeating steps (plan.h)
-    bool promote; // blocks return from the host at the end of a step (oomph_step)
+    bool promote; // blocks that rest return from the host when a step ends (oomph_step)
 } oomph_config_t;
 
 typedef enum oomph_notice_kind {
@@ -276,7 +276,7 @@ typedef struct oomph_move {
 // Moves blocks of one device to a tier, after waiting for the device once: those for
 // which there is room, the first before the others. `moved_bytes` are those of the
 // blocks that lay elsewhere before. A block moved to the host stays there, until it is
-// moved back; others return by themselves (oomph_step).
+// moved back; others may return by themselves (oomph_rests).
 // Errors: OOMPH_ERR_STATE (the device is not open, something captures, no host pages
 // can be mapped here), OOMPH_ERR_NO_MEMORY, OOMPH_ERR_DRIVER. Then no block has moved;
 // if the driver refuses even to undo, some may have moved with their contents
@@ -291,6 +291,13 @@ const char *oomph_outcome_text(oomph_outcome_t outcome);
 // Says that the block in use that contains `addr` is to stay on the device, or no
 // longer. It is moved nowhere by this. Errors: OOMPH_ERR_INVALID.
 oomph_status_t oomph_pin(oomph_addr_t addr, bool on);
+
+// Says that the block in use that contains `addr` rests between steps, until it is
+// freed: whoever uses it does so in work that was queued before the thread that ends
+// steps calls oomph_step(), or queues it after that has returned. So do parameters,
+// gradients and the state of optimizers; a buffer that another thread fills does not.
+// Only such blocks return to the device by themselves. Errors: OOMPH_ERR_INVALID.
+oomph_status_t oomph_rests(oomph_addr_t addr);
 
 /* ---- Sharing with other processes
  *
@@ -354,10 +361,10 @@ oomph_status_t oomph_revive(const oomph_request_t *request, oomph_addr_t addr);
 /* ---- Steps */
 
 // A training step has ended, on every device. Called by optimizer hooks. Gives a mask
-// of the devices on which a block was born on host in it. Blocks that lived on host all
-// through a step return to the device, if there is room at the peak of a step and
-// `promote` is set: nothing may use them meanwhile, as for oomph_move(). Where several
-// threads have ended steps, one may use what another leaves: then no block returns.
+// of the devices on which a block was born on host in it. Blocks that rest between
+// steps (oomph_rests) and lived on host all through one return to the device, if there
+// is room at the peak of a step and `promote` is set. Where several threads have ended
+// steps, one may use what another leaves: then no block returns.
 uint64_t oomph_step(void);
 
 /* ---- Statistics */

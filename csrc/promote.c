@@ -1,7 +1,8 @@
 /* promote.c - blocks that were born on host return to the device when a step ends.
  *
- * - Only a block that outlived a whole step there, as parameters, optimizer state and
- *   kept gradients do; the oldest first, then the largest.
+ * - Only a block that somebody has said to rest between steps (oomph_rests): a thread
+ *   of its own may use any other at any time, such as one that loads data.
+ * - Only one that outlived a whole step there; the oldest first, then the largest.
  * - Only what fits beside what the step had on the device at its peak, whatever is free
  *   at its end, and only after a step without a rescue.
  * - Where a rescue follows soon, the promotion was in vain: there is none again until
@@ -20,7 +21,7 @@ enum {
     SURVIVED_MAX = UINT8_MAX,
 };
 
-// The blocks that have outlived a whole step on host and may return.
+// The blocks that rest, have outlived a whole step on host, and may return.
 typedef struct survivors {
     oomph_block_t **blocks;
     size_t count, room;
@@ -50,7 +51,7 @@ static void look_in(const oomph_heap_t *heap, survivors_t *survivors)
                 continue;
             if (b->survived < SURVIVED_MAX)
                 b->survived++;
-            if (b->survived >= OLD && !b->evicted && !add(survivors, b))
+            if (b->calm && b->survived >= OLD && !b->evicted && !add(survivors, b))
                 return;
         }
 }
@@ -87,6 +88,7 @@ static size_t room_at_peak(oomph_device_t *device, int64_t device_peak)
 static void promote(oomph_device_t *device, const survivors_t *survivors, size_t room)
 {
     oomph_move_t *moves = calloc(survivors->count, sizeof *moves);
+    oomph_move_limits_t limits = {.most_bytes = room, .calm = true};
     size_t moved_bytes = 0;
 
     if (moves == NULL)
@@ -94,7 +96,7 @@ static void promote(oomph_device_t *device, const survivors_t *survivors, size_t
     for (size_t i = 0; i < survivors->count; i++)
         moves[i].addr = survivors->blocks[i]->addr;
     // All is as before if it fails, but slower than it could be: that is counted.
-    if (oomph_move_blocks(device, OOMPH_TIER_DEVICE, moves, survivors->count, room,
+    if (oomph_move_blocks(device, OOMPH_TIER_DEVICE, moves, survivors->count, limits,
                           &moved_bytes) == OOMPH_ERR_DRIVER) {
         device->stats.swap_failures++;
         device->promotes_not = true;

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import oomph
 import pytest
 import torch
+from oomph import _C
 from support import MIB, Simulated
 
 WIDTH = 1500
@@ -157,6 +158,7 @@ def test_state_born_on_host_returns_when_memory_is_no_longer_short():
     shares = []
 
     def look(step: int, tensors: list[torch.Tensor]) -> None:
+        _C.rests([t.data_ptr() for t in tensors])
         shares.append(host_share(large(tensors)))
         if step == 1:
             full.clear()
@@ -174,11 +176,15 @@ def test_state_born_on_host_returns_when_memory_is_no_longer_short():
 @card
 def test_what_was_born_on_host_returns_when_there_is_room_at_the_peak_of_a_step():
     tensor = born_on_host(32 * MIB)
+    other = born_on_host(32 * MIB)
     expected = tensor.cpu()
-    assert oomph.residency(tensor).place == "host"
+    assert oomph.residency([tensor, other]).place == "host"
+    # Nothing uses it between steps; other addresses are of no concern.
+    _C.rests([tensor.data_ptr(), 0, expected.data_ptr()])
     oomph.step()
     oomph.step()
     assert oomph.residency(tensor).place == "device"
+    assert oomph.residency(other).place == "host"
     assert torch.equal(tensor.cpu(), expected)
 
 

@@ -119,8 +119,8 @@ SETTINGS: dict[str, Setting] = {
         _choice("on", "off"),
         "on",
         "on, off",
-        "whether what lived on the host all through a step returns to the device at "
-        "its end, if there is room",
+        "whether parameters, gradients and optimizer state that lived on the host all "
+        "through a step return to the device at its end, if there is room",
     ),
     "host_pages": Setting(
         _choice("auto", "numa", "host", "pinned", "off"),

@@ -21,13 +21,22 @@ static oomph_tier_t tier_of(oomph_addr_t addr)
 }
 
 // A block that is born on host, since a card of 64 MiB is full for that moment.
-static oomph_addr_t take_on_host(size_t bytes)
+static oomph_addr_t take_busy_on_host(size_t bytes)
 {
     oomph_addr_t large = take(64 * MIB, NULL), block = take(bytes, NULL);
 
     CHECK(tier_of(block) == OOMPH_TIER_HOST);
     mark(block, bytes, block);
     give(large);
+    return block;
+}
+
+// The same, and it rests between steps.
+static oomph_addr_t take_on_host(size_t bytes)
+{
+    oomph_addr_t block = take_busy_on_host(bytes);
+
+    CHECK(oomph_rests(block + bytes / 2) == OOMPH_OK);
     return block;
 }
 
@@ -51,6 +60,90 @@ static void a_survivor_returns_after_a_whole_step(void)
     CHECK(stats_of(0).promoted_bytes == 16 * MIB && stats_of(0).swap_drains == 1);
     step(32 * MIB);
     CHECK(stats_of(0).swap_drains == 1);
+}
+
+static void what_nobody_said_to_rest_between_steps_stays(void)
+{
+    start("64MiB,context=0,memory=real");
+    oomph_addr_t busy = take_busy_on_host(16 * MIB), block = take_on_host(16 * MIB);
+    for (int i = 0; i < 4; i++)
+        step(8 * MIB);
+    CHECK(tier_of(busy) == OOMPH_TIER_HOST);
+    CHECK(tier_of(block) == OOMPH_TIER_DEVICE);
+}
+
+static void a_block_rests_until_it_is_freed(void)
+{
+    start("64MiB,context=0,memory=real");
+    oomph_addr_t block = take_on_host(16 * MIB);
+    give(block);
+    CHECK(oomph_rests(block) == OOMPH_ERR_INVALID);
+    CHECK(take_busy_on_host(16 * MIB) == block);
+    for (int i = 0; i < 4; i++)
+        step(8 * MIB);
+    CHECK(tier_of(block) == OOMPH_TIER_HOST);
+}
+
+static oomph_addr_t replaced;
+
+// What another thread may do while the device is waited for.
+static void *replace(void)
+{
+    oomph_addr_t block = replaced;
+    size_t freed_bytes;
+
+    replaced = 0;
+    if (block != 0) {
+        give(block);
+        CHECK(take_busy_on_host(16 * MIB) == block);
+        CHECK(oomph_give_back(0, 64 * MIB, &freed_bytes) == OOMPH_OK);
+        CHECK(freed_bytes == 64 * MIB); // there is room for it
+    }
+    return NULL;
+}
+
+static void go_on(void *state)
+{
+    (void)state;
+}
+
+static void what_came_in_the_place_of_one_that_rested_stays(void)
+{
+    oomph_hooks_t hooks = {.before_wait = replace, .after_wait = go_on};
+
+    start("64MiB,context=0,memory=real");
+    oomph_addr_t block = take_on_host(16 * MIB);
+    oomph_step();
+    oomph_set_hooks(&hooks);
+    replaced = block;
+    step(8 * MIB);
+    CHECK(replaced == 0 && tier_of(block) == OOMPH_TIER_HOST);
+}
+
+static size_t host_bytes_of(oomph_addr_t addr)
+{
+    oomph_block_info_t info;
+
+    CHECK(oomph_lookup(addr, &info) == OOMPH_OK);
+    return info.host_bytes;
+}
+
+static void a_page_that_one_uses_who_does_not_rest_stays(void)
+{
+    start("64MiB,context=0,memory=real");
+    oomph_addr_t large = take(64 * MIB, NULL);
+    give(take(20 * MIB, NULL)); // on the host, where the two get a page together
+    oomph_addr_t block = take(9 * MIB, NULL);
+    oomph_move_t busy = {.addr = take(9 * MIB, NULL)};
+    size_t moved_bytes;
+    give(large);
+    CHECK(oomph_rests(block) == OOMPH_OK);
+    CHECK(oomph_move(0, OOMPH_TIER_DEVICE, &busy, 1, &moved_bytes) == OOMPH_OK);
+    CHECK(tier_of(busy.addr) == OOMPH_TIER_DEVICE && host_bytes_of(busy.addr) == MIB);
+    oomph_step();
+    step(8 * MIB);
+    CHECK(tier_of(block) == OOMPH_TIER_DEVICE && host_bytes_of(block) == MIB);
+    CHECK(host_bytes_of(busy.addr) == MIB);
 }
 
 static void a_block_that_lives_for_a_step_alone_does_not(void)
@@ -87,6 +180,7 @@ static void what_lay_on_the_host_at_the_peak_takes_no_room(void)
     oomph_addr_t block = take_on_host(8 * MIB);
     oomph_move_t away = {.addr = take(32 * MIB, NULL)};
     size_t moved_bytes;
+    CHECK(oomph_rests(away.addr) == OOMPH_OK);
     CHECK(oomph_move(0, OOMPH_TIER_HOST, &away, 1, &moved_bytes) == OOMPH_OK);
     oomph_step();
     step(40 * MIB); // with 40 MiB on the host beside it
@@ -225,6 +319,7 @@ static void what_its_user_evicted_stays(void)
 
     start("64MiB,context=0,memory=real");
     oomph_move_t move = {.addr = take(16 * MIB, NULL)};
+    CHECK(oomph_rests(move.addr) == OOMPH_OK);
     CHECK(oomph_move(0, OOMPH_TIER_HOST, &move, 1, &moved_bytes) == OOMPH_OK);
     for (int i = 0; i < 4; i++)
         step(8 * MIB);
@@ -241,6 +336,7 @@ static void a_promotion_in_vain_is_not_tried_again_while_memory_is_short(void)
     CHECK(tier_of(first) == OOMPH_TIER_DEVICE);
     oomph_addr_t second = take(60 * MIB, NULL); // a rescue soon after
     CHECK(tier_of(second) == OOMPH_TIER_HOST);
+    CHECK(oomph_rests(second) == OOMPH_OK);
     oomph_step();
     step(8 * MIB);
     CHECK(tier_of(second) == OOMPH_TIER_HOST);
@@ -290,6 +386,10 @@ int main(int argc, char **argv)
 {
     static const test_t tests[] = {
         TEST(a_survivor_returns_after_a_whole_step),
+        TEST(what_nobody_said_to_rest_between_steps_stays),
+        TEST(a_block_rests_until_it_is_freed),
+        TEST(what_came_in_the_place_of_one_that_rested_stays),
+        TEST(a_page_that_one_uses_who_does_not_rest_stays),
         TEST(a_block_that_lives_for_a_step_alone_does_not),
         TEST(it_stays_where_the_peak_of_a_step_leaves_no_room),
         TEST(what_lay_on_the_host_at_the_peak_takes_no_room),
