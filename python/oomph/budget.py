@@ -85,7 +85,7 @@ class DevicePlan:
         self._gone_bytes = 0  # sent and gone, when last looked
         self._is_saving = False  # forward runs; else backward
         self._before_optimizer: int | None = None  # bytes in use
-        self._now_bytes = self._host_bytes = 0  # in use, on either side and on host
+        self._now_bytes = self.host_bytes = 0  # in use, on either side and on host
         self._start_host_bytes = 0  # when the step began
         self._large_share = _LARGE_SHARE // 2
         self._temporary_bytes = 0  # that optimizers need if they work on all at once
@@ -147,7 +147,7 @@ class DevicePlan:
     def note(self, place: int | None = None) -> tuple[int, int]:
         """Records the time since the last note; gives bytes in use and their limit."""
         now, high, host, host_high, self.capacity = _C.tide(self.index)
-        self._now_bytes, self._host_bytes = now, host
+        self._now_bytes, self.host_bytes = now, host
         step = self.step
         gone_bytes = self._count_gone()
         need_bytes = high + min(self._gone_bytes, gone_bytes)
@@ -243,7 +243,7 @@ class DevicePlan:
         self.note()
         self._before_optimizer = self._now_bytes
 
-    def _note_optimizer(self) -> None:
+    def after_optimizer(self) -> None:
         """What the optimizer made and kept, and what it only needed for a while."""
         if self._before_optimizer is None:
             self.note()
@@ -268,14 +268,13 @@ class DevicePlan:
     def end_step(
         self, rescued: bool, sequence: int, always: bool, state_host_bytes: int
     ) -> None:
-        """Plans the next step from the one that has ended."""
-        self._note_optimizer()
+        """Plans the next step from the one that has ended, after the optimizer."""
         self._note_link()
         self.step.state_host_bytes = state_host_bytes
         step, self.last = self.step, self.step
         self.step = Step(first=sequence)
         self._is_saving = False
-        self._start_host_bytes = self._host_bytes
+        self._start_host_bytes = self.host_bytes
         most = max(step.need_bytes, step.optimizer_bytes)
         self.missing_bytes = max(most - self.capacity, 0)
         if rescued:

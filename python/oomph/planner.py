@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import os
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -66,7 +67,9 @@ class Planner:
         activations.close_scope()
         for index in rescued_devices:
             self.device(index)
-        state_host_bytes = self._count_state()
+        for device in self.devices.values():
+            device.after_optimizer()
+        state_host_bytes = self._look_at_optimizers()
         for index, device in self.devices.items():
             device.end_step(
                 index in rescued_devices,
@@ -76,15 +79,22 @@ class Planner:
             )
         return {d.index for d in self.devices.values() if d.last.used_host()}
 
-    def _count_state(self) -> dict[int, int]:
-        """Bytes of optimizers' state on the host, by device."""
+    def _look_at_optimizers(self) -> dict[int, int]:
+        """Bytes of optimizers' state on the host, by device.
+
+        What optimizers have rests between steps: the core is told, so that it returns
+        where there is room.
+        """
         found: dict[int, int] = {}
+        if all(device.host_bytes == 0 for device in self.devices.values()):
+            return found
         for optimizer in self._optimizers:
-            for state in optimizer.state.values():
-                for value in state.values() if isinstance(state, dict) else ():
-                    if isinstance(value, torch.Tensor) and is_on_host(value):
-                        index = value.device.index
-                        found[index] = found.get(index, 0) + value.nbytes
+            state = [tensor for tensor in _state_of(optimizer) if is_on_host(tensor)]
+            for tensor in state:
+                index = tensor.device.index
+                found[index] = found.get(index, 0) + tensor.nbytes
+            others = [tensor for tensor in _trained_by(optimizer) if is_on_host(tensor)]
+            _C.rests([t.untyped_storage().data_ptr() for t in (*state, *others)])
         return found
 
     def before_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
@@ -102,6 +112,22 @@ class Planner:
     def is_wanted(self) -> bool:
         """Whether anything that forward saves is to be offloaded."""
         return self.always or any(d.budget > 0 for d in self.devices.values())
+
+
+def _state_of(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    for state in optimizer.state.values():
+        for value in state.values() if isinstance(state, dict) else ():
+            if isinstance(value, torch.Tensor):
+                yield value
+
+
+def _trained_by(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    """Parameters and their gradients."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            yield parameter
+            if parameter.grad is not None:
+                yield parameter.grad
 
 
 _planner: Planner | None = None
