@@ -280,12 +280,9 @@ class DevicePlan:
         if rescued:
             self._learn_from_failure(step)
         self._plan_optimizers(step)
-        # State that has no place beside the optimizer's work needs none before; of the
-        # rest, what is on the host returns where activations leave.
-        over = max(step.optimizer_bytes + self._slack() - self.capacity, 0)
-        settled_bytes = min(step.state_host_bytes, over)
         self._planned_need_bytes = step.need_bytes + step.born_bytes + self._slack()
-        spare_bytes = self.capacity + settled_bytes - self.extra_bytes
+        # State that lives on the host needs no place on the device.
+        spare_bytes = self.capacity + step.state_host_bytes - self.extra_bytes
         wanted = self._planned_need_bytes - spare_bytes
         if always:
             self.budget = math.inf
