@@ -32,12 +32,15 @@ BINDINGS = {
     "torch_core.hpp": {"oomph.h"},
     "torch_blocks.hpp": {"torch_core.hpp"},
     "torch_history.hpp": {"torch_core.hpp"},
+    "torch_pools.hpp": {"torch_core.hpp"},
     "torch_share.hpp": {"torch_core.hpp"},
     "torch_version.hpp": set(),
-    "torch.cpp": {
-        *("torch_blocks.hpp", "torch_core.hpp", "torch_history.hpp", "torch_share.hpp"),
-        "torch_version.hpp",
+    "torch_stats.hpp": {"torch_core.hpp"},
+    "torch_requests.hpp": {"torch_history.hpp", "torch_pools.hpp", "torch_stats.hpp"},
+    "torch_allocator.hpp": {
+        *("torch_blocks.hpp", "torch_requests.hpp", "torch_share.hpp"),
     },
+    "torch.cpp": {"torch_allocator.hpp", "torch_version.hpp"},
 }
 # Blocks and plans know of nothing that acts.
 PURE = ["block.c", "foresee.c", "index.c", "pack.c", "place.c", "plan.c", "table.c"]
@@ -47,8 +50,7 @@ FOREIGN = {
     r"cuda\.h|cudaTypedefs\.h|dlfcn\.h": {"driver_cuda.c"},
     r"Python\.h": {"module.c", "torch.cpp", "torch_version.hpp"},
     r"(torch|c10|ATen)/.*|cuda_runtime.*": {
-        *("torch.cpp", "torch_blocks.hpp", "torch_core.hpp", "torch_history.hpp"),
-        *("torch_share.hpp", "torch_version.hpp"),
+        *(name for name in BINDINGS if name.startswith("torch")),
     },
 }
 
