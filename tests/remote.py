@@ -78,9 +78,12 @@ def settle() -> None:
     for device in range(torch.cuda.device_count()):
         kept = kept_bytes if device == 0 else 0
         left = torch.cuda.memory_allocated(device) - kept
-        deadline = time.monotonic() + 2  # autograd's threads let go a moment later
+        # Autograd's threads let go a moment later, of an error too, whose traceback
+        # leads in a circle to what the test's frames hold.
+        deadline = time.monotonic() + 2
         while left > 0 and time.monotonic() < deadline:
             time.sleep(0.01)
+            gc.collect()
             left = torch.cuda.memory_allocated(device) - kept
         assert left == 0, f"{left} bytes are left in use on device {device}"
         torch.cuda.reset_peak_memory_stats(device)
