@@ -213,13 +213,12 @@ def as_data(run: Run) -> dict[str, object]:
 
 
 def explain(case: Case, runs: list[Run], real: bool) -> None:
-    """Prints on what the case ran, and the error of its first run that failed."""
+    """Prints on what the case ran, and the error of each run that failed."""
     on = f"limit {case.limit}" if real and not case.values else f"card {case.card}"
     print(f"{case.title}: {on}")
     if case.note:
         print(f"  {case.note}")
-    failed = next((run for run in runs if run.case is case and run.error), None)
-    if failed is not None:
+    for failed in (run for run in runs if run.case is case and run.error):
         print(f"  {failed.allocator}: {shorten(failed.error)}")
 
 
