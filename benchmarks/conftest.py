@@ -44,6 +44,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=DEFAULT_RECORD,
         help="file that every figure is appended to, as a JSON line",
     )
+    parser.addoption(
+        "--tables",
+        type=Path,
+        default=DEFAULT_RECORD.parent,
+        help="folder for the tables of benchmarks that compare",
+    )
 
 
 @pytest.fixture

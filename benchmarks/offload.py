@@ -14,6 +14,7 @@ import json
 import runpy
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+from watch import IN, OUT, Blocks, Copies, idle
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -201,22 +203,42 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--layers", type=int, default=4, help="of the MLP")
     parser.add_argument("--fused", action="store_true", help="the fused AdamW")
     parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument(
+        "--timeline", type=Path, help="file for what the last step did, and when"
+    )
     return parser.parse_args()
 
 
 def main() -> None:
     options = parse()
-    step = Step(options)
+    step, copies = Step(options), Copies()
+    blocks = Blocks(step.model.blocks) if options.timeline else None
     steps = []
     for _ in range(options.steps):
         before = counters()
-        marks = step.run()
+        with copies.watch():
+            marks = step.run()
         torch.cuda.synchronize()
         after = counters()
         used = {key: after[key] - before[key] for key in after}
-        steps.append({**times(marks), **used, **planned()})
+        start = marks[0][1]
+        steps.append({**times(marks), **used, **planned(), **link(copies, start)})
+        passed = blocks.since(start) if blocks else []
+    if options.timeline:
+        ends = [(name, start.elapsed_time(mark)) for name, mark in marks]
+        seen = [asdict(copy) for copy in copies.since(start)]
+        told = {"marks": sorted([*ends, *passed], key=lambda m: m[1]), "copies": seen}
+        options.timeline.write_text(json.dumps(told))
     peak = torch.cuda.max_memory_allocated()
     print(json.dumps({"peak_bytes": peak, "steps": steps}))
+
+
+def link(copies: Copies, start: torch.cuda.Event) -> dict[str, Any]:
+    """How the link was used in a step, each way, and what lay on the host."""
+    seen = copies.since(start)
+    ways = {way: asdict(idle(seen, (way,))) for way in (OUT, IN)}
+    both = asdict(idle(seen))
+    return {"most_host_bytes": copies.host_bytes, "both": both, **ways}
 
 
 def counters() -> dict[str, float]:
