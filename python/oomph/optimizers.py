@@ -116,6 +116,7 @@ def _plan_of(arguments: tuple[Any, ...]) -> Plan | None:
         isinstance(tensor, torch.Tensor)
         and type(tensor) in (torch.Tensor, torch.nn.Parameter)
         and tensor.layout is torch.strided
+        and not (tensor.is_conj() or tensor.is_neg())
         for entries in lists
         for tensor in entries
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,9 +12,13 @@ import torch
 from oomph import _C
 from oomph.transfer import Link
 
+logger = logging.getLogger("oomph")
+
 _AHEAD = 2  # pieces on their way in while one is worked on
 _BUFFERS = 2 * _AHEAD  # beside them those on their way out
-_READ_ONLY = 1  # the list of gradients: nothing is written to them
+# The list of gradients. SGD with Nesterov's momentum adds to them, others only read
+# them. Their version tells; that of others does not, as _foreach_lerp_ counts none.
+_GRADIENTS = 1
 _ALIGNMENT = 512
 
 Tensors = list[torch.Tensor]
@@ -30,9 +35,11 @@ class _Buffer:
         self.copied: torch.cuda.Event | None = None  # its last piece, to the host
 
     def carve(self, offset: int, like: torch.Tensor) -> torch.Tensor:
-        """A tensor of the same shape, at an offset."""
-        flat = self.memory[offset : offset + _bytes_of(like)].view(like.dtype)
-        return flat.as_strided(like.size(), like.stride(), flat.storage_offset())
+        """A tensor of the same shape, at an offset, with a version of its own."""
+        place = torch.empty(0, dtype=like.dtype, device=like.device)
+        start = offset // like.element_size()
+        storage = self.memory.untyped_storage()
+        return place.set_(storage, start, like.size(), like.stride())
 
 
 @dataclass
@@ -41,7 +48,11 @@ class _Move:
 
     home: torch.Tensor
     place: torch.Tensor
-    returns: bool  # it is written to
+    version: int | None  # of the place; None: it is to be taken for written to
+
+    def is_written(self) -> bool:
+        """Whether the work may have changed what lies in the place."""
+        return self.version is None or self.place._version != self.version
 
 
 @dataclass
@@ -52,6 +63,10 @@ class _Staged:
     buffer: _Buffer
     moves: list[_Move]
     ready: torch.cuda.Event
+
+
+# Where the device has no room for a piece, it is worked on at its home.
+_Piece = _Staged | list[Tensors]
 
 
 class Pipeline:
@@ -69,16 +84,12 @@ class Pipeline:
         self._buffers: deque[_Buffer] = deque()  # those in use, the longest first
 
     def run(self, pieces: Iterator[list[Tensors]], work: Work) -> None:
-        """Works on all pieces; afterwards the current stream may use them.
-
-        Raises:
-            torch.OutOfMemoryError: There is no room for the buffers.
-        """
+        """Works on all pieces; afterwards the current stream may use them."""
         if not any(self._hosted):
             for piece in pieces:
                 work(piece)
             return
-        waiting: deque[_Staged] = deque()
+        waiting: deque[_Piece] = deque()
         self._link.back.wait_stream(self._stream)
         try:
             for piece in pieces:
@@ -88,10 +99,19 @@ class Pipeline:
             while waiting:
                 self._finish(waiting.popleft(), work)
         finally:
+            self._wait_for_copies()
+
+    def _wait_for_copies(self) -> None:
+        """Has the stream wait, or this thread if that cannot be queued."""
+        try:
             self._stream.wait_stream(self._link.back)
             self._stream.wait_stream(self._link.out)
+        except torch.AcceleratorError:
+            self._link.back.synchronize()
+            self._link.out.synchronize()
+            raise
 
-    def _fetch(self, piece: list[Tensors]) -> _Staged:
+    def _fetch(self, piece: list[Tensors]) -> _Piece:
         homes = [
             (i, j, tensor)
             for i, entries in enumerate(piece)
@@ -99,12 +119,17 @@ class Pipeline:
             if _address(tensor) in self._hosted[i] and is_dense(tensor)
         ]
         sizes = [_round_up(_bytes_of(tensor)) for *_, tensor in homes]
-        buffer = self._take_buffer(sum(sizes))
+        try:
+            buffer = self._take_buffer(sum(sizes))
+        except torch.OutOfMemoryError as error:
+            logger.debug("an optimizer works on the host: %s", error)
+            return piece
         lists, moves, offset = [list(entries) for entries in piece], [], 0
         for (i, j, home), size_bytes in zip(homes, sizes, strict=True):
             place = buffer.carve(offset, home)
             self._copy(place, home, self._link.back)
-            moves.append(_Move(home, place, i != _READ_ONLY))
+            is_counted = i == _GRADIENTS and not place.is_inference()
+            moves.append(_Move(home, place, place._version if is_counted else None))
             lists[i][j] = place
             offset += size_bytes
         return _Staged(lists, buffer, moves, self._link.back.record_event())
@@ -125,15 +150,19 @@ class Pipeline:
         self._buffers.append(buffer)
         return buffer
 
-    def _finish(self, staged: _Staged, work: Work) -> None:
+    def _finish(self, staged: _Piece, work: Work) -> None:
+        if isinstance(staged, list):
+            work(staged)
+            return
         out = self._link.out
         self._stream.wait_event(staged.ready)
         work(staged.lists)
         out.wait_stream(self._stream)
         for move in staged.moves:
-            if move.returns:
+            if move.is_written():
                 self._copy(move.home, move.place, out)
-                torch.autograd.graph.increment_version(move.home)
+                if not move.home.is_inference():
+                    torch.autograd.graph.increment_version(move.home)
         staged.buffer.copied = out.record_event()
 
     def _copy(

@@ -145,7 +145,11 @@ class Slot:
         back.wait_stream(stream)  # what used this memory before
         back.wait_stream(self.link.out)
         _C.copy(device, base.data_ptr(), self._addr, self.bytes, back.cuda_stream)
-        self._ready = back.record_event()
+        try:
+            self._ready = back.record_event()
+        except BaseException:
+            base.record_stream(back)  # which still writes to it
+            raise
         self._stream = stream
         self._base = base
         self.link.back_bytes += self.bytes
@@ -198,12 +202,22 @@ class Slot:
 
     def close(self) -> None:
         """Lets go of the copy and of what was restored and never used."""
-        if self._ready is not None and self._stream is not None:
-            self._stream.wait_event(self._ready)  # before its memory is used again
-        self._ready = None
-        self._drop_base()
-        self._not_away()
-        self._free_copy()
+        try:
+            self._wait_before_reuse()
+        finally:
+            self._drop_base()
+            self._not_away()
+            self._free_copy()
+
+    def _wait_before_reuse(self) -> None:
+        """What was restored and not used is freed while it may still be written to."""
+        ready, self._ready = self._ready, None
+        if ready is None or self._stream is None or self._base is None:
+            return
+        try:
+            self._stream.wait_event(ready)
+        except torch.AcceleratorError:
+            self._base.record_stream(self.link.back)
 
     def _free_copy(self) -> None:
         _C.free_buffer(self._addr)
