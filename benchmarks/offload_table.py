@@ -200,10 +200,11 @@ and its temporary tensors. oomph goes on there. Both can be used together.
 
 *Steps until calm*: steps after the first rescue until the last one. *On host*: the most
 bytes at a time, sent ahead of need or put there at once; *sent*: those of a step that
-were copied out, each storage once, the optimizer's state among them. *Idle while ready*: time in which the link did nothing
-either way while a copy could have run (what it copies was computed, or the memory for
-it was free in the order of the step), to the time from the first copy to the last;
-*idle out*, *idle in*: all idle time between the copies one way.
+were copied out, each storage once, the optimizer's state among them. *Idle while
+ready*: time in which the link did nothing either way while a copy could have run (what
+it copies was computed, or the memory for it was free in the order of the step), to the
+time from the first copy to the last; *idle out*, *idle in*: all idle time between the
+copies one way.
 
 {_figures(points)}
 

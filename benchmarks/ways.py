@@ -119,8 +119,10 @@ class Point:
         key = {"out": "d2h", "in": "h2d"}[way]
         steps = self.oomph.steps
         busy_ns = sum(step[f"{key}_busy_ns"] for step in steps)
-        return self.missing_bytes / sum(step[f"{key}_bytes"] for step in steps) * (
-            busy_ns / 1e6
+        return (
+            self.missing_bytes
+            / sum(step[f"{key}_bytes"] for step in steps)
+            * (busy_ns / 1e6)
         )
 
     @property
@@ -199,4 +201,3 @@ def measure(training: Training) -> Iterator[Point]:
             found = pool.map(run, repeat(training), ways, repeat(limit_bytes))
             runs = dict(zip(ways, found, strict=True))
             yield Point(training, factor, floor, runs, without)
-
