@@ -106,7 +106,7 @@ class Pipeline:
         try:
             self._stream.wait_stream(self._link.back)
             self._stream.wait_stream(self._link.out)
-        except torch.AcceleratorError:
+        except RuntimeError:
             self._link.back.synchronize()
             self._link.out.synchronize()
             raise

@@ -216,7 +216,7 @@ class Slot:
             return
         try:
             self._stream.wait_event(ready)
-        except torch.AcceleratorError:
+        except RuntimeError:
             self._base.record_stream(self.link.back)
 
     def _free_copy(self) -> None:
