@@ -30,7 +30,7 @@ TESTS = Path(__file__).parent
 ROOT = TESTS.parent
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
-_OURS = re.compile(r"OOMPH_|PYTORCH_|CUDA_|CUBLAS|TORCH_")
+_OURS = re.compile(r"OOMPH_(?!TEST_)|PYTORCH_|CUDA_|CUBLAS|TORCH_")
 TIMEOUT_S = 120
 PROCESSES_MAX = 3  # kept at a time: each takes some 500 MB
 
