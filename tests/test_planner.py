@@ -131,6 +131,15 @@ def test_what_somebody_holds_is_not_sent_twice():
 
 
 @card
+def test_what_lies_on_the_host_already_is_not_sent_there():
+    training = Training(2)
+    for _ in range(3):
+        step = training.step(batch=40)  # no tensor of it fits the card
+    assert step["missing_bytes"] > 0
+    assert step["step_sent_bytes"] == 0
+
+
+@card
 def test_a_block_that_no_card_could_hold_is_put_on_the_host_at_once():
     import oomph
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import torch
 
 from oomph import _C, optimizers
-from oomph.transfer import Link, Slot
+from oomph.transfer import Link, Slot, is_hosted
 
 logger = logging.getLogger("oomph")
 
@@ -131,7 +131,7 @@ class DevicePlan:
         place, size_bytes = sequence - self.step.first, storage.nbytes()
         self.step.saves.append((place, size_bytes))
         self._is_saving = True
-        if not self.wants(place, size_bytes):
+        if is_hosted(storage.data_ptr()) or not self.wants(place, size_bytes):
             return None
         try:
             slot = Slot(self.link, storage, version, sequence)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from oomph import _C
-from oomph.transfer import Link
+from oomph.transfer import Link, is_hosted
 
 logger = logging.getLogger("oomph")
 
@@ -186,10 +186,7 @@ class Pipeline:
 def is_on_host(tensor: torch.Tensor) -> bool:
     """Whether its storage has memory of oomph's on the host."""
     address = _address(tensor)
-    try:
-        return address != 0 and _C.place(address)[0] == _C.TIER_HOST
-    except ValueError:  # other memory
-        return False
+    return address != 0 and is_hosted(address)
 
 
 def _hosted(tensors: Tensors) -> set[int]:

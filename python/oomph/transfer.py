@@ -238,3 +238,11 @@ def view(base: torch.Tensor, like: tuple[Any, ...]) -> torch.Tensor:
 def shape_of(tensor: torch.Tensor) -> tuple[Any, ...]:
     """What makes the tensor out of its storage: dtype, size, stride and offset."""
     return tensor.dtype, tensor.size(), tensor.stride(), tensor.storage_offset()
+
+
+def is_hosted(address: int) -> bool:
+    """Whether it is that of a block of oomph's on the host."""
+    try:
+        return bool(_C.place(address)[0] == _C.TIER_HOST)
+    except ValueError:  # other memory
+        return False
