@@ -25,7 +25,9 @@ class Figure:
         limit: What it must not exceed.
         unit: Of both.
         kind: ``deterministic`` (bytes, calls, instructions), ``paired`` (alternating
-            runs in one session) or ``timed`` (the best of several runs).
+            runs in one session), ``timed`` (the best of several runs) or ``reckoned``
+            (by the simulated card's clock; how far the program runs ahead of the card
+            differs a little from run to run).
         how: How it was measured, with what lies behind the value.
     """
 

@@ -158,7 +158,7 @@ def _scenario(cases: dict[seed_scenario.Case, Result]) -> str:
 
 def _outcome(result: Result) -> list[str]:
     stats = result.stats
-    died = f"dies in block {seed_scenario.block(result)}, wants "
+    died = f"dies, {seed_scenario.block(result)} blocks run or begun, wants "
     step_ms = stats.get("step_ms", 0)
     return [
         "finishes"

@@ -76,6 +76,6 @@ def wanted_gib(result: Result) -> float:
 
 
 def block(result: Result) -> int:
-    """The block of the model that it died in; 0: it did not."""
+    """How many blocks of the model had begun when it died; 0: it did not."""
     found = re.search(r"out of memory in block (\d+)", result.output)
     return int(found[1]) if found else 0

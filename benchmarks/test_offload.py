@@ -60,7 +60,7 @@ def clocked(figure, point) -> Callable[..., None]:
             value=value,
             limit=limit,
             unit=unit,
-            kind="deterministic",
+            kind="reckoned",
             how=f"simulated clock; {how}",
         )
 

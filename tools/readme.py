@@ -1,13 +1,19 @@
-"""Writes the tables of README.md that the code knows; --check only compares."""
+"""Writes the tables of README.md that the code and the benchmarks' results know.
+
+--check only compares.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
+OFFLOAD = ROOT / "benchmarks" / "results" / "offload.json"
 sys.path.insert(0, str(ROOT / "python"))
 
 from oomph.settings import SETTINGS  # noqa: E402
@@ -44,13 +50,35 @@ def statistics() -> Iterable[str]:
         yield row(f"`{key}`", meaning)
 
 
+def offload() -> Iterable[str]:
+    """The table of training on cards that are too small, in milliseconds a step."""
+    heads = ("program", "needs, of the card", "no limit", "bound", "oomph")
+    others = ("save_on_cpu", "checkpointing", "half the batch, twice")
+    yield row(*heads, *others)
+    yield row(*["---"] * (len(heads) + len(others)))
+    for point in json.loads(OFFLOAD.read_text())["points"]:
+        yield row(
+            point["program"],
+            f"{point['factor']} x",
+            f"{point['floor_ms']:.0f}",
+            f"{point['bound_ms']:.0f}",
+            *(time_of(way) for way in point["ways"].values()),
+        )
+
+
+def time_of(way: dict[str, Any]) -> str:
+    """A way's step time, or that it died."""
+    return f"{way['step_ms']:.0f}" if way["finished"] else "dies"
+
+
 def filled(text: str) -> str:
     """The text with its tables as they should be."""
-    for name, rows in (("settings", settings()), ("statistics", statistics())):
+    tables = {"settings": settings, "statistics": statistics, "offload": offload}
+    for name, rows in tables.items():
         begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
         before, _, rest = text.partition(begin)
         _, _, after = rest.partition(end)
-        table = "\n".join(rows)
+        table = "\n".join(rows())
         text = f"{before}{begin}\n{table}\n\n{end}{after}"
     return text
 
