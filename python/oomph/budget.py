@@ -200,7 +200,7 @@ class DevicePlan:
                 return
             try:
                 slot.fetch()
-            except torch.OutOfMemoryError as error:
+            except (torch.OutOfMemoryError, _C.DriverError) as error:
                 logger.debug("nothing is fetched ahead now: %s", error)
                 return
             used += slot.bytes

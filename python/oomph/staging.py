@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from oomph import _C
-from oomph.transfer import Link, is_hosted
+from oomph.transfer import Link, copy, is_hosted
 
 logger = logging.getLogger("oomph")
 
@@ -170,7 +169,7 @@ class Pipeline:
     ) -> None:
         size_bytes = _bytes_of(to)
         if size_bytes > 0:
-            _C.copy(
+            copy(
                 self._link.device,
                 to.data_ptr(),
                 source.data_ptr(),

@@ -52,6 +52,18 @@ class Link:
             self.waited_ms += before.elapsed_time(after)
 
 
+def copy(device: int, to: int, source: int, size_bytes: int, stream: int) -> None:
+    """Queues a copy, as ``_C.copy``; any failure is a driver's, out of memory too.
+
+    Raises:
+        oomph._C.DriverError: The driver refused.
+    """
+    try:
+        _C.copy(device, to, source, size_bytes, stream)
+    except (MemoryError, _C.DriverError) as error:
+        raise _C.DriverError(f"oomph: {error}") from error
+
+
 class Slot:
     """One storage that was sent to the host.
 
@@ -94,7 +106,7 @@ class Slot:
         )
         try:
             link.out.wait_stream(torch.cuda.current_stream(link.device))
-            _C.copy(
+            copy(
                 link.device,
                 self._addr,
                 storage.data_ptr(),
@@ -144,7 +156,7 @@ class Slot:
         back = self.link.back
         back.wait_stream(stream)  # what used this memory before
         back.wait_stream(self.link.out)
-        _C.copy(device, base.data_ptr(), self._addr, self.bytes, back.cuda_stream)
+        copy(device, base.data_ptr(), self._addr, self.bytes, back.cuda_stream)
         try:
             self._ready = back.record_event()
         except BaseException:

@@ -1,0 +1,60 @@
+"""Each driver call fails in turn where a step sends, fetches and stages."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import test_failures
+from support import KIB, Simulated
+from test_failures import ERRORS, each_call_fails_once
+from torch import nn
+
+planned = Simulated(
+    "64MiB,context=0,memory=values,cc=8.6,host=2GiB",
+    "reserve:0,host_limit:1GiB,host_ahead:0",
+    OMP_NUM_THREADS="1",
+)
+
+
+class Training(test_failures.Training):
+    """Its activations leave; so has the optimizer's state, which is staged."""
+
+    rows = 256
+
+    def __init__(self, device: str) -> None:
+        if device == "cuda":
+            from oomph import optimizers, planner
+            from oomph.transfer import Link
+
+            planner.start(always=True)
+            optimizers.start(0, optimizers.Plan(Link(0), 512 * KIB))
+        super().__init__(device)
+
+    def make_network(self) -> nn.Sequential:
+        layers = [nn.Linear(64, 5120), nn.GELU(), nn.Linear(5120, 64), nn.GELU()]
+        return nn.Sequential(*layers)
+
+    def begin(self) -> None:
+        super().begin()
+        if self.device == "cuda":
+            import oomph
+
+            states = self.optimizer.state.values()
+            oomph.evict([v for s in states for v in s.values() if v.is_cuda])
+            gc.collect()
+            assert oomph._C.stats(0)["buffer_bytes"] == 0
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@planned
+def test_a_step_that_sends_and_stages_survives_the_failure_of_any_call(error):
+    import oomph
+    from oomph import optimizers
+
+    try:
+        each_call_fails_once(ERRORS[error], Training)
+        assert oomph.stats()["sent_bytes"] > 0
+        assert oomph.stats()["fetched_bytes"] > 0
+    finally:
+        optimizers.stop(0)
