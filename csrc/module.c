@@ -28,6 +28,12 @@ static PyObject *raise_status(oomph_status_t status)
     return NULL;
 }
 
+// What a function gives that has nothing to give.
+static PyObject *none_or_raise(oomph_status_t status)
+{
+    return status == OOMPH_OK ? Py_NewRef(Py_None) : raise_status(status);
+}
+
 /* ---- Hooks */
 
 // The allocator is called with and without the GIL; while it waits for the GPU, others
@@ -122,20 +128,14 @@ static PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs)
     config.plan = plan;
     config.strict = strict;
     config.promote = promote;
-    oomph_status_t status = oomph_configure(&config);
-    if (status != OOMPH_OK)
-        return raise_status(status);
-    Py_RETURN_NONE;
+    return none_or_raise(oomph_configure(&config));
 }
 
 static PyObject *find_driver(PyObject *module, PyObject *unused)
 {
     (void)module;
     (void)unused;
-    oomph_status_t status = oomph_find_driver();
-    if (status != OOMPH_OK)
-        return raise_status(status);
-    Py_RETURN_NONE;
+    return none_or_raise(oomph_find_driver());
 }
 
 static PyObject *start(PyObject *module, PyObject *unused)
@@ -187,10 +187,7 @@ static PyObject *allow_offload(PyObject *module, PyObject *unused)
 {
     (void)module;
     (void)unused;
-    oomph_status_t status = oomph_allow_offload();
-    if (status != OOMPH_OK)
-        return raise_status(status);
-    Py_RETURN_NONE;
+    return none_or_raise(oomph_allow_offload());
 }
 
 static PyObject *offload_is_forbidden(PyObject *module, PyObject *unused)
@@ -294,10 +291,7 @@ static PyObject *free_buffer(PyObject *module, PyObject *arg)
     oomph_addr_t addr = PyLong_AsUnsignedLongLong(arg);
     if (PyErr_Occurred())
         return NULL;
-    oomph_status_t status = oomph_free(addr, NULL);
-    if (status != OOMPH_OK)
-        return raise_status(status);
-    Py_RETURN_NONE;
+    return none_or_raise(oomph_free(addr, NULL));
 }
 
 static PyObject *copy(PyObject *module, PyObject *args)
@@ -309,11 +303,8 @@ static PyObject *copy(PyObject *module, PyObject *args)
     (void)module;
     if (!PyArg_ParseTuple(args, "iKKnK:copy", &device, &to, &from, &bytes, &stream))
         return NULL;
-    oomph_status_t status =
-        oomph_copy(device, to, from, (size_t)bytes, (oomph_stream_t)(uintptr_t)stream);
-    if (status != OOMPH_OK)
-        return raise_status(status);
-    Py_RETURN_NONE;
+    return none_or_raise(
+        oomph_copy(device, to, from, (size_t)bytes, (oomph_stream_t)(uintptr_t)stream));
 }
 
 static PyObject *foresee(PyObject *module, PyObject *args)
@@ -324,10 +315,7 @@ static PyObject *foresee(PyObject *module, PyObject *args)
     (void)module;
     if (!PyArg_ParseTuple(args, "in:foresee", &device, &min_bytes))
         return NULL;
-    oomph_status_t status = oomph_foresee(device, (size_t)min_bytes);
-    if (status != OOMPH_OK)
-        return raise_status(status);
-    Py_RETURN_NONE;
+    return none_or_raise(oomph_foresee(device, (size_t)min_bytes));
 }
 
 static PyObject *tide(PyObject *module, PyObject *arg)
@@ -353,10 +341,7 @@ static PyObject *check(PyObject *module, PyObject *arg)
     (void)module;
     if (!parse_device(arg, &device))
         return NULL;
-    oomph_status_t status = oomph_check(device);
-    if (status != OOMPH_OK)
-        return raise_status(status);
-    Py_RETURN_NONE;
+    return none_or_raise(oomph_check(device));
 }
 
 /* ---- Moving blocks in use */
@@ -425,10 +410,7 @@ static PyObject *pin(PyObject *module, PyObject *args)
     (void)module;
     if (!PyArg_ParseTuple(args, "Kp:pin", &addr, &on))
         return NULL;
-    oomph_status_t status = oomph_pin(addr, on);
-    if (status != OOMPH_OK)
-        return raise_status(status);
-    Py_RETURN_NONE;
+    return none_or_raise(oomph_pin(addr, on));
 }
 
 static PyObject *rests(PyObject *module, PyObject *arg)
