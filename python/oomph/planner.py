@@ -134,14 +134,23 @@ _planner: Planner | None = None
 _running = False
 
 
+def _put_hooks() -> None:
+    """Puts the hooks on while anything that forward saves is to be offloaded."""
+    global _running
+    wanted = _planner is not None and _planner.is_wanted()
+    if _planner is not None and wanted and not _running:
+        activations.start(_planner)
+    elif _running and not wanted:
+        activations.stop()
+    _running = wanted
+
+
 def start(always: bool = False) -> None:
     """Creates the planner; the hooks follow with the first shortage, or at once."""
-    global _planner, _running
+    global _planner
     if _planner is None:
         _planner = Planner(always)
-    if _planner.is_wanted() and not _running:
-        activations.start(_planner)
-        _running = True
+    _put_hooks()
 
 
 def stop() -> None:
@@ -149,12 +158,11 @@ def stop() -> None:
 
     What was offloaded stays usable.
     """
-    global _planner, _running
-    if _running:
-        activations.stop()
-    if _planner is not None:
-        _planner.close()
-    _planner, _running = None, False
+    global _planner
+    ended, _planner = _planner, None
+    _put_hooks()
+    if ended is not None:
+        ended.close()
 
 
 def _forget_in_child() -> None:
@@ -186,18 +194,12 @@ def end_step(rescued_devices: set[int]) -> set[int]:
     Returns:
         The devices that had something on the host in it.
     """
-    global _running
     if rescued_devices:
         start()
     if _planner is None:
         return set()
     offloading = _planner.end_step(rescued_devices)
-    if _planner.is_wanted() and not _running:
-        activations.start(_planner)
-        _running = True
-    elif _running and not _planner.is_wanted():
-        activations.stop()
-        _running = False
+    _put_hooks()
     return offloading
 
 
