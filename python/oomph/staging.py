@@ -64,7 +64,7 @@ class _Staged:
     ready: torch.cuda.Event
 
 
-# Where the device has no room for a piece, it is worked on at its home.
+# What lies on the device, or has no room there, is worked on at its home.
 _Piece = _Staged | list[Tensors]
 
 
@@ -117,6 +117,8 @@ class Pipeline:
             for j, tensor in enumerate(entries)
             if _address(tensor) in self._hosted[i] and is_dense(tensor)
         ]
+        if not homes:
+            return piece
         sizes = [_round_up(_bytes_of(tensor)) for *_, tensor in homes]
         try:
             buffer = self._take_buffer(sum(sizes))
