@@ -157,6 +157,27 @@ def test_a_block_that_no_card_could_hold_is_put_on_the_host_at_once():
 
 
 @card
+def test_blocks_are_foreseen_after_any_number_of_steps_that_fell_short():
+    import oomph
+
+    training = Training(2)
+
+    def step_beside(size_bytes: int) -> int:
+        """Takes a step with a block that no card could hold; gives its rescues."""
+        before = oomph.stats()["rescues"]
+        with torch.no_grad():
+            huge = torch.empty(size_bytes, dtype=torch.uint8, device="cuda")
+        training.step()
+        del huge
+        return oomph.stats()["rescues"] - before
+
+    for i in range(40):  # of another size each time, so that none is foreseen
+        assert step_beside((3 << 30) + i * MIB) > 0
+    step_beside(4 << 30)
+    assert [step_beside(4 << 30) for _ in range(2)] == [0, 0]
+
+
+@card
 def test_steps_are_explained_in_words_and_as_data():
     training = Training(40)
     for _ in range(3):

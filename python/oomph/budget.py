@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from oomph import _C, optimizers
+from oomph import _C, activations, optimizers
 from oomph.transfer import Link, Slot, is_hosted
 
 logger = logging.getLogger("oomph")
@@ -300,7 +300,9 @@ class DevicePlan:
         """
         if self.budget > 0 and step.need_bytes <= self._planned_need_bytes:
             self._large_share *= 2
-            _C.foresee(self.index, self.capacity // self._large_share)
+            share_bytes = self.capacity // self._large_share
+            large_bytes = max(share_bytes, activations.SMALL_BYTES)
+            _C.foresee(self.index, large_bytes)
             if step.host_growth > 0:
                 more = min(step.host_growth, self.capacity // _EXTRA_SHARE)
                 self.extra_bytes += more
