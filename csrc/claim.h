@@ -13,6 +13,7 @@ typedef struct oomph_claim {
     oomph_window_t window; // where it goes on a miss
     bool asked;            // the callbacks have been asked
     bool foreseen;         // if it finds no room at once, it goes to the host
+    const char *host_ban;  // why it must not be born on host; NULL: it may
     bool born_on_host;
     int64_t rescued;       // the how manyth rescue of its step it is; 0: none
     oomph_status_t status; // why, where a rung FAILED

@@ -94,9 +94,8 @@ const char *oomph_host_refusal(const oomph_claim_t *claim)
 
     if (claim->pool->group == NULL && failure[0] != '\0')
         return failure;
-    const char *banned = ban(claim);
-    if (banned != NULL)
-        return banned;
+    if (claim->host_ban != NULL)
+        return claim->host_ban;
     if (pages->host_kind == OOMPH_HOST_OFF)
         return "no kind of host memory works here, or host_pages is off (see oomph "
                "--version)";
@@ -189,7 +188,8 @@ oomph_gain_t oomph_rung_host(oomph_claim_t *claim, oomph_block_t **block)
     oomph_gain_t gain = OOMPH_GAINED;
 
     failure[0] = '\0';
-    if (ban(claim) != NULL)
+    claim->host_ban = ban(claim);
+    if (claim->host_ban != NULL)
         return OOMPH_NOTHING;
     oomph_host_kind_t kind = oomph_device_host_kind(device);
     if (kind == OOMPH_HOST_OFF || (oomph_process.config.strict && !claim->foreseen))
