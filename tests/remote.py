@@ -97,10 +97,13 @@ def explain(error: BaseException) -> str:
     failure = traceback.TracebackException(
         type(error), error, below, capture_locals=True
     )
-    for frame in failure.stack:
-        ours = Path(frame.filename).parent == Path(__file__).parent
-        values = frame.locals if ours and frame.locals else {}
-        frame.locals = {k: " ".join(v.split())[:200] for k, v in values.items()}
+    told: traceback.TracebackException | None = failure
+    while told is not None:
+        for frame in told.stack:
+            ours = Path(__file__).parent in Path(frame.filename).parents
+            values = frame.locals if ours and frame.locals else {}
+            frame.locals = {k: " ".join(v.split())[:200] for k, v in values.items()}
+        told = told.__cause__ or told.__context__
     return "".join(failure.format())
 
 

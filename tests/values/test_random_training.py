@@ -192,6 +192,7 @@ class Program:
         self.share = self.random.uniform(0.5, 1.1)
         self.steps = [self.draw() for _ in range(1 + LIMITED_STEPS)]
         self.generator = torch.Generator().manual_seed(seed)
+        self.loading = threading.Lock()
         self.results: list[torch.Tensor] = []
 
     def draw(self) -> Step:
@@ -225,7 +226,8 @@ class Program:
                     for batch in self.batches():
                         if ended.is_set():
                             return
-                        x = batch.pin_memory().to("cuda", non_blocking=True)
+                        with self.loading:
+                            x = batch.pin_memory().to("cuda", non_blocking=True)
                         ready.put((x, torch.cuda.current_stream().record_event()))
             except BaseException as error:
                 ready.put((error, None))
@@ -273,18 +275,23 @@ class Program:
             self.evaluate(next(batches))
 
     def evaluate(self, x: torch.Tensor) -> None:
-        """Where nothing may be offloaded there may be no room for it."""
+        """Where nothing may be offloaded there may be no room for it.
+
+        Nor for a batch: no_offload() holds for all threads.
+        """
         self.model.eval()
-        region = contextlib.nullcontext()
-        if self.device == "cuda" and self.random.random() < 0.5:
+        region = contextlib.ExitStack()
+        is_free = self.device == "cpu" or self.random.random() < 0.5
+        if not is_free:
             import oomph
 
-            region = oomph.no_offload()
+            region.enter_context(self.loading)
+            region.enter_context(oomph.no_offload())
         try:
             with torch.no_grad(), region:
                 self.results.append(self.model(x).cpu())
         except torch.OutOfMemoryError:
-            assert not isinstance(region, contextlib.nullcontext)
+            assert not is_free
             self.results.append(UNKNOWN)
         self.model.train()
 
@@ -349,7 +356,7 @@ def run_programs(first: int, may_fail: bool = False) -> None:
             run_program(seed, more=1.0 if may_fail and seed % 2 else 0.0)
             finished += 1
         except torch.OutOfMemoryError as error:
-            assert may_fail and "oomph: " in str(error), f"OOMPH_TEST_SEED={seed}"
+            assert may_fail and "oomph: " in str(error), f"seed {seed}: {error}"
         except Exception as error:
             raise AssertionError(f"OOMPH_TEST_SEED={seed}: {error}") from error
     assert SEED or finished > 0
