@@ -327,7 +327,7 @@ static void count_block(oomph_device_t *device, const oomph_block_t *block)
     int64_t bytes = (int64_t)block->bytes;
 
     if (block->tier == OOMPH_TIER_HOST) {
-        oomph_count_on_host(device, bytes);
+        oomph_split_move(&device->tide, &device->tallies.allocated_bytes, bytes);
         oomph_split_move(&device->split, &device->tallies.active_bytes, bytes);
     }
     oomph_tally_up(&device->tallies.allocation, small, 1);

@@ -242,9 +242,8 @@ static oomph_status_t check_totals(const oomph_device_t *device, const found_t *
     if (found->used_bytes + found->deferred_bytes != active)
         return differ("active bytes", found->used_bytes + found->deferred_bytes,
                       active);
-    if (found->on_host_bytes != device->stats.host_block_bytes)
-        return differ("bytes in use on host", found->on_host_bytes,
-                      device->stats.host_block_bytes);
+    if (found->on_host_bytes != device->tide.host)
+        return differ("bytes in use on host", found->on_host_bytes, device->tide.host);
     if (found->active_on_host_bytes != device->split.host)
         return differ("active bytes on host", found->active_on_host_bytes,
                       device->split.host);

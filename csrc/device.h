@@ -89,7 +89,7 @@ struct oomph_device {
     oomph_stats_t stats; // what is counted there; the rest is told from elsewhere
     oomph_tallies_t tallies;
     oomph_split_t split; // of tallies.active_bytes; turns with the step
-    int64_t host_high;   // of stats.host_block_bytes, since the tide was read
+    oomph_split_t tide;  // of tallies.allocated_bytes; turns when it is read
     int64_t step_start_remapped, step_start_rescues;
     int64_t step_buffers;  // taken since the step began, and blocks foreseen
     int64_t promoted_step; // the last step at whose end blocks were promoted; 0: none
@@ -189,14 +189,6 @@ bool oomph_wait_for(oomph_device_t *device, oomph_stream_state_t *stream);
 bool oomph_drain(oomph_device_t *device);
 // Frees what was deferred and has finished. True if there was any.
 bool oomph_collect(oomph_device_t *device);
-
-// So many bytes of the program's blocks in use come to the host, or leave it.
-static inline void oomph_count_on_host(oomph_device_t *device, int64_t bytes)
-{
-    device->stats.host_block_bytes += bytes;
-    if (device->stats.host_block_bytes > device->host_high)
-        device->host_high = device->stats.host_block_bytes;
-}
 
 /* ---- move.c */
 

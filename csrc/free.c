@@ -56,7 +56,7 @@ static void count_free(oomph_device_t *device, const oomph_block_t *block)
     oomph_tally_down(&device->tallies.allocation, small, 1);
     oomph_tally_down(&device->tallies.allocated_bytes, small, bytes);
     if (block->tier == OOMPH_TIER_HOST)
-        oomph_count_on_host(device, -bytes);
+        oomph_split_move(&device->tide, &device->tallies.allocated_bytes, -bytes);
 }
 
 static oomph_status_t free_block(oomph_device_t *device, oomph_addr_t addr,

@@ -182,6 +182,7 @@ oomph_status_t oomph_get_stats(int ordinal, oomph_stats_t *stats)
     stats->foreign_bytes = (int64_t)pages->adopted_bytes[OOMPH_TIER_DEVICE];
     stats->page_bytes = (int64_t)pages->page_bytes;
     stats->host_kind = pages->host_kind;
+    stats->host_block_bytes = device->tide.host;
     stats->record_bytes = record_bytes(device);
     count_plans(device, stats);
     oomph_unlock(device);
@@ -302,12 +303,13 @@ oomph_status_t oomph_read_tide(int ordinal, oomph_tide_t *tide)
         return status;
     oomph_lock(device);
     oomph_tally_t *allocated = &device->tallies.allocated_bytes;
-    *tide = (oomph_tide_t){.high = (size_t)oomph_tally_tide(allocated),
-                           .now = (size_t)oomph_tally_current(allocated),
-                           .host = (size_t)device->stats.host_block_bytes,
-                           .host_high = (size_t)device->host_high,
+    oomph_split_t turned = oomph_split_turn(&device->tide, allocated);
+    *tide = (oomph_tide_t){.now = (size_t)oomph_tally_current(allocated),
+                           .high = (size_t)turned.high,
+                           .host = (size_t)turned.host,
+                           .host_high = (size_t)turned.host_high,
+                           .device_high = (size_t)turned.device_high,
                            .device_bytes = oomph_device_room(device)};
-    device->host_high = device->stats.host_block_bytes;
     oomph_unlock(device);
     return OOMPH_OK;
 }

@@ -328,8 +328,9 @@ static PyObject *tide(PyObject *module, PyObject *arg)
         return NULL;
     oomph_status_t status = oomph_read_tide(device, &tide);
     return status == OOMPH_OK
-               ? Py_BuildValue("nnnnn", (Py_ssize_t)tide.now, (Py_ssize_t)tide.high,
+               ? Py_BuildValue("nnnnnn", (Py_ssize_t)tide.now, (Py_ssize_t)tide.high,
                                (Py_ssize_t)tide.host, (Py_ssize_t)tide.host_high,
+                               (Py_ssize_t)tide.device_high,
                                (Py_ssize_t)tide.device_bytes)
                : raise_status(status);
 }

@@ -214,6 +214,7 @@ typedef struct oomph_tide {
     size_t high;         // the most since the last call
     size_t host;         // now, of these on host pages
     size_t host_high;    // the most since the last call
+    size_t device_high;  // the most on the device since the last call
     size_t device_bytes; // that blocks can have on this device within its limits
 } oomph_tide_t;
 

@@ -114,7 +114,7 @@ void oomph_promote_survivors(oomph_device_t *device)
     const oomph_stats_t *stats = &device->stats;
     survivors_t survivors = {0};
     int64_t device_peak =
-        oomph_split_turn(&device->split, &device->tallies.active_bytes);
+        oomph_split_turn(&device->split, &device->tallies.active_bytes).device_high;
 
     if (stats->step_count == 1)
         device->stepper = pthread_self();
@@ -125,8 +125,7 @@ void oomph_promote_survivors(oomph_device_t *device)
         device->promotes_not = true;
     else if (!device->pressed)
         device->promotes_not = false;
-    if (stats->host_block_bytes == 0 || device->has_steppers ||
-        !oomph_process.config.promote)
+    if (device->tide.host == 0 || device->has_steppers || !oomph_process.config.promote)
         return;
     find_survivors(device, &survivors);
     size_t room = room_at_peak(device, device_peak);

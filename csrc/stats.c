@@ -43,17 +43,25 @@ int64_t oomph_tally_tide(oomph_tally_t *tally)
 
 void oomph_split_move(oomph_split_t *split, oomph_tally_t *sum, int64_t bytes)
 {
-    split->device_high =
-        larger(split->device_high, oomph_tally_tide(sum) - split->host);
+    int64_t high = oomph_tally_tide(sum);
+
+    split->high = larger(split->high, high);
+    split->device_high = larger(split->device_high, high - split->host);
     split->host += bytes;
+    split->host_high = larger(split->host_high, split->host);
 }
 
-int64_t oomph_split_turn(oomph_split_t *split, oomph_tally_t *sum)
+oomph_split_t oomph_split_turn(oomph_split_t *split, oomph_tally_t *sum)
 {
+    int64_t now = oomph_tally_current(sum);
+
     oomph_split_move(split, sum, 0);
-    int64_t device_high = split->device_high;
-    split->device_high = oomph_tally_current(sum) - split->host;
-    return device_high;
+    oomph_split_t turned = *split;
+    *split = (oomph_split_t){.host = split->host,
+                             .host_high = split->host,
+                             .high = now,
+                             .device_high = now - split->host};
+    return turned;
 }
 
 void oomph_tally_reset_accumulated(oomph_tally_t *tally)

@@ -40,20 +40,20 @@ static inline void oomph_tally_down(oomph_tally_t *tally, bool small, int64_t am
     tally->kind[small].current -= amount;
 }
 
-// How bytes of blocks, in use or deferred, are split between device and host. What is
-// on the device changes on the fast path, what is on host elsewhere: so the most on the
-// device is that of the sum, as long as nothing changes on host.
+// How bytes of blocks are split between device and host. What is on the device changes
+// on the fast path, what is on host elsewhere: so the most on the device is that of the
+// sum, as long as nothing changes on host. The highest are since the last turn.
 typedef struct oomph_split {
-    int64_t host;
-    int64_t device_high; // the most since the last turn, before `host` changed last
+    int64_t host, host_high;
+    int64_t high, device_high; // of both sides and of the device, at the last change
 } oomph_split_t;
 
 // So many bytes come to the host, or leave it where they are less than 0. `sum` counts
 // both sides, not yet what is new and no more what is freed; its tide is read here
 // alone.
 void oomph_split_move(oomph_split_t *split, oomph_tally_t *sum, int64_t bytes);
-// The most on the device since the last call.
-int64_t oomph_split_turn(oomph_split_t *split, oomph_tally_t *sum);
+// The highest since the last call, which start anew.
+oomph_split_t oomph_split_turn(oomph_split_t *split, oomph_tally_t *sum);
 
 // The figure as it is told.
 void oomph_tally_tell(const oomph_tally_t *tally, oomph_stats_by_kind_t stats);

@@ -133,6 +133,21 @@ static void the_tide_tells_the_highest_since_it_was_read(void)
     give(a);
 }
 
+static void the_tide_tells_the_highest_on_the_device_alone(void)
+{
+    start("32MiB,context=0,memory=real");
+    oomph_addr_t a = take(28 * MIB, NULL);
+    oomph_addr_t b = take(6 * MIB, NULL); // on the host
+    give(a);
+    give(take(20 * MIB, NULL));
+    oomph_tide_t first = tide();
+    CHECK(first.high == 34 * MIB && first.device_high == 28 * MIB);
+    CHECK(tide().device_high == 0 && tide().high == 6 * MIB);
+    give(b);
+    give(take(4 * MIB, NULL));
+    CHECK(tide().device_high == 4 * MIB);
+}
+
 static void a_peak_that_the_program_resets_is_in_the_tide(void)
 {
     start("32MiB,context=0,memory=real");
@@ -260,6 +275,7 @@ int main(int argc, char **argv)
         TEST(without_host_memory_there_is_no_buffer),
         TEST(the_host_pages_of_buffers_outlast_a_step),
         TEST(the_tide_tells_the_highest_since_it_was_read),
+        TEST(the_tide_tells_the_highest_on_the_device_alone),
         TEST(a_peak_that_the_program_resets_is_in_the_tide),
         TEST(the_tide_is_true_of_blocks_that_moved),
         TEST(a_buffer_stays_on_the_host),
