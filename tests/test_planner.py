@@ -270,3 +270,44 @@ def test_an_optimizer_works_on_all_at_once_where_that_fits():
     for _ in range(4):
         small.step()
     assert told()["text"].endswith("nothing is offloaded.")
+
+
+@card
+def test_what_is_left_free_after_shortages_is_tried_again_more_and_more_seldom():
+    from oomph.budget import DevicePlan
+
+    plan = DevicePlan(0, budget=1.0)
+    plan.capacity = 1 << 30
+    plan.extra_bytes = 64 * MIB
+
+    def quiet_steps() -> int:
+        """How many steps without a shortage it takes until less is left free."""
+        before, count = plan.extra_bytes, 0
+        while plan.extra_bytes == before:
+            plan.end_step(False, 0, always=True, state_host_bytes=0)
+            count += 1
+        return count
+
+    def fall_short() -> None:
+        plan.step.host_growth = 8 * MIB
+        plan.end_step(True, 0, always=True, state_host_bytes=0)
+
+    first = quiet_steps()
+    assert plan.extra_bytes < 64 * MIB
+    fall_short()
+    assert quiet_steps() == 2 * first
+    fall_short()
+    assert quiet_steps() == 4 * first
+
+
+@card
+def test_what_was_of_no_use_is_forgotten_when_it_comes_no_more():
+    from oomph.budget import DevicePlan
+
+    plan = DevicePlan(0, budget=1.0)
+    for i in range(1000):
+        plan.useless[i, 5 * MIB] = i
+        plan.step.saves = [(0, 5 * MIB)]
+        plan.end_step(False, 0, always=True, state_host_bytes=0)
+    assert (0, 5 * MIB) in plan.useless  # seen in each
+    assert len(plan.useless) < 200

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 import torch
 
 from oomph import _C, activations, optimizers
+from oomph.choice import Save, choose
+from oomph.profile import Profile
 from oomph.transfer import Link, Slot, is_hosted
 
 logger = logging.getLogger("oomph")
@@ -23,9 +25,12 @@ logger = logging.getLogger("oomph")
 _CALM_STEPS = 4  # steps that would have fitted, until the hooks are taken off
 _SLACK = 0.005  # share of the device left free, as pages are not filled to the full
 _SLACK_BYTES = 16 << 20  # and this beside
+_FETCH_SLACK = 0.02  # share that is left free beside by what comes back ahead of need
 _LARGE_SHARE = 32  # a block of this part of the device may be put on the host at once
 _EXTRA_SHARE = 50  # part of the device that is left free after a step that fell short
 _PIECE_SHARE = 128  # part of the device that an optimizer works on at a time
+_QUIET_STEPS = 64  # steps without a rescue after which less is left free
+_FORGET_STEPS = 100  # steps after which what was not seen again is forgotten
 _BLIND = 0.4  # share of the device left free by a fetch before a step was recorded
 
 
@@ -35,6 +40,7 @@ class Step:
 
     first: int = 0  # sequence of the first tensor that it saved
     need_bytes: int = 0  # most bytes of blocks, on either side, before the optimizer
+    device_need_bytes: int = 0  # of these, most but for what was born on the host
     optimizer_bytes: int = 0  # most while it worked
     temporary_bytes: int = 0  # of these, what it had for itself, and gave back
     away_bytes: int = 0  # most that was away at one time
@@ -42,17 +48,17 @@ class Step:
     fetched_bytes: int = 0
     waited_ms: float = 0.0  # as far as it was known when the step ended
     host_bytes: int = 0  # most bytes of blocks on the host
-    host_growth: int = 0  # by which they grew before the optimizer
+    host_growth: int = 0  # by which they grew before the optimizer,
+    fetch_growth: int = 0  # and while something was back ahead of need
     state_host_bytes: int = 0  # of the optimizers' state, on the host at its end
     born_bytes: int = 0  # that the optimizer made and kept, such as its state
-    saves: list[tuple[int, int]] = field(default_factory=list)  # place and bytes
+    saves: list[Save] = field(default_factory=list)
     backwards: list[int] = field(default_factory=list)  # places at which one began
     # Of each forward with its backward: most bytes needed, and before which place that
     # was (None: in forward). What lies behind it had been used by then.
     peaks: list[tuple[int, int | None]] = field(default_factory=list)
-    # By place in the step: bytes in use before what was saved there was used, without
-    # what had been fetched.
-    profile: dict[int, int] = field(default_factory=dict)
+    # Before what was saved at a place was used, without what had been fetched.
+    profile: Profile = field(default_factory=Profile)
 
     @property
     def unreached_bytes(self) -> int:
@@ -72,13 +78,20 @@ class DevicePlan:
         self.link = Link(index)
         self.budget: float = budget  # bytes to be away at the peak
         self.extra_bytes = 0  # beside what is missing, as experience showed
+        self._fetch_extra_bytes = 0  # left free when something is fetched, likewise
+        self._quiet_steps = 0  # with a budget and without a rescue
+        self._patience = _QUIET_STEPS
+        self._is_trying = False  # less has been left free since the last shortage
         self._planned_need_bytes = 0
         self.capacity = 0  # bytes that blocks can have on it
         self.step = Step()
         self.last = Step()
         self.missing_bytes = 0
         self.calm_steps = 0
-        self.useless: set[tuple[int, int]] = set()  # place and bytes
+        self.useless: dict[Save, int] = {}  # and the step in which it was last seen
+        self._known: set[Save] = set()  # of the last step
+        self._chosen: set[Save] = set()  # of these
+        self._step_count = 0
         self.away: list[weakref.ref[Slot]] = []
         self.sequences: list[int] = []  # of these, ascending
         self._leaving: weakref.WeakSet[Slot] = weakref.WeakSet()  # sent, not yet gone
@@ -94,34 +107,31 @@ class DevicePlan:
     # -- going out
 
     def wants(self, place: int, size_bytes: int) -> bool:
-        """Whether a storage is to leave: the earliest, up to the budget."""
-        if _C.offload_is_forbidden():
+        """Whether a storage is to leave: chosen, or new and the budget not spent."""
+        save = place, size_bytes
+        if _C.offload_is_forbidden() or save in self.useless:
             return False
-        if (place, size_bytes) in self.useless or self._is_used_at_peak(place):
+        if save in self._known and save not in self._chosen:
             return False
-        gap = self.budget - self.link.away_bytes
-        if gap <= 0:
-            return False
-        return size_bytes <= gap or not self._fills(gap, place, size_bytes)
+        return self.budget > self.link.away_bytes
 
-    def _is_used_at_peak(self, place: int) -> bool:
-        """Whether backward will have fetched it already when memory is shortest."""
-        turn = len(self.step.backwards)
-        if turn >= len(self.last.peaks):
-            return False
-        _, peak = self.last.peaks[turn]
-        return peak is not None and place > peak
-
-    def _fills(self, gap: float, place: int, size_bytes: int) -> bool:
-        """Whether a smaller storage that is still to come will fill the gap."""
-        ends = self.last.backwards
-        i = bisect.bisect_right(ends, place)
-        end = ends[i] if i < len(ends) else place
-        return any(
-            place < later < end and gap <= other < size_bytes
-            for later, other in self.last.saves
-            if (later, other) not in self.useless
-        )
+    def _choose(self) -> None:
+        """Spends the budget of each forward of the last step."""
+        saves, ends = self.last.saves, [*self.last.backwards, math.inf]
+        self._known, self._chosen = set(saves), set()
+        start = 0
+        for turn, end in enumerate(ends):
+            stop = bisect.bisect_left(saves, (end, 0), start)
+            # What lies behind the peak will be back already when memory is shortest.
+            peaks = self.last.peaks[turn : turn + 1]
+            peak = peaks[0][1] if peaks else None
+            may_leave = (
+                save
+                for save in saves[start:stop]
+                if save not in self.useless and (peak is None or save[0] <= peak)
+            )
+            self._chosen.update(choose(may_leave, self.budget))
+            start = stop
 
     def send(
         self, storage: torch.UntypedStorage, version: object, sequence: int
@@ -146,24 +156,33 @@ class DevicePlan:
 
     def note(self, place: int | None = None) -> tuple[int, int]:
         """Records the time since the last note; gives bytes in use and their limit."""
-        now, high, host, host_high, self.capacity = _C.tide(self.index)
+        now, high, host, host_high, device_high, self.capacity = _C.tide(self.index)
         self._now_bytes, self.host_bytes = now, host
         step = self.step
         gone_bytes = self._count_gone()
-        need_bytes = high + min(self._gone_bytes, gone_bytes)
+        was_gone_bytes = min(self._gone_bytes, gone_bytes)
+        need_bytes = high + was_gone_bytes
         if self._before_optimizer is not None:
             step.optimizer_bytes = max(step.optimizer_bytes, need_bytes)
         else:
             step.need_bytes = max(step.need_bytes, need_bytes)
-            growth = host_high - self._start_host_bytes
-            step.host_growth = max(step.host_growth, growth)
+            device_need_bytes = device_high + was_gone_bytes
+            step.device_need_bytes = max(step.device_need_bytes, device_need_bytes)
+            self._note_growth(host_high - self._start_host_bytes)
             self._note_peak(need_bytes, place)
         self._gone_bytes = gone_bytes
         step.host_bytes = max(step.host_bytes, host_high)
         if place is not None:
-            base = high - self.link.restored_bytes
-            step.profile[place] = max(step.profile.get(place, 0), base)
+            step.profile.note(place, high - self.link.restored_bytes)
         return now - host, self.capacity
+
+    def _note_growth(self, growth: int) -> None:
+        step = self.step
+        more = max(growth - step.host_growth - step.fetch_growth, 0)
+        if self.link.restored_bytes > 0:
+            step.fetch_growth += more
+        else:
+            step.host_growth += more
 
     def _note_peak(self, need_bytes: int, place: int | None) -> None:
         peaks = self.step.peaks
@@ -194,9 +213,8 @@ class DevicePlan:
             if slot is None or not slot.is_away:
                 self._forget(end)
                 continue
-            if used + slot.bytes + self._margin(slot.sequence, sequence, used) > (
-                capacity - self._slack()
-            ):
+            margin = self._margin(slot.sequence, sequence, used)
+            if used + slot.bytes + margin > capacity - self._fetch_slack():
                 return
             try:
                 slot.fetch()
@@ -209,15 +227,10 @@ class DevicePlan:
     def _margin(self, first: int, end: int, used: int) -> int:
         """By how much the rest will grow between now and the use of a slot."""
         start = self.step.first
-        profile = self.last.profile
-        ahead = [
-            profile[place]
-            for place in range(first - start, end - start)
-            if place in profile
-        ]
-        if not ahead:
+        most = self.last.profile.most(first - start, end - start)
+        if most is None:
             return int(self.capacity * _BLIND)
-        return max(max(ahead) + self.link.restored_bytes - used, 0)
+        return max(most + self.link.restored_bytes - used, 0)
 
     def _forget(self, index: int) -> None:
         del self.away[index], self.sequences[index]
@@ -230,11 +243,16 @@ class DevicePlan:
         self.step.backwards.append(sequence - self.step.first + 1)
         for slot in (reference() for reference in self.away):
             if slot is not None and slot.is_away and not slot.has_left():
-                self.useless.add((slot.sequence - self.step.first, slot.bytes))
+                place = slot.sequence - self.step.first
+                self.useless[place, slot.bytes] = self._step_count
                 slot.stay()
 
     def _slack(self) -> int:
         return int(self.capacity * _SLACK) + _SLACK_BYTES
+
+    def _fetch_slack(self) -> int:
+        share_bytes = int(self.capacity * _FETCH_SLACK)
+        return self._slack() + share_bytes + self._fetch_extra_bytes
 
     # -- a step ends
 
@@ -279,19 +297,32 @@ class DevicePlan:
         self.missing_bytes = max(most - self.capacity, 0)
         if rescued:
             self._learn_from_failure(step)
+        else:
+            self._trust()
+        self._forget_useless(step)
         self._plan_optimizers(step)
-        self._planned_need_bytes = step.need_bytes + step.born_bytes + self._slack()
-        # State that lives on the host needs no place on the device.
-        spare_bytes = self.capacity + step.state_host_bytes - self.extra_bytes
-        wanted = self._planned_need_bytes - spare_bytes
+        more_bytes = step.born_bytes + self._slack()
+        self._planned_need_bytes = step.need_bytes + more_bytes
+        # State that lives on the host needs no place on the device, nor does what is
+        # foreseen there; but what a rescue put there might have one.
+        need_bytes = step.device_need_bytes
+        if rescued:
+            need_bytes = step.need_bytes - step.state_host_bytes
+        wanted = need_bytes + more_bytes + self.extra_bytes - self.capacity
         if always:
             self.budget = math.inf
         elif wanted > 0:
             self.calm_steps = 0
-            self.budget = wanted
+            if not self._little_less(wanted):
+                self.budget = wanted
         else:
             self.calm_steps += 1
             self.budget = 0 if self.calm_steps >= _CALM_STEPS else self.budget
+        self._choose()
+
+    def _little_less(self, wanted: float) -> bool:
+        """Whether so much less than the budget is not worth the risk."""
+        return 0 <= self.budget - wanted < self.capacity // _EXTRA_SHARE
 
     def _learn_from_failure(self, step: Step) -> None:
         """It was planned for and not enough.
@@ -303,9 +334,32 @@ class DevicePlan:
             share_bytes = self.capacity // self._large_share
             large_bytes = max(share_bytes, activations.SMALL_BYTES)
             _C.foresee(self.index, large_bytes)
-            if step.host_growth > 0:
-                more = min(step.host_growth, self.capacity // _EXTRA_SHARE)
-                self.extra_bytes += more
+            most = self.capacity // _EXTRA_SHARE
+            self.extra_bytes += min(step.host_growth, most)
+            self._fetch_extra_bytes += min(step.fetch_growth, most)
+        if self._is_trying:
+            self._patience *= 2
+        self._quiet_steps, self._is_trying = 0, False
+
+    def _trust(self) -> None:
+        """After many steps that were not short: leaves less free, for a trial."""
+        if self.extra_bytes + self._fetch_extra_bytes == 0:
+            return
+        self._quiet_steps += 1
+        if self._quiet_steps >= self._patience:
+            less = self.capacity // _EXTRA_SHARE
+            self.extra_bytes = max(self.extra_bytes - less, 0)
+            self._fetch_extra_bytes = max(self._fetch_extra_bytes - less, 0)
+            self._quiet_steps, self._is_trying = 0, True
+
+    def _forget_useless(self, step: Step) -> None:
+        """What is saved no more, as shapes change, is not kept for ever."""
+        self._step_count += 1
+        for key in self.useless.keys() & set(step.saves):
+            self.useless[key] = self._step_count
+        oldest = self._step_count - _FORGET_STEPS
+        for key in [k for k, seen in self.useless.items() if seen < oldest]:
+            del self.useless[key]
 
     def _plan_optimizers(self, step: Step) -> None:
         """Has them work piece by piece where all at once would not fit."""

@@ -1,0 +1,50 @@
+"""Which of what a step saves is chosen to leave."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from oomph.choice import choose
+
+
+def test_the_earliest_leave_up_to_the_budget():
+    assert choose([(0, 10), (1, 10), (2, 10)], 20) == [(0, 10), (1, 10)]
+
+
+def test_all_leave_if_that_is_not_enough():
+    saves = [(0, 10), (1, 30), (2, 10)]
+    assert sorted(choose(saves, 60)) == saves
+    assert sorted(choose(saves, math.inf)) == saves
+
+
+def test_nothing_leaves_without_a_budget():
+    assert choose([(0, 10), (1, 30)], 0) == []
+
+
+def test_smaller_ones_that_come_later_fill_what_a_large_one_would_exceed():
+    assert choose([(0, 10), (1, 100), (2, 10)], 20) == [(0, 10), (2, 10)]
+
+
+def test_where_a_large_one_must_leave_the_latest_stay_that_are_not_needed_with_it():
+    saves = [(0, 30), (1, 30), (2, 100)]
+    assert sorted(choose(saves, 110)) == [(0, 30), (2, 100)]
+
+
+def test_the_smallest_of_the_large_ones_fills_the_rest():
+    assert sorted(choose([(0, 10), (1, 90), (2, 50)], 40)) == [(2, 50)]
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_what_is_chosen_fills_the_budget_with_none_that_could_stay(seed):
+    chance = random.Random(seed)
+    saves = [(i, chance.randrange(1, 60)) for i in range(chance.randrange(12))]
+    budget = chance.randrange(1, 300)
+    chosen = choose(saves, budget)
+    assert set(chosen) <= set(saves) and len(set(chosen)) == len(chosen)
+    sent = sum(size for _, size in chosen)
+    if sent < budget:
+        assert sorted(chosen) == saves
+    else:
+        assert all(sent - size < budget for _, size in chosen)
