@@ -1,5 +1,7 @@
 """What offloading costs: the time of steps, the bytes over the link, the waits."""
 
+import warnings
+
 import pytest
 import torch
 from support import MIB, Simulated, run
@@ -81,3 +83,20 @@ def test_the_table_at_exit_tells_of_what_went_ahead_of_need():
     assert "sent to the host ahead of need" in result.err
     assert "fetched from there" in result.err
     assert "the last step took" in result.err
+
+
+@card
+def test_a_compiled_optimizer_step_counts_and_warns_of_nothing():
+    import oomph
+
+    parameter = torch.nn.Parameter(torch.ones(8, device="cuda"))
+    optimizer = torch.optim.AdamW([parameter], capturable=True)
+    step = torch.compile(optimizer.step, backend="eager")
+    before = oomph.stats()["steps"]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            parameter.grad = torch.ones_like(parameter)
+            step()
+    assert oomph.stats()["steps"] == before + 3
+    assert [str(w.message) for w in caught if "oomph" in str(w.message)] == []

@@ -132,7 +132,7 @@ def _attach(torch: ModuleType, values: dict[str, Any]) -> None:
         from oomph import planner
 
         planner.start(always=True)
-    _follow_steps()
+    _follow_steps(torch)
     if values["device_limit"] is not None:
         _limit_memory_info(torch)
     atexit.register(_finish)
@@ -146,8 +146,11 @@ def _note_rescue(device: int, size_bytes: int) -> None:
     planner.note_shortage(device)
 
 
-def _follow_steps() -> None:
-    """Has every optimizer tell the core when a step has ended."""
+def _follow_steps(torch: ModuleType) -> None:
+    """Has every optimizer tell the core when a step has ended.
+
+    Also one whose step is compiled, which calls the hooks as they are.
+    """
     from torch.optim.optimizer import (
         register_optimizer_step_post_hook,
         register_optimizer_step_pre_hook,
@@ -161,8 +164,9 @@ def _follow_steps() -> None:
     def end_step(*_: Any) -> None:
         step()
 
-    register_optimizer_step_pre_hook(begin_step)
-    register_optimizer_step_post_hook(end_step)
+    # As torch.compiler.disable, which would import the compiler at once.
+    register_optimizer_step_pre_hook(torch._disable_dynamo(begin_step))
+    register_optimizer_step_post_hook(torch._disable_dynamo(end_step))
 
 
 def _limit_memory_info(torch: ModuleType) -> None:
