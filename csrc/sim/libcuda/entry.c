@@ -202,6 +202,7 @@ static const entry_t ENTRIES[] = {
     {"cuPointerGetAttributes", 7000, (function_t)cuPointerGetAttributes},
     {"cuPointerSetAttribute", 6000, (function_t)cuPointerSetAttribute},
     {"cuStreamAddCallback", 5000, (function_t)cuStreamAddCallback},
+    {"cuStreamBatchMemOp", 11070, (function_t)cuStreamBatchMemOp_v2},
     {"cuStreamBeginCapture", 10010, (function_t)cuStreamBeginCapture_v2},
     {"cuStreamCreate", 2000, (function_t)cuStreamCreate},
     {"cuStreamCreateWithPriority", 5050, (function_t)cuStreamCreateWithPriority},

@@ -11,6 +11,8 @@
 
 #include <stdlib.h>
 
+enum { VALUES_MAX = 256 }; // operations of a batch are fewer
+
 static CUresult submit(CUstream handle, const sim_work_t *work)
 {
     CUstream stream;
@@ -233,4 +235,68 @@ CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t va
             submit_value(SIM_WORK_WAIT_VALUE, stream, addr, value, sizeof value, flags);
     return sim_leave(result, "%p, %#llx, %llu, %u", (void *)stream, addr,
                      (unsigned long long)value, flags);
+}
+
+typedef struct value_operation {
+    sim_work_kind_t kind;
+    uint64_t addr, value;
+    unsigned value_bytes, flags;
+} value_operation_t;
+
+static CUresult read_operation(const CUstreamBatchMemOpParams *from,
+                               value_operation_t *to)
+{
+    bool is_64 = from->operation == CU_STREAM_MEM_OP_WAIT_VALUE_64 ||
+                 from->operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
+
+    switch (from->operation) {
+    case CU_STREAM_MEM_OP_WAIT_VALUE_32:
+    case CU_STREAM_MEM_OP_WAIT_VALUE_64:
+        *to =
+            (value_operation_t){SIM_WORK_WAIT_VALUE, from->waitValue.address,
+                                is_64 ? from->waitValue.value64 : from->waitValue.value,
+                                is_64 ? 8 : 4, from->waitValue.flags};
+        return CUDA_SUCCESS;
+    case CU_STREAM_MEM_OP_WRITE_VALUE_32:
+    case CU_STREAM_MEM_OP_WRITE_VALUE_64:
+        *to = (value_operation_t){SIM_WORK_SET, from->writeValue.address,
+                                  is_64 ? from->writeValue.value64
+                                        : from->writeValue.value,
+                                  is_64 ? 8 : 4, from->writeValue.flags};
+        return CUDA_SUCCESS;
+    default:
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+}
+
+static CUresult submit_values(CUstream stream, unsigned count,
+                              const CUstreamBatchMemOpParams *list, unsigned flags)
+{
+    value_operation_t operation;
+    CUresult result = list == NULL || count == 0 || count >= VALUES_MAX || flags != 0
+                          ? CUDA_ERROR_INVALID_VALUE
+                          : CUDA_SUCCESS;
+
+    for (unsigned i = 0; i < count && result == CUDA_SUCCESS; i++) {
+        result = read_operation(&list[i], &operation);
+        if (result == CUDA_SUCCESS &&
+            (operation.addr == 0 || operation.addr % operation.value_bytes != 0))
+            result = CUDA_ERROR_INVALID_VALUE;
+    }
+    for (unsigned i = 0; i < count && result == CUDA_SUCCESS; i++) {
+        read_operation(&list[i], &operation);
+        result = submit_value(operation.kind, stream, operation.addr, operation.value,
+                              operation.value_bytes, operation.flags);
+    }
+    return result;
+}
+
+CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned count,
+                               CUstreamBatchMemOpParams *list, unsigned flags)
+{
+    CUresult result = sim_enter("cuStreamBatchMemOp_v2");
+
+    if (result == CUDA_SUCCESS)
+        result = submit_values(stream, count, list, flags);
+    return sim_leave(result, "%p, %u, %u", (void *)stream, count, flags);
 }

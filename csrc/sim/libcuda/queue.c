@@ -19,6 +19,7 @@ static uint64_t memory_user_count;
 static CUstream first_ready, last_ready;
 static CUstream blocked; // streams whose first operation may not start yet
 static uint64_t now_ns, sequence, executed_count, held_waits;
+static bool checks_starts; // something waited for a value: what follows may start late
 
 uint64_t sim_queue_now_ns(void)
 {
@@ -166,6 +167,8 @@ static void start_head(CUstream stream)
         mark_blocked(stream);
         return;
     }
+    if (checks_starts && sim_work_uses_memory(&operation->work))
+        sim_race_report_start(operation);
     operation->started = true;
     operation->end_ns = sim_engine_start(&operation->work, stream->context, now_ns);
     operation->sequence = sequence++;
@@ -237,6 +240,8 @@ static bool append(CUstream stream, const sim_work_t *work)
         stream->context->blocking_pending_count++;
     if (sim_work_uses_memory(work))
         link_memory_user(operation);
+    if (work->kind == SIM_WORK_WAIT_VALUE)
+        checks_starts = true;
     if (stream->head == operation)
         mark_ready(stream);
     return true;
@@ -504,4 +509,5 @@ void sim_queue_reset(void)
     memory_user_count = 0;
     first_ready = blocked = NULL;
     now_ns = sequence = executed_count = held_waits = 0;
+    checks_starts = false;
 }

@@ -11,7 +11,7 @@
 #include "config.h"
 #include "device.h"
 #include "handle.h"
-#include "queue.h"
+#include "race.h"
 #include "space.h"
 
 // Whether memory of these properties can exist on the simulated card.
@@ -289,7 +289,7 @@ static CUresult check_whole_mappings(CUdeviceptr addr, size_t bytes)
 
 static void report_pending_use(CUdeviceptr addr, size_t bytes)
 {
-    const sim_operation_t *user = sim_queue_find_user(addr, bytes, NULL);
+    const sim_operation_t *user = sim_race_find_runner(addr, bytes);
 
     if (user != NULL)
         sim_misuse(CUDA_SUCCESS,

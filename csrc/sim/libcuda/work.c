@@ -381,6 +381,20 @@ bool sim_work_conflicts(const sim_work_t *a, const sim_work_t *b, uint64_t *addr
     return false;
 }
 
+void sim_work_check_memory(const sim_work_t *work, CUstream stream)
+{
+    oomph_sim_range_t own[2];
+    const oomph_sim_range_t *ranges;
+    size_t count = ranges_of(work, own, &ranges);
+    bool good = stream->context->sticky == CUDA_SUCCESS && !work->is_dry;
+
+    for (size_t i = 0; i < count && good; i++) {
+        sim_work_t touched = *work;
+        touched.bytes = ranges[i].bytes;
+        good = may_touch(&touched, stream, ranges[i].addr, ranges[i].writes);
+    }
+}
+
 void sim_work_share(const sim_work_t *work)
 {
     sim_compute_share(work->compute);

@@ -65,6 +65,9 @@ typedef struct sim_work {
 // by callback.c instead.
 void sim_work_execute(const sim_work_t *work, CUstream stream, uint64_t now_ns);
 
+// A fault if the stream's device may not touch all memory that the work uses.
+void sim_work_check_memory(const sim_work_t *work, CUstream stream);
+
 // Whether the work may start: a wait for a value looks at the memory.
 bool sim_work_may_start(const sim_work_t *work, CUstream stream);
 
