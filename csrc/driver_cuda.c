@@ -1,12 +1,12 @@
-/* driver_cuda.c - the driver table (driver.h) over libcuda, NVIDIA's or the simulated.
+/* driver_cuda.c - the driver table (driver.h) over libcuda, NVIDIA's or the simulated:
+ * loading it, devices, and memory. What streams do is in driver_work.c.
  *
- * The only file of the core that names CUDA. The library is loaded by dlopen, so that a
- * machine without a driver can import the package; each function is asked for with the
- * version that its prototype belongs to, since later ones differ.
+ * The library is loaded by dlopen, so that a machine without a driver can import the
+ * package; each function is asked for with the version that its prototype belongs to,
+ * since later ones differ.
  */
-#include "driver.h"
+#include "driver_cuda.h"
 
-#include <cudaTypedefs.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -16,54 +16,7 @@
 
 enum { DRIVER_MIN = 12000 }; // CUDA 12.0: cuStreamGetId, host pages from 12.2
 
-// Every function that is used, with the version of its prototype.
-#define FUNCTIONS(X)                                                                   \
-    X(cuInit, 2000)                                                                    \
-    X(cuDeviceGetCount, 2000)                                                          \
-    X(cuDeviceGet, 2000)                                                               \
-    X(cuDeviceGetAttribute, 2000)                                                      \
-    X(cuDeviceTotalMem, 3020)                                                          \
-    X(cuDevicePrimaryCtxRetain, 7000)                                                  \
-    X(cuCtxGetCurrent, 4000)                                                           \
-    X(cuCtxSetCurrent, 4000)                                                           \
-    X(cuCtxSynchronize, 2000)                                                          \
-    X(cuThreadExchangeStreamCaptureMode, 10010)                                        \
-    X(cuMemGetInfo, 3020)                                                              \
-    X(cuMemGetAllocationGranularity, 10020)                                            \
-    X(cuMemAddressReserve, 10020)                                                      \
-    X(cuMemAddressFree, 10020)                                                         \
-    X(cuMemCreate, 10020)                                                              \
-    X(cuMemRelease, 10020)                                                             \
-    X(cuMemMap, 10020)                                                                 \
-    X(cuMemUnmap, 10020)                                                               \
-    X(cuMemSetAccess, 10020)                                                           \
-    X(cuMemExportToShareableHandle, 10020)                                             \
-    X(cuMemImportFromShareableHandle, 10020)                                           \
-    X(cuMemHostAlloc, 2020)                                                            \
-    X(cuMemFreeHost, 2000)                                                             \
-    X(cuMemHostGetDevicePointer, 3020)                                                 \
-    X(cuMemcpyAsync, 4000)                                                             \
-    X(cuDeviceGetDefaultMemPool, 11020)                                                \
-    X(cuMemPoolTrimTo, 11020)                                                          \
-    X(cuStreamCreate, 2000)                                                            \
-    X(cuStreamDestroy, 4000)                                                           \
-    X(cuStreamGetId, 12000)                                                            \
-    X(cuStreamSynchronize, 2000)                                                       \
-    X(cuStreamIsCapturing, 10000)                                                      \
-    X(cuEventCreate, 2000)                                                             \
-    X(cuEventDestroy, 4000)                                                            \
-    X(cuEventRecord, 2000)                                                             \
-    X(cuEventQuery, 2000)                                                              \
-    X(cuEventSynchronize, 2000)                                                        \
-    X(cuEventElapsedTime, 2000)                                                        \
-    X(cuGetErrorName, 6000)                                                            \
-    X(cuGetErrorString, 6000)
-
-#define FIELD(name, version) PFN_##name##_v##version name;
-static struct {
-    FUNCTIONS(FIELD)
-} cu;
-#undef FIELD
+oomph_cu_t oomph_cu;
 
 static CUcontext contexts[OOMPH_DEVICE_MAX];
 static int numa_nodes[OOMPH_DEVICE_MAX];
@@ -89,31 +42,30 @@ static oomph_status_t find_functions(void *library)
             CUDA_SUCCESS ||                                                            \
         symbol == NULL)                                                                \
         return oomph_fail(OOMPH_ERR_DRIVER, "the CUDA driver has no " #name);          \
-    memcpy(&cu.name, &symbol, sizeof symbol);
-    FUNCTIONS(FIND)
+    memcpy(&oomph_cu.name, &symbol, sizeof symbol);
+    OOMPH_CUDA_FUNCTIONS(FIND)
 #undef FIND
     return OOMPH_OK;
 }
 
-// The one place where a CUresult becomes a status.
-static oomph_status_t check(CUresult result, const char *call)
+oomph_status_t oomph_cuda_check(CUresult result, const char *call)
 {
     const char *name = NULL, *text = NULL;
 
     if (result == CUDA_SUCCESS)
         return OOMPH_OK;
-    cu.cuGetErrorName(result, &name);
-    cu.cuGetErrorString(result, &text);
+    oomph_cu.cuGetErrorName(result, &name);
+    oomph_cu.cuGetErrorString(result, &text);
     return oomph_fail(result == CUDA_ERROR_OUT_OF_MEMORY ? OOMPH_ERR_NO_MEMORY
                                                          : OOMPH_ERR_DRIVER,
                       "%s failed: %s (%s)", call, name != NULL ? name : "unknown error",
                       text != NULL ? text : "no text");
 }
 
-// The same for giving something back: at the end of the process all is given back.
-static oomph_status_t check_undo(CUresult result, const char *call)
+oomph_status_t oomph_cuda_check_undo(CUresult result, const char *call)
 {
-    return result == CUDA_ERROR_DEINITIALIZED ? OOMPH_OK : check(result, call);
+    return result == CUDA_ERROR_DEINITIALIZED ? OOMPH_OK
+                                              : oomph_cuda_check(result, call);
 }
 
 static oomph_status_t find(void)
@@ -141,9 +93,10 @@ static oomph_status_t start(int *device_count)
     oomph_status_t status = find();
 
     if (status == OOMPH_OK)
-        status = check(cu.cuInit(0), "cuInit");
+        status = oomph_cuda_check(oomph_cu.cuInit(0), "cuInit");
     return status == OOMPH_OK
-               ? check(cu.cuDeviceGetCount(device_count), "cuDeviceGetCount")
+               ? oomph_cuda_check(oomph_cu.cuDeviceGetCount(device_count),
+                                  "cuDeviceGetCount")
                : status;
 }
 
@@ -154,37 +107,34 @@ static CUstreamCaptureMode relax(void)
 {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 
-    cu.cuThreadExchangeStreamCaptureMode(&mode);
+    oomph_cu.cuThreadExchangeStreamCaptureMode(&mode);
     return mode;
 }
 
 static void restore(CUstreamCaptureMode mode)
 {
-    cu.cuThreadExchangeStreamCaptureMode(&mode);
+    oomph_cu.cuThreadExchangeStreamCaptureMode(&mode);
 }
 
-typedef struct scope {
-    CUstreamCaptureMode mode;
-    CUcontext context; // the thread's
-} scope_t;
-
-static oomph_status_t enter(int device, scope_t *scope)
+oomph_status_t oomph_cuda_enter(int device, oomph_cuda_scope_t *scope)
 {
     scope->mode = relax();
     oomph_status_t status =
-        check(cu.cuCtxGetCurrent(&scope->context), "cuCtxGetCurrent");
+        oomph_cuda_check(oomph_cu.cuCtxGetCurrent(&scope->context), "cuCtxGetCurrent");
     if (status == OOMPH_OK && scope->context != contexts[device])
-        status = check(cu.cuCtxSetCurrent(contexts[device]), "cuCtxSetCurrent");
+        status = oomph_cuda_check(oomph_cu.cuCtxSetCurrent(contexts[device]),
+                                  "cuCtxSetCurrent");
     if (status != OOMPH_OK)
         restore(scope->mode);
     return status;
 }
 
-static void leave(int device, const scope_t *scope)
+void oomph_cuda_leave(int device, const oomph_cuda_scope_t *scope)
 {
     if (scope->context != contexts[device] &&
-        cu.cuCtxSetCurrent(scope->context) != CUDA_SUCCESS)
-        cu.cuCtxSetCurrent(scope->context); // what failed may have been earlier work
+        oomph_cu.cuCtxSetCurrent(scope->context) != CUDA_SUCCESS)
+        oomph_cu.cuCtxSetCurrent(
+            scope->context); // what failed may have been earlier work
     restore(scope->mode);
 }
 
@@ -194,8 +144,9 @@ static int attribute(CUdevice device, CUdevice_attribute name, int otherwise)
 {
     int value = 0;
 
-    return cu.cuDeviceGetAttribute(&value, name, device) == CUDA_SUCCESS ? value
-                                                                         : otherwise;
+    return oomph_cu.cuDeviceGetAttribute(&value, name, device) == CUDA_SUCCESS
+               ? value
+               : otherwise;
 }
 
 static CUmemAllocationProp properties(int device, oomph_tier_t tier,
@@ -222,7 +173,7 @@ static size_t granularity(int device, oomph_tier_t tier)
     CUmemAllocationProp prop = properties(device, tier, OOMPH_HOST_NUMA);
     size_t bytes = 0;
 
-    if (cu.cuMemGetAllocationGranularity(
+    if (oomph_cu.cuMemGetAllocationGranularity(
             &bytes, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM) != CUDA_SUCCESS)
         return 0;
     return bytes;
@@ -232,7 +183,8 @@ static oomph_status_t open_device(int device, oomph_device_info_t *info)
 {
     CUdevice handle;
 
-    oomph_status_t status = check(cu.cuDeviceGet(&handle, device), "cuDeviceGet");
+    oomph_status_t status =
+        oomph_cuda_check(oomph_cu.cuDeviceGet(&handle, device), "cuDeviceGet");
     if (status != OOMPH_OK)
         return status;
     if (attribute(handle, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 0) ==
@@ -242,10 +194,12 @@ static oomph_status_t open_device(int device, oomph_device_info_t *info)
             "device %d has no virtual memory management (some virtual GPUs "
             "have it switched off)",
             device);
-    status = check(cu.cuDeviceTotalMem(&info->total_bytes, handle), "cuDeviceTotalMem");
+    status = oomph_cuda_check(oomph_cu.cuDeviceTotalMem(&info->total_bytes, handle),
+                              "cuDeviceTotalMem");
     if (status == OOMPH_OK && contexts[device] == NULL)
-        status = check(cu.cuDevicePrimaryCtxRetain(&contexts[device], handle),
-                       "cuDevicePrimaryCtxRetain");
+        status = oomph_cuda_check(
+            oomph_cu.cuDevicePrimaryCtxRetain(&contexts[device], handle),
+            "cuDevicePrimaryCtxRetain");
     if (status != OOMPH_OK)
         return status;
     int node = attribute(handle, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, -1);
@@ -263,13 +217,14 @@ static oomph_status_t open_device(int device, oomph_device_info_t *info)
 
 static oomph_status_t memory_info(int device, size_t *free_bytes, size_t *total_bytes)
 {
-    scope_t scope;
+    oomph_cuda_scope_t scope;
 
-    oomph_status_t status = enter(device, &scope);
+    oomph_status_t status = oomph_cuda_enter(device, &scope);
     if (status != OOMPH_OK)
         return status;
-    status = check(cu.cuMemGetInfo(free_bytes, total_bytes), "cuMemGetInfo");
-    leave(device, &scope);
+    status = oomph_cuda_check(oomph_cu.cuMemGetInfo(free_bytes, total_bytes),
+                              "cuMemGetInfo");
+    oomph_cuda_leave(device, &scope);
     return status;
 }
 
@@ -281,8 +236,8 @@ static oomph_status_t reserve(size_t bytes, size_t alignment, oomph_addr_t *addr
     CUstreamCaptureMode mode = relax();
 
     oomph_status_t status =
-        check(cu.cuMemAddressReserve(&pointer, bytes, alignment, 0, 0),
-              "cuMemAddressReserve");
+        oomph_cuda_check(oomph_cu.cuMemAddressReserve(&pointer, bytes, alignment, 0, 0),
+                         "cuMemAddressReserve");
     restore(mode);
     if (status == OOMPH_OK)
         *addr = pointer;
@@ -293,8 +248,8 @@ static oomph_status_t unreserve(oomph_addr_t addr, size_t bytes)
 {
     CUstreamCaptureMode mode = relax();
 
-    oomph_status_t status =
-        check_undo(cu.cuMemAddressFree(addr, bytes), "cuMemAddressFree");
+    oomph_status_t status = oomph_cuda_check_undo(
+        oomph_cu.cuMemAddressFree(addr, bytes), "cuMemAddressFree");
     restore(mode);
     return status;
 }
@@ -320,7 +275,7 @@ static oomph_status_t create(int device, oomph_tier_t tier, oomph_host_kind_t ki
                           prop.location.id);
     CUstreamCaptureMode mode = relax();
     oomph_status_t status =
-        check(cu.cuMemCreate(&made, bytes, &prop, 0), "cuMemCreate");
+        oomph_cuda_check(oomph_cu.cuMemCreate(&made, bytes, &prop, 0), "cuMemCreate");
     restore(mode);
     if (status != OOMPH_OK)
         return status;
@@ -334,7 +289,8 @@ static oomph_status_t release(oomph_handle_t handle)
 {
     CUstreamCaptureMode mode = relax();
 
-    oomph_status_t status = check_undo(cu.cuMemRelease(handle), "cuMemRelease");
+    oomph_status_t status =
+        oomph_cuda_check_undo(oomph_cu.cuMemRelease(handle), "cuMemRelease");
     restore(mode);
     return status;
 }
@@ -343,7 +299,8 @@ static oomph_status_t map(oomph_addr_t addr, size_t bytes, oomph_handle_t handle
 {
     CUstreamCaptureMode mode = relax();
 
-    oomph_status_t status = check(cu.cuMemMap(addr, bytes, 0, handle, 0), "cuMemMap");
+    oomph_status_t status =
+        oomph_cuda_check(oomph_cu.cuMemMap(addr, bytes, 0, handle, 0), "cuMemMap");
     restore(mode);
     return status;
 }
@@ -352,7 +309,8 @@ static oomph_status_t unmap(oomph_addr_t addr, size_t bytes)
 {
     CUstreamCaptureMode mode = relax();
 
-    oomph_status_t status = check_undo(cu.cuMemUnmap(addr, bytes), "cuMemUnmap");
+    oomph_status_t status =
+        oomph_cuda_check_undo(oomph_cu.cuMemUnmap(addr, bytes), "cuMemUnmap");
     restore(mode);
     return status;
 }
@@ -372,8 +330,8 @@ static oomph_status_t set_access(oomph_addr_t addr, size_t bytes, uint64_t devic
     for (size_t i = 0; i < count; i++)
         desc[i].flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     CUstreamCaptureMode mode = relax();
-    oomph_status_t status =
-        check(cu.cuMemSetAccess(addr, bytes, desc, count), "cuMemSetAccess");
+    oomph_status_t status = oomph_cuda_check(
+        oomph_cu.cuMemSetAccess(addr, bytes, desc, count), "cuMemSetAccess");
     restore(mode);
     return status;
 }
@@ -385,10 +343,10 @@ static oomph_status_t export_page(oomph_handle_t handle, int *descriptor)
     int made = -1;
     CUstreamCaptureMode mode = relax();
 
-    oomph_status_t status =
-        check(cu.cuMemExportToShareableHandle(
-                  &made, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-              "cuMemExportToShareableHandle");
+    oomph_status_t status = oomph_cuda_check(
+        oomph_cu.cuMemExportToShareableHandle(
+            &made, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+        "cuMemExportToShareableHandle");
     restore(mode);
     if (status == OOMPH_OK) {
         fcntl(made, F_SETFD, FD_CLOEXEC);
@@ -402,10 +360,11 @@ static oomph_status_t import_page(int descriptor, oomph_handle_t *handle)
     CUmemGenericAllocationHandle made = 0;
     CUstreamCaptureMode mode = relax();
 
-    oomph_status_t status = check(
-        cu.cuMemImportFromShareableHandle(&made, (void *)(intptr_t)descriptor,
-                                          CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
-        "cuMemImportFromShareableHandle");
+    oomph_status_t status =
+        oomph_cuda_check(oomph_cu.cuMemImportFromShareableHandle(
+                             &made, (void *)(intptr_t)descriptor,
+                             CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+                         "cuMemImportFromShareableHandle");
     restore(mode);
     if (status == OOMPH_OK)
         *handle = made;
@@ -416,13 +375,14 @@ static oomph_status_t import_page(int descriptor, oomph_handle_t *handle)
 
 static oomph_status_t pinned_free(int device, oomph_addr_t addr)
 {
-    scope_t scope;
+    oomph_cuda_scope_t scope;
 
-    oomph_status_t status = enter(device, &scope);
+    oomph_status_t status = oomph_cuda_enter(device, &scope);
     if (status != OOMPH_OK)
         return status;
-    status = check_undo(cu.cuMemFreeHost((void *)(uintptr_t)addr), "cuMemFreeHost");
-    leave(device, &scope);
+    status = oomph_cuda_check_undo(oomph_cu.cuMemFreeHost((void *)(uintptr_t)addr),
+                                   "cuMemFreeHost");
+    oomph_cuda_leave(device, &scope);
     return status;
 }
 
@@ -430,251 +390,27 @@ static oomph_status_t pinned_alloc(int device, size_t bytes, oomph_addr_t *addr)
 {
     void *host = NULL;
     CUdeviceptr pointer = 0;
-    scope_t scope;
+    oomph_cuda_scope_t scope;
 
-    oomph_status_t status = enter(device, &scope);
+    oomph_status_t status = oomph_cuda_enter(device, &scope);
     if (status != OOMPH_OK)
         return status;
-    status =
-        check(cu.cuMemHostAlloc(&host, bytes,
+    status = oomph_cuda_check(
+        oomph_cu.cuMemHostAlloc(&host, bytes,
                                 CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
-              "cuMemHostAlloc");
+        "cuMemHostAlloc");
     if (status == OOMPH_OK) {
-        status = check(cu.cuMemHostGetDevicePointer(&pointer, host, 0),
-                       "cuMemHostGetDevicePointer");
+        status = oomph_cuda_check(oomph_cu.cuMemHostGetDevicePointer(&pointer, host, 0),
+                                  "cuMemHostGetDevicePointer");
         if (status == OOMPH_OK && pointer != (CUdeviceptr)(uintptr_t)host)
             status = oomph_fail(OOMPH_ERR_DRIVER,
                                 "page-locked memory has another address on the device");
         if (status != OOMPH_OK)
-            cu.cuMemFreeHost(host);
+            oomph_cu.cuMemFreeHost(host);
     }
-    leave(device, &scope);
+    oomph_cuda_leave(device, &scope);
     if (status == OOMPH_OK)
         *addr = pointer;
-    return status;
-}
-
-/* ---- Streams and events */
-
-static oomph_status_t stream_id(int device, oomph_stream_t stream, uint64_t *id)
-{
-    unsigned long long value = 0;
-    scope_t scope;
-
-    oomph_status_t status = enter(device, &scope);
-    if (status != OOMPH_OK)
-        return status;
-    status = check(cu.cuStreamGetId(stream, &value), "cuStreamGetId");
-    leave(device, &scope);
-    if (status == OOMPH_OK)
-        *id = value;
-    return status;
-}
-
-static oomph_status_t stream_captures(int device, oomph_stream_t stream, bool *captures)
-{
-    CUstreamCaptureStatus state = CU_STREAM_CAPTURE_STATUS_NONE;
-    scope_t scope;
-
-    oomph_status_t status = enter(device, &scope);
-    if (status != OOMPH_OK)
-        return status;
-    CUresult result = cu.cuStreamIsCapturing(stream, &state);
-    leave(device, &scope);
-    // The legacy stream while a stream that it would wait for captures.
-    if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {
-        *captures = true;
-        return OOMPH_OK;
-    }
-    status = check(result, "cuStreamIsCapturing");
-    if (status == OOMPH_OK)
-        *captures = state != CU_STREAM_CAPTURE_STATUS_NONE;
-    return status;
-}
-
-static oomph_status_t event_create(int device, oomph_event_t *event)
-{
-    CUevent made = NULL;
-    scope_t scope;
-
-    oomph_status_t status = enter(device, &scope);
-    if (status != OOMPH_OK)
-        return status;
-    status = check(cu.cuEventCreate(&made, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
-    leave(device, &scope);
-    if (status == OOMPH_OK)
-        *event = (oomph_event_t)made;
-    return status;
-}
-
-static oomph_status_t event_destroy(int device, oomph_event_t event)
-{
-    scope_t scope;
-
-    oomph_status_t status = enter(device, &scope);
-    if (status != OOMPH_OK)
-        return status;
-    status = check_undo(cu.cuEventDestroy((CUevent)event), "cuEventDestroy");
-    leave(device, &scope);
-    return status;
-}
-
-static oomph_status_t event_record(int device, oomph_event_t event,
-                                   oomph_stream_t stream)
-{
-    scope_t scope;
-
-    oomph_status_t status = enter(device, &scope);
-    if (status != OOMPH_OK)
-        return status;
-    status = check(cu.cuEventRecord((CUevent)event, stream), "cuEventRecord");
-    leave(device, &scope);
-    return status;
-}
-
-static oomph_status_t event_passed(int device, oomph_event_t event, bool *passed)
-{
-    scope_t scope;
-
-    oomph_status_t status = enter(device, &scope);
-    if (status != OOMPH_OK)
-        return status;
-    CUresult result = cu.cuEventQuery((CUevent)event);
-    leave(device, &scope);
-    *passed = result == CUDA_SUCCESS;
-    return result == CUDA_ERROR_NOT_READY ? OOMPH_OK : check(result, "cuEventQuery");
-}
-
-static oomph_status_t event_wait(int device, oomph_event_t event)
-{
-    scope_t scope;
-
-    oomph_status_t status = enter(device, &scope);
-    if (status != OOMPH_OK)
-        return status;
-    status = check(cu.cuEventSynchronize((CUevent)event), "cuEventSynchronize");
-    leave(device, &scope);
-    return status;
-}
-
-static oomph_status_t drain(int device)
-{
-    scope_t scope;
-
-    oomph_status_t status = enter(device, &scope);
-    if (status != OOMPH_OK)
-        return status;
-    status = check(cu.cuCtxSynchronize(), "cuCtxSynchronize");
-    leave(device, &scope);
-    return status;
-}
-
-/* ---- Copying, measuring and trimming */
-
-// Waits also where a copy failed: those before it must not run on.
-static oomph_status_t copy_all(int device, const oomph_copy_t *copies, size_t count)
-{
-    CUstream stream = NULL;
-    scope_t scope;
-
-    oomph_status_t status = enter(device, &scope);
-    if (status != OOMPH_OK)
-        return status;
-    status =
-        check(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-    if (status == OOMPH_OK) {
-        for (size_t i = 0; i < count && status == OOMPH_OK; i++)
-            status = check(
-                cu.cuMemcpyAsync(copies[i].to, copies[i].from, copies[i].bytes, stream),
-                "cuMemcpyAsync");
-        CUresult waited = cu.cuStreamSynchronize(stream);
-        if (status == OOMPH_OK)
-            status = check(waited, "cuStreamSynchronize");
-        cu.cuStreamDestroy(stream);
-    }
-    leave(device, &scope);
-    return status;
-}
-
-static oomph_status_t copy(int device, oomph_addr_t to, oomph_addr_t from, size_t bytes,
-                           oomph_stream_t stream)
-{
-    scope_t scope;
-
-    oomph_status_t status = enter(device, &scope);
-    if (status != OOMPH_OK)
-        return status;
-    status = check(cu.cuMemcpyAsync(to, from, bytes, stream), "cuMemcpyAsync");
-    leave(device, &scope);
-    return status;
-}
-
-static oomph_status_t timed_copies(CUstream stream, const CUevent event[2],
-                                   oomph_addr_t to, oomph_addr_t from, size_t bytes,
-                                   int count, int64_t *ns)
-{
-    float milliseconds = 0;
-    CUresult result = cu.cuEventRecord(event[0], stream);
-
-    for (int i = 0; i < count && result == CUDA_SUCCESS; i++)
-        result = cu.cuMemcpyAsync(to, from, bytes, stream);
-    if (result == CUDA_SUCCESS)
-        result = cu.cuEventRecord(event[1], stream);
-    if (result == CUDA_SUCCESS)
-        result = cu.cuEventSynchronize(event[1]);
-    if (result == CUDA_SUCCESS)
-        result = cu.cuEventElapsedTime(&milliseconds, event[0], event[1]);
-    if (result != CUDA_SUCCESS)
-        return check(result, "a timed copy");
-    if (milliseconds <= 0)
-        return oomph_fail(OOMPH_ERR_DRIVER, "a timed copy took no time");
-    *ns = (int64_t)((double)milliseconds * 1e6);
-    return OOMPH_OK;
-}
-
-static oomph_status_t time_copy(int device, oomph_addr_t to, oomph_addr_t from,
-                                size_t bytes, int count, int64_t *ns)
-{
-    CUevent event[2] = {NULL, NULL};
-    CUstream stream = NULL;
-    scope_t scope;
-
-    oomph_status_t status = enter(device, &scope);
-    if (status != OOMPH_OK)
-        return status;
-    status =
-        check(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-    for (int i = 0; i < 2 && status == OOMPH_OK; i++)
-        status = check(cu.cuEventCreate(&event[i], CU_EVENT_DEFAULT), "cuEventCreate");
-    if (status == OOMPH_OK) // once before, so that nothing is measured but the copies
-        status = timed_copies(stream, event, to, from, bytes, 1, ns);
-    if (status == OOMPH_OK)
-        status = timed_copies(stream, event, to, from, bytes, count, ns);
-    for (int i = 0; i < 2; i++)
-        if (event[i] != NULL)
-            cu.cuEventDestroy(event[i]);
-    if (stream != NULL)
-        cu.cuStreamDestroy(stream);
-    leave(device, &scope);
-    return status;
-}
-
-static oomph_status_t trim(int device)
-{
-    CUdevice handle;
-    CUmemoryPool pool;
-    scope_t scope;
-
-    oomph_status_t status = enter(device, &scope);
-    if (status != OOMPH_OK)
-        return status;
-    status = check(cu.cuDeviceGet(&handle, device), "cuDeviceGet");
-    if (status == OOMPH_OK)
-        status = check(cu.cuDeviceGetDefaultMemPool(&pool, handle),
-                       "cuDeviceGetDefaultMemPool");
-    if (status == OOMPH_OK)
-        status = check(cu.cuMemPoolTrimTo(pool, 0), "cuMemPoolTrimTo");
-    leave(device, &scope);
     return status;
 }
 
@@ -696,18 +432,18 @@ const oomph_driver_t *oomph_driver_cuda(void)
         .import_page = import_page,
         .pinned_alloc = pinned_alloc,
         .pinned_free = pinned_free,
-        .stream_id = stream_id,
-        .stream_captures = stream_captures,
-        .event_create = event_create,
-        .event_destroy = event_destroy,
-        .event_record = event_record,
-        .event_passed = event_passed,
-        .event_wait = event_wait,
-        .drain = drain,
-        .copy = copy,
-        .copy_all = copy_all,
-        .time_copy = time_copy,
-        .trim = trim,
+        .stream_id = oomph_cuda_stream_id,
+        .stream_captures = oomph_cuda_stream_captures,
+        .event_create = oomph_cuda_event_create,
+        .event_destroy = oomph_cuda_event_destroy,
+        .event_record = oomph_cuda_event_record,
+        .event_passed = oomph_cuda_event_passed,
+        .event_wait = oomph_cuda_event_wait,
+        .drain = oomph_cuda_drain,
+        .copy = oomph_cuda_copy,
+        .copy_all = oomph_cuda_copy_all,
+        .time_copy = oomph_cuda_time_copy,
+        .trim = oomph_cuda_trim,
     };
 
     return &driver;

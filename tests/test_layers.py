@@ -27,7 +27,9 @@ ALSO = {("block.c", "index.h")}
 # What binds the core to others sees its public header alone, and files of its own.
 BINDINGS = {
     "api.c": {"oomph.h"},
-    "driver_cuda.c": {"driver.h"},
+    "driver_cuda.h": {"driver.h"},
+    "driver_cuda.c": {"driver_cuda.h"},
+    "driver_work.c": {"driver_cuda.h"},
     "module.c": {"oomph.h"},
     "torch_core.hpp": {"oomph.h"},
     "torch_blocks.hpp": {"torch_core.hpp"},
@@ -47,7 +49,8 @@ PURE = ["block.c", "foresee.c", "index.c", "pack.c", "place.c", "plan.c", "table
 ACTING = {"driver.h", "lock.h", "page.h", "stream.h"}
 # Headers that are not ours, and who alone may include them.
 FOREIGN = {
-    r"cuda\.h|cudaTypedefs\.h|dlfcn\.h": {"driver_cuda.c"},
+    r"cuda\.h|cudaTypedefs\.h": {"driver_cuda.h"},
+    r"dlfcn\.h": {"driver_cuda.c"},
     r"Python\.h": {"module.c", "torch.cpp", "torch_version.hpp"},
     r"(torch|c10|ATen)/.*|cuda_runtime.*": {
         *(name for name in BINDINGS if name.startswith("torch")),
