@@ -18,6 +18,7 @@ typedef struct oomph_event *oomph_event_t; // a CUevent without timing
 typedef struct oomph_device_info {
     size_t total_bytes;
     size_t page_bytes; // the granularity that suits device and host pages
+    bool shared;       // with other processes, by MPS
 } oomph_device_info_t;
 
 typedef struct oomph_copy {
@@ -58,7 +59,8 @@ typedef struct oomph_driver {
     oomph_status_t (*export_page)(oomph_handle_t handle, int *descriptor);
     oomph_status_t (*import_page)(int descriptor, oomph_handle_t *handle);
 
-    // Page-locked host memory that every device may use at the address given.
+    // Page-locked host memory that every device may use at the address given, of any
+    // size.
     oomph_status_t (*pinned_alloc)(int device, size_t bytes, oomph_addr_t *addr);
     oomph_status_t (*pinned_free)(int device, oomph_addr_t addr);
 
@@ -67,6 +69,15 @@ typedef struct oomph_driver {
     oomph_status_t (*stream_id)(int device, oomph_stream_t stream, uint64_t *id);
     oomph_status_t (*stream_captures)(int device, oomph_stream_t stream,
                                       bool *captures);
+    // A stream that does not wait for the default stream, nor that for it.
+    oomph_status_t (*stream_create)(int device, oomph_stream_t *stream);
+    // Whether the stream and the default stream wait for each other.
+    oomph_status_t (*stream_blocks)(int device, oomph_stream_t stream, bool *blocks);
+    // In one piece: writes `turn` at `mark` once all before it has finished, then waits
+    // until the value at `flag` has come to `turn`. Both are page-locked words. Not
+    // allowed on a stream that captures.
+    oomph_status_t (*stream_gate)(int device, oomph_stream_t stream, oomph_addr_t mark,
+                                  oomph_addr_t flag, uint32_t turn);
 
     // Events. Recording on a stream that captures is not allowed.
     oomph_status_t (*event_create)(int device, oomph_event_t *event);

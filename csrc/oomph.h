@@ -54,6 +54,12 @@ typedef enum oomph_host_kind {
     OOMPH_HOST_OFF,    // none works, or none is wanted
 } oomph_host_kind_t;
 
+// What keeps others from pages that are exchanged while the program may use them.
+typedef enum oomph_window_policy {
+    OOMPH_WINDOW_NEVER, // nothing: who moves blocks knows that nobody uses them
+    OOMPH_WINDOW_GATED, // all known streams are held meanwhile
+} oomph_window_policy_t;
+
 enum { OOMPH_AUTO = -1 };
 
 typedef struct oomph_config {
@@ -68,6 +74,7 @@ typedef struct oomph_config {
     uint64_t page_bytes;   // physical page; a power of two; 0: the granularity
     bool plan;             // pack repeating steps (plan.h)
     bool promote; // blocks that rest return from the host when a step ends (oomph_step)
+    oomph_window_policy_t window;
 } oomph_config_t;
 
 typedef enum oomph_notice_kind {
@@ -102,7 +109,7 @@ typedef struct oomph_hooks {
 } oomph_hooks_t;
 
 // Defaults: on-oom, auto, no host bytes, the whole card, auto, granularity, plan,
-// promote.
+// promote, never.
 oomph_config_t oomph_config_default(void);
 
 // Fixes the settings. Errors: OOMPH_ERR_INVALID; OOMPH_ERR_STATE once started.
@@ -249,6 +256,13 @@ oomph_status_t oomph_enable_peer(int device, int peer);
  * move only when the caller says that nobody launches work that uses them until the
  * call has returned: work that was queued before is waited for.
  *
+ * With OOMPH_WINDOW_GATED others may: the streams that oomph knows are held meanwhile,
+ * those that blocks were allocated on or recorded for, and those that it was told of
+ * (oomph_know_stream). They must live as long as the process. Then the caller says that
+ * there is no other stream that does not wait for the default stream, and that no CPU
+ * uses the blocks by itself. Where streams cannot be held, or not for as long as it
+ * takes, nothing moves.
+ *
  * A block moves with the pages that it has for itself. A page that it shares with
  * another block in use, at either end, follows once both are moved: then nothing may
  * use the other either. A block that has no page for itself moves together with those
@@ -282,7 +296,7 @@ typedef struct oomph_move {
 // can be mapped here), OOMPH_ERR_NO_MEMORY, OOMPH_ERR_DRIVER. Then no block has moved;
 // if the driver refuses even to undo, some may have moved with their contents
 // (oomph_lookup() tells), and what could not be mapped again at all the error calls
-// lost.
+// lost. OOMPH_ERR_STATE also where OOMPH_WINDOW_GATED opens no window.
 oomph_status_t oomph_move(int device, oomph_tier_t tier, oomph_move_t *moves,
                           size_t count, size_t *moved_bytes);
 
@@ -299,6 +313,15 @@ oomph_status_t oomph_pin(oomph_addr_t addr, bool on);
 // gradients and the state of optimizers; a buffer that another thread fills does not.
 // Only such blocks return to the device by themselves. Errors: OOMPH_ERR_INVALID.
 oomph_status_t oomph_rests(oomph_addr_t addr);
+
+// Says that work is queued on a stream, which is never destroyed if it `lives`, though
+// nothing may ever be allocated on it. Errors: OOMPH_ERR_DRIVER, OOMPH_ERR_NO_MEMORY
+// (host memory), OOMPH_ERR_INVALID (no such device).
+oomph_status_t oomph_know_stream(int device, oomph_stream_t stream, bool lives);
+
+// Says that kernels of the program may wait for those of other processes, as those of
+// NCCL do, or no longer: meanwhile no stream is held.
+void oomph_note_communicator(bool there);
 
 /* ---- Sharing with other processes
  *
@@ -413,6 +436,9 @@ typedef struct oomph_stats {
     int64_t swap_drains;        // times that the device was waited for to move blocks
     int64_t swap_ns;            // time that moving took, waiting included
     int64_t swap_failures;      // moves at the end of a step that the driver refused
+    int64_t windows;            // times that streams were held while blocks moved
+    int64_t windows_missed;     // times that it took too long, so that nothing moved
+    int64_t window_ns;          // time that streams were held
     int64_t driver_ns;          // time spent in driver calls and in waiting for the GPU
     int64_t rungs[OOMPH_RUNGS]; // how often each rung of the ladder was climbed
     int64_t pages_remapped;     // free pages that moved to another address

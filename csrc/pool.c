@@ -183,6 +183,7 @@ static oomph_status_t open_device(int ordinal, oomph_device_t **out)
     pthread_cond_init(&device->climbed, NULL);
     device->ordinal = ordinal;
     device->total_bytes = info.total_bytes;
+    device->shared = info.shared;
     device->fraction = 1;
     oomph_pages_init(&device->pages, oomph_process.driver, ordinal, page_bytes,
                      &oomph_process.host);
@@ -190,6 +191,7 @@ static oomph_status_t open_device(int ordinal, oomph_device_t **out)
     device->pages.reserve_bytes = reserve_of(&info);
     oomph_device_limit(device);
     oomph_streams_init(&device->streams, oomph_process.driver, ordinal);
+    device->gate.streams = &device->streams;
     oomph_ahead_init(&device->ahead, &device->pages);
     *out = device;
     return OOMPH_OK;

@@ -32,6 +32,7 @@ struct oomph_stream_state {
     } ring[OOMPH_EPOCH_RING]; // closed epochs that have not passed, oldest first
     unsigned first, count;
     bool waited_for; // a thread waits for the oldest event, without the lock
+    bool gated;      // a gate (gate.h) has to hold it by itself
     void *pools[2];  // the default pools of the stream, for the caller
 };
 

@@ -16,11 +16,11 @@ LAYERS = [
     "pack",
     "block foresee plan driver stats notice lock",
     "index table place page stream",
-    "segment spill",
+    "gate segment spill",
     "swap",
     "device",
     "claim",
-    "alloc check free host inspect move pool promote share steal trim",
+    "alloc check free host inspect move pool promote share steal trim window",
 ]
 # Free blocks are kept in the index, which is made of blocks.
 ALSO = {("block.c", "index.h")}
