@@ -104,19 +104,20 @@ static PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs)
                             "plan",
                             "strict",
                             "promote",
+                            "window",
                             NULL};
     oomph_config_t config = oomph_config_default();
     unsigned long long host_limit = 0, host_ahead = 0, device_limit = 0, page = 0;
     long long reserve = OOMPH_AUTO;
     int offload = config.offload, host_kind = config.host_kind, plan = config.plan;
     int strict = config.strict;
-    int promote = config.promote;
+    int promote = config.promote, window = config.window;
 
     (void)module;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$iiKKKdLKppp:configure", names,
-                                     &offload, &host_kind, &host_limit, &host_ahead,
-                                     &device_limit, &config.device_limit_share,
-                                     &reserve, &page, &plan, &strict, &promote))
+    if (!PyArg_ParseTupleAndKeywords(
+            args, kwargs, "|$iiKKKdLKpppi:configure", names, &offload, &host_kind,
+            &host_limit, &host_ahead, &device_limit, &config.device_limit_share,
+            &reserve, &page, &plan, &strict, &promote, &window))
         return NULL;
     config.offload = (oomph_offload_t)offload;
     config.host_kind = (oomph_host_kind_t)host_kind;
@@ -128,6 +129,7 @@ static PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs)
     config.plan = plan;
     config.strict = strict;
     config.promote = promote;
+    config.window = (oomph_window_policy_t)window;
     return none_or_raise(oomph_configure(&config));
 }
 
@@ -431,6 +433,29 @@ static PyObject *rests(PyObject *module, PyObject *arg)
     Py_RETURN_NONE;
 }
 
+static PyObject *know_stream(PyObject *module, PyObject *args)
+{
+    int device, lives;
+    unsigned long long stream;
+
+    (void)module;
+    if (!PyArg_ParseTuple(args, "iKp:know_stream", &device, &stream, &lives))
+        return NULL;
+    return none_or_raise(
+        oomph_know_stream(device, (oomph_stream_t)(uintptr_t)stream, lives));
+}
+
+static PyObject *note_communicator(PyObject *module, PyObject *arg)
+{
+    int there = PyObject_IsTrue(arg);
+
+    (void)module;
+    if (there < 0)
+        return NULL;
+    oomph_note_communicator(there);
+    Py_RETURN_NONE;
+}
+
 static PyObject *place(PyObject *module, PyObject *arg)
 {
     unsigned long long addr = PyLong_AsUnsignedLongLong(arg);
@@ -490,6 +515,9 @@ static const struct {
     {"swap_drains", offsetof(oomph_stats_t, swap_drains)},
     {"swap_ns", offsetof(oomph_stats_t, swap_ns)},
     {"swap_failures", offsetof(oomph_stats_t, swap_failures)},
+    {"windows", offsetof(oomph_stats_t, windows)},
+    {"windows_missed", offsetof(oomph_stats_t, windows_missed)},
+    {"window_ns", offsetof(oomph_stats_t, window_ns)},
     {"driver_ns", offsetof(oomph_stats_t, driver_ns)},
     {"rung_deferred", offsetof(oomph_stats_t, rungs[OOMPH_RUNG_DEFERRED])},
     {"rung_grow", offsetof(oomph_stats_t, rungs[OOMPH_RUNG_GROW])},
@@ -635,6 +663,10 @@ static PyMethodDef methods[] = {
     {"rests", rests, METH_O,
      "Nothing uses the blocks of these addresses between steps; see oomph.h. Addresses "
      "of no block in use are ignored."},
+    {"know_stream", know_stream, METH_VARARGS,
+     "Work is queued on a stream: device, handle, whether it is never destroyed."},
+    {"note_communicator", note_communicator, METH_O,
+     "Whether kernels of the program may wait for other processes."},
     {"place", place, METH_O, "Tier and bytes on host of the block of an address."},
     {"check", check, METH_O, "Raises ValueError if the records do not agree."},
     {"set_rescue_hook", set_rescue_hook, METH_O,
@@ -656,6 +688,8 @@ static int add_constants(PyObject *module)
         {"HOST_PLAIN", OOMPH_HOST_PLAIN},
         {"HOST_PINNED", OOMPH_HOST_PINNED},
         {"HOST_OFF", OOMPH_HOST_OFF},
+        {"WINDOW_NEVER", OOMPH_WINDOW_NEVER},
+        {"WINDOW_GATED", OOMPH_WINDOW_GATED},
         {"RESERVE_AUTO", OOMPH_AUTO},
         {"DEVICE_MAX", OOMPH_DEVICE_MAX},
         {"TIER_DEVICE", OOMPH_TIER_DEVICE},

@@ -132,6 +132,10 @@ def _attach(torch: ModuleType, values: dict[str, Any]) -> None:
         from oomph import planner
 
         planner.start(always=True)
+    if values["window"] == "gated":
+        from oomph import windows
+
+        windows.start()
     _follow_steps(torch)
     if values["device_limit"] is not None:
         _limit_memory_info(torch)
@@ -209,8 +213,9 @@ def step() -> None:
         ...     model(batch)
         ...     oomph.step()
     """
-    from oomph import _C, cost
+    from oomph import _C, cost, windows
 
+    windows.look()
     rescued = _C.step()
     offloading: set[int] = set()
     if rescued or "oomph.planner" in sys.modules:
