@@ -5,68 +5,14 @@
  *
  * One JSON object a line. Uses device 0, at most 1 GiB of it.
  */
-#include "../../tests/gpu/cuda.h"
+#include "measure.h"
 
 #include <pthread.h>
 #include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
-enum { MIB = 1 << 20, TIMES = 21 };
-
-typedef struct place {
-    const char *name;
-    CUmemLocationType type;
-} place_t;
-
-static const place_t PLACES[] = {
-    {"device", CU_MEM_LOCATION_TYPE_DEVICE},
-    {"numa", CU_MEM_LOCATION_TYPE_HOST_NUMA},
-    {"host", CU_MEM_LOCATION_TYPE_HOST},
-};
-enum { PLACE_COUNT = sizeof PLACES / sizeof PLACES[0] };
-
-static const char *name_of(CUresult result)
-{
-    const char *name = NULL;
-
-    cu.error_name(result, &name);
-    return name ? name : "unknown";
-}
-
-static double now_us(void)
-{
-    struct timespec time;
-
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec * 1e6 + (double)time.tv_nsec / 1e3;
-}
-
-static CUresult create(const place_t *place, size_t bytes,
-                       CUmemGenericAllocationHandle *handle)
-{
-    CUmemAllocationProp prop = {
-        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
-        .location = {.type = place->type, .id = 0},
-    };
-
-    return cu.create(handle, bytes, &prop, 0);
-}
-
-static CUresult set_access(const place_t *place, CUdeviceptr addr, size_t bytes)
-{
-    CUmemAccessDesc access[2] = {
-        {{.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0},
-         CU_MEM_ACCESS_FLAGS_PROT_READWRITE},
-        {{.type = place->type, .id = 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE},
-    };
-    size_t count = place->type == CU_MEM_LOCATION_TYPE_DEVICE ? 1 : 2;
-
-    return cu.set_access(addr, bytes, access, count);
-}
+enum { TIMES = 21 };
 
 /* ---- Costs */
 
@@ -533,7 +479,6 @@ static CUresult waiting(void)
 
 int main(int argc, char **argv)
 {
-    CUcontext context = NULL;
     const char *missing = cuda_load();
 
     if (missing != NULL || argc != 2) {
@@ -541,11 +486,7 @@ int main(int argc, char **argv)
                 missing ? missing : argv[0]);
         return 2;
     }
-    CUresult result = cu.init(0);
-    if (result == CUDA_SUCCESS)
-        result = cu.context_retain(&context, 0);
-    if (result == CUDA_SUCCESS)
-        result = cu.context_set(context);
+    CUresult result = open_device();
     if (result == CUDA_SUCCESS && strcmp(argv[1], "costs") == 0)
         costs();
     else if (result == CUDA_SUCCESS)

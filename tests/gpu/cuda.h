@@ -72,6 +72,7 @@
     X(stream_id, cuStreamGetId, 12000)                                                 \
     X(write_value, cuStreamWriteValue32, 11070)                                        \
     X(wait_value, cuStreamWaitValue32, 11070)                                          \
+    X(batch_values, cuStreamBatchMemOp, 11070)                                         \
     X(module_load, cuModuleLoadData, 2000)                                             \
     X(module_function, cuModuleGetFunction, 2000)                                      \
     X(launch, cuLaunchKernel, 4000)                                                    \
