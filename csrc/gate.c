@@ -13,6 +13,10 @@
  *   the others.
  * - A wait for a value is invisible to CUDA, which may put our copies behind it. So
  * they are never waited for without a limit while the gate is closed.
+ * - A call of ours may not return while another thread waits for a stream that we hold,
+ *   if the driver has a lock for both. So a thread opens the gate if that lasts, up to
+ *   the moment from which nothing may run. The calls behind that moment are of the kind
+ *   of those just before it. Whether they can be held up only hardware can tell.
  * - The flag only ever grows, and waits are for "at least": a wait of an earlier turn,
  *   such as one that a graph captured by accident, holds nothing. A mark written again
  *   by such a graph is an old one: a gate can be missed by that, not passed.
@@ -20,13 +24,15 @@
 #include "gate.h"
 
 #include <stdatomic.h>
+#include <time.h>
 
 enum {
     MARKS_MAX = 1023, // streams
     FLAG_BYTES = (MARKS_MAX + 1) * sizeof(uint32_t),
-    MARK_MS = 20,  // for the marks: what was queued before the drain has finished
-    COPY_MS = 100, // for copies, and
-    COPY_MB_PER_S = 1000, // so much more time for so many bytes: a slow link
+    GRACE_MS = 500, // after these times, until a call is taken to be stuck
+    MARK_MS = 20,   // for the marks: what was queued before the drain has finished
+    COPY_MS = 500,  // for copies, and
+    COPY_BYTES_PER_MS = 1000000, // so much more time for them: a slow link
 };
 
 typedef _Atomic(uint32_t) word_t;
@@ -39,6 +45,127 @@ static word_t *word(const oomph_gate_t *gate, size_t index)
 static oomph_addr_t word_addr(const oomph_gate_t *gate, size_t index)
 {
     return gate->flags + index * sizeof(uint32_t);
+}
+
+/* ---- Open or closed */
+
+void oomph_gate_init(oomph_gate_t *gate, const oomph_streams_t *streams)
+{
+    pthread_condattr_t monotonic;
+
+    gate->streams = streams;
+    pthread_mutex_init(&gate->lock, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&gate->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+}
+
+// The caller holds the gate's lock.
+static void let_go(oomph_gate_t *gate)
+{
+    atomic_store(word(gate, 0), gate->turn);
+    gate->state = OOMPH_GATE_OPEN;
+    gate->closed_ns += oomph_now_ns() - gate->closed_at_ns;
+}
+
+static void *guard(void *argument)
+{
+    oomph_gate_t *gate = argument;
+
+    pthread_mutex_lock(&gate->lock);
+    while (!gate->stopping) {
+        if (gate->state != OOMPH_GATE_CLOSED) {
+            pthread_cond_wait(&gate->changed, &gate->lock);
+        } else if (oomph_now_ns() < gate->late_at_ns) {
+            struct timespec until = {gate->late_at_ns / 1000000000,
+                                     gate->late_at_ns % 1000000000};
+            pthread_cond_timedwait(&gate->changed, &gate->lock, &until);
+        } else {
+            let_go(gate);
+        }
+    }
+    pthread_mutex_unlock(&gate->lock);
+    return NULL;
+}
+
+static oomph_status_t start_guard(oomph_gate_t *gate)
+{
+    pthread_mutex_lock(&gate->lock);
+    if (!gate->guarded && !gate->stopping)
+        gate->guarded = pthread_create(&gate->guard, NULL, guard, gate) == 0;
+    bool guarded = gate->guarded;
+    pthread_mutex_unlock(&gate->lock);
+    return guarded ? OOMPH_OK
+                   : oomph_fail(OOMPH_ERR_STATE,
+                                "no window: no thread can be started to open it");
+}
+
+void oomph_gate_stop(oomph_gate_t *gate)
+{
+    pthread_mutex_lock(&gate->lock);
+    bool guarded = gate->guarded;
+    gate->guarded = false;
+    gate->stopping = true;
+    pthread_cond_signal(&gate->changed);
+    pthread_mutex_unlock(&gate->lock);
+    if (guarded)
+        pthread_join(gate->guard, NULL);
+}
+
+// Gives it so much time from now on; gives when that is over, or 0 if it is open.
+static int64_t allow_ms(oomph_gate_t *gate, int64_t ms)
+{
+    int64_t now_ns = oomph_now_ns();
+
+    pthread_mutex_lock(&gate->lock);
+    bool closed = gate->state != OOMPH_GATE_OPEN;
+    gate->late_at_ns = now_ns + (ms + GRACE_MS) * 1000000;
+    pthread_mutex_unlock(&gate->lock);
+    return closed ? now_ns + ms * 1000000 : 0;
+}
+
+static void shut(oomph_gate_t *gate)
+{
+    pthread_mutex_lock(&gate->lock);
+    gate->turn++;
+    gate->state = OOMPH_GATE_CLOSED;
+    gate->closed_at_ns = oomph_now_ns();
+    gate->late_at_ns = gate->closed_at_ns + (MARK_MS + GRACE_MS) * 1000000LL;
+    pthread_cond_signal(&gate->changed);
+    pthread_mutex_unlock(&gate->lock);
+}
+
+void oomph_gate_open(oomph_gate_t *gate)
+{
+    pthread_mutex_lock(&gate->lock);
+    if (gate->state != OOMPH_GATE_OPEN)
+        let_go(gate);
+    pthread_mutex_unlock(&gate->lock);
+}
+
+static oomph_status_t miss(oomph_gate_t *gate, const char *what, int64_t ms)
+{
+    gate->missed_count++;
+    return oomph_fail(OOMPH_ERR_STATE,
+                      "no window: %s %lld ms; nothing has moved, and all goes on", what,
+                      (long long)ms);
+}
+
+// The guard has opened it.
+static oomph_status_t miss_stuck(oomph_gate_t *gate)
+{
+    return miss(gate, "a call did not return for more than", GRACE_MS);
+}
+
+oomph_status_t oomph_gate_keep(oomph_gate_t *gate)
+{
+    pthread_mutex_lock(&gate->lock);
+    bool closed = gate->state == OOMPH_GATE_CLOSED;
+    if (closed)
+        gate->state = OOMPH_GATE_KEPT;
+    pthread_mutex_unlock(&gate->lock);
+    return closed ? OOMPH_OK : miss_stuck(gate);
 }
 
 /* ---- Which streams get one */
@@ -58,6 +185,8 @@ static oomph_status_t make(oomph_gate_t *gate)
         status = driver->event_create(device, &gate->event);
     if (status == OOMPH_OK && gate->copier == NULL)
         status = driver->stream_create(device, &gate->copier);
+    if (status == OOMPH_OK)
+        status = start_guard(gate);
     return status;
 }
 
@@ -97,7 +226,7 @@ oomph_status_t oomph_gate_prepare(oomph_gate_t *gate)
     return status;
 }
 
-/* ---- Closing and opening */
+/* ---- Closing */
 
 static bool all_marks_are_there(const oomph_gate_t *gate, size_t count)
 {
@@ -117,25 +246,19 @@ static bool event_passed(const oomph_gate_t *gate, oomph_status_t *status)
     return *status == OOMPH_OK && passed;
 }
 
-static oomph_status_t miss(oomph_gate_t *gate, const char *what, int64_t ms)
-{
-    gate->missed_count++;
-    return oomph_fail(OOMPH_ERR_STATE,
-                      "no window: %s %lld ms; nothing has moved, and all goes on", what,
-                      (long long)ms);
-}
-
 static oomph_status_t wait_for_marks(oomph_gate_t *gate, size_t count)
 {
-    int64_t deadline = oomph_now_ns() + MARK_MS * 1000000LL;
+    int64_t deadline_ns = allow_ms(gate, MARK_MS);
     oomph_status_t status = OOMPH_OK;
     bool late = false; // seen before the marks are looked at for the last time
 
     while (status == OOMPH_OK && !all_marks_are_there(gate, count)) {
+        if (deadline_ns == 0)
+            return miss_stuck(gate);
         if (late)
             return miss(gate, "work that others queued went on for", MARK_MS);
         event_passed(gate, &status);
-        late = oomph_now_ns() > deadline;
+        late = oomph_now_ns() > deadline_ns;
     }
     return status;
 }
@@ -158,9 +281,7 @@ oomph_status_t oomph_gate_close(oomph_gate_t *gate)
     if (status != OOMPH_OK)
         return status;
 
-    gate->turn++;
-    gate->closed = true;
-    gate->closed_at_ns = oomph_now_ns();
+    shut(gate);
     status = hold(gate, NULL, &count);
     for (const oomph_stream_state_t *s = gate->streams->list;
          s != NULL && status == OOMPH_OK; s = s->next)
@@ -171,15 +292,6 @@ oomph_status_t oomph_gate_close(oomph_gate_t *gate)
     if (status != OOMPH_OK)
         oomph_gate_open(gate);
     return status;
-}
-
-void oomph_gate_open(oomph_gate_t *gate)
-{
-    if (!gate->closed)
-        return;
-    atomic_store(word(gate, 0), gate->turn);
-    gate->closed = false;
-    gate->closed_ns += oomph_now_ns() - gate->closed_at_ns;
 }
 
 /* ---- Copying while it is closed */
@@ -201,15 +313,17 @@ static oomph_status_t queue(const oomph_gate_t *gate, const oomph_copy_t *copies
 
 static oomph_status_t wait_for_copies(oomph_gate_t *gate, size_t bytes)
 {
-    int64_t ms = COPY_MS + (int64_t)(bytes / (COPY_MB_PER_S * 1000));
-    int64_t deadline = oomph_now_ns() + ms * 1000000;
+    int64_t ms = COPY_MS + (int64_t)(bytes / COPY_BYTES_PER_MS);
+    int64_t deadline_ns = allow_ms(gate, ms);
     oomph_status_t status;
     bool late = false; // seen before they are asked about for the last time
 
     while (!event_passed(gate, &status) && status == OOMPH_OK) {
+        if (deadline_ns == 0)
+            return miss_stuck(gate);
         if (late)
             return miss(gate, "the copies were not done after", ms);
-        late = oomph_now_ns() > deadline;
+        late = oomph_now_ns() > deadline_ns;
     }
     return status;
 }
@@ -230,7 +344,6 @@ oomph_status_t oomph_gate_copy(oomph_gate_t *gate, const oomph_copy_t *copies,
 {
     size_t bytes = 0;
 
-    oomph_assert(gate->closed);
     for (size_t i = 0; i < count; i++)
         bytes += copies[i].bytes;
     oomph_status_t status = queue(gate, copies, count);

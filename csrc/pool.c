@@ -116,8 +116,10 @@ void oomph_stop(void)
         return;
     for (int i = 0; i < OOMPH_DEVICE_MAX; i++) {
         oomph_device_t *device = atomic_load(&oomph_process.devices[i]);
-        if (device != NULL)
-            oomph_ahead_stop(&device->ahead);
+        if (device == NULL)
+            continue;
+        oomph_ahead_stop(&device->ahead);
+        oomph_gate_stop(&device->gate);
     }
 }
 
@@ -191,7 +193,7 @@ static oomph_status_t open_device(int ordinal, oomph_device_t **out)
     device->pages.reserve_bytes = reserve_of(&info);
     oomph_device_limit(device);
     oomph_streams_init(&device->streams, oomph_process.driver, ordinal);
-    device->gate.streams = &device->streams;
+    oomph_gate_init(&device->gate, &device->streams);
     oomph_ahead_init(&device->ahead, &device->pages);
     *out = device;
     return OOMPH_OK;

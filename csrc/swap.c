@@ -265,10 +265,12 @@ oomph_status_t oomph_swap(oomph_pages_t *pages, oomph_gate_t *gate,
     status = take_pages(pages, tier, swap.handles, swap.count);
     if (status == OOMPH_OK) {
         status = note_why(&swap, fill(&swap, tier));
+        if (status == OOMPH_OK && gate != NULL)
+            status = note_why(&swap, oomph_gate_keep(gate));
         if (status == OOMPH_OK)
             status = exchange_all(&swap, tier);
         if (gate != NULL) {
-            gate->opened_count += status == OOMPH_OK;
+            gate->used_count += status == OOMPH_OK;
             oomph_gate_open(gate);
         }
         settle(&swap, tier);
