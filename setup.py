@@ -208,7 +208,7 @@ def torch_extension(torch: Path, includes: list[str]) -> Extension:
             *includes,
         ],
         library_dirs=[str(torch / "lib"), str(cudart.parent)],
-        libraries=["c10", "c10_cuda", "torch_cuda", "torch_python"],
+        libraries=["c10", "c10_cuda", "torch_cpu", "torch_cuda", "torch_python"],
         extra_link_args=[f"-l:{cudart.name}", "-Wl,--strip-all"],
     )
 

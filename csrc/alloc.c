@@ -343,14 +343,20 @@ static oomph_status_t enter(oomph_device_t *device, const oomph_request_t *reque
                             oomph_block_t *block)
 {
     oomph_status_t status = oomph_table_reserve(&device->table);
+    oomph_site_t site = request->site;
 
     oomph_assert(block != NULL);
+    if (status == OOMPH_OK && site != 0)
+        status = oomph_site_tallies_reserve(&device->sites, site);
     if (status != OOMPH_OK) {
         oomph_heap_give(block);
         return status;
     }
     block->use.requested_bytes = request->bytes;
     block->use.user = request->user;
+    block->site = site;
+    if (site != 0)
+        oomph_site_count(&device->sites, site, (int64_t)block->bytes);
     oomph_table_add(&device->table, block);
     return OOMPH_OK;
 }

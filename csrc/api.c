@@ -35,6 +35,7 @@ const oomph_api_t *oomph_api(void)
         .memory_info = oomph_memory_info,
         .largest_free = oomph_largest_free,
         .walk = oomph_walk,
+        .call_site = oomph_call_site,
     };
 
     return &api;

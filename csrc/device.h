@@ -5,6 +5,7 @@
 #include "foresee.h"
 #include "lock.h"
 #include "plan.h"
+#include "site.h"
 #include "spill.h"
 #include "stats.h"
 #include "swap.h"
@@ -87,6 +88,7 @@ struct oomph_device {
     oomph_foresight_t foresight;
     oomph_stats_t stats; // what is counted there; the rest is told from elsewhere
     oomph_tallies_t tallies;
+    oomph_site_tallies_t sites;
     oomph_split_t split; // of tallies.active_bytes; turns with the step
     oomph_split_t tide;  // of tallies.allocated_bytes; turns when it is read
     int64_t step_start_remapped, step_start_rescues;

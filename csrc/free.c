@@ -15,6 +15,7 @@ static void keep_for_ever(oomph_block_t *block)
     block->state = OOMPH_BLOCK_USED;
     block->use.requested_bytes = 0;
     block->use.user = NULL;
+    block->site = 0;
 }
 
 // The block's memory may be used again, in the order of its stream.
@@ -71,6 +72,8 @@ static oomph_status_t free_block(oomph_device_t *device, oomph_addr_t addr,
         freed->state = block->shared ? OOMPH_BLOCK_DEFERRED : OOMPH_BLOCK_FREE;
     }
     oomph_block_forget_user(block);
+    if (block->site != 0)
+        oomph_site_count(&device->sites, block->site, -(int64_t)block->bytes);
     count_free(device, block);
     if (block->recorded)
         oomph_plan_note_free(&oomph_block_pool(block)->plan, block->record,

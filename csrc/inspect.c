@@ -49,6 +49,7 @@ void oomph_describe(const oomph_block_t *block, oomph_block_info_t *info)
         .segment_addr = block->segment->base,
         .segment_bytes = block->segment->bytes,
         .user = live ? oomph_block_user(block) : NULL,
+        .site = live ? block->site : 0,
     };
 }
 
@@ -123,6 +124,28 @@ oomph_status_t oomph_walk(int ordinal, oomph_visit_t visit, void *context)
         if (!pool->small)
             walk_heap(&pool->arena, visit, context);
     }
+    oomph_unlock(device);
+    return OOMPH_OK;
+}
+
+/* ---- Call sites */
+
+oomph_site_t oomph_call_site(bool in_backward)
+{
+    oomph_site_t (*hook)(bool) = oomph_process.hooks.call_site;
+    return hook != NULL ? hook(in_backward) : 0;
+}
+
+oomph_status_t oomph_live_sites(int ordinal, oomph_site_bytes_t *rows, size_t room,
+                                size_t *count)
+{
+    oomph_device_t *device = oomph_device_peek(ordinal);
+
+    *count = 0;
+    if (device == NULL)
+        return OOMPH_OK;
+    oomph_lock(device);
+    *count = oomph_site_tallies_tell(&device->sites, rows, room);
     oomph_unlock(device);
     return OOMPH_OK;
 }

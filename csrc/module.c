@@ -7,6 +7,8 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "frames.h"
+#include "module.h"
 #include "oomph.h"
 
 #include <stdatomic.h>
@@ -18,7 +20,7 @@
 static PyObject *driver_error; // oomph._C.DriverError
 
 // The only place where a status becomes a Python exception. Gives NULL.
-static PyObject *raise_status(oomph_status_t status)
+PyObject *oomph_raise(oomph_status_t status)
 {
     PyObject *type = status == OOMPH_ERR_INVALID     ? PyExc_ValueError
                      : status == OOMPH_ERR_NO_MEMORY ? PyExc_MemoryError
@@ -31,7 +33,7 @@ static PyObject *raise_status(oomph_status_t status)
 // What a function gives that has nothing to give.
 static PyObject *none_or_raise(oomph_status_t status)
 {
-    return status == OOMPH_OK ? Py_NewRef(Py_None) : raise_status(status);
+    return status == OOMPH_OK ? Py_NewRef(Py_None) : oomph_raise(status);
 }
 
 /* ---- Hooks */
@@ -150,13 +152,14 @@ static PyObject *start(PyObject *module, PyObject *unused)
     Py_BEGIN_ALLOW_THREADS
     status = oomph_start(&device_count);
     Py_END_ALLOW_THREADS
-    return status == OOMPH_OK ? PyLong_FromLong(device_count) : raise_status(status);
+    return status == OOMPH_OK ? PyLong_FromLong(device_count) : oomph_raise(status);
 }
 
 static PyObject *stop(PyObject *module, PyObject *unused)
 {
     (void)module;
     (void)unused;
+    oomph_frames_stop();
     Py_BEGIN_ALLOW_THREADS
     oomph_stop();
     Py_END_ALLOW_THREADS
@@ -201,7 +204,7 @@ static PyObject *offload_is_forbidden(PyObject *module, PyObject *unused)
 
 /* ---- Devices */
 
-static bool parse_device(PyObject *arg, int *device)
+bool oomph_parse_device(PyObject *arg, int *device)
 {
     long value = PyLong_AsLong(arg);
 
@@ -228,7 +231,7 @@ static PyObject *give_back(PyObject *module, PyObject *args)
     Py_BEGIN_ALLOW_THREADS
     status = oomph_give_back(device, (size_t)bytes, &freed);
     Py_END_ALLOW_THREADS
-    return status == OOMPH_OK ? PyLong_FromSize_t(freed) : raise_status(status);
+    return status == OOMPH_OK ? PyLong_FromSize_t(freed) : oomph_raise(status);
 }
 
 static PyObject *memory_info(PyObject *module, PyObject *arg)
@@ -237,12 +240,12 @@ static PyObject *memory_info(PyObject *module, PyObject *arg)
     size_t free_bytes, total_bytes;
 
     (void)module;
-    if (!parse_device(arg, &device))
+    if (!oomph_parse_device(arg, &device))
         return NULL;
     oomph_status_t status = oomph_memory_info(device, &free_bytes, &total_bytes);
     return status == OOMPH_OK
                ? Py_BuildValue("nn", (Py_ssize_t)free_bytes, (Py_ssize_t)total_bytes)
-               : raise_status(status);
+               : oomph_raise(status);
 }
 
 static PyObject *probe_host(PyObject *module, PyObject *arg)
@@ -252,13 +255,13 @@ static PyObject *probe_host(PyObject *module, PyObject *arg)
     oomph_status_t status;
 
     (void)module;
-    if (!parse_device(arg, &device))
+    if (!oomph_parse_device(arg, &device))
         return NULL;
     Py_BEGIN_ALLOW_THREADS
     status = oomph_probe_host(device, &kind);
     Py_END_ALLOW_THREADS
     return status == OOMPH_OK ? PyUnicode_FromString(oomph_host_kind_name(kind))
-                              : raise_status(status);
+                              : oomph_raise(status);
 }
 
 /* ---- What a planner needs */
@@ -283,8 +286,7 @@ static PyObject *buffer(PyObject *module, PyObject *args)
             oomph_free(addr, NULL);
     }
     Py_END_ALLOW_THREADS
-    return status == OOMPH_OK ? PyLong_FromUnsignedLongLong(addr)
-                              : raise_status(status);
+    return status == OOMPH_OK ? PyLong_FromUnsignedLongLong(addr) : oomph_raise(status);
 }
 
 static PyObject *free_buffer(PyObject *module, PyObject *arg)
@@ -326,7 +328,7 @@ static PyObject *tide(PyObject *module, PyObject *arg)
     oomph_tide_t tide;
 
     (void)module;
-    if (!parse_device(arg, &device))
+    if (!oomph_parse_device(arg, &device))
         return NULL;
     oomph_status_t status = oomph_read_tide(device, &tide);
     return status == OOMPH_OK
@@ -334,7 +336,7 @@ static PyObject *tide(PyObject *module, PyObject *arg)
                                (Py_ssize_t)tide.host, (Py_ssize_t)tide.host_high,
                                (Py_ssize_t)tide.device_high,
                                (Py_ssize_t)tide.device_bytes)
-               : raise_status(status);
+               : oomph_raise(status);
 }
 
 static PyObject *check(PyObject *module, PyObject *arg)
@@ -342,7 +344,7 @@ static PyObject *check(PyObject *module, PyObject *arg)
     int device;
 
     (void)module;
-    if (!parse_device(arg, &device))
+    if (!oomph_parse_device(arg, &device))
         return NULL;
     return none_or_raise(oomph_check(device));
 }
@@ -399,7 +401,7 @@ static PyObject *move(PyObject *module, PyObject *args)
             oomph_move(device, (oomph_tier_t)tier, moves, (size_t)count, &moved_bytes);
         Py_END_ALLOW_THREADS
         result = status == OOMPH_OK ? tell_moves(moved_bytes, moves, count)
-                                    : raise_status(status);
+                                    : oomph_raise(status);
     }
     PyMem_Free(moves);
     return result;
@@ -428,7 +430,7 @@ static PyObject *rests(PyObject *module, PyObject *arg)
             return NULL;
         oomph_status_t status = oomph_rests(addr);
         if (status != OOMPH_OK && status != OOMPH_ERR_INVALID)
-            return raise_status(status);
+            return oomph_raise(status);
     }
     Py_RETURN_NONE;
 }
@@ -467,7 +469,7 @@ static PyObject *place(PyObject *module, PyObject *arg)
     oomph_status_t status = oomph_lookup(addr, &info);
     return status == OOMPH_OK
                ? Py_BuildValue("in", (int)info.tier, (Py_ssize_t)info.host_bytes)
-               : raise_status(status);
+               : oomph_raise(status);
 }
 
 /* ---- Statistics */
@@ -622,11 +624,11 @@ static PyObject *stats(PyObject *module, PyObject *arg)
     int device;
 
     (void)module;
-    if (!parse_device(arg, &device))
+    if (!oomph_parse_device(arg, &device))
         return NULL;
     oomph_status_t status = oomph_get_stats(device, &values);
     if (status != OOMPH_OK)
-        return raise_status(status);
+        return oomph_raise(status);
     PyObject *dict = PyDict_New();
     if (dict != NULL && !fill_stats(dict, &values))
         Py_CLEAR(dict);
@@ -694,6 +696,7 @@ static int add_constants(PyObject *module)
         {"DEVICE_MAX", OOMPH_DEVICE_MAX},
         {"TIER_DEVICE", OOMPH_TIER_DEVICE},
         {"TIER_HOST", OOMPH_TIER_HOST},
+        {"SITE_INFERRED", (long)OOMPH_SITE_INFERRED},
     };
 
     for (size_t i = 0; i < sizeof constants / sizeof constants[0]; i++)
@@ -704,8 +707,10 @@ static int add_constants(PyObject *module)
 
 static int execute(PyObject *module)
 {
-    static const oomph_hooks_t hooks = {
-        .before_wait = release_gil, .after_wait = take_gil, .rescued = note_rescue};
+    static const oomph_hooks_t hooks = {.before_wait = release_gil,
+                                        .after_wait = take_gil,
+                                        .rescued = note_rescue,
+                                        .call_site = oomph_frames_site};
     PyObject *capsule =
         PyCapsule_New((void *)(uintptr_t)oomph_api(), OOMPH_CAPSULE, NULL);
 
@@ -720,7 +725,9 @@ static int execute(PyObject *module)
         PyModule_AddObjectRef(module, "DriverError", driver_error) < 0)
         return -1;
     oomph_set_hooks(&hooks);
-    return add_constants(module);
+    return PyModule_AddFunctions(module, oomph_site_methods) < 0
+               ? -1
+               : add_constants(module);
 }
 
 static PyModuleDef_Slot slots[] = {

@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-enum { OOMPH_ABI = 1, OOMPH_DEVICE_MAX = 64 };
+enum { OOMPH_ABI = 2, OOMPH_DEVICE_MAX = 64 };
 
 typedef enum oomph_status {
     OOMPH_OK = 0,
@@ -33,6 +33,11 @@ typedef struct CUstream_st *oomph_stream_t; // a CUstream, never dereferenced he
 typedef struct oomph_pool_id {
     uint64_t first, second;
 } oomph_pool_id_t;
+
+// A line of source that allocates, numbered; 0: unknown. OOMPH_SITE_INFERRED marks a
+// line that did not allocate itself: its backward did.
+typedef uint32_t oomph_site_t;
+#define OOMPH_SITE_INFERRED ((oomph_site_t)1 << 31)
 
 // Text of the last failure of this thread; never NULL, valid until its next failure.
 const char *oomph_error_detail(void);
@@ -106,6 +111,8 @@ typedef struct oomph_hooks {
     void (*notice)(const oomph_notice_t *notice);
     // A block was born on host, the `nth` of its step, from 1.
     void (*rescued)(int device, size_t bytes, int64_t nth);
+    // Which line this thread executes (oomph_call_site). It must not wait for anything.
+    oomph_site_t (*call_site)(bool in_backward);
 } oomph_hooks_t;
 
 // Defaults: on-oom, auto, no host bytes, the whole card, auto, granularity, plan,
@@ -142,7 +149,8 @@ typedef struct oomph_request {
     bool stream_lives; // the stream is never destroyed, so its handle names it
     bool essential;    // a library's workspace: may use half of the headroom
     oomph_pool_id_t pool;
-    void *user; // kept with the block, returned when it is freed
+    void *user;        // kept with the block, returned when it is freed
+    oomph_site_t site; // who asks; 0: unknown
 } oomph_request_t;
 
 typedef enum oomph_tier {
@@ -172,6 +180,7 @@ typedef struct oomph_block_info {
     oomph_addr_t segment_addr; // the reserved range that it lies in
     size_t segment_bytes;
     void *user;
+    oomph_site_t site; // who asked for it; 0: unknown, or FREE
 } oomph_block_info_t;
 
 // Gives a block of at least `bytes` that may be used on `stream` at once, aligned to
@@ -486,6 +495,34 @@ oomph_status_t oomph_check(int device);
 
 const char *oomph_host_kind_name(oomph_host_kind_t kind);
 
+/* ---- Call sites: which line of source holds the memory */
+
+typedef struct oomph_site_info {
+    const char *file, *function; // UTF-8; they live as long as the process
+    int line;
+} oomph_site_info_t;
+
+typedef struct oomph_site_bytes {
+    oomph_site_t site;
+    size_t bytes, count; // of its blocks in use
+} oomph_site_bytes_t;
+
+// The number of a line; 0 if there is no host memory for it. Equal lines have equal
+// numbers, as long as the process lives.
+oomph_site_t oomph_site(const char *file, const char *function, int line);
+
+// What the number stands for, inferred or not. Errors: OOMPH_ERR_INVALID.
+oomph_status_t oomph_site_info(oomph_site_t site, oomph_site_info_t *info);
+
+// The line of the user's code that this thread executes, as the hook knows it; 0 if
+// none does. With `in_backward`, 0 also where autograd and no code of the user asks.
+oomph_site_t oomph_call_site(bool in_backward);
+
+// The sites that hold blocks on the device, at most `room` of them; `count` is how many
+// there are. Blocks of unknown sites are left out.
+oomph_status_t oomph_live_sites(int device, oomph_site_bytes_t *rows, size_t room,
+                                size_t *count);
+
 /* ---- The table that reaches another extension module in a capsule */
 
 #define OOMPH_CAPSULE "oomph._C.api"
@@ -522,6 +559,7 @@ typedef struct oomph_api_table {
     oomph_status_t (*memory_info)(int, size_t *, size_t *);
     oomph_status_t (*largest_free)(int, size_t *);
     oomph_status_t (*walk)(int, oomph_visit_t, void *);
+    oomph_site_t (*call_site)(bool);
 } oomph_api_t;
 
 const oomph_api_t *oomph_api(void);

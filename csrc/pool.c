@@ -66,6 +66,8 @@ void oomph_set_hooks(const oomph_hooks_t *hooks)
         ours->notice = hooks->notice;
     if (hooks->rescued != NULL)
         ours->rescued = hooks->rescued;
+    if (hooks->call_site != NULL)
+        ours->call_site = hooks->call_site;
     pthread_mutex_unlock(&process_lock);
 }
 

@@ -311,6 +311,7 @@ class Allocator final : public native::CUDAAllocator
             request.bytes = block.requested_bytes;
             request.stream = block.stream;
             request.pool = block.pool;
+            request.site = block.site;
             check(core->revive(&request, block.addr));
             void *at = pointer(block.addr);
             delta.dataptrs_allocd.emplace_back(at, at, &delete_block,

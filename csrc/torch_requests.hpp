@@ -5,6 +5,7 @@
 #pragma once
 #include "torch_history.hpp"
 #include "torch_pools.hpp"
+#include "torch_sites.hpp"
 #include "torch_stats.hpp"
 
 #include <ATen/cuda/CUDAContextLight.h>
@@ -100,6 +101,7 @@ class Requests
         request.stream = stream;
         request.stream_lives = stream_lives;
         request.essential = is_workspace(bytes);
+        request.site = Sites::of_request(bytes);
         if (C10_UNLIKELY(involved_))
             return take_involved(request);
         oomph_status_t status = core->malloc(&request, &addr);

@@ -125,9 +125,10 @@ def _replace_allocator(torch: ModuleType, values: dict[str, Any]) -> None:
 
 def _attach(torch: ModuleType, values: dict[str, Any]) -> None:
     """Connects what else belongs to oomph: the log, steps, limits, the end."""
-    from oomph import _C
+    from oomph import _C, sites
 
     _C.set_rescue_hook(_note_rescue)
+    sites.start()
     if values["offload"] == "always":
         from oomph import planner
 

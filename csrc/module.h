@@ -1,0 +1,14 @@
+/* module.h - what the files of the module oomph._C share. */
+#pragma once
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "oomph.h"
+
+// The only place where a status becomes a Python exception. Gives NULL.
+PyObject *oomph_raise(oomph_status_t status);
+
+// Reads the index of a device; false with an exception if there can be none such.
+bool oomph_parse_device(PyObject *arg, int *device);
+
+extern PyMethodDef oomph_site_methods[]; // module_sites.c

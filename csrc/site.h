@@ -1,0 +1,30 @@
+/* site.h - what the blocks of each call site take. Pure; the caller holds the device
+ * lock. The names of sites (oomph.h) have a lock of their own, below all others.
+ */
+#pragma once
+#include "util.h"
+
+typedef struct oomph_site_tally {
+    int64_t bytes, count; // of blocks in use
+} oomph_site_tally_t;
+
+typedef struct oomph_site_tallies {
+    oomph_site_tally_t *list; // two for each site: its own, and what is inferred
+    size_t room;
+} oomph_site_tallies_t;
+
+oomph_status_t oomph_site_tallies_grow(oomph_site_tallies_t *tallies,
+                                       oomph_site_t site);
+// So that a block of the site can be counted. Errors: OOMPH_ERR_NO_MEMORY (host).
+static inline oomph_status_t oomph_site_tallies_reserve(oomph_site_tallies_t *tallies,
+                                                        oomph_site_t site)
+{
+    return (size_t)(site & ~OOMPH_SITE_INFERRED) * 2 + 1 < tallies->room
+               ? OOMPH_OK
+               : oomph_site_tallies_grow(tallies, site);
+}
+// Counts a block of the site in, or with negative bytes out.
+void oomph_site_count(oomph_site_tallies_t *tallies, oomph_site_t site, int64_t bytes);
+// The sites that hold blocks: at most `room` of them; gives how many there are.
+size_t oomph_site_tallies_tell(const oomph_site_tallies_t *tallies,
+                               oomph_site_bytes_t *rows, size_t room);

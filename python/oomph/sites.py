@@ -1,0 +1,112 @@
+"""Which line of the user's code holds the memory.
+
+Every block of at least 1 MiB knows the line that asked for it: the innermost one of the
+user's own code, which is neither of PyTorch, of Python's library, of an installed
+package nor of oomph (where there is none: the innermost of any). What backward
+allocates is attributed to the line of forward that it belongs to, and marked as
+inferred. How this is found without the GIL: csrc/frames.c, csrc/torch_sites.hpp.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+logger = logging.getLogger("oomph")
+
+MIN_BYTES = 1 << 20
+"""Smaller blocks do not know their line."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """A line that allocates.
+
+    Attributes:
+        file: As the code object names it: mostly a path.
+        line: From 1.
+        function: Its qualified name, such as ``Model.forward``.
+        inferred: The line did not allocate itself: its backward did.
+    """
+
+    file: str
+    line: int
+    function: str
+    inferred: bool = False
+
+    def __str__(self) -> str:
+        """File and line, as tracebacks have them, and the function."""
+        return f"{self.file}:{self.line} ({self.function})"
+
+
+@dataclass(frozen=True)
+class Held:
+    """What the blocks in use of one site take on a device.
+
+    Attributes:
+        site: The number of the site in this process; equal for equal lines.
+        size_bytes: Of all its blocks.
+        count: How many blocks.
+    """
+
+    site: int
+    size_bytes: int
+    count: int
+
+
+def resolve(site: int) -> Site | None:
+    """The line that a number stands for; None for 0, which is unknown.
+
+    Args:
+        site: As :func:`live`, ``_C.site_of`` and ``_C.live_blocks`` give it.
+    """
+    from oomph import _C
+
+    if not site & ~_C.SITE_INFERRED:
+        return None
+    file, line, function = _C.site_info(site)
+    return Site(file, line, function, bool(site & _C.SITE_INFERRED))
+
+
+def live(device: int) -> list[Held]:
+    """What each known site holds on a device now, the largest first.
+
+    What backward allocated for a line has a number of its own. Costs a look at each
+    site, not at each block.
+
+    Example:
+        >>> for held in oomph.sites.live(0)[:3]:
+        ...     print(oomph.sites.resolve(held.site), held.size_bytes)
+    """
+    from oomph import _C
+
+    found = [Held(*row) for row in _C.live_sites(device)]
+    return sorted(found, key=lambda held: held.size_bytes, reverse=True)
+
+
+def start() -> None:
+    """Begins to know the lines; says so in the log if this Python cannot be read."""
+    reason = _start()
+    if reason is not None:
+        logger.info("call sites are unknown: %s", reason)
+
+
+@functools.cache
+def _start() -> str | None:
+    from oomph import _C
+
+    return _C.sites_start(_library_prefixes())
+
+
+def _library_prefixes() -> list[str]:
+    """Where code lies that is not the user's: the starts of its files' names."""
+    folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
+    folders.add(str(Path(__file__).parent))
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.__file__ is not None:
+        folders.add(str(Path(torch.__file__).parent))
+    return [f"{folder}/" for folder in sorted(filter(None, folders))]
