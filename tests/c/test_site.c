@@ -1,0 +1,117 @@
+/* Numbers of call sites and what is counted of them (map.h, site.h). */
+#include "harness.h"
+#include "map.h"
+#include "site.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { KEYS = 3000, MISSING = 7 };
+
+static void random_adds_and_drops_agree_with_an_array(void)
+{
+    rng_t rng = rng_seeded("test_site");
+    static bool in[KEYS];
+    oomph_map_t map = {0};
+
+    for (int turn = 0; turn < 200000; turn++) {
+        size_t i = rng_below(&rng, KEYS);
+        uint64_t key = (uint64_t)(i + 1) << (i % 3 * 16); // clusters
+        uint32_t found = oomph_map_get(&map, key, MISSING);
+        CHECK(found == (in[i] ? (uint32_t)i + 10 : MISSING));
+        if (in[i])
+            oomph_map_drop(&map, key);
+        else
+            CHECK(oomph_map_add(&map, key, (uint32_t)i + 10));
+        in[i] = !in[i];
+    }
+    oomph_map_clear(&map);
+    CHECK(oomph_map_get(&map, 1, MISSING) == MISSING);
+    oomph_map_destroy(&map);
+}
+
+static void a_key_that_is_not_there_is_dropped_without_harm(void)
+{
+    oomph_map_t map = {0};
+
+    oomph_map_drop(&map, 1);
+    CHECK(oomph_map_add(&map, 1, 2));
+    oomph_map_drop(&map, 3);
+    CHECK(map.count == 1);
+    oomph_map_destroy(&map);
+}
+
+static void equal_lines_have_equal_numbers(void)
+{
+    char file[] = "train.py", function[] = "main";
+    oomph_site_t site = oomph_site("train.py", "main", 12);
+
+    CHECK(site != 0);
+    CHECK(oomph_site(file, function, 12) == site);
+}
+
+static void any_difference_makes_another_number(void)
+{
+    oomph_site_t site = oomph_site("train.py", "main", 12);
+
+    CHECK(oomph_site("train.py", "main", 13) != site);
+    CHECK(oomph_site("train.py", "main2", 12) != site);
+    CHECK(oomph_site("train.pyx", "main", 12) != site);
+    CHECK(oomph_site("train.pym", "ain", 12) != site);
+}
+
+static void a_number_tells_its_line_inferred_or_not(void)
+{
+    oomph_site_t site = oomph_site("model.py", "Model.forward", 40);
+    oomph_site_info_t info;
+
+    for (int i = 0; i < 5000; i++) // the list of names moves meanwhile
+        CHECK(oomph_site("model.py", "f", i) != 0);
+    CHECK(oomph_site_info(site | OOMPH_SITE_INFERRED, &info) == OOMPH_OK);
+    CHECK(strcmp(info.file, "model.py") == 0);
+    CHECK(strcmp(info.function, "Model.forward") == 0);
+    CHECK(info.line == 40);
+}
+
+static void an_unknown_number_is_an_error(void)
+{
+    oomph_site_info_t info;
+
+    CHECK(oomph_site_info(0, &info) == OOMPH_ERR_INVALID);
+    CHECK(oomph_site_info(OOMPH_SITE_INFERRED, &info) == OOMPH_ERR_INVALID);
+    CHECK(oomph_site_info(1 << 30, &info) == OOMPH_ERR_INVALID);
+}
+
+static void what_a_site_holds_is_told_apart_from_what_is_inferred(void)
+{
+    oomph_site_tallies_t tallies = {0};
+    oomph_site_bytes_t rows[4];
+    const oomph_site_t site = 3000, inferred = site | OOMPH_SITE_INFERRED;
+
+    CHECK(oomph_site_tallies_reserve(&tallies, inferred) == OOMPH_OK);
+    oomph_site_count(&tallies, site, 100);
+    oomph_site_count(&tallies, inferred, 20);
+    oomph_site_count(&tallies, inferred, 30);
+    oomph_site_count(&tallies, inferred, -20);
+    CHECK(oomph_site_tallies_tell(&tallies, rows, 4) == 2);
+    CHECK(rows[0].site == site && rows[0].bytes == 100 && rows[0].count == 1);
+    CHECK(rows[1].site == inferred && rows[1].bytes == 30 && rows[1].count == 1);
+    oomph_site_count(&tallies, site, -100);
+    CHECK(oomph_site_tallies_tell(&tallies, rows, 4) == 1);
+    free(tallies.list);
+}
+
+int main(int argc, char **argv)
+{
+    static const test_t tests[] = {
+        TEST(random_adds_and_drops_agree_with_an_array),
+        TEST(a_key_that_is_not_there_is_dropped_without_harm),
+        TEST(equal_lines_have_equal_numbers),
+        TEST(any_difference_makes_another_number),
+        TEST(a_number_tells_its_line_inferred_or_not),
+        TEST(an_unknown_number_is_an_error),
+        TEST(what_a_site_holds_is_told_apart_from_what_is_inferred),
+    };
+
+    return run_tests(tests, sizeof tests / sizeof tests[0], argc, argv);
+}
