@@ -266,6 +266,7 @@ static oomph_status_t give_up(oomph_claim_t *claim)
         return status;
     device->stats.rungs[OOMPH_RUNG_ERROR]++;
     device->stats.oom_count++;
+    device->stats.oom_missing_bytes = (int64_t)oomph_missing_bytes(claim);
     return oomph_fail(
         OOMPH_ERR_NO_MEMORY,
         "nothing free is left for %s: of %s on the card %s are held and %s free, of "

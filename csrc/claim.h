@@ -40,5 +40,8 @@ static inline bool oomph_is_essential(const oomph_claim_t *claim)
 // Backs the request by host pages: gives the block, or what happened.
 oomph_gain_t oomph_rung_host(oomph_claim_t *claim, oomph_block_t **block);
 
+// Bytes of device pages that the block lacks, after all free ones of other holes.
+size_t oomph_missing_bytes(const oomph_claim_t *claim);
+
 // Why that gave nothing, in words for the error; of this thread, until the next call.
 const char *oomph_host_refusal(const oomph_claim_t *claim);

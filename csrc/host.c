@@ -70,8 +70,7 @@ static const char *ban(const oomph_claim_t *claim)
     return NULL;
 }
 
-// Bytes of device pages that the block lacks, after all free ones of other holes.
-static size_t missing_bytes(const oomph_claim_t *claim)
+size_t oomph_missing_bytes(const oomph_claim_t *claim)
 {
     oomph_device_t *device = claim->device;
     oomph_reach_t reach = {.tier = OOMPH_TIER_DEVICE, .keep = claim->window};
@@ -106,7 +105,7 @@ const char *oomph_host_refusal(const oomph_claim_t *claim)
         snprintf(text, sizeof text,
                  "%s are missing on the device, and strict makes an error of what "
                  "would have been born on host",
-                 oomph_size_text(missing_bytes(claim)).text);
+                 oomph_size_text(oomph_missing_bytes(claim)).text);
     else
         snprintf(text, sizeof text, "the driver gives no more host memory (%s in use)",
                  oomph_size_text(used).text);

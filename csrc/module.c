@@ -497,6 +497,7 @@ static const struct {
 } counters[] = {
     {"num_alloc_retries", offsetof(oomph_stats_t, retry_count)},
     {"num_ooms", offsetof(oomph_stats_t, oom_count)},
+    {"oom_missing_bytes", offsetof(oomph_stats_t, oom_missing_bytes)},
     {"num_device_alloc", offsetof(oomph_stats_t, device_alloc_count)},
     {"num_device_free", offsetof(oomph_stats_t, device_free_count)},
     {"num_sync_all_streams", offsetof(oomph_stats_t, sync_count)},
@@ -618,6 +619,15 @@ static bool fill_stats(PyObject *dict, const oomph_stats_t *stats)
                      PyUnicode_FromString(oomph_host_kind_name(stats->host_kind)));
 }
 
+PyObject *oomph_stats_dict(const oomph_stats_t *stats)
+{
+    PyObject *dict = PyDict_New();
+
+    if (dict != NULL && !fill_stats(dict, stats))
+        Py_CLEAR(dict);
+    return dict;
+}
+
 static PyObject *stats(PyObject *module, PyObject *arg)
 {
     oomph_stats_t values;
@@ -629,10 +639,7 @@ static PyObject *stats(PyObject *module, PyObject *arg)
     oomph_status_t status = oomph_get_stats(device, &values);
     if (status != OOMPH_OK)
         return oomph_raise(status);
-    PyObject *dict = PyDict_New();
-    if (dict != NULL && !fill_stats(dict, &values))
-        Py_CLEAR(dict);
-    return dict;
+    return oomph_stats_dict(&values);
 }
 
 /* ---- The module */
@@ -696,6 +703,9 @@ static int add_constants(PyObject *module)
         {"DEVICE_MAX", OOMPH_DEVICE_MAX},
         {"TIER_DEVICE", OOMPH_TIER_DEVICE},
         {"TIER_HOST", OOMPH_TIER_HOST},
+        {"MARK_HOST", OOMPH_MARK_HOST},
+        {"MARK_POOL", OOMPH_MARK_POOL},
+        {"MARK_WAITING", OOMPH_MARK_WAITING},
         {"SITE_INFERRED", (long)OOMPH_SITE_INFERRED},
     };
 

@@ -11,4 +11,7 @@ PyObject *oomph_raise(oomph_status_t status);
 // Reads the index of a device; false with an exception if there can be none such.
 bool oomph_parse_device(PyObject *arg, int *device);
 
+// The figures of a device, as oomph.stats() has them.
+PyObject *oomph_stats_dict(const oomph_stats_t *stats);
+
 extern PyMethodDef oomph_site_methods[]; // module_sites.c

@@ -3,6 +3,8 @@
 
 #include "frames.h"
 
+#include <stdlib.h>
+
 /* ---- Start */
 
 static PyObject *sites_start(PyObject *module, PyObject *prefixes)
@@ -159,7 +161,63 @@ static PyObject *site_of(PyObject *module, PyObject *arg)
                               : oomph_raise(status);
 }
 
+/* ---- Who holds the memory, now and when it was short */
+
+// The columns as bytes: addresses, sizes, sites, marks.
+static PyObject *tell_census(const oomph_census_t *census)
+{
+    Py_ssize_t count = (Py_ssize_t)census->count;
+
+    return Py_BuildValue(
+        "y#y#y#y#", (const char *)census->addrs,
+        count * (Py_ssize_t)sizeof *census->addrs, (const char *)census->bytes,
+        count * (Py_ssize_t)sizeof *census->bytes, (const char *)census->sites,
+        count * (Py_ssize_t)sizeof *census->sites, (const char *)census->marks,
+        count * (Py_ssize_t)sizeof *census->marks);
+}
+
+static PyObject *census(PyObject *module, PyObject *arg)
+{
+    oomph_census_t taken;
+    int device;
+
+    (void)module;
+    if (!oomph_parse_device(arg, &device))
+        return NULL;
+    oomph_status_t status = oomph_take_census(device, &taken);
+    if (status != OOMPH_OK)
+        return oomph_raise(status);
+    PyObject *told = tell_census(&taken);
+    free(taken.addrs);
+    return told;
+}
+
+static PyObject *take_shortage(PyObject *module, PyObject *unused)
+{
+    static oomph_shortage_t taken; // large; guarded by the GIL
+
+    (void)module;
+    (void)unused;
+    if (!oomph_take_shortage(&taken))
+        Py_RETURN_NONE;
+    PyObject *told = Py_BuildValue(
+        "{s:s,s:i,s:n,s:I,s:s,s:N,s:N,s:n,s:n,s:N,s:N}", "message", taken.message,
+        "device", taken.request.device, "requested_bytes",
+        (Py_ssize_t)taken.request.bytes, "site", taken.request.site, "doing",
+        taken.doing, "autocast", PyBool_FromLong(taken.autocast), "grad",
+        PyBool_FromLong(taken.grad), "free_bytes", (Py_ssize_t)taken.free_bytes,
+        "total_bytes", (Py_ssize_t)taken.total_bytes, "stats",
+        oomph_stats_dict(&taken.stats), "census", tell_census(&taken.census));
+    free(taken.census.addrs);
+    return told;
+}
+
 PyMethodDef oomph_site_methods[] = {
+    {"census", census, METH_O,
+     "The blocks in use of a device: addresses, sizes, sites, marks, each as bytes."},
+    {"take_shortage", take_shortage, METH_NOARGS,
+     "The allocation that failed last, with a census of that moment; None: none "
+     "since."},
     {"sites_start", sites_start, METH_O,
      "Begins to know which line allocates; a list of prefixes of libraries' files. "
      "Gives None, or why no line can be known."},

@@ -449,6 +449,7 @@ typedef struct oomph_stats {
     int64_t windows_missed;     // times that it took too long, so that nothing moved
     int64_t window_ns;          // time that streams were held
     int64_t driver_ns;          // time spent in driver calls and in waiting for the GPU
+    int64_t oom_missing_bytes;  // that were missing when nothing helped last
     int64_t rungs[OOMPH_RUNGS]; // how often each rung of the ladder was climbed
     int64_t pages_remapped;     // free pages that moved to another address
     int64_t pages_stolen;       // of these, to another stream
@@ -523,6 +524,46 @@ oomph_site_t oomph_call_site(bool in_backward);
 oomph_status_t oomph_live_sites(int device, oomph_site_bytes_t *rows, size_t room,
                                 size_t *count);
 
+/* ---- Who held the memory when it was short */
+
+// Every block in use of a device, in columns.
+typedef struct oomph_census {
+    size_t count;
+    oomph_addr_t *addrs;
+    uint64_t *bytes;
+    oomph_site_t *sites;
+    uint8_t *marks; // OOMPH_MARK_*
+} oomph_census_t;
+
+enum {
+    OOMPH_MARK_HOST = 1,    // it lies on the host
+    OOMPH_MARK_POOL = 2,    // it is of a CUDA graph or a MemPool
+    OOMPH_MARK_WAITING = 4, // it is freed, but other streams may still use it
+};
+
+// Lists them. The columns are one piece of memory: free(census->addrs).
+// Errors: OOMPH_ERR_NO_MEMORY (host memory).
+oomph_status_t oomph_take_census(int device, oomph_census_t *census);
+
+// An allocation that failed, as whoever throws the error knows it.
+typedef struct oomph_shortage {
+    oomph_request_t request;
+    char message[1024]; // the error's text
+    char doing[128];    // autograd's node; "": none
+    bool autocast;      // was on in the thread
+    bool grad;          // forward was recorded in the thread
+    size_t free_bytes, total_bytes;
+    oomph_stats_t stats;
+    oomph_census_t census; // taken by oomph_keep_shortage()
+} oomph_shortage_t;
+
+// Keeps the shortage and a census of its device, in place of the last one. Takes
+// neither the GIL nor device memory; without host memory the census is empty.
+void oomph_keep_shortage(const oomph_shortage_t *shortage);
+
+// Hands out what was kept last, once: free(shortage->census.addrs). False: none.
+bool oomph_take_shortage(oomph_shortage_t *shortage);
+
 /* ---- The table that reaches another extension module in a capsule */
 
 #define OOMPH_CAPSULE "oomph._C.api"
@@ -560,6 +601,7 @@ typedef struct oomph_api_table {
     oomph_status_t (*largest_free)(int, size_t *);
     oomph_status_t (*walk)(int, oomph_visit_t, void *);
     oomph_site_t (*call_site)(bool);
+    void (*keep_shortage)(const oomph_shortage_t *);
 } oomph_api_t;
 
 const oomph_api_t *oomph_api(void);

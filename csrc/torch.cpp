@@ -11,6 +11,7 @@
 #include <Python.h>
 
 #include "torch_allocator.hpp"
+#include "torch_holders.hpp"
 #include "torch_version.hpp"
 
 #include <torch/csrc/cuda/CUDAPluggableAllocator.h>
@@ -83,6 +84,9 @@ PyObject *install(PyObject *, PyObject *)
 
 PyMethodDef methods[] = {
     {"install", install, METH_NOARGS, "Makes oomph PyTorch's CUDA allocator."},
+    {"holders", holders, METH_VARARGS, "Tensors of a device in a list of objects."},
+    {"workspaces", workspaces, METH_NOARGS,
+     "Addresses of the workspaces of cuBLAS and cuBLASLt."},
     {"version_of", version_of, METH_O, "The version counter of a tensor, kept."},
     {"version_now", version_now, METH_O, "What version_of()'s result counts now."},
     {nullptr, nullptr, 0, nullptr},

@@ -166,8 +166,7 @@ class Sites
     {
         if (bytes < SITE_MIN_BYTES)
             return 0;
-        const std::shared_ptr<torch::autograd::Node> node =
-            torch::autograd::get_current_node();
+        const auto node = torch::autograd::get_current_node();
         oomph_site_t site = core->call_site(node != nullptr);
         if (site == 0 && node != nullptr)
             return infer_or_call(*node);

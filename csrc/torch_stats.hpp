@@ -3,6 +3,10 @@
 #pragma once
 #include "torch_core.hpp"
 
+#include <ATen/autocast_mode.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/function.h>
+
 #include <cstdio>
 #include <string>
 
@@ -73,23 +77,43 @@ struct Shortage {
     }
 
     // PyTorch's own words as far as they go, and then the core's reason.
-    [[noreturn]] void raise() const
+    std::string text() const
     {
         uint64_t allocated = static_cast<uint64_t>(stats.allocated_bytes[0].current);
         uint64_t reserved = static_cast<uint64_t>(stats.reserved_bytes[0].current);
         uint64_t limit = static_cast<uint64_t>(stats.device_limit_bytes);
         uint64_t host = static_cast<uint64_t>(stats.tier_bytes[OOMPH_TIER_HOST]);
-        TORCH_CHECK_WITH(
-            OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ",
-            format_size(request.bytes), ". GPU ", request.device,
-            " has a total capacity of ", format_size(total_bytes),
-            limit != 0 ? " (a limit that oomph was given)" : "", " of which ",
-            format_size(free_bytes), " is free. Of the allocated memory ",
-            format_size(allocated), " is allocated by PyTorch, and ",
-            format_size(reserved > allocated ? reserved - allocated : 0),
-            " is reserved by PyTorch but unallocated. ",
-            host != 0 ? format_size(host) + " of it is on the host. " : "",
-            "oomph: ", reason, ".");
+        return c10::str("CUDA out of memory. Tried to allocate ",
+                        format_size(request.bytes), ". GPU ", request.device,
+                        " has a total capacity of ", format_size(total_bytes),
+                        limit != 0 ? " (a limit that oomph was given)" : "",
+                        " of which ", format_size(free_bytes),
+                        " is free. Of the allocated memory ", format_size(allocated),
+                        " is allocated by PyTorch, and ",
+                        format_size(reserved > allocated ? reserved - allocated : 0),
+                        " is reserved by PyTorch but unallocated. ",
+                        host != 0 ? format_size(host) + " of it is on the host. " : "",
+                        "oomph: ", reason, ".");
+    }
+
+    // The core keeps who holds the memory now: the error will ask for it (shortage.py).
+    [[noreturn]] void raise() const
+    {
+        const std::string message = text();
+        const auto node = torch::autograd::get_current_node();
+        oomph_shortage_t kept = {};
+        kept.request = request;
+        kept.request.user = nullptr;
+        std::snprintf(kept.message, sizeof kept.message, "%s", message.c_str());
+        std::snprintf(kept.doing, sizeof kept.doing, "%s",
+                      node != nullptr ? node->name().c_str() : "");
+        kept.autocast = at::autocast::is_autocast_enabled(c10::kCUDA);
+        kept.grad = c10::GradMode::is_enabled();
+        kept.free_bytes = free_bytes;
+        kept.total_bytes = total_bytes;
+        kept.stats = stats;
+        core->keep_shortage(&kept);
+        TORCH_CHECK_WITH(OutOfMemoryError, false, message);
     }
 };
 

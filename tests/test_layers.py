@@ -20,7 +20,7 @@ LAYERS = [
     "swap",
     "device",
     "claim",
-    "alloc check free host inspect move pool promote share steal trim window",
+    "alloc check free host inspect move pool promote share shortage steal trim window",
 ]
 # Free blocks are kept in the index, which is made of blocks.
 ALSO = {("block.c", "index.h")}
@@ -41,6 +41,7 @@ BINDINGS = {
     "torch_history.hpp": {"torch_core.hpp"},
     "torch_pools.hpp": {"torch_core.hpp"},
     "torch_share.hpp": {"torch_core.hpp"},
+    "torch_holders.hpp": set(),
     "torch_sites.hpp": {"torch_core.hpp"},
     "torch_version.hpp": set(),
     "torch_stats.hpp": {"torch_core.hpp"},
@@ -51,7 +52,7 @@ BINDINGS = {
     "torch_allocator.hpp": {
         *("torch_blocks.hpp", "torch_requests.hpp", "torch_share.hpp"),
     },
-    "torch.cpp": {"torch_allocator.hpp", "torch_version.hpp"},
+    "torch.cpp": {"torch_allocator.hpp", "torch_holders.hpp", "torch_version.hpp"},
 }
 # Blocks and plans know of nothing that acts.
 PURE = ["block.c", "foresee.c", "index.c", "pack.c", "place.c", "plan.c", "table.c"]
@@ -62,7 +63,7 @@ FOREIGN = {
     r"dlfcn\.h": {"driver_cuda.c"},
     r"Python\.h": {
         *("frames.h", "frames_layout.h", "module.c", "module.h"),
-        *("torch.cpp", "torch_version.hpp"),
+        *("torch.cpp", "torch_holders.hpp", "torch_version.hpp"),
     },
     r"(torch|c10|ATen)/.*|cuda_runtime.*": {
         *(name for name in BINDINGS if name.startswith("torch")),

@@ -17,6 +17,9 @@ RESERVE_AUTO: int
 DEVICE_MAX: int
 TIER_DEVICE: int
 TIER_HOST: int
+MARK_HOST: int
+MARK_POOL: int
+MARK_WAITING: int
 SITE_INFERRED: int
 
 def configure(
@@ -70,3 +73,5 @@ def live_sites(device: int, /) -> list[tuple[int, int, int]]: ...
 def live_blocks(
     device: int, min_bytes: int = 0, /
 ) -> list[tuple[int, int, int, int, int, int, tuple[int, int], bool]]: ...
+def census(device: int, /) -> tuple[bytes, bytes, bytes, bytes]: ...
+def take_shortage() -> dict[str, Any] | None: ...

@@ -9,6 +9,7 @@ Importing the package imports neither PyTorch nor a driver.
 import importlib
 from typing import Any
 
+from oomph.diagnosis import Diagnosis, explain
 from oomph.installation import install, is_installed, step
 from oomph.region import no_offload
 from oomph.residency import Moved, Residency, evict, pin, promote, residency, unpin
@@ -26,10 +27,12 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "Diagnosis",
     "Moved",
     "Residency",
     "SettingsError",
     "evict",
+    "explain",
     "install",
     "is_installed",
     "no_offload",

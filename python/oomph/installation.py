@@ -19,6 +19,12 @@ def is_installed() -> bool:
     return _installed is not None
 
 
+def setting(key: str) -> Any:
+    """The value of a setting in force. oomph must be installed."""
+    assert _installed is not None
+    return _installed[key]
+
+
 def install(settings: str | None = None, **options: Any) -> None:
     """Makes oomph PyTorch's CUDA allocator, for this process.
 
@@ -125,10 +131,11 @@ def _replace_allocator(torch: ModuleType, values: dict[str, Any]) -> None:
 
 def _attach(torch: ModuleType, values: dict[str, Any]) -> None:
     """Connects what else belongs to oomph: the log, steps, limits, the end."""
-    from oomph import _C, sites
+    from oomph import _C, shortage, sites
 
     _C.set_rescue_hook(_note_rescue)
     sites.start()
+    shortage.start()
     if values["offload"] == "always":
         from oomph import planner
 

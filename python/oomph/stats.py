@@ -41,6 +41,7 @@ OWN_FIGURES: dict[str, str] = {
     "rung_callbacks": "times that PyTorch's free-memory callbacks were called",
     "rung_host": "times that a block was born on host",
     "rung_error": "times that nothing helped",
+    "oom_missing_bytes": "bytes that were missing when nothing helped last",
     "link_to_host_bytes_per_s": "measured speed of copies to the host; 0: not measured",
     "link_to_device_bytes_per_s": "measured speed of copies to the device; 0: likewise",
     "foreseen": "blocks put on the host at once, as none like it would fit",

@@ -1,0 +1,121 @@
+/* shortage.c - who held the memory when it was short, kept until somebody explains it.
+ */
+#include "device.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- A census */
+
+static bool is_live(const oomph_block_t *block)
+{
+    return !block->buffer &&
+           (block->state == OOMPH_BLOCK_USED || block->state == OOMPH_BLOCK_DEFERRED);
+}
+
+typedef void (*each_t)(const oomph_block_t *block, oomph_census_t *census);
+
+static void walk_heap(const oomph_heap_t *heap, each_t each, oomph_census_t *census)
+{
+    for (const oomph_segment_t *s = heap->segments; s != NULL; s = s->next)
+        for (const oomph_block_t *b = s->first; b != NULL; b = b->next)
+            if (is_live(b))
+                each(b, census);
+}
+
+static void walk(const oomph_device_t *device, each_t each, oomph_census_t *census)
+{
+    for (const oomph_pool_t *pool = device->pools; pool != NULL; pool = pool->next) {
+        walk_heap(&pool->heap, each, census);
+        if (!pool->small)
+            walk_heap(&pool->arena, each, census);
+    }
+}
+
+static void count(const oomph_block_t *block, oomph_census_t *census)
+{
+    (void)block;
+    census->count++;
+}
+
+static void enlist(const oomph_block_t *block, oomph_census_t *census)
+{
+    size_t i = census->count++;
+
+    census->addrs[i] = block->addr;
+    census->bytes[i] = block->bytes;
+    census->sites[i] = block->site;
+    census->marks[i] =
+        (uint8_t)((block->tier == OOMPH_TIER_HOST ? OOMPH_MARK_HOST : 0) |
+                  (oomph_block_pool(block)->group != NULL ? OOMPH_MARK_POOL : 0) |
+                  (block->state == OOMPH_BLOCK_DEFERRED ? OOMPH_MARK_WAITING : 0));
+}
+
+static bool make_columns(oomph_census_t *census, size_t room)
+{
+    const size_t row = sizeof *census->addrs + sizeof *census->bytes +
+                       sizeof *census->sites + sizeof *census->marks;
+    char *memory = malloc(oomph_max(room, 1) * row);
+
+    if (memory == NULL)
+        return false;
+    census->addrs = (oomph_addr_t *)(void *)memory;
+    census->bytes = census->addrs + room;
+    census->sites = (oomph_site_t *)(void *)(census->bytes + room);
+    census->marks = (uint8_t *)(census->sites + room);
+    return true;
+}
+
+oomph_status_t oomph_take_census(int ordinal, oomph_census_t *census)
+{
+    oomph_device_t *device = oomph_device_peek(ordinal);
+    oomph_census_t taken = {0};
+
+    if (device != NULL)
+        oomph_lock(device);
+    if (device != NULL)
+        walk(device, count, &taken);
+    bool made = make_columns(&taken, taken.count);
+    taken.count = 0;
+    if (made && device != NULL)
+        walk(device, enlist, &taken);
+    if (device != NULL)
+        oomph_unlock(device);
+    if (!made)
+        return oomph_fail(OOMPH_ERR_NO_MEMORY, "no host memory to list the blocks");
+    *census = taken;
+    return OOMPH_OK;
+}
+
+/* ---- The last shortage */
+
+static struct {
+    oomph_lock_t lock;
+    bool any;
+    oomph_shortage_t last;
+} kept;
+
+void oomph_keep_shortage(const oomph_shortage_t *shortage)
+{
+    oomph_census_t census = {0};
+
+    oomph_take_census(shortage->request.device, &census);
+    oomph_lock_take(&kept.lock);
+    void *old = kept.any ? kept.last.census.addrs : NULL;
+    kept.last = *shortage;
+    kept.last.census = census;
+    kept.any = true;
+    oomph_lock_give(&kept.lock);
+    free(old);
+}
+
+bool oomph_take_shortage(oomph_shortage_t *shortage)
+{
+    oomph_lock_take(&kept.lock);
+    bool any = kept.any;
+    if (any)
+        *shortage = kept.last;
+    kept.any = false;
+    oomph_lock_give(&kept.lock);
+    return any;
+}

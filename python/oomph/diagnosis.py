@@ -1,0 +1,470 @@
+"""Who holds the memory of a device, and what would help: as text and as data."""
+
+from __future__ import annotations
+
+import dataclasses
+import linecache
+import math
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from oomph.sizes import format_size
+
+LINES_SHOWN = 4  # of source, in the text
+REMEDIES_SHOWN = 5
+SOURCE_WIDTH = 60  # characters of a line of source that are shown
+SMALL_SHARE = 0.005  # categories below this share of the card go together
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a category holds.
+
+    Attributes:
+        name: Of the category.
+        size_bytes: Of its blocks.
+        count: How many blocks; 0 for what others hold.
+    """
+
+    name: str
+    size_bytes: int
+    count: int = 0
+
+
+@dataclass(frozen=True)
+class Line:
+    """What a line of source holds.
+
+    Attributes:
+        file: As the code object names it.
+        line: From 1.
+        function: Its qualified name.
+        size_bytes: Of its blocks, what its backward allocated included.
+        inferred_bytes: Of these, what its backward allocated.
+        count: How many blocks.
+        category: What most of its bytes are.
+    """
+
+    file: str
+    line: int
+    function: str
+    size_bytes: int
+    inferred_bytes: int
+    count: int
+    category: str
+
+
+@dataclass(frozen=True)
+class Request:
+    """The allocation that failed.
+
+    Attributes:
+        size_bytes: What was asked for.
+        missing_bytes: What it wanted for.
+        coming_bytes: What the optimizer has yet to make of its state.
+        where: The line of the user's code, as ``file:line (function)``; "": unknown.
+        inferred: Backward asked, for that line of forward.
+        source: The text of the line; "": not to be had.
+        operator: Autograd's node in backward; "" in forward.
+        shape: What the bytes look like, such as ``float32 [16, 1024, 50304]``; "": like
+            nothing known.
+    """
+
+    size_bytes: int
+    missing_bytes: int
+    coming_bytes: int
+    where: str
+    inferred: bool
+    source: str
+    operator: str
+    shape: str
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Who holds the memory of a device, at one moment.
+
+    Attributes:
+        device: Index of the device.
+        total_bytes: What it has, under the limits set.
+        free_bytes: What nobody holds of it.
+        request: The allocation that failed; None: none did.
+        shares: What each category holds, the largest first; others at the end.
+        lines: What each line of source holds, the largest first: of blocks from 1 MiB.
+        host_bytes: Of all these, what lies on the host.
+        gap_bytes: Free bytes in pages that blocks share: what perfect packing would
+            gain.
+        remedies: What would help, by what it saves (:class:`oomph.remedies.Remedy`).
+        useless: Usual advice that would not help here, with reasons.
+    """
+
+    device: int
+    total_bytes: int
+    free_bytes: int
+    request: Request | None
+    shares: list[Share]
+    lines: list[Line]
+    host_bytes: int
+    gap_bytes: int
+    remedies: list[Any]
+    useless: list[str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it, of types that JSON knows."""
+        return dataclasses.asdict(self)
+
+    @property
+    def text(self) -> str:
+        """For people: at most 25 lines."""
+        return "\n".join(_text(self))
+
+    def __str__(self) -> str:
+        """The text."""
+        return self.text
+
+
+def explain(device: int | None = None) -> Diagnosis:
+    """Says who holds the memory of a device now, and what would save how much.
+
+    Looks at every object of Python: some tenths of a second in a large program. Takes
+    no memory of the device and keeps no tensor alive.
+
+    Args:
+        device: Index of the device; None: PyTorch's current one.
+
+    Returns:
+        The diagnosis; ``print()`` shows its text, ``as_dict()`` is for JSON.
+
+    Raises:
+        RuntimeError: oomph is not installed.
+        ValueError: The index is no device's.
+
+    Example:
+        >>> print(oomph.explain())
+        >>> json.dumps(oomph.explain(0).as_dict())
+    """
+    from oomph import _C, installation
+    from oomph.holders import Census
+    from oomph.stats import stats
+
+    if not installation.is_installed():
+        raise RuntimeError("oomph is not installed: call oomph.install() first")
+    now = stats(device)
+    if device is None:
+        import torch
+
+        device = torch.cuda.current_device()
+    free_bytes, total_bytes = _C.memory_info(device)
+    return diagnose(
+        {
+            "device": device,
+            "requested_bytes": 0,
+            "site": 0,
+            "doing": "",
+            "message": "",
+            "autocast": False,
+            "grad": True,
+            "free_bytes": free_bytes,
+            "total_bytes": total_bytes,
+            "stats": now,
+        },
+        Census.take(device),
+        None,
+    )
+
+
+def diagnose(moment: dict[str, Any], census: Any, alive: Any) -> Diagnosis:
+    """The diagnosis of a moment.
+
+    Args:
+        moment: As ``_C.take_shortage()`` gives it.
+        census: The blocks in use then.
+        alive: Those in use now; None: the same.
+    """
+    from oomph import holders, remedies
+
+    seen = holders.look(census, alive, graph=moment["grad"] or bool(moment["doing"]))
+    stats = moment["stats"]
+    totals, counts = _totals(seen)
+    situation = _situation(moment, seen, totals)
+    return Diagnosis(
+        device=moment["device"],
+        total_bytes=moment["total_bytes"],
+        free_bytes=moment["free_bytes"],
+        request=_request(moment, seen) if moment["requested_bytes"] else None,
+        shares=[*_shares(totals, counts), *_others(moment)],
+        lines=_lines(seen),
+        host_bytes=stats["host_block_bytes"],
+        gap_bytes=max(
+            0,
+            stats["device_bytes"]
+            - stats["active_bytes.all.current"]
+            + stats["host_block_bytes"],
+        ),
+        remedies=remedies.rank(situation),
+        useless=_useless(moment),
+    )
+
+
+# ---- Who holds it
+
+
+def _totals(seen: Any) -> tuple[dict[Any, int], dict[Any, int]]:
+    from oomph.holders import Category
+
+    totals, counts = dict.fromkeys(Category, 0), dict.fromkeys(Category, 0)
+    by_number = list(Category)
+    for number, size in zip(seen.categories, seen.census.sizes, strict=True):
+        totals[by_number[number]] += size
+        counts[by_number[number]] += 1
+    return totals, counts
+
+
+def _shares(totals: dict[Any, int], counts: dict[Any, int]) -> list[Share]:
+    from oomph.holders import TITLES
+
+    found = [Share(TITLES[c], totals[c], counts[c]) for c in TITLES if counts[c]]
+    return sorted(found, key=lambda share: share.size_bytes, reverse=True)
+
+
+def _others(moment: dict[str, Any]) -> list[Share]:
+    """What is not oomph's: the driver knows no more than the sum."""
+    from oomph import processes
+
+    held = moment["stats"]["device_bytes"]
+    rest = moment["total_bytes"] - moment["free_bytes"] - held
+    if rest <= 0:
+        return []
+    others = processes.others(moment["device"])
+    if others is None:
+        return [Share("CUDA itself, other libraries and processes", rest)]
+    theirs = min(sum(others.values()), rest)
+    named = ", ".join(f"{pid}" for pid in others) or "none"
+    found = [
+        Share("CUDA itself and other libraries", rest - theirs),
+        Share(f"other processes ({named})", theirs),
+    ]
+    return [share for share in found if share.size_bytes > 0]
+
+
+def _lines(seen: Any) -> list[Line]:
+    from oomph import _C, sites
+    from oomph.holders import TITLES, Category
+
+    found: dict[int, list[Any]] = {}  # bytes, inferred bytes, count, by category
+    census = seen.census
+    for site, size, number in zip(
+        census.sites, census.sizes, seen.categories, strict=True
+    ):
+        plain = site & ~_C.SITE_INFERRED
+        if not plain:
+            continue
+        held = found.setdefault(plain, [0, 0, 0, {}])
+        held[0] += size
+        held[1] += size if site != plain else 0
+        held[2] += 1
+        held[3][number] = held[3].get(number, 0) + size
+    lines = []
+    for plain, (size, inferred, count, by) in found.items():
+        site = sites.resolve(plain)
+        assert site is not None
+        title = TITLES[Category(max(by, key=by.get))]
+        line = Line(site.file, site.line, site.function, size, inferred, count, title)
+        lines.append(line)
+    return sorted(lines, key=lambda line: line.size_bytes, reverse=True)
+
+
+# ---- What was asked for
+
+
+def _short(file: str) -> str:
+    """The path as seen from here, if it lies below."""
+    here = os.getcwd() + os.sep
+    return file.removeprefix(here)
+
+
+def _request(moment: dict[str, Any], seen: Any) -> Request:
+    from oomph import sites
+
+    site = sites.resolve(moment["site"])
+    source = linecache.getline(site.file, site.line).strip() if site else ""
+    return Request(
+        size_bytes=moment["requested_bytes"],
+        missing_bytes=moment["stats"]["oom_missing_bytes"],
+        coming_bytes=seen.program.coming_bytes,
+        where=f"{_short(site.file)}:{site.line} ({site.function})" if site else "",
+        inferred=site.inferred if site else False,
+        source=source,
+        operator=moment["doing"],
+        shape=guess_shape(moment["requested_bytes"], seen.program),
+    )
+
+
+def guess_shape(size_bytes: int, program: Any) -> str:
+    """What a tensor of so many bytes looks like in this program; "": like nothing.
+
+    One of a parameter's shape, or of an input's leading dimensions with the width of a
+    parameter as its last.
+    """
+    names = {2: "16-bit", 4: "float32", 8: "64-bit"}
+    for size in (4, 2, 8):
+        for shape, _ in program.parameter_shapes:
+            if len(shape) > 1 and math.prod(shape) * size == size_bytes:
+                return f"{names[size]} {list(shape)}, as a parameter"
+    widths = {dim for shape, _ in program.parameter_shapes for dim in shape}
+    leads = {shape[:2] for shape, _ in program.input_shapes if len(shape) >= 2}
+    leads |= {shape[:1] for shape, _ in program.input_shapes if shape}
+    for lead in sorted(leads, key=lambda lead: (-len(lead), -math.prod(lead))):
+        for size in (4, 2):
+            width, rest = divmod(size_bytes, math.prod(lead) * size)
+            if rest == 0 and width in widths:
+                return f"{names[size]} {[*lead, width]}"
+    return ""
+
+
+# ---- What would help
+
+
+def _situation(moment: dict[str, Any], seen: Any, totals: dict[Any, int]) -> Any:
+    import torch
+
+    from oomph import installation, remedies, sites
+
+    site = sites.resolve(moment["site"])
+    return remedies.Situation(
+        holders=seen,
+        totals=totals,
+        stats=moment["stats"],
+        requested_bytes=moment["requested_bytes"],
+        missing_bytes=(
+            moment["stats"]["oom_missing_bytes"] + seen.program.coming_bytes
+            if moment["requested_bytes"]
+            else 0
+        ),
+        in_optimizer=site is not None and _calls_step(site),
+        autocast=moment["autocast"] or seen.program.half,
+        device_count=torch.cuda.device_count(),
+        offload=installation.setting("offload"),
+        refusal=moment["message"],
+    )
+
+
+def _calls_step(site: Any) -> bool:
+    return ".step(" in linecache.getline(site.file, site.line)
+
+
+def _useless(moment: dict[str, Any]) -> list[str]:
+    stats = moment["stats"]
+    cached = max(
+        0, stats["reserved_bytes.all.current"] - stats["allocated_bytes.all.current"]
+    )
+    return [
+        "expandable_segments: under oomph every free page serves every request already",
+        f"empty_cache(): the {format_size(cached)} that are cached were used first",
+    ]
+
+
+# ---- The text
+
+
+def _text(found: Diagnosis) -> list[str]:
+    return [
+        *_text_of_request(found.request),
+        f"GPU {found.device} has {format_size(found.total_bytes)}:",
+        *_text_of_shares(found),
+        *_text_of_lines(found.lines),
+        _text_of_gaps(found),
+        *_text_of_remedies(found),
+    ]
+
+
+def _text_of_request(request: Request | None) -> list[str]:
+    if request is None:
+        return []
+    where = request.where or "a line that is not known"
+    text = f"Asked for at {where}"
+    if request.inferred:
+        text = f"Asked for by the backward of {where} (inferred)"
+    if request.operator:
+        text += f", in {request.operator}"
+    if request.shape:
+        text += f"; it looks like {request.shape}"
+    source = request.source
+    if len(source) > SOURCE_WIDTH:
+        source = source[: SOURCE_WIDTH - 3] + "..."
+    more = (
+        f"The optimizer has yet to make {format_size(request.coming_bytes)} of state."
+        if request.coming_bytes
+        else ""
+    )
+    return [text, *([f"    {source}"] if source else []), *([more] if more else [])]
+
+
+def _row(size_bytes: int, text: str) -> str:
+    return f"  {format_size(size_bytes):>10}  {text}"
+
+
+def _text_of_shares(found: Diagnosis) -> list[str]:
+    least = SMALL_SHARE * found.total_bytes
+    large = [share for share in found.shares if share.size_bytes >= least]
+    rest = [share for share in found.shares if share.size_bytes < least]
+    rows = [_row(share.size_bytes, share.name) for share in large]
+    if rest:
+        names = ", ".join(share.name for share in rest)
+        rows.append(_row(sum(share.size_bytes for share in rest), names))
+    if found.host_bytes:
+        rows.append(f"  {format_size(found.host_bytes):>10}  of this lies on the host")
+    return rows
+
+
+def _text_of_lines(lines: list[Line]) -> list[str]:
+    if not lines:
+        return []
+    rows = [
+        _row(
+            line.size_bytes,
+            f"{_short(line.file)}:{line.line} ({line.function}), {line.count} "
+            f"block{'s' * (line.count != 1)}, {line.category}",
+        )
+        for line in lines[:LINES_SHOWN]
+    ]
+    return ["Most of it by line:", *rows]
+
+
+def _text_of_gaps(found: Diagnosis) -> str:
+    gaps = format_size(found.gap_bytes)
+    if found.request is None:
+        return f"Fragmentation: {gaps} are free in pages that are held."
+    if found.gap_bytes < found.request.missing_bytes:
+        return (
+            f"Fragmentation had no part: {format_size(found.request.missing_bytes)} "
+            f"are missing, and only {gaps} are free in pages that are held."
+        )
+    return (
+        f"Fragmentation had a part: {format_size(found.request.missing_bytes)} are "
+        f"missing, and {gaps} are free in pages that are partly in use."
+    )
+
+
+def _text_of_remedies(found: Diagnosis) -> list[str]:
+    if not found.remedies:
+        return ["Nothing known here would save much.", *_text_of_useless(found)]
+    shown = found.remedies[:REMEDIES_SHOWN]
+    if not any(remedy.enough for remedy in shown):  # what is enough must be among them
+        shown[-1:] = [r for r in found.remedies if r.enough][:1] or shown[-1:]
+    rows = [
+        _row(
+            remedy.saves_bytes,
+            f"{remedy.action}; costs: {remedy.cost}"
+            + (" (not enough alone)" if remedy.enough is False else ""),
+        )
+        for remedy in shown
+    ]
+    return ["Would save, as estimated:", *rows, *_text_of_useless(found)]
+
+
+def _text_of_useless(found: Diagnosis) -> list[str]:
+    if found.request is None:
+        return []
+    return [f"Would not help: {'; '.join(found.useless)}."]

@@ -1,0 +1,64 @@
+"""PyTorch's error for memory that is not there, made to explain itself.
+
+The error is thrown in C++, by threads that have no GIL and must not wait for it. So the
+core keeps what is needed (csrc/shortage.c), and the explanation is added when PyTorch
+makes the Python exception of it. If anything fails meanwhile, PyTorch's text stays.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+logger = logging.getLogger("oomph")
+
+_busy = threading.local()
+
+
+def start() -> None:
+    """Has ``torch.OutOfMemoryError`` explain itself from now on."""
+    import torch
+
+    torch.OutOfMemoryError.__init__ = _init  # type: ignore[method-assign]
+
+
+def _init(self: Any, *arguments: Any) -> None:
+    RuntimeError.__init__(self, *arguments)
+    if len(arguments) != 1 or not isinstance(arguments[0], str):
+        return
+    report = explained(arguments[0])
+    if report:
+        self.args = (f"{arguments[0]}\n{report}",)
+
+
+def explained(message: str) -> str:
+    """What is to be said of the shortage that an error's message tells of.
+
+    Returns:
+        Some lines; "" if the message is not the core's, or the report failed.
+    """
+    from oomph import _C
+
+    if getattr(_busy, "now", False):
+        return ""
+    _busy.now = True
+    try:
+        moment = _C.take_shortage()
+        if moment is None or not message.startswith(moment["message"]):
+            return ""
+        return _report(moment)
+    except Exception:
+        logger.debug("a shortage of memory could not be explained", exc_info=True)
+        return ""
+    finally:
+        _busy.now = False
+
+
+def _report(moment: dict[str, Any]) -> str:
+    from oomph.diagnosis import diagnose
+    from oomph.holders import Census
+
+    device = moment["device"]
+    census = Census(device, moment.pop("census"))
+    return diagnose(moment, census, Census.take(device)).text
