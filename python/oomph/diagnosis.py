@@ -307,8 +307,8 @@ def guess_shape(size_bytes: int, program: Any) -> str:
     One of a parameter's shape, or of an input's leading dimensions with the width of a
     parameter as its last.
     """
-    names = {2: "16-bit", 4: "float32", 8: "64-bit"}
-    for size in (4, 2, 8):
+    names = {4: "float32", 2: "16-bit"}
+    for size in names:
         for shape, _ in program.parameter_shapes:
             if len(shape) > 1 and math.prod(shape) * size == size_bytes:
                 return f"{names[size]} {list(shape)}, as a parameter"
@@ -316,7 +316,7 @@ def guess_shape(size_bytes: int, program: Any) -> str:
     leads = {shape[:2] for shape, _ in program.input_shapes if len(shape) >= 2}
     leads |= {shape[:1] for shape, _ in program.input_shapes if shape}
     for lead in sorted(leads, key=lambda lead: (-len(lead), -math.prod(lead))):
-        for size in (4, 2):
+        for size in names:
             width, rest = divmod(size_bytes, math.prod(lead) * size)
             if rest == 0 and width in widths:
                 return f"{names[size]} {[*lead, width]}"

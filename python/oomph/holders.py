@@ -256,14 +256,14 @@ class _Look:
             held, mark, site = self.held.get(i), census.marks[i], census.sites[i]
             if mark & _C.MARK_POOL:
                 category = Category.GRAPH
+            elif census.addrs[i] in workspaces:
+                category = Category.WORKSPACE
             elif mark & _C.MARK_WAITING or site & _C.SITE_INFERRED:
                 category = Category.TEMPORARY
             elif held is not None:
                 if site not in of_site:
                     of_site[site] = self._is_in_forward(site, graph)
                 category = self._held_by_python(held, of_site[site])
-            elif census.addrs[i] in workspaces:
-                category = Category.WORKSPACE
             elif census.addrs[i] in self.gone:
                 category = Category.TEMPORARY
             else:

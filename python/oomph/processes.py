@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from typing import Any
 
 _PROCESSES_MAX = 256
 
@@ -35,7 +36,7 @@ def others(device: int) -> dict[int, int] | None:
 def _listed(device: int) -> dict[int, int] | None:
     import torch
 
-    known = torch.cuda.get_device_properties(device)
+    known: Any = torch.cuda.get_device_properties(device)
     bus = (
         f"{known.pci_domain_id:08x}:{known.pci_bus_id:02x}:{known.pci_device_id:02x}.0"
     )

@@ -152,7 +152,8 @@ def _autocast(now: Situation) -> Iterator[Remedy]:
 
 def _by_class(now: Situation) -> dict[str, dict[int, int]]:
     """Saved bytes of each size, by the class whose lines asked for them."""
-    census, found = now.holders.census, {}
+    census = now.holders.census
+    found: dict[str, dict[int, int]] = {}
     names: dict[int, str] = {}
     for site, size, category in zip(
         census.sites, census.sizes, now.holders.categories, strict=True
@@ -170,7 +171,8 @@ def _by_class(now: Situation) -> dict[str, dict[int, int]]:
 def _checkpointing(now: Situation) -> Iterator[Remedy]:
     """Of each block its input stays, and one block's activations come back at a time.
 
-    The input is as large as what the blocks save most often.
+    The input is as large as what the blocks save most often. Where forward has not come
+    to all blocks yet, this estimates too little.
     """
     by_class = _by_class(now)
     for name, count in now.holders.program.repeated.items():
@@ -181,7 +183,7 @@ def _checkpointing(now: Situation) -> Iterator[Remedy]:
         usual = max(sizes, key=lambda size: sizes[size] // size)
         yield Remedy(
             f"checkpointing the {count} {name}",
-            int(saved - usual * count - saved / count),
+            int(saved - usual * min(count, sizes[usual] // usual) - saved / count),
             "their forward is computed twice: about a third of a step",
         )
 

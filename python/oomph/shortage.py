@@ -8,6 +8,7 @@ makes the Python exception of it. If anything fails meanwhile, PyTorch's text st
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from typing import Any
 
@@ -38,12 +39,12 @@ def explained(message: str) -> str:
     Returns:
         Some lines; "" if the message is not the core's, or the report failed.
     """
-    from oomph import _C
-
-    if getattr(_busy, "now", False):
+    if sys.is_finalizing() or getattr(_busy, "now", False):
         return ""
     _busy.now = True
     try:
+        from oomph import _C
+
         moment = _C.take_shortage()
         if moment is None or not message.startswith(moment["message"]):
             return ""

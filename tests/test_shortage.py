@@ -1,0 +1,524 @@
+"""What the error says when memory is gone, and what it leaves behind."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import threading
+import weakref
+
+import pytest
+import torch
+import torch.nn.functional as F
+from support import MIB, Simulated, run
+from torch import nn
+
+CARD = "512MiB,context=0,memory=real"
+card = Simulated(CARD, "offload:off,reserve:0")
+small = Simulated("128MiB,context=0,memory=real", "offload:off,reserve:0")
+
+
+def take(mib: int) -> torch.Tensor:
+    return torch.empty(mib * MIB, dtype=torch.uint8, device="cuda")
+
+
+HERE = os.path.relpath(__file__)
+TAKE_LINE = take.__code__.co_firstlineno + 1
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(1024, 1024)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.gelu(self.linear(x))
+
+    LINE = forward.__code__.co_firstlineno + 1
+
+
+class Net(nn.Module):
+    """A layer has 4 MiB of weights, and saves 2 MiB a sample for backward."""
+
+    def __init__(self, layers: int = 4) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Layer() for _ in range(layers))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x.sum()
+
+
+def batch(count: int) -> torch.Tensor:
+    return torch.zeros(count, 256, 1024, device="cuda")  # of 1 MiB
+
+
+def fail(function=lambda: take(1024)) -> str:
+    """The text of the error that the function must raise."""
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        function()
+    assert len(caught.value.args) == 1
+    return str(caught.value)
+
+
+def rows(text: str) -> dict[str, str]:
+    """Sizes by what follows them."""
+    found = (line.strip().split("  ", 1) for line in text.splitlines()[1:])
+    return {part[1]: part[0] for part in found if len(part) == 2}
+
+
+def size_of(text: str, name: str) -> str:
+    (found,) = [size for row, size in rows(text).items() if row.startswith(name)]
+    return found
+
+
+# ---- The text
+
+
+@card
+def test_the_text_begins_with_pytorchs_line():
+    first, *more = fail().splitlines()
+    assert first.startswith("CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0")
+    assert 0 < len(more) <= 25
+
+
+@card
+def test_it_says_which_line_asked():
+    text = fail()
+    assert f"Asked for at {HERE}:{TAKE_LINE} (take)" in text
+    assert "    return torch.empty(mib * MIB," in text
+
+
+@card
+def test_the_lines_that_hold_most_come_first():
+    kept = [take(200), torch.empty(25 * MIB, device="cuda")]
+    text = fail()
+    assert f"{TAKE_LINE} (take), 1 block, inputs and other tensors" in text
+    assert text.index("200.00 MiB  ") < text.index("100.00 MiB  ")
+    assert len(kept) == 2
+
+
+@card
+def test_each_category_has_its_bytes():
+    net = Net().cuda()
+    optimizer = torch.optim.AdamW(net.parameters())
+    net(batch(1)).backward()
+    optimizer.step()
+    x = batch(8)
+    loss = net(x)
+    text = fail()
+    assert size_of(text, "parameters and buffers") == "16.02 MiB"
+    assert size_of(text, "gradients") == "16.02 MiB"
+    assert size_of(text, "optimizer state") == "32.03 MiB"
+    # What each layer's two operators were given, but not the first, which is the batch.
+    assert size_of(text, "activations saved") == "56.00 MiB"
+    assert loss.grad_fn is not None
+
+
+@card
+def test_what_backward_asks_for_names_the_line_of_forward():
+    x = torch.zeros(100 * MIB // 4, device="cuda", requires_grad=True)
+    ballast = []
+
+    def step():
+        y = torch.exp(x)
+        ballast.append(take(250))
+        y.backward(y)
+
+    text = fail(step)
+    assert f"Asked for by the backward of {HERE}:" in text
+    assert "(inferred), in ExpBackward0" in text
+    assert "y = torch.exp(x)" in text
+
+
+@card
+def test_graph_pools_are_told_apart():
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kept = torch.zeros(25 * MIB, device="cuda")
+    assert size_of(fail(), "graph pools") == "100.00 MiB"
+    del kept
+
+
+@card
+def test_it_looks_like_the_shape_of_a_parameter():
+    embedding = nn.Embedding(32768, 1024, device="cuda")
+    kept = take(300)
+    text = fail(lambda: torch.empty_like(embedding.weight))
+    assert "it looks like float32 [32768, 1024], as a parameter" in text
+    del kept
+
+
+@card
+def test_a_long_line_of_source_is_cut():
+    assert all(len(line) < 300 for line in fail().splitlines()[1:])
+    text = fail(lambda: torch.empty(1 << 30, dtype=torch.uint8, device="cuda").zero_())
+    (source,) = [line for line in text.splitlines() if "text = fail(" in line]
+    assert source.endswith("...")
+
+
+@card
+def test_without_gaps_fragmentation_had_no_part():
+    kept = take(400)
+    assert "Fragmentation had no part: 912.00 MiB are missing" in fail()
+    del kept
+
+
+@card
+def test_what_others_hold_is_told_apart():
+    # The simulated card has no other user; its context takes what is configured.
+    assert "CUDA itself" not in fail()
+
+
+def test_the_context_is_counted_for_cuda():
+    code = "import torch; torch.empty(1 << 30, device='cuda')"
+    result = run(code, card="512MiB,context=100MiB", conf="offload:off,reserve:0")
+    assert "100.00 MiB  CUDA itself" in result.err
+
+
+# ---- Remedies
+
+
+def shortage(layers: int, samples: int) -> str:
+    def step() -> None:
+        net = Net(layers).cuda()
+        x = batch(samples)
+        net(x).backward()
+
+    return fail(step)
+
+
+@card
+def test_a_smaller_batch_that_fits_is_named():
+    assert "batch 64 -> 32, accumulating gradients over 2" in shortage(8, 64)
+
+
+@card
+def test_the_blocks_that_checkpointing_helps_are_named():
+    net = Net(8).cuda()
+    loss = net(batch(20))
+    assert "checkpointing the 8 Layer" in fail()
+    assert loss.grad_fn is not None
+
+
+@card
+def test_checkpointing_is_not_named_where_inputs_are_all_that_is_saved():
+    x = batch(20).requires_grad_()
+    loss = nn.Sequential(*(nn.Sigmoid() for _ in range(3)))(x).sum()
+    assert "checkpointing the" not in fail()
+    assert loss.grad_fn is not None
+
+
+@card
+def test_a_batch_of_one_is_not_halved():
+    kept = take(440)
+    text = shortage(6, 1)
+    assert "batch 1" not in text
+    del kept
+
+
+@card
+def test_what_cannot_help_is_not_named():
+    text = fail()  # there is no model, no batch and no optimizer
+    for remedy in ("batch", "checkpoint", "autocast", "8-bit", "fused", "FSDP"):
+        assert remedy not in text
+
+
+@card
+def test_autocast_is_not_named_where_it_is_on():
+    def step() -> None:
+        with torch.autocast("cuda", torch.bfloat16):
+            net = Net(8).cuda()
+            net(batch(120)).backward()
+
+    assert "torch.autocast(" not in fail(step)
+    assert "torch.autocast" in shortage(8, 64)
+
+
+@card
+def test_a_step_of_an_optimizer_is_helped_by_a_fused_one():
+    net = Net(28).cuda()
+    optimizer = torch.optim.AdamW(net.parameters(), foreach=True)
+    net(batch(1)).backward()
+    kept = take(40)
+    text = fail(optimizer.step)
+    assert "batch" not in text
+    assert "8-bit states" in text or "fused=True" in text
+    del kept
+
+
+@card
+def test_logits_are_cut_into_chunks():
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens = nn.Embedding(16384, 64)
+            self.head = nn.Linear(64, 16384, bias=False)
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return F.cross_entropy(self.head(self.tokens(x)).flatten(0, 1), y)
+
+    def step() -> None:
+        model = Model().cuda()
+        x = torch.zeros(8, 512, dtype=torch.long, device="cuda")
+        model(x, x.flatten()).backward()
+
+    text = fail(step)
+    assert "cross-entropy in 8 chunks of the logits' 4096 rows" in text
+    assert "it looks like float32 [8, 512, 16384]" in text
+
+
+@card
+def test_evaluation_needs_no_graph():
+    def evaluate() -> None:
+        net = Net(8).cuda().eval()
+        net(batch(64))
+
+    assert "torch.no_grad() around evaluation" in fail(evaluate)
+
+
+@card
+def test_oomphs_own_offload_is_named_where_it_is_off():
+    kept = take(400)
+    assert "oomph's offload:on-oom" in fail(lambda: take(200))
+    del kept
+
+
+def test_the_host_limit_is_named_where_it_was_in_the_way():
+    code = """
+    import torch
+    a = torch.empty(500 << 20, dtype=torch.uint8, device='cuda')
+    b = torch.empty(200 << 20, dtype=torch.uint8, device='cuda')
+    """
+    result = run(code, card=CARD, conf="reserve:0,host_limit:64MiB")
+    assert "oomph's host_limit: at least 200.00 MiB" in result.err
+
+
+@card
+def test_the_usual_advice_is_said_to_be_in_vain():
+    (line,) = [line for line in fail().splitlines() if "Would not help" in line]
+    assert "expandable_segments" in line
+    assert "empty_cache()" in line
+
+
+# ---- What it leaves behind
+
+
+@small
+def test_the_error_keeps_no_tensor_alive():
+    net = Net(2).cuda()
+    held = []
+
+    def step() -> None:
+        x = batch(64)
+        held.append(weakref.ref(x))
+        net(x).backward()
+
+    gc.disable()
+    try:
+        text = fail(step)
+        assert "Would save" in text
+        gc.enable()
+        assert [ref() for ref in held] == [None]
+    finally:
+        gc.enable()
+
+
+@card
+def test_catching_halving_and_retrying_works():
+    # As accelerate's find_executable_batch_size() does.
+    net = Net(4).cuda()
+    optimizer = torch.optim.SGD(net.parameters())
+    tried, left = [], []
+
+    def train(count: int) -> None:
+        tried.append(count)
+        optimizer.zero_grad()
+        net(batch(count)).backward()
+        optimizer.step()
+
+    def should_reduce_batch_size(error: Exception) -> bool:
+        statements = ["CUDA out of memory.", "cuDNN error", "DefaultCPUAllocator"]
+        if isinstance(error, RuntimeError) and len(error.args) == 1:
+            return any(text in error.args[0] for text in statements)
+        return False
+
+    train(1)  # makes gradients and workspaces
+    before = torch.cuda.memory_allocated()
+    count = 256
+    while True:
+        try:
+            train(count)
+            break
+        except Exception as error:
+            assert should_reduce_batch_size(error)
+        left.append(torch.cuda.memory_allocated() <= before)
+        count //= 2
+    assert tried[1:] == [256, 128, 64, 32]
+    assert left == [True] * 3
+
+
+@card
+def test_no_device_memory_is_taken():
+    kept = take(510)
+    before = torch.cuda.memory_stats()["allocation.all.allocated"]
+    fail()
+    after = torch.cuda.memory_stats()["allocation.all.allocated"]
+    assert after == before
+    del kept
+
+
+@card
+def test_an_error_of_the_user_keeps_its_words():
+    fail()
+    error = torch.OutOfMemoryError("mine")
+    assert error.args == ("mine",)
+    assert torch.OutOfMemoryError().args == ()
+    assert torch.OutOfMemoryError("a", 2).args == ("a", 2)
+
+
+@card
+def test_if_the_report_fails_pytorchs_text_stays():
+    from oomph import diagnosis
+
+    original = diagnosis._lines
+
+    def broken(*_):
+        raise MemoryError
+
+    diagnosis._lines = broken
+    try:
+        text = fail()
+    finally:
+        diagnosis._lines = original
+    assert len(text.splitlines()) == 1
+    assert text.startswith("CUDA out of memory.")
+
+
+@card
+def test_a_second_shortage_while_explaining_ends_in_the_plain_text():
+    from oomph import diagnosis
+
+    original, inner = diagnosis._lines, []
+
+    def short(*_):
+        inner.append(fail())
+        return []
+
+    diagnosis._lines = short
+    try:
+        text = fail()
+    finally:
+        diagnosis._lines = original
+    assert len(text.splitlines()) > 1
+    assert len(inner[0].splitlines()) == 1
+
+
+# ---- Everywhere
+
+
+@card
+def test_it_is_explained_in_any_thread():
+    texts = []
+    thread = threading.Thread(target=lambda: texts.append(fail()))
+    thread.start()
+    thread.join()
+    assert "Asked for at" in texts[0]
+
+
+@card
+def test_it_is_explained_inside_backward_written_in_python():
+    class Greedy(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            return take(1024)
+
+    x = torch.ones(10, device="cuda", requires_grad=True)
+    text = fail(Greedy.apply(x).sum().backward)
+    assert f"{HERE}:{TAKE_LINE} (take)" in text
+
+
+@card
+def test_it_is_explained_inside_a_capture():
+    def capture() -> None:
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            take(1024)
+
+    assert "Asked for at" in fail(capture)
+
+
+def test_at_exit_it_is_explained_or_plain():
+    code = """
+    import atexit, torch
+    torch.ones(1, device="cuda")
+    class Late:
+        def __del__(self, torch=torch):
+            try:
+                torch.empty(1 << 30, device="cuda")
+            except torch.OutOfMemoryError as error:
+                print(str(error)[:18])
+    kept = Late()
+    @atexit.register
+    def last():
+        try:
+            torch.empty(1 << 30, device="cuda")
+        except torch.OutOfMemoryError as error:
+            print(str(error)[:18])
+    """
+    result = run(code, card=CARD, conf="offload:off")
+    assert result.code == 0, result.err
+    assert result.out.splitlines() == ["CUDA out of memory"] * 2
+
+
+@card
+def test_a_pickled_error_keeps_its_text():
+    import pickle
+
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        take(1024)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+# ---- At any time
+
+
+@card
+def test_explain_gives_the_same_at_any_time():
+    import oomph
+
+    net = Net(1).cuda()
+    kept = take(100)
+    found = oomph.explain()
+    assert found.request is None
+    assert {s.name: s.size_bytes for s in found.shares} == {
+        "inputs and other tensors": 100 * MIB,
+        "parameters and buffers": 4 * MIB + 4096,
+    }
+    assert (found.lines[0].line, found.lines[0].size_bytes) == (TAKE_LINE, 100 * MIB)
+    assert len(found.text.splitlines()) <= 25
+    assert str(found) == found.text
+    del net, kept
+
+
+@card
+def test_its_data_is_json():
+    import oomph
+
+    kept = take(100)
+    data = json.loads(json.dumps(oomph.explain(0).as_dict()))
+    assert data["shares"][0]["size_bytes"] == 100 * MIB
+    assert data["lines"][0]["function"] == "take"
+    del kept
+
+
+def test_without_oomph_there_is_nothing_to_explain():
+    import oomph
+
+    with pytest.raises(RuntimeError, match="oomph is not installed"):
+        oomph.explain(0)
