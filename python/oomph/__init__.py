@@ -3,7 +3,8 @@
 Import it before the first use of CUDA and call :func:`install`, or run a script with
 ``oomph run``, or set ``OOMPH_CONF`` in the environment.
 
-Importing the package imports neither PyTorch nor a driver.
+Importing the package imports neither PyTorch nor a driver. PYTEST_DONT_REWRITE: it may
+be imported before pytest, for the simulated GPU, which pytest would warn of.
 """
 
 import importlib

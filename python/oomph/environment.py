@@ -43,12 +43,17 @@ def apply() -> None:
         installation.install(**values)
 
 
+def mark_as_said(card: str) -> None:
+    """Has the banner of a card logged neither here nor in children."""
+    os.environ[_SAID] = card
+
+
 def _say_once(card: str) -> None:
     """Logs the banner in the first process; its children are quiet."""
     from oomph.report import logger
 
     if os.environ.get(_SAID) != card:
-        os.environ[_SAID] = card
+        mark_as_said(card)
         logger.warning(simulate.banner(card))
 
 

@@ -25,13 +25,14 @@ def _no_size(value: object) -> ValueError:
     )
 
 
-def parse_size(text: str | int) -> int:
+def parse_size(text: str | int, binary: bool = False) -> int:
     """Turns a size into bytes.
 
     Args:
         text: A number of bytes, or a number with a unit: ``KiB``, ``MiB``, ``GiB``,
             ``TiB`` (powers of 1024) or ``KB``, ``MB``, ``GB``, ``TB`` (powers of 1000),
             in any case, such as ``11.69GiB``.
+        binary: Whether ``KB`` and its like mean ``KiB``, as some tools have it.
 
     Returns:
         The size in bytes, rounded down.
@@ -51,7 +52,10 @@ def parse_size(text: str | int) -> int:
         match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-zA-Z]*)\s*", text)
         if match is None or match.group(2).upper() not in _UNITS:
             raise _no_size(text)
-        size = int(float(match.group(1)) * _UNITS[match.group(2).upper()])
+        unit = match.group(2).upper()
+        if binary and len(unit) == 2:
+            unit = f"{unit[0]}IB"
+        size = int(float(match.group(1)) * _UNITS[unit])
     if size < 0:
         raise ValueError(f"a size cannot be negative: {text}")
     if size >= _SIZE_MAX:

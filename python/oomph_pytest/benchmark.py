@@ -1,0 +1,142 @@
+"""The fixture ``cuda_memory``: what a function takes of GPU memory."""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import ParamSpec, SupportsFloat, TypeVar
+
+import pytest
+import torch
+
+from oomph_pytest.meter import Meter, Steps, prepare
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+_FIXTURE = pytest.StashKey["CudaMemory | None"]()
+
+
+def _settle() -> None:
+    """Gives back what only waits to be freed, so that runs begin alike."""
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+
+
+def _figures(meter: Meter) -> dict[str, float]:
+    """What a meter measured; peaks are those of the GPU with the highest."""
+    devices = range(len(meter.base))
+
+    def peak(device: int) -> int:
+        return meter.above(device, "allocated_peak")
+
+    worst = max(devices, key=peak)
+    reserved_bytes = meter.above(worst, "reserved_peak")
+    unused_bytes = max(0, reserved_bytes - peak(worst))
+    return {
+        "peak_bytes": peak(worst),
+        "reserved_bytes": reserved_bytes,
+        "fragmentation": unused_bytes / reserved_bytes if reserved_bytes > 0 else 0.0,
+        "host_bytes": sum(meter.above(i, "host_peak") for i in devices),
+        "rescues": sum(meter.above(i, "rescues") for i in devices),
+        "left_bytes": sum(meter.above(i, "allocated") for i in devices),
+    }
+
+
+class CudaMemory:
+    """Measures GPU memory in a test, and takes what the test has to report.
+
+    Attributes:
+        figures: What was measured so far, empty before: ``peak_bytes`` (the most that
+            was allocated above the baseline, the start of the measuring),
+            ``reserved_bytes`` (the most that the allocator took for it),
+            ``fragmentation`` (the share of that which no tensor used),
+            ``host_bytes`` and ``rescues`` (what oomph put on the host) and
+            ``left_bytes`` (what is still alive). Of several measurings the largest
+            counts, figure by figure.
+        metrics: What was reported by :meth:`metric`.
+
+    Example:
+        >>> def test_a_step(cuda_memory):
+        ...     cuda_memory(train_step, model, batch)
+        ...     assert cuda_memory.figures["fragmentation"] < 0.1
+    """
+
+    def __init__(self) -> None:
+        self.figures: dict[str, float] = {}
+        self.metrics: dict[str, float] = {}
+        self._steps: Steps | None = None
+
+    @classmethod
+    def of(cls, item: pytest.Item) -> CudaMemory:
+        """That of a test, new for each run of it."""
+        made = item.stash[_FIXTURE] = cls()
+        return made
+
+    def __call__(
+        self,
+        function: Callable[Parameters, Result],
+        /,
+        *args: Parameters.args,
+        **kwargs: Parameters.kwargs,
+    ) -> Result:
+        """Calls a function, measures it, and gives its result."""
+        with self.measure():
+            return function(*args, **kwargs)
+
+    @contextmanager
+    def measure(self) -> Iterator[None]:
+        """Measures a ``with`` block; nothing is kept if it raises."""
+        prepare()
+        _settle()
+        meter = Meter()
+        try:
+            yield
+        finally:
+            meter.stop()
+        for name, value in _figures(meter).items():
+            self.figures[name] = max(value, self.figures.get(name, value))
+
+    def step(self) -> None:
+        """Ends a step for ``stable_cuda_peak``, where no optimizer does."""
+        if self._steps is not None:
+            self._steps.end()
+
+    def metric(self, name: str, value: SupportsFloat) -> None:
+        """Reports a result, such as a loss: for the run's file, and no_worse_metric.
+
+        Args:
+            name: Its name.
+            value: A number, or what ``float()`` makes one of, such as a tensor.
+
+        Raises:
+            TypeError: The value is no number.
+        """
+        if isinstance(value, str | bytes):
+            raise TypeError(f"metric {name!r}: {value!r} is no number")
+        self.metrics[name] = float(value)
+
+    def follow(self, steps: Steps | None) -> None:
+        """Whom :meth:`step` tells; None: nobody."""
+        self._steps = steps
+
+    def properties(self) -> list[tuple[str, object]]:
+        """What stands in JUnit's file."""
+        found = [(f"cuda_memory_{name}", value) for name, value in self.figures.items()]
+        return [*found, *((f"metric_{n}", v) for n, v in self.metrics.items())]
+
+    def as_json(self) -> dict[str, dict[str, float | str]]:
+        """What stands in the run's file; JSON has no NaN."""
+        metrics: dict[str, float | str] = {
+            name: value if math.isfinite(value) else str(value)
+            for name, value in self.metrics.items()
+        }
+        return {"figures": dict(self.figures), "metrics": metrics}
+
+
+def fixture_of(item: pytest.Item) -> CudaMemory | None:
+    """The fixture of a test, if it has it."""
+    return item.stash.get(_FIXTURE, None)

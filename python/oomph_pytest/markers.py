@@ -1,0 +1,334 @@
+"""The markers: what they say, and whether a test did it."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import pytest
+from oomph.sizes import format_size, parse_size
+
+from oomph_pytest import FIXTURE, MARKERS
+from oomph_pytest.store import Allowance
+
+CHECKS = pytest.StashKey[list["Check"]]()
+
+
+class MarkerError(Exception):
+    """A marker has arguments that make no sense. Says which and why."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """What one GPU saw of a test; bytes are above those before the test.
+
+    Attributes:
+        index: Its number.
+        peak_bytes: The most that was allocated at a time.
+        left_bytes: What was alive afterwards.
+        ooms: How often an allocation ran out of memory.
+        rescues: Blocks that oomph put on the host for want of memory.
+    """
+
+    index: int
+    peak_bytes: int
+    left_bytes: int
+    ooms: int
+    rescues: int
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was measured of a test.
+
+    Attributes:
+        devices: Of each GPU.
+        optimizer_peaks: The peak of each GPU in each step that an optimizer ended.
+        own_peaks: The same of steps that the test itself ended; they win.
+        oom_texts: What ran out of memory, and where, as far as it is known.
+        metrics: What the test reported.
+        stored_metrics: What it reported in the stored run; None: there is no run.
+        is_stored: Whether this run will be stored.
+    """
+
+    devices: Sequence[Device]
+    optimizer_peaks: Sequence[Sequence[int]] = ()
+    own_peaks: Sequence[Sequence[int]] = ()
+    oom_texts: Sequence[str] = ()
+    metrics: dict[str, float] = field(default_factory=dict)
+    stored_metrics: dict[str, float] | None = None
+    is_stored: bool = False
+
+    def where(self, device: int) -> str:
+        """Names the device, where there are several."""
+        return f" of GPU {device}" if len(self.devices) > 1 else ""
+
+
+class Check(Protocol):
+    """One demand on a test."""
+
+    def problem(self, seen: Seen) -> str | None:
+        """What is wrong, in a sentence; None if the test does as it should."""
+
+
+@dataclass(frozen=True)
+class LimitMemory:
+    """limit_cuda_memory."""
+
+    limit_bytes: int
+
+    def problem(self, seen: Seen) -> str | None:
+        """Compares the GPU with the highest peak."""
+        worst = max(seen.devices, key=lambda device: device.peak_bytes)
+        if worst.peak_bytes <= self.limit_bytes:
+            return None
+        return (
+            f"Test was limited to {format_size(self.limit_bytes)} but allocated "
+            f"{format_size(worst.peak_bytes)} of GPU memory{seen.where(worst.index)}"
+        )
+
+
+@dataclass(frozen=True)
+class LimitLeaks:
+    """limit_cuda_leaks."""
+
+    limit_bytes: int
+
+    def problem(self, seen: Seen) -> str | None:
+        """Compares the GPU on which most is left."""
+        worst = max(seen.devices, key=lambda device: device.left_bytes)
+        if worst.left_bytes <= self.limit_bytes:
+            return None
+        return (
+            f"Test was allowed to leave {format_size(self.limit_bytes)} but left "
+            f"{format_size(worst.left_bytes)} of GPU memory{seen.where(worst.index)} "
+            "allocated"
+        )
+
+
+@dataclass(frozen=True)
+class StablePeak:
+    """stable_cuda_peak."""
+
+    steps: int
+    warmup: int
+    optimizer_steps: int
+    tolerance_bytes: int
+
+    def problem(self, seen: Seen) -> str | None:
+        """Compares the peaks of the steps after the warm-up with the first of them."""
+        peaks = [list(step) for step in seen.own_peaks] or self._gathered(seen)
+        wanted = self.warmup + self.steps
+        if len(peaks) < wanted:
+            return (
+                f"Test was to show a stable peak over {self.steps} steps after "
+                f"{self.warmup} of warm-up, but ended {len(peaks)}; an optimizer's "
+                f"step ends {self._unit()}, or else {FIXTURE}.step()"
+            )
+        for device in seen.devices:
+            series = [step[device.index] for step in peaks[self.warmup :]]
+            if max(series) > series[0] + self.tolerance_bytes:
+                return self._growth(series, seen.where(device.index))
+        return None
+
+    def _unit(self) -> str:
+        n = self.optimizer_steps
+        return "one" if n == 1 else f"one {n}th"
+
+    def _gathered(self, seen: Seen) -> list[list[int]]:
+        """The peaks of so many steps of an optimizer each."""
+        n, all_peaks = self.optimizer_steps, seen.optimizer_peaks
+        return [
+            [max(of_device) for of_device in zip(*all_peaks[i : i + n], strict=True)]
+            for i in range(0, len(all_peaks) - n + 1, n)
+        ]
+
+    def _growth(self, series: list[int], where: str) -> str:
+        high = max(range(len(series)), key=series.__getitem__)
+        first = self.warmup + 1
+        return (
+            f"Peak of GPU memory{where} is not stable: {format_size(series[0])} in "
+            f"step {first}, {format_size(series[high])} in step {first + high}, "
+            f"{format_size((series[high] - series[0]) / high)} more in each "
+            f"(tolerance {format_size(self.tolerance_bytes)})"
+        )
+
+
+@dataclass(frozen=True)
+class NoOom:
+    """no_cuda_oom."""
+
+    allow_rescues: bool
+
+    def problem(self, seen: Seen) -> str | None:
+        """Counts errors, caught or not, and rescues if they count as such."""
+        ooms = sum(device.ooms for device in seen.devices)
+        rescues = sum(device.rescues for device in seen.devices)
+        if ooms:
+            times = "once" if ooms == 1 else f"{ooms} times"
+            which = "".join(f"\n  {text}" for text in seen.oom_texts[:10])
+            return f"Test must not run out of GPU memory, but did {times}:{which}"
+        if rescues and not self.allow_rescues:
+            return (
+                "Test must not run out of GPU memory; oomph rescued it by putting "
+                f"{rescues} blocks on the host"
+            )
+        return None
+
+
+@dataclass(frozen=True)
+class NoWorseMetric:
+    """no_worse_metric."""
+
+    name: str
+    allowance: Allowance
+    better: str
+    baseline: float | None
+
+    def problem(self, seen: Seen) -> str | None:
+        """Compares with the marker's own baseline, or that of the stored run."""
+        if self.name not in seen.metrics:
+            return (
+                f"Test reported no metric {self.name!r}: it must call "
+                f"{FIXTURE}.metric({self.name!r}, value)"
+            )
+        baseline = self.baseline
+        if baseline is None:
+            baseline = (seen.stored_metrics or {}).get(self.name)
+        if baseline is None:
+            return None if seen.is_stored else self._nothing_stored(seen)
+        value = seen.metrics[self.name]
+        worse = value - baseline if self.better == "lower" else baseline - value
+        if worse <= self.allowance.of(abs(baseline)):  # never so for NaN
+            return None
+        return (
+            f"Metric {self.name!r} got worse: {value:.6g}, it was {baseline:.6g} "
+            f"({self.better} is better, tolerance {self.allowance})"
+        )
+
+    def _nothing_stored(self, seen: Seen) -> str:
+        what = "no run is stored" if seen.stored_metrics is None else "it has none"
+        return (
+            f"Metric {self.name!r} has nothing to be compared with, as {what} for this "
+            "test; --cuda-memory-save stores a run, baseline= states a value"
+        )
+
+
+# ---- From a marker to a check: the functions have the markers' arguments.
+
+
+def _size(value: object) -> int:
+    """A size as pytest-memray reads it: 1 KB is 1024 bytes, and a unit is needed."""
+    if isinstance(value, str) and value.strip().isdigit() and value.strip() != "0":
+        raise ValueError(f"{value!r} has no unit; write it as '{value.strip()} MiB'")
+    return parse_size(value, binary=True)  # type: ignore[arg-type]  # it checks
+
+
+def _count(name: str, value: object, least: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name}={value!r} is no number of at least {least}")
+    return value
+
+
+def limit_cuda_memory(limit: object) -> Check:
+    """Limits the peak."""
+    return LimitMemory(_size(limit))
+
+
+def limit_cuda_leaks(limit: object) -> Check:
+    """Limits what is left."""
+    return LimitLeaks(_size(limit))
+
+
+def stable_cuda_peak(
+    steps: object,
+    warmup: object = 1,
+    optimizer_steps: object = 1,
+    tolerance: object = 0,
+) -> Check:
+    """Demands a peak that does not grow."""
+    return StablePeak(
+        _count("steps", steps, 2),
+        _count("warmup", warmup, 0),
+        _count("optimizer_steps", optimizer_steps, 1),
+        _size(tolerance),
+    )
+
+
+def no_cuda_oom(allow_rescues: object = True) -> Check:
+    """Forbids to run out of memory."""
+    if not isinstance(allow_rescues, bool):
+        raise ValueError(f"allow_rescues={allow_rescues!r} is neither True nor False")
+    return NoOom(allow_rescues)
+
+
+def no_worse_metric(
+    name: object,
+    tolerance: object = 0,
+    better: object = "lower",
+    baseline: object = None,
+) -> Check:
+    """Demands a metric that is as good as before."""
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"{name!r} is no name of a metric")
+    if not isinstance(better, str) or better not in ("lower", "higher"):
+        raise ValueError(f"better={better!r} is neither 'lower' nor 'higher'")
+    if baseline is not None:
+        if not isinstance(baseline, int | float) or not math.isfinite(baseline):
+            raise ValueError(f"baseline={baseline!r} is no number")
+        baseline = float(baseline)
+    return NoWorseMetric(name, Allowance.parse(tolerance, float), better, baseline)
+
+
+PARSERS: dict[str, Callable[..., Check]] = {
+    function.__name__: function
+    for function in (
+        limit_cuda_memory,
+        limit_cuda_leaks,
+        stable_cuda_peak,
+        no_cuda_oom,
+        no_worse_metric,
+    )
+}
+assert PARSERS.keys() == MARKERS.keys()
+
+
+def _parse(mark: pytest.Mark) -> Check:
+    parser = PARSERS[mark.name]
+    try:
+        bound = inspect.signature(parser).bind(*mark.args, **mark.kwargs)
+        return parser(*bound.args, **bound.kwargs)
+    except (TypeError, ValueError) as error:
+        given = [*map(repr, mark.args), *(f"{k}={v!r}" for k, v in mark.kwargs.items())]
+        text = f"{mark.name}({', '.join(given)}): {error}"
+        raise MarkerError(text) from None
+
+
+def checks_of(item: pytest.Item) -> list[Check]:
+    """What the markers of a test demand; of equal markers the nearest counts.
+
+    Raises:
+        MarkerError: A marker makes no sense.
+    """
+    if CHECKS in item.stash:
+        return item.stash[CHECKS]
+    found: dict[object, Check] = {}
+    for mark in item.iter_markers():  # the nearest first
+        if mark.name not in PARSERS:
+            continue
+        try:
+            check = _parse(mark)
+        except MarkerError as error:
+            raise MarkerError(f"{item.nodeid}: {error}") from None
+        name = check.name if isinstance(check, NoWorseMetric) else None
+        found.setdefault((mark.name, name), check)
+        if name and FIXTURE not in getattr(item, "fixturenames", ()):
+            raise MarkerError(
+                f"{item.nodeid}: {mark.name} needs the fixture {FIXTURE}, by which a "
+                f"test reports: {FIXTURE}.metric({name!r}, value)"
+            )
+    item.stash[CHECKS] = list(found.values())
+    return item.stash[CHECKS]
