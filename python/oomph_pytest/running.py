@@ -36,10 +36,14 @@ _VERDICT = pytest.StashKey[Verdict]()
 
 def prepare(item: pytest.Item) -> None:
     """Before the fixtures: skips where there is no GPU, fails for bad markers."""
+    checks: list[Check] = []
+    mistake = None
     try:
         checks = markers.checks_of(item)
     except markers.MarkerError as error:
-        pytest.fail(str(error), pytrace=False)
+        mistake = str(error)
+    if mistake is not None:  # raised here, the one error is all that is shown
+        pytest.fail(mistake, pytrace=False)
     reason = gpu.why_absent()
     if reason is None and _needs_values(checks) and not gpu.computes():
         reason = (
@@ -133,8 +137,8 @@ class _Watch:
         before = run.test(self.item.nodeid).get("figures") if run else None
         if not run or not before or not self.fixture or not self.fixture.figures:
             return []
-        rules: list[store.Rule] = config.option.cuda_memory_fail
-        found = (rule.problem(self.fixture.figures, before, run.name) for rule in rules)
+        now, rules = self.fixture.figures, store.rules(config)
+        found = (rule.problem(now, before, run.name) for rule in rules)
         return [problem for problem in found if problem]
 
     def verdict(self, error: BaseException | None) -> Verdict:

@@ -145,6 +145,7 @@ class StoredRun:
         return found
 
 
+_RULES = pytest.StashKey[list[Rule]]()
 _COMPARED = pytest.StashKey["StoredRun | None"]()
 _BASELINE = pytest.StashKey["StoredRun | None"]()
 
@@ -189,15 +190,19 @@ def _read(path: Path) -> StoredRun:
 
 
 def check_options(config: pytest.Config) -> None:
-    """Finds the run that is compared with, and looks at the name of this one.
+    """Reads the options: the run that is compared with, what may not grow, the name.
 
     Raises:
-        pytest.UsageError: There is no such run, or the name is none.
+        pytest.UsageError: There is no such run or figure, or the name is none.
     """
     option = config.option
     name = option.cuda_memory_save
     if name and not re.fullmatch(r"[\w.-]+", name):
         raise pytest.UsageError(f"--cuda-memory-save: {name!r} is no name for a run")
+    try:
+        config.stash[_RULES] = [Rule.parse(text) for text in option.cuda_memory_fail]
+    except ValueError as error:
+        raise pytest.UsageError(f"--cuda-memory-fail: {error}") from None
     if option.cuda_memory_compare is None and not option.cuda_memory_fail:
         return
     wanted = option.cuda_memory_compare or ""
@@ -209,6 +214,11 @@ def check_options(config: pytest.Config) -> None:
             + f" in {folder(config)} (stored: {names}); --cuda-memory-save stores one"
         )
     config.stash[_COMPARED] = None if path is None else _read(path)
+
+
+def rules(config: pytest.Config) -> list[Rule]:
+    """Which figures may not grow."""
+    return config.stash.get(_RULES, [])
 
 
 def compared(config: pytest.Config) -> StoredRun | None:
