@@ -16,10 +16,10 @@ from typing import Any
 from support import ROOT, execute
 
 INNER = ROOT / "tests" / "inner"
-_OUTCOME = re.compile(
-    r"(?:\[gw\d+\] \[ *\d+%\] )?(PASSED|FAILED|MEMORY PROBLEMS|ERROR|XFAIL|SKIPPED)?"
-    r" ?\S+\.py::(.+?)"
-    r"(?: (PASSED|FAILED|MEMORY PROBLEMS|ERROR|XFAIL|SKIPPED)(?: \(.*|.*%\])?)?"
+_WORDS = "(PASSED|FAILED|MEMORY PROBLEMS|ERROR|XFAIL|SKIPPED)"
+_OUTCOME = re.compile(  # of xdist, and without it
+    rf"\[gw\d+\] \[ *\d+%\] {_WORDS} \S+\.py::(.+)|"
+    rf"\S+\.py::(.+?) {_WORDS}(?: \(.*| +\[ *\d+%\])?"
 )
 
 
@@ -49,7 +49,7 @@ def run_pytest(folder: Path, *arguments: str | Path, **options: Any) -> Inner:
     )
     said = result.out + result.err
     found = (_OUTCOME.fullmatch(line.rstrip()) for line in result.out.splitlines())
-    outcomes = {m[2]: m[1] or m[3] for m in found if m and (m[1] or m[3])}
+    outcomes = {m[2] or m[3]: m[1] or m[4] for m in found if m}
     return Inner(result.code, said, outcomes, _texts(result.out))
 
 
