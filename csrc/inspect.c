@@ -136,8 +136,8 @@ oomph_site_t oomph_call_site(bool in_backward)
     return hook != NULL ? hook(in_backward) : 0;
 }
 
-oomph_status_t oomph_live_sites(int ordinal, oomph_site_bytes_t *rows, size_t room,
-                                size_t *count)
+oomph_status_t oomph_live_sites(int ordinal, bool at_peak, oomph_site_bytes_t *rows,
+                                size_t room, size_t *count)
 {
     oomph_device_t *device = oomph_device_peek(ordinal);
 
@@ -145,7 +145,7 @@ oomph_status_t oomph_live_sites(int ordinal, oomph_site_bytes_t *rows, size_t ro
     if (device == NULL)
         return OOMPH_OK;
     oomph_lock(device);
-    *count = oomph_site_tallies_tell(&device->sites, rows, room);
+    *count = oomph_site_tallies_tell(&device->sites, at_peak, rows, room);
     oomph_unlock(device);
     return OOMPH_OK;
 }
@@ -237,6 +237,7 @@ oomph_status_t oomph_reset_peak_stats(int ordinal)
         return OOMPH_OK;
     oomph_lock(device);
     each_tally(device, oomph_tally_reset_peak);
+    oomph_site_reset_peak(&device->sites);
     for (int tier = 0; tier < OOMPH_TIERS; tier++)
         device->pages.peak_bytes[tier] =
             oomph_pages_bytes(&device->pages, (oomph_tier_t)tier);

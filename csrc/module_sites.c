@@ -66,14 +66,13 @@ static PyObject *tell_site(const void *array, size_t i)
                          (Py_ssize_t)row->count);
 }
 
-static PyObject *live_sites(PyObject *module, PyObject *arg)
+static PyObject *list_sites(PyObject *arg, bool at_peak)
 {
     oomph_site_bytes_t *rows = NULL;
     size_t room = 0, count = 0;
     oomph_status_t status;
     int device;
 
-    (void)module;
     if (!oomph_parse_device(arg, &device))
         return NULL;
     do { // until there is room for all
@@ -82,12 +81,24 @@ static PyObject *live_sites(PyObject *module, PyObject *arg)
         rows = PyMem_Calloc(room + 1, sizeof *rows);
         if (rows == NULL)
             return PyErr_NoMemory();
-        status = oomph_live_sites(device, rows, room, &count);
+        status = oomph_live_sites(device, at_peak, rows, room, &count);
     } while (status == OOMPH_OK && count > room);
     PyObject *list =
         status == OOMPH_OK ? to_list(count, rows, tell_site) : oomph_raise(status);
     PyMem_Free(rows);
     return list;
+}
+
+static PyObject *live_sites(PyObject *module, PyObject *arg)
+{
+    (void)module;
+    return list_sites(arg, false);
+}
+
+static PyObject *peak_sites(PyObject *module, PyObject *arg)
+{
+    (void)module;
+    return list_sites(arg, true);
 }
 
 // Copies of what the walk saw, taken while the core's lock is held.
@@ -226,6 +237,8 @@ PyMethodDef oomph_site_methods[] = {
     {"site_of", site_of, METH_O, "The site of the block that contains an address."},
     {"live_sites", live_sites, METH_O,
      "What the sites hold on a device: a list of (site, bytes, count)."},
+    {"peak_sites", peak_sites, METH_O,
+     "The same when they held most together, since PyTorch's peaks were reset."},
     {"live_blocks", live_blocks, METH_VARARGS,
      "The blocks in use on a device, of at least so many bytes: a list of (address, "
      "bytes, requested bytes, site, tier, stream, pool, whether it is freed but may "

@@ -505,7 +505,7 @@ typedef struct oomph_site_info {
 
 typedef struct oomph_site_bytes {
     oomph_site_t site;
-    size_t bytes, count; // of its blocks in use
+    size_t bytes, count; // of its blocks
 } oomph_site_bytes_t;
 
 // The number of a line; 0 if there is no host memory for it. Equal lines have equal
@@ -519,10 +519,11 @@ oomph_status_t oomph_site_info(oomph_site_t site, oomph_site_info_t *info);
 // none does. With `in_backward`, 0 also where autograd and no code of the user asks.
 oomph_site_t oomph_call_site(bool in_backward);
 
-// The sites that hold blocks on the device, at most `room` of them; `count` is how many
-// there are. Blocks of unknown sites are left out.
-oomph_status_t oomph_live_sites(int device, oomph_site_bytes_t *rows, size_t room,
-                                size_t *count);
+// The sites that hold blocks on the device, or held them when all sites together held
+// most since peaks were reset: at most `room` of them; `count` is how many there are.
+// Blocks of unknown sites are left out.
+oomph_status_t oomph_live_sites(int device, bool at_peak, oomph_site_bytes_t *rows,
+                                size_t room, size_t *count);
 
 /* ---- Who held the memory when it was short */
 

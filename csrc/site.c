@@ -133,27 +133,52 @@ oomph_status_t oomph_site_tallies_grow(oomph_site_tallies_t *tallies, oomph_site
     return OOMPH_OK;
 }
 
+// What a site held at the peak is kept when it changes for the first time after it.
+static void change(oomph_site_tallies_t *tallies, oomph_site_tally_t *tally)
+{
+    if (tally->changed_after == tallies->peak)
+        return;
+    tally->peak_bytes = tally->bytes;
+    tally->peak_count = tally->count;
+    tally->changed_after = tallies->peak;
+}
+
 void oomph_site_count(oomph_site_tallies_t *tallies, oomph_site_t site, int64_t bytes)
 {
     oomph_site_tally_t *tally = &tallies->list[tally_index(site)];
 
+    change(tallies, tally);
     tally->bytes += bytes;
     tally->count += bytes > 0 ? 1 : -1;
+    tallies->bytes += bytes;
+    if (tallies->bytes > tallies->peak_bytes) {
+        tallies->peak_bytes = tallies->bytes;
+        tallies->peak++;
+    }
 }
 
-size_t oomph_site_tallies_tell(const oomph_site_tallies_t *tallies,
+void oomph_site_reset_peak(oomph_site_tallies_t *tallies)
+{
+    tallies->peak_bytes = tallies->bytes;
+    tallies->peak++;
+}
+
+size_t oomph_site_tallies_tell(const oomph_site_tallies_t *tallies, bool at_peak,
                                oomph_site_bytes_t *rows, size_t room)
 {
     size_t count = 0;
 
     for (size_t i = 0; i < tallies->room; i++) {
-        if (tallies->list[i].count == 0)
+        const oomph_site_tally_t *tally = &tallies->list[i];
+        bool changed = at_peak && tally->changed_after == tallies->peak;
+        int64_t blocks = changed ? tally->peak_count : tally->count;
+        if (blocks == 0)
             continue;
         if (count < room)
             rows[count] = (oomph_site_bytes_t){
                 .site = (oomph_site_t)(i / 2) | (i % 2 ? OOMPH_SITE_INFERRED : 0),
-                .bytes = (size_t)tallies->list[i].bytes,
-                .count = (size_t)tallies->list[i].count};
+                .bytes = (size_t)(changed ? tally->peak_bytes : tally->bytes),
+                .count = (size_t)blocks};
         count++;
     }
     return count;

@@ -41,6 +41,24 @@ def at(site) -> tuple[int, bool]:
     return site.line, site.inferred
 
 
+@card
+def test_what_a_line_held_at_the_peak_is_known_until_the_peak_is_reset():
+    from oomph import sites
+
+    def at_peak():
+        found = ((sites.resolve(h.site), h.size_bytes // MIB) for h in sites.at_peak(0))
+        return {site.function: mib for site, mib in found}
+
+    kept = take(8)
+    torch.cuda.reset_peak_memory_stats()
+    take(64)
+    take(16)
+    assert at_peak()["take"] == 72
+    torch.cuda.reset_peak_memory_stats()
+    assert at_peak()["take"] == 8
+    del kept
+
+
 # ---- Python's frames
 
 

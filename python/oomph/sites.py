@@ -84,7 +84,21 @@ def live(device: int) -> list[Held]:
     """
     from oomph import _C
 
-    found = [Held(*row) for row in _C.live_sites(device)]
+    return _largest_first(_C.live_sites(device))
+
+
+def at_peak(device: int) -> list[Held]:
+    """What each site held on a device when they held most together; as :func:`live`.
+
+    Since the last ``torch.cuda.reset_peak_memory_stats()``.
+    """
+    from oomph import _C
+
+    return _largest_first(_C.peak_sites(device))
+
+
+def _largest_first(rows: list[tuple[int, int, int]]) -> list[Held]:
+    found = [Held(*row) for row in rows]
     return sorted(found, key=lambda held: held.size_bytes, reverse=True)
 
 
