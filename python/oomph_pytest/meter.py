@@ -101,12 +101,17 @@ def _unwatch_resets() -> None:
 class Meter:
     """Measures from its making until :meth:`stop`, on every device.
 
+    Args:
+        on_peak: Called with a device when its peak is known to be a new one, before
+            PyTorch's peaks are reset.
+
     Attributes:
         base: Figures of each device at its start.
         now: Figures of each device; their peaks are those since the start.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_peak: Callable[[int], None] | None = None) -> None:
+        self._on_peak = on_peak
         if not _running:
             _watch_resets()
         _reset_peaks()
@@ -117,7 +122,9 @@ class Meter:
     def note(self) -> None:
         """Takes the figures of now."""
         before, self.now = self.now, [_read(i) for i in range(len(self.base))]
-        for old, new in zip(before, self.now, strict=True):
+        for device, (old, new) in enumerate(zip(before, self.now, strict=True)):
+            if self._on_peak and new["allocated_peak"] > old["allocated_peak"]:
+                self._on_peak(device)
             for name in _PEAKS:
                 new[f"{name}_peak"] = max(new[f"{name}_peak"], old[f"{name}_peak"])
 

@@ -71,8 +71,8 @@ class _Watch:
         self.fixture = fixture_of(item)
         meter.prepare()
         gc.collect()  # garbage of other tests must not be freed by this one
-        self.history = sites.History(item.config.option.cuda_memory_sites)
-        self.meter = meter.Meter()
+        self.lines = sites.start(item.config.option.cuda_memory_sites)
+        self.meter = meter.Meter(self.lines.note_peak if self.lines else None)
         self.ooms = meter.start_noting_ooms()
         self.steps: list[meter.Steps] = []  # an optimizer's, the test's own
         self._ends = ExitStack()
@@ -97,7 +97,7 @@ class _Watch:
             self._ends.callback(self.fixture.follow, None)
 
     def stop(self) -> None:
-        """Ends the measuring, but for the history."""
+        """Ends the measuring, but for the lines."""
         if any(isinstance(check, markers.LimitLeaks) for check in self.checks):
             gc.collect()  # what only waits for the collector is no leak
         self._ends.close()
@@ -164,14 +164,16 @@ class _Watch:
 
     def _section(self, broken: list[Check]) -> str:
         """Who holds the memory: after the test, or at the peak, as the problems ask."""
+        from oomph_pytest import sites
+
         of_leaks = [isinstance(check, markers.LimitLeaks) for check in broken] or [
             False
         ]
         texts = []
         if not all(of_leaks):
-            texts.append(self.history.describe("at the peak", at_peak=True))
+            texts.append(sites.describe(self.lines, "at the peak", at_peak=True))
         if any(of_leaks):
-            texts.append(self.history.describe("after the test", at_peak=False))
+            texts.append(sites.describe(self.lines, "after the test", at_peak=False))
         return "\n".join(dict.fromkeys(texts))
 
 
@@ -179,7 +181,7 @@ def watch(item: pytest.Item) -> Generator[None, object, object]:
     """Measures what runs at the ``yield``, then fails the test or gives its result."""
     item.stash[_VERDICT] = Verdict()
     watched = _Watch(item)
-    with _history_of(watched):
+    with _lines_of(watched):
         try:
             result = yield
         except BaseException as error:
@@ -194,11 +196,12 @@ def watch(item: pytest.Item) -> Generator[None, object, object]:
 
 
 @contextmanager
-def _history_of(watched: _Watch) -> Iterator[None]:
+def _lines_of(watched: _Watch) -> Iterator[None]:
     try:
         yield
     finally:
-        watched.history.stop()
+        if watched.lines is not None:
+            watched.lines.stop()
 
 
 def complete_report(

@@ -1,8 +1,9 @@
-"""Which lines hold GPU memory: told by PyTorch's history, which costs time.
+"""Which lines hold GPU memory.
 
-It is recorded only where ``--cuda-memory-sites`` asks for it. A line is the innermost
-of the user's own code. What backward allocates has none: it runs in threads without
-Python.
+Where oomph allocates, it knows the lines of large blocks (:mod:`oomph.sites`). Those of
+all blocks, with either allocator, are told by PyTorch's history, which costs time and
+is recorded only where ``--cuda-memory-sites`` asks for it; it has no line for what
+backward allocates. A line is the innermost of the user's own code.
 """
 
 from __future__ import annotations
@@ -15,15 +16,19 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+from oomph import installation
 from oomph.sizes import format_size
 
 SHOWN = 10
 NO_LINE = "no Python line (backward, or a library)"
 _EVENTS_MAX = 1_000_000  # kept by PyTorch, the newest
-_UNKNOWN = "Which lines hold it is not known: --cuda-memory-sites records that (slower)"
+_UNKNOWN = (
+    "Which lines hold it is not known: --cuda-memory-sites records that (slower), and "
+    "oomph knows those of large blocks (--oomph)"
+)
 
 
 @dataclass(frozen=True)
@@ -100,16 +105,28 @@ def _peak_of(events: list[dict[str, Any]]) -> int:
     return at
 
 
+class Lines(Protocol):
+    """Who knows the lines, while a test runs."""
+
+    kind: str  # which blocks are known
+
+    def note_peak(self, device: int) -> None:
+        """More is allocated on a device than ever before in the test."""
+
+    def top(self, at_peak: bool) -> list[list[Site]]:
+        """The lines of each device, those that hold most first: at its peak, or now."""
+
+    def stop(self) -> None:
+        """The test has ended."""
+
+
 class History:
-    """PyTorch's memory history while a test runs, if it is wanted.
+    """PyTorch's memory history; one that the test itself records is used as it is."""
 
-    Args:
-        is_wanted: Whether to record; what the test itself records is used as it is.
-    """
+    kind = ""
 
-    def __init__(self, is_wanted: bool) -> None:
-        self._is_on = is_wanted or torch._C._cuda_isHistoryEnabled()
-        self._is_ours = is_wanted and not torch._C._cuda_isHistoryEnabled()
+    def __init__(self) -> None:
+        self._is_ours = not torch._C._cuda_isHistoryEnabled()
         if self._is_ours:
             torch.cuda.memory._record_memory_history(
                 "all",
@@ -119,30 +136,11 @@ class History:
                 clear_history=True,
             )
 
-    def describe(self, when: str, at_peak: bool) -> str:
-        """The lines that held most, as text.
-
-        Args:
-            when: How to call that time.
-            at_peak: At the peak of each device; or else now.
-        """
-        if not self._is_on:
-            return _UNKNOWN
-        devices = self.top(at_peak)
-        if not any(devices):
-            return f"Allocated {when}: nothing that the test allocated"
-        lines = [f"Allocated {when}, by line:"]
-        for device, found in enumerate(devices):
-            lines += [f"  GPU {device}:"] if found and device else []
-            lines += [_row(site) for site in found[:SHOWN]]
-            rest = found[SHOWN:]
-            if rest:
-                rest_bytes = sum(site.size_bytes for site in rest)
-                lines.append(f"  {format_size(rest_bytes):>12}  by {len(rest)} others")
-        return "\n".join(lines)
+    def note_peak(self, device: int) -> None:
+        """The peak is found afterwards."""
 
     def top(self, at_peak: bool) -> list[list[Site]]:
-        """The sites of each device, those that hold most first."""
+        """Replays the history."""
         traces: list[list[dict[str, Any]]] = torch.cuda.memory._snapshot()[
             "device_traces"
         ]
@@ -155,6 +153,88 @@ class History:
         """Records no more."""
         if self._is_ours:
             torch.cuda.memory._record_memory_history(None)
+
+
+class Core:
+    """What oomph's core knows; what was there before the test is left out."""
+
+    kind = ", of blocks of 1 MiB and more"
+
+    def __init__(self) -> None:
+        devices = range(torch.cuda.device_count())
+        self._before = [self._held(i, at_peak=False) for i in devices]
+        self._at_peak: list[dict[int, tuple[int, int]]] = [{} for _ in devices]
+
+    @staticmethod
+    def _held(device: int, at_peak: bool) -> dict[int, tuple[int, int]]:
+        from oomph import sites
+
+        held = sites.at_peak(device) if at_peak else sites.live(device)
+        return {site.site: (site.size_bytes, site.count) for site in held}
+
+    def note_peak(self, device: int) -> None:
+        """Takes what the lines hold, before the core's peak is reset."""
+        self._at_peak[device] = self._held(device, at_peak=True)
+
+    def top(self, at_peak: bool) -> list[list[Site]]:
+        """The difference to what was there before."""
+        return [
+            self._above(i, self._at_peak[i] if at_peak else self._held(i, at_peak))
+            for i in range(len(self._before))
+        ]
+
+    def _above(self, device: int, held: dict[int, tuple[int, int]]) -> list[Site]:
+        found = []
+        for number, (size_bytes, count) in held.items():
+            old_bytes, old_count = self._before[device].get(number, (0, 0))
+            if size_bytes > old_bytes:
+                where, blocks = _line_of(number), max(1, count - old_count)
+                found.append(Site(where, size_bytes - old_bytes, blocks))
+        return sorted(found, key=lambda site: site.size_bytes, reverse=True)
+
+    def stop(self) -> None:
+        """The core goes on."""
+
+
+def _line_of(number: int) -> str:
+    from oomph import sites
+
+    site = sites.resolve(number)
+    if site is None:
+        return NO_LINE
+    backward = ", its backward" if site.inferred else ""
+    return f"{_place(site.file, site.line, site.function)}{backward}"
+
+
+def start(is_history_wanted: bool) -> Lines | None:
+    """Begins to know the lines of a test; None if nobody does."""
+    if is_history_wanted or torch._C._cuda_isHistoryEnabled():
+        return History()
+    return Core() if installation.is_installed() else None
+
+
+def describe(lines: Lines | None, when: str, at_peak: bool) -> str:
+    """The lines that held most, as text.
+
+    Args:
+        lines: Who knows them.
+        when: How to call that time.
+        at_peak: At the peak of each device; or else now.
+    """
+    if lines is None:
+        return _UNKNOWN
+    devices = lines.top(at_peak)
+    if not any(devices):
+        return f"Allocated {when}{lines.kind}: nothing that the test allocated"
+    told = [f"Allocated {when}, by line{lines.kind}:"]
+    for device, found in enumerate(devices):
+        told += [f"  GPU {device}:"] if found and device else []
+        told += [_row(site) for site in found[:SHOWN]]
+        rest = found[SHOWN:]
+        if rest:
+            rest_bytes = sum(site.size_bytes for site in rest)
+            told.append(f"  {format_size(rest_bytes):>12}  by {len(rest)} others")
+    return "\n".join(told)
 
 
 def _by_line(alive: dict[int, dict[str, Any]]) -> list[Site]:
