@@ -199,6 +199,14 @@ def test_a_run_without_such_tests_loads_nothing_of_it(tmp_path):
     assert "OURS oomph_pytest\n" in run.out
 
 
+def test_the_card_can_stand_in_the_configuration_file(tmp_path):
+    (tmp_path / "pytest.ini").write_text("[pytest]\nsimulate_gpu = 3GiB\n")
+    (tmp_path / "test_empty.py").write_text(EMPTY)
+    run = run_pytest(tmp_path)
+    assert run.code == 0
+    assert "the GPU is simulated (3.00 GiB)" in run.out
+
+
 # ---- What cannot be
 
 

@@ -39,6 +39,7 @@ MARKERS = {
     "no_worse_metric": "(name, tolerance=0, better='lower', baseline=None): what the "
     "test reports by cuda_memory.metric() must not be worse than in a stored run",
 }
+_FOLDER = ".cuda_memory"
 _OPTIONS: dict[
     str, tuple[dict[str, Any], str]
 ] = {  # name: how it is read, and its help
@@ -70,7 +71,7 @@ _OPTIONS: dict[
         "or reserved:10MiB; may be given several times",
     ),
     "--cuda-memory-storage": (
-        {"default": ".cuda_memory", "metavar": "FOLDER"},
+        {"default": _FOLDER, "metavar": "FOLDER"},
         "where runs are stored, from pytest's root (default: %(default)s)",
     ),
     "--cuda-memory-json": (
@@ -115,17 +116,15 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     for name, text in MARKERS.items():
         config.addinivalue_line("markers", f"{name}{text}")
-    asked = any(
-        getattr(config.option, name[2:].replace("-", "_")) not in (None, False, [])
-        for name, (how, _) in _OPTIONS.items()
-        if how.get("default") != ".cuda_memory"
-    )
-    if asked or config.getoption("dist", "no") != "no":
-        _add_hooks(config)
-    if asked:
+    given = [getattr(config.option, n[2:].replace("-", "_")) for n in _OPTIONS]
+    given += [config.getini("simulate_gpu"), config.getini("oomph")]
+    if any(value not in (None, "", False, [], _FOLDER) for value in given):
         from oomph_pytest import store
 
         store.check_options(config)
+        _add_hooks(config)
+    elif config.getoption("dist", "no") != "no":
+        _add_hooks(config)
 
 
 def concerns(item: pytest.Item) -> bool:

@@ -125,8 +125,8 @@ class StablePeak:
         if len(peaks) < wanted:
             return (
                 f"Test was to show a stable peak over {self.steps} steps after "
-                f"{self.warmup} of warm-up, but ended {len(peaks)}; an optimizer's "
-                f"step ends {self._unit()}, or else {FIXTURE}.step()"
+                f"{self.warmup} of warm-up, but ended {len(peaks)}; one ends with "
+                f"{self._end()}, or else with {FIXTURE}.step()"
             )
         for device in seen.devices:
             series = [step[device.index] for step in peaks[self.warmup :]]
@@ -134,9 +134,9 @@ class StablePeak:
                 return self._growth(series, seen.where(device.index))
         return None
 
-    def _unit(self) -> str:
+    def _end(self) -> str:
         n = self.optimizer_steps
-        return "one" if n == 1 else f"one {n}th"
+        return "an optimizer's step" if n == 1 else f"{n} steps of an optimizer"
 
     def _gathered(self, seen: Seen) -> list[list[int]]:
         """The peaks of so many steps of an optimizer each."""
@@ -198,7 +198,7 @@ class NoWorseMetric:
         baseline = self.baseline
         if baseline is None:
             baseline = (seen.stored_metrics or {}).get(self.name)
-        if baseline is None:
+        if not isinstance(baseline, int | float):  # such as "nan"
             return None if seen.is_stored else self._nothing_stored(seen)
         value = seen.metrics[self.name]
         worse = value - baseline if self.better == "lower" else baseline - value

@@ -82,6 +82,7 @@ class _Watch:
             self._follow_steps()
 
     def _follow_steps(self) -> None:
+        import torch
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         from oomph_pytest.meter import Steps
@@ -90,7 +91,11 @@ class _Watch:
         self.steps = [by_optimizer, own]
         for steps in self.steps:
             self._ends.callback(steps.stop)
-        hook = register_optimizer_step_post_hook(lambda *_: by_optimizer.end())
+        # A compiled step calls it as it is.
+        end = torch._disable_dynamo(  # type: ignore[attr-defined]
+            lambda *_: by_optimizer.end()
+        )
+        hook = register_optimizer_step_post_hook(end)
         self._ends.callback(hook.remove)
         if self.fixture is not None:
             self.fixture.follow(own)
