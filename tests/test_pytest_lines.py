@@ -18,7 +18,9 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("lines")
     add_tests(folder, "lines.py")
     return run_pytest(
-        folder, "--simulate-gpu", "1GiB,context=0", "--oomph", "offload:off,reserve:0"
+        folder,
+        *("--simulate-gpu", "1GiB,context=0,devices=2"),
+        *("--oomph", "offload:off,reserve:0"),
     )
 
 
@@ -55,3 +57,13 @@ def test_what_backward_allocated_is_told_by_its_forward_line(run):
 def test_of_an_error_the_lines_that_held_the_memory_are_told(run):
     said = "\n".join(section(run, "test_runs_out"))
     assert f"200.00 MiB  test_lines.py:{line('def take(')} in take, 1 block" in said
+
+
+def test_of_several_gpus_the_one_that_is_meant_is_named(run):
+    said = run.texts["test_uses_the_second_gpu"]
+    assert "allocated 2.00 MiB of GPU memory of GPU 1\n" in said
+    assert section(run, "test_uses_the_second_gpu")[1:] == [
+        "  GPU 1:",
+        f"      2.00 MiB  test_lines.py:{line('def test_uses_the_second')} in "
+        "test_uses_the_second_gpu, 1 block",
+    ]

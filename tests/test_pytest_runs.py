@@ -184,6 +184,19 @@ def test_without_a_gpu_tests_are_skipped_with_the_reason(tmp_path):
     assert reason in run.out
 
 
+def test_tests_do_not_run_on_another_allocator_than_was_asked_for(tmp_path):
+    add_tests(tmp_path, "runs.py")
+    (tmp_path / "conftest.py").write_text(
+        "import torch\n"
+        "from oomph import installation\n"
+        "installation._installed = None  # as if it did not fit this PyTorch\n"
+    )
+    run = run_pytest(tmp_path, *SIMULATED, "-k", "peace")
+    assert run.outcomes["test_is_rescued_in_peace"] == "ERROR"
+    said = run.texts["test_is_rescued_in_peace"]
+    assert "oomph could not be installed, the log says why" in said
+
+
 def test_a_run_without_such_tests_loads_nothing_of_it(tmp_path):
     (tmp_path / "test_empty.py").write_text(EMPTY)
     (tmp_path / "conftest.py").write_text(

@@ -48,3 +48,8 @@ def test_runs_out():
     with pytest.raises(torch.OutOfMemoryError):
         take_too(4 << 10)
     del held
+
+
+@pytest.mark.limit_cuda_memory("1 MiB")
+def test_uses_the_second_gpu():
+    torch.empty(2 * MIB, dtype=torch.uint8, device="cuda:1")
