@@ -171,11 +171,9 @@ class _Watch:
         """Who holds the memory: after the test, or at the peak, as the problems ask."""
         from oomph_pytest import sites
 
-        of_leaks = [isinstance(check, markers.LimitLeaks) for check in broken] or [
-            False
-        ]
+        of_leaks = [isinstance(check, markers.LimitLeaks) for check in broken]
         texts = []
-        if not all(of_leaks):
+        if not (broken and all(of_leaks)):
             texts.append(sites.describe(self.lines, "at the peak", at_peak=True))
         if any(of_leaks):
             texts.append(sites.describe(self.lines, "after the test", at_peak=False))
