@@ -21,9 +21,11 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """``oomph.planner``, which needs PyTorch, on its first use."""
-    if name == "planner":
-        return importlib.import_module("oomph.planner")
+    """What needs PyTorch, on its first use."""
+    if name in ("leaks", "planner"):
+        return importlib.import_module(f"oomph.{name}")
+    if name == "assert_no_leaks":
+        return importlib.import_module("oomph.leaks").assert_no_leaks
     raise AttributeError(f"module 'oomph' has no attribute {name!r}")
 
 
@@ -32,6 +34,7 @@ __all__ = [
     "Moved",
     "Residency",
     "SettingsError",
+    "assert_no_leaks",
     "evict",
     "explain",
     "install",

@@ -18,6 +18,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,19 @@ def collect_stats() -> dict[str, dict[str, Any]]:
 def _own_stats(device: int) -> dict[str, Any]:
     from oomph.stats import stats
 
-    return {"allocator": "oomph", **stats(device)}
+    return {"allocator": "oomph", **stats(device), **_leaks()}
+
+
+def _leaks() -> dict[str, Any]:
+    """What was found to leak, if anything was watched."""
+    if "oomph.leaks" not in sys.modules:
+        return {}
+    from oomph import leaks
+
+    try:
+        return {"leaks": leaks.report().as_dict()}
+    except RuntimeError:
+        return {}
 
 
 def _native_stats(figures: dict[str, Any]) -> dict[str, Any]:

@@ -145,6 +145,10 @@ def _attach(torch: ModuleType, values: dict[str, Any]) -> None:
 
         windows.start()
     _follow_steps(torch)
+    if values["leaks"] != "off":
+        from oomph import leaks
+
+        leaks.watch(values["leaks"])
     if values["device_limit"] is not None:
         _limit_memory_info(torch)
     atexit.register(_finish)
@@ -173,8 +177,8 @@ def _follow_steps(torch: ModuleType) -> None:
         if planner is not None:
             planner.before_optimizer(optimizer)
 
-    def end_step(*_: Any) -> None:
-        step()
+    def end_step(optimizer: Any, *_: Any) -> None:
+        _end_step(optimizer)
 
     # As torch.compiler.disable, which would import the compiler at once.
     register_optimizer_step_pre_hook(torch._disable_dynamo(begin_step))
@@ -202,10 +206,13 @@ def _limit_memory_info(torch: ModuleType) -> None:
 
 
 def _finish() -> None:
-    """At exit: what rescues cost, and the end of background work."""
+    """At exit: what rescues cost, what leaks, and the end of background work."""
     from oomph import _C, report
 
     report.log_summary(_C.DEVICE_MAX)
+    watching = sys.modules.get("oomph.leaks.watching")
+    if watching is not None:
+        watching.finish()
     _C.stop()
 
 
@@ -221,6 +228,11 @@ def step() -> None:
         ...     model(batch)
         ...     oomph.step()
     """
+    _end_step(None)
+
+
+def _end_step(optimizer: Any) -> None:
+    """A step has ended, by an optimizer's or by the program's word."""
     from oomph import _C, cost, windows
 
     windows.look()
@@ -232,3 +244,6 @@ def step() -> None:
         rescued_devices = {i for i in range(_C.DEVICE_MAX) if rescued >> i & 1}
         offloading = planner.end_step(rescued_devices)
     cost.end_step(offloading)
+    watching = sys.modules.get("oomph.leaks.watching")
+    if watching is not None:
+        watching.end_step(optimizer)

@@ -130,6 +130,14 @@ SETTINGS: dict[str, Setting] = {
         "nothing, so only what rests moves; gated: all known streams are held "
         "meanwhile, and whatever lived on the host all through a step may return",
     ),
+    "leaks": Setting(
+        _choice("off", "count", "report", "raise"),
+        "off",
+        "off, count, report, raise",
+        "whether what grows from step to step is watched ([leaks](docs/leaks.md)); "
+        "count: the log says what leaks when the program ends; report: also once it is "
+        "found; raise: the step in which it is found ends with `oomph.leaks.LeakError`",
+    ),
     "host_pages": Setting(
         _choice("auto", "numa", "host", "pinned", "off"),
         "auto",

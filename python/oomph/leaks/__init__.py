@@ -1,0 +1,20 @@
+"""Which line leaks, and what holds what it leaks.
+
+``with oomph.leaks.watch(): …`` or the setting ``leaks:count``; then
+:func:`oomph.leaks.report` and :func:`oomph.assert_no_leaks`. docs/leaks.md tells how.
+"""
+
+from oomph.leaks.findings import Finding, LeakError, Report
+from oomph.leaks.source import Line
+from oomph.leaks.watching import Watch, assert_no_leaks, report, watch
+
+__all__ = [
+    "Finding",
+    "LeakError",
+    "Line",
+    "Report",
+    "Watch",
+    "assert_no_leaks",
+    "report",
+    "watch",
+]

@@ -1,0 +1,64 @@
+"""What is left of autograd's graphs: of which steps, and whether they hold tensors."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+_NODES_MAX = 4000  # looked at of one graph
+_NO_NUMBER = 1 << 62  # leaves of the graph have no number of their own
+
+
+def now() -> int:
+    """The number that the next node of this thread gets."""
+    return int(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
+
+
+def nodes(root: Any) -> Iterator[Any]:
+    """A graph's nodes, breadth first, up to a limit."""
+    level, seen = [root], {root}
+    while level and len(seen) < _NODES_MAX:
+        outer = []
+        for node in level:
+            yield node
+            for following, _ in node.next_functions:
+                if following is not None and following not in seen:
+                    seen.add(following)
+                    outer.append(following)
+        level = outer
+
+
+def steps_spanned(root: Any, starts: list[int]) -> int:
+    """How many of the steps that began at these numbers a graph has nodes of."""
+    if not starts:
+        return 0
+    found = set()
+    for node in nodes(root):
+        number = node._sequence_nr()
+        if number < _NO_NUMBER:
+            place = bisect.bisect_right(starts, number)
+            if place > 0:
+                found.add(place)
+    return len(found)
+
+
+def begins_before(root: Any, number: int) -> bool:
+    """Whether a graph has nodes that are older than this."""
+    return any(node._sequence_nr() < number for node in nodes(root))
+
+
+def is_whole(root: Any) -> bool:
+    """Whether any node still has what forward saved for it."""
+    for node in nodes(root):
+        for name in dir(type(node)):
+            if name.startswith("_raw_saved_"):
+                try:
+                    saved = getattr(node, name)
+                except RuntimeError:
+                    break  # backward has been through
+                if saved is not None and saved != ():
+                    return True
+    return False

@@ -1,0 +1,85 @@
+"""Whether memory grows: counts at the ends of steps, and when they are a suspicion."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+PERIODS = (1, 4, 16, 64)  # steps
+NEEDED = 3  # windows, each with more than the one before
+_REST = 8  # windows for which a period that misled is not believed; then twice that
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What is allocated on all devices."""
+
+    blocks: int
+    size_bytes: int
+
+
+@dataclass
+class _Window:
+    period: int
+    blocks: int = 0
+    size_bytes: int = 0
+    steps: int = 0
+    ended: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=NEEDED))
+    rest: int = 0
+    misled: int = 0
+
+    def add(self, now: Counts) -> bool:
+        """Adds a step; whether a window ended, and the last of them grew throughout."""
+        first = self.steps == 0
+        self.blocks = now.blocks if first else min(self.blocks, now.blocks)
+        self.size_bytes = (
+            now.size_bytes if first else min(self.size_bytes, now.size_bytes)
+        )
+        self.steps += 1
+        if self.steps < self.period:
+            return False
+        self.ended.append((self.blocks, self.size_bytes))
+        self.steps = 0
+        if self.rest > 0:
+            self.rest -= 1
+            return False
+        return self.grows()
+
+    def grows(self) -> bool:
+        """Whether blocks or bytes, at their least, grew from window to window."""
+        if len(self.ended) < NEEDED:
+            return False
+        pairs = list(zip(self.ended, list(self.ended)[1:], strict=False))
+        return any(all(b[i] > a[i] for a, b in pairs) for i in (0, 1))
+
+
+class Growth:
+    """Watches counts over windows of several lengths.
+
+    What is allocated at the end of a step differs from step to step for good reasons:
+    lengths, evaluation now and then, caches that fill. The least of a window does not
+    grow by any of these for long.
+    """
+
+    def __init__(self) -> None:
+        self._windows = [_Window(period) for period in PERIODS]
+        self._last: deque[Counts] = deque(maxlen=9)
+
+    def add(self, now: Counts) -> int | None:
+        """Adds a step. Gives the shortest period over which memory grows, or None."""
+        self._last.append(now)
+        growing = [window.period for window in self._windows if window.add(now)]
+        return growing[0] if growing else None
+
+    def misled(self, period: int) -> None:
+        """What grew over this period was no leak: it is not believed for a while."""
+        window = next(w for w in self._windows if w.period == period)
+        window.misled += 1
+        window.rest = _REST << min(window.misled, 10)
+
+    def step_bytes(self) -> int:
+        """By how much memory grows in a typical step."""
+        sizes = [counts.size_bytes for counts in self._last]
+        differences = sorted(b - a for a, b in pairwise(sizes))
+        return max(0, differences[len(differences) // 2]) if differences else 0

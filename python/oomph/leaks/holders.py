@@ -1,0 +1,357 @@
+"""What holds an object: the chain of Python references from it to a name.
+
+The search goes outwards through ``gc.get_referrers`` until it meets a name that lives:
+a local of a function that is running, a module's global, a class's attribute. It keeps
+nothing that it looks at.
+"""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import sys
+import types
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from oomph.leaks import source
+from oomph.leaks.source import Line
+
+_DEPTH_MAX = 16
+_WIDTH_MAX = 3000  # objects of one distance
+_COPY_REFERENCES = 3  # to a frame's copy: the frame's, a variable's, an argument's
+_OURS = __name__.rpartition(".")[0]
+
+
+@dataclass(frozen=True)
+class Hop:
+    """One reference: how the holder knows what it holds.
+
+    Attributes:
+        kind: ``item`` of a container, ``attr`` of an object, ``local`` of a running
+            function, ``frame`` (a local of one that ended), ``global`` of a module,
+            ``class`` attribute, ``cell`` (a variable of a function that uses it),
+            ``traceback``, ``exception``, or ``object`` for anything else.
+        name: Of the variable, attribute or key; empty if it has none.
+        holder: The type of the holder, or the name of the function or module.
+        line: Where the holder is, if it is code.
+        bounded: A container that limits itself (``deque(maxlen=…)``).
+        foreign: The holder is of a class that is not the user's.
+    """
+
+    kind: str
+    name: str = ""
+    holder: str = ""
+    line: Line | None = None
+    bounded: bool = False
+    foreign: bool = False
+
+    def text(self, container: str = "") -> str:
+        """Such as "`losses`, a list, local of train() (train.py:42)".
+
+        Args:
+            container: Its type, if what is named is a container.
+        """
+        named = f"`{self.name}`" + (f", a {container}" if container else "")
+        at = f" {self.line}" if self.line else ""
+        if self.kind == "local":
+            return f"{named}, a variable{at}" if not container else f"{named}{at}"
+        if self.kind == "frame":
+            return f"{named}, a variable of the call that ended{at}"
+        if self.kind == "cell":
+            return f"{named}, which the function {self.holder}() uses{at}"
+        if self.kind == "global":
+            return f"{named}, global of {self.holder}{at}"
+        if self.kind in ("attr", "class"):
+            of = "a" if self.kind == "attr" else "the class"
+            return f"`.{self.name}`{named[len(self.name) + 2 :]} of {of} {self.holder}"
+        return f"a {self.holder}"
+
+
+@dataclass
+class Chain:
+    """From a tensor outwards to a name, or around a circle that nothing holds."""
+
+    hops: list[Hop] = field(default_factory=list)
+    circle: bool = False
+    closing: Hop | None = None  # of a circle: the reference that closes it
+
+    @property
+    def text(self) -> str:
+        """All of it in a sentence."""
+        parts: list[str] = []
+        container = ""
+        for hop in self.hops:
+            if hop.kind == "item" and not container:
+                container = hop.holder
+                continue
+            parts.append(hop.text(container))
+            container = hop.holder if hop.kind == "item" else ""
+        told = ", in ".join(parts)
+        return f"{told}, in a circle that nothing else holds" if self.circle else told
+
+    def kinds(self) -> set[str]:
+        """Of all hops."""
+        return {hop.kind for hop in self.hops}
+
+
+_CELL = types.CellType
+_CONTAINERS = (list, tuple, set, frozenset, deque, dict)
+
+
+def _module_dicts(frames: list[types.FrameType]) -> dict[int, str]:
+    """The names of modules by the identity of their globals."""
+    found = {
+        id(vars(module)): name
+        for name, module in list(sys.modules.items())
+        if isinstance(module, types.ModuleType)
+    }
+    for frame in frames:
+        name = str(frame.f_globals.get("__name__", "?"))
+        found.setdefault(id(frame.f_globals), name)
+    return found
+
+
+def _frames() -> list[types.FrameType]:
+    """All that run, of every thread, innermost first; without our own."""
+    found = []
+    for top in sys._current_frames().values():
+        frame: types.FrameType | None = top
+        while frame is not None:
+            if not str(frame.f_globals.get("__name__", "")).startswith(_OURS):
+                found.append(frame)
+            frame = frame.f_back
+    return found
+
+
+def variables(frame: types.FrameType) -> dict[str, Any]:
+    """A function's variables.
+
+    Reading them makes a copy, which the frame keeps: it is emptied, or it would hold
+    tensors for longer than the function does; unless it is what the function itself
+    got from ``locals()``.
+    """
+    copy = frame.f_locals
+    found = dict(copy)
+    if sys.version_info < (3, 13) and sys.getrefcount(copy) <= _COPY_REFERENCES:
+        copy.clear()
+    return found
+
+
+def _locals_of(frame: types.FrameType) -> dict[int, str]:
+    """The names of a function's variables by the identity of their values."""
+    if frame.f_code.co_flags & inspect.CO_OPTIMIZED == 0:  # a module's or a class's
+        return {}
+    return {id(value): name for name, value in reversed(variables(frame).items())}
+
+
+class Search:
+    """Looks for what holds objects; the world must stand still meanwhile."""
+
+    def __init__(self) -> None:
+        frames = _frames()
+        self._globals = _module_dicts(frames)
+        self._locals: dict[int, Hop] = {}
+        for frame in frames:
+            line = source.line_of(frame)
+            for identity, name in _locals_of(frame).items():
+                hop = Hop("local", name, frame.f_code.co_name, line)
+                self._locals.setdefault(identity, hop)
+        self._found: list[tuple[int, list[Hop]]] = []
+
+    def chain(self, target: object, avoid: frozenset[int] = frozenset()) -> Chain:
+        """The shortest chain that holds it; without hops if none was found.
+
+        Args:
+            target: What is held.
+            avoid: Identities of objects that do not count as holders.
+        """
+        inner: dict[int, int] = {}  # what the object with this identity holds
+        known: dict[int, Any] = {id(target): target}
+        level: list[Any] = [target]
+        closing: tuple[Any, Any] | None = None
+        for _ in range(_DEPTH_MAX):
+            root = self._root(level, inner, known)
+            if root is not None:
+                return root
+            referrers = gc.get_referrers(*level)
+            held = {id(thing) for thing in level}
+            outer: list[Any] = []
+            skip = {id(level), id(referrers), id(known), id(inner), id(held), id(outer)}
+            for referrer in referrers:
+                if id(referrer) in skip or id(referrer) in avoid or _is_ours(referrer):
+                    continue
+                child = _held_by(referrer, held)
+                if child is None:
+                    continue
+                if id(referrer) in known:
+                    if closing is None and _leads(inner, child, id(referrer)):
+                        closing = (referrer, known[child])
+                    continue
+                known[id(referrer)] = referrer
+                inner[id(referrer)] = child
+                outer.append(referrer)
+            referrers.clear()  # or it would be found in its turn
+            level = outer
+            if not level or len(level) > _WIDTH_MAX:
+                break
+        if level or closing is None:
+            return Chain()
+        return self._circle(closing, inner, known)
+
+    def _root(
+        self, level: list[Any], inner: dict[int, int], known: dict[int, Any]
+    ) -> Chain | None:
+        """The best name among the objects of one distance, if any has one."""
+        best: tuple[int, list[Hop]] | None = None
+        for thing in level:
+            end: list[Hop] | None = None
+            rank = 9
+            if id(thing) in self._globals and id(thing) in inner:
+                end, rank = [], 1
+            elif id(thing) in self._locals:
+                end, rank = [self._locals[id(thing)]], 0
+            elif isinstance(thing, type) and id(thing) in inner:
+                end, rank = [], 2
+            if end is not None and (best is None or rank < best[0]):
+                best = rank, [*self._hops(id(thing), inner, known), *end]
+        return None if best is None else Chain(best[1])
+
+    def _hops(
+        self, outermost: int, inner: dict[int, int], known: dict[int, Any]
+    ) -> list[Hop]:
+        """The hops from the target to an object, in this order."""
+        path = [outermost]
+        while path[-1] in inner:
+            path.append(inner[path[-1]])
+        path.reverse()
+        things = [known[identity] for identity in path]
+        hops: list[Hop] = []
+        for place in range(1, len(things)):
+            holder, held = things[place], things[place - 1]
+            owner = things[place + 1] if place + 1 < len(things) else None
+            if _is_namespace(owner, holder):
+                continue  # told with its owner
+            before = things[place - 2] if place > 1 else None
+            if before is not None and _is_namespace(holder, held):
+                hops += _attribute(holder, held, before)
+            elif isinstance(owner, types.FunctionType) and isinstance(held, _CELL):
+                continue  # the tuple of its cells: told with the function
+            elif isinstance(holder, types.FunctionType) and isinstance(before, _CELL):
+                hops.append(_closure(holder, before))
+            else:
+                hops.append(self._hop(holder, held))
+        return [hop for hop in hops if hop.kind != "skip"]
+
+    def _hop(self, holder: Any, held: Any) -> Hop:
+        """How one object holds another."""
+        if isinstance(holder, dict):
+            name = next((str(k) for k, v in holder.items() if v is held), "")
+            module = self._globals.get(id(holder))
+            if module is not None:
+                return Hop("global", name, module)
+            return Hop("item", name, "dict")
+        if isinstance(holder, _CONTAINERS):
+            bounded = isinstance(holder, deque) and holder.maxlen is not None
+            return Hop("item", "", type(holder).__name__, bounded=bounded)
+        if isinstance(holder, _CELL):
+            return Hop("skip")
+        if isinstance(holder, types.FunctionType):
+            return _closure(holder, held)
+        if isinstance(holder, types.FrameType):
+            name = _locals_of(holder).get(id(held), "?")
+            line = source.line_of(holder)
+            return Hop("frame", name, holder.f_code.co_name, line)
+        if isinstance(holder, types.TracebackType):
+            return Hop("traceback", "", "traceback")
+        if isinstance(holder, BaseException):
+            return Hop("exception", "", type(holder).__name__)
+        if isinstance(holder, types.MethodType):
+            return Hop("object", "", f"bound method {holder.__name__}()")
+        return _slot(holder, held)
+
+    def _circle(
+        self, closing: tuple[Any, Any], inner: dict[int, int], known: dict[int, Any]
+    ) -> Chain:
+        """What goes round: ``closing`` holds what is further out than itself."""
+        holder, held = closing
+        hops = self._hops(id(held), inner, known)
+        if _is_namespace(holder, held) or isinstance(holder, dict):
+            last = Hop("skip")
+        else:
+            last = self._hop(holder, held)
+        named = [hop for hop in (last, *reversed(hops)) if hop.kind in ("attr", "cell")]
+        return Chain(hops, circle=True, closing=named[0] if named else None)
+
+
+def _is_ours(thing: object) -> bool:
+    return type(thing).__module__.startswith(_OURS)
+
+
+def _held_by(holder: Any, held: set[int]) -> int | None:
+    """Which of these objects it holds."""
+    for referent in gc.get_referents(holder):
+        if id(referent) in held:
+            return id(referent)
+    return None
+
+
+def _leads(inner: dict[int, int], outermost: int, wanted: int) -> bool:
+    """Whether the path inwards from an object passes another."""
+    at: int | None = outermost
+    while at is not None:
+        if at == wanted:
+            return True
+        at = inner.get(at)
+    return False
+
+
+def _is_namespace(owner: object, thing: object) -> bool:
+    """Whether ``thing`` is the ``__dict__`` of ``owner``, or a module's own table."""
+    if not isinstance(thing, dict) or owner is None or isinstance(owner, type):
+        return False
+    try:
+        namespace = object.__getattribute__(owner, "__dict__")
+    except AttributeError:
+        return False
+    tables = ("_parameters", "_buffers", "_modules")
+    return namespace is thing or any(namespace.get(t) is thing for t in tables)
+
+
+def _attribute(holder: Any, namespace: dict[Any, Any], held: Any) -> list[Hop]:
+    name = next((str(key) for key, v in namespace.items() if v is held), "?")
+    if name in ("_parameters", "_buffers", "_modules") and isinstance(held, dict):
+        return [Hop("skip")]
+    return [_of_object(name, holder)]
+
+
+def _closure(function: types.FunctionType, held: Any) -> Hop:
+    line = source.line_of_code(function.__code__)
+    cells = function.__closure__ or ()
+    for name, cell in zip(function.__code__.co_freevars, cells, strict=True):
+        if cell is held:
+            return Hop("cell", name, function.__qualname__, line)
+    return Hop("cell", "default", function.__qualname__, line)
+
+
+def _slot(holder: Any, held: Any) -> Hop:
+    """An object that holds without a dict that could be seen on the way."""
+    if isinstance(holder, type):
+        name = next((k for k, v in vars(holder).items() if v is held), "?")
+        return Hop("class", name, holder.__qualname__)
+    try:
+        namespace = object.__getattribute__(holder, "__dict__")
+    except AttributeError:
+        return Hop("object", "", type(holder).__name__)
+    name = next((str(key) for key, v in namespace.items() if v is held), "")
+    return _of_object(name, holder)
+
+
+def _of_object(name: str, holder: Any) -> Hop:
+    kind = type(holder)
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    foreign = kind.__module__ == "builtins" or (
+        isinstance(file, str) and not source.is_user(file)
+    )
+    return Hop("attr" if name else "object", name, kind.__name__, foreign=foreign)

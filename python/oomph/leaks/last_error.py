@@ -1,0 +1,45 @@
+"""The last error of a session: in notebooks and consoles its traceback stays.
+
+It holds the variables of all functions that it went through, until the next error. It
+does not grow, so it is looked for by itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+
+import torch
+
+from oomph.leaks.findings import Finding
+from oomph.leaks.holders import variables
+from oomph.leaks.source import is_user, line_of_traceback
+from oomph.sizes import format_size
+
+_MIN_BYTES = 1 << 20  # less is not worth a word
+
+
+def find() -> Finding | None:
+    """What the last error's traceback holds, if it is much."""
+    traceback = getattr(sys, "last_traceback", None)
+    held: dict[int, int] = {}
+    line = None
+    while isinstance(traceback, TracebackType):
+        code = traceback.tb_frame.f_code
+        if is_user(code.co_filename):
+            line = line_of_traceback(traceback)
+        if code.co_name != "<module>":
+            for value in variables(traceback.tb_frame).values():
+                if isinstance(value, torch.Tensor) and value.is_cuda:
+                    storage = value.untyped_storage()
+                    held[storage._cdata] = storage.nbytes()
+        traceback = traceback.tb_next
+    size_bytes = sum(held.values())
+    if size_bytes < _MIN_BYTES:
+        return None
+    return Finding(
+        "notebook",
+        line,
+        held_by="sys.last_traceback, of the last error",
+        note=f"{format_size(size_bytes)} in variables of functions that have ended",
+    )

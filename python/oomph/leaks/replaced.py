@@ -1,0 +1,101 @@
+"""Optimizers that still hold parameters which the model has replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from oomph.leaks.findings import Finding
+from oomph.leaks.holders import Search
+from oomph.leaks.source import Line, user_files
+from oomph.leaks.stores import Stores
+from oomph.sizes import format_size
+
+
+def find(
+    optimizers: Iterable[Any], modules: list[torch.nn.Module], line: Line | None
+) -> Iterator[Finding]:
+    """Parameters that nothing holds but an optimizer, where others are a module's.
+
+    Args:
+        optimizers: Those that took steps.
+        modules: All that there are.
+        line: Where a step was taken, for want of a better line.
+    """
+    held = {id(p) for m in modules for p in m._parameters.values() if p is not None}
+    trained = {id(p) for optimizer in optimizers for p in _parameters(optimizer)}
+    for optimizer in optimizers:
+        parameters = list(_parameters(optimizer))
+        lost = [p for p in parameters if id(p) not in held and p.grad is None]
+        if not lost or len(lost) == len(parameters):
+            continue
+        lost = _held_by_nothing_else(lost, optimizer)
+        if lost:
+            where = _replacement(modules, trained) or line
+            yield _finding(optimizer, lost, where)
+
+
+def _parameters(optimizer: Any) -> Iterator[torch.Tensor]:
+    for group in optimizer.param_groups:
+        yield from group["params"]
+
+
+def _held_by_nothing_else(
+    lost: list[torch.Tensor], optimizer: Any
+) -> list[torch.Tensor]:
+    containers = [
+        optimizer.state,
+        *(group["params"] for group in optimizer.param_groups),
+    ]
+    avoid = frozenset([id(lost), *map(id, containers)])
+    search = Search()
+    return [p for p in lost if not _is_held(search, p, avoid)]
+
+
+def _is_held(search: Search, parameter: torch.Tensor, avoid: frozenset[int]) -> bool:
+    return bool(search.chain(parameter, avoid).hops)
+
+
+def _finding(optimizer: Any, lost: list[torch.Tensor], line: Line | None) -> Finding:
+    state = [
+        value
+        for parameter in lost
+        for value in optimizer.state.get(parameter, {}).values()
+        if isinstance(value, torch.Tensor) and value.is_cuda
+    ]
+    size_bytes = sum(t.nbytes for t in (*lost, *state))
+    return Finding(
+        "replaced parameters",
+        line,
+        count=0,
+        shape=tuple(lost[0].shape),
+        dtype=str(lost[0].dtype).removeprefix("torch."),
+        held_by=f"the {type(optimizer).__name__} alone: {len(lost)} tensors",
+        note=f"{format_size(size_bytes)} with their state",
+        device=lost[0].device.index or 0,
+    )
+
+
+def _replacement(modules: list[torch.nn.Module], trained: set[int]) -> Line | None:
+    """Where a module came in whose parameters no optimizer has."""
+    stores = None
+    for module in modules:
+        own = [p for p in module._parameters.values() if p is not None]
+        if not own or any(id(p) in trained or not p.requires_grad for p in own):
+            continue
+        stores = stores or Stores(user_files())
+        for name in _names(module, modules):
+            found = stores.attribute(name)
+            if found is not None:
+                return found.line
+    return None
+
+
+def _names(module: torch.nn.Module, modules: list[torch.nn.Module]) -> Iterator[str]:
+    """The names under which modules hold a module."""
+    for outer in modules:
+        for name, inner in outer._modules.items():
+            if inner is module:
+                yield name

@@ -1,0 +1,144 @@
+"""The user's own code: which frames and files are theirs, and what they say."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import linecache
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import CodeType, FrameType, TracebackType
+
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_INSTALLED = tuple(
+    {
+        os.path.abspath(path) + os.sep
+        for name, path in sysconfig.get_paths().items()
+        if name in ("stdlib", "platstdlib", "purelib", "platlib")
+    }
+)
+_CELL = "ipykernel"  # in the name of a file that holds a notebook's cell
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of source, and the function that it is in (empty: a module's own)."""
+
+    file: str
+    line: int
+    function: str = ""
+
+    def __str__(self) -> str:
+        inside = f"in {self.function}() " if self.function else ""
+        return f"{inside}({short(self.file)}:{self.line})"
+
+
+def short(file: str) -> str:
+    """A file's name from the working directory, or in full if it is elsewhere."""
+    if not os.path.isabs(file):
+        return file
+    relative = os.path.relpath(file)
+    return file if relative.startswith("..") else relative
+
+
+@functools.cache
+def is_user(file: str) -> bool:
+    """Whether a file is the user's: not Python's, nor an installed package's."""
+    if file.startswith("<"):
+        return file.startswith("<ipython")
+    if _CELL in file:
+        return True
+    path = os.path.abspath(file)
+    packages = f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
+    return not (
+        path.startswith((_OURS + os.sep, *_INSTALLED))
+        or any(part in path for part in packages)
+    )
+
+
+def line_of(frame: FrameType) -> Line:
+    """Where a frame is."""
+    name = frame.f_code.co_name
+    return Line(
+        frame.f_code.co_filename, frame.f_lineno, "" if name == "<module>" else name
+    )
+
+
+def line_of_traceback(traceback: TracebackType) -> Line:
+    """Where an error passed."""
+    frame = line_of(traceback.tb_frame)
+    return Line(frame.file, traceback.tb_lineno, frame.function)
+
+
+def line_of_code(code: CodeType) -> Line:
+    """Where a function begins."""
+    return Line(code.co_filename, code.co_firstlineno, code.co_name)
+
+
+def user_line(frame: FrameType | None = None) -> Line | None:
+    """The innermost line of the user's that is being executed by this thread."""
+    found = sys._getframe(1) if frame is None else frame
+    while found is not None:
+        if is_user(found.f_code.co_filename):
+            return line_of(found)
+        found = found.f_back  # type: ignore[assignment]
+    return None
+
+
+def running_functions() -> list[str]:
+    """The names of the user's functions that are being executed by this thread."""
+    names = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if is_user(frame.f_code.co_filename):
+            names.append(frame.f_code.co_name)
+        frame = frame.f_back
+    return names
+
+
+def user_files() -> list[str]:
+    """The user's files: those being executed, innermost first, and other modules'."""
+    files: dict[str, None] = {}
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        files[frame.f_code.co_filename] = None
+        frame = frame.f_back
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and file.endswith(".py"):
+            files[file] = None
+    return [file for file in files if is_user(file)]
+
+
+@functools.lru_cache(maxsize=256)
+def _parsed(text: str) -> ast.Module | None:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError):
+        return None  # a notebook's magic, a file that changed
+
+
+def tree(file: str) -> ast.Module | None:
+    """A file's syntax, or None if it cannot be read."""
+    lines = linecache.getlines(file)
+    return _parsed("".join(lines)) if lines else None
+
+
+def calls(file: str, name: str) -> Iterator[ast.Call]:
+    """The calls of what ends in this name: ``name(…)`` and ``x.name(…)``."""
+    parsed = tree(file)
+    for node in ast.walk(parsed) if parsed is not None else ():
+        if isinstance(node, ast.Call) and last_name(node.func) == name:
+            yield node
+
+
+def last_name(node: ast.AST) -> str:
+    """The last name of ``a``, ``x.a``, ``x.a[i]``; empty for anything else."""
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    if isinstance(node, ast.Name):
+        return node.id
+    return node.attr if isinstance(node, ast.Attribute) else ""

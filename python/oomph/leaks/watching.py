@@ -1,0 +1,357 @@
+"""Watching a program for leaks, step by step.
+
+At the end of each step two numbers are read: how many blocks are allocated, and how
+many bytes. Twice, early on, all tensors are looked at. Only once the numbers grow is
+more done: tensors are looked at for some steps, those that stay are traced to what
+holds them, small blocks learn their lines. Then all of it is switched off again.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from typing import Any
+
+import torch
+
+from oomph import installation
+from oomph.leaks import graphs, last_error, replaced, verdicts
+from oomph.leaks.backward import Backward
+from oomph.leaks.evaluation import Evaluation
+from oomph.leaks.findings import Finding, LeakError, Report
+from oomph.leaks.gradients import Gradients
+from oomph.leaks.growth import Counts, Growth
+from oomph.leaks.hooks import Hooks
+from oomph.leaks.inventory import Inventory
+from oomph.leaks.source import user_files, user_line
+from oomph.report import logger
+
+ACTIONS = ("count", "report", "raise")
+_FIRST_SCAN, _SECOND_SCAN = 2, 5  # steps
+_SCANS = 4  # of a look: three steps to grow in
+_LONG = 16  # steps a window: what grows for three of these grows whatever the code says
+_LEAD_MAX = 8  # steps of others after which another optimizer sets the pace
+
+
+class _Manual:
+    """Stands for `oomph.step()`, which names no optimizer."""
+
+
+_MANUAL = _Manual()
+
+
+class _Look:
+    """A close look: some scans, a period apart."""
+
+    def __init__(self, period: int, inventory: Inventory) -> None:
+        self.period = period
+        self.inventory = inventory
+        self.sites: list[dict[int, tuple[int, int]]] = []
+        self._wait = 0
+        self._small = _know_small_blocks(1)
+
+    def is_due(self) -> bool:
+        """Whether this step's end is one to scan at."""
+        due = self._wait == 0
+        self._wait = self.period - 1 if due else self._wait - 1
+        return due
+
+    def scan(self) -> list[torch.nn.Module]:
+        """Looks at everything; gives all modules."""
+        self.sites.append(_live_sites())
+        return self.inventory.scan()
+
+    def has_ended(self) -> bool:
+        """Whether it has seen enough."""
+        return self.inventory.scans >= _SCANS
+
+    def end(self) -> None:
+        """Small blocks need their lines no more."""
+        if self._small is not None:
+            _know_small_blocks(self._small)
+
+
+def _know_small_blocks(min_bytes: int) -> int | None:
+    """From which size on blocks know their line; gives what it was."""
+    from oomph import _C
+
+    switch = getattr(_C, "set_site_min_bytes", None)
+    return None if switch is None else int(switch(min_bytes))
+
+
+def _live_sites() -> dict[int, tuple[int, int]]:
+    """Blocks and bytes by the line that allocated them, backward's with forward's."""
+    from oomph import _C
+
+    found: dict[int, tuple[int, int]] = {}
+    for device in range(torch.cuda.device_count()):
+        for number, size_bytes, count in _C.live_sites(device):
+            site = number & ~_C.SITE_INFERRED
+            blocks, known = found.get(site, (0, 0))
+            found[site] = blocks + count, known + size_bytes
+    return found
+
+
+def _counts() -> Counts:
+    from oomph import _C
+
+    blocks = size_bytes = 0
+    for device in range(torch.cuda.device_count()):
+        now = _C.stats(device)
+        blocks += now["allocation.all.current"]
+        size_bytes += now["allocated_bytes.all.current"]
+    return Counts(blocks, size_bytes)
+
+
+class Watch:
+    """A program that is watched. :func:`watch` makes and begins one.
+
+    Attributes:
+        steps: That have ended.
+        findings: What leaks, as found so far.
+    """
+
+    def __init__(self, action: str = "count") -> None:
+        if action not in ACTIONS:
+            raise ValueError(f"{action!r} is not one of {', '.join(ACTIONS)}")
+        self.action = action
+        self.steps = 0
+        self.findings: list[Finding] = []
+        self._growth = Growth()
+        self._first = Inventory()
+        self._look: _Look | None = None
+        self._starts: deque[int] = deque([graphs.now()], maxlen=3)
+        self._evaluation = Evaluation()
+        self._backward = Backward(self._evaluation.note_backward)
+        self._hooks = Hooks()
+        self._gradients: weakref.WeakKeyDictionary[Any, Gradients] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._leader: weakref.ref[Any] | None = None
+        self._others = 0  # steps of others since the leader's
+        self._running = False
+
+    # ---- Beginning and end
+
+    def start(self) -> Watch:
+        """Begins to watch."""
+        if not self._running:
+            self._running = True
+            self._backward.start()
+            self._evaluation.start()
+            _watches.append(self)
+        return self
+
+    def stop(self) -> None:
+        """Watches no more; what was found stays."""
+        if not self._running:
+            return
+        self._running = False
+        _watches.remove(self)
+        self._evaluation.stop()
+        self._backward.stop()
+        self._hooks.stop()
+        for gradients in self._gradients.values():
+            gradients.stop()
+        if self._look is not None:
+            self._look.end()
+            self._look = None
+
+    def __enter__(self) -> Watch:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def report(self) -> Report:
+        """What was found so far."""
+        return Report(self.steps, list(self.findings), self._growth.step_bytes())
+
+    # ---- Steps
+
+    def end_step(self, optimizer: Any) -> None:
+        """A step has ended: an optimizer's or, without one, by the program's word."""
+        found: list[Finding] = []
+        if optimizer is not None:
+            gradients = self._gradients.setdefault(optimizer, Gradients())
+            found += _some(gradients.end_step(optimizer, user_line()))
+        if self._is_turn(_MANUAL if optimizer is None else optimizer):
+            self.steps += 1
+            found += self._end_turn()
+        self._tell(found)
+
+    def _is_turn(self, source: Any) -> bool:
+        """Whether it ends a turn of the loop; several optimizers may step in one."""
+        leader = None if self._leader is None else self._leader()
+        self._others += 1
+        if leader is not None and leader is not source and self._others <= _LEAD_MAX:
+            return False
+        if leader is not source:
+            self._leader = weakref.ref(source)
+        self._others = 0
+        return True
+
+    def _end_turn(self) -> list[Finding]:
+        found = self._evaluation.end_step()
+        kept = _some(self._backward.end_step())
+        period = self._growth.add(_counts())
+        if self._look is None and period is not None:
+            self._look = self._begin_look(period)
+        found += self._scan()
+        if not any(finding.verdict == "graph retained" for finding in found):
+            found += kept
+        self._starts.append(graphs.now())
+        return found
+
+    def _begin_look(self, period: int) -> _Look:
+        """The first scan is of use if it was just one period ago."""
+        fresh = period == 1 and self.steps == _FIRST_SCAN + 1
+        return _Look(period, self._first if fresh else Inventory())
+
+    def _scan(self) -> list[Finding]:
+        """Looks at all tensors and modules if anything calls for it."""
+        look = self._look if self._look is not None and self._look.is_due() else None
+        hooks = self._hooks.end_step()
+        early = self.steps in (_FIRST_SCAN, _SECOND_SCAN)
+        if not (look or hooks or early):
+            return []
+        inventory = self._first if self.steps == _FIRST_SCAN else Inventory()
+        modules = look.scan() if look else inventory.scan()
+        found = _some(self._hooks.count(modules)) if hooks else []
+        if early:
+            found += replaced.find(list(self._gradients), modules, user_line())
+            found += _some(last_error.find())
+        if (look and look.has_ended()) or self.steps == _SECOND_SCAN:
+            tensors = (look.inventory if look else inventory).tensors()
+            found += self._judge(look, tensors)
+        return found
+
+    def _judge(self, look: _Look | None, tensors: list[torch.Tensor]) -> list[Finding]:
+        """What the last scan shows, and the scans before it, if it ended a look."""
+        judge = verdicts.Judge(user_files())
+        growth_bytes = self._growth.step_bytes()
+        found = judge.chained(tensors, list(self._starts), growth_bytes)
+        tensors.clear()
+        if look is None or not look.has_ended():
+            return found
+        for group in look.inventory.growing(_SCANS) if not found else ():
+            found += [
+                judged.finding
+                for judged in judge.group(group)
+                if judged.limit == ""
+                or (judged.limit == "unknown" and look.period >= _LONG)
+            ]
+        found = verdicts.explain(found, look.sites, look.period, growth_bytes)
+        self._growth.misled(look.period)
+        look.end()
+        self._look = None
+        return found
+
+    def _tell(self, found: list[Finding]) -> None:
+        """Adds what is new, and says it as asked."""
+        known = {(finding.verdict, finding.line) for finding in self.findings}
+        new = []
+        for finding in found:
+            if (finding.verdict, finding.line) not in known:
+                known.add((finding.verdict, finding.line))
+                new.append(finding)
+        self.findings += new
+        if not new or self.action == "count":
+            return
+        text = Report(self.steps, new).text
+        if self.action == "raise":
+            raise LeakError(text)
+        logger.warning("%s", text)
+
+
+def _some(finding: Finding | None) -> list[Finding]:
+    return [] if finding is None else [finding]
+
+
+# ---- The process
+
+_watches: list[Watch] = []  # that run
+_last: Watch | None = None
+
+
+def watch(action: str = "count") -> Watch:
+    """Begins to watch for leaks, until the process ends or as a context manager.
+
+    Steps end as for :func:`oomph.step`: with each step of an optimizer.
+
+    Args:
+        action: What happens once a leak is found: ``count`` (it is told when the
+            process ends), ``report`` (the log says it at once), or ``raise``
+            (:class:`LeakError`, from the optimizer's ``step()``).
+
+    Raises:
+        RuntimeError: oomph is not installed: nobody tells when a step ends.
+
+    Example:
+        >>> with oomph.leaks.watch() as watched:
+        ...     train(steps=5)
+        >>> print(watched.report())
+    """
+    global _last
+    if not installation.is_installed():
+        raise RuntimeError(
+            "oomph is not installed, so it does not know of steps: call "
+            "oomph.install() before CUDA is used"
+        )
+    _last = Watch(action).start()
+    return _last
+
+
+def report() -> Report:
+    """What the watch that began last has found so far, as text and as data.
+
+    Raises:
+        RuntimeError: There was none.
+
+    Example:
+        >>> for finding in oomph.leaks.report().findings:
+        ...     print(finding.verdict, finding.line, finding.growth_bytes)
+    """
+    if _last is None:
+        raise RuntimeError(
+            "nothing was watched for leaks: call oomph.leaks.watch(), or set "
+            "leaks:count"
+        )
+    return _last.report()
+
+
+def assert_no_leaks() -> None:
+    """Raises if the watch that began last has found a leak.
+
+    Five steps are enough to find one that grows with each.
+
+    Raises:
+        LeakError: An ``AssertionError`` with the report.
+        RuntimeError: Nothing was watched, or for fewer than five steps.
+
+    Example:
+        >>> with oomph.leaks.watch():
+        ...     train(steps=5)
+        >>> oomph.assert_no_leaks()
+    """
+    found = report()
+    if found.findings:
+        raise LeakError(found.text)
+    if found.steps < _SECOND_SCAN:
+        raise RuntimeError(
+            f"{found.steps} steps are too few to say that nothing leaks; "
+            f"watch {_SECOND_SCAN} or more"
+        )
+
+
+def end_step(optimizer: Any) -> None:
+    """A step has ended."""
+    for watched in list(_watches):
+        watched.end_step(optimizer)
+
+
+def finish() -> None:
+    """The process ends: what is still watched is told."""
+    for watched in _watches:
+        if watched.findings:
+            logger.warning("%s", watched.report().text)
