@@ -1,0 +1,17 @@
+"""GPT: the loss on other data is kept with all that its graph saved."""
+
+import torch
+from models import DEVICE, GPT, STEPS, next_token_loss, tokens
+
+model = GPT().to(DEVICE)
+optimizer = torch.optim.AdamW(model.parameters())
+curve = {}
+for step in range(STEPS):
+    batch = tokens()
+    loss = next_token_loss(model(batch), batch)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    with torch.no_grad():
+        other = tokens()
+        curve[step] = next_token_loss(model(other), other).item()
