@@ -1,0 +1,371 @@
+"""Watching for leaks: what it says, when, and that it leaves a program as it was."""
+
+from __future__ import annotations
+
+import gc
+import json
+import re
+import textwrap
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+from support import KIB, MIB, ROOT, Simulated, oomph, run
+
+simulated = Simulated("1GiB,context=0", "offload:off")
+
+LEAKING = """
+    import torch
+    model = torch.nn.Linear(512, 1024).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    outputs = []
+    for step in range(7):
+        out = model(torch.randn(512, 512, device="cuda"))
+        optimizer.zero_grad()
+        out.mean().backward()
+        optimizer.step()
+        outputs.append(out.detach())
+        print("step", step)
+"""
+
+
+class Loop:
+    """A training loop, step by step."""
+
+    def __init__(self):
+        self.model = torch.nn.Linear(256, 256).cuda()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+    def step(self):
+        out = self.model(torch.randn(16, 256, device="cuda"))
+        self.optimizer.zero_grad()
+        out.mean().backward()
+        self.optimizer.step()
+        return out
+
+
+def watch(**options):
+    import oomph
+
+    return oomph.leaks.watch(**options)
+
+
+# ---- What is said
+
+
+@simulated
+def test_a_finding_tells_growth_shape_dtype_holder_and_the_line_that_allocated():
+    loop, kept = Loop(), []
+    with watch() as watched:
+        for _ in range(5):
+            loop.step()
+            kept.append(torch.zeros(512, 1024, device="cuda"))
+    (finding,) = watched.findings
+    assert (finding.verdict, finding.shape, finding.dtype) == (
+        "outputs retained",
+        (512, 1024),
+        "float32",
+    )
+    assert finding.growth_bytes == 2 * MIB
+    assert finding.held_by.startswith("`kept`, a list in test_a_finding")
+    assert finding.line.line == finding.allocated_at[0].line
+    assert (
+        "kept.append(" in Path(__file__).read_text().splitlines()[finding.line.line - 1]
+    )
+
+
+@simulated
+def test_the_report_is_text_and_data():
+    import oomph
+
+    loop, kept = Loop(), []
+    with watch():
+        for _ in range(5):
+            kept.append(loop.step())
+    report = oomph.leaks.report()
+    assert str(report).startswith("leaks, found in 5 steps:\n1. outputs retained at ")
+    told = json.loads(json.dumps(report.as_dict()))
+    assert told["steps"] == 5
+    assert told["findings"][0]["verdict"] == "outputs retained"
+
+
+@simulated
+def test_a_leak_that_comes_with_every_tenth_step_is_found():
+    loop, kept = Loop(), []
+    with watch() as watched:
+        for step in range(200):
+            out = loop.step()
+            if step % 10 == 0:
+                kept.append(out)
+    assert [finding.verdict for finding in watched.findings] == ["outputs retained"]
+
+
+@simulated
+def test_a_cache_that_is_filled_for_a_hundred_steps_is_named_and_not_before():
+    loop, cache = Loop(), {}
+    found_at = None
+    with watch() as watched:
+        for step in range(110):
+            out = loop.step()
+            if step not in cache:
+                cache[step] = out
+            if watched.findings and found_at is None:
+                found_at = step
+    assert found_at is not None and found_at > 60
+
+
+@simulated
+def test_a_list_that_the_code_empties_is_never_named():
+    loop, buffer = Loop(), []
+    with watch() as watched:
+        for _ in range(120):
+            buffer.append(loop.step())
+            if len(buffer) > 1000:
+                del buffer[0]
+    assert watched.findings == []
+
+
+@simulated
+def test_the_traceback_of_the_last_error_is_named():
+    import sys
+
+    def fails():
+        scores = torch.zeros(512, 1024, device="cuda")
+        raise ValueError(scores.shape)
+
+    loop = Loop()
+    try:
+        fails()
+    except ValueError as error:
+        sys.last_traceback = error.__traceback__
+    try:
+        with watch() as watched:
+            for _ in range(2):
+                loop.step()
+    finally:
+        del sys.last_traceback
+    (finding,) = watched.findings
+    assert (finding.verdict, finding.line.function) == ("notebook", "fails")
+    assert "2.00 MiB" in finding.note
+
+
+@simulated
+def test_steps_that_the_program_tells_are_enough():
+    import oomph
+
+    kept = []
+    with watch() as watched:
+        for _ in range(5):
+            kept.append(torch.zeros(1024, 1024, device="cuda"))
+            oomph.step()
+    assert [finding.verdict for finding in watched.findings] == ["outputs retained"]
+
+
+@simulated
+def test_two_optimizers_that_take_turns_end_one_step_together():
+    loops, kept = (Loop(), Loop()), []
+    with watch() as watched:
+        for _ in range(5):
+            kept.append([loop.step() for loop in loops])
+    assert watched.steps == 5
+    assert {finding.verdict for finding in watched.findings} == {"outputs retained"}
+
+
+# ---- assert_no_leaks
+
+
+@simulated
+def test_assert_no_leaks_raises_the_report_of_a_leak():
+    import oomph
+
+    loop, kept = Loop(), []
+    with watch():
+        for _ in range(5):
+            kept.append(loop.step())
+    with pytest.raises(AssertionError, match=r"outputs retained at .*test_leaks"):
+        oomph.assert_no_leaks()
+
+
+@simulated
+def test_assert_no_leaks_passes_where_nothing_leaks():
+    import oomph
+
+    loop = Loop()
+    with watch():
+        for _ in range(5):
+            loop.step()
+    oomph.assert_no_leaks()
+
+
+@simulated
+def test_assert_no_leaks_says_that_steps_were_too_few():
+    import oomph
+
+    with watch():
+        Loop().step()
+    with pytest.raises(RuntimeError, match="1 steps are too few"):
+        oomph.assert_no_leaks()
+
+
+# ---- The program is as it was
+
+
+@simulated
+def test_no_tensor_is_kept_alive():
+    loop, kept = Loop(), []
+    with watch() as watched:
+        for _ in range(5):
+            kept.append(loop.step())
+    assert watched.findings
+    dead = [weakref.ref(out) for out in kept]
+    kept.clear()
+    assert [ref() for ref in dead] == [None] * 5
+
+
+@simulated
+def test_variables_of_running_functions_live_no_longer_than_without_a_watch():
+    loop, kept, extra = Loop(), [], None
+    with watch() as watched:
+        for _ in range(5):
+            extra = torch.zeros(64 * KIB, device="cuda")
+            kept.append(loop.step())
+    assert watched.findings
+    dead = weakref.ref(extra)
+    extra = None
+    assert dead() is None
+
+
+@simulated
+def test_what_a_function_got_from_locals_stays_as_it_is():
+    loop, kept = Loop(), []
+    mine = locals()
+    with watch() as watched:
+        for _ in range(5):
+            kept.append(loop.step())
+    assert watched.findings
+    assert mine["loop"] is loop
+    mine.clear()
+
+
+@simulated
+def test_what_was_put_in_place_is_put_back():
+    from torch.utils.hooks import RemovableHandle
+
+    def state():
+        return (
+            torch.autograd._engine_run_backward,
+            torch.nn.Module.train,
+            RemovableHandle.__init__,
+        )
+
+    before, loop = state(), Loop()
+    with watch():
+        for _ in range(3):
+            handle = loop.model.register_forward_hook(lambda *_: None)
+            loop.step()
+        assert all(a is not b for a, b in zip(before, state(), strict=True))
+    assert state() == before
+    handle.remove()
+
+
+@simulated
+def test_watches_may_end_in_any_order():
+    before, loop = (torch.autograd._engine_run_backward, torch.nn.Module.train), Loop()
+    first, second = watch(), watch()
+    loop.step()
+    first.stop()
+    loop.step()
+    second.stop()
+    loop.step()
+    assert (first.steps, second.steps) == (1, 2)
+    gc.collect()
+    torch.autograd._engine_run_backward, torch.nn.Module.train = before
+
+
+@simulated
+def test_an_unknown_action_is_an_error():
+    with pytest.raises(ValueError, match="count, report, raise"):
+        watch(action="shout")
+
+
+# ---- The setting
+
+
+def train(setting, *arguments, tmp_path, code=LEAKING):
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(code))
+    return oomph(
+        "run",
+        *("--simulate", "1GiB,context=0", "--set", f"leaks:{setting}"),
+        *arguments,
+        script,
+        cwd=tmp_path,
+    )
+
+
+def test_count_says_at_exit_what_leaks(tmp_path):
+    result = train("count", tmp_path=tmp_path)
+    assert result.code == 0
+    assert "1. outputs retained at train.py:11, 2.00 MiB a step" in result.said
+    assert result.said.count("outputs retained") == 1
+
+
+def test_report_says_it_once_it_is_found_too(tmp_path):
+    result = train("report", tmp_path=tmp_path)
+    assert result.code == 0
+    assert result.said.count("outputs retained at train.py:11") == 2
+
+
+def test_raise_ends_the_step_in_which_it_is_found(tmp_path):
+    result = train("raise", tmp_path=tmp_path)
+    assert result.code == 1
+    assert result.said.count("step") >= 4 and "step 4\n" not in result.out
+    assert "LeakError: leaks, found in 5 steps:" in result.err
+
+
+def test_nothing_is_said_of_a_program_that_does_not_leak(tmp_path):
+    code = LEAKING.replace("outputs.append(out.detach())", "pass")
+    result = train("report", tmp_path=tmp_path, code=code)
+    assert (result.code, result.err.count("\n")) == (0, 1)  # the banner
+
+
+def test_nothing_is_watched_without_the_setting(tmp_path):
+    result = train("off", tmp_path=tmp_path)
+    assert "outputs retained" not in result.said
+
+
+def test_the_statistics_tell_what_leaks(tmp_path):
+    file = tmp_path / "stats.json"
+    train("count", "--stats", file, tmp_path=tmp_path)
+    (finding,) = json.loads(file.read_text())["0"]["leaks"]["findings"]
+    assert (finding["verdict"], finding["line"]["line"]) == ("outputs retained", 11)
+
+
+def test_watching_without_oomph_says_what_to_do():
+    result = run(
+        """
+        import oomph
+        oomph.leaks.watch()
+        """
+    )
+    assert "call oomph.install() before CUDA is used" in result.err
+
+
+def test_importing_oomph_imports_nothing_of_it():
+    result = run("import oomph, sys; print('oomph.leaks' in sys.modules)")
+    assert result.out == "False\n"
+
+
+# ---- What README.md shows
+
+
+def test_the_readme_shows_what_its_command_says():
+    text = (ROOT / "README.md").read_text()
+    command, shown = re.search(
+        r"\$ oomph (run [^\n]*train_leaking\.py[^\n]*)\n```\n\n```text\n(.*?)```",
+        text,
+        re.S,
+    ).groups()
+    result = oomph(*command.split(), cwd=ROOT)
+    assert result.said == shown
