@@ -82,11 +82,21 @@ PyObject *install(PyObject *, PyObject *)
     Py_RETURN_NONE;
 }
 
+PyObject *set_site_min_bytes(PyObject *, PyObject *bytes)
+{
+    size_t wanted = PyLong_AsSize_t(bytes);
+    if (PyErr_Occurred() != nullptr)
+        return nullptr;
+    return PyLong_FromSize_t(site_min_bytes.exchange(wanted));
+}
+
 PyMethodDef methods[] = {
     {"install", install, METH_NOARGS, "Makes oomph PyTorch's CUDA allocator."},
     {"holders", holders, METH_VARARGS, "Tensors of a device in a list of objects."},
     {"workspaces", workspaces, METH_NOARGS,
      "Addresses of the workspaces of cuBLAS and cuBLASLt."},
+    {"set_site_min_bytes", set_site_min_bytes, METH_O,
+     "From which size on requests know their line; gives what it was."},
     {"version_of", version_of, METH_O, "The version counter of a tensor, kept."},
     {"version_now", version_now, METH_O, "What version_of()'s result counts now."},
     {nullptr, nullptr, 0, nullptr},
