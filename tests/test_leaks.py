@@ -76,6 +76,33 @@ def test_a_finding_tells_growth_shape_dtype_holder_and_the_line_that_allocated()
 
 
 @simulated
+def test_small_blocks_are_told_with_their_line_too():
+    loop, kept = Loop(), []
+    with watch() as watched:
+        for _ in range(5):
+            loop.step()
+            kept.append(torch.zeros(1000, 2, device="cuda"))
+    (finding,) = watched.findings
+    assert finding.line in finding.allocated_at
+
+
+@simulated
+def test_small_blocks_know_their_line_only_while_something_grows():
+    import oomph
+
+    def knows():
+        small = torch.zeros(1000, device="cuda")
+        return oomph._C.site_of(small.data_ptr()) != 0
+
+    loop, kept, known = Loop(), [], []
+    with watch():
+        for _ in range(7):
+            kept.append(loop.step())
+            known.append(knows())
+    assert known == [False, False, True, True, False, False, False]
+
+
+@simulated
 def test_the_report_is_text_and_data():
     import oomph
 
@@ -113,6 +140,21 @@ def test_a_cache_that_is_filled_for_a_hundred_steps_is_named_and_not_before():
             if watched.findings and found_at is None:
                 found_at = step
     assert found_at is not None and found_at > 60
+
+
+@simulated
+def test_memory_that_nothing_in_python_holds_is_told_by_the_line_that_allocates():
+    loop, addresses = Loop(), []
+    with watch() as watched:
+        for _ in range(40):
+            loop.step()
+            allocate = torch._C._cuda_cudaCachingAllocator_raw_alloc
+            addresses.append(allocate(2 * MIB, torch.cuda.current_stream().cuda_stream))
+    for address in addresses:
+        torch._C._cuda_cudaCachingAllocator_raw_delete(address)
+    (finding,) = watched.findings
+    said = Path(__file__).read_text().splitlines()[finding.line.line - 1]
+    assert (finding.verdict, "allocate(2 * MIB" in said) == ("grows", True)
 
 
 @simulated

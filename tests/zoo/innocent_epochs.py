@@ -16,9 +16,17 @@ class Meter:
         self.seen.clear()
 
 
+class Epoch:
+    def __init__(self):
+        self.outputs = []
+
+    def end(self):
+        self.outputs = []
+
+
 model = CNN(classes=1000).to(DEVICE)
 optimizer = torch.optim.Adam(model.parameters())
-meter = Meter()
+meter, whole = Meter(), Epoch()
 for epoch in range(STEPS):
     outputs = []
     for _ in range(1):
@@ -29,5 +37,7 @@ for epoch in range(STEPS):
         optimizer.step()
         outputs.append(predictions.detach())
         meter.add(predictions.detach())
+        whole.outputs.append(predictions.detach())
     if epoch == 100:
         meter.reset()
+        whole.end()

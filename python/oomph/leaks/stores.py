@@ -6,271 +6,134 @@ though, and the user's source says where something is put under that name.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 
 from oomph.leaks import source
-from oomph.leaks.source import Line, last_name
+from oomph.leaks.holders import Hop
+from oomph.leaks.statements import ATTRIBUTE, Statements, Store, Variable
 
-_ADDING = frozenset(
-    # fmt: off
-    [
-        "append",
-        "appendleft",
-        "add",
-        "extend",
-        "extendleft",
-        "insert",
-        "update",
-        "setdefault",
-        "put",
-        "put_nowait",
-        "push",
-    ]
-    # fmt: on
-)
-_LOOKING_UP = frozenset(["get", "setdefault"])
-_SHRINKING = frozenset(["pop", "popleft", "popitem", "clear", "remove"])
-_ALIASES_MAX = 16
-_LOOPS = (ast.For, ast.AsyncFor, ast.While)
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-
-
-@dataclass(frozen=True)
-class Store:
-    """A statement that puts something under a name, or takes something away."""
-
-    name: str
-    kind: str  # "item": into it; "bind": it is made anew; "shrink": out of it
-    line: Line
-    in_loop: bool = False
-    attribute: bool = False  # the name is one of an object
-    guarded: bool = False  # only for a key that is not there: a cache
-
-
-class _Finder(ast.NodeVisitor):
-    """Collects the stores of a file."""
-
-    def __init__(self, file: str) -> None:
-        self.file = file
-        self.found: list[Store] = []
-        self.aliases: list[tuple[str, str]] = []  # of the first, the second is another
-        self.parameters: dict[str, list[str]] = {}  # of functions, by their names
-        self.passed: list[tuple[str, int | str, str]] = []  # function, place, name
-        self._function = ""
-        self._loops = 0
-        self._tested: list[str] = []  # names that `if … in name` around it asks
-        self._looked_up: set[tuple[str, str]] = set()  # function, name: name.get(…)
-
-    def read(self, tree: ast.Module) -> _Finder:
-        """Collects; gives itself."""
-        self.visit(tree)
-        self.found = [
-            replace(store, guarded=True)
-            if (store.line.function, store.name) in self._looked_up
-            else store
-            for store in self.found
-        ]
-        return self
-
-    def limits(self, store: Store, function: str, everywhere: bool) -> bool:
-        """Whether it takes away, again and again, what a function puts in."""
-        inside = store.line.function
-        if store.kind == "bind":
-            return store.in_loop and inside == function
-        if inside != function:
-            return everywhere or store.name in self.parameters.get(inside, [])
-        return store.in_loop or store.attribute
-
-    def _add(self, target: ast.AST, kind: str, at: ast.AST) -> None:
-        name = last_name(target)
-        if name:
-            line = Line(self.file, getattr(at, "lineno", 0), self._function)
-            attribute = isinstance(target, ast.Attribute)
-            guarded = name in self._tested
-            self.found.append(
-                Store(name, kind, line, self._loops > 0, attribute, guarded)
-            )
-
-    def visit_If(self, node: ast.If) -> None:
-        tested = [
-            last_name(side)
-            for test in ast.walk(node.test)
-            if isinstance(test, ast.Compare)
-            and any(isinstance(op, (ast.In, ast.NotIn)) for op in test.ops)
-            for side in test.comparators
-        ]
-        self._tested += tested
-        self.generic_visit(node)
-        del self._tested[len(self._tested) - len(tested) :]
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        outer = self._function, self._loops
-        self._function, self._loops = node.name, 0
-        names = [argument.arg for argument in node.args.args]
-        self.parameters[node.name] = names[1:] if names[:1] == ["self"] else names
-        self.generic_visit(node)
-        self._function, self._loops = outer
-
-    def generic_visit(self, node: ast.AST) -> None:
-        loops = isinstance(node, _LOOPS)
-        self._loops += loops
-        super().generic_visit(node)
-        self._loops -= loops
-
-    def _bind(self, target: ast.AST, at: ast.AST) -> None:
-        if isinstance(target, (ast.Tuple, ast.List)):
-            for part in target.elts:
-                self._bind(part, at)
-        elif isinstance(target, ast.Subscript):
-            self._add(target, "item", at)
-        else:
-            self._add(target, "bind", at)
-
-    def visit_Assign(self, node: ast.Assign) -> None:
-        for target in node.targets:
-            self._bind(target, node)
-            if isinstance(node.value, (ast.Name, ast.Attribute)):
-                self.aliases.append((last_name(node.value), last_name(target)))
-        self.generic_visit(node)
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        if node.value is not None:
-            self._bind(node.target, node)
-        self.generic_visit(node)
-
-    def visit_AugAssign(self, node: ast.AugAssign) -> None:
-        self._add(node.target, "item", node)
-        self.generic_visit(node)
-
-    def visit_Delete(self, node: ast.Delete) -> None:
-        for target in node.targets:
-            self._add(target, "shrink", node)
-
-    def visit_Call(self, node: ast.Call) -> None:
-        if isinstance(node.func, ast.Attribute):
-            if node.func.attr in _ADDING:
-                self._add(node.func.value, "item", node)
-            if node.func.attr in _LOOKING_UP:
-                self._looked_up.add((self._function, last_name(node.func.value)))
-            if node.func.attr in _SHRINKING:
-                self._add(node.func.value, "shrink", node)
-            elif node.func.attr == "__setitem__":
-                self._add(node.func.value, "item", node)
-        called = last_name(node.func)
-        for place, argument in enumerate(node.args):
-            self.passed.append((called, place, last_name(argument)))
-        for keyword in node.keywords:
-            self.passed.append((called, keyword.arg or "", last_name(keyword.value)))
-        self.generic_visit(node)
-
-
-def _read(files: Iterable[str]) -> Iterator[_Finder]:
-    for file in files:
-        tree = source.tree(file)
-        if tree is not None:
-            yield _Finder(file).read(tree)
-
-
-def _other_names(name: str, finders: list[_Finder]) -> Iterator[str]:
-    """Names that the same thing has elsewhere: as an argument, or by assignment."""
-    parameters: dict[str, list[str]] = {}
-    for finder in finders:
-        parameters.update(finder.parameters)
-    for finder in finders:
-        for of, alias in finder.aliases:
-            if of == name and alias:
-                yield alias
-        for function, place, argument in finder.passed:
-            names = parameters.get(function, [])
-            if argument != name:
-                continue
-            if isinstance(place, str):
-                yield place
-            elif place < len(names):
-                yield names[place]
+_NAMES_MAX = 32  # of one thing
 
 
 class Stores:
-    """What the user's files say about names.
-
-    The nearest file that has an answer gives it; those after it may not be read.
-    """
+    """What the user's files say about names; they are read when first needed."""
 
     def __init__(self, files: Iterable[str]) -> None:
-        self._rest = _read(files)
-        self._known: list[_Finder] = []
+        self._rest = iter(files)
+        self._read: list[Statements] = []
 
-    def _finders(self) -> Iterator[_Finder]:
-        yield from self._known
-        for finder in self._rest:
-            self._known.append(finder)
-            yield finder
+    def _files(self) -> Iterator[Statements]:
+        """The nearest first."""
+        yield from self._read
+        for file in self._rest:
+            tree = source.tree(file)
+            if tree is not None:
+                self._read.append(Statements(file, tree))
+                yield self._read[-1]
 
-    def _of(self, name: str, kind: str) -> list[Store]:
-        """Those of the nearest file that has any."""
-        for finder in self._finders():
-            found = [s for s in finder.found if s.name == name and s.kind == kind]
-            if found:
-                return found
+    def _meant(self, hop: Hop) -> Iterator[Variable]:
+        """The variables that a holder's name may stand for, the likeliest first."""
+        if hop.kind in ("attr", "class"):
+            yield ATTRIBUTE, ATTRIBUTE, hop.name
+            return
+        for statements in self._files():
+            if hop.kind == "global":
+                yield statements.file, "", hop.name
+            elif hop.line is not None and statements.file == hop.line.file:
+                for path, _ in statements.parameters.get(hop.line.function, []):
+                    yield statements.variable(hop.name, path)
+                yield statements.file, "", hop.name
+
+    def _found(self, variable: Variable, kind: str) -> list[Store]:
+        """The stores of a variable, or of an attribute in the nearest file with any."""
+        for statements in self._files():
+            if variable[0] in (ATTRIBUTE, statements.file):
+                found = [
+                    store
+                    for store in statements.stores
+                    if store.to == variable and store.kind == kind
+                ]
+                if found:
+                    return found
         return []
 
-    def _names(self, name: str) -> Iterator[str]:
-        yield name
-        names = [name]
-        for known in names:  # grows as it goes
-            for other in _other_names(known, list(self._finders())):
-                if other not in names and len(names) < _ALIASES_MAX:
-                    names.append(other)
+    def _others(self, variable: Variable) -> Iterator[Variable]:
+        """What the same thing is called elsewhere: by assignment, or as an argument."""
+        for statements in list(self._files()):
+            yield from (to for of, to in statements.same if of == variable)
+            for what, function, place in statements.passed:
+                if what == variable:
+                    yield from self._parameters(function, place)
+
+    def _parameters(self, function: str, place: int | str) -> Iterator[Variable]:
+        for statements in self._read:
+            for path, names in statements.parameters.get(function, []):
+                if isinstance(place, str):
+                    if place in names:
+                        yield statements.file, path, place
+                elif place < len(names):
+                    yield statements.file, path, names[place]
+
+    def _names(self, hop: Hop) -> Iterator[Variable]:
+        """All that a thing is called, first what the hop calls it."""
+        known = list(dict.fromkeys(self._meant(hop)))
+        yield from known
+        for variable in known:  # grows as it goes
+            for other in self._others(variable):
+                if other not in known and len(known) < _NAMES_MAX:
+                    known.append(other)
                     yield other
 
-    def into(self, name: str, attribute: bool = False) -> Store | None:
-        """Where something is put into what has this name, here or under another.
-
-        Args:
-            name: Of a variable, or of an attribute.
-            attribute: Only an attribute will do.
-        """
-        for known in self._names(name):
-            found = [s for s in self._of(known, "item") if s.attribute or not attribute]
+    def into(self, hop: Hop) -> Store | None:
+        """Where something is put into what a hop names, here or under another name."""
+        for variable in self._names(hop):
+            found = self._found(variable, "item")
+            if hop.foreign:  # no class of the user's fills its attributes as its own
+                found = [store for store in found if not store.owner]
             if found:
-                return max(found, key=lambda store: store.in_loop)
+                return max(found, key=lambda s: (s.owner == hop.holder, s.in_loop))
         return None
 
-    def binding(self, name: str) -> Store | None:
-        """Where this name is given; in a loop rather than before it."""
-        found = self._of(name, "bind")
-        return max(found, key=lambda store: store.in_loop) if found else None
+    def binding(self, hop: Hop) -> Store | None:
+        """Where what a hop names is given; in a loop rather than before it."""
+        for variable in self._meant(hop):
+            found = self._found(variable, "bind") + self._found(variable, "item")
+            if found:
+                return max(found, key=lambda s: (s.owner == hop.holder, s.in_loop))
+        return None
 
-    def first(self, name: str) -> Store | None:
-        """Where this name is given first."""
-        found = self._of(name, "bind")
-        return min(found, key=lambda store: store.line.line) if found else None
+    def made(self, hop: Hop) -> Store | None:
+        """Where what a hop names is made first."""
+        for variable in self._meant(hop):
+            found = self._found(variable, "bind")
+            if found:
+                return min(found, key=lambda store: store.line.line)
+        return None
 
     def attribute(self, name: str) -> Store | None:
         """Where an object's attribute is given from outside of what makes it."""
-        found = [store for store in self._of(name, "bind") if store.attribute]
+        found = self._found((ATTRIBUTE, ATTRIBUTE, name), "bind")
         outside = [store for store in found if store.line.function != "__init__"]
-        return (outside or found or [None])[0]  # type: ignore[list-item]
+        return next(iter(outside or found), None)
 
-    def is_bounded(self, store: Store, everywhere: bool) -> bool:
-        """Whether the same file takes out again what the store puts in.
+    def is_bounded(self, store: Store, hop: Hop) -> bool:
+        """Whether something takes out again what a store puts in, time after time."""
+        names = {store.to, *self._names(hop)}
+        return any(
+            _limits(other, store)
+            for statements in self._read
+            for other in statements.stores
+            if other.to in names
+        )
 
-        Args:
-            store: What puts something in.
-            everywhere: The name is an attribute or a module's global: what any function
-                takes out counts. Otherwise it is a function's own variable, and what is
-                taken out after all loops does not bound it.
-        """
-        for finder in self._known:
-            if finder.file != store.line.file:
-                continue
-            for other in finder.found:
-                if other.kind not in ("shrink", "bind"):
-                    continue
-                if other.name in self._names(store.name) and finder.limits(
-                    other, store.line.function, everywhere
-                ):
-                    return True
+
+def _limits(other: Store, store: Store) -> bool:
+    """Whether one takes away what the other puts in."""
+    elsewhere = other.line.function != store.line.function
+    if other.kind == "shrink":
+        return other.in_loop or elsewhere or other.is_attribute
+    if other.kind != "bind":
         return False
+    if other.is_attribute:
+        return elsewhere and other.line.function != "__init__"
+    return other.in_loop or (elsewhere and other.line.function != "")

@@ -127,11 +127,7 @@ class Judge:
         """The chain in words; variables are told with the line that makes them."""
         hops = []
         for hop in chain.hops:
-            made = (
-                self._stores.first(hop.name)
-                if hop.kind in ("local", "global")
-                else None
-            )
+            made = self._stores.made(hop) if hop.kind in ("local", "global") else None
             hops.append(hop if made is None else replace(hop, line=made.line))
         return replace(chain, hops=hops).text
 
@@ -139,7 +135,7 @@ class Judge:
         """Whether a module's global grows inside of a function that has ended."""
         if name is None or name.kind != "global":
             return False
-        store = self._stores.into(name.name) if into else None
+        store = self._stores.into(name) if into else None
         return store is not None and store.line.function not in self._running
 
     def _line(
@@ -151,17 +147,16 @@ class Judge:
         if name is None:
             return None, "" if chain.circle else "unknown"
         if into:
-            store = self._stores.into(name.name, attribute=name.foreign)
+            store = self._stores.into(name)
             if store is None:
                 return name.line, "unknown"
-            everywhere = name.kind in ("attr", "global", "class")
-            if self._stores.is_bounded(store, everywhere):
+            if self._stores.is_bounded(store, name):
                 return store.line, "bounded"
             return store.line, "unknown" if store.guarded else ""
         if name.kind == "attr":
-            store = self._stores.attribute(name.name) or self._stores.binding(name.name)
+            store = self._stores.attribute(name.name) or self._stores.binding(name)
         else:
-            store = self._stores.binding(name.name)
+            store = self._stores.binding(name)
         return (store.line if store else name.line), ""
 
     def chained(
@@ -180,25 +175,17 @@ class Judge:
             if root is None or graphs.steps_spanned(root, starts) < len(starts):
                 continue
             chain = self._search.chain(tensor, frozenset([id(tensors)]))
-            name, into = _first_name(chain.hops)
+            name, _ = _first_name(chain.hops)
             if name is None:
                 continue
-            finding = self._chained(tensor, chain, name, into, growth_bytes)
+            finding = self._chained(tensor, chain, name, growth_bytes)
             found.setdefault(finding.line, finding)
         return list(found.values())
 
     def _chained(
-        self,
-        tensor: torch.Tensor,
-        chain: Chain,
-        name: Hop,
-        into: bool,
-        growth_bytes: int,
+        self, tensor: torch.Tensor, chain: Chain, name: Hop, growth_bytes: int
     ) -> Finding:
-        stores = self._stores
-        store = stores.into(name.name) or (None if into else stores.binding(name.name))
-        if store is None or (not into and not store.in_loop):
-            store = stores.binding(name.name) or store
+        store = self._stores.binding(name)
         return Finding(
             "loss kept" if tensor.dim() == 0 else "graph retained",
             store.line if store else name.line,
@@ -211,34 +198,37 @@ class Judge:
 
 
 def explain(
-    findings: list[Finding],
-    sites: list[dict[int, tuple[int, int]]],
-    period: int,
-    growth_bytes: int,
+    findings: list[Finding], lines: list[Line], growth_bytes: int
 ) -> list[Finding]:
-    """Adds the lines that allocate what grows; what nothing in Python holds, too.
+    """Adds the lines that allocate what grows, and all of what grows.
 
     Args:
-        findings: Of one look.
-        sites: Blocks and bytes by site, at each scan of it.
-        period: Steps from scan to scan.
-        growth_bytes: By how much memory grows in a step, in all.
+        findings: Of one look; several share what grows in a way that is not known.
+        lines: As :func:`growing_lines` gives them.
+        growth_bytes: By how much memory grows in a step, in all: what a graph keeps is
+            seen by autograd alone.
     """
-    lines = _growing_lines(sites)
-    if len(findings) == 1:
-        # What its graph keeps is seen by autograd alone.
-        known = findings[0].allocated_at
-        extra = tuple(line for line in lines if line not in known)
-        size_bytes = max(findings[0].growth_bytes, growth_bytes)
-        places = (*known, *extra)[:_LINES_MAX]
-        return [replace(findings[0], growth_bytes=size_bytes, allocated_at=places)]
-    if not findings and lines and period > 1:
-        return [Finding("grows", lines[0], growth_bytes, allocated_at=tuple(lines))]
-    return findings
+    if len(findings) != 1:
+        return findings
+    known = findings[0].allocated_at
+    places = (*known, *(line for line in lines if line not in known))
+    size_bytes = max(findings[0].growth_bytes, growth_bytes)
+    return [
+        replace(findings[0], growth_bytes=size_bytes, allocated_at=places[:_LINES_MAX])
+    ]
 
 
-def _growing_lines(sites: list[dict[int, tuple[int, int]]]) -> list[Line]:
-    """The lines of which there were more blocks at each scan, the most bytes first."""
+def unheld(lines: list[Line], growth_bytes: int) -> Finding:
+    """What grows though nothing in Python holds more and more tensors."""
+    return Finding("grows", lines[0], growth_bytes, allocated_at=tuple(lines))
+
+
+def growing_lines(sites: list[dict[int, tuple[int, int]]]) -> list[Line]:
+    """The lines of which there were more blocks at each scan, the most bytes first.
+
+    Args:
+        sites: Blocks and bytes by site, at each scan.
+    """
     from oomph import sites as known
 
     grown: dict[int, int] = {}

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from oomph import installation
+from oomph import _torch, installation
 from oomph.leaks import graphs, last_error, replaced, verdicts
 from oomph.leaks.backward import Backward
 from oomph.leaks.evaluation import Evaluation
@@ -48,7 +48,7 @@ class _Look:
         self.inventory = inventory
         self.sites: list[dict[int, tuple[int, int]]] = []
         self._wait = 0
-        self._small = _know_small_blocks(1)
+        self._min_bytes = _torch.set_site_min_bytes(1)  # small blocks, too
 
     def is_due(self) -> bool:
         """Whether this step's end is one to scan at."""
@@ -67,16 +67,7 @@ class _Look:
 
     def end(self) -> None:
         """Small blocks need their lines no more."""
-        if self._small is not None:
-            _know_small_blocks(self._small)
-
-
-def _know_small_blocks(min_bytes: int) -> int | None:
-    """From which size on blocks know their line; gives what it was."""
-    from oomph import _C
-
-    switch = getattr(_C, "set_site_min_bytes", None)
-    return None if switch is None else int(switch(min_bytes))
+        _torch.set_site_min_bytes(self._min_bytes)
 
 
 def _live_sites() -> dict[int, tuple[int, int]]:
@@ -234,14 +225,19 @@ class Watch:
         tensors.clear()
         if look is None or not look.has_ended():
             return found
-        for group in look.inventory.growing(_SCANS) if not found else ():
+        groups = look.inventory.growing(_SCANS)
+        for group in groups if not found else ():
             found += [
                 judged.finding
                 for judged in judge.group(group)
                 if judged.limit == ""
                 or (judged.limit == "unknown" and look.period >= _LONG)
             ]
-        found = verdicts.explain(found, look.sites, look.period, growth_bytes)
+        lines = verdicts.growing_lines(look.sites)
+        if found:
+            found = verdicts.explain(found, lines, growth_bytes)
+        elif lines and not groups and look.period > 1:
+            found = [verdicts.unheld(lines, growth_bytes)]
         self._growth.misled(look.period)
         look.end()
         self._look = None
