@@ -17,6 +17,14 @@ static PyObject *sites_start(PyObject *module, PyObject *prefixes)
     return reason == NULL ? Py_NewRef(Py_None) : PyUnicode_FromString(reason);
 }
 
+static PyObject *sites_stop(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    oomph_frames_stop();
+    Py_RETURN_NONE;
+}
+
 static PyObject *call_site(PyObject *module, PyObject *unused)
 {
     (void)module;
@@ -232,6 +240,7 @@ PyMethodDef oomph_site_methods[] = {
     {"sites_start", sites_start, METH_O,
      "Begins to know which line allocates; a list of prefixes of libraries' files. "
      "Gives None, or why no line can be known."},
+    {"sites_stop", sites_stop, METH_NOARGS, "No line is known from now on."},
     {"call_site", call_site, METH_NOARGS, "The site of the line that calls."},
     {"site_info", site_info, METH_O, "File, line and function of a site."},
     {"site_of", site_of, METH_O, "The site of the block that contains an address."},

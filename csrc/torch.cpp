@@ -8,6 +8,7 @@
 //
 // No lock of the core is ever held here. No exception crosses a C frame: callbacks keep
 // theirs in `pending`, and the call that caused it rethrows.
+#define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
 #include "torch_allocator.hpp"
@@ -92,7 +93,7 @@ PyObject *set_site_min_bytes(PyObject *, PyObject *bytes)
 
 PyMethodDef methods[] = {
     {"install", install, METH_NOARGS, "Makes oomph PyTorch's CUDA allocator."},
-    {"holders", holders, METH_VARARGS, "Tensors of a device in a list of objects."},
+    {"held", held, METH_VARARGS, "Which blocks the tensors among objects hold."},
     {"workspaces", workspaces, METH_NOARGS,
      "Addresses of the workspaces of cuBLAS and cuBLASLt."},
     {"set_site_min_bytes", set_site_min_bytes, METH_O,

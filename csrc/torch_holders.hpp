@@ -1,35 +1,40 @@
 // torch_holders.hpp - which tensors of Python hold which memory of a device.
 #pragma once
+#define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
 #include <ATen/cuda/CUDAContextLight.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <mutex>
 #include <shared_mutex>
+#include <tuple>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 namespace oomph_torch
 {
 
-struct Holder {
-    uint64_t addr = 0;      // of the storage; 0: it has none on the device
-    uint64_t grad_addr = 0; // of the gradient's storage
-    uint64_t tensor = 0;    // names the tensor, whatever Python objects stand for it
-    Py_ssize_t uses = 0;    // of the tensor: Python's is one of them
-    uint64_t base = 0;      // names the tensor that it is a view of; 0: none
-    Py_ssize_t base_uses = 0;
-    Py_ssize_t storage_uses = 0;
-    bool made = false; // by an operator that is recorded
+// What Python's tensors say of a block; python/oomph/holders.py has the same numbers.
+enum HeldFlag : uint8_t {
+    HELD = 1,     // one of the objects lies in it
+    MADE = 2,     // by an operator that is recorded
+    SAVED = 4,    // somebody but Python has a reference to it, too
+    GRADIENT = 8, // it is the gradient of one of them
+    HALF = 16,    // MADE, with elements of 16 bits
+    GONE = 32,    // it is no longer in use
 };
 
-inline uint64_t name_of(const at::Tensor &tensor)
-{
-    return reinterpret_cast<uint64_t>(tensor.unsafeGetTensorImpl());
-}
+// A reference to a tensor in a block that is accounted for: Python's, or a view's.
+struct Reference {
+    uint32_t block;
+    const c10::TensorImpl *tensor;
+    size_t uses; // of the tensor, in all
+};
 
 inline uint64_t storage_addr(const at::Tensor &tensor, int device)
 {
@@ -42,31 +47,6 @@ inline uint64_t storage_addr(const at::Tensor &tensor, int device)
                : 0;
 }
 
-// Nothing here asks the tensor through PyTorch's dispatcher, which may run Python.
-inline Holder holder_of(const at::Tensor &tensor, int device)
-{
-    Holder holder;
-    holder.addr = storage_addr(tensor, device);
-    if (holder.addr == 0)
-        return holder;
-    holder.tensor = name_of(tensor);
-    holder.uses = static_cast<Py_ssize_t>(tensor.use_count());
-    holder.storage_uses = static_cast<Py_ssize_t>(
-        tensor.unsafeGetTensorImpl()->unsafe_storage().use_count());
-    const auto *meta = torch::autograd::impl::get_autograd_meta(tensor);
-    if (meta != nullptr) {
-        holder.made = meta->grad_fn_ != nullptr;
-        holder.grad_addr = storage_addr(meta->grad_, device);
-    }
-    const auto *view = torch::autograd::impl::get_view_autograd_meta(tensor);
-    if (view != nullptr && view->has_bw_view()) {
-        const at::Tensor &base = view->get_backward_view().base_;
-        holder.base = name_of(base);
-        holder.base_uses = static_cast<Py_ssize_t>(base.use_count());
-    }
-    return holder;
-}
-
 // By its type alone: some objects run code when they are asked for their class.
 inline bool is_tensor(PyObject *object)
 {
@@ -74,31 +54,129 @@ inline bool is_tensor(PyObject *object)
                               reinterpret_cast<PyTypeObject *>(THPVariableClass)) != 0;
 }
 
-// Of a list of any objects, those that are tensors on the device: a list of (index in
-// the list, and what a Holder has, in its order).
-inline PyObject *holders(PyObject *, PyObject *args)
+// Collects what tensors say of the blocks that begin at some addresses. Nothing here
+// asks a tensor through PyTorch's dispatcher, which may run Python.
+class Holders
+{
+    int device_;
+    std::unordered_map<uint64_t, uint32_t> places_;
+    std::vector<Reference> references_;
+    std::vector<size_t> storage_uses_;
+
+  public:
+    std::vector<uint8_t> flags;
+    std::vector<int32_t> firsts; // the first object in each block; -1: none
+
+    Holders(int device, const uint64_t *addrs, size_t count)
+        : device_(device), storage_uses_(count), flags(count), firsts(count, -1)
+    {
+        places_.reserve(count);
+        for (size_t i = 0; i < count; i++)
+            places_.emplace(addrs[i], static_cast<uint32_t>(i));
+    }
+
+    void add(const at::Tensor &tensor, Py_ssize_t index)
+    {
+        const auto *meta = torch::autograd::impl::get_autograd_meta(tensor);
+        if (meta != nullptr)
+            mark_gradient(storage_addr(meta->grad_, device_));
+        const auto found = places_.find(storage_addr(tensor, device_));
+        if (found == places_.end())
+            return;
+        const uint32_t block = found->second;
+        const bool made = meta != nullptr && meta->grad_fn_ != nullptr;
+        if (firsts[block] < 0)
+            firsts[block] = static_cast<int32_t>(index);
+        flags[block] |= HELD | (made ? MADE : 0) |
+                        (made && tensor.dtype().itemsize() == 2 ? HALF : 0);
+        storage_uses_[block] =
+            tensor.unsafeGetTensorImpl()->unsafe_storage().use_count();
+        refer(block, tensor);
+        const auto *view = torch::autograd::impl::get_view_autograd_meta(tensor);
+        if (view != nullptr && view->has_bw_view())
+            refer(block, view->get_backward_view().base_);
+    }
+
+    // What has more references than are accounted for, autograd has saved.
+    void find_saved()
+    {
+        std::sort(references_.begin(), references_.end(), [](auto &a, auto &b) {
+            return std::tie(a.block, a.tensor) < std::tie(b.block, b.tensor);
+        });
+        auto next = references_.begin();
+        while (next != references_.end()) {
+            const uint32_t block = next->block;
+            size_t tensors = 0;
+            while (next != references_.end() && next->block == block) {
+                const Reference first = *next;
+                size_t known = 0;
+                for (; next != references_.end() && next->block == block &&
+                       next->tensor == first.tensor;
+                     ++next)
+                    known++;
+                tensors++;
+                if (first.uses > known)
+                    flags[block] |= SAVED;
+            }
+            if (storage_uses_[block] > tensors)
+                flags[block] |= SAVED;
+        }
+    }
+
+    // Marks what is not among the addresses in use.
+    void find_gone(const uint64_t *alive, size_t count)
+    {
+        std::vector<bool> found(flags.size());
+        for (size_t i = 0; i < count; i++)
+            if (const auto at = places_.find(alive[i]); at != places_.end())
+                found[at->second] = true;
+        for (size_t i = 0; i < flags.size(); i++)
+            flags[i] |= found[i] ? 0 : GONE;
+    }
+
+  private:
+    void refer(uint32_t block, const at::Tensor &tensor)
+    {
+        references_.push_back({block, tensor.unsafeGetTensorImpl(),
+                               static_cast<size_t>(tensor.use_count())});
+    }
+
+    void mark_gradient(uint64_t addr)
+    {
+        if (const auto at = places_.find(addr); at != places_.end())
+            flags[at->second] |= GRADIENT;
+    }
+};
+
+template <typename Element> PyObject *to_bytes(const std::vector<Element> &column)
+{
+    return PyBytes_FromStringAndSize(
+        reinterpret_cast<const char *>(column.data()),
+        static_cast<Py_ssize_t>(column.size() * sizeof(Element)));
+}
+
+// held(objects, addresses, addresses in use now, device): of the blocks that begin at
+// the addresses, what HeldFlag says of each, and the first object in each, as columns
+// of bytes. Objects that are no tensors do not matter.
+inline PyObject *held(PyObject *, PyObject *args)
 {
     PyObject *objects = nullptr;
+    Py_buffer addrs, alive;
     int device = 0;
-    if (!PyArg_ParseTuple(args, "O!i:holders", &PyList_Type, &objects, &device))
+    if (!PyArg_ParseTuple(args, "O!y*y*i:held", &PyList_Type, &objects, &addrs, &alive,
+                          &device))
         return nullptr;
-    PyObject *found = PyList_New(0);
-    for (Py_ssize_t i = 0; found != nullptr && i < PyList_GET_SIZE(objects); i++) {
-        PyObject *object = PyList_GET_ITEM(objects, i);
-        if (!is_tensor(object))
-            continue;
-        const Holder holder = holder_of(THPVariable_Unpack(object), device);
-        if (holder.addr == 0)
-            continue;
-        PyObject *row =
-            Py_BuildValue("nKKKnKnnN", i, holder.addr, holder.grad_addr, holder.tensor,
-                          holder.uses, holder.base, holder.base_uses,
-                          holder.storage_uses, PyBool_FromLong(holder.made));
-        if (row == nullptr || PyList_Append(found, row) < 0)
-            Py_CLEAR(found);
-        Py_XDECREF(row);
-    }
-    return found;
+    Holders holders(device, static_cast<const uint64_t *>(addrs.buf),
+                    static_cast<size_t>(addrs.len) / sizeof(uint64_t));
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(objects); i++)
+        if (is_tensor(PyList_GET_ITEM(objects, i)))
+            holders.add(THPVariable_Unpack(PyList_GET_ITEM(objects, i)), i);
+    holders.find_saved();
+    holders.find_gone(static_cast<const uint64_t *>(alive.buf),
+                      static_cast<size_t>(alive.len) / sizeof(uint64_t));
+    PyBuffer_Release(&addrs);
+    PyBuffer_Release(&alive);
+    return Py_BuildValue("NN", to_bytes(holders.flags), to_bytes(holders.firsts));
 }
 
 /* ---- Workspaces of libraries */

@@ -241,8 +241,7 @@ def test_an_uncaught_error_of_memory_ends_the_process_as_always():
         conf="reserve:0,offload:off",
     )
     assert result.code == 1
-    last = result.err.strip().splitlines()[-1]
-    assert last.startswith("torch.OutOfMemoryError: CUDA out of memory.")
+    assert "\ntorch.OutOfMemoryError: CUDA out of memory." in result.err
 
 
 # ---- Ctrl-C

@@ -214,10 +214,9 @@ def _totals(seen: Any) -> tuple[dict[Any, int], dict[Any, int]]:
     from oomph.holders import Category
 
     totals, counts = dict.fromkeys(Category, 0), dict.fromkeys(Category, 0)
-    by_number = list(Category)
-    for number, size in zip(seen.categories, seen.census.sizes, strict=True):
-        totals[by_number[number]] += size
-        counts[by_number[number]] += 1
+    for (_, number), (size, count) in seen.groups.items():
+        totals[Category(number)] += size
+        counts[Category(number)] += count
     return totals, counts
 
 
@@ -253,17 +252,14 @@ def _lines(seen: Any) -> list[Line]:
     from oomph.holders import TITLES, Category
 
     found: dict[int, list[Any]] = {}  # bytes, inferred bytes, count, by category
-    census = seen.census
-    for site, size, number in zip(
-        census.sites, census.sizes, seen.categories, strict=True
-    ):
+    for (site, number), (size, count) in seen.groups.items():
         plain = site & ~_C.SITE_INFERRED
         if not plain:
             continue
         held = found.setdefault(plain, [0, 0, 0, {}])
         held[0] += size
         held[1] += size if site != plain else 0
-        held[2] += 1
+        held[2] += count
         held[3][number] = held[3].get(number, 0) + size
     lines = []
     for plain, (size, inferred, count, by) in found.items():

@@ -10,6 +10,7 @@ of the device.
 from __future__ import annotations
 
 import gc
+import heapq
 import math
 from array import array
 from collections.abc import Iterable, Iterator
@@ -18,6 +19,11 @@ from enum import IntEnum
 from typing import Any
 
 from oomph import _C, sites
+
+INPUTS_SEEN = 64  # whose shapes are looked at
+
+# As _torch.held() has them.
+_HELD, _MADE, _SAVED, _GRADIENT, _HALF, _GONE = 1, 2, 4, 8, 16, 32
 
 
 class Category(IntEnum):
@@ -104,34 +110,19 @@ class Program:
 
 @dataclass
 class Holders:
-    """The category of each block of a census, and the program that they belong to."""
+    """The category of each block of a census, and the program that they belong to.
+
+    Attributes:
+        census: The blocks.
+        categories: Of each, as numbers.
+        groups: Bytes and count of the blocks of each site and category.
+        program: What was seen of it.
+    """
 
     census: Census
     categories: bytearray
+    groups: dict[tuple[int, int], list[int]]
     program: Program
-
-
-@dataclass
-class _Held:
-    """What Python's tensors say of one block."""
-
-    first: int  # a tensor among the objects
-    known: dict[int, int] = field(default_factory=dict)  # uses that are accounted for
-    uses: dict[int, int] = field(default_factory=dict)  # of each tensor, in all
-    storage_uses: int = 0
-    made: bool = False  # by an operator that is recorded
-
-    def note(self, tensor: int, uses: int) -> None:
-        """Python, or a view, has a reference to the tensor."""
-        self.known[tensor] = self.known.get(tensor, 0) + 1
-        self.uses[tensor] = uses
-
-    @property
-    def saved(self) -> bool:
-        """Somebody else has one, to the storage or to a tensor: autograd."""
-        return self.storage_uses > len(self.known) or any(
-            uses > self.known[tensor] for tensor, uses in self.uses.items()
-        )
 
 
 def look(census: Census, alive: Census | None = None, graph: bool = True) -> Holders:
@@ -145,65 +136,54 @@ def look(census: Census, alive: Census | None = None, graph: bool = True) -> Hol
     """
     objects = gc.get_objects()
     try:
-        return _Look(census, alive, objects).result(graph)
+        return _Look(census, alive or census, objects, graph).result()
     finally:
         objects.clear()
 
 
 class _Look:
     def __init__(
-        self, census: Census, alive: Census | None, objects: list[Any]
+        self, census: Census, alive: Census, objects: list[Any], graph: bool
     ) -> None:
-        self.census, self.objects = census, objects
-        self.place = {addr: i for i, addr in enumerate(census.addrs)}
-        self.gone = set(census.addrs).difference(alive.addrs) if alive else set()
+        self.census, self.alive, self.objects = census, alive, objects
+        self.graph = graph
         self.categories = bytearray(len(census))
         self.program = Program()
-        self.held: dict[int, _Held] = {}
 
-    def result(self, graph: bool) -> Holders:
+    def result(self) -> Holders:
         import torch
 
+        self.flags, firsts = self._held(self.objects)
+        self.firsts = array("i", firsts)
         kinds = set(map(type, self.objects))
-        self.parameters = _subclasses(kinds, torch.nn.Parameter)
-        self._note_tensors()
+        self._mark_all(self.flags, _GRADIENT, Category.GRADIENT)
+        self._note_parameters(_subclasses(kinds, torch.nn.Parameter))
         self._note_modules(_subclasses(kinds, torch.nn.Module), torch)
         self._note_optimizers(_subclasses(kinds, torch.optim.Optimizer))
-        self._note_rest(graph)
-        return Holders(self.census, self.categories, self.program)
+        self._note_rest()
+        self._note_inputs()
+        return Holders(self.census, self.categories, self._groups(), self.program)
+
+    def _held(self, objects: list[Any]) -> tuple[bytes, bytes]:
+        from oomph import _torch
+
+        census = self.census
+        return _torch.held(objects, census.addrs, self.alive.addrs, census.device)
 
     def _mark(self, tensors: list[Any], category: Category) -> None:
-        from oomph import _torch
+        if tensors:
+            self._mark_all(self._held(tensors)[0], _HELD, category)
 
-        for row in _torch.holders(tensors, self.census.device):
-            i = self.place.get(row[1])
-            if i is not None:
-                self.categories[i] = category
+    def _mark_all(self, flags: bytes, wanted: int, category: Category) -> None:
+        if any(flag & wanted for flag in set(flags)):
+            for i, flag in enumerate(flags):
+                if flag & wanted:
+                    self.categories[i] = category
 
-    def _note_tensors(self) -> None:
-        """Gradients and parameters; the rest is noted for later."""
-        from oomph import _torch
-
-        parameters = []
-        for row in _torch.holders(self.objects, self.census.device):
-            index, addr, grad, name, uses, base, base_uses, storage_uses, made = row
-            tensor = self.objects[index]
-            if type(tensor) in self.parameters:
-                parameters.append(self.place.get(addr))
-                self.program.parameter_shapes.append(_shape(tensor))
-            elif (i := self.place.get(addr)) is not None:
-                held = self.held.setdefault(i, _Held(first=index))
-                held.note(name, uses)
-                if base:
-                    held.note(base, base_uses)
-                held.storage_uses = storage_uses
-                held.made |= made
-                if made and _shape(tensor)[1] == 2:
-                    self.program.half = True
-            if (i := self.place.get(grad)) is not None:
-                self.categories[i] = Category.GRADIENT
-        for i in filter(lambda i: i is not None, parameters):
-            self.categories[i] = Category.PARAMETER  # type: ignore[index]
+    def _note_parameters(self, kinds: set[type]) -> None:
+        parameters = [o for o in self.objects if type(o) in kinds and o.is_cuda]
+        self.program.parameter_shapes = list(map(_shape, parameters))
+        self._mark(parameters, Category.PARAMETER)
 
     def _note_modules(self, kinds: set[type], torch: Any) -> None:
         modules = [m for m in self.objects if type(m) in kinds]
@@ -243,39 +223,64 @@ class _Look:
             self.program.optimizers.add(type(optimizer).__name__ + "*" * unfused)
             self.program.coming_bytes += _coming_state(groups, known.get("state") or {})
 
-    def _note_rest(self, graph: bool) -> None:
+    def _note_rest(self) -> None:
         """What is no parameter, no gradient and no state."""
         from oomph import _torch
 
-        workspaces = set(_torch.workspaces())
-        of_site: dict[int, bool] = {}
-        census = self.census
-        for i in range(len(census)):
-            if self.categories[i]:
+        known: dict[tuple[int, int, int], Category] = {}
+        census, categories = self.census, self.categories
+        told = zip(self.flags, census.marks, census.sites, strict=True)
+        for i, key in enumerate(told):
+            if categories[i]:
                 continue
-            held, mark, site = self.held.get(i), census.marks[i], census.sites[i]
-            if mark & _C.MARK_POOL:
-                category = Category.GRAPH
-            elif census.addrs[i] in workspaces:
-                category = Category.WORKSPACE
-            elif mark & _C.MARK_WAITING or site & _C.SITE_INFERRED:
-                category = Category.TEMPORARY
-            elif held is not None:
-                if site not in of_site:
-                    of_site[site] = self._is_in_forward(site, graph)
-                category = self._held_by_python(held, of_site[site])
-            elif census.addrs[i] in self.gone:
-                category = Category.TEMPORARY
-            else:
-                category = Category.ACTIVATION if graph else Category.UNKNOWN
-            self.categories[i] = category
+            if key not in known:
+                known[key] = self._category(*key)
+            categories[i] = known[key]
+        for addr in _torch.workspaces():
+            if addr in census.addrs:
+                categories[census.addrs.index(addr)] = Category.WORKSPACE
+        self.program.half = any(flag & _HALF for flag in set(self.flags))
 
-    def _held_by_python(self, held: _Held, in_forward: bool) -> Category:
-        saved = held.saved
-        if held.made or (in_forward and not saved):
-            return Category.ACTIVATION if saved else Category.TEMPORARY
-        self.program.input_shapes.append(_shape(self.objects[held.first]))
+    def _category(self, flag: int, mark: int, site: int) -> Category:
+        if mark & _C.MARK_POOL:
+            return Category.GRAPH
+        if mark & _C.MARK_WAITING or site & _C.SITE_INFERRED:
+            return Category.TEMPORARY
+        if not flag & _HELD:
+            if flag & _GONE:
+                return Category.TEMPORARY
+            return Category.ACTIVATION if self.graph else Category.UNKNOWN
+        if flag & _MADE:
+            return Category.ACTIVATION if flag & _SAVED else Category.TEMPORARY
+        if not flag & _SAVED and self._is_in_forward(site, self.graph):
+            return Category.TEMPORARY
         return Category.INPUT
+
+    def _note_inputs(self) -> None:
+        """The shapes of the largest."""
+        inputs = (
+            (size, first)
+            for size, first, category in zip(
+                self.census.sizes, self.firsts, self.categories, strict=True
+            )
+            if category == Category.INPUT
+        )
+        largest = heapq.nlargest(INPUTS_SEEN, inputs)
+        self.program.input_shapes = [
+            _shape(self.objects[first]) for _, first in largest
+        ]
+
+    def _groups(self) -> dict[tuple[int, int], list[int]]:
+        groups: dict[tuple[int, int], list[int]] = {}
+        for site, size, category in zip(
+            self.census.sites, self.census.sizes, self.categories, strict=True
+        ):
+            group = groups.get((site, category))
+            if group is None:
+                group = groups[site, category] = [0, 0]
+            group[0] += size
+            group[1] += 1
+        return groups
 
     def _is_in_forward(self, site: int, graph: bool) -> bool:
         """Whether the line is in a module's forward.

@@ -265,7 +265,8 @@ def _offload(now: Situation) -> Iterator[Remedy]:
     """The missing bytes and no more: what oomph does where it is allowed to."""
     missing = now.missing_bytes
     speed = now.stats["link_to_device_bytes_per_s"]
-    if not missing:
+    limit = now.stats["host_limit_bytes"]
+    if not missing or (limit and missing > limit and "host_limit" not in now.refusal):
         return
     each = f"{missing / speed * 1e3:.0f} ms a pass" if speed > 0 else "a pass"
     cost = f"{format_size(missing)} over the link: {each}"
