@@ -6,6 +6,7 @@ import gc
 import json
 import re
 import textwrap
+import warnings
 import weakref
 from pathlib import Path
 
@@ -276,6 +277,22 @@ def test_variables_of_running_functions_live_no_longer_than_without_a_watch():
     dead = weakref.ref(extra)
     extra = None
     assert dead() is None
+
+
+@simulated
+def test_tensors_without_memory_are_passed_over_without_a_warning():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        others = [torch.zeros(8, device="cuda")]
+    others.append(torch.eye(4, device="cuda").to_sparse())
+    loop, kept = Loop(), []
+    with warnings.catch_warnings(), watch() as watched:
+        warnings.simplefilter("error")
+        for _ in range(5):
+            kept.append(loop.step())
+    assert len(watched.findings) == 1
+    del others
 
 
 @simulated

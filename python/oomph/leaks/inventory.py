@@ -58,10 +58,13 @@ def _objects() -> tuple[list[torch.Tensor], list[torch.nn.Module]]:
 
 
 def _is_on_gpu(tensor: torch.Tensor) -> bool:
+    if not tensor.is_cuda:
+        return False
     try:
-        return tensor.is_cuda and not tensor.is_sparse and tensor.data_ptr() != 0
+        storage = tensor.untyped_storage()
     except (RuntimeError, NotImplementedError):
-        return False  # it has no storage: a fake one, a functional wrapper
+        return False  # it has none: a sparse one, a functional wrapper
+    return storage.device.type == "cuda" and storage.nbytes() > 0  # not a fake one
 
 
 class Inventory:
