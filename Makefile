@@ -5,9 +5,11 @@
 # make gpu    on a machine with a GPU: what only hardware can answer
 #
 # PYTHON is the Python to start from, VENV the folder that everything goes into, TORCH
-# what is installed where no PyTorch and GPU are at hand.
+# what is installed where no PyTorch and GPU are at hand, JOBS how many tests run at a
+# time: each may take some GiB of host memory.
 PYTHON ?= python3
 VENV ?= .venv
+JOBS ?= 2
 TORCH ?= torch==2.11.*
 
 BIN := $(VENV)/bin
@@ -20,7 +22,7 @@ demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/.installed $(VENV)/.tools
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile
 
 lint: $(VENV)/.tools
 	tools/lint
