@@ -16,6 +16,8 @@
  */
 #include "claim.h"
 
+#include <stdlib.h>
+
 #define BYTES_MAX ((size_t)1 << 47) // more than any address space
 enum {
     COLLECT_EVERY = 8, // allocations between looks at deferred frees
@@ -390,10 +392,29 @@ static void count_born_on_host(oomph_claim_t *claim, size_t bytes)
         oomph_ahead_want(&device->ahead, ahead);
 }
 
+static oomph_status_t hand_out_slowly(const oomph_claim_t *claim, oomph_block_t *block)
+{
+    oomph_device_t *device = claim->device;
+    oomph_uses_t *uses = NULL;
+
+    if (oomph_process.config.guard == OOMPH_GUARD_OFF)
+        return hand_out(device, claim->request, block);
+    oomph_status_t status = oomph_guard_admit(device, block, claim->request, &uses);
+    if (status != OOMPH_OK) {
+        oomph_heap_give(block);
+        return status;
+    }
+    status = hand_out(device, claim->request, block);
+    if (status != OOMPH_OK)
+        free(uses);
+    else if (uses != NULL)
+        oomph_guard_attach(device, block, uses);
+    return status;
+}
+
 // The way of a request for which no block rests.
 static oomph_status_t allocate(oomph_claim_t *claim, oomph_block_t **out)
 {
-    oomph_device_t *device = claim->device;
     oomph_status_t status = OOMPH_OK;
     uint32_t number = 0;
 
@@ -405,7 +426,7 @@ static oomph_status_t allocate(oomph_claim_t *claim, oomph_block_t **out)
     if (block == NULL)
         status = climb(claim, &block);
     if (status == OOMPH_OK)
-        status = hand_out(device, claim->request, block);
+        status = hand_out_slowly(claim, block);
     if (status != OOMPH_OK)
         return status;
     block->recorded = planned;
@@ -453,6 +474,8 @@ oomph_status_t oomph_malloc(const oomph_request_t *request, oomph_addr_t *addr)
     if (request->bytes > BYTES_MAX)
         return oomph_fail(OOMPH_ERR_NO_MEMORY,
                           "%zu bytes are more than any address space", request->bytes);
+    if (oomph_process.config.guard != OOMPH_GUARD_OFF)
+        bytes = oomph_guard_bytes(device, request->pool, bytes);
     oomph_lock(device);
     if (device->deferred.count > 0 && ++device->deferred_tick % COLLECT_EVERY == 0)
         oomph_collect(device);

@@ -37,6 +37,7 @@ const oomph_api_t *oomph_api(void)
         .walk = oomph_walk,
         .call_site = oomph_call_site,
         .keep_shortage = oomph_keep_shortage,
+        .site_min_bytes = oomph_site_min_bytes,
     };
 
     return &api;

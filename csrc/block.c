@@ -161,7 +161,8 @@ static oomph_block_t *join(oomph_block_t *left, oomph_block_t *right)
 static bool mergeable(const oomph_block_t *neighbour, const oomph_block_t *block)
 {
     return neighbour != NULL && neighbour->state == block->state &&
-           neighbour->tier == block->tier && !neighbour->resting;
+           neighbour->tier == block->tier && !neighbour->resting &&
+           neighbour->spent == block->spent;
 }
 
 // Merges a FREE block or HOLE, which is in no index, with its neighbours; indexes it.
@@ -315,6 +316,36 @@ void oomph_heap_empty(oomph_segment_t *segment, size_t first, size_t count)
     block->state = OOMPH_BLOCK_HOLE;
     block->tier = OOMPH_TIER_DEVICE;
     settle(block);
+}
+
+static oomph_block_t *spend(oomph_block_t *block)
+{
+    block->state = OOMPH_BLOCK_HOLE;
+    block->tier = OOMPH_TIER_DEVICE;
+    block->spent = true;
+    return settle(block);
+}
+
+void oomph_heap_spend(oomph_block_t *block)
+{
+    oomph_assert(block->state != OOMPH_BLOCK_FREE && block->state != OOMPH_BLOCK_HOLE);
+    set_apart(block, false);
+    spend(block);
+}
+
+size_t oomph_heap_spend_all(oomph_segment_t *segment)
+{
+    size_t bytes = 0;
+
+    for (oomph_block_t *block = segment->first; block != NULL; block = block->next) {
+        oomph_assert(block->state == OOMPH_BLOCK_HOLE);
+        if (block->spent)
+            continue;
+        oomph_index_drop(block);
+        bytes += block->bytes;
+        block = spend(block);
+    }
+    return bytes;
 }
 
 void oomph_heap_retier(oomph_segment_t *segment, size_t first, size_t count,

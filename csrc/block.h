@@ -4,9 +4,10 @@
  * Pure bookkeeping: no driver, no lock, no time. The caller holds the device lock and
  * maps and unmaps the pages; a block is FREE, USED or DEFERRED where every page that it
  * touches is mapped, and a HOLE where none is. HOLEs cover whole pages. Neighbours of
- * the same kind (HOLE; FREE of one tier) are always merged. The pages of a FREE block
- * are of its tier; so are those of one in use, except for end pages that it shares with
- * another that has not moved with it: once freed, it falls into parts.
+ * the same kind (HOLE, spent or not; FREE of one tier) are always merged. A spent HOLE
+ * is found by nobody. The pages of a FREE block are of its tier; so are those of one in
+ * use, except for end pages that it shares with another that has not moved with it:
+ * once freed, it falls into parts.
  *
  * A heap of small blocks lets some of those that are freed rest for a while, unmerged,
  * to be taken again whole; whoever needs to see all free space settles them first.
@@ -47,9 +48,11 @@ struct oomph_block {
     bool pinned : 1;   // its user wants it to stay on the device
     bool evicted : 1;  // its user wants it to stay on host
     bool calm : 1;     // in use, but by nothing between steps (oomph_rests)
-    bool lost : 1;   // some of its pages could not be mapped again: nobody may have it
-    bool wanted : 1; // of a batch that is being moved (move.c)
-    bool apart : 1;  // in use, with end pages of another tier than its own
+    bool lost : 1;    // some of its pages could not be mapped again: nobody may have it
+    bool wanted : 1;  // of a batch that is being moved (move.c)
+    bool apart : 1;   // in use, with end pages of another tier than its own
+    bool guarded : 1; // in use, with pages that are unmapped once it is freed (guard.c)
+    bool spent : 1;   // a HOLE that is never to be used again
 };
 
 // One page of a segment.
@@ -137,7 +140,7 @@ static inline void oomph_block_reset(oomph_block_t *block)
     block->survived = 0;
     block->recorded = block->shared = block->resting = block->buffer = false;
     block->pinned = block->evicted = block->calm = block->lost = false;
-    block->wanted = block->apart = false;
+    block->wanted = block->apart = block->guarded = false;
 }
 
 // Puts the segment into the heap, covered by one block of `state` and `tier`. Needs one
@@ -219,6 +222,11 @@ void oomph_heap_fill(oomph_segment_t *segment, size_t first, size_t count,
 // The pages [first, first + count), all within one FREE block, have been unmapped: they
 // become a HOLE. Needs two records.
 void oomph_heap_empty(oomph_segment_t *segment, size_t first, size_t count);
+
+// A block in use, of whole pages, has lost them all: it becomes a spent HOLE.
+void oomph_heap_spend(oomph_block_t *block);
+// Makes a segment without pages one spent HOLE; gives the bytes that were not yet.
+size_t oomph_heap_spend_all(oomph_segment_t *segment);
 
 // The pages [first, first + count), all mapped, are of another tier now, and so is what
 // of FREE blocks lies there. A block in use is of the tier of the pages that it has for

@@ -67,8 +67,11 @@ static oomph_status_t check_block(const oomph_segment_t *segment,
     if (next != NULL && next->prev != block)
         return wrong(block, "the list of neighbours is broken");
     if (next != NULL && is_indexed(block) && next->state == block->state &&
-        next->tier == block->tier && !block->resting && !next->resting)
+        next->tier == block->tier && !block->resting && !next->resting &&
+        next->spent == block->spent)
         return wrong(block, "not merged with its neighbour");
+    if (block->spent && block->state != OOMPH_BLOCK_HOLE)
+        return wrong(block, "in use or free where nothing may be again");
     if (block->wanted)
         return wrong(block, "left in a batch that moves");
     return segment->slots == NULL ? OOMPH_OK : check_slots(segment, block);
@@ -95,7 +98,7 @@ static void count_block(const oomph_heap_t *heap, const oomph_block_t *block,
         if (block->state == OOMPH_BLOCK_USED)
             found->on_host_bytes += (int64_t)block->bytes;
     }
-    found->holes += block->state == OOMPH_BLOCK_HOLE;
+    found->holes += block->state == OOMPH_BLOCK_HOLE && !block->spent;
     found->resting += block->resting;
     found->host += free_block && block->tier == OOMPH_TIER_HOST;
     found->binned +=

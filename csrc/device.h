@@ -56,6 +56,21 @@ typedef struct oomph_import {
     bool dropped; // to be unmapped when it may be waited for the device
 } oomph_import_t;
 
+// Address space that is reserved and was used up.
+typedef struct oomph_range {
+    struct oomph_range *next;
+    oomph_addr_t addr;
+    size_t bytes;
+} oomph_range_t;
+
+// What guard knows.
+typedef struct oomph_guarded {
+    oomph_unmapped_t *ring; // OOMPH_UNMAPPED_KEPT; NULL: no block was guarded yet
+    uint64_t unmapped;      // blocks so far: the next goes to unmapped % KEPT
+    size_t rounding_bytes, space_bytes, reused_bytes; // see oomph_stats_t
+    oomph_range_t *spent, *newest;                    // oldest first
+} oomph_guarded_t;
+
 // PyTorch's figures, of blocks.
 typedef struct oomph_tallies {
     oomph_tally_t allocation, active;
@@ -100,6 +115,7 @@ struct oomph_device {
     bool shared;           // with other processes, by MPS
     oomph_gate_t gate;
     int64_t missed_step; // the last step at whose end a window was not to be had
+    oomph_guarded_t guard;
     oomph_free_queue_t queue;
 };
 
@@ -194,6 +210,36 @@ bool oomph_wait_for(oomph_device_t *device, oomph_stream_state_t *stream);
 bool oomph_drain(oomph_device_t *device);
 // Frees what was deferred and has finished. True if there was any.
 bool oomph_collect(oomph_device_t *device);
+
+/* ---- guard.c: use after free, caught */
+
+static inline bool oomph_guards(oomph_guard_t how)
+{
+    return (oomph_process.config.guard & how) != 0;
+}
+
+// The bytes of a block for a request of the pool, where guard is on.
+size_t oomph_guard_bytes(const oomph_device_t *device, oomph_pool_id_t pool,
+                         size_t bytes);
+// Makes a block that was taken ready to be handed out: gives its uses, to be attached,
+// or NULL if it has none. Errors: OOMPH_ERR_NO_MEMORY (host memory), OOMPH_ERR_DRIVER.
+oomph_status_t oomph_guard_admit(oomph_device_t *device, oomph_block_t *block,
+                                 const oomph_request_t *request, oomph_uses_t **uses);
+// What counts once it is handed out.
+void oomph_guard_attach(oomph_device_t *device, oomph_block_t *block,
+                        oomph_uses_t *uses);
+// Unmaps the guarded ones of blocks that were freed and whose streams are done. Gives
+// those that may be released; the others wait again. May give the lock up for a while.
+oomph_uses_t *oomph_guard_unmap(oomph_device_t *device, oomph_uses_t *done);
+// What comes after a free in place of resting.
+void oomph_guard_rest(oomph_device_t *device, oomph_block_t *block);
+// Waits for the streams of the blocks that were freed. Gives the lock up meanwhile.
+void oomph_guard_wait(oomph_device_t *device);
+// Address space for `bytes` more in the pool: new, or else the oldest that was spent.
+oomph_status_t oomph_guard_extend(oomph_pool_t *pool, size_t bytes, size_t generous);
+// Takes over the address space of a segment that is used up; with `need`, also of one
+// that has room left and holds nothing. False if it is none.
+bool oomph_guard_keep(oomph_device_t *device, oomph_segment_t *segment, bool need);
 
 /* ---- move.c */
 

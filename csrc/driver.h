@@ -92,6 +92,10 @@ typedef struct oomph_driver {
     // Queues a copy between ranges that the device may access.
     oomph_status_t (*copy)(int device, oomph_addr_t to, oomph_addr_t from, size_t bytes,
                            oomph_stream_t stream);
+    // Queues setting all bits of a range: a NaN in every floating-point type. `bytes`
+    // is a multiple of 4.
+    oomph_status_t (*fill)(int device, oomph_addr_t addr, size_t bytes,
+                           oomph_stream_t stream);
     // Copies between mapped ranges, one after the other, and waits for the last.
     oomph_status_t (*copy_all)(int device, const oomph_copy_t *copies, size_t count);
     // Copies between two mapped ranges `count` times, waits, and gives the time on the

@@ -445,6 +445,7 @@ const oomph_driver_t *oomph_driver_cuda(void)
         .event_wait = oomph_cuda_event_wait,
         .drain = oomph_cuda_drain,
         .copy = oomph_cuda_copy,
+        .fill = oomph_cuda_fill,
         .copy_all = oomph_cuda_copy_all,
         .time_copy = oomph_cuda_time_copy,
         .trim = oomph_cuda_trim,

@@ -33,6 +33,7 @@
     X(cuMemFreeHost, 2000)                                                             \
     X(cuMemHostGetDevicePointer, 3020)                                                 \
     X(cuMemcpyAsync, 4000)                                                             \
+    X(cuMemsetD32Async, 3020)                                                          \
     X(cuDeviceGetDefaultMemPool, 11020)                                                \
     X(cuMemPoolTrimTo, 11020)                                                          \
     X(cuStreamCreate, 2000)                                                            \
@@ -93,6 +94,8 @@ oomph_status_t oomph_cuda_event_wait(int device, oomph_event_t event);
 oomph_status_t oomph_cuda_drain(int device);
 oomph_status_t oomph_cuda_copy(int device, oomph_addr_t to, oomph_addr_t from,
                                size_t bytes, oomph_stream_t stream);
+oomph_status_t oomph_cuda_fill(int device, oomph_addr_t addr, size_t bytes,
+                               oomph_stream_t stream);
 oomph_status_t oomph_cuda_copy_all(int device, const oomph_copy_t *copies,
                                    size_t count);
 oomph_status_t oomph_cuda_time_copy(int device, oomph_addr_t to, oomph_addr_t from,

@@ -208,6 +208,21 @@ oomph_status_t oomph_cuda_copy_all(int device, const oomph_copy_t *copies, size_
     return status;
 }
 
+oomph_status_t oomph_cuda_fill(int device, oomph_addr_t addr, size_t bytes,
+                               oomph_stream_t stream)
+{
+    oomph_cuda_scope_t scope;
+
+    oomph_status_t status = oomph_cuda_enter(device, &scope);
+    if (status != OOMPH_OK)
+        return status;
+    status =
+        oomph_cuda_check(oomph_cu.cuMemsetD32Async(addr, UINT32_MAX, bytes / 4, stream),
+                         "cuMemsetD32Async");
+    oomph_cuda_leave(device, &scope);
+    return status;
+}
+
 oomph_status_t oomph_cuda_copy(int device, oomph_addr_t to, oomph_addr_t from,
                                size_t bytes, oomph_stream_t stream)
 {

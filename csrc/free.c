@@ -41,6 +41,8 @@ static void release(oomph_device_t *device, oomph_block_t *block)
     }
     if (block->lost)
         keep_for_ever(block);
+    else if (oomph_process.config.guard != OOMPH_GUARD_OFF)
+        oomph_guard_rest(device, block);
     else
         oomph_heap_rest(block);
 }
@@ -60,8 +62,21 @@ static void count_free(oomph_device_t *device, const oomph_block_t *block)
         oomph_split_move(&device->tide, &device->tallies.allocated_bytes, -bytes);
 }
 
+static void defer(oomph_device_t *device, oomph_block_t *block, oomph_site_t site)
+{
+    oomph_uses_t *uses = block->use.user;
+
+    if (block->guarded) {
+        uses->freed_at = site;
+        uses->freed_ns = oomph_now_ns();
+    }
+    oomph_uses_defer(&device->deferred, &device->streams, block,
+                     oomph_block_pool(block)->stream);
+}
+
+// `site`: who frees it, where that is wanted.
 static oomph_status_t free_block(oomph_device_t *device, oomph_addr_t addr,
-                                 oomph_block_info_t *freed)
+                                 oomph_site_t site, oomph_block_info_t *freed)
 {
     oomph_block_t *block = oomph_table_take(&device->table, addr);
     if (block == NULL)
@@ -79,7 +94,7 @@ static oomph_status_t free_block(oomph_device_t *device, oomph_addr_t addr,
         oomph_plan_note_free(&oomph_block_pool(block)->plan, block->record,
                              block->bytes);
     if (block->shared)
-        oomph_uses_defer(&device->deferred, &device->streams, block);
+        defer(device, block, site);
     else
         release(device, block);
     return OOMPH_OK;
@@ -97,8 +112,10 @@ static oomph_notice_t completed(const oomph_block_t *block)
 bool oomph_collect(oomph_device_t *device)
 {
     oomph_uses_t *done = oomph_uses_collect(&device->deferred, &device->streams);
-    bool any = done != NULL;
 
+    if (oomph_guards(OOMPH_GUARD_UNMAP))
+        done = oomph_guard_unmap(device, done);
+    bool any = done != NULL;
     while (done != NULL) {
         oomph_uses_t *next = done->next;
         if (!done->block->buffer)
@@ -135,7 +152,7 @@ static void drain_queue(oomph_device_t *device)
             break; // its writer is not done yet
         atomic_store(place, 0);
         queue->tail++;
-        free_block(device, addr, NULL);
+        free_block(device, addr, 0, NULL);
     }
 }
 
@@ -160,6 +177,21 @@ void oomph_unlock(oomph_device_t *device)
     free(told.list);
 }
 
+// Unmaps the block as soon as that may be; who frees it is asked, and may have to wait.
+static oomph_status_t free_guarded(oomph_device_t *device, oomph_addr_t addr,
+                                   oomph_block_info_t *freed)
+{
+    oomph_site_t site = oomph_call_site(false);
+
+    oomph_lock(device);
+    oomph_status_t status = free_block(device, addr, site, freed);
+    if (status == OOMPH_OK && oomph_guards(OOMPH_GUARD_SYNC))
+        oomph_guard_wait(device);
+    oomph_collect(device);
+    oomph_unlock(device);
+    return status;
+}
+
 oomph_status_t oomph_free(oomph_addr_t addr, oomph_block_info_t *freed)
 {
     if (addr == 0)
@@ -167,6 +199,8 @@ oomph_status_t oomph_free(oomph_addr_t addr, oomph_block_info_t *freed)
     oomph_device_t *device = oomph_device_peek(oomph_segment_device(addr));
     if (device == NULL)
         return oomph_not_ours(addr);
+    if (oomph_guards(OOMPH_GUARD_UNMAP))
+        return free_guarded(device, addr, freed);
     if (freed != NULL) {
         oomph_lock(device);
     } else if (!oomph_lock_try(&device->lock)) {
@@ -174,7 +208,7 @@ oomph_status_t oomph_free(oomph_addr_t addr, oomph_block_info_t *freed)
             return OOMPH_OK;
         oomph_lock(device);
     }
-    oomph_status_t status = free_block(device, addr, freed);
+    oomph_status_t status = free_block(device, addr, 0, freed);
     oomph_unlock(device);
     return status;
 }

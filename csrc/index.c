@@ -84,6 +84,8 @@ void oomph_index_add(oomph_block_t *block)
 {
     oomph_heap_t *heap = block->segment->heap;
 
+    if (block->spent)
+        return;
     if (block->state == OOMPH_BLOCK_HOLE)
         list_push(&heap->holes, block);
     else if (block->tier == OOMPH_TIER_HOST)
@@ -96,6 +98,8 @@ void oomph_index_drop(oomph_block_t *block)
 {
     oomph_heap_t *heap = block->segment->heap;
 
+    if (block->spent)
+        return;
     if (block->state == OOMPH_BLOCK_HOLE)
         list_drop(&heap->holes, block);
     else if (block->tier == OOMPH_TIER_HOST)

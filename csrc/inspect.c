@@ -210,6 +210,10 @@ oomph_status_t oomph_get_stats(int ordinal, oomph_stats_t *stats)
     stats->windows_missed = device->gate.missed_count;
     stats->window_ns = device->gate.closed_ns;
     stats->record_bytes = record_bytes(device);
+    stats->guard_blocks = (int64_t)device->guard.unmapped;
+    stats->guard_rounding_bytes = (int64_t)device->guard.rounding_bytes;
+    stats->guard_space_bytes = (int64_t)device->guard.space_bytes;
+    stats->guard_reused_bytes = (int64_t)device->guard.reused_bytes;
     count_plans(device, stats);
     oomph_unlock(device);
     return OOMPH_OK;

@@ -67,6 +67,16 @@ typedef enum oomph_window_policy {
 
 enum { OOMPH_AUTO = -1 };
 
+// What is done so that a use of memory that was freed, or never written, is seen; may
+// be combined. Blocks of CUDA graphs and MemPools are left alone.
+typedef enum oomph_guard {
+    OOMPH_GUARD_OFF = 0,
+    OOMPH_GUARD_UNMAP = 1, // a block's pages are its own, unmapped once it is freed and
+                           // its streams are done, at an address not used again
+    OOMPH_GUARD_SYNC = 2,  // so, and whoever frees it waits for its streams
+    OOMPH_GUARD_FILL = 4,  // blocks are filled with NaN when taken and when freed
+} oomph_guard_t;
+
 typedef struct oomph_config {
     oomph_offload_t offload;
     bool strict; // what would be born on host for want of device pages is an error
@@ -80,6 +90,7 @@ typedef struct oomph_config {
     bool plan;             // pack repeating steps (plan.h)
     bool promote; // blocks that rest return from the host when a step ends (oomph_step)
     oomph_window_policy_t window;
+    unsigned guard; // of oomph_guard_t; UNMAP switches `plan` off
 } oomph_config_t;
 
 typedef enum oomph_notice_kind {
@@ -189,10 +200,11 @@ typedef struct oomph_block_info {
 // Errors: OOMPH_ERR_NO_MEMORY, OOMPH_ERR_DRIVER, OOMPH_ERR_INVALID (no such device).
 oomph_status_t oomph_malloc(const oomph_request_t *request, oomph_addr_t *addr);
 
-// Takes the block back; it is reused on its own stream at once and on others when
-// the work queued so far has finished. Never waits for the GPU, and for the lock only
-// if `freed` is wanted (may be NULL): the block as it was, with FREE or DEFERRED as its
-// state. `user` is the caller's again, a DEFERRED block has none. Address 0 is ignored.
+// Takes the block back; it is reused on its own stream at once and on others when the
+// work queued so far has finished. Waits for the GPU only if guard is SYNC, and for the
+// lock only if guard is UNMAP or `freed` is wanted (may be NULL): the block as it was,
+// with FREE or DEFERRED as its state. `user` is the caller's again, a DEFERRED block
+// has none. Address 0 is ignored.
 // Errors: OOMPH_ERR_INVALID if no such block is in use; nothing is freed.
 oomph_status_t oomph_free(oomph_addr_t addr, oomph_block_info_t *freed);
 
@@ -462,9 +474,13 @@ typedef struct oomph_stats {
     int64_t planned_misses;               // allocations that a plan did not foresee
     int64_t plan_bytes;                   // address space of the plans in force
     int64_t link_to_host_bytes_per_s, link_to_device_bytes_per_s; // 0: not measured
-    int64_t foreign_bytes;       // memory that pools have from a source of their own
-    int64_t record_bytes;        // host memory of oomph's own records
-    oomph_host_kind_t host_kind; // what works here; OOMPH_HOST_AUTO: not yet tried
+    int64_t guard_blocks;         // blocks that guard unmapped when they were freed
+    int64_t guard_rounding_bytes; // that guarded blocks in use take beyond their need
+    int64_t guard_space_bytes;    // address space kept from being used again
+    int64_t guard_reused_bytes;   // of this, used again since none was left
+    int64_t foreign_bytes;        // memory that pools have from a source of their own
+    int64_t record_bytes;         // host memory of oomph's own records
+    oomph_host_kind_t host_kind;  // what works here; OOMPH_HOST_AUTO: not yet tried
 } oomph_stats_t;
 
 oomph_status_t oomph_get_stats(int device, oomph_stats_t *stats);
@@ -565,6 +581,27 @@ void oomph_keep_shortage(const oomph_shortage_t *shortage);
 // Hands out what was kept last, once: free(shortage->census.addrs). False: none.
 bool oomph_take_shortage(oomph_shortage_t *shortage);
 
+// Smaller requests need no site: nobody asks for it.
+size_t oomph_site_min_bytes(void);
+
+/* ---- What guard unmapped */
+
+typedef struct oomph_unmapped {
+    oomph_addr_t addr;
+    size_t bytes, requested_bytes;
+    oomph_stream_t stream;
+    oomph_tier_t tier;
+    oomph_site_t taken_at, freed_at; // 0: unknown
+    int64_t freed_ns, unmapped_ns;   // of CLOCK_MONOTONIC
+} oomph_unmapped_t;
+
+enum { OOMPH_UNMAPPED_KEPT = 1024 }; // of each device
+
+// The blocks unmapped last on a device, the newest first, at most `room` of them;
+// `count` is how many are known. Asks nothing of the driver, which may have failed.
+oomph_status_t oomph_unmapped(int device, oomph_unmapped_t *rows, size_t room,
+                              size_t *count);
+
 /* ---- The table that reaches another extension module in a capsule */
 
 #define OOMPH_CAPSULE "oomph._C.api"
@@ -603,6 +640,7 @@ typedef struct oomph_api_table {
     oomph_status_t (*walk)(int, oomph_visit_t, void *);
     oomph_site_t (*call_site)(bool);
     void (*keep_shortage)(const oomph_shortage_t *);
+    size_t (*site_min_bytes)(void);
 } oomph_api_t;
 
 const oomph_api_t *oomph_api(void);

@@ -2,7 +2,7 @@
 
 static bool is_room(const oomph_block_t *block)
 {
-    return block->state == OOMPH_BLOCK_HOLE ||
+    return (block->state == OOMPH_BLOCK_HOLE && !block->spent) ||
            (block->state == OOMPH_BLOCK_FREE && block->tier == OOMPH_TIER_DEVICE);
 }
 

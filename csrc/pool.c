@@ -31,6 +31,17 @@ oomph_config_t oomph_config_default(void)
                             .promote = true};
 }
 
+static void set_config(const oomph_config_t *config)
+{
+    oomph_config_t *ours = &oomph_process.config;
+
+    *ours = *config;
+    if ((ours->guard & OOMPH_GUARD_SYNC) != 0)
+        ours->guard |= OOMPH_GUARD_UNMAP;
+    if ((ours->guard & OOMPH_GUARD_UNMAP) != 0)
+        ours->plan = false; // it uses addresses again
+}
+
 oomph_status_t oomph_configure(const oomph_config_t *config)
 {
     oomph_status_t status = OOMPH_OK;
@@ -44,7 +55,7 @@ oomph_status_t oomph_configure(const oomph_config_t *config)
     if (oomph_process.started)
         status = oomph_fail(OOMPH_ERR_STATE, "oomph has started; settings are fixed");
     else
-        oomph_process.config = *config;
+        set_config(config);
     pthread_mutex_unlock(&process_lock);
     return status;
 }
@@ -476,6 +487,8 @@ oomph_status_t oomph_pool_extend(oomph_pool_t *pool, size_t bytes)
         pool->small ? OOMPH_CHUNK_BYTES : device->total_bytes + device->total_bytes / 4;
     oomph_segment_t *segment;
 
+    if (oomph_guards(OOMPH_GUARD_UNMAP) && pool->group == NULL)
+        return oomph_guard_extend(pool, bytes, oomph_max(generous, bytes));
     // Where address space is short, what is needed must do.
     oomph_status_t status = oomph_segment_reserve(&pool->heap, &device->pages,
                                                   oomph_max(generous, bytes), &segment);
@@ -553,6 +566,8 @@ static void drop_bare_segments(oomph_pool_t *pool, bool all)
     for (oomph_segment_t *s = pool->heap.segments, *next; s != NULL; s = next) {
         next = s->next;
         bool only = pool->heap.segments->next == NULL;
+        if (oomph_guards(OOMPH_GUARD_UNMAP) && oomph_guard_keep(pool->device, s, false))
+            continue;
         if (is_bare(s) && (all || !only))
             oomph_segment_drop(s, &pool->device->pages); // if it fails, next time
     }

@@ -145,38 +145,46 @@ static oomph_segment_t *segment_create(oomph_heap_t *heap, const oomph_pages_t *
     return segment;
 }
 
-oomph_status_t oomph_segment_reserve(oomph_heap_t *heap, oomph_pages_t *pages,
-                                     size_t bytes, oomph_segment_t **out)
+oomph_status_t oomph_segment_reserve_at(oomph_heap_t *heap, oomph_pages_t *pages,
+                                        oomph_addr_t base, size_t bytes,
+                                        oomph_segment_t **out)
 {
-    bytes = oomph_round_up(bytes, OOMPH_CHUNK_BYTES);
-    oomph_status_t status = OOMPH_ERR_NO_MEMORY;
     oomph_segment_t *segment = segment_create(heap, pages, bytes);
     if (segment == NULL)
         goto no_host_memory;
     segment->slots = slots_create(bytes >> segment->page_shift);
     if (segment->slots == NULL)
         goto undo_segment;
-    status = pages->driver->reserve(bytes, OOMPH_CHUNK_BYTES, &segment->base);
-    if (status != OOMPH_OK)
+    segment->base = base;
+    if (!note_chunks(base, bytes, pages->device))
         goto undo_slots;
-    if (!note_chunks(segment->base, bytes, pages->device))
-        goto undo_chunks;
     oomph_heap_add(heap, segment, OOMPH_BLOCK_HOLE, OOMPH_TIER_DEVICE);
     oomph_tally_up(&pages->segment, heap->small, 1);
     *out = segment;
     return OOMPH_OK;
 
-undo_chunks:
-    note_chunks(segment->base, bytes, -1);
-    pages->driver->unreserve(segment->base, bytes);
-    slots_destroy(segment);
-    free(segment);
-no_host_memory:
-    return oomph_fail(OOMPH_ERR_NO_MEMORY, "no host memory for a segment");
 undo_slots:
     slots_destroy(segment);
 undo_segment:
     free(segment);
+no_host_memory:
+    return oomph_fail(OOMPH_ERR_NO_MEMORY, "no host memory for a segment");
+}
+
+oomph_status_t oomph_segment_reserve(oomph_heap_t *heap, oomph_pages_t *pages,
+                                     size_t bytes, oomph_segment_t **out)
+{
+    oomph_addr_t base;
+
+    bytes = oomph_round_up(bytes, OOMPH_CHUNK_BYTES);
+    oomph_status_t status = pages->driver->reserve(bytes, OOMPH_CHUNK_BYTES, &base);
+    if (status != OOMPH_OK)
+        return status;
+    status = oomph_segment_reserve_at(heap, pages, base, bytes, out);
+    if (status != OOMPH_OK) {
+        note_chunks(base, bytes, -1);
+        pages->driver->unreserve(base, bytes);
+    }
     return status;
 }
 
@@ -201,6 +209,20 @@ oomph_status_t oomph_segment_adopt(oomph_heap_t *heap, oomph_pages_t *pages,
     return OOMPH_OK;
 }
 
+static void forget(oomph_segment_t *segment, oomph_pages_t *pages)
+{
+    oomph_tally_down(&pages->segment, segment->heap->small, 1);
+    oomph_heap_remove(segment);
+    slots_destroy(segment);
+    free(segment);
+}
+
+void oomph_segment_retire(oomph_segment_t *segment, oomph_pages_t *pages)
+{
+    oomph_assert(segment->mapped_count == 0 && segment->kind == OOMPH_SEGMENT_VIRTUAL);
+    forget(segment, pages);
+}
+
 oomph_status_t oomph_segment_drop(oomph_segment_t *segment, oomph_pages_t *pages)
 {
     oomph_assert(segment->mapped_count == 0);
@@ -217,10 +239,7 @@ oomph_status_t oomph_segment_drop(oomph_segment_t *segment, oomph_pages_t *pages
                          (int64_t)segment->bytes);
         pages->adopted_bytes[segment->first->tier] -= segment->bytes;
     }
-    oomph_tally_down(&pages->segment, segment->heap->small, 1);
-    oomph_heap_remove(segment);
-    slots_destroy(segment);
-    free(segment);
+    forget(segment, pages);
     return OOMPH_OK;
 }
 
@@ -362,23 +381,19 @@ oomph_status_t oomph_segment_export(oomph_segment_t *segment,
     return status;
 }
 
-oomph_status_t oomph_segment_unmap(oomph_segment_t *segment, oomph_pages_t *pages,
-                                   size_t first, size_t count)
+// Unmaps pages of a block; its record is the caller's business.
+static oomph_status_t unmap(oomph_segment_t *segment, oomph_pages_t *pages,
+                            size_t first, size_t count)
 {
-    oomph_tier_t tier = oomph_slot_block(segment, first)->tier;
-
-    oomph_status_t status = oomph_slab_reserve(segment->heap->slab, 2);
+    oomph_status_t status = pages->driver->unmap(oomph_segment_addr(segment, first),
+                                                 range_bytes(segment, count));
     if (status != OOMPH_OK)
         return status;
-    status = pages->driver->unmap(oomph_segment_addr(segment, first),
-                                  range_bytes(segment, count));
-    if (status != OOMPH_OK)
-        return status;
-    oomph_heap_empty(segment, first, count);
     segment->mapped_count -= count;
     oomph_tally_down(&pages->mapped_bytes, segment->heap->small,
                      (int64_t)range_bytes(segment, count));
     for (size_t i = first; i < first + count; i++) {
+        oomph_tier_t tier = (oomph_tier_t)segment->slots[i].tier;
         if (oomph_segment_descriptor(segment, i) < 0) {
             oomph_page_give(pages, tier, segment->slots[i].handle);
         } else {
@@ -388,6 +403,26 @@ oomph_status_t oomph_segment_unmap(oomph_segment_t *segment, oomph_pages_t *page
         segment->slots[i].handle = 0;
     }
     return OOMPH_OK;
+}
+
+oomph_status_t oomph_segment_unmap(oomph_segment_t *segment, oomph_pages_t *pages,
+                                   size_t first, size_t count)
+{
+    oomph_status_t status = oomph_slab_reserve(segment->heap->slab, 2);
+    if (status == OOMPH_OK)
+        status = unmap(segment, pages, first, count);
+    if (status == OOMPH_OK)
+        oomph_heap_empty(segment, first, count);
+    return status;
+}
+
+oomph_status_t oomph_segment_unmap_block(const oomph_block_t *block,
+                                         oomph_pages_t *pages)
+{
+    oomph_segment_t *segment = block->segment;
+
+    return unmap(segment, pages, oomph_segment_page(segment, block->addr),
+                 block->bytes >> segment->page_shift);
 }
 
 // The pages [first, end), in runs of one tier.

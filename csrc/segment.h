@@ -12,6 +12,10 @@
 // Errors: OOMPH_ERR_NO_MEMORY (address space, host memory), OOMPH_ERR_DRIVER.
 oomph_status_t oomph_segment_reserve(oomph_heap_t *heap, oomph_pages_t *pages,
                                      size_t bytes, oomph_segment_t **segment);
+// The same in address space that was reserved before and is still ours.
+oomph_status_t oomph_segment_reserve_at(oomph_heap_t *heap, oomph_pages_t *pages,
+                                        oomph_addr_t base, size_t bytes,
+                                        oomph_segment_t **segment);
 // Adds memory that exists already at `addr`, as one FREE block.
 oomph_status_t oomph_segment_adopt(oomph_heap_t *heap, oomph_pages_t *pages,
                                    oomph_segment_kind_t kind, oomph_tier_t tier,
@@ -33,6 +37,14 @@ oomph_status_t oomph_segment_map_window(const oomph_window_t *window,
 // OOMPH_ERR_DRIVER, OOMPH_ERR_NO_MEMORY.
 oomph_status_t oomph_segment_unmap(oomph_segment_t *segment, oomph_pages_t *pages,
                                    size_t first, size_t count);
+// Unmaps the pages of a block in use, which has them to itself, and leaves its record
+// as it is. The pages become spare, or are released, as above. Errors:
+// OOMPH_ERR_DRIVER.
+oomph_status_t oomph_segment_unmap_block(const oomph_block_t *block,
+                                         oomph_pages_t *pages);
+// Drops a VIRTUAL segment without pages, as oomph_segment_drop() does, but keeps its
+// address space reserved.
+void oomph_segment_retire(oomph_segment_t *segment, oomph_pages_t *pages);
 // Lets other processes name the mapped pages [first, first + count): each gets a file
 // descriptor, which it keeps as long as it is mapped.
 // Errors: OOMPH_ERR_NO_MEMORY (host memory), OOMPH_ERR_DRIVER.

@@ -260,6 +260,28 @@ void oomph_stream_wait_end(oomph_streams_t *streams, const oomph_wait_t *wait,
 
 enum { USE_ROOM = 4 }; // uses that a record has room for, and grows by
 
+static size_t uses_bytes(size_t count)
+{
+    return sizeof(oomph_uses_t) + count * sizeof(oomph_use_t);
+}
+
+oomph_uses_t *oomph_uses_new(oomph_stream_state_t *stream)
+{
+    oomph_uses_t *uses = calloc(1, uses_bytes(USE_ROOM));
+
+    if (uses != NULL)
+        uses->use[uses->count++] = (oomph_use_t){.stream = stream};
+    return uses;
+}
+
+void oomph_uses_attach(oomph_uses_t *uses, oomph_block_t *block)
+{
+    uses->block = block;
+    uses->user = block->use.user;
+    block->use.user = uses;
+    block->shared = true;
+}
+
 oomph_status_t oomph_uses_add(oomph_block_t *block, oomph_stream_state_t *stream)
 {
     oomph_uses_t *uses = block->shared ? block->use.user : NULL;
@@ -268,39 +290,49 @@ oomph_status_t oomph_uses_add(oomph_block_t *block, oomph_stream_state_t *stream
     for (size_t i = 0; i < count; i++)
         if (uses->use[i].stream == stream)
             return OOMPH_OK;
-    if (count % USE_ROOM == 0) {
-        oomph_uses_t *grown =
-            realloc(uses, sizeof *uses + (count + USE_ROOM) * sizeof uses->use[0]);
-        if (grown == NULL)
-            return oomph_fail(OOMPH_ERR_NO_MEMORY, "no host memory to record a stream");
+    if (uses == NULL) {
+        uses = oomph_uses_new(stream);
         if (uses == NULL)
-            *grown = (oomph_uses_t){.block = block, .user = block->use.user};
-        uses = grown;
+            goto no_host_memory;
+        oomph_uses_attach(uses, block);
+        return OOMPH_OK;
+    }
+    if (count % USE_ROOM == 0) {
+        uses = realloc(uses, uses_bytes(count + USE_ROOM));
+        if (uses == NULL)
+            goto no_host_memory;
         block->use.user = uses;
-        block->shared = true;
     }
     uses->use[uses->count++] = (oomph_use_t){.stream = stream};
     return OOMPH_OK;
+
+no_host_memory:
+    return oomph_fail(OOMPH_ERR_NO_MEMORY, "no host memory to record a stream");
 }
 
-void oomph_uses_defer(oomph_deferred_t *deferred, oomph_streams_t *streams,
-                      oomph_block_t *block)
+void oomph_uses_wait(oomph_deferred_t *deferred, oomph_uses_t *uses)
 {
-    oomph_uses_t *uses = block->use.user;
-
-    for (size_t i = 0; i < uses->count; i++) {
-        oomph_stream_state_t *stream = uses->use[i].stream;
-        uses->use[i].epoch = stream->wanted = stream->open;
-        if (!stream->lives) // its handle may not be used later
-            oomph_stream_close(streams, stream, true);
-    }
-    block->state = OOMPH_BLOCK_DEFERRED;
     uses->next = NULL;
     if (deferred->first == NULL)
         deferred->last = &deferred->first;
     *deferred->last = uses;
     deferred->last = &uses->next;
     deferred->count++;
+}
+
+void oomph_uses_defer(oomph_deferred_t *deferred, oomph_streams_t *streams,
+                      oomph_block_t *block, const oomph_stream_state_t *own)
+{
+    oomph_uses_t *uses = block->use.user;
+
+    for (size_t i = 0; i < uses->count; i++) {
+        oomph_stream_state_t *stream = uses->use[i].stream;
+        uses->use[i].epoch = stream->wanted = stream->open;
+        if (!stream->lives && stream != own) // its handle may not be used later
+            oomph_stream_close(streams, stream, true);
+    }
+    block->state = OOMPH_BLOCK_DEFERRED;
+    oomph_uses_wait(deferred, uses);
 }
 
 static bool have_passed(const oomph_uses_t *uses)

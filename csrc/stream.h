@@ -114,6 +114,8 @@ typedef struct oomph_uses {
     struct oomph_uses *next; // in the list of deferred frees
     oomph_block_t *block;
     void *user;
+    oomph_site_t freed_at; // of a guarded block: who freed it; 0: unknown
+    int64_t freed_ns;      // and when
     size_t count;
     oomph_use_t use[];
 } oomph_uses_t;
@@ -125,12 +127,18 @@ typedef struct oomph_deferred {
 
 // Notes that the stream uses the block. Errors: OOMPH_ERR_NO_MEMORY (host memory).
 oomph_status_t oomph_uses_add(oomph_block_t *block, oomph_stream_state_t *stream);
-// Defers the free of a shared block. Its streams must exist.
+// Uses that name one stream, for a block to come; NULL without host memory.
+oomph_uses_t *oomph_uses_new(oomph_stream_state_t *stream);
+// Makes them those of a block that is not shared.
+void oomph_uses_attach(oomph_uses_t *uses, oomph_block_t *block);
+// Defers the free of a shared block. Its streams must exist, but for its `own`.
 void oomph_uses_defer(oomph_deferred_t *deferred, oomph_streams_t *streams,
-                      oomph_block_t *block);
+                      oomph_block_t *block, const oomph_stream_state_t *own);
 // Takes out the blocks whose other streams have finished, linked by `next`. Records the
 // events that they wait for, where that has not happened yet.
 oomph_uses_t *oomph_uses_collect(oomph_deferred_t *deferred, oomph_streams_t *streams);
+// Lets a block that was taken out wait again.
+void oomph_uses_wait(oomph_deferred_t *deferred, oomph_uses_t *uses);
 
 static inline void *oomph_block_user(const oomph_block_t *block)
 {

@@ -119,6 +119,8 @@ WRAP(copy,
      (int device, oomph_addr_t to, oomph_addr_t from, size_t bytes,
       oomph_stream_t stream),
      (device, to, from, bytes, stream))
+WRAP(fill, (int device, oomph_addr_t addr, size_t bytes, oomph_stream_t stream),
+     (device, addr, bytes, stream))
 WRAP(copy_all, (int device, const oomph_copy_t *copies, size_t count),
      (device, copies, count))
 WRAP(time_copy,
@@ -157,6 +159,7 @@ const oomph_driver_t *faulty_driver(void)
         .event_wait = faulty_event_wait,
         .drain = faulty_drain,
         .copy = faulty_copy,
+        .fill = faulty_fill,
         .copy_all = faulty_copy_all,
         .time_copy = faulty_time_copy,
         .trim = faulty_trim,

@@ -43,7 +43,8 @@ static CUresult fill_rows(CUdeviceptr dst, size_t pitch, value_t value, size_t w
         .dst_pitch = pitch,
         .value = value.bits,
         .value_bytes = value.bytes,
-        .is_dry = sim_is_dry(),
+        // PyTorch's own host code fills bytes; wider values are others'.
+        .is_dry = value.bytes == 1 && sim_is_dry(),
     };
     CUresult result = sim_context_usable(&context);
 
