@@ -107,6 +107,7 @@ static PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs)
                             "strict",
                             "promote",
                             "window",
+                            "guard",
                             NULL};
     oomph_config_t config = oomph_config_default();
     unsigned long long host_limit = 0, host_ahead = 0, device_limit = 0, page = 0;
@@ -117,9 +118,9 @@ static PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs)
 
     (void)module;
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "|$iiKKKdLKpppi:configure", names, &offload, &host_kind,
+            args, kwargs, "|$iiKKKdLKpppiI:configure", names, &offload, &host_kind,
             &host_limit, &host_ahead, &device_limit, &config.device_limit_share,
-            &reserve, &page, &plan, &strict, &promote, &window))
+            &reserve, &page, &plan, &strict, &promote, &window, &config.guard))
         return NULL;
     config.offload = (oomph_offload_t)offload;
     config.host_kind = (oomph_host_kind_t)host_kind;
@@ -540,6 +541,10 @@ static const struct {
     {"plan_bytes", offsetof(oomph_stats_t, plan_bytes)},
     {"link_to_host_bytes_per_s", offsetof(oomph_stats_t, link_to_host_bytes_per_s)},
     {"link_to_device_bytes_per_s", offsetof(oomph_stats_t, link_to_device_bytes_per_s)},
+    {"guard_blocks", offsetof(oomph_stats_t, guard_blocks)},
+    {"guard_rounding_bytes", offsetof(oomph_stats_t, guard_rounding_bytes)},
+    {"guard_space_bytes", offsetof(oomph_stats_t, guard_space_bytes)},
+    {"guard_reused_bytes", offsetof(oomph_stats_t, guard_reused_bytes)},
     {"foreign_bytes", offsetof(oomph_stats_t, foreign_bytes)},
     {"record_bytes", offsetof(oomph_stats_t, record_bytes)},
 };
@@ -700,6 +705,10 @@ static int add_constants(PyObject *module)
         {"WINDOW_NEVER", OOMPH_WINDOW_NEVER},
         {"WINDOW_GATED", OOMPH_WINDOW_GATED},
         {"RESERVE_AUTO", OOMPH_AUTO},
+        {"GUARD_OFF", OOMPH_GUARD_OFF},
+        {"GUARD_UNMAP", OOMPH_GUARD_UNMAP},
+        {"GUARD_SYNC", OOMPH_GUARD_SYNC},
+        {"GUARD_FILL", OOMPH_GUARD_FILL},
         {"DEVICE_MAX", OOMPH_DEVICE_MAX},
         {"TIER_DEVICE", OOMPH_TIER_DEVICE},
         {"TIER_HOST", OOMPH_TIER_HOST},

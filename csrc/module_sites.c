@@ -1,4 +1,5 @@
-/* module_sites.c - the part of oomph._C that tells which line holds the memory. */
+/* module_sites.c - the part of oomph._C that tells which line holds the memory,
+ * or held it. */
 #include "module.h"
 
 #include "frames.h"
@@ -231,6 +232,35 @@ static PyObject *take_shortage(PyObject *module, PyObject *unused)
     return told;
 }
 
+static PyObject *tell_unmapped(const void *array, size_t i)
+{
+    const oomph_unmapped_t *row = (const oomph_unmapped_t *)array + i;
+
+    return Py_BuildValue("KnnKiIILL", (unsigned long long)row->addr,
+                         (Py_ssize_t)row->bytes, (Py_ssize_t)row->requested_bytes,
+                         (unsigned long long)(uintptr_t)row->stream, (int)row->tier,
+                         row->taken_at, row->freed_at, (long long)row->freed_ns,
+                         (long long)row->unmapped_ns);
+}
+
+static PyObject *unmapped(PyObject *module, PyObject *arg)
+{
+    int device;
+    size_t count = 0;
+
+    (void)module;
+    if (!oomph_parse_device(arg, &device))
+        return NULL;
+    oomph_unmapped_t *rows = PyMem_Calloc(OOMPH_UNMAPPED_KEPT, sizeof *rows);
+    if (rows == NULL)
+        return PyErr_NoMemory();
+    oomph_status_t status = oomph_unmapped(device, rows, OOMPH_UNMAPPED_KEPT, &count);
+    PyObject *list =
+        status == OOMPH_OK ? to_list(count, rows, tell_unmapped) : oomph_raise(status);
+    PyMem_Free(rows);
+    return list;
+}
+
 PyMethodDef oomph_site_methods[] = {
     {"census", census, METH_O,
      "The blocks in use of a device: addresses, sizes, sites, marks, each as bytes."},
@@ -248,6 +278,10 @@ PyMethodDef oomph_site_methods[] = {
      "What the sites hold on a device: a list of (site, bytes, count)."},
     {"peak_sites", peak_sites, METH_O,
      "The same when they held most together, since PyTorch's peaks were reset."},
+    {"unmapped", unmapped, METH_O,
+     "The blocks that guard unmapped last on a device, newest first: a list of "
+     "(address, bytes, requested bytes, stream, tier, site that took it, site that "
+     "freed it, when it was freed, when it was unmapped; in ns)."},
     {"live_blocks", live_blocks, METH_VARARGS,
      "The blocks in use on a device, of at least so many bytes: a list of (address, "
      "bytes, requested bytes, site, tier, stream, pool, whether it is freed but may "

@@ -54,6 +54,7 @@ void install_allocator()
     hooks.unmapping = &unmapping;
     hooks.notice = &notice;
     core->set_hooks(&hooks);
+    site_min_bytes = core->site_min_bytes();
     if (self == nullptr)
         self = new Allocator;
     std::shared_ptr<native::CUDAAllocator> shared(self, [](native::CUDAAllocator *) {});

@@ -220,8 +220,8 @@ typedef struct oomph_sim_compute {
 // `release` is called also on failure. Returns a CUresult.
 int oomph_sim_compute(const oomph_sim_compute_t *what, struct CUstream_st *stream);
 
-// While the sum of this thread's changes is above 0, copies and fills with bytes that it
-// asks for take their time but move nothing; the host is given zeros. So a kernel's
+// While the sum of this thread's changes is above 0, copies and fills with bytes that
+// it asks for take their time but move nothing; the host is given zeros. So a kernel's
 // host code can run beside the computation that stands for it. Fills with wider values,
 // which PyTorch's host code does not ask for, are made.
 void oomph_sim_dry(int change);

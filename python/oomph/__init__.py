@@ -22,7 +22,7 @@ __version__ = "0.1.0"
 
 def __getattr__(name: str) -> Any:
     """What needs PyTorch, on its first use."""
-    if name in ("leaks", "planner"):
+    if name in ("guard", "leaks", "planner"):
         return importlib.import_module(f"oomph.{name}")
     if name == "assert_no_leaks":
         return importlib.import_module("oomph.leaks").assert_no_leaks

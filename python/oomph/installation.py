@@ -151,6 +151,10 @@ def _attach(torch: ModuleType, values: dict[str, Any]) -> None:
         leaks.watch(values["leaks"])
     if values["device_limit"] is not None:
         _limit_memory_info(torch)
+    if values["guard"] not in ("off", "fill"):
+        from oomph import guard
+
+        guard.watch()
     atexit.register(_finish)
 
 

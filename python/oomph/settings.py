@@ -138,6 +138,13 @@ SETTINGS: dict[str, Setting] = {
         "count: the log says what leaks when the program ends; report: also once it is "
         "found; raise: the step in which it is found ends with `oomph.leaks.LeakError`",
     ),
+    "guard": Setting(
+        _choice("off", "unmap", "sync", "fill", "unmap+fill", "sync+fill"),
+        "off",
+        "off, unmap, sync, fill, unmap+fill, sync+fill",
+        "for debugging: whether memory that was freed is unmapped, so that its use "
+        "fails (sync: each free waits for it), or filled with NaN; see docs/guard.md",
+    ),
     "host_pages": Setting(
         _choice("auto", "numa", "host", "pinned", "off"),
         "auto",
@@ -232,6 +239,12 @@ def for_core(values: dict[str, Any]) -> dict[str, Any]:
         "off": _C.HOST_OFF,
     }
     windows = {"never": _C.WINDOW_NEVER, "gated": _C.WINDOW_GATED}
+    guards = {
+        "off": _C.GUARD_OFF,
+        "unmap": _C.GUARD_UNMAP,
+        "sync": _C.GUARD_SYNC,
+        "fill": _C.GUARD_FILL,
+    }
     limit = values["device_limit"]
     host_limit = values["host_limit"]
     reserve = values["reserve"]
@@ -251,6 +264,7 @@ def for_core(values: dict[str, Any]) -> dict[str, Any]:
         "plan": values["plan"] == "on",
         "promote": values["promote"] == "on",
         "window": windows[values["window"]],
+        "guard": sum(guards[part] for part in values["guard"].split("+")),
     }
 
 

@@ -47,6 +47,7 @@ _LIBRARIES = (  # in this order, after it
     "libnvidia-ml.so.1",
 )
 _NO_LIMIT = 2**64 - 1
+_MISUSES_KEPT = 16  # by the driver
 _loaded: str | None = None  # the card of this process
 
 
@@ -190,6 +191,21 @@ def parse_card(text: str) -> Card:
 def card_in_use() -> Card | None:
     """The card of this process, or None if its GPU is not simulated."""
     return None if _loaded is None else parse_card(_loaded)
+
+
+def misuses() -> list[str]:
+    """What no correct program does, as the simulated driver saw it: the last 16.
+
+    Each names the call, and what was wrong with it. The newest is first; empty also
+    where the GPU is not simulated.
+    """
+    if _loaded is None:
+        return []
+    driver = _open(_DRIVER, ctypes.RTLD_LOCAL)
+    driver.oomph_sim_misuse.restype = ctypes.c_char_p
+    driver.oomph_sim_misuse.argtypes = (ctypes.c_size_t,)
+    found = (driver.oomph_sim_misuse(ago) for ago in range(_MISUSES_KEPT))
+    return [text.decode() for text in found if text is not None]
 
 
 def usage(device: int = 0) -> Usage:

@@ -19,7 +19,7 @@ from pathlib import Path
 logger = logging.getLogger("oomph")
 
 MIN_BYTES = 1 << 20
-"""Smaller blocks do not know their line."""
+"""Smaller blocks do not know their line, unless ``guard`` unmaps them."""
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,11 @@ OWN_FIGURES: dict[str, str] = {
     "waited_ms": "milliseconds that the device waited for them, as measured",
     "step_ms": "milliseconds of the last step that the device has finished",
     "step_ms_without_offload": "the same of the last that had nothing on the host",
+    "guard_blocks": "blocks that guard unmapped when they were freed",
+    "guard_rounding_bytes": "bytes that guarded live blocks take beyond their need, "
+    "since each has pages of its own",
+    "guard_space_bytes": "address space that guard keeps from being used again",
+    "guard_reused_bytes": "address space used again all the same, as none was left",
     "foreign_bytes": "memory that MemPools have from an allocator of their own",
     "record_bytes": "host memory of oomph's own records",
     "host_kind": "which kind of host memory works here, once tried",
