@@ -341,16 +341,25 @@ static void count_block(oomph_device_t *device, const oomph_block_t *block)
                    (int64_t)block->use.requested_bytes);
 }
 
+// So that a block can be entered.
+static oomph_status_t reserve_records(oomph_device_t *device,
+                                      const oomph_request_t *request)
+{
+    oomph_status_t status = oomph_table_reserve(&device->table);
+
+    if (status == OOMPH_OK && request->site != 0)
+        status = oomph_site_tallies_reserve(&device->sites, request->site);
+    return status;
+}
+
 // Enters a block that was taken into the books; gives it back if that fails.
 static oomph_status_t enter(oomph_device_t *device, const oomph_request_t *request,
                             oomph_block_t *block)
 {
-    oomph_status_t status = oomph_table_reserve(&device->table);
+    oomph_status_t status = reserve_records(device, request);
     oomph_site_t site = request->site;
 
     oomph_assert(block != NULL);
-    if (status == OOMPH_OK && site != 0)
-        status = oomph_site_tallies_reserve(&device->sites, site);
     if (status != OOMPH_OK) {
         oomph_heap_give(block);
         return status;
@@ -399,7 +408,10 @@ static oomph_status_t hand_out_slowly(const oomph_claim_t *claim, oomph_block_t 
 
     if (oomph_process.config.guard == OOMPH_GUARD_OFF)
         return hand_out(device, claim->request, block);
-    oomph_status_t status = oomph_guard_admit(device, block, claim->request, &uses);
+    // A block that was filled must not be given back as if nothing used it.
+    oomph_status_t status = reserve_records(device, claim->request);
+    if (status == OOMPH_OK)
+        status = oomph_guard_admit(device, block, claim->request, &uses);
     if (status != OOMPH_OK) {
         oomph_heap_give(block);
         return status;

@@ -231,6 +231,8 @@ void oomph_guard_attach(oomph_device_t *device, oomph_block_t *block,
 // Unmaps the guarded ones of blocks that were freed and whose streams are done. Gives
 // those that may be released; the others wait again. May give the lock up for a while.
 oomph_uses_t *oomph_guard_unmap(oomph_device_t *device, oomph_uses_t *done);
+// Fills a block that is being freed. Comes before its pages are stamped.
+void oomph_guard_fill(const oomph_device_t *device, const oomph_block_t *block);
 // What comes after a free in place of resting.
 void oomph_guard_rest(oomph_device_t *device, oomph_block_t *block);
 // Waits for the streams of the blocks that were freed. Gives the lock up meanwhile.

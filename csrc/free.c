@@ -33,6 +33,8 @@ static void release(oomph_device_t *device, oomph_block_t *block)
             oomph_split_move(&device->split, &device->tallies.active_bytes,
                              -(int64_t)block->bytes);
     }
+    if (oomph_process.config.guard != OOMPH_GUARD_OFF)
+        oomph_guard_fill(device, block);
     if (device->pressed) {
         oomph_stamp(block, pool->stream);
         pool->stream->freed_bytes += block->bytes;

@@ -149,18 +149,22 @@ oomph_uses_t *oomph_guard_unmap(oomph_device_t *device, oomph_uses_t *done)
 
 void oomph_guard_rest(oomph_device_t *device, oomph_block_t *block)
 {
-    const oomph_stream_state_t *stream = oomph_block_pool(block)->stream;
-
     if (block->guarded) {
         device->guard.rounding_bytes -= rounding(block);
         device->guard.space_bytes += block->bytes;
         oomph_heap_spend(block);
         return;
     }
-    // What the driver does not fill now, it fills when the block is taken again.
-    if (!block->buffer && stream->lives)
-        fill(device, block, stream->handle);
     oomph_heap_give(block);
+}
+
+void oomph_guard_fill(const oomph_device_t *device, const oomph_block_t *block)
+{
+    const oomph_stream_state_t *stream = oomph_block_pool(block)->stream;
+
+    // What the driver does not fill now, it fills when the block is taken again.
+    if (!block->buffer && !block->guarded && stream->lives)
+        fill(device, block, stream->handle);
 }
 
 void oomph_guard_wait(oomph_device_t *device)

@@ -460,6 +460,19 @@ static void a_freed_block_is_filled_behind_the_work_of_its_streams(void)
     end();
 }
 
+// Frees of so many bytes end an epoch at once: not before they are filled.
+static void pages_move_only_when_they_have_been_filled(void)
+{
+    start_guarded("128MiB,context=0,tick=0", OOMPH_GUARD_FILL);
+    oomph_stream_t first = new_stream(), second = new_stream();
+    for (int turn = 0; turn < 3; turn++) {
+        give(take_living(128 * MIB, first));
+        give(take_living(100 * MIB, second));
+    }
+    CHECK(stats_of(0).pages_stolen > 0);
+    end();
+}
+
 static void with_unmap_new_blocks_are_filled(void)
 {
     start_guarded("4MiB,context=0,memory=real", OOMPH_GUARD_UNMAP | OOMPH_GUARD_FILL);
@@ -641,6 +654,7 @@ int main(int argc, char **argv)
         TEST(watchers_hear_of_it_before),
         TEST(new_and_freed_blocks_are_filled),
         TEST(a_freed_block_is_filled_behind_the_work_of_its_streams),
+        TEST(pages_move_only_when_they_have_been_filled),
         TEST(with_unmap_new_blocks_are_filled),
         TEST(pools_of_graphs_are_left_alone),
         TEST(nothing_waits_or_fills_while_a_stream_captures),
