@@ -5,13 +5,16 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
+import sys
+import textwrap
 import threading
 import weakref
 
 import pytest
 import torch
 import torch.nn.functional as F
-from support import MIB, Simulated, run
+from support import MIB, ROOT, Simulated, execute, oomph, run
 from torch import nn
 
 CARD = "512MiB,context=0,memory=real"
@@ -522,3 +525,40 @@ def test_without_oomph_there_is_nothing_to_explain():
 
     with pytest.raises(RuntimeError, match="oomph is not installed"):
         oomph.explain(0)
+
+
+# ---- What the README shows
+
+
+def test_the_readme_shows_the_text_as_it_is():
+    shown = re.search(
+        r"\$ oomph (run [^\n]*offload:off[^\n]*)\n```\n\n```text\n(.*?)\n```",
+        (ROOT / "README.md").read_text(),
+        re.DOTALL,
+    )
+    assert shown is not None
+    said = oomph(*shown.group(1).split(), cwd=ROOT).err
+    assert said.rstrip("\n").endswith(shown.group(2))
+
+
+def test_a_leak_that_was_found_is_among_the_remedies(tmp_path):
+    code = """
+    import torch, oomph
+    from torch import nn
+    layer = nn.Linear(1024, 1024, device="cuda")
+    optimizer = torch.optim.SGD(layer.parameters())
+    losses = []
+    with oomph.leaks.watch():
+        for _ in range(7):
+            loss = layer(torch.ones(4096, 1024, device="cuda")).exp().sum()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(layer(torch.ones(4096, 1024, device="cuda")).exp().sum())
+    torch.empty(5 << 30, dtype=torch.uint8, device="cuda")
+    """
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(code))
+    result = execute(sys.executable, script, card="4GiB,context=0", conf="offload:off")
+    (line,) = [line for line in result.err.splitlines() if "freeing what leaks" in line]
+    assert "224.00 MiB  freeing what leaks: loss kept at train.py:13" in line

@@ -8,8 +8,10 @@ rule says what it assumes.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from oomph import sites
 from oomph.holders import Category, Holders
@@ -108,6 +110,25 @@ def rank(situation: Situation) -> list[Remedy]:
 
 
 # ---- Rules
+
+
+def _leaks(now: Situation) -> Iterator[Remedy]:
+    """What a watch has found to grow, in each of the steps watched."""
+    leaks = sys.modules.get("oomph.leaks")
+    if leaks is None:
+        return
+    try:
+        found = leaks.report()
+    except RuntimeError:  # nothing was watched
+        return
+    for finding in found.findings:
+        if finding.device == now.holders.census.device and finding.line:
+            yield Remedy(
+                f"freeing what leaks: {finding.verdict} at "
+                f"{Path(finding.line.file).name}:{finding.line.line}",
+                min(finding.growth_bytes * found.steps, sum(now.totals.values())),
+                "nothing",
+            )
 
 
 def _no_gradients(now: Situation) -> Iterator[Remedy]:
@@ -280,6 +301,7 @@ def _offload(now: Situation) -> Iterator[Remedy]:
 
 
 RULES = (
+    _leaks,
     _no_gradients,
     _smaller_batch,
     _autocast,
