@@ -120,7 +120,7 @@ static size_t tally_index(oomph_site_t site)
 
 oomph_status_t oomph_site_tallies_grow(oomph_site_tallies_t *tallies, oomph_site_t site)
 {
-    size_t room = tallies->room == 0 ? SITES_FIRST * 2 : tallies->room;
+    size_t room = tallies->room == 0 ? (size_t)SITES_FIRST * 2 : tallies->room;
 
     while (room <= tally_index(site))
         room *= 2;
