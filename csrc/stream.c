@@ -298,10 +298,10 @@ oomph_status_t oomph_uses_add(oomph_block_t *block, oomph_stream_state_t *stream
         return OOMPH_OK;
     }
     if (count % USE_ROOM == 0) {
-        uses = realloc(uses, uses_bytes(count + USE_ROOM));
-        if (uses == NULL)
+        oomph_uses_t *grown = realloc(uses, uses_bytes(count + USE_ROOM));
+        if (grown == NULL)
             goto no_host_memory;
-        block->use.user = uses;
+        block->use.user = uses = grown;
     }
     uses->use[uses->count++] = (oomph_use_t){.stream = stream};
     return OOMPH_OK;
