@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -167,6 +168,31 @@ def test_without_gaps_fragmentation_had_no_part():
     kept = take(400)
     assert "Fragmentation had no part: 912.00 MiB are missing" in fail()
     del kept
+
+
+@card
+def test_free_pages_that_were_not_enough_are_no_fragmentation():
+    kept = [take(150) for _ in range(3)]
+    del kept[:2]
+    text = fail(lambda: take(512))
+    assert "Fragmentation had no part: 150.00 MiB are missing, and only 0 bytes" in text
+    torch.cuda.empty_cache()
+
+
+@card
+def test_free_parts_of_pages_in_use_are_fragmentation():
+    blocks = [torch.empty(5 * MIB // 4, dtype=torch.uint8, device="cuda")]
+    with contextlib.suppress(torch.OutOfMemoryError):
+        while True:
+            blocks.append(torch.empty(5 * MIB // 4, dtype=torch.uint8, device="cuda"))
+    del blocks[::2]
+    text = fail(lambda: take(200))
+    found = re.search(r"had a part: ([\d.]+) MiB are missing, and ([\d.]+) MiB", text)
+    assert found is not None, text
+    missing, gaps = (float(number) for number in found.groups())
+    assert missing <= 200 and 240 < gaps <= 256
+    del blocks
+    torch.cuda.empty_cache()
 
 
 @card

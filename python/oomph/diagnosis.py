@@ -69,6 +69,7 @@ class Request:
         operator: Autograd's node in backward; "" in forward.
         shape: What the bytes look like, such as ``float32 [16, 1024, 50304]``; "": like
             nothing known.
+        before_backward: Forward asked, and is recorded: backward will want more.
     """
 
     size_bytes: int
@@ -79,6 +80,7 @@ class Request:
     source: str
     operator: str
     shape: str
+    before_backward: bool
 
 
 @dataclass(frozen=True)
@@ -93,8 +95,8 @@ class Diagnosis:
         shares: What each category holds, the largest first; others at the end.
         lines: What each line of source holds, the largest first: of blocks from 1 MiB.
         host_bytes: Of all these, what lies on the host.
-        gap_bytes: Free bytes in pages that blocks share: what perfect packing would
-            gain.
+        gap_bytes: Free bytes in pages that are partly in use: what perfect packing
+            would gain.
         remedies: What would help, by what it saves (:class:`oomph.remedies.Remedy`).
         useless: Usual advice that would not help here, with reasons.
     """
@@ -196,12 +198,7 @@ def diagnose(moment: dict[str, Any], census: Any, alive: Any) -> Diagnosis:
         shares=[*_shares(totals, counts), *_others(moment)],
         lines=_lines(seen),
         host_bytes=stats["host_block_bytes"],
-        gap_bytes=max(
-            0,
-            stats["device_bytes"]
-            - stats["active_bytes.all.current"]
-            + stats["host_block_bytes"],
-        ),
+        gap_bytes=_gap_bytes(census, stats["page_bytes"]),
         remedies=remedies.rank(situation),
         useless=_useless(moment),
     )
@@ -271,6 +268,23 @@ def _lines(seen: Any) -> list[Line]:
     return sorted(lines, key=lambda line: line.size_bytes, reverse=True)
 
 
+def _gap_bytes(census: Any, page_bytes: int) -> int:
+    """Free bytes in device pages of which some are in use."""
+    from oomph import _C
+
+    ends: dict[int, int] = {}  # bytes in use of the pages at the ends of blocks
+    for addr, size, mark in zip(census.addrs, census.sizes, census.marks, strict=True):
+        if mark & _C.MARK_HOST:
+            continue
+        first, last = addr // page_bytes, (addr + size - 1) // page_bytes
+        if first == last:
+            ends[first] = ends.get(first, 0) + size
+            continue
+        ends[first] = ends.get(first, 0) + page_bytes - addr % page_bytes
+        ends[last] = ends.get(last, 0) + addr + size - last * page_bytes
+    return len(ends) * page_bytes - sum(ends.values())
+
+
 # ---- What was asked for
 
 
@@ -294,6 +308,7 @@ def _request(moment: dict[str, Any], seen: Any) -> Request:
         source=source,
         operator=moment["doing"],
         shape=guess_shape(moment["requested_bytes"], seen.program),
+        before_backward=moment["grad"] and not moment["doing"],
     )
 
 
@@ -457,7 +472,9 @@ def _text_of_remedies(found: Diagnosis) -> list[str]:
         )
         for remedy in shown
     ]
-    return ["Would save, as estimated:", *rows, *_text_of_useless(found)]
+    is_early = found.request is not None and found.request.before_backward
+    title = "Would save here, as estimated" + ", before backward wants more" * is_early
+    return [f"{title}:", *rows, *_text_of_useless(found)]
 
 
 def _text_of_useless(found: Diagnosis) -> list[str]:

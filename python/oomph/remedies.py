@@ -31,6 +31,7 @@ class Remedy:
         saves_bytes: Of this device's memory, at the moment looked at; an estimate.
         cost: What it costs.
         enough: Whether it alone makes room for what was missing; None: nothing was.
+            What the rest of the step will want is not known.
     """
 
     action: str
