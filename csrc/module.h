@@ -7,6 +7,8 @@
 
 // The only place where a status becomes a Python exception. Gives NULL.
 PyObject *oomph_raise(oomph_status_t status);
+// What a function gives that has nothing to give.
+PyObject *oomph_none_or_raise(oomph_status_t status);
 
 // Reads the index of a device; false with an exception if there can be none such.
 bool oomph_parse_device(PyObject *arg, int *device);
@@ -14,4 +16,5 @@ bool oomph_parse_device(PyObject *arg, int *device);
 // The figures of a device, as oomph.stats() has them.
 PyObject *oomph_stats_dict(const oomph_stats_t *stats);
 
-extern PyMethodDef oomph_site_methods[]; // module_sites.c
+// The functions of module_memory.c, module_sites.c and module_stats.c.
+extern PyMethodDef oomph_memory_methods[], oomph_site_methods[], oomph_stats_methods[];

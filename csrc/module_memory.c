@@ -1,0 +1,225 @@
+/* module_memory.c - the part of oomph._C that moves what is in use, and tells a planner
+ * what it needs. */
+#include "module.h"
+
+#include <stdint.h>
+#include <string.h>
+
+/* ---- What a planner needs */
+
+// A buffer for copies on one stream out and on another back.
+static PyObject *buffer(PyObject *module, PyObject *args)
+{
+    int device;
+    Py_ssize_t bytes;
+    unsigned long long out, in;
+    oomph_addr_t addr;
+    oomph_status_t status;
+
+    (void)module;
+    if (!PyArg_ParseTuple(args, "inKK:buffer", &device, &bytes, &out, &in))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    status = oomph_buffer(device, (size_t)bytes, (oomph_stream_t)(uintptr_t)out, &addr);
+    if (status == OOMPH_OK) {
+        status = oomph_record_stream(addr, (oomph_stream_t)(uintptr_t)in, true);
+        if (status != OOMPH_OK)
+            oomph_free(addr, NULL);
+    }
+    Py_END_ALLOW_THREADS
+    return status == OOMPH_OK ? PyLong_FromUnsignedLongLong(addr) : oomph_raise(status);
+}
+
+static PyObject *free_buffer(PyObject *module, PyObject *arg)
+{
+    (void)module;
+    oomph_addr_t addr = PyLong_AsUnsignedLongLong(arg);
+    if (PyErr_Occurred())
+        return NULL;
+    return oomph_none_or_raise(oomph_free(addr, NULL));
+}
+
+static PyObject *copy(PyObject *module, PyObject *args)
+{
+    int device;
+    unsigned long long to, from, stream;
+    Py_ssize_t bytes;
+
+    (void)module;
+    if (!PyArg_ParseTuple(args, "iKKnK:copy", &device, &to, &from, &bytes, &stream))
+        return NULL;
+    return oomph_none_or_raise(
+        oomph_copy(device, to, from, (size_t)bytes, (oomph_stream_t)(uintptr_t)stream));
+}
+
+static PyObject *foresee(PyObject *module, PyObject *args)
+{
+    int device;
+    Py_ssize_t min_bytes;
+
+    (void)module;
+    if (!PyArg_ParseTuple(args, "in:foresee", &device, &min_bytes))
+        return NULL;
+    return oomph_none_or_raise(oomph_foresee(device, (size_t)min_bytes));
+}
+
+static PyObject *tide(PyObject *module, PyObject *arg)
+{
+    int device;
+    oomph_tide_t tide;
+
+    (void)module;
+    if (!oomph_parse_device(arg, &device))
+        return NULL;
+    oomph_status_t status = oomph_read_tide(device, &tide);
+    return status == OOMPH_OK
+               ? Py_BuildValue("nnnnnn", (Py_ssize_t)tide.now, (Py_ssize_t)tide.high,
+                               (Py_ssize_t)tide.host, (Py_ssize_t)tide.host_high,
+                               (Py_ssize_t)tide.device_high,
+                               (Py_ssize_t)tide.device_bytes)
+               : oomph_raise(status);
+}
+
+/* ---- Moving blocks in use */
+
+static bool parse_moves(PyObject *addresses, oomph_move_t *moves, Py_ssize_t count)
+{
+    for (Py_ssize_t i = 0; i < count; i++) {
+        moves[i].addr = PyLong_AsUnsignedLongLong(PyList_GET_ITEM(addresses, i));
+        if (PyErr_Occurred())
+            return false;
+    }
+    return true;
+}
+
+// What was moved, and for each address why it was not, or None.
+static PyObject *tell_moves(size_t moved_bytes, const oomph_move_t *moves,
+                            Py_ssize_t count)
+{
+    PyObject *reasons = PyList_New(count);
+
+    for (Py_ssize_t i = 0; i < count && reasons != NULL; i++) {
+        oomph_outcome_t outcome = moves[i].outcome;
+        PyObject *reason = outcome == OOMPH_OUTCOME_THERE
+                               ? Py_NewRef(Py_None)
+                               : PyUnicode_FromString(oomph_outcome_text(outcome));
+        if (reason == NULL)
+            Py_CLEAR(reasons);
+        else
+            PyList_SET_ITEM(reasons, i, reason);
+    }
+    return reasons == NULL ? NULL
+                           : Py_BuildValue("nN", (Py_ssize_t)moved_bytes, reasons);
+}
+
+static PyObject *move(PyObject *module, PyObject *args)
+{
+    int device, tier;
+    PyObject *addresses, *result = NULL;
+    size_t moved_bytes = 0;
+    oomph_status_t status;
+
+    (void)module;
+    if (!PyArg_ParseTuple(args, "iiO!:move", &device, &tier, &PyList_Type, &addresses))
+        return NULL;
+    Py_ssize_t count = PyList_GET_SIZE(addresses);
+    oomph_move_t *moves = PyMem_Calloc((size_t)count, sizeof *moves);
+    if (moves == NULL)
+        return PyErr_NoMemory();
+    if (parse_moves(addresses, moves, count)) {
+        Py_BEGIN_ALLOW_THREADS
+        status =
+            oomph_move(device, (oomph_tier_t)tier, moves, (size_t)count, &moved_bytes);
+        Py_END_ALLOW_THREADS
+        result = status == OOMPH_OK ? tell_moves(moved_bytes, moves, count)
+                                    : oomph_raise(status);
+    }
+    PyMem_Free(moves);
+    return result;
+}
+
+static PyObject *pin(PyObject *module, PyObject *args)
+{
+    unsigned long long addr;
+    int on;
+
+    (void)module;
+    if (!PyArg_ParseTuple(args, "Kp:pin", &addr, &on))
+        return NULL;
+    return oomph_none_or_raise(oomph_pin(addr, on));
+}
+
+static PyObject *rests(PyObject *module, PyObject *arg)
+{
+    (void)module;
+    if (!PyList_Check(arg))
+        return PyErr_Format(PyExc_TypeError, "a list of addresses, not %R",
+                            (PyObject *)Py_TYPE(arg));
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(arg); i++) {
+        oomph_addr_t addr = PyLong_AsUnsignedLongLong(PyList_GET_ITEM(arg, i));
+        if (PyErr_Occurred())
+            return NULL;
+        oomph_status_t status = oomph_rests(addr);
+        if (status != OOMPH_OK && status != OOMPH_ERR_INVALID)
+            return oomph_raise(status);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *know_stream(PyObject *module, PyObject *args)
+{
+    int device, lives;
+    unsigned long long stream;
+
+    (void)module;
+    if (!PyArg_ParseTuple(args, "iKp:know_stream", &device, &stream, &lives))
+        return NULL;
+    return oomph_none_or_raise(
+        oomph_know_stream(device, (oomph_stream_t)(uintptr_t)stream, lives));
+}
+
+static PyObject *note_communicator(PyObject *module, PyObject *arg)
+{
+    int there = PyObject_IsTrue(arg);
+
+    (void)module;
+    if (there < 0)
+        return NULL;
+    oomph_note_communicator(there);
+    Py_RETURN_NONE;
+}
+
+static PyObject *place(PyObject *module, PyObject *arg)
+{
+    unsigned long long addr = PyLong_AsUnsignedLongLong(arg);
+    oomph_block_info_t info;
+
+    (void)module;
+    if (PyErr_Occurred())
+        return NULL;
+    oomph_status_t status = oomph_lookup(addr, &info);
+    return status == OOMPH_OK
+               ? Py_BuildValue("in", (int)info.tier, (Py_ssize_t)info.host_bytes)
+               : oomph_raise(status);
+}
+
+PyMethodDef oomph_memory_methods[] = {
+    {"buffer", buffer, METH_VARARGS,
+     "A buffer on host pages: device, bytes, the streams that use it."},
+    {"free_buffer", free_buffer, METH_O, "Frees it once both streams are done."},
+    {"copy", copy, METH_VARARGS, "Queues a copy: device, to, from, bytes, stream."},
+    {"foresee", foresee, METH_VARARGS,
+     "Blocks that found no room in the last step go to the host: device, least bytes."},
+    {"tide", tide, METH_O, "Bytes of blocks in use; see oomph.h."},
+    {"move", move, METH_VARARGS, "Moves blocks in use to a tier; see oomph.evict()."},
+    {"pin", pin, METH_VARARGS, "Whether a block is to stay on the device."},
+    {"rests", rests, METH_O,
+     "Nothing uses the blocks of these addresses between steps; see oomph.h. Addresses "
+     "of no block in use are ignored."},
+    {"know_stream", know_stream, METH_VARARGS,
+     "Work is queued on a stream: device, handle, whether it is never destroyed."},
+    {"note_communicator", note_communicator, METH_O,
+     "Whether kernels of the program may wait for other processes."},
+    {"place", place, METH_O, "Tier and bytes on host of the block of an address."},
+    {NULL, NULL, 0, NULL},
+};
