@@ -30,7 +30,10 @@ TESTS = Path(__file__).parent
 ROOT = TESTS.parent
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
-_OURS = re.compile(r"OOMPH_(?!TEST_)|PYTORCH_|CUDA_|CUBLAS|TORCH_")
+_SETTINGS = re.compile(  # of ours and PyTorch's; and what pytest and rich write by
+    r"OOMPH_(?!TEST_)|PYTORCH_|CUDA_|CUBLAS|TORCH_|"
+    r"(?:CI|BUILD_NUMBER|PYTEST_.*|.*_COLORS?|COLUMNS|LINES)$"
+)
 TIMEOUT_S = 120
 PROCESSES_MAX = 3  # kept at a time: each takes some 500 MB
 
@@ -38,8 +41,8 @@ PROCESSES_MAX = 3  # kept at a time: each takes some 500 MB
 def environment(
     card: str | None = None, conf: str | None = None, **variables: str | None
 ) -> dict[str, str]:
-    """The environment of a child: this one's, without what configures PyTorch or us."""
-    found = {k: v for k, v in os.environ.items() if not _OURS.match(k)}
+    """The environment of a child: this one's, without what would change its ways."""
+    found = {k: v for k, v in os.environ.items() if not _SETTINGS.match(k)}
     wanted = {"OOMPH_SIMULATE": card, "OOMPH_CONF": conf, **variables}
     found.update({k: v for k, v in wanted.items() if v is not None})
     return found
