@@ -1,4 +1,4 @@
-"""What is left of autograd's graphs: of which steps, and whether they hold tensors."""
+"""What is left of autograd's graphs, and of which steps it is."""
 
 from __future__ import annotations
 
@@ -48,17 +48,3 @@ def steps_spanned(root: Any, starts: list[int]) -> int:
 def begins_before(root: Any, number: int) -> bool:
     """Whether a graph has nodes that are older than this."""
     return any(node._sequence_nr() < number for node in nodes(root))
-
-
-def is_whole(root: Any) -> bool:
-    """Whether any node still has what forward saved for it."""
-    for node in nodes(root):
-        for name in dir(type(node)):
-            if name.startswith("_raw_saved_"):
-                try:
-                    saved = getattr(node, name)
-                except RuntimeError:
-                    break  # backward has been through
-                if saved is not None and saved != ():
-                    return True
-    return False
