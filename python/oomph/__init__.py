@@ -10,7 +10,6 @@ be imported before pytest, for the simulated GPU, which pytest would warn of.
 import importlib
 from typing import Any
 
-from oomph.diagnosis import Diagnosis, explain
 from oomph.installation import install, is_installed, step
 from oomph.region import no_offload
 from oomph.residency import Moved, Residency, evict, pin, promote, residency, unpin
@@ -21,9 +20,11 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """What needs PyTorch, on its first use."""
+    """What needs PyTorch, or what only reports need, on its first use."""
     if name in ("guard", "leaks", "planner"):
         return importlib.import_module(f"oomph.{name}")
+    if name in ("Diagnosis", "explain"):
+        return getattr(importlib.import_module("oomph.diagnosis"), name)
     if name == "assert_no_leaks":
         return importlib.import_module("oomph.leaks").assert_no_leaks
     raise AttributeError(f"module 'oomph' has no attribute {name!r}")
