@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import linecache
 import math
-import os
 from dataclasses import dataclass
 from typing import Any
 
+from oomph import sites
 from oomph.sizes import format_size
 
 LINES_SHOWN = 4  # of source, in the text
@@ -245,7 +245,7 @@ def _others(moment: dict[str, Any]) -> list[Share]:
 
 
 def _lines(seen: Any) -> list[Line]:
-    from oomph import _C, sites
+    from oomph import _C
     from oomph.holders import TITLES, Category
 
     found: dict[int, list[Any]] = {}  # bytes, inferred bytes, count, by category
@@ -288,22 +288,14 @@ def _gap_bytes(census: Any, page_bytes: int) -> int:
 # ---- What was asked for
 
 
-def _short(file: str) -> str:
-    """The path as seen from here, if it lies below."""
-    here = os.getcwd() + os.sep
-    return file.removeprefix(here)
-
-
 def _request(moment: dict[str, Any], seen: Any) -> Request:
-    from oomph import sites
-
     site = sites.resolve(moment["site"])
     source = linecache.getline(site.file, site.line).strip() if site else ""
     return Request(
         size_bytes=moment["requested_bytes"],
         missing_bytes=moment["stats"]["oom_missing_bytes"],
         coming_bytes=seen.program.coming_bytes,
-        where=f"{_short(site.file)}:{site.line} ({site.function})" if site else "",
+        where=f"{sites.short(site.file)}:{site.line} ({site.function})" if site else "",
         inferred=site.inferred if site else False,
         source=source,
         operator=moment["doing"],
@@ -340,7 +332,7 @@ def guess_shape(size_bytes: int, program: Any) -> str:
 def _situation(moment: dict[str, Any], seen: Any, totals: dict[Any, int]) -> Any:
     import torch
 
-    from oomph import installation, remedies, sites
+    from oomph import installation, remedies
 
     site = sites.resolve(moment["site"])
     return remedies.Situation(
@@ -435,7 +427,7 @@ def _text_of_lines(lines: list[Line]) -> list[str]:
     rows = [
         _row(
             line.size_bytes,
-            f"{_short(line.file)}:{line.line} ({line.function}), {line.count} "
+            f"{sites.short(line.file)}:{line.line} ({line.function}), {line.count} "
             f"block{'s' * (line.count != 1)}, {line.category}",
         )
         for line in lines[:LINES_SHOWN]

@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import sys
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
 logger = logging.getLogger("oomph")
-
-MIN_BYTES = 1 << 20
-"""Smaller blocks do not know their line, unless ``guard`` unmaps them."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +54,14 @@ class Held:
     site: int
     size_bytes: int
     count: int
+
+
+def short(file: str) -> str:
+    """A file's name from the working directory, or in full if it is elsewhere."""
+    if not os.path.isabs(file):
+        return file
+    relative = os.path.relpath(file)
+    return file if relative.startswith("..") else relative
 
 
 def resolve(site: int) -> Site | None:

@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any, Protocol
 
 import torch
-from oomph import installation
+from oomph import installation, sites
 from oomph.sizes import format_size
 
 SHOWN = 10
@@ -55,9 +55,7 @@ def _is_own(filename: str) -> bool:
 
 
 def _place(filename: str, line: int, function: str) -> str:
-    path = os.path.relpath(filename) if os.path.isabs(filename) else filename
-    shown = filename if path.startswith("..") else path
-    return f"{shown}:{line} in {function}"
+    return f"{sites.short(filename)}:{line} in {function}"
 
 
 def innermost_frame(frame: FrameType | None) -> str:
@@ -167,8 +165,6 @@ class Core:
 
     @staticmethod
     def _held(device: int, at_peak: bool) -> dict[int, tuple[int, int]]:
-        from oomph import sites
-
         held = sites.at_peak(device) if at_peak else sites.live(device)
         return {site.site: (site.size_bytes, site.count) for site in held}
 
@@ -197,8 +193,6 @@ class Core:
 
 
 def _line_of(number: int) -> str:
-    from oomph import sites
-
     site = sites.resolve(number)
     if site is None:
         return NO_LINE

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from oomph.leaks.source import Line, short
+from oomph.leaks.source import Line
+from oomph.sites import short
 from oomph.sizes import format_size
 
 ADVICE = {

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from types import CodeType, FrameType, TracebackType
 
+from oomph.sites import short
+
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _INSTALLED = tuple(
     {
@@ -34,14 +36,6 @@ class Line:
     def __str__(self) -> str:
         inside = f"in {self.function}() " if self.function else ""
         return f"{inside}({short(self.file)}:{self.line})"
-
-
-def short(file: str) -> str:
-    """A file's name from the working directory, or in full if it is elsewhere."""
-    if not os.path.isabs(file):
-        return file
-    relative = os.path.relpath(file)
-    return file if relative.startswith("..") else relative
 
 
 @functools.cache
