@@ -5,6 +5,12 @@
 
 /* ---- Streams and events */
 
+static oomph_status_t make_stream(CUstream *stream)
+{
+    return oomph_cuda_check(oomph_cu.cuStreamCreate(stream, CU_STREAM_NON_BLOCKING),
+                            "cuStreamCreate");
+}
+
 oomph_status_t oomph_cuda_stream_id(int device, oomph_stream_t stream, uint64_t *id)
 {
     unsigned long long value = 0;
@@ -50,8 +56,7 @@ oomph_status_t oomph_cuda_stream_create(int device, oomph_stream_t *stream)
     oomph_status_t status = oomph_cuda_enter(device, &scope);
     if (status != OOMPH_OK)
         return status;
-    status = oomph_cuda_check(oomph_cu.cuStreamCreate(&made, CU_STREAM_NON_BLOCKING),
-                              "cuStreamCreate");
+    status = make_stream(&made);
     oomph_cuda_leave(device, &scope);
     if (status == OOMPH_OK)
         *stream = made;
@@ -191,8 +196,7 @@ oomph_status_t oomph_cuda_copy_all(int device, const oomph_copy_t *copies, size_
     oomph_status_t status = oomph_cuda_enter(device, &scope);
     if (status != OOMPH_OK)
         return status;
-    status = oomph_cuda_check(oomph_cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING),
-                              "cuStreamCreate");
+    status = make_stream(&stream);
     if (status == OOMPH_OK) {
         for (size_t i = 0; i < count && status == OOMPH_OK; i++)
             status =
@@ -270,8 +274,7 @@ oomph_status_t oomph_cuda_time_copy(int device, oomph_addr_t to, oomph_addr_t fr
     oomph_status_t status = oomph_cuda_enter(device, &scope);
     if (status != OOMPH_OK)
         return status;
-    status = oomph_cuda_check(oomph_cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING),
-                              "cuStreamCreate");
+    status = make_stream(&stream);
     for (int i = 0; i < 2 && status == OOMPH_OK; i++)
         status = oomph_cuda_check(oomph_cu.cuEventCreate(&event[i], CU_EVENT_DEFAULT),
                                   "cuEventCreate");
