@@ -285,5 +285,9 @@ oomph_segment_t *oomph_device_segment(const oomph_device_t *device, oomph_addr_t
 
 void oomph_describe(const oomph_block_t *block, oomph_block_info_t *info);
 
+// Shows every block of a device, whatever its state; under the device's lock.
+typedef void (*oomph_each_t)(const oomph_block_t *block, void *context);
+void oomph_device_each(const oomph_device_t *device, oomph_each_t each, void *context);
+
 // Bytes that blocks can have on the device within its limits, those in use included.
 size_t oomph_device_room(oomph_device_t *device);

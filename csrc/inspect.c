@@ -93,37 +93,49 @@ oomph_status_t oomph_lookup(oomph_addr_t addr, oomph_block_info_t *info)
     return status;
 }
 
-// Of ours, which the program does not know.
-static bool is_buffer(const oomph_block_t *block)
+static void each_in(const oomph_heap_t *heap, oomph_each_t each, void *context)
 {
-    return block->buffer && block->state != OOMPH_BLOCK_FREE;
+    for (const oomph_segment_t *s = heap->segments; s != NULL; s = s->next)
+        for (const oomph_block_t *b = s->first; b != NULL; b = b->next)
+            each(b, context);
 }
 
-static void walk_heap(const oomph_heap_t *heap, oomph_visit_t visit, void *context)
+void oomph_device_each(const oomph_device_t *device, oomph_each_t each, void *context)
 {
+    for (const oomph_pool_t *pool = device->pools; pool != NULL; pool = pool->next) {
+        each_in(&pool->heap, each, context);
+        if (!pool->small)
+            each_in(&pool->arena, each, context);
+    }
+}
+
+typedef struct visitor {
+    oomph_visit_t visit;
+    void *context;
+} visitor_t;
+
+// Neither holes nor buffers of ours, which the program does not know.
+static void show(const oomph_block_t *block, void *context)
+{
+    const visitor_t *visitor = context;
     oomph_block_info_t info;
 
-    for (const oomph_segment_t *s = heap->segments; s != NULL; s = s->next)
-        for (const oomph_block_t *b = s->first; b != NULL; b = b->next) {
-            if (b->state == OOMPH_BLOCK_HOLE || is_buffer(b))
-                continue;
-            oomph_describe(b, &info);
-            visit(&info, context);
-        }
+    if (block->state == OOMPH_BLOCK_HOLE ||
+        (block->buffer && block->state != OOMPH_BLOCK_FREE))
+        return;
+    oomph_describe(block, &info);
+    visitor->visit(&info, visitor->context);
 }
 
 oomph_status_t oomph_walk(int ordinal, oomph_visit_t visit, void *context)
 {
     oomph_device_t *device = oomph_device_peek(ordinal);
+    visitor_t visitor = {visit, context};
 
     if (device == NULL)
         return OOMPH_OK; // never used: there are none
     oomph_lock(device);
-    for (const oomph_pool_t *pool = device->pools; pool != NULL; pool = pool->next) {
-        walk_heap(&pool->heap, visit, context);
-        if (!pool->small)
-            walk_heap(&pool->arena, visit, context);
-    }
+    oomph_device_each(device, show, &visitor);
     oomph_unlock(device);
     return OOMPH_OK;
 }

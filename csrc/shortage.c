@@ -13,35 +13,18 @@ static bool is_live(const oomph_block_t *block)
            (block->state == OOMPH_BLOCK_USED || block->state == OOMPH_BLOCK_DEFERRED);
 }
 
-typedef void (*each_t)(const oomph_block_t *block, oomph_census_t *census);
-
-static void walk_heap(const oomph_heap_t *heap, each_t each, oomph_census_t *census)
+static void count(const oomph_block_t *block, void *census)
 {
-    for (const oomph_segment_t *s = heap->segments; s != NULL; s = s->next)
-        for (const oomph_block_t *b = s->first; b != NULL; b = b->next)
-            if (is_live(b))
-                each(b, census);
+    ((oomph_census_t *)census)->count += is_live(block);
 }
 
-static void walk(const oomph_device_t *device, each_t each, oomph_census_t *census)
+static void enlist(const oomph_block_t *block, void *context)
 {
-    for (const oomph_pool_t *pool = device->pools; pool != NULL; pool = pool->next) {
-        walk_heap(&pool->heap, each, census);
-        if (!pool->small)
-            walk_heap(&pool->arena, each, census);
-    }
-}
+    oomph_census_t *census = context;
 
-static void count(const oomph_block_t *block, oomph_census_t *census)
-{
-    (void)block;
-    census->count++;
-}
-
-static void enlist(const oomph_block_t *block, oomph_census_t *census)
-{
+    if (!is_live(block))
+        return;
     size_t i = census->count++;
-
     census->addrs[i] = block->addr;
     census->bytes[i] = block->bytes;
     census->sites[i] = block->site;
@@ -74,11 +57,11 @@ oomph_status_t oomph_take_census(int ordinal, oomph_census_t *census)
     if (device != NULL)
         oomph_lock(device);
     if (device != NULL)
-        walk(device, count, &taken);
+        oomph_device_each(device, count, &taken);
     bool made = make_columns(&taken, taken.count);
     taken.count = 0;
     if (made && device != NULL)
-        walk(device, enlist, &taken);
+        oomph_device_each(device, enlist, &taken);
     if (device != NULL)
         oomph_unlock(device);
     if (!made)
