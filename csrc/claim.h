@@ -1,5 +1,6 @@
-/* claim.h - a request on its way up the ladder, shared by alloc.c and host.c. The
- * caller holds the device lock; a rung may give it up and take it again.
+/* claim.h - a request on its way up the ladder, shared by alloc.c,
+ * ladder.c and host.c. The caller holds the device lock; a rung may give it up and take
+ * it again.
  */
 #pragma once
 #include "device.h"
@@ -36,6 +37,12 @@ static inline bool oomph_is_essential(const oomph_claim_t *claim)
 {
     return claim->pool->small || claim->request->essential;
 }
+
+// A block without any driver call: its planned place, or the best fit. NULL: a miss.
+oomph_block_t *oomph_take(oomph_claim_t *claim);
+
+// After a miss: climbs the ladder until there is a block, or nothing to gain.
+oomph_status_t oomph_climb(oomph_claim_t *claim, oomph_block_t **block);
 
 // Backs the request by host pages: gives the block, or what happened.
 oomph_gain_t oomph_rung_host(oomph_claim_t *claim, oomph_block_t **block);

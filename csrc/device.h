@@ -135,7 +135,7 @@ typedef struct oomph_process {
 
 extern oomph_process_t oomph_process;
 
-/* ---- pool.c: devices and pools */
+/* ---- device.c */
 
 // The device, opened if need be. Errors: OOMPH_ERR_INVALID (no such device),
 // OOMPH_ERR_STATE, OOMPH_ERR_DRIVER, OOMPH_ERR_NO_MEMORY.
@@ -149,6 +149,8 @@ void oomph_device_limit(oomph_device_t *device);
 
 // The kind of host memory that works, found by trying, once there is one.
 oomph_host_kind_t oomph_device_host_kind(oomph_device_t *device);
+
+/* ---- pool.c */
 
 oomph_group_t *oomph_group_find(const oomph_device_t *device, oomph_pool_id_t id);
 // The pool that serves a request of `bytes` (rounded). Errors as above.

@@ -276,36 +276,7 @@ oomph_status_t oomph_reset_accumulated_stats(int ordinal)
     return OOMPH_OK;
 }
 
-/* ---- Limits */
-
-oomph_status_t oomph_set_fraction(int ordinal, double fraction)
-{
-    oomph_device_t *device;
-
-    if (!(fraction >= 0 && fraction <= 1))
-        return oomph_fail(OOMPH_ERR_INVALID, "a memory fraction must be in [0, 1]");
-    oomph_status_t status = oomph_device_get(ordinal, &device);
-    if (status != OOMPH_OK)
-        return status;
-    oomph_lock(device);
-    device->fraction = fraction;
-    oomph_device_limit(device);
-    oomph_unlock(device);
-    return OOMPH_OK;
-}
-
-double oomph_get_fraction(int ordinal)
-{
-    oomph_device_t *device = oomph_device_peek(ordinal);
-    double fraction = 1;
-
-    if (device == NULL)
-        return fraction;
-    oomph_lock(device);
-    fraction = device->fraction;
-    oomph_unlock(device);
-    return fraction;
-}
+/* ---- Room */
 
 oomph_status_t oomph_memory_info(int ordinal, size_t *free_bytes, size_t *total_bytes)
 {
@@ -357,30 +328,6 @@ oomph_status_t oomph_read_tide(int ordinal, oomph_tide_t *tide)
     return OOMPH_OK;
 }
 
-oomph_status_t oomph_foresee(int ordinal, size_t min_bytes)
-{
-    oomph_device_t *device;
-
-    oomph_status_t status = oomph_device_get(ordinal, &device);
-    if (status != OOMPH_OK)
-        return status;
-    oomph_lock(device);
-    device->foresight.min_bytes = min_bytes;
-    oomph_unlock(device);
-    return OOMPH_OK;
-}
-
-oomph_status_t oomph_copy(int device, oomph_addr_t to, oomph_addr_t from, size_t bytes,
-                          oomph_stream_t stream)
-{
-    oomph_device_t *found;
-
-    oomph_status_t status = oomph_device_get(device, &found);
-    return status == OOMPH_OK
-               ? oomph_process.driver->copy(device, to, from, bytes, stream)
-               : status;
-}
-
 oomph_status_t oomph_largest_free(int ordinal, size_t *bytes)
 {
     oomph_reach_t reach = {.tier = OOMPH_TIER_DEVICE};
@@ -412,33 +359,4 @@ oomph_status_t oomph_probe_host(int ordinal, oomph_host_kind_t *kind)
     *kind = oomph_device_host_kind(device);
     oomph_unlock(device);
     return OOMPH_OK;
-}
-
-oomph_status_t oomph_enable_peer(int ordinal, int peer)
-{
-    oomph_device_t *device;
-
-    oomph_status_t status = oomph_device_get(ordinal, &device);
-    if (status != OOMPH_OK)
-        return status;
-    if (peer < 0 || peer >= oomph_process.device_count)
-        return oomph_fail(OOMPH_ERR_INVALID, "there is no device %d", peer);
-    oomph_lock(device);
-    uint64_t before = device->pages.devices;
-    device->pages.devices |= 1ull << peer;
-    for (const oomph_pool_t *p = device->pools; p != NULL && status == OOMPH_OK;
-         p = p->next) {
-        for (oomph_segment_t *s = p->heap.segments; s != NULL && status == OOMPH_OK;
-             s = s->next)
-            status = oomph_segment_set_access(s, &device->pages);
-        for (oomph_segment_t *s = p->arena.segments; s != NULL && status == OOMPH_OK;
-             s = s->next)
-            status = oomph_segment_set_access(s, &device->pages);
-    }
-    if (status == OOMPH_OK)
-        status = oomph_imports_set_access(device);
-    if (status != OOMPH_OK)
-        device->pages.devices = before;
-    oomph_unlock(device);
-    return status;
 }
