@@ -134,6 +134,18 @@ def test_settings_of_the_command_win_over_the_variable(script):
     assert result.said == "off\n"
 
 
+def test_settings_may_come_one_by_one(script):
+    path = script(
+        "import oomph, torch; now = oomph.installation._installed\n"
+        "print(now['plan'], now['reserve'], now['offload'])"
+    )
+    result = run_simulated("--set", "plan:off,reserve:0", "--set", "offload:off", path)
+    assert result.said == "off 0 off\n"
+    twice = run_simulated("--set", "plan:off", "--set", "plan:on", path)
+    assert twice.code == 2
+    assert "'plan' is given twice" in twice.err
+
+
 # ---- --stats
 
 USES = """

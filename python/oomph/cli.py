@@ -68,10 +68,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument(
         "--set",
+        action="append",
         metavar="KEY:VALUE,…",
-        default="",
+        default=[],
         dest="settings",
-        help=f"settings of oomph: {', '.join(settings.SETTINGS)}",
+        help="settings of oomph, together or one by one: "
+        + ", ".join(settings.SETTINGS),
     )
     run.add_argument(
         "--stats",
@@ -90,8 +92,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _settings_string(options: argparse.Namespace) -> str:
-    values = settings.parse(options.settings)
-    pairs = [options.settings] if options.settings else []
+    values = settings.parse(",".join(options.settings))
+    pairs = list(options.settings)
     if options.device_limit is not None:
         if "device_limit" in values:
             raise UsageError("--device-limit and --set device_limit: give one of them")
