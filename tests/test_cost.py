@@ -85,6 +85,41 @@ def test_the_table_at_exit_tells_of_what_went_ahead_of_need():
     assert "the last step took" in result.err
 
 
+def test_a_device_that_has_failed_does_not_keep_the_table_from_being_told():
+    code = """
+    import ctypes, torch, oomph
+    from torch import nn
+    launch = ctypes.CDLL("libcuda.so.1").oomph_sim_launch
+    launch.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_int]
+    launch.argtypes += [ctypes.c_uint64]
+    model = nn.Sequential(*(nn.Sigmoid() for _ in range(12)))
+
+    def train():
+        x = torch.empty(64 << 18, device="cuda", requires_grad=True)
+        model(x).sum().backward()
+
+    for _ in range(5):
+        train()
+        oomph.step()
+        torch.cuda.synchronize()
+    train()
+    freed = torch.empty(1 << 22, device="cuda").data_ptr()
+    torch.cuda.synchronize()
+    kept = torch.ones(1 << 20, device="cuda")
+    stream = torch.cuda.current_stream().cuda_stream
+    launch(stream, kept.data_ptr(), 16, 1, 500_000_000)
+    oomph.step()  # its event is still to come
+    launch(stream, freed, 16, 1, 1)
+    torch.cuda.synchronize()
+    """
+    conf = "reserve:0,host_limit:4GiB,guard:unmap"
+    result = run(code, card="512MiB,context=0", conf=conf)
+    assert result.code == 1
+    assert result.err.count("Traceback") == 1
+    assert result.err.count("AcceleratorError: CUDA error: an illegal memory") == 1
+    assert "sent to the host ahead of need" in result.err
+
+
 @card
 def test_a_compiled_optimizer_step_counts_and_warns_of_nothing():
     import oomph

@@ -10,6 +10,20 @@ from collections import deque
 from typing import Any
 
 
+def has_passed(event: Any) -> bool:
+    """Whether the device has reached an event.
+
+    One that has failed reaches none; the program learns of that from its own calls,
+    and what is known so far can still be told.
+    """
+    import torch
+
+    try:
+        return bool(event.query())
+    except torch.AcceleratorError:
+        return False
+
+
 class StepTimes:
     """The times of a device's steps, in milliseconds; 0 where none is known."""
 
@@ -26,7 +40,7 @@ class StepTimes:
 
     def collect(self) -> None:
         """Learns the times of the steps that the device has finished."""
-        while self._ended and self._ended[0][0].query():
+        while self._ended and has_passed(self._ended[0][0]):
             event, offloaded = self._ended.popleft()
             if self._previous is not None:
                 self.last_ms = self._previous.elapsed_time(event)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from oomph import _C, _torch
+from oomph import _C, _torch, cost
 
 
 class Link:
@@ -47,7 +47,7 @@ class Link:
 
     def collect_waits(self) -> None:
         """Adds up the waits that have ended."""
-        while self.waits and self.waits[0][1].query():
+        while self.waits and cost.has_passed(self.waits[0][1]):
             before, after = self.waits.pop(0)
             self.waited_ms += before.elapsed_time(after)
 
