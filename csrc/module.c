@@ -337,7 +337,8 @@ static int execute(PyObject *module)
     static const oomph_hooks_t hooks = {.before_wait = release_gil,
                                         .after_wait = take_gil,
                                         .rescued = note_rescue,
-                                        .call_site = oomph_frames_site};
+                                        .call_site = oomph_frames_site,
+                                        .modules = oomph_frames_modules};
     PyMethodDef *const parts[] = {oomph_memory_methods, oomph_site_methods,
                                   oomph_stats_methods};
     PyObject *capsule =

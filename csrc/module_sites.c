@@ -212,6 +212,20 @@ static PyObject *census(PyObject *module, PyObject *arg)
     return told;
 }
 
+static PyObject *tell_address(const void *array, size_t i)
+{
+    return PyLong_FromUnsignedLongLong(((const uint64_t *)array)[i]);
+}
+
+static PyObject *active_modules(PyObject *module, PyObject *unused)
+{
+    uint64_t addrs[OOMPH_MODULES_MAX];
+
+    (void)module;
+    (void)unused;
+    return to_list(oomph_frames_modules(addrs, OOMPH_MODULES_MAX), addrs, tell_address);
+}
+
 static PyObject *take_shortage(PyObject *module, PyObject *unused)
 {
     static oomph_shortage_t taken; // large; guarded by the GIL
@@ -221,13 +235,14 @@ static PyObject *take_shortage(PyObject *module, PyObject *unused)
     if (!oomph_take_shortage(&taken))
         Py_RETURN_NONE;
     PyObject *told = Py_BuildValue(
-        "{s:s,s:i,s:n,s:I,s:s,s:N,s:N,s:n,s:n,s:N,s:N}", "message", taken.message,
+        "{s:s,s:i,s:n,s:I,s:s,s:N,s:N,s:n,s:n,s:N,s:N,s:N}", "message", taken.message,
         "device", taken.request.device, "requested_bytes",
         (Py_ssize_t)taken.request.bytes, "site", taken.request.site, "doing",
         taken.doing, "autocast", PyBool_FromLong(taken.autocast), "grad",
         PyBool_FromLong(taken.grad), "free_bytes", (Py_ssize_t)taken.free_bytes,
         "total_bytes", (Py_ssize_t)taken.total_bytes, "stats",
-        oomph_stats_dict(&taken.stats), "census", tell_census(&taken.census));
+        oomph_stats_dict(&taken.stats), "census", tell_census(&taken.census), "modules",
+        to_list(taken.module_count, taken.modules, tell_address));
     free(taken.census.addrs);
     return told;
 }
@@ -272,6 +287,9 @@ PyMethodDef oomph_site_methods[] = {
      "Gives None, or why no line can be known."},
     {"sites_stop", sites_stop, METH_NOARGS, "No line is known from now on."},
     {"call_site", call_site, METH_NOARGS, "The site of the line that calls."},
+    {"active_modules", active_modules, METH_NOARGS,
+     "id() of the first argument of each function named forward that this thread is "
+     "in, innermost first."},
     {"site_info", site_info, METH_O, "File, line and function of a site."},
     {"site_of", site_of, METH_O, "The site of the block that contains an address."},
     {"live_sites", live_sites, METH_O,

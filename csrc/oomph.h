@@ -124,6 +124,9 @@ typedef struct oomph_hooks {
     void (*rescued)(int device, size_t bytes, int64_t nth);
     // Which line this thread executes (oomph_call_site). It must not wait for anything.
     oomph_site_t (*call_site)(bool in_backward);
+    // The modules whose forward this thread is in, innermost first: at most `room`
+    // addresses of Python objects. Gives how many. It must not wait either.
+    size_t (*modules)(uint64_t *addrs, size_t room);
 } oomph_hooks_t;
 
 // Defaults: on-oom, auto, no host bytes, the whole card, auto, granularity, plan,
@@ -562,6 +565,8 @@ enum {
 // Errors: OOMPH_ERR_NO_MEMORY (host memory).
 oomph_status_t oomph_take_census(int device, oomph_census_t *census);
 
+enum { OOMPH_MODULES_MAX = 64 };
+
 // An allocation that failed, as whoever throws the error knows it.
 typedef struct oomph_shortage {
     oomph_request_t request;
@@ -571,7 +576,10 @@ typedef struct oomph_shortage {
     bool grad;          // forward was recorded in the thread
     size_t free_bytes, total_bytes;
     oomph_stats_t stats;
-    oomph_census_t census; // taken by oomph_keep_shortage()
+    // By oomph_keep_shortage():
+    oomph_census_t census;
+    uint64_t modules[OOMPH_MODULES_MAX]; // whose forward the thread was in
+    size_t module_count;
 } oomph_shortage_t;
 
 // Keeps the shortage and a census of its device, in place of the last one. Takes

@@ -80,6 +80,7 @@ static struct {
 
 void oomph_keep_shortage(const oomph_shortage_t *shortage)
 {
+    size_t (*modules)(uint64_t *, size_t) = oomph_process.hooks.modules;
     oomph_census_t census = {0};
 
     oomph_take_census(shortage->request.device, &census);
@@ -87,6 +88,8 @@ void oomph_keep_shortage(const oomph_shortage_t *shortage)
     void *old = kept.any ? kept.last.census.addrs : NULL;
     kept.last = *shortage;
     kept.last.census = census;
+    kept.last.module_count =
+        modules != NULL ? modules(kept.last.modules, OOMPH_MODULES_MAX) : 0;
     kept.any = true;
     oomph_lock_give(&kept.lock);
     free(old);
