@@ -11,11 +11,6 @@ from typing import Any
 from oomph import sites
 from oomph.sizes import format_size
 
-LINES_SHOWN = 4  # of source, in the text
-REMEDIES_SHOWN = 5
-SOURCE_WIDTH = 60  # characters of a line of source that are shown
-SMALL_SHARE = 0.005  # categories below this share of the card go together
-
 
 @dataclass(frozen=True)
 class Share:
@@ -70,6 +65,9 @@ class Request:
         shape: What the bytes look like, such as ``float32 [16, 1024, 50304]``; "": like
             nothing known.
         before_backward: Forward asked, and is recorded: backward will want more.
+        step_bytes: What the whole step would have in use at most
+            (:mod:`oomph.forecast`); 0: not foreseen.
+        step_missing_bytes: What there is no room for, of that.
     """
 
     size_bytes: int
@@ -81,6 +79,8 @@ class Request:
     operator: str
     shape: str
     before_backward: bool
+    step_bytes: int = 0
+    step_missing_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,9 @@ class Diagnosis:
     @property
     def text(self) -> str:
         """For people: at most 25 lines."""
-        return "\n".join(_text(self))
+        from oomph import diagnosis_text
+
+        return "\n".join(diagnosis_text.lines(self))
 
     def __str__(self) -> str:
         """The text."""
@@ -170,6 +172,7 @@ def explain(device: int | None = None) -> Diagnosis:
             "free_bytes": free_bytes,
             "total_bytes": total_bytes,
             "stats": now,
+            "modules": _C.active_modules(),
         },
         Census.take(device),
         None,
@@ -186,15 +189,17 @@ def diagnose(moment: dict[str, Any], census: Any, alive: Any) -> Diagnosis:
     """
     from oomph import holders, remedies
 
-    seen = holders.look(census, alive, graph=moment["grad"] or bool(moment["doing"]))
+    graph = moment["grad"] or bool(moment["doing"])
+    seen = holders.look(census, alive, graph, moment["modules"])
     stats = moment["stats"]
     totals, counts = _totals(seen)
     situation = _situation(moment, seen, totals)
+    request = _request(moment, seen, situation) if moment["requested_bytes"] else None
     return Diagnosis(
         device=moment["device"],
         total_bytes=moment["total_bytes"],
         free_bytes=moment["free_bytes"],
-        request=_request(moment, seen) if moment["requested_bytes"] else None,
+        request=request,
         shares=[*_shares(totals, counts), *_others(moment)],
         lines=_lines(seen),
         host_bytes=stats["host_block_bytes"],
@@ -288,8 +293,9 @@ def _gap_bytes(census: Any, page_bytes: int) -> int:
 # ---- What was asked for
 
 
-def _request(moment: dict[str, Any], seen: Any) -> Request:
+def _request(moment: dict[str, Any], seen: Any, situation: Any) -> Request:
     site = sites.resolve(moment["site"])
+    step = situation.forecast
     source = linecache.getline(site.file, site.line).strip() if site else ""
     return Request(
         size_bytes=moment["requested_bytes"],
@@ -300,8 +306,16 @@ def _request(moment: dict[str, Any], seen: Any) -> Request:
         source=source,
         operator=moment["doing"],
         shape=guess_shape(moment["requested_bytes"], seen.program),
-        before_backward=moment["grad"] and not moment["doing"],
+        before_backward=_is_recorded_forward(moment),
+        step_bytes=max(step.peak_bytes, step.step_bytes) if step else 0,
+        step_missing_bytes=(
+            max(step.missing_bytes, step.step_missing_bytes) if step else 0
+        ),
     )
+
+
+def _is_recorded_forward(moment: dict[str, Any]) -> bool:
+    return moment["grad"] and not moment["doing"]
 
 
 def guess_shape(size_bytes: int, program: Any) -> str:
@@ -335,22 +349,22 @@ def _situation(moment: dict[str, Any], seen: Any, totals: dict[Any, int]) -> Any
     from oomph import installation, remedies
 
     site = sites.resolve(moment["site"])
-    return remedies.Situation(
+    missing = moment["stats"]["oom_missing_bytes"] if moment["requested_bytes"] else 0
+    situation = remedies.Situation(
         holders=seen,
         totals=totals,
         stats=moment["stats"],
         requested_bytes=moment["requested_bytes"],
-        missing_bytes=(
-            moment["stats"]["oom_missing_bytes"] + seen.program.coming_bytes
-            if moment["requested_bytes"]
-            else 0
-        ),
+        missing_bytes=missing,
+        forecast=None,
         in_optimizer=site is not None and _calls_step(site),
         autocast=moment["autocast"] or seen.program.half,
         device_count=torch.cuda.device_count(),
         offload=installation.setting("offload"),
         refusal=moment["message"],
     )
+    is_to_go_on = missing > 0 and _is_recorded_forward(moment)
+    return situation.foreseen() if is_to_go_on else situation
 
 
 def _calls_step(site: Any) -> bool:
@@ -366,110 +380,3 @@ def _useless(moment: dict[str, Any]) -> list[str]:
         "expandable_segments: under oomph every free page serves every request already",
         f"empty_cache(): the {format_size(cached)} that are cached were used first",
     ]
-
-
-# ---- The text
-
-
-def _text(found: Diagnosis) -> list[str]:
-    return [
-        *_text_of_request(found.request),
-        f"GPU {found.device} has {format_size(found.total_bytes)}:",
-        *_text_of_shares(found),
-        *_text_of_lines(found.lines),
-        _text_of_gaps(found),
-        *_text_of_remedies(found),
-    ]
-
-
-def _text_of_request(request: Request | None) -> list[str]:
-    if request is None:
-        return []
-    where = request.where or "a line that is not known"
-    text = f"Asked for at {where}"
-    if request.inferred:
-        text = f"Asked for by the backward of {where} (inferred)"
-    if request.operator:
-        text += f", in {request.operator}"
-    if request.shape:
-        text += f"; it looks like {request.shape}"
-    source = request.source
-    if len(source) > SOURCE_WIDTH:
-        source = source[: SOURCE_WIDTH - 3] + "..."
-    more = (
-        f"The optimizer has yet to make {format_size(request.coming_bytes)} of state."
-        if request.coming_bytes
-        else ""
-    )
-    return [text, *([f"    {source}"] if source else []), *([more] if more else [])]
-
-
-def _row(size_bytes: int, text: str) -> str:
-    return f"  {format_size(size_bytes):>10}  {text}"
-
-
-def _text_of_shares(found: Diagnosis) -> list[str]:
-    least = SMALL_SHARE * found.total_bytes
-    large = [share for share in found.shares if share.size_bytes >= least]
-    rest = [share for share in found.shares if share.size_bytes < least]
-    rows = [_row(share.size_bytes, share.name) for share in large]
-    if rest:
-        names = ", ".join(share.name for share in rest)
-        rows.append(_row(sum(share.size_bytes for share in rest), names))
-    if found.host_bytes:
-        rows.append(f"  {format_size(found.host_bytes):>10}  of this lies on the host")
-    return rows
-
-
-def _text_of_lines(lines: list[Line]) -> list[str]:
-    if not lines:
-        return []
-    rows = [
-        _row(
-            line.size_bytes,
-            f"{sites.short(line.file)}:{line.line} ({line.function}), {line.count} "
-            f"block{'s' * (line.count != 1)}, {line.category}",
-        )
-        for line in lines[:LINES_SHOWN]
-    ]
-    return ["Most of it by line:", *rows]
-
-
-def _text_of_gaps(found: Diagnosis) -> str:
-    gaps = format_size(found.gap_bytes)
-    if found.request is None:
-        return f"Fragmentation: {gaps} are free in pages that are held."
-    if found.gap_bytes < found.request.missing_bytes:
-        return (
-            f"Fragmentation had no part: {format_size(found.request.missing_bytes)} "
-            f"are missing, and only {gaps} are free in pages that are held."
-        )
-    return (
-        f"Fragmentation had a part: {format_size(found.request.missing_bytes)} are "
-        f"missing, and {gaps} are free in pages that are partly in use."
-    )
-
-
-def _text_of_remedies(found: Diagnosis) -> list[str]:
-    if not found.remedies:
-        return ["Nothing known here would save much.", *_text_of_useless(found)]
-    shown = found.remedies[:REMEDIES_SHOWN]
-    if not any(remedy.enough for remedy in shown):  # what is enough must be among them
-        shown[-1:] = [r for r in found.remedies if r.enough][:1] or shown[-1:]
-    rows = [
-        _row(
-            remedy.saves_bytes,
-            f"{remedy.action}; costs: {remedy.cost}"
-            + (" (not enough alone)" if remedy.enough is False else ""),
-        )
-        for remedy in shown
-    ]
-    is_early = found.request is not None and found.request.before_backward
-    title = "Would save here, as estimated" + ", before backward wants more" * is_early
-    return [f"{title}:", *rows, *_text_of_useless(found)]
-
-
-def _text_of_useless(found: Diagnosis) -> list[str]:
-    if found.request is None:
-        return []
-    return [f"Would not help: {'; '.join(found.useless)}."]

@@ -11,14 +11,21 @@ from __future__ import annotations
 
 import gc
 import heapq
-import math
 from array import array
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
 from oomph import _C, sites
+from oomph.program import (
+    Program,
+    note_inputs,
+    note_modules,
+    note_optimizer,
+    shape_of,
+    tensors_in,
+)
 
 INPUTS_SEEN = 64  # whose shapes are looked at
 
@@ -80,35 +87,6 @@ class Census:
 
 
 @dataclass
-class Program:
-    """What was seen of the program on the way: plain figures, no tensor.
-
-    Attributes:
-        parameter_shapes: Of the parameters on the device, with their bytes an element.
-        input_shapes: Of the tensors in :attr:`Category.INPUT`, with their bytes.
-        repeated: Names of the user's module classes of which a container has several,
-            with how many.
-        sequential: Most children of an ``nn.Sequential``.
-        optimizers: Names of the optimizers' classes; those of PyTorch that could work
-            in one fused kernel, and do not, end with ``*``.
-        classes: Names of the user's module classes.
-        half: Some tensor that an operator made is of 16 bits an element.
-        training: Some module is in training mode; None: there is no module.
-        coming_bytes: State that optimizers have begun to make, and have not made yet.
-    """
-
-    parameter_shapes: list[tuple[tuple[int, ...], int]] = field(default_factory=list)
-    input_shapes: list[tuple[tuple[int, ...], int]] = field(default_factory=list)
-    repeated: dict[str, int] = field(default_factory=dict)
-    sequential: int = 0
-    optimizers: set[str] = field(default_factory=set)
-    classes: set[str] = field(default_factory=set)
-    half: bool = False
-    training: bool | None = None
-    coming_bytes: int = 0
-
-
-@dataclass
 class Holders:
     """The category of each block of a census, and the program that they belong to.
 
@@ -125,7 +103,12 @@ class Holders:
     program: Program
 
 
-def look(census: Census, alive: Census | None = None, graph: bool = True) -> Holders:
+def look(
+    census: Census,
+    alive: Census | None = None,
+    graph: bool = True,
+    active: Sequence[int] = (),
+) -> Holders:
     """Finds out who holds each block of the census.
 
     Args:
@@ -133,10 +116,11 @@ def look(census: Census, alive: Census | None = None, graph: bool = True) -> Hol
         alive: Of now, where the first is of a moment ago: what is gone since then was
             a temporary of the operator that failed.
         graph: Whether autograd may hold anything.
+        active: The modules whose forward runs (``_C.active_modules``).
     """
     objects = gc.get_objects()
     try:
-        return _Look(census, alive or census, objects, graph).result()
+        return _Look(census, alive or census, objects, graph).result(active)
     finally:
         objects.clear()
 
@@ -150,7 +134,7 @@ class _Look:
         self.categories = bytearray(len(census))
         self.program = Program()
 
-    def result(self) -> Holders:
+    def result(self, active: Sequence[int]) -> Holders:
         import torch
 
         self.flags, firsts = self._held(self.objects)
@@ -158,7 +142,7 @@ class _Look:
         kinds = set(map(type, self.objects))
         self._mark_all(self.flags, _GRADIENT, Category.GRADIENT)
         self._note_parameters(_subclasses(kinds, torch.nn.Parameter))
-        self._note_modules(_subclasses(kinds, torch.nn.Module), torch)
+        self._note_modules(_subclasses(kinds, torch.nn.Module), active)
         self._note_optimizers(_subclasses(kinds, torch.optim.Optimizer))
         self._note_rest()
         self._note_inputs()
@@ -182,46 +166,25 @@ class _Look:
 
     def _note_parameters(self, kinds: set[type]) -> None:
         parameters = [o for o in self.objects if type(o) in kinds and o.is_cuda]
-        self.program.parameter_shapes = list(map(_shape, parameters))
+        self.program.parameter_shapes = list(map(shape_of, parameters))
         self._mark(parameters, Category.PARAMETER)
 
-    def _note_modules(self, kinds: set[type], torch: Any) -> None:
+    def _note_modules(self, kinds: set[type], active: Sequence[int]) -> None:
         modules = [m for m in self.objects if type(m) in kinds]
         entries: list[Any] = []
         for module in modules:
             known = module.__dict__
             entries += (known.get("_parameters") or {}).values()
             entries += (known.get("_buffers") or {}).values()
-            if not type(module).__module__.startswith("torch."):
-                self.program.classes.add(type(module).__qualname__)
-            children = list((known.get("_modules") or {}).values())
-            if isinstance(module, torch.nn.Sequential):
-                self.program.sequential = max(self.program.sequential, len(children))
-            self._note_repeated(children)
-        if modules:
-            self.program.training = any(m.__dict__.get("training") for m in modules)
         self._mark(entries, Category.PARAMETER)
-
-    def _note_repeated(self, children: list[Any]) -> None:
-        names = [
-            type(child).__qualname__
-            for child in children
-            if not type(child).__module__.startswith("torch.")
-        ]
-        for name in set(names):
-            if names.count(name) > 1:
-                known = self.program.repeated.get(name, 0)
-                self.program.repeated[name] = max(known, names.count(name))
+        note_modules(self.program, modules, active)
 
     def _note_optimizers(self, kinds: set[type]) -> None:
         for optimizer in (o for o in self.objects if type(o) in kinds):
             known = optimizer.__dict__
-            state = list(_tensors(known.get("state") or {}))
+            state = list(tensors_in(known.get("state") or {}))
             self._mark(state, Category.OPTIMIZER)
-            groups = known.get("param_groups") or [{}]
-            unfused = "fused" in groups[0] and not groups[0]["fused"]
-            self.program.optimizers.add(type(optimizer).__name__ + "*" * unfused)
-            self.program.coming_bytes += _coming_state(groups, known.get("state") or {})
+            note_optimizer(self.program, type(optimizer).__name__, known)
 
     def _note_rest(self) -> None:
         """What is no parameter, no gradient and no state."""
@@ -266,9 +229,7 @@ class _Look:
             if category == Category.INPUT
         )
         largest = heapq.nlargest(INPUTS_SEEN, inputs)
-        self.program.input_shapes = [
-            _shape(self.objects[first]) for _, first in largest
-        ]
+        note_inputs(self.program, [self.objects[first] for _, first in largest])
 
     def _groups(self) -> dict[tuple[int, int], list[int]]:
         groups: dict[tuple[int, int], list[int]] = {}
@@ -291,46 +252,9 @@ class _Look:
         known = sites.resolve(site)
         if known is None:
             return False
-        owner, _, name = known.function.partition(".<locals>")[0].rpartition(".")
+        owner, name = known.method
         return owner in self.program.classes and (not graph or name == "forward")
 
 
 def _subclasses(kinds: Iterable[type], of: type) -> set[type]:
     return {kind for kind in kinds if of in kind.__mro__}
-
-
-def _shape(tensor: Any) -> tuple[tuple[int, ...], int]:
-    """Shape and bytes an element, of a tensor of PyTorch's own classes."""
-    import torch
-
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-        return (), 0
-    return tuple(tensor.shape), tensor.element_size()
-
-
-def _bytes(tensor: Any) -> int:
-    shape, size = _shape(tensor)
-    return math.prod(shape) * size
-
-
-def _coming_state(groups: list[dict[str, Any]], state: dict[Any, Any]) -> int:
-    """Bytes of the state of parameters that have none, if others have some."""
-    made = parameters = coming = 0
-    for parameter in (p for group in groups for p in group.get("params", [])):
-        if parameter in state:
-            parameters += _bytes(parameter)
-            made += sum(_bytes(t) for t in _tensors(state[parameter]))
-        else:
-            coming += _bytes(parameter)
-    return coming * made // parameters if parameters else 0
-
-
-def _tensors(value: Any, depth: int = 4) -> Iterator[Any]:
-    """All that lies in dicts and lists; :func:`_torch.holders` picks the tensors."""
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list | tuple) and depth > 0:
-        for entry in value:
-            yield from _tensors(entry, depth - 1)
-    else:
-        yield value

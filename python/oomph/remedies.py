@@ -1,25 +1,26 @@
 """What would help against a shortage of memory here: how much it saves, what it costs.
 
 Each rule looks at who holds the memory (:mod:`oomph.holders`) and gives remedies, or
-none where it cannot help. Figures are estimates from the blocks that are there; each
-rule says what it assumes.
+none where it cannot help. Figures are estimates from the blocks that are there, and
+from what the step would have come to (:mod:`oomph.forecast`); each rule says what it
+assumes.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from oomph import sites
+from oomph.forecast import Forecast, Logits, find_logits, foresee, saved_by_family
 from oomph.holders import Category, Holders
 from oomph.sizes import format_size
 
 MIN_SHARE = 0.01  # of the memory held: less is no help
 CHUNKS = 8  # that the loss is cut into
-WIDE = 4096  # elements: a last dimension as large as this is a vocabulary
 
 
 @dataclass(frozen=True)
@@ -28,15 +29,17 @@ class Remedy:
 
     Attributes:
         action: What, in a few words.
-        saves_bytes: Of this device's memory, at the moment looked at; an estimate.
+        saves_bytes: Of this device's memory, when the step needs most; where that is
+            not foreseen, at the moment looked at. An estimate.
         cost: What it costs.
-        enough: Whether it alone makes room for what was missing; None: nothing was.
-            What the rest of the step will want is not known.
+        of_state_bytes: What it saves of that in the optimizer's step as well.
+        enough: Whether it alone makes room for what is missing; None: nothing is.
     """
 
     action: str
     saves_bytes: int
     cost: str
+    of_state_bytes: int = 0
     enough: bool | None = None
 
 
@@ -50,6 +53,7 @@ class Situation:
         stats: oomph's figures of the device, as :func:`oomph.stats` has them.
         requested_bytes: Of the allocation that failed; 0: none did.
         missing_bytes: What it wanted for.
+        forecast: What the step comes to; None: not foreseen.
         in_optimizer: It failed in a step of an optimizer of PyTorch.
         autocast: Was on, or seems to be in use.
         device_count: Devices of this machine.
@@ -62,18 +66,47 @@ class Situation:
     stats: dict[str, int]
     requested_bytes: int
     missing_bytes: int
+    forecast: Forecast | None
     in_optimizer: bool
     autocast: bool
     device_count: int
     offload: str
     refusal: str
 
+    def foreseen(self) -> Situation:
+        """The same, with what the step comes to, if that can be foreseen."""
+        if self.in_optimizer or not self.saves_for_backward:
+            return self
+        asked = self.requested_bytes, self.missing_bytes
+        forecast = foresee(self.holders, self.logits(), *asked)
+        return dataclasses.replace(self, forecast=forecast)
+
+    @property
+    def wanted_bytes(self) -> int:
+        """What is missing, of all that the step will want, where that is foreseen."""
+        if self.forecast is not None:
+            return self.forecast.missing_bytes
+        program = self.holders.program
+        state = program.coming_bytes + program.foreseen_bytes
+        return self.missing_bytes + state if self.missing_bytes else 0
+
+    @property
+    def saved_bytes(self) -> int:
+        """What is saved for backward, without the loss where the step is foreseen."""
+        if self.forecast is not None:
+            return self.forecast.activation_bytes
+        return self.totals.get(Category.ACTIVATION, 0)
+
     @property
     def activation_bytes(self) -> int:
         """What grows with the batch: saved, on its way, or asked for."""
-        kept = (Category.ACTIVATION, Category.TEMPORARY, Category.INPUT)
+        inputs = self.totals.get(Category.INPUT, 0)
+        if self.forecast is not None:
+            return self.saved_bytes + self.forecast.loss_bytes + inputs
         asked = 0 if self.in_optimizer else self.requested_bytes
-        return sum(self.totals.get(category, 0) for category in kept) + asked
+        return (
+            self.saved_bytes + self.totals.get(Category.TEMPORARY, 0) + inputs + asked
+        )
 
     @property
     def state_bytes(self) -> int:
@@ -86,28 +119,28 @@ class Situation:
         """Whether forward is recorded."""
         return self.totals.get(Category.ACTIVATION, 0) > 0
 
-    def batch(self) -> int:
-        """Its size: the first dimension of the largest input; 0: unknown."""
-        shapes = [s for s, _ in self.holders.program.input_shapes if len(s) > 1]
-        return max(shapes, key=math.prod)[0] if shapes else 0
+    def logits(self) -> Logits | None:
+        """Those of words, if the program has such."""
+        return find_logits(self.holders, self.requested_bytes, self.autocast)
 
 
 def rank(situation: Situation) -> list[Remedy]:
-    """All that help here: first those that are enough alone, each by what they save."""
+    """All that help here, those that save most first."""
     least = MIN_SHARE * (sum(situation.totals.values()) + situation.requested_bytes)
-    missing = situation.missing_bytes
     found = [
-        Remedy(
-            remedy.action,
-            int(remedy.saves_bytes),
-            remedy.cost,
-            remedy.saves_bytes >= missing if missing else None,
-        )
+        dataclasses.replace(remedy, enough=_is_enough(remedy, situation))
         for rule in RULES
         for remedy in rule(situation)
         if remedy.saves_bytes > least
     ]
     return sorted(found, key=lambda r: r.saves_bytes, reverse=True)
+
+
+def _is_enough(remedy: Remedy, now: Situation) -> bool | None:
+    if not now.wanted_bytes:
+        return None
+    in_step = now.forecast.step_missing_bytes if now.forecast else 0
+    return remedy.saves_bytes >= now.wanted_bytes and remedy.of_state_bytes >= in_step
 
 
 # ---- Rules
@@ -144,17 +177,40 @@ def _no_gradients(now: Situation) -> Iterator[Remedy]:
 
 def _smaller_batch(now: Situation) -> Iterator[Remedy]:
     """Everything but parameters, gradients and states shrinks with the batch."""
-    batch, grows = now.batch(), now.activation_bytes
+    remedy = _parts_of_batch(now, now.activation_bytes)
+    if remedy is not None:
+        yield remedy
+
+
+def _parts_of_batch(now: Situation, grows: int, saved: int = 0) -> Remedy | None:
+    """The batch in as few parts as are enough, or one sample at a time.
+
+    From the second part of a batch on, the gradients of the first are there, and each
+    new one beside them until it is added.
+
+    Args:
+        now: What to look at.
+        grows: Bytes that grow with the batch.
+        saved: What something else saves beside it.
+    """
+    program = now.holders.program
+    batch = program.batch()
     if batch < 2 or now.in_optimizer:
-        return
+        return None
+    held = now.totals.get(Category.GRADIENT, 0)
+    trains = now.saves_for_backward or held > 0
+    stays = max(0, program.trained_bytes - held) + program.largest_parameter_bytes()
+
+    def saves(parts: int) -> int:
+        return saved + int(grows * (1 - 1 / parts)) - (stays if trains else 0)
+
     parts = 2
-    while grows * (1 - 1 / parts) < now.missing_bytes and parts * 2 <= batch:
+    while saves(parts) < now.wanted_bytes and parts * 2 <= batch:
         parts *= 2
-    trains = now.saves_for_backward or now.totals.get(Category.GRADIENT, 0) > 0
-    yield Remedy(
+    return Remedy(
         f"batch {batch} -> {batch // parts}"
         + (f", accumulating gradients over {parts}" if trains else ""),
-        int(grows * (1 - 1 / parts)),
+        saves(parts),
         "about the same time a step" if trains else "more, smaller batches",
     )
 
@@ -167,54 +223,48 @@ def _autocast(now: Situation) -> Iterator[Remedy]:
         return
     yield Remedy(
         "torch.autocast('cuda', torch.bfloat16)",
-        int(now.totals[Category.ACTIVATION] * 0.4),
+        int(now.saved_bytes * 0.4),
         "rounding to 8 bits in matrix products; mostly faster",
     )
-
-
-def _by_class(now: Situation) -> dict[str, dict[int, int]]:
-    """Saved bytes of each size, by the class whose lines asked for them."""
-    census = now.holders.census
-    found: dict[str, dict[int, int]] = {}
-    names: dict[int, str] = {}
-    for site, size, category in zip(
-        census.sites, census.sizes, now.holders.categories, strict=True
-    ):
-        if category != Category.ACTIVATION or not site:
-            continue
-        if site not in names:
-            known = sites.resolve(site)
-            names[site] = known.function.rpartition(".")[0] if known else ""
-        sizes = found.setdefault(names[site], {})
-        sizes[size] = sizes.get(size, 0) + size
-    return found
 
 
 def _checkpointing(now: Situation) -> Iterator[Remedy]:
     """Of each block its input stays, and one block's activations come back at a time.
 
-    The input is as large as what the blocks save most often. Where forward has not come
-    to all blocks yet, this estimates too little.
+    The input is as large as what the blocks save most often.
     """
-    by_class = _by_class(now)
-    for name, count in now.holders.program.repeated.items():
-        sizes = by_class.get(name, {})
-        saved = sum(sizes.values())
-        if not saved:
-            continue
-        usual = max(sizes, key=lambda size: sizes[size] // size)
+    saved = (
+        now.forecast.saved
+        if now.forecast is not None
+        else saved_by_family(now.holders, now.logits())
+    )
+    for entry in saved:
+        family = entry.family
+        one = entry.size_bytes // family.count
         yield Remedy(
-            f"checkpointing the {count} {name}",
-            int(saved - usual * min(count, sizes[usual] // usual) - saved / count),
+            f"checkpointing the {family.count} {family.name}",
+            entry.size_bytes - entry.input_bytes - one,
             "their forward is computed twice: about a third of a step",
         )
+
+
+def _checkpointed_parts(now: Situation) -> Iterator[Remedy]:
+    """Both, where neither is enough."""
+    alone = [*_checkpointing(now), *_smaller_batch(now)]
+    if len(alone) < 2 or max(r.saves_bytes for r in alone) >= now.wanted_bytes:
+        return
+    first = max(alone[:-1], key=lambda remedy: remedy.saves_bytes)
+    saved = max(0, first.saves_bytes)
+    both = _parts_of_batch(now, now.activation_bytes - saved, saved)
+    if both is not None:
+        yield Remedy(f"{first.action}, and {both.action}", both.saves_bytes, first.cost)
 
 
 def _sequential(now: Situation) -> Iterator[Remedy]:
     """Of n modules in s segments stay s inputs, and one segment comes back."""
     count = now.holders.program.sequential
     segments = math.isqrt(count)
-    if count < 4 or now.holders.program.repeated:
+    if count < 4 or now.holders.program.families:
         return
     saved = now.totals.get(Category.ACTIVATION, 0)
     yield Remedy(
@@ -224,31 +274,26 @@ def _sequential(now: Situation) -> Iterator[Remedy]:
     )
 
 
-def _vocabulary(now: Situation) -> tuple[int, int]:
-    """Rows and columns of the logits: one for each token of the input; 0: unknown."""
-    program = now.holders.program
-    wide = [s for s, _ in program.parameter_shapes if len(s) == 2 and s[0] >= WIDE]
-    tokens = [
-        math.prod(s)
-        for s, size in program.input_shapes
-        if len(s) in (1, 2) and size in (4, 8)
-    ]
-    if not wide or not tokens:
-        return 0, 0
-    return max(tokens), max(wide, key=lambda s: s[0])[0]
-
-
 def _chunked_loss(now: Situation) -> Iterator[Remedy]:
-    """Logits and what is made of them, one chunk of rows at a time."""
-    rows, columns = _vocabulary(now)
-    if rows * columns == 0:
+    """Logits and what is made of them, one chunk of rows at a time.
+
+    The gradient of the head is there from the first chunk on, and another beside it
+    until it is added.
+    """
+    logits = now.logits()
+    if logits is None:
         return
-    large = {rows * columns * size for size in (2, 4)}
+    large = {logits.count * 2, logits.count * 4}
     sizes = [*now.holders.census.sizes, now.requested_bytes]
-    bytes_of_logits = sum(size for size in sizes if size in large)
+    there = sum(size for size in sizes if size in large)
+    bytes_of_logits, stays = there, 0
+    if now.forecast is not None:
+        bytes_of_logits = now.forecast.loss_bytes
+        stays = 2 * now.holders.program.largest_parameter_bytes(logits.columns)
     yield Remedy(
-        f"cross-entropy in {CHUNKS} chunks of the logits' {rows} rows, recomputed",
-        int(bytes_of_logits * (1 - 1 / CHUNKS)),
+        f"cross-entropy in {CHUNKS} chunks of the logits' {logits.rows} rows, "
+        "recomputed",
+        int(bytes_of_logits * (1 - 1 / CHUNKS)) - stays,
         "the head's matrix product is computed twice",
     )
 
@@ -262,12 +307,16 @@ def _optimizer(now: Situation) -> Iterator[Remedy]:
             now.totals.get(Category.TEMPORARY, 0) + now.requested_bytes,
             "nothing; it is faster",
         )
+    program = now.holders.program
     state = now.totals.get(Category.OPTIMIZER, 0)
+    if now.forecast is not None and now.forecast.step_missing_bytes:
+        state += program.coming_bytes + program.foreseen_bytes
     if state:
         yield Remedy(
             "an optimizer with 8-bit states (bitsandbytes, torchao)",
             int(state * 0.75),
             "rounded states; another package",
+            of_state_bytes=int(state * 0.75),
         )
 
 
@@ -280,12 +329,18 @@ def _sharding(now: Situation) -> Iterator[Remedy]:
         f"FSDP (ZeRO-3) over the {count} devices",
         int(now.state_bytes * (1 - 1 / count)),
         "parameters go over the link in each pass",
+        of_state_bytes=int(
+            max(now.state_bytes, now.forecast.step_bytes if now.forecast else 0)
+            * (1 - 1 / count)
+        ),
     )
 
 
 def _offload(now: Situation) -> Iterator[Remedy]:
     """The missing bytes and no more: what oomph does where it is allowed to."""
-    missing = now.missing_bytes
+    missing = now.wanted_bytes
+    if now.forecast is not None:
+        missing = max(missing, now.forecast.step_missing_bytes)
     speed = now.stats["link_to_device_bytes_per_s"]
     limit = now.stats["host_limit_bytes"]
     if not missing or (limit and missing > limit and "host_limit" not in now.refusal):
@@ -293,12 +348,15 @@ def _offload(now: Situation) -> Iterator[Remedy]:
     each = f"{missing / speed * 1e3:.0f} ms a pass" if speed > 0 else "a pass"
     cost = f"{format_size(missing)} over the link: {each}"
     if now.offload == "off":
-        yield Remedy("oomph's offload:on-oom", missing, cost)
+        action = "oomph's offload:on-oom"
     elif "strict" in now.refusal:
-        yield Remedy("oomph without strict", missing, cost)
+        action = "oomph without strict"
     elif "host_limit" in now.refusal:
-        wanted = format_size(now.stats["host_bytes"] + now.requested_bytes)
-        yield Remedy(f"oomph's host_limit: at least {wanted}", missing, cost)
+        wanted = now.stats["host_bytes"] + max(now.requested_bytes, missing)
+        action = f"oomph's host_limit: at least {format_size(wanted)}"
+    else:
+        return
+    yield Remedy(action, missing, cost, of_state_bytes=missing)
 
 
 RULES = (
@@ -307,6 +365,7 @@ RULES = (
     _smaller_batch,
     _autocast,
     _checkpointing,
+    _checkpointed_parts,
     _sequential,
     _chunked_loss,
     _optimizer,

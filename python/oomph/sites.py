@@ -19,6 +19,15 @@ from pathlib import Path
 
 logger = logging.getLogger("oomph")
 
+_INSTALLED = tuple(
+    {
+        os.path.abspath(path) + os.sep
+        for name, path in sysconfig.get_paths().items()
+        if name in ("stdlib", "platstdlib", "purelib", "platlib")
+    }
+)
+_CELL = "ipykernel"  # in the name of a file that holds a notebook's cell
+
 
 @dataclass(frozen=True)
 class Site:
@@ -35,6 +44,17 @@ class Site:
     line: int
     function: str
     inferred: bool = False
+
+    @property
+    def method(self) -> tuple[str, str]:
+        """Class and name of the method that the line is in, or a function within it.
+
+        The class is "" for a function that is no method.
+        """
+        owner, _, name = self.function.rpartition(".")
+        while owner.endswith(".<locals>"):
+            owner, _, name = owner.removesuffix(".<locals>").rpartition(".")
+        return owner, name
 
     def __str__(self) -> str:
         """File and line, as tracebacks have them, and the function."""
@@ -62,6 +82,21 @@ def short(file: str) -> str:
         return file
     relative = os.path.relpath(file)
     return file if relative.startswith("..") else relative
+
+
+@functools.cache
+def is_user(file: str) -> bool:
+    """Whether a file is the user's: not Python's, nor an installed package's."""
+    if file.startswith("<"):
+        return file.startswith("<ipython")
+    if _CELL in file:
+        return True
+    path = os.path.abspath(file)
+    packages = f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
+    return not (
+        path.startswith((f"{Path(__file__).parent}{os.sep}", *_INSTALLED))
+        or any(part in path for part in packages)
+    )
 
 
 def resolve(site: int) -> Site | None:

@@ -5,24 +5,13 @@ from __future__ import annotations
 import ast
 import functools
 import linecache
-import os
 import sys
-import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import CodeType, FrameType, TracebackType
 
+from oomph.sites import is_user as is_user
 from oomph.sites import short
-
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_INSTALLED = tuple(
-    {
-        os.path.abspath(path) + os.sep
-        for name, path in sysconfig.get_paths().items()
-        if name in ("stdlib", "platstdlib", "purelib", "platlib")
-    }
-)
-_CELL = "ipykernel"  # in the name of a file that holds a notebook's cell
 
 
 @dataclass(frozen=True)
@@ -36,21 +25,6 @@ class Line:
     def __str__(self) -> str:
         inside = f"in {self.function}() " if self.function else ""
         return f"{inside}({short(self.file)}:{self.line})"
-
-
-@functools.cache
-def is_user(file: str) -> bool:
-    """Whether a file is the user's: not Python's, nor an installed package's."""
-    if file.startswith("<"):
-        return file.startswith("<ipython")
-    if _CELL in file:
-        return True
-    path = os.path.abspath(file)
-    packages = f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
-    return not (
-        path.startswith((_OURS + os.sep, *_INSTALLED))
-        or any(part in path for part in packages)
-    )
 
 
 def line_of(frame: FrameType) -> Line:

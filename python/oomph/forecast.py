@@ -1,0 +1,245 @@
+"""What a step would have come to, had there been memory, as far as its begin tells.
+
+What runs out in forward is the first piece that finds no room. The rest of forward and
+the begin of backward want more, and a remedy that saves the missing piece alone ends
+in the same error a moment later. Modules of which a container has several are alike,
+so what the first ones saved tells of the others; of the loss, the shape of the logits
+does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from oomph import sites
+from oomph.holders import Category, Holders
+from oomph.program import Family, Program
+
+LOSS_BYTES = 8  # an element of the logits: softmax and its gradient, in 32 bits
+MOSTLY = 0.8  # of the bytes in use are of tensors with a row for each word
+GRADIENTS = 2  # that an operator has at a time, of what came in and of what went out
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a family of modules keeps for backward.
+
+    Attributes:
+        family: The modules.
+        size_bytes: When forward is through.
+        input_bytes: Of this, one tensor for each of them: what checkpointing keeps.
+    """
+
+    family: Family
+    size_bytes: int
+    input_bytes: int
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a step comes to, once the optimizer has its state.
+
+    Attributes:
+        saved: What each family has saved when forward is through.
+        activation_bytes: All that is saved then, without the loss.
+        loss_bytes: What the loss and the begin of backward take beside it.
+        peak_bytes: All that is in use then.
+        missing_bytes: What there is no room for, then.
+        step_bytes: All that is in use in the optimizer's step.
+        step_missing_bytes: What there is no room for, in the optimizer's step.
+    """
+
+    saved: list[Saved]
+    activation_bytes: int
+    loss_bytes: int
+    peak_bytes: int
+    missing_bytes: int
+    step_bytes: int
+    step_missing_bytes: int
+
+
+@dataclass(frozen=True)
+class Logits:
+    """What a model says of each word of its input: rows by columns.
+
+    Attributes:
+        rows: One for each word.
+        columns: As many as there are words to choose from.
+        element_bytes: Of one element.
+    """
+
+    rows: int
+    columns: int
+    element_bytes: int
+
+    @property
+    def count(self) -> int:
+        """Elements."""
+        return self.rows * self.columns
+
+    @property
+    def loss_bytes(self) -> int:
+        """When backward begins: softmax, its gradient, and the logits' own."""
+        return self.count * (LOSS_BYTES + self.element_bytes)
+
+
+def find_logits(holders: Holders, requested_bytes: int, half: bool) -> Logits | None:
+    """The logits of words, if the program has such.
+
+    Their rows are those of the input of whole numbers of which most of what is saved
+    has a row each. Their columns are what a linear layer gives, if that is as wide as a
+    vocabulary; else the words of an embedding, if something of that size is there.
+
+    Args:
+        holders: Who holds the memory.
+        requested_bytes: Of the allocation that failed.
+        half: Whether products have 16 bits an element.
+    """
+    program, census = holders.program, holders.census
+    words = program.words() - {0}
+    if not words:
+        return None
+    blocks = [*zip(census.sizes, holders.categories, strict=True)]
+    saved = [size for size, kind in blocks if kind == Category.ACTIVATION]
+    fitting = {
+        rows: sum(size for size in saved if size % (2 * rows) == 0) for rows in words
+    }
+    least = MOSTLY * max(fitting.values())
+    rows = max(rows for rows in words if fitting[rows] >= least)
+    kinds = {Category.ACTIVATION, Category.TEMPORARY, Category.INPUT}
+    sizes = {size for size, kind in blocks if kind in kinds} | {requested_bytes}
+    made = {c for c in program.vocabularies if {rows * c * 2, rows * c * 4} & sizes}
+    columns = program.columns() or max(made, default=0)
+    return Logits(rows, columns, 2 if half else 4) if columns else None
+
+
+def saved_by_family(
+    holders: Holders, logits: Logits | None, whole: bool = False
+) -> list[Saved]:
+    """What each family has saved for backward; none for those that saved nothing.
+
+    Args:
+        holders: Who holds the memory.
+        logits: What is of their size is the loss's.
+        whole: What they will have saved when forward is through, not so far.
+    """
+    kept = _sizes_by_site(holders, logits)
+    found = []
+    for family in holders.program.families:
+        rows = _rows_of(family, holders.program, kept)
+        if rows:
+            found.append(_saved(family, rows, whole))
+    return found
+
+
+def foresee(
+    holders: Holders, logits: Logits | None, requested_bytes: int, missing_bytes: int
+) -> Forecast | None:
+    """What the step comes to whose forward ran out of memory.
+
+    Args:
+        holders: Who holds the memory.
+        logits: Those of words, if there are.
+        requested_bytes: Of the allocation that failed.
+        missing_bytes: What it wanted for.
+
+    Returns:
+        The forecast; None where too little of forward was seen: its modules are of no
+        family, or are spread over several containers, or the first was not through.
+    """
+    families = holders.program.families
+    saved = saved_by_family(holders, logits, whole=True)
+    if not families or len(saved) < len(families):
+        return None
+    if any(family.containers > 1 or family.passed == 0 for family in families):
+        return None
+    sizes = [s for row in _sizes_by_site(holders, logits).values() for s in row]
+    so_far = sum(entry.size_bytes for entry in saved_by_family(holders, logits))
+    activation = sum(sizes) - so_far + sum(entry.size_bytes for entry in saved)
+    loss = logits.loss_bytes if logits else GRADIENTS * max(sizes)
+    return _with_room(holders, saved, activation, loss, requested_bytes, missing_bytes)
+
+
+def _with_room(
+    holders: Holders,
+    saved: list[Saved],
+    activation: int,
+    loss: int,
+    requested_bytes: int,
+    missing_bytes: int,
+) -> Forecast:
+    """Holds what the step comes to against what there is room for."""
+    held: dict[int, int] = {}
+    for (_, category), (size, _) in holders.groups.items():
+        held[category] = held.get(category, 0) + size
+    room = sum(held.values()) + requested_bytes - missing_bytes
+    passing = (Category.ACTIVATION, Category.TEMPORARY)
+    lasting = sum(size for category, size in held.items() if category not in passing)
+    program = holders.program
+    coming = program.coming_bytes + program.foreseen_bytes
+    peak = max(lasting + coming + activation + loss, room + missing_bytes)
+    gradients = max(0, program.trained_bytes - held.get(Category.GRADIENT, 0))
+    step = lasting + gradients + coming
+    return Forecast(
+        saved=saved,
+        activation_bytes=activation,
+        loss_bytes=loss,
+        peak_bytes=peak,
+        missing_bytes=peak - room,
+        step_bytes=step,
+        step_missing_bytes=max(0, step - room),
+    )
+
+
+def _sizes_by_site(holders: Holders, logits: Logits | None) -> dict[int, list[int]]:
+    """Of what is saved for backward, but for what is of the logits' size."""
+    census = holders.census
+    large = {logits.count * 2, logits.count * 4} if logits else set()
+    found: dict[int, list[int]] = {}
+    for site, size, category in zip(
+        census.sites, census.sizes, holders.categories, strict=True
+    ):
+        if category == Category.ACTIVATION and size not in large:
+            found.setdefault(site, []).append(size)
+    return found
+
+
+def _rows_of(
+    family: Family, program: Program, kept: dict[int, list[int]]
+) -> dict[int, list[int]]:
+    """Those of a family's lines; of a library's family, of all lines of no family."""
+    inside = {s: row for s, row in kept.items() if _owner(s) in family.classes}
+    if inside or family.is_users:
+        return inside
+    others = frozenset().union(*(f.classes for f in program.families))
+    return {site: row for site, row in kept.items() if _owner(site) not in others}
+
+
+def _saved(family: Family, rows: dict[int, list[int]], whole: bool) -> Saved:
+    total, counts = 0.0, dict[int, float]()
+    for sizes in rows.values():
+        factor = _growth(family, len(sizes)) if whole else 1
+        total += factor * sum(sizes)
+        for size in sizes:
+            counts[size] = counts.get(size, 0) + factor
+    usual = max(counts, key=lambda size: (counts[size], size))
+    inputs = usual * min(family.count, int(counts[usual]))
+    return Saved(family, int(total), min(inputs, int(total)))
+
+
+def _growth(family: Family, count: int) -> float:
+    """How many times as much a line will have saved as it did so far.
+
+    A line has saved the same in each module that it has been through with; in the one
+    that forward is in, it may have been reached or not.
+    """
+    if family.passed is None:
+        return 1
+    whole = [n for n in (family.passed + 1, family.passed) if n and count % n == 0]
+    return family.count / (whole[0] if whole else family.passed + 0.5)
+
+
+def _owner(site: int) -> str:
+    """The class whose method a line is in; "" if it is in none."""
+    known = sites.resolve(site)
+    return known.method[0] if known else ""

@@ -1,0 +1,275 @@
+"""What the error foresees of a step, held against steps that had room."""
+
+from __future__ import annotations
+
+import gc
+import re
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from support import GIB, MIB, Simulated
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+card = Simulated("4GiB,context=0", "offload:off,reserve:0")
+TOKENS, WORDS, WIDTH, BLOCKS = 128, 8192, 512, 6
+FRACTIONS = [0.45, 0.55, 0.62, 0.9]  # of what a step takes; forward has no more
+
+
+class Attention(nn.Module):
+    """As most do it: a class of its own within the block's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (
+            part.view(*x.shape[:2], 8, -1).transpose(1, 2)
+            for part in self.qkv(x).split(WIDTH, 2)
+        )
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(y.transpose(1, 2).reshape(x.shape))
+
+
+class Wide(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(F.gelu(self.up(x)))
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(2))
+        self.attention, self.wide = Attention(), Wide()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attention(self.norms[0](x))
+        return x + self.wide(self.norms[1](x))
+
+
+class Words(nn.Module):
+    """A language model; what its blocks are can be chosen."""
+
+    def __init__(self, block: Callable[[], nn.Module] = Block) -> None:
+        super().__init__()
+        self.recompute = self.chunked = False
+        self.tokens = nn.Embedding(WORDS, WIDTH)
+        self.places = nn.Embedding(TOKENS, WIDTH)
+        self.blocks = nn.ModuleList(block() for _ in range(BLOCKS))
+        self.head = nn.Linear(WIDTH, WORDS, bias=False)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x = self.tokens(x) + self.places(torch.arange(x.shape[1], device=x.device))
+        for block in self.blocks:
+            again = self.recompute
+            x = checkpoint(block, x, use_reentrant=False) if again else block(x)
+        if not self.chunked:
+            return F.cross_entropy(self.head(x).flatten(0, 1), y.flatten())
+        parts = zip(x.flatten(0, 1).chunk(8), y.flatten().chunk(8), strict=True)
+        return sum(checkpoint(self.part, *p, use_reentrant=False) for p in parts) / 8
+
+    def part(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(self.head(x), y)
+
+
+def train(
+    batch: int = 16, parts: int = 1, half: bool = False, steps: int = 2, **options: bool
+) -> None:
+    """Steps as scripts make them; options are attributes of the model."""
+    model = Words().cuda()
+    for name, value in options.items():
+        setattr(model, name, value)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    for _ in range(steps):
+        for _ in range(parts):
+            x = torch.randint(WORDS, (batch, TOKENS), device="cuda")
+            with torch.autocast("cuda", torch.bfloat16, enabled=half):
+                loss = model(x, x)
+            (loss / parts).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def peak_bytes(**how) -> int:
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    torch.cuda.reset_peak_memory_stats()
+    train(**how)
+    return torch.cuda.max_memory_allocated()
+
+
+def text_within(size_bytes: float, function: Callable[[], None]) -> str | None:
+    """The error's text on a card of so many bytes; None: there was none."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(size_bytes / (4 * GIB))
+    try:
+        function()
+    except torch.OutOfMemoryError as error:
+        return str(error)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    return None
+
+
+def size_after(pattern: str, text: str) -> int:
+    from oomph.sizes import parse_size
+
+    found = re.search(pattern + r" ([\d.]+ \w+)", text)
+    assert found, text
+    return parse_size(found[1].replace(" ", ""))
+
+
+def remedies(text: str) -> dict[str, bool]:
+    """What was named, and whether it is said to be enough alone."""
+    rows = re.findall(r"^ +[\d.]+ \w+  (.+?); costs: (.*)$", text, re.MULTILINE)
+    return {action: "(not enough alone)" not in cost for action, cost in rows}
+
+
+def as_said(action: str) -> dict[str, object]:
+    """How to train as a remedy says."""
+    how: dict[str, object] = {}
+    found = re.search(r"batch \d+ -> (\d+), accumulating gradients over (\d+)", action)
+    if found:
+        how |= {"batch": int(found[1]), "parts": int(found[2])}
+    if "checkpointing the 6 Block" in action:
+        how["recompute"] = True
+    if "cross-entropy in 8 chunks" in action:
+        how["chunked"] = True
+    if "torch.autocast" in action:
+        how["half"] = True
+    return how
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("fraction", FRACTIONS)
+@card
+def test_a_step_comes_to_what_was_foreseen(fraction, half):
+    true = peak_bytes(half=half)
+    text = text_within(fraction * true, lambda: train(half=half))
+    assert text is not None
+    told = size_after("A whole step would come to about", text)
+    assert told == pytest.approx(true, rel=0.06)
+
+
+@pytest.mark.parametrize("fraction", [0.6, 0.68, 0.75, 0.82, 0.9, 0.97])
+@card
+def test_what_is_said_to_be_enough_is_enough(fraction):
+    true = peak_bytes()
+    text = text_within(fraction * true, train)
+    assert text is not None
+    named = remedies(text)
+    tried = 0
+    for action, is_enough in named.items():
+        how = as_said(action)
+        if is_enough and how:
+            again = text_within(fraction * true, lambda h=how: train(**h))
+            assert again is None, action
+            tried += 1
+    assert tried > 0, text
+
+
+@card
+def test_checkpointing_and_a_smaller_batch_go_together_where_neither_is_enough():
+    true = peak_bytes()
+    named = remedies(text_within(0.55 * true, train) or "")
+    (both,) = [action for action in named if ", and batch" in action]
+    assert both.startswith("checkpointing the 6 Block, and batch 16 -> ")
+
+
+@card
+def test_before_the_first_block_is_through_nothing_is_foreseen():
+    model = Words().cuda()
+    x = torch.randint(WORDS, (64, TOKENS), device="cuda")
+    size = torch.cuda.memory_allocated() + 60 * MIB
+    text = text_within(size, lambda: model(x, x))
+    assert text is not None
+    assert "Block.forward" in text or "Attention.forward" in text
+    assert "A whole step" not in text
+    assert "before backward wants more" in text
+
+
+@card
+def test_the_blocks_of_a_library_are_named_too():
+    def train_encoder() -> None:
+        block = lambda: nn.TransformerEncoderLayer(WIDTH, 8, batch_first=True)  # noqa: E731
+        model = Words(block).cuda()
+        x = torch.randint(WORDS, (16, TOKENS), device="cuda")
+        model(x, x).backward()
+
+    torch.cuda.reset_peak_memory_stats()
+    train_encoder()
+    true = torch.cuda.max_memory_allocated()
+    text = text_within(0.7 * true, train_encoder)
+    assert text is not None
+    assert "checkpointing the 6 TransformerEncoderLayer" in text
+    assert size_after("A whole step would come to about", text) == pytest.approx(
+        true, rel=0.1
+    )
+
+
+@card
+def test_blocks_of_several_containers_are_checkpointed_but_nothing_is_foreseen():
+    stages = nn.Sequential(
+        *(nn.Sequential(Block(), Block(), Block()) for _ in range(3))
+    ).cuda()
+    x = torch.ones(16, TOKENS, WIDTH, device="cuda")
+    text = text_within(360 * MIB, lambda: stages(x))
+    assert text is not None
+    assert "A whole step" not in text
+    assert "checkpointing the 9 Block" in text
+
+
+@card
+def test_the_batch_is_that_of_the_words():
+    model = Words().cuda()
+    x = torch.randint(WORDS, (16, TOKENS), device="cuda")
+    places = torch.zeros(1, TOKENS, 64 * WIDTH, device="cuda")  # larger, and of all
+    text = text_within(500 * MIB, lambda: model(x, x))
+    assert text is not None
+    assert "batch 16 -> " in text
+    assert places.shape[0] == 1
+
+
+@card
+def test_state_that_is_to_come_is_foreseen():
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4096, 4096)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return F.gelu(self.linear(x))
+
+    def train_wide() -> None:
+        model = nn.Sequential(*(Layer() for _ in range(8))).cuda()
+        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+        model(torch.ones(512, 4096, device="cuda")).sum().backward()
+        optimizer.step()
+
+    torch.cuda.reset_peak_memory_stats()
+    train_wide()
+    true = torch.cuda.max_memory_allocated()
+    text = text_within(660 * MIB, train_wide)
+    assert text is not None
+    told = size_after("A whole step would come to about", text)
+    assert told == pytest.approx(true, rel=0.05)
+    named = remedies(text)
+    assert not any(enough for action, enough in named.items() if "batch" in action)
+
+
+@card
+def test_it_has_25_lines_at_most():
+    kept = [torch.empty(20 * MIB, dtype=torch.uint8, device="cuda") for _ in range(2)]
+    true = peak_bytes()
+    for fraction in FRACTIONS:
+        text = text_within(fraction * true, train)
+        assert text is not None
+        assert 15 < len(text.splitlines()) - 1 <= 25
+    del kept
