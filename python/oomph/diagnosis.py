@@ -357,7 +357,7 @@ def _situation(moment: dict[str, Any], seen: Any, totals: dict[Any, int]) -> Any
         requested_bytes=moment["requested_bytes"],
         missing_bytes=missing,
         forecast=None,
-        in_optimizer=site is not None and _calls_step(site),
+        in_optimizer=_is_in_optimizer(moment, site),
         autocast=moment["autocast"] or seen.program.half,
         device_count=torch.cuda.device_count(),
         offload=installation.setting("offload"),
@@ -367,7 +367,10 @@ def _situation(moment: dict[str, Any], seen: Any, totals: dict[Any, int]) -> Any
     return situation.foreseen() if is_to_go_on else situation
 
 
-def _calls_step(site: Any) -> bool:
+def _is_in_optimizer(moment: dict[str, Any], site: Any) -> bool:
+    """Whether a line asked that calls ``step()``, and nothing was being recorded."""
+    if site is None or moment["grad"] or moment["doing"]:
+        return False
     return ".step(" in linecache.getline(site.file, site.line)
 
 

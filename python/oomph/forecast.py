@@ -9,6 +9,8 @@ does.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from dataclasses import dataclass
 
 from oomph import sites
@@ -113,23 +115,15 @@ def find_logits(holders: Holders, requested_bytes: int, half: bool) -> Logits | 
     return Logits(rows, columns, 2 if half else 4) if columns else None
 
 
-def saved_by_family(
-    holders: Holders, logits: Logits | None, whole: bool = False
-) -> list[Saved]:
+def saved_by_family(holders: Holders, logits: Logits | None) -> list[Saved]:
     """What each family has saved for backward; none for those that saved nothing.
 
     Args:
         holders: Who holds the memory.
         logits: What is of their size is the loss's.
-        whole: What they will have saved when forward is through, not so far.
     """
-    kept = _sizes_by_site(holders, logits)
-    found = []
-    for family in holders.program.families:
-        rows = _rows_of(family, holders.program, kept)
-        if rows:
-            found.append(_saved(family, rows, whole))
-    return found
+    kept = _counts_by_site(holders, logits) if holders.program.families else {}
+    return _saved_by_family(holders.program, kept, whole=False)
 
 
 def foresee(
@@ -148,16 +142,19 @@ def foresee(
         family, or are spread over several containers, or the first was not through.
     """
     families = holders.program.families
-    saved = saved_by_family(holders, logits, whole=True)
-    if not families or len(saved) < len(families):
+    if not families or any(f.containers > 1 or f.passed == 0 for f in families):
         return None
-    if any(family.containers > 1 or family.passed == 0 for family in families):
+    kept = _counts_by_site(holders, logits)
+    saved = _saved_by_family(holders.program, kept, whole=True)
+    if len(saved) < len(families):
         return None
-    sizes = [s for row in _sizes_by_site(holders, logits).values() for s in row]
-    so_far = sum(entry.size_bytes for entry in saved_by_family(holders, logits))
-    activation = sum(sizes) - so_far + sum(entry.size_bytes for entry in saved)
-    loss = logits.loss_bytes if logits else GRADIENTS * max(sizes)
-    return _with_room(holders, saved, activation, loss, requested_bytes, missing_bytes)
+    counts: Counter[int] = sum(kept.values(), Counter())
+    now = sum(size * count for size, count in counts.items())
+    so_far = _saved_by_family(holders.program, kept, whole=False)
+    coming = sum(s.size_bytes for s in saved) - sum(s.size_bytes for s in so_far)
+    loss = logits.loss_bytes if logits else GRADIENTS * max(counts)
+    asked = requested_bytes, missing_bytes
+    return _with_room(holders, saved, now + coming, loss, *asked)
 
 
 def _with_room(
@@ -191,22 +188,33 @@ def _with_room(
     )
 
 
-def _sizes_by_site(holders: Holders, logits: Logits | None) -> dict[int, list[int]]:
-    """Of what is saved for backward, but for what is of the logits' size."""
+def _counts_by_site(holders: Holders, logits: Logits | None) -> dict[int, Counter[int]]:
+    """How many blocks of each size a line has saved, but for those of logits."""
     census = holders.census
     large = {logits.count * 2, logits.count * 4} if logits else set()
-    found: dict[int, list[int]] = {}
-    for site, size, category in zip(
-        census.sites, census.sizes, holders.categories, strict=True
-    ):
+    blocks = zip(census.sites, census.sizes, holders.categories, strict=True)
+    found: dict[int, Counter[int]] = {}
+    for (site, size, category), count in Counter(blocks).items():
         if category == Category.ACTIVATION and size not in large:
-            found.setdefault(site, []).append(size)
+            found.setdefault(site, Counter())[size] = count
     return found
 
 
+def _saved_by_family(
+    program: Program, kept: dict[int, Counter[int]], whole: bool
+) -> list[Saved]:
+    """Of those that saved anything; if `whole`, when forward is through."""
+    rows = {family.name: _rows_of(family, program, kept) for family in program.families}
+    return [
+        _saved(family, rows[family.name], whole)
+        for family in program.families
+        if rows[family.name]
+    ]
+
+
 def _rows_of(
-    family: Family, program: Program, kept: dict[int, list[int]]
-) -> dict[int, list[int]]:
+    family: Family, program: Program, kept: dict[int, Counter[int]]
+) -> dict[int, Counter[int]]:
     """Those of a family's lines; of a library's family, of all lines of no family."""
     inside = {s: row for s, row in kept.items() if _owner(s) in family.classes}
     if inside or family.is_users:
@@ -215,28 +223,31 @@ def _rows_of(
     return {site: row for site, row in kept.items() if _owner(site) not in others}
 
 
-def _saved(family: Family, rows: dict[int, list[int]], whole: bool) -> Saved:
+def _saved(family: Family, rows: dict[int, Counter[int]], whole: bool) -> Saved:
     total, counts = 0.0, dict[int, float]()
-    for sizes in rows.values():
-        factor = _growth(family, len(sizes)) if whole else 1
-        total += factor * sum(sizes)
-        for size in sizes:
-            counts[size] = counts.get(size, 0) + factor
+    for row in rows.values():
+        for size, count in row.items():
+            grown = count * _growth(family, count) if whole else count
+            total += grown * size
+            counts[size] = counts.get(size, 0) + grown
     usual = max(counts, key=lambda size: (counts[size], size))
     inputs = usual * min(family.count, int(counts[usual]))
     return Saved(family, int(total), min(inputs, int(total)))
 
 
 def _growth(family: Family, count: int) -> float:
-    """How many times as much a line will have saved as it did so far.
+    """How many times as many blocks of a line and size there will be.
 
-    A line has saved the same in each module that it has been through with; in the one
-    that forward is in, it may have been reached or not.
+    A whole number in each module that forward is through with, and either as many or
+    fewer in the one that it is in. Blocks that are fewer than these modules are made
+    beside them.
     """
-    if family.passed is None:
+    passed = family.passed
+    if not passed or count < passed:
         return 1
-    whole = [n for n in (family.passed + 1, family.passed) if n and count % n == 0]
-    return family.count / (whole[0] if whole else family.passed + 0.5)
+    each = range(math.ceil(count / (passed + 1)), count // passed + 1)
+    usual = sum(each) / len(each) if each else count / (passed + 0.5)
+    return usual * family.count / count
 
 
 def _owner(site: int) -> str:

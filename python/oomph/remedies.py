@@ -9,6 +9,7 @@ assumes.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import sys
 from collections.abc import Iterator
@@ -78,7 +79,7 @@ class Situation:
         if self.in_optimizer or not self.saves_for_backward:
             return self
         asked = self.requested_bytes, self.missing_bytes
-        forecast = foresee(self.holders, self.logits(), *asked)
+        forecast = foresee(self.holders, self.logits, *asked)
         return dataclasses.replace(self, forecast=forecast)
 
     @property
@@ -119,6 +120,7 @@ class Situation:
         """Whether forward is recorded."""
         return self.totals.get(Category.ACTIVATION, 0) > 0
 
+    @functools.cached_property
     def logits(self) -> Logits | None:
         """Those of words, if the program has such."""
         return find_logits(self.holders, self.requested_bytes, self.autocast)
@@ -236,7 +238,7 @@ def _checkpointing(now: Situation) -> Iterator[Remedy]:
     saved = (
         now.forecast.saved
         if now.forecast is not None
-        else saved_by_family(now.holders, now.logits())
+        else saved_by_family(now.holders, now.logits)
     )
     for entry in saved:
         family = entry.family
@@ -280,7 +282,7 @@ def _chunked_loss(now: Situation) -> Iterator[Remedy]:
     The gradient of the head is there from the first chunk on, and another beside it
     until it is added.
     """
-    logits = now.logits()
+    logits = now.logits
     if logits is None:
         return
     large = {logits.count * 2, logits.count * 4}
