@@ -215,6 +215,33 @@ def test_the_blocks_of_a_library_are_named_too():
 
 
 @card
+def test_before_a_librarys_blocks_nothing_is_foreseen():
+    block = lambda: nn.TransformerEncoderLayer(WIDTH, 8, batch_first=True)  # noqa: E731
+    model = Words(block).cuda()
+    x = torch.randint(WORDS, (256, TOKENS), device="cuda")
+    size = torch.cuda.memory_allocated() + 100 * MIB
+    text = text_within(size, lambda: model(x, x))
+    assert text is not None
+    assert "Words.forward" in text.splitlines()[1]
+    assert "A whole step" not in text
+
+
+@card
+def test_a_librarys_encoder_and_decoder_are_named_together():
+    model = nn.Transformer(WIDTH, 8, 3, 3, 2048, batch_first=True).cuda()
+    x = torch.ones(16, TOKENS, WIDTH, device="cuda")
+    text = text_within(260 * MIB, lambda: model(x, x))
+    assert text is not None
+    (action,) = [action for action in remedies(text) if "checkpointing" in action]
+    assert action.startswith("checkpointing the 6 Transformer")
+    assert "TransformerEncoderLayer" in action and "TransformerDecoderLayer" in action
+    saved = re.search(r"([\d.]+) MiB  checkpointing", text)
+    held = re.search(r"([\d.]+) MiB  activations saved", text)
+    assert saved is not None and held is not None
+    assert float(saved[1]) < float(held[1])
+
+
+@card
 def test_blocks_of_several_containers_are_checkpointed_but_nothing_is_foreseen():
     stages = nn.Sequential(
         *(nn.Sequential(Block(), Block(), Block()) for _ in range(3))

@@ -139,14 +139,15 @@ def foresee(
 
     Returns:
         The forecast; None where too little of forward was seen: its modules are of no
-        family, or are spread over several containers, or the first was not through.
+        family, or are spread over several containers, or forward was not through with
+        the first of them.
     """
     families = holders.program.families
     if not families or any(f.containers > 1 or f.passed == 0 for f in families):
         return None
     kept = _counts_by_site(holders, logits)
     saved = _saved_by_family(holders.program, kept, whole=True)
-    if len(saved) < len(families):
+    if len(saved) < len(families) or not _has_begun(holders.program, kept):
         return None
     counts: Counter[int] = sum(kept.values(), Counter())
     now = sum(size * count for size, count in counts.items())
@@ -185,6 +186,19 @@ def _with_room(
         missing_bytes=peak - room,
         step_bytes=step,
         step_missing_bytes=max(0, step - room),
+    )
+
+
+def _has_begun(program: Program, kept: dict[int, Counter[int]]) -> bool:
+    """Whether each family has saved at least a block for each of its modules.
+
+    Where forward is in none of them, it may be before the first as well as behind.
+    """
+    rows = ((family, _rows_of(family, program, kept)) for family in program.families)
+    return all(
+        family.passed is not None
+        or sum(map(Counter.total, found.values())) >= family.count
+        for family, found in rows
     )
 
 

@@ -186,7 +186,7 @@ def _families(
     containers: dict[type, list[list[Any]]], active: Sequence[int]
 ) -> list[Family]:
     found = [_family(kind, alike, active) for kind, alike in containers.items()]
-    return [
+    found = [
         family
         for family in found
         if not any(
@@ -194,6 +194,21 @@ def _families(
             for other in found
         )
     ]
+    theirs = [family for family in found if not family.is_users]
+    if len(theirs) < 2:
+        return found
+    return [*(family for family in found if family.is_users), _joined(theirs)]
+
+
+def _joined(families: list[Family]) -> Family:
+    """As one: what each of several of a library's has saved, no line tells."""
+    return Family(
+        " and ".join(family.name for family in families),
+        sum(family.count for family in families),
+        sum(family.containers for family in families),
+        frozenset[str]().union(*(family.classes for family in families)),
+        is_users=False,
+    )
 
 
 def _family(kind: type, containers: list[list[Any]], active: Sequence[int]) -> Family:
