@@ -17,6 +17,7 @@ from typing import Any
 
 from oomph.leaks import source
 from oomph.leaks.source import Line
+from oomph.sites import is_user
 
 _DEPTH_MAX = 16
 _WIDTH_MAX = 3000  # objects of one distance
@@ -352,6 +353,6 @@ def _of_object(name: str, holder: Any) -> Hop:
     kind = type(holder)
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
     foreign = kind.__module__ == "builtins" or (
-        isinstance(file, str) and not source.is_user(file)
+        isinstance(file, str) and not is_user(file)
     )
     return Hop("attr" if name else "object", name, kind.__name__, foreign=foreign)

@@ -13,7 +13,8 @@ import torch
 
 from oomph.leaks.findings import Finding
 from oomph.leaks.holders import variables
-from oomph.leaks.source import is_user, line_of_traceback
+from oomph.leaks.source import line_of_traceback
+from oomph.sites import is_user
 from oomph.sizes import format_size
 
 _MIN_BYTES = 1 << 20  # less is not worth a word

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from types import CodeType, FrameType, TracebackType
 
-from oomph.sites import is_user as is_user
-from oomph.sites import short
+from oomph.sites import is_user, short
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from oomph.leaks.holders import Chain, Hop, Search
 from oomph.leaks.inventory import Group
 from oomph.leaks.source import Line
 from oomph.leaks.stores import Stores
-from oomph.sites import Site
+from oomph.sites import Site, is_user
 
 _SAMPLES = 4  # of a group, whose holders are searched for
 _CRUMBS_BYTES = 2048  # per step; numbers that hold no graph are not worth a word
@@ -49,7 +49,7 @@ def allocated_at(tensor: torch.Tensor) -> tuple[Line, ...]:
         site = sites.resolve(_C.site_of(tensor.untyped_storage().data_ptr()))
     except ValueError:
         return ()
-    if site is None or not source.is_user(site.file):
+    if site is None or not is_user(site.file):
         return ()
     return (_line_of(site),)
 
