@@ -4,15 +4,15 @@
  *   between them: whatever a stream got is before the mark, and has finished, or behind
  *   the wait, and has not begun.
  * - The default stream waits for all blocking streams and they for it. So its gate
- * holds those too, known or not, and its mark says that they have finished. One of
- * their own they must not get: its mark would wait for the default stream's gate.
+ *   holds those too, known or not, and its mark says that they have finished. One of
+ *   their own they must not get: its mark would wait for the default stream's gate.
  * - Two streams that others order by events while the gate closes may each wait for the
  *   other's gate, and streams may share a queue of the hardware. Then a mark does not
  *   come, and the gate is opened again.
  * - Only streams that allocate, or that oomph was told of, are known. Nobody can list
  *   the others.
  * - A wait for a value is invisible to CUDA, which may put our copies behind it. So
- * they are never waited for without a limit while the gate is closed.
+ *   they are never waited for without a limit while the gate is closed.
  * - A call of ours may not return while another thread waits for a stream that we hold,
  *   if the driver has a lock for both. So a thread opens the gate if that lasts, up to
  *   the moment from which nothing may run. The calls behind that moment are of the kind

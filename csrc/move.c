@@ -2,8 +2,8 @@
  * and the wait for the device.
  *
  * - What moves is whole pages. A page that blocks in use share moves when all of them
- * are to lie on the tier; what is FREE there goes along. A block moves with the pages
- * that it has for itself; one that has none needs all those that it shares.
+ *   are to lie on the tier; what is FREE there goes along. A block moves with the pages
+ *   that it has for itself; one that has none needs all those that it shares.
  * - Blocks are taken in the order given, as long as there is room.
  * - The device is waited for once, without the lock; what may be moved is looked at
  *   again afterwards. From then on until the pages are exchanged the lock is held.

@@ -3,10 +3,10 @@
  * Nobody can list the streams of a process, so a window rests on what is known:
  *
  * - All streams are of this device, in one context. Another device could use its
- * memory, on streams of its own; under MPS, other processes share what runs it.
+ *   memory, on streams of its own; under MPS, other processes share what runs it.
  * - No kernel waits for another process: that one may wait for us, in turn.
  * - Nobody keeps the addresses of pages in tables of their own, as network cards do;
- * who watches what is mapped may be such a one.
+ *   who watches what is mapped may be such a one.
  */
 #include "device.h"
 
