@@ -254,6 +254,39 @@ def test_blocks_of_several_containers_are_checkpointed_but_nothing_is_foreseen()
 
 
 @card
+def test_at_the_logits_a_step_is_foreseen_without_blocks():
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens = nn.Embedding(WORDS, WIDTH)
+            self.layers = nn.LSTM(WIDTH, WIDTH, 2)
+            self.head = nn.Linear(WIDTH, WORDS)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.head(self.layers(self.tokens(x))[0])
+            return F.cross_entropy(y.flatten(0, 1), x.flatten())
+
+    def train_recurrent() -> None:
+        model = Recurrent().cuda()
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(2):
+            x = torch.randint(WORDS, (64, 128), device="cuda")
+            model(x).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    torch.cuda.reset_peak_memory_stats()
+    train_recurrent()
+    true = torch.cuda.max_memory_allocated()
+    text = text_within(0.55 * true, train_recurrent)
+    assert text is not None
+    told = size_after("A whole step would come to about", text)
+    assert told == pytest.approx(true, rel=0.1)
+    (chunked,) = [action for action in remedies(text) if "cross-entropy" in action]
+    assert "8192 rows" in chunked
+
+
+@card
 def test_the_batch_is_that_of_the_words():
     model = Words().cuda()
     x = torch.randint(WORDS, (16, TOKENS), device="cuda")

@@ -68,11 +68,14 @@ class Logits:
         rows: One for each word.
         columns: As many as there are words to choose from.
         element_bytes: Of one element.
+        are_made: Something of their size is there, or was asked for: forward is at its
+            end.
     """
 
     rows: int
     columns: int
     element_bytes: int
+    are_made: bool
 
     @property
     def count(self) -> int:
@@ -110,9 +113,12 @@ def find_logits(holders: Holders, requested_bytes: int, half: bool) -> Logits | 
     rows = max(rows for rows in words if fitting[rows] >= least)
     kinds = {Category.ACTIVATION, Category.TEMPORARY, Category.INPUT}
     sizes = {size for size, kind in blocks if kind in kinds} | {requested_bytes}
-    made = {c for c in program.vocabularies if {rows * c * 2, rows * c * 4} & sizes}
+    known = program.vocabularies | {program.columns()} - {0}
+    made = {c for c in known if {rows * c * 2, rows * c * 4} & sizes}
     columns = program.columns() or max(made, default=0)
-    return Logits(rows, columns, 2 if half else 4) if columns else None
+    if not columns:
+        return None
+    return Logits(rows, columns, 2 if half else 4, are_made=columns in made)
 
 
 def saved_by_family(holders: Holders, logits: Logits | None) -> list[Saved]:
@@ -138,22 +144,20 @@ def foresee(
         missing_bytes: What it wanted for.
 
     Returns:
-        The forecast; None where too little of forward was seen: its modules are of no
-        family, or are spread over several containers, or forward was not through with
-        the first of them.
+        The forecast; None where too little of forward was seen. It was not at its end,
+        and its modules are of no family, or are spread over several containers, or
+        forward was not through with the first of them.
     """
-    families = holders.program.families
-    if not families or any(f.containers > 1 or f.passed == 0 for f in families):
-        return None
     kept = _counts_by_site(holders, logits)
-    saved = _saved_by_family(holders.program, kept, whole=True)
-    if len(saved) < len(families) or not _has_begun(holders.program, kept):
+    is_through = logits is not None and logits.are_made
+    if not is_through and not _tells_the_rest(holders.program, kept):
         return None
+    saved = _saved_by_family(holders.program, kept, whole=not is_through)
     counts: Counter[int] = sum(kept.values(), Counter())
     now = sum(size * count for size, count in counts.items())
     so_far = _saved_by_family(holders.program, kept, whole=False)
     coming = sum(s.size_bytes for s in saved) - sum(s.size_bytes for s in so_far)
-    loss = logits.loss_bytes if logits else GRADIENTS * max(counts)
+    loss = logits.loss_bytes if logits else GRADIENTS * max(counts, default=0)
     asked = requested_bytes, missing_bytes
     return _with_room(holders, saved, now + coming, loss, *asked)
 
@@ -189,17 +193,18 @@ def _with_room(
     )
 
 
-def _has_begun(program: Program, kept: dict[int, Counter[int]]) -> bool:
-    """Whether each family has saved at least a block for each of its modules.
+def _tells_the_rest(program: Program, kept: dict[int, Counter[int]]) -> bool:
+    """Whether what the families have saved so far tells of all of forward.
 
-    Where forward is in none of them, it may be before the first as well as behind.
+    Where forward is in none of their modules, it may be before the first as well as
+    behind: then each must have saved a block at least.
     """
-    rows = ((family, _rows_of(family, program, kept)) for family in program.families)
-    return all(
-        family.passed is not None
-        or sum(map(Counter.total, found.values())) >= family.count
-        for family, found in rows
-    )
+    for family in program.families:
+        saved = sum(map(Counter.total, _rows_of(family, program, kept).values()))
+        least = family.count if family.passed is None else 1
+        if family.containers > 1 or family.passed == 0 or saved < least:
+            return False
+    return bool(program.families)
 
 
 def _counts_by_site(holders: Holders, logits: Logits | None) -> dict[int, Counter[int]]:
