@@ -287,6 +287,16 @@ def test_at_the_logits_a_step_is_foreseen_without_blocks():
 
 
 @card
+def test_no_step_is_foreseen_of_an_evaluation():
+    model = Words().cuda().eval()
+    x = torch.randint(WORDS, (16, TOKENS), device="cuda")
+    text = text_within(400 * MIB, lambda: model(x, x))
+    assert text is not None
+    assert "A whole step" not in text
+    assert "torch.no_grad() around evaluation" in text
+
+
+@card
 def test_the_batch_is_that_of_the_words():
     model = Words().cuda()
     x = torch.randint(WORDS, (16, TOKENS), device="cuda")

@@ -76,7 +76,8 @@ class Situation:
 
     def foreseen(self) -> Situation:
         """The same, with what the step comes to, if that can be foreseen."""
-        if self.in_optimizer or not self.saves_for_backward:
+        trains = self.holders.program.training is not False
+        if self.in_optimizer or not trains or not self.saves_for_backward:
             return self
         asked = self.requested_bytes, self.missing_bytes
         forecast = foresee(self.holders, self.logits, *asked)
@@ -159,11 +160,14 @@ def _leaks(now: Situation) -> Iterator[Remedy]:
         return
     for finding in found.findings:
         if finding.device == now.holders.census.device and finding.line:
+            grown = finding.growth_bytes * found.steps
+            leaked = min(grown, sum(now.totals.values()))
             yield Remedy(
                 f"freeing what leaks: {finding.verdict} at "
                 f"{Path(finding.line.file).name}:{finding.line.line}",
-                min(finding.growth_bytes * found.steps, sum(now.totals.values())),
+                leaked,
                 "nothing",
+                of_state_bytes=leaked,
             )
 
 
