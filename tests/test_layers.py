@@ -20,8 +20,8 @@ LAYERS = [
     "swap",
     "device",
     "claim",
-    "alloc check free guard host inspect move pool promote share shortage steal trim "
-    "window",
+    "alloc check free guard host inspect ladder move pool promote share shortage steal "
+    "trim window",
 ]
 # Free blocks are kept in the index, which is made of blocks.
 ALSO = {("block.c", "index.h")}
