@@ -23,7 +23,8 @@ OPTIONS = {
         "ASAN_OPTIONS": "detect_leaks=1",
         "UBSAN_OPTIONS": "print_stacktrace=1",
     },
-    "thread": {"TSAN_OPTIONS": "halt_on_error=1"},
+    # Where each call fails in turn, every one of them ends a process.
+    "thread": {"TSAN_OPTIONS": "halt_on_error=1:atexit_sleep_ms=20"},
 }
 PROGRAMS = sorted(p.stem for p in [*FOLDER.glob("test_*.c"), *FOLDER.glob("sim_*.c")])
 # Those that start threads, and those whose subject threads share.
