@@ -29,11 +29,13 @@ class Saved:
     Attributes:
         family: The modules.
         size_bytes: When forward is through.
-        input_bytes: Of this, one tensor for each of them: what checkpointing keeps.
+        coming_bytes: Of this, what they have not saved yet.
+        input_bytes: Of the size, one tensor for each of them: what checkpointing keeps.
     """
 
     family: Family
     size_bytes: int
+    coming_bytes: int
     input_bytes: int
 
 
@@ -155,8 +157,7 @@ def foresee(
     saved = _saved_by_family(holders.program, kept, whole=not is_through)
     counts: Counter[int] = sum(kept.values(), Counter())
     now = sum(size * count for size, count in counts.items())
-    so_far = _saved_by_family(holders.program, kept, whole=False)
-    coming = sum(s.size_bytes for s in saved) - sum(s.size_bytes for s in so_far)
+    coming = sum(entry.coming_bytes for entry in saved)
     loss = logits.loss_bytes if logits else GRADIENTS * max(counts, default=0)
     asked = requested_bytes, missing_bytes
     return _with_room(holders, saved, now + coming, loss, *asked)
@@ -243,15 +244,16 @@ def _rows_of(
 
 
 def _saved(family: Family, rows: dict[int, Counter[int]], whole: bool) -> Saved:
-    total, counts = 0.0, dict[int, float]()
+    total, so_far, counts = 0.0, 0, dict[int, float]()
     for row in rows.values():
         for size, count in row.items():
             grown = count * _growth(family, count) if whole else count
             total += grown * size
+            so_far += count * size
             counts[size] = counts.get(size, 0) + grown
     usual = max(counts, key=lambda size: (counts[size], size))
     inputs = usual * min(family.count, int(counts[usual]))
-    return Saved(family, int(total), min(inputs, int(total)))
+    return Saved(family, int(total), int(total) - so_far, min(inputs, int(total)))
 
 
 def _growth(family: Family, count: int) -> float:
