@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import re
 from collections.abc import Callable
@@ -54,6 +55,10 @@ class Block(nn.Module):
         return x + self.wide(self.norms[1](x))
 
 
+def encoder_layer() -> nn.Module:
+    return nn.TransformerEncoderLayer(WIDTH, 8, batch_first=True)
+
+
 class Words(nn.Module):
     """A language model; what its blocks are can be chosen."""
 
@@ -79,15 +84,13 @@ class Words(nn.Module):
         return F.cross_entropy(self.head(x), y)
 
 
-def train(
-    batch: int = 16, parts: int = 1, half: bool = False, steps: int = 2, **options: bool
-) -> None:
+def train(batch: int = 16, parts: int = 1, half: bool = False, **options: bool) -> None:
     """Steps as scripts make them; options are attributes of the model."""
     model = Words().cuda()
     for name, value in options.items():
         setattr(model, name, value)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    for _ in range(steps):
+    for _ in range(2):
         for _ in range(parts):
             x = torch.randint(WORDS, (batch, TOKENS), device="cuda")
             with torch.autocast("cuda", torch.bfloat16, enabled=half):
@@ -97,10 +100,10 @@ def train(
         optimizer.zero_grad()
 
 
-def peak_bytes(**how) -> int:
-    torch.cuda.set_per_process_memory_fraction(1.0)
+def peak_bytes(function: Callable[[], None] = train) -> int:
+    """What it takes with room."""
     torch.cuda.reset_peak_memory_stats()
-    train(**how)
+    function()
     return torch.cuda.max_memory_allocated()
 
 
@@ -118,10 +121,12 @@ def text_within(size_bytes: float, function: Callable[[], None]) -> str | None:
     return None
 
 
-def size_after(pattern: str, text: str) -> int:
+def step_bytes(text: str | None) -> int:
+    """What the error says that a step would come to."""
     from oomph.sizes import parse_size
 
-    found = re.search(pattern + r" ([\d.]+ \w+)", text)
+    assert text is not None
+    found = re.search(r"A whole step would come to about ([\d.]+ \w+)", text)
     assert found, text
     return parse_size(found[1].replace(" ", ""))
 
@@ -151,11 +156,10 @@ def as_said(action: str) -> dict[str, object]:
 @pytest.mark.parametrize("fraction", FRACTIONS)
 @card
 def test_a_step_comes_to_what_was_foreseen(fraction, half):
-    true = peak_bytes(half=half)
-    text = text_within(fraction * true, lambda: train(half=half))
-    assert text is not None
-    told = size_after("A whole step would come to about", text)
-    assert told == pytest.approx(true, rel=0.06)
+    how = functools.partial(train, half=half)
+    true = peak_bytes(how)
+    text = text_within(fraction * true, how)
+    assert step_bytes(text) == pytest.approx(true, rel=0.06)
 
 
 @pytest.mark.parametrize("fraction", [0.6, 0.68, 0.75, 0.82, 0.9, 0.97])
@@ -169,7 +173,7 @@ def test_what_is_said_to_be_enough_is_enough(fraction):
     for action, is_enough in named.items():
         how = as_said(action)
         if is_enough and how:
-            again = text_within(fraction * true, lambda h=how: train(**h))
+            again = text_within(fraction * true, functools.partial(train, **how))
             assert again is None, action
             tried += 1
     assert tried > 0, text
@@ -198,26 +202,20 @@ def test_before_the_first_block_is_through_nothing_is_foreseen():
 @card
 def test_the_blocks_of_a_library_are_named_too():
     def train_encoder() -> None:
-        block = lambda: nn.TransformerEncoderLayer(WIDTH, 8, batch_first=True)  # noqa: E731
-        model = Words(block).cuda()
+        model = Words(encoder_layer).cuda()
         x = torch.randint(WORDS, (16, TOKENS), device="cuda")
         model(x, x).backward()
 
-    torch.cuda.reset_peak_memory_stats()
-    train_encoder()
-    true = torch.cuda.max_memory_allocated()
+    true = peak_bytes(train_encoder)
     text = text_within(0.7 * true, train_encoder)
     assert text is not None
     assert "checkpointing the 6 TransformerEncoderLayer" in text
-    assert size_after("A whole step would come to about", text) == pytest.approx(
-        true, rel=0.1
-    )
+    assert step_bytes(text) == pytest.approx(true, rel=0.1)
 
 
 @card
 def test_before_a_librarys_blocks_nothing_is_foreseen():
-    block = lambda: nn.TransformerEncoderLayer(WIDTH, 8, batch_first=True)  # noqa: E731
-    model = Words(block).cuda()
+    model = Words(encoder_layer).cuda()
     x = torch.randint(WORDS, (256, TOKENS), device="cuda")
     size = torch.cuda.memory_allocated() + 100 * MIB
     text = text_within(size, lambda: model(x, x))
@@ -275,13 +273,10 @@ def test_at_the_logits_a_step_is_foreseen_without_blocks():
             optimizer.step()
             optimizer.zero_grad()
 
-    torch.cuda.reset_peak_memory_stats()
-    train_recurrent()
-    true = torch.cuda.max_memory_allocated()
+    true = peak_bytes(train_recurrent)
     text = text_within(0.55 * true, train_recurrent)
     assert text is not None
-    told = size_after("A whole step would come to about", text)
-    assert told == pytest.approx(true, rel=0.1)
+    assert step_bytes(text) == pytest.approx(true, rel=0.1)
     (chunked,) = [action for action in remedies(text) if "cross-entropy" in action]
     assert "8192 rows" in chunked
 
@@ -323,13 +318,10 @@ def test_state_that_is_to_come_is_foreseen():
         model(torch.ones(512, 4096, device="cuda")).sum().backward()
         optimizer.step()
 
-    torch.cuda.reset_peak_memory_stats()
-    train_wide()
-    true = torch.cuda.max_memory_allocated()
+    true = peak_bytes(train_wide)
     text = text_within(660 * MIB, train_wide)
     assert text is not None
-    told = size_after("A whole step would come to about", text)
-    assert told == pytest.approx(true, rel=0.05)
+    assert step_bytes(text) == pytest.approx(true, rel=0.05)
     named = remedies(text)
     assert not any(enough for action, enough in named.items() if "batch" in action)
 
