@@ -41,7 +41,7 @@ def test_a_test_beyond_its_limit_fails_and_names_the_lines(limits):
     assert re.fullmatch(r"-+ GPU memory -+", said[1])
     assert said[2:] == [
         "Allocated at the peak, by line:",
-        "     31.50 MiB  test_limits.py:13 in take, 4 blocks",
+        "     31.50 MiB  test_limits.py:14 in take, 4 blocks",
     ]
 
 
@@ -91,7 +91,7 @@ def test_what_a_test_leaves_is_found_in_each_call(limits):
     )
     assert said[2:] == [
         "Allocated after the test, by line:",
-        "      4.00 MiB  test_limits.py:13 in take, 4 blocks",
+        "      4.00 MiB  test_limits.py:14 in take, 4 blocks",
     ]
 
 
@@ -101,6 +101,24 @@ def test_what_waits_for_the_garbage_collector_is_no_leak(limits):
 
 def test_workspaces_of_libraries_are_no_leak(limits):
     assert limits.outcomes["test_uses_libraries"] == "PASSED"
+
+
+def test_a_cache_that_the_first_call_fills_is_no_leak_after_a_warm_up(limits):
+    said = text(limits, "test_fills_a_cache")
+    assert "left 2.00 MiB of GPU memory allocated" in said
+    assert limits.outcomes["test_has_filled_a_cache"] == "PASSED"
+    assert limits.outcomes["test_has_run_three_times"] == "PASSED"
+    assert limits.outcomes["TestOfUnittestThatWarmsUp::test_case"] == "PASSED"
+
+
+def test_a_warm_up_hides_no_leak_of_each_call(limits):
+    said = text(limits, "test_leaks_in_every_run")
+    assert "left 1.00 MiB of GPU memory allocated" in said
+
+
+def test_a_test_that_fails_while_warming_up_fails_by_itself(limits):
+    assert limits.outcomes["test_fails_while_warming_up"] == "FAILED"
+    assert "KeyError" in limits.texts["test_fails_while_warming_up"]
 
 
 def test_several_markers_are_judged_together(limits):
@@ -159,7 +177,7 @@ def test_an_error_that_is_caught_is_named(limits):
     said = text(limits, "test_catches_the_error").splitlines()
     assert said[:3] == [
         "Test must not run out of GPU memory, but did 2 times:",
-        *["  test_limits.py:13 in take: tried to allocate 4.00 GiB on GPU 0"] * 2,
+        *["  test_limits.py:14 in take: tried to allocate 4.00 GiB on GPU 0"] * 2,
     ]
 
 
@@ -168,7 +186,7 @@ def test_an_error_that_is_raised_is_named_beside_its_traceback(limits):
     assert "OutOfMemoryError: CUDA out of memory. Tried to allocate 4.00 GiB" in said
     section = said.partition("- GPU memory -")[2]
     assert "Test must not run out of GPU memory, but did once:" in section
-    assert "3.00 MiB  test_limits.py:13 in take, 1 block" in section
+    assert "3.00 MiB  test_limits.py:14 in take, 1 block" in section
 
 
 # ---- what cannot be
@@ -187,12 +205,13 @@ def test_a_metric_of_a_gpu_that_computes_nothing_is_skipped(limits):
         (2, "limit_cuda_memory(): missing a required argument: 'limit'"),
         (3, "limit_cuda_leaks('1 MiB', per='call'): got an unexpected keyword"),
         (4, "limit_cuda_leaks(None): None is no size"),
-        (5, "stable_cuda_peak(steps=1): steps=1 is no number of at least 2"),
-        (6, "stable_cuda_peak(steps=2, warmup=-1): warmup=-1 is no number of at least"),
-        (7, "no_cuda_oom('never'): allow_rescues='never' is neither True nor False"),
-        (8, "better='bigger' is neither 'lower' nor 'higher'"),
-        (9, "'-1%' is not from 0 on"),
-        (10, "baseline='good' is no number"),
+        (5, "limit_cuda_leaks('1 MiB', warmups=0.5): warmups=0.5 is no number of at"),
+        (6, "stable_cuda_peak(steps=1): steps=1 is no number of at least 2"),
+        (7, "stable_cuda_peak(steps=2, warmup=-1): warmup=-1 is no number of at least"),
+        (8, "no_cuda_oom('never'): allow_rescues='never' is neither True nor False"),
+        (9, "better='bigger' is neither 'lower' nor 'higher'"),
+        (10, "'-1%' is not from 0 on"),
+        (11, "baseline='good' is no number"),
     ],
 )
 def test_a_bad_marker_is_an_error_that_says_why(limits, number, why):

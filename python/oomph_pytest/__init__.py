@@ -30,8 +30,8 @@ FIXTURE = "cuda_memory"
 MARKERS = {
     "limit_cuda_memory": "(limit): the test may allocate no more GPU memory than this "
     "at a time, such as '24 MiB'; what was alive before does not count",
-    "limit_cuda_leaks": "(limit): no more of what the test allocated on the GPU may be "
-    "alive after it",
+    "limit_cuda_leaks": "(limit, warmups=0): no more of what the test allocated on "
+    "the GPU may be alive after it; it runs warmups times before, unmeasured",
     "stable_cuda_peak": "(steps, warmup=1, optimizer_steps=1, tolerance=0): after the "
     "warm-up, the peak of GPU memory must not grow over so many steps",
     "no_cuda_oom": "(allow_rescues=True): no allocation may run out of GPU memory, not "

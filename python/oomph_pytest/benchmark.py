@@ -119,6 +119,11 @@ class CudaMemory:
             raise TypeError(f"metric {name!r}: {value!r} is no number")
         self.metrics[name] = float(value)
 
+    def forget(self) -> None:
+        """Forgets what was measured and reported, as in a run that only warms up."""
+        self.figures.clear()
+        self.metrics.clear()
+
     def follow(self, steps: Steps | None) -> None:
         """Whom :meth:`step` tells; None: nobody."""
         self._steps = steps

@@ -96,6 +96,7 @@ class LimitLeaks:
     """limit_cuda_leaks."""
 
     limit_bytes: int
+    warmups: int
 
     def problem(self, seen: Seen) -> str | None:
         """Compares the GPU on which most is left."""
@@ -238,9 +239,9 @@ def limit_cuda_memory(limit: object) -> Check:
     return LimitMemory(_size(limit))
 
 
-def limit_cuda_leaks(limit: object) -> Check:
+def limit_cuda_leaks(limit: object, warmups: object = 0) -> Check:
     """Limits what is left."""
-    return LimitLeaks(_size(limit))
+    return LimitLeaks(_size(limit), _count("warmups", warmups, 0))
 
 
 def stable_cuda_peak(

@@ -180,9 +180,23 @@ class _Watch:
         return "\n".join(dict.fromkeys(texts))
 
 
+def _warm_up(item: pytest.Item) -> None:
+    """Runs a test as often as limit_cuda_leaks says, without measuring it."""
+    from oomph_pytest.benchmark import fixture_of
+
+    for check in markers.checks_of(item):
+        if isinstance(check, markers.LimitLeaks):
+            for _ in range(check.warmups):
+                item.runtest()
+    fixture = fixture_of(item)
+    if fixture is not None:
+        fixture.forget()
+
+
 def watch(item: pytest.Item) -> Generator[None, object, object]:
     """Measures what runs at the ``yield``, then fails the test or gives its result."""
     item.stash[_VERDICT] = Verdict()
+    _warm_up(item)
     watched = _Watch(item)
     with _lines_of(watched):
         try:

@@ -1,5 +1,6 @@
 """Tests for test_pytest_limits.py, which runs them on a simulated GPU of 1 GiB."""
 
+import functools
 import unittest
 
 import pytest
@@ -110,6 +111,45 @@ def test_uses_libraries():
     layer(torch.ones(64, 64, device="cuda")).sum().backward()
 
 
+@functools.cache
+def table(user):
+    return take(2 * MIB)
+
+
+@pytest.mark.limit_cuda_leaks("0 B")
+def test_fills_a_cache():
+    table("fills")
+
+
+left = []
+
+
+@pytest.mark.limit_cuda_leaks("0 B", warmups=2)
+def test_has_filled_a_cache(cuda_memory):
+    cuda_memory(table, "has filled")
+    left.append(cuda_memory.figures["left_bytes"])
+
+
+def test_has_run_three_times():
+    assert left == [2 * MIB, 2 * MIB, 0]  # of several measurings the largest
+
+
+class TestOfUnittestThatWarmsUp(unittest.TestCase):
+    @pytest.mark.limit_cuda_leaks("0 B", warmups=1)
+    def test_case(self):
+        table("of unittest")
+
+
+@pytest.mark.limit_cuda_leaks("0 B", warmups=1)
+def test_leaks_in_every_run():
+    kept.append(take(MIB))
+
+
+@pytest.mark.limit_cuda_leaks("0 B", warmups=1)
+def test_fails_while_warming_up():
+    raise KeyError("its own")
+
+
 @pytest.mark.limit_cuda_leaks("1 MiB")
 @pytest.mark.limit_cuda_memory("3 MiB")
 def test_breaks_two():
@@ -210,6 +250,7 @@ BAD = [
     pytest.mark.limit_cuda_memory(),
     pytest.mark.limit_cuda_leaks("1 MiB", per="call"),
     pytest.mark.limit_cuda_leaks(None),
+    pytest.mark.limit_cuda_leaks("1 MiB", warmups=0.5),
     pytest.mark.stable_cuda_peak(steps=1),
     pytest.mark.stable_cuda_peak(steps=2, warmup=-1),
     pytest.mark.no_cuda_oom("never"),
