@@ -15,6 +15,9 @@ _ADDING = frozenset(("append", "appendleft", "add", "extend", "extendleft", "ins
 _ADDING |= {"update", "setdefault", "put", "put_nowait", "push", "__setitem__"}
 _SHRINKING = frozenset(("pop", "popleft", "popitem", "clear", "remove"))
 _LOOKING_UP = frozenset(("get", "setdefault"))
+_JOINING = frozenset(("cat", "concat", "concatenate", "hstack", "vstack", "dstack"))
+_KEEPING = frozenset(("detach", "clone", "contiguous", "to", "float", "half"))
+_LENGTHS = frozenset(("len", "numel", "size", "shape"))
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 Variable = tuple[str, str, str]  # file, function with those around it, name
@@ -30,12 +33,20 @@ class Store:
     line: Line
     owner: str = ""  # the class that the statement is in
     in_loop: bool = False
-    guarded: bool = False  # only for a key that is not there: a cache
+    guarded: bool = False  # only for a key that is not there, or up to a number
+    joins: bool = False  # what was there is kept: x = cat([x, y])
+    begins: bool = False  # only if nothing was there: if x is None: x = y
+    last_line: int = 0  # of the statement
 
     @property
     def is_attribute(self) -> bool:
         """Whether it is about an object's attribute."""
         return self.to[0] == ATTRIBUTE
+
+    @property
+    def function(self) -> str:
+        """The function whose end is that of the variable; empty: none's is."""
+        return "" if self.is_attribute else self.to[1].rpartition("/")[2]
 
 
 @dataclass
@@ -59,6 +70,8 @@ class Statements(ast.NodeVisitor):
         self._scopes = [_Scope()]
         self._loops = 0
         self._tested: list[Variable] = []  # that `if … in x` around a statement asks
+        self._missing: list[Variable] = []  # that `if x is None` asks
+        self._ending = 0  # how many `if` around it hold for some steps only
         self._looked_up: set[tuple[str, Variable]] = set()  # function, x of x.get(…)
         self.visit(tree)
         self.stores = [
@@ -115,15 +128,26 @@ class Statements(ast.NodeVisitor):
                 return self.file, self._path(place), name
         return self.file, "", name
 
-    def _add(self, target: ast.AST, kind: str, at: ast.AST) -> None:
+    def _add(
+        self, target: ast.AST, kind: str, at: ast.AST, value: ast.AST | None = None
+    ) -> None:
         meant = self._meant(target)
         if meant is not None:
             line = Line(self.file, getattr(at, "lineno", 0), self._function)
             owners = [scope.name for scope in self._scopes if scope.is_class]
             owner = owners[-1] if owners else ""
-            guarded = meant in self._tested
             self.stores.append(
-                Store(meant, kind, line, owner, self._loops > 0, guarded)
+                Store(
+                    meant,
+                    kind,
+                    line,
+                    owner,
+                    in_loop=self._loops > 0,
+                    guarded=meant in self._tested or self._ending > 0,
+                    joins=value is not None and _joins(value, target),
+                    begins=meant in self._missing and not _is_none(value),
+                    last_line=getattr(at, "end_lineno", None) or line.line,
+                )
             )
 
     # ---- Scopes
@@ -159,32 +183,39 @@ class Statements(ast.NodeVisitor):
         self._loops -= loops
 
     def visit_If(self, node: ast.If) -> None:
-        tested = [
-            meant
-            for test in ast.walk(node.test)
-            if isinstance(test, ast.Compare)
-            and any(isinstance(op, (ast.In, ast.NotIn)) for op in test.ops)
-            for meant in map(self._meant, test.comparators)
-            if meant is not None
-        ]
-        self._tested += tested
-        self.generic_visit(node)
-        del self._tested[len(self._tested) - len(tested) :]
+        tested, missing = len(self._tested), len(self._missing)
+        for test in ast.walk(node.test):
+            if isinstance(test, ast.Compare):
+                if any(isinstance(op, (ast.In, ast.NotIn)) for op in test.ops):
+                    self._tested += self._meant_by(*test.comparators)
+                if any(map(_is_none, test.comparators)):
+                    self._missing += self._meant_by(test.left)
+        self.visit(node.test)
+        ends = _ends(node.test)
+        self._ending += ends
+        for statement in node.body:
+            self.visit(statement)
+        self._ending -= ends
+        for statement in node.orelse:
+            self.visit(statement)
+        del self._tested[tested:], self._missing[missing:]
+
+    def _meant_by(self, *nodes: ast.AST) -> list[Variable]:
+        return [meant for meant in map(self._meant, nodes) if meant is not None]
 
     # ---- Statements
 
-    def _bind(self, target: ast.AST, at: ast.AST) -> None:
+    def _bind(self, target: ast.AST, at: ast.AST, value: ast.AST | None = None) -> None:
         if isinstance(target, (ast.Tuple, ast.List)):
             for part in target.elts:
                 self._bind(part, at)
         else:
-            self._add(
-                target, "item" if isinstance(target, ast.Subscript) else "bind", at
-            )
+            kind = "item" if isinstance(target, ast.Subscript) else "bind"
+            self._add(target, kind, at, value)
 
     def visit_Assign(self, node: ast.Assign) -> None:
         for target in node.targets:
-            self._bind(target, node)
+            self._bind(target, node, node.value)
             if isinstance(node.value, (ast.Name, ast.Attribute)):
                 of, to = self._meant(node.value), self._meant(target)
                 if of is not None and to is not None:
@@ -221,6 +252,59 @@ class Statements(ast.NodeVisitor):
             if what is not None:
                 self.passed.append((what, last_name(node.func), place))
         self.generic_visit(node)
+
+
+def _ends(test: ast.AST) -> bool:
+    """Whether a condition holds for some steps only: i < 8, len(x) < n."""
+    for node in ast.walk(test):
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            for operator, left, right in zip(node.ops, sides, sides[1:], strict=False):
+                if isinstance(operator, (ast.Lt, ast.LtE)) and _grows_to(left, right):
+                    return True
+                if isinstance(operator, (ast.Gt, ast.GtE)) and _grows_to(right, left):
+                    return True
+    return False
+
+
+def _grows_to(small: ast.AST, large: ast.AST) -> bool:
+    if any(name in _LENGTHS for name in map(last_name, _called(small))):
+        return True
+    is_number = isinstance(large, ast.Constant) and type(large.value) is int
+    return is_number and isinstance(small, (ast.Name, ast.Attribute))
+
+
+def _called(node: ast.AST) -> list[ast.AST]:
+    """The functions and attributes that an expression uses."""
+    return [
+        part.func if isinstance(part, ast.Call) else part
+        for part in ast.walk(node)
+        if isinstance(part, (ast.Call, ast.Attribute))
+    ]
+
+
+def _is_none(node: ast.AST | None) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def _joins(value: ast.AST, target: ast.AST) -> bool:
+    """Whether a value is the target's old one, whole, joined with something."""
+    if isinstance(value, ast.IfExp):
+        return _joins(value.body, target) or _joins(value.orelse, target)
+    if not isinstance(value, ast.Call):
+        return False
+    if last_name(value.func) not in _JOINING:
+        method = value.func
+        return (
+            isinstance(method, ast.Attribute)
+            and method.attr in _KEEPING
+            and _joins(method.value, target)
+        )
+    parts = [*value.args, *(keyword.value for keyword in value.keywords)]
+    for part in parts:
+        if isinstance(part, (ast.List, ast.Tuple)):
+            parts += part.elts
+    return any(ast.unparse(part) == ast.unparse(target) for part in parts)
 
 
 def _bound_in(scope: ast.AST) -> set[str]:

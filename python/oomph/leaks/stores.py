@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from oomph.leaks import source
 from oomph.leaks.holders import Hop
+from oomph.leaks.source import Line
 from oomph.leaks.statements import ATTRIBUTE, Statements, Store, Variable
 
 _NAMES_MAX = 32  # of one thing
@@ -116,9 +117,23 @@ class Stores:
         outside = [store for store in found if store.line.function != "__init__"]
         return next(iter(outside or found), None)
 
-    def is_bounded(self, store: Store, hop: Hop) -> bool:
-        """Whether something takes out again what a store puts in, time after time."""
-        names = {store.to, *self._names(hop)}
+    def joining(self, line: Line) -> Store | None:
+        """Where a line joins what a name holds with more, under the same name."""
+        for statements in self._files():
+            if statements.file == line.file:
+                for store in statements.stores:
+                    if store.joins and store.line.line <= line.line <= store.last_line:
+                        return store
+        return None
+
+    def is_bounded(self, store: Store, hop: Hop | None = None) -> bool:
+        """Whether something takes out again what a store puts in, time after time.
+
+        Args:
+            store: That puts something in.
+            hop: What it is put into, which may have more names.
+        """
+        names = {store.to, *(self._names(hop) if hop is not None else ())}
         return any(
             _limits(other, store)
             for statements in self._read
@@ -132,7 +147,7 @@ def _limits(other: Store, store: Store) -> bool:
     elsewhere = other.line.function != store.line.function
     if other.kind == "shrink":
         return other.in_loop or elsewhere or other.is_attribute
-    if other.kind != "bind":
+    if other.kind != "bind" or other.joins or other.begins:
         return False
     if other.is_attribute:
         return elsewhere and other.line.function != "__init__"

@@ -23,6 +23,7 @@ _CRUMBS_BYTES = 2048  # per step; numbers that hold no graph are not worth a wor
 _ERRORS = ("last_value", "last_traceback", "last_exc")
 _LINES_MAX = 3
 _CACHES = ("_lru_cache_wrapper",)
+Sites = dict[int, tuple[int, int]]  # blocks and bytes by the number of a site
 _NAMED = ("attr", "local", "global", "class", "cell", "frame")
 
 
@@ -33,8 +34,8 @@ class Judged:
     Attributes:
         finding: What grows.
         limit: ``bounded``: the code takes things out again; ``unknown``: it may well
-            end, since it is a cache, or since no line of the user's fills it; empty:
-            nothing speaks for it.
+            end, since it is a cache, or grows up to a number, or since no line of the
+            user's fills it; empty: nothing speaks for it.
     """
 
     finding: Finding
@@ -182,6 +183,43 @@ class Judge:
             found.setdefault(finding.line, finding)
         return list(found.values())
 
+    def joined(
+        self, sites: list[Sites], period: int, tensors: list[torch.Tensor]
+    ) -> list[Judged]:
+        """Tensors that a line joins with more, again and again.
+
+        Args:
+            sites: Blocks and bytes by site, at each scan.
+            period: Steps from scan to scan.
+            tensors: What there is.
+        """
+        steps = period * (len(sites) - 1)
+        found = [
+            self._joined(line, grown_bytes // steps, tensors)
+            for number, grown_bytes in _longer(sites).items()
+            if grown_bytes > _CRUMBS_BYTES * steps and (line := _resolved(number))
+        ]
+        return [judged for judged in found if judged is not None]
+
+    def _joined(
+        self, line: Line, step_bytes: int, tensors: list[torch.Tensor]
+    ) -> Judged | None:
+        store = self._stores.joining(line)
+        if store is None or store.function not in self._running:
+            return None
+        if self._stores.is_bounded(store):
+            return None
+        made = [tensor for tensor in tensors if allocated_at(tensor) == (line,)]
+        finding = Finding(
+            "outputs retained",
+            store.line,
+            growth_bytes=step_bytes,
+            held_by=f"`{store.to[-1]}`, which holds all that was joined so far",
+            allocated_at=(line,),
+            **(_described(max(made, key=torch.Tensor.numel)) if made else {}),
+        )
+        return Judged(finding, "unknown" if store.guarded else "")
+
     def _chained(
         self, tensor: torch.Tensor, chain: Chain, name: Hop, growth_bytes: int
     ) -> Finding:
@@ -223,25 +261,38 @@ def unheld(lines: list[Line], growth_bytes: int) -> Finding:
     return Finding("grows", lines[0], growth_bytes, allocated_at=tuple(lines))
 
 
-def growing_lines(sites: list[dict[int, tuple[int, int]]]) -> list[Line]:
+def growing_lines(sites: list[Sites]) -> list[Line]:
     """The lines of which there were more blocks at each scan, the most bytes first.
 
     Args:
         sites: Blocks and bytes by site, at each scan.
     """
-    from oomph import sites as known
+    grown = _grown(sites, 0)
+    most = sorted(grown, key=lambda n: grown[n], reverse=True)[:_LINES_MAX]
+    return [line for line in map(_resolved, most) if line is not None]
 
+
+def _longer(sites: list[Sites]) -> dict[int, int]:
+    """The sites whose blocks had more bytes at each scan, but were not more."""
+    blocks = _grown(sites, 0)
+    return {n: size for n, size in _grown(sites, 1).items() if n not in blocks}
+
+
+def _grown(sites: list[Sites], which: int) -> dict[int, int]:
+    """The growth in bytes of sites that had more blocks (0) or bytes (1) each time."""
     grown: dict[int, int] = {}
     for number, (_, last_bytes) in sites[-1].items() if len(sites) > 1 else ():
         counts = [scan.get(number, (0, 0)) for scan in sites]
-        if all(b[0] > a[0] for a, b in pairwise(counts)):
+        if all(b[which] > a[which] for a, b in pairwise(counts)):
             grown[number] = last_bytes - counts[0][1]
-    found = []
-    for number in sorted(grown, key=lambda n: grown[n], reverse=True)[:_LINES_MAX]:
-        site = known.resolve(number)
-        if site is not None:
-            found.append(_line_of(site))
-    return found
+    return grown
+
+
+def _resolved(number: int) -> Line | None:
+    from oomph import sites
+
+    site = sites.resolve(number)
+    return None if site is None else _line_of(site)
 
 
 def _line_of(site: Site) -> Line:

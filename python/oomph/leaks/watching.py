@@ -46,7 +46,7 @@ class _Look:
     def __init__(self, period: int, inventory: Inventory) -> None:
         self.period = period
         self.inventory = inventory
-        self.sites: list[dict[int, tuple[int, int]]] = []
+        self.sites: list[verdicts.Sites] = []
         self._wait = 0
         self._min_bytes = _torch.set_site_min_bytes(1)  # small blocks, too
 
@@ -70,11 +70,11 @@ class _Look:
         _torch.set_site_min_bytes(self._min_bytes)
 
 
-def _live_sites() -> dict[int, tuple[int, int]]:
+def _live_sites() -> verdicts.Sites:
     """Blocks and bytes by the line that allocated them, backward's with forward's."""
     from oomph import _C
 
-    found: dict[int, tuple[int, int]] = {}
+    found: verdicts.Sites = {}
     for device in range(torch.cuda.device_count()):
         for number, size_bytes, count in _C.live_sites(device):
             site = number & ~_C.SITE_INFERRED
@@ -222,17 +222,18 @@ class Watch:
         judge = verdicts.Judge(user_files())
         growth_bytes = self._growth.step_bytes()
         found = judge.chained(tensors, list(self._starts), growth_bytes)
-        tensors.clear()
         if look is None or not look.has_ended():
             return found
+        judged = [] if found else judge.joined(look.sites, look.period, tensors)
+        tensors.clear()
         groups = look.inventory.growing(_SCANS)
         for group in groups if not found else ():
-            found += [
-                judged.finding
-                for judged in judge.group(group)
-                if judged.limit == ""
-                or (judged.limit == "unknown" and look.period >= _LONG)
-            ]
+            judged += judge.group(group)
+        found += [
+            each.finding
+            for each in judged
+            if each.limit == "" or (each.limit == "unknown" and look.period >= _LONG)
+        ]
         lines = verdicts.growing_lines(look.sites)
         if found:
             found = verdicts.explain(found, lines, growth_bytes)
