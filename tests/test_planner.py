@@ -29,15 +29,32 @@ class Training:
         self.model = nn.Sequential(*(Layer() for _ in range(layers)))
         self.optimizer = torch.optim.SGD([self.scale])
 
-    def step(self, batch: int = 1, accumulate: int = 1) -> dict:
-        """Takes a step; gives its rescues and the bytes that it had away."""
+    def step(self, batch: int = 1, accumulate: int = 1, closure: str = "") -> dict:
+        """Takes a step; gives its rescues and the bytes that it had away.
+
+        Args:
+            batch: Its size.
+            accumulate: How many batches.
+            closure: How the optimizer is given a function that computes the loss;
+                empty: it is computed before.
+        """
         import oomph
 
+        def compute() -> torch.Tensor:
+            for _ in range(accumulate):
+                x = torch.empty(batch * LAYER_MIB * MIB // 4, device="cuda")
+                loss = self.model(x * self.scale).sum()
+                loss.backward()
+            return loss
+
         before = oomph.stats()["rescues"]
-        for _ in range(accumulate):
-            x = torch.empty(batch * LAYER_MIB * MIB // 4, device="cuda")
-            self.model(x * self.scale).sum().backward()
-        self.optimizer.step()
+        if closure == "by place":
+            self.optimizer.step(compute)
+        elif closure == "by name":
+            self.optimizer.step(closure=compute)
+        else:
+            compute()
+            self.optimizer.step()
         self.optimizer.zero_grad()
         return {"rescues": oomph.stats()["rescues"] - before, **told()}
 
@@ -64,6 +81,22 @@ def test_nothing_is_rescued_from_the_third_step_on(needed):
     for step in steps[2:]:
         assert step["missing_bytes"] > 0
         assert step["offloaded_bytes"] <= 1.15 * step["missing_bytes"]
+    torch.cuda.synchronize()
+
+
+@pytest.mark.parametrize("closure", ["by place", "by name"])
+@pytest.mark.parametrize("optimizer", ["SGD", "LBFGS"])
+@card
+def test_a_loss_that_the_optimizer_has_computed_is_planned_for_as_well(
+    optimizer, closure
+):
+    training = Training(45)
+    kind = getattr(torch.optim, optimizer)
+    training.optimizer = kind([training.scale])
+    steps = [training.step(closure=closure) for _ in range(6)]
+    assert steps[0]["rescues"] > 0
+    assert [step["rescues"] for step in steps[2:]] == [0] * 4
+    assert all(step["missing_bytes"] > 800 * MIB for step in steps[2:])
     torch.cuda.synchronize()
 
 

@@ -261,6 +261,11 @@ class DevicePlan:
         self.note()
         self._before_optimizer = self._now_bytes
 
+    def interrupt_optimizer(self) -> None:
+        """The optimizer has others work before it goes on."""
+        self.note()
+        self._before_optimizer = None
+
     def after_optimizer(self) -> None:
         """What the optimizer made and kept, and what it only needed for a while."""
         if self._before_optimizer is None:

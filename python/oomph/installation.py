@@ -176,10 +176,11 @@ def _follow_steps(torch: ModuleType) -> None:
         register_optimizer_step_pre_hook,
     )
 
-    def begin_step(optimizer: Any, *_: Any) -> None:
+    def begin_step(optimizer: Any, arguments: Any, named: Any) -> Any:
         planner = sys.modules.get("oomph.planner")
-        if planner is not None:
-            planner.before_optimizer(optimizer)
+        if planner is None:
+            return None
+        return planner.before_optimizer(optimizer, arguments, named)
 
     def end_step(optimizer: Any, *_: Any) -> None:
         _end_step(optimizer)

@@ -10,10 +10,11 @@ works piece by piece. When the pressure leaves, so does this.
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -22,6 +23,9 @@ from oomph import _C, activations, explanation, optimizers, report
 from oomph.budget import DevicePlan
 from oomph.staging import is_on_host
 from oomph.transfer import Slot
+
+Arguments = tuple[Any, ...]
+Named = dict[str, Any]
 
 
 class Planner:
@@ -98,10 +102,15 @@ class Planner:
         return found
 
     def before_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer is about to take a step."""
+        """An optimizer is about to work."""
         self._optimizers.add(optimizer)
         for device in self.devices.values():
             device.before_optimizer()
+
+    def interrupt_optimizer(self) -> None:
+        """What comes now is not the optimizer's work, though it has begun its step."""
+        for device in self.devices.values():
+            device.interrupt_optimizer()
 
     def close(self) -> None:
         """Gives up what others were told."""
@@ -182,10 +191,50 @@ def note_shortage(device: int) -> None:
     _planner.device(device)
 
 
-def before_optimizer(optimizer: torch.optim.Optimizer) -> None:
-    """An optimizer is about to take a step."""
-    if _planner is not None:
-        _planner.before_optimizer(optimizer)
+def before_optimizer(
+    optimizer: torch.optim.Optimizer, arguments: Arguments, named: Named
+) -> tuple[Arguments, Named] | None:
+    """An optimizer is about to take a step.
+
+    Args:
+        optimizer: Which.
+        arguments: What its ``step()`` is called with, itself first.
+        named: The same by name.
+
+    Returns:
+        What to call it with, where it would call a closure: forward and backward run in
+        there, and are not the optimizer's work.
+    """
+    if _planner is None:
+        return None
+    _planner.before_optimizer(optimizer)
+    if not any(map(callable, (*arguments[1:], *named.values()))):
+        return None
+
+    def outside(argument: Any) -> Any:
+        return _outside(optimizer, argument) if callable(argument) else argument
+
+    return (
+        (arguments[0], *map(outside, arguments[1:])),
+        {name: outside(argument) for name, argument in named.items()},
+    )
+
+
+def _outside(
+    optimizer: torch.optim.Optimizer, closure: Callable[..., Any]
+) -> Callable[..., Any]:
+    """The closure of an optimizer's step, told from the optimizer's own work."""
+
+    @functools.wraps(closure)
+    def run(*arguments: Any, **named: Any) -> Any:
+        if _planner is not None:
+            _planner.interrupt_optimizer()
+        result = closure(*arguments, **named)
+        if _planner is not None:
+            _planner.before_optimizer(optimizer)
+        return result
+
+    return run
 
 
 def end_step(rescued_devices: set[int]) -> set[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -210,6 +211,7 @@ class Program:
     clip: bool = False
     evaluate: bool = False
     keep_graph: bool = False
+    closure: bool = False
     workers: int = 0
     drops_in_cudnn: bool = False
     autocast: torch.dtype | None = None
@@ -250,6 +252,19 @@ def train(
     source = iter(loader(batches, program.workers) if program.workers else batches)
     torch.manual_seed(2)  # the batches were drawn on the CPU, the rest is on the device
     losses: list[torch.Tensor] = []
+
+    def compute(inputs: torch.Tensor) -> torch.Tensor:
+        with phase("forward"), autocast():
+            loss = model(inputs) / program.accumulate
+        with phase("backward"):
+            scaler.scale(loss).backward(retain_graph=program.keep_graph)
+        losses.append(loss.detach().cpu())
+        return loss
+
+    def compute_anew(inputs: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        return compute(inputs)
+
     for _ in range(steps):
         for _ in range(program.accumulate):
             inputs = next(source).to(device, non_blocking=True)
@@ -257,11 +272,12 @@ def train(
                 inputs = inputs.to(program.dtype)
             if program.channels_last:
                 inputs = inputs.to(memory_format=torch.channels_last)
-            with phase("forward"), autocast():
-                loss = model(inputs) / program.accumulate
-            with phase("backward"):
-                scaler.scale(loss).backward(retain_graph=program.keep_graph)
-            losses.append(loss.detach().cpu())
+            if program.closure:
+                optimizer.step(functools.partial(compute_anew, inputs))
+            else:
+                compute(inputs)
+        if program.closure:
+            continue
         if program.clip:
             scaler.unscale_(optimizer)
             norm = nn.utils.clip_grad_norm_(model.parameters(), 0.5)
@@ -284,6 +300,10 @@ def sgd(parameters: Any, lr: float) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=lr, momentum=0.9)
 
 
+def lbfgs(parameters: Any, lr: float) -> torch.optim.Optimizer:
+    return torch.optim.LBFGS(parameters, lr=lr, max_iter=4, history_size=3)
+
+
 PROGRAMS = {
     "gpt": Program(Gpt, tokens),
     "gpt, fused": Program(Gpt, tokens, options={"fused": True}),
@@ -296,6 +316,8 @@ PROGRAMS = {
     "gpt, checkpointed, reentrant": Program(lambda: Gpt(0.1, "reentrant"), tokens),
     "gpt, bfloat16": Program(Gpt, tokens, dtype=torch.bfloat16),
     "gpt, evaluated, graph kept": Program(Gpt, tokens, evaluate=True, keep_graph=True),
+    "gpt, in a closure": Program(Gpt, tokens, closure=True),
+    "gpt, lbfgs": Program(Gpt, tokens, lbfgs, closure=True),
     "cnn": Program(Cnn, images, sgd, evaluate=True),
     "cnn, channels last": Program(Cnn, images, channels_last=True),
     "u-net": Program(UNet, images),
