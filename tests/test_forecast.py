@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from support import GIB, MIB, Simulated
+from support import GIB, MIB, Simulated, remedies
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -129,12 +129,6 @@ def step_bytes(text: str | None) -> int:
     found = re.search(r"A whole step would come to about ([\d.]+ \w+)", text)
     assert found, text
     return parse_size(found[1].replace(" ", ""))
-
-
-def remedies(text: str) -> dict[str, bool]:
-    """What was named, and whether it is said to be enough alone."""
-    rows = re.findall(r"^ +[\d.]+ \w+  (.+?); costs: (.*)$", text, re.MULTILINE)
-    return {action: "(not enough alone)" not in cost for action, cost in rows}
 
 
 def as_said(action: str) -> dict[str, object]:
@@ -302,8 +296,9 @@ def test_the_batch_is_that_of_the_words():
     assert places.shape[0] == 1
 
 
+@pytest.mark.parametrize("fused", [True, None])
 @card
-def test_state_that_is_to_come_is_foreseen():
+def test_what_the_optimizer_will_make_is_foreseen(fused):
     class Layer(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -314,7 +309,7 @@ def test_state_that_is_to_come_is_foreseen():
 
     def train_wide() -> None:
         model = nn.Sequential(*(Layer() for _ in range(8))).cuda()
-        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+        optimizer = torch.optim.AdamW(model.parameters(), fused=fused)
         model(torch.ones(512, 4096, device="cuda")).sum().backward()
         optimizer.step()
 
@@ -324,6 +319,7 @@ def test_state_that_is_to_come_is_foreseen():
     assert step_bytes(text) == pytest.approx(true, rel=0.05)
     named = remedies(text)
     assert not any(enough for action, enough in named.items() if "batch" in action)
+    assert any("fused=True" in action for action in named) == (not fused)
 
 
 @card

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import linecache
 import math
+import sys
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 from oomph import sites
@@ -348,7 +350,6 @@ def _situation(moment: dict[str, Any], seen: Any, totals: dict[Any, int]) -> Any
 
     from oomph import installation, remedies
 
-    site = sites.resolve(moment["site"])
     missing = moment["stats"]["oom_missing_bytes"] if moment["requested_bytes"] else 0
     situation = remedies.Situation(
         holders=seen,
@@ -357,7 +358,7 @@ def _situation(moment: dict[str, Any], seen: Any, totals: dict[Any, int]) -> Any
         requested_bytes=moment["requested_bytes"],
         missing_bytes=missing,
         forecast=None,
-        in_optimizer=_is_in_optimizer(moment, site),
+        in_optimizer=_is_in_optimizer(moment),
         autocast=moment["autocast"] or seen.program.half,
         device_count=torch.cuda.device_count(),
         offload=installation.setting("offload"),
@@ -367,11 +368,18 @@ def _situation(moment: dict[str, Any], seen: Any, totals: dict[Any, int]) -> Any
     return situation.foreseen() if is_to_go_on else situation
 
 
-def _is_in_optimizer(moment: dict[str, Any], site: Any) -> bool:
-    """Whether a line asked that calls ``step()``, and nothing was being recorded."""
-    if site is None or moment["grad"] or moment["doing"]:
+def _is_in_optimizer(moment: dict[str, Any]) -> bool:
+    """Whether an optimizer takes its step, and nothing is recorded or goes back."""
+    from torch.optim import optimizer
+
+    if not moment["requested_bytes"] or moment["grad"] or moment["doing"]:
         return False
-    return ".step(" in linecache.getline(site.file, site.line)
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_filename == optimizer.__file__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _useless(moment: dict[str, Any]) -> list[str]:

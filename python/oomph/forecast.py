@@ -182,7 +182,7 @@ def _with_room(
     coming = program.coming_bytes + program.foreseen_bytes
     peak = max(lasting + coming + activation + loss, room + missing_bytes)
     gradients = max(0, program.trained_bytes - held.get(Category.GRADIENT, 0))
-    step = lasting + gradients + coming
+    step = lasting + gradients + coming + program.temporary_bytes
     return Forecast(
         saved=saved,
         activation_bytes=activation,

@@ -57,6 +57,8 @@ class Program:
         trained_bytes: Of the parameters that optimizers have.
         coming_bytes: State that optimizers have begun to make, and have not made yet.
         foreseen_bytes: State that Adam and its kin will make in their first step.
+        temporary_bytes: Of tensors that an optimizer's step makes for itself, in the
+            one that makes most.
     """
 
     parameter_shapes: list[tuple[tuple[int, ...], int]] = field(default_factory=list)
@@ -73,6 +75,7 @@ class Program:
     trained_bytes: int = 0
     coming_bytes: int = 0
     foreseen_bytes: int = 0
+    temporary_bytes: int = 0
 
     def largest_parameter_bytes(self, rows: int = 0) -> int:
         """Of the parameters, or of those with so many rows, the largest."""
@@ -160,10 +163,28 @@ def note_optimizer(program: Program, name: str, known: dict[str, Any]) -> None:
         else:
             without += bytes_of(parameter)
     program.trained_bytes += with_state + without
+    program.temporary_bytes = max(program.temporary_bytes, _temporary_bytes(groups))
     if made:
         program.coming_bytes += without * made // max(1, with_state)
     elif "Adam" in name:
         program.foreseen_bytes += ADAM_STATES * without
+
+
+def _temporary_bytes(groups: list[dict[str, Any]]) -> int:
+    """What a step of one of PyTorch's optimizers makes beside its state, about.
+
+    One that works on all parameters at once needs as much as they have: for the root
+    of Adam's second moments, or gradients with weight decay. SGD without has none.
+    """
+    most = 0
+    for group in groups:
+        known = "foreach" in group and not group.get("fused")
+        if not known or ("dampening" in group and not group["weight_decay"]):
+            continue
+        sizes = [bytes_of(parameter) for parameter in group["params"]]
+        at_a_time = max(sizes, default=0) if group["foreach"] is False else sum(sizes)
+        most = max(most, at_a_time)
+    return most
 
 
 def _is_wide(width: Any) -> bool:

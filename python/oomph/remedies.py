@@ -89,8 +89,12 @@ class Situation:
         if self.forecast is not None:
             return self.forecast.missing_bytes
         program = self.holders.program
-        state = program.coming_bytes + program.foreseen_bytes
-        return self.missing_bytes + state if self.missing_bytes else 0
+        coming = program.coming_bytes + program.foreseen_bytes
+        if self.in_optimizer:
+            made = self.totals.get(Category.TEMPORARY, 0)
+            made += self.requested_bytes if not coming else 0  # else it is for state
+            coming += max(0, program.temporary_bytes - made)
+        return self.missing_bytes + coming if self.missing_bytes else 0
 
     @property
     def saved_bytes(self) -> int:
@@ -130,12 +134,12 @@ class Situation:
 def rank(situation: Situation) -> list[Remedy]:
     """All that help here, those that save most first."""
     least = MIN_SHARE * (sum(situation.totals.values()) + situation.requested_bytes)
-    found = [
+    all_of_them = (
         dataclasses.replace(remedy, enough=_is_enough(remedy, situation))
         for rule in RULES
         for remedy in rule(situation)
-        if remedy.saves_bytes > least
-    ]
+    )
+    found = [r for r in all_of_them if r.enough or r.saves_bytes > least]
     return sorted(found, key=lambda r: r.saves_bytes, reverse=True)
 
 
@@ -306,16 +310,18 @@ def _chunked_loss(now: Situation) -> Iterator[Remedy]:
 
 def _optimizer(now: Situation) -> Iterator[Remedy]:
     """Temporaries of a step go with a fused one; 8-bit states take a quarter."""
-    unfused = [n.rstrip("*") for n in now.holders.program.optimizers if "*" in n]
-    if now.in_optimizer and unfused:
+    program = now.holders.program
+    unfused = [n.rstrip("*") for n in program.optimizers if "*" in n]
+    falls_short = now.forecast is not None and now.forecast.step_missing_bytes > 0
+    if unfused and program.temporary_bytes and (now.in_optimizer or falls_short):
         yield Remedy(
             f"{unfused[0]}(..., fused=True)",
-            now.totals.get(Category.TEMPORARY, 0) + now.requested_bytes,
+            program.temporary_bytes,
             "nothing; it is faster",
+            of_state_bytes=program.temporary_bytes,
         )
-    program = now.holders.program
     state = now.totals.get(Category.OPTIMIZER, 0)
-    if now.forecast is not None and now.forecast.step_missing_bytes:
+    if falls_short:
         state += program.coming_bytes + program.foreseen_bytes
     if state:
         yield Remedy(
