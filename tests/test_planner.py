@@ -21,6 +21,13 @@ class Layer(nn.Module):
         return x.sin() * 2
 
 
+class Loss(nn.Module):
+    """Of the first thing that a model gives; with it the rest is dropped."""
+
+    def forward(self, given: tuple[torch.Tensor, list[torch.Tensor]]) -> torch.Tensor:
+        return given[0].exp().sin()
+
+
 class Training:
     """A chain of layers over a batch, with one small parameter to be optimized."""
 
@@ -161,6 +168,37 @@ def test_what_somebody_holds_is_not_sent_twice():
     held.clear()
     gc.collect()
     assert oomph._C.stats(0)["buffer_bytes"] == 0
+
+
+class Caching(nn.Module):
+    """Gives what some of its layers saved as well, as models give keys and values."""
+
+    def __init__(self, layers: int, kept: range) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Layer() for _ in range(layers))
+        self.kept = kept
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        cache = []
+        for i, layer in enumerate(self.layers):
+            if i in self.kept:
+                cache.append(x.detach())
+            x = layer(x)
+        return x, cache
+
+
+@card
+def test_what_is_held_until_backward_begins_is_not_sent_again():
+    model = Caching(46, range(2, 14, 2))
+    training = Training(0)
+    training.model = nn.Sequential(model, Loss())
+    steps = [training.step() for _ in range(8)]
+    assert steps[0]["rescues"] > 0
+    assert [step["rescues"] for step in steps[3:]] == [0] * 5
+    for step in steps[3:]:
+        assert step["missing_bytes"] > 900 * MIB
+        assert step["offloaded_bytes"] <= 1.1 * step["missing_bytes"]
+    torch.cuda.synchronize()
 
 
 @card

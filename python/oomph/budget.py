@@ -31,6 +31,7 @@ _EXTRA_SHARE = 50  # part of the device that is left free after a step that fell
 _PIECE_SHARE = 128  # part of the device that an optimizer works on at a time
 _QUIET_STEPS = 64  # steps without a rescue after which less is left free
 _FORGET_STEPS = 100  # steps after which what was not seen again is forgotten
+_PASSING_SAVES = 16  # so many later, what is still there was not on its way out
 _BLIND = 0.4  # share of the device left free by a fetch before a step was recorded
 
 
@@ -50,6 +51,8 @@ class Step:
     host_bytes: int = 0  # most bytes of blocks on the host
     host_growth: int = 0  # by which they grew before the optimizer,
     fetch_growth: int = 0  # and while something was back ahead of need
+    # What had been sent long before they grew, and others held: it took the room.
+    held: set[Save] = field(default_factory=set)
     state_host_bytes: int = 0  # of the optimizers' state, on the host at its end
     born_bytes: int = 0  # that the optimizer made and kept, such as its state
     saves: list[Save] = field(default_factory=list)
@@ -181,8 +184,19 @@ class DevicePlan:
         more = max(growth - step.host_growth - step.fetch_growth, 0)
         if self.link.restored_bytes > 0:
             step.fetch_growth += more
-        else:
+        elif more > 0:
             step.host_growth += more
+            step.held |= self._held()
+
+    def _held(self) -> set[Save]:
+        """What was sent and is still there, but for what was in use just now."""
+        saves = self.step.saves
+        end = saves[-1][0] - _PASSING_SAVES if saves else 0
+        sent = map(self._save_of, self._leaving)
+        return {save for save in sent if save[0] < end}
+
+    def _save_of(self, slot: Slot) -> Save:
+        return slot.sequence - self.step.first, slot.bytes
 
     def _note_peak(self, need_bytes: int, place: int | None) -> None:
         peaks = self.step.peaks
@@ -243,8 +257,7 @@ class DevicePlan:
         self.step.backwards.append(sequence - self.step.first + 1)
         for slot in (reference() for reference in self.away):
             if slot is not None and slot.is_away and not slot.has_left():
-                place = slot.sequence - self.step.first
-                self.useless[place, slot.bytes] = self._step_count
+                self.useless[self._save_of(slot)] = self._step_count
                 slot.stay()
 
     def _slack(self) -> int:
@@ -332,9 +345,15 @@ class DevicePlan:
     def _learn_from_failure(self, step: Step) -> None:
         """It was planned for and not enough.
 
-        Large blocks cannot be helped, for small ones some more room will do.
+        Where others held what was sent, as a model's cache of keys and values does,
+        something else is to leave. Large blocks cannot be helped, for small ones some
+        more room will do.
         """
-        if self.budget > 0 and step.need_bytes <= self._planned_need_bytes:
+        held = step.held - self.useless.keys()
+        self.useless.update(dict.fromkeys(held, self._step_count))
+        if sum(size for _, size in held) > step.host_growth // 2:
+            pass  # that is why
+        elif self.budget > 0 and step.need_bytes <= self._planned_need_bytes:
             self._large_share *= 2
             share_bytes = self.capacity // self._large_share
             large_bytes = max(share_bytes, activations.SMALL_BYTES)
