@@ -351,9 +351,9 @@ class DevicePlan:
         """
         held = step.held - self.useless.keys()
         self.useless.update(dict.fromkeys(held, self._step_count))
-        if sum(size for _, size in held) > step.host_growth // 2:
-            pass  # that is why
-        elif self.budget > 0 and step.need_bytes <= self._planned_need_bytes:
+        is_explained = sum(size for _, size in held) > step.host_growth // 2
+        was_planned = self.budget > 0 and step.need_bytes <= self._planned_need_bytes
+        if was_planned and not is_explained:
             self._large_share *= 2
             share_bytes = self.capacity // self._large_share
             large_bytes = max(share_bytes, activations.SMALL_BYTES)
