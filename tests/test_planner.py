@@ -108,6 +108,33 @@ def test_a_loss_that_the_optimizer_has_computed_is_planned_for_as_well(
 
 
 @card
+def test_optimizers_that_step_in_backward_end_one_step_with_it():
+    import oomph
+
+    model = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(24))).cuda()
+    optimizers = {p: torch.optim.Adam([p]) for p in model.parameters()}
+
+    def update(parameter: torch.Tensor) -> None:
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+
+    hooks = [p.register_post_accumulate_grad_hook(update) for p in optimizers]
+    before = oomph.stats()
+    rescues = []
+    for _ in range(8):
+        x = torch.empty(24 << 10, 1024, device="cuda")  # a layer saves 96 MiB of it
+        model(x).sum().backward()
+        rescues.append(oomph.stats()["rescues"] - before["rescues"] - sum(rescues))
+    assert oomph.stats()["steps"] - before["steps"] == 8
+    assert rescues[0] > 0
+    assert rescues[3:] == [0] * 5
+    assert told()["missing_bytes"] > 256 * MIB
+    for hook in hooks:  # autograd holds them, and Python does not see the circle
+        hook.remove()
+    torch.cuda.synchronize()
+
+
+@card
 def test_where_all_fits_there_are_no_hooks():
     training = Training(8)
     for _ in range(3):

@@ -169,7 +169,8 @@ def _note_rescue(device: int, size_bytes: int) -> None:
 def _follow_steps(torch: ModuleType) -> None:
     """Has every optimizer tell the core when a step has ended.
 
-    Also one whose step is compiled, which calls the hooks as they are.
+    Also one whose step is compiled, which calls the hooks as they are. Optimizers that
+    step while backward goes on, one for each parameter, end a step together with it.
     """
     from torch.optim.optimizer import (
         register_optimizer_step_post_hook,
@@ -182,8 +183,20 @@ def _follow_steps(torch: ModuleType) -> None:
             return None
         return planner.before_optimizer(optimizer, arguments, named)
 
+    ending: set[int] = set()  # backward passes at whose ends a step does
+
     def end_step(optimizer: Any, *_: Any) -> None:
-        _end_step(optimizer)
+        backward = torch._C._current_graph_task_id()
+        if backward < 0:
+            _end_step(optimizer)
+        elif backward not in ending:
+            ending.add(backward)
+            engine = torch.autograd.Variable._execution_engine
+            engine.queue_callback(lambda: end_with(backward))
+
+    def end_with(backward: int) -> None:
+        ending.discard(backward)
+        _end_step(None)
 
     # As torch.compiler.disable, which would import the compiler at once.
     register_optimizer_step_pre_hook(torch._disable_dynamo(begin_step))

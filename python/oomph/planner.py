@@ -102,8 +102,10 @@ class Planner:
         return found
 
     def before_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer is about to work."""
+        """An optimizer is about to work; within backward it is a part of that."""
         self._optimizers.add(optimizer)
+        if torch._C._current_graph_task_id() >= 0:
+            return
         for device in self.devices.values():
             device.before_optimizer()
 

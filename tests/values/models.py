@@ -212,6 +212,7 @@ class Program:
     evaluate: bool = False
     keep_graph: bool = False
     closure: bool = False
+    in_backward: bool = False
     workers: int = 0
     drops_in_cudnn: bool = False
     autocast: torch.dtype | None = None
@@ -265,6 +266,14 @@ def train(
         optimizer.zero_grad()
         return compute(inputs)
 
+    parts = [[p] for p in model.parameters()] if program.in_backward else []
+    each = {part[0]: program.optimizer(part, lr=1e-3) for part in parts}
+
+    def update(parameter: nn.Parameter) -> None:
+        each[parameter].step()
+        each[parameter].zero_grad()
+
+    hooks = [p.register_post_accumulate_grad_hook(update) for p in each]
     for _ in range(steps):
         for _ in range(program.accumulate):
             inputs = next(source).to(device, non_blocking=True)
@@ -276,7 +285,7 @@ def train(
                 optimizer.step(functools.partial(compute_anew, inputs))
             else:
                 compute(inputs)
-        if program.closure:
+        if program.closure or program.in_backward:
             continue
         if program.clip:
             scaler.unscale_(optimizer)
@@ -293,6 +302,8 @@ def train(
             with phase("evaluate"), autocast(), torch.no_grad():
                 losses.append(model(batches[0].to(device)).cpu())
             model.train()
+    for hook in hooks:  # else autograd holds them for ever
+        hook.remove()
     return losses + [value.cpu() for value in model.state_dict().values()]
 
 
@@ -317,6 +328,7 @@ PROGRAMS = {
     "gpt, bfloat16": Program(Gpt, tokens, dtype=torch.bfloat16),
     "gpt, evaluated, graph kept": Program(Gpt, tokens, evaluate=True, keep_graph=True),
     "gpt, in a closure": Program(Gpt, tokens, closure=True),
+    "gpt, stepped in backward": Program(Gpt, tokens, in_backward=True),
     "gpt, lbfgs": Program(Gpt, tokens, lbfgs, closure=True),
     "cnn": Program(Cnn, images, sgd, evaluate=True),
     "cnn, channels last": Program(Cnn, images, channels_last=True),
