@@ -107,6 +107,25 @@ def test_a_loss_that_the_optimizer_has_computed_is_planned_for_as_well(
     torch.cuda.synchronize()
 
 
+@pytest.mark.parametrize("judgements", [1, 3])
+@card
+def test_two_models_that_are_trained_by_turns_are_planned_for_together(judgements):
+    import oomph
+
+    maker, judge = Training(20), Training(30)
+    before = oomph.stats()
+    rescues = []
+    for _ in range(10):
+        for _ in range(judgements):
+            judge.step()
+        maker.step()
+        rescues.append(oomph.stats()["rescues"] - before["rescues"] - sum(rescues))
+    assert rescues[0] > 0
+    assert rescues[4:] == [0] * 6
+    steps = oomph.stats()["steps"] - before["steps"]
+    assert 9 <= steps <= 10 + judgements  # the first before the maker is known
+
+
 @card
 def test_optimizers_that_step_in_backward_end_one_step_with_it():
     import oomph

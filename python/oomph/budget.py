@@ -287,8 +287,9 @@ class DevicePlan:
         before, step = self._before_optimizer, self.step
         self.note()
         now = self._now_bytes
-        step.born_bytes = max(now - before, 0)
-        step.temporary_bytes = max(step.optimizer_bytes - max(now, before), 0)
+        step.born_bytes += max(now - before, 0)
+        temporary_bytes = step.optimizer_bytes - max(now, before)
+        step.temporary_bytes = max(step.temporary_bytes, temporary_bytes)
         self._before_optimizer = None
 
     def _note_link(self) -> None:

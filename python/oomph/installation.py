@@ -9,8 +9,10 @@ from types import ModuleType
 from typing import Any
 
 from oomph import settings as _settings
+from oomph.turns import Turns, Word
 
 _lock = threading.Lock()
+_turns, _word = Turns(), Word()
 _installed: dict[str, Any] | None = None  # the settings in force
 
 
@@ -196,7 +198,7 @@ def _follow_steps(torch: ModuleType) -> None:
 
     def end_with(backward: int) -> None:
         ending.discard(backward)
-        _end_step(None)
+        _end_turn()
 
     # As torch.compiler.disable, which would import the compiler at once.
     register_optimizer_step_pre_hook(torch._disable_dynamo(begin_step))
@@ -246,11 +248,24 @@ def step() -> None:
         ...     model(batch)
         ...     oomph.step()
     """
-    _end_step(None)
+    _turns.end_with(_word, by_word=True)
+    _end_turn()
 
 
 def _end_step(optimizer: Any) -> None:
-    """A step has ended, by an optimizer's or by the program's word."""
+    """An optimizer has taken a step, with which a turn of the loop may end."""
+    planner = sys.modules.get("oomph.planner")
+    watching = sys.modules.get("oomph.leaks.watching")
+    if planner is not None:
+        planner.after_optimizer()
+    if watching is not None:
+        watching.after_optimizer(optimizer)
+    if _turns.end_with(optimizer):
+        _end_turn()
+
+
+def _end_turn() -> None:
+    """A step has ended."""
     from oomph import _C, cost, windows
 
     windows.look()
@@ -264,4 +279,4 @@ def _end_step(optimizer: Any) -> None:
     cost.end_step(offloading)
     watching = sys.modules.get("oomph.leaks.watching")
     if watching is not None:
-        watching.end_step(optimizer)
+        watching.end_step()

@@ -71,8 +71,7 @@ class Planner:
         activations.close_scope()
         for index in rescued_devices:
             self.device(index)
-        for device in self.devices.values():
-            device.after_optimizer()
+        self.after_optimizer()
         state_host_bytes = self._look_at_optimizers()
         for index, device in self.devices.items():
             device.end_step(
@@ -87,7 +86,8 @@ class Planner:
         """Bytes of optimizers' state on the host, by device.
 
         What optimizers have rests between steps: the core is told, so that it returns
-        where there is room.
+        where there is room. Not by a thread of autograd's, with which a step ends whose
+        optimizers step in backward: it says nothing of the thread that launches work.
         """
         found: dict[int, int] = {}
         if all(device.host_bytes == 0 for device in self.devices.values()):
@@ -98,7 +98,8 @@ class Planner:
                 index = tensor.device.index
                 found[index] = found.get(index, 0) + tensor.nbytes
             others = [tensor for tensor in _trained_by(optimizer) if is_on_host(tensor)]
-            _C.rests([t.untyped_storage().data_ptr() for t in (*state, *others)])
+            if torch._C._current_graph_task_id() < 0:
+                _C.rests([t.untyped_storage().data_ptr() for t in (*state, *others)])
         return found
 
     def before_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
@@ -108,6 +109,11 @@ class Planner:
             return
         for device in self.devices.values():
             device.before_optimizer()
+
+    def after_optimizer(self) -> None:
+        """It has done its work."""
+        for device in self.devices.values():
+            device.after_optimizer()
 
     def interrupt_optimizer(self) -> None:
         """What comes now is not the optimizer's work, though it has begun its step."""
@@ -237,6 +243,12 @@ def _outside(
         return result
 
     return run
+
+
+def after_optimizer() -> None:
+    """An optimizer has taken a step."""
+    if _planner is not None:
+        _planner.after_optimizer()
 
 
 def end_step(rescued_devices: set[int]) -> set[int]:

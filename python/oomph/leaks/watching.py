@@ -30,14 +30,6 @@ ACTIONS = ("count", "report", "raise")
 _FIRST_SCAN, _SECOND_SCAN = 2, 5  # steps
 _SCANS = 4  # of a look: three steps to grow in
 _LONG = 16  # steps a window: what grows for three of these grows whatever the code says
-_LEAD_MAX = 8  # steps of others after which another optimizer sets the pace
-
-
-class _Manual:
-    """Stands for `oomph.step()`, which names no optimizer."""
-
-
-_MANUAL = _Manual()
 
 
 class _Look:
@@ -118,8 +110,6 @@ class Watch:
         self._gradients: weakref.WeakKeyDictionary[Any, Gradients] = (
             weakref.WeakKeyDictionary()
         )
-        self._leader: weakref.ref[Any] | None = None
-        self._others = 0  # steps of others since the leader's
         self._running = False
 
     # ---- Beginning and end
@@ -160,29 +150,17 @@ class Watch:
 
     # ---- Steps
 
-    def end_step(self, optimizer: Any) -> None:
-        """A step has ended: an optimizer's or, without one, by the program's word."""
-        found: list[Finding] = []
-        if optimizer is not None:
-            gradients = self._gradients.setdefault(optimizer, Gradients())
-            found += _some(gradients.end_step(optimizer, user_line()))
-        if self._is_turn(_MANUAL if optimizer is None else optimizer):
-            self.steps += 1
-            found += self._end_turn()
-        self._tell(found)
+    def after_optimizer(self, optimizer: Any) -> None:
+        """An optimizer has taken a step."""
+        gradients = self._gradients.setdefault(optimizer, Gradients())
+        self._tell(_some(gradients.end_step(optimizer, user_line())))
 
-    def _is_turn(self, source: Any) -> bool:
-        """Whether it ends a turn of the loop; several optimizers may step in one."""
-        leader = None if self._leader is None else self._leader()
-        self._others += 1
-        if leader is not None and leader is not source and self._others <= _LEAD_MAX:
-            return False
-        if leader is not source:
-            self._leader = weakref.ref(source)
-        self._others = 0
-        return True
+    def end_step(self) -> None:
+        """A step has ended."""
+        self.steps += 1
+        self._tell(self._look_around())
 
-    def _end_turn(self) -> list[Finding]:
+    def _look_around(self) -> list[Finding]:
         found = self._evaluation.end_step()
         kept = _some(self._backward.end_step())
         period = self._growth.add(_counts())
@@ -341,10 +319,16 @@ def assert_no_leaks() -> None:
         )
 
 
-def end_step(optimizer: Any) -> None:
+def after_optimizer(optimizer: Any) -> None:
+    """An optimizer has taken a step."""
+    for watched in list(_watches):
+        watched.after_optimizer(optimizer)
+
+
+def end_step() -> None:
     """A step has ended."""
     for watched in list(_watches):
-        watched.end_step(optimizer)
+        watched.end_step()
 
 
 def finish() -> None:

@@ -1,0 +1,59 @@
+"""Which optimizer ends a turn of the loop."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from oomph.turns import Turns, Word
+
+
+class Optimizer:
+    pass
+
+
+def ends(order: str, by_word: str = "") -> str:
+    """Which of the steps, a letter for each optimizer, end a turn."""
+    turns = Turns()
+    sources = {name: Word() if name in by_word else Optimizer() for name in set(order)}
+    found = [turns.end_with(sources[name], by_word=name in by_word) for name in order]
+    return "".join("|" if end else "." for end in found)
+
+
+@pytest.mark.parametrize(
+    ("order", "wanted"),
+    [
+        ("aaaa", "||||"),
+        ("abababab", "|.|.|.|."),
+        ("abcabcabc", "|..|..|.."),
+        ("aaabaaabaaab", "||||...|...|"),  # b is known from its first step on
+        ("baaabaaabaaa", "|...|...|..."),
+        ("a" * 5 + "b" * 20, "|||||" + "|" * 20),  # a second phase
+        ("b" + "a" * 20, "|" + "." * 16 + "||||"),  # b never comes again
+    ],
+)
+def test_the_one_that_steps_most_seldom_ends_a_turn(order, wanted):
+    assert ends(order) == wanted
+
+
+def test_the_programs_word_leads_where_it_is_given():
+    assert ends("owowow", by_word="w") == "||.|.|"
+    assert ends("oooow" + "o" * 18, by_word="w") == "|||||" + "." * 16 + "||"
+
+
+def test_each_thread_has_turns_of_its_own():
+    turns, a, b = Turns(), Optimizer(), Optimizer()
+    assert turns.end_with(a)
+    found = []
+    thread = threading.Thread(target=lambda: found.append(turns.end_with(b)))
+    thread.start()
+    thread.join()
+    assert found == [True]
+    assert not turns.end_with(b)
+
+
+def test_an_optimizer_that_is_gone_ends_no_turn():
+    turns, a, b = Turns(), Optimizer(), Optimizer()
+    turns.end_with(a)
+    del a
+    assert [turns.end_with(b), turns.end_with(b)] == [True, True]
