@@ -5,19 +5,18 @@ from __future__ import annotations
 import threading
 
 import pytest
-from oomph.turns import Turns, Word
+from oomph.turns import Turns
 
 
 class Optimizer:
     pass
 
 
-def ends(order: str, by_word: str = "") -> str:
+def ends(order: str) -> str:
     """Which of the steps, a letter for each optimizer, end a turn."""
     turns = Turns()
-    sources = {name: Word() if name in by_word else Optimizer() for name in set(order)}
-    found = [turns.end_with(sources[name], by_word=name in by_word) for name in order]
-    return "".join("|" if end else "." for end in found)
+    optimizers = {name: Optimizer() for name in set(order)}
+    return "".join("|" if turns.end_with(optimizers[name]) else "." for name in order)
 
 
 @pytest.mark.parametrize(
@@ -34,11 +33,6 @@ def ends(order: str, by_word: str = "") -> str:
 )
 def test_the_one_that_steps_most_seldom_ends_a_turn(order, wanted):
     assert ends(order) == wanted
-
-
-def test_the_programs_word_leads_where_it_is_given():
-    assert ends("owowow", by_word="w") == "||.|.|"
-    assert ends("oooow" + "o" * 18, by_word="w") == "|||||" + "." * 16 + "||"
 
 
 def test_each_thread_has_turns_of_its_own():

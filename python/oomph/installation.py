@@ -9,10 +9,10 @@ from types import ModuleType
 from typing import Any
 
 from oomph import settings as _settings
-from oomph.turns import Turns, Word
+from oomph.turns import Turns
 
 _lock = threading.Lock()
-_turns, _word = Turns(), Word()
+_turns = Turns()
 _installed: dict[str, Any] | None = None  # the settings in force
 
 
@@ -248,7 +248,6 @@ def step() -> None:
         ...     model(batch)
         ...     oomph.step()
     """
-    _turns.end_with(_word, by_word=True)
     _end_turn()
 
 

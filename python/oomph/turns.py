@@ -29,33 +29,17 @@ class Turns(threading.local):
         self._leader: weakref.ref[Any] | None = None
         self._others = 0  # steps since the leader's
 
-    def end_with(self, source: Any, by_word: bool = False) -> bool:
-        """Whether a step of this optimizer ends a turn.
-
-        Args:
-            source: The optimizer, or what stands for it.
-            by_word: The program says so: it leads from now on.
-        """
-        self._steps[source] = self._steps.get(source, 0) + 1
+    def end_with(self, optimizer: Any) -> bool:
+        """Whether a step of this optimizer ends a turn."""
+        self._steps[optimizer] = self._steps.get(optimizer, 0) + 1
         leader = self._leader() if self._leader is not None else None
-        if leader is not None and leader is not source:
+        if leader is not None and leader is not optimizer:
             self._others += 1
-            is_gone = self._others > _OTHERS_MAX
-            if is_gone:
+            if self._others > _OTHERS_MAX:
                 del self._steps[leader]
-            elif not by_word and not self._is_rarest(source, leader):
+            elif min(self._steps, key=self._steps.__getitem__) is not optimizer:
                 return False
-        if leader is not source:
-            self._leader = weakref.ref(source)
+        if leader is not optimizer:
+            self._leader = weakref.ref(optimizer)
         self._others = 0
         return True
-
-    def _is_rarest(self, source: Any, leader: Any) -> bool:
-        """Whether it steps more seldom than all others; never if the word leads."""
-        if isinstance(leader, Word):
-            return False
-        return min(self._steps, key=self._steps.__getitem__) is source
-
-
-class Word:
-    """Stands for a program that says itself where its turns end."""
