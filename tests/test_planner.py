@@ -345,6 +345,28 @@ def test_an_optimizer_that_fits_only_in_pieces_works_so():
 
 
 @card
+def test_what_each_optimizer_of_a_turn_needs_for_itself_is_told_apart():
+    from oomph import planner
+
+    def trained(mib: int) -> torch.optim.Optimizer:
+        parameter = nn.Parameter(torch.zeros(mib * MIB // 4, device="cuda"))
+        parameter.grad = torch.zeros_like(parameter)
+        return torch.optim.Adam([parameter], foreach=True)
+
+    planner.start()
+    assert planner._planner is not None
+    plan = planner._planner.device(0)
+    small, large = trained(4), trained(64)
+    for _ in range(3):
+        small.step()  # ends a turn
+        kept = torch.empty(512 * MIB, dtype=torch.uint8, device="cuda")
+        large.step()
+        del kept
+    small.step()
+    assert 64 * MIB <= plan.last.temporary_bytes < 80 * MIB
+
+
+@card
 def test_state_on_the_host_is_brought_to_the_device_for_its_turn():
     import oomph
 

@@ -101,6 +101,7 @@ class DevicePlan:
         self._gone_bytes = 0  # sent and gone, when last looked
         self._is_saving = False  # forward runs; else backward
         self._before_optimizer: int | None = None  # bytes in use
+        self._in_optimizer = 0  # most bytes, as in a step, since then
         self._now_bytes = self.host_bytes = 0  # in use, on either side and on host
         self._start_host_bytes = 0  # when the step began
         self._large_share = _LARGE_SHARE // 2
@@ -166,6 +167,7 @@ class DevicePlan:
         was_gone_bytes = min(self._gone_bytes, gone_bytes)
         need_bytes = high + was_gone_bytes
         if self._before_optimizer is not None:
+            self._in_optimizer = max(self._in_optimizer, need_bytes)
             step.optimizer_bytes = max(step.optimizer_bytes, need_bytes)
         else:
             step.need_bytes = max(step.need_bytes, need_bytes)
@@ -273,6 +275,7 @@ class DevicePlan:
         """The optimizer is about to make its state, if it has none."""
         self.note()
         self._before_optimizer = self._now_bytes
+        self._in_optimizer = 0
 
     def interrupt_optimizer(self) -> None:
         """The optimizer has others work before it goes on."""
@@ -288,7 +291,7 @@ class DevicePlan:
         self.note()
         now = self._now_bytes
         step.born_bytes += max(now - before, 0)
-        temporary_bytes = step.optimizer_bytes - max(now, before)
+        temporary_bytes = self._in_optimizer - max(now, before)
         step.temporary_bytes = max(step.temporary_bytes, temporary_bytes)
         self._before_optimizer = None
 

@@ -39,7 +39,6 @@ class Turns(threading.local):
                 del self._steps[leader]
             elif min(self._steps, key=self._steps.__getitem__) is not optimizer:
                 return False
-        if leader is not optimizer:
-            self._leader = weakref.ref(optimizer)
+        self._leader = weakref.ref(optimizer)
         self._others = 0
         return True

@@ -304,7 +304,8 @@ def _joins(value: ast.AST, target: ast.AST) -> bool:
     for part in parts:
         if isinstance(part, (ast.List, ast.Tuple)):
             parts += part.elts
-    return any(ast.unparse(part) == ast.unparse(target) for part in parts)
+    wanted = ast.unparse(target)
+    return any(ast.unparse(part) == wanted for part in parts)
 
 
 def _bound_in(scope: ast.AST) -> set[str]:
