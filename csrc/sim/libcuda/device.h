@@ -20,6 +20,7 @@ struct CUctx_st {
     unsigned peers;          // bit per device: peer access enabled
     CUresult sticky;         // the error that has broken the context
     CUstream default_stream; // the legacy one; exists while the context is active
+    CUstream joint_stream;   // waits for all others (cuCtxRecordEvent); NULL: not made
     uint64_t blocking_pending_count; // operations of its other blocking streams
 };
 

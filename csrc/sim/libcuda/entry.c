@@ -53,6 +53,7 @@ static const entry_t ENTRIES[] = {
     {"cuCtxGetStreamPriorityRange", 5050, (function_t)cuCtxGetStreamPriorityRange},
     {"cuCtxPopCurrent", 4000, (function_t)cuCtxPopCurrent_v2},
     {"cuCtxPushCurrent", 4000, (function_t)cuCtxPushCurrent_v2},
+    {"cuCtxRecordEvent", 12050, (function_t)cuCtxRecordEvent},
     {"cuCtxSetCurrent", 4000, (function_t)cuCtxSetCurrent},
     {"cuCtxSetLimit", 3010, (function_t)cuCtxSetLimit},
     {"cuCtxSynchronize", 2000, (function_t)cuCtxSynchronize},

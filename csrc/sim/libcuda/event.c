@@ -166,6 +166,33 @@ CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags)
     return sim_leave(result, "%p, %p, %u", (void *)event, (void *)stream, flags);
 }
 
+// What any stream of the context was given so far.
+static CUresult record_all(CUcontext context, CUevent event)
+{
+    CUresult result = check(event);
+
+    if (result == CUDA_SUCCESS && context != NULL && event->context != context)
+        result = CUDA_ERROR_INVALID_HANDLE;
+    if (result == CUDA_SUCCESS)
+        result = event->context->sticky;
+    if (result == CUDA_SUCCESS)
+        result = sim_capture_forbid_in_context(event->context);
+    if (result != CUDA_SUCCESS)
+        return result;
+    CUstream joint = sim_stream_joint(event->context);
+    result = joint != NULL ? sim_queue_join(joint) : CUDA_ERROR_OUT_OF_MEMORY;
+    return result == CUDA_SUCCESS ? sim_event_record(event, joint) : result;
+}
+
+CUresult cuCtxRecordEvent(CUcontext context, CUevent event)
+{
+    CUresult result = sim_enter("cuCtxRecordEvent");
+
+    if (result == CUDA_SUCCESS)
+        result = record_all(context, event);
+    return sim_leave(result, "%p, %p", (void *)context, (void *)event);
+}
+
 CUresult sim_event_wait(CUevent event, CUstream stream)
 {
     const sim_work_t work = {

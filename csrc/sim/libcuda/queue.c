@@ -336,6 +336,19 @@ CUresult sim_queue_submit(CUstream stream, const sim_work_t *work, sim_ticket_t 
     return CUDA_SUCCESS;
 }
 
+CUresult sim_queue_join(CUstream stream)
+{
+    CUstream other;
+
+    for (uint32_t i = 0; (other = sim_stream_at(i)) != NULL; i++) {
+        if (other->context == stream->context &&
+            !append_wait(stream, last_ticket(other)))
+            return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    settle();
+    return CUDA_SUCCESS;
+}
+
 // ---- waiting
 
 // Nothing moves but what other threads do. Gives up on a value that nobody writes.

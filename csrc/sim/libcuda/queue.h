@@ -29,6 +29,10 @@ void sim_queue_advance(uint64_t ns);
 CUresult sim_queue_submit(CUstream stream, const sim_work_t *work,
                           sim_ticket_t *ticket);
 
+// Has the stream wait for all that others of its context have been given. Errors:
+// OUT_OF_MEMORY.
+CUresult sim_queue_join(CUstream stream);
+
 // Whether the stream has come that far.
 bool sim_queue_is_done(sim_ticket_t ticket);
 

@@ -79,6 +79,13 @@ CUresult sim_stream_create_default(CUcontext context)
     return CUDA_SUCCESS;
 }
 
+CUstream sim_stream_joint(CUcontext context)
+{
+    if (context->joint_stream == NULL)
+        context->joint_stream = create(context, CU_STREAM_NON_BLOCKING, 0);
+    return context->joint_stream;
+}
+
 void sim_stream_destroy_all(CUcontext context)
 {
     for (uint32_t i = 0; i < streams.count; i++) {
@@ -86,7 +93,7 @@ void sim_stream_destroy_all(CUcontext context)
         if (sim_is_live(&stream->object) && stream->context == context)
             destroy(stream);
     }
-    context->default_stream = NULL;
+    context->default_stream = context->joint_stream = NULL;
 }
 
 void sim_stream_reset(void)

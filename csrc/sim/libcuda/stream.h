@@ -58,6 +58,10 @@ CUresult sim_stream_find_any(CUstream handle, CUstream *stream);
 CUresult sim_stream_create_default(CUcontext context);
 void sim_stream_destroy_all(CUcontext context);
 
+// A stream that no program knows, for work that comes after that of all others. NULL
+// without host memory.
+CUstream sim_stream_joint(CUcontext context);
+
 // Streams by number, for loops over all: NULL past the last. Some may not be live but
 // still have work.
 CUstream sim_stream_at(uint32_t index);
