@@ -2,6 +2,7 @@
  * but the free queue is guarded by the lock.
  */
 #pragma once
+#include "deferred.h"
 #include "foresee.h"
 #include "lock.h"
 #include "plan.h"
@@ -33,6 +34,7 @@ typedef struct oomph_pool {
     oomph_stream_state_t *stream;
     oomph_group_t *group; // NULL: the default pool
     bool small;
+    uint64_t floor; // what was freed before counts as freed in this epoch
     oomph_heap_t heap;
     // Large blocks of the default pool only:
     oomph_plan_t plan;
@@ -181,12 +183,23 @@ typedef struct oomph_reach {
 } oomph_reach_t;
 
 typedef struct oomph_survey {
-    size_t now;                   // pages whose work has finished
-    size_t later;                 // pages whose work has not
-    oomph_stream_state_t *stream; // that most of the latter wait for
+    size_t now;   // pages whose work has finished
+    size_t later; // pages whose work has not, and can be waited for
 } oomph_survey_t;
 
-// Counts the free pages within reach. What a capturing stream used is not counted.
+// The epoch in which pages with this stamp count as freed.
+static inline uint64_t oomph_epoch_of(const oomph_pool_t *pool, uint64_t stamp)
+{
+    return oomph_max(stamp, oomph_max(pool->floor, pool->device->streams.floor));
+}
+
+// Whether all work has finished that was queued before they were freed.
+static inline bool oomph_has_passed(const oomph_pool_t *pool, uint64_t stamp)
+{
+    return oomph_epoch_of(pool, stamp) <= pool->device->streams.clock.passed;
+}
+
+// Counts the free pages within reach.
 oomph_survey_t oomph_steal_survey(oomph_device_t *device, const oomph_reach_t *reach);
 // Unmaps up to `want` free pages whose work has finished; they become spare. Gives how
 // many. May give up the lock for a while to announce what is unmapped. `thief` is the
@@ -196,7 +209,7 @@ size_t oomph_steal(oomph_device_t *device, const oomph_reach_t *reach, size_t wa
 // From now on frees are stamped; what was freed before counts as freed now.
 void oomph_press(oomph_device_t *device);
 // Stamps the pages of a block that is being freed.
-void oomph_stamp(const oomph_block_t *block, const oomph_stream_state_t *stream);
+void oomph_stamp(const oomph_block_t *block);
 
 /* ---- free.c: the lock, waiting, deferred frees */
 
@@ -204,9 +217,15 @@ void oomph_stamp(const oomph_block_t *block, const oomph_stream_state_t *stream)
 void oomph_lock(oomph_device_t *device);
 // Gives the lock up and tells what happened under it, if anybody wants to hear.
 void oomph_unlock(oomph_device_t *device);
-// Waits for the stream's oldest epoch, or for the whole device (NULL), giving up the
-// lock meanwhile. False if there was nothing to wait for, or it must not be waited for.
-bool oomph_wait_for(oomph_device_t *device, oomph_stream_state_t *stream);
+// Waits for the clock's oldest epoch, or for all work of the device (NULL), giving up
+// the lock meanwhile. False if there was nothing to wait for, or it must not be waited
+// for.
+bool oomph_wait_for(oomph_device_t *device, oomph_clock_t *clock);
+// The same for the oldest epoch of the device: the free pages longest in use.
+static inline bool oomph_wait_for_pages(oomph_device_t *device)
+{
+    return oomph_wait_for(device, &device->streams.clock);
+}
 // Waits until all that was queued on the device has finished. False if it must not be
 // waited for, or the driver failed.
 bool oomph_drain(oomph_device_t *device);

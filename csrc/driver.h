@@ -84,6 +84,13 @@ typedef struct oomph_driver {
     oomph_status_t (*event_destroy)(int device, oomph_event_t event);
     oomph_status_t (*event_record)(int device, oomph_event_t event,
                                    oomph_stream_t stream);
+    // Records all work that any stream of the device was given so far. Where a stream
+    // captures that fails, and ends the capture. Errors also: OOMPH_ERR_STATE if the
+    // driver has no such call (before CUDA 12.5).
+    oomph_status_t (*event_record_all)(int device, oomph_event_t event);
+    // Has the stream wait for what the event stands for now.
+    oomph_status_t (*stream_wait)(int device, oomph_stream_t stream,
+                                  oomph_event_t event);
     oomph_status_t (*event_passed)(int device, oomph_event_t event, bool *passed);
     // These two wait for the GPU. Not allowed for a stream that captures.
     oomph_status_t (*event_wait)(int device, oomph_event_t event);

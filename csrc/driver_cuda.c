@@ -45,6 +45,13 @@ static oomph_status_t find_functions(void *library)
     memcpy(&oomph_cu.name, &symbol, sizeof symbol);
     OOMPH_CUDA_FUNCTIONS(FIND)
 #undef FIND
+#define FIND(name, version)                                                            \
+    if (lookup(#name, &symbol, version, CU_GET_PROC_ADDRESS_LEGACY_STREAM, &found) !=  \
+        CUDA_SUCCESS)                                                                  \
+        symbol = NULL;                                                                 \
+    memcpy(&oomph_cu.name, &symbol, sizeof symbol);
+    OOMPH_CUDA_NEWER_FUNCTIONS(FIND)
+#undef FIND
     return OOMPH_OK;
 }
 
@@ -441,6 +448,8 @@ const oomph_driver_t *oomph_driver_cuda(void)
         .event_create = oomph_cuda_event_create,
         .event_destroy = oomph_cuda_event_destroy,
         .event_record = oomph_cuda_event_record,
+        .event_record_all = oomph_cuda_event_record_all,
+        .stream_wait = oomph_cuda_stream_wait,
         .event_passed = oomph_cuda_event_passed,
         .event_wait = oomph_cuda_event_wait,
         .drain = oomph_cuda_drain,

@@ -40,6 +40,7 @@
     X(cuStreamDestroy, 4000)                                                           \
     X(cuStreamGetId, 12000)                                                            \
     X(cuStreamGetFlags, 5050)                                                          \
+    X(cuStreamWaitEvent, 3020)                                                         \
     X(cuStreamBatchMemOp, 11070)                                                       \
     X(cuStreamSynchronize, 2000)                                                       \
     X(cuStreamIsCapturing, 10000)                                                      \
@@ -52,9 +53,13 @@
     X(cuGetErrorName, 6000)                                                            \
     X(cuGetErrorString, 6000)
 
+// Those that only newer drivers have; NULL where they do not.
+#define OOMPH_CUDA_NEWER_FUNCTIONS(X) X(cuCtxRecordEvent, 12050)
+
 #define OOMPH_CUDA_FIELD(name, version) PFN_##name##_v##version name;
 typedef struct oomph_cu {
     OOMPH_CUDA_FUNCTIONS(OOMPH_CUDA_FIELD)
+    OOMPH_CUDA_NEWER_FUNCTIONS(OOMPH_CUDA_FIELD)
 } oomph_cu_t;
 #undef OOMPH_CUDA_FIELD
 
@@ -89,6 +94,9 @@ oomph_status_t oomph_cuda_event_create(int device, oomph_event_t *event);
 oomph_status_t oomph_cuda_event_destroy(int device, oomph_event_t event);
 oomph_status_t oomph_cuda_event_record(int device, oomph_event_t event,
                                        oomph_stream_t stream);
+oomph_status_t oomph_cuda_event_record_all(int device, oomph_event_t event);
+oomph_status_t oomph_cuda_stream_wait(int device, oomph_stream_t stream,
+                                      oomph_event_t event);
 oomph_status_t oomph_cuda_event_passed(int device, oomph_event_t event, bool *passed);
 oomph_status_t oomph_cuda_event_wait(int device, oomph_event_t event);
 oomph_status_t oomph_cuda_drain(int device);

@@ -146,6 +146,38 @@ oomph_status_t oomph_cuda_event_record(int device, oomph_event_t event,
     return status;
 }
 
+oomph_status_t oomph_cuda_event_record_all(int device, oomph_event_t event)
+{
+    CUcontext context = NULL;
+    oomph_cuda_scope_t scope;
+
+    if (oomph_cu.cuCtxRecordEvent == NULL)
+        return oomph_fail(OOMPH_ERR_STATE, "the CUDA driver has no cuCtxRecordEvent");
+    oomph_status_t status = oomph_cuda_enter(device, &scope);
+    if (status != OOMPH_OK)
+        return status;
+    status = oomph_cuda_check(oomph_cu.cuCtxGetCurrent(&context), "cuCtxGetCurrent");
+    if (status == OOMPH_OK)
+        status = oomph_cuda_check(oomph_cu.cuCtxRecordEvent(context, (CUevent)event),
+                                  "cuCtxRecordEvent");
+    oomph_cuda_leave(device, &scope);
+    return status;
+}
+
+oomph_status_t oomph_cuda_stream_wait(int device, oomph_stream_t stream,
+                                      oomph_event_t event)
+{
+    oomph_cuda_scope_t scope;
+
+    oomph_status_t status = oomph_cuda_enter(device, &scope);
+    if (status != OOMPH_OK)
+        return status;
+    status = oomph_cuda_check(oomph_cu.cuStreamWaitEvent(stream, (CUevent)event, 0),
+                              "cuStreamWaitEvent");
+    oomph_cuda_leave(device, &scope);
+    return status;
+}
+
 oomph_status_t oomph_cuda_event_passed(int device, oomph_event_t event, bool *passed)
 {
     oomph_cuda_scope_t scope;

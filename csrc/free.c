@@ -36,10 +36,9 @@ static void release(oomph_device_t *device, oomph_block_t *block)
     if (oomph_process.config.guard != OOMPH_GUARD_OFF)
         oomph_guard_fill(device, block);
     if (device->pressed) {
-        oomph_stamp(block, pool->stream);
-        pool->stream->freed_bytes += block->bytes;
-        if (pool->stream->freed_bytes >= EPOCH_BYTES)
-            oomph_stream_close(&device->streams, pool->stream, false);
+        oomph_stamp(block);
+        if (device->streams.freed_bytes >= EPOCH_BYTES)
+            oomph_streams_catch_up(&device->streams);
     }
     if (block->lost)
         keep_for_ever(block);
@@ -261,7 +260,7 @@ static void end_climb(oomph_device_t *device)
     pthread_mutex_unlock(&device->climbs_lock);
 }
 
-bool oomph_wait_for(oomph_device_t *device, oomph_stream_state_t *stream)
+bool oomph_wait_for(oomph_device_t *device, oomph_clock_t *clock)
 {
     oomph_wait_t wait;
 
@@ -269,17 +268,17 @@ bool oomph_wait_for(oomph_device_t *device, oomph_stream_state_t *stream)
         wait_for_climber(device);
         return true;
     }
-    if (stream == NULL ? !oomph_streams_drain_begin(&device->streams, &wait)
-                       : !oomph_stream_wait_begin(&device->streams, stream, &wait))
+    if (clock == NULL ? !oomph_streams_drain_begin(&device->streams, &wait)
+                      : !oomph_clock_wait_begin(&device->streams, clock, &wait))
         return false;
     device->climbing = true;
-    device->stats.sync_count += wait.stream == NULL;
+    device->stats.sync_count += wait.clock == NULL;
     oomph_unlock(device);
     void *state = before_wait();
-    oomph_status_t status = oomph_stream_wait(&device->streams, &wait);
+    oomph_status_t status = oomph_clock_wait(&device->streams, &wait);
     after_wait(state);
     oomph_lock(device);
-    oomph_stream_wait_end(&device->streams, &wait, status);
+    oomph_clock_wait_end(&device->streams, &wait, status);
     end_climb(device);
     return status == OOMPH_OK;
 }
@@ -293,21 +292,24 @@ bool oomph_drain(oomph_device_t *device)
 
 /* ---- Other streams */
 
-oomph_status_t oomph_record_stream(oomph_addr_t addr, oomph_stream_t stream,
-                                   bool stream_lives)
+oomph_status_t oomph_record_stream(oomph_addr_t addr, int stream_device,
+                                   oomph_stream_t stream, bool stream_lives)
 {
-    oomph_status_t status = OOMPH_OK;
     oomph_stream_state_t *user;
-    oomph_device_t *device = oomph_device_peek(oomph_segment_device(addr));
+    oomph_device_t *device = oomph_device_peek(oomph_segment_device(addr)), *its;
     if (device == NULL)
         return OOMPH_OK;
+    oomph_status_t status = oomph_device_get(stream_device, &its);
+    if (status != OOMPH_OK)
+        return status;
 
     oomph_lock(device);
     oomph_block_t *block = oomph_table_find(&device->table, addr);
     if (block != NULL)
-        status = oomph_stream_get(&device->streams, stream, stream_lives, &user);
+        status = oomph_stream_get(&device->streams, stream_device, stream, stream_lives,
+                                  &user);
     if (block != NULL && status == OOMPH_OK && user != oomph_block_pool(block)->stream)
-        status = oomph_uses_add(block, user);
+        status = oomph_uses_add(block, &user->clock);
     oomph_unlock(device);
     return status;
 }

@@ -64,7 +64,7 @@ oomph_status_t oomph_guard_admit(oomph_device_t *device, oomph_block_t *block,
 
     if (guarded && guard->ring == NULL)
         guard->ring = calloc(OOMPH_UNMAPPED_KEPT, sizeof *guard->ring);
-    *uses = guarded ? oomph_uses_new(pool->stream) : NULL;
+    *uses = guarded ? oomph_uses_new(&pool->stream->clock) : NULL;
     if (guarded && (guard->ring == NULL || *uses == NULL)) {
         free(*uses);
         return oomph_fail(OOMPH_ERR_NO_MEMORY, "no host memory to guard a block");
@@ -169,10 +169,11 @@ void oomph_guard_fill(const oomph_device_t *device, const oomph_block_t *block)
 
 void oomph_guard_wait(oomph_device_t *device)
 {
-    for (oomph_stream_state_t *s = device->streams.list; s != NULL; s = s->next)
-        while (s->wanted > s->passed && !oomph_stream_captures(&device->streams, s) &&
-               oomph_wait_for(device, s))
-            continue;
+    oomph_clock_t *clock;
+
+    do
+        clock = oomph_streams_awaited(&device->streams);
+    while (clock != NULL && oomph_wait_for(device, clock));
 }
 
 /* ---- Address space */

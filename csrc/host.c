@@ -20,14 +20,11 @@ static oomph_gain_t go_without(oomph_status_t status)
 }
 
 // If that cannot be told, a stream may capture.
-static bool captures(const oomph_streams_t *streams)
+static bool captures(oomph_streams_t *streams)
 {
-    oomph_status_t status = OOMPH_OK;
     bool found = false;
 
-    for (const oomph_stream_state_t *s = streams->list;
-         s != NULL && status == OOMPH_OK && !found; s = s->next)
-        status = oomph_stream_ask(streams, s, &found);
+    oomph_status_t status = oomph_streams_ask(streams, &found);
     go_without(status);
     return found || status != OOMPH_OK;
 }
@@ -152,7 +149,7 @@ static oomph_gain_t steal_host(oomph_claim_t *claim, size_t want)
         return oomph_steal(device, &reach, want, claim->pool->stream) > 0
                    ? OOMPH_GAINED
                    : OOMPH_NOTHING;
-    return oomph_wait_for(device, survey.stream) ? OOMPH_GAINED : OOMPH_NOTHING;
+    return oomph_wait_for_pages(device) ? OOMPH_GAINED : OOMPH_NOTHING;
 }
 
 static oomph_gain_t host_pages(oomph_claim_t *claim)

@@ -108,7 +108,7 @@ static oomph_gain_t rung_steal(oomph_claim_t *claim)
         return got > 0 ? OOMPH_GAINED : oomph_failed(claim, OOMPH_ERR_DRIVER);
     }
     device->stats.rungs[OOMPH_RUNG_WAIT]++;
-    return oomph_wait_for(device, survey.stream) ? OOMPH_GAINED : OOMPH_NOTHING;
+    return oomph_wait_for_pages(device) ? OOMPH_GAINED : OOMPH_NOTHING;
 }
 
 // Whether the block would fit once all frees that wait for streams have happened.
@@ -138,11 +138,9 @@ static oomph_gain_t rung_deferred(oomph_claim_t *claim)
     device->stats.rungs[OOMPH_RUNG_DEFERRED]++;
     if (oomph_collect(device))
         return OOMPH_GAINED;
-    for (oomph_stream_state_t *s = device->streams.list; s != NULL; s = s->next)
-        if (s->wanted > s->passed && !oomph_stream_captures(&device->streams, s) &&
-            oomph_wait_for(device, s))
-            return OOMPH_GAINED;
-    return OOMPH_NOTHING;
+    oomph_clock_t *clock = oomph_streams_awaited(&device->streams);
+    return clock != NULL && oomph_wait_for(device, clock) ? OOMPH_GAINED
+                                                          : OOMPH_NOTHING;
 }
 
 // What PyTorch and the driver keep for themselves; asked once. Where it gave nothing

@@ -22,7 +22,7 @@ static PyObject *buffer(PyObject *module, PyObject *args)
     Py_BEGIN_ALLOW_THREADS
     status = oomph_buffer(device, (size_t)bytes, (oomph_stream_t)(uintptr_t)out, &addr);
     if (status == OOMPH_OK) {
-        status = oomph_record_stream(addr, (oomph_stream_t)(uintptr_t)in, true);
+        status = oomph_record_stream(addr, device, (oomph_stream_t)(uintptr_t)in, true);
         if (status != OOMPH_OK)
             oomph_free(addr, NULL);
     }

@@ -283,7 +283,7 @@ static oomph_status_t check_host_pages(oomph_device_t *device)
 
 static oomph_status_t drain(oomph_device_t *device)
 {
-    if (device->streams.scopes > 0 || oomph_streams_capture(&device->streams))
+    if (oomph_streams_capture(&device->streams))
         return oomph_fail(OOMPH_ERR_STATE,
                           "no block moves while a stream captures or a MemPool is "
                           "allocated to");

@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-enum { OOMPH_ABI = 2, OOMPH_DEVICE_MAX = 64 };
+enum { OOMPH_ABI = 3, OOMPH_DEVICE_MAX = 64 };
 
 typedef enum oomph_status {
     OOMPH_OK = 0,
@@ -203,20 +203,20 @@ typedef struct oomph_block_info {
 // Errors: OOMPH_ERR_NO_MEMORY, OOMPH_ERR_DRIVER, OOMPH_ERR_INVALID (no such device).
 oomph_status_t oomph_malloc(const oomph_request_t *request, oomph_addr_t *addr);
 
-// Takes the block back; it is reused on its own stream at once and on others when the
-// work queued so far has finished. Waits for the GPU only if guard is SYNC, and for the
-// lock only if guard is UNMAP or `freed` is wanted (may be NULL): the block as it was,
-// with FREE or DEFERRED as its state. `user` is the caller's again, a DEFERRED block
-// has none. Address 0 is ignored.
-// Errors: OOMPH_ERR_INVALID if no such block is in use; nothing is freed.
+// Takes the block back; it is reused on its own stream at once, and elsewhere when all
+// work that the device has been given so far has finished. Waits for the GPU only if
+// guard is SYNC, and for the lock only if guard is UNMAP or `freed` is wanted (may be
+// NULL): the block as it was, with FREE or DEFERRED as its state. `user` is the
+// caller's again, a DEFERRED block has none. Address 0 is ignored. Errors:
+// OOMPH_ERR_INVALID if no such block is in use; nothing is freed.
 oomph_status_t oomph_free(oomph_addr_t addr, oomph_block_info_t *freed);
 
-// Says that `stream` uses the block too: once freed, it is reused only when the work
-// queued there at that time has finished. `stream_lives` as in oomph_request_t. A
-// foreign address is ignored. Errors: OOMPH_ERR_NO_MEMORY (host memory),
-// OOMPH_ERR_DRIVER.
-oomph_status_t oomph_record_stream(oomph_addr_t addr, oomph_stream_t stream,
-                                   bool stream_lives);
+// Says that `stream`, of this or another device, uses the block too: once freed, it is
+// reused only when the work queued there at that time has finished. `stream_lives` as
+// in oomph_request_t. A foreign address is ignored. Errors: OOMPH_ERR_NO_MEMORY (host
+// memory), OOMPH_ERR_DRIVER, OOMPH_ERR_INVALID (no such device).
+oomph_status_t oomph_record_stream(oomph_addr_t addr, int stream_device,
+                                   oomph_stream_t stream, bool stream_lives);
 
 /* ---- What a planner moves out of the way of need */
 
@@ -379,9 +379,12 @@ oomph_status_t oomph_unimport(int device, oomph_addr_t addr);
 
 // Use counts: pages of a pool in use never move to another pool.
 oomph_status_t oomph_pool_retain(int device, oomph_pool_id_t pool);
-// Retains the pool and says that something may capture, until oomph_pool_end().
-oomph_status_t oomph_pool_begin(int device, oomph_pool_id_t pool);
-oomph_status_t oomph_pool_end(int device);
+// Retains the pool and says that the calling thread is about to allocate to it, on this
+// stream, which perhaps captures; and that it does so no more. Where the capture fails,
+// the second need not be called.
+oomph_status_t oomph_pool_begin(int device, oomph_pool_id_t pool, oomph_stream_t stream,
+                                bool stream_lives);
+oomph_status_t oomph_pool_end(int device, oomph_stream_t stream, bool stream_lives);
 oomph_status_t oomph_pool_release(int device, oomph_pool_id_t pool);
 int oomph_pool_use_count(int device, oomph_pool_id_t pool);
 
@@ -623,7 +626,7 @@ typedef struct oomph_api_table {
     oomph_status_t (*start)(int *);
     oomph_status_t (*malloc)(const oomph_request_t *, oomph_addr_t *);
     oomph_status_t (*free)(oomph_addr_t, oomph_block_info_t *);
-    oomph_status_t (*record_stream)(oomph_addr_t, oomph_stream_t, bool);
+    oomph_status_t (*record_stream)(oomph_addr_t, int, oomph_stream_t, bool);
     oomph_status_t (*lookup)(oomph_addr_t, oomph_block_info_t *);
     oomph_status_t (*empty_cache)(int, oomph_pool_id_t, size_t *);
     oomph_status_t (*enable_peer)(int, int);
@@ -631,8 +634,8 @@ typedef struct oomph_api_table {
     oomph_status_t (*import_block)(int, const oomph_ticket_t *, oomph_addr_t *);
     oomph_status_t (*unimport_block)(int, oomph_addr_t);
     oomph_status_t (*pool_retain)(int, oomph_pool_id_t);
-    oomph_status_t (*pool_begin)(int, oomph_pool_id_t);
-    oomph_status_t (*pool_end)(int);
+    oomph_status_t (*pool_begin)(int, oomph_pool_id_t, oomph_stream_t, bool);
+    oomph_status_t (*pool_end)(int, oomph_stream_t, bool);
     oomph_status_t (*pool_release)(int, oomph_pool_id_t);
     int (*pool_use_count)(int, oomph_pool_id_t);
     oomph_status_t (*pool_set_flag)(int, oomph_pool_id_t, oomph_pool_flag_t, bool);

@@ -71,8 +71,9 @@ oomph_status_t oomph_pool_get(oomph_device_t *device, const oomph_request_t *req
     oomph_stream_state_t *stream;
     oomph_group_t *group = NULL;
 
-    oomph_status_t status = oomph_stream_get(&device->streams, request->stream,
-                                             request->stream_lives, &stream);
+    oomph_status_t status =
+        oomph_stream_get(&device->streams, device->ordinal, request->stream,
+                         request->stream_lives, &stream);
     if (status != OOMPH_OK)
         return status;
     if (oomph_same_pool(request->pool, (oomph_pool_id_t){0, 0})) {
@@ -99,48 +100,74 @@ bool oomph_pool_floats(const oomph_pool_t *pool)
            (pool->group->flags & OOMPH_POOL_ON_OOM) != 0;
 }
 
-static oomph_status_t retain(int ordinal, oomph_pool_id_t id, int scopes)
+// The caller holds the lock.
+static oomph_status_t retain(oomph_device_t *device, oomph_pool_id_t id)
 {
-    oomph_device_t *device;
     oomph_group_t *group;
 
-    oomph_status_t status = oomph_device_get(ordinal, &device);
-    if (status != OOMPH_OK)
-        return status;
-    oomph_lock(device);
-    status = group_get(device, id, &group);
-    if (status == OOMPH_OK) {
+    oomph_status_t status = group_get(device, id, &group);
+    if (status == OOMPH_OK)
         group->use_count++;
-        device->streams.scopes += scopes;
-    }
-    oomph_unlock(device);
     return status;
 }
 
 oomph_status_t oomph_pool_retain(int ordinal, oomph_pool_id_t id)
 {
-    return retain(ordinal, id, 0);
+    oomph_device_t *device;
+
+    oomph_status_t status = oomph_device_get(ordinal, &device);
+    if (status != OOMPH_OK)
+        return status;
+    oomph_lock(device);
+    status = retain(device, id);
+    oomph_unlock(device);
+    return status;
 }
 
-oomph_status_t oomph_pool_begin(int ordinal, oomph_pool_id_t id)
+oomph_status_t oomph_pool_begin(int ordinal, oomph_pool_id_t id, oomph_stream_t stream,
+                                bool stream_lives)
 {
-    return retain(ordinal, id, 1);
+    oomph_device_t *device;
+    oomph_stream_state_t *captures;
+
+    oomph_status_t status = oomph_device_get(ordinal, &device);
+    if (status != OOMPH_OK)
+        return status;
+    oomph_lock(device);
+    status =
+        oomph_stream_get(&device->streams, ordinal, stream, stream_lives, &captures);
+    if (status == OOMPH_OK)
+        status = retain(device, id);
+    if (status == OOMPH_OK) {
+        oomph_streams_catch_up(&device->streams); // no epoch is closed in a capture
+        oomph_streams_begin(&device->streams, captures);
+    }
+    oomph_unlock(device);
+    return status;
 }
 
-oomph_status_t oomph_pool_end(int ordinal)
+oomph_status_t oomph_pool_end(int ordinal, oomph_stream_t stream, bool stream_lives)
 {
     oomph_device_t *device = oomph_device_peek(ordinal);
-    oomph_status_t status = OOMPH_OK;
+    oomph_stream_state_t *captured;
 
     if (device == NULL)
         return oomph_fail(OOMPH_ERR_STATE, "device %d is not open", ordinal);
     oomph_lock(device);
-    if (device->streams.scopes > 0)
-        device->streams.scopes--;
-    else
-        status = oomph_fail(OOMPH_ERR_INVALID, "no pool is being allocated to");
+    oomph_streams_end(&device->streams);
+    // Looks whether it captures still.
+    oomph_status_t status =
+        oomph_stream_get(&device->streams, ordinal, stream, stream_lives, &captured);
     oomph_unlock(device);
     return status;
+}
+
+// What a graph or a MemPool held may be in use by replays that run on any stream.
+static void let_float(oomph_device_t *device, const oomph_group_t *group)
+{
+    for (oomph_pool_t *pool = device->pools; pool != NULL; pool = pool->next)
+        if (pool->group == group)
+            pool->floor = oomph_streams_stamp(&device->streams, 0);
 }
 
 oomph_status_t oomph_pool_release(int ordinal, oomph_pool_id_t id)
@@ -154,8 +181,8 @@ oomph_status_t oomph_pool_release(int ordinal, oomph_pool_id_t id)
     oomph_group_t *group = oomph_group_find(device, id);
     if (group == NULL || group->use_count == 0)
         status = oomph_fail(OOMPH_ERR_INVALID, "the pool is not in use");
-    else
-        group->use_count--;
+    else if (--group->use_count == 0)
+        let_float(device, group);
     oomph_unlock(device);
     return status;
 }
@@ -259,8 +286,8 @@ static void move_in(oomph_pool_t *pool, oomph_segment_t *arena)
     oomph_reach_t reach = {.tier = OOMPH_TIER_DEVICE, .heap = &pool->heap};
 
     oomph_press(device);
-    oomph_wait_for(device, pool->stream);
-    oomph_stream_poll(&device->streams, pool->stream);
+    oomph_wait_for_pages(device);
+    oomph_streams_catch_up(&device->streams);
     oomph_steal(device, &reach, count, pool->stream);
     // The lock was given up meanwhile: the arena may have gone, or be in use.
     if (pool->arena.segments != arena || arena->mapped_count > 0)

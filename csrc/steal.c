@@ -1,8 +1,8 @@
 /* steal.c - free pages on their way from one hole to another.
  *
- * A free page may move once the work that last used it has finished: its epoch has
- * passed on its stream. Pages of pools that a graph holds, and memory that was adopted
- * rather than mapped, never move.
+ * A free page may move once all work has finished that the device was given before it
+ * was freed, on whatever stream (stream.h). Pages of pools that a graph holds, and
+ * memory that was adopted rather than mapped, never move.
  *
  * Of those that may move, the first to go are the ones that no plan foresees a use for,
  * beside a plan that is in force; then those that the plans of other streams need last,
@@ -21,21 +21,22 @@ void oomph_press(oomph_device_t *device)
     if (device->pressed)
         return;
     device->pressed = true;
-    for (oomph_stream_state_t *s = device->streams.list; s != NULL; s = s->next)
-        s->floor = s->open;
+    device->streams.floor = oomph_streams_stamp(&device->streams, 0);
 }
 
-void oomph_stamp(const oomph_block_t *block, const oomph_stream_state_t *stream)
+void oomph_stamp(const oomph_block_t *block)
 {
     oomph_segment_t *segment = block->segment;
+    uint64_t epoch =
+        oomph_streams_stamp(&oomph_block_pool(block)->device->streams, block->bytes);
 
     if (segment->slots == NULL) {
-        segment->epoch = stream->open;
+        segment->epoch = epoch;
         return;
     }
     size_t last = oomph_segment_page(segment, oomph_block_end(block) - 1);
     for (size_t i = oomph_segment_page(segment, block->addr); i <= last; i++)
-        segment->slots[i].epoch = stream->open;
+        segment->slots[i].epoch = epoch;
 }
 
 /* ---- Runs of pages that may move */
@@ -64,12 +65,9 @@ static bool visit_block(const oomph_block_t *block, oomph_pool_t *pool,
     size_t end = oomph_block_whole_pages(block, &first);
 
     for (end += first; first < end;) {
-        bool passed =
-            oomph_epoch_of(slots[first].epoch, pool->stream) <= pool->stream->passed;
+        bool passed = oomph_has_passed(pool, slots[first].epoch);
         size_t next = first + 1;
-        while (next < end &&
-               passed == (oomph_epoch_of(slots[next].epoch, pool->stream) <=
-                          pool->stream->passed))
+        while (next < end && passed == oomph_has_passed(pool, slots[next].epoch))
             next++;
         if (!visit(&(run_t){block->segment, first, next - first, passed}, pool,
                    context))
@@ -111,43 +109,30 @@ static bool in_reach(const oomph_pool_t *pool, const oomph_reach_t *reach)
 
 typedef struct count {
     oomph_survey_t survey;
-    size_t later_of_stream;   // pages that wait for survey.stream
-    const oomph_pool_t *pool; // the pool seen last, and
-    bool captures;            // whether its stream captures,
-    size_t later_of_pool;     // how many of its pages wait
+    uint64_t newest; // epoch that can be waited for
 } count_t;
 
 static bool count_run(const run_t *run, oomph_pool_t *pool, void *context)
 {
     count_t *count = context;
+    const oomph_slot_t *slots = run->segment->slots + run->first;
 
-    if (run->passed) {
+    if (run->passed)
         count->survey.now += run->count;
-        return true;
-    }
-    if (pool != count->pool) {
-        count->pool = pool;
-        count->captures = oomph_stream_captures(&pool->device->streams, pool->stream);
-        count->later_of_pool = 0;
-    }
-    if (count->captures)
-        return true;
-    count->survey.later += run->count;
-    count->later_of_pool += run->count;
-    if (count->later_of_pool > count->later_of_stream) {
-        count->later_of_stream = count->later_of_pool;
-        count->survey.stream = pool->stream;
-    }
+    for (size_t i = 0; i < run->count && !run->passed; i++)
+        count->survey.later += oomph_epoch_of(pool, slots[i].epoch) <= count->newest;
     return true;
 }
 
 oomph_survey_t oomph_steal_survey(oomph_device_t *device, const oomph_reach_t *reach)
 {
-    count_t count = {0};
+    oomph_streams_t *streams = &device->streams;
+    count_t count = {.newest = UINT64_MAX};
 
     oomph_press(device);
-    for (oomph_stream_state_t *s = device->streams.list; s != NULL; s = s->next)
-        oomph_stream_catch_up(&device->streams, s);
+    oomph_streams_catch_up(streams);
+    if (streams->stamped && oomph_streams_capture(streams))
+        count.newest = streams->clock.open - 1; // none is closed meanwhile
     for (oomph_pool_t *pool = device->pools; pool != NULL; pool = pool->next) {
         if (!in_reach(pool, reach))
             continue;

@@ -105,7 +105,8 @@ class Allocator final : public native::CUDAAllocator
     {
         // Storages that were shared with another process carry another deleter.
         if (block.get() != nullptr && block.get_deleter() == &delete_block)
-            check(core->record_stream(address(block.get()), stream.stream(),
+            check(core->record_stream(address(block.get()), stream.device_index(),
+                                      stream.stream(),
                                       lives_for_ever(stream, stream.stream())));
     }
 
@@ -225,14 +226,18 @@ class Allocator final : public native::CUDAAllocator
     void beginAllocateToPool(DeviceIndex device, MempoolId_t pool,
                              PoolFilter filter) override
     {
-        check(core->pool_begin(device, to_core(pool)));
+        CUDAStream stream = c10::cuda::getCurrentCUDAStream(device);
+        check(core->pool_begin(device, to_core(pool), stream.stream(),
+                               lives_for_ever(stream, stream.stream())));
         requests_.route(device, pool, std::move(filter));
     }
 
     void endAllocateToPool(DeviceIndex device, MempoolId_t pool) override
     {
         requests_.unroute(device, pool);
-        check(core->pool_end(device));
+        CUDAStream stream = c10::cuda::getCurrentCUDAStream(device);
+        check(core->pool_end(device, stream.stream(),
+                             lives_for_ever(stream, stream.stream())));
     }
 
     void releasePool(DeviceIndex device, MempoolId_t pool) override

@@ -12,7 +12,7 @@ static bool is_idle(const oomph_segment_t *segment, const oomph_pool_t *pool)
     return segment->kind != OOMPH_SEGMENT_VIRTUAL &&
            segment->first->state == OOMPH_BLOCK_FREE &&
            segment->first->bytes == segment->bytes &&
-           oomph_epoch_of(segment->epoch, pool->stream) <= pool->stream->passed &&
+           oomph_has_passed(pool, segment->epoch) &&
            (pool->group == NULL || pool->group->use_count == 0);
 }
 
@@ -120,8 +120,7 @@ static size_t give_back(oomph_device_t *device, size_t bytes)
     do {
         survey = oomph_steal_survey(device, &reach);
         freed += release_passed(device, &reach, bytes - freed);
-    } while (freed < bytes && survey.later > 0 &&
-             oomph_wait_for(device, survey.stream));
+    } while (freed < bytes && survey.later > 0 && oomph_wait_for_pages(device));
     return freed;
 }
 
@@ -168,8 +167,7 @@ static void relax(oomph_device_t *device)
     device->step_buffers = 0;
     if (!device->pressed)
         return;
-    for (oomph_stream_state_t *s = device->streams.list; s != NULL; s = s->next)
-        oomph_stream_catch_up(&device->streams, s);
+    oomph_streams_catch_up(&device->streams);
     if (stats->step_rescues > 0 || buffers > 0)
         return;
     oomph_ahead_want(&device->ahead, 0);

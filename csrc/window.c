@@ -19,7 +19,7 @@ oomph_status_t oomph_know_stream(int ordinal, oomph_stream_t stream, bool lives)
         return status;
 
     oomph_lock(device);
-    status = oomph_stream_get(&device->streams, stream, lives, &known);
+    status = oomph_stream_get(&device->streams, ordinal, stream, lives, &known);
     oomph_unlock(device);
     return status;
 }

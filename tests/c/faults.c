@@ -111,6 +111,9 @@ WRAP(event_create, (int device, oomph_event_t *event), (device, event))
 WRAP(event_destroy, (int device, oomph_event_t event), (device, event))
 WRAP(event_record, (int device, oomph_event_t event, oomph_stream_t stream),
      (device, event, stream))
+WRAP(event_record_all, (int device, oomph_event_t event), (device, event))
+WRAP(stream_wait, (int device, oomph_stream_t stream, oomph_event_t event),
+     (device, stream, event))
 WRAP(event_passed, (int device, oomph_event_t event, bool *passed),
      (device, event, passed))
 WRAP(event_wait, (int device, oomph_event_t event), (device, event))
@@ -155,6 +158,8 @@ const oomph_driver_t *faulty_driver(void)
         .event_create = faulty_event_create,
         .event_destroy = faulty_event_destroy,
         .event_record = faulty_event_record,
+        .event_record_all = faulty_event_record_all,
+        .stream_wait = faulty_stream_wait,
         .event_passed = faulty_event_passed,
         .event_wait = faulty_event_wait,
         .drain = faulty_drain,

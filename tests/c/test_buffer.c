@@ -75,7 +75,7 @@ static void a_buffer_in_use_by_a_copy_is_not_reused(void)
     start("32MiB,context=0,memory=real");
     oomph_stream_t out = new_stream(), back = new_stream();
     oomph_addr_t a = take(8 * MIB, out), buffer = take_buffer(8 * MIB, out);
-    CHECK(oomph_record_stream(buffer, back, true) == OOMPH_OK);
+    CHECK(oomph_record_stream(buffer, 0, back, true) == OOMPH_OK);
     oomph_sim_hold(back);
     CHECK(oomph_copy(0, a, buffer, 8 * MIB, back) == OOMPH_OK);
     give(buffer);
@@ -198,7 +198,7 @@ static void run_step(oomph_stream_t other, size_t first_bytes, size_t second_byt
 {
     oomph_addr_t first = take(first_bytes, NULL);
 
-    CHECK(oomph_record_stream(first, other, true) == OOMPH_OK);
+    CHECK(oomph_record_stream(first, 0, other, true) == OOMPH_OK);
     oomph_sim_hold(other);
     CHECK(oomph_sim_launch(other, first, MIB, 0, 1000) == 0);
     give(first);

@@ -5,7 +5,7 @@
 
 static uint64_t recorded(void)
 {
-    return oomph_sim_call_count("cuEventRecord");
+    return oomph_sim_call_count("cuCtxRecordEvent");
 }
 
 // Frees are stamped once memory was short: a stream had to give pages to another.
@@ -13,6 +13,12 @@ static void make_short(oomph_stream_t from, oomph_stream_t to, size_t bytes)
 {
     give(take_living(bytes, from));
     give(take_living(bytes, to));
+}
+
+// A kernel that writes a block, for a millisecond.
+static void launch(oomph_stream_t stream, oomph_addr_t block, size_t bytes)
+{
+    CHECK(oomph_sim_launch(stream, block, bytes, 1, 1000000) == CUDA_SUCCESS);
 }
 
 static void one_event_serves_many_frees(void)
@@ -101,7 +107,7 @@ static void an_event_that_was_not_recorded_is_used_for_the_next(void)
     oomph_stream_t first = new_stream(), second = new_stream();
     make_short(second, first, 128 * MIB);
     uint64_t created = oomph_sim_call_count("cuEventCreate");
-    fail_always("event_record", OOMPH_ERR_DRIVER);
+    fail_always("event_record_all", OOMPH_ERR_DRIVER);
     for (int i = 0; i < 8; i++)
         give(take_living(64 * MIB, first));
     CHECK(oomph_sim_call_count("cuEventCreate") <= created + 1);
@@ -116,12 +122,13 @@ static void only_a_drain_counts_as_a_synchronisation(void)
 
     start_card("32MiB,context=0", &config);
     oomph_stream_t first = new_stream(), second = new_stream();
-    give(take_living(32 * MIB, first));
-    oomph_addr_t block = take_living(32 * MIB, second);
-    CHECK(stats_of(0).rungs[OOMPH_RUNG_WAIT] == 1 && stats_of(0).sync_count == 0);
+    oomph_addr_t block = take_living(32 * MIB, first);
+    launch(first, block, 32 * MIB);
     give(block);
-    give(take(32 * MIB, new_stream())); // which may vanish: no event is waited for
     take_living(32 * MIB, second);
+    CHECK(stats_of(0).rungs[OOMPH_RUNG_WAIT] == 1 && stats_of(0).sync_count == 0);
+    size_t freed;
+    CHECK(oomph_empty_cache(0, (oomph_pool_id_t){0, 0}, &freed) == OOMPH_OK);
     CHECK(stats_of(0).sync_count == 1);
 }
 
@@ -133,7 +140,7 @@ static void a_block_recorded_on_its_own_stream_is_free_at_once(void)
     start_card("32MiB,context=0", &config);
     oomph_stream_t stream = new_stream();
     oomph_addr_t block = take_living(4 * MIB, stream);
-    CHECK(oomph_record_stream(block, stream, true) == OOMPH_OK);
+    CHECK(oomph_record_stream(block, 0, stream, true) == OOMPH_OK);
     CHECK(oomph_free(block, &freed) == OOMPH_OK && freed.state == OOMPH_BLOCK_FREE);
 }
 
@@ -148,35 +155,109 @@ static void an_event_that_a_thread_waits_for_is_left_to_it(void)
     oomph_stream_t stream = new_stream();
     oomph_addr_t block = take_living(4 * MIB, stream);
     oomph_streams_t *streams = &oomph_device_peek(0)->streams;
-    CHECK(oomph_stream_get(streams, stream, true, &state) == OOMPH_OK);
-    CHECK(oomph_stream_wait_begin(streams, state, &wait));
+    CHECK(oomph_stream_get(streams, 0, stream, true, &state) == OOMPH_OK);
+    oomph_clock_t *clock = &state->clock;
+    CHECK(oomph_clock_wait_begin(streams, clock, &wait));
     oomph_sim_hold(stream);
     CHECK(oomph_sim_launch(stream, block, 4 * MIB, 1, 1000) == CUDA_SUCCESS);
-    oomph_stream_close(streams, state, true);
-    CHECK(!oomph_stream_poll(streams, state));
-    oomph_stream_wait_end(streams, &wait, oomph_stream_wait(streams, &wait));
-    CHECK(state->passed == 1 && state->count == 1); // the second is still held
+    oomph_clock_close(streams, clock, true);
+    CHECK(!oomph_clock_poll(streams, clock));
+    oomph_clock_wait_end(streams, &wait, oomph_clock_wait(streams, &wait));
+    CHECK(clock->passed == 1 && clock->count == 1); // the second is still held
     oomph_sim_release(stream);
 }
 
 /* ---- Captures */
 
-static void a_stream_that_captures_does_not_keep_another_from_being_waited_for(void)
+// What was freed before is waited for, what is freed meanwhile moves afterwards.
+static void no_epoch_is_closed_while_a_stream_captures(void)
+{
+    oomph_config_t config = test_config();
+    oomph_pool_id_t pool = {1, 0};
+    CUgraph captured = NULL;
+    oomph_addr_t addr;
+
+    start_card("64MiB,context=0", &config);
+    oomph_stream_t capturing = new_stream(), busy = new_stream(), third = new_stream();
+    make_short(busy, third, 64 * MIB);
+    oomph_addr_t first = take_living(24 * MIB, busy);
+    oomph_addr_t second = take_living(40 * MIB, busy);
+    launch(busy, first, 24 * MIB);
+    give(first);
+    CHECK(oomph_pool_begin(0, pool, capturing, true) == OOMPH_OK);
+    CHECK(cuStreamBeginCapture(capturing, CU_STREAM_CAPTURE_MODE_GLOBAL) ==
+          CUDA_SUCCESS);
+    int64_t waits = stats_of(0).rungs[OOMPH_RUNG_WAIT];
+    take_living(24 * MIB, third);
+    CHECK(stats_of(0).rungs[OOMPH_RUNG_WAIT] == waits + 1);
+    launch(busy, second, 40 * MIB);
+    give(second);
+    CHECK(try_take(40 * MIB, NULL, &addr) == OOMPH_ERR_NO_MEMORY);
+    CHECK(cuStreamEndCapture(capturing, &captured) == CUDA_SUCCESS); // still valid
+    CHECK(oomph_pool_end(0, capturing, true) == OOMPH_OK);
+    take(40 * MIB, NULL);
+    check_sound();
+}
+
+// PyTorch does not say that a capture is over which failed.
+static void check_failed_capture(bool stream_lives)
 {
     oomph_config_t config = test_config();
     CUgraph captured = NULL;
+    oomph_addr_t addr;
+    size_t freed;
 
     start_card("64MiB,context=0", &config);
     oomph_stream_t capturing = new_stream(), busy = new_stream();
-    oomph_addr_t most = take_living(40 * MIB, capturing);
-    oomph_addr_t block = take_living(24 * MIB, busy);
-    CHECK(oomph_sim_launch(busy, block, 24 * MIB, 1, 1000000) == CUDA_SUCCESS);
-    CHECK(cuStreamBeginCapture(capturing, CU_STREAM_CAPTURE_MODE_RELAXED) ==
+    give(take_living(64 * MIB, busy));
+    CHECK(oomph_pool_begin(0, (oomph_pool_id_t){1, 0}, capturing, stream_lives) ==
+          OOMPH_OK);
+    CHECK(cuStreamBeginCapture(capturing, CU_STREAM_CAPTURE_MODE_GLOBAL) ==
           CUDA_SUCCESS);
-    give(most);
-    give(block);
-    take(20 * MIB, NULL);
-    CHECK(cuStreamEndCapture(capturing, &captured) == CUDA_SUCCESS);
+    CHECK(cuCtxSynchronize() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    CHECK(try_take(32 * MIB, capturing, &addr) == OOMPH_ERR_NO_MEMORY);
+    CHECK(cuStreamEndCapture(capturing, &captured) ==
+          CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    if (!stream_lives)
+        CHECK(try_take(512, capturing, &addr) != OOMPH_ERR_INVALID); // it is seen again
+    take(32 * MIB, NULL);
+    CHECK(oomph_empty_cache(0, (oomph_pool_id_t){0, 0}, &freed) == OOMPH_OK);
+    CHECK(freed >= 30 * MIB && stats_of(0).sync_count == 1);
+    check_sound();
+}
+
+static void a_capture_that_failed_is_over(void)
+{
+    check_failed_capture(true);
+}
+
+static void a_capture_that_failed_is_over_on_a_stream_that_may_vanish(void)
+{
+    check_failed_capture(false);
+}
+
+static void *drain_in_another_thread(void *freed)
+{
+    CHECK(oomph_empty_cache(0, (oomph_pool_id_t){0, 0}, freed) == OOMPH_OK);
+    return NULL;
+}
+
+// Between the word that a capture is to begin and its beginning.
+static void other_threads_wait_for_nothing_while_one_is_about_to_capture(void)
+{
+    oomph_config_t config = test_config();
+    pthread_t thread;
+    size_t freed;
+
+    start_card("64MiB,context=0", &config);
+    oomph_stream_t stream = new_stream();
+    give(take_living(8 * MIB, stream));
+    CHECK(oomph_pool_begin(0, (oomph_pool_id_t){1, 0}, stream, true) == OOMPH_OK);
+    CHECK(pthread_create(&thread, NULL, drain_in_another_thread, &freed) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(freed == 0 && stats_of(0).sync_count == 0);
+    CHECK(oomph_empty_cache(0, (oomph_pool_id_t){0, 0}, &freed) == OOMPH_OK);
+    CHECK(freed == 8 * MIB); // this thread knows that it does not capture
     check_sound();
 }
 
@@ -191,7 +272,7 @@ static void nothing_is_drained_while_a_pool_is_captured_to(void)
     start_card("64MiB,context=0", &config);
     oomph_stream_t known = new_stream(), unknown = new_stream();
     give(take_living(8 * MIB, known));
-    CHECK(oomph_pool_begin(0, pool) == OOMPH_OK);
+    CHECK(oomph_pool_begin(0, pool, unknown, false) == OOMPH_OK);
     CHECK(cuStreamBeginCapture(unknown, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
     CHECK(oomph_empty_cache(0, (oomph_pool_id_t){0, 0}, &freed) == OOMPH_OK);
     CHECK(cuStreamEndCapture(unknown, &captured) == CUDA_SUCCESS);
@@ -211,7 +292,10 @@ int main(int argc, char **argv)
         TEST(only_a_drain_counts_as_a_synchronisation),
         TEST(a_block_recorded_on_its_own_stream_is_free_at_once),
         TEST(an_event_that_a_thread_waits_for_is_left_to_it),
-        TEST(a_stream_that_captures_does_not_keep_another_from_being_waited_for),
+        TEST(no_epoch_is_closed_while_a_stream_captures),
+        TEST(a_capture_that_failed_is_over),
+        TEST(a_capture_that_failed_is_over_on_a_stream_that_may_vanish),
+        TEST(other_threads_wait_for_nothing_while_one_is_about_to_capture),
         TEST(nothing_is_drained_while_a_pool_is_captured_to),
     };
 

@@ -84,7 +84,7 @@ static void defer(oomph_stream_t first, oomph_stream_t second)
 {
     oomph_addr_t a = attempt(12 * MIB, first);
     if (a != 0)
-        oomph_record_stream(a, second, true);
+        oomph_record_stream(a, 0, second, true);
     drop(a);
     attempt(10 * MIB, first);
     attempt(14 * MIB, second);
@@ -130,10 +130,10 @@ static void capture_pool(oomph_stream_t first, oomph_stream_t second)
     oomph_request_t request = {.bytes = 3 * MIB, .stream = first, .pool = id};
     oomph_addr_t addr = 0;
 
-    if (oomph_pool_begin(0, id) == OOMPH_OK) {
+    if (oomph_pool_begin(0, id, first, false) == OOMPH_OK) {
         if (oomph_malloc(&request, &addr) == OOMPH_OK)
             give(addr);
-        oomph_pool_end(0);
+        oomph_pool_end(0, first, false);
         oomph_pool_release(0, id);
     }
     attempt(15 * MIB, second);
@@ -166,7 +166,7 @@ static void buffer(oomph_stream_t first, oomph_stream_t second)
     if (oomph_copy(0, copy, a, 12 * MIB, first) == OOMPH_OK &&
         cuStreamSynchronize(first) == CUDA_SUCCESS)
         CHECK(is_marked(copy, 12 * MIB, a));
-    CHECK(oomph_record_stream(copy, first, true) != OOMPH_ERR_INVALID);
+    CHECK(oomph_record_stream(copy, 0, first, true) != OOMPH_ERR_INVALID);
     CHECK(oomph_free(copy, NULL) == OOMPH_OK);
     drop(a);
     attempt(13 * MIB, first);

@@ -143,7 +143,7 @@ static void use_on_side(unsigned guard, bool record)
     oomph_addr_t addr = take_living(3 * MIB, main_stream);
     launch(side, addr, 1);
     if (record)
-        CHECK(oomph_record_stream(addr, side, true) == OOMPH_OK);
+        CHECK(oomph_record_stream(addr, 0, side, true) == OOMPH_OK);
     give(addr);
     give(take_living(512, main_stream));
     finish();
@@ -449,7 +449,7 @@ static void a_freed_block_is_filled_behind_the_work_of_its_streams(void)
     finish();
     launch(stream, addr, 1);
     launch(side, shared, 1);
-    CHECK(oomph_record_stream(shared, side, true) == OOMPH_OK);
+    CHECK(oomph_record_stream(shared, 0, side, true) == OOMPH_OK);
     give(addr);
     give(shared);
     finish();
@@ -516,13 +516,13 @@ static void nothing_waits_or_fills_while_a_stream_captures(void)
     oomph_stream_t stream = new_stream();
     oomph_addr_t addr = take_living(512, stream);
     CHECK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
-    CHECK(oomph_pool_begin(0, graph) == OOMPH_OK);
+    CHECK(oomph_pool_begin(0, graph, stream, true) == OOMPH_OK);
     oomph_addr_t meanwhile = take_living(512, stream);
     give(addr);
     give(meanwhile);
     CHECK(stats_of(0).guard_blocks == 0);
     CHECK(cuStreamEndCapture(stream, &made) == CUDA_SUCCESS);
-    CHECK(oomph_pool_end(0) == OOMPH_OK);
+    CHECK(oomph_pool_end(0, stream, true) == OOMPH_OK);
     size_t node_count = 1;
     CHECK(cuGraphGetNodes(made, NULL, &node_count) == CUDA_SUCCESS);
     CHECK(node_count == 0);
@@ -542,7 +542,7 @@ static void *churn(void *argument)
     for (int i = 0; i < TURNS; i++) {
         oomph_addr_t small = take_living(700, stream);
         oomph_addr_t large = take_living(3 * MIB, stream);
-        CHECK(oomph_record_stream(large, NULL, true) == OOMPH_OK);
+        CHECK(oomph_record_stream(large, 0, NULL, true) == OOMPH_OK);
         give(large);
         give(small);
     }
@@ -595,7 +595,7 @@ static void run_failing(void)
         if (oomph_malloc(&request, place) != OOMPH_OK)
             CHECK(*oomph_error_detail() != '\0');
         else
-            oomph_record_stream(*place, side, true);
+            oomph_record_stream(*place, 0, side, true);
     }
     for (int i = 0; i < 6; i++)
         if (addr[i] != 0)

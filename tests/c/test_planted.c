@@ -126,7 +126,7 @@ static void free_what_another_stream_uses(void)
 {
     oomph_addr_t block = take(LARGE, first);
 
-    CHECK(oomph_record_stream(block, second, true) == OOMPH_OK);
+    CHECK(oomph_record_stream(block, 0, second, true) == OOMPH_OK);
     use(second, block, LARGE);
     give(block);
     oomph_addr_t again = take(LARGE, first);

@@ -197,7 +197,7 @@ static void what_other_streams_still_used_at_the_peak_takes_room(void)
     oomph_addr_t block = take_on_host(16 * MIB);
     oomph_step();
     oomph_addr_t first = take(32 * MIB, NULL);
-    CHECK(oomph_record_stream(first, other, true) == OOMPH_OK);
+    CHECK(oomph_record_stream(first, 0, other, true) == OOMPH_OK);
     oomph_sim_hold(other);
     CHECK(oomph_sim_launch(other, first, MIB, 0, 1000) == 0);
     give(first);
@@ -440,13 +440,18 @@ static void host_pages_go_when_nothing_lies_there(void)
 
 static void a_step_ends_well_while_a_stream_captures(void)
 {
+    CUgraph captured = NULL;
+
     start("64MiB,context=0,memory=real");
     oomph_addr_t block = take_on_host(16 * MIB);
     oomph_step();
-    CHECK(oomph_pool_begin(0, (oomph_pool_id_t){1, 0}) == OOMPH_OK);
+    oomph_stream_t stream = new_stream();
+    CHECK(oomph_pool_begin(0, (oomph_pool_id_t){1, 0}, stream, true) == OOMPH_OK);
+    CHECK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
     step(8 * MIB);
     CHECK(tier_of(block) == OOMPH_TIER_HOST);
-    CHECK(oomph_pool_end(0) == OOMPH_OK);
+    CHECK(cuStreamEndCapture(stream, &captured) == CUDA_SUCCESS);
+    CHECK(oomph_pool_end(0, stream, true) == OOMPH_OK);
     step(8 * MIB);
     CHECK(tier_of(block) == OOMPH_TIER_DEVICE);
     CHECK(stats_of(0).swap_failures == 0);

@@ -83,7 +83,7 @@ static void random_give(void)
         CHECK(is_marked(item.addr, item.bytes, item.addr));
     if (rng_below(&rng, 4) == 0) { // another stream uses it, too
         int other = (int)rng_below(&rng, STREAMS);
-        CHECK(oomph_record_stream(item.addr, streams[other], false) == OOMPH_OK);
+        CHECK(oomph_record_stream(item.addr, 0, streams[other], false) == OOMPH_OK);
         order(streams[item.stream], streams[other]);
         CHECK(oomph_sim_launch(streams[other], item.addr, item.bytes, 0,
                                rng_below(&rng, 100000)) == CUDA_SUCCESS);

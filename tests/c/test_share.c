@@ -332,11 +332,11 @@ static void an_import_that_is_dropped_in_a_capture_is_unmapped_after_it(void)
     import_block(block, &base);
     uint64_t mapped = sim_stats_of(0).mapping_count;
     CHECK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
-    CHECK(oomph_pool_begin(0, (oomph_pool_id_t){7, 0}) == OOMPH_OK);
+    CHECK(oomph_pool_begin(0, (oomph_pool_id_t){7, 0}, stream, true) == OOMPH_OK);
     CHECK(oomph_unimport(0, base) == OOMPH_OK);
     CHECK(sim_stats_of(0).mapping_count == mapped);
-    CHECK(oomph_pool_end(0) == OOMPH_OK);
     CHECK(cuStreamEndCapture(stream, &captured) == CUDA_SUCCESS); // still valid
+    CHECK(oomph_pool_end(0, stream, true) == OOMPH_OK);
     CHECK(oomph_empty_cache(0, (oomph_pool_id_t){0, 0}, &freed) == OOMPH_OK);
     CHECK(sim_stats_of(0).mapping_count == mapped - 2);
     check_sound();

@@ -207,7 +207,9 @@ static void one_that_must_wait_too_takes_the_result_of_the_first(void)
     start_card("64MiB,context=0", &config);
     for (int i = 0; i < 2; i++)
         streams[i] = new_stream();
-    give(take_living(60 * MIB, streams[0]));
+    oomph_addr_t block = take_living(60 * MIB, streams[0]);
+    CHECK(oomph_sim_launch(streams[0], block, 60 * MIB, 1, 1000000) == 0);
+    give(block);
     for (int i = 0; i < 2; i++)
         CHECK(pthread_create(&threads[i], NULL, take_large, NULL) == 0);
     for (int i = 0; i < 2; i++)

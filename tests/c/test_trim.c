@@ -200,7 +200,7 @@ static bool is_planned(oomph_addr_t addr, oomph_stream_t stream)
     oomph_stream_state_t *state;
     oomph_block_info_t block;
 
-    CHECK(oomph_stream_get(&oomph_device_peek(0)->streams, stream, true, &state) ==
+    CHECK(oomph_stream_get(&oomph_device_peek(0)->streams, 0, stream, true, &state) ==
           OOMPH_OK);
     const oomph_pool_t *pool = state->pools[false];
     CHECK(oomph_lookup(addr, &block) == OOMPH_OK);
