@@ -17,7 +17,7 @@ LAYERS = [
     "block foresee plan driver stats notice site",
     "index table place page stream",
     "gate segment spill",
-    "swap",
+    "swap deferred",
     "device",
     "claim",
     "alloc check free guard host inspect ladder move pool promote share shortage steal "
