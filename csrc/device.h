@@ -45,9 +45,9 @@ typedef struct oomph_pool {
 // Frees of threads that found the lock taken; whoever holds it next processes them.
 enum { OOMPH_FREE_QUEUE = 4096 };
 typedef struct oomph_free_queue {
-    _Atomic(oomph_addr_t) addr[OOMPH_FREE_QUEUE]; // 0: empty
-    _Atomic(uint32_t) head;                       // next to write
-    uint32_t tail;                                // next to read; guarded by the lock
+    _Atomic(oomph_addr_t) addr[OOMPH_FREE_QUEUE]; // 0: not written yet
+    _Atomic(uint32_t) head;                       // next to take
+    _Atomic(uint32_t) tail; // the oldest not read; written under the lock
 } oomph_free_queue_t;
 
 // Pages of another process, mapped here.
@@ -217,6 +217,9 @@ void oomph_stamp(const oomph_block_t *block);
 void oomph_lock(oomph_device_t *device);
 // Gives the lock up and tells what happened under it, if anybody wants to hear.
 void oomph_unlock(oomph_device_t *device);
+// Processes the frees that were queued since the lock was taken. True if there were
+// any.
+bool oomph_drain_queue(oomph_device_t *device);
 // Waits for the clock's oldest epoch, or for all work of the device (NULL), giving up
 // the lock meanwhile. False if there was nothing to wait for, or it must not be waited
 // for.

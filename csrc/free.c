@@ -130,37 +130,50 @@ bool oomph_collect(oomph_device_t *device)
 
 /* ---- The lock, and frees that found it taken */
 
+#define READ ((oomph_addr_t)1) // what stood there has been freed; no block's address
+
 static bool queue_free(oomph_free_queue_t *queue, oomph_addr_t addr)
 {
     uint32_t head = atomic_load(&queue->head);
 
     do {
-        if (atomic_load(&queue->addr[head % OOMPH_FREE_QUEUE]) != 0)
+        if (head - atomic_load(&queue->tail) >= OOMPH_FREE_QUEUE)
             return false; // full
     } while (!atomic_compare_exchange_weak(&queue->head, &head, head + 1));
     atomic_store(&queue->addr[head % OOMPH_FREE_QUEUE], addr);
     return true;
 }
 
-static void drain_queue(oomph_device_t *device)
+bool oomph_drain_queue(oomph_device_t *device)
 {
     oomph_free_queue_t *queue = &device->queue;
+    uint32_t tail = atomic_load_explicit(&queue->tail, memory_order_relaxed);
+    uint32_t head = atomic_load_explicit(&queue->head, memory_order_acquire);
+    bool any = false, waits = false;
 
-    while (queue->tail != atomic_load_explicit(&queue->head, memory_order_acquire)) {
-        _Atomic(oomph_addr_t) *place = &queue->addr[queue->tail % OOMPH_FREE_QUEUE];
+    for (; tail != head; tail++) {
+        _Atomic(oomph_addr_t) *place = &queue->addr[tail % OOMPH_FREE_QUEUE];
         oomph_addr_t addr = atomic_load(place);
+        // Its writer, perhaps stopped, keeps the place and those behind it from being
+        // taken again, but not what stands there from being freed.
+        waits = waits || addr == 0;
         if (addr == 0)
-            break; // its writer is not done yet
-        atomic_store(place, 0);
-        queue->tail++;
-        free_block(device, addr, 0, NULL);
+            continue;
+        atomic_store(place, waits ? READ : 0);
+        if (!waits)
+            atomic_store(&queue->tail, tail + 1);
+        if (addr != READ) {
+            free_block(device, addr, 0, NULL);
+            any = true;
+        }
     }
+    return any;
 }
 
 void oomph_lock(oomph_device_t *device)
 {
     oomph_lock_take(&device->lock);
-    drain_queue(device);
+    oomph_drain_queue(device);
 }
 
 void oomph_unlock(oomph_device_t *device)

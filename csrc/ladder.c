@@ -170,8 +170,11 @@ static oomph_gain_t rung_callbacks(oomph_claim_t *claim, bool last)
     return gained ? OOMPH_GAINED : OOMPH_NOTHING;
 }
 
+// Also what others freed since the lock was taken comes before the host.
 static oomph_gain_t rung_host(oomph_claim_t *claim, oomph_block_t **block)
 {
+    if (oomph_drain_queue(claim->device))
+        return OOMPH_GAINED;
     oomph_gain_t gain = oomph_rung_host(claim, block);
 
     if (*block == NULL)

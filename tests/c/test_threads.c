@@ -218,6 +218,118 @@ static void one_that_must_wait_too_takes_the_result_of_the_first(void)
     check_sound();
 }
 
+/* ---- Frees that find the lock taken */
+
+// As if a thread were stopped between taking its place in the queue and writing it.
+static uint32_t take_place(oomph_device_t *device)
+{
+    return atomic_fetch_add(&device->queue.head, 1);
+}
+
+static void write_place(oomph_device_t *device, uint32_t place, oomph_addr_t addr)
+{
+    atomic_store(&device->queue.addr[place % OOMPH_FREE_QUEUE], addr);
+}
+
+// Frees a block while the lock is taken.
+static void give_to_queue(oomph_device_t *device, oomph_addr_t addr)
+{
+    oomph_lock_take(&device->lock);
+    give(addr);
+    oomph_lock_give(&device->lock);
+}
+
+static void a_stopped_thread_keeps_no_memory_of_others(void)
+{
+    oomph_config_t config = test_config();
+    start_card("64MiB,context=0,memory=real", &config);
+    oomph_addr_t of_the_stopped = take(2 * MIB, NULL);
+    oomph_addr_t addr = take(60 * MIB, NULL);
+    oomph_device_t *device = oomph_device_peek(0);
+
+    uint32_t place = take_place(device);
+    give_to_queue(device, addr);
+    addr = take(60 * MIB, NULL); // there is no other memory for it
+    write_place(device, place, of_the_stopped);
+    CHECK(stats_of(0).allocated_bytes[0].current == (int64_t)(60 * MIB));
+    give(addr);
+    check_sound();
+}
+
+static void *give_block(void *addr)
+{
+    give((oomph_addr_t)(uintptr_t)addr);
+    return NULL;
+}
+
+static void a_stopped_thread_loses_nothing_though_the_queue_is_full(void)
+{
+    static oomph_addr_t addr[OOMPH_FREE_QUEUE + 1];
+    oomph_config_t config = test_config();
+    pthread_t thread;
+
+    start_card("64MiB,context=0,memory=real", &config);
+    for (int i = 0; i <= OOMPH_FREE_QUEUE; i++)
+        addr[i] = take(512, NULL);
+    oomph_device_t *device = oomph_device_peek(0);
+    uint32_t place = take_place(device);
+    oomph_lock_take(&device->lock);
+    for (int i = 1; i < OOMPH_FREE_QUEUE; i++)
+        give(addr[i]);
+    // The next place is the one that the stopped thread has yet to write.
+    void *last = (void *)(uintptr_t)addr[OOMPH_FREE_QUEUE];
+    CHECK(pthread_create(&thread, NULL, give_block, last) == 0);
+    usleep(20000);
+    oomph_lock_give(&device->lock);
+    CHECK(pthread_join(thread, NULL) == 0);
+    write_place(device, place, addr[0]);
+    CHECK(stats_of(0).allocation[0].current == 0);
+    for (int i = 0; i < 2 * OOMPH_FREE_QUEUE; i++)
+        give_to_queue(device, take(512, NULL));
+    CHECK(stats_of(0).allocation[0].current == 0);
+    check_sound();
+}
+
+// A driver whose answer comes late: meanwhile another thread frees a block.
+static oomph_driver_t late_driver;
+static const oomph_driver_t *prompt_driver;
+static oomph_addr_t freed_meanwhile;
+
+static oomph_status_t late_memory_info(int device, size_t *free_bytes, size_t *total)
+{
+    pthread_t thread;
+
+    if (freed_meanwhile != 0) {
+        void *addr = (void *)(uintptr_t)freed_meanwhile;
+        CHECK(pthread_create(&thread, NULL, give_block, addr) == 0);
+        CHECK(pthread_join(thread, NULL) == 0);
+        freed_meanwhile = 0;
+    }
+    return prompt_driver->memory_info(device, free_bytes, total);
+}
+
+static void what_is_freed_while_the_ladder_is_climbed_keeps_a_block_off_the_host(void)
+{
+    oomph_config_t config = test_config();
+    config.host_limit_bytes = 256 * MIB;
+    start_card("64MiB,context=0,memory=real", &config);
+    prompt_driver = oomph_process.driver;
+    late_driver = *prompt_driver;
+    late_driver.memory_info = late_memory_info;
+    oomph_process.driver = &late_driver;
+    oomph_addr_t first = take(60 * MIB, NULL);
+    oomph_addr_t on_host = take(60 * MIB, NULL);
+    CHECK(stats_of(0).rescues == 1);
+
+    freed_meanwhile = first;
+    oomph_addr_t third = take(60 * MIB, NULL);
+    CHECK(freed_meanwhile == 0);
+    CHECK(stats_of(0).rescues == 1);
+    give(on_host);
+    give(third);
+    check_sound();
+}
+
 int main(int argc, char **argv)
 {
     static const test_t tests[] = {
@@ -229,6 +341,9 @@ int main(int argc, char **argv)
         TEST(moving_while_others_allocate),
         TEST(waiting_without_the_lock),
         TEST(one_that_must_wait_too_takes_the_result_of_the_first),
+        TEST(a_stopped_thread_keeps_no_memory_of_others),
+        TEST(a_stopped_thread_loses_nothing_though_the_queue_is_full),
+        TEST(what_is_freed_while_the_ladder_is_climbed_keeps_a_block_off_the_host),
     };
 
     return run_tests(tests, sizeof tests / sizeof tests[0], argc, argv);
