@@ -21,6 +21,7 @@ oomph_cu_t oomph_cu;
 static CUcontext contexts[OOMPH_DEVICE_MAX];
 static int numa_nodes[OOMPH_DEVICE_MAX];
 static bool can_export[OOMPH_DEVICE_MAX]; // whether pages can be named by descriptors
+static atomic_bool for_rdma[OOMPH_DEVICE_MAX]; // whether network cards may use pages
 static _Atomic(CUmemLocationType) host_location = CU_MEM_LOCATION_TYPE_HOST_NUMA;
 
 /* ---- Loading */
@@ -164,6 +165,8 @@ static CUmemAllocationProp properties(int device, oomph_tier_t tier,
     // Which pages will be exported is not known when they are made.
     if (tier == OOMPH_TIER_DEVICE && can_export[device])
         prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    prop.allocFlags.gpuDirectRDMACapable =
+        tier == OOMPH_TIER_DEVICE && atomic_load(&for_rdma[device]);
     if (tier == OOMPH_TIER_DEVICE)
         prop.location =
             (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
@@ -216,6 +219,12 @@ static oomph_status_t open_device(int device, oomph_device_info_t *info)
         attribute(handle,
                   CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
                   0) != 0;
+    int rdma = attribute(
+        handle, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, 0);
+    atomic_store(&for_rdma[device], rdma != 0);
+    if (rdma != 0 && granularity(device, OOMPH_TIER_DEVICE) == 0)
+        atomic_store(&for_rdma[device],
+                     false); // it is not so, whatever the device says
     info->page_bytes = oomph_max(granularity(device, OOMPH_TIER_DEVICE),
                                  granularity(device, OOMPH_TIER_HOST));
     if (info->page_bytes == 0)
@@ -271,6 +280,23 @@ static bool has_node(int node)
     return access(path, F_OK) == 0;
 }
 
+// Pages that network cards may use, if the driver makes such; else none is asked for
+// again.
+static CUresult make_page(int device, size_t bytes, CUmemAllocationProp *prop,
+                          CUmemGenericAllocationHandle *made)
+{
+    CUresult result = oomph_cu.cuMemCreate(made, bytes, prop, 0);
+
+    if (prop->allocFlags.gpuDirectRDMACapable == 0 || result == CUDA_SUCCESS ||
+        result == CUDA_ERROR_OUT_OF_MEMORY)
+        return result;
+    prop->allocFlags.gpuDirectRDMACapable = 0;
+    result = oomph_cu.cuMemCreate(made, bytes, prop, 0);
+    if (result == CUDA_SUCCESS)
+        atomic_store(&for_rdma[device], false);
+    return result;
+}
+
 static oomph_status_t create(int device, oomph_tier_t tier, oomph_host_kind_t kind,
                              size_t bytes, oomph_handle_t *handle)
 {
@@ -283,7 +309,7 @@ static oomph_status_t create(int device, oomph_tier_t tier, oomph_host_kind_t ki
                           prop.location.id);
     CUstreamCaptureMode mode = relax();
     oomph_status_t status =
-        oomph_cuda_check(oomph_cu.cuMemCreate(&made, bytes, &prop, 0), "cuMemCreate");
+        oomph_cuda_check(make_page(device, bytes, &prop, &made), "cuMemCreate");
     restore(mode);
     if (status != OOMPH_OK)
         return status;

@@ -29,6 +29,7 @@
  *   kernels=ignore   "ignore": they take 5 us and do nothing; "error": launches fail
  *   host-pages=numa  what cuMemCreate makes on the host:
  *                    "numa" (HOST_NUMA and HOST), "host" (HOST only) or "none"
+ *   rdma=yes         whether network cards may use device memory (GPUDirect RDMA)
  *   sms=132          multiprocessors
  *
  * and only with gpu=:

@@ -74,6 +74,9 @@ static int card_attribute(CUdevice_attribute attribute, int device)
         return sim_visible_at(device) + 1;
     case CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
         return sim_config.host_pages == SIM_HOST_PAGES_NUMA;
+    case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
+        return sim_config.has_rdma;
     case CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
         return sim_config.host_pages != SIM_HOST_PAGES_NONE;
     default:

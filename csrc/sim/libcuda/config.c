@@ -262,6 +262,17 @@ static bool read_host_pages(const char *text, sim_config_t *config)
     return true;
 }
 
+static bool read_rdma(const char *text, sim_config_t *config)
+{
+    static const char *const names[] = {"no", "yes", NULL};
+    int choice;
+
+    if (!read_choice(text, names, &choice))
+        return false;
+    config->has_rdma = choice == 1;
+    return true;
+}
+
 // Takes over what a well-known card is. What it lacks does what is nearest: tf32 and
 // bf16 units those of fp32, fp8 those of fp16.
 static bool read_gpu(const char *text, sim_config_t *config)
@@ -299,6 +310,7 @@ static const sim_key_t KEYS[] = {
     {"tick", "a time, such as 1us, or 0", read_tick, false},
     {"kernels", "ignore or error", read_kernels, false},
     {"host-pages", "numa, host or none", read_host_pages, false},
+    {"rdma", "yes or no", read_rdma, false},
     {"sms", "1 to 1024", read_sms, false},
     {"gpu", SIM_GPU_NAMES, read_gpu, false},
     {"bandwidth", "a size per second, such as 1008GB/s", read_bandwidth, true},
@@ -367,6 +379,7 @@ static sim_config_t simulated_card(void)
         .driver_version = 13000,
         .memory = SIM_MEMORY_NONE,
         .host_pages = SIM_HOST_PAGES_NUMA,
+        .has_rdma = true,
         .name = "oomph simulated GPU",
     };
 }

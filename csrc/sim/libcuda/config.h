@@ -38,6 +38,7 @@ typedef struct sim_config {
     sim_memory_t memory;
     bool has_values; // for programs to know: operators compute
     sim_host_pages_t host_pages;
+    bool has_rdma; // network cards may use device memory made for it
     bool kernels_fail;
     char name[96];
 } sim_config_t;

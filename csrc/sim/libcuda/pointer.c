@@ -106,6 +106,16 @@ static uint64_t mapping_attribute(const pointer_t *pointer,
     }
 }
 
+// Device memory of cuMemAlloc always is, where the device can; pages if they were made
+// for it.
+static bool is_for_rdma(const pointer_t *pointer)
+{
+    if (!sim_config.has_rdma || pointer->mapping == NULL || is_on_host(pointer))
+        return false;
+    return pointer->reservation->owner != NULL ||
+           pointer->mapping->handle->prop.allocFlags.gpuDirectRDMACapable != 0;
+}
+
 static CUresult attribute_of_mapped(void *out, CUpointer_attribute attribute,
                                     const pointer_t *pointer)
 {
@@ -140,8 +150,10 @@ static CUresult attribute_of_mapped(void *out, CUpointer_attribute attribute,
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
         *(bool *)out = false;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+        *(bool *)out = is_for_rdma(pointer);
         return CUDA_SUCCESS;
     default:
         return CUDA_ERROR_NOT_SUPPORTED;

@@ -21,6 +21,8 @@ static CUresult check_properties(const CUmemAllocationProp *prop)
         return CUDA_ERROR_INVALID_VALUE;
     if (prop->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC)
         return CUDA_ERROR_NOT_PERMITTED; // as without a fabric manager
+    if (prop->allocFlags.gpuDirectRDMACapable != 0 && !sim_config.has_rdma)
+        return CUDA_ERROR_INVALID_VALUE; // the device says that it cannot
     switch (prop->location.type) {
     case CU_MEM_LOCATION_TYPE_DEVICE:
         return sim_device(prop->location.id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
