@@ -135,6 +135,25 @@ void oomph_page_give(oomph_pages_t *pages, oomph_tier_t tier, oomph_handle_t han
     stack->spare[stack->spare_count++] = handle;
 }
 
+oomph_status_t oomph_pages_reserve(const oomph_pages_t *pages, size_t bytes,
+                                   size_t alignment, oomph_addr_t *addr)
+{
+    oomph_addr_t found;
+
+    oomph_status_t status = pages->driver->reserve(bytes, alignment, &found);
+    if (status != OOMPH_OK)
+        return status;
+    if (found % alignment != 0) {
+        pages->driver->unreserve(found, bytes);
+        return oomph_fail(OOMPH_ERR_DRIVER,
+                          "the driver gave address space at 0x%llx, which is not "
+                          "aligned to %s as was asked for",
+                          (unsigned long long)found, oomph_size_text(alignment).text);
+    }
+    *addr = found;
+    return OOMPH_OK;
+}
+
 static bool unreserve(const oomph_pages_t *pages, const oomph_stuck_t *range)
 {
     const oomph_driver_t *driver = pages->driver;

@@ -88,6 +88,11 @@ void oomph_page_give(oomph_pages_t *pages, oomph_tier_t tier, oomph_handle_t han
 // refuses, it is released later.
 void oomph_page_retire(oomph_pages_t *pages, oomph_tier_t tier, oomph_handle_t handle);
 
+// Address space that begins at a multiple of `alignment`, which is at least a page.
+// Errors: OOMPH_ERR_NO_MEMORY, OOMPH_ERR_DRIVER (also if the driver aligned it less).
+oomph_status_t oomph_pages_reserve(const oomph_pages_t *pages, size_t bytes,
+                                   size_t alignment, oomph_addr_t *addr);
+
 // Gives address space back, of which the first bytes are mapped. Where the driver does
 // not unmap them, tries again later: then it gives false, and the pages that are mapped
 // there are the caller's to retire.

@@ -177,7 +177,7 @@ oomph_status_t oomph_segment_reserve(oomph_heap_t *heap, oomph_pages_t *pages,
     oomph_addr_t base;
 
     bytes = oomph_round_up(bytes, OOMPH_CHUNK_BYTES);
-    oomph_status_t status = pages->driver->reserve(bytes, OOMPH_CHUNK_BYTES, &base);
+    oomph_status_t status = oomph_pages_reserve(pages, bytes, OOMPH_CHUNK_BYTES, &base);
     if (status != OOMPH_OK)
         return status;
     status = oomph_segment_reserve_at(heap, pages, base, bytes, out);

@@ -219,7 +219,7 @@ static oomph_status_t import_block(oomph_device_t *device, const oomph_ticket_t 
     if (import == NULL)
         return oomph_fail(OOMPH_ERR_NO_MEMORY, "no host memory for an imported block");
     import->bytes = pass->page_count * pass->page_bytes;
-    status = pages->driver->reserve(import->bytes, pass->page_bytes, &import->addr);
+    status = oomph_pages_reserve(pages, import->bytes, pass->page_bytes, &import->addr);
     if (status != OOMPH_OK)
         goto undo_import;
     status = map_pages(pages, pass, import->addr);

@@ -30,7 +30,7 @@ static oomph_status_t map_page(const oomph_pages_t *pages, oomph_tier_t tier,
     const oomph_driver_t *driver = pages->driver;
     size_t bytes = pages->page_bytes;
 
-    oomph_status_t status = driver->reserve(bytes, 0, &page->addr);
+    oomph_status_t status = oomph_pages_reserve(pages, bytes, bytes, &page->addr);
     if (status != OOMPH_OK)
         return status;
     status = driver->create(pages->device, tier, kind, bytes, &page->handle);

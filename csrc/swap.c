@@ -92,7 +92,8 @@ static oomph_status_t fill(swap_t *swap, oomph_tier_t tier)
     size_t bytes = swap->count * pages->page_bytes, mapped = 0;
     oomph_addr_t staging;
 
-    oomph_status_t status = pages->driver->reserve(bytes, 0, &staging);
+    oomph_status_t status =
+        oomph_pages_reserve(pages, bytes, pages->page_bytes, &staging);
     if (status != OOMPH_OK)
         return status;
     status = map_pages(pages, staging, swap->handles, swap->count, tier, &mapped);

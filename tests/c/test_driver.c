@@ -68,6 +68,66 @@ static void a_full_device_does_not_end_what_network_cards_may_use(void)
     check_sound();
 }
 
+/* ---- Alignment */
+
+static oomph_driver_t other_driver; // differs from the usual in one call
+static size_t least_alignment, reserve_count;
+
+static oomph_status_t note_reserve(size_t bytes, size_t alignment, oomph_addr_t *addr)
+{
+    oomph_status_t status = faulty_driver()->reserve(bytes, alignment, addr);
+
+    least_alignment = oomph_min(least_alignment, alignment);
+    reserve_count++;
+    return status;
+}
+
+// Aligns to the page that it knows, and no more.
+static oomph_status_t reserve_badly(size_t bytes, size_t alignment, oomph_addr_t *addr)
+{
+    (void)alignment;
+    return faulty_driver()->reserve(bytes, 2 * MIB, addr);
+}
+
+static void start_with(oomph_status_t (*reserve)(size_t, size_t, oomph_addr_t *),
+                       size_t page_bytes)
+{
+    oomph_config_t config = test_config();
+
+    config.page_bytes = page_bytes;
+    config.host_limit_bytes = 256 * MIB;
+    start_card("128MiB,context=0,memory=real", &config);
+    other_driver = *faulty_driver();
+    other_driver.reserve = reserve;
+    oomph_process.driver = &other_driver;
+}
+
+static void all_address_space_is_aligned_to_pages_however_large(void)
+{
+    oomph_move_t move;
+    size_t moved_bytes;
+
+    least_alignment = SIZE_MAX;
+    start_with(note_reserve, 16 * MIB);
+    move.addr = take(32 * MIB, NULL);
+    CHECK(oomph_move(0, OOMPH_TIER_HOST, &move, 1, &moved_bytes) == OOMPH_OK);
+    CHECK(moved_bytes == 32 * MIB);
+    CHECK(reserve_count >= 3); // of the pool, to try a host page, to move
+    CHECK(least_alignment >= 16 * MIB);
+    check_sound();
+}
+
+static void address_space_that_the_driver_did_not_align_is_given_back(void)
+{
+    oomph_addr_t addr = 0;
+
+    start_with(reserve_badly, 0);
+    CHECK(try_take(32 * MIB, NULL, &addr) == OOMPH_ERR_DRIVER);
+    CHECK(strstr(oomph_error_detail(), "not aligned to 1.00 GiB") != NULL);
+    CHECK(sim_stats_of(0).reservation_count == 0);
+    check_sound();
+}
+
 int main(int argc, char **argv)
 {
     static const test_t tests[] = {
@@ -75,6 +135,8 @@ int main(int argc, char **argv)
         TEST(nothing_is_made_for_network_cards_where_the_device_cannot),
         TEST(pages_are_made_without_what_the_driver_refuses_though_the_device_can),
         TEST(a_full_device_does_not_end_what_network_cards_may_use),
+        TEST(all_address_space_is_aligned_to_pages_however_large),
+        TEST(address_space_that_the_driver_did_not_align_is_given_back),
     };
 
     return run_tests(tests, sizeof tests / sizeof tests[0], argc, argv);
