@@ -235,6 +235,17 @@ bool oomph_drain(oomph_device_t *device);
 // Frees what was deferred and has finished. True if there was any.
 bool oomph_collect(oomph_device_t *device);
 
+// For what is slow and needs neither lock nor GIL: gives both up, and takes them again.
+void *oomph_step_aside(oomph_device_t *device);
+void oomph_step_back(oomph_device_t *device, void *state);
+
+/* ---- host.c */
+
+// Makes host pages until `count` are spare, or no more are to be had. That is slow, so
+// the lock is given up. Errors: OOMPH_ERR_NO_MEMORY, OOMPH_ERR_DRIVER; what was made by
+// then is spare.
+oomph_status_t oomph_make_host_pages(oomph_device_t *device, size_t count);
+
 /* ---- guard.c: use after free, caught */
 
 static inline bool oomph_guards(oomph_guard_t how)

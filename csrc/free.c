@@ -241,6 +241,18 @@ static void after_wait(void *state)
         oomph_process.hooks.after_wait(state);
 }
 
+void *oomph_step_aside(oomph_device_t *device)
+{
+    oomph_unlock(device);
+    return before_wait();
+}
+
+void oomph_step_back(oomph_device_t *device, void *state)
+{
+    after_wait(state);
+    oomph_lock(device);
+}
+
 static uint64_t climbs(oomph_device_t *device)
 {
     pthread_mutex_lock(&device->climbs_lock);

@@ -1,13 +1,16 @@
 /* host.c - the rung of the ladder on which a block is born on host.
  *
  * The block lies on host pages alone, mapped at an ordinary address of its pool, or, if
- * only that works, in a page-locked allocation. Never blocks of graph pools, or
- * anything while a stream captures. Small blocks and workspaces may use half of the
- * headroom first; they come here only when that is used up.
+ * only that works, in a page-locked allocation; either is made without the lock, as it
+ * takes seconds for tens of GiB. Never blocks of graph pools, or anything while a
+ * stream captures. Small blocks and workspaces may use half of the headroom first; they
+ * come here only when that is used up.
  */
 #include "claim.h"
 
 #include <stdio.h>
+
+enum { PIECE = 64 }; // pages made before they are entered
 
 // The driver's failure for which the rung gave nothing; "": it had another reason.
 static _Thread_local char failure[200];
@@ -109,6 +112,47 @@ const char *oomph_host_refusal(const oomph_claim_t *claim)
     return text;
 }
 
+/* ---- Making pages */
+
+// Makes up to `count` pages and enters them. The caller has stepped aside.
+static oomph_status_t make_piece(oomph_device_t *device, size_t count)
+{
+    oomph_pages_t *pages = &device->pages;
+    oomph_status_t status = OOMPH_OK;
+    oomph_handle_t made[PIECE];
+    size_t done = 0;
+
+    while (done < count && status == OOMPH_OK) {
+        status = oomph_host_page_make(pages, &made[done]);
+        done += status == OOMPH_OK;
+    }
+    oomph_lock(device);
+    for (size_t i = 0; i < done; i++) {
+        oomph_status_t kept = oomph_page_adopt(pages, OOMPH_TIER_HOST, made[i]);
+        if (kept != OOMPH_OK) {
+            oomph_host_page_drop(pages, made[i]);
+            status = kept;
+        }
+    }
+    oomph_unlock(device);
+    return status;
+}
+
+oomph_status_t oomph_make_host_pages(oomph_device_t *device, size_t count)
+{
+    size_t missing = count - device->pages.tiers[OOMPH_TIER_HOST].spare_count;
+    oomph_status_t status = OOMPH_OK;
+    void *state = oomph_step_aside(device);
+
+    while (missing > 0 && status == OOMPH_OK) {
+        size_t piece = oomph_min(missing, PIECE);
+        status = make_piece(device, piece);
+        missing -= piece;
+    }
+    oomph_step_back(device, state);
+    return status;
+}
+
 /* ---- Being born there */
 
 static oomph_gain_t pinned_block(oomph_claim_t *claim)
@@ -120,7 +164,9 @@ static oomph_gain_t pinned_block(oomph_claim_t *claim)
 
     if (!oomph_budget_take(pages->host, bytes))
         return OOMPH_NOTHING;
+    void *state = oomph_step_aside(claim->device);
     oomph_status_t status = pages->driver->pinned_alloc(pages->device, bytes, &addr);
+    oomph_step_back(claim->device, state);
     if (status != OOMPH_OK)
         goto undo_budget;
     status = oomph_segment_adopt(&claim->pool->heap, pages, OOMPH_SEGMENT_PINNED,
@@ -172,6 +218,13 @@ static oomph_gain_t host_pages(oomph_claim_t *claim)
             oomph_pool_extend(claim->pool, count * pages->page_bytes);
         return status == OOMPH_OK ? OOMPH_GAINED : oomph_failed(claim, status);
     }
+    if (*spare < count) {
+        oomph_status_t status = oomph_make_host_pages(claim->device, count);
+        // The thread that makes pages ahead may have come first.
+        bool more = status == OOMPH_OK ||
+                    oomph_ahead_take(&claim->device->ahead, pages, count) > 0;
+        return more ? OOMPH_GAINED : go_without(status);
+    }
     oomph_status_t status = oomph_segment_map(
         hole->segment, pages, oomph_segment_page(hole->segment, hole->addr), count,
         OOMPH_TIER_HOST);
@@ -184,13 +237,13 @@ oomph_gain_t oomph_rung_host(oomph_claim_t *claim, oomph_block_t **block)
     oomph_gain_t gain = OOMPH_GAINED;
 
     failure[0] = '\0';
-    claim->host_ban = ban(claim);
-    if (claim->host_ban != NULL)
-        return OOMPH_NOTHING;
-    oomph_host_kind_t kind = oomph_device_host_kind(device);
-    if (kind == OOMPH_HOST_OFF || (oomph_process.config.strict && !claim->foreseen))
-        return OOMPH_NOTHING;
     while (gain == OOMPH_GAINED) {
+        claim->host_ban = ban(claim); // each time: the lock may have been given up
+        if (claim->host_ban != NULL)
+            return OOMPH_NOTHING;
+        oomph_host_kind_t kind = oomph_device_host_kind(device);
+        if (kind == OOMPH_HOST_OFF || (oomph_process.config.strict && !claim->foreseen))
+            return OOMPH_NOTHING;
         oomph_block_t *fit = oomph_heap_fit_host(&claim->pool->heap, claim->bytes);
         if (fit != NULL && oomph_slab_reserve(&device->slab, 2) == OOMPH_OK) {
             *block = oomph_heap_take(fit, fit->addr, claim->bytes);

@@ -116,6 +116,27 @@ void oomph_spill_probe(oomph_pages_t *pages, oomph_host_kind_t wanted,
     pages->host_kind = OOMPH_HOST_OFF;
 }
 
+/* ---- Making pages */
+
+oomph_status_t oomph_host_page_make(const oomph_pages_t *pages, oomph_handle_t *handle)
+{
+    uint64_t bytes = pages->page_bytes;
+
+    if (!oomph_budget_take(pages->host, bytes))
+        return oomph_fail(OOMPH_ERR_NO_MEMORY, "the host limit is reached");
+    oomph_status_t status = pages->driver->create(pages->device, OOMPH_TIER_HOST,
+                                                  pages->host_kind, bytes, handle);
+    if (status != OOMPH_OK)
+        oomph_budget_give(pages->host, bytes);
+    return status;
+}
+
+void oomph_host_page_drop(const oomph_pages_t *pages, oomph_handle_t handle)
+{
+    pages->driver->release(handle);
+    oomph_budget_give(pages->host, pages->page_bytes);
+}
+
 /* ---- Pages made ahead */
 
 void oomph_ahead_init(oomph_ahead_t *ahead, const oomph_pages_t *pages)
@@ -125,24 +146,10 @@ void oomph_ahead_init(oomph_ahead_t *ahead, const oomph_pages_t *pages)
     pthread_cond_init(&ahead->wanted, NULL);
 }
 
-// Makes one page within the budget; 0 if there is none.
-static oomph_handle_t make(const oomph_pages_t *pages)
-{
-    oomph_handle_t handle;
-    uint64_t bytes = pages->page_bytes;
-
-    if (!oomph_budget_take(pages->host, bytes))
-        return 0;
-    if (pages->driver->create(pages->device, OOMPH_TIER_HOST, pages->host_kind, bytes,
-                              &handle) == OOMPH_OK)
-        return handle;
-    oomph_budget_give(pages->host, bytes);
-    return 0;
-}
-
 static void *work(void *argument)
 {
     oomph_ahead_t *ahead = argument;
+    oomph_handle_t handle = 0;
 
     pthread_mutex_lock(&ahead->lock);
     while (!ahead->stopping) {
@@ -151,9 +158,9 @@ static void *work(void *argument)
             continue;
         }
         pthread_mutex_unlock(&ahead->lock);
-        oomph_handle_t handle = make(ahead->pages);
+        oomph_status_t status = oomph_host_page_make(ahead->pages, &handle);
         pthread_mutex_lock(&ahead->lock);
-        if (handle != 0)
+        if (status == OOMPH_OK)
             ahead->handles[ahead->count++] = handle;
         else
             ahead->target = ahead->count; // until somebody asks again
@@ -211,10 +218,8 @@ void oomph_ahead_stop(oomph_ahead_t *ahead)
     if (ahead->running)
         pthread_join(ahead->thread, NULL);
     ahead->running = false;
-    while (ahead->count > 0) {
-        ahead->pages->driver->release(ahead->handles[--ahead->count]);
-        oomph_budget_give(ahead->pages->host, ahead->pages->page_bytes);
-    }
+    while (ahead->count > 0)
+        oomph_host_page_drop(ahead->pages, ahead->handles[--ahead->count]);
     free(ahead->handles);
     ahead->handles = NULL;
     ahead->room = 0;

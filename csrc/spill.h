@@ -30,6 +30,13 @@ typedef struct oomph_ahead {
     oomph_handle_t *handles; // ready
 } oomph_ahead_t;
 
+// A new host page within the budget. Slow; needs no lock, since it reads only what
+// never changes once a kind of pages is known. Errors: OOMPH_ERR_NO_MEMORY,
+// OOMPH_ERR_DRIVER.
+oomph_status_t oomph_host_page_make(const oomph_pages_t *pages, oomph_handle_t *handle);
+// Gives one back that is not among the pages yet.
+void oomph_host_page_drop(const oomph_pages_t *pages, oomph_handle_t handle);
+
 void oomph_ahead_init(oomph_ahead_t *ahead, const oomph_pages_t *pages);
 // Asks for `count` pages to be ready soon; starts the thread the first time.
 void oomph_ahead_want(oomph_ahead_t *ahead, size_t count);

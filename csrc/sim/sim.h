@@ -111,6 +111,10 @@ void oomph_sim_fail_nth_call(uint64_t nth, int error);
 // Takes back all failures that have not happened yet.
 void oomph_sim_clear_failures(void);
 
+// Each call of `function` from now on begins `us` microseconds of real time late, in
+// which other threads go on; 0: none does. One function at a time.
+void oomph_sim_slow(const char *function, uint64_t us);
+
 // How often `function` was called so far, failures included; NULL: all fallible calls.
 uint64_t oomph_sim_call_count(const char *function);
 

@@ -330,6 +330,104 @@ static void what_is_freed_while_the_ladder_is_climbed_keeps_a_block_off_the_host
     check_sound();
 }
 
+/* ---- Host memory that takes long to make */
+
+enum { SLOW_US = 20000 };
+
+static atomic_bool made;
+
+static void *take_on_host(void *unused)
+{
+    (void)unused;
+    give(take(64 * MIB, streams[0]));
+    atomic_store(&made, true);
+    return NULL;
+}
+
+// Others allocate, free and ask while a thread of `slow` work gets host memory.
+static void others_go_on(oomph_host_kind_t kind, void *(*slow)(void *))
+{
+    oomph_config_t config = test_config();
+    pthread_t thread;
+
+    config.host_kind = kind;
+    config.host_limit_bytes = 256 * MIB;
+    start_card("66MiB,context=0,memory=real", &config);
+    for (int i = 0; i < THREADS; i++)
+        streams[i] = new_stream();
+    oomph_host_kind_t found;
+    CHECK(oomph_probe_host(0, &found) == OOMPH_OK && found == kind);
+    give(take(1000, streams[1]));
+    oomph_addr_t full = take(64 * MIB, streams[1]);
+    oomph_sim_slow(kind == OOMPH_HOST_PINNED ? "cuMemHostAlloc" : "cuMemCreate",
+                   kind == OOMPH_HOST_PINNED ? 30 * SLOW_US : SLOW_US);
+    CHECK(pthread_create(&thread, NULL, slow, (void *)(uintptr_t)full) == 0);
+    usleep(3 * SLOW_US);
+    for (int i = 0; i < 100; i++)
+        give(take(1000, streams[1]));
+    CHECK(stats_of(0).allocation[0].current == 1);
+    CHECK(!atomic_load(&made));
+    CHECK(pthread_join(thread, NULL) == 0);
+    give(full);
+    check_sound();
+}
+
+static void others_go_on_while_host_pages_are_made(void)
+{
+    others_go_on(OOMPH_HOST_NUMA, take_on_host);
+}
+
+static void others_go_on_while_a_pinned_block_is_made(void)
+{
+    others_go_on(OOMPH_HOST_PINNED, take_on_host);
+}
+
+static void *move_to_host(void *addr)
+{
+    oomph_move_t move = {.addr = (oomph_addr_t)(uintptr_t)addr};
+    size_t moved_bytes;
+
+    CHECK(oomph_move(0, OOMPH_TIER_HOST, &move, 1, &moved_bytes) == OOMPH_OK);
+    CHECK(moved_bytes == 64 * MIB);
+    atomic_store(&made, true);
+    return NULL;
+}
+
+static void others_go_on_while_pages_for_a_move_are_made(void)
+{
+    others_go_on(OOMPH_HOST_NUMA, move_to_host);
+}
+
+static void *take_and_keep(void *addr)
+{
+    *(oomph_addr_t *)addr = take(64 * MIB, streams[0]);
+    return NULL;
+}
+
+static void two_that_make_host_pages_at_once_both_get_theirs(void)
+{
+    oomph_config_t config = test_config();
+    pthread_t threads[2];
+    oomph_addr_t addr[2];
+
+    config.host_limit_bytes = 128 * MIB;
+    config.host_ahead_bytes = 32 * MIB;
+    start_card("64MiB,context=0,memory=real", &config);
+    streams[0] = new_stream();
+    oomph_addr_t full = take(62 * MIB, streams[0]);
+    for (int i = 0; i < 2; i++)
+        CHECK(pthread_create(&threads[i], NULL, take_and_keep, &addr[i]) == 0);
+    for (int i = 0; i < 2; i++)
+        CHECK(pthread_join(threads[i], NULL) == 0);
+    CHECK(addr[0] != addr[1]);
+    CHECK(stats_of(0).tier_bytes[OOMPH_TIER_HOST] == (int64_t)(128 * MIB));
+    give(full);
+    give(addr[0]);
+    give(addr[1]);
+    check_sound();
+    oomph_stop();
+}
+
 int main(int argc, char **argv)
 {
     static const test_t tests[] = {
@@ -343,6 +441,10 @@ int main(int argc, char **argv)
         TEST(one_that_must_wait_too_takes_the_result_of_the_first),
         TEST(a_stopped_thread_keeps_no_memory_of_others),
         TEST(a_stopped_thread_loses_nothing_though_the_queue_is_full),
+        TEST(others_go_on_while_host_pages_are_made),
+        TEST(others_go_on_while_a_pinned_block_is_made),
+        TEST(others_go_on_while_pages_for_a_move_are_made),
+        TEST(two_that_make_host_pages_at_once_both_get_theirs),
         TEST(what_is_freed_while_the_ladder_is_climbed_keeps_a_block_off_the_host),
     };
 

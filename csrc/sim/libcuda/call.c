@@ -118,6 +118,7 @@ const char *sim_current_call(void)
 
 CUresult sim_enter_uninitialised(const char *function)
 {
+    sim_dawdle(function);
     bool card_is_good = sim_lock();
     current_call = function;
     sim_clear_refusal();

@@ -3,8 +3,10 @@
 #include "call.h"
 #include "sim.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { FAILURES_MAX = 64, SITES = 1024, NAME_BYTES = 64 };
 
@@ -24,6 +26,8 @@ static failure_t failures[FAILURES_MAX];
 static size_t failure_count;
 static site_t sites[SITES]; // open addressing; there are about 250 functions
 static uint64_t total_count;
+static char slow_function[NAME_BYTES];
+static _Atomic(uint64_t) slow_us; // 0: none is slow
 
 // The length of a name without its version: cuMemAlloc_v2 is cuMemAlloc.
 static size_t plain_length(const char *function)
@@ -96,6 +100,26 @@ static int add_failure(const char *function, uint64_t nth, int error)
     return full;
 }
 
+void sim_dawdle(const char *function)
+{
+    uint64_t us = atomic_load_explicit(&slow_us, memory_order_relaxed);
+    if (us == 0)
+        return;
+    sim_lock();
+    bool is_slow = same_function(slow_function, function);
+    sim_unlock();
+    if (is_slow)
+        usleep((useconds_t)us);
+}
+
+void oomph_sim_slow(const char *function, uint64_t us)
+{
+    sim_lock();
+    snprintf(slow_function, sizeof slow_function, "%s", function);
+    atomic_store(&slow_us, us);
+    sim_unlock();
+}
+
 int oomph_sim_fail(const char *function, uint64_t nth, int error)
 {
     return add_failure(function, nth, error);
@@ -131,6 +155,7 @@ uint64_t oomph_sim_call_count(const char *function)
 void sim_failure_reset(void)
 {
     failure_count = 0;
+    slow_us = 0;
     total_count = 0;
     memset(sites, 0, sizeof sites);
 }

@@ -7,6 +7,9 @@
 // `function` must be a string literal: it is recognised by its address.
 void sim_count_call(const char *function);
 
+// Waits in calls that a test wants to be slow. The caller does not hold the lock.
+void sim_dawdle(const char *function);
+
 // The error that a test wants from this call, which has just been counted.
 CUresult sim_injected_failure(const char *function);
 
