@@ -9,15 +9,18 @@ typedef struct oomph_claim {
     const oomph_request_t *request;
     oomph_device_t *device;
     oomph_pool_t *pool;
-    size_t bytes;          // rounded
-    size_t place;          // planned, or OOMPH_NO_PLACE
-    oomph_window_t window; // where it goes on a miss
-    bool asked;            // the callbacks have been asked
-    bool foreseen;         // if it finds no room at once, it goes to the host
-    const char *host_ban;  // why it must not be born on host; NULL: it may
+    size_t bytes;           // rounded
+    size_t place;           // planned, or OOMPH_NO_PLACE
+    oomph_window_t window;  // where it goes on a miss
+    bool asked;             // the callbacks have been asked
+    int collections;        // how often garbage has been collected, and what the last
+    size_t collected_bytes; // time gave, on all devices
+    bool foreseen;          // if it finds no room at once, it goes to the host
+    const char *host_ban;   // why it must not be born on host; NULL: it may
     bool born_on_host;
-    int64_t rescued;       // the how manyth rescue of its step it is; 0: none
-    oomph_status_t status; // why, where a rung FAILED
+    int64_t rescued;         // the how manyth rescue of its step it is; 0: none
+    oomph_status_t status;   // why, where a rung FAILED
+    const char *uncollected; // why garbage was not, as the error has it; "" or NULL
 } oomph_claim_t;
 
 typedef enum oomph_gain {
@@ -46,6 +49,11 @@ oomph_status_t oomph_climb(oomph_claim_t *claim, oomph_block_t **block);
 
 // Backs the request by host pages: gives the block, or what happened.
 oomph_gain_t oomph_rung_host(oomph_claim_t *claim, oomph_block_t **block);
+
+// Has the embedder collect garbage; `last`: an error comes next.
+oomph_gain_t oomph_rung_garbage(oomph_claim_t *claim, bool last);
+// Notes that the request found its memory after that.
+void oomph_garbage_helped(const oomph_claim_t *claim);
 
 // Bytes of device pages that the block lacks, after all free ones of other holes.
 size_t oomph_missing_bytes(const oomph_claim_t *claim);

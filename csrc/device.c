@@ -72,6 +72,8 @@ void oomph_set_hooks(const oomph_hooks_t *hooks)
     }
     if (hooks->free_memory != NULL)
         ours->free_memory = hooks->free_memory;
+    if (hooks->collect_garbage != NULL)
+        ours->collect_garbage = hooks->collect_garbage;
     if (hooks->unmapping != NULL)
         ours->unmapping = hooks->unmapping;
     if (hooks->notice != NULL)

@@ -129,6 +129,7 @@ typedef struct oomph_process {
     atomic_bool watched;      // somebody wants to hear of notices and of unmapping
     atomic_int offload_bans;  // regions in which nothing is offloaded, now open
     atomic_bool communicates; // its kernels may wait for other processes
+    _Atomic(int64_t) garbage_again_ns; // garbage is not looked for before
     oomph_budget_t host;
     int device_count;
     bool started;
@@ -245,6 +246,12 @@ void oomph_step_back(oomph_device_t *device, void *state);
 // the lock is given up. Errors: OOMPH_ERR_NO_MEMORY, OOMPH_ERR_DRIVER; what was made by
 // then is spare.
 oomph_status_t oomph_make_host_pages(oomph_device_t *device, size_t count);
+
+/* ---- garbage.c */
+
+// Whether this thread collects garbage, so that what it frees is counted.
+bool oomph_collects(void);
+void oomph_count_garbage(size_t bytes);
 
 /* ---- guard.c: use after free, caught */
 

@@ -206,10 +206,8 @@ static oomph_status_t free_guarded(oomph_device_t *device, oomph_addr_t addr,
     return status;
 }
 
-oomph_status_t oomph_free(oomph_addr_t addr, oomph_block_info_t *freed)
+static oomph_status_t free_any(oomph_addr_t addr, oomph_block_info_t *freed)
 {
-    if (addr == 0)
-        return OOMPH_OK;
     oomph_device_t *device = oomph_device_peek(oomph_segment_device(addr));
     if (device == NULL)
         return oomph_not_ours(addr);
@@ -224,6 +222,21 @@ oomph_status_t oomph_free(oomph_addr_t addr, oomph_block_info_t *freed)
     }
     oomph_status_t status = free_block(device, addr, 0, freed);
     oomph_unlock(device);
+    return status;
+}
+
+oomph_status_t oomph_free(oomph_addr_t addr, oomph_block_info_t *freed)
+{
+    oomph_block_info_t garbage = {0};
+
+    if (addr == 0)
+        return OOMPH_OK;
+    if (!oomph_collects())
+        return free_any(addr, freed);
+    oomph_block_info_t *info = freed != NULL ? freed : &garbage;
+    oomph_status_t status = free_any(addr, info);
+    if (status == OOMPH_OK)
+        oomph_count_garbage(info->bytes);
     return status;
 }
 

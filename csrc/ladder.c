@@ -6,6 +6,8 @@
  *   climbed for these: spare and new pages, up to the limit; free pages of other holes
  *   and streams, at once if their work has finished, else after waiting for it; what
  *   PyTorch and the driver cache themselves; host pages; the error.
+ * - Before a block is born on host, and before the error, what the program can no
+ *   longer reach is freed: the collector is asked.
  * - Each rung is climbed again only if something was gained. Waiting happens without
  *   the lock; another thread that would have to wait takes the first one's result.
  */
@@ -175,8 +177,10 @@ static oomph_gain_t rung_host(oomph_claim_t *claim, oomph_block_t **block)
 {
     if (oomph_drain_queue(claim->device))
         return OOMPH_GAINED;
-    oomph_gain_t gain = oomph_rung_host(claim, block);
+    oomph_gain_t gain = oomph_rung_garbage(claim, false);
 
+    if (gain == OOMPH_NOTHING)
+        gain = oomph_rung_host(claim, block);
     if (*block == NULL)
         return gain;
     claim->device->stats.rungs[OOMPH_RUNG_HOST]++;
@@ -214,8 +218,10 @@ static oomph_gain_t rung_source(oomph_claim_t *claim)
 // The rungs in their order, up to the first that changes something.
 static oomph_gain_t next_rung(oomph_claim_t *claim, oomph_block_t **block)
 {
-    if (claim->pool->group != NULL && claim->pool->group->has_source)
-        return rung_source(claim);
+    if (claim->pool->group != NULL && claim->pool->group->has_source) {
+        oomph_gain_t source = rung_source(claim);
+        return source == OOMPH_NOTHING ? oomph_rung_garbage(claim, true) : source;
+    }
     if (claim->device->deferred.count > 0 && oomph_collect(claim->device))
         return OOMPH_GAINED;
     oomph_gain_t gain = find_window(claim);
@@ -242,6 +248,8 @@ static oomph_gain_t next_rung(oomph_claim_t *claim, oomph_block_t **block)
         gain = rung_host(claim, block);
     if (gain == OOMPH_NOTHING)
         gain = rung_callbacks(claim, true);
+    if (gain == OOMPH_NOTHING)
+        gain = oomph_rung_garbage(claim, true);
     return gain;
 }
 
@@ -261,11 +269,12 @@ static oomph_status_t give_up(oomph_claim_t *claim)
     return oomph_fail(
         OOMPH_ERR_NO_MEMORY,
         "nothing free is left for %s: of %s on the card %s are held and %s free, of "
-        "which %s are kept so; %s",
+        "which %s are kept so; %s%s",
         oomph_size_text(claim->bytes).text, oomph_size_text(total_bytes).text,
         oomph_size_text(oomph_pages_bytes(&device->pages, OOMPH_TIER_DEVICE)).text,
         oomph_size_text(free_bytes).text,
-        oomph_size_text(device->pages.reserve_bytes).text, oomph_host_refusal(claim));
+        oomph_size_text(device->pages.reserve_bytes).text, oomph_host_refusal(claim),
+        claim->uncollected != NULL ? claim->uncollected : "");
 }
 
 oomph_status_t oomph_climb(oomph_claim_t *claim, oomph_block_t **block)
@@ -285,6 +294,8 @@ oomph_status_t oomph_climb(oomph_claim_t *claim, oomph_block_t **block)
         status = claim->status;
     else if (*block == NULL)
         status = give_up(claim);
+    else
+        oomph_garbage_helped(claim);
     device->stats.retry_count += device->stats.rungs[OOMPH_RUNG_GROW] == low_rungs;
     device->stats.driver_ns += oomph_now_ns() - start;
     return status;

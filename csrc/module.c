@@ -160,6 +160,7 @@ static PyObject *stop(PyObject *module, PyObject *unused)
     (void)unused;
     oomph_frames_stop();
     Py_BEGIN_ALLOW_THREADS
+    oomph_garbage_stop();
     oomph_stop();
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
@@ -336,6 +337,7 @@ static int execute(PyObject *module)
 {
     static const oomph_hooks_t hooks = {.before_wait = release_gil,
                                         .after_wait = take_gil,
+                                        .collect_garbage = oomph_collect_garbage,
                                         .rescued = note_rescue,
                                         .call_site = oomph_frames_site,
                                         .modules = oomph_frames_modules};
@@ -352,7 +354,8 @@ static int execute(PyObject *module)
         return -1;
     }
     if (driver_error == NULL ||
-        PyModule_AddObjectRef(module, "DriverError", driver_error) < 0)
+        PyModule_AddObjectRef(module, "DriverError", driver_error) < 0 ||
+        !oomph_garbage_init())
         return -1;
     oomph_set_hooks(&hooks);
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)

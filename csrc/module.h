@@ -16,5 +16,11 @@ bool oomph_parse_device(PyObject *arg, int *device);
 // The figures of a device, as oomph.stats() has them.
 PyObject *oomph_stats_dict(const oomph_stats_t *stats);
 
+// What module_garbage.c does: a hook of the core; its beginning, false with an
+// exception; its end, without the GIL.
+bool oomph_collect_garbage(bool last, size_t *bytes);
+bool oomph_garbage_init(void);
+void oomph_garbage_stop(void);
+
 // The functions of module_memory.c, module_sites.c and module_stats.c.
 extern PyMethodDef oomph_memory_methods[], oomph_site_methods[], oomph_stats_methods[];

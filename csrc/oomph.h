@@ -115,6 +115,10 @@ typedef struct oomph_hooks {
     void (*after_wait)(void *state);
     // Asks the embedder to free what it caches. It may call oomph_free.
     void (*free_memory)(int device);
+    // Asks it to find what nothing can reach any more, which may take long, and to free
+    // that (oomph_collection_begin). It may call oomph. `last`: an error comes next, so
+    // it may try harder. Gives the bytes freed, or false if it could not look.
+    bool (*collect_garbage)(bool last, size_t *bytes);
     // The pages at [addr, addr + bytes) are about to be unmapped. Only while watched.
     void (*unmapping)(int device, oomph_addr_t addr, size_t bytes,
                       oomph_stream_t stream);
@@ -210,6 +214,11 @@ oomph_status_t oomph_malloc(const oomph_request_t *request, oomph_addr_t *addr);
 // caller's again, a DEFERRED block has none. Address 0 is ignored. Errors:
 // OOMPH_ERR_INVALID if no such block is in use; nothing is freed.
 oomph_status_t oomph_free(oomph_addr_t addr, oomph_block_info_t *freed);
+
+// What this thread frees from now on, until the end, is garbage that was collected: the
+// embedder's hook says so, in one thread at a time. The end gives the bytes.
+void oomph_collection_begin(void);
+size_t oomph_collection_end(void);
 
 // Says that `stream`, of this or another device, uses the block too: once freed, it is
 // reused only when the work queued there at that time has finished. `stream_lives` as
@@ -433,6 +442,7 @@ enum {
     OOMPH_RUNG_STEAL,     // free pages of other holes and streams
     OOMPH_RUNG_WAIT,      // the same, after waiting for their streams
     OOMPH_RUNG_CALLBACKS, // PyTorch's free-memory callbacks, the driver's own pool
+    OOMPH_RUNG_GARBAGE,   // what Python has not collected yet
     OOMPH_RUNG_HOST,      // born on host
     OOMPH_RUNG_ERROR,     // none helped
     OOMPH_RUNGS
@@ -468,6 +478,7 @@ typedef struct oomph_stats {
     int64_t window_ns;          // time that streams were held
     int64_t driver_ns;          // time spent in driver calls and in waiting for the GPU
     int64_t oom_missing_bytes;  // that were missing when nothing helped last
+    int64_t garbage_bytes;      // of blocks that were freed since they were garbage
     int64_t rungs[OOMPH_RUNGS]; // how often each rung of the ladder was climbed
     int64_t pages_remapped;     // free pages that moved to another address
     int64_t pages_stolen;       // of these, to another stream

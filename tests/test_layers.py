@@ -20,8 +20,8 @@ LAYERS = [
     "swap deferred",
     "device",
     "claim",
-    "alloc check free guard host inspect ladder move pool promote share shortage steal "
-    "trim window",
+    "alloc check free garbage guard host inspect ladder move pool promote share "
+    "shortage steal trim window",
 ]
 # Free blocks are kept in the index, which is made of blocks.
 ALSO = {("block.c", "index.h")}
@@ -36,6 +36,7 @@ BINDINGS = {
     "frames_layout.h": set(),
     "module.c": {"frames.h", "module.h", "oomph.h"},
     "module.h": {"oomph.h"},
+    "module_garbage.c": {"module.h"},
     "module_memory.c": {"module.h"},
     "module_sites.c": {"frames.h", "module.h"},
     "module_stats.c": {"module.h"},

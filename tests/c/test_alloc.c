@@ -843,6 +843,112 @@ static void an_embedder_that_freed_nothing_is_asked_before_each_error_all_the_sa
     CHECK(try_take(16 * MIB, NULL, &addr) == OOMPH_OK && asked == 2);
 }
 
+/* ---- Garbage */
+
+static oomph_addr_t garbage[8]; // what the embedder's collector could free
+static size_t garbage_count;
+static int looks, last_looks;
+static bool cannot_look;
+static long nap_ms; // that looking takes
+
+static bool collect_garbage(bool last, size_t *bytes)
+{
+    looks++;
+    last_looks += last;
+    nanosleep(&(struct timespec){.tv_nsec = nap_ms * 1000000}, NULL);
+    oomph_collection_begin();
+    while (!cannot_look && garbage_count > 0)
+        give(garbage[--garbage_count]);
+    *bytes = oomph_collection_end();
+    return !cannot_look;
+}
+
+static void start_with_garbage(size_t host_limit_bytes)
+{
+    oomph_config_t config = test_config();
+    oomph_hooks_t hooks = {.free_memory = free_cached,
+                           .collect_garbage = collect_garbage};
+
+    config.host_limit_bytes = host_limit_bytes;
+    oomph_set_hooks(&hooks);
+    start_card("32MiB,context=0,memory=real", &config);
+    garbage_count = 2;
+    for (size_t i = 0; i < garbage_count; i++)
+        garbage[i] = take(8 * MIB, NULL);
+}
+
+static void garbage_is_collected_before_a_block_is_born_on_host(void)
+{
+    start_with_garbage(64 * MIB);
+    oomph_addr_t kept = take(8 * MIB, NULL);
+    mark(kept, 8 * MIB, 1ull << 40);
+    oomph_addr_t addr = take(20 * MIB, NULL);
+    mark(addr, 20 * MIB, 2ull << 40);
+    CHECK(looks == 1 && last_looks == 0 && asked == 1);
+    CHECK(stats_of(0).rescues == 0 && stats_of(0).garbage_bytes == 16 * MIB);
+    CHECK(stats_of(0).rungs[OOMPH_RUNG_GARBAGE] == 1);
+    CHECK(is_marked(kept, 8 * MIB, 1ull << 40));
+    CHECK(is_marked(addr, 20 * MIB, 2ull << 40));
+    check_sound();
+}
+
+static void what_others_free_is_no_garbage(void)
+{
+    start_with_garbage(64 * MIB);
+    cached = take(8 * MIB, NULL);
+    take(16 * MIB, NULL);
+    CHECK(asked == 1 && looks == 0 && stats_of(0).garbage_bytes == 0);
+}
+
+static void a_collection_in_vain_is_repeated_before_errors_alone(void)
+{
+    oomph_addr_t addr;
+
+    start_with_garbage(16 * MIB);
+    take(16 * MIB, NULL);
+    garbage_count = 0; // it can be reached after all
+    nap_ms = 100;
+    take(12 * MIB, NULL);
+    CHECK(looks == 1 && stats_of(0).rescues == 1);
+    take(3 * MIB, NULL);
+    CHECK(looks == 1 && stats_of(0).rescues == 2);
+    CHECK(try_take(12 * MIB, NULL, &addr) == OOMPH_ERR_NO_MEMORY);
+    CHECK(looks == 2 && last_looks == 1);
+    garbage_count = 2;
+    CHECK(try_take(12 * MIB, NULL, &addr) == OOMPH_OK);
+    CHECK(looks == 3 && stats_of(0).rescues == 2);
+    check_sound();
+}
+
+static void where_garbage_cannot_be_collected_the_error_says_so(void)
+{
+    oomph_addr_t addr;
+
+    start_with_garbage(0);
+    cannot_look = true;
+    CHECK(try_take(20 * MIB, NULL, &addr) == OOMPH_ERR_NO_MEMORY);
+    CHECK(strstr(oomph_error_detail(), "garbage could not be collected") != NULL);
+    CHECK(last_looks == 1); // the first time was no reason to give up
+    cannot_look = false;
+    CHECK(try_take(20 * MIB, NULL, &addr) == OOMPH_OK);
+    check_sound();
+}
+
+static void the_garbage_of_a_pool_with_a_source_of_its_own_is_collected(void)
+{
+    source_t source = {0};
+    oomph_source_t calls = {source_take, source_give, &source};
+
+    start_with_garbage(0);
+    new_stream(); // a current context
+    CHECK(oomph_pool_retain(0, graph) == OOMPH_OK);
+    CHECK(oomph_pool_set_source(0, graph, &calls) == OOMPH_OK);
+    garbage[garbage_count++] = take_from(graph, 4 * MIB);
+    source.empty = true;
+    CHECK(take_from(graph, 4 * MIB) != 0 && looks == 1);
+    check_sound();
+}
+
 /* ---- Captures */
 
 static void a_capture_is_neither_waited_for_nor_disturbed(void)
@@ -1125,6 +1231,11 @@ int main(int argc, char **argv)
         TEST(a_block_is_not_put_back_where_pages_are_missing),
         TEST(a_pool_may_have_memory_from_elsewhere),
         TEST(the_embedder_is_asked_to_free_what_it_caches),
+        TEST(garbage_is_collected_before_a_block_is_born_on_host),
+        TEST(what_others_free_is_no_garbage),
+        TEST(a_collection_in_vain_is_repeated_before_errors_alone),
+        TEST(where_garbage_cannot_be_collected_the_error_says_so),
+        TEST(the_garbage_of_a_pool_with_a_source_of_its_own_is_collected),
         TEST(an_embedder_that_freed_nothing_is_asked_before_each_error_all_the_same),
         TEST(a_capture_is_neither_waited_for_nor_disturbed),
         TEST(a_free_deferred_in_a_capture_waits_for_its_end),
