@@ -17,6 +17,7 @@ typedef struct oomph_claim {
     size_t collected_bytes; // time gave, on all devices
     bool foreseen;          // if it finds no room at once, it goes to the host
     const char *host_ban;   // why it must not be born on host; NULL: it may
+    bool begged;            // other devices have been asked for host memory
     bool born_on_host;
     int64_t rescued;         // the how manyth rescue of its step it is; 0: none
     oomph_status_t status;   // why, where a rung FAILED

@@ -200,6 +200,8 @@ static inline bool oomph_has_passed(const oomph_pool_t *pool, uint64_t stamp)
     return oomph_epoch_of(pool, stamp) <= pool->device->streams.clock.passed;
 }
 
+// Looks what has passed; gives the newest epoch that can be waited for.
+uint64_t oomph_newest_epoch(oomph_device_t *device);
 // Counts the free pages within reach.
 oomph_survey_t oomph_steal_survey(oomph_device_t *device, const oomph_reach_t *reach);
 // Unmaps up to `want` free pages whose work has finished; they become spare. Gives how
@@ -246,6 +248,15 @@ void oomph_step_back(oomph_device_t *device, void *state);
 // the lock is given up. Errors: OOMPH_ERR_NO_MEMORY, OOMPH_ERR_DRIVER; what was made by
 // then is spare.
 oomph_status_t oomph_make_host_pages(oomph_device_t *device, size_t count);
+
+/* ---- trim.c: what is idle, on its way back to the driver */
+
+// Counts the pages of page-locked blocks that nothing uses.
+oomph_survey_t oomph_pinned_survey(oomph_device_t *device);
+// Returns such blocks whose work has finished until `bytes` are; gives how many were.
+size_t oomph_return_pinned(oomph_device_t *device, size_t bytes);
+// Returns host memory of any kind likewise, and waits where that helps.
+size_t oomph_return_host(oomph_device_t *device, size_t bytes);
 
 /* ---- garbage.c */
 

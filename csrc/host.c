@@ -155,6 +155,31 @@ oomph_status_t oomph_make_host_pages(oomph_device_t *device, size_t count)
 
 /* ---- Being born there */
 
+// Of host bytes that are wanted, those that are beyond the limit.
+static size_t beyond_limit(const oomph_budget_t *host, size_t bytes)
+{
+    uint64_t used = atomic_load(&host->used_bytes);
+    size_t room = host->limit_bytes > used ? host->limit_bytes - used : 0;
+
+    return bytes > room ? bytes - room : 0;
+}
+
+// Gives back page-locked blocks that nothing uses, or waits for them, if `least` bytes
+// of them are there: they cannot be put together.
+static oomph_gain_t return_pinned(oomph_claim_t *claim, size_t least, size_t bytes)
+{
+    oomph_device_t *device = claim->device;
+    size_t page_bytes = device->pages.page_bytes;
+    size_t want = oomph_round_up(least, page_bytes) / page_bytes;
+    oomph_survey_t survey = oomph_pinned_survey(device);
+
+    if (survey.now + survey.later < want)
+        return OOMPH_NOTHING;
+    if (survey.now < want)
+        return oomph_wait_for_pages(device) ? OOMPH_GAINED : OOMPH_NOTHING;
+    return oomph_return_pinned(device, bytes) > 0 ? OOMPH_GAINED : OOMPH_NOTHING;
+}
+
 static oomph_gain_t pinned_block(oomph_claim_t *claim)
 {
     oomph_pages_t *pages = &claim->device->pages;
@@ -162,8 +187,10 @@ static oomph_gain_t pinned_block(oomph_claim_t *claim)
     oomph_segment_t *segment;
     oomph_addr_t addr;
 
-    if (!oomph_budget_take(pages->host, bytes))
-        return OOMPH_NOTHING;
+    if (!oomph_budget_take(pages->host, bytes)) {
+        size_t beyond = oomph_max(beyond_limit(pages->host, bytes), 1);
+        return return_pinned(claim, beyond, beyond);
+    }
     void *state = oomph_step_aside(claim->device);
     oomph_status_t status = pages->driver->pinned_alloc(pages->device, bytes, &addr);
     oomph_step_back(claim->device, state);
@@ -179,6 +206,8 @@ undo_pinned:
     pages->driver->pinned_free(pages->device, addr);
 undo_budget:
     oomph_budget_give(pages->host, bytes);
+    if (status == OOMPH_ERR_NO_MEMORY && return_pinned(claim, 1, bytes) == OOMPH_GAINED)
+        return OOMPH_GAINED;
     return go_without(status);
 }
 
@@ -231,6 +260,31 @@ static oomph_gain_t host_pages(oomph_claim_t *claim)
     return status == OOMPH_OK ? OOMPH_GAINED : go_without(status);
 }
 
+// The limit is for all devices together: the others return what they have idle. Never
+// are two of them locked at once.
+static oomph_gain_t beg(oomph_claim_t *claim)
+{
+    oomph_device_t *device = claim->device;
+    size_t bytes = oomph_round_up(claim->bytes, device->pages.page_bytes), freed = 0;
+    size_t want = beyond_limit(device->pages.host, bytes);
+
+    if (claim->begged)
+        return OOMPH_NOTHING;
+    claim->begged = true;
+    want = want > 0 ? want : bytes; // the driver has no more
+    oomph_unlock(device);
+    for (int i = 0; i < OOMPH_DEVICE_MAX && freed < want; i++) {
+        oomph_device_t *other = oomph_device_peek(i);
+        if (other == NULL || other == device)
+            continue;
+        oomph_lock(other);
+        freed += oomph_return_host(other, want - freed);
+        oomph_unlock(other);
+    }
+    oomph_lock(device);
+    return freed > 0 ? OOMPH_GAINED : OOMPH_NOTHING;
+}
+
 oomph_gain_t oomph_rung_host(oomph_claim_t *claim, oomph_block_t **block)
 {
     oomph_device_t *device = claim->device;
@@ -250,6 +304,8 @@ oomph_gain_t oomph_rung_host(oomph_claim_t *claim, oomph_block_t **block)
             return OOMPH_GAINED;
         }
         gain = kind == OOMPH_HOST_PINNED ? pinned_block(claim) : host_pages(claim);
+        if (gain == OOMPH_NOTHING)
+            gain = beg(claim);
     }
     return gain;
 }

@@ -124,15 +124,21 @@ static bool count_run(const run_t *run, oomph_pool_t *pool, void *context)
     return true;
 }
 
-oomph_survey_t oomph_steal_survey(oomph_device_t *device, const oomph_reach_t *reach)
+uint64_t oomph_newest_epoch(oomph_device_t *device)
 {
     oomph_streams_t *streams = &device->streams;
-    count_t count = {.newest = UINT64_MAX};
 
     oomph_press(device);
     oomph_streams_catch_up(streams);
     if (streams->stamped && oomph_streams_capture(streams))
-        count.newest = streams->clock.open - 1; // none is closed meanwhile
+        return streams->clock.open - 1; // none is closed meanwhile
+    return UINT64_MAX;
+}
+
+oomph_survey_t oomph_steal_survey(oomph_device_t *device, const oomph_reach_t *reach)
+{
+    count_t count = {.newest = oomph_newest_epoch(device)};
+
     for (oomph_pool_t *pool = device->pools; pool != NULL; pool = pool->next) {
         if (!in_reach(pool, reach))
             continue;

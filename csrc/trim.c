@@ -7,54 +7,107 @@ enum { CALM_STEPS = 4 }; // steps without shortage until frees are no longer sta
 
 /* ---- Adopted memory */
 
-static bool is_idle(const oomph_segment_t *segment, const oomph_pool_t *pool)
+// Whether it is adopted memory in which nothing is in use.
+static bool is_free(const oomph_segment_t *segment, const oomph_pool_t *pool)
 {
     return segment->kind != OOMPH_SEGMENT_VIRTUAL &&
            segment->first->state == OOMPH_BLOCK_FREE &&
            segment->first->bytes == segment->bytes &&
-           oomph_has_passed(pool, segment->epoch) &&
            (pool->group == NULL || pool->group->use_count == 0);
 }
 
-static oomph_segment_t *find_idle(const oomph_device_t *device)
+static bool has_passed(const oomph_segment_t *segment, const oomph_pool_t *pool)
 {
-    for (const oomph_pool_t *pool = device->pools; pool != NULL; pool = pool->next)
-        for (oomph_segment_t *s = pool->heap.segments; s != NULL; s = s->next)
-            if (is_idle(s, pool))
-                return s;
-    return NULL;
+    return oomph_has_passed(pool, segment->epoch);
 }
 
-// Returns page-locked blocks and memory of sources that nothing uses any more. Sources
-// are called without the lock.
-static size_t return_adopted(oomph_device_t *device)
+// Whether the first is the one to return for `bytes`: the smallest that has them, or
+// else the largest.
+static bool suits_better(const oomph_segment_t *a, const oomph_segment_t *b,
+                         size_t bytes)
+{
+    if (b == NULL)
+        return true;
+    return a->bytes >= bytes ? b->bytes < bytes || a->bytes < b->bytes
+                             : a->bytes > b->bytes;
+}
+
+static oomph_segment_t *find_idle(const oomph_device_t *device,
+                                  oomph_segment_kind_t kind, size_t bytes)
+{
+    oomph_segment_t *best = NULL;
+
+    for (const oomph_pool_t *pool = device->pools; pool != NULL; pool = pool->next)
+        for (oomph_segment_t *s = pool->heap.segments; s != NULL; s = s->next)
+            if (s->kind == kind && is_free(s, pool) && has_passed(s, pool) &&
+                suits_better(s, best, bytes))
+                best = s;
+    return best;
+}
+
+oomph_survey_t oomph_pinned_survey(oomph_device_t *device)
+{
+    uint64_t newest = oomph_newest_epoch(device);
+    oomph_survey_t survey = {0};
+
+    for (oomph_pool_t *pool = device->pools; pool != NULL; pool = pool->next) {
+        oomph_heap_settle(&pool->heap);
+        for (oomph_segment_t *s = pool->heap.segments; s != NULL; s = s->next) {
+            size_t count = s->bytes / device->pages.page_bytes;
+            if (s->kind != OOMPH_SEGMENT_PINNED || !is_free(s, pool))
+                continue;
+            if (has_passed(s, pool))
+                survey.now += count;
+            else if (oomph_epoch_of(pool, s->epoch) <= newest)
+                survey.later += count;
+        }
+    }
+    return survey;
+}
+
+size_t oomph_return_pinned(oomph_device_t *device, size_t bytes)
 {
     oomph_pages_t *pages = &device->pages;
     oomph_segment_t *segment;
     size_t freed_bytes = 0;
 
-    for (oomph_pool_t *pool = device->pools; pool != NULL; pool = pool->next)
-        oomph_heap_settle(&pool->heap);
-    while ((segment = find_idle(device)) != NULL) {
-        const oomph_pool_t *pool = segment->heap->owner;
-        oomph_addr_t addr = segment->base;
-        size_t bytes = segment->bytes;
-        bool pinned = segment->kind == OOMPH_SEGMENT_PINNED;
-        oomph_source_t source = {0};
-        if (!pinned)
-            source = pool->group->source;
+    while (freed_bytes < bytes &&
+           (segment = find_idle(device, OOMPH_SEGMENT_PINNED, bytes - freed_bytes)) !=
+               NULL &&
+           pages->driver->pinned_free(pages->device, segment->base) == OOMPH_OK) {
+        freed_bytes += segment->bytes;
+        oomph_budget_give(pages->host, segment->bytes);
         oomph_segment_drop(segment, pages);
-        freed_bytes += bytes;
-        if (pinned) {
-            pages->driver->pinned_free(pages->device, addr);
-            oomph_budget_give(pages->host, bytes);
-            continue;
-        }
+    }
+    return freed_bytes;
+}
+
+// Returns memory of sources, which are called without the lock.
+static size_t return_foreign(oomph_device_t *device)
+{
+    oomph_segment_t *segment;
+    size_t freed_bytes = 0;
+
+    while ((segment = find_idle(device, OOMPH_SEGMENT_FOREIGN, SIZE_MAX)) != NULL) {
+        const oomph_pool_t *pool = segment->heap->owner;
+        oomph_source_t source = pool->group->source;
+        oomph_addr_t addr = segment->base;
+        freed_bytes += segment->bytes;
+        oomph_segment_drop(segment, &device->pages);
         oomph_unlock(device);
         source.give(source.context, addr);
         oomph_lock(device);
     }
     return freed_bytes;
+}
+
+// Returns adopted memory that nothing uses any more.
+static size_t return_adopted(oomph_device_t *device)
+{
+    for (oomph_pool_t *pool = device->pools; pool != NULL; pool = pool->next)
+        oomph_heap_settle(&pool->heap);
+    size_t freed_bytes = oomph_return_pinned(device, SIZE_MAX);
+    return freed_bytes + return_foreign(device);
 }
 
 /* ---- Pages */
@@ -134,6 +187,25 @@ oomph_status_t oomph_give_back(int ordinal, size_t bytes, size_t *freed_bytes)
     *freed_bytes = give_back(device, bytes);
     oomph_unlock(device);
     return OOMPH_OK;
+}
+
+size_t oomph_return_host(oomph_device_t *device, size_t bytes)
+{
+    oomph_reach_t reach = {.tier = OOMPH_TIER_HOST};
+    oomph_survey_t pages, pinned;
+    size_t freed = 0;
+
+    oomph_ahead_want(&device->ahead, 0);
+    oomph_ahead_take(&device->ahead, &device->pages, SIZE_MAX);
+    do {
+        pages = oomph_steal_survey(device, &reach);
+        freed += release_passed(device, &reach, bytes - freed);
+        pinned = oomph_pinned_survey(device);
+        if (freed < bytes)
+            freed += oomph_return_pinned(device, bytes - freed);
+    } while (freed < bytes && pages.later + pinned.later > 0 &&
+             oomph_wait_for_pages(device));
+    return freed;
 }
 
 /* ---- The end of a step */

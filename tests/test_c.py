@@ -29,8 +29,8 @@ OPTIONS = {
 PROGRAMS = sorted(p.stem for p in [*FOLDER.glob("test_*.c"), *FOLDER.glob("sim_*.c")])
 # Those that start threads, and those whose subject threads share.
 THREADED = [
-    *("sim_threads", "test_alloc", "test_guard", "test_host", "test_policy"),
-    *("test_random", "test_threads", "test_window"),
+    *("sim_threads", "test_alloc", "test_guard", "test_host", "test_pinned"),
+    *("test_policy", "test_random", "test_threads", "test_window"),
 ]
 RUNS = [
     *[("address", program) for program in PROGRAMS],

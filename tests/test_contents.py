@@ -272,3 +272,17 @@ def test_a_resized_storage_keeps_its_bytes(non_blocking):
     a = wanted.to("cuda", non_blocking=non_blocking)
     a.untyped_storage().resize_(64 * MIB)
     assert torch.equal(a.cpu(), wanted)
+
+
+@pinned
+def test_page_locked_blocks_make_room_for_larger_ones():
+    """Each of them takes most of the limit, and is idle when the next one comes."""
+    import oomph
+
+    full = torch.full((48 * MIB,), 7, dtype=torch.uint8).to("cuda")
+    oomph.step()  # what other tests left on the host is given back
+    for mib in (300, 310, 320, 400):
+        wanted = torch.full((mib * MIB,), mib % 251, dtype=torch.uint8)
+        assert torch.equal(wanted.to("cuda").cpu(), wanted)
+        assert oomph.stats()["host_bytes"] == mib * MIB
+    assert torch.all(full.cpu() == 7)

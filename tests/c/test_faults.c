@@ -99,6 +99,16 @@ static void spill(oomph_stream_t first, oomph_stream_t second)
     drop(a);
 }
 
+// Host memory that is too small for the next makes room for it.
+static void spill_wider(oomph_stream_t first, oomph_stream_t second)
+{
+    attempt(16 * MIB, first);
+    for (size_t bytes = 2 * MIB; bytes <= 8 * MIB; bytes += 2 * MIB) {
+        drop(attempt(bytes, first));
+        drop(attempt(bytes, second));
+    }
+}
+
 static void empty(oomph_stream_t first, oomph_stream_t second)
 {
     size_t freed;
@@ -229,6 +239,9 @@ static const flow_t flows[] = {
      spill},
     {"spill to pinned blocks", "16MiB,context=0,memory=real,host-pages=none", 64 * MIB,
      spill},
+    {"spill wider", "16MiB,context=0,memory=real", 8 * MIB, spill_wider},
+    {"spill wider to pinned blocks", "16MiB,context=0,memory=real,host-pages=none",
+     8 * MIB, spill_wider},
     {"spill to little", "16MiB,context=0,memory=real", 8 * MIB, spill},
     {"empty", "16MiB,context=0,memory=real", 0, empty},
     {"step with plan", "16MiB,context=0,memory=real", 0, step_with_plan},
