@@ -13,7 +13,7 @@
 
 #include "torch_allocator.hpp"
 #include "torch_holders.hpp"
-#include "torch_version.hpp"
+#include "torch_saved.hpp"
 
 #include <torch/csrc/cuda/CUDAPluggableAllocator.h>
 
@@ -99,8 +99,14 @@ PyMethodDef methods[] = {
      "Addresses of the workspaces of cuBLAS and cuBLASLt."},
     {"set_site_min_bytes", set_site_min_bytes, METH_O,
      "From which size on requests know their line; gives what it was."},
-    {"version_of", version_of, METH_O, "The version counter of a tensor, kept."},
-    {"version_now", version_now, METH_O, "What version_of()'s result counts now."},
+    {"outline", outline, METH_O, "All of a tensor but its bytes, which may go."},
+    {"version_now", version_now, METH_O, "The version of the tensor of an outline."},
+    {"storage_state", storage_state, METH_O, "Whether its storage is as it was."},
+    {"original", original, METH_O, "The tensor over its storage as that is now."},
+    {"exchanged", exchanged, METH_VARARGS, "The tensor, if its data were exchanged."},
+    {"restored", restored, METH_VARARGS, "The tensor over another's storage."},
+    {"own_tier", own_tier, METH_O,
+     "Tier of the block of oomph's that a tensor has for itself, or None."},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -47,7 +47,7 @@ BINDINGS = {
     "torch_share.hpp": {"torch_core.hpp"},
     "torch_holders.hpp": set(),
     "torch_sites.hpp": {"torch_core.hpp"},
-    "torch_version.hpp": set(),
+    "torch_saved.hpp": {"torch_allocator.hpp"},
     "torch_stats.hpp": {"torch_core.hpp"},
     "torch_requests.hpp": {
         *("torch_history.hpp", "torch_pools.hpp"),
@@ -56,7 +56,7 @@ BINDINGS = {
     "torch_allocator.hpp": {
         *("torch_blocks.hpp", "torch_requests.hpp", "torch_share.hpp"),
     },
-    "torch.cpp": {"torch_allocator.hpp", "torch_holders.hpp", "torch_version.hpp"},
+    "torch.cpp": {"torch_allocator.hpp", "torch_holders.hpp", "torch_saved.hpp"},
 }
 # Blocks and plans know of nothing that acts.
 PURE = ["block.c", "foresee.c", "index.c", "pack.c", "place.c", "plan.c", "table.c"]
@@ -67,7 +67,7 @@ FOREIGN = {
     r"dlfcn\.h": {"driver_cuda.c"},
     r"Python\.h": {
         *("frames.h", "frames_layout.h", "module.c", "module.h"),
-        *("torch.cpp", "torch_holders.hpp", "torch_version.hpp"),
+        *("torch.cpp", "torch_holders.hpp", "torch_saved.hpp"),
     },
     r"(torch|c10|ATen)/.*|cuda_runtime.*": {
         *(name for name in BINDINGS if name.startswith("torch")),

@@ -6,7 +6,8 @@ PyTorch's saved-tensor hooks, with the care that they need:
   leaves it, never above hooks of the user's, nor in backward, under ``torch.func``, or
   while a stream captures;
 * the unit is the storage: it leaves once, comes back once, and all views of it are
-  rebuilt over it. Parameters, buffers, and what is small stay;
+  rebuilt over it. Parameters, buffers, and what is small stay, and so does whatever is
+  more than a block of oomph's own: others may use that in ways which nobody tells;
 * hooks switch off PyTorch's check that a saved tensor was not changed in place, so each
   one keeps its version and the check is made here, with PyTorch's own error.
 """
@@ -14,7 +15,6 @@ PyTorch's saved-tensor hooks, with the care that they need:
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -29,10 +29,8 @@ SMALL_BYTES = 1 << 20  # storages up to this size stay
 class Policy(Protocol):
     """Who decides what leaves and when it comes back."""
 
-    def send(
-        self, storage: torch.UntypedStorage, version: object, sequence: int
-    ) -> transfer.Slot | None:
-        """Sends a storage to the host, or None if it is to stay."""
+    def send(self, tensor: torch.Tensor, sequence: int) -> transfer.Slot | None:
+        """Sends its storage to the host, if it is not there, or None if it stays."""
 
     def saved(self) -> int:
         """Counts one saved tensor; gives its place among all of them."""
@@ -45,16 +43,14 @@ class _Thread(threading.local):
     module: nn.Module | None = None  # the outermost that is running
     pushed = False
     suspended = False
-    constant: frozenset[int] = frozenset()  # addresses of parameters and buffers
+    constant: frozenset[int] = frozenset()  # storages of parameters and buffers
 
 
 _thread = _Thread()
+# Guarded by transfer.lock.
 _policy: Policy | None = None
 _handles: list[Any] = []
-_open_count = 0  # threads within their outermost module call; guarded by _lock
-# By address of the storage that was sent.
-_slots: weakref.WeakValueDictionary[int, transfer.Slot] = weakref.WeakValueDictionary()
-_lock = threading.RLock()
+_open_count = 0  # threads within their outermost module call
 _originals: tuple[Callable[..., None], Callable[[], None]] | None = None
 
 
@@ -64,39 +60,47 @@ _originals: tuple[Callable[..., None], Callable[[], None]] | None = None
 class _Kept:
     """A tensor that stays, and its version."""
 
-    __slots__ = ("sequence", "tensor", "version")
+    __slots__ = ("outline", "sequence", "tensor", "version")
 
     def __init__(self, tensor: torch.Tensor, sequence: int) -> None:
-        self.tensor = tensor.detach()  # what has a graph would keep itself alive
         self.version = tensor._version
         self.sequence = sequence
+        self.outline = None
+        if tensor.is_leaf:
+            self.tensor = tensor  # as PyTorch does: its data may be exchanged
+        else:
+            self.tensor = tensor.detach()  # what has a graph would keep itself alive
+            self.outline = _torch.outline(tensor)
 
     def unpack(self) -> torch.Tensor:
         if self.tensor._version != self.version:
             kind, size = self.tensor.type(), self.tensor.shape
             raise _modified(kind, size, self.tensor._version, self.version)
-        return self.tensor
+        if self.outline is None:
+            return self.tensor
+        other = _torch.exchanged(self.outline, self.tensor)
+        return self.tensor if other is None else other
 
 
 class _Sent:
     """A tensor whose storage went to the host."""
 
-    __slots__ = ("like", "sequence", "slot", "version")
+    __slots__ = ("outline", "sequence", "slot", "version", "what")
 
     def __init__(self, tensor: torch.Tensor, slot: transfer.Slot) -> None:
-        self.like = transfer.shape_of(tensor)
+        self.what = tensor.type(), tensor.shape
+        self.outline = _torch.outline(tensor)
         self.version = tensor._version
         self.sequence = slot.sequence
         self.slot = slot
-        slot.users += 1
+        with transfer.lock:
+            slot.users += 1
 
     def unpack(self) -> torch.Tensor:
-        now = _torch.version_now(self.slot.version)
+        now = _torch.version_now(self.outline)
         if now != self.version:
-            dtype, size = self.like[:2]
-            kind = torch.empty(0, dtype=dtype, device=self.slot.link.out.device).type()
-            raise _modified(kind, size, now, self.version)
-        return transfer.view(self.slot.take(), self.like)
+            raise _modified(*self.what, now, self.version)
+        return self.slot.take(self.outline)
 
 
 def _modified(kind: str, size: torch.Size, now: int, expected: int) -> RuntimeError:
@@ -111,50 +115,35 @@ def _modified(kind: str, size: torch.Size, now: int, expected: int) -> RuntimeEr
 
 
 def _may_leave(tensor: torch.Tensor) -> bool:
-    """Whether the tensor is plain memory of a device that may be elsewhere a while."""
+    """Whether its storage may be elsewhere a while.
+
+    What is trained is held until its gradient is there, wherever it lies.
+    """
     return (
-        tensor.is_cuda
-        and type(tensor) is torch.Tensor
-        and tensor.layout is torch.strided
-        and not (tensor.is_conj() or tensor.is_neg() or tensor.is_quantized)
+        type(tensor) is torch.Tensor
+        and tensor.is_cuda
+        and not (tensor.is_leaf and tensor.requires_grad)
         and torch._C._functorch.maybe_current_level() is None
         and torch._C._current_graph_task_id() == -1
+        and _torch.own_tier(tensor) is not None
         and tensor.untyped_storage().nbytes() > SMALL_BYTES
+        and tensor.untyped_storage()._cdata not in _thread.constant
         and not torch.cuda.is_current_stream_capturing()
     )
 
 
+# Between the program's operators, which the compiler may be about to trace.
+@torch._disable_dynamo  # type: ignore[attr-defined]
 def _pack(tensor: torch.Tensor) -> Any:
     policy = _policy
     if policy is None:
         return _Kept(tensor, 0)
     sequence = policy.saved()
-    if not _may_leave(tensor):
-        return _Kept(tensor, sequence)
-    storage = tensor.untyped_storage()
-    address = storage.data_ptr()
-    if address in _thread.constant:
-        return _Kept(tensor, sequence)
-    with _lock:
-        slot = _known(address, tensor)
-        if slot is None:
-            slot = policy.send(storage, _torch.version_of(tensor), sequence)
-            if slot is None:
-                return _Kept(tensor, sequence)
-            _slots[address] = slot
-            tensor.record_stream(slot.link.out)
-        return _Sent(tensor, slot)
+    slot = policy.send(tensor, sequence) if _may_leave(tensor) else None
+    return _Kept(tensor, sequence) if slot is None else _Sent(tensor, slot)
 
 
-def _known(address: int, tensor: torch.Tensor) -> transfer.Slot | None:
-    """The slot that has this very storage as it is now."""
-    slot = _slots.get(address)
-    if slot is None or slot.has_left() or slot.copied_version != tensor._version:
-        _slots.pop(address, None)
-        return None
-    return slot
-
-
+@torch._disable_dynamo  # type: ignore[attr-defined]
 def _unpack(packed: Any) -> torch.Tensor:
     policy = _policy
     if policy is not None:
@@ -179,9 +168,9 @@ def _may_push() -> bool:
 
 
 def _constants(module: nn.Module) -> frozenset[int]:
-    """The addresses of its parameters and buffers, as far as they are plain memory."""
+    """The storages of its parameters and buffers, as far as they are plain memory."""
     return frozenset(
-        tensor.untyped_storage().data_ptr()
+        tensor.untyped_storage()._cdata
         for tensors in (module.parameters(), module.buffers())
         for tensor in tensors
         if tensor.is_cuda
@@ -195,7 +184,7 @@ def _enter(module: nn.Module, _: Any) -> None:
         return
     global _open_count
     _thread.module = module
-    with _lock:
+    with transfer.lock:
         _open_count += 1
     if _policy is not None and _may_push():
         _thread.constant = _constants(module)
@@ -219,7 +208,7 @@ def close_scope() -> None:
         torch._C._autograd._pop_saved_tensors_default_hooks()
     _thread.pushed = _thread.suspended = False
     _thread.constant = frozenset()
-    with _lock:
+    with transfer.lock:
         _open_count -= 1
         _remove_if_unused()
 
@@ -251,7 +240,7 @@ def _enable() -> None:
 def start(policy: Policy) -> None:
     """Puts the hooks on, from the next outermost module call of each thread."""
     global _policy, _originals
-    with _lock:
+    with transfer.lock:
         if _policy is not None:
             raise RuntimeError("activations are watched already")
         _policy = policy
@@ -277,14 +266,15 @@ def stop() -> None:
     A thread within a module call takes them off when it leaves it.
     """
     global _policy
-    with _lock:
+    with transfer.lock:
         _policy = None
         _remove_if_unused()
 
 
 def forget_in_child() -> None:
-    """After a fork: nothing leaves any more. The lock may be another thread's."""
+    """After a fork: nothing leaves any more."""
     global _policy
+    transfer.forget_in_child()
     _policy = None
 
 

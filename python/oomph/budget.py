@@ -12,10 +12,12 @@ import logging
 import math
 import weakref
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
-from oomph import _C, activations, optimizers
+from oomph import _C, activations, optimizers, transfer
 from oomph.choice import Save, choose
 from oomph.profile import Profile
 from oomph.transfer import Link, Slot, is_hosted
@@ -74,7 +76,11 @@ class Step:
 
 
 class DevicePlan:
-    """The planner's state of one device."""
+    """The planner's state of one device.
+
+    The caller holds ``transfer.lock``, but for :meth:`send` and :meth:`fetch_before`,
+    which take it for themselves and give it up while they ask for memory.
+    """
 
     def __init__(self, index: int, budget: float) -> None:
         self.index = index
@@ -95,8 +101,12 @@ class DevicePlan:
         self._known: set[Save] = set()  # of the last step
         self._chosen: set[Save] = set()  # of these
         self._step_count = 0
-        self.away: list[weakref.ref[Slot]] = []
-        self.sequences: list[int] = []  # of these, ascending
+        self.slots: weakref.WeakValueDictionary[int, Slot] = (
+            weakref.WeakValueDictionary()
+        )  # the newest of each storage
+        self.away: list[tuple[int, weakref.ref[Slot]]] = []  # by their sequences
+        self._is_fetching = False  # some thread does, ahead of need
+        self._resized: dict[int, StorageWeakRef] = {}  # storages that change their size
         self._leaving: weakref.WeakSet[Slot] = weakref.WeakSet()  # sent, not yet gone
         self._gone_bytes = 0  # sent and gone, when last looked
         self._is_saving = False  # forward runs; else backward
@@ -137,29 +147,48 @@ class DevicePlan:
             self._chosen.update(choose(may_leave, self.budget))
             start = stop
 
-    def send(
-        self, storage: torch.UntypedStorage, version: object, sequence: int
-    ) -> Slot | None:
-        """Sends a storage to the host, or None if it is to stay."""
+    def send(self, tensor: torch.Tensor, sequence: int) -> Slot | None:
+        """Sends its storage to the host, if it is not there, or None if it stays."""
+        with self.link.sending:
+            with transfer.lock:
+                found = self._find_or_want(tensor, sequence)
+            if not isinstance(found, bool):
+                return found
+            if not found:
+                return None
+            try:
+                slot = Slot(self.link, tensor, sequence)
+            except (MemoryError, _C.DriverError) as error:
+                logger.debug("a saved tensor stays on the device: %s", error)
+                return None
+            with transfer.lock:
+                self._note_sent(slot)
+            return slot
+
+    def _find_or_want(self, tensor: torch.Tensor, sequence: int) -> Slot | bool:
+        """The slot that has the tensor's storage as it is, or whether to send it."""
+        storage = tensor.untyped_storage()
+        if storage._cdata in self._resized:
+            return False
+        slot = self.slots.get(storage._cdata)
+        if slot is not None and slot.serves(tensor):
+            return slot
         self.note()
-        place, size_bytes = sequence - self.step.first, storage.nbytes()
-        self.step.saves.append((place, size_bytes))
+        save = sequence - self.step.first, storage.nbytes()
+        self.step.saves.append(save)
         self._is_saving = True
-        if is_hosted(storage.data_ptr()) or not self.wants(place, size_bytes):
-            return None
-        try:
-            slot = Slot(self.link, storage, version, sequence)
-        except (MemoryError, _C.DriverError) as error:
-            logger.debug("a saved tensor stays on the device: %s", error)
-            return None
-        self.away.append(weakref.ref(slot))
+        return not is_hosted(storage.data_ptr()) and self.wants(*save)
+
+    def _note_sent(self, slot: Slot) -> None:
+        self.slots[slot.storage.cdata] = slot
+        entry = slot.sequence, weakref.ref(slot)
+        bisect.insort(self.away, entry, key=itemgetter(0))
         self._leaving.add(slot)
-        self.sequences.append(sequence)
         self.step.away_bytes = max(self.step.away_bytes, self.link.away_bytes)
-        return slot
 
     def note(self, place: int | None = None) -> tuple[int, int]:
         """Records the time since the last note; gives bytes in use and their limit."""
+        self.link.settle()
         now, high, host, host_high, device_high, self.capacity = _C.tide(self.index)
         self._now_bytes, self.host_bytes = now, host
         step = self.step
@@ -212,33 +241,49 @@ class DevicePlan:
     def _count_gone(self) -> int:
         """Bytes that are away and that the device has no more."""
         for slot in list(self._leaving):
-            if not slot.is_away or slot.has_left():
+            state = slot.state()
+            if slot.is_away and state == transfer.CHANGED:
+                self._resized[slot.storage.cdata] = slot.storage
+                self._keep(slot)
+            if not slot.is_away or state == transfer.GONE:
                 self._leaving.discard(slot)
         return self.link.away_bytes - sum(slot.bytes for slot in self._leaving)
 
     # -- coming back
 
     def fetch_before(self, sequence: int) -> None:
-        """Fetches what will be used next, as far as memory allows."""
-        used, capacity = self.note(sequence - self.step.first)
-        self._forget_stayed(sequence)
-        end = bisect.bisect_left(self.sequences, sequence)
-        while end > 0:
-            end -= 1
-            slot = self.away[end]()
-            if slot is None or not slot.is_away:
-                self._forget(end)
-                continue
-            margin = self._margin(slot.sequence, sequence, used)
-            if used + slot.bytes + margin > capacity - self._fetch_slack():
+        """Fetches what will be used next, as far as memory allows.
+
+        One thread at a time: what others come to use meanwhile they take themselves.
+        """
+        with transfer.lock:
+            used, capacity = self.note(sequence - self.step.first)
+            self._forget_stayed(sequence)
+            if self._is_fetching:
                 return
-            try:
+            self._is_fetching = True
+        try:
+            free = capacity - self._fetch_slack() - used
+            while (slot := self._next_to_fetch(sequence, free, used)) is not None:
                 slot.fetch()
-            except (torch.OutOfMemoryError, _C.DriverError) as error:
-                logger.debug("nothing is fetched ahead now: %s", error)
-                return
-            used += slot.bytes
-            self._forget(end)
+                free, used = free - slot.bytes, used + slot.bytes
+        except (torch.OutOfMemoryError, _C.DriverError) as error:
+            logger.debug("nothing is fetched ahead now: %s", error)
+        finally:
+            self._is_fetching = False
+
+    def _next_to_fetch(self, sequence: int, free: int, used: int) -> Slot | None:
+        """The last that was saved before a place, if there is room for it."""
+        with transfer.lock:
+            end = bisect.bisect_left(self.away, sequence, key=itemgetter(0))
+            while end > 0:
+                end -= 1
+                slot = self.away[end][1]()
+                if slot is not None and slot.is_away:
+                    margin = self._margin(slot.sequence, sequence, used)
+                    return slot if slot.bytes + margin <= free else None
+                del self.away[end]
+            return None
 
     def _margin(self, first: int, end: int, used: int) -> int:
         """By how much the rest will grow between now and the use of a slot."""
@@ -248,19 +293,20 @@ class DevicePlan:
             return int(self.capacity * _BLIND)
         return max(most + self.link.restored_bytes - used, 0)
 
-    def _forget(self, index: int) -> None:
-        del self.away[index], self.sequences[index]
-
     def _forget_stayed(self, sequence: int) -> None:
         """Where backward begins: learns what others hold and sending does not free."""
         if not self._is_saving:
             return
         self._is_saving = False
         self.step.backwards.append(sequence - self.step.first + 1)
-        for slot in (reference() for reference in self.away):
-            if slot is not None and slot.is_away and not slot.has_left():
-                self.useless[self._save_of(slot)] = self._step_count
-                slot.stay()
+        for slot in (reference() for _, reference in self.away):
+            if slot is not None and slot.is_away and slot.state() != transfer.GONE:
+                self._keep(slot)
+
+    def _keep(self, slot: Slot) -> None:
+        """Sending it did not help, and would not in the next step."""
+        self.useless[self._save_of(slot)] = self._step_count
+        slot.stay()
 
     def _slack(self) -> int:
         return int(self.capacity * _SLACK) + _SLACK_BYTES
@@ -388,6 +434,11 @@ class DevicePlan:
         oldest = self._step_count - _FORGET_STEPS
         for key in [k for k, seen in self.useless.items() if seen < oldest]:
             del self.useless[key]
+        self._resized = {
+            key: weak
+            for key, weak in self._resized.items()
+            if not weak.expired()  # type: ignore[no-untyped-call]
+        }
 
     def _plan_optimizers(self, step: Step) -> None:
         """Has them work piece by piece where all at once would not fit."""

@@ -6,6 +6,7 @@ the stream that is current there. Nothing here waits for the device.
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from typing import Any
 
@@ -32,6 +33,7 @@ class StepTimes:
         self.last_without_ms = 0.0  # of the last step that had nothing on the host
         self._previous: Any = None  # the event at the end of a step
         self._ended: deque[tuple[Any, bool]] = deque()
+        self._lock = threading.Lock()  # steps may end in any thread
 
     def end_step(self, event: Any, offloaded: bool) -> None:
         """A step has ended at this recorded event; whether it used the host."""
@@ -40,13 +42,14 @@ class StepTimes:
 
     def collect(self) -> None:
         """Learns the times of the steps that the device has finished."""
-        while self._ended and has_passed(self._ended[0][0]):
-            event, offloaded = self._ended.popleft()
-            if self._previous is not None:
-                self.last_ms = self._previous.elapsed_time(event)
-                if not offloaded:
-                    self.last_without_ms = self.last_ms
-            self._previous = event
+        with self._lock:
+            while self._ended and has_passed(self._ended[0][0]):
+                event, offloaded = self._ended.popleft()
+                if self._previous is not None:
+                    self.last_ms = self._previous.elapsed_time(event)
+                    if not offloaded:
+                        self.last_without_ms = self.last_ms
+                self._previous = event
 
 
 _times: dict[int, StepTimes] = {}

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from oomph import _C, activations, explanation, optimizers, report
+from oomph import _C, activations, explanation, optimizers, report, transfer
 from oomph.budget import DevicePlan
 from oomph.staging import is_on_host
 from oomph.transfer import Slot
@@ -29,7 +29,12 @@ Named = dict[str, Any]
 
 
 class Planner:
-    """Decides for all devices of the process; the policy of ``activations``."""
+    """Decides for all devices of the process; the policy of ``activations``.
+
+    Any thread may call it: forward runs in those of the program, backward in one of
+    autograd's for each device, and a shortage is told of in whichever met it. All that
+    they share is guarded by ``transfer.lock``.
+    """
 
     def __init__(self, always: bool = False) -> None:
         self.always = always
@@ -40,26 +45,26 @@ class Planner:
     def device(self, index: int) -> DevicePlan:
         """The state of a device, new if it had none."""
         found = self.devices.get(index)
-        if found is None:
-            found = DevicePlan(index, math.inf if self.always else 0)
-            self.devices[index] = found
-            found.step.first = self._sequence
-        return found
+        if found is not None:
+            return found
+        made = DevicePlan(index, math.inf if self.always else 0)
+        with transfer.lock:
+            made.step.first = self._sequence
+            return self.devices.setdefault(index, made)
 
-    def send(
-        self, storage: torch.UntypedStorage, version: object, sequence: int
-    ) -> Slot | None:
-        """Sends a storage to the host, or None if it is to stay."""
-        return self.device(storage.device.index).send(storage, version, sequence)
+    def send(self, tensor: torch.Tensor, sequence: int) -> Slot | None:
+        """Sends its storage to the host, if it is not there, or None if it stays."""
+        return self.device(tensor.device.index).send(tensor, sequence)
 
     def saved(self) -> int:
         """Counts one saved tensor; gives its place among all of them."""
-        self._sequence += 1
-        return self._sequence
+        with transfer.lock:
+            self._sequence += 1
+            return self._sequence
 
     def used(self, sequence: int) -> None:
         """Backward is about to use what was saved at this place."""
-        for device in self.devices.values():
+        for device in list(self.devices.values()):
             device.fetch_before(sequence)
 
     def end_step(self, rescued_devices: set[int]) -> set[int]:
@@ -73,14 +78,15 @@ class Planner:
             self.device(index)
         self.after_optimizer()
         state_host_bytes = self._look_at_optimizers()
-        for index, device in self.devices.items():
-            device.end_step(
-                index in rescued_devices,
-                self._sequence,
-                self.always,
-                state_host_bytes.get(index, 0),
-            )
-        return {d.index for d in self.devices.values() if d.last.used_host()}
+        with transfer.lock:
+            for index, device in self.devices.items():
+                device.end_step(
+                    index in rescued_devices,
+                    self._sequence,
+                    self.always,
+                    state_host_bytes.get(index, 0),
+                )
+            return {d.index for d in self.devices.values() if d.last.used_host()}
 
     def _look_at_optimizers(self) -> dict[int, int]:
         """Bytes of optimizers' state on the host, by device.
@@ -90,9 +96,11 @@ class Planner:
         optimizers step in backward: it says nothing of the thread that launches work.
         """
         found: dict[int, int] = {}
-        if all(device.host_bytes == 0 for device in self.devices.values()):
-            return found
-        for optimizer in self._optimizers:
+        with transfer.lock:
+            if all(device.host_bytes == 0 for device in self.devices.values()):
+                return found
+            known = list(self._optimizers)
+        for optimizer in known:
             state = [tensor for tensor in _state_of(optimizer) if is_on_host(tensor)]
             for tensor in state:
                 index = tensor.device.index
@@ -104,27 +112,32 @@ class Planner:
 
     def before_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer is about to work; within backward it is a part of that."""
-        self._optimizers.add(optimizer)
+        with transfer.lock:
+            self._optimizers.add(optimizer)
         if torch._C._current_graph_task_id() >= 0:
             return
-        for device in self.devices.values():
-            device.before_optimizer()
+        with transfer.lock:
+            for device in self.devices.values():
+                device.before_optimizer()
 
     def after_optimizer(self) -> None:
         """It has done its work."""
-        for device in self.devices.values():
-            device.after_optimizer()
+        with transfer.lock:
+            for device in self.devices.values():
+                device.after_optimizer()
 
     def interrupt_optimizer(self) -> None:
         """What comes now is not the optimizer's work, though it has begun its step."""
-        for device in self.devices.values():
-            device.interrupt_optimizer()
+        with transfer.lock:
+            for device in self.devices.values():
+                device.interrupt_optimizer()
 
     def close(self) -> None:
         """Gives up what others were told."""
-        for device in self.devices.values():
-            _C.foresee(device.index, 0)
-            optimizers.stop(device.index)
+        with transfer.lock:
+            for index in self.devices:
+                _C.foresee(index, 0)
+                optimizers.stop(index)
 
     def is_wanted(self) -> bool:
         """Whether anything that forward saves is to be offloaded."""
@@ -152,7 +165,10 @@ _running = False
 
 
 def _put_hooks() -> None:
-    """Puts the hooks on while anything that forward saves is to be offloaded."""
+    """Puts the hooks on while anything that forward saves is to be offloaded.
+
+    The caller holds the lock.
+    """
     global _running
     wanted = _planner is not None and _planner.is_wanted()
     if _planner is not None and wanted and not _running:
@@ -162,12 +178,14 @@ def _put_hooks() -> None:
     _running = wanted
 
 
-def start(always: bool = False) -> None:
+def start(always: bool = False) -> Planner:
     """Creates the planner; the hooks follow with the first shortage, or at once."""
     global _planner
-    if _planner is None:
-        _planner = Planner(always)
-    _put_hooks()
+    with transfer.lock:
+        if _planner is None:
+            _planner = Planner(always)
+        _put_hooks()
+        return _planner
 
 
 def stop() -> None:
@@ -176,8 +194,9 @@ def stop() -> None:
     What was offloaded stays usable.
     """
     global _planner
-    ended, _planner = _planner, None
-    _put_hooks()
+    with transfer.lock:
+        ended, _planner = _planner, None
+        _put_hooks()
     if ended is not None:
         ended.close()
 
@@ -194,9 +213,7 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 def note_shortage(device: int) -> None:
     """A block was born on host: from the next step on, something else leaves."""
-    start()
-    assert _planner is not None
-    _planner.device(device)
+    start().device(device)
 
 
 def before_optimizer(
@@ -213,9 +230,10 @@ def before_optimizer(
         What to call it with, where it would call a closure: forward and backward run in
         there, and are not the optimizer's work.
     """
-    if _planner is None:
+    planner = _planner
+    if planner is None:
         return None
-    _planner.before_optimizer(optimizer)
+    planner.before_optimizer(optimizer)
     if not any(map(callable, (*arguments[1:], *named.values()))):
         return None
 
@@ -235,11 +253,11 @@ def _outside(
 
     @functools.wraps(closure)
     def run(*arguments: Any, **named: Any) -> Any:
-        if _planner is not None:
-            _planner.interrupt_optimizer()
+        if (planner := _planner) is not None:
+            planner.interrupt_optimizer()
         result = closure(*arguments, **named)
-        if _planner is not None:
-            _planner.before_optimizer(optimizer)
+        if (planner := _planner) is not None:
+            planner.before_optimizer(optimizer)
         return result
 
     return run
@@ -247,8 +265,9 @@ def _outside(
 
 def after_optimizer() -> None:
     """An optimizer has taken a step."""
-    if _planner is not None:
-        _planner.after_optimizer()
+    planner = _planner
+    if planner is not None:
+        planner.after_optimizer()
 
 
 def end_step(rescued_devices: set[int]) -> set[int]:
@@ -257,12 +276,12 @@ def end_step(rescued_devices: set[int]) -> set[int]:
     Returns:
         The devices that had something on the host in it.
     """
-    if rescued_devices:
-        start()
-    if _planner is None:
+    planner = start() if rescued_devices else _planner
+    if planner is None:
         return set()
-    offloading = _planner.end_step(rescued_devices)
-    _put_hooks()
+    offloading = planner.end_step(rescued_devices)
+    with transfer.lock:
+        _put_hooks()
     return offloading
 
 
@@ -283,12 +302,14 @@ def explain() -> dict[int, dict[str, Any]]:
     Example:
         >>> print(oomph.planner.explain()[0]["text"])
     """
-    plans = {} if _planner is None else _planner.devices
-    return {index: explanation.describe(plan) for index, plan in plans.items()}
+    with transfer.lock:
+        plans = {} if _planner is None else _planner.devices
+        return {index: explanation.describe(plan) for index, plan in plans.items()}
 
 
 def _plan_of(device: int) -> DevicePlan | None:
-    return None if _planner is None else _planner.devices.get(device)
+    planner = _planner
+    return None if planner is None else planner.devices.get(device)
 
 
 def figures(device: int) -> dict[str, float]:

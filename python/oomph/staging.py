@@ -178,10 +178,8 @@ class Pipeline:
                 size_bytes,
                 stream.cuda_stream,
             )
-        if stream == self._link.out:
-            self._link.out_bytes += size_bytes
-        else:
-            self._link.back_bytes += size_bytes
+        is_out = stream == self._link.out
+        self._link.note_copied(is_out * size_bytes, (not is_out) * size_bytes)
 
 
 def is_on_host(tensor: torch.Tensor) -> bool:

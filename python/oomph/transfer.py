@@ -9,13 +9,25 @@ that a copy still reads is reused only when the copy has finished.
 from __future__ import annotations
 
 import threading
-import weakref
-from typing import Any
+from collections import deque
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from oomph import _C, _torch, cost
+
+# Guards what the planner's threads share: plans, links, slots, and where hooks are on.
+# It is held for looking and noting alone: under it nothing waits for the device, asks
+# for its memory or runs the program's code, and no other lock is taken.
+lock = threading.RLock()
+
+GONE, AS_IT_WAS, CHANGED = range(3)  # as csrc/torch_saved.hpp has them
+
+
+def forget_in_child() -> None:
+    """After a fork: the lock may be that of a thread which is not here."""
+    global lock
+    lock = threading.RLock()
 
 
 class Link:
@@ -29,12 +41,28 @@ class Link:
         self.device = device
         self.out = torch.cuda.Stream(device)
         self.back = torch.cuda.Stream(device)
+        self.sending = threading.RLock()  # one thread sends at a time; before `lock`
         self.out_bytes = 0  # copied to the host so far
         self.back_bytes = 0  # copied to the device so far
         self.away_bytes = 0  # now on the host alone
         self.restored_bytes = 0  # now back, and still to be used
+        # Of slots that ended since: bytes that were away, and that were restored.
+        self.ended: deque[tuple[int, int]] = deque()
         self.waits: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self.waited_ms = 0.0  # that the device waited for copies back, as measured
+
+    def settle(self) -> None:
+        """Takes account of slots that have ended. The caller holds the lock."""
+        while self.ended:
+            away_bytes, restored_bytes = self.ended.popleft()
+            self.away_bytes -= away_bytes
+            self.restored_bytes -= restored_bytes
+
+    def note_copied(self, out_bytes: int, back_bytes: int) -> None:
+        """Counts bytes that were sent over the link."""
+        with lock:
+            self.out_bytes += out_bytes
+            self.back_bytes += back_bytes
 
     def note_wait(self, stream: torch.cuda.Stream, ready: torch.cuda.Event) -> None:
         """Has the stream wait for a copy, and its waiting measured."""
@@ -43,10 +71,11 @@ class Link:
         before.record(stream)
         stream.wait_event(ready)
         after.record(stream)
-        self.waits.append((before, after))
+        with lock:
+            self.waits.append((before, after))
 
     def collect_waits(self) -> None:
-        """Adds up the waits that have ended."""
+        """Adds up the waits that have ended. The caller holds the lock."""
         while self.waits and cost.has_passed(self.waits[0][1]):
             before, after = self.waits.pop(0)
             self.waited_ms += before.elapsed_time(after)
@@ -68,11 +97,13 @@ class Slot:
     """One storage that was sent to the host.
 
     It owns the copy there, and the restored storage while somebody is still to use it.
+    A storage that somebody holds is used as it is, whatever became of it, as PyTorch
+    would; the copy serves once it is gone.
 
     Args:
         link: The link of its device.
-        storage: The storage, alive and on the device. The caller lets go of it.
-        version: What tells its version (``oomph._torch.version_of``).
+        tensor: A tensor over the storage, which is alive and on the device. The caller
+            lets go of it.
         sequence: Its place among all that was saved.
 
     Raises:
@@ -80,57 +111,66 @@ class Slot:
         oomph._C.DriverError: The copy could not be queued.
     """
 
-    def __init__(
-        self,
-        link: Link,
-        storage: torch.UntypedStorage,
-        version: object,
-        sequence: int,
-    ) -> None:
+    def __init__(self, link: Link, tensor: torch.Tensor, sequence: int) -> None:
+        self._addr = 0  # of the copy on the host
+        storage = tensor.untyped_storage()
         self.link = link
         self.bytes = storage.nbytes()
-        self.version = version
-        self.copied_version = _torch.version_now(version)
+        self.storage = StorageWeakRef(storage)
+        self.outline = _torch.outline(tensor)
+        self.copied_version = _torch.version_now(self.outline)
         self.sequence = sequence
         self.users = 0  # packed tensors that have not been unpacked yet
         self.is_away = False
-        self._addr = 0  # of the copy on the host
-        self._lock = threading.Lock()
+        self._fetching = threading.Lock()  # by one thread at a time; before `lock`
+        self._kept: torch.UntypedStorage | None = None  # in place of the copy
         self._base: torch.Tensor | None = None
-        self._stayed: torch.Tensor | None = None  # the original, in place of the copy
-        self._last: weakref.ref[torch.Tensor] | None = None
-        self._ready: torch.cuda.Event | None = None  # not yet waited for
-        self._stream: torch.cuda.Stream | None = None  # that owns the base
+        self._last: object | None = None  # the outline of the base that was made last
+        self._ready: torch.cuda.Event | None = None  # its copy
+        self._owner: torch.cuda.Stream | None = None  # that its memory belongs to
+        self._waited: set[int] = set()  # streams that waited for the copy
+        self._send(tensor)
+        with lock:
+            link.note_copied(self.bytes, 0)
+            link.away_bytes += self.bytes
+            self.is_away = True
+
+    def _send(self, tensor: torch.Tensor) -> None:
+        link = self.link
         self._addr = _C.buffer(
             link.device, self.bytes, link.out.cuda_stream, link.back.cuda_stream
         )
         try:
+            source = tensor.untyped_storage().data_ptr()
+            tensor.record_stream(link.out)
             link.out.wait_stream(torch.cuda.current_stream(link.device))
-            copy(
-                link.device,
-                self._addr,
-                storage.data_ptr(),
-                self.bytes,
-                link.out.cuda_stream,
-            )
+            copy(link.device, self._addr, source, self.bytes, link.out.cuda_stream)
         except BaseException:
             self._free_copy()
             raise
-        self._original = StorageWeakRef(storage)
-        link.out_bytes += self.bytes
-        link.away_bytes += self.bytes
-        self.is_away = True
 
-    def has_left(self) -> bool:
-        """Whether nobody holds the storage that was sent away any more."""
-        return bool(self._original.expired())
+    def state(self) -> int:
+        """Whether the storage that was sent is gone, as it was, or changed."""
+        return _torch.storage_state(self.outline)
+
+    def serves(self, tensor: torch.Tensor) -> bool:
+        """Whether the copy has what the storage of a tensor, which was sent, has now.
+
+        Tensors over one storage may count its versions apart, from 0.
+        """
+        return (
+            self.state() == AS_IT_WAS
+            and _torch.version_now(self.outline) == self.copied_version
+            and tensor._version in (0, self.copied_version)
+        )
 
     def stay(self) -> None:
-        """Keeps a storage that has not left, as somebody holds it, and not its copy."""
-        with self._lock:
-            self._stayed = self._find()
-            if self._stayed is None:  # it has left just now
-                return
+        """Keeps a storage that somebody holds, and not its copy.
+
+        The caller holds the lock.
+        """
+        self._kept = torch.UntypedStorage._new_with_weak_ptr(self.storage.cdata)
+        if self._kept is not None:  # or else it has gone just now
             self._not_away()
             self._free_copy()
 
@@ -145,8 +185,8 @@ class Slot:
         Raises:
             torch.OutOfMemoryError: There is no room for it. The copy on the host stays.
         """
-        with self._lock:
-            if self._base is None and self.has_left():
+        with self._fetching:
+            if self._base is None and self.state() == GONE:
                 self._fetch()
 
     def _fetch(self) -> torch.Tensor:
@@ -158,76 +198,75 @@ class Slot:
         back.wait_stream(self.link.out)
         copy(device, base.data_ptr(), self._addr, self.bytes, back.cuda_stream)
         try:
-            self._ready = back.record_event()
+            ready = back.record_event()
         except BaseException:
             base.record_stream(back)  # which still writes to it
             raise
-        self._stream = stream
-        self._base = base
-        self.link.back_bytes += self.bytes
-        self.link.restored_bytes += self.bytes
-        self._not_away()
+        with lock:
+            self._base, self._last = base, _torch.outline(base)
+            self._ready, self._owner = ready, stream
+            self._waited.clear()
+            self.link.note_copied(0, self.bytes)
+            self.link.restored_bytes += self.bytes
+            self._not_away()
         return base
 
-    def _find(self) -> torch.Tensor | None:
-        """The bytes, if they are on the device."""
-        if self._stayed is not None:
-            return self._stayed
-        if self._base is not None:
-            return self._base
-        base = self._last() if self._last is not None else None
-        if base is not None:
-            return base
-        storage = torch.UntypedStorage._new_with_weak_ptr(self._original.cdata)
-        if storage is None:
-            return None
-        bytes_ = torch.empty(0, dtype=torch.uint8, device=storage.device)
-        return bytes_.set_(storage, 0, (self.bytes,), (1,))
+    def take(self, outline: object) -> torch.Tensor:
+        """A tensor that was saved, for the current stream, for one of the users.
 
-    def take(self) -> torch.Tensor:
-        """The restored bytes, for the current stream, for one of the users.
+        Args:
+            outline: The tensor's, of the storage that was sent.
 
         Raises:
             torch.OutOfMemoryError: As :meth:`fetch`.
         """
         stream = torch.cuda.current_stream(self.link.device)
-        with self._lock:
-            base = self._find()
-            if base is None:
-                base = self._fetch()
-            if self._ready is not None:
-                self.link.note_wait(stream, self._ready)
-                self._ready = None
-            if self._stream is not None and stream != self._stream:
-                stream.wait_stream(self._stream)
-                base.record_stream(stream)
-            self.users = max(self.users - 1, 0)
-            if self.users == 0:  # who unpacks again fetches again, if need be
-                self._last = weakref.ref(base)
-                self._drop_base()
-        return base
+        with self._fetching:
+            tensor = _torch.original(outline)
+            if tensor is None:
+                base = self._restored()
+                if base is None:
+                    base = self._fetch()
+                self._hand_to(stream, base)
+                tensor = _torch.restored(outline, base)
+            with lock:
+                self.users = max(self.users - 1, 0)
+                if self.users == 0:  # who unpacks again fetches again, if need be
+                    self._drop_base()
+        return tensor
+
+    def _restored(self) -> torch.Tensor | None:
+        """What was fetched last, if anybody still has it."""
+        if self._base is not None or self._last is None:
+            return self._base
+        return _torch.original(self._last)
+
+    def _hand_to(self, stream: torch.cuda.Stream, base: torch.Tensor) -> None:
+        """Has a stream, and the memory's next owner, wait as they must.
+
+        Each stream waits for itself: that one has waited tells nothing of another.
+        """
+        assert self._ready is not None
+        if stream.cuda_stream in self._waited:
+            stream.wait_event(self._ready)
+        else:
+            self.link.note_wait(stream, self._ready)
+            self._waited.add(stream.cuda_stream)
+        if stream != self._owner:
+            base.record_stream(stream)
 
     def _drop_base(self) -> None:
         if self._base is not None:
             self.link.restored_bytes -= self.bytes
         self._base = None
 
-    def close(self) -> None:
-        """Lets go of the copy and of what was restored and never used."""
-        try:
-            self._wait_before_reuse()
-        finally:
-            self._drop_base()
-            self._not_away()
-            self._free_copy()
-
     def _wait_before_reuse(self) -> None:
         """What was restored and not used is freed while it may still be written to."""
-        ready, self._ready = self._ready, None
-        if ready is None or self._stream is None or self._base is None:
+        if self._base is None or self._waited:
             return
+        assert self._ready is not None and self._owner is not None
         try:
-            self._stream.wait_event(ready)
+            self._owner.wait_event(self._ready)
         except RuntimeError:
             self._base.record_stream(self.link.back)
 
@@ -236,20 +275,16 @@ class Slot:
         self._addr = 0
 
     def __del__(self) -> None:
-        if self._addr != 0:
-            self.close()
-
-
-def view(base: torch.Tensor, like: tuple[Any, ...]) -> torch.Tensor:
-    """The tensor of which :func:`shape_of` told the shape, over restored bytes."""
-    dtype, size, stride, offset = like
-    empty = torch.empty(0, dtype=dtype, device=base.device)
-    return empty.set_(base.untyped_storage(), offset, size, stride)
-
-
-def shape_of(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """What makes the tensor out of its storage: dtype, size, stride and offset."""
-    return tensor.dtype, tensor.size(), tensor.stride(), tensor.storage_offset()
+        # The last reference may go anywhere, under any lock: this takes none.
+        if self._addr == 0:
+            return
+        restored_bytes = 0 if self._base is None else self.bytes
+        self.link.ended.append((self.bytes if self.is_away else 0, restored_bytes))
+        try:
+            self._wait_before_reuse()
+        finally:
+            self._base = None
+            self._free_copy()
 
 
 def is_hosted(address: int) -> bool:
