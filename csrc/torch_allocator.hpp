@@ -130,6 +130,8 @@ class Allocator final : public native::CUDAAllocator
 
     void emptyCache(MempoolId_t pool = {0, 0}) override
     {
+        const Context caller = history_.gather(RecordContext::ALL);
+        const History::Acting acting(caller);
         for (int device = 0; device < device_count_; device++) {
             size_t freed = 0;
             check(core->empty_cache(device, to_core(pool), &freed));
@@ -438,22 +440,21 @@ class Allocator final : public native::CUDAAllocator
     void on_unmapping(int device, oomph_addr_t addr, size_t bytes,
                       oomph_stream_t stream)
     {
-        history_.add(TraceEntry::SEGMENT_UNMAP, device, addr, bytes, stream, {0, 0},
-                     nullptr);
+        history_.add_done(TraceEntry::SEGMENT_UNMAP, device, addr, bytes, stream,
+                          {0, 0});
     }
 
     void on_notice(const oomph_notice_t &notice)
     {
         if (notice.kind == OOMPH_NOTICE_FREED) {
-            history_.add(TraceEntry::FREE_COMPLETED, notice.device, notice.addr,
-                         notice.bytes, notice.stream, from_core(notice.pool), nullptr);
+            history_.add_completed(notice);
             return;
         }
         // Pages are mapped below the layer that knows whose they are.
         oomph_block_info_t owner = {};
         core->lookup(notice.addr, &owner);
-        history_.add(TraceEntry::SEGMENT_MAP, notice.device, notice.addr, notice.bytes,
-                     owner.stream, from_core(owner.pool), nullptr);
+        history_.add_done(TraceEntry::SEGMENT_MAP, notice.device, notice.addr,
+                          notice.bytes, owner.stream, from_core(owner.pool));
     }
 
   private:

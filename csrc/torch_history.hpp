@@ -11,8 +11,11 @@
 
 #include <algorithm>
 #include <deque>
+#include <iterator>
 #include <mutex>
 #include <string>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace oomph_torch
@@ -27,6 +30,8 @@ class History
 {
     // Names of the compiled regions that this thread is in, innermost last.
     static inline thread_local std::vector<std::string> regions;
+    // The stack of the call that this thread is in; NULL: unknown.
+    static inline thread_local const Context *acting = nullptr;
 
     std::mutex mutex_;
     std::atomic<bool> recording_{false};
@@ -35,11 +40,13 @@ class History
     std::atomic<CreateContextFn> recorder_{nullptr};
     std::atomic<RecordContext> record_when_{RecordContext::NEVER};
     size_t max_ = 1; // entries kept of each device, and annotations
-    std::vector<std::string> skipped_actions_;
+    std::vector<TraceEntry::Action> skipped_actions_;
     std::vector<native::AllocatorTraceTracker> trackers_;
     std::vector<std::vector<TraceEntry>> rings_; // by device, oldest first from next
     std::vector<size_t> next_;
     std::deque<Annotation> annotations_; // the newest
+    // Who took the blocks that are freed, but still wait for other streams; by address.
+    std::unordered_map<size_t, Context> takers_;
     std::string metadata_;
     c10::ApproximateClockToUnixTimeConverter clock_;
 
@@ -61,10 +68,12 @@ class History
         next_.resize(static_cast<size_t>(device_count));
     }
 
-    void record(Wish wish)
+    // Throws at an action that does not exist, and changes nothing.
+    void record(const Wish &wish)
     {
+        std::vector<TraceEntry::Action> skipped = actions_named(wish.skipped_actions);
         std::lock_guard<std::mutex> guard(mutex_);
-        skipped_actions_ = std::move(wish.skipped_actions);
+        skipped_actions_ = std::move(skipped);
         recording_ = wish.enabled;
         recorder_ = wish.enabled ? wish.recorder : nullptr;
         record_when_ = wish.enabled ? wish.when : RecordContext::NEVER;
@@ -124,6 +133,25 @@ class History
         return metadata_;
     }
 
+    // What the core does for a call happens on account of its stack: who maps, unmaps
+    // or completes a free while this lives does so for it.
+    class Acting
+    {
+        const Context *before_;
+
+      public:
+        explicit Acting(const Context &context)
+            : before_(std::exchange(acting, &context))
+        {
+        }
+        ~Acting()
+        {
+            acting = before_;
+        }
+        Acting(const Acting &) = delete;
+        Acting &operator=(const Acting &) = delete;
+    };
+
     // The stack of the caller, if somebody wants it. May take the GIL: called with no
     // lock held.
     Context gather(RecordContext level) const
@@ -140,7 +168,7 @@ class History
             return;
         TraceEntry entry(action, static_cast<DeviceIndex>(device), addr, bytes,
                          static_cast<TraceStream>(stream), pool,
-                         c10::getApproximateTime(), recording_ ? context : nullptr,
+                         c10::getApproximateTime(), shown(context),
                          regions.empty() ? "N/A" : regions.back(), metadata());
         std::vector<native::AllocatorTraceTracker> trackers;
         {
@@ -154,14 +182,43 @@ class History
             keep(static_cast<size_t>(device), std::move(entry));
     }
 
-    void add_free(const oomph_block_info_t &freed, const Context &context)
+    // An entry for what the core did on account of the call that this thread is in.
+    void add_done(TraceEntry::Action action, int device, size_t addr, size_t bytes,
+                  oomph_stream_t stream, const MempoolId_t &pool)
+    {
+        add(action, device, addr, bytes, stream, pool,
+            acting != nullptr ? *acting : nullptr);
+    }
+
+    // The stack of whoever frees, or else of whoever took the block.
+    void add_free(const oomph_block_info_t &freed, const Context &freer,
+                  const Context &taker)
     {
         MempoolId_t pool = from_core(freed.pool);
+        const Context &context = freer ? freer : taker;
         add(TraceEntry::FREE_REQUESTED, freed.device, freed.addr, freed.requested_bytes,
             freed.stream, pool, context);
-        if (freed.state != OOMPH_BLOCK_DEFERRED)
+        if (freed.state != OOMPH_BLOCK_DEFERRED) {
             add(TraceEntry::FREE_COMPLETED, freed.device, freed.addr,
                 freed.requested_bytes, freed.stream, pool, context);
+        } else if (recording_) {
+            std::lock_guard<std::mutex> guard(mutex_);
+            takers_[freed.addr] = taker;
+        }
+    }
+
+    // A free that had waited for other streams has been completed.
+    void add_completed(const oomph_notice_t &freed)
+    {
+        Context context = acting != nullptr ? *acting : nullptr;
+        {
+            std::lock_guard<std::mutex> guard(mutex_);
+            auto taken = takers_.extract(freed.addr);
+            if (context == nullptr && taken)
+                context = std::move(taken.mapped());
+        }
+        add(TraceEntry::FREE_COMPLETED, freed.device, freed.addr, freed.bytes,
+            freed.stream, from_core(freed.pool), context);
     }
 
     // What record_function() marks.
@@ -210,6 +267,25 @@ class History
     }
 
   private:
+    static std::vector<TraceEntry::Action>
+    actions_named(const std::vector<std::string> &names)
+    {
+        std::vector<TraceEntry::Action> actions;
+#if TORCH_MINOR >= 211
+        std::transform(names.begin(), names.end(), std::back_inserter(actions),
+                       &c10::CachingDeviceAllocator::parseTraceEntryAction);
+#else
+        (void)names;
+#endif
+        return actions;
+    }
+
+    // Blocks may keep a stack that the trace is not to have.
+    Context shown(const Context &context) const
+    {
+        return record_when_.load() >= RecordContext::ALLOC ? context : nullptr;
+    }
+
     template <typename Entry> void tell_unix_time(std::vector<Entry> &entries)
     {
         auto to_unix_ns = clock_.makeConverter();
@@ -225,21 +301,13 @@ class History
             ring.clear();
         std::fill(next_.begin(), next_.end(), 0);
         annotations_.clear();
+        takers_.clear();
     }
 
     bool is_skipped(TraceEntry::Action action) const
     {
-#if TORCH_MINOR >= 211
-        return std::any_of(
-            skipped_actions_.begin(), skipped_actions_.end(),
-            [&](const std::string &name) {
-                return c10::CachingDeviceAllocator::parseTraceEntryAction(name) ==
-                       action;
-            });
-#else
-        (void)action;
-        return false;
-#endif
+        return std::find(skipped_actions_.begin(), skipped_actions_.end(), action) !=
+               skipped_actions_.end();
     }
 
     void keep(size_t device, TraceEntry entry)

@@ -132,11 +132,12 @@ class Requests
 
     void free_involved(void *block)
     {
-        Context context = history_.gather(RecordContext::ALL);
+        Context freer = history_.gather(RecordContext::ALL);
+        const History::Acting acting(freer);
         oomph_block_info_t freed = {};
         check_free(core->free(address(block), &freed));
-        delete static_cast<Context *>(freed.user);
-        history_.add_free(freed, context);
+        const std::unique_ptr<Context> taker(static_cast<Context *>(freed.user));
+        history_.add_free(freed, freer, taker ? *taker : nullptr);
         report_to_profiler(freed.addr, -static_cast<int64_t>(freed.bytes),
                            freed.device);
     }
@@ -148,6 +149,7 @@ class Requests
 
         request.pool = to_core(routes_.find(request.device, request.stream));
         Context context = history_.gather(RecordContext::STATE);
+        const History::Acting acting(context);
         auto kept = context ? std::make_unique<Context>(context) : nullptr;
         request.user = kept.get();
         oomph_status_t status = core->malloc(&request, &addr);

@@ -191,7 +191,9 @@ def test_nothing_is_recorded_after_the_end():
 
 @simulated
 def test_the_legacy_call_records_too():
-    torch.cuda.memory._record_memory_history(True, trace_alloc_max_entries=100)
+    torch.cuda.memory._record_memory_history(
+        True, trace_alloc_max_entries=100, trace_alloc_record_context=True
+    )
     try:
         take(4 * MIB)
         trace = torch.cuda.memory._snapshot()["device_traces"][0]
