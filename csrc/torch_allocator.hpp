@@ -15,6 +15,9 @@ namespace oomph_torch
 
 using c10::DataPtr;
 
+// From here on a size is a mistake, which PyTorch says in words of its own.
+inline constexpr size_t EXABYTE = size_t{1} << 60;
+
 class Allocator;
 inline Allocator
     *self; // made once, never destroyed: tensors outlive static destructors
@@ -67,6 +70,8 @@ class Allocator final : public native::CUDAAllocator
 
     DataPtr allocate(size_t bytes) override
     {
+        TORCH_CHECK_WITH(OutOfMemoryError, bytes < EXABYTE,
+                         "CUDA out of memory. Tried to allocate more than 1EB memory.");
         DeviceIndex device = current_device();
         void *block = requests_.take_on_current_stream(device, bytes);
         return {block, block, &delete_block, cuda_device(device)};
