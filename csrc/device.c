@@ -120,6 +120,8 @@ oomph_status_t oomph_start(int *device_count)
     if (status == OOMPH_OK && !oomph_process.started) {
         oomph_process.started = true;
         oomph_process.host.limit_bytes = oomph_process.config.host_limit_bytes;
+        for (int i = 0; i < OOMPH_DEVICE_MAX; i++)
+            oomph_process.fractions[i] = 1;
         pthread_atfork(NULL, NULL, note_fork);
     }
     if (status == OOMPH_OK)
@@ -204,7 +206,7 @@ static oomph_status_t open_device(int ordinal, oomph_device_t **out)
     device->ordinal = ordinal;
     device->total_bytes = info.total_bytes;
     device->shared = info.shared;
-    device->fraction = 1;
+    device->fraction = oomph_process.fractions[ordinal];
     oomph_pages_init(&device->pages, oomph_process.driver, ordinal, page_bytes,
                      &oomph_process.host);
     device->pages.notices.wanted = &oomph_process.watched;
@@ -246,6 +248,14 @@ oomph_status_t oomph_not_ours(oomph_addr_t addr)
                       (unsigned long long)addr);
 }
 
+static oomph_status_t check_ordinal(int ordinal, int device_count)
+{
+    if (ordinal >= 0 && ordinal < device_count && ordinal < OOMPH_DEVICE_MAX)
+        return OOMPH_OK;
+    return oomph_fail(OOMPH_ERR_INVALID, "there is no device %d; the driver has %d",
+                      ordinal, device_count);
+}
+
 oomph_status_t oomph_device_get(int ordinal, oomph_device_t **device)
 {
     oomph_status_t status = OOMPH_OK;
@@ -257,9 +267,9 @@ oomph_status_t oomph_device_get(int ordinal, oomph_device_t **device)
     status = oomph_start(&device_count);
     if (status != OOMPH_OK)
         return status;
-    if (ordinal < 0 || ordinal >= device_count || ordinal >= OOMPH_DEVICE_MAX)
-        return oomph_fail(OOMPH_ERR_INVALID, "there is no device %d; the driver has %d",
-                          ordinal, device_count);
+    status = check_ordinal(ordinal, device_count);
+    if (status != OOMPH_OK)
+        return status;
     pthread_mutex_lock(&process_lock);
     *device = atomic_load(&oomph_process.devices[ordinal]);
     if (*device == NULL) {
@@ -276,30 +286,38 @@ oomph_status_t oomph_device_get(int ordinal, oomph_device_t **device)
 
 oomph_status_t oomph_set_fraction(int ordinal, double fraction)
 {
-    oomph_device_t *device;
+    int device_count = 0;
 
     if (!(fraction >= 0 && fraction <= 1))
         return oomph_fail(OOMPH_ERR_INVALID, "a memory fraction must be in [0, 1]");
-    oomph_status_t status = oomph_device_get(ordinal, &device);
+    oomph_status_t status = oomph_start(&device_count);
+    if (status == OOMPH_OK)
+        status = check_ordinal(ordinal, device_count);
     if (status != OOMPH_OK)
         return status;
-    oomph_lock(device);
-    device->fraction = fraction;
-    oomph_device_limit(device);
-    oomph_unlock(device);
+    pthread_mutex_lock(&process_lock);
+    oomph_process.fractions[ordinal] = fraction;
+    oomph_device_t *device = atomic_load(&oomph_process.devices[ordinal]);
+    if (device != NULL) {
+        oomph_lock(device);
+        device->fraction = fraction;
+        oomph_device_limit(device);
+        oomph_unlock(device);
+    }
+    pthread_mutex_unlock(&process_lock);
     return OOMPH_OK;
 }
 
 double oomph_get_fraction(int ordinal)
 {
-    oomph_device_t *device = oomph_device_peek(ordinal);
     double fraction = 1;
 
-    if (device == NULL)
+    if (ordinal < 0 || ordinal >= OOMPH_DEVICE_MAX || atomic_load(&forked))
         return fraction;
-    oomph_lock(device);
-    fraction = device->fraction;
-    oomph_unlock(device);
+    pthread_mutex_lock(&process_lock);
+    if (oomph_process.started)
+        fraction = oomph_process.fractions[ordinal];
+    pthread_mutex_unlock(&process_lock);
     return fraction;
 }
 

@@ -132,6 +132,7 @@ typedef struct oomph_process {
     _Atomic(int64_t) garbage_again_ns; // garbage is not looked for before
     oomph_budget_t host;
     int device_count;
+    double fractions[OOMPH_DEVICE_MAX]; // of each card, open or not, that may be taken
     bool started;
     _Atomic(oomph_device_t *) devices[OOMPH_DEVICE_MAX];
 } oomph_process_t;

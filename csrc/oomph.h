@@ -163,6 +163,7 @@ void oomph_stop(void);
 typedef struct oomph_request {
     int device;
     size_t bytes;
+    size_t block_bytes; // the block shall occupy at least so many; 0: as many as asked
     oomph_stream_t stream;
     bool stream_lives; // the stream is never destroyed, so its handle names it
     bool essential;    // a library's workspace: may use half of the headroom
@@ -504,7 +505,8 @@ oomph_status_t oomph_get_stats(int device, oomph_stats_t *stats);
 oomph_status_t oomph_reset_peak_stats(int device);
 oomph_status_t oomph_reset_accumulated_stats(int device);
 
-// Share of the card that oomph may take, in addition to the configured limit.
+// Share of the card that oomph may take, in addition to the configured limit. Opens no
+// device: one that is not in use yet keeps it until it is.
 oomph_status_t oomph_set_fraction(int device, double fraction);
 double oomph_get_fraction(int device);
 
