@@ -180,9 +180,15 @@ static oomph_status_t allocate_slowly(const oomph_request_t *request,
     return status;
 }
 
+static size_t block_bytes(const oomph_request_t *request)
+{
+    return oomph_round_up(oomph_max(request->bytes, request->block_bytes),
+                          OOMPH_ROUND_BYTES);
+}
+
 oomph_status_t oomph_malloc(const oomph_request_t *request, oomph_addr_t *addr)
 {
-    size_t bytes = oomph_round_up(request->bytes, OOMPH_ROUND_BYTES);
+    size_t bytes = block_bytes(request);
     oomph_block_t *block = NULL;
     oomph_device_t *device;
     oomph_pool_t *pool;
@@ -194,7 +200,7 @@ oomph_status_t oomph_malloc(const oomph_request_t *request, oomph_addr_t *addr)
     oomph_status_t status = oomph_device_get(request->device, &device);
     if (status != OOMPH_OK)
         return status;
-    if (request->bytes > BYTES_MAX)
+    if (request->bytes > BYTES_MAX || bytes > BYTES_MAX)
         return oomph_fail(OOMPH_ERR_NO_MEMORY,
                           "%zu bytes are more than any address space", request->bytes);
     if (oomph_process.config.guard != OOMPH_GUARD_OFF)
@@ -238,8 +244,7 @@ static oomph_status_t revive(oomph_claim_t *claim, oomph_addr_t addr)
 
 oomph_status_t oomph_revive(const oomph_request_t *request, oomph_addr_t addr)
 {
-    oomph_claim_t claim = {.request = request,
-                           .bytes = oomph_round_up(request->bytes, OOMPH_ROUND_BYTES)};
+    oomph_claim_t claim = {.request = request, .bytes = block_bytes(request)};
 
     oomph_status_t status = oomph_device_get(request->device, &claim.device);
     if (status != OOMPH_OK)

@@ -56,7 +56,7 @@ void install_allocator()
     core->set_hooks(&hooks);
     site_min_bytes = core->site_min_bytes();
     if (self == nullptr)
-        self = new Allocator;
+        self = new Allocator(native::get()->name());
     std::shared_ptr<native::CUDAAllocator> shared(self, [](native::CUDAAllocator *) {});
     torch::cuda::CUDAPluggableAllocator::changeCurrentAllocator(shared);
     // torch.accelerator.memory_* asks here; a priority of 0 is ignored by some
@@ -107,6 +107,10 @@ PyMethodDef methods[] = {
     {"restored", restored, METH_VARARGS, "The tensor over another's storage."},
     {"own_tier", own_tier, METH_O,
      "Tier of the block of oomph's that a tensor has for itself, or None."},
+    {"settings_keys", &Settings::keys, METH_NOARGS,
+     "The settings of its allocator that PyTorch knows."},
+    {"set_settings_hook", &Settings::listen, METH_O,
+     "A callable for PyTorch's settings of its allocator, whenever they are read."},
     {nullptr, nullptr, 0, nullptr},
 };
 

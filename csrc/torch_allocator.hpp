@@ -29,6 +29,7 @@ class Allocator final : public native::CUDAAllocator
 {
     std::atomic<int> device_count_{-1}; // -1: not initialised
     std::atomic<bool> enabled_{true};
+    Settings settings_;
     History history_;
     Requests requests_{history_};
     Imports imports_;
@@ -36,10 +37,24 @@ class Allocator final : public native::CUDAAllocator
   public:
     /* ---- Start */
 
+    // `replaced` is the name of the allocator in whose place this one comes.
+    explicit Allocator(std::string replaced) : settings_(std::move(replaced))
+    {
+        settings_.follow([this] {
+            Settings::update();
+            requests_.update_involved();
+        });
+    }
+
     void init(int device_count) override
     {
         int found = 0;
+        settings_.read();
+        requests_.update_involved();
         check(core->start(&found));
+        if (Settings::memory_fraction() < 1)
+            for (int device = 0; device < device_count; device++)
+                check(core->set_fraction(device, Settings::memory_fraction()));
         history_.start(device_count);
         device_count_ = device_count;
     }
@@ -51,11 +66,10 @@ class Allocator final : public native::CUDAAllocator
 
     std::string name() override
     {
-        return "oomph";
+        return settings_.name();
     }
 
-    // PyTorch's switch for debugging. Kept, and without effect, as with expandable
-    // segments.
+    // PyTorch's switch for debugging: without, each tensor is memory of its own.
     void enable(bool value) override
     {
         enabled_ = value;
@@ -73,6 +87,8 @@ class Allocator final : public native::CUDAAllocator
         TORCH_CHECK_WITH(OutOfMemoryError, bytes < EXABYTE,
                          "CUDA out of memory. Tried to allocate more than 1EB memory.");
         DeviceIndex device = current_device();
+        if (C10_UNLIKELY(!enabled_.load(std::memory_order_relaxed)))
+            return take_from_driver(bytes, device);
         void *block = requests_.take_on_current_stream(device, bytes);
         return {block, block, &delete_block, cuda_device(device)};
     }
@@ -217,14 +233,7 @@ class Allocator final : public native::CUDAAllocator
             history_.add(TraceEntry::SNAPSHOT, device, 0, active, nullptr, pool,
                          nullptr);
         }
-        native::AllocatorConfigInfo &config = result.config_metadata;
-        config = {};
-        config.max_split_size = SIZE_MAX;
-        config.expandable_segments = true;
-        config.last_allocator_settings = "oomph";
-#if TORCH_MINOR >= 213
-        config.max_cached_size = SIZE_MAX;
-#endif
+        result.config_metadata = Settings::describe();
         return result;
     }
 
@@ -321,6 +330,7 @@ class Allocator final : public native::CUDAAllocator
             oomph_request_t request = {};
             request.device = static_cast<int>(device);
             request.bytes = block.requested_bytes;
+            request.block_bytes = block.bytes;
             request.stream = block.stream;
             request.pool = block.pool;
             request.site = block.site;

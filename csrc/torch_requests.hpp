@@ -5,6 +5,7 @@
 #pragma once
 #include "torch_history.hpp"
 #include "torch_pools.hpp"
+#include "torch_settings.hpp"
 #include "torch_sites.hpp"
 #include "torch_stats.hpp"
 
@@ -42,11 +43,41 @@ inline bool lives_for_ever(const CUDAStream &stream, cudaStream_t handle)
     return stream.id() != reinterpret_cast<c10::StreamId>(handle);
 }
 
+inline void announce_alloc(oomph_addr_t addr)
+{
+    if (const auto *interpreter = c10::impl::GPUTrace::get_trace())
+        (*interpreter)->trace_gpu_memory_allocation(c10::kCUDA, addr);
+}
+
+inline void announce_free(void *block)
+{
+    if (const auto *interpreter = c10::impl::GPUTrace::get_trace())
+        (*interpreter)->trace_gpu_memory_deallocation(c10::kCUDA, address(block));
+}
+
+/* ---- Memory that no allocator has a part in */
+
+inline void give_to_driver(void *block)
+{
+    announce_free(block);
+    if (cudaError_t error = cudaFree(block); error != cudaSuccess)
+        TORCH_WARN("cudaFree: ", cudaGetErrorString(error));
+}
+
+inline c10::DataPtr take_from_driver(size_t bytes, DeviceIndex device)
+{
+    void *block = nullptr;
+    C10_CUDA_CHECK(cudaMalloc(&block, bytes));
+    announce_alloc(address(block));
+    return {block, block, &give_to_driver, cuda_device(device)};
+}
+
 class Requests
 {
     History &history_;
     Routes routes_;
-    std::atomic<bool> involved_{false}; // more than memory is asked for: pools, history
+    // More than memory is asked for: pools, history, sizes that are rounded.
+    std::atomic<bool> involved_{false};
     std::once_flag workspaces_known_;
     size_t workspace_bytes_[2] = {0, 0}; // of cuBLAS and cuBLASLt
     std::mutex mutex_;                   // also of changes of involved_
@@ -75,11 +106,12 @@ class Requests
         oom_observers_.push_back(std::move(observer));
     }
 
-    // To be called when the history has begun or ceased to be watched.
+    // To be called when the history has begun or ceased to be watched, or sizes to be
+    // rounded.
     void update_involved()
     {
         std::lock_guard<std::mutex> guard(mutex_);
-        involved_ = history_.is_watched() || routes_.any();
+        involved_ = history_.is_watched() || routes_.any() || Settings::rounds();
     }
 
     void *take_on_current_stream(DeviceIndex device, size_t bytes)
@@ -148,6 +180,8 @@ class Requests
         oomph_addr_t addr = 0;
 
         request.pool = to_core(routes_.find(request.device, request.stream));
+        if (Settings::rounds())
+            request.block_bytes = Settings::rounded(request.bytes);
         Context context = history_.gather(RecordContext::STATE);
         const History::Acting acting(context);
         auto kept = context ? std::make_unique<Context>(context) : nullptr;
@@ -207,18 +241,6 @@ class Requests
     }
 
     /* ---- Telling others */
-
-    static void announce_alloc(oomph_addr_t addr)
-    {
-        if (const auto *interpreter = c10::impl::GPUTrace::get_trace())
-            (*interpreter)->trace_gpu_memory_allocation(c10::kCUDA, addr);
-    }
-
-    static void announce_free(void *block)
-    {
-        if (const auto *interpreter = c10::impl::GPUTrace::get_trace())
-            (*interpreter)->trace_gpu_memory_deallocation(c10::kCUDA, address(block));
-    }
 
     // What the block occupies, as it is told when it is freed.
     static void profile_alloc(oomph_addr_t addr, int device)

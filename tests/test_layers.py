@@ -46,12 +46,13 @@ BINDINGS = {
     "torch_pools.hpp": {"torch_core.hpp"},
     "torch_share.hpp": {"torch_core.hpp"},
     "torch_holders.hpp": set(),
+    "torch_settings.hpp": {"torch_core.hpp"},
     "torch_sites.hpp": {"torch_core.hpp"},
     "torch_saved.hpp": {"torch_allocator.hpp"},
     "torch_stats.hpp": {"torch_core.hpp"},
     "torch_requests.hpp": {
         *("torch_history.hpp", "torch_pools.hpp"),
-        *("torch_sites.hpp", "torch_stats.hpp"),
+        *("torch_settings.hpp", "torch_sites.hpp", "torch_stats.hpp"),
     },
     "torch_allocator.hpp": {
         *("torch_blocks.hpp", "torch_requests.hpp", "torch_share.hpp"),
@@ -68,6 +69,7 @@ FOREIGN = {
     r"Python\.h": {
         *("frames.h", "frames_layout.h", "module.c", "module.h"),
         *("torch.cpp", "torch_holders.hpp", "torch_saved.hpp"),
+        "torch_settings.hpp",
     },
     r"(torch|c10|ATen)/.*|cuda_runtime.*": {
         *(name for name in BINDINGS if name.startswith("torch")),

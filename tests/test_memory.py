@@ -317,24 +317,8 @@ def test_memory_taken_by_address_belongs_to_the_stream_named():
 
 
 @simulated
-def test_the_switch_of_the_caching_allocator_changes_nothing():
-    torch.cuda.memory.caching_allocator_enable(False)
-    a = take(4 * MIB)
-    torch.cuda.memory.caching_allocator_enable(True)
-    assert torch.cuda.memory_allocated() == 4 * MIB
-    del a
-    assert torch.cuda.memory_allocated() == 0
-
-
-@simulated
 def test_the_backend_is_named():
     assert torch.cuda.get_allocator_backend() == "oomph"
-
-
-@simulated
-def test_settings_of_the_native_allocator_are_harmless():
-    torch.cuda.memory._set_allocator_settings("expandable_segments:True")
-    take(4 * MIB)
 
 
 # ---- Tensors

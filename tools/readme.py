@@ -1,4 +1,4 @@
-"""Writes the tables of README.md that the code and the benchmarks' results know.
+"""Writes the tables of the documentation that the code or the benchmarks' results know.
 
 --check only compares.
 """
@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-README = ROOT / "README.md"
+FILES = [ROOT / "README.md", ROOT / "docs" / "allocator_settings.md"]
 OFFLOAD = ROOT / "benchmarks" / "results" / "offload.json"
 sys.path.insert(0, str(ROOT / "python"))
 
+from oomph.allocator_settings import ANSWERS  # noqa: E402
 from oomph.settings import SETTINGS  # noqa: E402
 from oomph.sizes import format_size  # noqa: E402
 from oomph.stats import OWN_FIGURES  # noqa: E402
@@ -50,6 +51,17 @@ def statistics() -> Iterable[str]:
         yield row(f"`{key}`", meaning)
 
 
+def answers() -> Iterable[str]:
+    """The table of PyTorch's own settings."""
+    yield row("setting", "honoured", "how, or why not")
+    yield row("---", "---", "---")
+    for key, answer in ANSWERS.items():
+        quiet = f" (`{answer.default}` asks for nothing)" if answer.default else ""
+        yield row(
+            f"`{key}`", "yes" if answer.honoured else "no", answer.meaning + quiet
+        )
+
+
 def offload() -> Iterable[str]:
     """The table of training on cards that are too small, in milliseconds a step."""
     heads = ("program", "needs, of the card", "no limit", "bound", "oomph")
@@ -71,11 +83,20 @@ def time_of(way: dict[str, Any]) -> str:
     return f"{way['step_ms']:.0f}" if way["finished"] else "dies"
 
 
+TABLES = {
+    "settings": settings,
+    "statistics": statistics,
+    "offload": offload,
+    "PyTorch's settings": answers,
+}
+
+
 def filled(text: str) -> str:
     """The text with its tables as they should be."""
-    tables = {"settings": settings, "statistics": statistics, "offload": offload}
-    for name, rows in tables.items():
+    for name, rows in TABLES.items():
         begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+        if begin not in text:
+            continue
         before, _, rest = text.partition(begin)
         _, _, after = rest.partition(end)
         table = "\n".join(rows())
@@ -85,14 +106,17 @@ def filled(text: str) -> str:
 
 def main() -> int:
     """Gives 1 if the tables are to be checked and differ."""
-    before = README.read_text()
-    after = filled(before)
-    if "--check" in sys.argv:
-        if before != after:
-            print("README.md: the tables are out of date: python tools/readme.py")
-        return int(before != after)
-    README.write_text(after)
-    return 0
+    differ = 0
+    for path in FILES:
+        before = path.read_text()
+        after = filled(before)
+        if "--check" not in sys.argv:
+            path.write_text(after)
+        elif before != after:
+            name = path.relative_to(ROOT)
+            print(f"{name}: the tables are out of date: python tools/readme.py")
+            differ = 1
+    return differ
 
 
 if __name__ == "__main__":

@@ -116,7 +116,7 @@ def _load_torch_class(torch: ModuleType) -> ModuleType:
 
 def _replace_allocator(torch: ModuleType, values: dict[str, Any]) -> None:
     """Makes oomph's class PyTorch's allocator, or raises and changes nothing."""
-    from oomph import _C
+    from oomph import _C, allocator_settings
 
     torch_class = _load_torch_class(torch)
     if torch.cuda.is_initialized():
@@ -129,6 +129,7 @@ def _replace_allocator(torch: ModuleType, values: dict[str, Any]) -> None:
         _C.find_driver()
     _C.configure(**_settings.for_core(values))
     torch_class.install()
+    allocator_settings.follow(torch, torch_class)
 
 
 def _attach(torch: ModuleType, values: dict[str, Any]) -> None:

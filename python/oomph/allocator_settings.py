@@ -1,0 +1,128 @@
+"""PyTorch's own settings of its allocator, and what becomes of each under oomph.
+
+``PYTORCH_ALLOC_CONF``, ``PYTORCH_CUDA_ALLOC_CONF`` and
+``torch._C._accelerator_setAllocatorSettings`` are read, and what is wrong refused, by
+PyTorch itself. What has no meaning here is said in one line of the log.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import ModuleType
+
+UNCACHED = "PYTORCH_NO_CUDA_MEMORY_CACHING"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What becomes of a setting.
+
+    Attributes:
+        honoured: Whether it does what PyTorch says of it.
+        meaning: How; or else why it has no meaning here.
+        default: The value that asks for nothing, of which nothing is said.
+    """
+
+    honoured: bool
+    meaning: str
+    default: str = ""
+
+
+def _honoured(meaning: str) -> Answer:
+    return Answer(True, meaning)
+
+
+def _without(reason: str, default: str = "") -> Answer:
+    return Answer(False, reason, default)
+
+
+_HOST = _honoured("PyTorch's allocator of pinned host memory reads it, as always")
+_ROUNDING = _honoured(
+    "blocks are as large as with PyTorch's allocator; it saves nothing here, since the "
+    "rest of a block serves every request"
+)
+_NO_CUDAMALLOC = "oomph does not call cudaMalloc: it maps pages of 2 MiB"
+
+ANSWERS: dict[str, Answer] = {
+    "per_process_memory_fraction": _honoured(
+        "the most of each card that the process takes on the device; what does not fit "
+        "is born on the host, or an error with `offload:off`"
+    ),
+    "roundup_power2_divisions": _ROUNDING,
+    "pinned_use_cuda_host_register": _HOST,
+    "pinned_use_hip_host_register": _HOST,
+    "pinned_num_register_threads": _HOST,
+    "pinned_reserve_segment_size_mb": _HOST,
+    "pinned_use_background_threads": _HOST,
+    "expandable_segments": _without("all segments of oomph are expandable", "True"),
+    "backend": _without("oomph is the allocator", "native"),
+    "max_split_size_mb": _without(
+        "the rest of a split block is of use, since free pages move to where they are "
+        "needed"
+    ),
+    "max_non_split_rounding_mb": _without("a free block is split for any request"),
+    "large_segment_size_mb": _without("segments are mapped page by page"),
+    "garbage_collection_threshold": _without(
+        "free pages serve whatever comes next, so none needs to be collected"
+    ),
+    "graph_capture_record_stream_reuse": _without(
+        "blocks that several streams use wait for the end of the capture", "False"
+    ),
+    "release_lock_on_cudamalloc": _without(_NO_CUDAMALLOC, "False"),
+    "release_lock_on_hipmalloc": _without(_NO_CUDAMALLOC, "False"),
+    "throw_on_cudamalloc_oom": _without(_NO_CUDAMALLOC, "False"),
+}
+"""What becomes of each setting; docs/allocator_settings.md has the same table."""
+
+_UNKNOWN = _without("this version of oomph does not know it")
+_PAIR = re.compile(r"([^,:\[\]]+):(\[[^]]*\]|[^,]*)")
+
+
+def pairs(text: str) -> Iterator[tuple[str, str]]:
+    """The settings of a string that PyTorch has accepted, and their values.
+
+    Example:
+        >>> list(pairs("backend:native, roundup_power2_divisions:[256:1,>:4]"))
+        [('backend', 'native'), ('roundup_power2_divisions', '[256:1,>:4]')]
+    """
+    yield from _PAIR.findall("".join(text.split()))
+
+
+@functools.cache
+def _tell(key: str, value: str) -> None:
+    """Says once why a setting has no effect."""
+    from oomph.report import logger
+
+    reason = ANSWERS.get(key, _UNKNOWN).meaning
+    logger.warning("PyTorch's setting %s:%s has no effect: %s", key, value, reason)
+
+
+def note(text: str) -> None:
+    """Settings were made: says which have no effect. Called by ``oomph._torch``."""
+    for key, value in pairs(text):
+        answer = ANSWERS.get(key, _UNKNOWN)
+        if not answer.honoured and value != answer.default:
+            _tell(key, value)
+
+
+def follow(torch: ModuleType, torch_class: ModuleType) -> None:
+    """Hears of PyTorch's settings from now on."""
+
+    def look() -> None:
+        if UNCACHED in os.environ:
+            from oomph.report import logger
+
+            torch._C._cuda_cudaCachingAllocator_enable(False)
+            logger.warning(
+                "%s is set: each tensor is memory of the driver's, and oomph has no "
+                "part in it; to find memory that is used after it was freed, take "
+                "guard:unmap instead",
+                UNCACHED,
+            )
+
+    torch_class.set_settings_hook(note)
+    torch.cuda._lazy_call(look)  # when CUDA is used first, as PyTorch does
