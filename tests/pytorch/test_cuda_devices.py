@@ -1,0 +1,592 @@
+"""Two devices, and figures by device: after PyTorch's test_cuda_multigpu.py."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import io
+import queue
+import random
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from both import CARD, TWO, both, keep_busy, stat, take_mib, ways
+from support import run
+
+on_two = both(on=TWO)
+Event, Stream = torch.cuda.Event, torch.cuda.Stream
+
+
+# ---- figures
+
+
+def check_consistent() -> None:
+    """The figures of each device are the sums over its snapshot."""
+    expected: dict[int, Counter[str]] = {0: Counter(), 1: Counter()}
+    for segment in torch.cuda.memory_snapshot():
+        own = [b for b in segment["blocks"] if b["state"] == "active_allocated"]
+        active = [b for b in segment["blocks"] if b["state"] != "inactive"]
+        requested = sum(block["requested_size"] for block in active)
+        assert requested == segment["requested_size"]
+        for pool in ("all", f"{segment['segment_type']}_pool"):
+            figures = {
+                "allocated_bytes": segment["allocated_size"],
+                "reserved_bytes": segment["total_size"],
+                "active_bytes": segment["active_size"],
+                "requested_bytes": requested,
+                "allocation": len(own),
+                "active": len(active),
+            }
+            if not segment["is_expandable"]:
+                figures["segment"] = 1
+                split = [b for b in segment["blocks"] if b["state"] == "inactive"]
+                split = split if len(segment["blocks"]) > 1 else []
+                figures["inactive_split"] = len(split)
+                figures["inactive_split_bytes"] = sum(b["size"] for b in split)
+            for key, value in figures.items():
+                expected[segment["device"]][f"{key}.{pool}.current"] += value
+    for device in range(torch.cuda.device_count()):
+        found = {key: stat(key, device) for key in expected[device]}
+        assert found == dict(expected[device])
+
+
+class Watch:
+    """The figures of a device as they must move."""
+
+    def __init__(self, device: int) -> None:
+        self.device = device
+        self.last = self.figures()
+
+    def figures(self) -> tuple[int, int, int, int]:
+        memory = torch.cuda
+        return (
+            memory.memory_allocated(self.device),
+            memory.max_memory_allocated(self.device),
+            memory.memory_reserved(self.device),
+            memory.max_memory_reserved(self.device),
+        )
+
+    def check(self, change: int, empty: bool = False, reset: bool = False) -> None:
+        """They rose, fell or stayed; then the cache is emptied, or the peaks reset."""
+        allocated, most, reserved, most_reserved = self.figures()
+        assert (allocated > self.last[0]) - (allocated < self.last[0]) == change
+        assert max(allocated, self.last[1]) <= most
+        assert max(reserved, self.last[3]) <= most_reserved
+        if empty:
+            self.check_empty_cache(reserved, most_reserved)
+        if reset:
+            torch.cuda.reset_peak_memory_stats(self.device)
+            now = self.figures()
+            assert now == (now[0], now[0], now[2], now[2])
+        self.last = self.figures()
+
+    def check_empty_cache(self, reserved: int, most_reserved: int) -> None:
+        keys = ("num_sync_all_streams", "num_device_alloc", "num_device_free")
+        before = [stat(key, self.device) for key in keys]
+        torch.cuda.empty_cache()
+        after = [stat(key, self.device) for key in keys]
+        assert after[0] == before[0] + 1
+        assert after[1] >= before[1] and after[2] >= before[2]
+        now = self.figures()
+        assert now[2] <= reserved and now[3] == most_reserved
+
+
+def story(device: int) -> Iterator[None]:
+    """Blocks of many sizes come and go; each step yields."""
+    watch, rng = Watch(device), random.Random(device)
+
+    def alloc(*shape: int) -> torch.Tensor:
+        return torch.empty(*shape, device=f"cuda:{device}")
+
+    def have(tensor: torch.Tensor, **then: bool) -> None:
+        kept.append(tensor)
+        watch.check(1 if tensor.numel() else 0, **then)
+
+    kept: list[torch.Tensor] = []
+    before = torch.cuda.memory_allocated(device)
+    watch.check(0, reset=True)
+    watch.check(0, empty=True)
+    yield
+    for shape in ((1,), (10, 20), (200, 300, 200)):
+        have(alloc(*shape))
+        yield
+    first, kept = kept, []
+    middle = torch.cuda.memory_allocated(device)
+    for i in range(1, 18):
+        have(alloc(i, i * 4))
+        yield
+    for i in range(5, 12):
+        have(alloc(i, i * 7, i * 9, i * 11), reset=i % 2 == 0)
+        yield
+    have(alloc(0, 0, 0))
+    rng.shuffle(kept)
+    watch.check(0, reset=True)
+    while kept:
+        watch.check(-1 if kept.pop().numel() else 0)
+        yield
+    for i in range(2, 20):
+        have(alloc(i, i * 3, i * 8))
+        yield
+    kept.clear()
+    watch.check(-1, reset=True)
+    assert torch.cuda.memory_allocated(device) == middle
+    yield
+    first.clear()
+    watch.check(-1, reset=True)
+    assert torch.cuda.memory_allocated(device) == before
+    watch.check(0, empty=True)
+    watch.check(0, reset=True)
+
+
+@both(on=TWO, bug="empty_cache() does not count in num_sync_all_streams")
+def test_memory_stats():
+    gc.collect()
+    torch.cuda.empty_cache()
+    for _ in story(0):
+        check_consistent()
+
+
+@both(on=TWO, bug="empty_cache() does not count in num_sync_all_streams")
+def test_memory_stats_multigpu():
+    rng = random.Random(11)
+    stories = {0: story(0), 1: story(1)}
+    while stories:
+        device = rng.choice(list(stories))
+        if next(stories[device], False) is False:
+            del stories[device]
+    check_consistent()
+
+
+@on_two
+def test_cuda_device_memory_allocated():
+    before = [torch.cuda.memory_allocated(device) for device in range(2)]
+    _x = torch.ones(10, device="cuda:0")
+    assert torch.cuda.memory_allocated(0) > before[0]
+    assert torch.cuda.memory_allocated(torch.cuda.device(1)) == before[1]
+
+
+@on_two
+def test_mem_get_info_of_both():
+    """The second part of test_mem_get_info."""
+    torch.cuda.empty_cache()
+    for device in (1, "cuda:1", torch.device("cuda:1")):
+        free = [torch.cuda.mem_get_info(which)[0] for which in (0, device)]
+        block = take_mib(32, 1)
+        now = [torch.cuda.mem_get_info(which)[0] for which in (0, device)]
+        assert now == [free[0], free[1] - block.nbytes]
+        del block
+        torch.cuda.empty_cache()
+
+
+@on_two
+def test_cuda_memory_leak_detection_multi_gpu():
+    """The second part of test_cuda_memory_leak_detection."""
+    from torch.testing._internal.common_utils import TestCase
+
+    kept: list[torch.Tensor] = []
+    leak = TestCase().wrap_with_cuda_memory_check(lambda: kept.append(take_mib(32, 1)))
+    with pytest.raises(RuntimeError, match=r"CUDA driver API confirmed .+ on device 1"):
+        leak()
+    kept.clear()
+
+
+# ---- which device is meant
+
+
+def device_of(tensor: torch.Tensor) -> int:
+    return tensor.get_device()
+
+
+@on_two
+def test_cuda_synchronize():
+    for device in (None, "cuda", "cuda:0", 0, torch.device("cuda:0"), "cuda:1", 1):
+        torch.cuda.synchronize(device)
+    for wrong in ("cpu", torch.device("cpu")):
+        with pytest.raises(ValueError, match="Expected a cuda device, but"):
+            torch.cuda.synchronize(wrong)
+
+
+@on_two
+def test_autogpu():
+    x, y = (torch.ones(5, 5).cuda() for _ in range(2))
+    with torch.cuda.device(1):
+        z = torch.ones(5, 5).cuda()
+        assert [device_of(t) for t in (x, y, z, x + y, y.cuda())] == [0, 0, 1, 0, 1]
+    assert device_of(z.cuda()) == 0
+
+
+@on_two
+def test_new():
+    x = torch.ones(3, 3).cuda()
+    for device in (0, 1):
+        with torch.cuda.device(device):
+            assert device_of(x.new([0, 1, 2])) == 0
+            assert device_of(x.new([0, 1, 2], device=1)) == 1
+
+
+@on_two
+def test_copy_device():
+    for x in (torch.randn(5, 5).cuda(), torch.randn(5, 5)):
+        with torch.cuda.device(1):
+            y = x.cuda()
+            z = y.cuda(0)
+            assert (device_of(y), device_of(z)) == (1, 0)
+            assert y.cuda() is y and z.cuda(0) is z
+            assert torch.equal(z.cpu(), x.cpu())
+
+
+@on_two
+def test_cat_autogpu():
+    x = torch.ones(4, 4).cuda(1)
+    assert device_of(torch.cat([x, x], 0)) == 1
+
+
+@on_two
+def test_tensor_device():
+    for device in (0, 1):
+        with torch.cuda.device(device):
+            for wanted in (0, 1, None):
+                found = device_of(torch.cuda.FloatTensor(1, device=wanted))
+                assert found == (device if wanted is None else wanted)
+
+
+@on_two
+def test_cuda_set_device():
+    x = torch.ones(5, 5)
+    with torch.cuda.device(1):
+        assert device_of(x.cuda()) == 1
+        torch.cuda.set_device(0)
+        assert device_of(x.cuda()) == 0
+        with torch.cuda.device(1):
+            assert device_of(x.cuda()) == 1
+        assert device_of(x.cuda()) == 0
+        torch.cuda.set_device(1)
+    assert device_of(x.cuda()) == 0
+
+
+@on_two
+def test_load_nonexistent_device():
+    file = io.BytesIO()
+    torch.save(torch.ones(2, device="cuda"), file)
+    changed = io.BytesIO(file.getvalue().replace(b"cuda:0", b"cuda:9"))
+    with pytest.raises(RuntimeError, match="deserialize object on CUDA device 9"):
+        torch.load(changed)
+
+
+@pytest.mark.parametrize("by_table", [False, True])
+@on_two
+def test_multigpu_serialization_remap(by_table):
+    """Also test_multigpu_serialization_remap_dict."""
+    saved = [torch.randn(4, 4).cuda(device) for device in (0, 1)]
+
+    def remap(storage: Any, location: str) -> Any:
+        return storage.cuda(0) if location == "cuda:1" else None
+
+    file = io.BytesIO()
+    torch.save(saved, file)
+    file.seek(0)
+    location = {"cuda:1": "cuda:0"} if by_table else remap
+    loaded = torch.load(file, map_location=location)
+    for found, wanted in zip(loaded, saved, strict=True):
+        assert device_of(found) == 0
+        assert torch.equal(found.cpu(), wanted.cpu())
+
+
+@on_two
+def test_multigpu_storage_clone():
+    x = torch.ones(4, 4, device="cuda:1").storage()
+    assert x.clone().get_device() == 1
+    for kind in ("byte", "char", "short", "int", "long", "half", "double"):
+        assert getattr(x, kind)().get_device() == 1
+
+
+@on_two
+def test_multi_device_context_manager():
+    with torch.accelerator.device_index(1):
+        assert torch.cuda.current_device() == 1
+    assert torch.cuda.current_device() == 0
+
+
+@on_two
+def test_multi_device_stream_context_manager():
+    before = [torch.cuda.current_stream(device) for device in (0, 1)]
+    with torch.cuda.Stream(1) as stream:
+        assert torch.cuda.current_device() == 1
+        assert torch.cuda.current_stream() == stream
+        assert torch.cuda.current_stream(0) == before[0]
+    assert torch.cuda.current_device() == 0
+    assert [torch.cuda.current_stream(device) for device in (0, 1)] == before
+
+
+# ---- streams and events
+
+
+@pytest.mark.parametrize("kind", ["current_stream", "default_stream"])
+@on_two
+def test_current_stream(kind):
+    """Also test_default_stream."""
+    stream_of = getattr(torch.cuda, kind)
+    assert stream_of() == stream_of(0) == stream_of(torch.device("cuda:0"))
+    with torch.cuda.device(1):
+        assert stream_of() == stream_of(1) != stream_of(0)
+        assert stream_of().device == torch.device("cuda:1")
+    with pytest.raises(ValueError, match="Expected a cuda device, but got: cpu"):
+        stream_of(torch.device("cpu"))
+
+
+@on_two
+def test_stream_event_device():
+    event = Event()
+    assert event.device is None
+    torch.cuda.current_stream().record_event(event)
+    with torch.cuda.device(1):
+        stream = Stream()
+        other = stream.record_event()
+    assert event.device == torch.device("cuda:0")
+    assert stream.device == other.device == torch.device("cuda:1")
+
+
+@on_two
+def test_stream_context():
+    streams = [torch.cuda.current_stream(), Stream(device=1), Stream(device=0)]
+    with torch.cuda.device(1):
+        before = torch.cuda.current_stream()
+
+    def check(which: int) -> None:
+        assert torch.cuda.current_stream() == streams[which]
+        assert torch.cuda.current_device() == streams[which].device.index
+
+    with torch.cuda.stream(streams[1]):
+        check(1)
+        with torch.cuda.stream(streams[2]):
+            check(2)
+            with torch.cuda.stream(streams[0]):
+                check(0)
+            check(2)
+        check(1)
+    check(0)
+    with torch.cuda.device(1):
+        assert torch.cuda.current_stream() == before
+
+
+@on_two
+def test_streams_multi_gpu():
+    assert torch.cuda.current_stream().device == torch.device("cuda:0")
+    assert Stream(device=1).device == torch.device("cuda:1")
+    default = torch.cuda.current_stream()
+    with torch.cuda.device(1):
+        assert torch.cuda.current_stream() != default
+
+
+@on_two
+def test_streams_multi_gpu_eq():
+    first, second = (torch.cuda.current_stream(device) for device in (0, 0))
+    other = torch.cuda.current_stream(1)
+    assert first == second != other
+    assert hash(first) == hash(second) != hash(other)
+    assert first.cuda_stream == second.cuda_stream
+
+
+@on_two
+def test_streams_priority():
+    for device, priority in enumerate(Stream.priority_range()):
+        stream = Stream(device=device, priority=priority)
+        assert (stream.priority, stream.device.index) == (priority, device)
+
+
+def check_queries(asked: list[Any]) -> None:
+    """The second is done once it is waited for, on whichever device one asks."""
+    for done in (False, True):
+        for device in (0, 1):
+            with torch.cuda.device(device):
+                assert [one.query() for one in asked] == [True, done]
+        with torch.cuda.device(0):
+            asked[1].synchronize()
+
+
+@on_two
+def test_streams_multi_gpu_query():
+    streams = [torch.cuda.current_stream(device) for device in (0, 1)]
+    with torch.cuda.device(1):
+        keep_busy()
+    check_queries(streams)
+
+
+@on_two
+def test_events_multi_gpu_query():
+    first = torch.cuda.current_stream().record_event()
+    torch.cuda.synchronize()
+    with torch.cuda.device(1):
+        keep_busy()
+        second = torch.cuda.current_stream().record_event()
+    check_queries([first, second])
+
+
+@on_two
+def test_events_wait():
+    streams = [torch.cuda.current_stream(device) for device in (0, 1)]
+    keep_busy()
+    event = streams[0].record_event()
+    assert [stream.query() for stream in streams] == [False, True]
+    streams[1].wait_event(event)
+    streams[1].synchronize()
+    assert event.query()
+    assert [stream.query() for stream in streams] == [True, True]
+
+
+@on_two
+def test_events_multi_gpu_elapsed_time():
+    events = [Event(enable_timing=True) for _ in range(3)]
+    for event, device in zip(events, (0, 1, 0), strict=True):
+        with torch.cuda.device(device):
+            torch.cuda._sleep(1000)
+            torch.cuda.current_stream().record_event(event)
+            event.synchronize()
+    for device in (0, 1):
+        with torch.cuda.device(device):
+            with pytest.raises(RuntimeError):
+                events[0].elapsed_time(events[1])
+            assert events[0].elapsed_time(events[2]) > 0
+
+
+def by_stream(stream: Stream, end: Event) -> None:
+    stream.synchronize()
+
+
+def by_event(stream: Stream, end: Event) -> None:
+    end.synchronize()
+
+
+def by_another_stream(stream: Stream, end: Event) -> None:
+    other = Stream()
+    end.wait(other)
+    other.synchronize()
+
+
+@on_two
+def test_stream_event_nogil():
+    """Who waits lets other threads go on; PyTorch's measures it, this one needs it."""
+    for wait in (by_stream, by_event, by_another_stream):
+        turns: queue.Queue[int] = queue.Queue()
+
+        def work(device: int, wait: Any = wait, turns: Any = turns) -> None:
+            with torch.cuda.device(device):
+                begin, end = (Event(enable_timing=True) for _ in range(2))
+                stream = torch.cuda.current_stream()
+                begin.record(stream)
+                torch.cuda._sleep(100_000)
+                end.record(stream)
+                wait(stream, end)
+                assert stream.query()
+                assert begin.elapsed_time(end) > 0
+            turns.put(device)
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in (0, 1)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert {turns.get(timeout=1), turns.get(timeout=1)} == {0, 1}
+
+
+@pytest.mark.parametrize("device", [0, 1])
+@on_two
+def test_external_streams(device):
+    """Also test_external_streams_multi_device: a stream that PyTorch did not make."""
+    cudart, handle = torch.cuda.cudart(), ctypes.c_uint64(0)
+    with torch.cuda.device(device):
+        assert cudart.cudaStreamCreate(ctypes.addressof(handle)) == 0
+        made = (
+            torch.cuda.ExternalStream(handle.value, device=device),
+            torch.cuda.get_stream_from_external(handle.value, device),
+        )
+        for stream in made:
+            assert (stream.cuda_stream, stream.device.index) == (handle.value, device)
+        with torch.cuda.stream(made[0]):
+            assert bool((torch.ones(1000, device=f"cuda:{device}") == 1).all())
+        made[0].synchronize()
+        assert cudart.cudaStreamDestroy(handle.value) == 0
+
+
+# ---- copies and backward passes between devices
+
+
+def check_copies_wait(x: torch.Tensor, y: torch.Tensor) -> None:
+    """A copy waits for the current streams of both devices."""
+    more = x + 1
+    torch.cuda.synchronize(x.device)
+    of_x, of_y = Stream(device=x.device), Stream(device=y.device)
+    others = Stream(device=x.device), Stream(device=y.device)
+    for busy, idle, last in ((of_x, of_y, others[0]), (of_y, of_x, others[1])):
+        with torch.cuda.stream(busy):
+            keep_busy()
+            with torch.cuda.stream(idle):
+                y.copy_(more)
+        with torch.cuda.stream(last), torch.cuda.stream(idle):
+            y.copy_(x)
+        idle.synchronize()
+        assert torch.equal(y.cpu(), x.cpu())
+        for device in (0, 1):
+            torch.cuda.synchronize(device)
+
+
+@on_two
+def test_copy_streams():
+    x = torch.zeros(5, 5, device="cuda:0")
+    check_copies_wait(x, torch.zeros(5, 5, device="cuda:1"))
+
+
+@on_two
+def test_caching_pinned_memory_multi_gpu():
+    values = torch.tensor([1.0]).pin_memory()
+    address = values.data_ptr()
+    targets = [torch.zeros(1, device=f"cuda:{device}") for device in (0, 1)]
+    with torch.cuda.device(1):
+        keep_busy()
+        targets[1].copy_(values, non_blocking=True)
+    del values
+    values = torch.tensor([2.0]).pin_memory()
+    assert values.data_ptr() != address
+    targets[0].copy_(values, non_blocking=True)
+    assert [target.item() for target in targets] == [2, 1]
+
+
+@on_two
+def test_streaming_backwards_device_transfer():
+    size = 1 << 16
+    a, b = (
+        torch.ones(size, device="cuda:1", dtype=torch.float64, requires_grad=True)
+        for _ in range(2)
+    )
+    for times in (1, 2):
+        a.grad = b.grad = None
+        product = a * b
+        sums = [product.to("cuda:0").sum() * times for _ in range(times)]
+        for device in (0, 1):
+            torch.cuda.synchronize(device)
+        for left, total in zip(range(times, 0, -1), sums, strict=True):
+            total.backward(retain_graph=left > 1)
+        wanted = size * times * times
+        assert (a.grad.sum().item(), b.grad.sum().item()) == (wanted, wanted)
+
+
+@ways()
+def test_cuda_init_race(conf):
+    code = """
+        import threading, torch
+        def work(device):
+            values[device] = torch.tensor([1.0]).cuda(device).item()
+        values = {}
+        threads = [threading.Thread(target=work, args=(i,)) for i in (0, 1)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        print(sorted(values.items()))
+    """
+    done = run(code, card=f"{CARD},devices=2", conf=conf)
+    assert (done.code, done.out) == (0, "[(0, 1.0), (1, 1.0)]\n"), done.said
