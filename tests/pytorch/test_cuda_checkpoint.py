@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from both import CARD, both, native, pool_segments, ways
-from support import MIB, run
+from both import both, native, pool_segments
+from support import MIB
 
 MIN_BLOCK, SMALL, SMALL_BUFFER, LARGE_BUFFER = 512, MIB, 2 * MIB, 20 * MIB
 Pool = tuple[int, int]
@@ -279,14 +279,3 @@ def test_allocate_in_thread_to_pool():
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     assert pool_segments(pool) == []
-
-
-@ways()
-def test_no_triton_on_import(conf):
-    code = """
-        import sys, torch
-        torch.rand(2, device="cuda")
-        print("triton" in sys.modules)
-    """
-    done = run(code, card=CARD, conf=conf)
-    assert (done.code, done.out) == (0, "False\n"), done.said

@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from both import CARD, TWO, both, keep_busy, stat, take_mib, ways
-from support import run
+from both import TWO, both, keep_busy, stat, take_mib
 
 on_two = both(on=TWO)
 Event, Stream = torch.cuda.Event, torch.cuda.Stream
@@ -572,21 +571,3 @@ def test_streaming_backwards_device_transfer():
             total.backward(retain_graph=left > 1)
         wanted = size * times * times
         assert (a.grad.sum().item(), b.grad.sum().item()) == (wanted, wanted)
-
-
-@ways()
-def test_cuda_init_race(conf):
-    code = """
-        import threading, torch
-        def work(device):
-            values[device] = torch.tensor([1.0]).cuda(device).item()
-        values = {}
-        threads = [threading.Thread(target=work, args=(i,)) for i in (0, 1)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        print(sorted(values.items()))
-    """
-    done = run(code, card=f"{CARD},devices=2", conf=conf)
-    assert (done.code, done.out) == (0, "[(0, 1.0), (1, 1.0)]\n"), done.said

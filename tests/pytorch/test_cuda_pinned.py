@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from both import CARD, both, keep_busy, ways
-from support import MIB, run
+from both import both, keep_busy
+from support import MIB
 
 set_pinned = torch._C._accelerator_setAllocatorSettings
 
@@ -67,17 +67,6 @@ def test_pinned_memory_empty_cache():
         with registered(wanted):
             assert torch.ones(MIB, pin_memory=True).is_pinned()
             torch._C._host_emptyCache()
-
-
-@ways()
-def test_pinned_memory_use_background_threads(conf):
-    code = """
-        import torch
-        torch.cuda.memory._set_allocator_settings("pinned_use_background_threads:True")
-        print(torch.ones(1024 * 1024, pin_memory=True).is_pinned())
-    """
-    done = run(code, card=CARD, conf=conf)
-    assert (done.code, done.out) == (0, "True\n"), done.said
 
 
 @both

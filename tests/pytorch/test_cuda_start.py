@@ -6,94 +6,69 @@ from __future__ import annotations
 
 import functools
 import json
+import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 from both import CARD, ways
-from support import run
+from support import execute
 
 
-def said(code: str, conf: str | None, card: str = CARD) -> str:
-    done = run(code, card=card, conf=conf)
+@functools.cache
+def found(conf: str | None) -> dict[str, Any]:
+    """What start.py says."""
+    program = Path(__file__).with_name("start.py")
+    done = execute(sys.executable, program, card=f"{CARD},devices=2", conf=conf)
     assert done.code == 0, done.said
-    return done.out.strip()
+    return json.loads(done.out)
 
 
 @ways()
 def test_lazy_init(conf):
-    """``import torch`` makes no call of the driver, nor fixes what is visible.
-
-    PyTorch's sees to it that the driver is not initialised: 3 is what it says then.
-    """
-    code = """
-        import ctypes, os, torch
-        count = ctypes.c_int(-1)
-        print(ctypes.CDLL("libcuda.so.1").cuDeviceGetCount(ctypes.byref(count)))
-        os.environ["CUDA_VISIBLE_DEVICES"] = "32"
-        print(torch.cuda.device_count())
-    """
-    assert said(code, conf) == "3\n0"
+    """``import torch`` makes no call of the driver, nor fixes what is visible."""
+    assert found(conf)["driver_status"] == 3
+    assert found(conf)["invisible"] == 0
 
 
 @ways()
 def test_device_count_not_cached_pre_init(conf):
-    code = """
-        import os, torch
-        print(torch.cuda.device_count())
-        os.environ["CUDA_VISIBLE_DEVICES"] = "0"
-        print(torch.cuda.device_count())
-        torch.empty(10, device="cuda")
-    """
-    assert said(code, conf, f"{CARD},devices=2") == "2\n1"
+    assert found(conf)["visible_later"] == [2, 1]
 
 
 @ways()
 def test_is_pinned_no_context(conf):
-    """Asking whether memory is pinned leaves a later fork free to use CUDA."""
-    code = """
-        import multiprocessing, torch
-        def work(end):
-            torch.randn(10).is_pinned()
-            end.send(torch.ones(10, device="cuda")[0].item())
-        torch.randn(10).is_pinned()
-        ours, theirs = multiprocessing.Pipe()
-        fork = multiprocessing.get_context("fork")
-        process = fork.Process(target=work, args=(theirs,))
-        process.start()
-        print(ours.recv())
-        process.join()
-    """
-    assert said(code, conf) == "1.0"
+    assert found(conf)["pinned_no_context"] == 1
 
 
-@functools.cache
-def contexts(conf: str | None) -> dict[str, list[bool]]:
-    """Which devices have a context after what; one process tells of all."""
-    code = """
-        import json, torch
-        def contexts():
-            return [torch._C._cuda_hasPrimaryContext(device) for device in (0, 1)]
-        found = {"begin": contexts()}
-        x = torch.ones(1, device="cuda:1")
-        found["made"] = contexts()
-        str(x), repr(x)
-        found["str_repr"] = contexts()
-        torch.ones(1).copy_(x)
-        found["copy"] = contexts()
-        assert not x.is_pinned()
-        for make in (torch.zeros, torch.empty, torch.randn):
-            assert make(3, pin_memory=True).is_pinned()
-        y = torch.randn(3).pin_memory()
-        assert y.is_pinned() and y.pin_memory().is_pinned()
-        found["pin_memory"] = contexts()
-        print(json.dumps(found))
-    """
-    return json.loads(said(code, conf, f"{CARD},devices=2"))
+@ways()
+def test_no_triton_on_import(conf):
+    assert found(conf)["triton_imported"] is False
+
+
+@ways()
+def test_pinned_memory_use_background_threads(conf):
+    assert found(conf)["pinned_in_background"] is True
+
+
+@ways()
+def test_cuda_init_race(conf):
+    assert found(conf)["init_race"] == {"0": 1, "1": 1}
+
+
+@pytest.mark.parametrize("nvml", [True, False])
+@pytest.mark.parametrize("by_nvml", ["1", "0", "unset"])
+@ways()
+def test_cuda_is_available(conf, by_nvml, nvml):
+    """Only the driver's library for management leaves the driver as it is."""
+    bad = found(conf)[f"bad_fork {by_nvml} {nvml}"]
+    assert bad is not (by_nvml == "1" and nvml)
 
 
 def check_contexts(conf: str | None, after: str) -> None:
-    found = contexts(conf)
-    assert found["begin"] == [False, False]
-    assert found["made"] == found[after] == [False, True]
+    contexts = found(conf)["contexts"]
+    assert contexts["begin"] == [False, False]
+    assert contexts["made"] == contexts[after] == [False, True]
 
 
 @ways()
@@ -109,48 +84,3 @@ def test_copy(conf):
 @ways()
 def test_pin_memory(conf):
     check_contexts(conf, "pin_memory")
-
-
-@functools.cache
-def forks(conf: str | None) -> dict[str, bool]:
-    """Whether a fork may not use CUDA after it was asked whether there is any."""
-    code = """
-        import json, multiprocessing, os, torch
-        from unittest.mock import patch
-        context = multiprocessing.get_context("fork")
-        def is_bad(end):
-            torch.cuda.is_available()
-            end.send(torch.cuda._is_in_bad_fork())
-        def fork(target, *args):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=target, args=(theirs, *args))
-            process.start()
-            found = ours.recv()
-            process.join()
-            return found
-        def ask(end, by_nvml, nvml):
-            torch.cuda.device_count.cache_clear() if hasattr(
-                torch.cuda.device_count, "cache_clear") else None
-            if by_nvml is not None:
-                os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = by_nvml
-            if nvml:
-                torch.cuda.is_available()
-            else:
-                with patch.object(torch.cuda, "_device_count_nvml", return_value=-1):
-                    torch.cuda.is_available()
-            end.send(fork(is_bad))
-        found = {}
-        for by_nvml in ("1", "0", None):
-            for nvml in (True, False):
-                found[f"{by_nvml} {nvml}"] = fork(ask, by_nvml, nvml)
-        print(json.dumps(found))
-    """
-    return json.loads(said(code, conf))
-
-
-@pytest.mark.parametrize("nvml", [True, False])
-@pytest.mark.parametrize("by_nvml", ["1", "0", None])
-@ways()
-def test_cuda_is_available(conf, by_nvml, nvml):
-    """Only the driver's library for management leaves the driver as it is."""
-    assert forks(conf)[f"{by_nvml} {nvml}"] is not (by_nvml == "1" and nvml)
