@@ -8,6 +8,7 @@ differences.py says what and why. Where it does otherwise by mistake, the test i
 
 from __future__ import annotations
 
+import functools
 import gc
 import inspect
 import sys
@@ -32,10 +33,6 @@ def cards(card: str = CARD, **variables: str) -> dict[str, Simulated]:
     return {way: Simulated(card, conf, **settings) for way, conf in WAYS.items()}
 
 
-if "remote" in sys.modules:  # this is the process that runs bodies
-    gc.freeze()  # each capture collects garbage, among all that PyTorch has made
-
-
 ONE = cards()
 TWO = cards(f"{CARD},devices=2")
 
@@ -55,8 +52,8 @@ def both(
     """
 
     def decorate(body: Callable[..., Any]) -> Callable[..., Any]:
-        if "remote" in sys.modules:
-            return body
+        if "remote" in sys.modules:  # this is the process that runs bodies
+            return _with_little_to_collect(body)
 
         def test(way: str, **arguments: Any) -> None:
             __tracebackhide__ = True
@@ -71,6 +68,17 @@ def both(
         return pytest.mark.parametrize("way", names, scope="module")(test)
 
     return decorate if body is None else decorate(body)
+
+
+def _with_little_to_collect(body: Callable[..., Any]) -> Callable[..., Any]:
+    """Each capture collects garbage, and what PyTorch has made before is none."""
+
+    @functools.wraps(body)
+    def run(**arguments: Any) -> Any:
+        gc.freeze()
+        return body(**arguments)
+
+    return run
 
 
 def ways(bug: str | None = None) -> pytest.MarkDecorator:

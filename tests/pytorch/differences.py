@@ -24,3 +24,19 @@ DIFFERENCES: dict[str, Difference] = {
         "asking the driver at each allocation costs more than an allocation does",
     ),
 }
+
+# What is of the kind, and is not here; PyTorch's allocator could not be shown either.
+NOT_HERE = {
+    "test_graph_rng_functional": "draws in a capture; not simulated with values",
+    "test_graph_rng_distributions": "draws in a capture; not simulated with values",
+    "test_graphsafe_set_get_rng_state": "draws in a capture; not simulated with values",
+    "test_graph_checkpoint_preserve_rng_state": "draws in a capture; not simulated",
+    "test_graph_cudnn_dropout": "a recurrent network in a capture; not simulated",
+    "test_graph_external_wait_and_record": "a kernel that is compiled at run time",
+    "test_cusparse_multiple_threads_same_device": "sparse matrices are not simulated",
+    "test_greencontext_restores_stream": "green contexts are not simulated",
+    "test_gds_read_write_tensors": "GPUDirect Storage is not simulated",
+    "test_device_memory_used": "needs nvidia-ml-py, which PyTorch does without",
+    "test_nvml_get_handler": "needs nvidia-ml-py, which PyTorch does without",
+    "test_accelerator_graph_simple": "torch.accelerator.Graph is newer than 2.11",
+}

@@ -363,6 +363,19 @@ def test_allocator_fuzz():
     blocks.clear()
 
 
+@both
+def test_autocast_cache_leak():
+    """What autocast has converted is not kept a second time."""
+    linear, data = torch.nn.Linear(10, 10).cuda(), torch.randn(1, 10, device="cuda")
+    with torch.autocast("cuda"), torch.no_grad():
+        out = linear(data)
+        before = torch.cuda.memory_allocated()
+        for _ in range(3):
+            out = linear(data)
+            assert torch.cuda.memory_allocated() == before
+    del out
+
+
 # ---- PyTorch's own check for leaks looks at the figures and at the driver
 
 

@@ -173,7 +173,10 @@ def test_graph_optims_with_explicitly_capturable_param_groups(name, second):
     plain = kind(control)
     for now in grads:
         step_with(plain, control, now)
-    groups = [{"params": [p], "capturable": c} for p, c in zip(ours, (True, second), strict=False)]
+    wanted = (True, second)
+    groups = [
+        {"params": [p], "capturable": c} for p, c in zip(ours, wanted, strict=True)
+    ]
     optimizer, graph = kind(groups), Graph()
     for now in grads[:WARM_UPS]:
         step_with(optimizer, ours, now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import os
 import tempfile
@@ -142,6 +143,18 @@ def test_graph_capture_oom():
     gc.collect()
     torch.cuda.empty_cache()
     assert torch.cuda.memory_reserved() == 0
+
+
+@both
+def test_graph_manual_seed_mismatch_raises():
+    torch.cuda.manual_seed(0)
+    with (
+        pytest.raises(
+            RuntimeError, match="set_current_seed can be called during stream"
+        ),
+        torch.cuda.graph(Graph()),
+    ):
+        torch.cuda.manual_seed(1)
 
 
 @both
@@ -427,6 +440,41 @@ def test_cuda_graph_raw_graph_keep_graph_false():
         graph.instantiate()
     with pytest.raises(RuntimeError, match=r"initialized with keep_graph=true"):
         graph.raw_cuda_graph()
+
+
+def runtime() -> ctypes.CDLL:
+    """The runtime that PyTorch has loaded."""
+    return ctypes.CDLL("libcudart.so.13")
+
+
+@both
+def test_cuda_graph_raw_graph():
+    x, graph = torch.zeros(2000, device="cuda"), Graph(keep_graph=True)
+    with torch.cuda.graph(graph, capture_error_mode="relaxed"):
+        x += 1
+    raw, count = ctypes.c_void_p(graph.raw_cuda_graph()), ctypes.c_size_t()
+    get_nodes = runtime().cudaGraphGetNodes
+    assert get_nodes(raw, None, ctypes.byref(count)) == 0
+    assert count.value > 0
+    graph.replay()
+    assert bool((x == 1).all())
+
+
+@pytest.mark.parametrize("keep", [True, False])
+@both
+def test_cuda_graph_raw_graph_exec(keep):
+    x, graph = torch.zeros(2000, device="cuda"), Graph(keep_graph=keep)
+    with torch.cuda.graph(graph, capture_error_mode="relaxed"):
+        x += 1
+    if keep:
+        with pytest.raises(
+            RuntimeError, match=r"until instantiate\(\) has been called"
+        ):
+            graph.raw_cuda_graph_exec()
+        graph.instantiate()
+    assert graph.raw_cuda_graph_exec() != 0
+    graph.replay()
+    assert bool((x == 1).all())
 
 
 @both
