@@ -55,14 +55,16 @@ def both(
         if "remote" in sys.modules:  # this is the process that runs bodies
             return _with_little_to_collect(body)
 
+        parameters = inspect.signature(body).parameters.values()
+
         def test(way: str, **arguments: Any) -> None:
             __tracebackhide__ = True
-            on[way].call(body.__module__, body.__name__, **arguments)
+            values = [arguments[parameter.name] for parameter in parameters]
+            on[way].call(body.__module__, body.__name__, *values)
 
         test.__name__, test.__doc__ = body.__name__, body.__doc__
         test.__module__ = body.__module__
         way = inspect.Parameter("way", inspect.Parameter.KEYWORD_ONLY)
-        parameters = inspect.signature(body).parameters.values()
         test.__signature__ = inspect.Signature([*parameters, way])  # type: ignore[attr-defined]
         names = ["native", pytest.param("oomph", marks=_known(bug))]
         return pytest.mark.parametrize("way", names, scope="module")(test)
@@ -74,9 +76,9 @@ def _with_little_to_collect(body: Callable[..., Any]) -> Callable[..., Any]:
     """Each capture collects garbage, and what PyTorch has made before is none."""
 
     @functools.wraps(body)
-    def run(**arguments: Any) -> Any:
+    def run(*arguments: Any) -> Any:
         gc.freeze()
-        return body(**arguments)
+        return body(*arguments)
 
     return run
 
