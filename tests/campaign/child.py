@@ -1,0 +1,94 @@
+"""Runs one program in a process on a simulated card; the other end of ``hunt``."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import traceback
+from typing import Any
+
+import torch
+
+from campaign import autograd, graphs, memory, training
+from campaign.machine import Machine, synchronize
+from campaign.program import Program
+
+MODULES = (autograd, graphs, memory, training)
+LEAST_BYTES = 16 << 20  # of a limited device
+HASTE_S = 1e-5  # between switches of threads, in some programs
+_has_peers = False
+
+
+def peaks() -> list[int]:
+    """The most bytes in use on each device."""
+    count = torch.cuda.device_count()
+    return [torch.cuda.max_memory_allocated(device) for device in range(count)]
+
+
+def limit(bytes_of: list[int] | None) -> None:
+    """Makes the devices smaller, or again what they are."""
+    for device in range(torch.cuda.device_count()):
+        total = torch.cuda.get_device_properties(device).total_memory
+        most = max(bytes_of[device], LEAST_BYTES) if bytes_of else total
+        torch.cuda.set_per_process_memory_fraction(min(most / total, 1.0), device)
+
+
+def prepare(is_always: bool) -> None:
+    """Once for each process, and for each program."""
+    global _has_peers
+    if not _has_peers:
+        memory.have_peers()
+        _has_peers = True
+    if is_always:
+        from oomph import planner
+
+        planner.start(always=True)
+
+
+def run(text: str, limits: list[int] | None, conf: str | None) -> dict[str, Any]:
+    """Runs a program.
+
+    Args:
+        text: The program, as JSON.
+        limits: Bytes that each device has; None: all.
+        conf: oomph's settings; None where it is not at work.
+
+    Returns:
+        What was seen (a number for each place of the program), the most bytes in use
+        on each device, where memory ran out, and an error if there was one.
+    """
+    program = Program.from_json(text)
+    prepare(conf is not None and "offload:always" in conf)
+    limit(limits)
+    may_fail = conf is not None and "offload:off" in conf
+    machine, failure = Machine(may_fail), None
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(switch if program.seed % 8 else HASTE_S)
+    try:
+        machine.run(list(program.ops))
+        machine.end()
+    except BaseException as error:
+        below = traceback.format_exc()
+        failure = f"{machine.place}: {type(error).__name__}: {error}\n{below}"
+    found = {"failure": failure, "peaks": peaks(), "short": machine.shortages}
+    try:
+        synchronize()
+        found["seen"] = machine.digests()
+    except BaseException as error:
+        found.setdefault("seen", {})
+        found["failure"] = failure or f"at the end: {error}"
+    del machine
+    sys.setswitchinterval(switch)
+    limit(None)
+    gc.collect()
+    return found
+
+
+def left() -> dict[str, list[int]]:
+    """What no program should leave, by device: to be asked after all was freed."""
+    found: dict[str, list[int]] = {"active": [], "reserved": []}
+    for device in range(torch.cuda.device_count()):
+        stats = torch.cuda.memory_stats(device)
+        found["active"].append(stats["active_bytes.all.current"])
+        found["reserved"].append(stats["reserved_bytes.all.current"])
+    return found

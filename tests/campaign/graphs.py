@@ -1,0 +1,154 @@
+"""CUDA graphs: captured, replayed, dropped while they run; captures that fail."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from campaign.machine import Machine, Missing, Value, handler
+from campaign.memory import numbers, ours
+from campaign.training import fill
+
+
+@dataclass
+class Captured:
+    """A graph, what it reads, and what it writes at each replay."""
+
+    graph: torch.cuda.CUDAGraph
+    source: torch.Tensor  # memory of its own, which it reads
+    result: Value
+    pool: Any
+    home: int  # the stream that the source belongs to
+
+
+def pool_of(m: Machine, g: int, pool: int | None) -> Any:
+    """The name of a graph's pool: graphs that share one wait for each other."""
+    return f"pool {pool}" if pool is not None else f"graph {g}"
+
+
+@handler
+def capture(
+    m: Machine, g: int, r: int, a: int, s: int, works: int, pool: int | None
+) -> None:
+    """Captures some work on a copy of a tensor; its result is a register."""
+    value = m.get(a)
+    m.of_device(s, value)
+    if m.is_inner:  # other threads make calls that captures forbid
+        raise Missing
+    forget_graph(m, g)
+    name = pool_of(m, g, pool)
+    with m.on(s, reads=[value]):
+        source = value.tensor.clone()
+    graph = torch.cuda.CUDAGraph()
+    if pool is not None and pool not in m.shared:
+        m.shared[pool] = torch.cuda.graph_pool_handle()
+    with torch.cuda.graph(graph, pool=m.shared.get(pool), stream=m.streams[s]):
+        x = source * 1.1
+        for turn in range(works):
+            x = (x.sin() + source * (turn + 1)).remainder(2.0)
+        result = x * 0.5
+        del x
+    made = m.put(r, s, result, pool=name, is_plain=False, graph=g)
+    m.graphs[g] = Captured(graph, source, made, name, s)
+    replay(m, g, s)
+
+
+@handler
+def replay(m: Machine, g: int, s: int) -> None:
+    found = m.graphs.get(g)
+    sharing = [c for c in m.graphs.values() if found and c.pool == found.pool]
+    if found is None or any(c.result.frozen for c in sharing):
+        raise Missing
+    results = [c.result for c in sharing]
+    m.settle(s, found.pool)
+    with m.on(s, writes=results):
+        found.graph.replay()
+    m.debts.setdefault(found.pool, []).append(m.event(s))
+
+
+def forget_graph(m: Machine, g: int) -> None:
+    found = m.graphs.pop(g, None)
+    if found is not None:
+        found.result.graph = None
+        m.debts.setdefault(found.home, []).extend(found.result.uses.values())
+
+
+@handler
+def forget(m: Machine, g: int) -> None:
+    """Drops a graph, while its last replay runs perhaps; not what it made."""
+    if g not in m.graphs:
+        raise Missing
+    forget_graph(m, g)
+
+
+@handler
+def fail_capture(m: Machine, a: int, s: int, how: str, kib: int) -> None:
+    """A capture that PyTorch gives up, as programs that try to capture do."""
+    value = m.get(a)
+    m.of_device(s, value)
+    if m.is_inner:
+        raise Missing
+    graph = torch.cuda.CUDAGraph()
+    pool = torch.cuda.graph_pool_handle()
+    if ours() is None:
+        m.closing.append(lambda: heal(pool, value.tensor.device.index))
+    try:
+        with torch.cuda.graph(graph, pool=pool, stream=m.streams[s]):
+            x = torch.empty(kib * 256, device=value.tensor.device).fill_(1)
+            if how == "item":
+                x.sum().item()
+            else:
+                other = torch.cuda.Stream(value.tensor.device)
+                other.wait_stream(m.streams[s])
+                with torch.cuda.stream(other):
+                    x.mul_(2)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        assert "captur" in str(error), error
+    torch.cuda.synchronize()
+
+
+def heal(pool: Any, device: int) -> None:
+    """Tells PyTorch's allocator that the capture has ended, which PyTorch forgets.
+
+    It would free nothing for the programs that come after this one.
+    """
+    torch._C._cuda_endAllocateToPool(device, pool)
+    torch._C._cuda_releasePool(device, pool)
+
+
+@handler
+def compiled(m: Machine, layers: int, steps: int) -> None:
+    """A network by ``torch.compile(backend="cudagraphs")``, forward and backward."""
+    if m.is_inner:
+        raise Missing
+    from torch._inductor.cudagraph_trees import reset_cudagraph_trees
+
+    torch._dynamo.reset()
+    m.settle(0)
+    width, parts = 512, []
+    for _ in range(layers):
+        parts += [nn.Linear(width, width, device="cuda"), nn.Tanh()]
+    network = fill(nn.Sequential(*parts))
+    run = torch.compile(network, backend="cudagraphs")
+    optimizer = torch.optim.SGD(network.parameters(), lr=1e-2)
+    x = numbers(1400, 3, "cuda")[: 700 * width].view(700, width)
+    try:
+        for turn in range(steps):
+            torch.compiler.cudagraph_mark_step_begin()
+            loss = run(x).square().mean()
+            loss.backward()
+            m.look(f"loss {turn}", loss)
+            optimizer.step()
+            optimizer.zero_grad()
+        for i, parameter in enumerate(network.parameters()):
+            m.look(f"parameter {i}", parameter)
+    finally:
+        del run, network, optimizer, x
+        torch.cuda.synchronize()
+        reset_cudagraph_trees()
+        torch._dynamo.reset()

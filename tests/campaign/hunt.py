@@ -1,0 +1,178 @@
+"""Looks for programs that do something else under oomph than natively.
+
+Each program runs natively on a card with room, and under oomph on one that is too
+small by a factor drawn for it. All that it shows must be the same, bit for bit; nothing
+may be reported as misuse, nothing may be left, and no error is right but
+OutOfMemoryError where nothing may be offloaded.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from support import Simulated
+
+from campaign.program import Op, Program, draw
+
+BLOCK = 25  # programs of consecutive seeds have one process, with one card and settings
+SHRINKING_S = 60.0
+GPUS = ("rtx4090", "t4", "h100")
+CARD = "2GiB,context=0,devices=2,memory=values,host=8GiB"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How oomph is set, and on which card."""
+
+    card: str
+    conf: str
+
+
+def settings(seed: int) -> Settings:
+    """Those of the block that a seed is in."""
+    choose = random.Random(f"settings {seed // BLOCK}")
+    keys = {
+        "reserve": "0",
+        "host_limit": "2GiB",
+        "host_ahead": "0",
+        "offload": choose.choice(["off", "on-oom", "on-oom", "always", "always"]),
+        "plan": choose.choice(["on", "on", "off"]),
+        "promote": choose.choice(["on", "on", "off"]),
+        "host_pages": choose.choice(["auto", "auto", "auto", "pinned"]),
+        "page": choose.choice(["auto", "auto", "4MiB"]),
+        "window": choose.choice(["never", "never", "gated"]),
+    }
+    conf = ",".join(f"{key}:{value}" for key, value in keys.items())
+    return Settings(f"{CARD},gpu={choose.choice(GPUS)}", conf)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A program that fails.
+
+    Attributes:
+        kind: ``native`` if it fails natively too, so that the program is wrong;
+            ``values``, ``error``, ``process`` (it ended, or something was left).
+        text: What was seen.
+    """
+
+    kind: str
+    text: str
+    program: Program
+    settings: Settings
+
+    def __str__(self) -> str:
+        where = f"card {self.settings.card}\nconf {self.settings.conf}"
+        return f"{self.kind}: {self.text}\n{where}\n{self.program}"
+
+    @property
+    def likeness(self) -> str:
+        """What findings of one cause have in common, roughly."""
+        lines = [line for line in self.text.splitlines() if line.strip()]
+        line = lines[0] if lines else ""
+        for wanted in ("misuse of the driver", "Error"):
+            line = next((x for x in lines if wanted in x), line)
+        return self.kind + ": " + re.sub(r"0x[0-9a-f]+|\d+", "#", line)[:200]
+
+
+class Hunter:
+    """Two processes: one with PyTorch's allocator, one with oomph."""
+
+    def __init__(self) -> None:
+        self.native = Simulated(f"{CARD},gpu={GPUS[0]}", None, OMP_NUM_THREADS="1")
+        self.ours: Simulated | None = None
+        self.now: Settings | None = None
+
+    def _set(self, wanted: Settings) -> Simulated:
+        if self.ours is None or wanted != self.now:
+            self.close_ours()
+            self.ours = Simulated(wanted.card, wanted.conf, OMP_NUM_THREADS="1")
+            self.now = wanted
+        return self.ours
+
+    def close_ours(self) -> None:
+        if self.ours is not None:
+            self.ours.stop()
+        self.ours = None
+
+    def close(self) -> None:
+        self.close_ours()
+        self.native.stop()
+
+    def check(self, program: Program, wanted: Settings) -> Finding | None:
+        """Runs a program on both sides; None: it is as it should be."""
+        text = program.to_json()
+        try:
+            known = _call(self.native, text, None, None)
+        except pytest.fail.Exception as error:
+            return Finding("native", str(error), program, wanted)
+        if known["failure"]:
+            self.native.stop()
+            return Finding("native", known["failure"], program, wanted)
+        pairs = zip(known["peaks"], program.room, strict=True)
+        limits = [int(peak * room) for peak, room in pairs]
+        ours = self._set(wanted)
+        try:
+            found = _call(ours, text, limits, wanted.conf)
+        except pytest.fail.Exception as error:
+            return Finding("process", str(error), program, wanted)
+        trouble = _compare(found, known)
+        if trouble is None:
+            return None
+        ours.stop()
+        return Finding(*trouble, program, wanted)
+
+
+def _call(process: Simulated, *arguments: Any) -> Any:
+    found = process.call("campaign.child", "run", *arguments)
+    return found | {"left": process.call("campaign.child", "left")}
+
+
+def _compare(found: Any, known: Any) -> tuple[str, str] | None:
+    if found["failure"]:
+        return "error", found["failure"]
+    if found["left"] != known["left"]:
+        return "left", f"{found['left']} is left, natively {known['left']}"
+    seen, wanted = found["seen"], known["seen"]
+    if not found["short"] and seen.keys() != wanted.keys():
+        return "error", f"other things seen: {sorted(seen.keys() ^ wanted.keys())}"
+    bad = [k for k in wanted if seen.get(k, wanted[k]) != wanted[k]]
+    return ("values", f"other values: {', '.join(bad)}") if bad else None
+
+
+# ---- making it short
+
+
+def shrink(finding: Finding, hunter: Hunter, seconds: float = SHRINKING_S) -> Finding:
+    """The finding with as few operations as are found in some time."""
+    deadline = time.monotonic() + seconds
+    best = finding
+
+    def fails(ops: list[Op]) -> bool:
+        nonlocal best
+        found = hunter.check(best.program.with_ops(ops), finding.settings)
+        if found is None or found.kind != finding.kind:
+            return False
+        best = found
+        return True
+
+    count = 2
+    while time.monotonic() < deadline and len(best.program.ops) > 1:
+        ops = list(best.program.ops)
+        size = -(-len(ops) // count)
+        for start in range(0, len(ops), size):
+            if time.monotonic() > deadline:
+                break
+            if fails(ops[:start] + ops[start + size :]):
+                count = max(count - 1, 2)
+                break
+        else:
+            if size == 1:
+                break
+            count = min(count * 2, len(ops))
+    return best
