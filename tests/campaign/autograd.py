@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from campaign.machine import Machine, Missing, Pass, Value, handler
 from campaign.memory import numbers
+from campaign.program import FIRST_OF_OTHER
 
 WIDTH = 64
 
@@ -178,52 +179,36 @@ def rows_of(tensor: torch.Tensor) -> torch.Tensor:
 def forward(
     m: Machine, p: int, a: int, s: int, branch: int, uses: list[int], layers: list[str]
 ) -> None:
-    value = m.get(a)
-    used = [m.values[r] for r in uses if r in m.values and r != a]
+    m.forget_pass(p)
+    there = [m.values[r] for r in dict.fromkeys([a, *uses]) if r in m.values]
+    for value in there:
+        value.frozen += 1
+    m.passes[p] = Pass(there)
+    value, used = m.get(a), [m.get(r) for r in uses]
     m.of_device(s, value, *used)
     streams = [s]
     if "branch" in layers and branch != s:
         m.of_device(branch, value)
         streams.append(branch)
-    if "hop" in layers:  # the other device works on its current, the default stream
-        streams += [0, 4] if not m.is_inner else []
+    if "hop" in layers and not m.is_inner:  # the other device works on its default one
+        streams += [0, FIRST_OF_OTHER]
     streams = list(dict.fromkeys(streams))
-    forget(m, p)
-    reserve(m, streams, [value, *used])
+    reserve(m, streams, there)
     for other in streams[1:]:
         m.settle(other)
-    with m.on(s, reads=[value, *used]):
+    with m.on(s, reads=there):
         side = m.streams[branch] if branch != s else None
         module = build(m, s, layers, uses=used, side=side)
         leaf = rows_of(value.tensor).requires_grad_()
         loss = module(leaf)
-    for v in (value, *used):
-        v.frozen += 1
-    module.uses = []
     leaves = [leaf, module.scale, module.matrix]
-    m.passes[p] = Pass(loss, leaves, streams, [value, *used], module)
-
-
-def forget(m: Machine, p: int) -> None:
-    """Lets go of a pass, and of what it alone kept."""
-    done = m.passes.pop(p, None)
-    if done is not None:
-        finish(m, done)
-
-
-def finish(m: Machine, done: Pass) -> None:
-    after = {s: m.event(s) for s in done.streams}
-    for value in done.inputs:
-        value.frozen -= 1
-        value.uses.update(after)
-        if value.is_dropped:
-            m.debts.setdefault(value.pool, []).extend(after.values())
+    m.passes[p] = Pass(there, loss, leaves, streams)
 
 
 @handler
 def backward(m: Machine, p: int, r: int, twice: bool) -> None:
     done = m.passes.get(p)
-    if done is None:
+    if done is None or done.loss is None:
         raise Missing
     s = done.streams[0]
     for other in done.streams[1:]:
@@ -237,9 +222,7 @@ def backward(m: Machine, p: int, r: int, twice: bool) -> None:
             if leaf.grad is not None:
                 m.look(name, leaf.grad)
         gradient = done.leaves[0].grad
-    del m.passes[p]
-    finish(m, done)
-    del done
+    m.forget_pass(p)
     if gradient is not None:
         m.put(r, s, gradient.view(-1))
 
@@ -254,5 +237,3 @@ def infer(m: Machine, r: int, a: int, s: int, layers: list[str]) -> None:
         for turn, kind in enumerate(module.kinds):
             x = getattr(module, f"do_{kind}")(x, turn)
     m.put(r, s, x.reshape(-1) if x.data_ptr() != value.tensor.data_ptr() else x.clone())
-
-

@@ -14,7 +14,7 @@ from campaign.machine import Machine, synchronize
 from campaign.program import Program
 
 MODULES = (autograd, graphs, memory, training)
-LEAST_BYTES = 16 << 20  # of a limited device
+LEAST_BYTES = 12 << 20  # of a limited device
 HASTE_S = 1e-5  # between switches of threads, in some programs
 _has_peers = False
 
@@ -39,6 +39,8 @@ def prepare(is_always: bool) -> None:
     if not _has_peers:
         memory.have_peers()
         _has_peers = True
+        gc.collect()
+        gc.freeze()  # what was imported is not looked at again, after each program
     if is_always:
         from oomph import planner
 
@@ -80,7 +82,6 @@ def run(text: str, limits: list[int] | None, conf: str | None) -> dict[str, Any]
     del machine
     sys.setswitchinterval(switch)
     limit(None)
-    gc.collect()
     return found
 
 

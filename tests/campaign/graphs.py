@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from campaign.machine import Machine, Missing, Value, handler
+from campaign.machine import Captured, Machine, Missing, handler
 from campaign.memory import numbers, ours
 from campaign.training import fill
 
 
-@dataclass
-class Captured:
-    """A graph, what it reads, and what it writes at each replay."""
+def name_of(m: Machine, g: int, pool: int | None) -> str:
+    """The pool of a new graph: graphs that share one wait for each other.
 
-    graph: torch.cuda.CUDAGraph
-    source: torch.Tensor  # memory of its own, which it reads
-    result: Value
-    pool: Any
-    home: int  # the stream that the source belongs to
-
-
-def pool_of(m: Machine, g: int, pool: int | None) -> Any:
-    """The name of a graph's pool: graphs that share one wait for each other."""
-    return f"pool {pool}" if pool is not None else f"graph {g}"
+    PyTorch wants another once the last graph of a pool is gone.
+    """
+    if pool is None:
+        return f"graph {g}"
+    alive = [c.pool for c in m.graphs.values() if c.pool.startswith(f"pool {pool} ")]
+    name = alive[0] if alive else f"pool {pool} {m.place}"
+    if name not in m.shared:
+        m.shared[name] = torch.cuda.graph_pool_handle()
+    return name
 
 
 @handler
@@ -38,20 +35,18 @@ def capture(
     m.of_device(s, value)
     if m.is_inner:  # other threads make calls that captures forbid
         raise Missing
-    forget_graph(m, g)
-    name = pool_of(m, g, pool)
+    m.forget_graph(g)
+    name = name_of(m, g, pool)
     with m.on(s, reads=[value]):
         source = value.tensor.clone()
     graph = torch.cuda.CUDAGraph()
-    if pool is not None and pool not in m.shared:
-        m.shared[pool] = torch.cuda.graph_pool_handle()
-    with torch.cuda.graph(graph, pool=m.shared.get(pool), stream=m.streams[s]):
+    with torch.cuda.graph(graph, pool=m.shared.get(name), stream=m.streams[s]):
         x = source * 1.1
         for turn in range(works):
             x = (x.sin() + source * (turn + 1)).remainder(2.0)
         result = x * 0.5
         del x
-    made = m.put(r, s, result, pool=name, is_plain=False, graph=g)
+    made = m.put(r, s, result, pool=name, is_plain=False)
     m.graphs[g] = Captured(graph, source, made, name, s)
     replay(m, g, s)
 
@@ -69,19 +64,12 @@ def replay(m: Machine, g: int, s: int) -> None:
     m.debts.setdefault(found.pool, []).append(m.event(s))
 
 
-def forget_graph(m: Machine, g: int) -> None:
-    found = m.graphs.pop(g, None)
-    if found is not None:
-        found.result.graph = None
-        m.debts.setdefault(found.home, []).extend(found.result.uses.values())
-
-
 @handler
 def forget(m: Machine, g: int) -> None:
     """Drops a graph, while its last replay runs perhaps; not what it made."""
     if g not in m.graphs:
         raise Missing
-    forget_graph(m, g)
+    m.forget_graph(g)
 
 
 @handler
@@ -136,7 +124,7 @@ def compiled(m: Machine, layers: int, steps: int) -> None:
     network = fill(nn.Sequential(*parts))
     run = torch.compile(network, backend="cudagraphs")
     optimizer = torch.optim.SGD(network.parameters(), lr=1e-2)
-    x = numbers(1400, 3, "cuda")[: 700 * width].view(700, width)
+    x = numbers(1100, 3, "cuda")[: 550 * width].view(550, width)
     try:
         for turn in range(steps):
             torch.compiler.cudagraph_mark_step_begin()

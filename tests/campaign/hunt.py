@@ -8,9 +8,14 @@ OutOfMemoryError where nothing may be offloaded.
 
 from __future__ import annotations
 
+import itertools
+import math
+import multiprocessing
 import random
 import re
 import time
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +25,7 @@ from support import Simulated
 from campaign.program import Op, Program, draw
 
 BLOCK = 25  # programs of consecutive seeds have one process, with one card and settings
-SHRINKING_S = 60.0
+SHRINKING_S = 40.0
 GPUS = ("rtx4090", "t4", "h100")
 CARD = "2GiB,context=0,devices=2,memory=values,host=8GiB"
 
@@ -75,7 +80,7 @@ class Finding:
         """What findings of one cause have in common, roughly."""
         lines = [line for line in self.text.splitlines() if line.strip()]
         line = lines[0] if lines else ""
-        for wanted in ("misuse of the driver", "Error"):
+        for wanted in ("Error", "what()", "CUDA error", "misuse of the driver"):
             line = next((x for x in lines if wanted in x), line)
         return self.kind + ": " + re.sub(r"0x[0-9a-f]+|\d+", "#", line)[:200]
 
@@ -141,7 +146,7 @@ def _compare(found: Any, known: Any) -> tuple[str, str] | None:
     seen, wanted = found["seen"], known["seen"]
     if not found["short"] and seen.keys() != wanted.keys():
         return "error", f"other things seen: {sorted(seen.keys() ^ wanted.keys())}"
-    bad = [k for k in wanted if seen.get(k, wanted[k]) != wanted[k]]
+    bad = [k for k in wanted if k in seen and seen[k] != wanted[k]]
     return ("values", f"other values: {', '.join(bad)}") if bad else None
 
 
@@ -176,3 +181,57 @@ def shrink(finding: Finding, hunter: Hunter, seconds: float = SHRINKING_S) -> Fi
                 break
             count = min(count * 2, len(ops))
     return best
+
+
+# ---- hunting
+
+_hunter: Hunter | None = None  # of this worker
+
+
+def check_block(first: int, count: int, deadline: float, shrinks: bool) -> list[Any]:
+    """Checks programs of consecutive seeds in this process.
+
+    Returns:
+        For each that was run its seed, and what was found if anything: its likeness
+        and its text.
+    """
+    global _hunter
+    _hunter = _hunter or Hunter()
+    found: list[Any] = []
+    for seed in range(first, first + count):
+        if time.time() > deadline:
+            break
+        finding = _hunter.check(draw(seed), settings(seed))
+        if finding is not None and shrinks:
+            finding = shrink(finding, _hunter)
+        found.append([seed, finding and [finding.likeness, str(finding)]])
+    return found
+
+
+def blocks(first: int, programs: int | None) -> Iterator[tuple[int, int]]:
+    """Seeds, as many at a time as have the same settings: the first, and how many."""
+    end = math.inf if programs is None else first + programs
+    while first < end:
+        after = int(min((first // BLOCK + 1) * BLOCK, end))
+        yield first, after - first
+        first = after
+
+
+def run(
+    first: int, programs: int | None, deadline: float, jobs: int, shrinks: bool
+) -> Iterator[Any]:
+    """Has some workers check programs; gives what they find, as it comes."""
+    todo = blocks(first, programs)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        running = {
+            pool.submit(check_block, *block, deadline, shrinks)
+            for block in itertools.islice(todo, jobs)
+        }
+        while running:
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield from future.result()
+                block = next(todo, None)
+                if block is not None and time.time() < deadline:
+                    running.add(pool.submit(check_block, *block, deadline, shrinks))

@@ -41,18 +41,27 @@ class Value:
     frozen: int = 0  # passes of autograd that will come back to it
     is_plain: bool = True  # record_stream works on it, and resize_ of its storage
     is_dropped: bool = False
-    graph: int | None = None  # that writes it at each replay
 
 
 @dataclass
 class Pass:
     """A forward whose backward is to come."""
 
-    loss: torch.Tensor
-    leaves: list[torch.Tensor]
-    streams: list[int]  # the one that backward is called on comes first
     inputs: list[Value]
-    module: torch.nn.Module
+    loss: torch.Tensor | None = None  # until forward has ended, and where it failed
+    leaves: list[torch.Tensor] = field(default_factory=list)
+    streams: list[int] = field(default_factory=list)  # backward is called on the first
+
+
+@dataclass
+class Captured:
+    """A graph, what it reads, and what it writes at each replay."""
+
+    graph: torch.cuda.CUDAGraph
+    source: torch.Tensor  # memory of its own, which it reads
+    result: Value
+    pool: str
+    home: int  # the stream that the source belongs to
 
 
 Handler = Callable[..., None]
@@ -77,11 +86,11 @@ class Machine:
         self.streams = [_stream(s, is_inner) for s in range(len(STREAMS))]
         self.values: dict[int, Value] = {}
         self.models: dict[int, Any] = {}
-        self.graphs: dict[int, Any] = {}
+        self.graphs: dict[int, Captured] = {}
         self.passes: dict[int, Pass] = {}
         self.debts: dict[Any, list[torch.cuda.Event]] = {}  # by pool
         self.pools: dict[int, Any] = {}  # MemPools
-        self.shared: dict[int, Any] = {}  # what graphs of one pool have in common
+        self.shared: dict[str, Any] = {}  # pools of several graphs, by name
         self.closing: list[Callable[[], None]] = []  # when the program has ended
         self.seen: dict[str, torch.Tensor] = {}  # on the host, once all has ended
         self.shortages: list[str] = []
@@ -95,22 +104,27 @@ class Machine:
             try:
                 _handlers[op.name](self, **op.arguments)
             except Missing:
-                continue
+                self.lose(op)
             except torch.OutOfMemoryError as error:
                 if not self.may_fail and op.name not in ("capture", "compiled"):
                     raise
                 self.shortages.append(self.place)
+                synchronize()
                 self.lose(op)
 
     def lose(self, op: Op) -> None:
-        """Forgets what an operation was to write, when it failed half-way."""
-        synchronize()
-        places = {"r": self.values, "n": self.models, "g": self.graphs}
-        for name, kept in places.items():
-            kept.pop(op.arguments.get(name, -1), None)
-        done = self.passes.pop(op.arguments.get("p", -1), None)
-        for value in done.inputs if done else ():
-            value.frozen -= 1
+        """Forgets what an operation was to write, as it was left out.
+
+        So what is in a register is the same wherever it is there at all.
+        """
+        self.drop(op.arguments.get("r", -1), "later")
+        if op.name != "replay":
+            self.forget_graph(op.arguments.get("g", -1))
+        self.models.pop(op.arguments.get("n", -1), None)
+        if op.name == "backward":
+            self.forget_pass(op.arguments["p"])
+        elif op.name == "forward" and op.arguments["p"] in self.passes:
+            self.passes[op.arguments["p"]].loss = None
 
     def end(self) -> None:
         """Looks at all that is there, and lets go of it."""
@@ -159,7 +173,10 @@ class Machine:
 
     @contextlib.contextmanager
     def on(
-        self, s: int, reads: list[Value] = [], writes: list[Value] = []  # noqa: B006
+        self,
+        s: int,
+        reads: list[Value] = [],
+        writes: list[Value] = [],  # noqa: B006
     ) -> Iterator[torch.cuda.Stream]:
         """Within it, work goes to a stream, ordered after what it depends on."""
         stream = self.streams[s]
@@ -208,6 +225,27 @@ class Machine:
             self.part(value, mode)
             value.is_dropped = True
             del self.values[r]
+
+    def forget_graph(self, g: int) -> None:
+        """Drops a graph, while its last replay runs perhaps; not what it made."""
+        found = self.graphs.pop(g, None)
+        if found is not None:
+            uses = found.result.uses.values()
+            self.debts.setdefault(found.home, []).extend(uses)
+
+    def forget_pass(self, p: int) -> None:
+        """Lets go of a pass, whose work is queued, and of what it alone kept."""
+        done = self.passes.pop(p, None)
+        if done is None:
+            return
+        done.loss = None
+        done.leaves.clear()
+        after = {s: self.event(s) for s in done.streams}
+        for value in done.inputs:
+            value.frozen -= 1
+            value.uses.update(after)
+            if value.is_dropped:
+                self.debts.setdefault(value.pool, []).extend(after.values())
 
 
 def _stream(place: int, is_inner: bool) -> torch.cuda.Stream:
