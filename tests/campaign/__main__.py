@@ -18,7 +18,7 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parent.parent)]
 
-from campaign import hunt
+from campaign import hunt  # noqa: E402
 
 
 def arguments() -> argparse.Namespace:

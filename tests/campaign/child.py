@@ -86,7 +86,20 @@ def run(text: str, limits: list[int] | None, conf: str | None) -> dict[str, Any]
 
 
 def left() -> dict[str, list[int]]:
-    """What no program should leave, by device: to be asked after all was freed."""
+    """What no program should leave, by device: to be asked after all was freed.
+
+    Under oomph tensors still move, too.
+    """
+    oomph = memory.ours()
+    if oomph is not None and oomph.stats()["host_limit_bytes"] > 0:
+        tensor = memory.numbers(2048, 1, "cuda")
+        wanted = tensor.cpu()
+        oomph.evict(tensor)
+        assert torch.equal(tensor.cpu(), wanted)
+        oomph.promote(tensor)
+        assert torch.equal(tensor.cpu(), wanted)
+        del tensor
+        torch.cuda.empty_cache()
     found: dict[str, list[int]] = {"active": [], "reserved": []}
     for device in range(torch.cuda.device_count()):
         stats = torch.cuda.memory_stats(device)

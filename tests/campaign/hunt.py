@@ -14,7 +14,7 @@ import multiprocessing
 import random
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
@@ -188,32 +188,34 @@ def shrink(finding: Finding, hunter: Hunter, seconds: float = SHRINKING_S) -> Fi
 _hunter: Hunter | None = None  # of this worker
 
 
-def check_block(first: int, count: int, deadline: float, shrinks: bool) -> list[Any]:
-    """Checks programs of consecutive seeds in this process.
+def check_each(seeds: Iterable[int], deadline: float, shrinks: bool) -> Iterator[Any]:
+    """Checks programs in this process, one after the other.
 
-    Returns:
-        For each that was run its seed, and what was found if anything: its likeness
-        and its text.
+    Yields:
+        The seed, and what was found if anything: its likeness and its text.
     """
     global _hunter
     _hunter = _hunter or Hunter()
-    found: list[Any] = []
-    for seed in range(first, first + count):
+    for seed in seeds:
         if time.time() > deadline:
             break
         finding = _hunter.check(draw(seed), settings(seed))
         if finding is not None and shrinks:
             finding = shrink(finding, _hunter)
-        found.append([seed, finding and [finding.likeness, str(finding)]])
-    return found
+        yield seed, finding and (finding.likeness, str(finding))
 
 
-def blocks(first: int, programs: int | None) -> Iterator[tuple[int, int]]:
-    """Seeds, as many at a time as have the same settings: the first, and how many."""
+def check_block(seeds: range, deadline: float, shrinks: bool) -> list[Any]:
+    """The same, all at once: what a worker does."""
+    return list(check_each(seeds, deadline, shrinks))
+
+
+def blocks(first: int, programs: int | None) -> Iterator[range]:
+    """Seeds, as many at a time as have the same settings."""
     end = math.inf if programs is None else first + programs
     while first < end:
         after = int(min((first // BLOCK + 1) * BLOCK, end))
-        yield first, after - first
+        yield range(first, after)
         first = after
 
 
@@ -225,7 +227,7 @@ def run(
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
         running = {
-            pool.submit(check_block, *block, deadline, shrinks)
+            pool.submit(check_block, block, deadline, shrinks)
             for block in itertools.islice(todo, jobs)
         }
         while running:
@@ -234,4 +236,4 @@ def run(
                 yield from future.result()
                 block = next(todo, None)
                 if block is not None and time.time() < deadline:
-                    running.add(pool.submit(check_block, *block, deadline, shrinks))
+                    running.add(pool.submit(check_block, block, deadline, shrinks))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -105,7 +105,7 @@ class Machine:
                 _handlers[op.name](self, **op.arguments)
             except Missing:
                 self.lose(op)
-            except torch.OutOfMemoryError as error:
+            except torch.OutOfMemoryError:
                 if not self.may_fail and op.name not in ("capture", "compiled"):
                     raise
                 self.shortages.append(self.place)
@@ -175,8 +175,8 @@ class Machine:
     def on(
         self,
         s: int,
-        reads: list[Value] = [],
-        writes: list[Value] = [],  # noqa: B006
+        reads: Sequence[Value] = (),
+        writes: Sequence[Value] = (),
     ) -> Iterator[torch.cuda.Stream]:
         """Within it, work goes to a stream, ordered after what it depends on."""
         stream = self.streams[s]
@@ -249,7 +249,7 @@ class Machine:
 
 
 def _stream(place: int, is_inner: bool) -> torch.cuda.Stream:
-    """A stream of its own; the default one of a device for the program's main thread."""
+    """A stream of its own; for the main thread also the default one of a device."""
     device, *priority = STREAMS[place].split()
     if not is_inner and place in (0, FIRST_OF_OTHER):
         return torch.cuda.default_stream(int(device))

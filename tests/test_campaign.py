@@ -1,0 +1,31 @@
+"""Two minutes of random programs, from seeds that nobody has seen.
+
+``python tests/campaign`` hunts as long as one likes, and repeats what was found here:
+``--seed N``. OOMPH_CAMPAIGN_SECONDS=0 leaves this out.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import time
+
+import pytest
+from campaign import hunt
+
+SECONDS = float(os.environ.get("OOMPH_CAMPAIGN_SECONDS", "120"))
+FEWEST = 10  # programs, on a machine that others use
+
+
+@pytest.mark.skipif(SECONDS <= 0, reason="OOMPH_CAMPAIGN_SECONDS is 0")
+def test_random_programs_do_under_oomph_what_they_do_natively():
+    first = random.SystemRandom().randrange(10**9) * hunt.BLOCK
+    print(f"seeds from {first}")
+    deadline = time.time() + SECONDS
+    count = 0
+    for seed, found in hunt.check_each(itertools.count(first), deadline, shrinks=True):
+        count += 1
+        if found:
+            pytest.fail(f"seed {seed}: {found[1]}", pytrace=False)
+    assert count >= FEWEST
