@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
 
 from campaign.machine import Captured, Machine, Missing, handler
 from campaign.memory import numbers, ours
-from campaign.training import fill
+from campaign.training import stack
 
 
 def name_of(m: Machine, g: int, pool: int | None) -> str:
@@ -118,10 +117,8 @@ def compiled(m: Machine, layers: int, steps: int) -> None:
 
     torch._dynamo.reset()
     m.settle(0)
-    width, parts = 512, []
-    for _ in range(layers):
-        parts += [nn.Linear(width, width, device="cuda"), nn.Tanh()]
-    network = fill(nn.Sequential(*parts))
+    width = 512
+    network = stack(layers, width, "cuda")
     run = torch.compile(network, backend="cudagraphs")
     optimizer = torch.optim.SGD(network.parameters(), lr=1e-2)
     x = numbers(1100, 3, "cuda")[: 550 * width].view(550, width)

@@ -24,6 +24,7 @@ from campaign.program import FIRST_OF_OTHER, STREAMS, Op
 
 FOREIGN = "foreign"  # the pool of memory that is not PyTorch's
 KIB = 1024
+WITHOUT_HOST = ("capture", "fail_capture", "compiled", "pooled")  # graphs and MemPools
 
 
 class Missing(Exception):
@@ -106,7 +107,7 @@ class Machine:
             except Missing:
                 self.lose(op)
             except torch.OutOfMemoryError:
-                if not self.may_fail and op.name not in ("capture", "compiled"):
+                if not self.may_fail and op.name not in WITHOUT_HOST:
                     raise
                 self.shortages.append(self.place)
                 synchronize()

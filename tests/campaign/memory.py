@@ -11,6 +11,7 @@ from remote import sim
 
 from campaign.machine import FOREIGN, KIB, Machine, Missing, handler, synchronize
 
+runtime = ctypes.CDLL("libcudart.so.13")  # that PyTorch uses
 sim.oomph_sim_launch.argtypes = [
     *(ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_int, ctypes.c_uint64)
 ]
@@ -195,8 +196,7 @@ class Owner:
         if not place.value:
             size = ctypes.c_size_t(kib * KIB)
             with torch.cuda.device(device):
-                torch.empty(1, device="cuda")  # its context is current
-                assert sim.cuMemAlloc_v2(ctypes.byref(place), size) == 0
+                assert runtime.cudaMalloc(ctypes.byref(place), size) == 0
         self.place = place.value
         self.__cuda_array_interface__ = {
             "shape": (kib * KIB // 4,),

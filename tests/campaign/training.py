@@ -33,7 +33,8 @@ def fill(module: nn.Module) -> nn.Module:
 def stack(layers: int, width: int, device: Any) -> nn.Module:
     parts: list[nn.Module] = []
     for _ in range(layers):
-        parts += [nn.Linear(width, width, device=device), nn.Tanh()]
+        linear = nn.utils.skip_init(nn.Linear, width, width, device=device)
+        parts += [linear, nn.Tanh()]
     return fill(nn.Sequential(*parts))
 
 
