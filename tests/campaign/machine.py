@@ -127,10 +127,10 @@ class Machine:
         elif op.name == "forward" and op.arguments["p"] in self.passes:
             self.passes[op.arguments["p"]].loss = None
 
-    def end(self) -> None:
+    def end(self, where: str = "") -> None:
         """Looks at all that is there, and lets go of it."""
         for r, value in sorted(self.values.items()):
-            self.place = f"end r{r}"
+            self.place = f"{where}end r{r}"
             with self.on(value.writer, reads=[value]):
                 self.look("", value.tensor)
         synchronize()
@@ -272,7 +272,7 @@ def threads(m: Machine, lanes: list[list[Any]]) -> None:
     def run(machine: Machine, lane: list[Any], where: str) -> None:
         try:
             machine.run([Op(*op) for op in lane], where)
-            machine.end()
+            machine.end(where)
         except BaseException as error:
             failures.append(error)
 
