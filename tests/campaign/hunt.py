@@ -80,7 +80,7 @@ class Finding:
         """What findings of one cause have in common, roughly."""
         lines = [line for line in self.text.splitlines() if line.strip()]
         line = lines[0] if lines else ""
-        for wanted in ("Error", "what()", "CUDA error", "misuse of the driver"):
+        for wanted in ("Error", "what()", "CUDA error", "Error: misuse"):
             line = next((x for x in lines if wanted in x), line)
         return self.kind + ": " + re.sub(r"0x[0-9a-f]+|\d+", "#", line)[:200]
 
