@@ -50,7 +50,6 @@ def settings(seed: int) -> Settings:
         "promote": choose.choice(["on", "on", "off"]),
         "host_pages": choose.choice(["auto", "auto", "auto", "pinned"]),
         "page": choose.choice(["auto", "auto", "4MiB"]),
-        "window": choose.choice(["never", "never", "gated"]),
     }
     conf = ",".join(f"{key}:{value}" for key, value in keys.items())
     return Settings(f"{CARD},gpu={choose.choice(GPUS)}", conf)
