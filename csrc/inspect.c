@@ -48,6 +48,7 @@ void oomph_describe(const oomph_block_t *block, oomph_block_info_t *info)
         .pool = pool->group != NULL ? pool->group->id : (oomph_pool_id_t){0, 0},
         .segment_addr = block->segment->base,
         .segment_bytes = block->segment->bytes,
+        .adopted = block->segment->kind != OOMPH_SEGMENT_VIRTUAL,
         .user = live ? oomph_block_user(block) : NULL,
         .site = live ? block->site : 0,
     };

@@ -190,6 +190,39 @@ static oomph_gain_t rung_host(oomph_claim_t *claim, oomph_block_t **block)
 
 /* ---- Pools with a source of their own */
 
+static bool has_source(const oomph_pool_t *pool)
+{
+    return pool->group != NULL && pool->group->has_source;
+}
+
+// What sources give counts for the limit, too.
+static oomph_addr_t ask_source(const oomph_claim_t *claim, size_t bytes)
+{
+    oomph_device_t *device = claim->device;
+    const oomph_source_t source = claim->pool->group->source;
+    size_t held = oomph_pages_bytes(&device->pages, OOMPH_TIER_DEVICE);
+    size_t limit = device->pages.limit_bytes;
+
+    if (bytes > limit - oomph_min(held, limit))
+        return 0;
+    oomph_unlock(device);
+    oomph_addr_t addr = source.take(source.context, bytes, claim->pool->stream->handle);
+    oomph_lock(device);
+    return addr;
+}
+
+// Our free pages may be what the source lacks.
+static bool make_way(const oomph_claim_t *claim, size_t bytes)
+{
+    size_t freed_bytes = 0;
+
+    oomph_unlock(claim->device);
+    oomph_status_t status =
+        oomph_give_back(claim->device->ordinal, bytes, &freed_bytes);
+    oomph_lock(claim->device);
+    return status == OOMPH_OK && freed_bytes > 0;
+}
+
 static oomph_gain_t rung_source(oomph_claim_t *claim)
 {
     oomph_device_t *device = claim->device;
@@ -197,9 +230,9 @@ static oomph_gain_t rung_source(oomph_claim_t *claim)
     size_t bytes = oomph_round_up(claim->bytes, device->pages.page_bytes);
     oomph_segment_t *segment;
 
-    oomph_unlock(device);
-    oomph_addr_t addr = source.take(source.context, bytes, claim->pool->stream->handle);
-    oomph_lock(device);
+    oomph_addr_t addr = ask_source(claim, bytes);
+    if (addr == 0 && make_way(claim, bytes))
+        addr = ask_source(claim, bytes);
     if (addr == 0)
         return OOMPH_NOTHING;
     oomph_status_t status =
@@ -213,12 +246,30 @@ static oomph_gain_t rung_source(oomph_claim_t *claim)
     return oomph_failed(claim, status);
 }
 
+// A free block of a pool that may be used before an error. Pages of such pools float;
+// a source's memory is used where it lies.
+static oomph_gain_t rung_lent(const oomph_claim_t *claim, oomph_block_t **block)
+{
+    if (claim->pool->group != NULL)
+        return OOMPH_NOTHING;
+    for (oomph_pool_t *pool = claim->device->pools; pool != NULL; pool = pool->next) {
+        if (!has_source(pool) || (pool->group->flags & OOMPH_POOL_ON_OOM) == 0 ||
+            pool->stream != claim->pool->stream || pool->small != claim->pool->small)
+            continue;
+        oomph_heap_settle(&pool->heap);
+        *block = take_fit(&pool->heap, claim->bytes);
+        if (*block != NULL)
+            return OOMPH_GAINED;
+    }
+    return OOMPH_NOTHING;
+}
+
 /* ---- Climbing */
 
 // The rungs in their order, up to the first that changes something.
 static oomph_gain_t next_rung(oomph_claim_t *claim, oomph_block_t **block)
 {
-    if (claim->pool->group != NULL && claim->pool->group->has_source) {
+    if (has_source(claim->pool)) {
         oomph_gain_t source = rung_source(claim);
         return source == OOMPH_NOTHING ? oomph_rung_garbage(claim, true) : source;
     }
@@ -238,6 +289,8 @@ static oomph_gain_t next_rung(oomph_claim_t *claim, oomph_block_t **block)
         claim->place = OOMPH_NO_PLACE; // there are not enough pages for the plan
         return OOMPH_GAINED;
     }
+    if (gain == OOMPH_NOTHING)
+        gain = rung_lent(claim, block);
     if (gain == OOMPH_NOTHING && claim->foreseen && !may_fit_later(claim))
         gain = rung_host(claim, block);
     if (gain == OOMPH_NOTHING)
@@ -266,6 +319,12 @@ static oomph_status_t give_up(oomph_claim_t *claim)
     device->stats.rungs[OOMPH_RUNG_ERROR]++;
     device->stats.oom_count++;
     device->stats.oom_missing_bytes = (int64_t)oomph_missing_bytes(claim);
+    if (has_source(claim->pool))
+        return oomph_fail(OOMPH_ERR_NO_MEMORY,
+                          "the allocator of the MemPool gave nothing for %s, and "
+                          "nothing of the pool is free; its memory is its allocator's "
+                          "business, not oomph's",
+                          oomph_size_text(claim->bytes).text);
     return oomph_fail(
         OOMPH_ERR_NO_MEMORY,
         "nothing free is left for %s: of %s on the card %s are held and %s free, of "

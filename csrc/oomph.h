@@ -198,6 +198,7 @@ typedef struct oomph_block_info {
     oomph_pool_id_t pool;
     oomph_addr_t segment_addr; // the reserved range that it lies in
     size_t segment_bytes;
+    bool adopted; // the range is not made of pages: a source's, or page-locked memory
     void *user;
     oomph_site_t site; // who asked for it; 0: unknown, or FREE
 } oomph_block_info_t;
@@ -598,8 +599,9 @@ typedef struct oomph_shortage {
     size_t module_count;
 } oomph_shortage_t;
 
-// Keeps the shortage and a census of its device, in place of the last one. Takes
-// neither the GIL nor device memory; without host memory the census is empty.
+// Keeps the shortage and a census of its device, in place of the last one; not one of a
+// pool whose memory comes from elsewhere. Takes neither the GIL nor device memory;
+// without host memory the census is empty.
 void oomph_keep_shortage(const oomph_shortage_t *shortage);
 
 // Hands out what was kept last, once: free(shortage->census.addrs). False: none.

@@ -78,11 +78,27 @@ static struct {
     oomph_shortage_t last;
 } kept;
 
+// Of what the source of a pool has no more, no census of the device tells anything.
+static bool is_of_source(const oomph_request_t *request)
+{
+    oomph_device_t *device = oomph_device_peek(request->device);
+
+    if (device == NULL)
+        return false;
+    oomph_lock(device);
+    const oomph_group_t *group = oomph_group_find(device, request->pool);
+    bool found = group != NULL && group->has_source;
+    oomph_unlock(device);
+    return found;
+}
+
 void oomph_keep_shortage(const oomph_shortage_t *shortage)
 {
     size_t (*modules)(uint64_t *, size_t) = oomph_process.hooks.modules;
     oomph_census_t census = {0};
 
+    if (is_of_source(&shortage->request))
+        return;
     oomph_take_census(shortage->request.device, &census);
     oomph_lock_take(&kept.lock);
     void *old = kept.any ? kept.last.census.addrs : NULL;

@@ -270,10 +270,10 @@ class Allocator final : public native::CUDAAllocator
                             InnerAllocator inner) override
     {
         check(core->pool_retain(device, to_core(pool)));
-        if (!inner)
-            return;
+        if (!inner || &*inner == this)
+            return; // the memory is ours
         // Lives as long as the process: memory may come back to it at any time.
-        auto *source = new Source{std::move(inner), device};
+        auto *source = new Source(std::move(inner), device, pool, history_);
         oomph_source_t calls = {&Source::take, &Source::give, source};
         check(core->pool_set_source(device, to_core(pool), &calls));
     }

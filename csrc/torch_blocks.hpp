@@ -53,7 +53,7 @@ inline native::SegmentInfo new_segment(const oomph_block_info_t &block)
     segment.address = block.addr;
     segment.stream = static_cast<TraceStream>(block.stream);
     segment.is_large = !block.small;
-    segment.is_expandable = true;
+    segment.is_expandable = !block.adopted;
     segment.owner_private_pool_id = from_core(block.pool);
     return segment;
 }

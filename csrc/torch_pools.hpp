@@ -1,13 +1,15 @@
 // torch_pools.hpp - the pools of graph captures and of MemPools: whose requests go to
 // which, where the memory of one comes from, and what lived in one at a checkpoint.
 #pragma once
-#include "torch_core.hpp"
+#include "torch_history.hpp"
 
 #include <c10/cuda/CUDAGuard.h>
 
 #include <algorithm>
 #include <functional>
 #include <mutex>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace oomph_torch
@@ -20,18 +22,34 @@ using InnerAllocator = std::shared_ptr<native::CUDAAllocator>;
 using InnerAllocator = native::CUDAAllocator *;
 #endif
 
-// The memory of a MemPool that has an allocator of its own.
-struct Source {
-    InnerAllocator inner;
-    DeviceIndex device;
+// The memory of a MemPool that has an allocator of its own. Whoever watches hears of
+// each segment, once it is there and before it goes: NCCL registers them so.
+class Source
+{
+    struct Segment {
+        size_t bytes;
+        oomph_stream_t stream;
+    };
 
-    static oomph_addr_t take(void *context, size_t bytes, oomph_stream_t)
+    InnerAllocator inner_;
+    DeviceIndex device_;
+    MempoolId_t pool_;
+    History &history_;
+    std::mutex mutex_;
+    std::unordered_map<oomph_addr_t, Segment> segments_; // by address
+
+  public:
+    Source(InnerAllocator inner, DeviceIndex device, const MempoolId_t &pool,
+           History &history)
+        : inner_(std::move(inner)), device_(device), pool_(pool), history_(history)
     {
-        auto *source = static_cast<Source *>(context);
+    }
+
+    static oomph_addr_t take(void *context, size_t bytes, oomph_stream_t stream)
+    {
         oomph_addr_t addr = 0;
         keep_exception([&] {
-            c10::cuda::CUDAGuard guard(source->device);
-            addr = address(source->inner->raw_alloc(bytes));
+            addr = static_cast<Source *>(context)->take_segment(bytes, stream);
         });
         return addr;
     }
@@ -39,7 +57,36 @@ struct Source {
     static void give(void *context, oomph_addr_t addr)
     {
         auto *source = static_cast<Source *>(context);
-        keep_exception([&] { source->inner->raw_delete(pointer(addr)); });
+        keep_exception([&] { source->tell_free(addr); });
+        keep_exception([&] { source->inner_->raw_delete(pointer(addr)); });
+    }
+
+  private:
+    oomph_addr_t take_segment(size_t bytes, oomph_stream_t stream)
+    {
+        c10::cuda::CUDAGuard guard(device_);
+        oomph_addr_t addr = address(inner_->raw_alloc(bytes));
+        if (addr == 0)
+            return 0;
+        {
+            std::lock_guard<std::mutex> lock(mutex_);
+            segments_[addr] = {bytes, stream};
+        }
+        history_.add_done(TraceEntry::SEGMENT_ALLOC, device_, addr, bytes, stream,
+                          pool_);
+        return addr;
+    }
+
+    void tell_free(oomph_addr_t addr)
+    {
+        Segment segment = {};
+        {
+            std::lock_guard<std::mutex> lock(mutex_);
+            if (auto found = segments_.extract(addr))
+                segment = found.mapped();
+        }
+        history_.add_done(TraceEntry::SEGMENT_FREE, device_, addr, segment.bytes,
+                          segment.stream, pool_);
     }
 };
 

@@ -43,7 +43,7 @@ BINDINGS = {
     "torch_core.hpp": {"oomph.h"},
     "torch_blocks.hpp": {"torch_core.hpp"},
     "torch_history.hpp": {"torch_core.hpp"},
-    "torch_pools.hpp": {"torch_core.hpp"},
+    "torch_pools.hpp": {"torch_history.hpp"},
     "torch_share.hpp": {"torch_core.hpp"},
     "torch_holders.hpp": set(),
     "torch_settings.hpp": {"torch_core.hpp"},

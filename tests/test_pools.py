@@ -8,6 +8,7 @@ import torch
 from support import GIB, MIB, Simulated
 
 simulated = Simulated("1GiB,context=0", "reserve:0,offload:off")
+native = Simulated("1GiB,context=0", None)
 spilling = Simulated("1GiB,context=0", "reserve:0,host_limit:1GiB")
 
 
@@ -275,3 +276,113 @@ def test_a_block_of_such_a_pool_can_be_used_on_other_streams(inner_library):
     del inner.pool
     torch.cuda.empty_cache()
     assert inner.count("given") == 1
+
+
+# ---- The same with the native allocator
+
+
+def watched_segments(library: str) -> list:
+    """What the trace says of a pool's memory, and what its snapshot does."""
+    inner = Inner(library)
+    torch.cuda.memory._record_memory_history(context="all", stacks="python")
+    with torch.cuda.use_mem_pool(inner.pool):
+        a = take(30 * MIB)
+    (segment,) = inner.pool.snapshot()
+    found = [segment["total_size"], segment["is_expandable"], segment["segment_type"]]
+    address = a.data_ptr()
+    del a, inner.pool
+    for entry in torch.cuda.memory._snapshot()["device_traces"][0]:
+        if entry["action"].startswith("segment"):
+            assert entry["addr"] == address
+            names = [frame["name"] for frame in entry["frames"]]
+            found.append([entry["action"], entry["size"], names[0]])
+    torch.cuda.memory._record_memory_history(enabled=None)
+    return found
+
+
+def limited_memory(library: str) -> list:
+    """Two pools fill a limit; one of them may be used before an error."""
+    found = []
+
+    def outcome(size_mib: int) -> str:
+        try:
+            kept.append(take(size_mib * MIB))
+        except torch.OutOfMemoryError:
+            return "error"
+        return "the pool's" if kept[-1].data_ptr() == address else "elsewhere"
+
+    torch.cuda.set_per_process_memory_fraction(80 / 1024)
+    inner = Inner(library)
+    allocator = inner.allocator.allocator()
+    pool = torch.cuda.MemPool(allocator, use_on_oom=True)
+    other = torch.cuda.MemPool(allocator)
+    kept: list = []
+    with torch.cuda.use_mem_pool(pool):
+        lent = take(40 * MIB)
+    address = lent.data_ptr()
+    with torch.cuda.use_mem_pool(other):
+        held = take(40 * MIB)
+    found.append(outcome(40))
+    del lent, held
+    found += [outcome(30), outcome(30)]
+    kept.clear()
+    with torch.cuda.use_mem_pool(other):
+        found.append(outcome(30))
+    kept.clear()
+    found.append(torch.cuda.memory_reserved() // MIB)
+    del pool, other
+    torch.cuda.empty_cache()
+    found.append(torch.cuda.memory_reserved())
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    return found
+
+
+def test_segments_of_such_a_pool_are_told_as_the_native_allocator_tells(inner_library):
+    wanted = [30 * MIB, False, "large"]
+    wanted += [["segment_alloc", 30 * MIB, "take"]]
+    found = native.call(__name__, "watched_segments", str(inner_library))
+    assert found[:4] == wanted and found[4][:2] == ["segment_free", 30 * MIB]
+    assert simulated.call(__name__, "watched_segments", str(inner_library)) == found
+
+
+def test_such_a_pool_may_be_used_before_an_error_if_it_says_so(inner_library):
+    found = native.call(__name__, "limited_memory", str(inner_library))
+    assert found == ["error", "the pool's", "error", "elsewhere", 80, 0]
+    assert simulated.call(__name__, "limited_memory", str(inner_library)) == found
+
+
+@simulated
+def test_free_pages_make_way_for_the_allocator_of_a_pool(inner_library):
+    take(900 * MIB)
+    inner = Inner(inner_library)
+    with torch.cuda.use_mem_pool(inner.pool):
+        a = take(500 * MIB)
+        a.zero_()
+    del a, inner
+
+
+@simulated
+def test_the_error_says_that_it_was_the_pools_allocator(inner_library):
+    inner = Inner(inner_library)
+    inner.variable("refuse").value = 1
+    with (
+        torch.cuda.use_mem_pool(inner.pool),
+        pytest.raises(torch.OutOfMemoryError) as error,
+    ):
+        take(8 * MIB)
+    text = str(error.value)
+    assert "the allocator of the MemPool gave nothing for 8.00 MiB" in text
+    assert "offload" not in text and "Fragmentation" not in text
+    del inner
+
+
+@simulated
+def test_a_pool_with_the_allocator_in_use_is_a_pool():
+    pool = torch.cuda.MemPool(torch._C._cuda_getAllocator())
+    with torch.cuda.use_mem_pool(pool):
+        a = take(5 * MIB)
+    assert pool_bytes(pool) == 6 * MIB
+    assert [b["address"] for s in pool.snapshot() for b in s["blocks"][:1]] == [
+        a.data_ptr()
+    ]
+    del a
