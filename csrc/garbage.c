@@ -45,6 +45,18 @@ void oomph_count_garbage(size_t bytes)
     collection.bytes += bytes;
 }
 
+bool oomph_captures(int ordinal)
+{
+    oomph_device_t *device = oomph_device_peek(ordinal);
+
+    if (device == NULL)
+        return false;
+    oomph_lock(device);
+    bool captures = oomph_streams_capture(&device->streams);
+    oomph_unlock(device);
+    return captures;
+}
+
 /* ---- The rung */
 
 static bool is_in_vain(const oomph_claim_t *claim, bool last)

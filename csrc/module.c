@@ -274,6 +274,19 @@ static PyObject *check(PyObject *module, PyObject *arg)
     return oomph_none_or_raise(oomph_check(device));
 }
 
+static PyObject *collect_garbage(PyObject *module, PyObject *arg)
+{
+    size_t bytes = 0;
+    int device;
+
+    (void)module;
+    if (!oomph_parse_device(arg, &device))
+        return NULL;
+    if (!oomph_captures(device))
+        oomph_collect_garbage(true, &bytes);
+    return PyLong_FromSize_t(bytes);
+}
+
 /* ---- The module */
 
 static PyMethodDef methods[] = {
@@ -292,6 +305,8 @@ static PyMethodDef methods[] = {
     {"give_back", give_back, METH_VARARGS, "Returns free pages to the driver."},
     {"probe_host", probe_host, METH_O, "Which kind of host memory works."},
     {"check", check, METH_O, "Raises ValueError if the records do not agree."},
+    {"collect_garbage", collect_garbage, METH_O,
+     "Runs Python's collector, unless the device captures; gives the bytes freed."},
     {"set_rescue_hook", set_rescue_hook, METH_O,
      "A callable for (device, bytes) of the first rescue of a step."},
     {NULL, NULL, 0, NULL},

@@ -599,6 +599,9 @@ typedef struct oomph_shortage {
     size_t module_count;
 } oomph_shortage_t;
 
+// Whether a stream captures on the device, so that nothing may be freed on the side.
+bool oomph_captures(int device);
+
 // Keeps the shortage and a census of its device, in place of the last one; not one of a
 // pool whose memory comes from elsewhere. Takes neither the GIL nor device memory;
 // without host memory the census is empty.

@@ -135,6 +135,22 @@ def test_a_storage_that_grows_with_the_gil_held_gets_room():
     assert block.untyped_storage().nbytes() == 300 * MIB
 
 
+@failing
+def test_explain_names_garbage_as_such():
+    import oomph
+
+    kept = take(50)
+    with collector_off():
+        fill()
+        found = oomph.explain()
+    shares = {share.name.split(":")[0]: share for share in found.shares}
+    assert shares["garbage"].size_bytes == 300 * MIB
+    assert shares["garbage"].count == 3
+    assert "300.00 MiB  garbage: unreachable objects" in found.text
+    assert {line.category.split(":")[0] for line in found.lines} >= {"garbage"}
+    assert torch.cuda.memory_allocated() == kept.nbytes
+
+
 # ---- Where it must not, or cannot
 
 

@@ -134,7 +134,8 @@ def explain(device: int | None = None) -> Diagnosis:
     """Says who holds the memory of a device now, and what would save how much.
 
     Looks at every object of Python: some tenths of a second in a large program. Takes
-    no memory of the device and keeps no tensor alive.
+    no memory of the device and keeps no tensor alive. What nothing can reach any more
+    is named as garbage, and Python's collector frees it.
 
     Args:
         device: Index of the device; None: PyTorch's current one.
@@ -151,7 +152,7 @@ def explain(device: int | None = None) -> Diagnosis:
         >>> json.dumps(oomph.explain(0).as_dict())
     """
     from oomph import _C, installation
-    from oomph.holders import Census
+    from oomph.holders import sort_out
     from oomph.stats import stats
 
     if not installation.is_installed():
@@ -162,6 +163,7 @@ def explain(device: int | None = None) -> Diagnosis:
 
         device = torch.cuda.current_device()
     free_bytes, total_bytes = _C.memory_info(device)
+    census, garbage = sort_out(device)
     return diagnose(
         {
             "device": device,
@@ -176,23 +178,27 @@ def explain(device: int | None = None) -> Diagnosis:
             "stats": now,
             "modules": _C.active_modules(),
         },
-        Census.take(device),
+        census,
         None,
+        garbage,
     )
 
 
-def diagnose(moment: dict[str, Any], census: Any, alive: Any) -> Diagnosis:
+def diagnose(
+    moment: dict[str, Any], census: Any, alive: Any, garbage: frozenset[int]
+) -> Diagnosis:
     """The diagnosis of a moment.
 
     Args:
         moment: As ``_C.take_shortage()`` gives it.
         census: The blocks in use then.
         alive: Those in use now; None: the same.
+        garbage: Addresses of those that were garbage (:func:`oomph.holders.sort_out`).
     """
     from oomph import holders, remedies
 
     graph = moment["grad"] or bool(moment["doing"])
-    seen = holders.look(census, alive, graph, moment["modules"])
+    seen = holders.look(census, alive, graph, moment["modules"], garbage)
     stats = moment["stats"]
     totals, counts = _totals(seen)
     situation = _situation(moment, seen, totals)

@@ -45,6 +45,7 @@ class Category(IntEnum):
     INPUT = 6
     GRAPH = 7
     WORKSPACE = 8
+    GARBAGE = 9
 
 
 TITLES = {
@@ -56,6 +57,7 @@ TITLES = {
     Category.INPUT: "inputs and other tensors",
     Category.GRAPH: "graph pools",
     Category.WORKSPACE: "workspaces of cuBLAS",
+    Category.GARBAGE: "garbage: unreachable objects, collected only now",
     Category.UNKNOWN: "unknown",
 }
 
@@ -86,6 +88,19 @@ class Census:
         return cls(device, _C.census(device))
 
 
+def sort_out(device: int) -> tuple[Census, frozenset[int]]:
+    """Runs Python's collector, unless a stream captures.
+
+    Returns:
+        The blocks in use before, and the addresses of those that were garbage: they
+        are freed now.
+    """
+    before = Census.take(device)
+    if _C.collect_garbage(device) == 0:
+        return before, frozenset()
+    return before, frozenset(before.addrs) - frozenset(Census.take(device).addrs)
+
+
 @dataclass
 class Holders:
     """The category of each block of a census, and the program that they belong to.
@@ -108,6 +123,7 @@ def look(
     alive: Census | None = None,
     graph: bool = True,
     active: Sequence[int] = (),
+    garbage: frozenset[int] = frozenset(),
 ) -> Holders:
     """Finds out who holds each block of the census.
 
@@ -117,10 +133,13 @@ def look(
             a temporary of the operator that failed.
         graph: Whether autograd may hold anything.
         active: The modules whose forward runs (``_C.active_modules``).
+        garbage: Addresses of blocks that were garbage (:func:`sort_out`).
     """
     objects = gc.get_objects()
     try:
-        return _Look(census, alive or census, objects, graph).result(active)
+        look = _Look(census, alive or census, objects, graph)
+        look.note_garbage(garbage)
+        return look.result(active)
     finally:
         objects.clear()
 
@@ -133,6 +152,12 @@ class _Look:
         self.graph = graph
         self.categories = bytearray(len(census))
         self.program = Program()
+
+    def note_garbage(self, addrs: frozenset[int]) -> None:
+        """Nobody holds these, and nobody will say so."""
+        for i, addr in enumerate(self.census.addrs if addrs else ()):
+            if addr in addrs:
+                self.categories[i] = Category.GARBAGE
 
     def result(self, active: Sequence[int]) -> Holders:
         import torch

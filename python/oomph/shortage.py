@@ -58,8 +58,8 @@ def explained(message: str) -> str:
 
 def _report(moment: dict[str, Any]) -> str:
     from oomph.diagnosis import diagnose
-    from oomph.holders import Census
+    from oomph.holders import Census, sort_out
 
     device = moment["device"]
     census = Census(device, moment.pop("census"))
-    return diagnose(moment, census, Census.take(device)).text
+    return diagnose(moment, census, *sort_out(device)).text

@@ -20,8 +20,9 @@ ADVICE = {
     "traceback": "keep str(error), or error.with_traceback(None): a traceback holds "
     "the variables of every function that it went through",
     "closure": "give the function numbers, or .detach().cpu(): it holds what it uses",
-    "cycle": "break the circle, or make one of its references weak: until Python's "
-    "collector runs, which knows nothing of GPU memory, nothing of it is freed",
+    "cycle": "it is garbage, which nothing can reach any more; break the circle, or "
+    "make one of its references weak: until Python's collector runs, which knows "
+    "nothing of GPU memory (oomph runs it where that is short), nothing of it is freed",
     "global": "empty it, or bound its size: what a module holds lives for ever",
     "hooks": "register it once, or call .remove() on the handle",
     "evaluation with gradients": "evaluate under torch.no_grad(): otherwise forward "
