@@ -4,7 +4,10 @@
 #include <stdlib.h>
 
 #define RESERVE_MIN ((size_t)256 << 20) // bytes left to libraries by `reserve: auto`
-enum { RESERVE_SHARE = 50 };            // and at least a 50th of the card
+enum {
+    RESERVE_SHARE = 50, // and at least a 50th of the card
+    PAGES_MIN = 2048,   // that a card has at least, if pages are made larger
+};
 
 oomph_process_t oomph_process = {
     .config = {.offload = OOMPH_OFFLOAD_ON_OOM,
@@ -160,12 +163,28 @@ void oomph_device_limit(oomph_device_t *device)
     device->pages.limit_bytes = limit;
 }
 
+// The granularity; larger if host memory up to its limit takes more mappings than the
+// process may have.
+static size_t choose_page(const oomph_device_info_t *info)
+{
+    const oomph_config_t *config = &oomph_process.config;
+    size_t bytes = info->page_bytes;
+
+    if (config->host_page_max == 0 || config->offload == OOMPH_OFFLOAD_OFF ||
+        config->host_kind >= OOMPH_HOST_PINNED)
+        return bytes;
+    while (config->host_limit_bytes / bytes > config->host_page_max &&
+           info->total_bytes / (2 * bytes) >= PAGES_MIN)
+        bytes *= 2;
+    return bytes;
+}
+
 static oomph_status_t check_sizes(int ordinal, const oomph_device_info_t *info,
                                   size_t *page_bytes)
 {
     const oomph_config_t *config = &oomph_process.config;
 
-    *page_bytes = config->page_bytes == 0 ? info->page_bytes : config->page_bytes;
+    *page_bytes = config->page_bytes == 0 ? choose_page(info) : config->page_bytes;
     if (*page_bytes % info->page_bytes != 0 || *page_bytes > OOMPH_CHUNK_BYTES)
         return oomph_fail(OOMPH_ERR_INVALID,
                           "page: %zu bytes is no multiple of the %zu bytes that device "
@@ -211,6 +230,9 @@ static oomph_status_t open_device(int ordinal, oomph_device_t **out)
                      &oomph_process.host);
     device->pages.notices.wanted = &oomph_process.watched;
     device->pages.reserve_bytes = reserve_of(&info);
+    if (oomph_process.config.host_page_max != 0)
+        device->pages.host_pages_max_bytes =
+            oomph_process.config.host_page_max * page_bytes;
     oomph_device_limit(device);
     oomph_streams_init(&device->streams, oomph_process.driver, ordinal);
     oomph_gate_init(&device->gate, &device->streams);

@@ -86,7 +86,7 @@ size_t oomph_missing_bytes(const oomph_claim_t *claim)
 
 const char *oomph_host_refusal(const oomph_claim_t *claim)
 {
-    static _Thread_local char text[200];
+    static _Thread_local char text[300];
     const oomph_pages_t *pages = &claim->device->pages;
     uint64_t limit = pages->host->limit_bytes;
     uint64_t used = atomic_load(&pages->host->used_bytes);
@@ -98,7 +98,17 @@ const char *oomph_host_refusal(const oomph_claim_t *claim)
     if (pages->host_kind == OOMPH_HOST_OFF)
         return "no kind of host memory works here, or host_pages is off (see oomph "
                "--version)";
-    if (used + claim->bytes > limit)
+    if (used + claim->bytes <= limit &&
+        used + claim->bytes > pages->host_pages_max_bytes &&
+        pages->host_kind != OOMPH_HOST_PINNED)
+        snprintf(text, sizeof text,
+                 "host memory in use: %s, and pages of %s serve for %s: the system "
+                 "(sysctl vm.max_map_count) gives a process no more mappings; set "
+                 "larger ones (OOMPH_CONF=page:%zuMiB)",
+                 oomph_size_text(used).text, oomph_size_text(pages->page_bytes).text,
+                 oomph_size_text(pages->host_pages_max_bytes).text,
+                 4 * pages->page_bytes >> 20);
+    else if (used + claim->bytes > limit)
         snprintf(text, sizeof text, "host memory in use: %s, host_limit is %s",
                  oomph_size_text(used).text, oomph_size_text(limit).text);
     else if (oomph_process.config.strict)

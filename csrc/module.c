@@ -96,6 +96,7 @@ static PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs)
     static char *names[] = {"offload",
                             "host_kind",
                             "host_limit_bytes",
+                            "host_page_max",
                             "host_ahead_bytes",
                             "device_limit_bytes",
                             "device_limit_share",
@@ -109,20 +110,23 @@ static PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs)
                             NULL};
     oomph_config_t config = oomph_config_default();
     unsigned long long host_limit = 0, host_ahead = 0, device_limit = 0, page = 0;
+    unsigned long long host_page_max = 0;
     long long reserve = OOMPH_AUTO;
     int offload = config.offload, host_kind = config.host_kind, plan = config.plan;
     int strict = config.strict;
     int promote = config.promote, window = config.window;
 
     (void)module;
-    if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "|$iiKKKdLKpppiI:configure", names, &offload, &host_kind,
-            &host_limit, &host_ahead, &device_limit, &config.device_limit_share,
-            &reserve, &page, &plan, &strict, &promote, &window, &config.guard))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$iiKKKKdLKpppiI:configure", names,
+                                     &offload, &host_kind, &host_limit, &host_page_max,
+                                     &host_ahead, &device_limit,
+                                     &config.device_limit_share, &reserve, &page, &plan,
+                                     &strict, &promote, &window, &config.guard))
         return NULL;
     config.offload = (oomph_offload_t)offload;
     config.host_kind = (oomph_host_kind_t)host_kind;
     config.host_limit_bytes = host_limit;
+    config.host_page_max = host_page_max;
     config.host_ahead_bytes = host_ahead;
     config.device_limit_bytes = device_limit;
     config.reserve_bytes = reserve;

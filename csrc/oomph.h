@@ -82,11 +82,14 @@ typedef struct oomph_config {
     bool strict; // what would be born on host for want of device pages is an error
     oomph_host_kind_t host_kind;
     uint64_t host_limit_bytes;   // most host bytes of all devices; 0: none
+    uint64_t host_page_max;      // most host pages of a process, as each that the CPU
+                                 // may use takes a mapping of it; 0: any number
     uint64_t host_ahead_bytes;   // of host pages made ahead, once any were needed
     uint64_t device_limit_bytes; // most device bytes per device; 0: the whole card
     double device_limit_share;   // the same as a share of the card; 0: not set
     int64_t reserve_bytes; // device bytes left to libraries; OOMPH_AUTO: 2 %, 256 MiB
-    uint64_t page_bytes;   // physical page; a power of two; 0: the granularity
+    uint64_t page_bytes;   // physical page; a power of two; 0: the granularity, or more
+                           // where host_limit_bytes would take over host_page_max
     bool plan;             // pack repeating steps (plan.h)
     bool promote; // blocks that rest return from the host when a step ends (oomph_step)
     oomph_window_policy_t window;

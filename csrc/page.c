@@ -13,6 +13,7 @@ void oomph_pages_init(oomph_pages_t *pages, const oomph_driver_t *driver, int de
                              .devices = 1ull << device,
                              .host_kind = OOMPH_HOST_AUTO,
                              .host = host,
+                             .host_pages_max_bytes = UINT64_MAX,
                              .limit_bytes = SIZE_MAX};
 }
 
@@ -49,10 +50,13 @@ static size_t driver_room(oomph_pages_t *pages, size_t want_bytes, bool essentia
 static size_t host_room(const oomph_pages_t *pages)
 {
     uint64_t used = atomic_load(&pages->host->used_bytes);
+    uint64_t limit = pages->host->limit_bytes;
 
-    if (pages->host_kind == OOMPH_HOST_OFF || used >= pages->host->limit_bytes)
+    if (limit > pages->host_pages_max_bytes)
+        limit = pages->host_pages_max_bytes;
+    if (pages->host_kind == OOMPH_HOST_OFF || used >= limit)
         return 0;
-    return (size_t)(pages->host->limit_bytes - used);
+    return (size_t)(limit - used);
 }
 
 size_t oomph_pages_available(oomph_pages_t *pages, oomph_tier_t tier, size_t want,

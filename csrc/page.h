@@ -53,10 +53,11 @@ typedef struct oomph_pages {
     uint64_t devices;            // mask of the devices that may access them
     oomph_host_kind_t host_kind; // NUMA or PLAIN, once probed
     oomph_budget_t *host;
-    size_t limit_bytes;      // most device bytes; SIZE_MAX: what the driver gives
-    size_t reserve_bytes;    // device bytes left to others
-    size_t known_free_bytes; // what the driver last said, less what we took since
-    size_t unchecked_bytes;  // taken since the driver was asked
+    uint64_t host_pages_max_bytes; // of host pages that may be mapped; UINT64_MAX: any
+    size_t limit_bytes;            // most device bytes; SIZE_MAX: what the driver gives
+    size_t reserve_bytes;          // device bytes left to others
+    size_t known_free_bytes;       // what the driver last said, less what we took since
+    size_t unchecked_bytes;        // taken since the driver was asked
     int64_t create_count, release_count; // of device pages
     size_t retired_bytes;                // released when they were retired
     oomph_stuck_t *stuck;

@@ -208,3 +208,18 @@ def test_a_process_that_is_alone_measures_anew(machine):
     machine(meminfo=available(16 * GIB))
     assert host.default_limit_bytes() == 8 * GIB
     assert os.environ[host.BASE] == str(16 * GIB)
+
+
+# ---- How many pages it may map
+
+
+def test_host_pages_leave_the_program_an_eighth_of_its_mappings(machine, monkeypatch):
+    machine(max_map_count=65530, maps="\n".join(["7f00-7f01 r-xp"] * 2530))
+    monkeypatch.setattr(host, "_MAX_MAP_COUNT", host._MEMINFO.parent / "max_map_count")
+    monkeypatch.setattr(host, "_MAPS", host._MEMINFO.parent / "maps")
+    assert host.page_max() == 63000 * 7 // 8
+
+
+def test_nothing_limits_host_pages_where_the_system_names_no_number(monkeypatch):
+    monkeypatch.setattr(host, "_MAX_MAP_COUNT", host._MEMINFO.parent / "none")
+    assert host.page_max() == 0

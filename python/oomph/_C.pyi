@@ -31,6 +31,7 @@ def configure(
     offload: int = ...,
     host_kind: int = ...,
     host_limit_bytes: int = ...,
+    host_page_max: int = ...,
     host_ahead_bytes: int = ...,
     device_limit_bytes: int = ...,
     device_limit_share: float = ...,

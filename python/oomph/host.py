@@ -11,6 +11,8 @@ from pathlib import Path
 _MEMINFO = Path("/proc/meminfo")
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUP = Path("/proc/self/cgroup")
+_MAX_MAP_COUNT = Path("/proc/sys/vm/max_map_count")
+_MAPS = Path("/proc/self/maps")
 
 BASE = "OOMPH_HOST_AVAILABLE"
 """Set by a process that is alone, for ranks that it may start: what it found, in
@@ -138,3 +140,17 @@ def default_limit_bytes() -> int:
         return available // 2
     base = int(os.environ.get(BASE, available))
     return min(base // ranks, available) // 2
+
+
+def page_max() -> int:
+    """How many host pages this process can have; 0 if nothing limits them.
+
+    A host page that the CPU may use takes a mapping of the process, of which the system
+    allows 65,530 unless it is told otherwise: 128 GiB of pages of 2 MiB. An eighth is
+    left to the program.
+    """
+    allowed = _number_in(_MAX_MAP_COUNT)
+    if allowed is None:
+        return 0
+    used = len(_MAPS.read_bytes().splitlines())
+    return max(1, (allowed - used) * 7 // 8)

@@ -161,7 +161,8 @@ SETTINGS: dict[str, Setting] = {
         _page,
         "auto",
         "auto, a power of two from 2MiB on",
-        "size of a physical page",
+        "size of a physical page; auto: 2 MiB, more where host_limit needs more pages "
+        "than the system lets a process map",
     ),
 }
 
@@ -256,6 +257,7 @@ def for_core(values: dict[str, Any]) -> dict[str, Any]:
         "host_limit_bytes": (
             host.default_limit_bytes() if host_limit == "auto" else host_limit
         ),
+        "host_page_max": host.page_max(),
         "host_ahead_bytes": values["host_ahead"],
         "device_limit_bytes": limit if isinstance(limit, int) else 0,
         "device_limit_share": limit if isinstance(limit, float) else 0.0,

@@ -128,6 +128,67 @@ static void address_space_that_the_driver_did_not_align_is_given_back(void)
     check_sound();
 }
 
+/* ---- Mappings of the process */
+
+static size_t page_bytes_for(const char *card, oomph_config_t config)
+{
+    start_card(card, &config);
+    give(take(1000, NULL));
+    check_sound();
+    return (size_t)stats_of(0).page_bytes;
+}
+
+static oomph_config_t limited_to(size_t host_page_max)
+{
+    oomph_config_t config = test_config();
+
+    config.host_limit_bytes = 256 * GIB;
+    config.host_page_max = host_page_max;
+    return config;
+}
+
+static void pages_are_larger_where_the_host_would_take_too_many(void)
+{
+    CHECK(page_bytes_for("80GiB,memory=none", limited_to(54000)) == 8 * MIB);
+}
+
+static void pages_are_not_larger_than_needed(void)
+{
+    CHECK(page_bytes_for("80GiB,memory=none", limited_to(128 << 10)) == 2 * MIB);
+}
+
+static void a_card_keeps_many_pages_however_few_may_be_mapped(void)
+{
+    CHECK(page_bytes_for("12GiB,memory=none", limited_to(1000)) == 4 * MIB);
+}
+
+static void pages_are_not_larger_where_nothing_goes_to_the_host(void)
+{
+    oomph_config_t config = limited_to(1000);
+
+    config.offload = OOMPH_OFFLOAD_OFF;
+    CHECK(page_bytes_for("80GiB,memory=none", config) == 2 * MIB);
+}
+
+static void what_the_system_lets_nobody_map_is_foreseen_and_told(void)
+{
+    oomph_config_t config = test_config();
+    oomph_addr_t addr = 0;
+
+    config.host_limit_bytes = 256 * MIB;
+    config.host_page_max = 16;
+    start_card("64MiB,context=0,memory=real", &config);
+    take(64 * MIB, NULL);
+    oomph_addr_t on_host = take(20 * MIB, NULL);
+    CHECK(try_take(20 * MIB, NULL, &addr) == OOMPH_ERR_NO_MEMORY);
+    CHECK(strstr(oomph_error_detail(), "vm.max_map_count") != NULL);
+    CHECK(strstr(oomph_error_detail(), "page:8MiB") != NULL);
+    CHECK(stats_of(0).tier_bytes[OOMPH_TIER_HOST] == (int64_t)(20 * MIB));
+    give(on_host);
+    give(take(32 * MIB, NULL)); // all that may be mapped
+    check_sound();
+}
+
 int main(int argc, char **argv)
 {
     static const test_t tests[] = {
@@ -137,6 +198,11 @@ int main(int argc, char **argv)
         TEST(a_full_device_does_not_end_what_network_cards_may_use),
         TEST(all_address_space_is_aligned_to_pages_however_large),
         TEST(address_space_that_the_driver_did_not_align_is_given_back),
+        TEST(pages_are_larger_where_the_host_would_take_too_many),
+        TEST(pages_are_not_larger_than_needed),
+        TEST(a_card_keeps_many_pages_however_few_may_be_mapped),
+        TEST(pages_are_not_larger_where_nothing_goes_to_the_host),
+        TEST(what_the_system_lets_nobody_map_is_foreseen_and_told),
     };
 
     return run_tests(tests, sizeof tests / sizeof tests[0], argc, argv);
