@@ -32,8 +32,12 @@ int oomph_sim_launch_kernel(const char *name, struct CUstream_st *stream);
 // Remembers that `function` was called and is not supported.
 void oomph_sim_note_unsupported(const char *function);
 
-// Why the last call of this thread was not supported, naming it; "" if that is not
-// known.
+// Whether a function of a library, which would launch kernels, must fail: with values
+// only operators of PyTorch compute, so it would do nothing unseen. Remembers it then.
+int oomph_sim_refuses(const char *function);
+
+// Why the last call of this thread that was not supported was not, naming it; "" if
+// that is not known.
 const char *oomph_sim_refusal(void);
 
 #pragma GCC visibility pop

@@ -23,8 +23,8 @@
  *   memory=none      "none": bookkeeping alone, copies to the host give zeros, or what
  *                    the host wrote there if no kernel ran since;
  *                    "real": bytes are kept, addresses are really mapped;
- *                    "values": so, and PyTorch's operators are to compute;
- *                    kernels of others fail
+ *                    "values": so, and PyTorch's operators are to compute,
+ *                    dry (oomph_sim_dry()); other kernels fail by name
  *   tick=1us         how far each driver call moves the clock; 0 stops it
  *   kernels=ignore   "ignore": they take 5 us and do nothing; "error": launches fail
  *   host-pages=numa  what cuMemCreate makes on the host:
@@ -140,6 +140,10 @@ void oomph_sim_release(struct CUstream_st *stream);
 int oomph_sim_launch(struct CUstream_st *stream, uint64_t addr, size_t bytes, int write,
                      uint64_t cost_ns);
 
+// A stand-in for a kernel that waits until `ns` after its start: its stream is busy,
+// while the device has room for the kernels of others. Returns a CUresult.
+int oomph_sim_sleep(struct CUstream_st *stream, uint64_t ns);
+
 // ---- what kernels take
 
 // What numbers a multiplication of matrices takes.
@@ -212,12 +216,14 @@ typedef struct oomph_sim_compute {
     const oomph_sim_range_t *ranges; // all memory of devices that it uses; copied
     size_t range_count;
     // Called with `argument` when the stream comes to it, by any thread, while no
-    // driver call can be made. Not 0: it failed, which breaks the context as an
-    // assertion of a kernel does. A graph that captured it calls it at each replay.
+    // driver call can be made (but see makes_calls). Not 0: it failed, which breaks the
+    // context as an assertion of a kernel does. A graph that captured it calls it at
+    // each replay.
     int (*run)(void *argument);
     // Called once, when it will never be run again.
     void (*release)(void *argument);
     void *argument;
+    int makes_calls; // it is run by a thread of its own and may call the driver
 } oomph_sim_compute_t;
 
 // Gives it to the stream. Reported as misuse: work on another stream that uses the same
@@ -228,8 +234,9 @@ int oomph_sim_compute(const oomph_sim_compute_t *what, struct CUstream_st *strea
 // While the sum of this thread's changes is above 0, copies and fills with bytes that
 // it asks for take their time but move nothing; the host is given zeros. So a kernel's
 // host code can run beside the computation that stands for it. Fills with wider values,
-// which PyTorch's host code does not ask for, are made.
-void oomph_sim_dry(int change);
+// which PyTorch's host code does not ask for, are made. Gives how many copies to the
+// host this thread has so asked for.
+uint64_t oomph_sim_dry(int change);
 
 // ---- what was counted
 

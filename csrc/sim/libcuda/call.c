@@ -106,9 +106,9 @@ void sim_mark_initialised(void)
     phase = PHASE_INITIALISED;
 }
 
-void sim_mark_callback_thread(void)
+void sim_mark_callback_thread(bool runs_them)
 {
-    callback_thread = true;
+    callback_thread = runs_them;
 }
 
 const char *sim_current_call(void)
@@ -121,7 +121,7 @@ CUresult sim_enter_uninitialised(const char *function)
     sim_dawdle(function);
     bool card_is_good = sim_lock();
     current_call = function;
-    sim_clear_refusal();
+    sim_refusal_begin();
     sim_count_call(function);
     if (!card_is_good)
         return CUDA_ERROR_INVALID_VALUE;
@@ -159,6 +159,7 @@ CUresult sim_leave(CUresult result, const char *format, ...)
         sim_trace_call(current_call, result, format, arguments);
         va_end(arguments);
     }
+    sim_refusal_end(result);
     pthread_mutex_unlock(&lock);
     return result;
 }

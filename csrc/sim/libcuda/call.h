@@ -42,8 +42,9 @@ void sim_wake(void);
 // After this, calls no longer return CUDA_ERROR_NOT_INITIALIZED.
 void sim_mark_initialised(void);
 
-// The thread runs a host function of a stream: its driver calls are not permitted.
-void sim_mark_callback_thread(void);
+// Whether the thread runs host functions of streams: its driver calls are not
+// permitted.
+void sim_mark_callback_thread(bool runs_them);
 
 // The call that is being made; kept by operations, to name the culprit later.
 const char *sim_current_call(void);
@@ -54,6 +55,9 @@ CUresult sim_misuse(CUresult result, const char *format, ...)
 
 // Records that `function` is not supported.
 void sim_unsupported(const char *function);
+
+// Records that a kernel was launched that nothing computes.
+void sim_refuse_kernel(const char *name);
 
 uint64_t sim_misuse_count(void);
 

@@ -4,18 +4,39 @@
 
 #include <pthread.h>
 
-static sim_operation_t *first, *last; // due, by `next_memory`
+static sim_operation_t *first, *last; // due, by `next_due`
 static uint64_t due_count;            // the one that is running included
 static bool thread_is_running;
 
-static void call(sim_operation_t *operation)
+static void call_function(const sim_work_t *work)
 {
-    CUhostFn function = operation->work.function;
-    void *argument = operation->work.argument;
+    CUhostFn function = work->function;
+    void *argument = work->argument;
 
     sim_unlock();
     function(argument);
     sim_lock();
+}
+
+static void compute(const sim_work_t *work, CUstream stream)
+{
+    const oomph_sim_compute_t what = work->compute->what;
+
+    sim_mark_callback_thread(false);
+    sim_unlock();
+    int failed = what.run(what.argument);
+    sim_lock();
+    sim_mark_callback_thread(true);
+    if (failed != 0)
+        stream->context->sticky = CUDA_ERROR_ASSERT;
+}
+
+static void call(sim_operation_t *operation)
+{
+    if (operation->work.kind == SIM_WORK_CALL)
+        call_function(&operation->work);
+    else if (sim_work_may_compute(&operation->work, operation->stream))
+        compute(&operation->work, operation->stream);
     due_count--;
     sim_queue_callback_done(operation);
 }
@@ -23,12 +44,12 @@ static void call(sim_operation_t *operation)
 static void *run(void *nothing)
 {
     (void)nothing;
-    sim_mark_callback_thread();
+    sim_mark_callback_thread(true);
     sim_lock();
     while (first != NULL) {
         sim_operation_t *operation = first;
-        first = operation->next_memory;
-        operation->next_memory = NULL;
+        first = operation->next_due;
+        operation->next_due = NULL;
         call(operation);
     }
     thread_is_running = false;
@@ -55,11 +76,11 @@ void sim_callback_run(sim_operation_t *operation)
         call(operation);
         return;
     }
-    operation->next_memory = NULL;
+    operation->next_due = NULL;
     if (first == NULL)
         first = operation;
     else
-        last->next_memory = operation;
+        last->next_due = operation;
     last = operation;
 }
 

@@ -1,5 +1,6 @@
-/* callback.h - host functions of streams run in a thread of their own, without the
- * driver's lock, as on hardware. The caller holds the driver's lock.
+/* callback.h - host functions of streams, and computations that call the driver, run in
+ * a thread of their own, without the driver's lock, as on hardware. The caller holds
+ * the driver's lock.
  */
 #pragma once
 #include "queue.h"

@@ -8,15 +8,22 @@
 #include <string.h>
 
 static __thread int dry;
+static __thread uint64_t dry_reads;
 
 bool sim_is_dry(void)
 {
     return dry > 0;
 }
 
-void oomph_sim_dry(int change)
+void sim_count_dry_read(void)
+{
+    dry_reads++;
+}
+
+uint64_t oomph_sim_dry(int change)
 {
     dry += change;
+    return dry_reads;
 }
 
 sim_compute_t *sim_compute_new(const oomph_sim_compute_t *what)

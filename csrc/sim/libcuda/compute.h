@@ -15,6 +15,8 @@ typedef struct sim_compute {
 
 // Whether this thread's calls move no bytes (oomph_sim_dry()).
 bool sim_is_dry(void);
+// Counts a copy to the host among these.
+void sim_count_dry_read(void);
 
 // With one owner. NULL without host memory.
 sim_compute_t *sim_compute_new(const oomph_sim_compute_t *what);

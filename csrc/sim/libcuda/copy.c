@@ -153,6 +153,8 @@ static CUresult copy_rows(area_t dst, area_t src, size_t bytes, size_t rows,
         return result;
     if (dst.addr == 0 || src.addr == 0)
         return CUDA_ERROR_INVALID_VALUE;
+    if (work.is_dry && sim_space_find(dst.addr) == NULL)
+        sim_count_dry_read();
     return submit_copy(stream, &work, blocking);
 }
 

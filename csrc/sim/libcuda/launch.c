@@ -5,6 +5,7 @@
 #include "config.h"
 #include "cost.h"
 #include "engine.h"
+#include "module.h"
 #include "queue.h"
 #include "runtime.h"
 #include "sim.h"
@@ -21,6 +22,24 @@ static CUresult submit(CUstream handle, const sim_work_t *work)
     return result == CUDA_SUCCESS ? sim_queue_submit(stream, work, NULL) : result;
 }
 
+// Whether a kernel that this thread launches would compute nothing unseen: with values
+// those of PyTorch's operators are launched dry, beside what stands for them.
+static bool is_refused(const char *name)
+{
+    if (!sim_config.has_values || sim_is_dry())
+        return false;
+    sim_refuse_kernel(name);
+    return true;
+}
+
+int oomph_sim_refuses(const char *function)
+{
+    sim_lock();
+    bool refused = is_refused(function);
+    sim_unlock();
+    return refused;
+}
+
 static CUresult launch(const char *name, CUstream stream)
 {
     const sim_work_t work = {.kind = SIM_WORK_KERNEL,
@@ -32,7 +51,14 @@ static CUresult launch(const char *name, CUstream stream)
         sim_unsupported(name);
         return CUDA_ERROR_NOT_SUPPORTED;
     }
+    if (is_refused(name))
+        return CUDA_ERROR_NOT_SUPPORTED;
     return submit(stream, &work);
+}
+
+static CUresult launch_function(CUfunction function, CUstream stream)
+{
+    return launch(function != NULL ? sim_function_name(function) : "no kernel", stream);
 }
 
 int oomph_sim_launch_kernel(const char *name, CUstream stream)
@@ -54,7 +80,7 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y,
     (void)parameters;
     (void)extra;
     if (result == CUDA_SUCCESS)
-        result = launch("a kernel of a module", stream);
+        result = launch_function(function, stream);
     return sim_leave(result, "%p, %ux%ux%u, %ux%ux%u, %u, %p", (void *)function, grid_x,
                      grid_y, grid_z, block_x, block_y, block_z, shared_bytes,
                      (void *)stream);
@@ -70,7 +96,7 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function,
     if (result == CUDA_SUCCESS && config == NULL)
         result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
-        result = launch("a kernel of a module", config->hStream);
+        result = launch_function(function, config->hStream);
     return sim_leave(result, "%p", (void *)function);
 }
 
@@ -84,7 +110,7 @@ CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned grid_x,
 
     (void)parameters;
     if (result == CUDA_SUCCESS)
-        result = launch("a kernel of a module", stream);
+        result = launch_function(function, stream);
     return sim_leave(result, "%p, %ux%ux%u, %ux%ux%u, %u, %p", (void *)function, grid_x,
                      grid_y, grid_z, block_x, block_y, block_z, shared_bytes,
                      (void *)stream);
@@ -108,6 +134,16 @@ int oomph_sim_launch(CUstream stream, uint64_t addr, size_t bytes, int write,
         result = submit(stream, &work);
     return (int)sim_leave(result, "%p, %#llx, %zu, %d", (void *)stream,
                           (unsigned long long)addr, bytes, write);
+}
+
+int oomph_sim_sleep(CUstream stream, uint64_t ns)
+{
+    CUresult result = sim_enter("oomph_sim_sleep");
+    const sim_work_t work = {.kind = SIM_WORK_SLEEP, .call = "kernel", .cost_ns = ns};
+
+    if (result == CUDA_SUCCESS)
+        result = submit(stream, &work);
+    return (int)sim_leave(result, "%p, %llu", (void *)stream, (unsigned long long)ns);
 }
 
 // ---- host functions

@@ -313,6 +313,11 @@ CUresult cuFuncGetName(const char **name, CUfunction function)
     return sim_leave(result, "%p", (void *)function);
 }
 
+const char *sim_function_name(CUfunction function)
+{
+    return function->name;
+}
+
 static CUresult occupancy(int *blocks, int block_threads)
 {
     if (blocks == NULL || block_threads <= 0)

@@ -2,5 +2,8 @@
  * driver's lock.
  */
 #pragma once
+#include "cuda_api.h"
+
+const char *sim_function_name(CUfunction function);
 
 void sim_module_reset(void);

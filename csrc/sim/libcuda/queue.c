@@ -148,7 +148,7 @@ static void retire(sim_operation_t *operation)
 
 static void complete(sim_operation_t *operation)
 {
-    if (operation->work.kind == SIM_WORK_CALL) {
+    if (sim_work_runs_apart(&operation->work)) {
         operation->executing = true;
         sim_callback_run(operation);
         return;

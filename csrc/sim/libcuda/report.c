@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEPT = 16, TEXT_BYTES = 256 };
+enum { KEPT = 16, TEXT_BYTES = 512 };
 
 // The last texts of one kind.
 typedef struct ring {
@@ -19,7 +19,8 @@ typedef struct ring {
 
 static ring_t misuses;
 static ring_t unsupported;
-static __thread char refusal[TEXT_BYTES]; // about the last call of this thread, or ""
+static __thread char refusal[TEXT_BYTES]; // of this thread's last one, or ""
+static __thread bool has_refused;         // in the call that is made now
 static FILE *trace;
 
 static char *ring_next(ring_t *ring)
@@ -105,19 +106,37 @@ uint64_t sim_misuse_count(void)
     return misuses.count;
 }
 
-void sim_unsupported(const char *function)
+static void refuse(const char *name, const char *format)
 {
     char *text = ring_next(&unsupported);
 
-    snprintf(text, TEXT_BYTES, "%s", function);
+    snprintf(text, TEXT_BYTES, "%s", name);
     trace_line("not supported", text);
-    snprintf(refusal, sizeof refusal,
-             "operation not supported: %s is not part of the simulated GPU", function);
+    snprintf(refusal, sizeof refusal, format, name);
+    has_refused = true;
 }
 
-void sim_clear_refusal(void)
+void sim_unsupported(const char *function)
 {
-    refusal[0] = '\0';
+    refuse(function, "operation not supported: %s is not part of the simulated GPU");
+}
+
+void sim_refuse_kernel(const char *name)
+{
+    refuse(name, "operation not supported: the simulated GPU with values cannot "
+                 "compute %.300s, which no operator of PyTorch launched; run it on the "
+                 "CPU, or simulate shapes alone");
+}
+
+void sim_refusal_begin(void)
+{
+    has_refused = false;
+}
+
+void sim_refusal_end(CUresult result)
+{
+    if (result == CUDA_ERROR_NOT_SUPPORTED && !has_refused)
+        refusal[0] = '\0';
 }
 
 const char *oomph_sim_refusal(void)

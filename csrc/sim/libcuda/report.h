@@ -14,7 +14,10 @@ bool sim_trace_is_on(void);
 void sim_trace_call(const char *function, CUresult result, const char *format,
                     va_list arguments);
 
-// Makes oomph_sim_refusal() empty: the next call of this thread begins.
-void sim_clear_refusal(void);
+// Around each call: what oomph_sim_refusal() tells is about the last call of this
+// thread that was not supported, however late it is asked. A call that is not, for a
+// reason of its own, makes it empty.
+void sim_refusal_begin(void);
+void sim_refusal_end(CUresult result);
 
 void sim_report_reset(void);

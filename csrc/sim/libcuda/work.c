@@ -210,17 +210,26 @@ static void touch(const sim_work_t *work, CUstream stream)
         (void)*(volatile uint64_t *)as_pointer(work->dst & ~7ull);
 }
 
-static void compute(const sim_work_t *work, CUstream stream)
+bool sim_work_may_compute(const sim_work_t *work, CUstream stream)
 {
     const oomph_sim_compute_t *what = &work->compute->what;
 
+    if (stream->context->sticky != CUDA_SUCCESS)
+        return false;
     for (size_t i = 0; i < what->range_count; i++) {
         sim_work_t touched = *work;
         touched.bytes = what->ranges[i].bytes;
         if (!may_touch(&touched, stream, what->ranges[i].addr, what->ranges[i].writes))
-            return;
+            return false;
     }
-    if (what->run(what->argument) != 0)
+    return true;
+}
+
+static void compute(const sim_work_t *work, CUstream stream)
+{
+    const oomph_sim_compute_t *what = &work->compute->what;
+
+    if (sim_work_may_compute(work, stream) && what->run(what->argument) != 0)
         stream->context->sticky = CUDA_ERROR_ASSERT;
 }
 
@@ -235,8 +244,7 @@ void sim_work_execute(const sim_work_t *work, CUstream stream, uint64_t now_ns)
             touch(work, stream);
         break;
     case SIM_WORK_COMPUTE:
-        if (!is_broken)
-            compute(work, stream);
+        compute(work, stream);
         break;
     case SIM_WORK_COPY:
         if (work->is_dry && sim_space_find(work->dst) == NULL)
@@ -265,6 +273,7 @@ void sim_work_execute(const sim_work_t *work, CUstream stream, uint64_t now_ns)
         sim_memory_graph_use(work->dst, false);
         break;
     case SIM_WORK_CALL:
+    case SIM_WORK_SLEEP:
     case SIM_WORK_WAIT:
         break;
     }

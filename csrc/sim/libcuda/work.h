@@ -19,6 +19,7 @@ typedef struct sim_ticket {
 
 typedef enum sim_work_kind {
     SIM_WORK_KERNEL,  // does nothing, or touches `dst` if it has bytes
+    SIM_WORK_SLEEP,   // a kernel that waits: its stream is busy, the device is not
     SIM_WORK_COMPUTE, // a function of the host that stands for a kernel
     SIM_WORK_COPY,
     SIM_WORK_SET,
@@ -64,6 +65,16 @@ typedef struct sim_work {
 // What the work does on the stream's device, at its completion. Host functions are run
 // by callback.c instead.
 void sim_work_execute(const sim_work_t *work, CUstream stream, uint64_t now_ns);
+
+// Whether callback.c runs the work.
+static inline bool sim_work_runs_apart(const sim_work_t *work)
+{
+    return work->kind == SIM_WORK_CALL ||
+           (work->kind == SIM_WORK_COMPUTE && work->compute->what.makes_calls);
+}
+
+// Whether what the work computes may be run now: a fault if not.
+bool sim_work_may_compute(const sim_work_t *work, CUstream stream);
 
 // A fault if the stream's device may not touch all memory that the work uses.
 void sim_work_check_memory(const sim_work_t *work, CUstream stream);

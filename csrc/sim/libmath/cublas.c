@@ -1,6 +1,8 @@
 /* cublas.c - stand-ins for cuBLAS and cuBLASLt. */
 #include "standin.h"
 
+#include "runtime.h"
+
 #include <string.h>
 
 enum { HEURISTIC_RESULT_BYTES = 64 + 8 + 4 }; // algorithm, workspace size, state
@@ -97,7 +99,8 @@ int cublasSgeqrfBatched(void *handle, int m, int n, void *a, int a_leading, void
     (void)tau;
     (void)batch;
     *info = 0;
-    return STANDIN_SUCCESS;
+    return oomph_sim_refuses("cublasgeqrfBatched") ? STANDIN_NOT_SUPPORTED
+                                                   : STANDIN_SUCCESS;
 }
 
 int cublasDgeqrfBatched(void *handle, int m, int n, void *a, int a_leading, void *tau,
@@ -125,7 +128,8 @@ int cublasSgetrsBatched(void *handle, int operation, int n, int right_sides, voi
     (void)b_leading;
     (void)batch;
     *info = 0;
-    return STANDIN_SUCCESS;
+    return oomph_sim_refuses("cublasgetrsBatched") ? STANDIN_NOT_SUPPORTED
+                                                   : STANDIN_SUCCESS;
 }
 
 int cublasDgetrsBatched(void *handle, int operation, int n, int right_sides, void *a,
@@ -154,7 +158,8 @@ int cublasSgelsBatched(void *handle, int operation, int m, int n, int right_side
     (void)device_info;
     (void)batch;
     *info = 0;
-    return STANDIN_SUCCESS;
+    return oomph_sim_refuses("cublasgelsBatched") ? STANDIN_NOT_SUPPORTED
+                                                  : STANDIN_SUCCESS;
 }
 
 int cublasDgelsBatched(void *handle, int operation, int m, int n, int right_sides,

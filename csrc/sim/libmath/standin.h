@@ -2,15 +2,15 @@
  *
  * Loaded before PyTorch with global symbols, they win over the real libraries. Calls
  * succeed and compute nothing: PyTorch's own code around them allocates and launches as
- * on a GPU. Prototypes are loose on purpose, handles are void *: the ABI is what
- * counts. stubs.py adds the names that are not written here; those of cuFFT, cuSOLVER,
- * cuSPARSE and NCCL fail.
+ * on a GPU. With values, what others than PyTorch's operators call fails. Prototypes
+ * are loose on purpose, handles are void *: the ABI is what counts. stubs.py adds the
+ * names that are not written here; those of cuFFT, cuSOLVER, cuSPARSE and NCCL fail.
  */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
 
-enum { STANDIN_SUCCESS = 0, STANDIN_ALLOC_FAILED = 3 };
+enum { STANDIN_SUCCESS = 0, STANDIN_ALLOC_FAILED = 3, STANDIN_NOT_SUPPORTED = 15 };
 
 // Makes an opaque object of zeros, larger than any that the caller looks into.
 int standin_make(void **object);
