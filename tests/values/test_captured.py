@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support import Simulated
+from test_models import make_dropout_state
 from torch import nn
 
 native = Simulated("256MiB,context=0,memory=values", None, OMP_NUM_THREADS="1")
@@ -110,8 +111,6 @@ def test_a_capture_computes_nothing():
 @pytest.mark.parametrize(
     ("call", "operator"),
     [
-        ("torch.randn(4, device='cuda')", "normal_"),
-        ("F.dropout(x, 0.5)", "native_dropout"),
         ("torch.multinomial(x, 2)", "multinomial"),
         ("x.nonzero()", "nonzero"),
         ("torch.linalg.inv(x.diag())", "linalg_inv_ex"),
@@ -127,3 +126,93 @@ def test_what_cannot_be_captured_is_named(call, operator):
     ):
         eval(call, {"torch": torch, "F": F, "x": x})
     assert (x + 1).tolist() == [2.0] * 4
+
+
+# ---- random numbers and recurrent networks
+
+
+def numbers(x: torch.Tensor) -> list[torch.Tensor]:
+    """What several operators draw in turn, some of them into `x`."""
+    x.normal_()
+    dropped = F.dropout(x, 0.5)
+    return [x, dropped, torch.rand_like(x), torch.bernoulli(x.sigmoid()) + dropped]
+
+
+@native
+def test_replays_draw_what_the_cpu_draws_in_turn():
+    x = torch.zeros(50, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    torch.manual_seed(3)
+    with torch.cuda.graph(graph):
+        kept = numbers(x)
+    found = []
+    for _ in range(3):
+        graph.replay()
+        found += [v.tolist() for v in kept]
+    found.append(torch.rand(5, device="cuda").tolist())
+    torch.manual_seed(3)
+    wanted = [v.tolist() for _ in range(3) for v in numbers(torch.zeros(50))]
+    assert found == [*wanted, torch.rand(5).tolist()]
+
+
+@native
+def test_a_generator_that_a_graph_knows_draws_at_each_replay():
+    ours = torch.Generator("cuda").manual_seed(7)
+    graph = torch.cuda.CUDAGraph()
+    graph.register_generator_state(ours)
+    with torch.cuda.graph(graph):
+        drawn = torch.randn(6, device="cuda", generator=ours)
+    on_cpu = torch.Generator().manual_seed(7)
+    for _ in range(3):
+        graph.replay()
+        assert drawn.tolist() == torch.randn(6, generator=on_cpu).tolist()
+
+
+def recurrent(kind: str, device: str) -> nn.Module:
+    torch.manual_seed(4)
+    return getattr(nn, kind)(6, 5, 2, dropout=0.5, bidirectional=True).to(device)
+
+
+def differentiate(network: nn.Module, x: torch.Tensor, packs: bool) -> torch.Tensor:
+    inputs = nn.utils.rnn.pack_padded_sequence(x, [4, 3, 1]) if packs else x
+    out = network(inputs)[0]
+    loss = (out.data if packs else out).square().sum()
+    loss.backward()
+    return loss.detach()
+
+
+@pytest.mark.parametrize("packs", [False, True])
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+@native
+def test_a_captured_recurrent_network_drops_and_differentiates_as_the_cpu_does(
+    kind, packs
+):
+    make_dropout_state()
+    network, on_cpu = recurrent(kind, "cuda"), recurrent(kind, "cpu")
+    x = torch.zeros(4, 3, 6, device="cuda")
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    torch.manual_seed(9)
+    with torch.cuda.stream(side):
+        differentiate(network, x, packs)
+    torch.cuda.current_stream().wait_stream(side)
+    network.zero_grad(set_to_none=True)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = differentiate(network, x, packs)
+    batches = [torch.randn(4, 3, 6, generator=on_cpu_generator(i)) for i in range(3)]
+    torch.default_generator.manual_seed(9)  # the CPU's alone
+    torch.empty((), dtype=torch.long).random_()  # the GPU seeds its dropout first
+    differentiate(on_cpu, torch.zeros(4, 3, 6), packs)
+    for batch in batches:
+        on_cpu.zero_grad(set_to_none=True)
+        wanted = differentiate(on_cpu, batch, packs)
+        x.copy_(batch)
+        graph.replay()
+        assert loss.item() == wanted.item()
+        for ours, its in zip(network.parameters(), on_cpu.parameters(), strict=True):
+            assert torch.equal(ours.grad.cpu(), its.grad)
+
+
+def on_cpu_generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)

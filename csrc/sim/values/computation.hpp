@@ -2,6 +2,7 @@
 // kernel.
 #pragma once
 #include "alias.hpp"
+#include "draws.hpp"
 #include "equivalents.hpp"
 #include "sim.h"
 
@@ -102,12 +103,43 @@ inline void keep_failure(const std::string &text)
     TORCH_CHECK(false, failure);
 }
 
+// An operator as messages call it; PyTorch's own are known without their namespace.
+inline std::string called(const std::string &name)
+{
+    return name.find("::") == std::string::npos ? "aten::" + name : name;
+}
+
 inline std::string told(const std::string &name, const std::exception &error)
 {
     const auto *known = dynamic_cast<const c10::Error *>(&error);
 
-    return "aten::" + name + " failed on the simulated GPU: " +
+    return called(name) + " failed on the simulated GPU: " +
            (known != nullptr ? known->what_without_backtrace() : error.what());
+}
+
+// States of a CPU generator.
+struct Drawn {
+    at::Tensor before, after;
+};
+
+// Computes, with the random numbers from a position on. `generator`: the argument that
+// draws, if one does.
+inline Drawn compute_from(const Cpu &cpu, std::optional<size_t> generator,
+                          const Position &from, Stack &stack)
+{
+    at::Generator draws = generator_at(from);
+    at::Tensor before = draws.get_state();
+
+    drawing_from = from;
+    remember(from, before);
+    if (generator) {
+        stack[*generator] = draws;
+        cpu.call(stack);
+    } else {
+        InPlaceOfDefault now(draws);
+        cpu.call(stack);
+    }
+    return {before, draws.get_state()};
 }
 
 // One call of an operator, on aliases.
@@ -115,12 +147,18 @@ struct Computation {
     const Cpu *cpu;
     const std::string *name;
     Stack arguments, outputs;
+    std::optional<size_t> generator = std::nullopt;  // the argument that draws
+    std::optional<Captured> captured = std::nullopt; // if it draws at each replay
 
     void run() const
     {
         OnlyKernels only;
         Stack stack = arguments; // kernels may return references to their arguments
-        cpu->call(stack);
+        if (captured)
+            remember(captured->to(),
+                     compute_from(*cpu, generator, captured->from(), stack).after);
+        else
+            cpu->call(stack);
         for (size_t i = 0; i < outputs.size() && i < stack.size(); i++)
             put(outputs[i], stack[i]);
     }

@@ -214,4 +214,35 @@ class InPlaceOfDefault
     InPlaceOfDefault &operator=(const InPlaceOfDefault &) = delete;
 };
 
+/* ---- Draws that a graph captured */
+
+// Where a replay draws from, and where the next operator of the graph does: PyTorch
+// tells the seed and the offset of a replay in memory of the GPU.
+struct Captured {
+    const int64_t *seed, *offset;
+    uint64_t begin, end; // beyond the offset
+
+    Position from() const
+    {
+        return at_offset(begin);
+    }
+    Position to() const
+    {
+        return at_offset(end);
+    }
+
+  private:
+    Position at_offset(uint64_t within) const
+    {
+        return {static_cast<uint64_t>(*seed), static_cast<uint64_t>(*offset) + within};
+    }
+};
+
+// Moves the generator that is captured on by `count`. Gives where it stood.
+inline at::PhiloxCudaState step(at::Generator of_gpu, uint64_t count)
+{
+    std::lock_guard<std::mutex> guard(of_gpu.mutex());
+    return at::check_generator<at::CUDAGeneratorImpl>(of_gpu)->philox_cuda_state(count);
+}
+
 } // namespace oomph_values

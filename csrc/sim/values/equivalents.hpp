@@ -152,6 +152,40 @@ template <bool for_backward> void embedding_bag(Stack &s)
     s = {out, of_indices, sizes, greatest};
 }
 
+// The CPU counts floating-point numbers alone. As on the GPU, what is found is rounded
+// down, and the last bin has its upper end, too.
+inline Tensor count_integers(const Tensor &x, int64_t bins, int64_t least,
+                             int64_t greatest)
+{
+    Tensor values = x.flatten().to(at::kLong);
+    if (least == greatest && values.numel() > 0) {
+        least = values.min().item<int64_t>();
+        greatest = values.max().item<int64_t>();
+    }
+    if (least == greatest) {
+        least--;
+        greatest++;
+    }
+    TORCH_CHECK(bins > 0, "bins must be > 0");
+    TORCH_CHECK(least < greatest, "max must be larger than min");
+    values = values.index({(values >= least).logical_and(values <= greatest)});
+    Tensor bin = ((values - least) * bins).floor_divide(greatest - least);
+    return at::bincount(bin.clamp_max(bins - 1), {}, bins).to(x.scalar_type());
+}
+
+inline void histogram(Stack &s)
+{
+    Tensor x = s[0].toTensor();
+    at::Scalar least = s[2].toScalar(), greatest = s[3].toScalar();
+    Tensor found =
+        at::isIntegralType(x.scalar_type(), /*includeBool=*/false)
+            ? count_integers(x, s[1].toInt(), least.toLong(), greatest.toLong())
+            : at::histc(x, s[1].toInt(), least, greatest);
+    if (s.size() > 4) // out=
+        found = s[4].toTensor().resize_(found.sizes()).copy_(found);
+    s = {found};
+}
+
 struct Equivalent {
     // Takes arguments as CPU kernels do, and leaves results in the order of the
     // operator's.
@@ -208,6 +242,8 @@ inline Equivalent equivalent(const std::string &name)
         {"_fused_dropout", {fused_dropout, always}},
         {"log_sigmoid_backward", {log_sigmoid_backward, never}},
         {"log_sigmoid_backward.grad_input", {log_sigmoid_backward, never}},
+        {"histc", {histogram, never}},
+        {"histc.out", {histogram, never}},
         {"_embedding_bag", {embedding_bag<true>, never}},
         {"_embedding_bag_forward_only", {embedding_bag<false>, never}},
     };

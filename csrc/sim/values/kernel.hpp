@@ -9,7 +9,7 @@
 // * first: the caller computes and allocates the results, as their size, or what the
 //   CUDA kernel does, depends on values.
 #pragma once
-#include "alias.hpp"
+#include "arguments.hpp"
 #include "computation.hpp"
 #include "draws.hpp"
 #include "operators.hpp"
@@ -30,6 +30,10 @@
 
 namespace oomph_values
 {
+
+// Whether other libraries have defined operators that are to get values (foreign.hpp).
+inline std::atomic<bool> has_defined{false};
+inline void take_over_defined();
 
 // The stream's own device is current, in a context of this thread.
 class OnDevice
@@ -65,65 +69,13 @@ inline bool is_capturing()
            c10::cuda::CaptureStatus::None;
 }
 
-// x[mask] begins with nonzero(mask), which must have values.
-inline bool is_mask(const Tensor &tensor)
-{
-    return tensor.defined() &&
-           (tensor.scalar_type() == at::kBool || tensor.scalar_type() == at::kByte);
-}
-
-inline Stack aliases(const Stack &values)
-{
-    Stack found;
-    found.reserve(values.size());
-    for (const IValue &value : values)
-        found.push_back(alias(value));
-    return found;
-}
-
-// Zeros in the place of all tensors: what a kernel refuses it refuses on them too.
-inline Stack zeros_like(const Stack &values)
-{
-    Stack found;
-    for (const IValue &value : values)
-        found.push_back(changed(value, [](const Tensor &tensor) {
-            return tensor.defined()
-                       ? at::empty_strided(tensor.sizes(), tensor.strides(),
-                                           tensor.options())
-                             .zero_()
-                       : tensor;
-        }));
-    return found;
-}
-
-// Of all that may decide whether a kernel takes these arguments.
-inline size_t signature(const Stack &arguments)
-{
-    size_t found = arguments.size();
-    auto mix = [&](int64_t value) {
-        found = c10::hash_combine(found, static_cast<size_t>(value));
-    };
-    for (const IValue &value : arguments) {
-        if (value.isInt() || value.isBool())
-            mix(value.isInt() ? value.toInt() : value.toBool());
-        for (const Tensor &tensor : tensors(value)) {
-            if (!tensor.defined())
-                continue;
-            mix(static_cast<int64_t>(tensor.scalar_type()));
-            mix(tensor.is_contiguous());
-            for (int64_t size : tensor.sizes())
-                mix(size);
-        }
-    }
-    return found;
-}
-
 class Kernel final : public c10::OperatorKernel
 {
     c10::SafeKernelFunction native_;
     std::string name_;
     Cpu cpu_;
     bool has_cpu_, draws_, needs_values_, is_copy_, is_item_;
+    const bool is_foreign_; // of another library: what its host's code reads is unknown
     size_t argument_count_, return_count_;
     std::vector<size_t> written_;          // arguments
     std::optional<size_t> indices_;        // the argument that may hold masks
@@ -133,16 +85,15 @@ class Kernel final : public c10::OperatorKernel
 
   public:
     Kernel(const OperatorHandle &op, std::string name, c10::DispatchKey on_gpu,
-           c10::DispatchKey on_cpu)
+           c10::DispatchKey on_cpu, Equivalent equivalent, bool is_foreign = false)
         : native_(op.getComputedKernelForDispatchKey(on_gpu)), name_(std::move(name)),
-          cpu_{op, equivalent(name_)},
-          has_cpu_(cpu_.equivalent.compute != nullptr ||
-                   op.hasComputedKernelForDispatchKey(on_cpu)),
+          cpu_{op, equivalent}, has_cpu_(cpu_.equivalent.compute != nullptr ||
+                                         op.hasComputedKernelForDispatchKey(on_cpu)),
           draws_(op.hasTag(at::Tag::nondeterministic_seeded)),
           needs_values_(need_values().count(name_) != 0 || returns_no_tensor(op) ||
                         on_gpu != c10::DispatchKey::CUDA),
           is_copy_(name_ == "copy_"), is_item_(name_ == "_local_scalar_dense"),
-          argument_count_(op.schema().arguments().size()),
+          is_foreign_(is_foreign), argument_count_(op.schema().arguments().size()),
           return_count_(op.schema().returns().size())
     {
         for (size_t i = 0; i < argument_count_; i++) {
@@ -160,6 +111,8 @@ class Kernel final : public c10::OperatorKernel
 
     void operator()(const OperatorHandle &op, c10::DispatchKeySet keys, Stack *stack)
     {
+        if (has_defined)
+            take_over_defined();
         if (nesting > 0) {
             if (is_item_ || needs_values_ || (is_copy_ && goes_to_host(*stack)))
                 throw AsksValue();
@@ -290,6 +243,10 @@ class Kernel final : public c10::OperatorKernel
     {
         need_cpu();
         bool now = needs_values_ || waits(arguments);
+        if (now && !needs_values_ && !is_foreign_ && is_capturing()) {
+            capture(op, keys, stack, base, arguments);
+            return;
+        }
         if (now)
             need_idle();
         std::optional<Position> from;
@@ -309,9 +266,32 @@ class Kernel final : public c10::OperatorKernel
             compute_later(arguments, outputs);
     }
 
+    // What draws or records is put off into the graph: at each replay it draws from
+    // where the replay stands, in a thread that may call the driver.
+    void capture(const OperatorHandle &op, c10::DispatchKeySet keys, Stack &stack,
+                 size_t base, const Stack &arguments)
+    {
+        at::Generator of_gpu = of_device(generator(arguments), device_of(arguments));
+        std::optional<Captured> captured;
+        if (draws_) {
+            at::PhiloxCudaState from = step(of_gpu, 4);
+            captured = {from.seed_.ptr, from.offset_.ptr, from.offset_intragraph_, 0};
+        }
+        if (!run_dry(op, keys, &stack, base))
+            need_idle();
+        if (captured)
+            captured->end = step(of_gpu, 0).offset_intragraph_;
+        Stack outputs(stack.end() - static_cast<std::ptrdiff_t>(return_count_),
+                      stack.end());
+        give_stream(std::make_unique<Computation>(
+                        Computation{&cpu_, &name_, aliases(arguments), aliases(outputs),
+                                    generator_, captured}),
+                    ranges_of(arguments, outputs), /*makes_calls=*/true);
+    }
+
     void need_cpu() const
     {
-        TORCH_CHECK_NOT_IMPLEMENTED(has_cpu_, "aten::", name_,
+        TORCH_CHECK_NOT_IMPLEMENTED(has_cpu_, called(name_),
                                     " cannot run on the simulated GPU with values: the "
                                     "CPU has no kernel for it. "
                                     "Leave it out, or simulate shapes alone.");
@@ -320,10 +300,16 @@ class Kernel final : public c10::OperatorKernel
     void need_idle() const
     {
         TORCH_CHECK_NOT_IMPLEMENTED(
-            !is_capturing(), "aten::", name_,
-            " cannot be captured on the simulated GPU with values: it draws, or the "
-            "size of its result depends on values. Leave it out of the graph, or "
+            !is_capturing(), called(name_),
+            " cannot be captured on the simulated GPU with values: the size of its "
+            "result, or what it does, depends on values. Leave it out of the graph, or "
             "simulate shapes alone.");
+    }
+
+    // Whether another library's code has read zeros of the GPU since then.
+    bool has_read(uint64_t reads) const
+    {
+        return is_foreign_ && sim_dry(0) != reads;
     }
 
     // False if only the CPU can tell what the operator gives.
@@ -332,6 +318,7 @@ class Kernel final : public c10::OperatorKernel
     {
         Stack arguments(stack->begin() + static_cast<std::ptrdiff_t>(base),
                         stack->end());
+        uint64_t reads = sim_dry(0);
         try {
             Dry dry;
             native_.callBoxed(op, keys, stack);
@@ -340,10 +327,12 @@ class Kernel final : public c10::OperatorKernel
         } catch (const AsksValue &) {
             return false;
         } catch (const c10::Error &error) {
-            if (!needs_library(error))
+            if (!needs_library(error) && !has_read(reads))
                 throw;
             return false;
         }
+        if (has_read(reads))
+            return false;
         for (size_t i = base; i < stack->size(); i++)
             for (const Tensor &tensor : tensors((*stack)[i]))
                 if (is_sparse(tensor))
@@ -351,7 +340,9 @@ class Kernel final : public c10::OperatorKernel
         return true;
     }
 
-    void compute_later(const Stack &arguments, const Stack &outputs)
+    // All memory of the GPU that a call uses.
+    std::vector<oomph_sim_range_t> ranges_of(const Stack &arguments,
+                                             const Stack &outputs) const
     {
         std::vector<oomph_sim_range_t> ranges;
         for (size_t i = 0; i < arguments.size(); i++)
@@ -360,6 +351,11 @@ class Kernel final : public c10::OperatorKernel
         for (const IValue &output : outputs)
             for (const Tensor &tensor : tensors(output))
                 add_range(ranges, tensor, true);
+        return ranges;
+    }
+
+    void compute_later(const Stack &arguments, const Stack &outputs)
+    {
         auto work = std::make_unique<Computation>(
             Computation{&cpu_, &name_, aliases(arguments), aliases(outputs)});
         if (!rehearse(*work)) {
@@ -367,13 +363,20 @@ class Kernel final : public c10::OperatorKernel
             compute_now(arguments, outputs, std::nullopt);
             return;
         }
-        oomph_sim_compute_t what = {name_.c_str(),         ranges.data(),
-                                    ranges.size(),         &Computation::run,
-                                    &Computation::release, work.release()};
+        give_stream(std::move(work), ranges_of(arguments, outputs), false);
+    }
+
+    void give_stream(std::unique_ptr<Computation> work,
+                     const std::vector<oomph_sim_range_t> &ranges,
+                     bool makes_calls) const
+    {
+        oomph_sim_compute_t what = {
+            name_.c_str(),         ranges.data(),  ranges.size(), &Computation::run,
+            &Computation::release, work.release(), makes_calls};
         int result = sim_compute(&what, c10::cuda::getCurrentCUDAStream().stream());
         if (has_failed)
             throw_failure();
-        TORCH_CHECK(result == 0, "aten::", name_,
+        TORCH_CHECK(result == 0, called(name_),
                     " failed on the simulated GPU: its stream takes no more work "
                     "(error ",
                     result, ")");
@@ -422,21 +425,11 @@ class Kernel final : public c10::OperatorKernel
                 cpu_.call(stack);
                 return;
             }
-            at::Generator draws = generator_at(*from);
-            at::Tensor before = draws.get_state();
-            drawing_from = *from;
-            remember(*from, before);
-            if (generator_) {
-                stack[*generator_] = draws;
-                cpu_.call(stack);
-            } else {
-                InPlaceOfDefault now(draws);
-                cpu_.call(stack);
-            }
+            auto [before, after] = compute_from(cpu_, generator_, *from, stack);
             move_on(of_gpu, {c10::kCUDA, c10::cuda::current_device()}, *from, before,
-                    draws.get_state());
+                    after);
         } catch (c10::Error &error) {
-            error.add_context("aten::" + name_ + " failed on the simulated GPU");
+            error.add_context(called(name_) + " failed on the simulated GPU");
             throw;
         }
     }
@@ -468,7 +461,7 @@ class Kernel final : public c10::OperatorKernel
         std::vector<Tensor> copies;
         for (size_t i : written_) {
             TORCH_CHECK_NOT_IMPLEMENTED(
-                arguments[i].isTensor(), "aten::", name_,
+                arguments[i].isTensor(), called(name_),
                 " cannot run on the simulated GPU with values: it writes a list");
             copies.push_back(results[i].toTensor().clone());
             results[i] = copies.back();
@@ -482,28 +475,6 @@ class Kernel final : public c10::OperatorKernel
             stack.push_back(is_argument ? arguments[written_[written++]]
                                         : to_gpu(results[i], device));
         }
-    }
-};
-
-// For operators of nested tensors.
-class Refusal final : public c10::OperatorKernel
-{
-    c10::SafeKernelFunction native_;
-    std::string name_;
-
-  public:
-    Refusal(const OperatorHandle &op, std::string name, c10::DispatchKey key)
-        : native_(op.getComputedKernelForDispatchKey(key)), name_(std::move(name))
-    {
-    }
-
-    void operator()(const OperatorHandle &op, c10::DispatchKeySet keys, Stack *stack)
-    {
-        TORCH_CHECK_NOT_IMPLEMENTED(
-            nesting > 0, "aten::", name_,
-            " cannot run on the simulated GPU with values: it is not simulated for "
-            "nested tensors. Use layout=torch.jagged, or simulate shapes alone.");
-        native_.callBoxed(op, keys, stack);
     }
 };
 

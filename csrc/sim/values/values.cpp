@@ -14,8 +14,10 @@
 #include <Python.h>
 
 #include "cost.hpp"
+#include "foreign.hpp"
 #include "kernel.hpp"
 #include "operators.hpp"
+#include "refusal.hpp"
 
 #include <torch/csrc/api/include/torch/version.h>
 #include <torch/library.h>
@@ -31,21 +33,6 @@ namespace oomph_values
 {
 namespace
 {
-
-class Quiet final : public c10::WarningHandler
-{
-    void process(const c10::Warning &) override
-    {
-    }
-};
-
-bool is_view(const OperatorHandle &op)
-{
-    for (const c10::Argument &result : op.schema().returns())
-        if (result.alias_info() == nullptr || result.alias_info()->isWrite())
-            return false;
-    return !op.schema().returns().empty();
-}
 
 // A way to wrap the kernel of an operator, which is given with its name.
 using Wrap = std::function<torch::CppFunction(const OperatorHandle &, std::string)>;
@@ -93,7 +80,7 @@ Wrap with_values(c10::DispatchKey gpu, c10::DispatchKey cpu)
 {
     return [=](const OperatorHandle &op, std::string name) {
         return torch::CppFunction::makeFromBoxedFunctor(
-            std::make_unique<Kernel>(op, std::move(name), gpu, cpu));
+            std::make_unique<Kernel>(op, name, gpu, cpu, equivalent(name)));
     };
 }
 
@@ -117,7 +104,7 @@ int install_all()
         return 0;
     is_done = true;
     Quiet quiet;
-    c10::WarningUtils::WarningHandlerGuard guard(&quiet); // kernels are replaced: meant
+    c10::WarningUtils::WarningHandlerGuard guard(&quiet);
     using Key = c10::DispatchKey;
     int count = install_kernels({Key::CUDA, &left_alone(), &taken_whole()},
                                 with_values(Key::CUDA, Key::CPU));
@@ -126,6 +113,7 @@ int install_all()
     count += install_kernels({Key::SparseCsrCUDA, &left_alone_if_sparse(), &NONE},
                              with_values(Key::SparseCsrCUDA, Key::SparseCsrCPU));
     install_kernels({Key::NestedTensorCUDA, &left_alone_if_nested(), &NONE}, refused);
+    listen();
     return count;
 }
 

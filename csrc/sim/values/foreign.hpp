@@ -1,0 +1,167 @@
+// foreign.hpp - operators of other libraries than PyTorch: what has kernels for CUDA
+// and for the CPU is computed as PyTorch's own operators are.
+//
+// Libraries are loaded at any time, and define operators before their kernels. So each
+// operator that is defined gets, below autograd and above all kernels, one of ours,
+// which looks when it is called. A kernel that is written in Python is run as it is, as
+// what it calls computes or is refused; on the CPU it needs the interpreter, which
+// nobody may wait for while a stream computes.
+#pragma once
+#include "kernel.hpp"
+
+#include <Python.h>
+
+#include <torch/library.h>
+
+namespace oomph_values
+{
+
+// Whether the operator's kernel of this key takes a stack alone, as those written in
+// Python do.
+inline bool is_boxed_only(const OperatorHandle &op, const std::string &key)
+{
+    const std::string all = "\n" + op.dumpState(), end = "[ boxed ]";
+    size_t begin = all.find("\n" + key + ": ");
+    if (begin == std::string::npos)
+        return false;
+    std::string line = all.substr(begin + 1, all.find('\n', begin + 1) - begin - 1);
+    return line.size() >= end.size() &&
+           line.compare(line.size() - end.size(), end.size(), end) == 0;
+}
+
+class Foreign final : public c10::OperatorKernel
+{
+    std::mutex mutex_; // guards:
+    std::unique_ptr<Kernel> kernel_;
+
+    static bool is_computed(const OperatorHandle &op)
+    {
+        return op.hasKernelForDispatchKey(c10::DispatchKey::CUDA) &&
+               op.hasKernelForDispatchKey(c10::DispatchKey::CPU) && !is_view(op) &&
+               !is_boxed_only(op, "CUDA");
+    }
+
+    // NULL if there is nothing to stand for the CUDA kernel.
+    Kernel *kernel(const OperatorHandle &op)
+    {
+        std::lock_guard<std::mutex> guard(mutex_);
+        if (kernel_ == nullptr && is_computed(op))
+            kernel_ = std::make_unique<Kernel>(
+                op, toString(op.operator_name()), c10::DispatchKey::CUDA,
+                c10::DispatchKey::CPU,
+                Equivalent{nullptr, is_boxed_only(op, "CPU") ? always : nullptr},
+                /*is_foreign=*/true);
+        return kernel_.get();
+    }
+
+  public:
+    void operator()(const OperatorHandle &op, c10::DispatchKeySet keys, Stack *stack)
+    {
+        constexpr c10::DispatchKeySet below(c10::DispatchKeySet::FULL_AFTER,
+                                            c10::DispatchKey::BackendSelect);
+        keys = keys & below;
+        Kernel *stands = keys.highestPriorityTypeId() == c10::DispatchKey::CUDA
+                             ? kernel(op)
+                             : nullptr;
+        if (stands != nullptr)
+            (*stands)(op, keys, stack);
+        else
+            op.redispatchBoxed(keys, stack);
+    }
+};
+
+// Kernels are replaced: meant.
+class Quiet final : public c10::WarningHandler
+{
+    void process(const c10::Warning &) override
+    {
+    }
+};
+
+// The operators that were defined since, and have no kernel of ours yet.
+struct Defined {
+    std::mutex waiting_mutex; // comes after the dispatcher's; guards:
+    std::vector<c10::OperatorName> waiting;
+    std::mutex mutex;                     // comes before it; guards:
+    std::set<std::string> ours;           // that had one before
+    std::deque<torch::Library> libraries; // which keep the kernels
+};
+
+inline std::atomic<bool> is_listening{false};
+
+inline Defined &defined()
+{
+    static auto *all = new Defined; // threads may call while the process ends
+    return *all;
+}
+
+inline void take_over(Defined &all, const c10::OperatorName &name)
+{
+    const std::string full = toString(name);
+    const auto key = c10::DispatchKey::BackendSelect;
+    auto op = c10::Dispatcher::singleton().findSchema(name);
+    if (!op || (op->hasKernelForDispatchKey(key) && all.ours.count(full) == 0))
+        return;
+    auto space = name.getNamespace();
+    if (!space)
+        return;
+    torch::Library &library = all.libraries.emplace_back(
+        torch::Library::IMPL, std::string(*space), key, __FILE__, __LINE__);
+    library.impl(full.c_str(),
+                 torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Foreign>()));
+    all.ours.insert(full);
+}
+
+// Gives what was defined since the last time kernels of ours.
+inline void take_over_defined()
+{
+    if (!has_defined.exchange(false))
+        return;
+    std::vector<c10::OperatorName> waiting;
+    {
+        std::lock_guard<std::mutex> guard(defined().waiting_mutex);
+        waiting.swap(defined().waiting);
+    }
+    Quiet quiet;
+    c10::WarningUtils::WarningHandlerGuard no_warning(&quiet);
+    std::lock_guard<std::mutex> guard(defined().mutex);
+    for (const c10::OperatorName &name : waiting)
+        take_over(defined(), name);
+}
+
+// Is told of definitions while the dispatcher is locked: Python takes them over when
+// the library is loaded, before the program goes on.
+class Listener final : public c10::OpRegistrationListener
+{
+    static int take_over_later(void *)
+    {
+        take_over_defined();
+        return 0;
+    }
+
+    void onOperatorRegistered(const OperatorHandle &op) override
+    {
+        if (!is_listening)
+            return;
+        std::lock_guard<std::mutex> guard(defined().waiting_mutex);
+        defined().waiting.push_back(op.operator_name());
+        if (!has_defined.exchange(true))
+            Py_AddPendingCall(take_over_later, nullptr);
+    }
+
+    void onOperatorDeregistered(const OperatorHandle &) override
+    {
+    }
+};
+
+// From now on: PyTorch's own operators are there.
+inline void listen()
+{
+    static auto *handle = new c10::RegistrationHandleRAII(
+        c10::Dispatcher::singleton().addRegistrationListener(
+            std::make_unique<Listener>()));
+    (void)handle;
+    is_listening = true;
+}
+
+} // namespace oomph_values
