@@ -298,7 +298,7 @@ def load(card: str) -> None:
             "PyTorch is imported already: load the simulated GPU before it, or run "
             f"with oomph run --simulate, or set {VARIABLE}"
         )
-    parse_card(card)
+    parsed = parse_card(card)
     _find_torch()
     driver = _open(_DRIVER, ctypes.RTLD_GLOBAL)
     if driver.oomph_sim_configure(os.fsencode(card)) != 0:
@@ -307,6 +307,8 @@ def load(card: str) -> None:
         _open(name, ctypes.RTLD_GLOBAL)
     os.environ[VARIABLE] = card
     os.environ.setdefault("TRITON_LIBCUDA_PATH", str(_folder()))
+    if parsed.has_values:
+        os.environ.setdefault("TRITON_INTERPRET", "1")  # see simulated_triton
     _loaded = card
 
 
@@ -318,15 +320,20 @@ def prepare_torch() -> None:
     """
     import torch
 
+    from oomph import simulated_operators
+
     _check_build(torch.__version__, torch.version.cuda)
     card = card_in_use()
     driver = _open(_DRIVER, ctypes.RTLD_LOCAL)
     if card is not None and card.has_values:
-        _install(torch.__version__, driver, "install", "compute", "dry")
-    else:
-        from oomph import simulated_operators
+        from oomph import simulated_triton
 
+        _install(torch.__version__, driver, "install", "compute", "dry")
+        simulated_operators.switch_fusers_off()
+        simulated_triton.install()
+    else:
         simulated_operators.install(driver)
+    simulated_operators.install_sleep(driver)
     if card is not None and card.has_rates:
         _install(torch.__version__, driver, "install_costs", "cost", "operator")
 

@@ -232,3 +232,41 @@ def install(driver: ctypes.CDLL) -> None:
                 name, kernel, key, with_keyset=True, allow_override=True
             )
     torch.distributions.Distribution.set_default_validate_args(False)
+
+
+# ---- what is none of PyTorch's operators
+
+
+def install_sleep(driver: ctypes.CDLL) -> None:
+    """Has ``torch.cuda._sleep`` keep its stream busy, by the card's clock.
+
+    Args:
+        driver: The simulated ``libcuda.so.1``.
+    """
+    driver.oomph_sim_sleep.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
+    driver.oomph_sim_dry.argtypes = [ctypes.c_int]
+    native = torch._C._cuda_sleep
+
+    def sleep(cycles: int) -> None:
+        driver.oomph_sim_dry(1)  # PyTorch's kernel is launched as ever, into nothing
+        try:
+            native(cycles)
+        finally:
+            driver.oomph_sim_dry(-1)
+        device = torch.cuda.current_device()
+        clock_khz = torch.cuda.get_device_properties(device).clock_rate
+        stream = torch.cuda.current_stream().cuda_stream
+        error = driver.oomph_sim_sleep(stream, max(0, cycles) * 1_000_000 // clock_khz)
+        if error:
+            raise RuntimeError(
+                f"torch.cuda._sleep failed on the simulated GPU: its stream takes no "
+                f"more work (error {error})"
+            )
+
+    torch._C._cuda_sleep = sleep
+
+
+def switch_fusers_off() -> None:
+    """Has TorchScript run operators one by one: its own kernels have no values."""
+    torch._C._jit_set_texpr_fuser_enabled(False)
+    torch._C._jit_override_can_fuse_on_gpu(False)

@@ -1,0 +1,209 @@
+"""Triton's kernels on a simulated GPU with values: its interpreter runs them.
+
+Triton's own interpreter (``TRITON_INTERPRET=1``, which :func:`oomph.simulate.load` sets
+for such a card) runs kernels with NumPy, those that ``torch.compile`` writes too. As it
+comes it copies all arguments to the host and back, and knows nothing of libdevice. Here
+it works on the very bytes of the card, once the stream has come to the kernel, and what
+libdevice computes PyTorch computes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+import torch
+
+# Functions of libdevice that PyTorch has under another name.
+_NAMES = {
+    "cyl_bessel_i0": "i0",
+    "cyl_bessel_i1": "i1",
+    "fabs": "abs",
+    "finite": "isfinite",
+    "isfinited": "isfinite",
+    "isinfd": "isinf",
+    "isnand": "isnan",
+    "j0": "bessel_j0",
+    "j1": "bessel_j1",
+    "nearbyint": "round",
+    "normcdf": "ndtr",
+    "normcdfinv": "ndtri",
+    "powi": "pow",
+    "rint": "round",
+    "y0": "bessel_y0",
+    "y1": "bessel_y1",
+}
+
+
+def _function(symbol: str, of_float: bool) -> Callable[..., torch.Tensor]:
+    """What computes a function of libdevice, such as ``__nv_erff``."""
+    name = symbol.removeprefix("__nv_")
+    if of_float and name.endswith("f"):
+        name = name[:-1]
+    name = name.removeprefix("fast_")
+    name = _NAMES.get(name, name)
+    for module in (torch, torch.special):
+        if hasattr(module, name):
+            found: Callable[..., torch.Tensor] = getattr(module, name)
+            return found
+    raise NotImplementedError(
+        f"{symbol} of libdevice cannot be computed on the simulated GPU with values: "
+        "PyTorch has no such function. Leave it out, or simulate shapes alone."
+    )
+
+
+# ---- the arguments of a kernel
+
+
+def _over(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of the CPU over the bytes of one of the GPU."""
+    if not tensor.is_cuda:
+        return tensor
+    storage = tensor.untyped_storage()
+    made = torch.empty(0, dtype=tensor.dtype)
+    if storage.nbytes() > 0:
+        memory = (ctypes.c_byte * storage.nbytes()).from_address(storage.data_ptr())
+        place = torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
+        made.set_(place, tensor.storage_offset(), tensor.size(), tensor.stride())
+    return made
+
+
+def _wait_for_stream(kernel: str) -> None:
+    if torch.cuda.is_current_stream_capturing():
+        raise NotImplementedError(
+            f"the Triton kernel {kernel} cannot be captured on the simulated GPU with "
+            "values: its interpreter runs it at once. Leave it out of the graph, or "
+            "simulate shapes alone."
+        )
+    torch.cuda.current_stream().synchronize()
+
+
+def _teach_interpreter(interpreter: ModuleType) -> None:
+    """Has kernels work on the card's bytes, and functions of libdevice computed."""
+    # Triton's own helpers, which know its kinds of arguments.
+    descriptor = interpreter.TensorDescriptor
+    unwrap, rewrap = interpreter._unwrap_tensor, interpreter._rewrap_tensor
+
+    def on_host(argument: Any) -> Any:
+        if isinstance(argument, tuple):
+            return interpreter._tuple_create(argument, map(on_host, argument))
+        if isinstance(argument, descriptor):
+            return dataclasses.replace(argument, base=on_host(argument.base))
+        if not hasattr(argument, "data_ptr"):
+            return argument
+        return rewrap(_over(unwrap(argument)), original_tensor=argument)
+
+    def begin(
+        self: Any, arguments: Sequence[Any], named: dict[str, Any]
+    ) -> tuple[list[Any], dict[str, Any]]:
+        _wait_for_stream(self.fn.__name__)
+        return [on_host(a) for a in arguments], {
+            k: on_host(a) for k, a in named.items()
+        }
+
+    def end(self: Any, *_: Any) -> None:
+        """Nothing is copied back: the kernel worked on the card's bytes."""
+
+    def libdevice(
+        self: Any, _: str, __: str, symbol: str, arguments: Any, kind: Any, ___: bool
+    ) -> Any:
+        inputs = [torch.tensor(a.data) for a in arguments]
+        of_float = any(i.dtype == torch.float32 for i in inputs)
+        found = _function(symbol, of_float)(*inputs).numpy()
+        dtype = interpreter._get_np_dtype(kind.scalar)
+        return interpreter.TensorHandle(found.astype(dtype), kind.scalar)
+
+    interpreter.GridExecutor._init_args_hst = begin
+    interpreter.GridExecutor._restore_args_dev = end
+    interpreter.InterpreterBuilder.create_extern_elementwise = libdevice
+
+
+def _teach_libdevice(module: ModuleType) -> None:
+    """Has the interpreter's own builder serve functions that kernels call."""
+    libdevice = importlib.import_module("triton.language.extra.cuda.libdevice")
+
+    def interpreted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            semantic = importlib.import_module("triton.language.semantic")
+            interpreter = importlib.import_module("triton.runtime.interpreter")
+            builder = interpreter.interpreter_builder
+            kwargs["_semantic"] = semantic.TritonSemantic(builder)
+            return function(*args, **kwargs)
+
+        return call
+
+    for name, function in vars(libdevice).copy().items():
+        if getattr(function, "__module__", "") == libdevice.__name__:
+            setattr(libdevice, name, interpreted(function))
+    for name in vars(module).keys() & vars(libdevice).keys():
+        if callable(getattr(module, name)):
+            setattr(module, name, getattr(libdevice, name))
+
+
+def _teach_autotuner(module: ModuleType) -> None:
+    """Has the first configuration taken: an interpreter's times tell nothing."""
+
+    def measure(self: Any, *args: Any, config: Any, **meta: Any) -> list[float]:
+        return [1.0, 1.0, 1.0]
+
+    module.Autotuner._bench = measure
+
+
+_TEACHERS = {
+    "triton.runtime.interpreter": _teach_interpreter,
+    "triton.runtime.autotuner": _teach_autotuner,
+    "triton.language.extra.libdevice": _teach_libdevice,
+}
+
+
+# ---- when they are imported
+
+
+class _Teaching(Loader):
+    """Loads a module as another does, and teaches it."""
+
+    def __init__(self, loader: Loader, teach: Callable[[ModuleType], None]) -> None:
+        self.loader, self.teach = loader, teach
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self.loader.exec_module(module)
+        self.teach(module)
+
+
+class _Finder(MetaPathFinder):
+    """Finds the modules that are taught, when they are imported."""
+
+    def find_spec(
+        self,
+        name: str,
+        path: Sequence[str] | None,
+        target: ModuleType | None = None,
+    ) -> ModuleSpec | None:
+        teach = _TEACHERS.get(name)
+        if teach is None:
+            return None
+        sys.meta_path.remove(self)
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            sys.meta_path.insert(0, self)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Teaching(spec.loader, teach)
+        return spec
+
+
+def install() -> None:
+    """Teaches what of Triton is imported from now on."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())

@@ -1,0 +1,49 @@
+"""Kernels of Triton, as programs write them."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+
+@triton.jit
+def half_of(x):
+    return 0.5 * x
+
+
+@triton.jit
+def gelu_kernel(source, target, count, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(source + at, mask=at < count)
+    y = half_of(x) * (1 + libdevice.erf(x * 0.7071067811865476))
+    tl.store(target + at, y, mask=at < count)
+
+
+@triton.jit
+def plus_one(place, count, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(place + at, tl.load(place + at, mask=at < count) + 1, mask=at < count)
+
+
+tuned = triton.autotune(
+    configs=[triton.Config({"BLOCK": 32}), triton.Config({"BLOCK": 64})],
+    key=["count"],
+    reset_to_zero=["place"],
+)(plus_one)
+
+
+def gelu(x: torch.Tensor) -> torch.Tensor:
+    out = torch.empty_like(x)
+    grid = (triton.cdiv(x.numel(), 256),)
+    gelu_kernel[grid](x, out, x.numel(), BLOCK=256)
+    return out
+
+
+def add_one(x: torch.Tensor) -> None:
+    plus_one[(triton.cdiv(x.numel(), 64),)](x, x.numel(), BLOCK=64)
+
+
+def add_tuned(x: torch.Tensor) -> None:
+    tuned[lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)](x, x.numel())
