@@ -13,6 +13,12 @@
 
 #include <torch/library.h>
 
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
 namespace oomph_values
 {
 
@@ -78,13 +84,12 @@ class Quiet final : public c10::WarningHandler
     }
 };
 
-// The operators that were defined since, and have no kernel of ours yet.
+// Operators that were defined or dropped since, and those that have a kernel of ours.
 struct Defined {
     std::mutex waiting_mutex; // comes after the dispatcher's; guards:
     std::vector<c10::OperatorName> waiting;
-    std::mutex mutex;                     // comes before it; guards:
-    std::set<std::string> ours;           // that had one before
-    std::deque<torch::Library> libraries; // which keep the kernels
+    std::mutex mutex;                           // comes before it; guards:
+    std::map<std::string, torch::Library> ours; // which keep the kernels
 };
 
 inline std::atomic<bool> is_listening{false};
@@ -95,21 +100,22 @@ inline Defined &defined()
     return *all;
 }
 
+// Gives the operator a kernel of ours, or takes it back if nobody defines it any more:
+// it would be listed for ever.
 inline void take_over(Defined &all, const c10::OperatorName &name)
 {
-    const std::string full = toString(name);
     const auto key = c10::DispatchKey::BackendSelect;
+    const std::string full = toString(name);
+    all.ours.erase(full);
     auto op = c10::Dispatcher::singleton().findSchema(name);
-    if (!op || (op->hasKernelForDispatchKey(key) && all.ours.count(full) == 0))
-        return;
     auto space = name.getNamespace();
-    if (!space)
+    if (!op || !space || op->hasKernelForDispatchKey(key))
         return;
-    torch::Library &library = all.libraries.emplace_back(
-        torch::Library::IMPL, std::string(*space), key, __FILE__, __LINE__);
+    torch::Library library(torch::Library::IMPL, std::string(*space), key, __FILE__,
+                           __LINE__);
     library.impl(full.c_str(),
                  torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Foreign>()));
-    all.ours.insert(full);
+    all.ours.emplace(full, std::move(library));
 }
 
 // Gives what was defined since the last time kernels of ours.
@@ -139,7 +145,7 @@ class Listener final : public c10::OpRegistrationListener
         return 0;
     }
 
-    void onOperatorRegistered(const OperatorHandle &op) override
+    static void note(const OperatorHandle &op)
     {
         if (!is_listening)
             return;
@@ -149,8 +155,14 @@ class Listener final : public c10::OpRegistrationListener
             Py_AddPendingCall(take_over_later, nullptr);
     }
 
-    void onOperatorDeregistered(const OperatorHandle &) override
+    void onOperatorRegistered(const OperatorHandle &op) override
     {
+        note(op);
+    }
+
+    void onOperatorDeregistered(const OperatorHandle &op) override
+    {
+        note(op);
     }
 };
 
