@@ -210,7 +210,7 @@ def test_torch_compile_trains_by_tritons_kernels_as_without_it():
     wanted.backward()
     loss.backward()
     for mine, its in zip(ours.parameters(), network.parameters(), strict=True):
-        torch.testing.assert_close(mine.grad.cpu(), its.grad)
+        torch.testing.assert_close(mine.grad.cpu(), its.grad, rtol=1e-3, atol=1e-4)
     torch._dynamo.reset()
 
 
