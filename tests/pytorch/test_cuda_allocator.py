@@ -39,7 +39,7 @@ def settings(*texts: str) -> Iterator[None]:
     try:
         yield
     finally:
-        set_allocator("")
+        set_allocator("expandable_segments:False")
 
 
 @both
@@ -201,7 +201,7 @@ def test_max_split_expandable():
             take_mib(40)
         kept.clear()
         take_mib(120)
-    set_allocator("")
+    set_allocator("expandable_segments:False")
 
 
 @both
@@ -215,7 +215,7 @@ def test_garbage_collect_expandable():
             kept.append(take_mib(40))
         kept.clear()
         take_mib(80)
-    set_allocator("")
+    set_allocator("expandable_segments:False")
 
 
 def rounded(size: int, divisions: int) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from both import both, keep_busy, native, pool_segments, stat, take_mib
+from both import both, cards, keep_busy, native, pool_segments, stat, take_mib
 from support import KIB, MIB
 
 Graph = torch.cuda.CUDAGraph
@@ -516,9 +516,13 @@ def test_cuda_graph_allocator_propagates_stream():
     assert torch.equal(w.cpu(), (x + y + y).cpu())
 
 
-@both(bug="after a failed capture no pool of a graph gives memory back")
+@both(on=cards(), bug="after a failed capture no pool gives memory back")
 def test_cuda_graph_tensor_item_not_allowed():
-    """It fails, and the process goes on: graphs captured later give memory back."""
+    """It fails, and the process goes on: graphs captured later give memory back.
+
+    In a process apart: PyTorch's own allocator takes the capture for unfinished ever
+    after, and ends the process when a MemPool dies.
+    """
     a, index = torch.rand(50, 50, device="cuda"), torch.zeros(5, device="cuda").long()
     with (
         pytest.raises(RuntimeError, match="captur|not permitted"),
