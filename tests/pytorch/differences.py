@@ -18,6 +18,15 @@ DIFFERENCES: dict[str, Difference] = {
         "the backend is oomph, whatever PYTORCH_ALLOC_CONF asks for",
         "a process has one allocator, and oomph was asked for by name",
     ),
+    "test_graph_capture_reclaim_2_streams": Difference(
+        "a block that several streams of a capture use does not serve the same capture "
+        "again, whatever graph_capture_record_stream_reuse says",
+        "it waits for the end of the capture: nothing is read from unfinished graphs",
+    ),
+    "test_graph_capture_reclaim_4_streams": Difference(
+        "likewise",
+        "likewise",
+    ),
     "test_record_stream": Difference(
         "a block that another stream has used serves again within eight allocations, "
         "or when nothing else fits, not at the next one",

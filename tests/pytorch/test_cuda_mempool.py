@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from both import both, native, pool_segments, stat, take_mib
+from both import both, differs, native, pool_segments, stat, take_mib
 from support import MIB
 
 use = torch.cuda.use_mem_pool
@@ -365,7 +365,7 @@ def read_on(stream: torch.cuda.Stream, after: torch.cuda.Stream, x: Any) -> Any:
     return result
 
 
-@both(bug="graph_capture_record_stream_reuse has no effect")
+@both
 def test_graph_capture_reclaim_2_streams():
     first, second = torch.cuda.Stream(), torch.cuda.Stream()
     graph = torch.cuda.CUDAGraph(keep_graph=True)
@@ -381,11 +381,12 @@ def test_graph_capture_reclaim_2_streams():
         sink.fill_(1.0)
         after = torch.empty(8, device="cuda").data_ptr()
         graph.capture_end()
-    assert before != address == after
+    assert before != address
+    assert (after == address) is not differs("test_graph_capture_reclaim_2_streams")
     torch.cuda.synchronize()
 
 
-@both(bug="graph_capture_record_stream_reuse has no effect")
+@both
 def test_graph_capture_reclaim_4_streams():
     streams = [torch.cuda.Stream() for _ in range(4)]
     first, second, third, fourth = streams
@@ -409,5 +410,6 @@ def test_graph_capture_reclaim_4_streams():
         sink.add_(other)
         after = torch.empty(8, device="cuda").data_ptr()
         graph.capture_end()
-    assert before != address == after
+    assert before != address
+    assert (after == address) is not differs("test_graph_capture_reclaim_4_streams")
     torch.cuda.synchronize()
