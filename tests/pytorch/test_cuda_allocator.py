@@ -346,7 +346,7 @@ def test_allocator_fuzz():
     rng = random.Random(123)
     blocks: list[tuple[int, torch.Tensor]] = []
     total = 0
-    for number in range(3000):
+    for number in range(1500):
         choice = rng.choices("aft", weights=[1, 1 if blocks else 0, 0.1])[0]
         while total >= 100 * MIB or (choice == "f" and blocks):
             value, tensor = blocks.pop(rng.randrange(len(blocks)))
