@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from campaign import memory
 from campaign.machine import Machine, Missing, Pass, Value, handler
 from campaign.memory import numbers
 from campaign.program import FIRST_OF_OTHER
@@ -206,7 +207,8 @@ def forward(
 
 
 @handler
-def backward(m: Machine, p: int, r: int, twice: bool) -> None:
+def backward(m: Machine, p: int, r: int, twice: bool, pause: int) -> None:
+    memory.pause(m, pause)
     done = m.passes.get(p)
     if done is None or done.loss is None:
         raise Missing

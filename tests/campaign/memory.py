@@ -147,6 +147,12 @@ def sync(m: Machine, s: int) -> None:
 
 
 @handler
+def pause(m: Machine, us: int) -> None:
+    """The host does something else for a while."""
+    sim.oomph_sim_advance(us * 1000)
+
+
+@handler
 def empty_cache(m: Machine) -> None:
     torch.cuda.empty_cache()
 

@@ -104,6 +104,10 @@ class Drawing:
     def size(self) -> int:
         return self.random.choice(SIZES_KIB)
 
+    def pause(self) -> int:
+        """Microseconds that the host takes for itself, while the device works on."""
+        return self.random.choice([0, 0, 100, 1000, 20000])
+
     def free_mode(self) -> str:
         return self.random.choice(["record", "later", "later", "wait", "host"])
 
@@ -169,6 +173,11 @@ def _(d: Drawing) -> Arguments:
 @op("sync", 0.5)
 def _(d: Drawing) -> Arguments:
     return {"s": d.random.choice([*d.streams, -1])}
+
+
+@op("pause", 1)
+def _(d: Drawing) -> Arguments:
+    return {"us": d.pause()}
 
 
 @op("empty_cache", 0.5)
@@ -263,7 +272,8 @@ def _(d: Drawing) -> Arguments:
 @op("backward", 4, "grad")
 def _(d: Drawing) -> Arguments:
     p = d.one(d.passes, PASSES)
-    return {"p": p, "r": d.new(), "twice": d.random.random() < 0.2}
+    twice = d.random.random() < 0.2
+    return {"p": p, "r": d.new(), "twice": twice, "pause": d.pause()}
 
 
 @op("infer", 1, "grad")
@@ -298,6 +308,7 @@ def _(d: Drawing) -> Arguments:
     return {
         "n": d.one(d.models, MODELS),
         "rows": d.random.choice([500, 1000, 2000]),
+        "pause": d.pause(),
         "steps": d.random.randrange(1, 4),
     }
 

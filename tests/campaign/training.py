@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from campaign import memory
 from campaign.machine import Machine, Missing, handler
 from campaign.memory import numbers
 
@@ -101,7 +102,7 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @handler
-def train(m: Machine, n: int, rows: int, steps: int) -> None:
+def train(m: Machine, n: int, rows: int, steps: int, pause: int) -> None:
     if n not in m.models:
         raise Missing
     module, optimizer, s, kind, width = m.models[n]
@@ -113,6 +114,7 @@ def train(m: Machine, n: int, rows: int, steps: int) -> None:
             x = numbers(kib, turn, stream.device)[: rows * width].view(rows, width)
             out = module(x)
             loss = out if kind == "towers" else out.square().sum()
+            memory.pause(m, pause)
             loss.backward()
             m.look(f"loss {turn}", loss)
             if turn == steps - 1:
