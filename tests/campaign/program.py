@@ -167,7 +167,7 @@ def _(d: Drawing) -> Arguments:
 
 @op("record", 1)
 def _(d: Drawing) -> Arguments:
-    return {"a": d.tensor(), "s": d.place(len(STREAMS))}
+    return {"a": d.tensor(), "s": d.stream()}
 
 
 @op("sync", 0.5)
@@ -353,7 +353,7 @@ def _(d: Drawing) -> Arguments:
     }
 
 
-@op("compiled", 1, "compiled")
+@op("compiled", 3, "compiled")
 def _(d: Drawing) -> Arguments:
     return {"layers": d.random.randrange(2, 5), "steps": d.random.randrange(3, 6)}
 
@@ -368,7 +368,7 @@ FEATURES = {  # and how many of a hundred programs have it
         "train": 30,
         "graphs": 30,
     },
-    **{"compiled": 3},
+    **{"compiled": 4},
 }
 
 
