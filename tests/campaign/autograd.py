@@ -130,6 +130,8 @@ class Chain(nn.Module):
 
         fill()
         y = (x * weight).tanh()
+        if turn % 2 == 0:
+            memory.rest(1000)  # what leaves has left
         storage.resize_(0)
         y.register_hook(lambda _: fill())
         return y
@@ -202,13 +204,14 @@ def forward(
         module = build(m, s, layers, uses=used, side=side)
         leaf = rows_of(value.tensor).requires_grad_()
         loss = module(leaf)
+    module.uses.clear()
     leaves = [leaf, module.scale, module.matrix]
     m.passes[p] = Pass(there, loss, leaves, streams)
 
 
 @handler
 def backward(m: Machine, p: int, r: int, twice: bool, pause: int) -> None:
-    memory.pause(m, pause)
+    memory.rest(pause)
     done = m.passes.get(p)
     if done is None or done.loss is None:
         raise Missing

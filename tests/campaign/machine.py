@@ -225,7 +225,7 @@ class Machine:
         if value is not None:
             self.part(value, mode)
             value.is_dropped = True
-            del self.values[r]
+            del self.values[r], value.tensor  # though a pass or a graph has the value
 
     def forget_graph(self, g: int) -> None:
         """Drops a graph, while its last replay runs perhaps; not what it made."""

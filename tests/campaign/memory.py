@@ -24,6 +24,11 @@ def slow_kernel(stream: torch.cuda.Stream, tensor: torch.Tensor, us: int) -> Non
         assert sim.oomph_sim_launch(stream.cuda_stream, place, size, 0, us * 1000) == 0
 
 
+def rest(us: int) -> None:
+    """The host does something else for a while, and the device goes on."""
+    sim.oomph_sim_advance(us * 1000)
+
+
 def numbers(kib: int, seed: int, device: Any) -> torch.Tensor:
     """Different ones for each seed, between 0 and 1."""
     count = kib * KIB // 4
@@ -148,8 +153,7 @@ def sync(m: Machine, s: int) -> None:
 
 @handler
 def pause(m: Machine, us: int) -> None:
-    """The host does something else for a while."""
-    sim.oomph_sim_advance(us * 1000)
+    rest(us)
 
 
 @handler

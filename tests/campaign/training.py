@@ -114,7 +114,7 @@ def train(m: Machine, n: int, rows: int, steps: int, pause: int) -> None:
             x = numbers(kib, turn, stream.device)[: rows * width].view(rows, width)
             out = module(x)
             loss = out if kind == "towers" else out.square().sum()
-            memory.pause(m, pause)
+            memory.rest(pause)
             loss.backward()
             m.look(f"loss {turn}", loss)
             if turn == steps - 1:
