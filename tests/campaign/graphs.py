@@ -81,7 +81,8 @@ def fail_capture(m: Machine, a: int, s: int, how: str, kib: int) -> None:
     graph = torch.cuda.CUDAGraph()
     pool = torch.cuda.graph_pool_handle()
     if ours() is None:
-        m.closing.append(lambda: heal(pool, value.tensor.device.index))
+        device = value.tensor.device.index
+        m.closing.append(lambda: heal(pool, device))
     try:
         with torch.cuda.graph(graph, pool=pool, stream=m.streams[s]):
             x = torch.empty(kib * 256, device=value.tensor.device).fill_(1)
