@@ -8,6 +8,8 @@
 #include "torch_requests.hpp"
 #include "torch_share.hpp"
 
+#include <c10/cuda/CUDAGuard.h>
+
 #include <unordered_set>
 
 namespace oomph_torch
@@ -354,8 +356,15 @@ class Allocator final : public native::CUDAAllocator
         return imports_.open(current_device(), handle);
     }
 
+    // Also to memory that is not ours: of libraries, and of MemPools' own allocators.
     void enablePeerAccess(DeviceIndex device, DeviceIndex device_to_access) override
     {
+        c10::cuda::CUDAGuard guard(device);
+        cudaError_t error = cudaDeviceEnablePeerAccess(device_to_access, 0);
+        if (error == cudaErrorPeerAccessAlreadyEnabled)
+            cudaGetLastError(); // it is no error, and must not stay the last one
+        else
+            C10_CUDA_CHECK(error);
         check(core->enable_peer(device_to_access, device));
     }
 

@@ -1,5 +1,11 @@
 """Several devices in one process."""
 
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 import torch
 from support import MIB, Simulated
@@ -8,6 +14,10 @@ two = Simulated("256MiB,context=0,memory=real,devices=2", "reserve:0,offload:off
 spilling = Simulated(
     "64MiB,context=0,memory=real,devices=2", "reserve:0,host_limit:64MiB,host_ahead:0"
 )
+
+VALUES = "256MiB,context=0,memory=values,devices=2"
+computing = Simulated(VALUES, "reserve:0,offload:off")
+computing_native = Simulated(VALUES, None)
 
 
 def take(size_bytes: int, device: int) -> torch.Tensor:
@@ -129,3 +139,58 @@ def test_the_host_limit_is_shared_by_the_devices():
 def test_a_device_that_is_not_there_cannot_be_used():
     with pytest.raises(torch.AcceleratorError, match="invalid device ordinal"):
         take(1000, 2)
+
+
+class Foreign:
+    """Floats on the current device that no allocator of PyTorch's knows.
+
+    Args:
+        size: How many.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._runtime = ctypes.CDLL("libcudart.so.13")
+        self._pointer = ctypes.c_void_p()
+        assert self._runtime.cudaMalloc(ctypes.byref(self._pointer), size * 4) == 0
+        self.__cuda_array_interface__ = {
+            "shape": (size,),
+            "typestr": "<f4",
+            "data": (self._pointer.value, False),
+            "version": 2,
+        }
+
+    def close(self) -> None:
+        """Gives it back."""
+        assert self._runtime.cudaFree(self._pointer) == 0
+
+
+@contextmanager
+def foreign(size: int, device: int) -> Iterator[torch.Tensor]:
+    """A tensor of a library's own memory."""
+    with torch.cuda.device(device):
+        memory = Foreign(size)
+    yield torch.as_tensor(memory, device=f"cuda:{device}")
+    torch.cuda.synchronize(0)
+    torch.cuda.synchronize(1)
+    memory.close()
+
+
+def fill_foreign_memory_from_the_peer() -> None:
+    wanted = torch.arange(0, 4096, 2, dtype=torch.float32)
+    source = torch.arange(4096, dtype=torch.float32, device="cuda:0")[::2]
+    with foreign(2048, device=1) as there:  # not in one piece: a kernel copies
+        there.copy_(source)
+        assert torch.equal(there.cpu(), wanted)
+        back = torch.empty(4096, device="cuda:0")[::2]
+        back.copy_(there)
+        assert torch.equal(back.cpu(), wanted)
+
+
+@computing
+def test_a_kernel_reaches_memory_of_a_peer_that_is_not_ours():
+    fill_foreign_memory_from_the_peer()
+
+
+@computing_native
+def test_a_kernel_reaches_memory_of_a_peer_natively():
+    fill_foreign_memory_from_the_peer()
