@@ -8,8 +8,8 @@
 #include "torch_settings.hpp"
 #include "torch_sites.hpp"
 #include "torch_stats.hpp"
+#include "torch_workspaces.hpp"
 
-#include <ATen/cuda/CUDAContextLight.h>
 #include <c10/cuda/CUDAFunctions.h>
 
 #include <atomic>
@@ -78,9 +78,8 @@ class Requests
     Routes routes_;
     // More than memory is asked for: pools, history, sizes that are rounded.
     std::atomic<bool> involved_{false};
-    std::once_flag workspaces_known_;
-    size_t workspace_bytes_[2] = {0, 0}; // of cuBLAS and cuBLASLt
-    std::mutex mutex_;                   // also of changes of involved_
+    Workspaces workspaces_;
+    std::mutex mutex_; // also of changes of involved_
     std::vector<native::OutOfMemoryObserver> oom_observers_;
 
   public:
@@ -132,7 +131,7 @@ class Requests
         request.bytes = bytes;
         request.stream = stream;
         request.stream_lives = stream_lives;
-        request.essential = is_workspace(bytes);
+        request.essential = workspaces_.asks(bytes);
         request.site = Sites::of_request(bytes);
         if (C10_UNLIKELY(involved_))
             return take_involved(request);
@@ -208,19 +207,6 @@ class Requests
             fail_out_of_memory(request, context);
         check(status);
         TORCH_INTERNAL_ASSERT(false, "oomph: a failure without a reason");
-    }
-
-    // cuBLAS makes its workspaces when first used, perhaps when memory is short.
-    // Nothing but the size tells a workspace.
-    bool is_workspace(size_t bytes)
-    {
-        if (bytes <= (1 << 20))
-            return false;
-        std::call_once(workspaces_known_, [&] {
-            workspace_bytes_[0] = at::cuda::getChosenWorkspaceSize();
-            workspace_bytes_[1] = at::cuda::getCUDABlasLtWorkspaceSize();
-        });
-        return bytes == workspace_bytes_[0] || bytes == workspace_bytes_[1];
     }
 
     [[noreturn]] void fail_out_of_memory(const oomph_request_t &request,

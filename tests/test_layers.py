@@ -49,10 +49,11 @@ BINDINGS = {
     "torch_settings.hpp": {"torch_core.hpp"},
     "torch_sites.hpp": {"torch_core.hpp"},
     "torch_saved.hpp": {"torch_allocator.hpp"},
+    "torch_workspaces.hpp": set(),
     "torch_stats.hpp": {"torch_core.hpp"},
     "torch_requests.hpp": {
-        *("torch_history.hpp", "torch_pools.hpp"),
-        *("torch_settings.hpp", "torch_sites.hpp", "torch_stats.hpp"),
+        *("torch_history.hpp", "torch_pools.hpp", "torch_settings.hpp"),
+        *("torch_sites.hpp", "torch_stats.hpp", "torch_workspaces.hpp"),
     },
     "torch_allocator.hpp": {
         *("torch_blocks.hpp", "torch_requests.hpp", "torch_share.hpp"),
@@ -65,7 +66,7 @@ ACTING = {"driver.h", "lock.h", "page.h", "stream.h"}
 # Headers that are not ours, and who alone may include them.
 FOREIGN = {
     r"cuda\.h|cudaTypedefs\.h": {"driver_cuda.h"},
-    r"dlfcn\.h": {"driver_cuda.c"},
+    r"dlfcn\.h": {"driver_cuda.c", "torch_workspaces.hpp"},
     r"Python\.h": {
         *("frames.h", "frames_layout.h", "module.c", "module.h"),
         *("torch.cpp", "torch_holders.hpp", "torch_saved.hpp"),
