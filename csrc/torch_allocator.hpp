@@ -5,6 +5,7 @@
 // observers, trackers).
 #pragma once
 #include "torch_blocks.hpp"
+#include "torch_nccl.hpp"
 #include "torch_requests.hpp"
 #include "torch_share.hpp"
 
@@ -223,6 +224,8 @@ class Allocator final : public native::CUDAAllocator
 #if TORCH_MINOR < 211
         const bool include_traces = true;
 #endif
+        if (pool == MempoolId_t{0, 0})
+            check_no_registration();
         native::SnapshotInfo result;
         result.device_traces = history_.entries(include_traces);
         result.external_annotations = history_.annotations();
@@ -423,6 +426,7 @@ class Allocator final : public native::CUDAAllocator
 
     void attachAllocatorTraceTracker(native::AllocatorTraceTracker tracker) override
     {
+        note_tracker();
         history_.add_tracker(std::move(tracker));
         update_watch();
     }

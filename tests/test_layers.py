@@ -43,6 +43,7 @@ BINDINGS = {
     "torch_core.hpp": {"oomph.h"},
     "torch_blocks.hpp": {"torch_core.hpp"},
     "torch_history.hpp": {"torch_core.hpp"},
+    "torch_nccl.hpp": {"torch_core.hpp"},
     "torch_pools.hpp": {"torch_history.hpp"},
     "torch_share.hpp": {"torch_core.hpp"},
     "torch_holders.hpp": set(),
@@ -56,7 +57,8 @@ BINDINGS = {
         *("torch_sites.hpp", "torch_stats.hpp", "torch_workspaces.hpp"),
     },
     "torch_allocator.hpp": {
-        *("torch_blocks.hpp", "torch_requests.hpp", "torch_share.hpp"),
+        *("torch_blocks.hpp", "torch_nccl.hpp"),
+        *("torch_requests.hpp", "torch_share.hpp"),
     },
     "torch.cpp": {"torch_allocator.hpp", "torch_holders.hpp", "torch_saved.hpp"},
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import sys
 import threading
 from types import ModuleType
@@ -136,6 +137,7 @@ def _attach(torch: ModuleType, values: dict[str, Any]) -> None:
     """Connects what else belongs to oomph: the log, steps, limits, the end."""
     from oomph import _C, shortage, sites
 
+    _switch_registration_off()
     _C.set_rescue_hook(_note_rescue)
     sites.start()
     shortage.start()
@@ -159,6 +161,22 @@ def _attach(torch: ModuleType, values: dict[str, Any]) -> None:
 
         guard.watch()
     atexit.register(_finish)
+
+
+def _switch_registration_off() -> None:
+    """Keeps NCCL from being told of all memory, whose pages are exchanged.
+
+    PyTorch reads the variables when it makes the first process group, which would have
+    initialised CUDA: so it has not yet.
+    """
+    from oomph import report
+
+    name = "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"
+    for variable in (name, name.removeprefix("TORCH_")):
+        value = os.environ.get(variable, "").lower()
+        if value in ("1", "t", "true", "y", "yes"):
+            os.environ[variable] = "0"
+            report.registration_off(variable)
 
 
 def _note_rescue(device: int, size_bytes: int) -> None:

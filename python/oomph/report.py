@@ -24,6 +24,19 @@ def not_in_use(reason: str) -> None:
     logger.warning("oomph is not in use: %s", reason)
 
 
+def registration_off(variable: str) -> None:
+    """Says that a wish of the environment cannot be granted, and what can.
+
+    Args:
+        variable: What had NCCL register all memory.
+    """
+    logger.warning(
+        "%s is switched off: NCCL would register memory whose pages oomph exchanges; "
+        "memory of torch.cuda.MemPool(pg.mem_allocator) may be registered",
+        variable,
+    )
+
+
 def _speed(bytes_per_s: int) -> str:
     return f"{bytes_per_s / 1e9:.1f} GB/s" if bytes_per_s > 0 else "not measured"
 
