@@ -285,7 +285,7 @@ oomph_status_t oomph_buffer(int ordinal, size_t bytes, oomph_stream_t stream,
     oomph_request_t request = {
         .device = ordinal, .bytes = bytes, .stream = stream, .stream_lives = true};
     oomph_claim_t claim = {
-        .request = &request, .place = OOMPH_NO_PLACE, .foreseen = true};
+        .request = &request, .place = OOMPH_NO_PLACE, .foreseen = true, .buffer = true};
     oomph_block_t *block = NULL;
 
     if (bytes == 0 || bytes > BYTES_MAX)

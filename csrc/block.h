@@ -62,6 +62,7 @@ typedef struct oomph_slot {
     uint64_t epoch;       // of the stream, when last freed under pressure (stream.h)
     uint8_t tier;         // oomph_tier_t of the page
     bool chosen;          // it is about to be moved (move.c)
+    bool cpu;             // the CPU may use the page
 } oomph_slot_t;
 
 typedef enum oomph_segment_kind {

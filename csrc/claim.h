@@ -16,6 +16,7 @@ typedef struct oomph_claim {
     int collections;        // how often garbage has been collected, and what the last
     size_t collected_bytes; // time gave, on all devices
     bool foreseen;          // if it finds no room at once, it goes to the host
+    bool buffer;            // for our own copies: the CPU need not use it
     const char *host_ban;   // why it must not be born on host; NULL: it may
     bool begged;            // other devices have been asked for host memory
     bool born_on_host;

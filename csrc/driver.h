@@ -50,9 +50,11 @@ typedef struct oomph_driver {
     // Unmapping does not wait for running work.
     oomph_status_t (*map)(oomph_addr_t addr, size_t bytes, oomph_handle_t handle);
     oomph_status_t (*unmap)(oomph_addr_t addr, size_t bytes);
-    // Readable and writable by the devices in the mask and, for host pages, by the CPU.
+    // Readable and writable by the devices in the mask and, if `cpu` is set, which host
+    // pages alone allow and which takes a mapping of the process for each, by the CPU.
+    // What had access before keeps it.
     oomph_status_t (*set_access)(oomph_addr_t addr, size_t bytes, uint64_t devices,
-                                 oomph_tier_t tier);
+                                 bool cpu);
 
     // A file descriptor, the caller's to close, that names a device page in any
     // process, and the page that one names, to be released like one of ours.

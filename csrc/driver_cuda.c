@@ -350,7 +350,7 @@ static oomph_status_t unmap(oomph_addr_t addr, size_t bytes)
 }
 
 static oomph_status_t set_access(oomph_addr_t addr, size_t bytes, uint64_t devices,
-                                 oomph_tier_t tier)
+                                 bool cpu)
 {
     CUmemAccessDesc desc[OOMPH_DEVICE_MAX + 1];
     size_t count = 0;
@@ -359,7 +359,7 @@ static oomph_status_t set_access(oomph_addr_t addr, size_t bytes, uint64_t devic
         if (devices >> device & 1)
             desc[count++].location =
                 (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
-    if (tier == OOMPH_TIER_HOST)
+    if (cpu)
         desc[count++].location = (CUmemLocation){.type = atomic_load(&host_location)};
     for (size_t i = 0; i < count; i++)
         desc[i].flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;

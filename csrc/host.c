@@ -295,6 +295,25 @@ static oomph_gain_t beg(oomph_claim_t *claim)
     return freed > 0 ? OOMPH_GAINED : OOMPH_NOTHING;
 }
 
+// The program's blocks are the CPU's, too: a host pointer is what CUDA calls them,
+// which copies between host memory, UCX, MPI and DLPack's readers take at its word.
+// Buffers are seen by copies of ours alone.
+static oomph_gain_t hand_over(oomph_claim_t *claim, oomph_block_t *fit,
+                              oomph_block_t **block)
+{
+    oomph_pages_t *pages = &claim->device->pages;
+    oomph_block_t *taken = oomph_heap_take(fit, fit->addr, claim->bytes);
+    oomph_status_t status =
+        claim->buffer ? OOMPH_OK : oomph_segment_open_to_cpu(taken, pages);
+
+    if (status != OOMPH_OK) {
+        oomph_heap_give(taken);
+        return go_without(status);
+    }
+    *block = taken;
+    return OOMPH_GAINED;
+}
+
 oomph_gain_t oomph_rung_host(oomph_claim_t *claim, oomph_block_t **block)
 {
     oomph_device_t *device = claim->device;
@@ -309,10 +328,8 @@ oomph_gain_t oomph_rung_host(oomph_claim_t *claim, oomph_block_t **block)
         if (kind == OOMPH_HOST_OFF || (oomph_process.config.strict && !claim->foreseen))
             return OOMPH_NOTHING;
         oomph_block_t *fit = oomph_heap_fit_host(&claim->pool->heap, claim->bytes);
-        if (fit != NULL && oomph_slab_reserve(&device->slab, 2) == OOMPH_OK) {
-            *block = oomph_heap_take(fit, fit->addr, claim->bytes);
-            return OOMPH_GAINED;
-        }
+        if (fit != NULL && oomph_slab_reserve(&device->slab, 2) == OOMPH_OK)
+            return hand_over(claim, fit, block);
         gain = kind == OOMPH_HOST_PINNED ? pinned_block(claim) : host_pages(claim);
         if (gain == OOMPH_NOTHING)
             gain = beg(claim);

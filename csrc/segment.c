@@ -291,7 +291,7 @@ oomph_status_t oomph_segment_map(oomph_segment_t *segment, oomph_pages_t *pages,
         segment->slots[first + done].handle = handle;
     }
     status = driver->set_access(oomph_segment_addr(segment, first),
-                                range_bytes(segment, count), pages->devices, tier);
+                                range_bytes(segment, count), pages->devices, false);
     if (status != OOMPH_OK)
         goto undo_mapped;
     count_mapped(segment, pages, count);
@@ -401,6 +401,7 @@ static oomph_status_t unmap(oomph_segment_t *segment, oomph_pages_t *pages,
             oomph_page_retire(pages, tier, segment->slots[i].handle);
         }
         segment->slots[i].handle = 0;
+        segment->slots[i].cpu = false;
     }
     return OOMPH_OK;
 }
@@ -425,21 +426,41 @@ oomph_status_t oomph_segment_unmap_block(const oomph_block_t *block,
                  block->bytes >> segment->page_shift);
 }
 
-// The pages [first, end), in runs of one tier.
-static oomph_status_t set_access(const oomph_segment_t *segment,
-                                 const oomph_pages_t *pages, size_t first, size_t end)
+oomph_status_t oomph_segment_open_to_cpu(const oomph_block_t *block,
+                                         const oomph_pages_t *pages)
 {
+    const oomph_segment_t *segment = block->segment;
+    oomph_slot_t *slots = segment->slots;
     oomph_status_t status = OOMPH_OK;
 
+    if (slots == NULL)
+        return OOMPH_OK;
+    size_t end = oomph_segment_page(segment, oomph_block_end(block) - 1) + 1;
+    size_t first = oomph_segment_page(segment, block->addr);
     for (size_t next; first < end && status == OOMPH_OK; first = next) {
-        uint8_t tier = segment->slots[first].tier;
-        for (next = first + 1; next < end && segment->slots[next].tier == tier;)
+        for (next = first; next < end && !slots[next].cpu; next++)
+            ;
+        if (next > first)
+            status = pages->driver->set_access(oomph_segment_addr(segment, first),
+                                               range_bytes(segment, next - first),
+                                               pages->devices, true);
+        for (size_t i = first; i < next && status == OOMPH_OK; i++)
+            slots[i].cpu = true;
+        while (next < end && slots[next].cpu)
             next++;
-        status = pages->driver->set_access(oomph_segment_addr(segment, first),
-                                           range_bytes(segment, next - first),
-                                           pages->devices, (oomph_tier_t)tier);
     }
     return status;
+}
+
+static oomph_status_t set_access(const oomph_segment_t *segment,
+                                 const oomph_pages_t *pages, const oomph_block_t *block)
+{
+    size_t first = oomph_segment_page(segment, block->addr);
+    size_t last = oomph_segment_page(segment, oomph_block_end(block) - 1);
+
+    return pages->driver->set_access(oomph_segment_addr(segment, first),
+                                     range_bytes(segment, last + 1 - first),
+                                     pages->devices, false);
 }
 
 oomph_status_t oomph_segment_set_access(const oomph_segment_t *segment,
@@ -452,8 +473,6 @@ oomph_status_t oomph_segment_set_access(const oomph_segment_t *segment,
     for (const oomph_block_t *b = segment->first; b != NULL && status == OOMPH_OK;
          b = b->next)
         if (b->state != OOMPH_BLOCK_HOLE && !b->lost)
-            status =
-                set_access(segment, pages, oomph_segment_page(segment, b->addr),
-                           oomph_segment_page(segment, oomph_block_end(b) - 1) + 1);
+            status = set_access(segment, pages, b);
     return status;
 }

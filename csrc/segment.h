@@ -25,7 +25,8 @@ oomph_status_t oomph_segment_adopt(oomph_heap_t *heap, oomph_pages_t *pages,
 // segment stood on is the caller's to free. Errors: OOMPH_ERR_DRIVER; nothing changed.
 oomph_status_t oomph_segment_drop(oomph_segment_t *segment, oomph_pages_t *pages);
 
-// Maps pages into [first, first + count), all of one HOLE, which becomes FREE.
+// Maps pages into [first, first + count), all of one HOLE, which becomes FREE. The CPU
+// may not use them.
 // Errors: OOMPH_ERR_NO_MEMORY, OOMPH_ERR_DRIVER.
 oomph_status_t oomph_segment_map(oomph_segment_t *segment, oomph_pages_t *pages,
                                  size_t first, size_t count, oomph_tier_t tier);
@@ -55,6 +56,10 @@ static inline int oomph_segment_descriptor(const oomph_segment_t *segment, size_
 {
     return segment->exported == NULL ? -1 : segment->exported[page] - 1;
 }
+
+// Lets the CPU use a block's pages, which lie on the host. Errors: OOMPH_ERR_DRIVER.
+oomph_status_t oomph_segment_open_to_cpu(const oomph_block_t *block,
+                                         const oomph_pages_t *pages);
 
 // Gives the devices in pages->devices access to all that is mapped.
 oomph_status_t oomph_segment_set_access(const oomph_segment_t *segment,

@@ -184,8 +184,7 @@ static oomph_status_t map_pages(const oomph_pages_t *pages, const pass_t *pass,
         status = map_page(pages, process, pass, done, addr);
     close(process);
     if (status == OOMPH_OK)
-        status =
-            pages->driver->set_access(addr, bytes, pages->devices, OOMPH_TIER_DEVICE);
+        status = pages->driver->set_access(addr, bytes, pages->devices, false);
     else
         done--;
     if (status != OOMPH_OK && done > 0)
@@ -323,8 +322,8 @@ oomph_status_t oomph_imports_set_access(const oomph_device_t *device)
     const oomph_pages_t *pages = &device->pages;
 
     for (const oomph_import_t *i = device->imports; i != NULL; i = i->next) {
-        oomph_status_t status = pages->driver->set_access(
-            i->addr, i->bytes, pages->devices, OOMPH_TIER_DEVICE);
+        oomph_status_t status =
+            pages->driver->set_access(i->addr, i->bytes, pages->devices, false);
         if (status != OOMPH_OK)
             return status;
     }

@@ -39,7 +39,8 @@ static oomph_status_t map_page(const oomph_pages_t *pages, oomph_tier_t tier,
     status = driver->map(page->addr, bytes, page->handle);
     if (status != OOMPH_OK)
         goto undo_create;
-    status = driver->set_access(page->addr, bytes, 1ull << pages->device, tier);
+    status = driver->set_access(page->addr, bytes, 1ull << pages->device,
+                                tier == OOMPH_TIER_HOST);
     if (status != OOMPH_OK)
         unmap_page(pages, page);
     return status;

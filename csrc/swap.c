@@ -46,8 +46,8 @@ static oomph_addr_t run_addr(const oomph_swap_run_t *run)
 // Maps pages one behind the other and makes them accessible; gives in `left` how many
 // are mapped, more than none also where a failure could not be undone.
 static oomph_status_t map_pages(const oomph_pages_t *pages, oomph_addr_t addr,
-                                const oomph_handle_t *handles, size_t count,
-                                oomph_tier_t tier, size_t *left)
+                                const oomph_handle_t *handles, size_t count, bool cpu,
+                                size_t *left)
 {
     const oomph_driver_t *driver = pages->driver;
     size_t bytes = pages->page_bytes, done = 0;
@@ -56,7 +56,7 @@ static oomph_status_t map_pages(const oomph_pages_t *pages, oomph_addr_t addr,
     for (; done < count && status == OOMPH_OK; done += status == OOMPH_OK)
         status = driver->map(addr + done * bytes, bytes, handles[done]);
     if (status == OOMPH_OK)
-        status = driver->set_access(addr, count * bytes, pages->devices, tier);
+        status = driver->set_access(addr, count * bytes, pages->devices, cpu);
     if (status != OOMPH_OK && done > 0 && driver->unmap(addr, done * bytes) == OOMPH_OK)
         done = 0;
     *left = done;
@@ -86,7 +86,7 @@ static oomph_status_t copy_to(const swap_t *swap, oomph_addr_t staging)
 }
 
 // Copies what the runs hold into the new pages, mapped for that time only.
-static oomph_status_t fill(swap_t *swap, oomph_tier_t tier)
+static oomph_status_t fill(swap_t *swap)
 {
     oomph_pages_t *pages = swap->pages;
     size_t bytes = swap->count * pages->page_bytes, mapped = 0;
@@ -96,7 +96,7 @@ static oomph_status_t fill(swap_t *swap, oomph_tier_t tier)
         oomph_pages_reserve(pages, bytes, pages->page_bytes, &staging);
     if (status != OOMPH_OK)
         return status;
-    status = map_pages(pages, staging, swap->handles, swap->count, tier, &mapped);
+    status = map_pages(pages, staging, swap->handles, swap->count, false, &mapped);
     if (status == OOMPH_OK && swap->gate != NULL)
         status = oomph_gate_close(swap->gate);
     if (status == OOMPH_OK)
@@ -133,12 +133,13 @@ static oomph_status_t exchange(const swap_t *swap, oomph_swap_run_t *run,
     oomph_status_t status = pages->driver->unmap(addr, run->count * pages->page_bytes);
     if (status != OOMPH_OK)
         return status;
-    status = map_pages(pages, addr, handles, run->count, tier, &left);
+    bool cpu = tier == OOMPH_TIER_HOST; // blocks of the program: see host.c
+    status = map_pages(pages, addr, handles, run->count, cpu, &left);
     trade(run, handles);
     if (status == OOMPH_OK)
         return OOMPH_OK;
     if (left > 0 ||
-        map_pages(pages, addr, handles, run->count, other(tier), &left) != OOMPH_OK) {
+        map_pages(pages, addr, handles, run->count, !cpu, &left) != OOMPH_OK) {
         run->lost = true;
     }
     trade(run, handles);
@@ -205,6 +206,8 @@ static void settle(const swap_t *swap, oomph_tier_t tier)
             else
                 oomph_page_give(swap->pages, left, swap->handles[page]);
         }
+        for (size_t k = run->first; run->moved && k < run->first + run->count; k++)
+            run->segment->slots[k].cpu = tier == OOMPH_TIER_HOST;
         if (run->moved)
             oomph_heap_retier(run->segment, run->first, run->count, tier);
         if (run->lost)
@@ -265,7 +268,7 @@ oomph_status_t oomph_swap(oomph_pages_t *pages, oomph_gate_t *gate,
         return oomph_fail(OOMPH_ERR_NO_MEMORY, "no host memory to move blocks");
     status = take_pages(pages, tier, swap.handles, swap.count);
     if (status == OOMPH_OK) {
-        status = note_why(&swap, fill(&swap, tier));
+        status = note_why(&swap, fill(&swap));
         if (status == OOMPH_OK && gate != NULL)
             status = note_why(&swap, oomph_gate_keep(gate));
         if (status == OOMPH_OK)

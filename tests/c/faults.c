@@ -90,8 +90,8 @@ WRAP(release, (oomph_handle_t handle), (handle))
 WRAP(map, (oomph_addr_t addr, size_t bytes, oomph_handle_t handle),
      (addr, bytes, handle))
 WRAP(unmap, (oomph_addr_t addr, size_t bytes), (addr, bytes))
-WRAP(set_access, (oomph_addr_t addr, size_t bytes, uint64_t devices, oomph_tier_t tier),
-     (addr, bytes, devices, tier))
+WRAP(set_access, (oomph_addr_t addr, size_t bytes, uint64_t devices, bool cpu),
+     (addr, bytes, devices, cpu))
 WRAP(export_page, (oomph_handle_t handle, int *descriptor), (handle, descriptor))
 WRAP(import_page, (int descriptor, oomph_handle_t *handle), (descriptor, handle))
 WRAP(pinned_alloc, (int device, size_t bytes, oomph_addr_t *addr),

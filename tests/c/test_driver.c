@@ -189,6 +189,87 @@ static void what_the_system_lets_nobody_map_is_foreseen_and_told(void)
     check_sound();
 }
 
+/* ---- Who may use host pages */
+
+static bool cpu_may_use(oomph_addr_t addr)
+{
+    const CUmemLocation host = {.type = CU_MEM_LOCATION_TYPE_HOST};
+    unsigned long long flags = 0;
+
+    CHECK(cuMemGetAccess(&flags, &host, addr) == CUDA_SUCCESS);
+    return flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+}
+
+static oomph_addr_t take_buffer(size_t bytes, oomph_stream_t stream)
+{
+    oomph_addr_t addr = 0;
+
+    CHECK(oomph_buffer(0, bytes, stream, &addr) == OOMPH_OK);
+    return addr;
+}
+
+static oomph_stream_t start_spilling(void)
+{
+    oomph_config_t config = test_config();
+
+    config.host_limit_bytes = 256 * MIB;
+    start_card("64MiB,context=0,memory=real,devices=2", &config);
+    return new_stream();
+}
+
+static void the_cpu_may_use_blocks_that_lie_on_the_host_and_no_buffers(void)
+{
+    oomph_stream_t stream = start_spilling();
+    oomph_move_t move;
+    size_t moved_bytes;
+
+    oomph_addr_t buffer = take_buffer(8 * MIB, stream);
+    move.addr = take(32 * MIB, stream);
+    CHECK(oomph_move(0, OOMPH_TIER_HOST, &move, 1, &moved_bytes) == OOMPH_OK);
+    take(64 * MIB, stream);
+    oomph_addr_t born = take(8 * MIB, stream);
+    CHECK(!cpu_may_use(buffer) && !cpu_may_use(buffer + 7 * MIB));
+    CHECK(cpu_may_use(born) && cpu_may_use(born + 7 * MIB));
+    CHECK(cpu_may_use(move.addr) && cpu_may_use(move.addr + 31 * MIB));
+    check_sound();
+}
+
+static void what_was_a_buffer_is_the_cpus_once_it_is_a_block(void)
+{
+    oomph_stream_t stream = start_spilling();
+
+    oomph_addr_t first = take_buffer(8 * MIB, stream);
+    oomph_addr_t second = take_buffer(8 * MIB, stream);
+    take(64 * MIB, stream);
+    give(first);
+    oomph_addr_t block = take(6 * MIB, stream);
+    give(second);
+    oomph_addr_t next = take(10 * MIB, stream);
+    CHECK(block == first && next == first + 6 * MIB);
+    CHECK(cpu_may_use(block) && cpu_may_use(next) && cpu_may_use(next + 9 * MIB));
+    mark(next, 10 * MIB, 5);
+    CHECK(is_marked(next, 10 * MIB, 5));
+    check_sound();
+}
+
+static void a_page_that_goes_elsewhere_leaves_the_cpus_access_behind(void)
+{
+    oomph_stream_t stream = start_spilling(), other = new_stream();
+    size_t freed_bytes = 0;
+
+    take(64 * MIB, stream);
+    oomph_addr_t block = take(8 * MIB, stream);
+    give(block);
+    CHECK(oomph_empty_cache(0, (oomph_pool_id_t){0, 0}, &freed_bytes) == OOMPH_OK);
+    CHECK(freed_bytes == 8 * MIB);
+    CHECK(!cpu_may_use(take_buffer(8 * MIB, other)));
+    oomph_addr_t buffer = take_buffer(8 * MIB, stream);
+    CHECK(!cpu_may_use(buffer));
+    CHECK(oomph_enable_peer(0, 1) == OOMPH_OK);
+    CHECK(!cpu_may_use(buffer));
+    check_sound();
+}
+
 int main(int argc, char **argv)
 {
     static const test_t tests[] = {
@@ -198,6 +279,9 @@ int main(int argc, char **argv)
         TEST(a_full_device_does_not_end_what_network_cards_may_use),
         TEST(all_address_space_is_aligned_to_pages_however_large),
         TEST(address_space_that_the_driver_did_not_align_is_given_back),
+        TEST(the_cpu_may_use_blocks_that_lie_on_the_host_and_no_buffers),
+        TEST(what_was_a_buffer_is_the_cpus_once_it_is_a_block),
+        TEST(a_page_that_goes_elsewhere_leaves_the_cpus_access_behind),
         TEST(pages_are_larger_where_the_host_would_take_too_many),
         TEST(pages_are_not_larger_than_needed),
         TEST(a_card_keeps_many_pages_however_few_may_be_mapped),

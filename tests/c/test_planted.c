@@ -67,12 +67,12 @@ static void plant_releasing_twice(void)
 }
 
 static oomph_status_t open_nothing(oomph_addr_t addr, size_t bytes, uint64_t devices,
-                                   oomph_tier_t tier)
+                                   bool cpu)
 {
     (void)addr;
     (void)bytes;
     (void)devices;
-    (void)tier;
+    (void)cpu;
     return OOMPH_OK;
 }
 
