@@ -203,7 +203,7 @@ static oomph_addr_t ask_source(const oomph_claim_t *claim, size_t bytes)
     size_t held = oomph_pages_bytes(&device->pages, OOMPH_TIER_DEVICE);
     size_t limit = device->pages.limit_bytes;
 
-    if (bytes > limit - oomph_min(held, limit))
+    if (!has_source(claim->pool) || bytes > limit - oomph_min(held, limit))
         return 0;
     oomph_unlock(device);
     oomph_addr_t addr = source.take(source.context, bytes, claim->pool->stream->handle);
@@ -231,10 +231,10 @@ static oomph_gain_t rung_source(oomph_claim_t *claim)
     oomph_segment_t *segment;
 
     oomph_addr_t addr = ask_source(claim, bytes);
-    if (addr == 0 && make_way(claim, bytes))
+    if (addr == 0 && has_source(claim->pool) && make_way(claim, bytes))
         addr = ask_source(claim, bytes);
     if (addr == 0)
-        return OOMPH_NOTHING;
+        return has_source(claim->pool) ? OOMPH_NOTHING : OOMPH_GAINED;
     oomph_status_t status =
         oomph_segment_adopt(&claim->pool->heap, &device->pages, OOMPH_SEGMENT_FOREIGN,
                             OOMPH_TIER_DEVICE, addr, bytes, &segment);

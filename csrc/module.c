@@ -36,11 +36,13 @@ PyObject *oomph_none_or_raise(oomph_status_t status)
 
 /* ---- Hooks */
 
+_Thread_local bool oomph_keeps_gil;
+
 // The allocator is called with and without the GIL; while it waits for the GPU, others
 // must run.
 static void *release_gil(void)
 {
-    return PyGILState_Check() ? PyEval_SaveThread() : NULL;
+    return !oomph_keeps_gil && PyGILState_Check() ? PyEval_SaveThread() : NULL;
 }
 
 static void take_gil(void *state)
@@ -53,22 +55,25 @@ static PyObject *on_rescue; // called with (device, bytes); guarded by the GIL
 static atomic_int rescued_device;
 static _Atomic(size_t) rescued_bytes;
 
-// Run by the main thread, with the GIL, some time after the rescue. A report that fails
-// disturbs nobody; Ctrl-C and sys.exit() meanwhile are not the report's.
-static int tell_rescue(void *unused)
+int oomph_call_listener(PyObject *listener, int device, size_t bytes)
 {
-    (void)unused;
-    if (on_rescue == NULL)
-        return 0;
-    PyObject *result =
-        PyObject_CallFunction(on_rescue, "in", atomic_load(&rescued_device),
-                              (Py_ssize_t)atomic_load(&rescued_bytes));
+    PyObject *result = PyObject_CallFunction(listener, "in", device, (Py_ssize_t)bytes);
     if (result == NULL && !PyErr_ExceptionMatches(PyExc_Exception))
         return -1;
     if (result == NULL)
-        PyErr_WriteUnraisable(on_rescue);
+        PyErr_WriteUnraisable(listener);
     Py_XDECREF(result);
     return 0;
+}
+
+// Run by the main thread, with the GIL, some time after the rescue.
+static int tell_rescue(void *unused)
+{
+    (void)unused;
+    return on_rescue == NULL
+               ? 0
+               : oomph_call_listener(on_rescue, atomic_load(&rescued_device),
+                                     atomic_load(&rescued_bytes));
 }
 
 // In the allocating thread, which may not have the GIL and must not wait for it.
@@ -361,7 +366,7 @@ static int execute(PyObject *module)
                                         .call_site = oomph_frames_site,
                                         .modules = oomph_frames_modules};
     PyMethodDef *const parts[] = {oomph_memory_methods, oomph_site_methods,
-                                  oomph_stats_methods};
+                                  oomph_stats_methods, oomph_plain_methods};
     PyObject *capsule =
         PyCapsule_New((void *)(uintptr_t)oomph_api(), OOMPH_CAPSULE, NULL);
 

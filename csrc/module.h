@@ -22,5 +22,13 @@ bool oomph_collect_garbage(bool last, size_t *bytes);
 bool oomph_garbage_init(void);
 void oomph_garbage_stop(void);
 
-// The functions of module_memory.c, module_sites.c and module_stats.c.
+// Calls a listener with (device, bytes), as a pending call of the main thread. A report
+// that fails disturbs nobody; Ctrl-C and sys.exit() meanwhile are not the report's: -1.
+int oomph_call_listener(PyObject *listener, int device, size_t bytes);
+
+// Whether this thread keeps the GIL while it waits for the GPU.
+extern _Thread_local bool oomph_keeps_gil;
+
+// The functions of module_memory.c, module_sites.c, module_stats.c and plain.c.
 extern PyMethodDef oomph_memory_methods[], oomph_site_methods[], oomph_stats_methods[];
+extern PyMethodDef oomph_plain_methods[];

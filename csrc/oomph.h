@@ -410,7 +410,8 @@ oomph_status_t oomph_pool_set_flag(int device, oomph_pool_id_t pool,
                                    oomph_pool_flag_t flag, bool on);
 
 // Memory of a pool that comes from elsewhere, such as NCCL's allocator. Called with
-// no lock held. `take` returns 0 when it has none.
+// no lock held. `take` returns 0 when it has none; it may replace the source. `take`
+// NULL: the pool's memory is ours again.
 typedef struct oomph_source {
     oomph_addr_t (*take)(void *context, size_t bytes, oomph_stream_t stream);
     void (*give)(void *context, oomph_addr_t addr);

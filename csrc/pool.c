@@ -235,7 +235,7 @@ oomph_status_t oomph_pool_set_source(int ordinal, oomph_pool_id_t id,
     status = group_get(device, id, &group);
     if (status == OOMPH_OK) {
         group->source = *source;
-        group->has_source = true;
+        group->has_source = source->take != NULL;
     }
     oomph_unlock(device);
     return status;

@@ -11,6 +11,7 @@ import importlib
 from typing import Any
 
 from oomph.installation import install, is_installed, step
+from oomph.plain import library_path
 from oomph.region import no_offload
 from oomph.residency import Moved, Residency, evict, pin, promote, residency, unpin
 from oomph.settings import SettingsError
@@ -40,6 +41,7 @@ __all__ = [
     "explain",
     "install",
     "is_installed",
+    "library_path",
     "no_offload",
     "pin",
     "promote",

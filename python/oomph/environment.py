@@ -120,7 +120,7 @@ def collect_stats() -> dict[str, dict[str, Any]]:
 def _own_stats(device: int) -> dict[str, Any]:
     from oomph.stats import stats
 
-    return {"allocator": "oomph", **stats(device), **_leaks()}
+    return {**stats(device), **_leaks()}
 
 
 def _leaks() -> dict[str, Any]:

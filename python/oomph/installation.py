@@ -18,8 +18,31 @@ _installed: dict[str, Any] | None = None  # the settings in force
 
 
 def is_installed() -> bool:
-    """Whether oomph is PyTorch's allocator in this process."""
+    """Whether oomph is PyTorch's allocator in this process.
+
+    Not where another was put in its place since, which the log says once.
+    """
+    return _installed is not None and not _is_replaced()
+
+
+def settings_are_fixed() -> bool:
+    """Whether oomph was installed, be it in use or not."""
     return _installed is not None
+
+
+def allocator_name() -> str:
+    """Whose memory PyTorch's tensors are, as PyTorch names it; ``none`` without it."""
+    torch = sys.modules.get("torch")
+    return str(torch.cuda.get_allocator_backend()) if torch is not None else "none"
+
+
+def _is_replaced() -> bool:
+    name = allocator_name()
+    if name != "oomph":
+        from oomph import report
+
+        report.replaced(name)
+    return name != "oomph"
 
 
 def setting(key: str) -> Any:
@@ -59,6 +82,11 @@ def install(settings: str | None = None, **options: Any) -> None:
     with _lock:
         if _installed is not None:
             _check_same(wanted)
+            if _is_replaced():
+                raise RuntimeError(
+                    "oomph was installed, but another allocator has been put in its "
+                    "place (torch.cuda.memory.change_current_allocator)"
+                )
             return
         complete = _settings.complete(wanted)
         try:
@@ -150,6 +178,7 @@ def _attach(torch: ModuleType, values: dict[str, Any]) -> None:
 
         windows.start()
     _follow_steps(torch)
+    torch.cuda._lazy_call(_is_replaced)  # once CUDA is in use, none can be replaced
     if values["leaks"] != "off":
         from oomph import leaks
 

@@ -37,6 +37,16 @@ def registration_off(variable: str) -> None:
     )
 
 
+@functools.cache
+def replaced(name: str) -> None:
+    """Says once that another allocator has been put in oomph's place."""
+    logger.warning(
+        "oomph was installed, but is no longer in use: another allocator (%s) has been "
+        "put in its place, perhaps by torch.cuda.memory.change_current_allocator()",
+        name,
+    )
+
+
 def _speed(bytes_per_s: int) -> str:
     return f"{bytes_per_s / 1e9:.1f} GB/s" if bytes_per_s > 0 else "not measured"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 OWN_FIGURES: dict[str, str] = {
+    "allocator": "whose memory PyTorch's tensors are: oomph, or the name of another",
     "device_bytes": "bytes of device memory that oomph holds, mapped or spare",
     "device_bytes_peak": "the most of it since the last reset of peaks",
     "host_bytes": "bytes of host memory that oomph holds in place of device memory",
@@ -79,7 +80,7 @@ def stats(device: int | None = None) -> dict[str, Any]:
 
     Returns:
         A dict of numbers, which are 0 before the device is used, a list of numbers
-        (``rescues_last_steps``) and a text (``host_kind``).
+        (``rescues_last_steps``) and two texts (``allocator``, ``host_kind``).
 
     Raises:
         ValueError: The index is no device's.
@@ -89,13 +90,17 @@ def stats(device: int | None = None) -> dict[str, Any]:
         >>> oomph.stats(0)["rescues"]
         0
     """
-    from oomph import _C
+    from oomph import _C, installation
 
     if device is None:
         device = _current_device()
     elif device >= (count := _device_count()):
         raise ValueError(f"there is no device {device}; there are {count}")
-    return {**_C.stats(device), **_offload_figures(device)}
+    return {
+        "allocator": installation.allocator_name(),
+        **_C.stats(device),
+        **_offload_figures(device),
+    }
 
 
 def _offload_figures(device: int) -> dict[str, float]:

@@ -1,0 +1,88 @@
+"""The allocator as two plain C functions, for ``CUDAPluggableAllocator``.
+
+What this interface reaches, and what only :func:`oomph.install` gives, is in
+docs/plain_symbols.md.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import threading
+
+_lock = threading.Lock()
+_ready = False
+
+
+def library_path() -> str:
+    """The library that exports ``oomph_torch_malloc`` and ``oomph_torch_free``.
+
+    They are what ``torch.cuda.memory.CUDAPluggableAllocator`` takes, process-wide or
+    for a ``MemPool``. Where oomph is not installed, the settings are those of
+    ``OOMPH_CONF``; steps end with each optimizer's if PyTorch is imported by now.
+
+    Returns:
+        The path of a shared library. It is the one that the functions of this package
+        use, so that :func:`oomph.stats` counts what it gives.
+
+    Raises:
+        SettingsError: ``OOMPH_CONF`` has a setting that is unknown or not allowed.
+
+    Example:
+        >>> import oomph, torch
+        >>> allocator = torch.cuda.memory.CUDAPluggableAllocator(
+        ...     oomph.library_path(), "oomph_torch_malloc", "oomph_torch_free"
+        ... )
+        >>> pool = torch.cuda.MemPool(allocator.allocator())
+    """
+    global _ready
+    from oomph import _C, installation
+
+    with _lock:
+        if not _ready:
+            if not installation.settings_are_fixed():
+                _prepare()
+            _C.set_refusal_hook(_note_refusal)
+            _ready = True
+    return str(_C.__file__)
+
+
+def _prepare() -> None:
+    """Sets up the core as the environment says, and what belongs to it."""
+    from oomph import _C, report, settings, sites
+
+    values = settings.complete(settings.from_environment() or {})
+    _C.configure(**settings.for_core(values))
+    _C.set_rescue_hook(report.rescued)
+    sites.start()
+    atexit.register(_finish)
+    if "torch" in sys.modules:
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        register_optimizer_step_post_hook(lambda *_: _end_step())
+
+
+def _end_step() -> None:
+    from oomph import _C
+
+    _C.step()
+
+
+def _finish() -> None:
+    from oomph import _C, report
+
+    report.log_summary(_C.DEVICE_MAX)
+    _C.stop()
+
+
+def _note_refusal(device: int, size_bytes: int) -> None:
+    """Process-wide PyTorch makes a tensor without memory of it: it must be said."""
+    from oomph.report import logger
+    from oomph.sizes import format_size
+
+    logger.error(
+        "GPU %d: oomph_torch_malloc had no memory for %s; process-wide PyTorch makes a "
+        "tensor at address 0 of that, and no error: oomph.install() would raise one",
+        device,
+        format_size(size_bytes),
+    )
