@@ -341,6 +341,7 @@ oomph_status_t oomph_climb(oomph_claim_t *claim, oomph_block_t **block)
     oomph_device_t *device = claim->device;
     int64_t start = oomph_now_ns();
     int64_t low_rungs = device->stats.rungs[OOMPH_RUNG_GROW];
+    int64_t syncs = device->stats.sync_count;
     oomph_status_t status = OOMPH_OK;
     oomph_gain_t gain = OOMPH_GAINED;
 
@@ -355,6 +356,9 @@ oomph_status_t oomph_climb(oomph_claim_t *claim, oomph_block_t **block)
         status = give_up(claim);
     else
         oomph_garbage_helped(claim);
+    // Where there was nothing to wait for, PyTorch counts all the same.
+    if (status == OOMPH_ERR_NO_MEMORY && device->stats.sync_count == syncs)
+        device->stats.sync_count++;
     device->stats.retry_count += device->stats.rungs[OOMPH_RUNG_GROW] == low_rungs;
     device->stats.driver_ns += oomph_now_ns() - start;
     return status;

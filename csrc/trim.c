@@ -144,10 +144,13 @@ oomph_status_t oomph_empty_cache(int ordinal, oomph_pool_id_t id, size_t *freed_
     bool all = oomph_same_pool(id, (oomph_pool_id_t){0, 0});
     oomph_reach_t reach = {.group = all ? NULL : oomph_group_find(device, id)};
     bool was_pressed = device->pressed;
+    int64_t syncs = device->stats.sync_count;
     oomph_press(device);
     oomph_wait_for(device, NULL); // while a stream captures: only what has passed
     if (oomph_collect(device))
         oomph_wait_for(device, NULL); // these blocks count as freed just now
+    if (device->stats.sync_count > syncs)
+        device->stats.sync_count = syncs + 1; // PyTorch counts such a call once
     if (all || reach.group != NULL)
         for (int tier = 0; tier < OOMPH_TIERS; tier++) {
             reach.tier = (oomph_tier_t)tier;

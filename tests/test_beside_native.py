@@ -26,3 +26,26 @@ def test_what_no_card_can_have_is_refused_in_pytorchs_words():
             "CUDA out of memory. Tried to allocate more than 1EB memory."
         )
     assert torch.cuda.memory_stats()["num_ooms"] == 0
+
+
+@in_each_mode
+def test_waits_for_all_streams_are_counted():
+    def waits() -> int:
+        return torch.cuda.memory_stats()["num_sync_all_streams"]
+
+    before = waits()
+    take(30 << 20)
+    torch.cuda.empty_cache()
+    torch.cuda.empty_cache()
+    assert waits() == before + 2
+    side = torch.cuda.Stream()
+    block = take(30 << 20)
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(1000)
+    block.record_stream(side)
+    del block
+    torch.cuda.empty_cache()
+    assert waits() == before + 3
+    with pytest.raises(torch.OutOfMemoryError):
+        take(2 << 30)
+    assert waits() == before + 4
