@@ -29,6 +29,6 @@ int oomph_call_listener(PyObject *listener, int device, size_t bytes);
 // Whether this thread keeps the GIL while it waits for the GPU.
 extern _Thread_local bool oomph_keeps_gil;
 
-// The functions of module_memory.c, module_sites.c, module_stats.c and plain.c.
+// The functions of module_memory.c, module_sites.c, module_stats.c and module_plain.c.
 extern PyMethodDef oomph_memory_methods[], oomph_site_methods[], oomph_stats_methods[];
 extern PyMethodDef oomph_plain_methods[];

@@ -68,7 +68,7 @@ class Source
         oomph_addr_t addr = address(inner_->raw_alloc(bytes));
         oomph_block_info_t info;
         if (addr != 0 && core->lookup(addr, &info) == OOMPH_OK) {
-            // Behind it is oomph (plain.c), which serves the pool without a detour.
+            // Behind it is oomph (module_plain.c): no detour then.
             const oomph_source_t none = {};
             inner_->raw_delete(pointer(addr));
             check(core->pool_set_source(device_, to_core(pool_), &none));

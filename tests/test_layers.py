@@ -40,7 +40,7 @@ BINDINGS = {
     "module_memory.c": {"module.h"},
     "module_sites.c": {"frames.h", "module.h"},
     "module_stats.c": {"module.h"},
-    "plain.c": {"module.h"},
+    "module_plain.c": {"module.h"},
     "torch_core.hpp": {"oomph.h"},
     "torch_blocks.hpp": {"torch_core.hpp"},
     "torch_history.hpp": {"torch_core.hpp"},

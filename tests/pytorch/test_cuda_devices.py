@@ -137,7 +137,7 @@ def story(device: int) -> Iterator[None]:
     watch.check(0, reset=True)
 
 
-@both(on=TWO, bug="empty_cache() does not count in num_sync_all_streams")
+@both(on=TWO)
 def test_memory_stats():
     gc.collect()
     torch.cuda.empty_cache()
@@ -145,7 +145,7 @@ def test_memory_stats():
         check_consistent()
 
 
-@both(on=TWO, bug="empty_cache() does not count in num_sync_all_streams")
+@both(on=TWO)
 def test_memory_stats_multigpu():
     rng = random.Random(11)
     stories = {0: story(0), 1: story(1)}

@@ -343,7 +343,7 @@ def test_cuda_graph_allocator_propagates_stream():
     assert torch.equal(w.cpu(), (x + y + y).cpu())
 
 
-@both(on=cards(), bug="after a failed capture no pool gives memory back")
+@both(on=cards())
 def test_cuda_graph_tensor_item_not_allowed():
     """It fails, and the process goes on: graphs captured later give memory back.
 

@@ -177,7 +177,7 @@ def test_tensor_delete_after_allocator_delete():
     assert inner.counts() == (1, 1)
 
 
-@both(bug="use_on_oom is not looked at for pools with an allocator")
+@both
 def test_mempool_limited_memory_with_allocator():
     """A pool's free memory serves others before an error, if it was made so."""
     inner = Inner()
@@ -199,7 +199,7 @@ def test_mempool_limited_memory_with_allocator():
         del never, on_oom
 
 
-@both(bug="use_on_oom is not looked at for pools with an allocator")
+@both
 def test_deleted_mempool_not_used_on_oom():
     inner = Inner()
     with limited(40):
@@ -289,7 +289,7 @@ def test_nested_mempool():
         assert [len(pool_segments(pool.id)) for pool in pools] == [2, 2, 1]
 
 
-@both(bug="all segments say that they are expandable")
+@both
 def test_mempool_expandable():
     """A pool with an allocator of its own is no place for expandable segments."""
     set_allocator("expandable_segments:True")

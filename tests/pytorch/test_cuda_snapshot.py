@@ -136,7 +136,7 @@ def test_cycles():
         disarm()
 
 
-@both(bug="events on account of segments have no stack")
+@both
 def test_memory_plots():
     def work() -> None:
         x = torch.rand(128, 128, device="cuda")
@@ -158,7 +158,7 @@ def test_memory_plots():
 CONTEXTS = ("alloc", "all", "state")
 
 
-@both(bug='context="state" keeps stacks in the trace, too')
+@both
 def test_memory_plots_free_stack():
     kept: list[torch.Tensor] = []
 
@@ -200,7 +200,7 @@ def test_memory_plots_history_context():
     assert names == [True, False, True]
 
 
-@both(bug="events on account of segments have no stack")
+@both
 def test_memory_plots_free_segment_stack():
     for context in CONTEXTS:
         with recording(context=context):

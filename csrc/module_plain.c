@@ -1,4 +1,4 @@
-/* plain.c - the allocator as two plain C functions, which oomph._C exports for
+/* module_plain.c - the allocator as two plain C functions, which oomph._C exports for
  * PyTorch's CUDAPluggableAllocator: process-wide, or behind a MemPool.
  *
  * Whoever calls may hold PyTorch's lock and the GIL: the GIL is never given up here, as
