@@ -283,7 +283,7 @@ def test_allocator_backend(conf):
 
 
 @pytest.mark.parametrize("fraction", ["0.5", "1.1"])
-@ways
+@ways()
 def test_allocator_memory_fraction_setting(conf, fraction):
     code = """
         import torch
