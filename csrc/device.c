@@ -111,6 +111,11 @@ oomph_status_t oomph_find_driver(void)
     return status;
 }
 
+bool oomph_must_know_streams(void)
+{
+    return oomph_find_driver() == OOMPH_OK && !the_driver()->records_all();
+}
+
 oomph_status_t oomph_start(int *device_count)
 {
     oomph_status_t status = OOMPH_OK;

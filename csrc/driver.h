@@ -30,6 +30,8 @@ typedef struct oomph_driver {
     // Looks for a driver that is new enough, and initialises nothing. Errors:
     // OOMPH_ERR_DRIVER.
     oomph_status_t (*find)(void);
+    // Whether it has event_record_all(), once it has been found.
+    bool (*records_all)(void);
     // Finds the driver and initialises it. Errors: OOMPH_ERR_DRIVER.
     oomph_status_t (*start)(int *device_count);
     // Retains the primary context, once per device.

@@ -96,6 +96,11 @@ static oomph_status_t find(void)
     return find_functions(library);
 }
 
+static bool records_all(void)
+{
+    return oomph_cu.cuCtxRecordEvent != NULL;
+}
+
 static oomph_status_t start(int *device_count)
 {
     oomph_status_t status = find();
@@ -452,6 +457,7 @@ const oomph_driver_t *oomph_driver_cuda(void)
 {
     static const oomph_driver_t driver = {
         .find = find,
+        .records_all = records_all,
         .start = start,
         .open = open_device,
         .memory_info = memory_info,

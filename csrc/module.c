@@ -150,6 +150,13 @@ static PyObject *find_driver(PyObject *module, PyObject *unused)
     return oomph_none_or_raise(oomph_find_driver());
 }
 
+static PyObject *must_know_streams(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    return PyBool_FromLong(oomph_must_know_streams());
+}
+
 static PyObject *start(PyObject *module, PyObject *unused)
 {
     int device_count = 0;
@@ -303,6 +310,8 @@ static PyMethodDef methods[] = {
      "Fixes the settings; see oomph.install()."},
     {"find_driver", find_driver, METH_NOARGS,
      "Raises DriverError if there is none to work with; initialises nothing."},
+    {"must_know_streams", must_know_streams, METH_NOARGS,
+     "Whether the driver is so old that all streams must be known."},
     {"start", start, METH_NOARGS, "Loads the driver; gives the number of devices."},
     {"stop", stop, METH_NOARGS, "Ends background work."},
     {"step", step, METH_NOARGS, "A training step has ended."},

@@ -73,6 +73,26 @@ def test_batches_are_loaded_on_a_stream_of_their_own():
 
 
 @on_each(short)
+def test_a_stream_that_never_allocates_reads_memory_that_was_freed():
+    main, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    reading = torch.cuda.Stream()
+    result = made(48 * MIB, 0)
+    with torch.cuda.stream(side):
+        freed = made(48 * MIB, 7)
+    reading.wait_stream(side)
+    reading.wait_stream(main)
+    with torch.cuda.stream(reading):
+        torch.cuda._sleep(10_000_000)
+        result.copy_(freed)
+    del freed
+    others = [made(56 * MIB, -1) for _ in range(2)]
+    side.wait_stream(reading)
+    main.wait_stream(reading)
+    assert result.eq(7).all().item()
+    del others
+
+
+@on_each(short)
 def test_a_graph_is_dropped_while_it_is_replayed():
     graph = torch.cuda.CUDAGraph()
     x = made(4 * MIB, 2)

@@ -173,7 +173,7 @@ def _attach(torch: ModuleType, values: dict[str, Any]) -> None:
         from oomph import planner
 
         planner.start(always=True)
-    if values["window"] == "gated":
+    if values["window"] == "gated" or _C.must_know_streams():
         from oomph import windows
 
         windows.start()

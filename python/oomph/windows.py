@@ -3,7 +3,8 @@
 While memory moves, all streams that oomph knows are held. Those that memory is
 allocated on or recorded for it hears of by itself. A stream that only works on memory
 of others, such as one that copies batches into buffers, it is told of here, when Python
-makes it.
+makes it. Drivers before CUDA 12.5 need that, too: they tell what has finished of known
+streams alone.
 """
 
 from __future__ import annotations

@@ -132,10 +132,16 @@ WRAP(time_copy,
      (device, to, from, bytes, count, ns))
 WRAP(trim, (int device), (device))
 
+static bool records_all(void)
+{
+    return real->records_all();
+}
+
 const oomph_driver_t *faulty_driver(void)
 {
     static const oomph_driver_t driver = {
         .find = faulty_find,
+        .records_all = records_all,
         .start = faulty_start,
         .open = faulty_open,
         .memory_info = faulty_memory_info,
