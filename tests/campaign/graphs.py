@@ -80,9 +80,8 @@ def fail_capture(m: Machine, a: int, s: int, how: str, kib: int) -> None:
         raise Missing
     graph = torch.cuda.CUDAGraph()
     pool = torch.cuda.graph_pool_handle()
-    if ours() is None:
-        device = value.tensor.device.index
-        m.closing.append(lambda: heal(pool, device))
+    device = value.tensor.device.index
+    m.closing.append(lambda: heal(pool, device))
     try:
         with torch.cuda.graph(graph, pool=pool, stream=m.streams[s]):
             x = torch.empty(kib * 256, device=value.tensor.device).fill_(1)
@@ -101,11 +100,13 @@ def fail_capture(m: Machine, a: int, s: int, how: str, kib: int) -> None:
 
 
 def heal(pool: Any, device: int) -> None:
-    """Tells PyTorch's allocator that the capture has ended, which PyTorch forgets.
+    """Tells the allocator what PyTorch forgets: that nobody needs the pool any more.
 
-    It would free nothing for the programs that come after this one.
+    And PyTorch's own that the capture has ended: it would free nothing for the programs
+    that come after this one. oomph must find that out by itself.
     """
-    torch._C._cuda_endAllocateToPool(device, pool)
+    if ours() is None:
+        torch._C._cuda_endAllocateToPool(device, pool)
     torch._C._cuda_releasePool(device, pool)
 
 
