@@ -147,8 +147,8 @@ class Listener final : public c10::OpRegistrationListener
 
     static void note(const OperatorHandle &op)
     {
-        if (!is_listening)
-            return;
+        if (!is_listening || !Py_IsInitialized())
+            return; // libraries leave when the process ends, after the interpreter
         std::lock_guard<std::mutex> guard(defined().waiting_mutex);
         defined().waiting.push_back(op.operator_name());
         if (!has_defined.exchange(true))
