@@ -32,6 +32,7 @@ class Allocator final : public native::CUDAAllocator
 {
     std::atomic<int> device_count_{-1}; // -1: not initialised
     std::atomic<bool> enabled_{true};
+    std::atomic<bool> was_disabled_{false}; // some memory may be the driver's own
     Settings settings_;
     History history_;
     Requests requests_{history_};
@@ -76,6 +77,7 @@ class Allocator final : public native::CUDAAllocator
     void enable(bool value) override
     {
         enabled_ = value;
+        was_disabled_ = was_disabled_ || !value;
     }
 
     bool isEnabled() const override
@@ -91,13 +93,15 @@ class Allocator final : public native::CUDAAllocator
                          "CUDA out of memory. Tried to allocate more than 1EB memory.");
         DeviceIndex device = current_device();
         if (C10_UNLIKELY(!enabled_.load(std::memory_order_relaxed)))
-            return take_from_driver(bytes, device);
+            return from_driver(take_from_driver(bytes), device);
         void *block = requests_.take_on_current_stream(device, bytes);
         return {block, block, &delete_block, cuda_device(device)};
     }
 
     void *raw_alloc(size_t bytes) override
     {
+        if (C10_UNLIKELY(!isEnabled()))
+            return bytes == 0 ? nullptr : take_from_driver(bytes);
         return requests_.take_on_current_stream(current_device(), bytes);
     }
 
@@ -105,12 +109,18 @@ class Allocator final : public native::CUDAAllocator
     {
         if (bytes == 0)
             return nullptr;
+        if (C10_UNLIKELY(!isEnabled()))
+            return take_from_driver(bytes);
         return requests_.take(current_device(), bytes, stream, false);
     }
 
     void raw_delete(void *block) override
     {
-        if (block != nullptr)
+        if (block == nullptr)
+            return;
+        if (C10_UNLIKELY(was_disabled_) && !is_ours(block))
+            give_to_driver(block);
+        else
             requests_.give(block);
     }
 
@@ -486,6 +496,17 @@ class Allocator final : public native::CUDAAllocator
     }
 
   private:
+    static DataPtr from_driver(void *block, DeviceIndex device)
+    {
+        return {block, block, &give_to_driver, cuda_device(device)};
+    }
+
+    static bool is_ours(void *block)
+    {
+        oomph_block_info_t info;
+        return core->lookup(address(block), &info) == OOMPH_OK;
+    }
+
     // PyTorch's own error for a device that is not there.
     void check_device(DeviceIndex device) const
     {

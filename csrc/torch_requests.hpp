@@ -64,12 +64,12 @@ inline void give_to_driver(void *block)
         TORCH_WARN("cudaFree: ", cudaGetErrorString(error));
 }
 
-inline c10::DataPtr take_from_driver(size_t bytes, DeviceIndex device)
+inline void *take_from_driver(size_t bytes)
 {
     void *block = nullptr;
     C10_CUDA_CHECK(cudaMalloc(&block, bytes));
     announce_alloc(address(block));
-    return {block, block, &give_to_driver, cuda_device(device)};
+    return block;
 }
 
 class Requests

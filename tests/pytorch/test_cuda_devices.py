@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from both import TWO, both, stat, take_mib
+from both import TWO, both, differs, stat, take_mib
 
 on_two = both(on=TWO)
 
@@ -52,8 +52,9 @@ def check_consistent() -> None:
 class Watch:
     """The figures of a device as they must move."""
 
-    def __init__(self, device: int) -> None:
+    def __init__(self, device: int, differs: bool) -> None:
         self.device = device
+        self.differs = differs  # in what it counts for a device that was never used
         self.last = self.figures()
 
     def figures(self) -> tuple[int, int, int, int]:
@@ -84,15 +85,16 @@ class Watch:
         before = [stat(key, self.device) for key in keys]
         torch.cuda.empty_cache()
         after = [stat(key, self.device) for key in keys]
-        assert after[0] == before[0] + 1
+        is_unused = most_reserved == 0
+        assert after[0] == before[0] + (0 if is_unused and self.differs else 1)
         assert after[1] >= before[1] and after[2] >= before[2]
         now = self.figures()
         assert now[2] <= reserved and now[3] == most_reserved
 
 
-def story(device: int) -> Iterator[None]:
+def story(device: int, differs: bool) -> Iterator[None]:
     """Blocks of many sizes come and go; each step yields."""
-    watch, rng = Watch(device), random.Random(device)
+    watch, rng = Watch(device, differs), random.Random(device)
 
     def alloc(*shape: int) -> torch.Tensor:
         return torch.empty(*shape, device=f"cuda:{device}")
@@ -141,14 +143,15 @@ def story(device: int) -> Iterator[None]:
 def test_memory_stats():
     gc.collect()
     torch.cuda.empty_cache()
-    for _ in story(0):
+    for _ in story(0, differs("test_memory_stats")):
         check_consistent()
 
 
 @both(on=TWO)
 def test_memory_stats_multigpu():
     rng = random.Random(11)
-    stories = {0: story(0), 1: story(1)}
+    other = differs("test_memory_stats_multigpu")
+    stories = {0: story(0, other), 1: story(1, other)}
     while stories:
         device = rng.choice(list(stories))
         if next(stories[device], False) is False:
