@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import ctypes
 import importlib
-import importlib.util
 
 import pytest
 import torch
@@ -14,10 +13,6 @@ from torch import nn
 
 simulated = Simulated("256MiB,context=0,memory=values", None, OMP_NUM_THREADS="1")
 shapes = Simulated("256MiB,context=0", None)
-
-torchvision = pytest.mark.skipif(
-    importlib.util.find_spec("torchvision") is None, reason="torchvision is missing"
-)
 
 LIBRARIES: list[torch.library.Library] = []  # torch.compile trips over those that end
 DOUBLE = "template <typename T> T twice_as_much(T x) { return x * 2; }"
@@ -90,7 +85,6 @@ def boxes() -> tuple[torch.Tensor, torch.Tensor]:
     return corners, torch.rand(40)
 
 
-@torchvision
 @simulated
 def test_torchvision_suppresses_the_boxes_that_it_does_on_the_cpu():
     ops = importlib.import_module("torchvision.ops")
@@ -100,7 +94,6 @@ def test_torchvision_suppresses_the_boxes_that_it_does_on_the_cpu():
     assert ops.nms(corners.cuda(), scores.cuda(), 0.4).tolist() == wanted.tolist()
 
 
-@torchvision
 @simulated
 @pytest.mark.parametrize("pooling", ["roi_align", "roi_pool", "ps_roi_align"])
 def test_torchvision_pools_and_differentiates_as_on_the_cpu(pooling):
@@ -117,7 +110,6 @@ def test_torchvision_pools_and_differentiates_as_on_the_cpu(pooling):
     assert all(map(torch.equal, found["cpu"], found["cuda"]))
 
 
-@torchvision
 @simulated
 def test_torchvision_is_computed_when_its_stream_comes_to_it_and_in_graphs():
     ops = importlib.import_module("torchvision.ops")
