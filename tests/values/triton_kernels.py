@@ -27,6 +27,15 @@ def plus_one(place, count, BLOCK: tl.constexpr):
     tl.store(place + at, tl.load(place + at, mask=at < count) + 1, mask=at < count)
 
 
+@triton.jit
+def sum_kernel(source, target, count, BLOCK: tl.constexpr):
+    total = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, count, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        total += tl.load(source + at, mask=at < count, other=0.0)
+    tl.store(target, tl.sum(total))
+
+
 tuned = triton.autotune(
     configs=[triton.Config({"BLOCK": 32}), triton.Config({"BLOCK": 64})],
     key=["count"],
@@ -43,6 +52,12 @@ def gelu(x: torch.Tensor) -> torch.Tensor:
 
 def add_one(x: torch.Tensor) -> None:
     plus_one[(triton.cdiv(x.numel(), 64),)](x, x.numel(), BLOCK=64)
+
+
+def total(x: torch.Tensor) -> torch.Tensor:
+    out = torch.empty(1, device=x.device)
+    sum_kernel[(1,)](x, out, x.numel(), BLOCK=64)
+    return out
 
 
 def add_tuned(x: torch.Tensor) -> None:
