@@ -129,7 +129,7 @@ static oomph_status_t hand_out_slowly(const oomph_claim_t *claim, oomph_block_t 
     }
     status = hand_out(device, claim->request, block);
     if (status != OOMPH_OK)
-        free(uses);
+        oomph_uses_free(uses);
     else if (uses != NULL)
         oomph_guard_attach(device, block, uses);
     return status;
@@ -171,7 +171,9 @@ static oomph_status_t allocate_slowly(const oomph_request_t *request,
                            .place = OOMPH_NO_PLACE,
                            .foreseen = oomph_foresees(&device->foresight, bytes)};
 
+    pool->claims++;
     oomph_status_t status = allocate(&claim, block);
+    pool->claims--;
     if (claim.rescued > 0 && oomph_process.hooks.rescued != NULL) {
         oomph_unlock(device);
         oomph_process.hooks.rescued(request->device, bytes, claim.rescued);

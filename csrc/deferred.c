@@ -9,13 +9,26 @@ static size_t uses_bytes(size_t count)
     return sizeof(oomph_uses_t) + count * sizeof(oomph_use_t);
 }
 
+static void note(oomph_uses_t *uses, oomph_clock_t *clock)
+{
+    uses->use[uses->count++] = (oomph_use_t){.clock = clock};
+    clock->stream->users++;
+}
+
 oomph_uses_t *oomph_uses_new(oomph_clock_t *clock)
 {
     oomph_uses_t *uses = calloc(1, uses_bytes(USE_ROOM));
 
     if (uses != NULL)
-        uses->use[uses->count++] = (oomph_use_t){.clock = clock};
+        note(uses, clock);
     return uses;
+}
+
+void oomph_uses_free(oomph_uses_t *uses)
+{
+    for (size_t i = 0; uses != NULL && i < uses->count; i++)
+        uses->use[i].clock->stream->users--;
+    free(uses);
 }
 
 void oomph_uses_attach(oomph_uses_t *uses, oomph_block_t *block)
@@ -47,7 +60,7 @@ oomph_status_t oomph_uses_add(oomph_block_t *block, oomph_clock_t *clock)
             goto no_host_memory;
         block->use.user = uses = grown;
     }
-    uses->use[uses->count++] = (oomph_use_t){.clock = clock};
+    note(uses, clock);
     return OOMPH_OK;
 
 no_host_memory:

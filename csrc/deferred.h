@@ -30,6 +30,7 @@ typedef struct oomph_deferred {
 oomph_status_t oomph_uses_add(oomph_block_t *block, oomph_clock_t *clock);
 // Uses that name one clock, for a block to come; NULL without host memory.
 oomph_uses_t *oomph_uses_new(oomph_clock_t *clock);
+void oomph_uses_free(oomph_uses_t *uses); // NULL: nothing
 // Makes them those of a block that is not shared.
 void oomph_uses_attach(oomph_uses_t *uses, oomph_block_t *block);
 // Defers the free of a shared block. Its streams must exist, but for its `own`.

@@ -122,7 +122,7 @@ bool oomph_collect(oomph_device_t *device)
         if (!done->block->buffer)
             oomph_notices_add(&device->pages.notices, completed(done->block));
         release(device, done->block);
-        free(done);
+        oomph_uses_free(done);
         done = next;
     }
     return any;

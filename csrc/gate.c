@@ -190,6 +190,13 @@ static oomph_status_t make(oomph_gate_t *gate)
     return status;
 }
 
+static oomph_status_t refuse_stray(void)
+{
+    return oomph_fail(OOMPH_ERR_STATE,
+                      "no window: the program uses a stream that it may destroy at any "
+                      "time, so it cannot be held");
+}
+
 // Whether the stream needs a gate of its own beside that of the default stream.
 static oomph_status_t needs_own(const oomph_streams_t *streams,
                                 const oomph_stream_state_t *stream, bool *own)
@@ -198,9 +205,7 @@ static oomph_status_t needs_own(const oomph_streams_t *streams,
     oomph_status_t status = OOMPH_OK;
 
     if (!stream->lives)
-        return oomph_fail(OOMPH_ERR_STATE,
-                          "no window: the program uses a stream that it may destroy "
-                          "at any time, so it cannot be held");
+        return refuse_stray();
     if (stream->handle != NULL)
         status =
             streams->driver->stream_blocks(streams->device, stream->handle, &blocks);
@@ -213,6 +218,8 @@ oomph_status_t oomph_gate_prepare(oomph_gate_t *gate)
     size_t count = 1;
     oomph_status_t status = make(gate);
 
+    if (status == OOMPH_OK && gate->streams->strays)
+        status = refuse_stray();
     for (oomph_stream_state_t *s = gate->streams->list; s != NULL; s = s->next) {
         bool own = false;
         if (status == OOMPH_OK)

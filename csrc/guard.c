@@ -66,12 +66,12 @@ oomph_status_t oomph_guard_admit(oomph_device_t *device, oomph_block_t *block,
         guard->ring = calloc(OOMPH_UNMAPPED_KEPT, sizeof *guard->ring);
     *uses = guarded ? oomph_uses_new(&pool->stream->clock) : NULL;
     if (guarded && (guard->ring == NULL || *uses == NULL)) {
-        free(*uses);
+        oomph_uses_free(*uses);
         return oomph_fail(OOMPH_ERR_NO_MEMORY, "no host memory to guard a block");
     }
     oomph_status_t status = fill(device, block, request->stream);
     if (status != OOMPH_OK)
-        free(*uses);
+        oomph_uses_free(*uses);
     return status;
 }
 

@@ -36,6 +36,7 @@ static void pool_destroy(oomph_pool_t *pool)
     if (!pool->small)
         oomph_heap_destroy(&pool->arena);
     oomph_plan_destroy(&pool->plan);
+    pool->stream->users--;
     free(pool);
 }
 
@@ -55,6 +56,7 @@ static oomph_status_t pool_create(oomph_device_t *device, oomph_stream_state_t *
     }
     pool->device = device;
     pool->stream = stream;
+    stream->users++;
     pool->group = group;
     pool->small = small;
     pool->heap.whole = group != NULL && (group->flags & OOMPH_POOL_NO_SPLIT) != 0;
@@ -79,6 +81,8 @@ oomph_status_t oomph_pool_get(oomph_device_t *device, const oomph_request_t *req
     if (oomph_same_pool(request->pool, (oomph_pool_id_t){0, 0})) {
         *pool = stream->pools[small];
         if (*pool == NULL) {
+            if (!stream->lives)
+                oomph_pools_prune(device); // what such streams before it have left
             status = pool_create(device, stream, NULL, small, pool);
             stream->pools[small] = *pool;
         }
@@ -297,13 +301,19 @@ static void move_in(oomph_pool_t *pool, oomph_segment_t *arena)
         oomph_segment_map(arena, &device->pages, 0, count, OOMPH_TIER_DEVICE);
 }
 
+// The blocks there stay where they are.
+static void empty_arena(oomph_pool_t *pool)
+{
+    while (pool->arena.segments != NULL)
+        oomph_heap_move(pool->arena.segments, &pool->heap);
+}
+
 void oomph_pool_replan(oomph_pool_t *pool)
 {
     oomph_device_t *device = pool->device;
     oomph_segment_t *arena;
 
-    while (pool->arena.segments != NULL)
-        oomph_heap_move(pool->arena.segments, &pool->heap);
+    empty_arena(pool);
     pool->conflicts = 0;
     if (pool->plan.found_period == 0 || !oomph_plan_pack(&pool->plan))
         return;
@@ -315,7 +325,9 @@ void oomph_pool_replan(oomph_pool_t *pool)
         pool->plan.packed_hash = hash; // not again for the same period
         return;
     }
+    pool->claims++;
     move_in(pool, arena);
+    pool->claims--;
 }
 
 static bool is_bare(const oomph_segment_t *segment)
@@ -345,14 +357,31 @@ static bool has_pool(const oomph_device_t *device, const oomph_group_t *group)
     return pool != NULL;
 }
 
+// Whether nobody will come back to it: what a graph or MemPool left, or a stream that
+// may be gone.
+static bool is_left(const oomph_pool_t *pool)
+{
+    if (pool->claims > 0)
+        return false;
+    return pool->group != NULL
+               ? pool->group->use_count == 0
+               : oomph_stream_is_idle(&pool->device->streams, pool->stream);
+}
+
 void oomph_pools_prune(oomph_device_t *device)
 {
     for (oomph_pool_t **link = &device->pools; *link != NULL;) {
         oomph_pool_t *pool = *link;
-        bool unused = pool->group != NULL && pool->group->use_count == 0;
-        drop_bare_segments(pool, unused);
-        if (unused && pool->heap.segments == NULL) {
+        bool left = is_left(pool);
+        if (left && pool->plan.places != NULL)
+            oomph_plan_drop(&pool->plan);
+        if (left)
+            empty_arena(pool);
+        drop_bare_segments(pool, left);
+        if (left && pool->heap.segments == NULL) {
             *link = pool->next;
+            if (pool->group == NULL)
+                pool->stream->pools[pool->small] = NULL;
             pool_destroy(pool);
         } else {
             link = &pool->next;
@@ -367,4 +396,5 @@ void oomph_pools_prune(oomph_device_t *device)
         *link = group->next;
         free(group);
     }
+    oomph_streams_prune(&device->streams);
 }

@@ -2,6 +2,8 @@
 
 #include <stdlib.h>
 
+enum { IDLE_TURNS = 8 };
+
 static const oomph_stream_t LEGACY = (oomph_stream_t)1; // the same stream as 0
 
 void oomph_streams_init(oomph_streams_t *streams, const oomph_driver_t *driver,
@@ -64,10 +66,14 @@ static oomph_status_t get_passing(oomph_streams_t *streams, int device,
     if (status != OOMPH_OK)
         return status;
     *stream = find_by_id(streams, device, id);
-    if (*stream == NULL)
+    if (*stream == NULL) {
         status = add(streams, device, handle, false, id, stream);
-    if (status == OOMPH_OK)
+        streams->turn++;
+    }
+    if (status == OOMPH_OK) {
         (*stream)->capturing = capturing;
+        (*stream)->seen = streams->turn;
+    }
     return status;
 }
 
@@ -94,6 +100,40 @@ oomph_status_t oomph_stream_get(oomph_streams_t *streams, int device,
     streams->last = found;
     *stream = found;
     return OOMPH_OK;
+}
+
+bool oomph_stream_is_idle(const oomph_streams_t *streams,
+                          const oomph_stream_state_t *stream)
+{
+    return !stream->lives && streams->turn - stream->seen > IDLE_TURNS;
+}
+
+// Whether nothing would be lost with it.
+static bool may_forget(const oomph_streams_t *streams,
+                       const oomph_stream_state_t *stream)
+{
+    const oomph_clock_t *clock = &stream->clock;
+
+    return oomph_stream_is_idle(streams, stream) && stream->users == 0 &&
+           !stream->capturing && clock->count == 0 && clock->draining == 0;
+}
+
+void oomph_streams_prune(oomph_streams_t *streams)
+{
+    for (oomph_stream_state_t **link = &streams->list; *link != NULL;) {
+        oomph_stream_state_t *stream = *link;
+        if (oomph_stream_is_idle(streams, stream))
+            oomph_clock_poll(streams, &stream->clock);
+        if (!may_forget(streams, stream)) {
+            link = &stream->next;
+            continue;
+        }
+        if (streams->last == stream)
+            streams->last = NULL;
+        streams->strays = true;
+        *link = stream->next;
+        free(stream);
+    }
 }
 
 /* ---- Captures */
@@ -192,10 +232,12 @@ static oomph_status_t join(const oomph_streams_t *streams, oomph_event_t event,
 static oomph_status_t record_joint(oomph_streams_t *streams, oomph_event_t event)
 {
     oomph_status_t status = OOMPH_OK;
+    bool stray = streams->strays;
 
     for (const oomph_stream_state_t *s = streams->list; s != NULL; s = s->next)
-        if (s->device == streams->device && !s->lives)
-            return oomph_fail(OOMPH_ERR_STATE, "a stream may be gone");
+        stray |= s->device == streams->device && !s->lives;
+    if (stray)
+        return oomph_fail(OOMPH_ERR_STATE, "a stream may be gone");
     if (streams->joint == NULL)
         status = streams->driver->stream_create(streams->device, &streams->joint);
     if (status == OOMPH_OK)

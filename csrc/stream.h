@@ -46,6 +46,8 @@ struct oomph_stream_state {
     bool lives;     // never destroyed: the handle names it
     bool capturing; // as it was when seen last, for one that may be gone
     bool gated;     // a gate (gate.h) has to hold it by itself
+    uint64_t seen;  // the turn in which it was named last; unset if `lives`
+    size_t users;   // pools of it, and uses of blocks that wait for its clock
     oomph_clock_t clock;
     void *pools[2]; // the default pools of the stream, for the caller
 };
@@ -61,6 +63,8 @@ typedef struct oomph_streams {
     size_t freed_bytes;         // so much as far as it is known
     bool beginning;             // a thread is about to begin a capture:
     pthread_t beginner;         // this one
+    uint64_t turn;              // counts steps, and streams that may be gone
+    bool strays;                // some that may be gone were forgotten (and may live)
     oomph_stream_t joint;       // waits for all others, where the driver cannot
     oomph_event_t spare[OOMPH_EPOCH_RING];
     unsigned spare_count;
@@ -75,6 +79,12 @@ void oomph_streams_init(oomph_streams_t *streams, const oomph_driver_t *driver,
 oomph_status_t oomph_stream_get(oomph_streams_t *streams, int device,
                                 oomph_stream_t handle, bool lives,
                                 oomph_stream_state_t **stream);
+
+// Whether it may be gone, and nobody has named it for a while.
+bool oomph_stream_is_idle(const oomph_streams_t *streams,
+                          const oomph_stream_state_t *stream);
+// Forgets the idle streams that nothing names: a program may make new ones for ever.
+void oomph_streams_prune(oomph_streams_t *streams);
 
 /* ---- Captures */
 

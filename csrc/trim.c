@@ -283,6 +283,7 @@ static void end_step(oomph_device_t *device)
     oomph_promote_survivors(device);
     relax(device);
     keep_reserve(device);
+    device->streams.turn++;
     oomph_pools_prune(device);
 }
 

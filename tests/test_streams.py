@@ -94,6 +94,33 @@ def test_a_stream_that_vanished_does_not_hold_its_pages():
     take(1024 * MIB)
 
 
+@simulated
+def test_streams_that_vanished_leave_no_records():
+    import ctypes
+
+    import oomph
+    from remote import sim, sim_stats
+
+    def work(count):
+        for _ in range(count):
+            handle = ctypes.c_void_p()
+            assert sim.cuStreamCreate(ctypes.byref(handle), 1) == 0
+            kept = take(4 * MIB)
+            with torch.cuda.stream(torch.cuda.ExternalStream(handle.value)):
+                take(300 * MIB)
+                take(1000)
+                kept.record_stream(torch.cuda.current_stream())
+            del kept
+            torch.cuda.synchronize()
+            assert sim.cuStreamDestroy_v2(handle) == 0
+        torch.cuda.empty_cache()
+        return oomph.stats()["record_bytes"], sim_stats().reservation_count
+
+    take(1)
+    work(30)
+    assert work(300) == work(30)
+
+
 # ---- record_stream
 
 
