@@ -2,6 +2,7 @@
 # make test   all tests
 # make lint   format and static checks
 # make bench  the benchmarks
+# make sanitize  tests with PyTorch under sanitizers, half an hour
 # make gpu    on a machine with a GPU: what only hardware can answer
 #
 # PYTHON is the Python to start from, VENV the folder that everything goes into, TORCH
@@ -16,7 +17,7 @@ BIN := $(VENV)/bin
 SOURCES := $(shell find csrc python setup.py pyproject.toml -type f \
 	-not -name '*.so*' -not -path '*/__pycache__/*' -not -path '*.egg-info/*')
 
-.PHONY: demo test lint format bench gpu clean
+.PHONY: demo test lint format bench sanitize gpu clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py
@@ -32,6 +33,10 @@ format: $(VENV)/.tools
 
 bench: $(VENV)/.installed $(VENV)/.tools
 	$(BIN)/python -m pytest benchmarks
+
+sanitize: $(VENV)/.installed $(VENV)/.tools
+	$(BIN)/python tools/sanitize.py address
+	$(BIN)/python tools/sanitize.py thread
 
 # Builds with this machine's PyTorch and downloads nothing.
 gpu:

@@ -5,6 +5,9 @@ no PyTorch; and, for the PyTorch that is installed, ``oomph._torch``, its alloca
 class, and ``oomph._values``, what computes on the simulated GPU. Four shared libraries
 in ``oomph/_sim`` make the simulated GPU. The headers come from PyTorch's own CUDA
 packages (and nvidia-cuda-crt): no toolkit.
+
+With OOMPH_SANITIZE=address or thread all of it is built for that sanitizer, for
+tools/sanitize.py, which runs tests on it.
 """
 
 from __future__ import annotations
@@ -28,6 +31,10 @@ PTH = "oomph_simulate.pth"
 WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion"]
 C_FLAGS = ["-std=c17", "-O2", "-g", "-fvisibility=hidden", *WARNINGS]
 CXX_FLAGS = ["-std=c++20", "-O2", "-g0", "-fvisibility=hidden", *WARNINGS]
+SANITIZERS = {
+    "address": ["-fsanitize=address,undefined", "-fno-sanitize=vptr"],
+    "thread": ["-fsanitize=thread"],
+}
 
 
 def package_dir(name: str) -> Path | None:
@@ -233,6 +240,18 @@ def values_extension(torch: Path, includes: list[str]) -> Extension:
     )
 
 
+def sanitized(extension: Extension, sanitizer: str) -> Extension:
+    """The same, built for a sanitizer: with lines in reports, and no inlining away."""
+    flags = SANITIZERS[sanitizer]
+    plain = ["-O1", "-g1", "-fno-lto", "-fno-omit-frame-pointer"]
+    extension.extra_compile_args += [*plain, *flags]
+    extension.extra_link_args = [
+        *(f for f in extension.extra_link_args if f != "-Wl,--strip-all"),
+        *("-fno-lto", *flags),
+    ]
+    return extension
+
+
 def extensions() -> list[Extension]:
     """All that is built, for this environment."""
     includes = system_includes(cuda_includes())
@@ -257,7 +276,8 @@ def extensions() -> list[Extension]:
     if torch is not None and (torch / "lib" / "libc10_cuda.so").exists():
         found.append(torch_extension(torch, includes))
         found.append(values_extension(torch, includes))
-    return found
+    sanitizer = os.environ.get("OOMPH_SANITIZE")
+    return [sanitized(e, sanitizer) for e in found] if sanitizer else found
 
 
 if __name__ == "__main__":  # tools and tests use the functions above
