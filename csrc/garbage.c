@@ -59,10 +59,21 @@ bool oomph_captures(int ordinal)
 
 /* ---- The rung */
 
+// How many blocks were taken and given back.
+static int64_t traffic(const oomph_device_t *device)
+{
+    const oomph_tally_t *tally = &device->tallies.allocation;
+
+    return 2 * oomph_tally_allocated(tally) - oomph_tally_current(tally);
+}
+
 static bool is_in_vain(const oomph_claim_t *claim, bool last)
 {
+    if (claim->collections == TIMES_MAX)
+        return true;
+    // What others took since may be garbage by now.
     if (claim->collections > 0)
-        return claim->collected_bytes == 0 || claim->collections == TIMES_MAX;
+        return !claim->collected && !(last && traffic(claim->device) != claim->traffic);
     return !last && oomph_now_ns() < atomic_load(&oomph_process.garbage_again_ns);
 }
 
@@ -70,6 +81,7 @@ oomph_gain_t oomph_rung_garbage(oomph_claim_t *claim, bool last)
 {
     oomph_device_t *device = claim->device;
     bool (*collect)(bool, size_t *) = oomph_process.hooks.collect_garbage;
+    int64_t before = traffic(device);
     size_t bytes = 0;
 
     if (collect == NULL || is_in_vain(claim, last))
@@ -86,13 +98,15 @@ oomph_gain_t oomph_rung_garbage(oomph_claim_t *claim, bool last)
     atomic_store(&oomph_process.garbage_again_ns, end + (end - start) * PAUSE);
     claim->uncollected = done ? "" : "; garbage could not be collected at that moment";
     claim->collections += done;
-    claim->collected_bytes = bytes;
+    claim->collected = bytes > 0;
+    claim->traffic = traffic(device);
     device->stats.garbage_bytes += (int64_t)bytes;
-    return bytes > 0 ? OOMPH_GAINED : OOMPH_NOTHING;
+    // Others may have given back meanwhile what they collected.
+    return bytes > 0 || claim->traffic != before ? OOMPH_GAINED : OOMPH_NOTHING;
 }
 
 void oomph_garbage_helped(const oomph_claim_t *claim)
 {
-    if (claim->collected_bytes > 0 && !claim->born_on_host)
+    if (claim->collected && !claim->born_on_host)
         atomic_store(&oomph_process.garbage_again_ns, 0);
 }

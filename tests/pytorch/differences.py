@@ -27,14 +27,6 @@ DIFFERENCES: dict[str, Difference] = {
         "likewise",
         "likewise",
     ),
-    "test_memory_stats": Difference(
-        "emptying the cache of a device that was never used is no synchronisation",
-        "a device is opened, and counts, from its first use on",
-    ),
-    "test_memory_stats_multigpu": Difference(
-        "likewise",
-        "likewise",
-    ),
     "test_record_stream": Difference(
         "a block that another stream has used serves again within eight allocations, "
         "or when nothing else fits, not at the next one",
