@@ -153,9 +153,9 @@ void oomph_watch(bool on);
 // Errors: OOMPH_ERR_DRIVER.
 oomph_status_t oomph_find_driver(void);
 
-// Whether a stream that only uses memory must be told of (oomph_know_stream): the driver
-// has no event for all work of a device (before CUDA 12.5), and what is freed is to wait
-// for that, too. False where there is no driver.
+// Whether a stream that only uses memory must be told of (oomph_know_stream): the
+// driver has no event for all work of a device (before CUDA 12.5), and what is freed is
+// to wait for that, too. False where there is no driver.
 bool oomph_must_know_streams(void);
 
 // Loads the driver and tells how many devices it has. Creates no context: a device
