@@ -57,10 +57,11 @@ def test_bytes_and_waits_are_counted_as_the_link_moves_them():
     pieces = told["step_sent_bytes"] / (PIECE_MIB * MIB)
     assert pieces == int(pieces) > 0
     assert told["step_fetched_bytes"] == told["step_sent_bytes"]
-    # The kernels take no time here: the device waits for every copy back.
+    # The kernels take no time here: the step is what its copies take, out and back. The
+    # device waits for those back, but for what the host waits while it wants memory.
     copies_ms = pieces * PIECE_MIB * 0.1
-    assert told["step_waited_ms"] == pytest.approx(copies_ms, rel=0.3)
-    assert told["step_ms"] > copies_ms
+    assert told["step_ms"] == pytest.approx(2 * copies_ms, rel=0.02)
+    assert 0.3 * copies_ms < told["step_waited_ms"] < 1.02 * copies_ms
     assert f"the device waited {told['step_waited_ms']:.1f} ms" in told["text"]
     now = oomph.stats()
     assert now["sent_bytes"] > told["step_sent_bytes"]  # of five steps
