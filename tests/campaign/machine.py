@@ -90,7 +90,7 @@ class Machine:
         self.graphs: dict[int, Captured] = {}
         self.passes: dict[int, Pass] = {}
         self.debts: dict[Any, list[torch.cuda.Event]] = {}  # by pool
-        self.pools: dict[int, Any] = {}  # MemPools
+        self.pools: dict[tuple[int, int], Any] = {}  # MemPools, by number and device
         self.shared: dict[str, Any] = {}  # pools of several graphs, by name
         self.closing: list[Callable[[], None]] = []  # when the program has ended
         self.seen: dict[str, torch.Tensor] = {}  # on the host, once all has ended

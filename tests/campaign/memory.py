@@ -242,10 +242,11 @@ def alias(m: Machine, a: int) -> None:
 @handler
 def pooled(m: Machine, r: int, s: int, kib: int, pool: int) -> None:
     """Memory of a MemPool."""
-    if pool not in m.pools:
-        m.pools[pool] = torch.cuda.MemPool()
-    kept = m.pools[pool]
     with m.on(s) as stream:
+        key = pool, stream.device.index  # a pool is of the device it was made on
+        if key not in m.pools:
+            m.pools[key] = torch.cuda.MemPool()
+        kept = m.pools[key]
         with torch.cuda.use_mem_pool(kept, stream.device):
             made = torch.empty(kib * KIB // 4, device=stream.device)
         made.copy_(numbers(kib, 3 * r, stream.device))
