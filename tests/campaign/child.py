@@ -85,19 +85,13 @@ def run(text: str, limits: list[int] | None, conf: str | None) -> dict[str, Any]
     return found
 
 
-def _moves(oomph: Any) -> bool:
-    """Whether tensors can move to the host: not into page-locked blocks."""
-    pages = oomph.installation.setting("host_pages")
-    return pages != "pinned" and oomph.stats()["host_limit_bytes"] > 0
-
-
 def left() -> dict[str, list[int]]:
     """What no program should leave, by device: to be asked after all was freed.
 
     Under oomph tensors still move, too.
     """
     oomph = memory.ours()
-    if oomph is not None and _moves(oomph):
+    if oomph is not None and memory.can_move(oomph):
         tensor = memory.numbers(2048, 1, "cuda")
         wanted = tensor.cpu()
         oomph.evict(tensor)

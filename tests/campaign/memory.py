@@ -268,9 +268,17 @@ def peer(m: Machine, r: int, a: int, s: int, to: int) -> None:
     m.put(r, to, made)
 
 
+def can_move(oomph: Any) -> bool:
+    """Whether tensors can move to the host: not into page-locked blocks."""
+    pages = oomph.installation.setting("host_pages")
+    return pages != "pinned" and oomph.stats()["host_limit_bytes"] > 0
+
+
 @handler
 def move(m: Machine, rs: list[int], how: str) -> None:
     oomph = ours()
+    if oomph is not None and not can_move(oomph):
+        return
     values = [m.values[r] for r in sorted({*rs}) if r in m.values]
     tensors = [v.tensor for v in values if v.is_plain]
     if oomph is not None and tensors:
