@@ -65,16 +65,17 @@ static oomph_status_t get_passing(oomph_streams_t *streams, int device,
         status = streams->driver->stream_captures(device, handle, &capturing);
     if (status != OOMPH_OK)
         return status;
-    *stream = find_by_id(streams, device, id);
-    if (*stream == NULL) {
-        status = add(streams, device, handle, false, id, stream);
+    oomph_stream_state_t *found = find_by_id(streams, device, id);
+    if (found == NULL) {
+        status = add(streams, device, handle, false, id, &found);
+        if (found == NULL)
+            return status;
         streams->turn++;
     }
-    if (status == OOMPH_OK) {
-        (*stream)->capturing = capturing;
-        (*stream)->seen = streams->turn;
-    }
-    return status;
+    found->capturing = capturing;
+    found->seen = streams->turn;
+    *stream = found;
+    return OOMPH_OK;
 }
 
 oomph_status_t oomph_stream_get(oomph_streams_t *streams, int device,

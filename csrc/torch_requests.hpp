@@ -60,8 +60,9 @@ inline void announce_free(void *block)
 inline void give_to_driver(void *block)
 {
     announce_free(block);
-    if (cudaError_t error = cudaFree(block); error != cudaSuccess)
+    if (cudaError_t error = cudaFree(block); error != cudaSuccess) {
         TORCH_WARN("cudaFree: ", cudaGetErrorString(error));
+    }
 }
 
 inline void *take_from_driver(size_t bytes)

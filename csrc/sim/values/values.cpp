@@ -78,7 +78,7 @@ int install_kernels(const Kind &kind, const Wrap &wrap)
 // Kernels that compute, or refuse to, as those of the key `cpu` do.
 Wrap with_values(c10::DispatchKey gpu, c10::DispatchKey cpu)
 {
-    return [=](const OperatorHandle &op, std::string name) {
+    return [=](const OperatorHandle &op, const std::string &name) {
         return torch::CppFunction::makeFromBoxedFunctor(
             std::make_unique<Kernel>(op, name, gpu, cpu, equivalent(name)));
     };
