@@ -332,7 +332,7 @@ static void what_is_freed_while_the_ladder_is_climbed_keeps_a_block_off_the_host
 
 /* ---- Host memory that takes long to make */
 
-enum { SLOW_US = 20000 };
+enum { SLOW_US = 50000 }; // longer than a busy machine keeps a thread waiting
 
 static atomic_bool made;
 
@@ -410,7 +410,7 @@ static void two_that_make_host_pages_at_once_both_get_theirs(void)
     pthread_t threads[2];
     oomph_addr_t addr[2];
 
-    config.host_limit_bytes = 128 * MIB;
+    config.host_limit_bytes = 160 * MIB; // what is made ahead counts, too
     config.host_ahead_bytes = 32 * MIB;
     start_card("64MiB,context=0,memory=real", &config);
     streams[0] = new_stream();
