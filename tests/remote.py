@@ -14,6 +14,7 @@ import os
 import sys
 import time
 import traceback
+from collections import Counter
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -47,7 +48,7 @@ sim.oomph_sim_release.argtypes = [ctypes.c_void_p]
 sim.oomph_sim_advance.argtypes = [ctypes.c_uint64]
 
 
-kept_bytes = 0  # on device 0, which PyTorch gives back to nobody
+kept_bytes: Counter[int] = Counter()  # by device: PyTorch gives them back to nobody
 
 
 def sim_stats(device: int = 0) -> SimStats:
@@ -76,7 +77,7 @@ def settle() -> None:
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     for device in range(torch.cuda.device_count()):
-        kept = kept_bytes if device == 0 else 0
+        kept = kept_bytes[device]
         left = torch.cuda.memory_allocated(device) - kept
         # Autograd's threads let go a moment later, of an error too, whose traceback
         # leads in a circle to what the test's frames hold.

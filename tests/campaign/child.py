@@ -7,6 +7,7 @@ import sys
 import traceback
 from typing import Any
 
+import remote
 import torch
 
 from campaign import autograd, graphs, memory, training
@@ -16,7 +17,8 @@ from campaign.program import Program
 MODULES = (autograd, graphs, memory, training)
 LEAST_BYTES = 12 << 20  # of a limited device
 HASTE_S = 1e-5  # between switches of threads, in some programs
-_has_peers = False
+_standing: list[torch.cuda.CUDAGraph] = []  # of this process; empty: not prepared
+_before: dict[str, list[int]] = {}  # what is in use before any program
 
 
 def peaks() -> list[int]:
@@ -35,11 +37,13 @@ def limit(bytes_of: list[int] | None) -> None:
 
 def prepare(is_always: bool) -> None:
     """Once for each process, and for each program."""
-    global _has_peers
-    if not _has_peers:
+    if not _standing:
         memory.have_peers()
-        _has_peers = True
+        for device in range(torch.cuda.device_count()):
+            _standing.append(graphs.standing(device))
+            remote.kept_bytes[device] = torch.cuda.memory_allocated(device)
         gc.collect()
+        _before.update(in_use())
         gc.freeze()  # what was imported is not looked at again, after each program
     if is_always:
         from oomph import planner
@@ -99,7 +103,15 @@ def left() -> dict[str, list[int]]:
         oomph.promote(tensor)
         assert torch.equal(tensor.cpu(), wanted)
         del tensor
-        torch.cuda.empty_cache()
+    return {
+        kind: [now - then for now, then in zip(found, _before[kind], strict=True)]
+        for kind, found in in_use().items()
+    }
+
+
+def in_use() -> dict[str, list[int]]:
+    """Bytes in use and reserved, by device."""
+    torch.cuda.empty_cache()
     found: dict[str, list[int]] = {"active": [], "reserved": []}
     for device in range(torch.cuda.device_count()):
         stats = torch.cuda.memory_stats(device)

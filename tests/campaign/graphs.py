@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import torch
@@ -10,6 +9,19 @@ import torch
 from campaign.machine import Captured, Machine, Missing, handler
 from campaign.memory import numbers, ours
 from campaign.training import stack
+
+
+def standing(device: int) -> torch.cuda.CUDAGraph:
+    """A graph of a device that is there as long as the process.
+
+    The first of a device makes the generator's state. Where no memory is left for it,
+    PyTorch ends the process once the graph is dropped, whatever allocates.
+    """
+    graph = torch.cuda.CUDAGraph()
+    one = torch.ones(1, device=device)
+    with torch.cuda.device(device), torch.cuda.graph(graph):
+        one += 1
+    return graph
 
 
 def name_of(m: Machine, g: int, pool: int | None) -> str:
@@ -82,7 +94,6 @@ def fail_capture(m: Machine, a: int, s: int, how: str, kib: int) -> None:
     graph = torch.cuda.CUDAGraph()
     pool = torch.cuda.graph_pool_handle()
     device = value.tensor.device.index
-    m.closing.append(lambda: heal(pool, device))
     try:
         with torch.cuda.graph(graph, pool=pool, stream=m.streams[s]):
             x = torch.empty(kib * 256, device=value.tensor.device).fill_(1)
@@ -94,9 +105,10 @@ def fail_capture(m: Machine, a: int, s: int, how: str, kib: int) -> None:
                 with torch.cuda.stream(other):
                     x.mul_(2)
     except torch.OutOfMemoryError:
-        raise
+        raise  # the capture itself ended well, so the graph gives its pool back
     except RuntimeError as error:
         assert "captur" in str(error), error
+        m.closing.append(lambda: heal(pool, device))
     torch.cuda.synchronize()
 
 
@@ -108,14 +120,7 @@ def heal(pool: Any, device: int) -> None:
     """
     if ours() is None:
         torch._C._cuda_endAllocateToPool(device, pool)
-    with (
-        contextlib.nullcontext()
-        if ours() is None
-        else contextlib.suppress(
-            RuntimeError  # of some failures PyTorch tells that the pool is not needed
-        )
-    ):
-        torch._C._cuda_releasePool(device, pool)
+    torch._C._cuda_releasePool(device, pool)
 
 
 @handler

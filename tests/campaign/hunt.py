@@ -24,7 +24,7 @@ from support import Simulated
 
 from campaign.program import Op, Program, draw
 
-BLOCK = 25  # programs of consecutive seeds have one process, with one card and settings
+BLOCK = 50  # programs of consecutive seeds have one process, with one card and settings
 SHRINKING_S = 40.0
 GPUS = ("rtx4090", "t4", "h100")
 CARD = "2GiB,context=0,devices=2,memory=values,host=8GiB"

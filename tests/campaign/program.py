@@ -307,7 +307,7 @@ def _(d: Drawing) -> Arguments:
 def _(d: Drawing) -> Arguments:
     return {
         "n": d.one(d.models, MODELS),
-        "rows": d.random.choice([500, 1000, 2000]),
+        "rows": d.random.choice([500, 500, 1000]),
         "pause": d.pause(),
         "steps": d.random.randrange(1, 4),
     }
