@@ -78,6 +78,13 @@ static oomph_status_t get_passing(oomph_streams_t *streams, int device,
     return OOMPH_OK;
 }
 
+// Whoever was about to begin, and comes again, has begun or did not mean to capture.
+static void see_begun(oomph_streams_t *streams)
+{
+    if (streams->beginning && pthread_equal(streams->beginner, pthread_self()))
+        streams->beginning = false;
+}
+
 oomph_status_t oomph_stream_get(oomph_streams_t *streams, int device,
                                 oomph_stream_t handle, bool lives,
                                 oomph_stream_state_t **stream)
@@ -86,6 +93,8 @@ oomph_status_t oomph_stream_get(oomph_streams_t *streams, int device,
         handle = NULL;
     if (handle == NULL)
         lives = true;
+    if (streams->beginning)
+        see_begun(streams);
     if (streams->last != NULL && streams->last->lives &&
         streams->last->handle == handle && streams->last->device == device) {
         *stream = streams->last;
@@ -173,9 +182,7 @@ oomph_status_t oomph_streams_ask(oomph_streams_t *streams, bool *capture)
 {
     oomph_status_t status = OOMPH_OK;
 
-    // Whoever was about to begin has begun, or did not mean to capture.
-    if (streams->beginning && pthread_equal(streams->beginner, pthread_self()))
-        streams->beginning = false;
+    see_begun(streams);
     *capture = streams->beginning;
     for (const oomph_stream_state_t *s = streams->list;
          s != NULL && status == OOMPH_OK && !*capture; s = s->next)

@@ -89,8 +89,8 @@ void oomph_streams_prune(oomph_streams_t *streams);
 /* ---- Captures */
 
 // The calling thread is about to begin a capture on the stream, or has ended what it
-// began. In between nobody else records an event, until that thread asks again: a
-// capture may begin at any moment.
+// began. In between nobody else records an event, until that thread allocates or asks
+// again: a capture may begin at any moment.
 void oomph_streams_begin(oomph_streams_t *streams, oomph_stream_state_t *stream);
 void oomph_streams_end(oomph_streams_t *streams);
 

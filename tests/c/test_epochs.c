@@ -262,6 +262,32 @@ static void other_threads_wait_for_nothing_while_one_is_about_to_capture(void)
     check_sound();
 }
 
+static void *take_in_another_thread(void *bytes)
+{
+    take_living(*(size_t *)bytes, NULL);
+    return NULL;
+}
+
+// PyTorch does not tell that a capture has failed; its thread went on to allocate.
+static void other_threads_get_host_memory_after_a_capture_that_failed(void)
+{
+    oomph_config_t config = test_config();
+    size_t bytes = 40 * MIB;
+    pthread_t thread;
+
+    config.offload = OOMPH_OFFLOAD_ON_OOM;
+    config.host_limit_bytes = 128 * MIB;
+    start_card("64MiB,context=0", &config);
+    oomph_stream_t stream = new_stream();
+    take_living(40 * MIB, NULL);
+    CHECK(oomph_pool_begin(0, (oomph_pool_id_t){1, 0}, stream, true) == OOMPH_OK);
+    take_living(2 * MIB, stream);
+    CHECK(pthread_create(&thread, NULL, take_in_another_thread, &bytes) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(stats_of(0).rescues == 1);
+    check_sound();
+}
+
 // Another stream captures, of which oomph has not heard yet.
 static void nothing_is_drained_while_a_pool_is_captured_to(void)
 {
@@ -297,6 +323,7 @@ int main(int argc, char **argv)
         TEST(a_capture_that_failed_is_over),
         TEST(a_capture_that_failed_is_over_on_a_stream_that_may_vanish),
         TEST(other_threads_wait_for_nothing_while_one_is_about_to_capture),
+        TEST(other_threads_get_host_memory_after_a_capture_that_failed),
         TEST(nothing_is_drained_while_a_pool_is_captured_to),
     };
 
