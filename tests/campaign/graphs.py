@@ -59,19 +59,31 @@ def capture(
         result = x * 0.5
         del x
     made = m.put(r, s, result, pool=name, is_plain=False)
+    m.captures += 1
+    made.turn = m.captures
     m.graphs[g] = Captured(graph, source, made, name, s)
     replay(m, g, s)
 
 
 @handler
 def replay(m: Machine, g: int, s: int) -> None:
+    """Runs a graph; what those captured after it have made in its pool is lost.
+
+    They may have it where the graph has what it needs on the way.
+    """
     found = m.graphs.get(g)
-    sharing = [c for c in m.graphs.values() if found and c.pool == found.pool]
-    if found is None or any(c.result.frozen for c in sharing):
+    if found is None:
         raise Missing
-    results = [c.result for c in sharing]
+    known = [*m.values.values(), *(v for p in m.passes.values() for v in p.inputs)]
+    result = found.result
+    pool = [v for v in known if v.pool == result.pool and v.turn >= result.turn]
+    if any(value.frozen for value in pool):
+        raise Missing
+    for r, value in [*m.values.items()]:
+        if any(value is lost for lost in pool) and value is not result:
+            m.drop(r, "later")
     m.settle(s, found.pool)
-    with m.on(s, writes=results):
+    with m.on(s, writes=[found.result]):
         found.graph.replay()
     m.debts.setdefault(found.pool, []).append(m.event(s))
 

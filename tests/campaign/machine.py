@@ -42,6 +42,7 @@ class Value:
     frozen: int = 0  # passes of autograd that will come back to it
     is_plain: bool = True  # record_stream works on it, and resize_ of its storage
     is_dropped: bool = False
+    turn: int = 0  # of the capture that made it, the first being 1
 
 
 @dataclass
@@ -90,6 +91,7 @@ class Machine:
         self.graphs: dict[int, Captured] = {}
         self.passes: dict[int, Pass] = {}
         self.debts: dict[Any, list[torch.cuda.Event]] = {}  # by pool
+        self.captures = 0
         self.pools: dict[tuple[int, int], Any] = {}  # MemPools, by number and device
         self.shared: dict[str, Any] = {}  # pools of several graphs, by name
         self.closing: list[Callable[[], None]] = []  # when the program has ended

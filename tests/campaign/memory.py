@@ -99,7 +99,15 @@ def write(m: Machine, r: int, s: int, kind: str) -> None:
 
 @handler
 def slow(m: Machine, a: int, s: int, us: int) -> None:
+    """A slow kernel, on another device perhaps: that must be recorded.
+
+    No order of streams keeps the memory from being unmapped on its own device.
+    """
     value = m.get(a)
+    if m.streams[s].device != value.tensor.device:
+        if not value.is_plain:
+            raise Missing
+        value.tensor.record_stream(m.streams[s])
     with m.on(s, reads=[value]) as stream:
         slow_kernel(stream, value.tensor, us)
 
