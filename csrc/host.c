@@ -249,6 +249,8 @@ static oomph_gain_t host_pages(oomph_claim_t *claim)
         oomph_steal(claim->device, &reach, count - *spare, claim->pool->stream);
     }
     size_t have = oomph_pages_available(pages, OOMPH_TIER_HOST, count, false);
+    if (have < count && oomph_ahead_recall(&claim->device->ahead, pages) > 0)
+        return OOMPH_GAINED;
     if (have < count)
         return steal_host(claim, count - have);
     const oomph_block_t *hole = oomph_heap_hole(&claim->pool->heap, count);
@@ -261,7 +263,7 @@ static oomph_gain_t host_pages(oomph_claim_t *claim)
         oomph_status_t status = oomph_make_host_pages(claim->device, count);
         // The thread that makes pages ahead may have come first.
         bool more = status == OOMPH_OK ||
-                    oomph_ahead_take(&claim->device->ahead, pages, count) > 0;
+                    oomph_ahead_recall(&claim->device->ahead, pages) > 0;
         return more ? OOMPH_GAINED : go_without(status);
     }
     oomph_status_t status = oomph_segment_map(

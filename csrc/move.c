@@ -305,6 +305,9 @@ static oomph_status_t make_room(oomph_device_t *device, oomph_tier_t tier, size_
     if (tier == OOMPH_TIER_HOST && spare < want)
         oomph_ahead_take(&device->ahead, pages, want - spare);
     bool is_short = oomph_pages_available(pages, tier, want, false) < want;
+    if (is_short && tier == OOMPH_TIER_HOST &&
+        oomph_ahead_recall(&device->ahead, pages) > 0)
+        is_short = oomph_pages_available(pages, tier, want, false) < want;
     if (tier == OOMPH_TIER_HOST && !is_short && pages->tiers[tier].spare_count < want)
         oomph_make_host_pages(device, want); // if it fails, the exchange does
     if (is_short)

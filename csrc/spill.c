@@ -145,6 +145,7 @@ void oomph_ahead_init(oomph_ahead_t *ahead, const oomph_pages_t *pages)
     *ahead = (oomph_ahead_t){.pages = pages};
     pthread_mutex_init(&ahead->lock, NULL);
     pthread_cond_init(&ahead->wanted, NULL);
+    pthread_cond_init(&ahead->made, NULL);
 }
 
 static void *work(void *argument)
@@ -158,9 +159,12 @@ static void *work(void *argument)
             pthread_cond_wait(&ahead->wanted, &ahead->lock);
             continue;
         }
+        ahead->making = true;
         pthread_mutex_unlock(&ahead->lock);
         oomph_status_t status = oomph_host_page_make(ahead->pages, &handle);
         pthread_mutex_lock(&ahead->lock);
+        ahead->making = false;
+        pthread_cond_broadcast(&ahead->made);
         if (status == OOMPH_OK)
             ahead->handles[ahead->count++] = handle;
         else
@@ -208,6 +212,16 @@ size_t oomph_ahead_take(oomph_ahead_t *ahead, oomph_pages_t *pages, size_t count
     }
     pthread_mutex_unlock(&ahead->lock);
     return taken;
+}
+
+size_t oomph_ahead_recall(oomph_ahead_t *ahead, oomph_pages_t *pages)
+{
+    pthread_mutex_lock(&ahead->lock);
+    ahead->target = 0;
+    while (ahead->making)
+        pthread_cond_wait(&ahead->made, &ahead->lock);
+    pthread_mutex_unlock(&ahead->lock);
+    return oomph_ahead_take(ahead, pages, SIZE_MAX);
 }
 
 void oomph_ahead_stop(oomph_ahead_t *ahead)

@@ -21,9 +21,9 @@ void oomph_spill_probe(oomph_pages_t *pages, oomph_host_kind_t wanted,
 // Host pages that a thread makes ahead. Has a lock of its own.
 typedef struct oomph_ahead {
     pthread_mutex_t lock;
-    pthread_cond_t wanted;
+    pthread_cond_t wanted, made;
     pthread_t thread;
-    bool running, stopping;
+    bool running, stopping, making;
     const oomph_pages_t *pages; // of which only what never changes is read
     size_t target;              // pages to have ready
     size_t count, room;
@@ -43,5 +43,9 @@ void oomph_ahead_want(oomph_ahead_t *ahead, size_t count);
 // Moves up to `count` ready pages to the spare ones; gives how many. The caller holds
 // the device lock.
 size_t oomph_ahead_take(oomph_ahead_t *ahead, oomph_pages_t *pages, size_t count);
+// Has none ready any more: waits for the page that is being made, and moves all to the
+// spare ones; gives how many. Before memory is refused: what is made ahead counts, too.
+// The caller holds the device lock.
+size_t oomph_ahead_recall(oomph_ahead_t *ahead, oomph_pages_t *pages);
 // Ends the thread and releases what it had ready.
 void oomph_ahead_stop(oomph_ahead_t *ahead);

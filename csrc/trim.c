@@ -198,8 +198,7 @@ size_t oomph_return_host(oomph_device_t *device, size_t bytes)
     oomph_survey_t pages, pinned;
     size_t freed = 0;
 
-    oomph_ahead_want(&device->ahead, 0);
-    oomph_ahead_take(&device->ahead, &device->pages, SIZE_MAX);
+    oomph_ahead_recall(&device->ahead, &device->pages);
     do {
         pages = oomph_steal_survey(device, &reach);
         freed += release_passed(device, &reach, bytes - freed);
@@ -245,8 +244,7 @@ static void relax(oomph_device_t *device)
     oomph_streams_catch_up(&device->streams);
     if (stats->step_rescues > 0 || buffers > 0)
         return;
-    oomph_ahead_want(&device->ahead, 0);
-    oomph_ahead_take(&device->ahead, &device->pages, SIZE_MAX);
+    oomph_ahead_recall(&device->ahead, &device->pages);
     release_passed(device, &host, SIZE_MAX / 2);
     return_adopted(device);
     if (stats->step_count - device->pressed_step >= CALM_STEPS)

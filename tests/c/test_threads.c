@@ -410,7 +410,7 @@ static void two_that_make_host_pages_at_once_both_get_theirs(void)
     pthread_t threads[2];
     oomph_addr_t addr[2];
 
-    config.host_limit_bytes = 160 * MIB; // what is made ahead counts, too
+    config.host_limit_bytes = 128 * MIB; // what is made ahead counts, too
     config.host_ahead_bytes = 32 * MIB;
     start_card("64MiB,context=0,memory=real", &config);
     streams[0] = new_stream();
