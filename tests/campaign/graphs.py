@@ -19,7 +19,7 @@ def standing(device: int) -> torch.cuda.CUDAGraph:
     """
     graph = torch.cuda.CUDAGraph()
     one = torch.ones(1, device=device)
-    with torch.cuda.device(device), torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=torch.cuda.Stream(device)):
         one += 1
     return graph
 

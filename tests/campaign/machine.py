@@ -170,9 +170,15 @@ class Machine:
         return self.streams[s].record_event()
 
     def settle(self, s: int, pool: Any = None) -> None:
-        """A stream is about to allocate, from its own pool or another: what is owed."""
-        for event in self.debts.pop(s if pool is None else pool, []):
+        """A stream is about to allocate, from its own pool or another: what is owed.
+
+        Foreign memory is allocated by many streams, each of which waits.
+        """
+        key = s if pool is None else pool
+        for event in self.debts.get(key, []):
             self.streams[s].wait_event(event)
+        if key != FOREIGN:
+            self.debts.pop(key, None)
 
     @contextlib.contextmanager
     def on(
