@@ -12,10 +12,11 @@ import torch
 
 from campaign import autograd, graphs, memory, training
 from campaign.machine import Machine, synchronize
-from campaign.program import Program
+from campaign.program import AMPLE, Program
 
 MODULES = (autograd, graphs, memory, training)
 LEAST_BYTES = 12 << 20  # of a limited device
+AMPLE_BYTES = 64 << 20  # that an ample one has beyond its share
 HASTE_S = 1e-5  # between switches of threads, in some programs
 _standing: list[torch.cuda.CUDAGraph] = []  # of this process; empty: not prepared
 _before: dict[str, list[int]] = {}  # what is in use before any program
@@ -27,12 +28,31 @@ def peaks() -> list[int]:
     return [torch.cuda.max_memory_allocated(device) for device in range(count)]
 
 
-def limit(bytes_of: list[int] | None) -> None:
-    """Makes the devices smaller, or again what they are."""
-    for device in range(torch.cuda.device_count()):
-        total = torch.cuda.get_device_properties(device).total_memory
-        most = max(bytes_of[device], LEAST_BYTES) if bytes_of else total
-        torch.cuda.set_per_process_memory_fraction(min(most / total, 1.0), device)
+def limit(needs: list[int], room: tuple[float, float]) -> None:
+    """Makes the devices as large as a program is to find them."""
+    for device, (need, share) in enumerate(zip(needs, room, strict=True)):
+        most = max(int(need * share), LEAST_BYTES)
+        set_limit(device, most + AMPLE_BYTES if share >= AMPLE else most)
+
+
+def set_limit(device: int, most: int | None = None) -> None:
+    """Lets a device give so many bytes; None: all that it has."""
+    total = torch.cuda.get_device_properties(device).total_memory
+    fraction = 1.0 if most is None else min(most / total, 1.0)
+    torch.cuda.set_per_process_memory_fraction(fraction, device)
+
+
+def may_run_out(needs: list[int], conf: str) -> bool:
+    """Whether OutOfMemoryError is right: the host would not hold all, either."""
+    host = memory.ours().stats()["host_limit_bytes"]
+    return "offload:off" in conf or 2 * sum(needs) + AMPLE_BYTES // 2 > host
+
+
+def rescues() -> int:
+    """Blocks that were born on host so far."""
+    oomph = memory.ours()
+    count = torch.cuda.device_count()
+    return sum(oomph.stats(device)["rescues"] for device in range(count))
 
 
 def prepare(is_always: bool) -> None:
@@ -51,22 +71,27 @@ def prepare(is_always: bool) -> None:
         planner.start(always=True)
 
 
-def run(text: str, limits: list[int] | None, conf: str | None) -> dict[str, Any]:
+def run(
+    text: str, needs: list[int] | None = None, conf: str | None = None
+) -> dict[str, Any]:
     """Runs a program.
 
     Args:
         text: The program, as JSON.
-        limits: Bytes that each device has; None: all.
+        needs: Bytes that it needs natively on each device; None: it runs natively.
         conf: oomph's settings; None where it is not at work.
 
     Returns:
         What was seen (a number for each place of the program), the most bytes in use
-        on each device, where memory ran out, and an error if there was one.
+        on each device, where memory ran out, how many blocks were born on host, and an
+        error if there was one.
     """
     program = Program.from_json(text)
     prepare(conf is not None and "offload:always" in conf)
-    limit(limits)
-    may_fail = conf is not None and "offload:off" in conf
+    if needs is not None:
+        limit(needs, program.room)
+    may_fail = needs is not None and may_run_out(needs, conf or "")
+    rescued = 0 if needs is None else rescues()
     machine, failure = Machine(may_fail), None
     switch = sys.getswitchinterval()
     sys.setswitchinterval(switch if program.seed % 8 else HASTE_S)
@@ -83,9 +108,11 @@ def run(text: str, limits: list[int] | None, conf: str | None) -> dict[str, Any]
     except BaseException as error:
         found.setdefault("seen", {})
         found["failure"] = failure or f"at the end: {error}"
+    found["rescues"] = 0 if needs is None else rescues() - rescued
     del machine
     sys.setswitchinterval(switch)
-    limit(None)
+    for device in range(torch.cuda.device_count()):
+        set_limit(device)
     return found
 
 

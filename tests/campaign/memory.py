@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 from typing import Any, ClassVar
 
 import torch
@@ -149,6 +150,35 @@ def resize(m: Machine, r: int, s: int, kib: int, mode: str) -> None:
         value.tensor.set_(storage, 0, (kib * KIB // 4,))
         value.tensor.copy_(numbers(kib, kib + r, value.tensor.device))
     value.pool, value.writer, value.uses = s, s, {s: m.event(s)}
+
+
+class Link:
+    """Leads back to itself, so that only the collector frees what it holds."""
+
+    def __init__(self, held: torch.Tensor) -> None:
+        self.held, self.this = held, self
+
+
+@handler
+def garbage(m: Machine, s: int, kib: int) -> None:
+    """Leaves a tensor in a cycle. What a program needs natively is without it."""
+    with m.on(s) as stream:
+        held = torch.empty(kib * KIB // 4, device=stream.device)
+        held[:1000].fill_(1)
+        Link(held)
+        del held
+    if ours() is None:
+        gc.collect()
+
+
+@handler
+def growing(m: Machine, s: int, kib: int, by: int, count: int) -> None:
+    """One tensor after the other, each too large for the memory of the last."""
+    for turn in range(count):
+        with m.on(s) as stream:
+            made = numbers(kib + turn * by, turn, stream.device)
+            m.look(f"{turn}", made[-1000:])
+            del made
 
 
 # ---- streams and the whole device

@@ -17,6 +17,7 @@ from typing import Any
 REGISTERS, MODELS, GRAPHS, PASSES = 8, 3, 3, 2
 STREAMS = ("0", "0", "0 high", "0", "1", "1")  # device 0: default and others; device 1
 FIRST_OF_OTHER = 4  # the default stream of device 1
+AMPLE = 2.0
 SIZES_KIB = (200, 1100, 1100, 2100, 2100, 4100)
 Arguments = dict[str, Any]
 
@@ -40,12 +41,17 @@ class Program:
     Attributes:
         seed: That it was drawn from.
         ops: What it does.
-        room: The limit of each device, as a share of what the program needs natively.
+        room: The limit of each device, as a share of what the program needs natively;
+            from ``AMPLE`` on there is so much that nothing should ever be short.
     """
 
     seed: int
     ops: tuple[Op, ...]
     room: tuple[float, float]
+
+    @property
+    def is_ample(self) -> bool:
+        return min(self.room) >= AMPLE
 
     def with_ops(self, ops: list[Op]) -> Program:
         """The same with other operations."""
@@ -183,6 +189,17 @@ def _(d: Drawing) -> Arguments:
 @op("empty_cache", 0.5)
 def _(d: Drawing) -> Arguments:
     return {}
+
+
+@op("garbage", 3, "garbage")
+def _(d: Drawing) -> Arguments:
+    return {"s": d.stream(), "kib": d.random.choice([4100, 20000, 40000])}
+
+
+@op("growing", 2, "growing")
+def _(d: Drawing) -> Arguments:
+    by, count = d.random.choice([300, 1100]), d.random.randrange(4, 16)
+    return {"s": d.stream(), "kib": d.size(), "by": by, "count": count}
 
 
 @op("resize", 2, "resized")
@@ -363,6 +380,8 @@ FEATURES = {  # and how many of a hundred programs have it
     **{
         "residency": 25,
         "threads": 12,
+        "garbage": 15,
+        "growing": 25,
         "failures": 10,
         "grad": 60,
         "train": 30,
@@ -393,5 +412,6 @@ def draw(seed: int) -> Program:
     if "failures" in features:  # of captures: natively no MemPool survives them
         features = features - {"pools"} | {"graphs"}
     ops = draw_ops(choose, choose.randrange(12, 60), features)
-    room = tuple(1 / choose.choice([0.5, 1.02, 1.1, 1.3, 1.6, 2, 2.5]) for _ in "01")
+    short = (1 / choose.choice([1.02, 1.1, 1.3, 1.6, 2, 2.5]) for _ in "01")
+    room = (AMPLE, AMPLE) if choose.random() < 0.15 else tuple(short)
     return Program(seed, tuple(ops), room)
