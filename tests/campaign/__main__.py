@@ -29,16 +29,19 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--first", type=int, help="the first seed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--keep-long", action="store_true", help="makes nothing short")
+    parser.add_argument("--until-found", action="store_true", help="ends with the first")
     parser.add_argument("--out", type=Path, help="where the result goes, as JSON")
     return parser.parse_args()
 
 
-def report(results: Iterator[Any]) -> Iterator[Any]:
+def report(results: Iterator[Any], until_found: bool) -> Iterator[Any]:
     """Tells what is found as it comes."""
     for seed, found in results:
+        yield seed, found
         if found:
             print(f"\n=== seed {seed}: {found[1]}", flush=True)
-        yield seed, found
+        if found and until_found:
+            return
 
 
 def main() -> int:
@@ -54,8 +57,9 @@ def main() -> int:
     started = time.time()
     deadline = started + (wanted.seconds or 1e9)
     print(f"campaign: seeds from {first} on", flush=True)
-    shrinks = not wanted.keep_long
-    results = [*report(hunt.run(first, programs, deadline, wanted.jobs, shrinks))]
+    shrinks = not (wanted.keep_long or wanted.until_found)
+    found = hunt.run(first, programs, deadline, wanted.jobs, shrinks)
+    results = [*report(found, wanted.until_found)]
     seconds = time.time() - started
     findings = [(seed, found) for seed, found in results if found]
     summary = {

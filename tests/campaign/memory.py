@@ -11,6 +11,7 @@ import torch
 from remote import sim
 
 from campaign.machine import FOREIGN, KIB, Machine, Missing, handler, synchronize
+from campaign.program import FIRST_OF_OTHER
 
 runtime = ctypes.CDLL("libcudart.so.13")  # that PyTorch uses
 sim.oomph_sim_launch.argtypes = [
@@ -102,11 +103,12 @@ def write(m: Machine, r: int, s: int, kind: str) -> None:
 def slow(m: Machine, a: int, s: int, us: int) -> None:
     """A slow kernel, on another device perhaps: that must be recorded.
 
-    No order of streams keeps the memory from being unmapped on its own device.
+    No order of streams keeps the memory from being unmapped on its own device. PyTorch
+    takes the default streams of two devices for one, and records nothing.
     """
     value = m.get(a)
     if m.streams[s].device != value.tensor.device:
-        if not value.is_plain:
+        if not value.is_plain or s == FIRST_OF_OTHER or s == 0:
             raise Missing
         value.tensor.record_stream(m.streams[s])
     with m.on(s, reads=[value]) as stream:

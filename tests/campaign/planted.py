@@ -1,0 +1,213 @@
+"""``python tests/campaign/planted.py``: puts bugs back, and looks whether they are found.
+
+Each has been in oomph. It is planted in a copy of the checkout, which is built by
+itself; then programs are run until one fails. Ends with 1 if a bug was not found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent.parent
+LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "__pycache__", "dist", "c")
+
+
+@dataclass(frozen=True)
+class Plant:
+    """A bug: what is exchanged for what, in which files."""
+
+    changes: tuple[tuple[str, str, str], ...]
+
+    def put(self, root: Path) -> None:
+        """Plants it in a checkout.
+
+        Raises:
+            ValueError: A text is not there, or not only once: the code has changed.
+        """
+        for name, old, new in self.changes:
+            file = root / name
+            text = file.read_text()
+            if text.count(old) != 1:
+                raise ValueError(f"{name} has {text.count(old)} times: {old}")
+            file.write_text(text.replace(old, new))
+
+
+PLANTS = {
+    "pages float once the stream that freed last has passed": Plant(
+        (
+            (
+                "csrc/stream.c",
+                "driver->event_record_all(streams->device, event);",
+                "driver->event_record(streams->device, event, streams->last == NULL ||\n"
+                "!streams->last->lives || streams->last->device != streams->device\n"
+                "? NULL : streams->last->handle);",
+            ),
+        )
+    ),
+    "pages of a dropped graph float while it runs": Plant(
+        (
+            (
+                "csrc/pool.c",
+                "pool->floor = oomph_streams_stamp(&device->streams, 0);",
+                "pool->floor = 0;",
+            ),
+        )
+    ),
+    "saved storages are known by their address": Plant(
+        (
+            (
+                "python/oomph/budget.py",
+                "slot = self.slots.get(storage._cdata)\n"
+                "        if slot is not None and slot.serves(tensor):",
+                "slot = self.slots.get(storage.data_ptr())\n"
+                "        if (\n"
+                "            slot is not None\n"
+                "            and slot.state() != transfer.GONE\n"
+                "            and slot.copied_version == tensor._version\n"
+                "        ):",
+            ),
+            (
+                "python/oomph/budget.py",
+                "self._note_sent(slot)",
+                "self._note_sent(slot)\n"
+                "                self.slots[tensor.data_ptr()] = slot",
+            ),
+        )
+    ),
+    "memory of others, of graphs and of MemPools leaves": Plant(
+        (
+            (
+                "csrc/torch_saved.hpp",
+                "if (data.get_deleter() != &delete_block ||\n"
+                "        core->lookup(address(data.get()), &info) != OOMPH_OK ||\n"
+                "        info.addr != address(data.get()) || from_core(info.pool) != "
+                "MempoolId_t{0, 0})\n"
+                "        Py_RETURN_NONE;",
+                "if (core->lookup(address(data.get()), &info) != OOMPH_OK)\n"
+                "        return PyLong_FromLong(OOMPH_TIER_DEVICE);",
+            ),
+        )
+    ),
+    "the second stream does not wait for what was fetched": Plant(
+        (
+            (
+                "python/oomph/transfer.py",
+                "if stream.cuda_stream in self._waited:\n"
+                "            stream.wait_event(self._ready)",
+                "if self._waited:\n            pass",
+            ),
+        )
+    ),
+    "the planner's threads have no lock": Plant(
+        (
+            (
+                "python/oomph/transfer.py",
+                "lock = threading.RLock()\n\nGONE",
+                "import contextlib\nlock = contextlib.nullcontext()\n\nGONE",
+            ),
+        )
+    ),
+    "streams of other devices are not recorded": Plant(
+        (
+            (
+                "csrc/free.c",
+                "status == OOMPH_OK && user != oomph_block_pool(block)->stream",
+                "status == OOMPH_OK && stream_device == device->ordinal &&\n"
+                "user != oomph_block_pool(block)->stream",
+            ),
+        )
+    ),
+    "garbage counts as live": Plant(
+        (
+            (
+                "csrc/garbage.c",
+                "if (collect == NULL || is_in_vain(claim, last))",
+                "if (collect == NULL || is_in_vain(claim, last) || true)",
+            ),
+        )
+    ),
+    "idle page-locked blocks are kept": Plant(
+        (
+            (
+                "csrc/host.c",
+                "if (survey.now + survey.later < want)\n        return OOMPH_NOTHING;\n"
+                "    if (survey.now < want)\n        return oomph_wait_for_pages(device)",
+                "if (survey.now + survey.later < want || true)\n"
+                "        return OOMPH_NOTHING;\n"
+                "    if (survey.now < want)\n        return oomph_wait_for_pages(device)",
+            ),
+        )
+    ),
+    "a capture that failed goes on for oomph": Plant(
+        (
+            (
+                "csrc/stream.c",
+                "if (streams->beginning && pthread_equal(streams->beginner, "
+                "pthread_self()))\n        streams->beginning = false;",
+                "",
+            ),
+        )
+    ),
+}
+
+
+def build(plant: Plant, folder: Path) -> Path:
+    """Builds a copy with the bug; gives the folder to import it from.
+
+    What was built before is built again only where it changes.
+    """
+    copy, site = folder / "checkout", folder / "site"
+    shutil.copytree(ROOT, copy, ignore=LEFT_OUT, symlinks=True)
+    plant.put(copy)
+    options = ("--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--target")
+    pip = (sys.executable, "-m", "pip", "install", *options)
+    subprocess.run([*pip, str(site), str(copy)], check=True)
+    return site
+
+
+def seek(name: str, programs: int, jobs: int) -> dict[str, Any]:
+    """Runs programs until one fails with a bug planted, and tells how many they were."""
+    with tempfile.TemporaryDirectory() as kept:
+        folder = Path(kept)
+        site, out = build(PLANTS[name], folder), folder / "found.json"
+        environment = os.environ | {"PYTHONPATH": str(site)}
+        where = "import oomph; print(oomph.__file__)"
+        planted = [sys.executable, "-c", where]
+        used = subprocess.run(planted, env=environment, check=True, capture_output=True)
+        assert str(site) in used.stdout.decode(), "another oomph is imported"
+        hunt = [sys.executable, str(ROOT / "tests" / "campaign"), "--until-found"]
+        hunt += ["--programs", str(programs), "--jobs", str(jobs), "--out", str(out)]
+        subprocess.run(hunt, env=environment, check=False)
+        return {"bug": name, **json.loads(out.read_text())}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="planted", description=__doc__)
+    parser.add_argument("--only", help="a part of the bug's name")
+    parser.add_argument("--programs", type=int, default=500, help="at most, for each")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--out", type=Path, help="where the result goes, as JSON")
+    wanted = parser.parse_args()
+    names = [name for name in PLANTS if (wanted.only or "") in name]
+    results = []
+    for name in names:
+        print(f"=== {name}", flush=True)
+        results.append(seek(name, wanted.programs, wanted.jobs or 1))
+        if wanted.out is not None:
+            wanted.out.write_text(json.dumps(results, indent=2) + "\n")
+    missed = [found["bug"] for found in results if not found["findings"]]
+    print(f"{len(results) - len(missed)} of {len(results)} found; not: {missed}")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
