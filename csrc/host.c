@@ -262,8 +262,8 @@ static oomph_gain_t host_pages(oomph_claim_t *claim)
     if (*spare < count) {
         oomph_status_t status = oomph_make_host_pages(claim->device, count);
         // The thread that makes pages ahead may have come first.
-        bool more = status == OOMPH_OK ||
-                    oomph_ahead_recall(&claim->device->ahead, pages) > 0;
+        bool more =
+            status == OOMPH_OK || oomph_ahead_recall(&claim->device->ahead, pages) > 0;
         return more ? OOMPH_GAINED : go_without(status);
     }
     oomph_status_t status = oomph_segment_map(
