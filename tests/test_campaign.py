@@ -10,10 +10,11 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import shutil
 import time
 
 import pytest
-from campaign import hunt
+from campaign import hunt, planted
 
 SECONDS = float(os.environ.get("OOMPH_CAMPAIGN_SECONDS", "0"))
 
@@ -29,3 +30,14 @@ def test_random_programs_do_under_oomph_what_they_do_natively():
         if found:
             pytest.fail(f"seed {seed}: {found[1]}", pytrace=False)
     assert count > 0
+
+
+@pytest.mark.parametrize("name", planted.PLANTS)
+def test_bugs_can_still_be_planted(name, tmp_path):
+    plant = planted.PLANTS[name]
+    for file, _, _ in plant.changes:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(planted.ROOT / file, tmp_path / file)
+    plant.put(tmp_path)
+    for file, _, new in plant.changes:
+        assert new in (tmp_path / file).read_text()

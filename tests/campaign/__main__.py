@@ -29,7 +29,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--first", type=int, help="the first seed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--keep-long", action="store_true", help="makes nothing short")
-    parser.add_argument("--until-found", action="store_true", help="ends with the first")
+    parser.add_argument("--until-found", action="store_true", help="one is enough")
     parser.add_argument("--out", type=Path, help="where the result goes, as JSON")
     return parser.parse_args()
 

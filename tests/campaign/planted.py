@@ -1,4 +1,4 @@
-"""``python tests/campaign/planted.py``: puts bugs back, and looks whether they are found.
+"""``python tests/campaign/planted.py``: puts bugs back, and hunts for them.
 
 Each has been in oomph. It is planted in a copy of the checkout, which is built by
 itself; then programs are run until one fails. Ends with 1 if a bug was not found.
@@ -47,9 +47,10 @@ PLANTS = {
             (
                 "csrc/stream.c",
                 "driver->event_record_all(streams->device, event);",
-                "driver->event_record(streams->device, event, streams->last == NULL ||\n"
-                "!streams->last->lives || streams->last->device != streams->device\n"
-                "? NULL : streams->last->handle);",
+                "driver->event_record(streams->device, event,\n"
+                "streams->last != NULL && streams->last->lives &&\n"
+                "streams->last->device == streams->device\n"
+                "? streams->last->handle : NULL);",
             ),
         )
     ),
@@ -139,11 +140,11 @@ PLANTS = {
         (
             (
                 "csrc/host.c",
-                "if (survey.now + survey.later < want)\n        return OOMPH_NOTHING;\n"
-                "    if (survey.now < want)\n        return oomph_wait_for_pages(device)",
-                "if (survey.now + survey.later < want || true)\n"
-                "        return OOMPH_NOTHING;\n"
-                "    if (survey.now < want)\n        return oomph_wait_for_pages(device)",
+                "        return OOMPH_NOTHING;\n    if (survey.now < want)\n"
+                "        return oomph_wait_for_pages(device)",
+                "        return OOMPH_NOTHING;\n    return OOMPH_NOTHING;\n"
+                "    if (survey.now < want)\n"
+                "        return oomph_wait_for_pages(device)",
             ),
         )
     ),
@@ -175,7 +176,7 @@ def build(plant: Plant, folder: Path) -> Path:
 
 
 def seek(name: str, programs: int, jobs: int) -> dict[str, Any]:
-    """Runs programs until one fails with a bug planted, and tells how many they were."""
+    """Runs programs with a bug until one fails, and tells how many they were."""
     with tempfile.TemporaryDirectory() as kept:
         folder = Path(kept)
         site, out = build(PLANTS[name], folder), folder / "found.json"
