@@ -387,7 +387,7 @@ FEATURES = {  # and how many of a hundred programs have it
         "train": 30,
         "graphs": 30,
     },
-    **{"compiled": 4},
+    **{"compiled": 3},
 }
 
 
@@ -411,7 +411,7 @@ def draw(seed: int) -> Program:
     }
     if "failures" in features:  # of captures: natively no MemPool survives them
         features = features - {"pools"} | {"graphs"}
-    ops = draw_ops(choose, choose.randrange(12, 60), features)
+    ops = draw_ops(choose, choose.randrange(10, 45), features)
     short = (1 / choose.choice([1.02, 1.1, 1.3, 1.6, 2, 2.5]) for _ in "01")
     room = (AMPLE, AMPLE) if choose.random() < 0.15 else tuple(short)
     return Program(seed, tuple(ops), room)
