@@ -1,8 +1,7 @@
 """Random programs, from seeds that nobody has seen.
 
 ``python tests/campaign`` hunts as long as one likes, and repeats what was found here:
-``--seed N``. OOMPH_CAMPAIGN_SECONDS=120 hunts for two minutes with the other tests: not
-by itself, as long as a program in some hundreds is wrong natively.
+``--seed N``. With OOMPH_CAMPAIGN_SECONDS=120 the tests hunt for two minutes.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def report(results: Iterator[Any], until_found: bool) -> Iterator[Any]:
         if found:
             print(f"\n=== seed {seed}: {found[1]}", flush=True)
         if found and until_found:
-            return
+            break
 
 
 def main() -> int:
@@ -57,9 +57,10 @@ def main() -> int:
     started = time.time()
     deadline = started + (wanted.seconds or 1e9)
     print(f"campaign: seeds from {first} on", flush=True)
-    shrinks = not (wanted.keep_long or wanted.until_found)
-    found = hunt.run(first, programs, deadline, wanted.jobs, shrinks)
-    results = [*report(found, wanted.until_found)]
+    until_found = wanted.until_found
+    shrinks = not (wanted.keep_long or until_found)
+    found = hunt.run(first, programs, deadline, wanted.jobs, shrinks, until_found)
+    results = [*report(found, until_found)]
     seconds = time.time() - started
     findings = [(seed, found) for seed, found in results if found]
     summary = {

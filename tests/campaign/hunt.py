@@ -217,9 +217,16 @@ def check_each(seeds: Iterable[int], deadline: float, shrinks: bool) -> Iterator
         yield seed, finding and (finding.likeness, str(finding))
 
 
-def check_block(seeds: range, deadline: float, shrinks: bool) -> list[Any]:
+def check_block(
+    seeds: range, deadline: float, shrinks: bool, until_found: bool
+) -> list[Any]:
     """The same, all at once: what a worker does."""
-    return list(check_each(seeds, deadline, shrinks))
+    results = []
+    for seed, found in check_each(seeds, deadline, shrinks):
+        results.append((seed, found))
+        if found and until_found:
+            break
+    return results
 
 
 def blocks(first: int, programs: int | None) -> Iterator[range]:
@@ -232,14 +239,22 @@ def blocks(first: int, programs: int | None) -> Iterator[range]:
 
 
 def run(
-    first: int, programs: int | None, deadline: float, jobs: int, shrinks: bool
+    first: int,
+    programs: int | None,
+    deadline: float,
+    jobs: int,
+    shrinks: bool = True,
+    until_found: bool = False,
 ) -> Iterator[Any]:
-    """Has some workers check programs; gives what they find, as it comes."""
-    todo = blocks(first, programs)
+    """Has some workers check programs; gives what they find, as it comes.
+
+    Each ends with the first that it finds, if that is enough.
+    """
+    todo, how = blocks(first, programs), (deadline, shrinks, until_found)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
         running = {
-            pool.submit(check_block, block, deadline, shrinks)
+            pool.submit(check_block, block, *how)
             for block in itertools.islice(todo, jobs)
         }
         while running:
@@ -248,4 +263,4 @@ def run(
                 yield from future.result()
                 block = next(todo, None)
                 if block is not None and time.time() < deadline:
-                    running.add(pool.submit(check_block, block, deadline, shrinks))
+                    running.add(pool.submit(check_block, block, *how))
