@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from campaign.machine import Captured, Machine, Missing, handler
-from campaign.memory import numbers, ours
+from campaign.memory import new, numbers, ours, slow_kernel
 from campaign.training import stack
 
 
@@ -89,11 +89,17 @@ def replay(m: Machine, g: int, s: int) -> None:
 
 
 @handler
-def forget(m: Machine, g: int) -> None:
-    """Drops a graph, while its last replay runs perhaps; not what it made."""
-    if g not in m.graphs:
+def forget(m: Machine, g: int, s: int, us: int, r: int, to: int, kib: int) -> None:
+    """Drops a graph, while it waits to run perhaps; then another needs memory."""
+    found = m.graphs.get(g)
+    if found is None:
         raise Missing
+    if us > 0 and m.streams[s].device == found.source.device:
+        with m.on(s, writes=[found.result]) as stream:
+            slow_kernel(stream, found.source, us)
+        replay(m, g, s)
     m.forget_graph(g)
+    new(m, r, to, kib, "compute")
 
 
 @handler

@@ -357,7 +357,9 @@ def _(d: Drawing) -> Arguments:
 def _(d: Drawing) -> Arguments:
     g = d.one(d.graphs, GRAPHS)
     d.graphs.discard(g)
-    return {"g": g}
+    s, us = d.random.choice([1, 2, 3]), d.random.choice([0, 4000, 4000])
+    more = {"r": d.new(), "to": d.stream(), "kib": d.size()}
+    return {"g": g, "s": s, "us": us, **more}
 
 
 @op("fail_capture", 1, "failures")
