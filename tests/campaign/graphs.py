@@ -10,6 +10,10 @@ from campaign.machine import Captured, Machine, Missing, handler
 from campaign.memory import new, numbers, ours, slow_kernel
 from campaign.training import stack
 
+# PyTorch's allocator of pinned memory asks them for good whose memory is wanted, which
+# ends the process once they are gone.
+_failed: list[torch.cuda.CUDAGraph] = []
+
 
 def standing(device: int) -> torch.cuda.CUDAGraph:
     """A graph of a device that is there as long as the process.
@@ -127,6 +131,7 @@ def fail_capture(m: Machine, a: int, s: int, how: str, kib: int) -> None:
     except RuntimeError as error:
         assert "captur" in str(error), error
         m.closing.append(lambda: heal(pool, device))
+        _failed.append(graph)
     torch.cuda.synchronize()
 
 
