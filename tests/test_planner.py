@@ -6,7 +6,7 @@ import gc
 
 import pytest
 import torch
-from support import MIB, Simulated
+from support import MIB, Simulated, run
 from torch import nn
 
 # Shapes alone: a step is quick, whatever its size.
@@ -450,3 +450,47 @@ def test_what_was_of_no_use_is_forgotten_when_it_comes_no_more():
         plan.end_step(False, 0, always=True, state_host_bytes=0)
     assert (0, 5 * MIB) in plan.useless  # seen in each
     assert len(plan.useless) < 200
+
+
+def test_optimizers_step_while_another_thread_imports_the_planner():
+    result = run(
+        '''
+        import importlib.abc, importlib.machinery, sys, threading
+        import oomph
+        oomph.install()
+        import torch
+
+        class Slow(importlib.abc.MetaPathFinder):
+            """Has whoever imports the planner wait in the midst of it."""
+
+            def find_spec(self, name, path, target=None):
+                if name != "oomph.budget":
+                    return None
+                spec = importlib.machinery.PathFinder.find_spec(name, path)
+                load = spec.loader.exec_module
+
+                def wait(module):
+                    reached.set()
+                    assert stepped.wait(60)
+                    load(module)
+
+                spec.loader.exec_module = wait
+                return spec
+
+        reached, stepped = threading.Event(), threading.Event()
+        sys.meta_path.insert(0, Slow())
+        weight = torch.ones(4, device="cuda", requires_grad=True)
+        optimizer = torch.optim.SGD([weight], lr=0.5)
+        weight.sum().backward()
+        thread = threading.Thread(target=lambda: __import__("oomph.planner"))
+        thread.start()
+        assert reached.wait(60)
+        optimizer.step()
+        stepped.set()
+        thread.join()
+        optimizer.step()
+        print("stepped")
+        ''',
+        card="1GiB,context=0",
+    )
+    assert result.said == "stepped\n"

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from oomph import settings as _settings
+from oomph.imported import imported
 from oomph.turns import Turns
 
 _lock = threading.Lock()
@@ -228,7 +229,7 @@ def _follow_steps(torch: ModuleType) -> None:
     )
 
     def begin_step(optimizer: Any, arguments: Any, named: Any) -> Any:
-        planner = sys.modules.get("oomph.planner")
+        planner = imported("oomph.planner")
         if planner is None:
             return None
         return planner.before_optimizer(optimizer, arguments, named)
@@ -278,7 +279,7 @@ def _finish() -> None:
     from oomph import _C, report
 
     report.log_summary(_C.DEVICE_MAX)
-    watching = sys.modules.get("oomph.leaks.watching")
+    watching = imported("oomph.leaks.watching")
     if watching is not None:
         watching.finish()
     _C.stop()
@@ -301,8 +302,8 @@ def step() -> None:
 
 def _end_step(optimizer: Any) -> None:
     """An optimizer has taken a step, with which a turn of the loop may end."""
-    planner = sys.modules.get("oomph.planner")
-    watching = sys.modules.get("oomph.leaks.watching")
+    planner = imported("oomph.planner")
+    watching = imported("oomph.leaks.watching")
     if planner is not None:
         planner.after_optimizer()
     if watching is not None:
@@ -318,12 +319,12 @@ def _end_turn() -> None:
     windows.look()
     rescued = _C.step()
     offloading: set[int] = set()
-    if rescued or "oomph.planner" in sys.modules:
+    if rescued or imported("oomph.planner") is not None:
         from oomph import planner
 
         rescued_devices = {i for i in range(_C.DEVICE_MAX) if rescued >> i & 1}
         offloading = planner.end_step(rescued_devices)
     cost.end_step(offloading)
-    watching = sys.modules.get("oomph.leaks.watching")
+    watching = imported("oomph.leaks.watching")
     if watching is not None:
         watching.end_step()

@@ -11,13 +11,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from oomph.forecast import Forecast, Logits, find_logits, foresee, saved_by_family
 from oomph.holders import Category, Holders
+from oomph.imported import imported
 from oomph.sizes import format_size
 
 MIN_SHARE = 0.01  # of the memory held: less is no help
@@ -155,7 +155,7 @@ def _is_enough(remedy: Remedy, now: Situation) -> bool | None:
 
 def _leaks(now: Situation) -> Iterator[Remedy]:
     """What a watch has found to grow, in each of the steps watched."""
-    leaks = sys.modules.get("oomph.leaks")
+    leaks = imported("oomph.leaks")
     if leaks is None:
         return
     try:

@@ -105,12 +105,11 @@ def stats(device: int | None = None) -> dict[str, Any]:
 
 def _offload_figures(device: int) -> dict[str, float]:
     """What Python knows; 0 where nothing was offloaded, or no step has ended."""
-    import sys
-
     from oomph import cost
+    from oomph.imported import imported
 
     times = cost.of_device(device)
-    planner = sys.modules.get("oomph.planner")
+    planner = imported("oomph.planner")
     moved = (
         planner.figures(device)
         if planner is not None
