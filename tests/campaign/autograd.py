@@ -233,6 +233,27 @@ def backward(m: Machine, p: int, r: int, twice: bool, pause: int) -> None:
 
 
 @handler
+def share(m: Machine, s: int, side: int, kib: int, pause: int) -> None:
+    """Forward and backward at once over what two streams save, which is large."""
+    stream, other = m.streams[s], m.streams[side]
+    if stream.device != other.device:
+        raise Missing
+    m.settle(side)
+    with m.on(s) as stream:
+        leaf = rows_of(numbers(kib, 11, stream.device)).requires_grad_()
+        module = Chain(["branch", "branch"], [], other, stream.device, None)
+        loss = module(leaf)
+        memory.rest(pause)
+        m.settle(side)
+        loss.backward()
+        m.look("loss", loss)
+        m.look("gradient", leaf.grad)
+        del leaf, module, loss
+    m.debts.setdefault(s, []).append(m.event(side))
+    m.debts.setdefault(side, []).append(m.event(s))
+
+
+@handler
 def infer(m: Machine, r: int, a: int, s: int, layers: list[str]) -> None:
     value = m.get(a)
     m.of_device(s, value)

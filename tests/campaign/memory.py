@@ -162,15 +162,16 @@ class Link:
 
 
 @handler
-def garbage(m: Machine, s: int, kib: int) -> None:
-    """Leaves a tensor in a cycle. What a program needs natively is without it."""
-    with m.on(s) as stream:
-        held = torch.empty(kib * KIB // 4, device=stream.device)
-        held[:1000].fill_(1)
-        Link(held)
-        del held
-    if ours() is None:
-        gc.collect()
+def garbage(m: Machine, s: int, kib: int, count: int) -> None:
+    """Leaves tensors in cycles. What a program needs natively is one of them."""
+    for _ in range(count):
+        with m.on(s) as stream:
+            held = torch.empty(kib * KIB // 4, device=stream.device)
+            held[:1000].fill_(1)
+            Link(held)
+            del held
+        if ours() is None:
+            gc.collect()
 
 
 @handler

@@ -193,7 +193,8 @@ def _(d: Drawing) -> Arguments:
 
 @op("garbage", 3, "garbage")
 def _(d: Drawing) -> Arguments:
-    return {"s": d.stream(), "kib": d.random.choice([4100, 20000, 40000])}
+    kib, count = d.random.choice([1100, 4100, 20000]), d.random.randrange(1, 12)
+    return {"s": d.stream(), "kib": kib, "count": count}
 
 
 @op("growing", 2, "growing")
@@ -293,6 +294,13 @@ def _(d: Drawing) -> Arguments:
     return {"p": p, "r": d.new(), "twice": twice, "pause": d.pause()}
 
 
+@op("share", 1.5, "grad")
+def _(d: Drawing) -> Arguments:
+    s, side = d.stream(), d.stream()
+    kib, pause = d.random.choice([4100, 8100]), d.pause()
+    return {"s": s, "side": side, "kib": kib, "pause": pause}
+
+
 @op("infer", 1, "grad")
 def _(d: Drawing) -> Arguments:
     a = d.tensor()
@@ -382,7 +390,7 @@ FEATURES = {  # and how many of a hundred programs have it
     **{
         "residency": 25,
         "threads": 12,
-        "garbage": 15,
+        "garbage": 20,
         "growing": 25,
         "failures": 10,
         "grad": 60,
@@ -415,5 +423,5 @@ def draw(seed: int) -> Program:
         features = features - {"pools"} | {"graphs"}
     ops = draw_ops(choose, choose.randrange(10, 45), features)
     short = (1 / choose.choice([1.02, 1.1, 1.3, 1.6, 2, 2.5]) for _ in "01")
-    room = (AMPLE, AMPLE) if choose.random() < 0.15 else tuple(short)
+    room = (AMPLE, AMPLE) if choose.random() < 0.2 else tuple(short)
     return Program(seed, tuple(ops), room)
