@@ -22,6 +22,13 @@ WAYS = {
     "expandable": Simulated(CARD, None, PYTORCH_ALLOC_CONF="expandable_segments:True"),
 }
 everywhere = on_each(WAYS)
+COMPUTING = "256MiB,context=0,memory=values"
+computing = on_each(
+    {
+        "oomph": Simulated(COMPUTING, "reserve:0,offload:off", OMP_NUM_THREADS="1"),
+        "native": Simulated(COMPUTING, None, OMP_NUM_THREADS="1"),
+    }
+)
 
 
 # ---- the other process: it keeps tensors by name, and does what it is asked
@@ -64,6 +71,15 @@ class Other:
         event = torch.cuda.Event.from_ipc_handle(torch.device("cuda", 0), handle)
         event.wait()
         event.synchronize()
+        return event.query()
+
+    def double_behind(self, name: str, handle: bytes) -> bool:
+        """Whether it was done at once: a stream of its own waits, and records again."""
+        event = torch.cuda.Event.from_ipc_handle(torch.device("cuda", 0), handle)
+        with torch.cuda.stream(torch.cuda.Stream()):
+            event.wait()
+            self.kept[name].mul_(2)
+            event.record()
         return event.query()
 
 
@@ -205,6 +221,24 @@ def test_an_event_is_waited_for_by_the_other_process():
     event = torch.cuda.Event(interprocess=True)
     event.record()
     assert peer().ask("wait_for", event.ipc_handle()) is True
+
+
+@computing
+def test_work_of_two_processes_takes_turns_by_an_event():
+    a, wanted = torch.ones(1000, device="cuda"), 1
+    event = torch.cuda.Event(interprocess=True)
+    peer().ask("keep", "a", a)
+    for _ in range(5):
+        torch.cuda._sleep(10**8)
+        a.add_(1)
+        event.record()
+        assert not event.query()
+        assert not peer().ask("double_behind", "a", event.ipc_handle())
+        event.wait()
+        wanted = (wanted + 1) * 2
+        copied = a.clone()
+    assert copied.tolist() == [wanted] * 1000
+    peer().ask("drop", "a")
 
 
 @simulated

@@ -49,7 +49,8 @@
  *
  * Each process simulates cards of its own. Memory and events can be shared with other
  * processes all the same: what is imported takes nothing of the importer's card, and
- * the work behind a shared event is done when the event is recorded.
+ * whoever waits for a shared event goes on when, by the clocks of both, the work behind
+ * it is done (mark.h).
  *
  * Time is virtual. It moves by `tick` at each driver call, to the end of the work
  * waited for in a blocking call, and by oomph_sim_advance(). All functions are

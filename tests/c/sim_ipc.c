@@ -283,41 +283,299 @@ static void test_mapped_pages_are_not_shared_as_an_allocation(void)
     CHECK_RESULT(cuIpcGetMemHandle(&ipc, addr), CUDA_ERROR_INVALID_VALUE);
 }
 
-static void open_event(void)
+// ---- events
+
+static CUevent new_event(void)
+{
+    CUevent event;
+
+    OK(cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+    return event;
+}
+
+static void tell_event(CUevent event)
+{
+    CUipcEventHandle ipc;
+
+    OK(cuIpcGetEventHandle(&ipc, event));
+    tell(from_parent, &ipc, sizeof ipc);
+}
+
+static CUevent hear_event(void)
 {
     CUipcEventHandle ipc;
     CUevent event;
 
-    start(NULL);
     hear(from_parent, &ipc, sizeof ipc);
     OK(cuIpcOpenEventHandle(&event, ipc));
+    return event;
+}
+
+static void tell_allocation(CUdeviceptr addr)
+{
+    CUipcMemHandle ipc;
+
+    OK(cuIpcGetMemHandle(&ipc, addr));
+    tell(from_parent, &ipc, sizeof ipc);
+}
+
+static CUdeviceptr hear_allocation(void)
+{
+    CUipcMemHandle ipc;
+    CUdeviceptr addr;
+
+    hear(from_parent, &ipc, sizeof ipc);
+    OK(cuIpcOpenMemHandle(&addr, ipc, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    return addr;
+}
+
+// A kernel that takes 5 us and writes.
+static void launch_writer(CUdeviceptr addr)
+{
+    CHECK(oomph_sim_launch(NULL, addr, PAGE, 1, 5000) == 0);
+}
+
+static bool was_written(CUdeviceptr addr)
+{
+    unsigned char byte = 0;
+
+    OK(cuMemcpyDtoH(&byte, addr + PAGE - 1, 1));
+    return byte == 0xAB;
+}
+
+static void read_behind_the_event(void)
+{
+    start(NULL);
+    oomph_sim_advance(777); // its clock has nothing to do with the other's
+    CUevent event = hear_event();
+    CUdeviceptr addr = hear_allocation();
+    wait_for(from_parent);
     OK(cuStreamWaitEvent(NULL, event, 0));
-    OK(cuEventQuery(event));
-    OK(cuEventSynchronize(event));
-    OK(cuEventDestroy(event));
+    CHECK(oomph_sim_now_ns() == 777); // the stream waits, not the host
+    CHECK(cuStreamQuery(NULL) == CUDA_ERROR_NOT_READY);
+    OK(cuStreamSynchronize(NULL));
+    CHECK(oomph_sim_now_ns() == 777 + 5000);
+    CHECK(was_written(addr));
+    CHECK(stats().misuse_count == 0);
     signal_to(from_child);
 }
 
-static void test_the_work_behind_a_shared_event_is_done_when_it_is_recorded(void)
+static void test_a_stream_goes_on_when_the_other_processs_work_is_done(void)
+{
+    CUdeviceptr addr;
+    pid_t child = begin(read_behind_the_event);
+
+    start(NULL);
+    oomph_sim_advance(1000000);
+    CUevent event = new_event();
+    OK(cuMemAlloc(&addr, PAGE));
+    tell_event(event);
+    tell_allocation(addr);
+    launch_writer(addr);
+    OK(cuEventRecord(event, NULL));
+    CHECK(cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+    CHECK(oomph_sim_now_ns() == 1000000); // it waits for nothing
+    signal_to(from_parent);
+    wait_for(from_child);
+    OK(cuEventQuery(event));
+    CHECK(stats().misuse_count == 0);
+    end(child);
+}
+
+static void ask_for_the_event(void)
+{
+    start(NULL);
+    CUevent event = hear_event();
+    CUdeviceptr addr = hear_allocation();
+    OK(cuEventQuery(event)); // never recorded
+    signal_to(from_child);
+    wait_for(from_parent);
+    CHECK(cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+    oomph_sim_advance(4999);
+    CHECK(cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+    signal_to(from_child);
+    wait_for(from_parent);
+    oomph_sim_advance(1);
+    OK(cuEventQuery(event));
+    CHECK(was_written(addr));
+    signal_to(from_child);
+}
+
+static void test_an_event_is_done_for_who_asks_when_the_clocks_come_to_it(void)
+{
+    CUdeviceptr addr;
+    pid_t child = begin(ask_for_the_event);
+
+    start(NULL);
+    CUevent event = new_event();
+    OK(cuMemAlloc(&addr, PAGE));
+    tell_event(event);
+    tell_allocation(addr);
+    wait_for(from_child);
+    launch_writer(addr);
+    OK(cuEventRecord(event, NULL));
+    signal_to(from_parent);
+    wait_for(from_child);
+    CHECK(oomph_sim_now_ns() < 5000);
+    signal_to(from_parent);
+    wait_for(from_child);
+    end(child);
+}
+
+static void synchronize_and_record(void)
+{
+    start(NULL);
+    CUevent event = hear_event();
+    CUdeviceptr addr = hear_allocation();
+    wait_for(from_parent);
+    OK(cuEventSynchronize(event));
+    CHECK(oomph_sim_now_ns() == 5000);
+    CHECK(was_written(addr));
+    OK(cuMemsetD8Async(addr, 7, PAGE, NULL));
+    CHECK(oomph_sim_launch(NULL, 0, 0, 0, 3000) == 0);
+    OK(cuEventRecord(event, NULL));
+    signal_to(from_child);
+    wait_for(from_parent);
+    OK(cuEventDestroy(event));
+}
+
+static void test_who_opened_an_event_may_record_it_for_who_made_it(void)
+{
+    unsigned char byte = 0;
+    CUdeviceptr addr;
+    pid_t child = begin(synchronize_and_record);
+
+    start(NULL);
+    CUevent event = new_event();
+    OK(cuMemAlloc(&addr, PAGE));
+    tell_event(event);
+    tell_allocation(addr);
+    launch_writer(addr);
+    OK(cuEventRecord(event, NULL));
+    signal_to(from_parent);
+    wait_for(from_child);
+    CHECK(oomph_sim_now_ns() == 5000);
+    OK(cuEventSynchronize(event));
+    CHECK(oomph_sim_now_ns() >= 8000);
+    OK(cuMemcpyDtoH(&byte, addr, 1));
+    CHECK(byte == 7);
+    signal_to(from_parent);
+    end(child);
+}
+
+static void let_the_other_go_on(void)
+{
+    start(NULL);
+    CUevent event = hear_event();
+    CUdeviceptr addr = hear_allocation();
+    wait_for(from_parent);
+    OK(cuStreamWaitEvent(NULL, event, 0));
+    CHECK(cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+    CHECK(cuStreamQuery(NULL) == CUDA_ERROR_NOT_READY);
+    signal_to(from_child); // only now the other's work can be done
+    OK(cuStreamSynchronize(NULL));
+    CHECK(was_written(addr));
+    CHECK(stats().misuse_count == 0);
+    signal_to(from_child);
+}
+
+static void wait_for_the_child(void *nothing)
+{
+    (void)nothing;
+    wait_for(from_child);
+}
+
+static void test_a_stream_may_wait_for_what_depends_on_its_own_process(void)
+{
+    CUdeviceptr addr;
+    pid_t child = begin(let_the_other_go_on);
+
+    start(NULL);
+    CUevent event = new_event();
+    OK(cuMemAlloc(&addr, PAGE));
+    tell_event(event);
+    tell_allocation(addr);
+    OK(cuLaunchHostFunc(NULL, wait_for_the_child, NULL));
+    launch_writer(addr);
+    OK(cuEventRecord(event, NULL));
+    signal_to(from_parent);
+    OK(cuEventSynchronize(event));
+    wait_for(from_child);
+    end(child);
+}
+
+static void wait_and_record(void)
+{
+    start(NULL);
+    CUevent event = hear_event();
+    CUdeviceptr addr = hear_allocation();
+    wait_for(from_parent);
+    OK(cuStreamWaitEvent(NULL, event, 0));
+    OK(cuMemsetD8Async(addr, 7, PAGE, NULL));
+    OK(cuEventRecord(event, NULL));
+    CHECK(cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+    signal_to(from_child);
+    wait_for(from_parent); // and so calls no driver, while the parent waits for it
+    CHECK(stats().misuse_count == 0 && stats().pending_count == 0);
+}
+
+static void test_who_waits_for_a_process_that_waits_for_it_ends_the_hold(void)
+{
+    unsigned char byte = 0;
+    CUdeviceptr addr;
+    pid_t child = begin(wait_and_record);
+
+    start(NULL);
+    CUevent event = new_event();
+    OK(cuMemAlloc(&addr, PAGE));
+    tell_event(event);
+    tell_allocation(addr);
+    oomph_sim_hold(NULL);
+    launch_writer(addr);
+    OK(cuEventRecord(event, NULL));
+    signal_to(from_parent);
+    wait_for(from_child);
+    CHECK(cuStreamQuery(NULL) == CUDA_ERROR_NOT_READY);
+    CHECK(stats().held_waits == 0);
+    OK(cuEventSynchronize(event));
+    CHECK(stats().held_waits == 1);
+    OK(cuMemcpyDtoH(&byte, addr + PAGE - 1, 1));
+    CHECK(byte == 7);
+    signal_to(from_parent);
+    end(child);
+}
+
+static void record_and_die(void)
+{
+    start(NULL);
+    CUevent event = hear_event();
+    CHECK(oomph_sim_launch(NULL, 0, 0, 0, 5000) == 0);
+    OK(cuEventRecord(event, NULL));
+}
+
+static void test_nobody_waits_for_a_process_that_is_no_more(void)
+{
+    pid_t child = begin(record_and_die);
+
+    start(NULL);
+    CUevent event = new_event();
+    tell_event(event);
+    end(child);
+    OK(cuStreamWaitEvent(NULL, event, 0));
+    OK(cuEventSynchronize(event));
+    OK(cuStreamSynchronize(NULL));
+}
+
+static void test_an_event_is_not_opened_by_its_own_process(void)
 {
     CUipcEventHandle ipc;
     CUevent event;
-    pid_t child = begin(open_event);
 
     start(NULL);
-    OK(cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
-    CHECK(oomph_sim_launch(NULL, 0, 0, 0, 5000) == 0);
-    OK(cuEventRecord(event, NULL));
-    CHECK(cuEventQuery(event) == CUDA_ERROR_NOT_READY);
-    OK(cuIpcGetEventHandle(&ipc, event));
-    CHECK(oomph_sim_now_ns() == 5000);
-    tell(from_parent, &ipc, sizeof ipc);
-    CHECK(oomph_sim_launch(NULL, 0, 0, 0, 5000) == 0);
-    OK(cuEventRecord(event, NULL));
-    CHECK(oomph_sim_now_ns() == 10000);
-    wait_for(from_child);
-    CHECK(stats().misuse_count == 0);
-    end(child);
+    OK(cuIpcGetEventHandle(&ipc, new_event()));
+    CHECK_RESULT(cuIpcOpenEventHandle(&event, ipc), CUDA_ERROR_INVALID_CONTEXT);
+    memset(&ipc, 0, sizeof ipc);
+    CHECK_RESULT(cuIpcOpenEventHandle(&event, ipc), CUDA_ERROR_INVALID_VALUE);
 }
 
 static void test_an_event_that_was_not_made_for_it_is_not_shared(void)
@@ -339,7 +597,13 @@ int main(void)
     run(test_a_page_that_was_not_made_for_it_is_not_exported);
     run(test_an_allocation_is_opened_by_another_process_and_not_by_its_own);
     run(test_mapped_pages_are_not_shared_as_an_allocation);
-    run(test_the_work_behind_a_shared_event_is_done_when_it_is_recorded);
+    run(test_a_stream_goes_on_when_the_other_processs_work_is_done);
+    run(test_an_event_is_done_for_who_asks_when_the_clocks_come_to_it);
+    run(test_who_opened_an_event_may_record_it_for_who_made_it);
+    run(test_a_stream_may_wait_for_what_depends_on_its_own_process);
+    run(test_who_waits_for_a_process_that_waits_for_it_ends_the_hold);
+    run(test_nobody_waits_for_a_process_that_is_no_more);
+    run(test_an_event_is_not_opened_by_its_own_process);
     run(test_an_event_that_was_not_made_for_it_is_not_shared);
     return finish();
 }

@@ -2,6 +2,7 @@
  * way back to the start.
  */
 #include "address.h"
+#include "answer.h"
 #include "call.h"
 #include "callback.h"
 #include "config.h"
@@ -9,6 +10,7 @@
 #include "event.h"
 #include "failure.h"
 #include "handle.h"
+#include "mark.h"
 #include "module.h"
 #include "pinned.h"
 #include "queue.h"
@@ -108,6 +110,8 @@ void oomph_sim_reset(void)
     sim_capture_reset();
     sim_graph_reset();
     sim_event_reset();
+    sim_answer_reset();
+    sim_mark_reset();
     sim_module_reset();
     sim_stream_reset();
     sim_pinned_reset();

@@ -194,6 +194,8 @@ uint64_t sim_engine_start(const sim_work_t *work, const struct CUctx_st *device,
         if (work->cost != NULL)
             return start_operator(work, &engines[device->device], now_ns);
         return take(&engines[device->device].compute, now_ns, work->cost_ns);
+    case SIM_WORK_WAIT:
+        return later(now_ns, work->mark.board ? sim_mark_end_ns(&work->mark) : 0);
     default:
         return now_ns + work->cost_ns;
     }

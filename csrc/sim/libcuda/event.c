@@ -1,5 +1,6 @@
 #include "event.h"
 
+#include "answer.h"
 #include "call.h"
 #include "queue.h"
 
@@ -26,9 +27,11 @@ void sim_event_reset(void)
     sim_slab_give_all(&events);
 }
 
-static CUresult create(CUevent *out, unsigned flags)
+// `mark` is that of another process's event, or NULL.
+static CUresult create(CUevent *out, unsigned flags, const sim_mark_t *mark)
 {
     CUcontext context;
+    sim_mark_t shown = {0};
     const unsigned known =
         CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
     CUresult result = sim_context_usable(&context);
@@ -38,6 +41,12 @@ static CUresult create(CUevent *out, unsigned flags)
     if (out == NULL || (flags & ~known) != 0 ||
         ((flags & CU_EVENT_INTERPROCESS) && !(flags & CU_EVENT_DISABLE_TIMING)))
         return CUDA_ERROR_INVALID_VALUE;
+    if (mark != NULL)
+        shown = *mark;
+    else if (flags & CU_EVENT_INTERPROCESS)
+        result = sim_mark_take(&shown);
+    if (result != CUDA_SUCCESS)
+        return result;
     CUevent event = sim_slab_take(&events);
     if (event == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -46,6 +55,7 @@ static CUresult create(CUevent *out, unsigned flags)
         .context = context,
         .flags = flags,
         .frontier = event->frontier, // keeps its storage
+        .mark = shown,
     };
     *out = event;
     return CUDA_SUCCESS;
@@ -56,7 +66,7 @@ CUresult cuEventCreate(CUevent *event, unsigned flags)
     CUresult result = sim_enter("cuEventCreate");
 
     if (result == CUDA_SUCCESS)
-        result = create(event, flags);
+        result = create(event, flags, NULL);
     return sim_leave(result, "%p, %u", result == CUDA_SUCCESS ? (void *)*event : NULL,
                      flags);
 }
@@ -74,13 +84,15 @@ CUresult cuEventDestroy_v2(CUevent event)
 
 // ---- recording and waiting
 
-CUresult sim_event_record(CUevent event, CUstream stream)
+// Puts the record into the stream's order; `mark` is that of the event, or none.
+static CUresult submit_record(CUevent event, CUstream stream, const sim_mark_t *mark)
 {
     const sim_work_t work = {
         .kind = SIM_WORK_RECORD,
         .call = "cuEventRecord",
         .event = event,
         .generation = event->object.generation,
+        .mark = *mark,
     };
     CUresult result = sim_queue_submit(stream, &work, &event->ticket);
 
@@ -88,33 +100,43 @@ CUresult sim_event_record(CUevent event, CUstream stream)
         event->is_recorded = true;
         event->capture = NULL;
     }
-    if (result == CUDA_SUCCESS && event->is_shared && stream->capture == NULL)
-        sim_queue_wait(event->ticket);
     return result;
 }
 
-CUresult sim_event_share(CUevent event)
+CUresult sim_event_record(CUevent event, CUstream stream)
+{
+    const sim_mark_t none = {0};
+
+    if (event->mark.board == NULL || stream->capture != NULL)
+        return submit_record(event, stream, &none);
+    CUresult result = sim_answer_begin(&event->mark);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = submit_record(event, stream, &event->mark);
+    if (result == CUDA_SUCCESS)
+        sim_answer_place(&event->mark, event->ticket);
+    else
+        sim_answer_end(&event->mark);
+    return result;
+}
+
+CUresult sim_event_share(CUevent event, sim_mark_t *mark)
 {
     CUresult result = check(event);
 
     if (result != CUDA_SUCCESS)
         return result;
-    if (!(event->flags & CU_EVENT_INTERPROCESS))
+    if (event->mark.board == NULL)
         return sim_misuse(CUDA_ERROR_INVALID_HANDLE,
                           "event %p was made without CU_EVENT_INTERPROCESS",
                           (void *)event);
-    event->is_shared = true;
-    sim_queue_wait(event->ticket);
+    *mark = event->mark;
     return CUDA_SUCCESS;
 }
 
-CUresult sim_event_open(CUevent *event)
+CUresult sim_event_open(CUevent *event, const sim_mark_t *mark)
 {
-    CUresult result = create(event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING);
-
-    if (result == CUDA_SUCCESS)
-        (*event)->is_shared = true;
-    return result;
+    return create(event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING, mark);
 }
 
 // In a capture an event marks a place in the graph instead of one in time.
@@ -193,9 +215,23 @@ CUresult cuCtxRecordEvent(CUcontext context, CUevent event)
     return sim_leave(result, "%p, %p", (void *)context, (void *)event);
 }
 
+// The latest record of the event, if another process has made it.
+static bool find_foreign(CUevent event, sim_mark_t *mark)
+{
+    if (event->mark.board == NULL)
+        return false;
+    *mark = sim_mark_latest(&event->mark);
+    return mark->number != event->mark.number;
+}
+
+static bool has_come_to(const sim_mark_t *mark)
+{
+    return sim_mark_is_done(mark) && sim_mark_end_ns(mark) <= sim_queue_now_ns();
+}
+
 CUresult sim_event_wait(CUevent event, CUstream stream)
 {
-    const sim_work_t work = {
+    sim_work_t work = {
         .kind = SIM_WORK_WAIT,
         .call = "cuStreamWaitEvent",
         .event = event,
@@ -203,8 +239,16 @@ CUresult sim_event_wait(CUevent event, CUstream stream)
         .ticket = event->ticket,
     };
 
-    if (stream->capture == NULL && sim_queue_is_done(event->ticket))
+    if (stream->capture != NULL)
+        return sim_queue_submit(stream, &work, NULL);
+    if (find_foreign(event, &work.mark)) {
+        work.ticket = (sim_ticket_t){0};
+        sim_mark_ask(work.mark, SIM_MARK_FREELY);
+        if (has_come_to(&work.mark))
+            return CUDA_SUCCESS;
+    } else if (sim_queue_is_done(event->ticket)) {
         return CUDA_SUCCESS;
+    }
     return sim_queue_submit(stream, &work, NULL);
 }
 
@@ -271,13 +315,42 @@ static CUresult check_question(CUevent event)
     return sim_capture_forbid();
 }
 
+static bool is_done(CUevent event)
+{
+    sim_mark_t mark;
+
+    if (!find_foreign(event, &mark))
+        return sim_queue_is_done(event->ticket);
+    sim_mark_ask(mark, sim_queue_now_ns());
+    return has_come_to(&mark);
+}
+
+static void wait_for_foreign(const sim_mark_t *mark)
+{
+    while (!sim_mark_is_done(mark))
+        sim_mark_ask(*mark, SIM_MARK_FOR_EVER);
+    uint64_t now_ns = sim_queue_now_ns(), end_ns = sim_mark_end_ns(mark);
+    if (end_ns > now_ns)
+        sim_queue_advance(end_ns - now_ns);
+}
+
+static void wait_for(CUevent event)
+{
+    sim_mark_t mark;
+
+    if (find_foreign(event, &mark))
+        wait_for_foreign(&mark);
+    else
+        sim_queue_wait(event->ticket);
+}
+
 CUresult cuEventQuery(CUevent event)
 {
     CUresult result = sim_enter("cuEventQuery");
 
     if (result == CUDA_SUCCESS)
         result = check_question(event);
-    if (result == CUDA_SUCCESS && !sim_queue_is_done(event->ticket))
+    if (result == CUDA_SUCCESS && !is_done(event))
         result = CUDA_ERROR_NOT_READY;
     return sim_leave(result, "%p", (void *)event);
 }
@@ -289,7 +362,7 @@ CUresult cuEventSynchronize(CUevent event)
     if (result == CUDA_SUCCESS)
         result = check_question(event);
     if (result == CUDA_SUCCESS) {
-        sim_queue_wait(event->ticket);
+        wait_for(event);
         result = event->context->sticky;
     }
     return sim_leave(result, "%p", (void *)event);

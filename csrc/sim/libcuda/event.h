@@ -10,12 +10,12 @@ struct CUevent_st {
     CUcontext context;
     unsigned flags; // CUevent_flags
     bool is_recorded;
-    bool is_shared;         // with other processes (ipc.c)
     sim_ticket_t ticket;    // of the last record
     uint64_t end_ns;        // when that completed
     sim_capture_t *capture; // the last record was part of it; NULL: of none
     uint64_t capture_id;
     sim_nodes_t frontier; // what the mark stands behind in the captured graph
+    sim_mark_t mark; // with other processes; `number` is of the last record made here
 };
 
 // A record has completed; does nothing if the event was destroyed meanwhile.
@@ -26,10 +26,10 @@ void sim_event_complete(CUevent event, uint32_t generation, uint64_t now_ns);
 CUresult sim_event_record(CUevent event, CUstream stream);
 CUresult sim_event_wait(CUevent event, CUstream stream);
 
-// Lets other processes know of the event. Errors: INVALID_HANDLE if it was not made for
-// that.
-CUresult sim_event_share(CUevent event);
+// The mark by which other processes know the event. Errors: INVALID_HANDLE if it was
+// not made for that.
+CUresult sim_event_share(CUevent event, sim_mark_t *mark);
 // An event that stands for another process's.
-CUresult sim_event_open(CUevent *event);
+CUresult sim_event_open(CUevent *event, const sim_mark_t *mark);
 
 void sim_event_reset(void);

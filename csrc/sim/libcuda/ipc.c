@@ -1,12 +1,9 @@
 /* ipc.c - sharing with other processes: physical memory by file descriptor, whole
  * allocations and events by plain bytes.
- *
- * Each process has a clock of its own, so no process can wait for work of another.
- * Instead, the work behind an event that is shared is done as soon as the event is
- * recorded, before the call returns.
  */
 #include "call.h"
 #include "event.h"
+#include "mark.h"
 #include "memory.h"
 #include "queue.h"
 #include "share.h"
@@ -15,7 +12,9 @@
 #include <string.h>
 #include <unistd.h>
 
-_Static_assert(SIM_SHARE_TEXT == sizeof(CUipcMemHandle), "as much as a handle holds");
+_Static_assert(SIM_SHARE_TEXT == sizeof(CUipcMemHandle) &&
+                   SIM_MARK_TEXT == sizeof(CUipcEventHandle),
+               "as much as a handle holds");
 
 // ---- physical memory
 
@@ -184,24 +183,14 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr addr)
 
 // ---- events
 
-// What cudaIpcEventHandle_t holds.
-typedef struct event_address {
-    uint64_t magic;
-    int32_t process;
-} event_address_t;
-
-static const uint64_t EVENT_MAGIC = 0x6f6f6d7068657674ull;
-
 static CUresult describe_event(CUipcEventHandle *ipc, CUevent event)
 {
-    const event_address_t address = {.magic = EVENT_MAGIC, .process = getpid()};
-    CUresult result = sim_event_share(event);
+    sim_mark_t mark;
+    CUresult result = sim_event_share(event, &mark);
 
-    if (result != CUDA_SUCCESS)
-        return result;
-    memset(ipc->reserved, 0, sizeof ipc->reserved);
-    memcpy(ipc->reserved, &address, sizeof address);
-    return CUDA_SUCCESS;
+    if (result == CUDA_SUCCESS)
+        sim_mark_describe(&mark, ipc->reserved);
+    return result;
 }
 
 CUresult cuIpcGetEventHandle(CUipcEventHandle *ipc, CUevent event)
@@ -217,14 +206,12 @@ CUresult cuIpcGetEventHandle(CUipcEventHandle *ipc, CUevent event)
 
 static CUresult open_event(CUevent *event, const CUipcEventHandle *ipc)
 {
-    event_address_t address;
+    sim_mark_t mark;
 
-    memcpy(&address, ipc->reserved, sizeof address);
-    if (event == NULL || address.magic != EVENT_MAGIC)
+    if (event == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    if (address.process == getpid())
-        return CUDA_ERROR_INVALID_CONTEXT; // as the real one says it
-    return sim_event_open(event);
+    CUresult result = sim_mark_open(ipc->reserved, &mark);
+    return result == CUDA_SUCCESS ? sim_event_open(event, &mark) : result;
 }
 
 CUresult cuIpcOpenEventHandle(CUevent *event, CUipcEventHandle ipc)

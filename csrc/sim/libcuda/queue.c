@@ -19,7 +19,7 @@ static uint64_t memory_user_count;
 static CUstream first_ready, last_ready;
 static CUstream blocked; // streams whose first operation may not start yet
 static uint64_t now_ns, sequence, executed_count, held_waits;
-static bool checks_starts; // something waited for a value: what follows may start late
+static bool checks_starts; // something waited outside: what follows may start late
 
 uint64_t sim_queue_now_ns(void)
 {
@@ -240,7 +240,7 @@ static bool append(CUstream stream, const sim_work_t *work)
         stream->context->blocking_pending_count++;
     if (sim_work_uses_memory(work))
         link_memory_user(operation);
-    if (work->kind == SIM_WORK_WAIT_VALUE)
+    if (sim_work_waits_outside(work))
         checks_starts = true;
     if (stream->head == operation)
         mark_ready(stream);
@@ -351,14 +351,28 @@ CUresult sim_queue_join(CUstream stream)
 
 // ---- waiting
 
-// Nothing moves but what other threads do. Gives up on a value that nobody writes.
+// Whether the stream is at a wait for another process, which has to be asked.
+static bool is_at_mark(const struct CUstream_st *stream)
+{
+    return stream->head != NULL && !stream->head->started &&
+           stream->head->work.kind == SIM_WORK_WAIT &&
+           stream->head->work.mark.board != NULL;
+}
+
+// Nothing moves but what other threads and processes do. Gives up on a value that
+// nobody writes.
 static unsigned wait_for_others(CUstream blocker, unsigned waited_ms)
 {
+    const bool is_foreign = is_at_mark(blocker);
+
+    if (is_foreign)
+        sim_mark_ask(blocker->head->work.mark, SIM_MARK_FOR_EVER);
     sim_wait(1);
     recheck_blocked();
     settle();
     sim_operation_t *operation = blocker->head;
-    if (waited_ms < VALUE_PATIENCE || operation == NULL || operation->started)
+    if (is_foreign || waited_ms < VALUE_PATIENCE || operation == NULL ||
+        operation->started)
         return waited_ms + 1;
     sim_misuse(CUDA_SUCCESS, "deadlock: %s waits for a value that nobody writes",
                operation->work.call);
@@ -368,20 +382,49 @@ static unsigned wait_for_others(CUstream blocker, unsigned waited_ms)
     return 0;
 }
 
+// One step towards what a stream is given: false if that depends on others.
+static bool go_on(CUstream blocker)
+{
+    if (blocker->held) {
+        held_waits++;
+        sim_queue_release(blocker);
+        return true;
+    }
+    if (sim_heap_top() == NULL)
+        return false;
+    step();
+    return true;
+}
+
 void sim_queue_wait(sim_ticket_t ticket)
 {
     unsigned waited_ms = 0;
 
     while (!sim_queue_is_done(ticket)) {
         CUstream blocker = find_blocker(ticket.stream);
-        if (blocker->held) {
-            held_waits++;
-            sim_queue_release(blocker);
-        } else if (sim_heap_top() != NULL) {
-            step();
-        } else {
+        if (!go_on(blocker))
             waited_ms = wait_for_others(blocker, waited_ms);
-        }
+    }
+}
+
+static bool goes_on_by(const struct CUstream_st *blocker, uint64_t until_ns)
+{
+    if (blocker->held)
+        return until_ns == SIM_MARK_FOR_EVER;
+    return sim_heap_top() == NULL || sim_heap_top()->end_ns <= until_ns;
+}
+
+void sim_queue_run(sim_ticket_t ticket, uint64_t until_ns)
+{
+    recheck_blocked();
+    settle();
+    while (!sim_queue_is_done(ticket)) {
+        CUstream blocker = find_blocker(ticket.stream);
+        if (goes_on_by(blocker, until_ns) && go_on(blocker))
+            continue;
+        if (is_at_mark(blocker))
+            sim_mark_call_for(&blocker->head->work.mark, until_ns);
+        return;
     }
 }
 

@@ -46,6 +46,9 @@ void sim_queue_wait(sim_ticket_t ticket);
 void sim_queue_wait_for_stream(CUstream stream);
 void sim_queue_wait_for_context(CUcontext context);
 
+// Goes on towards the ticket as sim_mark_ask() says, without giving the lock away.
+void sim_queue_run(sim_ticket_t ticket, uint64_t until_ns);
+
 // The pending operations that touch memory, linked by `next_memory`, newest first.
 const sim_operation_t *sim_queue_memory_users(void);
 

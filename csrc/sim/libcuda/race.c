@@ -24,7 +24,7 @@ static void reach(CUstream stream, uint64_t number)
         mark->next = o->next;
         if (!sim_work_may_start(&o->work, stream))
             met_closed = true;
-        if (o->work.kind == SIM_WORK_WAIT_VALUE && !mark->waits_for_value) {
+        if (sim_work_waits_outside(&o->work) && !mark->waits_for_value) {
             mark->waits_for_value = true;
             value_waiter_count++;
         } else if (o->work.kind == SIM_WORK_WAIT &&

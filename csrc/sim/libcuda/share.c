@@ -55,8 +55,7 @@ static bool lock(int file, uint64_t label, short type)
     return fcntl(file, F_OFD_SETLK, &wanted) == 0;
 }
 
-// The same file, with a position and locks of its own.
-static int open_again(int process, int file)
+int sim_share_reopen(int process, int file)
 {
     char path[64];
 
@@ -103,7 +102,7 @@ CUresult sim_share_export(sim_handle_t *handle, int *descriptor)
 
     if (result != CUDA_SUCCESS)
         return result;
-    int file = open_again(getpid(), sim_bytes_file());
+    int file = sim_share_reopen(getpid(), sim_bytes_file());
     if (file < 0)
         return CUDA_ERROR_OPERATING_SYSTEM;
     if (lseek(file, (off_t)handle->label, SEEK_SET) < 0 ||
@@ -172,7 +171,7 @@ static foreign_t *take_foreign(int descriptor, const struct stat *status)
             return NULL;
         found->device = status->st_dev;
         found->inode = status->st_ino;
-        found->file = open_again(getpid(), descriptor);
+        found->file = sim_share_reopen(getpid(), descriptor);
         if (found->file < 0) {
             free(found);
             return NULL;
@@ -272,7 +271,7 @@ CUresult sim_share_open(const char text[SIM_SHARE_TEXT], sim_handle_t **handle)
         return CUDA_ERROR_INVALID_VALUE;
     if (address.process == getpid())
         return CUDA_ERROR_INVALID_CONTEXT; // as the real one says it
-    int file = open_again(address.process, address.file);
+    int file = sim_share_reopen(address.process, address.file);
     if (file < 0)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult result = CUDA_ERROR_INVALID_VALUE;

@@ -22,6 +22,10 @@ enum { SIM_SHARE_TEXT = 64 };
 CUresult sim_share_describe(sim_handle_t *handle, char text[SIM_SHARE_TEXT]);
 CUresult sim_share_open(const char text[SIM_SHARE_TEXT], sim_handle_t **handle);
 
+// A file that a process has open, opened once more: with a position and locks of its
+// own. -1 when the system refuses.
+int sim_share_reopen(int process, int file);
+
 // Whether a descriptor or another process still names memory of this process.
 bool sim_share_is_used(const sim_handle_t *handle);
 

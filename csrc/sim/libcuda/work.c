@@ -1,5 +1,6 @@
 #include "work.h"
 
+#include "answer.h"
 #include "call.h"
 #include "config.h"
 #include "event.h"
@@ -262,6 +263,8 @@ void sim_work_execute(const sim_work_t *work, CUstream stream, uint64_t now_ns)
         break;
     case SIM_WORK_RECORD:
         sim_event_complete(work->event, work->generation, now_ns);
+        if (work->mark.board != NULL)
+            sim_answer_end(&work->mark);
         break;
     case SIM_WORK_FREE:
         sim_memory_free_pooled(work->dst);
@@ -279,7 +282,7 @@ void sim_work_execute(const sim_work_t *work, CUstream stream, uint64_t now_ns)
     }
 }
 
-// ---- waits for values
+// ---- waits for what happens outside of streams
 
 static uint64_t load(uint64_t addr, unsigned value_bytes)
 {
@@ -312,8 +315,10 @@ bool sim_work_may_start(const sim_work_t *work, CUstream stream)
 {
     uint64_t bad;
 
-    if (work->kind != SIM_WORK_WAIT_VALUE)
+    if (!sim_work_waits_outside(work))
         return true;
+    if (work->kind == SIM_WORK_WAIT)
+        return sim_mark_is_done(&work->mark);
     int device = stream->context->device;
     if (sim_space_check(work->dst, work->bytes, device, false, &bad) > SIM_CHECK_GOOD)
         return true; // it will fault

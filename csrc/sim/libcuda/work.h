@@ -6,6 +6,7 @@
 #include "compute.h"
 #include "cost.h"
 #include "cuda_api.h"
+#include "mark.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -25,7 +26,7 @@ typedef enum sim_work_kind {
     SIM_WORK_SET,
     SIM_WORK_CALL,        // a host function
     SIM_WORK_RECORD,      // an event
-    SIM_WORK_WAIT,        // for a ticket
+    SIM_WORK_WAIT,        // for a ticket, or for a mark
     SIM_WORK_WAIT_VALUE,  // for a value in memory
     SIM_WORK_FREE,        // memory of a pool
     SIM_WORK_GRAPH_ALLOC, // a graph's memory is in use
@@ -59,6 +60,7 @@ typedef struct sim_work {
     void *argument;
     CUevent event;       // recorded or waited for
     uint32_t generation; // of the event, which may be destroyed meanwhile
+    sim_mark_t mark;     // recorded or waited for; of an event that is not shared none
     sim_ticket_t ticket; // to wait for
 } sim_work_t;
 
@@ -79,7 +81,15 @@ bool sim_work_may_compute(const sim_work_t *work, CUstream stream);
 // A fault if the stream's device may not touch all memory that the work uses.
 void sim_work_check_memory(const sim_work_t *work, CUstream stream);
 
-// Whether the work may start: a wait for a value looks at the memory.
+// Whether the work waits for what happens outside of all streams: a value in memory, or
+// another process.
+static inline bool sim_work_waits_outside(const sim_work_t *work)
+{
+    return work->kind == SIM_WORK_WAIT_VALUE ||
+           (work->kind == SIM_WORK_WAIT && work->mark.board != NULL);
+}
+
+// Whether the work may start, if it so waits.
 bool sim_work_may_start(const sim_work_t *work, CUstream stream);
 
 // Whether the work writes any of `bytes` at `addr`.
