@@ -86,7 +86,7 @@ def _wait_for_stream(kernel: str) -> None:
     torch.cuda.current_stream().synchronize()
 
 
-def _teach_interpreter(interpreter: ModuleType) -> None:
+def _teach_interpreter(interpreter: Any) -> None:
     """Has kernels work on the card's bytes, and functions of libdevice computed."""
     # Triton's own helpers, which know its kinds of arguments.
     descriptor = interpreter.TensorDescriptor
@@ -121,6 +121,14 @@ def _teach_interpreter(interpreter: ModuleType) -> None:
         dtype = interpreter._get_np_dtype(kind.scalar)
         return interpreter.TensorHandle(found.astype(dtype), kind.scalar)
 
+    patch = interpreter._patch_lang_tensor
+
+    def patch_tensor(tensor: Any, *scope: Any) -> None:
+        """Has numbers end loops whatever NumPy thinks of arrays of one number."""
+        patch(tensor, *scope)
+        tensor.__index__ = lambda self: int(self.handle.data.item())
+
+    interpreter._patch_lang_tensor = patch_tensor
     interpreter.GridExecutor._init_args_hst = begin
     interpreter.GridExecutor._restore_args_dev = end
     interpreter.InterpreterBuilder.create_extern_elementwise = libdevice
