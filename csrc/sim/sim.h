@@ -224,7 +224,8 @@ typedef struct oomph_sim_compute {
     // Called once, when it will never be run again.
     void (*release)(void *argument);
     void *argument;
-    int makes_calls; // it is run by a thread of its own and may call the driver
+    int makes_calls;   // it is run by a thread of its own and may call the driver
+    int is_waited_for; // the launch of a graph with it returns when the graph is done
 } oomph_sim_compute_t;
 
 // Gives it to the stream. Reported as misuse: work on another stream that uses the same

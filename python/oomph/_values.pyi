@@ -1,6 +1,9 @@
 """Values and costs of the simulated GPU's operators (csrc/sim/values)."""
 
+from collections.abc import Callable
+
 built_for: str
 
 def install(compute: int | None, dry: int | None) -> int: ...
 def install_costs(cost: int | None, operator: int | None) -> int: ...
+def defer(name: str, function: Callable[[], object]) -> None: ...

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import functools
 import importlib
 import importlib.util
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -21,6 +23,8 @@ from types import ModuleType
 from typing import Any
 
 import torch
+
+from oomph import _values
 
 # Functions of libdevice that PyTorch has under another name.
 _NAMES = {
@@ -76,16 +80,6 @@ def _over(tensor: torch.Tensor) -> torch.Tensor:
     return made
 
 
-def _wait_for_stream(kernel: str) -> None:
-    if torch.cuda.is_current_stream_capturing():
-        raise NotImplementedError(
-            f"the Triton kernel {kernel} cannot be captured on the simulated GPU with "
-            "values: its interpreter runs it at once. Leave it out of the graph, or "
-            "simulate shapes alone."
-        )
-    torch.cuda.current_stream().synchronize()
-
-
 def _teach_interpreter(interpreter: Any) -> None:
     """Has kernels work on the card's bytes, and functions of libdevice computed."""
     # Triton's own helpers, which know its kinds of arguments.
@@ -104,13 +98,29 @@ def _teach_interpreter(interpreter: Any) -> None:
     def begin(
         self: Any, arguments: Sequence[Any], named: dict[str, Any]
     ) -> tuple[list[Any], dict[str, Any]]:
-        _wait_for_stream(self.fn.__name__)
         return [on_host(a) for a in arguments], {
             k: on_host(a) for k, a in named.items()
         }
 
     def end(self: Any, *_: Any) -> None:
         """Nothing is copied back: the kernel worked on the card's bytes."""
+
+    execute = interpreter.GridExecutor.__call__
+    one_at_a_time = threading.RLock()  # the interpreter has one grid
+
+    def run(self: Any, *arguments: Any, **named: Any) -> None:
+        with one_at_a_time:
+            execute(self, *arguments, **named)
+
+    def launch(self: Any, *arguments: Any, **named: Any) -> None:
+        """Runs a kernel once its stream has come to it; if captured, when replayed."""
+        if torch.cuda.is_current_stream_capturing():
+            seen, known = begin(self, arguments, named)
+            name = f"the Triton kernel {self.fn.__name__}"
+            _values.defer(name, functools.partial(run, self, *seen, **known))
+            return
+        torch.cuda.current_stream().synchronize()
+        run(self, *arguments, **named)
 
     def libdevice(
         self: Any, _: str, __: str, symbol: str, arguments: Any, kind: Any, ___: bool
@@ -129,6 +139,7 @@ def _teach_interpreter(interpreter: Any) -> None:
         tensor.__index__ = lambda self: int(self.handle.data.item())
 
     interpreter._patch_lang_tensor = patch_tensor
+    interpreter.GridExecutor.__call__ = launch
     interpreter.GridExecutor._init_args_hst = begin
     interpreter.GridExecutor._restore_args_dev = end
     interpreter.InterpreterBuilder.create_extern_elementwise = libdevice

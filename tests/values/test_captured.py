@@ -111,8 +111,6 @@ def test_a_capture_computes_nothing():
 @pytest.mark.parametrize(
     ("call", "operator"),
     [
-        ("torch.multinomial(x, 2)", "multinomial"),
-        ("x.nonzero()", "nonzero"),
         ("torch.linalg.inv(x.diag())", "linalg_inv_ex"),
     ],
 )
@@ -128,6 +126,40 @@ def test_what_cannot_be_captured_is_named(call, operator):
     assert (x + 1).tolist() == [2.0] * 4
 
 
+@pytest.mark.parametrize(
+    "call",
+    ["x.nonzero()", "x[x > 0]", "x.unique()", "x.bincount()"],
+)
+@native
+def test_what_asks_for_values_cannot_be_captured_and_cuda_says_so(call):
+    x = torch.ones(4, device="cuda", dtype=torch.long if "bin" in call else None)
+    graph = torch.cuda.CUDAGraph()
+    with (  # the capture is invalid, which its end says
+        pytest.raises(RuntimeError, match="error during capture"),
+        torch.cuda.graph(graph),
+        pytest.raises(RuntimeError, match="not permitted when stream is capturing"),
+    ):
+        eval(call, {"torch": torch, "x": x})
+    assert (x + 1).tolist() == [2.0] * 4
+
+
+@native
+def test_what_needs_values_but_asks_for_none_is_computed_at_each_replay():
+    def calls(x: torch.Tensor) -> list[torch.Tensor]:
+        places = torch.nonzero_static(x > 3, size=6, fill_value=-1)
+        return [places, x.mode().values, torch.histc(x, 4, 1, 9)]
+
+    x = torch.ones(8, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kept = calls(x)
+    for seed in range(3):
+        inputs = torch.randint(10, (8,), generator=on_cpu_generator(seed)).float()
+        x.copy_(inputs)
+        graph.replay()
+        assert [v.tolist() for v in kept] == [v.tolist() for v in calls(inputs)]
+
+
 # ---- random numbers and recurrent networks
 
 
@@ -135,7 +167,10 @@ def numbers(x: torch.Tensor) -> list[torch.Tensor]:
     """What several operators draw in turn, some of them into `x`."""
     x.normal_()
     dropped = F.dropout(x, 0.5)
-    return [x, dropped, torch.rand_like(x), torch.bernoulli(x.sigmoid()) + dropped]
+    picked = torch.multinomial(x.sigmoid(), 4, replacement=True)
+    picked += torch.multinomial(x.sigmoid(), 4)
+    flipped = torch.bernoulli(x.sigmoid()) + dropped
+    return [x, dropped, torch.rand_like(x), picked, flipped]
 
 
 @native

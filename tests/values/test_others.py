@@ -5,10 +5,13 @@ from __future__ import annotations
 import copy
 import ctypes
 import importlib
+import re
+import sys
+import textwrap
 
 import pytest
 import torch
-from support import Simulated
+from support import TESTS, Simulated, execute
 from torch import nn
 
 simulated = Simulated("256MiB,context=0,memory=values", None, OMP_NUM_THREADS="1")
@@ -174,19 +177,44 @@ def test_a_kernel_of_triton_loops_as_often_as_an_argument_says():
 
 
 @simulated
-def test_a_kernel_of_triton_cannot_be_captured_and_says_so():
-    from triton_kernels import add_one
+def test_a_captured_kernel_of_triton_is_run_at_each_replay():
+    from triton_kernels import add_one, total
 
-    x = torch.zeros(8, device="cuda")
+    x = torch.zeros(100, device="cuda")
     graph = torch.cuda.CUDAGraph()
-    with (
-        pytest.raises(
-            NotImplementedError, match="Triton kernel plus_one cannot be capt"
-        ),
-        torch.cuda.graph(graph),
-    ):
+    with torch.cuda.graph(graph):
         add_one(x)
-    assert (x + 1).tolist() == [1.0] * 8
+        doubled = x * 2
+        found = total(doubled)
+    assert x.tolist() == [0.0] * 100  # a capture computes nothing
+    for value in (1.0, 2.0, 3.0):
+        torch.cuda._sleep(10**9)
+        graph.replay()
+        assert found.item() == 200 * value
+    assert x.tolist() == [3.0] * 100
+    del graph, doubled, found
+    assert total(x).item() == 300
+
+
+def test_a_kernel_of_triton_that_fails_in_a_replay_is_named():
+    code = """
+        import torch
+        from triton_kernels import fails
+        x = torch.zeros(8, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            fails[(1,)](x, 8, BLOCK=8)
+        graph.replay()
+        x.add_(1)
+    """
+    done = execute(
+        *(sys.executable, "-c", textwrap.dedent(code)),
+        card="256MiB,context=0,memory=values",
+        PYTHONPATH=str(TESTS / "values"),
+    )
+    assert done.code != 0
+    said = "RuntimeError: the Triton kernel fails failed.*no such power"
+    assert re.search(said, done.err), done.err
 
 
 @simulated

@@ -36,6 +36,13 @@ def sum_kernel(source, target, count, BLOCK: tl.constexpr):
     tl.store(target, tl.sum(total))
 
 
+@triton.jit
+def fails(place, count, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.static_assert(count == 0, "no such power")
+    tl.store(place + at, 1.0)
+
+
 tuned = triton.autotune(
     configs=[triton.Config({"BLOCK": 32}), triton.Config({"BLOCK": 64})],
     key=["count"],

@@ -447,13 +447,19 @@ static CUresult replay(const sim_work_t *work, CUstream stream)
 // All work goes to the launching stream, one after the other.
 static CUresult launch(CUgraphExec exec, CUstream handle)
 {
+    bool is_waited_for = false;
     CUstream stream;
     CUresult result = check_exec(exec);
 
     if (result == CUDA_SUCCESS)
         result = sim_stream_find(handle, &stream);
-    for (size_t i = 0; result == CUDA_SUCCESS && i < exec->count; i++)
+    for (size_t i = 0; result == CUDA_SUCCESS && i < exec->count; i++) {
+        const sim_compute_t *compute = exec->works[i].compute;
+        is_waited_for |= compute != NULL && compute->what.is_waited_for;
         result = replay(&exec->works[i], stream);
+    }
+    if (is_waited_for && stream->capture == NULL)
+        sim_queue_wait_for_stream(stream);
     return result;
 }
 

@@ -243,7 +243,7 @@ class Kernel final : public c10::OperatorKernel
     {
         need_cpu();
         bool now = needs_values_ || waits(arguments);
-        if (now && !needs_values_ && !is_foreign_ && is_capturing()) {
+        if (now && !is_foreign_ && is_capturing()) {
             capture(op, keys, stack, base, arguments);
             return;
         }
@@ -266,8 +266,10 @@ class Kernel final : public c10::OperatorKernel
             compute_later(arguments, outputs);
     }
 
-    // What draws or records is put off into the graph: at each replay it draws from
-    // where the replay stands, in a thread that may call the driver.
+    // What is computed at once elsewhere is put off into the graph: at each replay it
+    // draws from where the replay stands, in a thread that may call the driver. The
+    // host's code cannot have looked at values here, so its results are of the right
+    // size.
     void capture(const OperatorHandle &op, c10::DispatchKeySet keys, Stack &stack,
                  size_t base, const Stack &arguments)
     {
@@ -306,6 +308,13 @@ class Kernel final : public c10::OperatorKernel
             "simulate shapes alone.");
     }
 
+    // While it captures, whoever asks the GPU for a value gets the error of CUDA.
+    static void ask_value()
+    {
+        if (is_capturing())
+            c10::cuda::getCurrentCUDAStream().synchronize();
+    }
+
     // Whether another library's code has read zeros of the GPU since then.
     bool has_read(uint64_t reads) const
     {
@@ -325,6 +334,7 @@ class Kernel final : public c10::OperatorKernel
         } catch (const c10::OutOfMemoryError &) {
             throw;
         } catch (const AsksValue &) {
+            ask_value();
             return false;
         } catch (const c10::Error &error) {
             if (!needs_library(error) && !has_read(reads))

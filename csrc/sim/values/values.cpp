@@ -14,6 +14,7 @@
 #include <Python.h>
 
 #include "cost.hpp"
+#include "deferred.hpp"
 #include "foreign.hpp"
 #include "kernel.hpp"
 #include "operators.hpp"
@@ -175,10 +176,29 @@ static PyObject *install_costs(PyObject *, PyObject *arguments)
     return call(oomph_values::install_costs);
 }
 
+// Has the graph that the current stream captures call a function at each replay.
+static PyObject *defer(PyObject *, PyObject *arguments)
+{
+    const char *name = nullptr;
+    PyObject *function = nullptr;
+
+    if (!PyArg_ParseTuple(arguments, "sO", &name, &function))
+        return nullptr;
+    try {
+        oomph_values::defer(name, function);
+    } catch (const std::exception &error) {
+        PyErr_SetString(PyExc_RuntimeError, error.what());
+        return nullptr;
+    }
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
     {"install", install, METH_VARARGS, "Gives operators of the simulated GPU values."},
     {"install_costs", install_costs, METH_VARARGS,
      "Gives operators of the simulated GPU the time that they take."},
+    {"defer", defer, METH_VARARGS,
+     "Has the graph that is captured call a function at each replay."},
     {nullptr, nullptr, 0, nullptr},
 };
 
