@@ -2,13 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+import random
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
+import numpy
 import torch
 from torch import nn
 
 STEPS = 4
+
+_place = ["cuda"]
+
+
+def seed() -> None:
+    """Has all that draws begin anew."""
+    random.seed(1)
+    numpy.random.seed(1)
+    torch.manual_seed(1)
+
+
+def place() -> str:
+    """The device that programs compute on which can on either."""
+    return _place[-1]
+
+
+@contextlib.contextmanager
+def on_cpu() -> Iterator[None]:
+    """Has them compute on the CPU."""
+    _place.append("cpu")
+    try:
+        yield
+    finally:
+        _place.pop()
 
 
 class Outcome(NamedTuple):

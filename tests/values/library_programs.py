@@ -13,11 +13,11 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy
 import torch
 import torch.nn.functional as F
-from library_loop import STEPS, Outcome, learn
+from library_loop import STEPS, Outcome, learn, on_cpu, seed
 from library_pictures import PICTURES
+from library_trainers import TRAINERS
 from torch import nn
 
 WORDS = 199
@@ -246,6 +246,7 @@ PROGRAMS: dict[str, Callable[[], Outcome]] = {
     "accelerate": accelerated,
     "torch_geometric": graphs,
     **PICTURES,
+    **TRAINERS,
 }
 
 
@@ -274,14 +275,17 @@ def digest(value: torch.Tensor) -> str:
 
 def values(name: str) -> dict[str, Any]:
     """Runs a program; gives its values, as JSON takes them."""
-    random.seed(1)
-    numpy.random.seed(1)
-    torch.manual_seed(1)
+    seed()
     losses, learned = PROGRAMS[name]()
     return {
         "losses": [v.item() if v.numel() == 1 else digest(v) for v in losses],
         "learned": {k: digest(v) for k, v in learned.items()},
     }
+
+
+def run_on_cpu(name: str) -> list[float]:
+    with on_cpu():
+        return values(name)["losses"]
 
 
 def run_natively(name: str) -> tuple[dict[str, Any], int]:
