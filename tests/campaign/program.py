@@ -199,7 +199,7 @@ def _(d: Drawing) -> Arguments:
 
 @op("growing", 2, "growing")
 def _(d: Drawing) -> Arguments:
-    by, count = d.random.choice([300, 1100]), d.random.randrange(4, 16)
+    by, count = d.random.choice([1100, 2100]), d.random.randrange(8, 24)
     return {"s": d.stream(), "kib": d.size(), "by": by, "count": count}
 
 
