@@ -53,6 +53,10 @@ class Program:
     def is_ample(self) -> bool:
         return min(self.room) >= AMPLE
 
+    def has(self, name: str) -> bool:
+        """Whether an operation is in it, in threads too."""
+        return f'"{name}"' in self.to_json()
+
     def with_ops(self, ops: list[Op]) -> Program:
         """The same with other operations."""
         return Program(self.seed, tuple(ops), self.room)
@@ -423,5 +427,6 @@ def draw(seed: int) -> Program:
         features = features - {"pools"} | {"graphs"}
     ops = draw_ops(choose, choose.randrange(10, 45), features)
     short = (1 / choose.choice([1.02, 1.1, 1.3, 1.6, 2, 2.5]) for _ in "01")
-    room = (AMPLE, AMPLE) if choose.random() < 0.2 else tuple(short)
+    ample = 0.5 if "garbage" in features else 0.1
+    room = (AMPLE, AMPLE) if choose.random() < ample else tuple(short)
     return Program(seed, tuple(ops), room)
