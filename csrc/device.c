@@ -85,6 +85,8 @@ void oomph_set_hooks(const oomph_hooks_t *hooks)
         ours->rescued = hooks->rescued;
     if (hooks->call_site != NULL)
         ours->call_site = hooks->call_site;
+    if (hooks->resting != NULL)
+        ours->resting = hooks->resting;
     if (hooks->modules != NULL)
         ours->modules = hooks->modules;
     pthread_mutex_unlock(&process_lock);

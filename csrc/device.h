@@ -22,8 +22,10 @@ typedef struct oomph_group {
     struct oomph_group *next;
     oomph_pool_id_t id;
     int use_count;
-    unsigned flags; // oomph_pool_flag_t
+    unsigned flags;   // oomph_pool_flag_t
+    bool is_mem_pool; // not of a graph, or not of one alone
     bool has_source;
+    size_t largest_bytes; // of a block that was asked for
     oomph_source_t source;
 } oomph_group_t;
 
@@ -80,6 +82,17 @@ typedef struct oomph_tallies {
     oomph_tally_t allocated_bytes, active_bytes, requested_bytes;
 } oomph_tallies_t;
 
+// What steps need, as captures want to know it (room.c); bytes of blocks in use.
+typedef struct oomph_demand {
+    int64_t base;          // at the step's beginning, or when its first capture began
+    bool base_is_known;    // not of the first step
+    bool base_is_begin;    // of a capture in this step
+    int64_t growth;        // the most that a step had beyond its base, so far
+    size_t largest_bytes;  // of a block that was asked for
+    bool captured;         // room was looked for before a capture,
+    int64_t captured_step; // the last time in this step
+} oomph_demand_t;
+
 struct oomph_device {
     oomph_lock_t lock;
     bool climbing; // a thread waits for the GPU without the lock
@@ -109,6 +122,7 @@ struct oomph_device {
     oomph_site_tallies_t sites;
     oomph_split_t split; // of tallies.active_bytes; turns with the step
     oomph_split_t tide;  // of tallies.allocated_bytes; turns when it is read
+    oomph_demand_t demand;
     int64_t step_start_remapped, step_start_rescues;
     int64_t step_buffers;  // taken since the step began, and blocks foreseen
     int64_t promoted_step; // the last step at whose end blocks were promoted; 0: none
@@ -305,7 +319,13 @@ typedef struct oomph_move_limits {
     size_t most_bytes; // of pages: as many blocks, in their order, as fit
     bool calm;         // only pages that blocks that rest between steps have, or nobody
     bool gated;        // others may use them meanwhile: behind a gate
+    bool wished;       // their user wants it: they do not return by themselves
 } oomph_move_limits_t;
+
+// The block in use that contains the address and is the program's, or NULL.
+oomph_block_t *oomph_block_at(const oomph_device_t *device, oomph_addr_t addr);
+// Whether it lies elsewhere, and nothing in the block itself keeps it there.
+bool oomph_block_may_move(const oomph_block_t *block, oomph_tier_t tier);
 
 // oomph_move() for the holder of the lock, who gives it up for a while.
 oomph_status_t oomph_move_blocks(oomph_device_t *device, oomph_tier_t tier,
@@ -320,10 +340,22 @@ oomph_status_t oomph_window_allowed(oomph_device_t *device);
 
 /* ---- promote.c */
 
-// A step has ended: moves blocks that outlived a whole one on host, and rest between
-// steps or are moved behind a gate, to the device, if that has room for them at the
-// peak of a step. Gives the lock up for a while.
-void oomph_promote_survivors(oomph_device_t *device);
+// A step has ended, with so many bytes of blocks on the device at its peak: moves
+// blocks that outlived a whole one on host, and rest between steps or are moved behind
+// a gate, to the device, if that has room for them at the peak of a step. Gives the
+// lock up for a while.
+void oomph_promote_survivors(oomph_device_t *device, int64_t device_peak);
+
+/* ---- room.c */
+
+// Makes room for a capture, if one is about to begin, with requests like this one, into
+// the pool that it names and that is in use. Gives the lock up for a while.
+void oomph_room_make(oomph_device_t *device, const oomph_request_t *request);
+// A step has ended, with so many bytes of blocks in use at its peak.
+void oomph_room_end_step(oomph_device_t *device, int64_t high);
+// Of the device's room, the bytes that are not for blocks which return to it: a step
+// needs them at its peak, captures will, or graphs keep them.
+size_t oomph_room_kept(oomph_device_t *device, int64_t device_peak);
 
 /* ---- share.c */
 

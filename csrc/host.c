@@ -2,9 +2,9 @@
  *
  * The block lies on host pages alone, mapped at an ordinary address of its pool, or, if
  * only that works, in a page-locked allocation; either is made without the lock, as it
- * takes seconds for tens of GiB. Never blocks of graph pools, or anything while a
- * stream captures. Small blocks and workspaces may use half of the headroom first; they
- * come here only when that is used up.
+ * takes seconds for tens of GiB. Never blocks of MemPools. While a stream captures only
+ * blocks of graphs, on what their pool has ready. Small blocks and workspaces may use
+ * half of the headroom first; they come here only when that is used up.
  */
 #include "claim.h"
 
@@ -61,13 +61,23 @@ static const char *ban(const oomph_claim_t *claim)
         return "offload is off (offload:on-oom goes on with host memory)";
     if (oomph_offload_is_forbidden())
         return "nothing is offloaded within oomph.no_offload()";
-    if (claim->pool->group != NULL)
-        return "CUDA graphs and MemPools get no host memory";
-    if (captures(&claim->device->streams))
-        return "no host memory is used while a stream captures";
+    if (claim->pool->group != NULL && claim->pool->group->is_mem_pool)
+        return "MemPools get no host memory";
     if (claim->device->pages.host->limit_bytes == 0)
         return "host_limit is 0";
     return NULL;
+}
+
+// The same, unless the pool has host memory ready.
+static const char *ban_now(const oomph_claim_t *claim)
+{
+    const char *banned = ban(claim);
+
+    if (banned != NULL || !captures(&claim->device->streams))
+        return banned;
+    return "while a stream captures nothing moves, and no host memory is used but what "
+           "was made ready before, as much as earlier steps let expect; what the "
+           "capture does not need can be moved away before it (oomph.evict)";
 }
 
 size_t oomph_missing_bytes(const oomph_claim_t *claim)
@@ -316,14 +326,29 @@ static oomph_gain_t hand_over(oomph_claim_t *claim, oomph_block_t *fit,
     return OOMPH_GAINED;
 }
 
+// Host memory that the pool of a graph has ready (room.c): it is there, so that it may
+// be had within a capture, too.
+static oomph_block_t *fit_ready(const oomph_claim_t *claim)
+{
+    const oomph_pool_t *pool = claim->pool;
+
+    if (pool->group == NULL || oomph_process.config.strict || ban(claim) != NULL ||
+        oomph_slab_reserve(&claim->device->slab, 2) != OOMPH_OK)
+        return NULL;
+    return oomph_heap_fit_host(&pool->heap, claim->bytes);
+}
+
 oomph_gain_t oomph_rung_host(oomph_claim_t *claim, oomph_block_t **block)
 {
     oomph_device_t *device = claim->device;
     oomph_gain_t gain = OOMPH_GAINED;
 
     failure[0] = '\0';
+    oomph_block_t *ready = fit_ready(claim);
+    if (ready != NULL)
+        return hand_over(claim, ready, block);
     while (gain == OOMPH_GAINED) {
-        claim->host_ban = ban(claim); // each time: the lock may have been given up
+        claim->host_ban = ban_now(claim); // each time: the lock may have been given up
         if (claim->host_ban != NULL)
             return OOMPH_NOTHING;
         oomph_host_kind_t kind = oomph_device_host_kind(device);

@@ -22,6 +22,9 @@ bool oomph_collect_garbage(bool last, size_t *bytes);
 bool oomph_garbage_init(void);
 void oomph_garbage_stop(void);
 
+// What module_memory.c does: the hook that tells what rests between steps.
+size_t oomph_what_rests(int device, oomph_addr_t **addrs);
+
 // Calls a listener with (device, bytes), as a pending call of the main thread. A report
 // that fails disturbs nobody; Ctrl-C and sys.exit() meanwhile are not the report's: -1.
 int oomph_call_listener(PyObject *listener, int device, size_t bytes);

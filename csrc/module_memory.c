@@ -3,6 +3,7 @@
 #include "module.h"
 
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- What a planner needs */
@@ -149,21 +150,71 @@ static PyObject *pin(PyObject *module, PyObject *args)
     return oomph_none_or_raise(oomph_pin(addr, on));
 }
 
-static PyObject *rests(PyObject *module, PyObject *arg)
+static PyObject *on_resting; // called with a device; guarded by the GIL
+
+static PyObject *set_resting_hook(PyObject *module, PyObject *callable)
 {
     (void)module;
-    if (!PyList_Check(arg))
-        return PyErr_Format(PyExc_TypeError, "a list of addresses, not %R",
-                            (PyObject *)Py_TYPE(arg));
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(arg); i++) {
-        oomph_addr_t addr = PyLong_AsUnsignedLongLong(PyList_GET_ITEM(arg, i));
-        if (PyErr_Occurred())
-            return NULL;
-        oomph_status_t status = oomph_rests(addr);
-        if (status != OOMPH_OK && status != OOMPH_ERR_INVALID)
-            return oomph_raise(status);
-    }
+    Py_INCREF(callable);
+    Py_XSETREF(on_resting, callable);
     Py_RETURN_NONE;
+}
+
+// The addresses in a list, which the caller is to free; NULL with an exception.
+static oomph_addr_t *parse_addresses(PyObject *list, size_t *count)
+{
+    if (!PyList_Check(list)) {
+        PyErr_Format(PyExc_TypeError, "a list of addresses, not %R",
+                     (PyObject *)Py_TYPE(list));
+        return NULL;
+    }
+    *count = (size_t)PyList_GET_SIZE(list);
+    oomph_addr_t *addrs = malloc((*count + 1) * sizeof *addrs);
+    if (addrs == NULL)
+        PyErr_NoMemory();
+    for (size_t i = 0; i < *count && addrs != NULL; i++)
+        addrs[i] = PyLong_AsUnsignedLongLong(PyList_GET_ITEM(list, (Py_ssize_t)i));
+    if (PyErr_Occurred()) {
+        free(addrs);
+        return NULL;
+    }
+    return addrs;
+}
+
+static PyObject *rests(PyObject *module, PyObject *arg)
+{
+    size_t count = 0;
+    oomph_addr_t *addrs = parse_addresses(arg, &count);
+    oomph_status_t status = OOMPH_OK;
+
+    (void)module;
+    if (addrs == NULL)
+        return NULL;
+    for (size_t i = 0; i < count && status == OOMPH_OK; i++) {
+        status = oomph_rests(addrs[i]);
+        if (status == OOMPH_ERR_INVALID)
+            status = OOMPH_OK;
+    }
+    free(addrs);
+    return oomph_none_or_raise(status);
+}
+
+// An error of the embedder's is told, and nothing rests.
+size_t oomph_what_rests(int device, oomph_addr_t **addrs)
+{
+    PyGILState_STATE gil = PyGILState_Ensure();
+    PyObject *list = NULL;
+    size_t count = 0;
+
+    if (on_resting != NULL)
+        list = PyObject_CallFunction(on_resting, "i", device);
+    if (list != NULL)
+        *addrs = parse_addresses(list, &count);
+    if (PyErr_Occurred())
+        PyErr_WriteUnraisable(on_resting);
+    Py_XDECREF(list);
+    PyGILState_Release(gil);
+    return *addrs == NULL ? 0 : count;
 }
 
 static PyObject *know_stream(PyObject *module, PyObject *args)
@@ -216,6 +267,9 @@ PyMethodDef oomph_memory_methods[] = {
     {"rests", rests, METH_O,
      "Nothing uses the blocks of these addresses between steps; see oomph.h. Addresses "
      "of no block in use are ignored."},
+    {"set_resting_hook", set_resting_hook, METH_O,
+     "A callable that gives the addresses of what rests on a device between steps, in "
+     "the order in which it may leave."},
     {"know_stream", know_stream, METH_VARARGS,
      "Work is queued on a stream: device, handle, whether it is never destroyed."},
     {"note_communicator", note_communicator, METH_O,

@@ -65,8 +65,7 @@ static bool is_exported(const oomph_block_t *block)
     return false;
 }
 
-// The block in use that contains the address, or NULL.
-static oomph_block_t *find(const oomph_device_t *device, oomph_addr_t addr)
+oomph_block_t *oomph_block_at(const oomph_device_t *device, oomph_addr_t addr)
 {
     const oomph_segment_t *segment = oomph_device_segment(device, addr);
     if (segment == NULL)
@@ -98,6 +97,13 @@ static bool may_move(const oomph_block_t *block, oomph_tier_t tier,
     else if (tier == OOMPH_TIER_HOST && block->pinned)
         *outcome = OOMPH_OUTCOME_PINNED;
     return *outcome == OOMPH_OUTCOME_THERE;
+}
+
+bool oomph_block_may_move(const oomph_block_t *block, oomph_tier_t tier)
+{
+    oomph_outcome_t outcome;
+
+    return may_move(block, tier, &outcome);
 }
 
 /* ---- Pages */
@@ -189,7 +195,7 @@ static void choose(batch_t *batch, size_t room)
 
     batch->run_count = batch->page_count = 0;
     for (size_t i = 0; i < batch->count; i++) {
-        oomph_block_t *block = find(batch->device, batch->moves[i].addr);
+        oomph_block_t *block = oomph_block_at(batch->device, batch->moves[i].addr);
         if (block != NULL && batch->limits.calm && !block->calm)
             block = NULL; // another has come in the place of the one that rests
         batch->blocks[i] = block;
@@ -403,7 +409,8 @@ static oomph_status_t move_batch(batch_t *batch, size_t *moved_bytes)
         status = move_chosen(batch, most_pages, &moved);
     if (status != OOMPH_OK)
         return status;
-    note_wishes(batch);
+    if (batch->limits.wished || batch->tier == OOMPH_TIER_DEVICE)
+        note_wishes(batch);
     *moved_bytes = moved;
     return OOMPH_OK;
 }
@@ -438,6 +445,7 @@ oomph_status_t oomph_move(int ordinal, oomph_tier_t tier, oomph_move_t *moves,
     oomph_device_t *device = oomph_device_peek(ordinal);
     oomph_move_limits_t limits = {
         .most_bytes = SIZE_MAX,
+        .wished = true,
         .gated = oomph_process.config.window == OOMPH_WINDOW_GATED,
     };
 
@@ -464,7 +472,7 @@ static oomph_block_t *lock_block(oomph_addr_t addr, oomph_device_t **device,
         return NULL;
     }
     oomph_lock(*device);
-    oomph_block_t *block = find(*device, addr);
+    oomph_block_t *block = oomph_block_at(*device, addr);
     if (block == NULL) {
         oomph_unlock(*device);
         *status = oomph_fail(OOMPH_ERR_INVALID, "0x%llx is in no block in use",

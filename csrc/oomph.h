@@ -131,6 +131,9 @@ typedef struct oomph_hooks {
     void (*rescued)(int device, size_t bytes, int64_t nth);
     // Which line this thread executes (oomph_call_site). It must not wait for anything.
     oomph_site_t (*call_site)(bool in_backward);
+    // What rests between steps (oomph_rests), in the order in which it may leave the
+    // device: addresses in its blocks, malloc'ed, for the core to free. Gives how many.
+    size_t (*resting)(int device, oomph_addr_t **addrs);
     // The modules whose forward this thread is in, innermost first: at most `room`
     // addresses of Python objects. Gives how many. It must not wait either.
     size_t (*modules)(uint64_t *addrs, size_t room);
@@ -352,7 +355,8 @@ oomph_status_t oomph_pin(oomph_addr_t addr, bool on);
 
 // Says that the block in use that contains `addr` rests between steps, until it is
 // freed: whoever uses it does so in work that was queued before the thread that ends
-// steps calls oomph_step(), or queues it after that has returned. So do parameters,
+// steps calls oomph_step(), or queues it after that has returned; and likewise with any
+// call of that thread's to oomph_pool_begin(). So do parameters,
 // gradients and the state of optimizers; a buffer that another thread fills does not.
 // Only such blocks return to the device by themselves. Errors: OOMPH_ERR_INVALID.
 oomph_status_t oomph_rests(oomph_addr_t addr);
@@ -396,11 +400,14 @@ oomph_status_t oomph_unimport(int device, oomph_addr_t addr);
 
 /* ---- Pools of graph captures and MemPools */
 
-// Use counts: pages of a pool in use never move to another pool.
+// Use counts: pages of a pool in use never move to another pool. One that is retained
+// by this call is a MemPool's, and gets no host memory.
 oomph_status_t oomph_pool_retain(int device, oomph_pool_id_t pool);
 // Retains the pool and says that the calling thread is about to allocate to it, on this
 // stream, which perhaps captures; and that it does so no more. Where the capture fails,
-// the second need not be called.
+// the second need not be called. While it captures no room can be made: so the first
+// does, where steps have shown that the device has too little (room.c). It may wait for
+// the device then, and moves what rests between steps.
 oomph_status_t oomph_pool_begin(int device, oomph_pool_id_t pool, oomph_stream_t stream,
                                 bool stream_lives);
 oomph_status_t oomph_pool_end(int device, oomph_stream_t stream, bool stream_lives);

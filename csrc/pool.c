@@ -105,13 +105,16 @@ bool oomph_pool_floats(const oomph_pool_t *pool)
 }
 
 // The caller holds the lock.
-static oomph_status_t retain(oomph_device_t *device, oomph_pool_id_t id)
+static oomph_status_t retain(oomph_device_t *device, oomph_pool_id_t id,
+                             bool is_mem_pool)
 {
     oomph_group_t *group;
 
     oomph_status_t status = group_get(device, id, &group);
     if (status == OOMPH_OK)
         group->use_count++;
+    if (status == OOMPH_OK && is_mem_pool)
+        group->is_mem_pool = true;
     return status;
 }
 
@@ -123,7 +126,7 @@ oomph_status_t oomph_pool_retain(int ordinal, oomph_pool_id_t id)
     if (status != OOMPH_OK)
         return status;
     oomph_lock(device);
-    status = retain(device, id);
+    status = retain(device, id, true);
     oomph_unlock(device);
     return status;
 }
@@ -133,15 +136,21 @@ oomph_status_t oomph_pool_begin(int ordinal, oomph_pool_id_t id, oomph_stream_t 
 {
     oomph_device_t *device;
     oomph_stream_state_t *captures;
+    oomph_request_t request = {
+        .device = ordinal, .pool = id, .stream = stream, .stream_lives = stream_lives};
 
     oomph_status_t status = oomph_device_get(ordinal, &device);
     if (status != OOMPH_OK)
         return status;
     oomph_lock(device);
-    status =
-        oomph_stream_get(&device->streams, ordinal, stream, stream_lives, &captures);
-    if (status == OOMPH_OK)
-        status = retain(device, id);
+    status = retain(device, id, false);
+    if (status == OOMPH_OK) {
+        oomph_room_make(device, &request);
+        status = oomph_stream_get(&device->streams, ordinal, stream, stream_lives,
+                                  &captures);
+        if (status != OOMPH_OK)
+            oomph_group_find(device, id)->use_count--;
+    }
     if (status == OOMPH_OK) {
         oomph_streams_catch_up(&device->streams); // no epoch is closed in a capture
         oomph_streams_begin(&device->streams, captures);

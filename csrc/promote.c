@@ -6,7 +6,8 @@
  *   those that rest alone, and it is tried again some steps later.
  * - Only one that outlived a whole step there; the oldest first, then the largest.
  * - Only what fits beside what the step had on the device at its peak, whatever is free
- *   at its end, and only after a step without a rescue.
+ *   at its end, and only after a step without a rescue. What graphs hold is no room,
+ *   nor is what captures need, as long as they go on.
  * - Where a rescue follows soon, the promotion was in vain: there is none again until
  *   memory is no longer short.
  * - What its user evicted stays. Nothing returns where several threads end steps: then
@@ -88,7 +89,7 @@ static int by_age_and_size(const void *left, const void *right)
 static size_t room_at_peak(oomph_device_t *device, int64_t device_peak)
 {
     size_t most = oomph_device_room(device);
-    size_t taken = (size_t)device_peak + most / SLACK_SHARE;
+    size_t taken = oomph_room_kept(device, device_peak) + most / SLACK_SHARE;
 
     return most - oomph_min(taken, most);
 }
@@ -141,12 +142,10 @@ static bool may_try_window(const oomph_device_t *device)
             device->stats.step_count - device->missed_step >= MISSED_STEPS);
 }
 
-void oomph_promote_survivors(oomph_device_t *device)
+void oomph_promote_survivors(oomph_device_t *device, int64_t device_peak)
 {
     const oomph_stats_t *stats = &device->stats;
     survivors_t survivors = {.gated = may_try_window(device)};
-    int64_t device_peak =
-        oomph_split_turn(&device->split, &device->tallies.active_bytes).device_high;
 
     if (stats->step_count == 1)
         device->stepper = pthread_self();

@@ -278,7 +278,10 @@ static void end_step(oomph_device_t *device)
     device->step_start_rescues = stats->rescues;
     if (oomph_process.config.plan)
         plan_next_step(device);
-    oomph_promote_survivors(device);
+    oomph_split_t turned =
+        oomph_split_turn(&device->split, &device->tallies.active_bytes);
+    oomph_room_end_step(device, turned.high);
+    oomph_promote_survivors(device, turned.device_high);
     relax(device);
     keep_reserve(device);
     device->streams.turn++;

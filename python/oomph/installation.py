@@ -168,6 +168,7 @@ def _attach(torch: ModuleType, values: dict[str, Any]) -> None:
 
     _switch_registration_off()
     _C.set_rescue_hook(_note_rescue)
+    _C.set_resting_hook(_what_rests)
     sites.start()
     shortage.start()
     if values["offload"] == "always":
@@ -217,6 +218,14 @@ def _note_rescue(device: int, size_bytes: int) -> None:
     planner.note_shortage(device)
 
 
+def _what_rests(device: int) -> list[int]:
+    """A capture needs room: tells what may leave, and has the next step planned."""
+    from oomph import planner, resting
+
+    planner.note_shortage(device)
+    return resting.on_device(device)
+
+
 def _follow_steps(torch: ModuleType) -> None:
     """Has every optimizer tell the core when a step has ended.
 
@@ -228,7 +237,10 @@ def _follow_steps(torch: ModuleType) -> None:
         register_optimizer_step_pre_hook,
     )
 
+    from oomph import resting
+
     def begin_step(optimizer: Any, arguments: Any, named: Any) -> Any:
+        resting.note(optimizer)
         planner = imported("oomph.planner")
         if planner is None:
             return None

@@ -13,13 +13,12 @@ from __future__ import annotations
 import functools
 import math
 import os
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from oomph import _C, activations, explanation, optimizers, report, transfer
+from oomph import _C, activations, explanation, optimizers, report, resting, transfer
 from oomph.budget import DevicePlan
 from oomph.staging import is_on_host
 from oomph.transfer import Slot
@@ -39,7 +38,6 @@ class Planner:
     def __init__(self, always: bool = False) -> None:
         self.always = always
         self.devices: dict[int, DevicePlan] = {}
-        self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._sequence = 0
 
     def device(self, index: int) -> DevicePlan:
@@ -99,21 +97,18 @@ class Planner:
         with transfer.lock:
             if all(device.host_bytes == 0 for device in self.devices.values()):
                 return found
-            known = list(self._optimizers)
-        for optimizer in known:
-            state = [tensor for tensor in _state_of(optimizer) if is_on_host(tensor)]
+        for optimizer in resting.optimizers():
+            state = [t for t in resting.state_of(optimizer) if is_on_host(t)]
             for tensor in state:
                 index = tensor.device.index
                 found[index] = found.get(index, 0) + tensor.nbytes
-            others = [tensor for tensor in _trained_by(optimizer) if is_on_host(tensor)]
+            others = [t for t in resting.trained_by(optimizer) if is_on_host(t)]
             if torch._C._current_graph_task_id() < 0:
                 _C.rests([t.untyped_storage().data_ptr() for t in (*state, *others)])
         return found
 
-    def before_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+    def before_optimizer(self) -> None:
         """An optimizer is about to work; within backward it is a part of that."""
-        with transfer.lock:
-            self._optimizers.add(optimizer)
         if torch._C._current_graph_task_id() >= 0:
             return
         with transfer.lock:
@@ -142,22 +137,6 @@ class Planner:
     def is_wanted(self) -> bool:
         """Whether anything that forward saves is to be offloaded."""
         return self.always or any(d.budget > 0 for d in self.devices.values())
-
-
-def _state_of(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    for state in optimizer.state.values():
-        for value in state.values() if isinstance(state, dict) else ():
-            if isinstance(value, torch.Tensor):
-                yield value
-
-
-def _trained_by(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    """Parameters and their gradients."""
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            yield parameter
-            if parameter.grad is not None:
-                yield parameter.grad
 
 
 _planner: Planner | None = None
@@ -233,7 +212,7 @@ def before_optimizer(
     planner = _planner
     if planner is None:
         return None
-    planner.before_optimizer(optimizer)
+    planner.before_optimizer()
     if not any(map(callable, (*arguments[1:], *named.values()))):
         return None
 
@@ -257,7 +236,7 @@ def _outside(
             planner.interrupt_optimizer()
         result = closure(*arguments, **named)
         if (planner := _planner) is not None:
-            planner.before_optimizer(optimizer)
+            planner.before_optimizer()
         return result
 
     return run

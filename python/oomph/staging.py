@@ -115,7 +115,7 @@ class Pipeline:
             (i, j, tensor)
             for i, entries in enumerate(piece)
             for j, tensor in enumerate(entries)
-            if _address(tensor) in self._hosted[i] and is_dense(tensor)
+            if address_of(tensor) in self._hosted[i] and is_dense(tensor)
         ]
         if not homes:
             return piece
@@ -184,13 +184,13 @@ class Pipeline:
 
 def is_on_host(tensor: torch.Tensor) -> bool:
     """Whether its storage has memory of oomph's on the host."""
-    address = _address(tensor)
+    address = address_of(tensor)
     return address != 0 and is_hosted(address)
 
 
 def _hosted(tensors: Tensors) -> set[int]:
     """The addresses of the storages on the host."""
-    return {_address(tensor) for tensor in tensors if is_on_host(tensor)}
+    return {address_of(tensor) for tensor in tensors if is_on_host(tensor)}
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
@@ -205,7 +205,7 @@ def is_dense(tensor: torch.Tensor) -> bool:
     return True
 
 
-def _address(tensor: torch.Tensor) -> int:
+def address_of(tensor: torch.Tensor) -> int:
     """Of its storage; 0: it is no plain memory of a device."""
     plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
     if not (plain and tensor.is_cuda and tensor.layout is torch.strided):

@@ -1,0 +1,217 @@
+/* Room for what a graph captures is made before the capture begins, if it is missing.
+ */
+#include "card.h"
+
+#include <cuda.h>
+#include <stdlib.h>
+
+static const oomph_pool_id_t GRAPH = {0, 1};
+static oomph_addr_t resting[4];
+static size_t resting_count;
+static int asked;
+
+// What the embedder says.
+static size_t what_rests(int device, oomph_addr_t **addrs)
+{
+    CHECK(device == 0);
+    asked++;
+    *addrs = malloc(sizeof resting);
+    CHECK(*addrs != NULL);
+    for (size_t i = 0; i < resting_count; i++)
+        (*addrs)[i] = resting[i];
+    return resting_count;
+}
+
+static void start(void)
+{
+    oomph_config_t config = test_config();
+    oomph_hooks_t hooks = {.resting = what_rests};
+
+    config.host_limit_bytes = 256 * MIB;
+    start_card("64MiB,context=0,memory=real", &config);
+    oomph_set_hooks(&hooks);
+    resting_count = 0;
+    asked = 0;
+}
+
+static oomph_tier_t tier_of(oomph_addr_t addr)
+{
+    oomph_block_info_t info;
+
+    CHECK(oomph_lookup(addr, &info) == OOMPH_OK);
+    return info.tier;
+}
+
+static oomph_addr_t take_resting(size_t bytes)
+{
+    oomph_addr_t block = take(bytes, NULL);
+
+    mark(block, bytes, block);
+    resting[resting_count++] = block;
+    return block;
+}
+
+// A step with so much in use at its peak, beside what stays.
+static void step(size_t bytes)
+{
+    give(take(bytes, NULL));
+    oomph_step();
+    check_sound();
+}
+
+static oomph_status_t try_capture(oomph_stream_t stream, size_t bytes,
+                                  oomph_addr_t *addr)
+{
+    oomph_request_t request = {
+        .bytes = bytes, .stream = stream, .stream_lives = true, .pool = GRAPH};
+    CUgraph graph;
+
+    CHECK(oomph_pool_begin(0, GRAPH, stream, true) == OOMPH_OK);
+    CHECK(cuStreamBeginCapture((CUstream)stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) ==
+          CUDA_SUCCESS);
+    oomph_status_t status = oomph_malloc(&request, addr);
+    CHECK(cuStreamEndCapture((CUstream)stream, &graph) == CUDA_SUCCESS);
+    CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
+    CHECK(oomph_pool_end(0, stream, true) == OOMPH_OK);
+    check_sound();
+    return status;
+}
+
+static oomph_addr_t capture(oomph_stream_t stream, size_t bytes)
+{
+    oomph_addr_t block;
+
+    CHECK(try_capture(stream, bytes, &block) == OOMPH_OK);
+    return block;
+}
+
+static void what_rests_leaves_for_a_capture_that_would_find_no_room(void)
+{
+    start();
+    oomph_stream_t stream = new_stream();
+    step(MIB);
+    step(40 * MIB);
+    oomph_addr_t state = take_resting(32 * MIB);
+    oomph_addr_t block = capture(stream, 40 * MIB);
+    CHECK(tier_of(block) == OOMPH_TIER_DEVICE && tier_of(state) == OOMPH_TIER_HOST);
+    CHECK(is_marked(state, 32 * MIB, state));
+    CHECK(stats_of(0).evicted_bytes == 32 * MIB && stats_of(0).rescues == 0);
+}
+
+static void no_more_leaves_than_is_missing_the_first_named_first(void)
+{
+    start();
+    oomph_stream_t stream = new_stream();
+    step(MIB);
+    step(40 * MIB);
+    oomph_addr_t first = take_resting(8 * MIB), second = take_resting(8 * MIB);
+    capture(stream, 40 * MIB); // 50 are expected beside 16
+    CHECK(tier_of(first) == OOMPH_TIER_HOST && tier_of(second) == OOMPH_TIER_DEVICE);
+}
+
+static void where_there_is_room_nothing_moves_and_nobody_waits(void)
+{
+    start();
+    oomph_stream_t stream = new_stream();
+    step(MIB);
+    step(24 * MIB);
+    take_resting(32 * MIB);
+    int64_t syncs = stats_of(0).sync_count;
+    capture(stream, 24 * MIB);
+    oomph_stats_t stats = stats_of(0);
+    CHECK(asked == 0 && stats.evicted_bytes == 0 && stats.swap_drains == 0);
+    CHECK(stats.sync_count == syncs && stats.tier_bytes[OOMPH_TIER_HOST] == 0);
+}
+
+static void what_is_missing_still_is_ready_on_the_host(void)
+{
+    start();
+    oomph_stream_t stream = new_stream();
+    oomph_addr_t busy = take(32 * MIB, NULL);
+    step(MIB);
+    step(40 * MIB); // born on host
+    oomph_addr_t block = capture(stream, 40 * MIB);
+    CHECK(tier_of(busy) == OOMPH_TIER_DEVICE && tier_of(block) == OOMPH_TIER_HOST);
+    mark(block, 40 * MIB, 7);
+    CHECK(is_marked(block, 40 * MIB, 7));
+}
+
+static void *capture_elsewhere(void *stream)
+{
+    oomph_addr_t block;
+
+    try_capture(stream, 40 * MIB, &block);
+    return NULL;
+}
+
+static void another_thread_than_the_one_that_ends_steps_moves_nothing(void)
+{
+    pthread_t thread;
+
+    start();
+    oomph_stream_t stream = new_stream();
+    step(MIB);
+    step(40 * MIB);
+    oomph_addr_t state = take_resting(32 * MIB);
+    CHECK(pthread_create(&thread, NULL, capture_elsewhere, stream) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(asked == 0 && tier_of(state) == OOMPH_TIER_DEVICE);
+}
+
+static void a_mem_pool_gets_no_room(void)
+{
+    start();
+    oomph_stream_t stream = new_stream();
+    oomph_addr_t block;
+    step(MIB);
+    step(40 * MIB);
+    oomph_addr_t state = take_resting(32 * MIB);
+    CHECK(oomph_pool_retain(0, GRAPH) == OOMPH_OK);
+    CHECK(try_capture(stream, 40 * MIB, &block) == OOMPH_ERR_NO_MEMORY);
+    CHECK(asked == 0 && tier_of(state) == OOMPH_TIER_DEVICE);
+}
+
+static void captures_that_go_on_do_not_move_blocks_to_and_fro(void)
+{
+    start();
+    oomph_stream_t stream = new_stream();
+    step(MIB);
+    step(40 * MIB);
+    oomph_addr_t state = take_resting(32 * MIB);
+    for (int i = 0; i < 40; i++) {
+        give(capture(stream, 40 * MIB));
+        CHECK(oomph_pool_release(0, GRAPH) == OOMPH_OK);
+        step(MIB);
+    }
+    CHECK(tier_of(state) == OOMPH_TIER_HOST && is_marked(state, 32 * MIB, state));
+    CHECK(stats_of(0).evicted_bytes == 32 * MIB && stats_of(0).promoted_bytes == 0);
+}
+
+static void once_captures_are_over_what_left_returns(void)
+{
+    start();
+    oomph_stream_t stream = new_stream();
+    step(MIB);
+    step(40 * MIB);
+    oomph_addr_t state = take_resting(32 * MIB);
+    give(capture(stream, 40 * MIB));
+    CHECK(oomph_pool_release(0, GRAPH) == OOMPH_OK);
+    for (int i = 0; i < 20; i++)
+        step(MIB);
+    CHECK(tier_of(state) == OOMPH_TIER_DEVICE && is_marked(state, 32 * MIB, state));
+}
+
+int main(int argc, char **argv)
+{
+    static const test_t tests[] = {
+        TEST(what_rests_leaves_for_a_capture_that_would_find_no_room),
+        TEST(no_more_leaves_than_is_missing_the_first_named_first),
+        TEST(where_there_is_room_nothing_moves_and_nobody_waits),
+        TEST(what_is_missing_still_is_ready_on_the_host),
+        TEST(another_thread_than_the_one_that_ends_steps_moves_nothing),
+        TEST(a_mem_pool_gets_no_room),
+        TEST(captures_that_go_on_do_not_move_blocks_to_and_fro),
+        TEST(once_captures_are_over_what_left_returns),
+    };
+    return run_tests(tests, sizeof tests / sizeof tests[0], argc, argv);
+}
