@@ -177,6 +177,7 @@ static void no_epoch_is_closed_while_a_stream_captures(void)
     CUgraph captured = NULL;
     oomph_addr_t addr;
 
+    config.offload = OOMPH_OFFLOAD_OFF; // or else room is made, which waits
     start_card("64MiB,context=0", &config);
     oomph_stream_t capturing = new_stream(), busy = new_stream(), third = new_stream();
     make_short(busy, third, 64 * MIB);
@@ -207,6 +208,7 @@ static void check_failed_capture(bool stream_lives)
     oomph_addr_t addr;
     size_t freed;
 
+    config.offload = OOMPH_OFFLOAD_OFF; // or else room is made, which waits
     start_card("64MiB,context=0", &config);
     oomph_stream_t capturing = new_stream(), busy = new_stream();
     give(take_living(64 * MIB, busy));
