@@ -253,6 +253,48 @@ def share(m: Machine, s: int, side: int, kib: int, pause: int) -> None:
     m.debts.setdefault(side, []).append(m.event(s))
 
 
+class Scale(nn.Module):
+    """Saves what it is given."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1, device=device))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.scale
+
+
+def load(m: Machine, s: int, side: int, kib: int, number: int) -> torch.Tensor:
+    """Foreign memory, which its owner's stream fills after all work of another."""
+    with m.on(side) as stream:
+        m.settle(side, memory.FOREIGN)
+        stream.wait_stream(m.streams[s])
+        made = memory.foreign_tensor(stream.device, kib).fill_(number)
+    m.streams[s].wait_stream(m.streams[side])
+    return made
+
+
+@handler
+def loader(m: Machine, s: int, side: int, kib: int, count: int) -> None:
+    """Batches that autograd alone keeps; the next one comes before backward."""
+    if m.streams[s].device != m.streams[side].device:
+        raise Missing
+    with m.on(s) as stream:
+        module = Scale(stream.device)
+    for turn in range(count):
+        batch = load(m, s, side, kib, turn + 1)
+        with m.on(s):
+            loss = module(batch).sum()
+        del batch
+        following = load(m, s, side, kib, 100)
+        with m.on(s):
+            loss.backward()
+            m.look(f"{turn}", module.scale.grad)
+            module.scale.grad = None
+        del loss, following
+    m.debts.setdefault(memory.FOREIGN, []).extend([m.event(s), m.event(side)])
+
+
 @handler
 def infer(m: Machine, r: int, a: int, s: int, layers: list[str]) -> None:
     value = m.get(a)

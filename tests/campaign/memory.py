@@ -261,12 +261,16 @@ class Owner:
         self.idle[self.kind].append(self.place)
 
 
+def foreign_tensor(device: torch.device, kib: int) -> torch.Tensor:
+    return torch.as_tensor(Owner(device.index, kib), device=device)
+
+
 @handler
 def foreign(m: Machine, r: int, s: int, kib: int) -> None:
     m.drop(r, "later")
     with m.on(s) as stream:
         m.settle(s, FOREIGN)
-        made = torch.as_tensor(Owner(stream.device.index, kib), device=stream.device)
+        made = foreign_tensor(stream.device, kib)
         made.copy_(numbers(kib, 7 * r + 3 * s, stream.device))
     m.put(r, s, made, pool=FOREIGN, is_plain=False)
 

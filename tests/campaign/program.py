@@ -225,6 +225,13 @@ def _(d: Drawing) -> Arguments:
     return {"r": d.new(), "s": d.stream(), "kib": d.random.choice(SIZES_KIB[1:3])}
 
 
+@op("loader", 1.5, "foreign")
+def _(d: Drawing) -> Arguments:
+    s, side = d.stream(), d.stream()
+    kib, count = d.random.choice([1100, 8100]), d.random.randrange(1, 4)
+    return {"s": s, "side": side, "kib": kib, "count": count}
+
+
 @op("alias", 1, "foreign")
 def _(d: Drawing) -> Arguments:
     return {"a": d.tensor()}
