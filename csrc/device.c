@@ -402,3 +402,18 @@ oomph_status_t oomph_copy(int device, oomph_addr_t to, oomph_addr_t from, size_t
                ? oomph_process.driver->copy(device, to, from, bytes, stream)
                : status;
 }
+
+oomph_status_t oomph_event_passed(int device, oomph_event_t event, bool *passed)
+{
+    oomph_device_t *found;
+
+    oomph_status_t status = oomph_device_get(device, &found);
+    for (int i = 0; i < OOMPH_DEVICE_MAX; i++)
+        if (oomph_captures(i)) {
+            *passed = false;
+            return status;
+        }
+    return status == OOMPH_OK
+               ? oomph_process.driver->event_passed(device, event, passed)
+               : status;
+}

@@ -12,8 +12,7 @@
 #pragma once
 #include "util.h"
 
-typedef uint64_t oomph_handle_t;           // one physical page; 0 is none
-typedef struct oomph_event *oomph_event_t; // a CUevent without timing
+typedef uint64_t oomph_handle_t; // one physical page; 0 is none
 
 typedef struct oomph_device_info {
     size_t total_bytes;

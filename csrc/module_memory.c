@@ -53,6 +53,20 @@ static PyObject *copy(PyObject *module, PyObject *args)
         oomph_copy(device, to, from, (size_t)bytes, (oomph_stream_t)(uintptr_t)stream));
 }
 
+static PyObject *event_passed(PyObject *module, PyObject *args)
+{
+    int device;
+    unsigned long long event;
+    bool passed = false;
+
+    (void)module;
+    if (!PyArg_ParseTuple(args, "iK:event_passed", &device, &event))
+        return NULL;
+    oomph_status_t status =
+        oomph_event_passed(device, (oomph_event_t)(uintptr_t)event, &passed);
+    return status == OOMPH_OK ? PyBool_FromLong(passed) : oomph_raise(status);
+}
+
 static PyObject *foresee(PyObject *module, PyObject *args)
 {
     int device;
@@ -258,6 +272,8 @@ PyMethodDef oomph_memory_methods[] = {
     {"buffer", buffer, METH_VARARGS,
      "A buffer on host pages: device, bytes, the streams that use it."},
     {"free_buffer", free_buffer, METH_O, "Frees it once both streams are done."},
+    {"event_passed", event_passed, METH_VARARGS,
+     "Whether the device has reached an event: device, handle; not in a capture."},
     {"copy", copy, METH_VARARGS, "Queues a copy: device, to, from, bytes, stream."},
     {"foresee", foresee, METH_VARARGS,
      "Blocks that found no room in the last step go to the host: device, least bytes."},

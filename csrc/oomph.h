@@ -28,6 +28,7 @@ typedef enum oomph_status {
 
 typedef uint64_t oomph_addr_t;
 typedef struct CUstream_st *oomph_stream_t; // a CUstream, never dereferenced here
+typedef struct oomph_event *oomph_event_t;  // a CUevent, likewise
 
 // The pool that PyTorch names for a graph capture or a MemPool; {0, 0} is the default.
 typedef struct oomph_pool_id {
@@ -254,6 +255,11 @@ oomph_status_t oomph_buffer(int device, size_t bytes, oomph_stream_t stream,
 // Errors: OOMPH_ERR_DRIVER, OOMPH_ERR_INVALID (no such device).
 oomph_status_t oomph_copy(int device, oomph_addr_t to, oomph_addr_t from, size_t bytes,
                           oomph_stream_t stream);
+
+// Whether the device has reached an event, recorded by others. While a stream captures,
+// on whatever device, it is not asked, and has not: CUDA would end the capture. Errors:
+// OOMPH_ERR_DRIVER, OOMPH_ERR_INVALID (no such device).
+oomph_status_t oomph_event_passed(int device, oomph_event_t event, bool *passed);
 
 // A block of at least `min_bytes` that is not to be had at once, of a size of which one
 // was born on host in the last step, goes there without waiting, and is no rescue: for

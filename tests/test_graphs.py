@@ -1,5 +1,6 @@
 """CUDA graphs and cudagraph trees: their memory stays theirs."""
 
+import oomph
 import pytest
 import torch
 from support import GIB, MIB, Simulated
@@ -379,3 +380,19 @@ def test_cudagraph_trees_branch():
             c = second(b[0])
             del a, b, c
     del x
+
+
+@spilling
+def test_statistics_can_be_read_while_a_stream_captures():
+    x = torch.ones(8 * MIB, device="cuda")
+    for _ in range(3):
+        torch.cuda._sleep(10**9)
+        oomph.step()  # its end is not reached before the capture
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = x * 2
+        assert oomph.stats(0)["steps"] > 0
+    graph.replay()
+    torch.cuda.synchronize()
+    assert oomph.stats(0)["step_ms"] > 0
+    del x, y

@@ -20,7 +20,7 @@ LAYERS = [
     "swap deferred",
     "device",
     "claim",
-    "alloc check free garbage guard host inspect ladder move pool promote share "
+    "alloc check free garbage guard host inspect ladder move pool promote room share "
     "shortage steal trim window",
 ]
 # Free blocks are kept in the index, which is made of blocks.
