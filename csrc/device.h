@@ -25,6 +25,7 @@ typedef struct oomph_group {
     unsigned flags;   // oomph_pool_flag_t
     bool is_mem_pool; // not of a graph, or not of one alone
     bool has_source;
+    bool host_is_used;    // a block of it lies, or lay, on the host
     size_t largest_bytes; // of a block that was asked for
     oomph_source_t source;
 } oomph_group_t;
@@ -175,8 +176,9 @@ oomph_group_t *oomph_group_find(const oomph_device_t *device, oomph_pool_id_t id
 // The pool that serves a request of `bytes` (rounded). Errors as above.
 oomph_status_t oomph_pool_get(oomph_device_t *device, const oomph_request_t *request,
                               size_t bytes, oomph_pool_t **pool);
-// Whether free pages of the pool may move elsewhere.
-bool oomph_pool_floats(const oomph_pool_t *pool);
+// Whether free pages of the pool may move elsewhere: not those of a graph or MemPool,
+// but for host memory that was laid in for a capture (room.c) and that none has used.
+bool oomph_pool_floats(const oomph_pool_t *pool, oomph_tier_t tier);
 // Address space for `bytes` more in the heap.
 oomph_status_t oomph_pool_extend(oomph_pool_t *pool, size_t bytes);
 // Replaces the arena by one for the plan in force, or by none.

@@ -10,10 +10,11 @@
  *   reckoned generously: then too little would be an error, too much only slow.
  * - Where the device has that much, nothing happens: no wait, no move.
  * - Else what rests between steps moves to the host, as much as is missing, in the
- * order that the embedder gives: only in the thread that ends the steps, as at their
- * end.
+ *   order that the embedder gives: only in the thread that ends the steps, as at their
+ *   end.
  * - What is still missing is mapped into the pool on host pages, which serve the
- * capture when the device has no more.
+ *   capture when the device has no more. Where no capture has used any of them, others
+ *   may have them when they are short.
  *
  * What a graph has captured stays where it is. What moved returns like all that rests
  * (promote.c), but not while captures go on, which would need its room again.
@@ -108,7 +109,7 @@ static size_t kept_bytes(const oomph_device_t *device, const oomph_group_t *grou
         bool own = group != NULL && pool->group == group;
         if (own && was_short(device))
             bytes += free_bytes(pool, pool->small ? 0 : group->largest_bytes);
-        if (!own && !oomph_pool_floats(pool))
+        if (!own && !oomph_pool_floats(pool, OOMPH_TIER_DEVICE))
             bytes += free_bytes(pool, SIZE_MAX);
     }
     return bytes;
@@ -221,10 +222,12 @@ static void lay_in(oomph_device_t *device, const oomph_request_t *request, size_
 
     if (oomph_pool_get(device, request, bytes, &claim.pool) != OOMPH_OK)
         return;
+    const bool was_used = claim.pool->group->host_is_used;
     claim.pool->claims++;
     oomph_rung_host(&claim, &block);
     if (block != NULL)
         oomph_heap_give(block);
+    claim.pool->group->host_is_used = was_used;
     claim.pool->claims--;
 }
 

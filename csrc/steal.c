@@ -101,7 +101,7 @@ static bool visit_heap(const oomph_heap_t *heap, oomph_pool_t *pool,
 
 static bool in_reach(const oomph_pool_t *pool, const oomph_reach_t *reach)
 {
-    return oomph_pool_floats(pool) &&
+    return oomph_pool_floats(pool, reach->tier) &&
            (reach->group == NULL || reach->group == pool->group);
 }
 

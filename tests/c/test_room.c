@@ -22,16 +22,22 @@ static size_t what_rests(int device, oomph_addr_t **addrs)
     return resting_count;
 }
 
-static void start(void)
+static void start_with(oomph_host_kind_t kind, size_t host_bytes)
 {
     oomph_config_t config = test_config();
     oomph_hooks_t hooks = {.resting = what_rests};
 
-    config.host_limit_bytes = 256 * MIB;
+    config.host_kind = kind;
+    config.host_limit_bytes = host_bytes;
     start_card("64MiB,context=0,memory=real", &config);
     oomph_set_hooks(&hooks);
     resting_count = 0;
     asked = 0;
+}
+
+static void start(void)
+{
+    start_with(OOMPH_HOST_AUTO, 256 * MIB);
 }
 
 static oomph_tier_t tier_of(oomph_addr_t addr)
@@ -201,6 +207,32 @@ static void once_captures_are_over_what_left_returns(void)
     CHECK(tier_of(state) == OOMPH_TIER_DEVICE && is_marked(state, 32 * MIB, state));
 }
 
+static void check_unused(oomph_host_kind_t kind)
+{
+    start_with(kind, 64 * MIB);
+    oomph_stream_t stream = new_stream();
+    step(MIB);
+    step(40 * MIB);
+    oomph_addr_t kept = take(48 * MIB, NULL);
+    CHECK(tier_of(capture(stream, 2 * MIB)) == OOMPH_TIER_DEVICE);
+    CHECK(stats_of(0).tier_bytes[OOMPH_TIER_HOST] > (int64_t)(16 * MIB));
+    oomph_addr_t block = take(48 * MIB, NULL);
+    CHECK(tier_of(block) == OOMPH_TIER_HOST);
+    give(block);
+    give(kept);
+    check_sound();
+}
+
+static void others_get_host_memory_that_no_capture_has_used(void)
+{
+    check_unused(OOMPH_HOST_AUTO);
+}
+
+static void others_get_page_locked_memory_that_no_capture_has_used(void)
+{
+    check_unused(OOMPH_HOST_PINNED);
+}
+
 int main(int argc, char **argv)
 {
     static const test_t tests[] = {
@@ -212,6 +244,8 @@ int main(int argc, char **argv)
         TEST(a_mem_pool_gets_no_room),
         TEST(captures_that_go_on_do_not_move_blocks_to_and_fro),
         TEST(once_captures_are_over_what_left_returns),
+        TEST(others_get_host_memory_that_no_capture_has_used),
+        TEST(others_get_page_locked_memory_that_no_capture_has_used),
     };
     return run_tests(tests, sizeof tests / sizeof tests[0], argc, argv);
 }
