@@ -494,3 +494,50 @@ def test_optimizers_step_while_another_thread_imports_the_planner():
         card="1GiB,context=0",
     )
     assert result.said == "stepped\n"
+
+
+def test_what_other_threads_train_is_left_alone():
+    result = run(
+        '''
+        import threading
+        import oomph
+        oomph.install()
+        import torch
+        from oomph import planner
+        from torch import nn
+
+        class Weight(nn.Parameter):
+            """Tells who looks at its gradient."""
+
+            @property
+            def grad(self):
+                seen.add(threading.current_thread())
+                return super().grad
+
+            @grad.setter
+            def grad(self, value):
+                nn.Parameter.grad.__set__(self, value)
+
+        def train():
+            for _ in range(3):
+                weight.grad = torch.ones_like(weight)
+                optimizer.step()
+
+        seen = set()
+        planner.note_shortage(0)
+        weight = Weight(torch.ones(4, device="cuda"))
+        optimizer = torch.optim.SGD([weight], lr=0.5)
+        kept = torch.ones(2 << 20, device="cuda")
+        other = torch.optim.Adam([kept.requires_grad_()])
+        thread = threading.Thread(target=train)
+        thread.start()
+        thread.join()
+        oomph.evict(kept)
+        for _ in range(3):
+            kept.grad = torch.ones_like(kept)
+            other.step()
+        print(seen == {thread})
+        ''',
+        card="1GiB,context=0",
+    )
+    assert result.said == "True\n", result.err

@@ -8,22 +8,33 @@ capture of that thread, they may move.
 from __future__ import annotations
 
 import itertools
+import threading
 import weakref
 from collections.abc import Iterator
 
 import torch
 
-_optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+# With the thread that steps; 0: backward does.
+_optimizers: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def _stepper() -> int:
+    in_backward = torch._C._current_graph_task_id() >= 0
+    return 0 if in_backward else threading.get_ident()
 
 
 def note(optimizer: torch.optim.Optimizer) -> None:
     """An optimizer takes a step."""
-    _optimizers.add(optimizer)
+    _optimizers[optimizer] = _stepper()
 
 
 def optimizers() -> list[torch.optim.Optimizer]:
-    """All that have taken a step."""
-    return list(_optimizers)
+    """All that have taken a step here: what others train, they may be writing to."""
+    stepper = _stepper()
+    known = list(_optimizers.items())
+    return [optimizer for optimizer, other in known if other == stepper]
 
 
 def state_of(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
@@ -44,7 +55,7 @@ def trained_by(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 
 
 def on_device(device: int) -> list[int]:
-    """Where it lies on a device, what is needed most seldom first."""
+    """Where what rests lies on a device, what is needed most seldom first."""
     from oomph.staging import address_of
 
     known = optimizers()
