@@ -11,7 +11,7 @@ import numpy
 import torch
 from torch import nn
 
-STEPS = 4
+STEPS = 3
 
 _place = ["cuda"]
 
