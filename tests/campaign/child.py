@@ -18,7 +18,7 @@ MODULES = (autograd, graphs, memory, training)
 LEAST_BYTES = 12 << 20  # of a limited device
 AMPLE_BYTES = 64 << 20  # that an ample one has beyond its share
 ROOMY_HOST_BYTES = 1 << 30  # on host, for captures too
-HASTE_S = 1e-5  # between switches of threads, in some programs
+HASTE_S = 1e-6  # between switches of threads, in some programs
 _standing: list[torch.cuda.CUDAGraph] = []  # of this process; empty: not prepared
 _before: dict[str, list[int]] = {}  # what is in use before any program
 
@@ -100,7 +100,7 @@ def run(
     rescued = 0 if needs is None else rescues()
     machine, failure = Machine(may_fail), None
     switch = sys.getswitchinterval()
-    sys.setswitchinterval(switch if program.seed % 8 else HASTE_S)
+    sys.setswitchinterval(switch if program.seed % 2 else HASTE_S)
     try:
         machine.run(list(program.ops))
         machine.end()

@@ -321,7 +321,7 @@ def _(d: Drawing) -> Arguments:
 
 # Training
 
-MODELS_KINDS = ("plain", "plain", "ddp", "fsdp", "fsdp", "towers", "towers")
+MODELS_KINDS = ("plain", "ddp", "fsdp", "fsdp", "towers", "towers", "towers")
 
 
 @op("model", 2, "train")
