@@ -93,8 +93,7 @@ oomph_status_t oomph_stream_get(oomph_streams_t *streams, int device,
         handle = NULL;
     if (handle == NULL)
         lives = true;
-    if (streams->beginning)
-        see_begun(streams);
+    see_begun(streams);
     if (streams->last != NULL && streams->last->lives &&
         streams->last->handle == handle && streams->last->device == device) {
         *stream = streams->last;

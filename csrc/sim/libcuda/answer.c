@@ -3,7 +3,6 @@
 #include "call.h"
 #include "queue.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 
 typedef struct pending {
@@ -54,23 +53,11 @@ static void *run(void *nothing)
     return NULL;
 }
 
-static bool start_thread(void)
-{
-    pthread_t thread;
-
-    if (thread_is_running)
-        return true;
-    thread_is_running = pthread_create(&thread, NULL, run, NULL) == 0;
-    if (thread_is_running)
-        pthread_detach(thread);
-    return thread_is_running;
-}
-
 CUresult sim_answer_begin(sim_mark_t *mark)
 {
     pending_t *added = calloc(1, sizeof *added);
 
-    if (added == NULL || !start_thread()) {
+    if (added == NULL || !sim_start_thread(&thread_is_running, run)) {
         free(added);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }

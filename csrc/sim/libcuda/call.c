@@ -101,6 +101,18 @@ void sim_wake(void)
     pthread_cond_broadcast(&progress);
 }
 
+bool sim_start_thread(bool *is_running, void *(*run)(void *))
+{
+    pthread_t thread;
+
+    if (*is_running)
+        return true;
+    *is_running = pthread_create(&thread, NULL, run, NULL) == 0;
+    if (*is_running)
+        pthread_detach(thread);
+    return *is_running;
+}
+
 void sim_mark_initialised(void)
 {
     phase = PHASE_INITIALISED;

@@ -39,6 +39,11 @@ void sim_unlock(void);
 void sim_wait(unsigned milliseconds);
 void sim_wake(void);
 
+// Has a thread of its own run a function that ends when it finds no more to do, unless
+// one does already. The function clears `is_running`, with the lock, which the caller
+// holds too. False: there can be no thread.
+bool sim_start_thread(bool *is_running, void *(*run)(void *));
+
 // After this, calls no longer return CUDA_ERROR_NOT_INITIALIZED.
 void sim_mark_initialised(void);
 

@@ -2,8 +2,6 @@
 
 #include "call.h"
 
-#include <pthread.h>
-
 static sim_operation_t *first, *last; // due, by `next_due`
 static uint64_t due_count;            // the one that is running included
 static bool thread_is_running;
@@ -57,22 +55,10 @@ static void *run(void *nothing)
     return NULL;
 }
 
-static bool start_thread(void)
-{
-    pthread_t thread;
-
-    if (thread_is_running)
-        return true;
-    thread_is_running = pthread_create(&thread, NULL, run, NULL) == 0;
-    if (thread_is_running)
-        pthread_detach(thread);
-    return thread_is_running;
-}
-
 void sim_callback_run(sim_operation_t *operation)
 {
     due_count++;
-    if (!start_thread()) {
+    if (!sim_start_thread(&thread_is_running, run)) {
         call(operation);
         return;
     }
