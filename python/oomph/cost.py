@@ -25,7 +25,7 @@ def has_passed(event: Any) -> bool:
 
     try:
         return _C.event_passed(event.device.index, event.cuda_event)
-    except _C.DriverError:
+    except (_C.DriverError, MemoryError):
         return False
 
 
