@@ -172,11 +172,8 @@ static oomph_status_t allocate_slowly(const oomph_request_t *request,
                            .foreseen = oomph_foresees(&device->foresight, bytes)};
 
     pool->claims++;
-    oomph_demand_t *demand = &device->demand;
-    demand->largest_bytes = oomph_max(demand->largest_bytes, bytes);
-    if (pool->group != NULL)
-        pool->group->largest_bytes = oomph_max(pool->group->largest_bytes, bytes);
     oomph_status_t status = allocate(&claim, block);
+    oomph_room_note(&claim, status == OOMPH_OK ? *block : NULL);
     pool->claims--;
     if (claim.rescued > 0 && oomph_process.hooks.rescued != NULL) {
         oomph_unlock(device);

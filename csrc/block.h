@@ -53,6 +53,7 @@ struct oomph_block {
     bool apart : 1;   // in use, with end pages of another tier than its own
     bool guarded : 1; // in use, with pages that are unmapped once it is freed (guard.c)
     bool spent : 1;   // a HOLE that is never to be used again
+    bool workspace : 1; // of a library, counted in its stream
 };
 
 // One page of a segment.
@@ -63,6 +64,7 @@ typedef struct oomph_slot {
     uint8_t tier;         // oomph_tier_t of the page
     bool chosen;          // it is about to be moved (move.c)
     bool cpu;             // the CPU may use the page
+    bool captured;        // a host page that a block of a graph's pool lies, or lay, on
 } oomph_slot_t;
 
 typedef enum oomph_segment_kind {
@@ -84,6 +86,7 @@ struct oomph_segment {
     oomph_block_t *first;
     oomph_block_t *origin; // the block of every slot that names none
     uint64_t epoch;        // of adopted memory, as in a slot
+    bool captured;         // the same
 };
 
 // Host memory for block records, never returned before the device goes.
@@ -141,7 +144,7 @@ static inline void oomph_block_reset(oomph_block_t *block)
     block->survived = 0;
     block->recorded = block->shared = block->resting = block->buffer = false;
     block->pinned = block->evicted = block->calm = block->lost = false;
-    block->wanted = block->apart = block->guarded = false;
+    block->wanted = block->apart = block->guarded = block->workspace = false;
 }
 
 // Puts the segment into the heap, covered by one block of `state` and `tier`. Needs one

@@ -18,6 +18,7 @@ typedef struct oomph_claim {
     int64_t traffic;       // and what had been taken and given back by then
     bool foreseen;         // if it finds no room at once, it goes to the host
     bool buffer;           // for our own copies: the CPU need not use it
+    bool laid_in;          // to be ready for a capture (room.c)
     const char *host_ban;  // why it must not be born on host; NULL: it may
     bool begged;           // other devices have been asked for host memory
     bool born_on_host;
@@ -60,6 +61,9 @@ void oomph_garbage_helped(const oomph_claim_t *claim);
 
 // Bytes of device pages that the block lacks, after all free ones of other holes.
 size_t oomph_missing_bytes(const oomph_claim_t *claim);
+
+// Notes for captures to come what was asked for, and the block; NULL: there was none.
+void oomph_room_note(const oomph_claim_t *claim, oomph_block_t *block);
 
 // Why that gave nothing, in words for the error; of this thread, until the next call.
 const char *oomph_host_refusal(const oomph_claim_t *claim);

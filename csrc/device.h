@@ -25,7 +25,6 @@ typedef struct oomph_group {
     unsigned flags;   // oomph_pool_flag_t
     bool is_mem_pool; // not of a graph, or not of one alone
     bool has_source;
-    bool host_is_used;    // a block of it lies, or lay, on the host
     size_t largest_bytes; // of a block that was asked for
     oomph_source_t source;
 } oomph_group_t;
@@ -83,13 +82,21 @@ typedef struct oomph_tallies {
     oomph_tally_t allocated_bytes, active_bytes, requested_bytes;
 } oomph_tallies_t;
 
+// What some steps needed.
+typedef struct oomph_needs {
+    int64_t growth; // the most bytes that one had in use beyond its base
+    bool was_short; // not all had room on the device
+} oomph_needs_t;
+
 // What steps need, as captures want to know it (room.c); bytes of blocks in use.
 typedef struct oomph_demand {
     int64_t base;          // at the step's beginning, or when its first capture began
     bool base_is_known;    // not of the first step
     bool base_is_begin;    // of a capture in this step
-    int64_t growth;        // the most that a step had beyond its base, so far
+    oomph_needs_t recent;  // of the steps since the last turn,
+    oomph_needs_t earlier; // and of those since the turn before
     size_t largest_bytes;  // of a block that was asked for
+    size_t workspace_peak; // the most that a stream had of libraries' workspaces
     bool captured;         // room was looked for before a capture,
     int64_t captured_step; // the last time in this step
 } oomph_demand_t;
@@ -176,9 +183,8 @@ oomph_group_t *oomph_group_find(const oomph_device_t *device, oomph_pool_id_t id
 // The pool that serves a request of `bytes` (rounded). Errors as above.
 oomph_status_t oomph_pool_get(oomph_device_t *device, const oomph_request_t *request,
                               size_t bytes, oomph_pool_t **pool);
-// Whether free pages of the pool may move elsewhere: not those of a graph or MemPool,
-// but for host memory that was laid in for a capture (room.c) and that none has used.
-bool oomph_pool_floats(const oomph_pool_t *pool, oomph_tier_t tier);
+// Whether free pages of the pool may move elsewhere: not those of a graph or MemPool.
+bool oomph_pool_floats(const oomph_pool_t *pool);
 // Address space for `bytes` more in the heap.
 oomph_status_t oomph_pool_extend(oomph_pool_t *pool, size_t bytes);
 // Replaces the arena by one for the plan in force, or by none.

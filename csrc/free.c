@@ -23,6 +23,8 @@ static void release(oomph_device_t *device, oomph_block_t *block)
 {
     oomph_pool_t *pool = oomph_block_pool(block);
 
+    if (block->workspace)
+        pool->stream->workspace_bytes -= block->bytes;
     if (!block->buffer) {
         oomph_tally_down(&device->tallies.active, pool->small, 1);
         oomph_tally_down(&device->tallies.active_bytes, pool->small,

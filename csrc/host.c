@@ -322,8 +322,8 @@ static oomph_gain_t hand_over(oomph_claim_t *claim, oomph_block_t *fit,
         oomph_heap_give(taken);
         return go_without(status);
     }
-    if (claim->pool->group != NULL)
-        claim->pool->group->host_is_used = true;
+    if (claim->pool->group != NULL && !claim->laid_in)
+        oomph_segment_capture(taken);
     *block = taken;
     return OOMPH_GAINED;
 }

@@ -98,13 +98,12 @@ oomph_status_t oomph_pool_get(oomph_device_t *device, const oomph_request_t *req
     return pool_create(device, stream, group, small, pool);
 }
 
-bool oomph_pool_floats(const oomph_pool_t *pool, oomph_tier_t tier)
+bool oomph_pool_floats(const oomph_pool_t *pool)
 {
     const oomph_group_t *group = pool->group;
 
     return group == NULL || group->use_count == 0 ||
-           (group->flags & OOMPH_POOL_ON_OOM) != 0 ||
-           (tier == OOMPH_TIER_HOST && !group->host_is_used);
+           (group->flags & OOMPH_POOL_ON_OOM) != 0;
 }
 
 // The caller holds the lock.

@@ -4,17 +4,18 @@
  * is made. But when a thread is about to allocate to the pool of a graph, it does not
  * capture yet:
  *
- * - What the capture will need is not known, but it is part of a step: what steps had
- *   in use at their peak beyond what lived at their beginning, and a share more, for
- *   copies of inputs, workspaces and pages that are not full. After a shortage it is
+ * - What the capture will need is not known, but it is part of a step: what the last
+ *   steps had in use at their peak beyond what lived at their beginning, and more, for
+ *   copies of inputs and pages that are not full; and the workspaces that libraries
+ *   make for a stream that is new to them. Where memory is short, or was, all is
  *   reckoned generously: then too little would be an error, too much only slow.
  * - Where the device has that much, nothing happens: no wait, no move.
  * - Else what rests between steps moves to the host, as much as is missing, in the
  *   order that the embedder gives: only in the thread that ends the steps, as at their
  *   end.
  * - What is still missing is mapped into the pool on host pages, which serve the
- *   capture when the device has no more. Where no capture has used any of them, others
- *   may have them when they are short.
+ *   capture when the device has no more. Those that no capture has used others may
+ *   have when they are short.
  *
  * What a graph has captured stays where it is. What moved returns like all that rests
  * (promote.c), but not while captures go on, which would need its room again.
@@ -31,7 +32,8 @@ static int64_t larger(int64_t a, int64_t b)
 enum {
     SHARE = 4,          // a quarter more than steps have needed so far,
     SHARE_IF_SHORT = 2, // or half as much more
-    RECENT_STEPS = 16,  // after which captures are taken to be over
+    RECENT_STEPS = 16,  // after which captures are taken to be over, and what steps
+                        // needed is forgotten, at the second turn
 };
 
 /* ---- What is needed, and what there is */
@@ -47,13 +49,35 @@ static int64_t high_bytes(oomph_device_t *device)
     return device->split.high;
 }
 
+void oomph_room_note(const oomph_claim_t *claim, oomph_block_t *block)
+{
+    oomph_demand_t *demand = &claim->device->demand;
+    oomph_stream_state_t *stream = claim->pool->stream;
+    oomph_group_t *group = claim->pool->group;
+
+    demand->recent.was_short |= block == NULL || claim->rescued > 0;
+    demand->largest_bytes = oomph_max(demand->largest_bytes, claim->bytes);
+    if (group != NULL)
+        group->largest_bytes = oomph_max(group->largest_bytes, claim->bytes);
+    if (block == NULL || !claim->request->essential)
+        return;
+    block->workspace = true;
+    stream->workspace_bytes += block->bytes;
+    stream->workspace_peak = oomph_max(stream->workspace_peak, stream->workspace_bytes);
+    demand->workspace_peak = oomph_max(demand->workspace_peak, stream->workspace_peak);
+}
+
 void oomph_room_end_step(oomph_device_t *device, int64_t high)
 {
     oomph_demand_t *demand = &device->demand;
 
+    if (device->stats.step_count % RECENT_STEPS == 0) {
+        demand->earlier = demand->recent;
+        demand->recent = (oomph_needs_t){0};
+    }
     // Nobody knows what the first step found at its beginning.
     if (demand->base_is_known)
-        demand->growth = larger(demand->growth, high - demand->base);
+        demand->recent.growth = larger(demand->recent.growth, high - demand->base);
     demand->base = active_bytes(device);
     demand->base_is_known = true;
     demand->base_is_begin = false;
@@ -73,14 +97,15 @@ static void note_begin(oomph_device_t *device)
 
 static bool was_short(const oomph_device_t *device)
 {
-    return device->stats.rescues > 0 || device->stats.oom_count > 0;
+    return device->demand.recent.was_short || device->demand.earlier.was_short;
 }
 
 // What a step is taken to have in use at its peak.
 static int64_t expected_bytes(oomph_device_t *device)
 {
     const oomph_demand_t *demand = &device->demand;
-    int64_t growth = larger(demand->growth, high_bytes(device) - demand->base);
+    int64_t growth = larger(larger(demand->recent.growth, demand->earlier.growth),
+                            high_bytes(device) - demand->base);
 
     return demand->base + growth +
            growth / (was_short(device) ? SHARE_IF_SHORT : SHARE);
@@ -109,7 +134,7 @@ static size_t kept_bytes(const oomph_device_t *device, const oomph_group_t *grou
         bool own = group != NULL && pool->group == group;
         if (own && was_short(device))
             bytes += free_bytes(pool, pool->small ? 0 : group->largest_bytes);
-        if (!own && !oomph_pool_floats(pool, OOMPH_TIER_DEVICE))
+        if (!own && !oomph_pool_floats(pool))
             bytes += free_bytes(pool, SIZE_MAX);
     }
     return bytes;
@@ -136,10 +161,24 @@ static size_t largest_bytes(const oomph_device_t *device, const oomph_group_t *g
     return was_short(device) ? device->demand.largest_bytes : group->largest_bytes;
 }
 
+// What libraries take on a stream as workspaces, and have never taken on this one.
+static size_t workspace_bytes(oomph_device_t *device, const oomph_request_t *request)
+{
+    size_t most_bytes = device->demand.workspace_peak;
+    oomph_stream_state_t *stream;
+
+    if (oomph_stream_get(&device->streams, device->ordinal, request->stream,
+                         request->stream_lives, &stream) != OOMPH_OK)
+        return most_bytes;
+    return most_bytes - oomph_min(most_bytes, stream->workspace_peak);
+}
+
 // What the step will need beyond what there is for the group.
-static size_t missing_bytes(oomph_device_t *device, const oomph_group_t *group)
+static size_t missing_bytes(oomph_device_t *device, const oomph_request_t *request,
+                            const oomph_group_t *group)
 {
     int64_t wanted = expected_bytes(device) - device->split.host +
+                     (int64_t)workspace_bytes(device, request) +
                      (int64_t)largest_bytes(device, group);
     int64_t room = (int64_t)oomph_device_room(device) -
                    (int64_t)kept_bytes(device, group) +
@@ -212,22 +251,23 @@ static void move_away(oomph_device_t *device, size_t bytes)
 
 /* ---- What is laid in */
 
+// As much of it as the host has: at least a half, a quarter, ...
 static void lay_in(oomph_device_t *device, const oomph_request_t *request, size_t bytes)
 {
-    oomph_claim_t claim = {.request = request,
-                           .device = device,
-                           .bytes = oomph_round_up(bytes, device->pages.page_bytes),
-                           .place = OOMPH_NO_PLACE};
+    oomph_claim_t claim = {
+        .request = request, .device = device, .place = OOMPH_NO_PLACE, .laid_in = true};
     oomph_block_t *block = NULL;
 
     if (oomph_pool_get(device, request, bytes, &claim.pool) != OOMPH_OK)
         return;
-    const bool was_used = claim.pool->group->host_is_used;
     claim.pool->claims++;
-    oomph_rung_host(&claim, &block);
+    for (; block == NULL && bytes > OOMPH_SMALL_MAX; bytes /= 2) {
+        claim.bytes = oomph_round_up(bytes, device->pages.page_bytes);
+        claim.begged = false;
+        oomph_rung_host(&claim, &block);
+    }
     if (block != NULL)
         oomph_heap_give(block);
-    claim.pool->group->host_is_used = was_used;
     claim.pool->claims--;
 }
 
@@ -239,13 +279,14 @@ void oomph_room_make(oomph_device_t *device, const oomph_request_t *request)
         oomph_offload_is_forbidden() || oomph_streams_capture(&device->streams))
         return;
     note_begin(device);
-    size_t missing = missing_bytes(device, group);
+    size_t missing = missing_bytes(device, request, group);
     if (missing == 0)
         return;
     oomph_press(device);
     oomph_drain(device); // within a capture nobody could wait for what is free
     move_away(device, missing);
-    missing = missing_bytes(device, group);
+    device->demand.recent.was_short = true; // it would have been
+    missing = missing_bytes(device, request, group);
     if (missing > 0)
         lay_in(device, request, oomph_max(missing, OOMPH_SMALL_MAX + 1));
 }

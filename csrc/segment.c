@@ -401,7 +401,7 @@ static oomph_status_t unmap(oomph_segment_t *segment, oomph_pages_t *pages,
             oomph_page_retire(pages, tier, segment->slots[i].handle);
         }
         segment->slots[i].handle = 0;
-        segment->slots[i].cpu = false;
+        segment->slots[i].cpu = segment->slots[i].captured = false;
     }
     return OOMPH_OK;
 }
@@ -450,6 +450,19 @@ oomph_status_t oomph_segment_open_to_cpu(const oomph_block_t *block,
             next++;
     }
     return status;
+}
+
+void oomph_segment_capture(const oomph_block_t *block)
+{
+    oomph_segment_t *segment = block->segment;
+
+    if (segment->slots == NULL) {
+        segment->captured = true;
+        return;
+    }
+    size_t last = oomph_segment_page(segment, oomph_block_end(block) - 1);
+    for (size_t i = oomph_segment_page(segment, block->addr); i <= last; i++)
+        segment->slots[i].captured = true;
 }
 
 static oomph_status_t set_access(const oomph_segment_t *segment,

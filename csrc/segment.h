@@ -61,6 +61,9 @@ static inline int oomph_segment_descriptor(const oomph_segment_t *segment, size_
 oomph_status_t oomph_segment_open_to_cpu(const oomph_block_t *block,
                                          const oomph_pages_t *pages);
 
+// Notes that a capture has used the memory of a block on host pages.
+void oomph_segment_capture(const oomph_block_t *block);
+
 // Gives the devices in pages->devices access to all that is mapped.
 oomph_status_t oomph_segment_set_access(const oomph_segment_t *segment,
                                         const oomph_pages_t *pages);

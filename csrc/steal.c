@@ -1,8 +1,9 @@
 /* steal.c - free pages on their way from one hole to another.
  *
  * A free page may move once all work has finished that the device was given before it
- * was freed, on whatever stream (stream.h). Pages of pools that a graph holds, and
- * memory that was adopted rather than mapped, never move.
+ * was freed, on whatever stream (stream.h). Pages of pools that a graph holds never
+ * move, but for host pages that no capture has used (room.c); nor does memory that was
+ * adopted rather than mapped.
  *
  * Of those that may move, the first to go are the ones that no plan foresees a use for,
  * beside a plan that is in force; then those that the plans of other streams need last,
@@ -56,7 +57,21 @@ static bool is_kept(const oomph_block_t *block, const oomph_window_t *keep)
            keep->addr < oomph_block_end(block);
 }
 
-// Visits the whole pages of a FREE block, in runs that have passed or have not.
+typedef enum fate {
+    STAYS, // a graph may use it whenever it runs
+    WAITS, // until the work has finished that used it
+    MAY_GO,
+} fate_t;
+
+static fate_t fate_of(const oomph_slot_t *slot, const oomph_pool_t *pool)
+{
+    if (slot->captured && !oomph_pool_floats(pool))
+        return STAYS;
+    return oomph_has_passed(pool, slot->epoch) ? MAY_GO : WAITS;
+}
+
+// Visits the whole pages of a FREE block that may ever move, in runs that have passed
+// or have not.
 static bool visit_block(const oomph_block_t *block, oomph_pool_t *pool,
                         visit_run_t visit, void *context)
 {
@@ -65,12 +80,12 @@ static bool visit_block(const oomph_block_t *block, oomph_pool_t *pool,
     size_t end = oomph_block_whole_pages(block, &first);
 
     for (end += first; first < end;) {
-        bool passed = oomph_has_passed(pool, slots[first].epoch);
+        fate_t fate = fate_of(&slots[first], pool);
         size_t next = first + 1;
-        while (next < end && passed == oomph_has_passed(pool, slots[next].epoch))
+        while (next < end && fate == fate_of(&slots[next], pool))
             next++;
-        if (!visit(&(run_t){block->segment, first, next - first, passed}, pool,
-                   context))
+        run_t run = {block->segment, first, next - first, fate == MAY_GO};
+        if (fate != STAYS && !visit(&run, pool, context))
             return false;
         first = next;
     }
@@ -101,7 +116,8 @@ static bool visit_heap(const oomph_heap_t *heap, oomph_pool_t *pool,
 
 static bool in_reach(const oomph_pool_t *pool, const oomph_reach_t *reach)
 {
-    return oomph_pool_floats(pool, reach->tier) &&
+    // Of pools of graphs only what was made ready on the host, and not used.
+    return (oomph_pool_floats(pool) || reach->tier == OOMPH_TIER_HOST) &&
            (reach->group == NULL || reach->group == pool->group);
 }
 

@@ -49,7 +49,9 @@ struct oomph_stream_state {
     uint64_t seen;  // the turn in which it was named last; unset if `lives`
     size_t users;   // pools of it, and uses of blocks that wait for its clock
     oomph_clock_t clock;
-    void *pools[2]; // the default pools of the stream, for the caller
+    void *pools[2];         // the default pools of the stream, for the caller
+    size_t workspace_bytes; // of libraries, in use on the stream; for the caller,
+    size_t workspace_peak;  // and the most so far
 };
 
 typedef struct oomph_streams {

@@ -14,7 +14,7 @@ static bool is_free(const oomph_segment_t *segment, const oomph_pool_t *pool)
            segment->first->state == OOMPH_BLOCK_FREE &&
            segment->first->bytes == segment->bytes &&
            (pool->group == NULL || pool->group->use_count == 0 ||
-            (segment->kind == OOMPH_SEGMENT_PINNED && !pool->group->host_is_used));
+            (segment->kind == OOMPH_SEGMENT_PINNED && !segment->captured));
 }
 
 static bool has_passed(const oomph_segment_t *segment, const oomph_pool_t *pool)

@@ -72,7 +72,7 @@ def _over(tensor: torch.Tensor) -> torch.Tensor:
     if not tensor.is_cuda:
         return tensor
     storage = tensor.untyped_storage()
-    made = torch.empty(0, dtype=tensor.dtype)
+    made = torch.empty(0, dtype=tensor.dtype, device="cpu")  # whatever is the default
     if storage.nbytes() > 0:
         memory = (ctypes.c_byte * storage.nbytes()).from_address(storage.data_ptr())
         place = torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
@@ -125,7 +125,7 @@ def _teach_interpreter(interpreter: Any) -> None:
     def libdevice(
         self: Any, _: str, __: str, symbol: str, arguments: Any, kind: Any, ___: bool
     ) -> Any:
-        inputs = [torch.tensor(a.data) for a in arguments]
+        inputs = [torch.tensor(a.data, device="cpu") for a in arguments]
         of_float = any(i.dtype == torch.float32 for i in inputs)
         found = _function(symbol, of_float)(*inputs).numpy()
         dtype = interpreter._get_np_dtype(kind.scalar)

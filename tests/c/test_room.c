@@ -233,6 +233,46 @@ static void others_get_page_locked_memory_that_no_capture_has_used(void)
     check_unused(OOMPH_HOST_PINNED);
 }
 
+// Host pages serve the capture in part; what it has had stays, the rest is for others.
+static void others_get_the_rest_of_what_a_capture_used_in_part(void)
+{
+    start_with(OOMPH_HOST_AUTO, 64 * MIB);
+    oomph_stream_t stream = new_stream();
+    oomph_addr_t kept = take(48 * MIB, NULL);
+    step(MIB);
+    step(24 * MIB);                                 // born on host
+    oomph_addr_t block = capture(stream, 18 * MIB); // 70 were to be ready: 35 are
+    CHECK(tier_of(block) == OOMPH_TIER_HOST);
+    mark(block, 18 * MIB, 7);
+    give(block); // the graph may still use it
+    oomph_addr_t other = take(44 * MIB, NULL);
+    CHECK(tier_of(other) == OOMPH_TIER_HOST);
+    mark(other, 44 * MIB, 8);
+    oomph_addr_t more;
+    CHECK(try_take(20 * MIB, NULL, &more) == OOMPH_ERR_NO_MEMORY);
+    CHECK(is_marked(block, 18 * MIB, 7) && is_marked(other, 44 * MIB, 8));
+    give(other);
+    CHECK(oomph_pool_release(0, GRAPH) == OOMPH_OK);
+    oomph_addr_t all = take(60 * MIB, NULL);
+    CHECK(tier_of(all) == OOMPH_TIER_HOST);
+    give(all);
+    give(kept);
+    check_sound();
+}
+
+static void what_steps_needed_long_ago_is_forgotten(void)
+{
+    start();
+    oomph_stream_t stream = new_stream();
+    step(MIB);
+    step(40 * MIB);
+    oomph_addr_t state = take_resting(32 * MIB);
+    for (int i = 0; i < 40; i++)
+        step(4 * MIB);
+    CHECK(tier_of(capture(stream, 4 * MIB)) == OOMPH_TIER_DEVICE);
+    CHECK(tier_of(state) == OOMPH_TIER_DEVICE && asked == 0);
+}
+
 int main(int argc, char **argv)
 {
     static const test_t tests[] = {
@@ -246,6 +286,8 @@ int main(int argc, char **argv)
         TEST(once_captures_are_over_what_left_returns),
         TEST(others_get_host_memory_that_no_capture_has_used),
         TEST(others_get_page_locked_memory_that_no_capture_has_used),
+        TEST(others_get_the_rest_of_what_a_capture_used_in_part),
+        TEST(what_steps_needed_long_ago_is_forgotten),
     };
     return run_tests(tests, sizeof tests / sizeof tests[0], argc, argv);
 }

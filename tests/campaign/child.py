@@ -17,7 +17,6 @@ from campaign.program import AMPLE, Program
 MODULES = (autograd, graphs, memory, training)
 LEAST_BYTES = 12 << 20  # of a limited device
 AMPLE_BYTES = 64 << 20  # that an ample one has beyond its share
-ROOMY_HOST_BYTES = 1 << 30  # on host, for captures too
 HASTE_S = 1e-6  # between switches of threads, in some programs
 _standing: list[torch.cuda.CUDAGraph] = []  # of this process; empty: not prepared
 _before: dict[str, list[int]] = {}  # what is in use before any program
@@ -43,15 +42,11 @@ def set_limit(device: int, most: int | None = None) -> None:
     torch.cuda.set_per_process_memory_fraction(fraction, device)
 
 
-def may_run_out(program: Program, needs: list[int], conf: str) -> bool:
-    """Whether OutOfMemoryError is right: the host would not hold all, either.
-
-    A graph keeps the room that was made for its capture, by what came before it.
-    """
+def may_run_out(needs: list[int], conf: str) -> bool:
+    """Whether OutOfMemoryError is right: the host would not hold all, either."""
     host = memory.ours().stats()["host_limit_bytes"]
     is_short = 2 * sum(needs) + AMPLE_BYTES // 2 > host
-    keeps = host < ROOMY_HOST_BYTES and any(map(program.has, ("capture", "compiled")))
-    return "offload:off" in conf or is_short or keeps
+    return "offload:off" in conf or is_short
 
 
 def rescues() -> int:
@@ -96,7 +91,7 @@ def run(
     prepare(conf is not None and "offload:always" in conf)
     if needs is not None:
         limit(needs, program.room)
-    may_fail = needs is not None and may_run_out(program, needs, conf or "")
+    may_fail = needs is not None and may_run_out(needs, conf or "")
     rescued = 0 if needs is None else rescues()
     machine, failure = Machine(may_fail), None
     switch = sys.getswitchinterval()

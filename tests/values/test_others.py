@@ -154,6 +154,17 @@ def test_a_kernel_of_triton_is_run_by_its_interpreter_when_its_stream_comes_to_i
 
 
 @simulated
+def test_a_kernel_of_triton_runs_whatever_device_is_the_default():
+    from triton_kernels import gelu
+
+    x = torch.linspace(-3, 3, 100, device="cuda")
+    with torch.device("cuda"):
+        found = gelu(x)
+    wanted = torch.nn.functional.gelu(x.cpu())
+    assert torch.allclose(found.cpu(), wanted, atol=1e-6)
+
+
+@simulated
 def test_a_kernel_of_triton_writes_where_it_is_told_and_nowhere_else():
     from triton_kernels import add_one
 
