@@ -71,7 +71,6 @@ static bool is_in_vain(const oomph_claim_t *claim, bool last)
 {
     if (claim->collections == TIMES_MAX)
         return true;
-    // What others took since may be garbage by now.
     if (claim->collections > 0)
         return !claim->collected && !(last && traffic(claim->device) != claim->traffic);
     return !last && oomph_now_ns() < atomic_load(&oomph_process.garbage_again_ns);
@@ -99,10 +98,10 @@ oomph_gain_t oomph_rung_garbage(oomph_claim_t *claim, bool last)
     claim->uncollected = done ? "" : "; garbage could not be collected at that moment";
     claim->collections += done;
     claim->collected = bytes > 0;
-    claim->traffic = traffic(device);
+    claim->traffic = before; // what others took since may have come too late for it
     device->stats.garbage_bytes += (int64_t)bytes;
     // Others may have given back meanwhile what they collected.
-    return bytes > 0 || claim->traffic != before ? OOMPH_GAINED : OOMPH_NOTHING;
+    return bytes > 0 || traffic(device) != before ? OOMPH_GAINED : OOMPH_NOTHING;
 }
 
 void oomph_garbage_helped(const oomph_claim_t *claim)
