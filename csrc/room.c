@@ -34,6 +34,7 @@ enum {
     SHARE_IF_SHORT = 2, // or half as much more
     RECENT_STEPS = 16,  // after which captures are taken to be over, and what steps
                         // needed is forgotten, at the second turn
+    PIECES = 8,         // of page-locked memory
 };
 
 /* ---- What is needed, and what there is */
@@ -251,23 +252,36 @@ static void move_away(oomph_device_t *device, size_t bytes)
 
 /* ---- What is laid in */
 
-// As much of it as the host has: at least a half, a quarter, ...
+// As much of it as the host has. A graph keeps page-locked memory whole, so that is not
+// all of one piece: one has the largest block, the others have less.
 static void lay_in(oomph_device_t *device, const oomph_request_t *request, size_t bytes)
 {
     oomph_claim_t claim = {
         .request = request, .device = device, .place = OOMPH_NO_PLACE, .laid_in = true};
-    oomph_block_t *block = NULL;
+    bool whole = oomph_device_host_kind(device) != OOMPH_HOST_PINNED;
+    size_t count = 0, least = bytes / PIECES / PIECES;
+    size_t piece = whole ? bytes : device->demand.largest_bytes;
+    oomph_block_t *blocks[2 * PIECES];
 
     if (oomph_pool_get(device, request, bytes, &claim.pool) != OOMPH_OK)
         return;
     claim.pool->claims++;
-    for (; block == NULL && bytes > OOMPH_SMALL_MAX; bytes /= 2) {
-        claim.bytes = oomph_round_up(bytes, device->pages.page_bytes);
+    for (size_t left = bytes; left > 0 && piece > least && count < 2 * PIECES;) {
+        oomph_block_t *block = NULL;
+        claim.bytes = oomph_round_up(oomph_min(piece, left), device->pages.page_bytes);
         claim.begged = false;
         oomph_rung_host(&claim, &block);
+        if (block == NULL) {
+            piece /= 2;
+            continue;
+        }
+        blocks[count++] = block;
+        left -= oomph_min(block->bytes, left);
+        if (!whole)
+            piece = oomph_min(piece, bytes / PIECES);
     }
-    if (block != NULL)
-        oomph_heap_give(block);
+    while (count > 0)
+        oomph_heap_give(blocks[--count]);
     claim.pool->claims--;
 }
 

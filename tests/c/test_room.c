@@ -233,31 +233,43 @@ static void others_get_page_locked_memory_that_no_capture_has_used(void)
     check_unused(OOMPH_HOST_PINNED);
 }
 
-// Host pages serve the capture in part; what it has had stays, the rest is for others.
-static void others_get_the_rest_of_what_a_capture_used_in_part(void)
+// Host memory serves the capture in part; what it has had stays, the rest is for
+// others.
+static void check_partly_used(oomph_host_kind_t kind, size_t others_bytes)
 {
-    start_with(OOMPH_HOST_AUTO, 64 * MIB);
+    start_with(kind, 64 * MIB);
     oomph_stream_t stream = new_stream();
-    oomph_addr_t kept = take(48 * MIB, NULL);
+    oomph_addr_t first = take(24 * MIB, NULL), second = take(24 * MIB, NULL);
     step(MIB);
-    step(24 * MIB);                                 // born on host
-    oomph_addr_t block = capture(stream, 18 * MIB); // 70 were to be ready: 35 are
+    step(24 * MIB); // born on host
+    oomph_addr_t block = capture(stream, 18 * MIB);
     CHECK(tier_of(block) == OOMPH_TIER_HOST);
     mark(block, 18 * MIB, 7);
     give(block); // the graph may still use it
-    oomph_addr_t other = take(44 * MIB, NULL);
+    oomph_addr_t other = take(others_bytes, NULL);
     CHECK(tier_of(other) == OOMPH_TIER_HOST);
-    mark(other, 44 * MIB, 8);
+    mark(other, others_bytes, 8);
     oomph_addr_t more;
-    CHECK(try_take(20 * MIB, NULL, &more) == OOMPH_ERR_NO_MEMORY);
-    CHECK(is_marked(block, 18 * MIB, 7) && is_marked(other, 44 * MIB, 8));
+    CHECK(try_take(64 * MIB - others_bytes, NULL, &more) == OOMPH_ERR_NO_MEMORY);
+    CHECK(is_marked(block, 18 * MIB, 7) && is_marked(other, others_bytes, 8));
     give(other);
     CHECK(oomph_pool_release(0, GRAPH) == OOMPH_OK);
     oomph_addr_t all = take(60 * MIB, NULL);
     CHECK(tier_of(all) == OOMPH_TIER_HOST);
     give(all);
-    give(kept);
+    give(first);
+    give(second);
     check_sound();
+}
+
+static void others_get_the_rest_of_what_a_capture_used_in_part(void)
+{
+    check_partly_used(OOMPH_HOST_AUTO, 44 * MIB);
+}
+
+static void others_get_the_page_locked_pieces_that_a_capture_did_not_use(void)
+{
+    check_partly_used(OOMPH_HOST_PINNED, 24 * MIB);
 }
 
 static void what_steps_needed_long_ago_is_forgotten(void)
@@ -287,6 +299,7 @@ int main(int argc, char **argv)
         TEST(others_get_host_memory_that_no_capture_has_used),
         TEST(others_get_page_locked_memory_that_no_capture_has_used),
         TEST(others_get_the_rest_of_what_a_capture_used_in_part),
+        TEST(others_get_the_page_locked_pieces_that_a_capture_did_not_use),
         TEST(what_steps_needed_long_ago_is_forgotten),
     };
     return run_tests(tests, sizeof tests / sizeof tests[0], argc, argv);
