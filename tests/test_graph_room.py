@@ -16,7 +16,7 @@ import hashlib, json, sys
 import oomph, torch
 from torch import nn
 
-kind, steps = sys.argv[1], 5
+kind, steps = sys.argv[1], 4
 torch.manual_seed(0)
 
 class Block(nn.Module):
@@ -36,7 +36,7 @@ if kind == "attention":
 else:
     layers = [nn.Sequential(nn.Linear(768, 768), nn.Tanh()) for _ in range(6)]
     model = nn.Sequential(*layers)
-    shape = (2048, 768)
+    shape = (1024, 768)
 model.cuda()
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, capturable=kind == "step")
 
