@@ -9,7 +9,8 @@
  *   copies of inputs and pages that are not full; and the workspaces that libraries
  *   make for a stream that is new to them. Where memory is short, or was, all is
  *   reckoned generously: then too little would be an error, too much only slow.
- * - Where the device has that much, nothing happens: no wait, no move.
+ * - Where the device has that much, nothing moves; what is free is waited for, if it
+ *   is wanted.
  * - Else what rests between steps moves to the host, as much as is missing, in the
  *   order that the embedder gives: only in the thread that ends the steps, as at their
  *   end.
@@ -174,18 +175,37 @@ static size_t workspace_bytes(oomph_device_t *device, const oomph_request_t *req
     return most_bytes - oomph_min(most_bytes, stream->workspace_peak);
 }
 
-// What the step will need beyond what there is for the group.
+// What the step will have on the device at its peak.
+static int64_t wanted_bytes(oomph_device_t *device, const oomph_request_t *request,
+                            const oomph_group_t *group)
+{
+    return expected_bytes(device) - device->split.host +
+           (int64_t)workspace_bytes(device, request) +
+           (int64_t)largest_bytes(device, group);
+}
+
+// Of that, what there is not for the group.
 static size_t missing_bytes(oomph_device_t *device, const oomph_request_t *request,
                             const oomph_group_t *group)
 {
-    int64_t wanted = expected_bytes(device) - device->split.host +
-                     (int64_t)workspace_bytes(device, request) +
-                     (int64_t)largest_bytes(device, group);
+    int64_t wanted = wanted_bytes(device, request, group);
     int64_t room = (int64_t)oomph_device_room(device) -
                    (int64_t)kept_bytes(device, group) +
                    (int64_t)ready_bytes(device, group);
 
     return wanted > room ? (size_t)(wanted - room) : 0;
+}
+
+// Whether there are pages for all of it that nothing needs to be waited for.
+static bool pages_are_there(oomph_device_t *device, const oomph_request_t *request,
+                            const oomph_group_t *group)
+{
+    oomph_pages_t *pages = &device->pages;
+    int64_t has = active_bytes(device) - device->split.host;
+    int64_t more = larger(wanted_bytes(device, request, group) - has, 0);
+    size_t count = oomph_round_up((size_t)more, pages->page_bytes) / pages->page_bytes;
+
+    return oomph_pages_available(pages, OOMPH_TIER_DEVICE, count, false) == count;
 }
 
 size_t oomph_room_kept(oomph_device_t *device, int64_t device_peak)
@@ -294,10 +314,12 @@ void oomph_room_make(oomph_device_t *device, const oomph_request_t *request)
         return;
     note_begin(device);
     size_t missing = missing_bytes(device, request, group);
-    if (missing == 0)
+    if (missing == 0 && pages_are_there(device, request, group))
         return;
     oomph_press(device);
     oomph_drain(device); // within a capture nobody could wait for what is free
+    if (missing == 0)
+        return;
     move_away(device, missing);
     device->demand.recent.was_short = true; // it would have been
     missing = missing_bytes(device, request, group);

@@ -115,6 +115,40 @@ static void no_more_leaves_than_is_missing_the_first_named_first(void)
     CHECK(tier_of(first) == OOMPH_TIER_HOST && tier_of(second) == OOMPH_TIER_DEVICE);
 }
 
+static oomph_addr_t take_workspace(oomph_stream_t stream)
+{
+    oomph_request_t request = {
+        .bytes = 16 * MIB, .stream = stream, .stream_lives = true, .essential = true};
+    oomph_addr_t addr;
+
+    CHECK(oomph_malloc(&request, &addr) == OOMPH_OK);
+    return addr;
+}
+
+static void a_stream_without_workspaces_will_want_them_in_the_capture(void)
+{
+    start();
+    oomph_stream_t stream = new_stream();
+    take_workspace(NULL);
+    step(MIB);
+    step(20 * MIB);
+    oomph_addr_t state = take_resting(16 * MIB); // 32 MiB are free, 41 expected
+    capture(stream, 20 * MIB);
+    CHECK(tier_of(state) == OOMPH_TIER_HOST);
+}
+
+static void a_stream_that_has_had_workspaces_wants_no_more_of_them(void)
+{
+    start();
+    oomph_stream_t stream = new_stream();
+    give(take_workspace(stream));
+    step(MIB);
+    step(20 * MIB);
+    take_resting(32 * MIB); // 32 MiB are free, 25 expected
+    capture(stream, 20 * MIB);
+    CHECK(asked == 0 && stats_of(0).evicted_bytes == 0);
+}
+
 static void where_there_is_room_nothing_moves_and_nobody_waits(void)
 {
     start();
@@ -290,6 +324,8 @@ int main(int argc, char **argv)
     static const test_t tests[] = {
         TEST(what_rests_leaves_for_a_capture_that_would_find_no_room),
         TEST(no_more_leaves_than_is_missing_the_first_named_first),
+        TEST(a_stream_without_workspaces_will_want_them_in_the_capture),
+        TEST(a_stream_that_has_had_workspaces_wants_no_more_of_them),
         TEST(where_there_is_room_nothing_moves_and_nobody_waits),
         TEST(what_is_missing_still_is_ready_on_the_host),
         TEST(another_thread_than_the_one_that_ends_steps_moves_nothing),
