@@ -35,7 +35,8 @@ enum {
     SHARE_IF_SHORT = 2, // or half as much more
     RECENT_STEPS = 16,  // after which captures are taken to be over, and what steps
                         // needed is forgotten, at the second turn
-    PIECES = 8,         // of page-locked memory
+    PIECES = 8,         // of page-locked memory;
+    PIECES_MAX = 16,    // or more, where some are smaller
 };
 
 /* ---- What is needed, and what there is */
@@ -281,12 +282,12 @@ static void lay_in(oomph_device_t *device, const oomph_request_t *request, size_
     bool whole = oomph_device_host_kind(device) != OOMPH_HOST_PINNED;
     size_t count = 0, least = bytes / PIECES / PIECES;
     size_t piece = whole ? bytes : device->demand.largest_bytes;
-    oomph_block_t *blocks[2 * PIECES];
+    oomph_block_t *blocks[PIECES_MAX];
 
     if (oomph_pool_get(device, request, bytes, &claim.pool) != OOMPH_OK)
         return;
     claim.pool->claims++;
-    for (size_t left = bytes; left > 0 && piece > least && count < 2 * PIECES;) {
+    for (size_t left = bytes; left > 0 && piece > least && count < PIECES_MAX;) {
         oomph_block_t *block = NULL;
         claim.bytes = oomph_round_up(oomph_min(piece, left), device->pages.page_bytes);
         claim.begged = false;
