@@ -328,16 +328,21 @@ static oomph_gain_t hand_over(oomph_claim_t *claim, oomph_block_t *fit,
     return OOMPH_GAINED;
 }
 
-// Host memory that the pool of a graph has ready (room.c): it is there, so that it may
-// be had within a capture, too.
+// Host memory that a graph has ready (room.c), for small blocks and others: it is
+// there, so that it may be had within a capture, too.
 static oomph_block_t *fit_ready(const oomph_claim_t *claim)
 {
-    const oomph_pool_t *pool = claim->pool;
+    const oomph_pool_t *own = claim->pool;
+    oomph_block_t *block = NULL;
 
-    if (pool->group == NULL || oomph_process.config.strict || ban(claim) != NULL ||
+    if (own->group == NULL || oomph_process.config.strict || ban(claim) != NULL ||
         oomph_slab_reserve(&claim->device->slab, 2) != OOMPH_OK)
         return NULL;
-    return oomph_heap_fit_host(&pool->heap, claim->bytes);
+    for (const oomph_pool_t *pool = claim->device->pools; pool != NULL && block == NULL;
+         pool = pool->next)
+        if (pool->group == own->group && pool->stream == own->stream)
+            block = oomph_heap_fit_host(&pool->heap, claim->bytes);
+    return block;
 }
 
 oomph_gain_t oomph_rung_host(oomph_claim_t *claim, oomph_block_t **block)

@@ -176,6 +176,22 @@ static void what_is_missing_still_is_ready_on_the_host(void)
     CHECK(is_marked(block, 40 * MIB, 7));
 }
 
+static void small_blocks_find_it_too(void)
+{
+    start();
+    oomph_stream_t stream = new_stream();
+    take(32 * MIB, NULL);
+    step(MIB);
+    step(40 * MIB);
+    take(32 * MIB, NULL); // the device is full
+    oomph_addr_t block = capture(stream, 2048);
+    CHECK(tier_of(block) == OOMPH_TIER_HOST);
+    mark(block, 2048, 7);
+    CHECK(is_marked(block, 2048, 7));
+    give(block);
+    check_sound();
+}
+
 static void *capture_elsewhere(void *stream)
 {
     oomph_addr_t block;
@@ -328,6 +344,7 @@ int main(int argc, char **argv)
         TEST(a_stream_that_has_had_workspaces_wants_no_more_of_them),
         TEST(where_there_is_room_nothing_moves_and_nobody_waits),
         TEST(what_is_missing_still_is_ready_on_the_host),
+        TEST(small_blocks_find_it_too),
         TEST(another_thread_than_the_one_that_ends_steps_moves_nothing),
         TEST(a_mem_pool_gets_no_room),
         TEST(captures_that_go_on_do_not_move_blocks_to_and_fro),
