@@ -345,6 +345,33 @@ static oomph_block_t *fit_ready(const oomph_claim_t *claim)
     return block;
 }
 
+// The same for a stream that joins the capture: pages that no stream of the graph has
+// used come to the stream's own pool.
+static oomph_block_t *bring_ready(const oomph_claim_t *claim)
+{
+    oomph_device_t *device = claim->device;
+    oomph_pages_t *pages = &device->pages;
+    oomph_heap_t *heap = &claim->pool->heap;
+    oomph_reach_t reach = {.tier = OOMPH_TIER_HOST, .group = claim->pool->group};
+    size_t count = oomph_round_up(claim->bytes, pages->page_bytes) / pages->page_bytes;
+
+    if (reach.group == NULL || oomph_process.config.strict || ban(claim) != NULL ||
+        !captures(&device->streams) || oomph_steal_survey(device, &reach).now < count ||
+        oomph_steal(device, &reach, count, NULL) < count)
+        return NULL;
+    const oomph_block_t *hole = oomph_heap_hole(heap, count);
+    if (hole == NULL &&
+        oomph_pool_extend(claim->pool, count * pages->page_bytes) == OOMPH_OK)
+        hole = oomph_heap_hole(heap, count);
+    if (hole == NULL ||
+        oomph_segment_map(hole->segment, pages,
+                          oomph_segment_page(hole->segment, hole->addr), count,
+                          OOMPH_TIER_HOST) != OOMPH_OK ||
+        oomph_slab_reserve(&device->slab, 2) != OOMPH_OK)
+        return NULL; // the pages are spare
+    return oomph_heap_fit_host(heap, claim->bytes);
+}
+
 oomph_gain_t oomph_rung_host(oomph_claim_t *claim, oomph_block_t **block)
 {
     oomph_device_t *device = claim->device;
@@ -352,6 +379,8 @@ oomph_gain_t oomph_rung_host(oomph_claim_t *claim, oomph_block_t **block)
 
     failure[0] = '\0';
     oomph_block_t *ready = fit_ready(claim);
+    if (ready == NULL)
+        ready = bring_ready(claim);
     if (ready != NULL)
         return hand_over(claim, ready, block);
     while (gain == OOMPH_GAINED) {

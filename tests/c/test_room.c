@@ -192,6 +192,38 @@ static void small_blocks_find_it_too(void)
     check_sound();
 }
 
+static void a_stream_that_joins_the_capture_finds_it_too(void)
+{
+    start();
+    oomph_stream_t stream = new_stream(), other = new_stream();
+    oomph_request_t request = {
+        .bytes = 8 * MIB, .stream = other, .stream_lives = true, .pool = GRAPH};
+    oomph_addr_t first, block;
+    CUgraph graph;
+
+    take(32 * MIB, NULL);
+    step(MIB);
+    step(40 * MIB);
+    take(32 * MIB, NULL); // the device is full
+    CHECK(oomph_pool_begin(0, GRAPH, stream, true) == OOMPH_OK);
+    CHECK(cuStreamBeginCapture((CUstream)stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) ==
+          CUDA_SUCCESS);
+    CHECK(oomph_malloc(&request, &block) == OOMPH_OK);
+    mark(block, 8 * MIB, 7);
+    request.stream = stream;
+    CHECK(oomph_malloc(&request, &first) == OOMPH_OK);
+    mark(first, 8 * MIB, 8);
+    give(block); // the graph may still use it,
+    request.bytes = 4 * MIB;
+    CHECK(oomph_malloc(&request, &first) == OOMPH_OK); // and no other stream
+    CHECK(first < block || first >= block + 8 * MIB);
+    CHECK(cuStreamEndCapture((CUstream)stream, &graph) == CUDA_SUCCESS);
+    CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
+    CHECK(oomph_pool_end(0, stream, true) == OOMPH_OK);
+    CHECK(tier_of(first) == OOMPH_TIER_HOST && is_marked(block, 8 * MIB, 7));
+    check_sound();
+}
+
 static void *capture_elsewhere(void *stream)
 {
     oomph_addr_t block;
@@ -345,6 +377,7 @@ int main(int argc, char **argv)
         TEST(where_there_is_room_nothing_moves_and_nobody_waits),
         TEST(what_is_missing_still_is_ready_on_the_host),
         TEST(small_blocks_find_it_too),
+        TEST(a_stream_that_joins_the_capture_finds_it_too),
         TEST(another_thread_than_the_one_that_ends_steps_moves_nothing),
         TEST(a_mem_pool_gets_no_room),
         TEST(captures_that_go_on_do_not_move_blocks_to_and_fro),
