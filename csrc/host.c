@@ -328,15 +328,21 @@ static oomph_gain_t hand_over(oomph_claim_t *claim, oomph_block_t *fit,
     return OOMPH_GAINED;
 }
 
-// Host memory that a graph has ready (room.c), for small blocks and others: it is
-// there, so that it may be had within a capture, too.
+// Whether it may have host memory that a graph has ready (room.c): it is there, so that
+// it may be had within a capture, too.
+static bool may_have_ready(const oomph_claim_t *claim)
+{
+    return claim->pool->group != NULL && !oomph_process.config.strict &&
+           ban(claim) == NULL;
+}
+
+// What fits of it, for small blocks and others.
 static oomph_block_t *fit_ready(const oomph_claim_t *claim)
 {
     const oomph_pool_t *own = claim->pool;
     oomph_block_t *block = NULL;
 
-    if (own->group == NULL || oomph_process.config.strict || ban(claim) != NULL ||
-        oomph_slab_reserve(&claim->device->slab, 2) != OOMPH_OK)
+    if (oomph_slab_reserve(&claim->device->slab, 2) != OOMPH_OK)
         return NULL;
     for (const oomph_pool_t *pool = claim->device->pools; pool != NULL && block == NULL;
          pool = pool->next)
@@ -355,8 +361,7 @@ static oomph_block_t *bring_ready(const oomph_claim_t *claim)
     oomph_reach_t reach = {.tier = OOMPH_TIER_HOST, .group = claim->pool->group};
     size_t count = oomph_round_up(claim->bytes, pages->page_bytes) / pages->page_bytes;
 
-    if (reach.group == NULL || oomph_process.config.strict || ban(claim) != NULL ||
-        !captures(&device->streams) || oomph_steal_survey(device, &reach).now < count ||
+    if (!captures(&device->streams) || oomph_steal_survey(device, &reach).now < count ||
         oomph_steal(device, &reach, count, NULL) < count)
         return NULL;
     const oomph_block_t *hole = oomph_heap_hole(heap, count);
@@ -378,8 +383,9 @@ oomph_gain_t oomph_rung_host(oomph_claim_t *claim, oomph_block_t **block)
     oomph_gain_t gain = OOMPH_GAINED;
 
     failure[0] = '\0';
-    oomph_block_t *ready = fit_ready(claim);
-    if (ready == NULL)
+    bool may = may_have_ready(claim);
+    oomph_block_t *ready = may ? fit_ready(claim) : NULL;
+    if (may && ready == NULL)
         ready = bring_ready(claim);
     if (ready != NULL)
         return hand_over(claim, ready, block);

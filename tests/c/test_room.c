@@ -65,20 +65,31 @@ static void step(size_t bytes)
     check_sound();
 }
 
+static void begin_capture(oomph_stream_t stream)
+{
+    CHECK(oomph_pool_begin(0, GRAPH, stream, true) == OOMPH_OK);
+    CHECK(cuStreamBeginCapture((CUstream)stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) ==
+          CUDA_SUCCESS);
+}
+
+static void end_capture(oomph_stream_t stream)
+{
+    CUgraph graph;
+
+    CHECK(cuStreamEndCapture((CUstream)stream, &graph) == CUDA_SUCCESS);
+    CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
+    CHECK(oomph_pool_end(0, stream, true) == OOMPH_OK);
+}
+
 static oomph_status_t try_capture(oomph_stream_t stream, size_t bytes,
                                   oomph_addr_t *addr)
 {
     oomph_request_t request = {
         .bytes = bytes, .stream = stream, .stream_lives = true, .pool = GRAPH};
-    CUgraph graph;
 
-    CHECK(oomph_pool_begin(0, GRAPH, stream, true) == OOMPH_OK);
-    CHECK(cuStreamBeginCapture((CUstream)stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) ==
-          CUDA_SUCCESS);
+    begin_capture(stream);
     oomph_status_t status = oomph_malloc(&request, addr);
-    CHECK(cuStreamEndCapture((CUstream)stream, &graph) == CUDA_SUCCESS);
-    CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
-    CHECK(oomph_pool_end(0, stream, true) == OOMPH_OK);
+    end_capture(stream);
     check_sound();
     return status;
 }
@@ -199,15 +210,12 @@ static void a_stream_that_joins_the_capture_finds_it_too(void)
     oomph_request_t request = {
         .bytes = 8 * MIB, .stream = other, .stream_lives = true, .pool = GRAPH};
     oomph_addr_t first, block;
-    CUgraph graph;
 
     take(32 * MIB, NULL);
     step(MIB);
     step(40 * MIB);
     take(32 * MIB, NULL); // the device is full
-    CHECK(oomph_pool_begin(0, GRAPH, stream, true) == OOMPH_OK);
-    CHECK(cuStreamBeginCapture((CUstream)stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) ==
-          CUDA_SUCCESS);
+    begin_capture(stream);
     CHECK(oomph_malloc(&request, &block) == OOMPH_OK);
     mark(block, 8 * MIB, 7);
     request.stream = stream;
@@ -217,9 +225,7 @@ static void a_stream_that_joins_the_capture_finds_it_too(void)
     request.bytes = 4 * MIB;
     CHECK(oomph_malloc(&request, &first) == OOMPH_OK); // and no other stream
     CHECK(first < block || first >= block + 8 * MIB);
-    CHECK(cuStreamEndCapture((CUstream)stream, &graph) == CUDA_SUCCESS);
-    CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
-    CHECK(oomph_pool_end(0, stream, true) == OOMPH_OK);
+    end_capture(stream);
     CHECK(tier_of(first) == OOMPH_TIER_HOST && is_marked(block, 8 * MIB, 7));
     check_sound();
 }
