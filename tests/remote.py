@@ -11,6 +11,7 @@ import gc
 import importlib
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -130,6 +131,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    # What a shell starts in the background ignores Ctrl-C, and so do its children.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.modules["remote"] = sys.modules["__main__"]  # as the tests import it
     sys.path.append(str(Path(__file__).parent / "values"))
     main()

@@ -1,5 +1,6 @@
 """Days on which all goes wrong: no driver, forks, Ctrl-C, an end with tensors alive."""
 
+import functools
 import signal
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import time
 
 import pytest
 import torch
-from support import MIB, Simulated, environment, lines, run
+from support import MIB, TIMEOUT_S, Simulated, environment, lines, run
 
 CARD = "256MiB,context=0"
 RESCUES = "reserve:0,host_limit:256MiB"
@@ -263,7 +264,7 @@ def test_ctrl_c_while_the_allocator_waits_is_heard_and_costs_nothing():
         with pytest.raises(KeyboardInterrupt):
             timer.start()
             kept = [take(200 * MIB), take(100 * MIB)]
-            time.sleep(1)
+            time.sleep(TIMEOUT_S / 2)
         kept = None
         timer.join()
         assert kept is None
@@ -288,7 +289,7 @@ def test_ctrl_c_while_a_rescue_is_reported_is_heard():
     try:
         with pytest.raises(KeyboardInterrupt):
             kept = [take(200 * MIB), take(100 * MIB)]
-            time.sleep(0.1)
+            time.sleep(TIMEOUT_S / 2)
     finally:
         logging.getLogger("oomph").removeHandler(handler)
     kept = None
@@ -319,10 +320,13 @@ def test_a_report_that_fails_disturbs_nobody():
 def test_a_killed_script_dies_of_its_signal():
     code = (
         "import torch; kept = torch.ones(3, device='cuda'); print(flush=True)\n"
-        "import time; time.sleep(60)"
+        "import time; time.sleep(600)"
     )
+    # What a shell starts in the background ignores Ctrl-C, and so do its children.
+    hear = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     process = subprocess.Popen(
         [sys.executable, "-m", "oomph", "run", "--simulate", CARD, "/dev/stdin"],
+        preexec_fn=hear,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -334,6 +338,6 @@ def test_a_killed_script_dies_of_its_signal():
     process.stdin.close()
     process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    assert process.wait(20) == -signal.SIGINT
+    assert process.wait(TIMEOUT_S) == -signal.SIGINT
     assert process.stderr is not None
     assert process.stderr.read().rstrip().endswith("KeyboardInterrupt")
