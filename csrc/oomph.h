@@ -298,7 +298,8 @@ oomph_status_t oomph_empty_cache(int device, oomph_pool_id_t pool, size_t *freed
 // Returns at least `bytes` of free pages to the driver if there are so many.
 oomph_status_t oomph_give_back(int device, size_t bytes, size_t *freed_bytes);
 
-// Makes all memory of `device` accessible to `peer`, now and in future.
+// Makes all memory of `device` accessible to `peer`, now and in future. Where it fails,
+// some of it is accessible already; it may be tried again.
 oomph_status_t oomph_enable_peer(int device, int peer);
 
 /* ---- Moving blocks in use

@@ -177,7 +177,7 @@ bool oomph_pages_unreserve(oomph_pages_t *pages, oomph_addr_t addr, size_t bytes
     if (unreserve(pages, &range))
         return true;
     oomph_stuck_t *stuck = malloc(sizeof *stuck);
-    if (stuck != NULL) {
+    if (stuck != NULL) { // or else it is never tried again, and stays mapped
         *stuck = range;
         pages->stuck = stuck;
     }

@@ -198,6 +198,7 @@ static oomph_status_t check_ticket(const oomph_ticket_t *ticket)
 
     if (ticket->bytes < sizeof *pass || memcmp(pass->magic, MAGIC, sizeof MAGIC) != 0 ||
         pass->page_count == 0 || pass->page_bytes == 0 ||
+        pass->page_bytes > SIZE_MAX / pass->page_count ||
         ticket->bytes != pass_bytes(pass->page_count))
         return oomph_fail(OOMPH_ERR_INVALID,
                           "the block was not shared by this version of oomph; both "

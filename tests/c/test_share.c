@@ -222,6 +222,10 @@ static void what_is_no_ticket_is_refused(void)
     oomph_ticket_t cut = export_block(take(4 * MIB, NULL), &offset);
     cut.bytes -= 4;
     CHECK(oomph_import(0, &cut, &base) == OOMPH_ERR_INVALID);
+    cut.bytes += 4;
+    // Two pages so large that together they would have no bytes: a field after 8 bytes.
+    memcpy((char *)cut.data + 8, &(uint64_t){1ull << 63}, sizeof(uint64_t));
+    CHECK(oomph_import(0, &cut, &base) == OOMPH_ERR_INVALID);
     free(cut.data);
 }
 

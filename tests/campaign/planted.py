@@ -115,6 +115,21 @@ PLANTS = {
                 "lock = threading.RLock()\n\nGONE",
                 "import contextlib\nlock = contextlib.nullcontext()\n\nGONE",
             ),
+            (
+                "python/oomph/transfer.py",
+                "self.sending = threading.RLock()",
+                "self.sending = contextlib.nullcontext()",
+            ),
+            (
+                "python/oomph/transfer.py",
+                "self._fetching = threading.Lock()",
+                "self._fetching = contextlib.nullcontext()",
+            ),
+            (
+                "python/oomph/budget.py",
+                "            if self._is_fetching:\n                return\n",
+                "",
+            ),
         )
     ),
     "streams of other devices are not recorded": Plant(
