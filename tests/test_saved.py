@@ -247,6 +247,31 @@ def test_two_tensors_over_one_storage_keep_their_own_versions():
     assert torch.equal(train("cuda"), train("cpu"))
 
 
+# ---- what the program writes to
+
+
+@pytest.mark.parametrize("used", [False, True])
+@card
+def test_what_was_sent_may_be_written_to_once_its_graph_has_gone(used):
+    import oomph.planner
+    from remote import sim
+
+    planner()
+    x, scale = rows().detach(), torch.ones(1, device="cuda", requires_grad=True)
+    out = oomph.planner._planner.device(0).link.out.cuda_stream
+    sim.oomph_sim_hold(out)  # what leaves goes on leaving
+    try:
+        y = Call(lambda x: (x * scale).sum())(x)
+        assert sent_bytes() == BYTES
+        if used:
+            y.backward()
+        del y
+        x.add_(1)
+    finally:
+        sim.oomph_sim_release(out)
+    assert torch.equal(x.cpu(), rows("cpu").detach() + 1)
+
+
 # ---- memory that is not only ours
 
 

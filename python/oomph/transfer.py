@@ -8,6 +8,7 @@ that a copy still reads is reused only when the copy has finished.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 
@@ -15,6 +16,8 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from oomph import _C, _torch, cost
+
+logger = logging.getLogger("oomph")
 
 # Guards what the planner's threads share: plans, links, slots, and where hooks are on.
 # It is held for looking and noting alone: under it nothing waits for the device, asks
@@ -98,7 +101,9 @@ class Slot:
 
     It owns the copy there, and the restored storage while somebody is still to use it.
     A storage that somebody holds is used as it is, whatever became of it, as PyTorch
-    would; the copy serves once it is gone.
+    would; the copy serves once it is gone. When the slot ends, and with it the graph,
+    the current stream waits for the copy from what others still hold: from then on it
+    may be written to, and the program knows of no other reader.
 
     Args:
         link: The link of its device.
@@ -274,17 +279,30 @@ class Slot:
         _C.free_buffer(self._addr)
         self._addr = 0
 
+    def _wait_before_writes(self) -> None:
+        """Who holds the storage may write to it, now that nobody is to take it."""
+        if self.state() == GONE or torch.cuda.is_current_stream_capturing():
+            return
+        try:
+            stream = torch.cuda.current_stream(self.link.device)
+            stream.wait_stream(self.link.out)
+        except RuntimeError as error:
+            logger.debug("a copy may read what is written meanwhile: %s", error)
+
     def __del__(self) -> None:
         # The last reference may go anywhere, under any lock: this takes none.
-        if self._addr == 0:
-            return
+        if self._addr == 0 and self._kept is None:
+            return  # it was never sent
         restored_bytes = 0 if self._base is None else self.bytes
         self.link.ended.append((self.bytes if self.is_away else 0, restored_bytes))
+        self._kept = None
         try:
+            self._wait_before_writes()
             self._wait_before_reuse()
         finally:
             self._base = None
-            self._free_copy()
+            if self._addr != 0:
+                self._free_copy()
 
 
 def is_hosted(address: int) -> bool:
