@@ -36,11 +36,6 @@ DIFFERENCES: dict[str, Difference] = {
 
 # What is of the kind, and is not here; PyTorch's allocator could not be shown either.
 NOT_HERE = {
-    "test_graph_rng_functional": "draws in a capture; not simulated with values",
-    "test_graph_rng_distributions": "draws in a capture; not simulated with values",
-    "test_graphsafe_set_get_rng_state": "draws in a capture; not simulated with values",
-    "test_graph_checkpoint_preserve_rng_state": "draws in a capture; not simulated",
-    "test_graph_cudnn_dropout": "a recurrent network in a capture; not simulated",
     "test_graph_external_wait_and_record": "a kernel that is compiled at run time",
     "test_cusparse_multiple_threads_same_device": "sparse matrices are not simulated",
     "test_greencontext_restores_stream": "green contexts are not simulated",
