@@ -20,6 +20,8 @@ sys.path[:0] = [str(Path(__file__).parent.parent)]
 
 from campaign import hunt  # noqa: E402
 
+TOLD = 250  # programs, after which it is said how many there were
+
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="campaign", description=__doc__)
@@ -35,9 +37,12 @@ def arguments() -> argparse.Namespace:
 
 
 def report(results: Iterator[Any], until_found: bool) -> Iterator[Any]:
-    """Tells what is found as it comes."""
-    for seed, found in results:
+    """Tells what is found as it comes, and now and then how far it is."""
+    started = time.time()
+    for count, (seed, found) in enumerate(results, 1):
         yield seed, found
+        if count % TOLD == 0:
+            print(f"{count} programs in {time.time() - started:.0f} s", flush=True)
         if found:
             print(f"\n=== seed {seed}: {found[1]}", flush=True)
         if found and until_found:

@@ -8,11 +8,13 @@ OutOfMemoryError where nothing may be offloaded.
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import math
 import multiprocessing
 import random
 import re
+import signal
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
@@ -28,6 +30,7 @@ BLOCK = 25  # programs of consecutive seeds have one process, with one card and 
 SHRINKING_S = 40.0
 GPUS = ("rtx4090", "t4", "h100")
 CARD = "2GiB,context=0,devices=2,memory=values,host=8GiB"
+_PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 
 @dataclass(frozen=True)
@@ -233,6 +236,11 @@ def check_block(
     return results
 
 
+def _end_with_parent() -> None:
+    """A worker whose parent is killed would wait for work for ever."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def blocks(first: int, programs: int | None) -> Iterator[range]:
     """Seeds, as many at a time as have the same settings."""
     end = math.inf if programs is None else first + programs
@@ -256,7 +264,7 @@ def run(
     """
     todo, how = blocks(first, programs), (deadline, shrinks, until_found)
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+    with ProcessPoolExecutor(jobs, context, initializer=_end_with_parent) as pool:
         running = {
             pool.submit(check_block, block, *how)
             for block in itertools.islice(todo, jobs)
