@@ -3,14 +3,13 @@
     python benchmarks/gpu.py [--simulate CARD] [--parts NAME,...] [--results FOLDER]
 
 Parts, in the order of what decides most: ``costs`` of the driver's calls, which calls
-are ``waiting`` for running work, whether ``gates`` can hold streams while pages are
-exchanged, ``host_pages`` of each kind and how fast kernels work on them, how the
-``clock`` of the same card, simulated, differs from this one's, what fails first on a
-``full_card`` and how much headroom helps, ``conformance`` of the driver with the
-simulated one, ``traces`` of training beside those of a simulated GPU, event by event,
-and the ``demo``. Each has a deadline; what was found is written after each, so that
-nothing is lost if time runs out. Exits 0 if all parts ended in time and nothing
-differed.
+are ``waiting`` for running work, ``host_pages`` of each kind and how fast kernels work
+on them, how the ``clock`` of the same card, simulated, differs from this one's, what
+fails first on a ``full_card`` and how much headroom helps, ``conformance`` of the
+driver with the simulated one, ``traces`` of training beside those of a simulated GPU,
+event by event, and the ``demo``. Each has a deadline; what was found is written after
+each, so that nothing is lost if time runs out. Exits 0 if all parts ended in time and
+nothing differed.
 """
 
 from __future__ import annotations
@@ -121,15 +120,6 @@ def waiting(machine: Machine, part: Part) -> None:
     part.results += objects(machine.native(part, HARDWARE / "calls.c", "waiting"))
 
 
-def gates(machine: Machine, part: Part) -> None:
-    part.results += objects(machine.native(part, HARDWARE / "gates.c"))
-    part.problems += [
-        f"behind the gate, on {result['place']} pages: work found the wrong memory"
-        for result in part.results
-        if result.get("right") is False
-    ]
-
-
 def host_pages(machine: Machine, part: Part) -> None:
     for kind in KINDS:
         found = objects(machine.python(part, HARDWARE / "host_pages.py", kind))
@@ -221,7 +211,6 @@ def demo(machine: Machine, part: Part) -> None:
 PARTS: dict[str, tuple[Callable[[Machine, Part], None], int]] = {
     "costs": (costs, 60),
     "waiting": (waiting, 30),
-    "gates": (gates, 30),
     "host_pages": (host_pages, 60),
     "clock": (clock, 40),
     "full_card": (full_card, 130),

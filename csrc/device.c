@@ -118,6 +118,20 @@ bool oomph_must_know_streams(void)
     return oomph_find_driver() == OOMPH_OK && !the_driver()->records_all();
 }
 
+oomph_status_t oomph_know_stream(int ordinal, oomph_stream_t stream, bool lives)
+{
+    oomph_device_t *device;
+    oomph_stream_state_t *known;
+
+    oomph_status_t status = oomph_device_get(ordinal, &device);
+    if (status != OOMPH_OK)
+        return status;
+    oomph_lock(device);
+    status = oomph_stream_get(&device->streams, ordinal, stream, lives, &known);
+    oomph_unlock(device);
+    return status;
+}
+
 oomph_status_t oomph_start(int *device_count)
 {
     oomph_status_t status = OOMPH_OK;
@@ -149,7 +163,6 @@ void oomph_stop(void)
         if (device == NULL)
             continue;
         oomph_ahead_stop(&device->ahead);
-        oomph_gate_stop(&device->gate);
     }
 }
 
@@ -231,7 +244,6 @@ static oomph_status_t open_device(int ordinal, oomph_device_t **out)
     pthread_cond_init(&device->climbed, NULL);
     device->ordinal = ordinal;
     device->total_bytes = info.total_bytes;
-    device->shared = info.shared;
     device->fraction = oomph_process.fractions[ordinal];
     oomph_pages_init(&device->pages, oomph_process.driver, ordinal, page_bytes,
                      &oomph_process.host);
@@ -242,7 +254,6 @@ static oomph_status_t open_device(int ordinal, oomph_device_t **out)
             oomph_process.config.host_page_max * page_bytes;
     oomph_device_limit(device);
     oomph_streams_init(&device->streams, oomph_process.driver, ordinal);
-    oomph_gate_init(&device->gate, &device->streams);
     oomph_ahead_init(&device->ahead, &device->pages);
     *out = device;
     return OOMPH_OK;

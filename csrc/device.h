@@ -137,9 +137,6 @@ struct oomph_device {
     pthread_t stepper;     // the thread that ended the first step
     bool has_steppers;     // others ended steps, too
     bool promotes_not;     // that was in vain, until memory is no longer short
-    bool shared;           // with other processes, by MPS
-    oomph_gate_t gate;
-    int64_t missed_step; // the last step at whose end a window was not to be had
     oomph_guarded_t guard;
     oomph_free_queue_t queue;
 };
@@ -149,9 +146,8 @@ typedef struct oomph_process {
     const oomph_driver_t *driver;
     oomph_config_t config;
     oomph_hooks_t hooks;
-    atomic_bool watched;      // somebody wants to hear of notices and of unmapping
-    atomic_int offload_bans;  // regions in which nothing is offloaded, now open
-    atomic_bool communicates; // its kernels may wait for other processes
+    atomic_bool watched;     // somebody wants to hear of notices and of unmapping
+    atomic_int offload_bans; // regions in which nothing is offloaded, now open
     _Atomic(int64_t) garbage_again_ns; // garbage is not looked for before
     oomph_budget_t host;
     int device_count;
@@ -326,7 +322,6 @@ bool oomph_guard_keep(oomph_device_t *device, oomph_segment_t *segment, bool nee
 typedef struct oomph_move_limits {
     size_t most_bytes; // of pages: as many blocks, in their order, as fit
     bool calm;         // only pages that blocks that rest between steps have, or nobody
-    bool gated;        // others may use them meanwhile: behind a gate
     bool wished;       // their user wants it: they do not return by themselves
 } oomph_move_limits_t;
 
@@ -340,18 +335,11 @@ oomph_status_t oomph_move_blocks(oomph_device_t *device, oomph_tier_t tier,
                                  oomph_move_t *moves, size_t count,
                                  oomph_move_limits_t limits, size_t *moved_bytes);
 
-/* ---- window.c */
-
-// Whether a gate can be closed here, told in words if not. Errors: OOMPH_ERR_STATE,
-// OOMPH_ERR_DRIVER, OOMPH_ERR_NO_MEMORY.
-oomph_status_t oomph_window_allowed(oomph_device_t *device);
-
 /* ---- promote.c */
 
 // A step has ended, with so many bytes of blocks on the device at its peak: moves
-// blocks that outlived a whole one on host, and rest between steps or are moved behind
-// a gate, to the device, if that has room for them at the peak of a step. Gives the
-// lock up for a while.
+// blocks that outlived a whole one on host and rest between steps to the device, if
+// that has room for them at the peak of a step. Gives the lock up for a while.
 void oomph_promote_survivors(oomph_device_t *device, int64_t device_peak);
 
 /* ---- room.c */

@@ -17,7 +17,6 @@ typedef uint64_t oomph_handle_t; // one physical page; 0 is none
 typedef struct oomph_device_info {
     size_t total_bytes;
     size_t page_bytes; // the granularity that suits device and host pages
-    bool shared;       // with other processes, by MPS
 } oomph_device_info_t;
 
 typedef struct oomph_copy {
@@ -74,13 +73,6 @@ typedef struct oomph_driver {
                                       bool *captures);
     // A stream that does not wait for the default stream, nor that for it.
     oomph_status_t (*stream_create)(int device, oomph_stream_t *stream);
-    // Whether the stream and the default stream wait for each other.
-    oomph_status_t (*stream_blocks)(int device, oomph_stream_t stream, bool *blocks);
-    // In one piece: writes `turn` at `mark` once all before it has finished, then waits
-    // until the value at `flag` has come to `turn`. Both are page-locked words. Not
-    // allowed on a stream that captures.
-    oomph_status_t (*stream_gate)(int device, oomph_stream_t stream, oomph_addr_t mark,
-                                  oomph_addr_t flag, uint32_t turn);
 
     // Events. Recording on a stream that captures is not allowed.
     oomph_status_t (*event_create)(int device, oomph_event_t *event);

@@ -219,7 +219,6 @@ static oomph_status_t open_device(int device, oomph_device_info_t *info)
         return status;
     int node = attribute(handle, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, -1);
     numa_nodes[device] = node < 0 ? 0 : node;
-    info->shared = attribute(handle, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, 0) != 0;
     can_export[device] =
         attribute(handle,
                   CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
@@ -475,8 +474,6 @@ const oomph_driver_t *oomph_driver_cuda(void)
         .stream_id = oomph_cuda_stream_id,
         .stream_captures = oomph_cuda_stream_captures,
         .stream_create = oomph_cuda_stream_create,
-        .stream_blocks = oomph_cuda_stream_blocks,
-        .stream_gate = oomph_cuda_stream_gate,
         .event_create = oomph_cuda_event_create,
         .event_destroy = oomph_cuda_event_destroy,
         .event_record = oomph_cuda_event_record,

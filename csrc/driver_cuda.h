@@ -39,9 +39,7 @@
     X(cuStreamCreate, 2000)                                                            \
     X(cuStreamDestroy, 4000)                                                           \
     X(cuStreamGetId, 12000)                                                            \
-    X(cuStreamGetFlags, 5050)                                                          \
     X(cuStreamWaitEvent, 3020)                                                         \
-    X(cuStreamBatchMemOp, 11070)                                                       \
     X(cuStreamSynchronize, 2000)                                                       \
     X(cuStreamIsCapturing, 10000)                                                      \
     X(cuEventCreate, 2000)                                                             \
@@ -85,11 +83,6 @@ oomph_status_t oomph_cuda_stream_id(int device, oomph_stream_t stream, uint64_t 
 oomph_status_t oomph_cuda_stream_captures(int device, oomph_stream_t stream,
                                           bool *captures);
 oomph_status_t oomph_cuda_stream_create(int device, oomph_stream_t *stream);
-oomph_status_t oomph_cuda_stream_blocks(int device, oomph_stream_t stream,
-                                        bool *blocks);
-oomph_status_t oomph_cuda_stream_gate(int device, oomph_stream_t stream,
-                                      oomph_addr_t mark, oomph_addr_t flag,
-                                      uint32_t turn);
 oomph_status_t oomph_cuda_event_create(int device, oomph_event_t *event);
 oomph_status_t oomph_cuda_event_destroy(int device, oomph_event_t event);
 oomph_status_t oomph_cuda_event_record(int device, oomph_event_t event,

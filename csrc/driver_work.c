@@ -63,46 +63,6 @@ oomph_status_t oomph_cuda_stream_create(int device, oomph_stream_t *stream)
     return status;
 }
 
-oomph_status_t oomph_cuda_stream_blocks(int device, oomph_stream_t stream, bool *blocks)
-{
-    unsigned flags = 0;
-    oomph_cuda_scope_t scope;
-
-    oomph_status_t status = oomph_cuda_enter(device, &scope);
-    if (status != OOMPH_OK)
-        return status;
-    status =
-        oomph_cuda_check(oomph_cu.cuStreamGetFlags(stream, &flags), "cuStreamGetFlags");
-    oomph_cuda_leave(device, &scope);
-    if (status == OOMPH_OK)
-        *blocks = (flags & CU_STREAM_NON_BLOCKING) == 0;
-    return status;
-}
-
-oomph_status_t oomph_cuda_stream_gate(int device, oomph_stream_t stream,
-                                      oomph_addr_t mark, oomph_addr_t flag,
-                                      uint32_t turn)
-{
-    CUstreamBatchMemOpParams list[2] = {
-        {.writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32,
-                        .address = mark,
-                        .value = turn}},
-        {.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32,
-                       .address = flag,
-                       .value = turn,
-                       .flags = CU_STREAM_WAIT_VALUE_GEQ}},
-    };
-    oomph_cuda_scope_t scope;
-
-    oomph_status_t status = oomph_cuda_enter(device, &scope);
-    if (status != OOMPH_OK)
-        return status;
-    status = oomph_cuda_check(oomph_cu.cuStreamBatchMemOp(stream, 2, list, 0),
-                              "cuStreamBatchMemOp");
-    oomph_cuda_leave(device, &scope);
-    return status;
-}
-
 oomph_status_t oomph_cuda_event_create(int device, oomph_event_t *event)
 {
     CUevent made = NULL;

@@ -219,9 +219,6 @@ oomph_status_t oomph_get_stats(int ordinal, oomph_stats_t *stats)
     stats->page_bytes = (int64_t)pages->page_bytes;
     stats->host_kind = pages->host_kind;
     stats->host_block_bytes = device->tide.host;
-    stats->windows = device->gate.used_count;
-    stats->windows_missed = device->gate.missed_count;
-    stats->window_ns = device->gate.closed_ns;
     stats->record_bytes = record_bytes(device);
     stats->guard_blocks = (int64_t)device->guard.unmapped;
     stats->guard_rounding_bytes = (int64_t)device->guard.rounding_bytes;

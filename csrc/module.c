@@ -110,7 +110,6 @@ static PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs)
                             "plan",
                             "strict",
                             "promote",
-                            "window",
                             "guard",
                             NULL};
     oomph_config_t config = oomph_config_default();
@@ -119,14 +118,14 @@ static PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs)
     long long reserve = OOMPH_AUTO;
     int offload = config.offload, host_kind = config.host_kind, plan = config.plan;
     int strict = config.strict;
-    int promote = config.promote, window = config.window;
+    int promote = config.promote;
 
     (void)module;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$iiKKKKdLKpppiI:configure", names,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$iiKKKKdLKpppI:configure", names,
                                      &offload, &host_kind, &host_limit, &host_page_max,
                                      &host_ahead, &device_limit,
                                      &config.device_limit_share, &reserve, &page, &plan,
-                                     &strict, &promote, &window, &config.guard))
+                                     &strict, &promote, &config.guard))
         return NULL;
     config.offload = (oomph_offload_t)offload;
     config.host_kind = (oomph_host_kind_t)host_kind;
@@ -139,7 +138,6 @@ static PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs)
     config.plan = plan;
     config.strict = strict;
     config.promote = promote;
-    config.window = (oomph_window_policy_t)window;
     return oomph_none_or_raise(oomph_configure(&config));
 }
 
@@ -344,8 +342,6 @@ static int add_constants(PyObject *module)
         {"HOST_PLAIN", OOMPH_HOST_PLAIN},
         {"HOST_PINNED", OOMPH_HOST_PINNED},
         {"HOST_OFF", OOMPH_HOST_OFF},
-        {"WINDOW_NEVER", OOMPH_WINDOW_NEVER},
-        {"WINDOW_GATED", OOMPH_WINDOW_GATED},
         {"RESERVE_AUTO", OOMPH_AUTO},
         {"GUARD_OFF", OOMPH_GUARD_OFF},
         {"GUARD_UNMAP", OOMPH_GUARD_UNMAP},

@@ -243,17 +243,6 @@ static PyObject *know_stream(PyObject *module, PyObject *args)
         oomph_know_stream(device, (oomph_stream_t)(uintptr_t)stream, lives));
 }
 
-static PyObject *note_communicator(PyObject *module, PyObject *arg)
-{
-    int there = PyObject_IsTrue(arg);
-
-    (void)module;
-    if (there < 0)
-        return NULL;
-    oomph_note_communicator(there);
-    Py_RETURN_NONE;
-}
-
 static PyObject *place(PyObject *module, PyObject *arg)
 {
     unsigned long long addr = PyLong_AsUnsignedLongLong(arg);
@@ -288,8 +277,6 @@ PyMethodDef oomph_memory_methods[] = {
      "the order in which it may leave."},
     {"know_stream", know_stream, METH_VARARGS,
      "Work is queued on a stream: device, handle, whether it is never destroyed."},
-    {"note_communicator", note_communicator, METH_O,
-     "Whether kernels of the program may wait for other processes."},
     {"place", place, METH_O, "Tier and bytes on host of the block of an address."},
     {NULL, NULL, 0, NULL},
 };

@@ -7,8 +7,7 @@
  * - Blocks are taken in the order given, as long as there is room.
  * - The device is waited for once, without the lock; what may be moved is looked at
  *   again afterwards. From then on until the pages are exchanged the lock is held.
- * - With `window:gated` all known streams are held while the pages are exchanged: what
- *   others queue after the wait cannot come in between. Without, the caller knows that
+ * - What others queue after the wait would come in between: the caller knows that
  *   nobody does.
  */
 #include "device.h"
@@ -383,8 +382,7 @@ static oomph_status_t move_chosen(batch_t *batch, size_t most_pages, size_t *mov
         choose(batch, oomph_min(room, most_pages));
         if (batch->run_count > 0)
             status =
-                oomph_swap(&device->pages, batch->limits.gated ? &device->gate : NULL,
-                           batch->runs, batch->run_count, batch->tier);
+                oomph_swap(&device->pages, batch->runs, batch->run_count, batch->tier);
         *moved = account(batch);
         forget(batch);
     }
@@ -403,9 +401,7 @@ static oomph_status_t move_batch(batch_t *batch, size_t *moved_bytes)
 
     choose(batch, most_pages);
     forget(batch);
-    if (batch->run_count > 0 && batch->limits.gated)
-        status = oomph_window_allowed(batch->device);
-    if (batch->run_count > 0 && status == OOMPH_OK)
+    if (batch->run_count > 0)
         status = move_chosen(batch, most_pages, &moved);
     if (status != OOMPH_OK)
         return status;
@@ -443,11 +439,7 @@ oomph_status_t oomph_move(int ordinal, oomph_tier_t tier, oomph_move_t *moves,
                           size_t count, size_t *moved_bytes)
 {
     oomph_device_t *device = oomph_device_peek(ordinal);
-    oomph_move_limits_t limits = {
-        .most_bytes = SIZE_MAX,
-        .wished = true,
-        .gated = oomph_process.config.window == OOMPH_WINDOW_GATED,
-    };
+    oomph_move_limits_t limits = {.most_bytes = SIZE_MAX, .wished = true};
 
     if (device == NULL)
         return oomph_fail(OOMPH_ERR_STATE, "device %d is not open", ordinal);

@@ -60,12 +60,6 @@ typedef enum oomph_host_kind {
     OOMPH_HOST_OFF,    // none works, or none is wanted
 } oomph_host_kind_t;
 
-// What keeps others from pages that are exchanged while the program may use them.
-typedef enum oomph_window_policy {
-    OOMPH_WINDOW_NEVER, // nothing: who moves blocks knows that nobody uses them
-    OOMPH_WINDOW_GATED, // all known streams are held meanwhile
-} oomph_window_policy_t;
-
 enum { OOMPH_AUTO = -1 };
 
 // What is done so that a use of memory that was freed, or never written, is seen; may
@@ -93,7 +87,6 @@ typedef struct oomph_config {
                            // where host_limit_bytes would take over host_page_max
     bool plan;             // pack repeating steps (plan.h)
     bool promote; // blocks that rest return from the host when a step ends (oomph_step)
-    oomph_window_policy_t window;
     unsigned guard; // of oomph_guard_t; UNMAP switches `plan` off
 } oomph_config_t;
 
@@ -309,13 +302,6 @@ oomph_status_t oomph_enable_peer(int device, int peer);
  * move only when the caller says that nobody launches work that uses them until the
  * call has returned: work that was queued before is waited for.
  *
- * With OOMPH_WINDOW_GATED others may: the streams that oomph knows are held meanwhile,
- * those that blocks were allocated on or recorded for, and those that it was told of
- * (oomph_know_stream). They must live as long as the process. Then the caller says that
- * there is no other stream that does not wait for the default stream, and that no CPU
- * uses the blocks by itself. Where streams cannot be held, or not for as long as it
- * takes, nothing moves.
- *
  * A block moves with the pages that it has for itself. A page that it shares with
  * another block in use, at either end, follows once both are moved: then nothing may
  * use the other either. A block that has no page for itself moves together with those
@@ -349,7 +335,7 @@ typedef struct oomph_move {
 // can be mapped here), OOMPH_ERR_NO_MEMORY, OOMPH_ERR_DRIVER. Then no block has moved;
 // if the driver refuses even to undo, some may have moved with their contents
 // (oomph_lookup() tells), and what could not be mapped again at all the error calls
-// lost. OOMPH_ERR_STATE also where OOMPH_WINDOW_GATED opens no window.
+// lost.
 oomph_status_t oomph_move(int device, oomph_tier_t tier, oomph_move_t *moves,
                           size_t count, size_t *moved_bytes);
 
@@ -372,10 +358,6 @@ oomph_status_t oomph_rests(oomph_addr_t addr);
 // nothing may ever be allocated on it. Errors: OOMPH_ERR_DRIVER, OOMPH_ERR_NO_MEMORY
 // (host memory), OOMPH_ERR_INVALID (no such device).
 oomph_status_t oomph_know_stream(int device, oomph_stream_t stream, bool lives);
-
-// Says that kernels of the program may wait for those of other processes, as those of
-// NCCL do, or no longer: meanwhile no stream is held.
-void oomph_note_communicator(bool there);
 
 /* ---- Sharing with other processes
  *
@@ -498,9 +480,6 @@ typedef struct oomph_stats {
     int64_t swap_drains;        // times that the device was waited for to move blocks
     int64_t swap_ns;            // time that moving took, waiting included
     int64_t swap_failures;      // moves at the end of a step that the driver refused
-    int64_t windows;            // times that streams were held while blocks moved
-    int64_t windows_missed;     // times that it took too long, so that nothing moved
-    int64_t window_ns;          // time that streams were held
     int64_t driver_ns;          // time spent in driver calls and in waiting for the GPU
     int64_t oom_missing_bytes;  // that were missing when nothing helped last
     int64_t garbage_bytes;      // of blocks that were freed since they were garbage

@@ -1,9 +1,7 @@
 /* promote.c - blocks that were born on host return to the device when a step ends.
  *
  * - Only a block that somebody has said to rest between steps (oomph_rests): a thread
- *   of its own may use any other at any time, such as one that loads data. With
- *   `window:gated` any block, while all streams are held; where that is not to be had,
- *   those that rest alone, and it is tried again some steps later.
+ *   of its own may use any other at any time, such as one that loads data.
  * - Only one that outlived a whole step there; the oldest first, then the largest.
  * - Only what fits beside what the step had on the device at its peak, whatever is free
  *   at its end, and only after a step without a rescue. What graphs hold is no room,
@@ -21,7 +19,6 @@ enum {
     OLD = 2,           // ends of steps seen: a whole step lies between them
     SLACK_SHARE = 200, // part of the device left free, as pages are not all full
     VAIN_STEPS = 4,    // in which a rescue shows that a promotion was in vain
-    MISSED_STEPS = 16, // until a window is tried again that was not to be had
     SURVIVED_MAX = UINT8_MAX,
 };
 
@@ -29,8 +26,6 @@ enum {
 typedef struct survivors {
     oomph_block_t **blocks;
     size_t count, room;
-    bool gated;        // whether they need not rest
-    size_t busy_count; // that nobody has said to rest
 } survivors_t;
 
 static bool add(survivors_t *survivors, oomph_block_t *block)
@@ -57,11 +52,8 @@ static void look_in(const oomph_heap_t *heap, survivors_t *survivors)
                 continue;
             if (b->survived < SURVIVED_MAX)
                 b->survived++;
-            if ((!b->calm && !survivors->gated) || b->survived < OLD || b->evicted)
-                continue;
-            if (!add(survivors, b))
+            if (b->calm && b->survived >= OLD && !b->evicted && !add(survivors, b))
                 return;
-            survivors->busy_count += !b->calm;
         }
 }
 
@@ -94,40 +86,24 @@ static size_t room_at_peak(oomph_device_t *device, int64_t device_peak)
     return most - oomph_min(taken, most);
 }
 
-static oomph_status_t move(oomph_device_t *device, oomph_move_t *moves, size_t count,
-                           oomph_move_limits_t limits, size_t *moved_bytes)
-{
-    oomph_status_t status =
-        oomph_move_blocks(device, OOMPH_TIER_DEVICE, moves, count, limits, moved_bytes);
-
-    // All is as before if it fails, but slower than it could be: that is counted.
-    if (status == OOMPH_ERR_DRIVER) {
-        device->stats.swap_failures++;
-        device->promotes_not = true;
-    }
-    return status;
-}
-
 static void promote(oomph_device_t *device, const survivors_t *survivors, size_t room)
 {
     oomph_move_t *moves = calloc(survivors->count, sizeof *moves);
-    oomph_move_limits_t gated = {.most_bytes = room, .gated = true};
-    oomph_move_limits_t calm = {.most_bytes = room, .calm = true};
+    oomph_move_limits_t limits = {.most_bytes = room, .calm = true};
     size_t moved_bytes = 0;
-    bool all = survivors->busy_count > 0;
 
     if (moves == NULL)
         return; // another step will do
     for (size_t i = 0; i < survivors->count; i++)
         moves[i].addr = survivors->blocks[i]->addr;
-    if (all &&
-        move(device, moves, survivors->count, gated, &moved_bytes) == OOMPH_ERR_STATE) {
-        device->missed_step = device->stats.step_count;
-        all = false;
-    }
-    if (!all)
-        move(device, moves, survivors->count, calm, &moved_bytes);
+    oomph_status_t status = oomph_move_blocks(device, OOMPH_TIER_DEVICE, moves,
+                                              survivors->count, limits, &moved_bytes);
     free(moves);
+    // All is as before if it fails, but slower than it could be: that is counted.
+    if (status == OOMPH_ERR_DRIVER) {
+        device->stats.swap_failures++;
+        device->promotes_not = true;
+    }
     if (moved_bytes == 0)
         return;
     device->promoted_step = device->stats.step_count;
@@ -135,17 +111,10 @@ static void promote(oomph_device_t *device, const survivors_t *survivors, size_t
         oomph_pages_trim(&device->pages, OOMPH_TIER_HOST, 0);
 }
 
-static bool may_try_window(const oomph_device_t *device)
-{
-    return oomph_process.config.window == OOMPH_WINDOW_GATED &&
-           (device->missed_step == 0 ||
-            device->stats.step_count - device->missed_step >= MISSED_STEPS);
-}
-
 void oomph_promote_survivors(oomph_device_t *device, int64_t device_peak)
 {
     const oomph_stats_t *stats = &device->stats;
-    survivors_t survivors = {.gated = may_try_window(device)};
+    survivors_t survivors = {0};
 
     if (stats->step_count == 1)
         device->stepper = pthread_self();

@@ -45,7 +45,6 @@ struct oomph_stream_state {
     uint64_t id;    // of cuStreamGetId; unset if `lives`
     bool lives;     // never destroyed: the handle names it
     bool capturing; // as it was when seen last, for one that may be gone
-    bool gated;     // a gate (gate.h) has to hold it by itself
     uint64_t seen;  // the turn in which it was named last; unset if `lives`
     size_t users;   // pools of it, and uses of blocks that wait for its clock
     oomph_clock_t clock;

@@ -1,10 +1,4 @@
-/* swap.c - see swap.h.
- *
- * With a gate, the pages are taken and mapped at the staging address before it closes,
- * and what goes wrong is undone before it opens. The copies are inside: until the gate
- * is closed the bytes may change, and nobody could tell which have. The window is as
- * long as the copies and the driver's calls.
- */
+/* swap.c - see swap.h. */
 #include "swap.h"
 
 #include <stdio.h>
@@ -14,7 +8,6 @@
 // `handles`: first those that are to come, later those that went.
 typedef struct swap {
     oomph_pages_t *pages;
-    oomph_gate_t *gate; // NULL: nobody uses the runs
     oomph_swap_run_t *runs;
     size_t run_count;
     oomph_handle_t *handles;
@@ -78,9 +71,7 @@ static oomph_status_t copy_to(const swap_t *swap, oomph_addr_t staging)
         staging += run->count * page_bytes;
     }
     oomph_status_t status =
-        swap->gate != NULL ? oomph_gate_copy(swap->gate, copies, swap->run_count)
-                           : swap->pages->driver->copy_all(swap->pages->device, copies,
-                                                           swap->run_count);
+        swap->pages->driver->copy_all(swap->pages->device, copies, swap->run_count);
     free(copies);
     return status;
 }
@@ -97,8 +88,6 @@ static oomph_status_t fill(swap_t *swap)
     if (status != OOMPH_OK)
         return status;
     status = map_pages(pages, staging, swap->handles, swap->count, false, &mapped);
-    if (status == OOMPH_OK && swap->gate != NULL)
-        status = oomph_gate_close(swap->gate);
     if (status == OOMPH_OK)
         status = copy_to(swap, staging);
     swap->aliased =
@@ -251,10 +240,10 @@ static oomph_status_t take_pages(oomph_pages_t *pages, oomph_tier_t tier,
     return status;
 }
 
-oomph_status_t oomph_swap(oomph_pages_t *pages, oomph_gate_t *gate,
-                          oomph_swap_run_t *runs, size_t run_count, oomph_tier_t tier)
+oomph_status_t oomph_swap(oomph_pages_t *pages, oomph_swap_run_t *runs,
+                          size_t run_count, oomph_tier_t tier)
 {
-    swap_t swap = {.pages = pages, .gate = gate, .runs = runs, .run_count = run_count};
+    swap_t swap = {.pages = pages, .runs = runs, .run_count = run_count};
 
     for (size_t i = 0; i < run_count; i++)
         swap.count += runs[i].count;
@@ -269,14 +258,8 @@ oomph_status_t oomph_swap(oomph_pages_t *pages, oomph_gate_t *gate,
     status = take_pages(pages, tier, swap.handles, swap.count);
     if (status == OOMPH_OK) {
         status = note_why(&swap, fill(&swap));
-        if (status == OOMPH_OK && gate != NULL)
-            status = note_why(&swap, oomph_gate_keep(gate));
         if (status == OOMPH_OK)
             status = exchange_all(&swap, tier);
-        if (gate != NULL) {
-            gate->used_count += status == OOMPH_OK;
-            oomph_gate_open(gate);
-        }
         settle(&swap, tier);
         if (status != OOMPH_OK)
             say_why(&swap, status);

@@ -3,12 +3,10 @@
  * Other pages are taken and mapped at a staging address of their own, the contents are
  * copied there, and then the pages change places. While they do nothing is mapped at
  * the addresses, and nothing that is written after the copy is kept: so the caller has
- * waited for the device and knows that nobody uses them, or gives a gate (gate.h) that
- * keeps others from it meanwhile. The caller holds the device lock. What waits here
- * waits for the copies.
+ * waited for the device and knows that nobody uses them. The caller holds the device
+ * lock. What waits here waits for the copies.
  */
 #pragma once
-#include "gate.h"
 #include "segment.h"
 
 // Pages that are mapped throughout, of one tier.
@@ -21,11 +19,9 @@ typedef struct oomph_swap_run {
 
 // Moves the runs to the tier that they are not of, all or none, with their contents;
 // the pages that they had become spare. The caller has seen to it that the pages may be
-// taken. `gate`: closed for the time from the copies until all is mapped; NULL: nobody
-// uses the runs. Errors: OOMPH_ERR_NO_MEMORY, OOMPH_ERR_DRIVER, OOMPH_ERR_STATE if the
-// gate could not be closed, or not for so long. Then every run is as before,
+// taken. Errors: OOMPH_ERR_NO_MEMORY, OOMPH_ERR_DRIVER. Then every run is as before,
 // unless the driver refused to undo, too: a run that it left on the other tier is
 // marked `moved`, and keeps its contents; one that it left unmapped is marked `lost`,
 // what is in use there stays so for ever, and the error says so.
-oomph_status_t oomph_swap(oomph_pages_t *pages, oomph_gate_t *gate,
-                          oomph_swap_run_t *runs, size_t run_count, oomph_tier_t tier);
+oomph_status_t oomph_swap(oomph_pages_t *pages, oomph_swap_run_t *runs,
+                          size_t run_count, oomph_tier_t tier);

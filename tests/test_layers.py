@@ -16,12 +16,12 @@ LAYERS = [
     "pack map lock",
     "block foresee plan driver stats notice site",
     "index table place page stream",
-    "gate segment spill",
+    "segment spill",
     "swap deferred",
     "device",
     "claim",
     "alloc check free garbage guard host inspect ladder move pool promote room share "
-    "shortage steal trim window",
+    "shortage steal trim",
 ]
 # Free blocks are kept in the index, which is made of blocks.
 ALSO = {("block.c", "index.h")}

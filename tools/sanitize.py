@@ -21,10 +21,9 @@ TESTS = {
     "address": [
         *("activations", "contents", "graphs", "guard", "history", "plain", "pools"),
         *("residency", "saved", "saved_by_several", "sharing", "sites", "streams"),
-        "windows",
     ],
     # Those that start threads, or whose subject threads share.
-    "thread": ["saved_by_several", "streams", "turns", "devices", "windows"],
+    "thread": ["saved_by_several", "streams", "turns", "devices"],
 }
 
 

@@ -175,10 +175,10 @@ def _attach(torch: ModuleType, values: dict[str, Any]) -> None:
         from oomph import planner
 
         planner.start(always=True)
-    if values["window"] == "gated" or _C.must_know_streams():
-        from oomph import windows
+    if _C.must_know_streams():
+        from oomph import known_streams
 
-        windows.start()
+        known_streams.start()
     _follow_steps(torch)
     torch.cuda._lazy_call(_is_replaced)  # once CUDA is in use, none can be replaced
     if values["leaks"] != "off":
@@ -326,9 +326,8 @@ def _end_step(optimizer: Any) -> None:
 
 def _end_turn() -> None:
     """A step has ended."""
-    from oomph import _C, cost, windows
+    from oomph import _C, cost
 
-    windows.look()
     rescued = _C.step()
     offloading: set[int] = set()
     if rescued or imported("oomph.planner") is not None:

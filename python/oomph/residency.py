@@ -2,8 +2,7 @@
 
 A tensor on the host stays a CUDA tensor: kernels work on it at the speed of the link.
 While tensors move nothing may use them, or those moved before: the GPU is waited for
-first, but no other thread may launch work on them until the call has returned. With
-``window:gated`` others may, if all goes well: see *How offload works*.
+first, but no other thread may launch work on them until the call has returned.
 
 What moves is the whole storage, and memory moves by pages. A page that several live
 tensors share, at their ends, moves once all of them do; a tensor without a page of its
@@ -119,9 +118,8 @@ def _place(storage: _Storage) -> tuple[int, int]:
 
 
 def _move(tensors: Tensors, tier: int) -> Moved:
-    from oomph import _C, windows
+    from oomph import _C
 
-    windows.look()
     storages = _storages(tensors)
     for storage in storages:
         _place(storage)  # all are oomph's, or nothing moves
@@ -158,8 +156,8 @@ def evict(tensors: Tensors) -> Moved:
     Raises:
         ValueError: A tensor is not on a CUDA device or not oomph's, or the only one was
             left.
-        RuntimeError: A stream captures, or no host pages can be mapped here, or
-            ``window:gated`` could not hold all streams. Then nothing has moved.
+        RuntimeError: A stream captures, or no host pages can be mapped here. Then
+            nothing has moved.
 
     Example:
         >>> oomph.evict(model.parameters())

@@ -122,14 +122,6 @@ SETTINGS: dict[str, Setting] = {
         "whether parameters, gradients and optimizer state that lived on the host all "
         "through a step return to the device at its end, if there is room",
     ),
-    "window": Setting(
-        _choice("never", "gated"),
-        "never",
-        "never, gated",
-        "what keeps other work from memory that moves between device and host; never: "
-        "nothing, so only what rests moves; gated: all known streams are held "
-        "meanwhile, and whatever lived on the host all through a step may return",
-    ),
     "leaks": Setting(
         _choice("off", "count", "report", "raise"),
         "off",
@@ -239,7 +231,6 @@ def for_core(values: dict[str, Any]) -> dict[str, Any]:
         "pinned": _C.HOST_PINNED,
         "off": _C.HOST_OFF,
     }
-    windows = {"never": _C.WINDOW_NEVER, "gated": _C.WINDOW_GATED}
     guards = {
         "off": _C.GUARD_OFF,
         "unmap": _C.GUARD_UNMAP,
@@ -265,7 +256,6 @@ def for_core(values: dict[str, Any]) -> dict[str, Any]:
         "page_bytes": 0 if page == "auto" else page,
         "plan": values["plan"] == "on",
         "promote": values["promote"] == "on",
-        "window": windows[values["window"]],
         "guard": sum(guards[part] for part in values["guard"].split("+")),
     }
 

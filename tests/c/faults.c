@@ -101,12 +101,6 @@ WRAP(stream_id, (int device, oomph_stream_t stream, uint64_t *id), (device, stre
 WRAP(stream_captures, (int device, oomph_stream_t stream, bool *captures),
      (device, stream, captures))
 WRAP(stream_create, (int device, oomph_stream_t *stream), (device, stream))
-WRAP(stream_blocks, (int device, oomph_stream_t stream, bool *blocks),
-     (device, stream, blocks))
-WRAP(stream_gate,
-     (int device, oomph_stream_t stream, oomph_addr_t mark, oomph_addr_t flag,
-      uint32_t turn),
-     (device, stream, mark, flag, turn))
 WRAP(event_create, (int device, oomph_event_t *event), (device, event))
 WRAP(event_destroy, (int device, oomph_event_t event), (device, event))
 WRAP(event_record, (int device, oomph_event_t event, oomph_stream_t stream),
@@ -159,8 +153,6 @@ const oomph_driver_t *faulty_driver(void)
         .stream_id = faulty_stream_id,
         .stream_captures = faulty_stream_captures,
         .stream_create = faulty_stream_create,
-        .stream_blocks = faulty_stream_blocks,
-        .stream_gate = faulty_stream_gate,
         .event_create = faulty_event_create,
         .event_destroy = faulty_event_destroy,
         .event_record = faulty_event_record,

@@ -346,88 +346,6 @@ static void a_promotion_in_vain_is_not_tried_again_while_memory_is_short(void)
     CHECK(tier_of(second) == OOMPH_TIER_DEVICE);
 }
 
-/* ---- Where streams are held meanwhile */
-
-static void start_gated(void)
-{
-    oomph_config_t config = test_config();
-
-    config.host_limit_bytes = 256 * MIB;
-    config.window = OOMPH_WINDOW_GATED;
-    start_card("64MiB,context=0,memory=real", &config);
-}
-
-static void behind_a_gate_a_survivor_returns_that_nobody_said_to_rest(void)
-{
-    start_gated();
-    oomph_addr_t block = take_busy_on_host(16 * MIB);
-    oomph_step(); // in which it was born
-    step(32 * MIB);
-    CHECK(tier_of(block) == OOMPH_TIER_DEVICE);
-    CHECK(is_marked(block, 16 * MIB, block));
-    CHECK(stats_of(0).windows == 1 && stats_of(0).swap_drains == 1);
-    step(32 * MIB);
-    CHECK(stats_of(0).windows == 1);
-}
-
-static void what_rests_returns_without_a_gate(void)
-{
-    start_gated();
-    oomph_addr_t block = take_on_host(16 * MIB);
-    oomph_step();
-    step(32 * MIB);
-    CHECK(tier_of(block) == OOMPH_TIER_DEVICE && stats_of(0).windows == 0);
-}
-
-static void what_rests_returns_where_no_gate_can_be_closed(void)
-{
-    start_gated();
-    oomph_addr_t busy = take_busy_on_host(16 * MIB), block = take_on_host(16 * MIB);
-    oomph_note_communicator(true);
-    oomph_step();
-    step(8 * MIB);
-    CHECK(tier_of(busy) == OOMPH_TIER_HOST);
-    CHECK(tier_of(block) == OOMPH_TIER_DEVICE);
-    oomph_note_communicator(false);
-    step(8 * MIB);
-    CHECK(tier_of(busy) == OOMPH_TIER_HOST); // it is not tried again at once
-    for (int i = 0; i < 16; i++)
-        step(8 * MIB);
-    CHECK(tier_of(busy) == OOMPH_TIER_DEVICE);
-    CHECK(stats_of(0).swap_failures == 0);
-}
-
-static oomph_stream_t held;
-
-static void *do_nothing(void)
-{
-    return NULL;
-}
-
-static void hold_back(void *state)
-{
-    (void)state;
-    oomph_sim_hold(held);
-    CHECK(oomph_sim_launch(held, 0, 0, 0, 1000) == CUDA_SUCCESS);
-}
-
-static void a_window_that_is_missed_leaves_survivors_where_they_are(void)
-{
-    oomph_hooks_t hooks = {.before_wait = do_nothing, .after_wait = hold_back};
-
-    start_gated();
-    oomph_addr_t block = take_busy_on_host(16 * MIB);
-    held = new_stream();
-    CHECK(oomph_know_stream(0, held, true) == OOMPH_OK);
-    oomph_step();
-    oomph_set_hooks(&hooks);
-    for (int i = 0; i < 3; i++)
-        step(8 * MIB);
-    CHECK(tier_of(block) == OOMPH_TIER_HOST && is_marked(block, 16 * MIB, block));
-    CHECK(stats_of(0).windows_missed == 1); // it is not tried again at once
-    CHECK(stats_of(0).swap_failures == 0);
-}
-
 static void host_pages_go_when_nothing_lies_there(void)
 {
     start("64MiB,context=0,memory=real");
@@ -490,10 +408,6 @@ int main(int argc, char **argv)
         TEST(it_stays_where_several_threads_end_steps),
         TEST(what_its_user_evicted_stays),
         TEST(a_promotion_in_vain_is_not_tried_again_while_memory_is_short),
-        TEST(behind_a_gate_a_survivor_returns_that_nobody_said_to_rest),
-        TEST(what_rests_returns_without_a_gate),
-        TEST(what_rests_returns_where_no_gate_can_be_closed),
-        TEST(a_window_that_is_missed_leaves_survivors_where_they_are),
         TEST(host_pages_go_when_nothing_lies_there),
         TEST(a_step_ends_well_while_a_stream_captures),
         TEST(a_move_that_fails_at_the_end_of_a_step_is_counted),
