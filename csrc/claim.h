@@ -22,7 +22,7 @@ typedef struct oomph_claim {
     const char *host_ban;  // why it must not be born on host; NULL: it may
     bool begged;           // other devices have been asked for host memory
     bool born_on_host;
-    int64_t rescued;         // the how manyth rescue of its step it is; 0: none
+    int64_t rescued;         // ordinal of this rescue within its step, from 1; 0: none
     oomph_status_t status;   // why, where a rung FAILED
     const char *uncollected; // why garbage was not, as the error has it; "" or NULL
 } oomph_claim_t;

@@ -327,11 +327,10 @@ static oomph_status_t give_up(oomph_claim_t *claim)
                           oomph_size_text(claim->bytes).text);
     return oomph_fail(
         OOMPH_ERR_NO_MEMORY,
-        "nothing free is left for %s: of %s on the card %s are held and %s free, of "
-        "which %s are kept so; %s%s",
-        oomph_size_text(claim->bytes).text, oomph_size_text(total_bytes).text,
+        "no room for %s: %s of %s in use, %s free (%s reserved); %s%s",
+        oomph_size_text(claim->bytes).text,
         oomph_size_text(oomph_pages_bytes(&device->pages, OOMPH_TIER_DEVICE)).text,
-        oomph_size_text(free_bytes).text,
+        oomph_size_text(total_bytes).text, oomph_size_text(free_bytes).text,
         oomph_size_text(device->pages.reserve_bytes).text, oomph_host_refusal(claim),
         claim->uncollected != NULL ? claim->uncollected : "");
 }

@@ -76,7 +76,7 @@ oomph_block_t *oomph_block_at(const oomph_device_t *device, oomph_addr_t addr)
     return known ? block : NULL;
 }
 
-// What speaks against moving the block, THERE if nothing does but its being there.
+// Why the block cannot move; THERE if it can, or has already.
 static bool may_move(const oomph_block_t *block, oomph_tier_t tier,
                      oomph_outcome_t *outcome)
 {

@@ -254,9 +254,9 @@ oomph_status_t oomph_copy(int device, oomph_addr_t to, oomph_addr_t from, size_t
 // OOMPH_ERR_DRIVER, OOMPH_ERR_INVALID (no such device).
 oomph_status_t oomph_event_passed(int device, oomph_event_t event, bool *passed);
 
-// A block of at least `min_bytes` that is not to be had at once, of a size of which one
-// was born on host in the last step, goes there without waiting, and is no rescue: for
-// a planner that cannot make room for it. 0, as at first: none does. Errors:
+// For a planner that cannot make room for large blocks: where a block of at least
+// `min_bytes` was born on host in the last step, the next one of that size that finds
+// no room goes there at once, and is not a rescue. 0 (the default): off. Errors:
 // OOMPH_ERR_INVALID, OOMPH_ERR_DRIVER.
 oomph_status_t oomph_foresee(int device, size_t min_bytes);
 

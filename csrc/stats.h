@@ -10,9 +10,11 @@ typedef struct oomph_tally {
         int64_t allocated; // since the last reset
         int64_t start;     // current at the last reset
     } kind[2];             // [small]
-    // Of the sum: since the tide was read or the peak reset; since it was reset, before
-    // the tide was read; since that was read, before the reset.
-    int64_t peak, peak_before_tide, peak_before_reset;
+    // Peaks of the sum of both kinds. There are two readers, each of which starts anew:
+    // the tide, and who resets the peak.
+    int64_t peak;              // since the later of both
+    int64_t peak_before_tide;  // since the reset, up to the last tide
+    int64_t peak_before_reset; // since the last tide, up to the reset
 } oomph_tally_t;
 
 static inline int64_t oomph_tally_current(const oomph_tally_t *tally)

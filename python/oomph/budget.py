@@ -389,7 +389,7 @@ class DevicePlan:
         self._choose()
 
     def _little_less(self, wanted: float) -> bool:
-        """Whether so much less than the budget is not worth the risk."""
+        """Whether the cut is too small to be worth replanning."""
         return 0 <= self.budget - wanted < self.capacity // _EXTRA_SHARE
 
     def _learn_from_failure(self, step: Step) -> None:

@@ -58,7 +58,7 @@ class Request:
 
     Attributes:
         size_bytes: What was asked for.
-        missing_bytes: What it wanted for.
+        missing_bytes: Bytes it was short of.
         coming_bytes: What the optimizer has yet to make of its state.
         where: The line of the user's code, as ``file:line (function)``; "": unknown.
         inferred: Backward asked, for that line of forward.

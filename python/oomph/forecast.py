@@ -1,4 +1,4 @@
-"""What a step would have come to, had there been memory, as far as its begin tells.
+"""Predicts the peak of a step that ran out of memory, from what ran of forward.
 
 What runs out in forward is the first piece that finds no room. The rest of forward and
 the begin of backward want more, and a remedy that saves the missing piece alone ends
@@ -143,7 +143,7 @@ def foresee(
         holders: Who holds the memory.
         logits: Those of words, if there are.
         requested_bytes: Of the allocation that failed.
-        missing_bytes: What it wanted for.
+        missing_bytes: Bytes it was short of.
 
     Returns:
         The forecast; None where too little of forward was seen. It was not at its end,

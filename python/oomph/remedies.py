@@ -53,7 +53,7 @@ class Situation:
         totals: Bytes of each category.
         stats: oomph's figures of the device, as :func:`oomph.stats` has them.
         requested_bytes: Of the allocation that failed; 0: none did.
-        missing_bytes: What it wanted for.
+        missing_bytes: Bytes it was short of.
         forecast: What the step comes to; None: not foreseen.
         in_optimizer: It failed in a step of an optimizer of PyTorch.
         autocast: Was on, or seems to be in use.

@@ -185,7 +185,8 @@ static void check_error(const char *card, const oomph_config_t *config,
     while (try_take(8 * MIB, NULL, &addr) == OOMPH_OK)
         ;
     CHECK(strstr(oomph_error_detail(), "for 8.00 MiB") != NULL);
-    CHECK(strstr(oomph_error_detail(), "16.00 MiB are held and 0 bytes free") != NULL);
+    CHECK(strstr(oomph_error_detail(), "16.00 MiB of 16.00 MiB in use, 0 bytes free") !=
+          NULL);
     CHECK(strstr(oomph_error_detail(), reason) != NULL);
 }
 
