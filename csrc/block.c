@@ -7,42 +7,24 @@
 
 /* ---- Records */
 
-typedef struct chunk {
-    struct chunk *next;
-    size_t bytes;
-    oomph_block_t blocks[];
-} chunk_t;
-
 oomph_status_t oomph_slab_grow(oomph_slab_t *slab, size_t count)
 {
     // A small chunk first, then as much as there is already, in whole huge pages.
     size_t bytes = oomph_min(oomph_max(slab->bytes, CHUNK_MIN), CHUNK_MAX);
 
     while (slab->spare_count < count + slab->promised_count) {
-        chunk_t *chunk = oomph_map(bytes);
-        if (chunk == NULL)
+        oomph_block_t *blocks = oomph_map(bytes);
+        if (blocks == NULL)
             return oomph_fail(OOMPH_ERR_NO_MEMORY, "no host memory for block records");
-        size_t block_count = (bytes - sizeof *chunk) / sizeof(oomph_block_t);
-        chunk->next = slab->chunks;
-        chunk->bytes = bytes;
-        slab->chunks = chunk;
+        size_t block_count = bytes / sizeof *blocks;
         slab->bytes += bytes;
         for (size_t i = block_count; i-- > 0;) {
-            chunk->blocks[i].next = slab->spare;
-            slab->spare = &chunk->blocks[i];
+            blocks[i].next = slab->spare;
+            slab->spare = &blocks[i];
         }
         slab->spare_count += block_count;
     }
     return OOMPH_OK;
-}
-
-void oomph_slab_destroy(oomph_slab_t *slab)
-{
-    for (chunk_t *chunk = slab->chunks, *next; chunk != NULL; chunk = next) {
-        next = chunk->next;
-        oomph_unmap(chunk, chunk->bytes);
-    }
-    *slab = (oomph_slab_t){0};
 }
 
 static oomph_block_t *record_take(oomph_slab_t *slab)

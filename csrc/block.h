@@ -89,13 +89,12 @@ struct oomph_segment {
     bool captured;         // the same
 };
 
-// Host memory for block records, never returned before the device goes.
+// Host memory for block records, never returned.
 typedef struct oomph_slab {
     oomph_block_t *spare; // linked by `next`
     size_t spare_count;
     size_t promised_count; // of these, for blocks that fall into parts once freed
-    void *chunks;
-    size_t bytes; // host memory taken
+    size_t bytes;          // host memory taken
 } oomph_slab_t;
 
 enum { OOMPH_BIN_WORDS = 33, OOMPH_BIN_MAX = OOMPH_BIN_WORDS * 64 }; // bits
@@ -129,7 +128,6 @@ static inline oomph_status_t oomph_slab_reserve(oomph_slab_t *slab, size_t count
                ? OOMPH_OK
                : oomph_slab_grow(slab, count);
 }
-void oomph_slab_destroy(oomph_slab_t *slab);
 
 // Errors: OOMPH_ERR_NO_MEMORY (host memory).
 oomph_status_t oomph_heap_init(oomph_heap_t *heap, oomph_slab_t *slab, bool small,
@@ -272,6 +270,3 @@ static inline oomph_addr_t oomph_block_end(const oomph_block_t *block)
 {
     return block->addr + block->bytes;
 }
-
-// Checks what this header promises. Errors: OOMPH_ERR_INVALID.
-oomph_status_t oomph_heap_check(const oomph_heap_t *heap);

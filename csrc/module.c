@@ -155,19 +155,6 @@ static PyObject *must_know_streams(PyObject *module, PyObject *unused)
     return PyBool_FromLong(oomph_must_know_streams());
 }
 
-static PyObject *start(PyObject *module, PyObject *unused)
-{
-    int device_count = 0;
-    oomph_status_t status;
-
-    (void)module;
-    (void)unused;
-    Py_BEGIN_ALLOW_THREADS
-    status = oomph_start(&device_count);
-    Py_END_ALLOW_THREADS
-    return status == OOMPH_OK ? PyLong_FromLong(device_count) : oomph_raise(status);
-}
-
 static PyObject *stop(PyObject *module, PyObject *unused)
 {
     (void)module;
@@ -232,22 +219,6 @@ bool oomph_parse_device(PyObject *arg, int *device)
     return true;
 }
 
-static PyObject *give_back(PyObject *module, PyObject *args)
-{
-    int device;
-    unsigned long long bytes;
-    size_t freed = 0;
-    oomph_status_t status;
-
-    (void)module;
-    if (!PyArg_ParseTuple(args, "iK:give_back", &device, &bytes))
-        return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    status = oomph_give_back(device, (size_t)bytes, &freed);
-    Py_END_ALLOW_THREADS
-    return status == OOMPH_OK ? PyLong_FromSize_t(freed) : oomph_raise(status);
-}
-
 static PyObject *memory_info(PyObject *module, PyObject *arg)
 {
     int device;
@@ -310,7 +281,6 @@ static PyMethodDef methods[] = {
      "Raises DriverError if there is none to work with; initialises nothing."},
     {"must_know_streams", must_know_streams, METH_NOARGS,
      "Whether the driver is so old that all streams must be known."},
-    {"start", start, METH_NOARGS, "Loads the driver; gives the number of devices."},
     {"stop", stop, METH_NOARGS, "Ends background work."},
     {"step", step, METH_NOARGS, "A training step has ended."},
     {"forbid_offload", forbid_offload, METH_NOARGS, "Until allow_offload(); nests."},
@@ -318,7 +288,6 @@ static PyMethodDef methods[] = {
     {"offload_is_forbidden", offload_is_forbidden, METH_NOARGS,
      "Whether one of those regions is open."},
     {"memory_info", memory_info, METH_O, "Free and total bytes of a device."},
-    {"give_back", give_back, METH_VARARGS, "Returns free pages to the driver."},
     {"probe_host", probe_host, METH_O, "Which kind of host memory works."},
     {"check", check, METH_O, "Raises ValueError if the records do not agree."},
     {"collect_garbage", collect_garbage, METH_O,

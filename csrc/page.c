@@ -17,19 +17,6 @@ void oomph_pages_init(oomph_pages_t *pages, const oomph_driver_t *driver, int de
                              .limit_bytes = SIZE_MAX};
 }
 
-void oomph_pages_destroy(oomph_pages_t *pages)
-{
-    for (int tier = 0; tier < OOMPH_TIERS; tier++) {
-        oomph_pages_trim(pages, (oomph_tier_t)tier, 0);
-        free(pages->tiers[tier].spare);
-        free(pages->tiers[tier].retired);
-    }
-    for (oomph_stuck_t *stuck = pages->stuck, *next; stuck != NULL; stuck = next) {
-        next = stuck->next;
-        free(stuck);
-    }
-}
-
 // Bytes that the driver would still give beyond the reserve. Asks it when the answer
 // may decide, or has grown old.
 static size_t driver_room(oomph_pages_t *pages, size_t want_bytes, bool essential)

@@ -71,7 +71,6 @@ typedef struct oomph_pages {
 
 void oomph_pages_init(oomph_pages_t *pages, const oomph_driver_t *driver, int device,
                       size_t page_bytes, oomph_budget_t *host);
-void oomph_pages_destroy(oomph_pages_t *pages);
 
 // How many of `want` pages could be taken now. `essential` requests may use half of the
 // reserve.

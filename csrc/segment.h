@@ -70,11 +70,3 @@ oomph_status_t oomph_segment_set_access(const oomph_segment_t *segment,
 
 // The device that `addr` belongs to, or -1. Needs no lock.
 int oomph_segment_device(oomph_addr_t addr);
-
-static inline size_t oomph_segment_record_bytes(const oomph_segment_t *segment)
-{
-    return sizeof *segment +
-           (segment->slots == NULL
-                ? 0
-                : (segment->bytes >> segment->page_shift) * sizeof(oomph_slot_t));
-}
