@@ -118,6 +118,7 @@ class Slot:
 
     def __init__(self, link: Link, tensor: torch.Tensor, sequence: int) -> None:
         self._addr = 0  # of the copy on the host
+        self._kept: torch.UntypedStorage | None = None  # in place of the copy
         storage = tensor.untyped_storage()
         self.link = link
         self.bytes = storage.nbytes()
@@ -128,7 +129,6 @@ class Slot:
         self.users = 0  # packed tensors that have not been unpacked yet
         self.is_away = False
         self._fetching = threading.Lock()  # by one thread at a time; before `lock`
-        self._kept: torch.UntypedStorage | None = None  # in place of the copy
         self._base: torch.Tensor | None = None
         self._last: object | None = None  # the outline of the base that was made last
         self._ready: torch.cuda.Event | None = None  # its copy
