@@ -1,155 +1,17 @@
 /* driver_cuda.c - the driver table (driver.h) over libcuda, NVIDIA's or the simulated:
- * loading it, devices, and memory. What streams do is in driver_work.c.
- *
- * The library is loaded by dlopen, so that a machine without a driver can import the
- * package; each function is asked for with the version that its prototype belongs to,
- * since later ones differ.
+ * devices and memory. What streams do is in driver_work.c.
  */
 #include "driver_cuda.h"
 
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
-enum { DRIVER_MIN = 12000 }; // CUDA 12.0: cuStreamGetId, host pages from 12.2
-
-oomph_cu_t oomph_cu;
-
-static CUcontext contexts[OOMPH_DEVICE_MAX];
 static int numa_nodes[OOMPH_DEVICE_MAX];
 static bool can_export[OOMPH_DEVICE_MAX]; // whether pages can be named by descriptors
 static atomic_bool for_rdma[OOMPH_DEVICE_MAX]; // whether network cards may use pages
 static _Atomic(CUmemLocationType) host_location = CU_MEM_LOCATION_TYPE_HOST_NUMA;
-
-/* ---- Loading */
-
-static oomph_status_t find_functions(void *library)
-{
-    PFN_cuGetProcAddress_v12000 lookup;
-    CUdriverProcAddressQueryResult found;
-    void *symbol = dlsym(library, "cuGetProcAddress_v2");
-    if (symbol == NULL)
-        return oomph_fail(
-            OOMPH_ERR_DRIVER,
-            "the CUDA driver is too old: oomph needs one for CUDA 12.0 or "
-            "newer (525.60 or newer)");
-    memcpy(&lookup, &symbol, sizeof lookup);
-
-#define FIND(name, version)                                                            \
-    if (lookup(#name, &symbol, version, CU_GET_PROC_ADDRESS_LEGACY_STREAM, &found) !=  \
-            CUDA_SUCCESS ||                                                            \
-        symbol == NULL)                                                                \
-        return oomph_fail(OOMPH_ERR_DRIVER, "the CUDA driver has no " #name);          \
-    memcpy(&oomph_cu.name, &symbol, sizeof symbol);
-    OOMPH_CUDA_FUNCTIONS(FIND)
-#undef FIND
-#define FIND(name, version)                                                            \
-    if (lookup(#name, &symbol, version, CU_GET_PROC_ADDRESS_LEGACY_STREAM, &found) !=  \
-        CUDA_SUCCESS)                                                                  \
-        symbol = NULL;                                                                 \
-    memcpy(&oomph_cu.name, &symbol, sizeof symbol);
-    OOMPH_CUDA_NEWER_FUNCTIONS(FIND)
-#undef FIND
-    return OOMPH_OK;
-}
-
-oomph_status_t oomph_cuda_check(CUresult result, const char *call)
-{
-    const char *name = NULL, *text = NULL;
-
-    if (result == CUDA_SUCCESS)
-        return OOMPH_OK;
-    oomph_cu.cuGetErrorName(result, &name);
-    oomph_cu.cuGetErrorString(result, &text);
-    return oomph_fail(result == CUDA_ERROR_OUT_OF_MEMORY ? OOMPH_ERR_NO_MEMORY
-                                                         : OOMPH_ERR_DRIVER,
-                      "%s failed: %s (%s)", call, name != NULL ? name : "unknown error",
-                      text != NULL ? text : "no text");
-}
-
-oomph_status_t oomph_cuda_check_undo(CUresult result, const char *call)
-{
-    return result == CUDA_ERROR_DEINITIALIZED ? OOMPH_OK
-                                              : oomph_cuda_check(result, call);
-}
-
-static oomph_status_t find(void)
-{
-    PFN_cuDriverGetVersion_v2020 get_version;
-    int version = 0;
-    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
-    if (library == NULL)
-        return oomph_fail(OOMPH_ERR_DRIVER, "there is no CUDA driver: %s", dlerror());
-
-    void *symbol = dlsym(library, "cuDriverGetVersion");
-    if (symbol == NULL)
-        return oomph_fail(OOMPH_ERR_DRIVER, "libcuda.so.1 is no CUDA driver");
-    memcpy(&get_version, &symbol, sizeof get_version);
-    if (get_version(&version) != CUDA_SUCCESS || version < DRIVER_MIN)
-        return oomph_fail(OOMPH_ERR_DRIVER,
-                          "the CUDA driver is for CUDA %d.%d; oomph needs one for CUDA "
-                          "12.0 or newer (525.60 or newer)",
-                          version / 1000, version % 1000 / 10);
-    return find_functions(library);
-}
-
-static bool records_all(void)
-{
-    return oomph_cu.cuCtxRecordEvent != NULL;
-}
-
-static oomph_status_t start(int *device_count)
-{
-    oomph_status_t status = find();
-
-    if (status == OOMPH_OK)
-        status = oomph_cuda_check(oomph_cu.cuInit(0), "cuInit");
-    return status == OOMPH_OK
-               ? oomph_cuda_check(oomph_cu.cuDeviceGetCount(device_count),
-                                  "cuDeviceGetCount")
-               : status;
-}
-
-/* ---- Capture mode and context of the calling thread */
-
-// While the mode is RELAXED, our calls are allowed although somebody captures.
-static CUstreamCaptureMode relax(void)
-{
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-
-    oomph_cu.cuThreadExchangeStreamCaptureMode(&mode);
-    return mode;
-}
-
-static void restore(CUstreamCaptureMode mode)
-{
-    oomph_cu.cuThreadExchangeStreamCaptureMode(&mode);
-}
-
-oomph_status_t oomph_cuda_enter(int device, oomph_cuda_scope_t *scope)
-{
-    scope->mode = relax();
-    oomph_status_t status =
-        oomph_cuda_check(oomph_cu.cuCtxGetCurrent(&scope->context), "cuCtxGetCurrent");
-    if (status == OOMPH_OK && scope->context != contexts[device])
-        status = oomph_cuda_check(oomph_cu.cuCtxSetCurrent(contexts[device]),
-                                  "cuCtxSetCurrent");
-    if (status != OOMPH_OK)
-        restore(scope->mode);
-    return status;
-}
-
-void oomph_cuda_leave(int device, const oomph_cuda_scope_t *scope)
-{
-    if (scope->context != contexts[device] &&
-        oomph_cu.cuCtxSetCurrent(scope->context) != CUDA_SUCCESS)
-        oomph_cu.cuCtxSetCurrent(
-            scope->context); // what failed may have been earlier work
-    restore(scope->mode);
-}
 
 /* ---- Devices */
 
@@ -211,10 +73,8 @@ static oomph_status_t open_device(int device, oomph_device_info_t *info)
             device);
     status = oomph_cuda_check(oomph_cu.cuDeviceTotalMem(&info->total_bytes, handle),
                               "cuDeviceTotalMem");
-    if (status == OOMPH_OK && contexts[device] == NULL)
-        status = oomph_cuda_check(
-            oomph_cu.cuDevicePrimaryCtxRetain(&contexts[device], handle),
-            "cuDevicePrimaryCtxRetain");
+    if (status == OOMPH_OK)
+        status = oomph_cuda_retain(device, handle);
     if (status != OOMPH_OK)
         return status;
     int node = attribute(handle, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, -1);
@@ -254,12 +114,12 @@ static oomph_status_t memory_info(int device, size_t *free_bytes, size_t *total_
 static oomph_status_t reserve(size_t bytes, size_t alignment, oomph_addr_t *addr)
 {
     CUdeviceptr pointer = 0;
-    CUstreamCaptureMode mode = relax();
+    CUstreamCaptureMode mode = oomph_cuda_relax();
 
     oomph_status_t status =
         oomph_cuda_check(oomph_cu.cuMemAddressReserve(&pointer, bytes, alignment, 0, 0),
                          "cuMemAddressReserve");
-    restore(mode);
+    oomph_cuda_restore(mode);
     if (status == OOMPH_OK)
         *addr = pointer;
     return status;
@@ -267,11 +127,11 @@ static oomph_status_t reserve(size_t bytes, size_t alignment, oomph_addr_t *addr
 
 static oomph_status_t unreserve(oomph_addr_t addr, size_t bytes)
 {
-    CUstreamCaptureMode mode = relax();
+    CUstreamCaptureMode mode = oomph_cuda_relax();
 
     oomph_status_t status = oomph_cuda_check_undo(
         oomph_cu.cuMemAddressFree(addr, bytes), "cuMemAddressFree");
-    restore(mode);
+    oomph_cuda_restore(mode);
     return status;
 }
 
@@ -311,10 +171,10 @@ static oomph_status_t create(int device, oomph_tier_t tier, oomph_host_kind_t ki
         !has_node(prop.location.id))
         return oomph_fail(OOMPH_ERR_DRIVER, "NUMA node %d is not there",
                           prop.location.id);
-    CUstreamCaptureMode mode = relax();
+    CUstreamCaptureMode mode = oomph_cuda_relax();
     oomph_status_t status =
         oomph_cuda_check(make_page(device, bytes, &prop, &made), "cuMemCreate");
-    restore(mode);
+    oomph_cuda_restore(mode);
     if (status != OOMPH_OK)
         return status;
     if (tier == OOMPH_TIER_HOST)
@@ -325,31 +185,31 @@ static oomph_status_t create(int device, oomph_tier_t tier, oomph_host_kind_t ki
 
 static oomph_status_t release(oomph_handle_t handle)
 {
-    CUstreamCaptureMode mode = relax();
+    CUstreamCaptureMode mode = oomph_cuda_relax();
 
     oomph_status_t status =
         oomph_cuda_check_undo(oomph_cu.cuMemRelease(handle), "cuMemRelease");
-    restore(mode);
+    oomph_cuda_restore(mode);
     return status;
 }
 
 static oomph_status_t map(oomph_addr_t addr, size_t bytes, oomph_handle_t handle)
 {
-    CUstreamCaptureMode mode = relax();
+    CUstreamCaptureMode mode = oomph_cuda_relax();
 
     oomph_status_t status =
         oomph_cuda_check(oomph_cu.cuMemMap(addr, bytes, 0, handle, 0), "cuMemMap");
-    restore(mode);
+    oomph_cuda_restore(mode);
     return status;
 }
 
 static oomph_status_t unmap(oomph_addr_t addr, size_t bytes)
 {
-    CUstreamCaptureMode mode = relax();
+    CUstreamCaptureMode mode = oomph_cuda_relax();
 
     oomph_status_t status =
         oomph_cuda_check_undo(oomph_cu.cuMemUnmap(addr, bytes), "cuMemUnmap");
-    restore(mode);
+    oomph_cuda_restore(mode);
     return status;
 }
 
@@ -367,10 +227,10 @@ static oomph_status_t set_access(oomph_addr_t addr, size_t bytes, uint64_t devic
         desc[count++].location = (CUmemLocation){.type = atomic_load(&host_location)};
     for (size_t i = 0; i < count; i++)
         desc[i].flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    CUstreamCaptureMode mode = relax();
+    CUstreamCaptureMode mode = oomph_cuda_relax();
     oomph_status_t status = oomph_cuda_check(
         oomph_cu.cuMemSetAccess(addr, bytes, desc, count), "cuMemSetAccess");
-    restore(mode);
+    oomph_cuda_restore(mode);
     return status;
 }
 
@@ -379,13 +239,13 @@ static oomph_status_t set_access(oomph_addr_t addr, size_t bytes, uint64_t devic
 static oomph_status_t export_page(oomph_handle_t handle, int *descriptor)
 {
     int made = -1;
-    CUstreamCaptureMode mode = relax();
+    CUstreamCaptureMode mode = oomph_cuda_relax();
 
     oomph_status_t status = oomph_cuda_check(
         oomph_cu.cuMemExportToShareableHandle(
             &made, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
         "cuMemExportToShareableHandle");
-    restore(mode);
+    oomph_cuda_restore(mode);
     if (status == OOMPH_OK) {
         fcntl(made, F_SETFD, FD_CLOEXEC);
         *descriptor = made;
@@ -396,14 +256,14 @@ static oomph_status_t export_page(oomph_handle_t handle, int *descriptor)
 static oomph_status_t import_page(int descriptor, oomph_handle_t *handle)
 {
     CUmemGenericAllocationHandle made = 0;
-    CUstreamCaptureMode mode = relax();
+    CUstreamCaptureMode mode = oomph_cuda_relax();
 
     oomph_status_t status =
         oomph_cuda_check(oomph_cu.cuMemImportFromShareableHandle(
                              &made, (void *)(intptr_t)descriptor,
                              CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
                          "cuMemImportFromShareableHandle");
-    restore(mode);
+    oomph_cuda_restore(mode);
     if (status == OOMPH_OK)
         *handle = made;
     return status;
@@ -455,9 +315,9 @@ static oomph_status_t pinned_alloc(int device, size_t bytes, oomph_addr_t *addr)
 const oomph_driver_t *oomph_driver_cuda(void)
 {
     static const oomph_driver_t driver = {
-        .find = find,
-        .records_all = records_all,
-        .start = start,
+        .find = oomph_cuda_find,
+        .records_all = oomph_cuda_records_all,
+        .start = oomph_cuda_start,
         .open = open_device,
         .memory_info = memory_info,
         .reserve = reserve,

@@ -63,13 +63,27 @@ typedef struct oomph_cu {
 
 extern oomph_cu_t oomph_cu; // the functions of libcuda, once it is found
 
+/* ---- driver_load.c */
+
+// Members of the table, see driver.h.
+oomph_status_t oomph_cuda_find(void);
+bool oomph_cuda_records_all(void);
+oomph_status_t oomph_cuda_start(int *device_count);
+
 // The one place where a CUresult becomes a status.
 oomph_status_t oomph_cuda_check(CUresult result, const char *call);
 // The same for giving something back: at the end of the process all is given back.
 oomph_status_t oomph_cuda_check_undo(CUresult result, const char *call);
 
-// Between the two the thread has the device's context, and its calls are allowed
-// although somebody captures.
+// Between the two our calls are allowed although somebody captures.
+CUstreamCaptureMode oomph_cuda_relax(void);
+void oomph_cuda_restore(CUstreamCaptureMode mode);
+
+// Makes a device's primary context ours, once. Errors: OOMPH_ERR_DRIVER,
+// OOMPH_ERR_NO_MEMORY.
+oomph_status_t oomph_cuda_retain(int device, CUdevice handle);
+
+// Between the two the thread has that context, and its calls are allowed likewise.
 typedef struct oomph_cuda_scope {
     CUstreamCaptureMode mode;
     CUcontext context; // the thread's

@@ -1,42 +1,16 @@
 /* module.c - oomph._C: the core's functions as Python sees them.
  *
- * Types in and out, one place where a status becomes an exception, and the two things
- * that only Python can do for the core: give up the GIL before waiting for the GPU, and
- * log. Nothing here needs PyTorch.
+ * Settings, start, devices, and what only Python can do for the core: give up the GIL
+ * before waiting for the GPU, and log. Nothing here needs PyTorch.
  */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-
-#include "frames.h"
 #include "module.h"
-#include "oomph.h"
+#include "frames.h"
 
 #include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
 
-/* ---- Errors */
-
-static PyObject *driver_error; // oomph._C.DriverError
-
-PyObject *oomph_raise(oomph_status_t status)
-{
-    PyObject *type = status == OOMPH_ERR_INVALID     ? PyExc_ValueError
-                     : status == OOMPH_ERR_NO_MEMORY ? PyExc_MemoryError
-                     : status == OOMPH_ERR_DRIVER    ? driver_error
-                                                     : PyExc_RuntimeError;
-    PyErr_SetString(type, oomph_error_detail());
-    return NULL;
-}
-
-PyObject *oomph_none_or_raise(oomph_status_t status)
-{
-    return status == OOMPH_OK ? Py_NewRef(Py_None) : oomph_raise(status);
-}
-
 /* ---- Hooks */
-
-_Thread_local bool oomph_keeps_gil;
 
 // The allocator is called with and without the GIL; while it waits for the GPU, others
 // must run.
@@ -54,17 +28,6 @@ static void take_gil(void *state)
 static PyObject *on_rescue; // called with (device, bytes); guarded by the GIL
 static atomic_int rescued_device;
 static _Atomic(size_t) rescued_bytes;
-
-int oomph_call_listener(PyObject *listener, int device, size_t bytes)
-{
-    PyObject *result = PyObject_CallFunction(listener, "in", device, (Py_ssize_t)bytes);
-    if (result == NULL && !PyErr_ExceptionMatches(PyExc_Exception))
-        return -1;
-    if (result == NULL)
-        PyErr_WriteUnraisable(listener);
-    Py_XDECREF(result);
-    return 0;
-}
 
 // Run by the main thread, with the GIL, some time after the rescue.
 static int tell_rescue(void *unused)
@@ -205,20 +168,6 @@ static PyObject *offload_is_forbidden(PyObject *module, PyObject *unused)
 
 /* ---- Devices */
 
-bool oomph_parse_device(PyObject *arg, int *device)
-{
-    long value = PyLong_AsLong(arg);
-
-    if (value == -1 && PyErr_Occurred())
-        return false;
-    if (value < 0 || value >= OOMPH_DEVICE_MAX) {
-        PyErr_Format(PyExc_ValueError, "there is no device %ld", value);
-        return false;
-    }
-    *device = (int)value;
-    return true;
-}
-
 static PyObject *memory_info(PyObject *module, PyObject *arg)
 {
     int device;
@@ -345,15 +294,15 @@ static int execute(PyObject *module)
     PyObject *capsule =
         PyCapsule_New((void *)(uintptr_t)oomph_api(), OOMPH_CAPSULE, NULL);
 
-    if (driver_error == NULL)
-        driver_error =
+    if (oomph_driver_error == NULL)
+        oomph_driver_error =
             PyErr_NewException("oomph._C.DriverError", PyExc_RuntimeError, NULL);
     if (capsule == NULL || PyModule_AddObject(module, "api", capsule) < 0) {
         Py_XDECREF(capsule);
         return -1;
     }
-    if (driver_error == NULL ||
-        PyModule_AddObjectRef(module, "DriverError", driver_error) < 0 ||
+    if (oomph_driver_error == NULL ||
+        PyModule_AddObjectRef(module, "DriverError", oomph_driver_error) < 0 ||
         !oomph_garbage_init())
         return -1;
     oomph_set_hooks(&hooks);

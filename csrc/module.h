@@ -5,6 +5,10 @@
 
 #include "oomph.h"
 
+/* ---- module_types.c */
+
+extern PyObject *oomph_driver_error; // oomph._C.DriverError, once there is a module
+
 // The only place where a status becomes a Python exception. Gives NULL.
 PyObject *oomph_raise(oomph_status_t status);
 // What a function gives that has nothing to give.
@@ -12,6 +16,15 @@ PyObject *oomph_none_or_raise(oomph_status_t status);
 
 // Reads the index of a device; false with an exception if there can be none such.
 bool oomph_parse_device(PyObject *arg, int *device);
+
+// Calls a listener with (device, bytes), as a pending call of the main thread. A report
+// that fails disturbs nobody; Ctrl-C and sys.exit() meanwhile are not the report's: -1.
+int oomph_call_listener(PyObject *listener, int device, size_t bytes);
+
+// Whether this thread keeps the GIL while it waits for the GPU.
+extern _Thread_local bool oomph_keeps_gil;
+
+/* ---- Others */
 
 // The figures of a device, as oomph.stats() has them.
 PyObject *oomph_stats_dict(const oomph_stats_t *stats);
@@ -24,13 +37,6 @@ void oomph_garbage_stop(void);
 
 // What module_memory.c does: the hook that tells what rests between steps.
 size_t oomph_what_rests(int device, oomph_addr_t **addrs);
-
-// Calls a listener with (device, bytes), as a pending call of the main thread. A report
-// that fails disturbs nobody; Ctrl-C and sys.exit() meanwhile are not the report's: -1.
-int oomph_call_listener(PyObject *listener, int device, size_t bytes);
-
-// Whether this thread keeps the GIL while it waits for the GPU.
-extern _Thread_local bool oomph_keeps_gil;
 
 // The functions of module_memory.c, module_sites.c, module_stats.c and module_plain.c.
 extern PyMethodDef oomph_memory_methods[], oomph_site_methods[], oomph_stats_methods[];
