@@ -210,6 +210,23 @@ def test_the_planner_counts_nothing_twice_however_many_threads_end_slots():
     assert link.out_bytes % (2 * MIB) == 0
 
 
+@two
+def test_what_was_sent_is_let_go_within_a_capture_of_another_device_than_the_current():
+    planner()
+    x = rows("cuda:1").detach()
+    scale = torch.ones(1, device="cuda:1", requires_grad=True)
+    z = Call(lambda x: (x * scale).sum())(x)
+    torch.cuda.synchronize(1)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.device(1), torch.cuda.graph(graph):
+        y = x * 2
+        with torch.cuda.device(0):
+            del z
+    with torch.cuda.device(1):
+        graph.replay()
+    assert torch.equal(y.cpu(), rows("cpu").detach() * 2)
+
+
 # ---- FSDP2
 
 

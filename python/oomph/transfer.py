@@ -281,11 +281,12 @@ class Slot:
 
     def _wait_before_writes(self) -> None:
         """Who holds the storage may write to it, now that nobody is to take it."""
-        if self.state() == GONE or torch.cuda.is_current_stream_capturing():
+        if self.state() == GONE:
             return
         try:
-            stream = torch.cuda.current_stream(self.link.device)
-            stream.wait_stream(self.link.out)
+            with torch.cuda.device(self.link.device):
+                if not torch.cuda.is_current_stream_capturing():
+                    torch.cuda.current_stream().wait_stream(self.link.out)
         except RuntimeError as error:
             logger.debug("a copy may read what is written meanwhile: %s", error)
 
