@@ -123,10 +123,9 @@ oomph_status_t oomph_know_stream(int ordinal, oomph_stream_t stream, bool lives)
     oomph_device_t *device;
     oomph_stream_state_t *known;
 
-    oomph_status_t status = oomph_device_get(ordinal, &device);
+    oomph_status_t status = oomph_lock_device(ordinal, &device);
     if (status != OOMPH_OK)
         return status;
-    oomph_lock(device);
     status = oomph_stream_get(&device->streams, ordinal, stream, lives, &known);
     oomph_unlock(device);
     return status;
@@ -365,10 +364,9 @@ oomph_status_t oomph_foresee(int ordinal, size_t min_bytes)
 {
     oomph_device_t *device;
 
-    oomph_status_t status = oomph_device_get(ordinal, &device);
+    oomph_status_t status = oomph_lock_device(ordinal, &device);
     if (status != OOMPH_OK)
         return status;
-    oomph_lock(device);
     device->foresight.min_bytes = min_bytes;
     oomph_unlock(device);
     return OOMPH_OK;

@@ -238,6 +238,9 @@ void oomph_stamp(const oomph_block_t *block);
 
 // Takes the lock and processes the frees that were queued.
 void oomph_lock(oomph_device_t *device);
+// The same for a device that may not be open yet. Errors: as oomph_device_get(); then
+// nothing is locked.
+oomph_status_t oomph_lock_device(int ordinal, oomph_device_t **device);
 // Gives the lock up and tells what happened under it, if anybody wants to hear.
 void oomph_unlock(oomph_device_t *device);
 // Processes the frees that were queued since the lock was taken. True if there were

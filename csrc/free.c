@@ -178,6 +178,15 @@ void oomph_lock(oomph_device_t *device)
     oomph_drain_queue(device);
 }
 
+oomph_status_t oomph_lock_device(int ordinal, oomph_device_t **device)
+{
+    oomph_status_t status = oomph_device_get(ordinal, device);
+
+    if (status == OOMPH_OK)
+        oomph_lock(*device);
+    return status;
+}
+
 void oomph_unlock(oomph_device_t *device)
 {
     oomph_notices_t told = device->pages.notices;

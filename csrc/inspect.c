@@ -310,10 +310,9 @@ oomph_status_t oomph_read_tide(int ordinal, oomph_tide_t *tide)
 {
     oomph_device_t *device;
 
-    oomph_status_t status = oomph_device_get(ordinal, &device);
+    oomph_status_t status = oomph_lock_device(ordinal, &device);
     if (status != OOMPH_OK)
         return status;
-    oomph_lock(device);
     oomph_tally_t *allocated = &device->tallies.allocated_bytes;
     oomph_split_t turned = oomph_split_turn(&device->tide, allocated);
     *tide = (oomph_tide_t){.now = (size_t)oomph_tally_current(allocated),
@@ -331,10 +330,9 @@ oomph_status_t oomph_largest_free(int ordinal, size_t *bytes)
     oomph_reach_t reach = {.tier = OOMPH_TIER_DEVICE};
     oomph_device_t *device;
 
-    oomph_status_t status = oomph_device_get(ordinal, &device);
+    oomph_status_t status = oomph_lock_device(ordinal, &device);
     if (status != OOMPH_OK)
         return status;
-    oomph_lock(device);
     // Every free page can be part of one block.
     oomph_survey_t survey = oomph_steal_survey(device, &reach);
     size_t most = device->total_bytes / device->pages.page_bytes;
@@ -350,10 +348,9 @@ oomph_status_t oomph_probe_host(int ordinal, oomph_host_kind_t *kind)
 {
     oomph_device_t *device;
 
-    oomph_status_t status = oomph_device_get(ordinal, &device);
+    oomph_status_t status = oomph_lock_device(ordinal, &device);
     if (status != OOMPH_OK)
         return status;
-    oomph_lock(device);
     *kind = oomph_device_host_kind(device);
     oomph_unlock(device);
     return OOMPH_OK;

@@ -124,10 +124,9 @@ oomph_status_t oomph_pool_retain(int ordinal, oomph_pool_id_t id)
 {
     oomph_device_t *device;
 
-    oomph_status_t status = oomph_device_get(ordinal, &device);
+    oomph_status_t status = oomph_lock_device(ordinal, &device);
     if (status != OOMPH_OK)
         return status;
-    oomph_lock(device);
     status = retain(device, id, true);
     oomph_unlock(device);
     return status;
@@ -141,10 +140,9 @@ oomph_status_t oomph_pool_begin(int ordinal, oomph_pool_id_t id, oomph_stream_t 
     oomph_request_t request = {
         .device = ordinal, .pool = id, .stream = stream, .stream_lives = stream_lives};
 
-    oomph_status_t status = oomph_device_get(ordinal, &device);
+    oomph_status_t status = oomph_lock_device(ordinal, &device);
     if (status != OOMPH_OK)
         return status;
-    oomph_lock(device);
     status = retain(device, id, false);
     if (status == OOMPH_OK) {
         oomph_room_make(device, &request);
@@ -223,10 +221,9 @@ oomph_status_t oomph_pool_set_flag(int ordinal, oomph_pool_id_t id,
     oomph_device_t *device;
     oomph_group_t *group;
 
-    oomph_status_t status = oomph_device_get(ordinal, &device);
+    oomph_status_t status = oomph_lock_device(ordinal, &device);
     if (status != OOMPH_OK)
         return status;
-    oomph_lock(device);
     status = group_get(device, id, &group);
     if (status == OOMPH_OK)
         group->flags = on ? group->flags | flag : group->flags & ~(unsigned)flag;
@@ -243,10 +240,9 @@ oomph_status_t oomph_pool_set_source(int ordinal, oomph_pool_id_t id,
     oomph_device_t *device;
     oomph_group_t *group;
 
-    oomph_status_t status = oomph_device_get(ordinal, &device);
+    oomph_status_t status = oomph_lock_device(ordinal, &device);
     if (status != OOMPH_OK)
         return status;
-    oomph_lock(device);
     status = group_get(device, id, &group);
     if (status == OOMPH_OK) {
         group->source = *source;

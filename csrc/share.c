@@ -290,10 +290,9 @@ oomph_status_t oomph_import(int ordinal, const oomph_ticket_t *ticket,
 {
     oomph_device_t *device;
 
-    oomph_status_t status = oomph_device_get(ordinal, &device);
+    oomph_status_t status = oomph_lock_device(ordinal, &device);
     if (status != OOMPH_OK)
         return status;
-    oomph_lock(device);
     status = import_block(device, ticket, addr);
     oomph_unlock(device);
     return status;
