@@ -14,6 +14,10 @@ from campaign.machine import FOREIGN, KIB, Machine, Missing, handler, synchroniz
 from campaign.program import FIRST_OF_OTHER
 
 runtime = ctypes.CDLL("libcudart.so.13")  # that PyTorch uses
+_MEMCPY_DEFAULT = 4  # cudaMemcpyDefault: by the addresses
+runtime.cudaMemcpyAsync.argtypes = [
+    *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
+]
 sim.oomph_sim_launch.argtypes = [
     *(ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_int, ctypes.c_uint64)
 ]
@@ -312,6 +316,28 @@ def peer(m: Machine, r: int, a: int, s: int, to: int) -> None:
     with torch.cuda.stream(m.streams[to]), m.on(s, reads=[value]):
         made = value.tensor.to(target, non_blocking=True)
     m.put(r, to, made)
+
+
+@handler
+def lend(m: Machine, s: int, side: int, kib: int, us: int) -> None:
+    """Another device's stream reads late; the memory is freed at once, and wanted."""
+    if m.streams[s].device == m.streams[side].device:
+        raise Missing
+    m.settle(side)
+    with m.on(s) as stream:
+        lent = numbers(kib, 17, stream.device)
+    with m.on(side) as reader:
+        got = torch.empty_like(lent, device=reader.device)
+        reader.wait_stream(stream)
+        lent.record_stream(reader)
+        slow_kernel(reader, lent, us)
+        copy = got.data_ptr(), lent.data_ptr(), lent.nbytes, _MEMCPY_DEFAULT
+        assert runtime.cudaMemcpyAsync(*copy, reader.cuda_stream) == 0
+    del lent
+    with m.on(s) as stream:
+        m.look("after", numbers(kib, 19, stream.device))
+    with m.on(side):
+        m.look("lent", got)
 
 
 def can_move(oomph: Any) -> bool:

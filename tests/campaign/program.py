@@ -249,6 +249,13 @@ def _(d: Drawing) -> Arguments:
     return {"r": d.new(), "a": a, "s": d.stream(), "to": to}
 
 
+@op("lend", 2, "devices")
+def _(d: Drawing) -> Arguments:
+    s, side = d.stream(), d.random.choice([1, 2, 3, 5, 5, 5])
+    kib, us = d.random.choice(SIZES_KIB[1:]), d.random.choice([400, 4000])
+    return {"s": s, "side": side, "kib": kib, "us": us}
+
+
 @op("move", 2, "residency")
 def _(d: Drawing) -> Arguments:
     rs = [d.tensor() for _ in range(d.random.randrange(1, 4))]
@@ -321,13 +328,8 @@ def _(d: Drawing) -> Arguments:
 
 # Training
 
-MODELS_KINDS = ("plain", "ddp", "fsdp", "fsdp", "towers", "towers", "towers")
-
-
-def _width(d: Drawing, kind: str) -> int:
-    """Where several threads go backward, most activations are large enough to leave."""
-    widths = {"fsdp": [544], "towers": [320]}.get(kind, [64, 320])
-    return d.random.choice(widths)
+MODELS_KINDS = ("plain", "ddp", "fsdp", "fsdp")
+OPTIMIZER_KINDS = ("sgd", "adamw", "fused", "rmsprop")
 
 
 @op("model", 2, "train")
@@ -339,9 +341,9 @@ def _(d: Drawing) -> Arguments:
         "n": n,
         "kind": kind,
         "s": d.stream() if kind == "plain" else 0,
-        "layers": d.random.randrange(2, 6) * (6 if kind == "towers" else 1),
-        "width": _width(d, kind),
-        "optimizer": d.random.choice(["sgd", "adamw", "fused", "rmsprop"]),
+        "layers": d.random.randrange(2, 6),
+        "width": 544 if kind == "fsdp" else d.random.choice([64, 320]),
+        "optimizer": d.random.choice(OPTIMIZER_KINDS),
     }
 
 
@@ -352,6 +354,21 @@ def _(d: Drawing) -> Arguments:
         "rows": d.random.choice([500, 1000, 1000]),
         "pause": d.pause(),
         "steps": d.random.randrange(1, 4),
+    }
+
+
+@op("towers", 4, "towers")
+def _(d: Drawing) -> Arguments:
+    """Long, thin ones: two threads save, send and fetch all the time."""
+    n = d.place(MODELS)
+    d.models.add(n)
+    return {
+        "n": n,
+        "layers": d.random.randrange(12, 30),
+        "optimizer": d.random.choice(OPTIMIZER_KINDS),
+        "rows": d.random.choice([8500, 10000]),
+        "pause": d.pause(),
+        "steps": d.random.randrange(2, 5),
     }
 
 
@@ -412,6 +429,7 @@ FEATURES = {  # and how many of a hundred programs have it
         "failures": 10,
         "grad": 60,
         "train": 30,
+        "towers": 12,
         "graphs": 30,
     },
     **{"compiled": 3},
@@ -438,6 +456,8 @@ def draw(seed: int) -> Program:
     }
     if "failures" in features:  # of captures: natively no MemPool survives them
         features = features - {"pools"} | {"graphs"}
+    if "towers" in features:
+        features = features | {"devices"}
     ops = draw_ops(choose, choose.randrange(10, 45), features)
     short = (1 / choose.choice([1.02, 1.1, 1.3, 1.6, 2, 2.5]) for _ in "01")
     ample = 0.5 if "garbage" in features else 0.1

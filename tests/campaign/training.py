@@ -13,6 +13,7 @@ from campaign import memory
 from campaign.machine import Machine, Missing, handler
 from campaign.memory import numbers
 
+THIN = 32  # elements that a tower is wide
 OPTIMIZERS: dict[str, Any] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9),
     "adamw": lambda p: torch.optim.AdamW(p, lr=1e-3),
@@ -94,6 +95,12 @@ def model(
             mesh()
             made = nn.parallel.DistributedDataParallel(made)
         m.models[n] = made, OPTIMIZERS[optimizer](made.parameters()), s, kind, width
+
+
+@handler
+def towers(m: Machine, n: int, layers: int, optimizer: str, **steps: int) -> None:
+    model(m, n, "towers", 0, layers, THIN, optimizer)
+    train(m, n, **steps)
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
