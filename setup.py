@@ -80,6 +80,12 @@ def sources(pattern: str) -> list[str]:
     return sorted(str(p.relative_to(ROOT)) for p in ROOT.glob(pattern))
 
 
+def allocator_sources() -> list[str]:
+    """The C files of ``oomph._C``."""
+    folders = ("csrc", "csrc/core/*", "csrc/driver", "csrc/python")
+    return [path for folder in folders for path in sources(f"{folder}/*.c")]
+
+
 def compiler_is_gcc() -> bool:
     """Whether the C compiler is GCC, whose link-time optimisation needs no plug-in."""
     command = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()
@@ -206,8 +212,9 @@ def torch_extension(torch: Path, includes: list[str]) -> Extension:
     cudart = find_cudart(torch)
     return Extension(
         "oomph._torch",
-        sources=["csrc/torch.cpp"],
-        depends=["csrc/oomph.h", *sources("csrc/*.hpp")],
+        sources=["csrc/torch/torch.cpp"],
+        depends=["csrc/oomph.h", *sources("csrc/torch/*.hpp")],
+        include_dirs=["csrc"],
         language="c++",
         extra_compile_args=[
             *CXX_FLAGS,
@@ -259,8 +266,9 @@ def extensions() -> list[Extension]:
     found = [
         Extension(
             "oomph._C",
-            sources=sources("csrc/*.c"),
-            depends=sources("csrc/*.h"),
+            sources=allocator_sources(),
+            depends=["csrc/oomph.h", *sources("csrc/[cdp]*/**/*.h")],
+            include_dirs=["csrc"],
             extra_compile_args=[
                 "-D_GNU_SOURCE",
                 "-DNDEBUG",

@@ -12,6 +12,7 @@ import functools
 import json
 import os
 import re
+import runpy
 import select
 import signal
 import subprocess
@@ -46,6 +47,12 @@ def environment(
     wanted = {"OOMPH_SIMULATE": card, "OOMPH_CONF": conf, **variables}
     found.update({k: v for k, v in wanted.items() if v is not None})
     return found
+
+
+@functools.cache
+def build_description() -> dict[str, Any]:
+    """The names of setup.py: which sources there are, and where headers lie."""
+    return runpy.run_path(str(ROOT / "setup.py"))
 
 
 @dataclass(frozen=True)

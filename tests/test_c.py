@@ -8,14 +8,13 @@ from __future__ import annotations
 import functools
 import json
 import os
-import runpy
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import pytest
-from support import ROOT, execute
+from support import ROOT, build_description, execute
 
 FOLDER = ROOT / "tests" / "c"
 OPTIONS = {
@@ -54,12 +53,6 @@ def why_not(sanitizer: str) -> str | None:
 
 
 @functools.cache
-def cuda_include() -> Path:
-    setup = runpy.run_path(str(ROOT / "setup.py"))
-    return setup["cuda_includes"]()[0]
-
-
-@functools.cache
 def build(sanitizer: str) -> Path:
     """Builds what runs under a sanitizer; gives the folder."""
     out = Path("..", "..", "build", "c", sanitizer)  # as the Makefile names it
@@ -67,7 +60,7 @@ def build(sanitizer: str) -> Path:
     made = subprocess.run(
         [
             *("make", "-j2", "-C", FOLDER, f"SAN={sanitizer}"),
-            *(f"CUDA_INCLUDE={cuda_include()}", *programs),
+            *(f"CUDA_INCLUDE={build_description()['cuda_includes']()[0]}", *programs),
         ],
         capture_output=True,
         text=True,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 import json
-import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from support import ROOT
+from support import ROOT, build_description
 
 PROGRAM = """
 import functools, importlib.util, json, sys, sysconfig, threading
@@ -98,7 +97,7 @@ def include_of(python: Path) -> Path:
 
 @functools.cache
 def cuda_flags() -> list[str]:
-    setup = runpy.run_path(str(ROOT / "setup.py"))
+    setup = build_description()
     return setup["system_includes"](setup["cuda_includes"]())
 
 
@@ -107,7 +106,8 @@ def build(python: Path, out: Path, *flags: str) -> None:
         [
             *("cc", "-std=c17", "-D_GNU_SOURCE", "-g", "-fPIC", "-shared", *flags),
             *(*cuda_flags(), "-isystem", include_of(python)),
-            *(ROOT / "csrc").glob("*.c"),
+            f"-I{ROOT / 'csrc'}",
+            *(ROOT / name for name in build_description()["allocator_sources"]()),
             *("-o", out, "-lpthread", "-ldl"),
         ],
         check=True,

@@ -1,176 +1,194 @@
-"""Who may include whom in csrc, and what ``import oomph`` brings along."""
+"""Who may call and include whom in csrc, and what ``import oomph`` brings along."""
 
+import graphlib
+import os
 import re
+import subprocess
+import sysconfig
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from support import ROOT, run
+from support import ROOT, build_description, run
 
 CSRC = ROOT / "csrc"
 SIM = CSRC / "sim"
 
-# The core from the bottom up: an include goes to a line above, or to the own header.
-LAYERS = [
-    "oomph",
-    "util",
-    "pack map lock",
-    "block foresee plan driver stats notice site",
-    "index table place page stream",
-    "segment spill",
-    "swap deferred",
-    "device",
-    "claim",
-    "alloc check free garbage guard host inspect ladder move pool promote room share "
-    "shortage steal trim",
+# The folders from the bottom up: a call and an include go to the own folder, or to one
+# further down.
+FLOORS = [
+    *("core/base", "core/heap", "core/layout", "driver", "core/stream"),
+    *("core/memory", "core/device", "core/alloc", "core/control", ".", "python"),
 ]
-# Free blocks are kept in the index, which is made of blocks.
-ALSO = {("block.c", "index.h")}
-# What binds the core to others sees its public header alone, and files of its own.
-BINDINGS = {
-    "api.c": {"oomph.h"},
-    "driver_cuda.h": {"driver.h"},
-    "driver_cuda.c": {"driver_cuda.h"},
-    "driver_load.c": {"driver_cuda.h"},
-    "driver_work.c": {"driver_cuda.h"},
-    "frames.c": {"frames.h", "frames_layout.h", "lock.h", "map.h"},
-    "frames.h": {"oomph.h"},
-    "frames_layout.h": set(),
-    "module.c": {"frames.h", "module.h"},
-    "module.h": {"oomph.h"},
-    "module_garbage.c": {"module.h"},
-    "module_memory.c": {"module.h"},
-    "module_sites.c": {"frames.h", "module.h"},
-    "module_stats.c": {"module.h"},
-    "module_plain.c": {"module.h"},
-    "module_types.c": {"module.h"},
-    "torch_core.hpp": {"oomph.h"},
-    "torch_blocks.hpp": {"torch_core.hpp"},
-    "torch_history.hpp": {"torch_core.hpp"},
-    "torch_nccl.hpp": {"torch_core.hpp"},
-    "torch_pools.hpp": {"torch_history.hpp"},
-    "torch_share.hpp": {"torch_core.hpp"},
-    "torch_holders.hpp": set(),
-    "torch_settings.hpp": {"torch_core.hpp"},
-    "torch_sites.hpp": {"torch_core.hpp"},
-    "torch_saved.hpp": {"torch_allocator.hpp"},
-    "torch_workspaces.hpp": set(),
-    "torch_stats.hpp": {"torch_core.hpp"},
-    "torch_requests.hpp": {
-        *("torch_history.hpp", "torch_pools.hpp", "torch_settings.hpp"),
-        *("torch_sites.hpp", "torch_stats.hpp", "torch_workspaces.hpp"),
-    },
-    "torch_allocator.hpp": {
-        *("torch_blocks.hpp", "torch_nccl.hpp"),
-        *("torch_requests.hpp", "torch_share.hpp"),
-    },
-    "torch.cpp": {"torch_allocator.hpp", "torch_holders.hpp", "torch_saved.hpp"},
-}
-# Blocks and plans know of nothing that acts.
-PURE = ["block.c", "foresee.c", "index.c", "pack.c", "place.c", "plan.c", "table.c"]
-ACTING = {"driver.h", "lock.h", "page.h", "stream.h"}
+# What binds the core to others sees its public header alone, files of its own, and two
+# tools.
+FACE = {"oomph.h"}
+TOOLS = {"core/base/lock.h", "core/base/map.h"}
+BINDINGS = (".", "python", "torch")
 # Headers that are not ours, and who alone may include them.
 FOREIGN = {
-    r"cuda\.h|cudaTypedefs\.h": {"driver_cuda.h"},
-    r"dlfcn\.h": {"driver_load.c", "torch_workspaces.hpp"},
+    r"cuda\.h|cudaTypedefs\.h": {"driver/cuda.h"},
+    r"dlfcn\.h": {"driver/cuda_load.c", "torch/workspaces.hpp"},
     r"Python\.h": {
-        *("frames.h", "frames_layout.h", "module.h"),
-        *("torch.cpp", "torch_holders.hpp", "torch_saved.hpp"),
-        "torch_settings.hpp",
+        *("python/frames.h", "python/frames_layout.h", "python/module.h"),
+        *("torch/torch.cpp", "torch/holders.hpp", "torch/saved.hpp"),
+        "torch/settings.hpp",
     },
-    r"(torch|c10|ATen)/.*|cuda_runtime.*": {
-        *(name for name in BINDINGS if name.startswith("torch")),
-    },
+    r"(torch|c10|ATen)/.*|cuda_runtime.*": {"torch/"},
 }
+# Blocks and plans know of nothing that acts.
+PURE = ("core/base", "core/heap", "core/layout")
+PURE_ARE_NOT = ("core/base/lock.h",)
 
 SUFFIXES = {".c", ".h", ".cpp", ".hpp"}
-CORE = sorted(path.name for path in CSRC.iterdir() if path.suffix in SUFFIXES)
+OURS = sorted(
+    str(path.relative_to(CSRC))
+    for path in CSRC.rglob("*")
+    if path.suffix in SUFFIXES and SIM not in path.parents
+)
+
+
+def folder(name: str) -> str:
+    return str(Path(name).parent)
 
 
 def includes(path: Path) -> tuple[set[str], set[str]]:
     """The names that a file includes: ours, in quotes, and others."""
     found = re.findall(r'^\s*#\s*include\s+(["<])([^">]+)[">]', path.read_text(), re.M)
-    assert all("/" not in name for mark, name in found if mark == '"')
     ours = {name for mark, name in found if mark == '"'}
     return ours, {name for mark, name in found if mark == "<"}
 
 
-def layer(name: str) -> int:
-    stem = name.partition(".")[0]
-    return next(i for i, line in enumerate(LAYERS) if stem in line.split())
+def order_of(graph: dict[str, set[str]]) -> list[str]:
+    """A graph's nodes from the bottom up; fails on a circle, and names it."""
+    try:
+        return list(graphlib.TopologicalSorter(graph).static_order())
+    except graphlib.CycleError as error:
+        pytest.fail(f"a circle: {' -> '.join(reversed(error.args[1]))}")
 
 
-def reach(name: str, graph: dict[str, set[str]]) -> set[str]:
-    """All headers that a file includes, directly or not."""
-    found: set[str] = set()
-    todo = [name]
-    while todo:
-        new = graph[todo.pop()] - found
-        found |= new
-        todo += new
-    return found
+# ---- calls in csrc
 
 
-def graph_of(paths: list[Path]) -> dict[str, set[str]]:
-    return {path.name: includes(path)[0] for path in paths}
+def symbols(source: Path, out: Path) -> tuple[set[str], set[str]]:
+    """What a file defines for others, and what it wants of others."""
+    made = out / (str(source.relative_to(CSRC)).replace("/", "-") + ".o")
+    python = sysconfig.get_paths()["include"]
+    folders = [CSRC, SIM, python, *build_description()["cuda_includes"]()]
+    flags = ["-std=c17", "-D_GNU_SOURCE", "-O1", *(f"-I{f}" for f in folders)]
+    compiler = os.environ.get("CC", "cc")
+    subprocess.run([compiler, *flags, "-c", str(source), "-o", str(made)], check=True)
+    listed = subprocess.run(
+        ["nm", "--extern-only", "--format=posix", str(made)],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    rows = [line.split()[:2] for line in listed.stdout.splitlines()]
+    defined = {name for name, kind in rows if kind not in "Uvw"}
+    return defined, {name for name, _ in rows} - defined
 
 
-# ---- csrc
-
-
-@pytest.mark.parametrize("name", [n for n in CORE if n not in BINDINGS])
-def test_a_file_of_the_core_includes_only_what_lies_below_it(name):
-    ours, _ = includes(CSRC / name)
-    own = name.replace(".c", ".h")
-    wrong = {
-        header
-        for header in ours - {own}
-        if layer(header) >= layer(name) and (name, header) not in ALSO
+def calls(sources: list[Path], out: Path) -> dict[str, set[str]]:
+    """Which files each file needs, by the symbols of the objects."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = list(pool.map(lambda source: symbols(source, out), sources))
+    names = [str(source.relative_to(CSRC)) for source in sources]
+    home = {
+        symbol: name
+        for name, (defined, _) in zip(names, found, strict=True)
+        for symbol in defined
     }
+    return {
+        name: {home[symbol] for symbol in wanted if symbol in home}
+        for name, (_, wanted) in zip(names, found, strict=True)
+    }
+
+
+@pytest.fixture(scope="module")
+def core_calls(tmp_path_factory):
+    sources = [CSRC / name for name in OURS if name.endswith(".c")]
+    return calls(sources, tmp_path_factory.mktemp("objects"))
+
+
+def test_no_files_call_each_other_in_a_circle(core_calls):
+    assert len(order_of(core_calls)) > 40
+
+
+def test_no_folder_calls_a_higher_one(core_calls):
+    up = [
+        (name, called)
+        for name, others in core_calls.items()
+        for called in others
+        if FLOORS.index(folder(called)) > FLOORS.index(folder(name))
+    ]
+    assert up == []
+
+
+def test_a_circle_is_found_and_named(tmp_path):
+    graph = {"a.c": {"b.c"}, "b.c": {"c.c"}, "c.c": {"a.c"}}
+    with pytest.raises(pytest.fail.Exception, match="a circle: .*b.c"):
+        order_of(graph)
+
+
+# ---- includes in csrc
+
+
+def test_every_folder_has_its_floor():
+    assert {folder(name) for name in OURS} == {*FLOORS, "torch"}
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_file_includes_only_what_lies_below_it(name):
+    ours, _ = includes(CSRC / name)
+    if folder(name) in BINDINGS:
+        wrong = {h for h in ours - FACE - TOOLS if folder(h) != folder(name)}
+    else:
+        floor = FLOORS.index(folder(name))
+        wrong = {h for h in ours - FACE if FLOORS.index(folder(h)) > floor}
     assert wrong == set()
 
 
-@pytest.mark.parametrize("name", BINDINGS)
-def test_a_binding_includes_nothing_of_the_core_but_its_public_header(name):
-    assert includes(CSRC / name)[0] <= BINDINGS[name]
+def test_no_header_includes_itself_in_the_end():
+    headers = [name for name in OURS if name.endswith((".h", ".hpp"))]
+    order_of({name: includes(CSRC / name)[0] for name in headers})
+    order_of({p.name: includes(p)[0] for p in SIM.rglob("*.h")})
 
 
-@pytest.mark.parametrize("name", PURE)
-def test_what_is_pure_knows_of_nothing_that_acts(name):
-    graph = graph_of([CSRC / n for n in CORE])
-    assert reach(name, graph) & ACTING == set()
+@pytest.mark.parametrize("name", [n for n in OURS if folder(n) in PURE])
+def test_what_is_pure_includes_nothing_that_acts(name):
+    ours, foreign = includes(CSRC / name)
+    assert {h for h in ours - FACE if folder(h) not in PURE} == set()
+    if folder(name) != "core/base":
+        assert not {*PURE_ARE_NOT} & ours
+        assert "pthread.h" not in foreign
 
 
 @pytest.mark.parametrize("foreign", FOREIGN)
 def test_a_foreign_header_is_included_in_its_place_alone(foreign):
     users = {
         name
-        for name in CORE
+        for name in OURS
         if any(re.fullmatch(foreign, header) for header in includes(CSRC / name)[1])
     }
+    allowed = tuple(FOREIGN[foreign])
     assert users  # or else the pattern is wrong
-    assert users <= FOREIGN[foreign]
-
-
-def test_no_header_includes_itself_in_the_end():
-    for headers in (CSRC.glob("*.h"), SIM.rglob("*.h")):
-        graph = graph_of(list(headers))
-        assert [name for name in graph if name in reach(name, graph)] == []
+    assert {name for name in users if not name.startswith(allowed)} == set()
 
 
 # ---- csrc/sim
 
 
 def test_the_simulation_and_the_core_do_not_know_each_other():
-    ours = {name for name in CORE if name.endswith((".h", ".hpp"))}
-    for name in CORE:
-        assert includes(CSRC / name)[0] <= ours, name
+    for name in OURS:
+        assert includes(CSRC / name)[0] <= {*OURS}, name
 
 
 @pytest.mark.parametrize("library", ["libcuda", "libcudart", "libmath"])
 def test_a_library_of_the_simulation_includes_its_own_headers_and_the_shared(library):
-    folder = SIM / library
-    known = {path.name for path in [*folder.glob("*.h"), *SIM.glob("*.h")]}
-    for path in [*folder.glob("*.c"), *folder.glob("*.h")]:
+    within = SIM / library
+    known = {path.name for path in [*within.glob("*.h"), *SIM.glob("*.h")]}
+    for path in [*within.glob("*.c"), *within.glob("*.h")]:
         assert includes(path)[0] <= known, path.name
 
 

@@ -34,8 +34,7 @@ def tidy(command: list[str]) -> tuple[int, str]:
 
 def sources() -> list[Path]:
     """What is checked: each C file, and each C++ file that includes the others."""
-    c_files = sorted([*ROOT.glob("csrc/*.c"), *ROOT.glob("csrc/sim/*/*.c")])
-    return [*c_files, ROOT / "csrc/torch.cpp", ROOT / "csrc/sim/values/values.cpp"]
+    return sorted([*ROOT.glob("csrc/**/*.c"), *ROOT.glob("csrc/**/*.cpp")])
 
 
 def main() -> int:

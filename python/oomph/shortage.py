@@ -1,8 +1,9 @@
 """PyTorch's error for memory that is not there, made to explain itself.
 
 The error is thrown in C++, by threads that have no GIL and must not wait for it. So the
-core keeps what is needed (csrc/shortage.c), and the explanation is added when PyTorch
-makes the Python exception of it. If anything fails meanwhile, PyTorch's text stays.
+core keeps what is needed (csrc/core/control/shortage.c), and the explanation is added
+when PyTorch makes the Python exception of it. If anything fails meanwhile, PyTorch's
+text stays.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ logger = logging.getLogger("oomph")
 # for its memory or runs the program's code, and no other lock is taken.
 lock = threading.RLock()
 
-GONE, AS_IT_WAS, CHANGED = range(3)  # as csrc/torch_saved.hpp has them
+GONE, AS_IT_WAS, CHANGED = range(3)  # as csrc/torch/saved.hpp has them
 
 
 def forget_in_child() -> None:

@@ -1,6 +1,6 @@
 /* card.h - the allocator on a simulated card, as tests of the whole core use it. */
 #pragma once
-#include "device.h"
+#include "core/device/device.h"
 #include "faults.h"
 #include "harness.h"
 #include "sim.h"

@@ -1,6 +1,6 @@
 /* faults.h - the real driver table, wrapped so that any call can be made to fail. */
 #pragma once
-#include "driver.h"
+#include "driver/driver.h"
 
 // The wrapper around oomph_driver_cuda().
 const oomph_driver_t *faulty_driver(void);

@@ -1,8 +1,8 @@
 /* The address space of a pool (block.h, index.h), against a model that knows the state
  * of every 512 bytes. No driver: pages are numbers. */
-#include "block.h"
+#include "core/heap/block.h"
+#include "core/heap/index.h"
 #include "harness.h"
-#include "index.h"
 
 #include <string.h>
 

@@ -3,6 +3,7 @@
  * so.
  */
 #include "card.h"
+#include "core/device/lookup.h"
 
 enum { BYTES = 3 << 20, SOME_LOST = 100, NEVER_REACHED }; // how a child exits
 

@@ -1,6 +1,6 @@
 /* The record of a step and the layout packed from it (plan.h). */
+#include "core/layout/plan.h"
 #include "harness.h"
-#include "plan.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* Numbers of call sites and what is counted of them (map.h, site.h). */
+#include "core/base/map.h"
+#include "core/base/site.h"
 #include "harness.h"
-#include "map.h"
-#include "site.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* The table of blocks in use (table.h), against a plain array. */
+#include "core/heap/table.h"
 #include "harness.h"
-#include "table.h"
 
 enum { BLOCKS = 3000 };
 

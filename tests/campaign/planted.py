@@ -45,7 +45,7 @@ PLANTS = {
     "pages float once the stream that freed last has passed": Plant(
         (
             (
-                "csrc/stream.c",
+                "csrc/core/stream/stream.c",
                 "driver->event_record_all(streams->device, event);",
                 "driver->event_record(streams->device, event,\n"
                 "streams->last != NULL && streams->last->lives &&\n"
@@ -57,7 +57,7 @@ PLANTS = {
     "pages of a dropped graph float while it runs": Plant(
         (
             (
-                "csrc/pool.c",
+                "csrc/core/control/groups.c",
                 "pool->floor = oomph_streams_stamp(&device->streams, 0);",
                 "pool->floor = 0;",
             ),
@@ -87,7 +87,7 @@ PLANTS = {
     "memory of others, of graphs and of MemPools leaves": Plant(
         (
             (
-                "csrc/torch_saved.hpp",
+                "csrc/torch/saved.hpp",
                 "if (data.get_deleter() != &delete_block ||\n"
                 "        core->lookup(address(data.get()), &info) != OOMPH_OK ||\n"
                 "        info.addr != address(data.get()) || from_core(info.pool) != "
@@ -135,7 +135,7 @@ PLANTS = {
     "streams of other devices are not recorded": Plant(
         (
             (
-                "csrc/free.c",
+                "csrc/core/alloc/free.c",
                 "status == OOMPH_OK && user != oomph_block_pool(block)->stream",
                 "status == OOMPH_OK && stream_device == device->ordinal &&\n"
                 "user != oomph_block_pool(block)->stream",
@@ -145,7 +145,7 @@ PLANTS = {
     "garbage counts as live": Plant(
         (
             (
-                "csrc/garbage.c",
+                "csrc/core/alloc/garbage.c",
                 "if (collect == NULL || is_in_vain(claim, last))",
                 "if (collect == NULL || is_in_vain(claim, last) || true)",
             ),
@@ -154,7 +154,7 @@ PLANTS = {
     "idle page-locked blocks are kept": Plant(
         (
             (
-                "csrc/host.c",
+                "csrc/core/alloc/host.c",
                 "        return OOMPH_NOTHING;\n    if (survey.now < want)\n"
                 "        return oomph_wait_for_pages(device)",
                 "        return OOMPH_NOTHING;\n    return OOMPH_NOTHING;\n"
@@ -166,7 +166,7 @@ PLANTS = {
     "a capture that failed goes on for oomph": Plant(
         (
             (
-                "csrc/stream.c",
+                "csrc/core/stream/stream.c",
                 "if (streams->beginning && pthread_equal(streams->beginner, "
                 "pthread_self()))\n        streams->beginning = false;",
                 "",

@@ -1,0 +1,311 @@
+/* alloc.c - giving out memory: the lock, the books, and the order of steps.
+ *
+ * - A request is rounded to 512 bytes and served from the pool of its stream, its graph
+ *   or MemPool, and its size class. Blocks of at most 1 MiB never share pages with
+ *   larger ones.
+ * - A resting block of the same size is woken; else ladder.c finds one.
+ */
+#include "core/alloc/demand.h"
+#include "core/alloc/free.h"
+#include "core/alloc/host.h"
+#include "core/alloc/ladder.h"
+#include "core/device/arena.h"
+#include "core/device/guard.h"
+
+#include <stdlib.h>
+
+#define BYTES_MAX ((size_t)1 << 47) // more than any address space
+enum { COLLECT_EVERY = 8 };         // allocations between looks at deferred frees
+
+/* ---- Allocating */
+
+// Where the plan puts the block, and its number in the record.
+static void consult_plan(oomph_claim_t *claim, uint32_t *number)
+{
+    oomph_pool_t *pool = claim->pool;
+
+    claim->place = oomph_plan_next(&pool->plan, claim->bytes);
+    if (pool->plan.places != NULL) {
+        int64_t *count = claim->place != OOMPH_NO_PLACE
+                             ? &claim->device->stats.planned_hits
+                             : &claim->device->stats.planned_misses;
+        (*count)++;
+    }
+    if (pool->plan.places == NULL && pool->arena.segments != NULL)
+        oomph_arena_replan(pool); // the plan has just been dropped
+    *number = oomph_plan_note(&pool->plan, claim->bytes);
+    if (!claim->device->pressed)
+        pool->plan.found_period = 0; // there is room enough without a plan
+    if (pool->plan.found_period != 0)
+        oomph_arena_replan(pool);
+}
+
+static void count_block(oomph_device_t *device, const oomph_block_t *block)
+{
+    bool small = block->segment->heap->small;
+    int64_t bytes = (int64_t)block->bytes;
+
+    if (block->tier == OOMPH_TIER_HOST) {
+        oomph_split_move(&device->tide, &device->tallies.allocated_bytes, bytes);
+        oomph_split_move(&device->split, &device->tallies.active_bytes, bytes);
+    }
+    oomph_tally_up(&device->tallies.allocation, small, 1);
+    oomph_tally_up(&device->tallies.active, small, 1);
+    oomph_tally_up(&device->tallies.allocated_bytes, small, bytes);
+    oomph_tally_up(&device->tallies.active_bytes, small, bytes);
+    oomph_tally_up(&device->tallies.requested_bytes, small,
+                   (int64_t)block->use.requested_bytes);
+}
+
+// So that a block can be entered.
+static oomph_status_t reserve_records(oomph_device_t *device,
+                                      const oomph_request_t *request)
+{
+    oomph_status_t status = oomph_table_reserve(&device->table);
+
+    if (status == OOMPH_OK && request->site != 0)
+        status = oomph_site_tallies_reserve(&device->sites, request->site);
+    return status;
+}
+
+// Enters a block that was taken into the books; gives it back if that fails.
+static oomph_status_t enter(oomph_device_t *device, const oomph_request_t *request,
+                            oomph_block_t *block)
+{
+    oomph_status_t status = reserve_records(device, request);
+    oomph_site_t site = request->site;
+
+    oomph_assert(block != NULL);
+    if (status != OOMPH_OK) {
+        oomph_heap_give(block);
+        return status;
+    }
+    block->use.requested_bytes = request->bytes;
+    block->use.user = request->user;
+    block->site = site;
+    if (site != 0)
+        oomph_site_count(&device->sites, site, (int64_t)block->bytes);
+    oomph_table_add(&device->table, block);
+    return OOMPH_OK;
+}
+
+static oomph_status_t hand_out(oomph_device_t *device, const oomph_request_t *request,
+                               oomph_block_t *block)
+{
+    oomph_status_t status = enter(device, request, block);
+
+    if (status == OOMPH_OK)
+        count_block(device, block);
+    return status;
+}
+
+static void count_born_on_host(oomph_claim_t *claim, size_t bytes)
+{
+    oomph_device_t *device = claim->device;
+    size_t ahead = oomph_process.config.host_ahead_bytes / device->pages.page_bytes;
+
+    oomph_foresight_note(&device->foresight, bytes);
+    if (claim->foreseen) {
+        device->stats.foreseen++;
+        device->stats.foreseen_bytes += (int64_t)bytes;
+        device->step_buffers++;
+        return;
+    }
+    claim->rescued = ++device->stats.rescues - device->step_start_rescues;
+    device->stats.rescued_bytes += (int64_t)bytes;
+    if (ahead > 0 && device->pages.host_kind != OOMPH_HOST_PINNED)
+        oomph_ahead_want(&device->ahead, ahead);
+}
+
+static oomph_status_t hand_out_slowly(const oomph_claim_t *claim, oomph_block_t *block)
+{
+    oomph_device_t *device = claim->device;
+    oomph_uses_t *uses = NULL;
+
+    if (oomph_process.config.guard == OOMPH_GUARD_OFF)
+        return hand_out(device, claim->request, block);
+    // A block that was filled must not be given back as if nothing used it.
+    oomph_status_t status = reserve_records(device, claim->request);
+    if (status == OOMPH_OK)
+        status = oomph_guard_admit(device, block, claim->request, &uses);
+    if (status != OOMPH_OK) {
+        oomph_heap_give(block);
+        return status;
+    }
+    status = hand_out(device, claim->request, block);
+    if (status != OOMPH_OK)
+        oomph_uses_free(uses);
+    else if (uses != NULL)
+        oomph_guard_attach(device, block, uses);
+    return status;
+}
+
+// The way of a request for which no block rests.
+static oomph_status_t allocate(oomph_claim_t *claim, oomph_block_t **out)
+{
+    oomph_status_t status = OOMPH_OK;
+    uint32_t number = 0;
+
+    bool planned =
+        !claim->pool->small && claim->pool->group == NULL && oomph_process.config.plan;
+    if (planned)
+        consult_plan(claim, &number);
+    oomph_block_t *block = oomph_take(claim);
+    if (block == NULL)
+        status = oomph_climb(claim, &block);
+    if (status == OOMPH_OK)
+        status = hand_out_slowly(claim, block);
+    if (status != OOMPH_OK)
+        return status;
+    block->recorded = planned;
+    block->record = number;
+    if (claim->born_on_host)
+        count_born_on_host(claim, block->bytes);
+    *out = block;
+    return OOMPH_OK;
+}
+
+static oomph_status_t allocate_slowly(const oomph_request_t *request,
+                                      oomph_device_t *device, oomph_pool_t *pool,
+                                      size_t bytes, oomph_block_t **block)
+{
+    oomph_claim_t claim = {.request = request,
+                           .device = device,
+                           .pool = pool,
+                           .bytes = bytes,
+                           .place = OOMPH_NO_PLACE,
+                           .foreseen = oomph_foresees(&device->foresight, bytes)};
+
+    pool->claims++;
+    oomph_status_t status = allocate(&claim, block);
+    oomph_demand_note(&claim, status == OOMPH_OK ? *block : NULL);
+    pool->claims--;
+    if (claim.rescued > 0 && oomph_process.hooks.rescued != NULL) {
+        oomph_unlock(device);
+        oomph_process.hooks.rescued(request->device, bytes, claim.rescued);
+        oomph_enter(device);
+    }
+    return status;
+}
+
+static size_t block_bytes(const oomph_request_t *request)
+{
+    return oomph_round_up(oomph_max(request->bytes, request->block_bytes),
+                          OOMPH_ROUND_BYTES);
+}
+
+oomph_status_t oomph_malloc(const oomph_request_t *request, oomph_addr_t *addr)
+{
+    size_t bytes = block_bytes(request);
+    oomph_block_t *block = NULL;
+    oomph_device_t *device;
+    oomph_pool_t *pool;
+
+    if (request->bytes == 0) {
+        *addr = 0;
+        return OOMPH_OK;
+    }
+    oomph_status_t status = oomph_device_get(request->device, &device);
+    if (status != OOMPH_OK)
+        return status;
+    if (request->bytes > BYTES_MAX || bytes > BYTES_MAX)
+        return oomph_fail(OOMPH_ERR_NO_MEMORY,
+                          "%zu bytes are more than any address space", request->bytes);
+    if (oomph_process.config.guard != OOMPH_GUARD_OFF)
+        bytes = oomph_guard_bytes(device, request->pool, bytes);
+    oomph_enter(device);
+    if (device->deferred.count > 0 && ++device->deferred_tick % COLLECT_EVERY == 0)
+        oomph_collect(device);
+    status = oomph_pool_get(device, request, bytes, &pool);
+    if (status == OOMPH_OK)
+        block = oomph_heap_wake(&pool->heap, bytes);
+    if (block != NULL)
+        status = hand_out(device, request, block);
+    else if (status == OOMPH_OK)
+        status = allocate_slowly(request, device, pool, bytes, &block);
+    if (status == OOMPH_OK)
+        *addr = block->addr;
+    oomph_unlock(device);
+    return status;
+}
+
+static oomph_status_t revive(oomph_claim_t *claim, oomph_addr_t addr)
+{
+    oomph_status_t status =
+        oomph_pool_get(claim->device, claim->request, claim->bytes, &claim->pool);
+    if (status == OOMPH_OK)
+        status = oomph_slab_reserve(&claim->device->slab, 2);
+    if (status != OOMPH_OK)
+        return status;
+    oomph_heap_settle(&claim->pool->heap);
+    oomph_segment_t *segment = claim->pool->heap.segments;
+    while (segment != NULL && addr - segment->base >= segment->bytes)
+        segment = segment->next;
+    oomph_window_t *window = &claim->window;
+    if (segment == NULL || !oomph_heap_window_at(segment, addr, claim->bytes, window) ||
+        window->missing_count > 0)
+        return oomph_fail(OOMPH_ERR_INVALID, "0x%llx is not free in its pool",
+                          (unsigned long long)addr);
+    return hand_out(claim->device, claim->request,
+                    oomph_heap_take(window->block, addr, claim->bytes));
+}
+
+oomph_status_t oomph_revive(const oomph_request_t *request, oomph_addr_t addr)
+{
+    oomph_claim_t claim = {.request = request, .bytes = block_bytes(request)};
+
+    oomph_status_t status = oomph_device_get(request->device, &claim.device);
+    if (status != OOMPH_OK)
+        return status;
+    oomph_enter(claim.device);
+    status = revive(&claim, addr);
+    oomph_unlock(claim.device);
+    return status;
+}
+
+/* ---- Buffers on the host */
+
+static oomph_status_t take_buffer(oomph_claim_t *claim, oomph_block_t **block)
+{
+    oomph_status_t status =
+        oomph_pool_get(claim->device, claim->request, claim->bytes, &claim->pool);
+    if (status != OOMPH_OK)
+        return status;
+    oomph_gain_t gain = oomph_rung_host(claim, block);
+    if (gain == OOMPH_FAILED)
+        return claim->status;
+    if (gain == OOMPH_NOTHING)
+        return oomph_fail(OOMPH_ERR_NO_MEMORY, "no buffer of %s on the host: %s",
+                          oomph_size_text(claim->bytes).text,
+                          oomph_host_refusal(claim));
+    status = enter(claim->device, claim->request, *block);
+    if (status != OOMPH_OK)
+        return status;
+    (*block)->buffer = true;
+    claim->device->stats.buffer_bytes += (int64_t)(*block)->bytes;
+    claim->device->step_buffers++;
+    return OOMPH_OK;
+}
+
+oomph_status_t oomph_buffer(int ordinal, size_t bytes, oomph_stream_t stream,
+                            oomph_addr_t *addr)
+{
+    oomph_request_t request = {
+        .device = ordinal, .bytes = bytes, .stream = stream, .stream_lives = true};
+    oomph_claim_t claim = {
+        .request = &request, .place = OOMPH_NO_PLACE, .foreseen = true, .buffer = true};
+    oomph_block_t *block = NULL;
+
+    if (bytes == 0 || bytes > BYTES_MAX)
+        return oomph_fail(OOMPH_ERR_INVALID, "no buffer has %zu bytes", bytes);
+    oomph_status_t status = oomph_device_get(ordinal, &claim.device);
+    if (status != OOMPH_OK)
+        return status;
+    claim.bytes = oomph_round_up(bytes, claim.device->pages.page_bytes);
+    oomph_enter(claim.device);
+    status = take_buffer(&claim, &block);
+    if (status == OOMPH_OK)
+        *addr = block->addr;
+    oomph_unlock(claim.device);
+    return status;
+}

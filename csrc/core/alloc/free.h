@@ -1,0 +1,15 @@
+/* free.h - frees: those that were queued while others had the lock, and those that wait
+ * for streams.
+ */
+#pragma once
+#include "core/device/sync.h"
+
+// Takes the lock and processes the frees that were queued.
+void oomph_enter(oomph_device_t *device);
+// The same for a device that may not be open yet. Errors: as oomph_device_get(); then
+// nothing is locked.
+oomph_status_t oomph_enter_device(int ordinal, oomph_device_t **device);
+// Processes the frees that were queued since. True if there were any.
+bool oomph_drain_queue(oomph_device_t *device);
+// The same, and frees what was deferred and has finished. True if there was any.
+bool oomph_collect(oomph_device_t *device);

@@ -1,0 +1,409 @@
+/* host.c - the rung of the ladder on which a block is born on host.
+ *
+ * The block lies on host pages alone, mapped at an ordinary address of its pool, or, if
+ * only that works, in a page-locked allocation; either is made without the lock, as it
+ * takes seconds for tens of GiB. Never blocks of MemPools. While a stream captures only
+ * blocks of graphs, on what their pool has ready. Small blocks and workspaces may use
+ * half of the headroom first; they come here only when that is used up.
+ */
+#include "core/alloc/host.h"
+#include "core/alloc/free.h"
+#include "core/alloc/trim.h"
+
+#include <stdio.h>
+
+enum { PIECE = 64 }; // pages made before they are entered
+
+// The driver's failure for which the rung gave nothing; "": it had another reason.
+static _Thread_local char failure[200];
+
+static oomph_gain_t go_without(oomph_status_t status)
+{
+    if (status != OOMPH_OK && status != OOMPH_ERR_NO_MEMORY)
+        snprintf(failure, sizeof failure, "%s", oomph_error_detail());
+    return OOMPH_NOTHING;
+}
+
+// If that cannot be told, a stream may capture.
+static bool captures(oomph_streams_t *streams)
+{
+    bool found = false;
+
+    oomph_status_t status = oomph_streams_ask(streams, &found);
+    go_without(status);
+    return found || status != OOMPH_OK;
+}
+
+/* ---- Why not */
+
+void oomph_forbid_offload(void)
+{
+    atomic_fetch_add(&oomph_process.offload_bans, 1);
+}
+
+oomph_status_t oomph_allow_offload(void)
+{
+    int bans = atomic_load(&oomph_process.offload_bans);
+
+    while (bans > 0)
+        if (atomic_compare_exchange_weak(&oomph_process.offload_bans, &bans, bans - 1))
+            return OOMPH_OK;
+    return oomph_fail(OOMPH_ERR_INVALID, "offload is not forbidden");
+}
+
+bool oomph_offload_is_forbidden(void)
+{
+    return atomic_load(&oomph_process.offload_bans) > 0;
+}
+
+// Why the block must not be born on host, whatever there is of it; NULL: it may.
+static const char *ban(const oomph_claim_t *claim)
+{
+    if (oomph_process.config.offload == OOMPH_OFFLOAD_OFF)
+        return "offload is off (offload:on-oom goes on with host memory)";
+    if (oomph_offload_is_forbidden())
+        return "nothing is offloaded within oomph.no_offload()";
+    if (claim->pool->group != NULL && claim->pool->group->is_mem_pool)
+        return "MemPools get no host memory";
+    if (claim->device->pages.host->limit_bytes == 0)
+        return "host_limit is 0";
+    return NULL;
+}
+
+// The same, unless the pool has host memory ready.
+static const char *ban_now(const oomph_claim_t *claim)
+{
+    const char *banned = ban(claim);
+
+    if (banned != NULL || !captures(&claim->device->streams))
+        return banned;
+    return "while a stream captures nothing moves, and no host memory is used but what "
+           "was made ready before, as much as earlier steps let expect; what the "
+           "capture does not need can be moved away before it (oomph.evict)";
+}
+
+size_t oomph_missing_bytes(const oomph_claim_t *claim)
+{
+    oomph_device_t *device = claim->device;
+    oomph_reach_t reach = {.tier = OOMPH_TIER_DEVICE, .keep = claim->window};
+    size_t want = claim->window.missing_count;
+    oomph_survey_t survey = oomph_steal_survey(device, &reach);
+    size_t have = survey.now + survey.later +
+                  oomph_pages_available(&device->pages, OOMPH_TIER_DEVICE, want,
+                                        oomph_is_essential(claim));
+
+    // As many, and yet in vain: the driver has fewer than it says.
+    return (have < want ? want - have : want) * device->pages.page_bytes;
+}
+
+const char *oomph_host_refusal(const oomph_claim_t *claim)
+{
+    static _Thread_local char text[300];
+    const oomph_pages_t *pages = &claim->device->pages;
+    uint64_t limit = pages->host->limit_bytes;
+    uint64_t used = atomic_load(&pages->host->used_bytes);
+
+    if (claim->pool->group == NULL && failure[0] != '\0')
+        return failure;
+    if (claim->host_ban != NULL)
+        return claim->host_ban;
+    if (pages->host_kind == OOMPH_HOST_OFF)
+        return "no kind of host memory works here, or host_pages is off (see oomph "
+               "--version)";
+    if (used + claim->bytes <= limit &&
+        used + claim->bytes > pages->host_pages_max_bytes &&
+        pages->host_kind != OOMPH_HOST_PINNED)
+        snprintf(text, sizeof text,
+                 "host memory in use: %s, and pages of %s serve for %s: the system "
+                 "(sysctl vm.max_map_count) gives a process no more mappings; set "
+                 "larger ones (OOMPH_CONF=page:%zuMiB)",
+                 oomph_size_text(used).text, oomph_size_text(pages->page_bytes).text,
+                 oomph_size_text(pages->host_pages_max_bytes).text,
+                 4 * pages->page_bytes >> 20);
+    else if (used + claim->bytes > limit)
+        snprintf(text, sizeof text, "host memory in use: %s, host_limit is %s",
+                 oomph_size_text(used).text, oomph_size_text(limit).text);
+    else if (oomph_process.config.strict)
+        snprintf(text, sizeof text,
+                 "%s are missing on the device, and strict makes an error of what "
+                 "would have been born on host",
+                 oomph_size_text(oomph_missing_bytes(claim)).text);
+    else
+        snprintf(text, sizeof text, "the driver gives no more host memory (%s in use)",
+                 oomph_size_text(used).text);
+    return text;
+}
+
+/* ---- Making pages */
+
+// Makes up to `count` pages and enters them. The caller has stepped aside.
+static oomph_status_t make_piece(oomph_device_t *device, size_t count)
+{
+    oomph_pages_t *pages = &device->pages;
+    oomph_status_t status = OOMPH_OK;
+    oomph_handle_t made[PIECE];
+    size_t done = 0;
+
+    while (done < count && status == OOMPH_OK) {
+        status = oomph_host_page_make(pages, &made[done]);
+        done += status == OOMPH_OK;
+    }
+    oomph_enter(device);
+    for (size_t i = 0; i < done; i++) {
+        oomph_status_t kept = oomph_page_adopt(pages, OOMPH_TIER_HOST, made[i]);
+        if (kept != OOMPH_OK) {
+            oomph_host_page_drop(pages, made[i]);
+            status = kept;
+        }
+    }
+    oomph_unlock(device);
+    return status;
+}
+
+oomph_status_t oomph_make_host_pages(oomph_device_t *device, size_t count)
+{
+    size_t missing = count - device->pages.tiers[OOMPH_TIER_HOST].spare_count;
+    oomph_status_t status = OOMPH_OK;
+    void *state = oomph_step_aside(device);
+
+    while (missing > 0 && status == OOMPH_OK) {
+        size_t piece = oomph_min(missing, PIECE);
+        status = make_piece(device, piece);
+        missing -= piece;
+    }
+    oomph_step_back(device, state);
+    return status;
+}
+
+/* ---- Being born there */
+
+// Of host bytes that are wanted, those that are beyond the limit.
+static size_t beyond_limit(const oomph_budget_t *host, size_t bytes)
+{
+    uint64_t used = atomic_load(&host->used_bytes);
+    size_t room = host->limit_bytes > used ? host->limit_bytes - used : 0;
+
+    return bytes > room ? bytes - room : 0;
+}
+
+// Gives back page-locked blocks that nothing uses, or waits for them, if `least` bytes
+// of them are there: they cannot be put together.
+static oomph_gain_t return_pinned(oomph_claim_t *claim, size_t least, size_t bytes)
+{
+    oomph_device_t *device = claim->device;
+    size_t page_bytes = device->pages.page_bytes;
+    size_t want = oomph_round_up(least, page_bytes) / page_bytes;
+    oomph_survey_t survey = oomph_pinned_survey(device);
+
+    if (survey.now + survey.later < want)
+        return OOMPH_NOTHING;
+    if (survey.now < want)
+        return oomph_wait_for_pages(device) ? OOMPH_GAINED : OOMPH_NOTHING;
+    return oomph_return_pinned(device, bytes) > 0 ? OOMPH_GAINED : OOMPH_NOTHING;
+}
+
+static oomph_gain_t pinned_block(oomph_claim_t *claim)
+{
+    oomph_pages_t *pages = &claim->device->pages;
+    size_t bytes = oomph_round_up(claim->bytes, pages->page_bytes);
+    oomph_segment_t *segment;
+    oomph_addr_t addr;
+
+    if (!oomph_budget_take(pages->host, bytes)) {
+        size_t beyond = oomph_max(beyond_limit(pages->host, bytes), 1);
+        return return_pinned(claim, beyond, beyond);
+    }
+    void *state = oomph_step_aside(claim->device);
+    oomph_status_t status = pages->driver->pinned_alloc(pages->device, bytes, &addr);
+    oomph_step_back(claim->device, state);
+    if (status != OOMPH_OK)
+        goto undo_budget;
+    status = oomph_segment_adopt(&claim->pool->heap, pages, OOMPH_SEGMENT_PINNED,
+                                 OOMPH_TIER_HOST, addr, bytes, &segment);
+    if (status != OOMPH_OK)
+        goto undo_pinned;
+    return OOMPH_GAINED;
+
+undo_pinned:
+    pages->driver->pinned_free(pages->device, addr);
+undo_budget:
+    oomph_budget_give(pages->host, bytes);
+    if (status == OOMPH_ERR_NO_MEMORY && return_pinned(claim, 1, bytes) == OOMPH_GAINED)
+        return OOMPH_GAINED;
+    return go_without(status);
+}
+
+// Free host pages of other holes, then, after waiting, the same.
+static oomph_gain_t steal_host(oomph_claim_t *claim, size_t want)
+{
+    oomph_device_t *device = claim->device;
+    oomph_reach_t reach = {.tier = OOMPH_TIER_HOST};
+    oomph_survey_t survey = oomph_steal_survey(device, &reach);
+
+    if (survey.now + survey.later < want)
+        return OOMPH_NOTHING;
+    if (survey.now >= want)
+        return oomph_steal(device, &reach, want, claim->pool->stream) > 0
+                   ? OOMPH_GAINED
+                   : OOMPH_NOTHING;
+    return oomph_wait_for_pages(device) ? OOMPH_GAINED : OOMPH_NOTHING;
+}
+
+static oomph_gain_t host_pages(oomph_claim_t *claim)
+{
+    oomph_pages_t *pages = &claim->device->pages;
+    size_t count = oomph_round_up(claim->bytes, pages->page_bytes) / pages->page_bytes;
+    const size_t *spare = &pages->tiers[OOMPH_TIER_HOST].spare_count;
+    if (*spare < count)
+        oomph_ahead_take(&claim->device->ahead, pages, count - *spare);
+    if (*spare < count) { // making a page is slower than moving one
+        oomph_reach_t reach = {.tier = OOMPH_TIER_HOST};
+        oomph_steal(claim->device, &reach, count - *spare, claim->pool->stream);
+    }
+    size_t have = oomph_pages_available(pages, OOMPH_TIER_HOST, count, false);
+    if (have < count && oomph_ahead_recall(&claim->device->ahead, pages) > 0)
+        return OOMPH_GAINED;
+    if (have < count)
+        return steal_host(claim, count - have);
+    const oomph_block_t *hole = oomph_heap_hole(&claim->pool->heap, count);
+    if (hole == NULL) {
+        oomph_status_t status =
+            oomph_pool_extend(claim->pool, count * pages->page_bytes);
+        return status == OOMPH_OK ? OOMPH_GAINED : oomph_failed(claim, status);
+    }
+    if (*spare < count) {
+        oomph_status_t status = oomph_make_host_pages(claim->device, count);
+        // The thread that makes pages ahead may have come first.
+        bool more =
+            status == OOMPH_OK || oomph_ahead_recall(&claim->device->ahead, pages) > 0;
+        return more ? OOMPH_GAINED : go_without(status);
+    }
+    oomph_status_t status = oomph_segment_map(
+        hole->segment, pages, oomph_segment_page(hole->segment, hole->addr), count,
+        OOMPH_TIER_HOST);
+    return status == OOMPH_OK ? OOMPH_GAINED : go_without(status);
+}
+
+// The limit is for all devices together: the others return what they have idle. Never
+// are two of them locked at once.
+static oomph_gain_t beg(oomph_claim_t *claim)
+{
+    oomph_device_t *device = claim->device;
+    size_t bytes = oomph_round_up(claim->bytes, device->pages.page_bytes), freed = 0;
+    size_t want = beyond_limit(device->pages.host, bytes);
+
+    if (claim->begged)
+        return OOMPH_NOTHING;
+    claim->begged = true;
+    want = want > 0 ? want : bytes; // the driver has no more
+    oomph_unlock(device);
+    for (int i = 0; i < OOMPH_DEVICE_MAX && freed < want; i++) {
+        oomph_device_t *other = oomph_device_peek(i);
+        if (other == NULL || other == device)
+            continue;
+        oomph_enter(other);
+        freed += oomph_return_host(other, want - freed);
+        oomph_unlock(other);
+    }
+    oomph_enter(device);
+    return freed > 0 ? OOMPH_GAINED : OOMPH_NOTHING;
+}
+
+// The program's blocks are the CPU's, too: a host pointer is what CUDA calls them,
+// which copies between host memory, UCX, MPI and DLPack's readers take at its word.
+// Buffers are seen by copies of ours alone.
+static oomph_gain_t hand_over(oomph_claim_t *claim, oomph_block_t *fit,
+                              oomph_block_t **block)
+{
+    oomph_pages_t *pages = &claim->device->pages;
+    oomph_block_t *taken = oomph_heap_take(fit, fit->addr, claim->bytes);
+    oomph_status_t status =
+        claim->buffer ? OOMPH_OK : oomph_segment_open_to_cpu(taken, pages);
+
+    if (status != OOMPH_OK) {
+        oomph_heap_give(taken);
+        return go_without(status);
+    }
+    if (claim->pool->group != NULL && !claim->laid_in)
+        oomph_segment_capture(taken);
+    *block = taken;
+    return OOMPH_GAINED;
+}
+
+// Whether it may have host memory that a graph has ready (room.c): it is there, so that
+// it may be had within a capture, too.
+static bool may_have_ready(const oomph_claim_t *claim)
+{
+    return claim->pool->group != NULL && !oomph_process.config.strict &&
+           ban(claim) == NULL;
+}
+
+// What fits of it, for small blocks and others.
+static oomph_block_t *fit_ready(const oomph_claim_t *claim)
+{
+    const oomph_pool_t *own = claim->pool;
+    oomph_block_t *block = NULL;
+
+    if (oomph_slab_reserve(&claim->device->slab, 2) != OOMPH_OK)
+        return NULL;
+    for (const oomph_pool_t *pool = claim->device->pools; pool != NULL && block == NULL;
+         pool = pool->next)
+        if (pool->group == own->group && pool->stream == own->stream)
+            block = oomph_heap_fit_host(&pool->heap, claim->bytes);
+    return block;
+}
+
+// The same for a stream that joins the capture: pages that no stream of the graph has
+// used come to the stream's own pool.
+static oomph_block_t *bring_ready(const oomph_claim_t *claim)
+{
+    oomph_device_t *device = claim->device;
+    oomph_pages_t *pages = &device->pages;
+    oomph_heap_t *heap = &claim->pool->heap;
+    oomph_reach_t reach = {.tier = OOMPH_TIER_HOST, .group = claim->pool->group};
+    size_t count = oomph_round_up(claim->bytes, pages->page_bytes) / pages->page_bytes;
+
+    if (!captures(&device->streams) || oomph_steal_survey(device, &reach).now < count ||
+        oomph_steal(device, &reach, count, NULL) < count)
+        return NULL;
+    const oomph_block_t *hole = oomph_heap_hole(heap, count);
+    if (hole == NULL &&
+        oomph_pool_extend(claim->pool, count * pages->page_bytes) == OOMPH_OK)
+        hole = oomph_heap_hole(heap, count);
+    if (hole == NULL ||
+        oomph_segment_map(hole->segment, pages,
+                          oomph_segment_page(hole->segment, hole->addr), count,
+                          OOMPH_TIER_HOST) != OOMPH_OK ||
+        oomph_slab_reserve(&device->slab, 2) != OOMPH_OK)
+        return NULL; // the pages are spare
+    return oomph_heap_fit_host(heap, claim->bytes);
+}
+
+oomph_gain_t oomph_rung_host(oomph_claim_t *claim, oomph_block_t **block)
+{
+    oomph_device_t *device = claim->device;
+    oomph_gain_t gain = OOMPH_GAINED;
+
+    failure[0] = '\0';
+    bool may = may_have_ready(claim);
+    oomph_block_t *ready = may ? fit_ready(claim) : NULL;
+    if (may && ready == NULL)
+        ready = bring_ready(claim);
+    if (ready != NULL)
+        return hand_over(claim, ready, block);
+    while (gain == OOMPH_GAINED) {
+        claim->host_ban = ban_now(claim); // each time: the lock may have been given up
+        if (claim->host_ban != NULL)
+            return OOMPH_NOTHING;
+        oomph_host_kind_t kind = oomph_device_host_kind(device);
+        if (kind == OOMPH_HOST_OFF || (oomph_process.config.strict && !claim->foreseen))
+            return OOMPH_NOTHING;
+        oomph_block_t *fit = oomph_heap_fit_host(&claim->pool->heap, claim->bytes);
+        if (fit != NULL && oomph_slab_reserve(&device->slab, 2) == OOMPH_OK)
+            return hand_over(claim, fit, block);
+        gain = kind == OOMPH_HOST_PINNED ? pinned_block(claim) : host_pages(claim);
+        if (gain == OOMPH_NOTHING)
+            gain = beg(claim);
+    }
+    return gain;
+}

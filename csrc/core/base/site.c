@@ -1,0 +1,185 @@
+/* site.c - the lines of source that allocate, numbered; what each holds on a device.
+ *
+ * A number stands for a line of a function of a file as long as the process lives,
+ * whatever becomes of the code object that was compiled from it.
+ */
+#include "core/base/site.h"
+#include "core/base/lock.h"
+#include "core/base/map.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    SITES_FIRST = 256,
+    SITES_MAX = 1 << 20, // more lines than a program has; later ones are unknown
+};
+
+static struct {
+    oomph_lock_t lock;
+    oomph_site_info_t *infos; // [0] is the unknown site
+    size_t count, room;
+    oomph_map_t numbers; // by digest
+} sites;
+
+/* ---- Names */
+
+static uint64_t digest_text(uint64_t digest, const char *text)
+{
+    for (; *text != '\0'; text++)
+        digest = (digest ^ (uint8_t)*text) * 0x100000001B3u;
+    return (digest ^ 0xFF) * 0x100000001B3u;
+}
+
+static uint64_t digest_of(const char *file, const char *function, int line)
+{
+    uint64_t digest = digest_text(0xCBF29CE484222325u, file);
+    digest = digest_text(digest, function) + (uint64_t)(unsigned)line;
+    return digest * 0x100000001B3u | 1; // never 0
+}
+
+static bool is_site(const oomph_site_info_t *info, const char *file,
+                    const char *function, int line)
+{
+    return info->line == line && strcmp(info->file, file) == 0 &&
+           strcmp(info->function, function) == 0;
+}
+
+static bool reserve_info(void)
+{
+    size_t room = sites.room == 0 ? SITES_FIRST : sites.room * 2;
+
+    if (sites.count < sites.room)
+        return true;
+    if (sites.count >= SITES_MAX)
+        return false;
+    oomph_site_info_t *infos = realloc(sites.infos, room * sizeof *infos);
+    if (infos == NULL)
+        return false;
+    sites.infos = infos;
+    sites.room = room;
+    if (sites.count == 0)
+        sites.infos[sites.count++] = (oomph_site_info_t){"", "", 0};
+    return true;
+}
+
+static oomph_site_t add_site(uint64_t digest, const char *file, const char *function,
+                             int line)
+{
+    if (!reserve_info())
+        return 0;
+    char *file_copy = strdup(file), *function_copy = strdup(function);
+    oomph_site_t site = (oomph_site_t)sites.count;
+    if (file_copy == NULL || function_copy == NULL ||
+        !oomph_map_add(&sites.numbers, digest, site)) {
+        free(file_copy);
+        free(function_copy);
+        return 0;
+    }
+    sites.infos[sites.count++] = (oomph_site_info_t){file_copy, function_copy, line};
+    return site;
+}
+
+oomph_site_t oomph_site(const char *file, const char *function, int line)
+{
+    uint64_t digest = digest_of(file, function, line);
+
+    oomph_lock_take(&sites.lock);
+    oomph_site_t site = oomph_map_get(&sites.numbers, digest, 0);
+    while (site != 0 && !is_site(&sites.infos[site], file, function, line)) {
+        digest += 2; // another line has the same digest
+        site = oomph_map_get(&sites.numbers, digest, 0);
+    }
+    if (site == 0)
+        site = add_site(digest, file, function, line);
+    oomph_lock_give(&sites.lock);
+    return site;
+}
+
+oomph_status_t oomph_site_info(oomph_site_t site, oomph_site_info_t *info)
+{
+    oomph_status_t status = OOMPH_OK;
+    oomph_site_t number = site & ~OOMPH_SITE_INFERRED;
+
+    oomph_lock_take(&sites.lock);
+    if (number == 0 || number >= sites.count)
+        status = oomph_fail(OOMPH_ERR_INVALID, "there is no site %u", number);
+    else
+        *info = sites.infos[number];
+    oomph_lock_give(&sites.lock);
+    return status;
+}
+
+/* ---- What each holds */
+
+static size_t tally_index(oomph_site_t site)
+{
+    return (size_t)(site & ~OOMPH_SITE_INFERRED) * 2 +
+           ((site & OOMPH_SITE_INFERRED) != 0);
+}
+
+oomph_status_t oomph_site_tallies_grow(oomph_site_tallies_t *tallies, oomph_site_t site)
+{
+    size_t room = tallies->room == 0 ? (size_t)SITES_FIRST * 2 : tallies->room;
+
+    while (room <= tally_index(site))
+        room *= 2;
+    oomph_site_tally_t *list = realloc(tallies->list, room * sizeof *list);
+    if (list == NULL)
+        return oomph_fail(OOMPH_ERR_NO_MEMORY, "no host memory for call sites");
+    memset(list + tallies->room, 0, (room - tallies->room) * sizeof *list);
+    tallies->list = list;
+    tallies->room = room;
+    return OOMPH_OK;
+}
+
+// What a site held at the peak is kept when it changes for the first time after it.
+static void change(oomph_site_tallies_t *tallies, oomph_site_tally_t *tally)
+{
+    if (tally->changed_after == tallies->peak)
+        return;
+    tally->peak_bytes = tally->bytes;
+    tally->peak_count = tally->count;
+    tally->changed_after = tallies->peak;
+}
+
+void oomph_site_count(oomph_site_tallies_t *tallies, oomph_site_t site, int64_t bytes)
+{
+    oomph_site_tally_t *tally = &tallies->list[tally_index(site)];
+
+    change(tallies, tally);
+    tally->bytes += bytes;
+    tally->count += bytes > 0 ? 1 : -1;
+    tallies->bytes += bytes;
+    if (tallies->bytes > tallies->peak_bytes) {
+        tallies->peak_bytes = tallies->bytes;
+        tallies->peak++;
+    }
+}
+
+void oomph_site_reset_peak(oomph_site_tallies_t *tallies)
+{
+    tallies->peak_bytes = tallies->bytes;
+    tallies->peak++;
+}
+
+size_t oomph_site_tallies_tell(const oomph_site_tallies_t *tallies, bool at_peak,
+                               oomph_site_bytes_t *rows, size_t room)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < tallies->room; i++) {
+        const oomph_site_tally_t *tally = &tallies->list[i];
+        bool changed = at_peak && tally->changed_after == tallies->peak;
+        int64_t blocks = changed ? tally->peak_count : tally->count;
+        if (blocks == 0)
+            continue;
+        if (count < room)
+            rows[count] = (oomph_site_bytes_t){
+                .site = (oomph_site_t)(i / 2) | (i % 2 ? OOMPH_SITE_INFERRED : 0),
+                .bytes = (size_t)(changed ? tally->peak_bytes : tally->bytes),
+                .count = (size_t)blocks};
+        count++;
+    }
+    return count;
+}

@@ -1,0 +1,52 @@
+/* cache.c - what is idle goes back to the driver when the program asks. */
+#include "core/alloc/free.h"
+#include "core/alloc/trim.h"
+#include "core/control/share.h"
+
+oomph_status_t oomph_empty_cache(int ordinal, oomph_pool_id_t id, size_t *freed_bytes)
+{
+    oomph_device_t *device = oomph_device_peek(ordinal);
+    size_t freed = 0;
+
+    if (device == NULL) {
+        *freed_bytes = 0;
+        return OOMPH_OK; // never used: nothing is cached
+    }
+    oomph_enter(device);
+    int64_t start = oomph_now_ns();
+    bool all = oomph_same_pool(id, (oomph_pool_id_t){0, 0});
+    oomph_reach_t reach = {.group = all ? NULL : oomph_group_find(device, id)};
+    bool was_pressed = device->pressed;
+    int64_t syncs = device->stats.sync_count;
+    oomph_press(device);
+    oomph_wait_for(device, NULL); // while a stream captures: only what has passed
+    if (oomph_collect(device))
+        oomph_wait_for(device, NULL); // these blocks count as freed just now
+    if (device->stats.sync_count > syncs)
+        device->stats.sync_count = syncs + 1; // PyTorch counts such a call once
+    if (all || reach.group != NULL)
+        for (int tier = 0; tier < OOMPH_TIERS; tier++) {
+            reach.tier = (oomph_tier_t)tier;
+            freed += oomph_release_passed(device, &reach, SIZE_MAX / 2);
+        }
+    freed += oomph_return_adopted(device);
+    oomph_imports_settle(device);
+    device->pressed = was_pressed;
+    oomph_pools_prune(device);
+    device->stats.driver_ns += oomph_now_ns() - start;
+    oomph_unlock(device);
+    *freed_bytes = freed;
+    return OOMPH_OK;
+}
+
+oomph_status_t oomph_give_back(int ordinal, size_t bytes, size_t *freed_bytes)
+{
+    oomph_device_t *device = oomph_device_peek(ordinal);
+
+    if (device == NULL)
+        return oomph_fail(OOMPH_ERR_STATE, "device %d is not open", ordinal);
+    oomph_enter(device);
+    *freed_bytes = oomph_return_device(device, bytes);
+    oomph_unlock(device);
+    return OOMPH_OK;
+}

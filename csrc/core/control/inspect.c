@@ -1,0 +1,255 @@
+/* inspect.c - looking at the state of a device: statistics, blocks, invariants. */
+#include "core/alloc/free.h"
+#include "core/device/lookup.h"
+#include "core/device/steal.h"
+
+#include <string.h>
+
+/* ---- Blocks */
+
+oomph_status_t oomph_lookup(oomph_addr_t addr, oomph_block_info_t *info)
+{
+    oomph_device_t *device = oomph_device_peek(oomph_segment_device(addr));
+    oomph_status_t status = OOMPH_OK;
+
+    if (device == NULL)
+        return oomph_not_ours(addr);
+    oomph_enter(device);
+    const oomph_segment_t *segment = oomph_device_segment(device, addr);
+    if (segment != NULL)
+        oomph_describe(oomph_segment_block(segment, addr), info);
+    else
+        status = oomph_fail(OOMPH_ERR_INVALID, "0x%llx is in no segment",
+                            (unsigned long long)addr);
+    oomph_unlock(device);
+    return status;
+}
+
+typedef struct visitor {
+    oomph_visit_t visit;
+    void *context;
+} visitor_t;
+
+// Neither holes nor buffers of ours, which the program does not know.
+static void show(const oomph_block_t *block, void *context)
+{
+    const visitor_t *visitor = context;
+    oomph_block_info_t info;
+
+    if (block->state == OOMPH_BLOCK_HOLE ||
+        (block->buffer && block->state != OOMPH_BLOCK_FREE))
+        return;
+    oomph_describe(block, &info);
+    visitor->visit(&info, visitor->context);
+}
+
+oomph_status_t oomph_walk(int ordinal, oomph_visit_t visit, void *context)
+{
+    oomph_device_t *device = oomph_device_peek(ordinal);
+    visitor_t visitor = {visit, context};
+
+    if (device == NULL)
+        return OOMPH_OK; // never used: there are none
+    oomph_enter(device);
+    oomph_device_each(device, show, &visitor);
+    oomph_unlock(device);
+    return OOMPH_OK;
+}
+
+/* ---- Call sites */
+
+oomph_status_t oomph_live_sites(int ordinal, bool at_peak, oomph_site_bytes_t *rows,
+                                size_t room, size_t *count)
+{
+    oomph_device_t *device = oomph_device_peek(ordinal);
+
+    *count = 0;
+    if (device == NULL)
+        return OOMPH_OK;
+    oomph_enter(device);
+    *count = oomph_site_tallies_tell(&device->sites, at_peak, rows, room);
+    oomph_unlock(device);
+    return OOMPH_OK;
+}
+
+/* ---- Statistics */
+
+static int64_t record_bytes(const oomph_device_t *device)
+{
+    size_t bytes = sizeof *device + device->slab.bytes +
+                   device->table.room * sizeof(oomph_table_entry_t);
+
+    for (const oomph_pool_t *pool = device->pools; pool != NULL; pool = pool->next) {
+        bytes += sizeof *pool + oomph_heap_record_bytes(&pool->heap) +
+                 oomph_plan_record_bytes(&pool->plan);
+        for (const oomph_segment_t *s = pool->heap.segments; s != NULL; s = s->next)
+            bytes += sizeof *s + s->mapped_count * sizeof(oomph_slot_t);
+        for (const oomph_segment_t *s = pool->arena.segments; s != NULL; s = s->next)
+            bytes += sizeof *s + s->mapped_count * sizeof(oomph_slot_t);
+    }
+    return (int64_t)bytes;
+}
+
+static void count_plans(const oomph_device_t *device, oomph_stats_t *stats)
+{
+    for (const oomph_pool_t *pool = device->pools; pool != NULL; pool = pool->next)
+        stats->plan_bytes += (int64_t)pool->plan.bytes;
+}
+
+oomph_status_t oomph_get_stats(int ordinal, oomph_stats_t *stats)
+{
+    oomph_device_t *device = oomph_device_peek(ordinal);
+
+    memset(stats, 0, sizeof *stats);
+    stats->host_limit_bytes = (int64_t)oomph_process.host.limit_bytes;
+    if (device == NULL)
+        return OOMPH_OK;
+    oomph_enter(device);
+    const oomph_pages_t *pages = &device->pages;
+    *stats = device->stats;
+    const oomph_tallies_t *tallies = &device->tallies;
+    oomph_tally_tell(&tallies->allocation, stats->allocation);
+    oomph_tally_tell(&tallies->active, stats->active);
+    oomph_tally_tell(&tallies->allocated_bytes, stats->allocated_bytes);
+    oomph_tally_tell(&tallies->active_bytes, stats->active_bytes);
+    oomph_tally_tell(&tallies->requested_bytes, stats->requested_bytes);
+    oomph_tally_tell(&pages->segment, stats->segment);
+    oomph_tally_tell(&pages->mapped_bytes, stats->reserved_bytes);
+    stats->device_alloc_count = pages->create_count;
+    stats->device_free_count = pages->release_count;
+    for (int tier = 0; tier < OOMPH_TIERS; tier++) {
+        stats->tier_bytes[tier] = (int64_t)oomph_pages_bytes(pages, (oomph_tier_t)tier);
+        stats->tier_peak_bytes[tier] = (int64_t)pages->peak_bytes[tier];
+    }
+    stats->host_limit_bytes = (int64_t)oomph_process.host.limit_bytes;
+    stats->device_limit_bytes =
+        pages->limit_bytes == SIZE_MAX ? 0 : (int64_t)pages->limit_bytes;
+    stats->foreign_bytes = (int64_t)pages->adopted_bytes[OOMPH_TIER_DEVICE];
+    stats->page_bytes = (int64_t)pages->page_bytes;
+    stats->host_kind = pages->host_kind;
+    stats->host_block_bytes = device->tide.host;
+    stats->record_bytes = record_bytes(device);
+    stats->guard_blocks = (int64_t)device->guard.unmapped;
+    stats->guard_rounding_bytes = (int64_t)device->guard.rounding_bytes;
+    stats->guard_space_bytes = (int64_t)device->guard.space_bytes;
+    stats->guard_reused_bytes = (int64_t)device->guard.reused_bytes;
+    count_plans(device, stats);
+    oomph_unlock(device);
+    return OOMPH_OK;
+}
+
+// Every figure that PyTorch resets, wherever it is kept.
+static void each_tally(oomph_device_t *device, void (*change)(oomph_tally_t *))
+{
+    oomph_tallies_t *tallies = &device->tallies;
+
+    change(&tallies->allocation);
+    change(&tallies->active);
+    change(&tallies->allocated_bytes);
+    change(&tallies->active_bytes);
+    change(&tallies->requested_bytes);
+    change(&device->pages.segment);
+    change(&device->pages.mapped_bytes);
+}
+
+oomph_status_t oomph_reset_peak_stats(int ordinal)
+{
+    oomph_device_t *device = oomph_device_peek(ordinal);
+
+    if (device == NULL)
+        return OOMPH_OK;
+    oomph_enter(device);
+    each_tally(device, oomph_tally_reset_peak);
+    oomph_site_reset_peak(&device->sites);
+    for (int tier = 0; tier < OOMPH_TIERS; tier++)
+        device->pages.peak_bytes[tier] =
+            oomph_pages_bytes(&device->pages, (oomph_tier_t)tier);
+    oomph_unlock(device);
+    return OOMPH_OK;
+}
+
+oomph_status_t oomph_reset_accumulated_stats(int ordinal)
+{
+    oomph_device_t *device = oomph_device_peek(ordinal);
+
+    if (device == NULL)
+        return OOMPH_OK;
+    oomph_enter(device);
+    each_tally(device, oomph_tally_reset_accumulated);
+    device->stats.retry_count = device->stats.oom_count = device->stats.sync_count = 0;
+    device->pages.create_count = device->pages.release_count = 0;
+    device->ask_again_at = 0;
+    oomph_unlock(device);
+    return OOMPH_OK;
+}
+
+/* ---- Room */
+
+oomph_status_t oomph_memory_info(int ordinal, size_t *free_bytes, size_t *total_bytes)
+{
+    oomph_device_t *device;
+    size_t left, total;
+
+    oomph_status_t status = oomph_device_get(ordinal, &device);
+    if (status == OOMPH_OK)
+        status = oomph_process.driver->memory_info(ordinal, &left, &total);
+    if (status != OOMPH_OK)
+        return status;
+    oomph_enter(device);
+    size_t limit = device->pages.limit_bytes;
+    size_t held = oomph_pages_bytes(&device->pages, OOMPH_TIER_DEVICE);
+    oomph_unlock(device);
+    *free_bytes = oomph_min(left, limit - oomph_min(held, limit));
+    *total_bytes = oomph_min(total, limit);
+    return OOMPH_OK;
+}
+
+oomph_status_t oomph_read_tide(int ordinal, oomph_tide_t *tide)
+{
+    oomph_device_t *device;
+
+    oomph_status_t status = oomph_enter_device(ordinal, &device);
+    if (status != OOMPH_OK)
+        return status;
+    oomph_tally_t *allocated = &device->tallies.allocated_bytes;
+    oomph_split_t turned = oomph_split_turn(&device->tide, allocated);
+    *tide = (oomph_tide_t){.now = (size_t)oomph_tally_current(allocated),
+                           .high = (size_t)turned.high,
+                           .host = (size_t)turned.host,
+                           .host_high = (size_t)turned.host_high,
+                           .device_high = (size_t)turned.device_high,
+                           .device_bytes = oomph_device_room(device)};
+    oomph_unlock(device);
+    return OOMPH_OK;
+}
+
+oomph_status_t oomph_largest_free(int ordinal, size_t *bytes)
+{
+    oomph_reach_t reach = {.tier = OOMPH_TIER_DEVICE};
+    oomph_device_t *device;
+
+    oomph_status_t status = oomph_enter_device(ordinal, &device);
+    if (status != OOMPH_OK)
+        return status;
+    // Every free page can be part of one block.
+    oomph_survey_t survey = oomph_steal_survey(device, &reach);
+    size_t most = device->total_bytes / device->pages.page_bytes;
+    size_t count =
+        survey.now + survey.later +
+        oomph_pages_available(&device->pages, OOMPH_TIER_DEVICE, most, false);
+    *bytes = count * device->pages.page_bytes;
+    oomph_unlock(device);
+    return OOMPH_OK;
+}
+
+oomph_status_t oomph_probe_host(int ordinal, oomph_host_kind_t *kind)
+{
+    oomph_device_t *device;
+
+    oomph_status_t status = oomph_enter_device(ordinal, &device);
+    if (status != OOMPH_OK)
+        return status;
+    *kind = oomph_device_host_kind(device);
+    oomph_unlock(device);
+    return OOMPH_OK;
+}

@@ -1,0 +1,65 @@
+/* planner.c - what the embedder's planner of transfers asks of the core. */
+#include "core/alloc/free.h"
+
+oomph_status_t oomph_foresee(int ordinal, size_t min_bytes)
+{
+    oomph_device_t *device;
+
+    oomph_status_t status = oomph_enter_device(ordinal, &device);
+    if (status != OOMPH_OK)
+        return status;
+    device->foresight.min_bytes = min_bytes;
+    oomph_unlock(device);
+    return OOMPH_OK;
+}
+
+oomph_status_t oomph_copy(int device, oomph_addr_t to, oomph_addr_t from, size_t bytes,
+                          oomph_stream_t stream)
+{
+    oomph_device_t *found;
+
+    oomph_status_t status = oomph_device_get(device, &found);
+    return status == OOMPH_OK
+               ? oomph_process.driver->copy(device, to, from, bytes, stream)
+               : status;
+}
+
+bool oomph_captures(int ordinal)
+{
+    oomph_device_t *device = oomph_device_peek(ordinal);
+
+    if (device == NULL)
+        return false;
+    oomph_enter(device);
+    bool captures = oomph_streams_capture(&device->streams);
+    oomph_unlock(device);
+    return captures;
+}
+
+oomph_status_t oomph_event_passed(int device, oomph_event_t event, bool *passed)
+{
+    oomph_device_t *found;
+
+    oomph_status_t status = oomph_device_get(device, &found);
+    for (int i = 0; i < OOMPH_DEVICE_MAX; i++)
+        if (oomph_captures(i)) {
+            *passed = false;
+            return status;
+        }
+    return status == OOMPH_OK
+               ? oomph_process.driver->event_passed(device, event, passed)
+               : status;
+}
+
+oomph_status_t oomph_know_stream(int ordinal, oomph_stream_t stream, bool lives)
+{
+    oomph_device_t *device;
+    oomph_stream_state_t *known;
+
+    oomph_status_t status = oomph_enter_device(ordinal, &device);
+    if (status != OOMPH_OK)
+        return status;
+    status = oomph_stream_get(&device->streams, ordinal, stream, lives, &known);
+    oomph_unlock(device);
+    return status;
+}

@@ -1,0 +1,101 @@
+/* step.c - what is done when a step ends. */
+#include "core/alloc/demand.h"
+#include "core/alloc/free.h"
+#include "core/alloc/trim.h"
+#include "core/control/promote.h"
+#include "core/device/arena.h"
+#include "core/device/pool.h"
+
+enum { CALM_STEPS = 4 }; // steps without shortage until frees are no longer stamped
+
+static void plan_next_step(oomph_device_t *device)
+{
+    for (oomph_pool_t *pool = device->pools; pool != NULL; pool = pool->next) {
+        oomph_plan_t *plan = &pool->plan;
+        if (pool->small || pool->group != NULL)
+            continue;
+        // Somebody settled down in the arena: pack again, elsewhere.
+        if (plan->places != NULL && pool->conflicts > plan->place_count / 16)
+            oomph_plan_drop(plan);
+        pool->conflicts = 0;
+        oomph_plan_mark(plan);
+        if (!device->pressed)
+            plan->found_period = 0; // there is room enough without a plan
+        if (plan->found_period != 0 ||
+            (plan->places == NULL && pool->arena.segments != NULL))
+            oomph_arena_replan(pool);
+    }
+}
+
+// Returns host pages once a step has done without; then stops stamping frees.
+static void relax(oomph_device_t *device)
+{
+    oomph_stats_t *stats = &device->stats;
+    oomph_reach_t host = {.tier = OOMPH_TIER_HOST};
+    int64_t buffers = device->step_buffers;
+
+    device->step_buffers = 0;
+    if (!device->pressed)
+        return;
+    oomph_streams_catch_up(&device->streams);
+    if (stats->step_rescues > 0 || buffers > 0)
+        return;
+    oomph_ahead_recall(&device->ahead, &device->pages);
+    oomph_release_passed(device, &host, SIZE_MAX / 2);
+    oomph_return_adopted(device);
+    if (stats->step_count - device->pressed_step >= CALM_STEPS)
+        device->pressed = false;
+}
+
+// Libraries allocate for themselves: what the reserve lacks is returned to the driver.
+static void keep_reserve(oomph_device_t *device)
+{
+    size_t free_bytes, total_bytes, reserve = device->pages.reserve_bytes;
+
+    if (reserve == 0 || oomph_process.driver->memory_info(device->ordinal, &free_bytes,
+                                                          &total_bytes) != OOMPH_OK)
+        return;
+    device->pages.known_free_bytes = free_bytes;
+    device->pages.unchecked_bytes = 0;
+    if (free_bytes < reserve)
+        oomph_return_device(device, reserve - free_bytes);
+}
+
+static void end_step(oomph_device_t *device)
+{
+    oomph_stats_t *stats = &device->stats;
+    int64_t remapped = stats->pages_remapped * (int64_t)device->pages.page_bytes;
+
+    stats->step_remapped_bytes = remapped - device->step_start_remapped;
+    stats->step_rescues = stats->rescues - device->step_start_rescues;
+    oomph_foresight_turn(&device->foresight);
+    stats->rescues_of[stats->step_count++ % OOMPH_STEPS_KEPT] = stats->step_rescues;
+    device->step_start_remapped = remapped;
+    device->step_start_rescues = stats->rescues;
+    if (oomph_process.config.plan)
+        plan_next_step(device);
+    oomph_split_t turned =
+        oomph_split_turn(&device->split, &device->tallies.active_bytes);
+    oomph_demand_end_step(device, turned.high);
+    oomph_promote_survivors(device, turned.device_high);
+    relax(device);
+    keep_reserve(device);
+    device->streams.turn++;
+    oomph_pools_prune(device);
+}
+
+uint64_t oomph_step(void)
+{
+    uint64_t rescued = 0;
+
+    for (int i = 0; i < OOMPH_DEVICE_MAX; i++) {
+        oomph_device_t *device = oomph_device_peek(i);
+        if (device == NULL)
+            continue;
+        oomph_enter(device);
+        end_step(device);
+        rescued |= (uint64_t)(device->stats.step_rescues > 0) << i;
+        oomph_unlock(device);
+    }
+    return rescued;
+}

@@ -1,0 +1,69 @@
+/* arena.c - the address space of a plan, and the pages that move into it. */
+#include "core/device/arena.h"
+#include "core/device/sync.h"
+
+// Whether there are pages for the arena beside those that blocks outside of it keep.
+static bool plan_fits(oomph_pool_t *pool)
+{
+    oomph_device_t *device = pool->device;
+    oomph_pages_t *pages = &device->pages;
+    oomph_reach_t reach = {.tier = OOMPH_TIER_DEVICE};
+    oomph_survey_t survey = oomph_steal_survey(device, &reach);
+    size_t movable =
+        survey.now + survey.later + pool->plan.carried_bytes / pages->page_bytes;
+    size_t needed =
+        oomph_round_up(pool->plan.bytes, pages->page_bytes) / pages->page_bytes;
+    size_t missing = needed - oomph_min(needed, movable);
+
+    return oomph_pages_available(pages, OOMPH_TIER_DEVICE, missing, false) == missing;
+}
+
+// Moves the pool's free pages into the arena at one go, once the work that used them
+// has finished; what is missing then comes when a block needs it.
+static void move_in(oomph_pool_t *pool, oomph_segment_t *arena)
+{
+    oomph_device_t *device = pool->device;
+    size_t count =
+        oomph_round_up(pool->plan.bytes, device->pages.page_bytes) >> arena->page_shift;
+    oomph_reach_t reach = {.tier = OOMPH_TIER_DEVICE, .heap = &pool->heap};
+
+    oomph_press(device);
+    oomph_wait_for_pages(device);
+    oomph_streams_catch_up(&device->streams);
+    oomph_steal(device, &reach, count, pool->stream);
+    // The lock was given up meanwhile: the arena may have gone, or be in use.
+    if (pool->arena.segments != arena || arena->mapped_count > 0)
+        return;
+    count = oomph_min(count, device->pages.tiers[OOMPH_TIER_DEVICE].spare_count);
+    if (count > 0)
+        oomph_segment_map(arena, &device->pages, 0, count, OOMPH_TIER_DEVICE);
+}
+
+// The blocks there stay where they are.
+void oomph_arena_empty(oomph_pool_t *pool)
+{
+    while (pool->arena.segments != NULL)
+        oomph_heap_move(pool->arena.segments, &pool->heap);
+}
+
+void oomph_arena_replan(oomph_pool_t *pool)
+{
+    oomph_device_t *device = pool->device;
+    oomph_segment_t *arena;
+
+    oomph_arena_empty(pool);
+    pool->conflicts = 0;
+    if (pool->plan.found_period == 0 || !oomph_plan_pack(&pool->plan))
+        return;
+    if (!plan_fits(pool) ||
+        oomph_segment_reserve(&pool->arena, &device->pages, pool->plan.bytes, &arena) !=
+            OOMPH_OK) {
+        uint64_t hash = pool->plan.packed_hash;
+        oomph_plan_drop(&pool->plan);
+        pool->plan.packed_hash = hash; // not again for the same period
+        return;
+    }
+    pool->claims++;
+    move_in(pool, arena);
+    pool->claims--;
+}

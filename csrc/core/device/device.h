@@ -1,0 +1,113 @@
+/* device.h - the state of one device. Everything but the free queue is guarded by its
+ * lock (sync.h).
+ */
+#pragma once
+#include "core/base/lock.h"
+#include "core/base/site.h"
+#include "core/base/stats.h"
+#include "core/device/pool.h"
+#include "core/heap/table.h"
+#include "core/layout/foresee.h"
+#include "core/memory/spill.h"
+#include "core/memory/swap.h"
+#include "core/stream/deferred.h"
+
+#include <pthread.h>
+
+// Frees of threads that found the lock taken; whoever holds it next processes them.
+enum { OOMPH_FREE_QUEUE = 4096 };
+typedef struct oomph_free_queue {
+    _Atomic(oomph_addr_t) addr[OOMPH_FREE_QUEUE]; // 0: not written yet
+    _Atomic(uint32_t) head;                       // next to take
+    _Atomic(uint32_t) tail; // the oldest not read; written under the lock
+} oomph_free_queue_t;
+
+// Address space that is reserved and was used up.
+typedef struct oomph_range {
+    struct oomph_range *next;
+    oomph_addr_t addr;
+    size_t bytes;
+} oomph_range_t;
+
+// What guard knows.
+typedef struct oomph_guarded {
+    oomph_unmapped_t *ring; // OOMPH_UNMAPPED_KEPT; NULL: no block was guarded yet
+    uint64_t unmapped;      // blocks so far: the next goes to unmapped % KEPT
+    size_t rounding_bytes, space_bytes, reused_bytes; // see oomph_stats_t
+    oomph_range_t *spent, *newest;                    // oldest first
+} oomph_guarded_t;
+
+// PyTorch's figures, of blocks.
+typedef struct oomph_tallies {
+    oomph_tally_t allocation, active;
+    oomph_tally_t allocated_bytes, active_bytes, requested_bytes;
+} oomph_tallies_t;
+
+// What some steps needed.
+typedef struct oomph_needs {
+    int64_t growth; // the most bytes that one had in use beyond its base
+    bool was_short; // not all had room on the device
+} oomph_needs_t;
+
+// What steps need, as captures want to know it (room.c); bytes of blocks in use.
+typedef struct oomph_demand {
+    int64_t base;          // at the step's beginning, or when its first capture began
+    bool base_is_known;    // not of the first step
+    bool base_is_begin;    // of a capture in this step
+    oomph_needs_t recent;  // of the steps since the last turn,
+    oomph_needs_t earlier; // and of those since the turn before
+    size_t largest_bytes;  // of a block that was asked for
+    size_t workspace_peak; // the most that a stream had of libraries' workspaces
+    bool captured;         // room was looked for before a capture,
+    int64_t captured_step; // the last time in this step
+} oomph_demand_t;
+
+struct oomph_device {
+    oomph_lock_t lock;
+    bool climbing; // a thread waits for the GPU without the lock
+    // How often that has ended; guarded by a lock of its own, to be waited for.
+    uint64_t climbs;
+    pthread_mutex_t climbs_lock;
+    pthread_cond_t climbed;
+    int ordinal;
+    bool pressed;         // memory is short: frees are stamped with their epoch
+    int64_t pressed_step; // the step in which memory was short last
+    size_t total_bytes;
+    double fraction;
+    oomph_slab_t slab;
+    oomph_table_t table;
+    oomph_pages_t pages;
+    oomph_streams_t streams;
+    oomph_deferred_t deferred;
+    unsigned deferred_tick;
+    int64_t ask_again_at; // allocations made when the callbacks are asked again
+    oomph_pool_t *pools;
+    oomph_group_t *groups;
+    struct oomph_import *imports; // share.c
+    oomph_ahead_t ahead;
+    oomph_foresight_t foresight;
+    oomph_stats_t stats; // what is counted there; the rest is told from elsewhere
+    oomph_tallies_t tallies;
+    oomph_site_tallies_t sites;
+    oomph_split_t split; // of tallies.active_bytes; turns with the step
+    oomph_split_t tide;  // of tallies.allocated_bytes; turns when it is read
+    oomph_demand_t demand;
+    int64_t step_start_remapped, step_start_rescues;
+    int64_t step_buffers;  // taken since the step began, and blocks foreseen
+    int64_t promoted_step; // the last step at whose end blocks were promoted; 0: none
+    pthread_t stepper;     // the thread that ended the first step
+    bool has_steppers;     // others ended steps, too
+    bool promotes_not;     // that was in vain, until memory is no longer short
+    oomph_guarded_t guard;
+    oomph_free_queue_t queue;
+};
+
+// The device, opened if need be. Errors: OOMPH_ERR_INVALID (no such device),
+// OOMPH_ERR_STATE, OOMPH_ERR_DRIVER, OOMPH_ERR_NO_MEMORY.
+oomph_status_t oomph_device_get(int ordinal, oomph_device_t **device);
+// Sets the page limit from the settings and the fraction.
+void oomph_device_limit(oomph_device_t *device);
+// The kind of host memory that works, found by trying, once there is one.
+oomph_host_kind_t oomph_device_host_kind(oomph_device_t *device);
+// Bytes that blocks can have on the device within its limits, those in use included.
+size_t oomph_device_room(oomph_device_t *device);

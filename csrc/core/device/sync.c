@@ -1,0 +1,118 @@
+/* sync.c - the lock of a device, and waiting without it.
+ *
+ * One thread waits for the GPU at a time; what others would wait for is then likely to
+ * be done, so they wait for that thread.
+ */
+#include "core/device/sync.h"
+
+#include <stdlib.h>
+
+/* ---- The lock */
+
+void oomph_lock(oomph_device_t *device)
+{
+    oomph_lock_take(&device->lock);
+}
+
+void oomph_unlock(oomph_device_t *device)
+{
+    oomph_notices_t told = device->pages.notices;
+
+    if (told.count == 0) {
+        oomph_lock_give(&device->lock);
+        return;
+    }
+    device->pages.notices = (oomph_notices_t){.wanted = told.wanted};
+    oomph_lock_give(&device->lock);
+    for (size_t i = 0; i < told.count && oomph_process.hooks.notice != NULL; i++)
+        oomph_process.hooks.notice(&told.list[i]);
+    free(told.list);
+}
+
+/* ---- Waiting */
+
+static void *before_wait(void)
+{
+    void *(*hook)(void) = oomph_process.hooks.before_wait;
+    return hook != NULL ? hook() : NULL;
+}
+
+static void after_wait(void *state)
+{
+    if (oomph_process.hooks.before_wait != NULL)
+        oomph_process.hooks.after_wait(state);
+}
+
+void *oomph_step_aside(oomph_device_t *device)
+{
+    oomph_unlock(device);
+    return before_wait();
+}
+
+void oomph_step_back(oomph_device_t *device, void *state)
+{
+    after_wait(state);
+    oomph_lock(device);
+}
+
+static uint64_t climbs(oomph_device_t *device)
+{
+    pthread_mutex_lock(&device->climbs_lock);
+    uint64_t count = device->climbs;
+    pthread_mutex_unlock(&device->climbs_lock);
+    return count;
+}
+
+// Waits until the thread that waits for the GPU has its result.
+static void wait_for_climber(oomph_device_t *device)
+{
+    uint64_t seen = climbs(device);
+
+    oomph_unlock(device);
+    void *state = before_wait();
+    pthread_mutex_lock(&device->climbs_lock);
+    while (device->climbs == seen)
+        pthread_cond_wait(&device->climbed, &device->climbs_lock);
+    pthread_mutex_unlock(&device->climbs_lock);
+    after_wait(state);
+    oomph_lock(device);
+}
+
+static void end_climb(oomph_device_t *device)
+{
+    device->climbing = false;
+    pthread_mutex_lock(&device->climbs_lock);
+    device->climbs++;
+    pthread_cond_broadcast(&device->climbed);
+    pthread_mutex_unlock(&device->climbs_lock);
+}
+
+bool oomph_wait_for(oomph_device_t *device, oomph_clock_t *clock)
+{
+    oomph_wait_t wait;
+
+    if (device->climbing) {
+        wait_for_climber(device);
+        return true;
+    }
+    if (clock == NULL ? !oomph_streams_drain_begin(&device->streams, &wait)
+                      : !oomph_clock_wait_begin(&device->streams, clock, &wait))
+        return false;
+    device->climbing = true;
+    device->stats.sync_count += wait.clock == NULL;
+    oomph_unlock(device);
+    void *state = before_wait();
+    oomph_status_t status = oomph_clock_wait(&device->streams, &wait);
+    after_wait(state);
+    oomph_lock(device);
+    oomph_clock_wait_end(&device->streams, &wait, status);
+    end_climb(device);
+    return status == OOMPH_OK;
+}
+
+bool oomph_drain(oomph_device_t *device)
+{
+    while (device->climbing)
+        wait_for_climber(device);
+    return oomph_wait_for(device, NULL);
+}

@@ -1,0 +1,24 @@
+/* sync.h - the lock of a device, and waiting for the GPU without it. */
+#pragma once
+#include "core/device/device.h"
+
+// Takes the lock. What others queued to be freed meanwhile stays queued: oomph_enter().
+void oomph_lock(oomph_device_t *device);
+// Gives the lock up and tells what happened under it, if anybody wants to hear.
+void oomph_unlock(oomph_device_t *device);
+// Waits for the clock's oldest epoch, or for all work of the device (NULL), giving up
+// the lock meanwhile. False if there was nothing to wait for, or it must not be waited
+// for.
+bool oomph_wait_for(oomph_device_t *device, oomph_clock_t *clock);
+// The same for the oldest epoch of the device: the free pages longest in use.
+static inline bool oomph_wait_for_pages(oomph_device_t *device)
+{
+    return oomph_wait_for(device, &device->streams.clock);
+}
+// Waits until all that was queued on the device has finished. False if it must not be
+// waited for, or the driver failed.
+bool oomph_drain(oomph_device_t *device);
+
+// For what is slow and needs neither lock nor GIL: gives both up, and takes them again.
+void *oomph_step_aside(oomph_device_t *device);
+void oomph_step_back(oomph_device_t *device, void *state);

@@ -1,0 +1,468 @@
+#include "core/heap/index.h"
+
+#include <stdlib.h>
+
+#define CHUNK_MIN ((size_t)64 << 10) // bytes of records taken from the host at once
+#define CHUNK_MAX ((size_t)8 << 20)
+
+/* ---- Records */
+
+oomph_status_t oomph_slab_grow(oomph_slab_t *slab, size_t count)
+{
+    // A small chunk first, then as much as there is already, in whole huge pages.
+    size_t bytes = oomph_min(oomph_max(slab->bytes, CHUNK_MIN), CHUNK_MAX);
+
+    while (slab->spare_count < count + slab->promised_count) {
+        oomph_block_t *blocks = oomph_map(bytes);
+        if (blocks == NULL)
+            return oomph_fail(OOMPH_ERR_NO_MEMORY, "no host memory for block records");
+        size_t block_count = bytes / sizeof *blocks;
+        slab->bytes += bytes;
+        for (size_t i = block_count; i-- > 0;) {
+            blocks[i].next = slab->spare;
+            slab->spare = &blocks[i];
+        }
+        slab->spare_count += block_count;
+    }
+    return OOMPH_OK;
+}
+
+static oomph_block_t *record_take(oomph_slab_t *slab)
+{
+    oomph_block_t *block = slab->spare;
+
+    oomph_assert(block != NULL);
+    slab->spare = block->next;
+    slab->spare_count--;
+    return block;
+}
+
+static void record_give(oomph_slab_t *slab, oomph_block_t *block)
+{
+    block->next = slab->spare;
+    slab->spare = block;
+    slab->spare_count++;
+}
+
+/* ---- Cutting and merging */
+
+// Writes `block` into the slots of the pages whose first byte lies in
+// [addr, addr + bytes).
+static void cover(oomph_block_t *block, oomph_addr_t addr, size_t bytes)
+{
+    oomph_segment_t *segment = block->segment;
+    if (segment->slots == NULL)
+        return;
+
+    unsigned shift = segment->page_shift;
+    size_t before_page = ((size_t)1 << shift) - 1;
+    size_t begin = (size_t)(addr - segment->base) + before_page;
+    size_t last = (begin + bytes) >> shift;
+    for (size_t i = begin >> shift; i < last; i++)
+        segment->slots[i].block = block;
+}
+
+static void link_before(oomph_block_t *block, oomph_block_t *next)
+{
+    block->prev = next->prev;
+    block->next = next;
+    if (next->prev != NULL)
+        next->prev->next = block;
+    else
+        next->segment->first = block;
+    next->prev = block;
+}
+
+static void link_after(oomph_block_t *block, oomph_block_t *prev)
+{
+    block->prev = prev;
+    block->next = prev->next;
+    if (prev->next != NULL)
+        prev->next->prev = block;
+    prev->next = block;
+}
+
+static void drop_record(oomph_block_t *block)
+{
+    oomph_segment_t *segment = block->segment;
+
+    if (block->prev != NULL)
+        block->prev->next = block->next;
+    else
+        segment->first = block->next;
+    if (block->next != NULL)
+        block->next->prev = block->prev;
+    record_give(segment->heap->slab, block);
+}
+
+// Cuts a block, which is in no index, at `addr`. Gives the right part and, through
+// `left`, the left one. The smaller gets the new record, so that few slots change.
+static oomph_block_t *split(oomph_block_t *block, oomph_addr_t addr,
+                            oomph_block_t **left)
+{
+    size_t left_bytes = (size_t)(addr - block->addr);
+    size_t right_bytes = block->bytes - left_bytes;
+    oomph_block_t *part = record_take(block->segment->heap->slab);
+
+    oomph_assert(left_bytes > 0 && left_bytes < block->bytes);
+    *part = *block;
+    if (right_bytes <= left_bytes) {
+        part->addr = addr;
+        part->bytes = right_bytes;
+        block->bytes = left_bytes;
+        link_after(part, block);
+        cover(part, addr, right_bytes);
+        *left = block;
+        return part;
+    }
+    part->bytes = left_bytes;
+    block->addr = addr;
+    block->bytes = right_bytes;
+    link_before(part, block);
+    cover(part, part->addr, left_bytes);
+    *left = part;
+    return block;
+}
+
+// Merges two neighbours, which are in no index, into the record of the larger.
+static oomph_block_t *join(oomph_block_t *left, oomph_block_t *right)
+{
+    if (left->bytes >= right->bytes) {
+        left->bytes += right->bytes;
+        cover(left, right->addr, right->bytes);
+        drop_record(right);
+        return left;
+    }
+    right->addr = left->addr;
+    right->bytes += left->bytes;
+    cover(right, left->addr, left->bytes);
+    drop_record(left);
+    return right;
+}
+
+static bool mergeable(const oomph_block_t *neighbour, const oomph_block_t *block)
+{
+    return neighbour != NULL && neighbour->state == block->state &&
+           neighbour->tier == block->tier && !neighbour->resting &&
+           neighbour->spent == block->spent;
+}
+
+// Merges a FREE block or HOLE, which is in no index, with its neighbours; indexes it.
+static oomph_block_t *settle(oomph_block_t *block)
+{
+    if (mergeable(block->prev, block)) {
+        oomph_index_drop(block->prev);
+        block = join(block->prev, block);
+    }
+    if (mergeable(block->next, block)) {
+        oomph_index_drop(block->next);
+        block = join(block, block->next);
+    }
+    oomph_index_add(block);
+    return block;
+}
+
+// Takes a FREE block or HOLE out of its index and cuts [addr, addr + bytes) out of it.
+// What is left on either side stays as it was.
+static oomph_block_t *carve(oomph_block_t *block, oomph_addr_t addr, size_t bytes)
+{
+    oomph_block_t *rest;
+
+    oomph_index_drop(block);
+    if (addr > block->addr) {
+        block = split(block, addr, &rest);
+        oomph_index_add(rest);
+    }
+    if (bytes < block->bytes) {
+        rest = split(block, addr + bytes, &block);
+        oomph_index_add(rest);
+    }
+    return block;
+}
+
+oomph_block_t *oomph_heap_take(oomph_block_t *block, oomph_addr_t addr, size_t bytes)
+{
+    oomph_assert(block->state == OOMPH_BLOCK_FREE);
+    block = carve(block, addr, bytes);
+    block->state = OOMPH_BLOCK_USED;
+    oomph_block_reset(block);
+    return block;
+}
+
+/* ---- Blocks whose pages are of two tiers */
+
+enum { PARTS = 3 }; // that such a block falls into at most: its ends, and between
+
+static void set_apart(oomph_block_t *block, bool apart)
+{
+    if (block->apart == apart)
+        return;
+    if (apart)
+        block->segment->heap->slab->promised_count += PARTS - 1;
+    else
+        block->segment->heap->slab->promised_count -= PARTS - 1;
+    block->apart = apart;
+}
+
+// Cuts a block in use where its pages change their tier, and makes all parts FREE but
+// the last, which it gives.
+static oomph_block_t *give_first_parts(oomph_block_t *block)
+{
+    const oomph_segment_t *segment = block->segment;
+    size_t last = oomph_segment_page(segment, oomph_block_end(block) - 1);
+    size_t page = oomph_segment_page(segment, block->addr);
+    oomph_block_t *part;
+
+    set_apart(block, false);
+    block->tier = segment->slots[page].tier;
+    for (; page < last; page++) {
+        uint8_t tier = segment->slots[page + 1].tier;
+        if (tier == block->tier)
+            continue;
+        block = split(block, oomph_segment_addr(segment, page + 1), &part);
+        block->tier = tier;
+        part->state = OOMPH_BLOCK_FREE;
+        settle(part);
+    }
+    return block;
+}
+
+bool oomph_block_is_apart(const oomph_block_t *block, oomph_tier_t *own)
+{
+    const oomph_slot_t *slots = block->segment->slots;
+    size_t first = oomph_segment_page(block->segment, block->addr);
+    size_t last = oomph_segment_page(block->segment, oomph_block_end(block) - 1);
+
+    if (last - first >= PARTS - 1)
+        *own = (oomph_tier_t)slots[first + 1].tier;
+    else if (slots[first].tier == slots[last].tier)
+        *own = (oomph_tier_t)slots[first].tier;
+    else
+        *own = (oomph_tier_t)block->tier;
+    return slots[first].tier != *own || slots[last].tier != *own;
+}
+
+oomph_block_t *oomph_heap_give(oomph_block_t *block)
+{
+    oomph_assert(block->state == OOMPH_BLOCK_USED ||
+                 block->state == OOMPH_BLOCK_DEFERRED);
+    if (block->apart)
+        block = give_first_parts(block);
+    block->state = OOMPH_BLOCK_FREE;
+    return settle(block);
+}
+
+bool oomph_heap_settle(oomph_heap_t *heap)
+{
+    if (heap->resting_count == 0)
+        return false;
+    for (size_t units = 0; units < OOMPH_REST_SIZES; units++)
+        while (heap->resting[units] != NULL) {
+            oomph_block_t *block = heap->resting[units];
+            heap->resting[units] = block->links.after;
+            block->resting = false;
+            settle(block);
+        }
+    heap->resting_count = 0;
+    return true;
+}
+
+static void set_tier(const oomph_segment_t *segment, size_t first, size_t count,
+                     oomph_tier_t tier)
+{
+    for (size_t i = first; i < first + count; i++)
+        segment->slots[i].tier = (uint8_t)tier;
+}
+
+void oomph_heap_fill(oomph_segment_t *segment, size_t first, size_t count,
+                     oomph_tier_t tier)
+{
+    oomph_block_t *hole = oomph_slot_block(segment, first);
+
+    oomph_assert(hole->state == OOMPH_BLOCK_HOLE);
+    set_tier(segment, first, count, tier);
+    hole =
+        carve(hole, oomph_segment_addr(segment, first), count << segment->page_shift);
+    hole->state = OOMPH_BLOCK_FREE;
+    hole->tier = (uint8_t)tier;
+    settle(hole);
+}
+
+void oomph_heap_empty(oomph_segment_t *segment, size_t first, size_t count)
+{
+    oomph_block_t *block = oomph_slot_block(segment, first);
+
+    oomph_assert(block->state == OOMPH_BLOCK_FREE);
+    block =
+        carve(block, oomph_segment_addr(segment, first), count << segment->page_shift);
+    block->state = OOMPH_BLOCK_HOLE;
+    block->tier = OOMPH_TIER_DEVICE;
+    settle(block);
+}
+
+static oomph_block_t *spend(oomph_block_t *block)
+{
+    block->state = OOMPH_BLOCK_HOLE;
+    block->tier = OOMPH_TIER_DEVICE;
+    block->spent = true;
+    return settle(block);
+}
+
+void oomph_heap_spend(oomph_block_t *block)
+{
+    oomph_assert(block->state != OOMPH_BLOCK_FREE && block->state != OOMPH_BLOCK_HOLE);
+    set_apart(block, false);
+    spend(block);
+}
+
+size_t oomph_heap_spend_all(oomph_segment_t *segment)
+{
+    size_t bytes = 0;
+
+    for (oomph_block_t *block = segment->first; block != NULL; block = block->next) {
+        oomph_assert(block->state == OOMPH_BLOCK_HOLE);
+        if (block->spent)
+            continue;
+        oomph_index_drop(block);
+        bytes += block->bytes;
+        block = spend(block);
+    }
+    return bytes;
+}
+
+void oomph_heap_retier(oomph_segment_t *segment, size_t first, size_t count,
+                       oomph_tier_t tier)
+{
+    oomph_addr_t begin = oomph_segment_addr(segment, first);
+    oomph_addr_t end = oomph_segment_addr(segment, first + count);
+    oomph_block_t *block = oomph_slot_block(segment, first);
+
+    set_tier(segment, first, count, tier);
+    for (; block != NULL && block->addr < end; block = block->next) {
+        if (block->state != OOMPH_BLOCK_FREE) {
+            oomph_tier_t own;
+            set_apart(block, oomph_block_is_apart(block, &own));
+            block->tier = (uint8_t)own;
+            continue;
+        }
+        oomph_addr_t from = oomph_max(block->addr, begin);
+        block = carve(block, from, oomph_min(oomph_block_end(block), end) - from);
+        block->tier = (uint8_t)tier;
+        block = settle(block);
+    }
+}
+
+/* ---- Segments of a heap */
+
+void oomph_heap_add(oomph_heap_t *heap, oomph_segment_t *segment,
+                    oomph_block_state_t state, oomph_tier_t tier)
+{
+    oomph_block_t *block = record_take(heap->slab);
+
+    *block = (oomph_block_t){.addr = segment->base,
+                             .bytes = segment->bytes,
+                             .segment = segment,
+                             .state = (uint8_t)state,
+                             .tier = (uint8_t)tier};
+    segment->heap = heap;
+    segment->first = block;
+    segment->prev = NULL;
+    segment->next = heap->segments;
+    if (heap->segments != NULL)
+        heap->segments->prev = segment;
+    heap->segments = segment;
+    segment->origin = block;
+    oomph_index_add(block);
+}
+
+static void unlink_segment(oomph_segment_t *segment)
+{
+    if (segment->prev != NULL)
+        segment->prev->next = segment->next;
+    else
+        segment->heap->segments = segment->next;
+    if (segment->next != NULL)
+        segment->next->prev = segment->prev;
+}
+
+void oomph_heap_remove(oomph_segment_t *segment)
+{
+    oomph_block_t *block = segment->first;
+
+    oomph_assert(block->bytes == segment->bytes);
+    oomph_index_drop(block);
+    unlink_segment(segment);
+    record_give(segment->heap->slab, block);
+    segment->first = NULL;
+}
+
+static bool is_indexed(const oomph_block_t *block)
+{
+    return block->state == OOMPH_BLOCK_FREE || block->state == OOMPH_BLOCK_HOLE;
+}
+
+void oomph_heap_move(oomph_segment_t *segment, oomph_heap_t *heap)
+{
+    oomph_assert(segment->heap->small == heap->small);
+    for (oomph_block_t *b = segment->first; b != NULL; b = b->next)
+        if (is_indexed(b))
+            oomph_index_drop(b);
+    unlink_segment(segment);
+    segment->heap = heap;
+    segment->prev = NULL;
+    segment->next = heap->segments;
+    if (heap->segments != NULL)
+        heap->segments->prev = segment;
+    heap->segments = segment;
+    for (oomph_block_t *b = segment->first; b != NULL; b = b->next)
+        if (is_indexed(b))
+            oomph_index_add(b);
+}
+
+oomph_status_t oomph_heap_init(oomph_heap_t *heap, oomph_slab_t *slab, bool small,
+                               void *owner)
+{
+    size_t bin_count = small ? OOMPH_SMALL_BINS : OOMPH_LARGE_BINS;
+    oomph_block_t **bins = calloc(bin_count, sizeof(oomph_block_t *));
+    if (bins == NULL)
+        return oomph_fail(OOMPH_ERR_NO_MEMORY, "no host memory for a pool");
+    *heap = (oomph_heap_t){.owner = owner, .slab = slab, .small = small, .bins = bins};
+    return OOMPH_OK;
+}
+
+void oomph_heap_destroy(oomph_heap_t *heap)
+{
+    oomph_assert(heap->segments == NULL);
+    free(heap->bins);
+    *heap = (oomph_heap_t){0};
+}
+
+size_t oomph_heap_record_bytes(const oomph_heap_t *heap)
+{
+    return (heap->small ? OOMPH_SMALL_BINS : OOMPH_LARGE_BINS) *
+           sizeof(oomph_block_t *);
+}
+
+/* ---- Blocks and pages */
+
+oomph_block_t *oomph_segment_block(const oomph_segment_t *segment, oomph_addr_t addr)
+{
+    oomph_block_t *block = segment->first;
+
+    if (segment->slots != NULL)
+        block = oomph_slot_block(segment, oomph_segment_page(segment, addr));
+    while (oomph_block_end(block) <= addr)
+        block = block->next;
+    return block;
+}
+
+size_t oomph_block_whole_pages(const oomph_block_t *block, size_t *first)
+{
+    const oomph_segment_t *segment = block->segment;
+    size_t before_page = ((size_t)1 << segment->page_shift) - 1;
+    size_t begin = oomph_segment_page(segment, block->addr + before_page);
+    size_t end = oomph_segment_page(segment, oomph_block_end(block));
+
+    *first = begin;
+    return end > begin ? end - begin : 0;
+}

@@ -1,0 +1,272 @@
+/* block.h - the address space of one pool: segments tiled by blocks, and an index of
+ * the free ones.
+ *
+ * Pure bookkeeping: no driver, no lock, no time. The caller holds the device lock and
+ * maps and unmaps the pages; a block is FREE, USED or DEFERRED where every page that it
+ * touches is mapped, and a HOLE where none is. HOLEs cover whole pages. Neighbours of
+ * the same kind (HOLE, spent or not; FREE of one tier) are always merged. A spent HOLE
+ * is found by nobody. The pages of a FREE block are of its tier; so are those of one in
+ * use, except for end pages that it shares with another that has not moved with it:
+ * once freed, it falls into parts.
+ *
+ * A heap of small blocks lets some of those that are freed rest for a while, unmerged,
+ * to be taken again whole; whoever needs to see all free space settles them first.
+ *
+ * Nothing here fails half-way: what may need new records is preceded by
+ * oomph_slab_reserve().
+ */
+#pragma once
+#include "core/base/util.h"
+
+typedef struct oomph_block oomph_block_t;
+typedef struct oomph_segment oomph_segment_t;
+typedef struct oomph_heap oomph_heap_t;
+
+struct oomph_block {
+    oomph_addr_t addr;
+    size_t bytes;
+    oomph_block_t *prev, *next; // neighbours in the segment, by address
+    oomph_segment_t *segment;
+    union {
+        struct {
+            oomph_block_t *after, *before; // in a bin, or in the heap's list of holes
+        } links;                           // of a FREE block or a HOLE
+        struct {
+            size_t requested_bytes;
+            void *user;
+        } use; // of a USED or DEFERRED block
+    };
+    uint32_t record;   // number in the record of the step (plan.h)
+    oomph_site_t site; // of a USED or DEFERRED block: who asked for it
+    uint8_t state;     // oomph_block_state_t
+    uint8_t tier;      // oomph_tier_t; DEVICE for a HOLE
+    uint8_t survived;  // ends of steps that it saw in use on host, at most 255
+    bool recorded : 1; // `record` is valid
+    bool shared : 1;   // other streams use it (record_stream)
+    bool resting : 1;  // FREE, but neither merged nor in the index
+    bool buffer : 1;   // of oomph_buffer(): not the program's
+    bool pinned : 1;   // its user wants it to stay on the device
+    bool evicted : 1;  // its user wants it to stay on host
+    bool calm : 1;     // in use, but by nothing between steps (oomph_rests)
+    bool lost : 1;    // some of its pages could not be mapped again: nobody may have it
+    bool wanted : 1;  // of a batch that is being moved (move.c)
+    bool apart : 1;   // in use, with end pages of another tier than its own
+    bool guarded : 1; // in use, with pages that are unmapped once it is freed (guard.c)
+    bool spent : 1;   // a HOLE that is never to be used again
+    bool workspace : 1; // of a library, counted in its stream
+};
+
+// One page of a segment.
+typedef struct oomph_slot {
+    uint64_t handle;      // the physical page mapped here, or 0
+    oomph_block_t *block; // contains the page's first byte; NULL: segment->origin
+    uint64_t epoch;       // of the stream, when last freed under pressure (stream.h)
+    uint8_t tier;         // oomph_tier_t of the page
+    bool chosen;          // it is about to be moved (move.c)
+    bool cpu;             // the CPU may use the page
+    bool captured;        // a host page that a block of a graph's pool lies, or lay, on
+} oomph_slot_t;
+
+typedef enum oomph_segment_kind {
+    OOMPH_SEGMENT_VIRTUAL, // reserved address space that pages are mapped into
+    OOMPH_SEGMENT_PINNED,  // one page-locked host allocation
+    OOMPH_SEGMENT_FOREIGN, // memory of a pool's own source
+} oomph_segment_kind_t;
+
+struct oomph_segment {
+    oomph_heap_t *heap;
+    oomph_segment_t *prev, *next; // in the heap
+    oomph_addr_t base;
+    size_t bytes;
+    unsigned page_shift;
+    oomph_segment_kind_t kind;
+    size_t mapped_count; // pages mapped
+    oomph_slot_t *slots; // one per page; NULL unless VIRTUAL
+    int *exported;       // descriptor + 1 of each exported page; NULL: none ever was
+    oomph_block_t *first;
+    oomph_block_t *origin; // the block of every slot that names none
+    uint64_t epoch;        // of adopted memory, as in a slot
+    bool captured;         // the same
+};
+
+// Host memory for block records, never returned.
+typedef struct oomph_slab {
+    oomph_block_t *spare; // linked by `next`
+    size_t spare_count;
+    size_t promised_count; // of these, for blocks that fall into parts once freed
+    size_t bytes;          // host memory taken
+} oomph_slab_t;
+
+enum { OOMPH_BIN_WORDS = 33, OOMPH_BIN_MAX = OOMPH_BIN_WORDS * 64 }; // bits
+
+enum {
+    OOMPH_REST_SIZES = 129, // multiples of 512 whose blocks may rest: up to 64 KiB
+    OOMPH_REST_COUNT = 512, // blocks that rest at most
+};
+
+struct oomph_heap {
+    void *owner; // the pool, for the caller
+    oomph_slab_t *slab;
+    bool small;                          // blocks up to OOMPH_SMALL_MAX, in exact bins
+    bool whole;                          // never split a free block
+    oomph_segment_t *segments;           // any order
+    oomph_block_t *holes;                // HOLEs, any order
+    oomph_block_t *host;                 // FREE blocks on host pages, any order
+    oomph_block_t **bins;                // FREE blocks on device pages, by size
+    uint64_t used_bins[OOMPH_BIN_WORDS]; // a bit per bin that is not empty
+    uint64_t used_words;                 // a bit per word above that is not 0
+    oomph_block_t *resting[OOMPH_REST_SIZES]; // by size, newest first
+    size_t resting_count;
+};
+
+// Takes records so that the next `count` splits cannot fail.
+// Errors: OOMPH_ERR_NO_MEMORY (host memory).
+oomph_status_t oomph_slab_grow(oomph_slab_t *slab, size_t count);
+static inline oomph_status_t oomph_slab_reserve(oomph_slab_t *slab, size_t count)
+{
+    return slab->spare_count >= count + slab->promised_count
+               ? OOMPH_OK
+               : oomph_slab_grow(slab, count);
+}
+
+// Errors: OOMPH_ERR_NO_MEMORY (host memory).
+oomph_status_t oomph_heap_init(oomph_heap_t *heap, oomph_slab_t *slab, bool small,
+                               void *owner);
+// The heap must have no segments.
+void oomph_heap_destroy(oomph_heap_t *heap);
+size_t oomph_heap_record_bytes(const oomph_heap_t *heap);
+
+// What holds of a block that was just handed out.
+static inline void oomph_block_reset(oomph_block_t *block)
+{
+    block->survived = 0;
+    block->recorded = block->shared = block->resting = block->buffer = false;
+    block->pinned = block->evicted = block->calm = block->lost = false;
+    block->wanted = block->apart = block->guarded = block->workspace = false;
+}
+
+// Puts the segment into the heap, covered by one block of `state` and `tier`. Needs one
+// record.
+void oomph_heap_add(oomph_heap_t *heap, oomph_segment_t *segment,
+                    oomph_block_state_t state, oomph_tier_t tier);
+// Takes the segment out, with its one block, which must not be in use.
+void oomph_heap_remove(oomph_segment_t *segment);
+// Moves a segment with all its blocks to another heap of the same kind.
+void oomph_heap_move(oomph_segment_t *segment, oomph_heap_t *heap);
+
+// The best-fitting FREE block on device pages for `bytes`, or NULL.
+oomph_block_t *oomph_heap_fit(const oomph_heap_t *heap, size_t bytes);
+// The best-fitting FREE block on host pages for `bytes`, or NULL.
+oomph_block_t *oomph_heap_fit_host(const oomph_heap_t *heap, size_t bytes);
+// Cuts [addr, addr + bytes) out of a FREE block and makes it USED. Needs two records.
+oomph_block_t *oomph_heap_take(oomph_block_t *block, oomph_addr_t addr, size_t bytes);
+// Makes a USED or DEFERRED block FREE. Gives the FREE block that contains it now.
+oomph_block_t *oomph_heap_give(oomph_block_t *block);
+
+// The same, but lets the block rest where that is allowed: on the device, if small.
+static inline void oomph_heap_rest(oomph_block_t *block)
+{
+    oomph_heap_t *heap = block->segment->heap;
+    size_t units = block->bytes / OOMPH_ROUND_BYTES;
+
+    if (!heap->small || units >= OOMPH_REST_SIZES ||
+        heap->resting_count == OOMPH_REST_COUNT || block->tier != OOMPH_TIER_DEVICE) {
+        oomph_heap_give(block);
+        return;
+    }
+    block->state = OOMPH_BLOCK_FREE;
+    block->resting = true;
+    block->links.after = heap->resting[units];
+    heap->resting[units] = block;
+    heap->resting_count++;
+}
+
+// A block of exactly this size that rests, USED again; or NULL.
+static inline oomph_block_t *oomph_heap_wake(oomph_heap_t *heap, size_t bytes)
+{
+    size_t units = bytes / OOMPH_ROUND_BYTES;
+    if (units >= OOMPH_REST_SIZES || heap->resting[units] == NULL)
+        return NULL;
+
+    oomph_block_t *block = heap->resting[units];
+    heap->resting[units] = block->links.after;
+    heap->resting_count--;
+    block->state = OOMPH_BLOCK_USED;
+    oomph_block_reset(block);
+    return block;
+}
+
+// Merges and indexes all blocks that rest; true if there were any.
+bool oomph_heap_settle(oomph_heap_t *heap);
+
+// A place for a block: address space that is FREE or HOLE throughout.
+typedef struct oomph_window {
+    oomph_segment_t *segment;
+    oomph_block_t *block; // that contains the first byte
+    oomph_addr_t addr;
+    size_t bytes;
+    size_t missing_count; // pages that must be mapped first
+} oomph_window_t;
+
+// The window for `bytes` with the fewest missing pages, the lowest if several; false if
+// no segment has room. FREE blocks on host pages are obstacles.
+bool oomph_heap_choose(const oomph_heap_t *heap, size_t bytes, oomph_window_t *window);
+// The lowest HOLE of at least `count` pages, or NULL.
+oomph_block_t *oomph_heap_hole(const oomph_heap_t *heap, size_t count);
+// Fills in the window at a given place; false if something there is in use.
+bool oomph_heap_window_at(oomph_segment_t *segment, oomph_addr_t addr, size_t bytes,
+                          oomph_window_t *window);
+
+// The pages [first, first + count), all of one HOLE, have been mapped: they become
+// FREE. Needs two records.
+void oomph_heap_fill(oomph_segment_t *segment, size_t first, size_t count,
+                     oomph_tier_t tier);
+// The pages [first, first + count), all within one FREE block, have been unmapped: they
+// become a HOLE. Needs two records.
+void oomph_heap_empty(oomph_segment_t *segment, size_t first, size_t count);
+
+// A block in use, of whole pages, has lost them all: it becomes a spent HOLE.
+void oomph_heap_spend(oomph_block_t *block);
+// Makes a segment without pages one spent HOLE; gives the bytes that were not yet.
+size_t oomph_heap_spend_all(oomph_segment_t *segment);
+
+// The pages [first, first + count), all mapped, are of another tier now, and so is what
+// of FREE blocks lies there. A block in use is of the tier of the pages that it has for
+// itself, or of all its pages, if they are of one. Needs six records.
+void oomph_heap_retier(oomph_segment_t *segment, size_t first, size_t count,
+                       oomph_tier_t tier);
+
+// Whether end pages of a block in use, of pages, are of another tier than the one that
+// is its own.
+bool oomph_block_is_apart(const oomph_block_t *block, oomph_tier_t *own);
+
+// The whole pages inside a FREE block: [*first, *first + count); gives the count.
+size_t oomph_block_whole_pages(const oomph_block_t *block, size_t *first);
+
+// The block that contains the first byte of a page.
+static inline oomph_block_t *oomph_slot_block(const oomph_segment_t *segment,
+                                              size_t page)
+{
+    oomph_block_t *block = segment->slots[page].block;
+    return block == NULL ? segment->origin : block;
+}
+
+// The block that contains `addr`, which must lie in the segment.
+oomph_block_t *oomph_segment_block(const oomph_segment_t *segment, oomph_addr_t addr);
+
+static inline size_t oomph_segment_page(const oomph_segment_t *segment,
+                                        oomph_addr_t addr)
+{
+    return (size_t)((addr - segment->base) >> segment->page_shift);
+}
+
+static inline oomph_addr_t oomph_segment_addr(const oomph_segment_t *segment,
+                                              size_t page)
+{
+    return segment->base + ((uint64_t)page << segment->page_shift);
+}
+
+static inline oomph_addr_t oomph_block_end(const oomph_block_t *block)
+{
+    return block->addr + block->bytes;
+}

@@ -1,0 +1,111 @@
+#include "core/heap/block.h"
+
+static bool is_room(const oomph_block_t *block)
+{
+    return (block->state == OOMPH_BLOCK_HOLE && !block->spent) ||
+           (block->state == OOMPH_BLOCK_FREE && block->tier == OOMPH_TIER_DEVICE);
+}
+
+// The window [addr, addr + bytes), of which `block` contains the first byte.
+static bool window_from(oomph_block_t *block, oomph_addr_t addr, size_t bytes,
+                        oomph_window_t *window)
+{
+    oomph_segment_t *segment = block->segment;
+    oomph_block_t *first = block;
+    oomph_addr_t end = addr + bytes;
+    uint64_t page_bytes = 1ull << segment->page_shift;
+    size_t missing_count = 0;
+
+    for (; block != NULL && block->addr < end; block = block->next) {
+        if (!is_room(block))
+            return false;
+        if (block->state != OOMPH_BLOCK_HOLE)
+            continue;
+        uint64_t from = block->addr > addr ? block->addr : addr;
+        uint64_t to = oomph_block_end(block) < end ? oomph_block_end(block) : end;
+        missing_count +=
+            (size_t)((oomph_round_up(to - segment->base, page_bytes) -
+                      oomph_round_down(from - segment->base, page_bytes)) >>
+                     segment->page_shift);
+    }
+    *window = (oomph_window_t){segment, first, addr, bytes, missing_count};
+    return true;
+}
+
+bool oomph_heap_window_at(oomph_segment_t *segment, oomph_addr_t addr, size_t bytes,
+                          oomph_window_t *window)
+{
+    if (addr < segment->base || bytes > segment->bytes ||
+        addr - segment->base > segment->bytes - bytes)
+        return false;
+    return window_from(oomph_segment_block(segment, addr), addr, bytes, window);
+}
+
+static void keep_better(const oomph_window_t *window, oomph_window_t *best)
+{
+    if (best->segment == NULL || window->missing_count < best->missing_count ||
+        (window->missing_count == best->missing_count && window->addr < best->addr))
+        *best = *window;
+}
+
+// Tries the places in the gap (FREE and HOLE neighbours) that begins with `first`: at
+// its start, and flush with either end of each of its FREE blocks.
+static void choose_in_gap(oomph_block_t *first, size_t bytes, oomph_window_t *best)
+{
+    oomph_window_t window;
+    oomph_addr_t end = first->addr;
+
+    for (oomph_block_t *b = first; b != NULL && is_room(b); b = b->next)
+        end = oomph_block_end(b);
+    if (end - first->addr < bytes)
+        return;
+    if (window_from(first, first->addr, bytes, &window))
+        keep_better(&window, best);
+    for (oomph_block_t *b = first; b != NULL && is_room(b); b = b->next) {
+        if (b->state == OOMPH_BLOCK_HOLE)
+            continue;
+        if (b->addr + bytes <= end && window_from(b, b->addr, bytes, &window))
+            keep_better(&window, best);
+        oomph_addr_t block_end = oomph_block_end(b);
+        if (block_end - first->addr < bytes)
+            continue;
+        oomph_block_t *start = b;
+        while (start->addr > block_end - bytes) {
+            start = start->prev;
+            oomph_assert(start != NULL); // the gap is long enough
+        }
+        if (window_from(start, block_end - bytes, bytes, &window))
+            keep_better(&window, best);
+    }
+}
+
+bool oomph_heap_choose(const oomph_heap_t *heap, size_t bytes, oomph_window_t *window)
+{
+    oomph_window_t best = {0};
+
+    for (oomph_block_t *hole = heap->holes; hole != NULL; hole = hole->links.after) {
+        oomph_block_t *first = hole;
+        bool seen = false; // the gap has a HOLE further left, which looks at it
+        while (first->prev != NULL && is_room(first->prev) && !seen) {
+            first = first->prev;
+            seen = first->state == OOMPH_BLOCK_HOLE;
+        }
+        if (!seen)
+            choose_in_gap(first, bytes, &best);
+    }
+    if (best.segment == NULL)
+        return false;
+    *window = best;
+    return true;
+}
+
+oomph_block_t *oomph_heap_hole(const oomph_heap_t *heap, size_t count)
+{
+    oomph_block_t *lowest = NULL;
+
+    for (oomph_block_t *hole = heap->holes; hole != NULL; hole = hole->links.after)
+        if (hole->bytes >> hole->segment->page_shift >= count &&
+            (lowest == NULL || hole->addr < lowest->addr))
+            lowest = hole;
+    return lowest;
+}

@@ -1,0 +1,491 @@
+#include "core/memory/segment.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* ---- Which device an address belongs to
+ *
+ * Reserved ranges are aligned to chunks of 1 GiB, so that a table of two levels tells
+ * the device of any address without a lock. Adopted memory lies anywhere: a short list,
+ * looked at only when there is any.
+ */
+
+enum {
+    CHUNK_SHIFT = 30,
+    LEAF_SHIFT = 13,
+    ROOT_SHIFT = 14, // 57 bits of address in all
+    LEAF_COUNT = 1 << LEAF_SHIFT,
+    ROOT_COUNT = 1 << ROOT_SHIFT,
+};
+
+typedef struct leaf {
+    _Atomic(int8_t) device[LEAF_COUNT]; // device + 1, or 0
+} leaf_t;
+
+typedef struct adopted {
+    struct adopted *next;
+    oomph_addr_t addr;
+    size_t bytes;
+    int device;
+} adopted_t;
+
+static _Atomic(leaf_t *) root[ROOT_COUNT];
+static pthread_mutex_t adopted_lock = PTHREAD_MUTEX_INITIALIZER;
+static adopted_t *adopted; // guarded by adopted_lock
+static atomic_int adopted_count;
+
+static leaf_t *leaf_of(oomph_addr_t addr, bool make)
+{
+    uint64_t chunk = addr >> CHUNK_SHIFT;
+    if (chunk >> (LEAF_SHIFT + ROOT_SHIFT) != 0)
+        return NULL;
+
+    _Atomic(leaf_t *) *place = &root[chunk >> LEAF_SHIFT];
+    leaf_t *leaf = atomic_load_explicit(place, memory_order_acquire);
+    if (leaf != NULL || !make)
+        return leaf;
+    leaf_t *fresh = calloc(1, sizeof *fresh);
+    if (fresh == NULL)
+        return NULL;
+    if (atomic_compare_exchange_strong(place, &leaf, fresh))
+        return fresh;
+    free(fresh);
+    return leaf;
+}
+
+// Notes that [addr, addr + bytes), whole chunks, belongs to `device`, or to none (-1).
+static bool note_chunks(oomph_addr_t addr, size_t bytes, int device)
+{
+    for (oomph_addr_t a = addr; a < addr + bytes; a += OOMPH_CHUNK_BYTES) {
+        leaf_t *leaf = leaf_of(a, true);
+        if (leaf == NULL)
+            return false;
+        atomic_store_explicit(&leaf->device[(a >> CHUNK_SHIFT) & (LEAF_COUNT - 1)],
+                              (int8_t)(device + 1), memory_order_release);
+    }
+    return true;
+}
+
+static bool note_adopted(oomph_addr_t addr, size_t bytes, int device)
+{
+    adopted_t *entry = malloc(sizeof *entry);
+    if (entry == NULL)
+        return false;
+    pthread_mutex_lock(&adopted_lock);
+    *entry = (adopted_t){adopted, addr, bytes, device};
+    adopted = entry;
+    atomic_fetch_add(&adopted_count, 1);
+    pthread_mutex_unlock(&adopted_lock);
+    return true;
+}
+
+static void forget_adopted(oomph_addr_t addr)
+{
+    pthread_mutex_lock(&adopted_lock);
+    adopted_t **link = &adopted;
+    while ((*link)->addr != addr)
+        link = &(*link)->next;
+    adopted_t *entry = *link;
+    *link = entry->next;
+    atomic_fetch_sub(&adopted_count, 1);
+    pthread_mutex_unlock(&adopted_lock);
+    free(entry);
+}
+
+int oomph_segment_device(oomph_addr_t addr)
+{
+    const leaf_t *leaf = leaf_of(addr, false);
+    int device = -1;
+
+    if (leaf != NULL)
+        device = atomic_load_explicit(
+                     &leaf->device[(addr >> CHUNK_SHIFT) & (LEAF_COUNT - 1)],
+                     memory_order_acquire) -
+                 1;
+    if (device >= 0 || atomic_load(&adopted_count) == 0)
+        return device;
+    pthread_mutex_lock(&adopted_lock);
+    for (const adopted_t *entry = adopted; entry != NULL; entry = entry->next)
+        if (addr - entry->addr < entry->bytes)
+            device = entry->device;
+    pthread_mutex_unlock(&adopted_lock);
+    return device;
+}
+
+/* ---- Segments */
+
+// Slots are mapped apart from the heap, so that those never used cost nothing.
+static oomph_slot_t *slots_create(size_t count)
+{
+    void *slots = mmap(NULL, count * sizeof(oomph_slot_t), PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return slots == MAP_FAILED ? NULL : slots;
+}
+
+static void slots_destroy(const oomph_segment_t *segment)
+{
+    free(segment->exported);
+    if (segment->slots != NULL)
+        munmap(segment->slots,
+               (segment->bytes >> segment->page_shift) * sizeof(oomph_slot_t));
+}
+
+static oomph_segment_t *segment_create(oomph_heap_t *heap, const oomph_pages_t *pages,
+                                       size_t bytes)
+{
+    if (oomph_slab_reserve(heap->slab, 1) != OOMPH_OK)
+        return NULL;
+    oomph_segment_t *segment = calloc(1, sizeof *segment);
+    if (segment == NULL)
+        return NULL;
+    segment->bytes = bytes;
+    segment->page_shift = (unsigned)__builtin_ctzll(pages->page_bytes);
+    return segment;
+}
+
+oomph_status_t oomph_segment_reserve_at(oomph_heap_t *heap, oomph_pages_t *pages,
+                                        oomph_addr_t base, size_t bytes,
+                                        oomph_segment_t **out)
+{
+    oomph_segment_t *segment = segment_create(heap, pages, bytes);
+    if (segment == NULL)
+        goto no_host_memory;
+    segment->slots = slots_create(bytes >> segment->page_shift);
+    if (segment->slots == NULL)
+        goto undo_segment;
+    segment->base = base;
+    if (!note_chunks(base, bytes, pages->device))
+        goto undo_slots;
+    oomph_heap_add(heap, segment, OOMPH_BLOCK_HOLE, OOMPH_TIER_DEVICE);
+    oomph_tally_up(&pages->segment, heap->small, 1);
+    *out = segment;
+    return OOMPH_OK;
+
+undo_slots:
+    slots_destroy(segment);
+undo_segment:
+    free(segment);
+no_host_memory:
+    return oomph_fail(OOMPH_ERR_NO_MEMORY, "no host memory for a segment");
+}
+
+oomph_status_t oomph_segment_reserve(oomph_heap_t *heap, oomph_pages_t *pages,
+                                     size_t bytes, oomph_segment_t **out)
+{
+    oomph_addr_t base;
+
+    bytes = oomph_round_up(bytes, OOMPH_CHUNK_BYTES);
+    oomph_status_t status = oomph_pages_reserve(pages, bytes, OOMPH_CHUNK_BYTES, &base);
+    if (status != OOMPH_OK)
+        return status;
+    status = oomph_segment_reserve_at(heap, pages, base, bytes, out);
+    if (status != OOMPH_OK) {
+        note_chunks(base, bytes, -1);
+        pages->driver->unreserve(base, bytes);
+    }
+    return status;
+}
+
+oomph_status_t oomph_segment_adopt(oomph_heap_t *heap, oomph_pages_t *pages,
+                                   oomph_segment_kind_t kind, oomph_tier_t tier,
+                                   oomph_addr_t addr, size_t bytes,
+                                   oomph_segment_t **out)
+{
+    oomph_segment_t *segment = segment_create(heap, pages, bytes);
+    if (segment == NULL || !note_adopted(addr, bytes, pages->device)) {
+        free(segment);
+        return oomph_fail(OOMPH_ERR_NO_MEMORY, "no host memory for a segment");
+    }
+    segment->kind = kind;
+    segment->base = addr;
+    oomph_heap_add(heap, segment, OOMPH_BLOCK_FREE, tier);
+    oomph_tally_up(&pages->segment, heap->small, 1);
+    oomph_tally_up(&pages->mapped_bytes, heap->small, (int64_t)bytes);
+    pages->adopted_bytes[tier] += bytes;
+    oomph_pages_note_peak(pages, tier);
+    *out = segment;
+    return OOMPH_OK;
+}
+
+static void forget(oomph_segment_t *segment, oomph_pages_t *pages)
+{
+    oomph_tally_down(&pages->segment, segment->heap->small, 1);
+    oomph_heap_remove(segment);
+    slots_destroy(segment);
+    free(segment);
+}
+
+void oomph_segment_retire(oomph_segment_t *segment, oomph_pages_t *pages)
+{
+    oomph_assert(segment->mapped_count == 0 && segment->kind == OOMPH_SEGMENT_VIRTUAL);
+    forget(segment, pages);
+}
+
+oomph_status_t oomph_segment_drop(oomph_segment_t *segment, oomph_pages_t *pages)
+{
+    oomph_assert(segment->mapped_count == 0);
+    if (segment->kind == OOMPH_SEGMENT_VIRTUAL) {
+        note_chunks(segment->base, segment->bytes, -1);
+        oomph_status_t status = pages->driver->unreserve(segment->base, segment->bytes);
+        if (status != OOMPH_OK) {
+            note_chunks(segment->base, segment->bytes, pages->device);
+            return status;
+        }
+    } else {
+        forget_adopted(segment->base);
+        oomph_tally_down(&pages->mapped_bytes, segment->heap->small,
+                         (int64_t)segment->bytes);
+        pages->adopted_bytes[segment->first->tier] -= segment->bytes;
+    }
+    forget(segment, pages);
+    return OOMPH_OK;
+}
+
+/* ---- Pages */
+
+static size_t range_bytes(const oomph_segment_t *segment, size_t count)
+{
+    return count << segment->page_shift;
+}
+
+static void count_mapped(oomph_segment_t *segment, oomph_pages_t *pages, size_t count)
+{
+    segment->mapped_count += count;
+    oomph_tally_up(&pages->mapped_bytes, segment->heap->small,
+                   (int64_t)range_bytes(segment, count));
+}
+
+// Pages that could not be unmapped again, perhaps without access: nobody may have them.
+// They stay in use for ever, as a block that no caller knows.
+static void quarantine(oomph_segment_t *segment, size_t first, size_t count,
+                       oomph_tier_t tier)
+{
+    oomph_heap_fill(segment, first, count, tier);
+    oomph_block_t *block = oomph_heap_take(oomph_slot_block(segment, first),
+                                           oomph_segment_addr(segment, first),
+                                           range_bytes(segment, count));
+    block->use.requested_bytes = 0;
+    block->use.user = NULL;
+}
+
+oomph_status_t oomph_segment_map(oomph_segment_t *segment, oomph_pages_t *pages,
+                                 size_t first, size_t count, oomph_tier_t tier)
+{
+    const oomph_driver_t *driver = pages->driver;
+    oomph_handle_t handle;
+    size_t done = 0;
+
+    oomph_status_t status = oomph_slab_reserve(segment->heap->slab, 4);
+    if (status != OOMPH_OK)
+        return status;
+    for (; done < count; done++) {
+        status = oomph_page_take(pages, tier, &handle);
+        if (status != OOMPH_OK)
+            goto undo_mapped;
+        status = driver->map(oomph_segment_addr(segment, first + done),
+                             pages->page_bytes, handle);
+        if (status != OOMPH_OK)
+            goto undo_page;
+        segment->slots[first + done].handle = handle;
+    }
+    status = driver->set_access(oomph_segment_addr(segment, first),
+                                range_bytes(segment, count), pages->devices, false);
+    if (status != OOMPH_OK)
+        goto undo_mapped;
+    count_mapped(segment, pages, count);
+    oomph_heap_fill(segment, first, count, tier);
+    oomph_notices_add(&pages->notices,
+                      (oomph_notice_t){.kind = OOMPH_NOTICE_MAPPED,
+                                       .device = pages->device,
+                                       .addr = oomph_segment_addr(segment, first),
+                                       .bytes = range_bytes(segment, count)});
+    return OOMPH_OK;
+
+undo_page:
+    oomph_page_give(pages, tier, handle);
+undo_mapped:
+    if (done == 0)
+        return status;
+    if (driver->unmap(oomph_segment_addr(segment, first), range_bytes(segment, done)) !=
+        OOMPH_OK) {
+        count_mapped(segment, pages, done);
+        quarantine(segment, first, done, tier);
+        return status;
+    }
+    while (done-- > 0) {
+        oomph_page_give(pages, tier, segment->slots[first + done].handle);
+        segment->slots[first + done].handle = 0;
+    }
+    return status;
+}
+
+oomph_status_t oomph_segment_map_window(const oomph_window_t *window,
+                                        oomph_pages_t *pages)
+{
+    oomph_segment_t *segment = window->segment;
+    size_t page = oomph_segment_page(segment, window->addr);
+    size_t last = oomph_segment_page(segment, window->addr + window->bytes - 1);
+
+    for (; page <= last; page++) {
+        size_t first = page;
+        while (page <= last && segment->slots[page].handle == 0)
+            page++;
+        if (page == first)
+            continue;
+        // What an earlier turn mapped stays mapped: FREE pages, as good there as spare.
+        oomph_status_t status =
+            oomph_segment_map(segment, pages, first, page - first, OOMPH_TIER_DEVICE);
+        if (status != OOMPH_OK)
+            return status;
+    }
+    return OOMPH_OK;
+}
+
+static void unexport(oomph_segment_t *segment, size_t page)
+{
+    close(oomph_segment_descriptor(segment, page));
+    segment->exported[page] = 0;
+}
+
+oomph_status_t oomph_segment_export(oomph_segment_t *segment,
+                                    const oomph_pages_t *pages, size_t first,
+                                    size_t count)
+{
+    oomph_status_t status = OOMPH_OK;
+    int *exported, descriptor;
+    size_t done = 0;
+
+    if (segment->exported == NULL)
+        segment->exported =
+            calloc(segment->bytes >> segment->page_shift, sizeof *segment->exported);
+    if (segment->exported == NULL)
+        return oomph_fail(OOMPH_ERR_NO_MEMORY, "no host memory for exported pages");
+    exported = segment->exported + first;
+    for (; done < count && status == OOMPH_OK; done++) {
+        if (exported[done] != 0)
+            continue;
+        status = pages->driver->export_page(segment->slots[first + done].handle,
+                                            &descriptor);
+        if (status == OOMPH_OK)
+            exported[done] = -(descriptor + 1); // negative: by this call
+    }
+    for (size_t i = 0; i < done; i++) {
+        if (exported[i] >= 0)
+            continue;
+        exported[i] = -exported[i];
+        if (status != OOMPH_OK)
+            unexport(segment, first + i);
+    }
+    return status;
+}
+
+// Unmaps pages of a block; its record is the caller's business.
+static oomph_status_t unmap(oomph_segment_t *segment, oomph_pages_t *pages,
+                            size_t first, size_t count)
+{
+    oomph_status_t status = pages->driver->unmap(oomph_segment_addr(segment, first),
+                                                 range_bytes(segment, count));
+    if (status != OOMPH_OK)
+        return status;
+    segment->mapped_count -= count;
+    oomph_tally_down(&pages->mapped_bytes, segment->heap->small,
+                     (int64_t)range_bytes(segment, count));
+    for (size_t i = first; i < first + count; i++) {
+        oomph_tier_t tier = (oomph_tier_t)segment->slots[i].tier;
+        if (oomph_segment_descriptor(segment, i) < 0) {
+            oomph_page_give(pages, tier, segment->slots[i].handle);
+        } else {
+            unexport(segment, i);
+            oomph_page_retire(pages, tier, segment->slots[i].handle);
+        }
+        segment->slots[i].handle = 0;
+        segment->slots[i].cpu = segment->slots[i].captured = false;
+    }
+    return OOMPH_OK;
+}
+
+oomph_status_t oomph_segment_unmap(oomph_segment_t *segment, oomph_pages_t *pages,
+                                   size_t first, size_t count)
+{
+    oomph_status_t status = oomph_slab_reserve(segment->heap->slab, 2);
+    if (status == OOMPH_OK)
+        status = unmap(segment, pages, first, count);
+    if (status == OOMPH_OK)
+        oomph_heap_empty(segment, first, count);
+    return status;
+}
+
+oomph_status_t oomph_segment_unmap_block(const oomph_block_t *block,
+                                         oomph_pages_t *pages)
+{
+    oomph_segment_t *segment = block->segment;
+
+    return unmap(segment, pages, oomph_segment_page(segment, block->addr),
+                 block->bytes >> segment->page_shift);
+}
+
+oomph_status_t oomph_segment_open_to_cpu(const oomph_block_t *block,
+                                         const oomph_pages_t *pages)
+{
+    const oomph_segment_t *segment = block->segment;
+    oomph_slot_t *slots = segment->slots;
+    oomph_status_t status = OOMPH_OK;
+
+    if (slots == NULL)
+        return OOMPH_OK;
+    size_t end = oomph_segment_page(segment, oomph_block_end(block) - 1) + 1;
+    size_t first = oomph_segment_page(segment, block->addr);
+    for (size_t next; first < end && status == OOMPH_OK; first = next) {
+        for (next = first; next < end && !slots[next].cpu; next++)
+            ;
+        if (next > first)
+            status = pages->driver->set_access(oomph_segment_addr(segment, first),
+                                               range_bytes(segment, next - first),
+                                               pages->devices, true);
+        for (size_t i = first; i < next && status == OOMPH_OK; i++)
+            slots[i].cpu = true;
+        while (next < end && slots[next].cpu)
+            next++;
+    }
+    return status;
+}
+
+void oomph_segment_capture(const oomph_block_t *block)
+{
+    oomph_segment_t *segment = block->segment;
+
+    if (segment->slots == NULL) {
+        segment->captured = true;
+        return;
+    }
+    size_t last = oomph_segment_page(segment, oomph_block_end(block) - 1);
+    for (size_t i = oomph_segment_page(segment, block->addr); i <= last; i++)
+        segment->slots[i].captured = true;
+}
+
+static oomph_status_t set_access(const oomph_segment_t *segment,
+                                 const oomph_pages_t *pages, const oomph_block_t *block)
+{
+    size_t first = oomph_segment_page(segment, block->addr);
+    size_t last = oomph_segment_page(segment, oomph_block_end(block) - 1);
+
+    return pages->driver->set_access(oomph_segment_addr(segment, first),
+                                     range_bytes(segment, last + 1 - first),
+                                     pages->devices, false);
+}
+
+oomph_status_t oomph_segment_set_access(const oomph_segment_t *segment,
+                                        const oomph_pages_t *pages)
+{
+    oomph_status_t status = OOMPH_OK;
+
+    if (segment->slots == NULL)
+        return OOMPH_OK;
+    for (const oomph_block_t *b = segment->first; b != NULL && status == OOMPH_OK;
+         b = b->next)
+        if (b->state != OOMPH_BLOCK_HOLE && !b->lost)
+            status = set_access(segment, pages, b);
+    return status;
+}

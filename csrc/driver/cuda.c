@@ -1,0 +1,353 @@
+/* cuda.c - the driver table (driver.h) over libcuda, NVIDIA's or the simulated:
+ * devices and memory. What streams do is in cuda_work.c.
+ */
+#include "driver/cuda.h"
+
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <unistd.h>
+
+static int numa_nodes[OOMPH_DEVICE_MAX];
+static bool can_export[OOMPH_DEVICE_MAX]; // whether pages can be named by descriptors
+static atomic_bool for_rdma[OOMPH_DEVICE_MAX]; // whether network cards may use pages
+static _Atomic(CUmemLocationType) host_location = CU_MEM_LOCATION_TYPE_HOST_NUMA;
+
+/* ---- Devices */
+
+static int attribute(CUdevice device, CUdevice_attribute name, int otherwise)
+{
+    int value = 0;
+
+    return oomph_cu.cuDeviceGetAttribute(&value, name, device) == CUDA_SUCCESS
+               ? value
+               : otherwise;
+}
+
+static CUmemAllocationProp properties(int device, oomph_tier_t tier,
+                                      oomph_host_kind_t kind)
+{
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED};
+
+    // Which pages will be exported is not known when they are made.
+    if (tier == OOMPH_TIER_DEVICE && can_export[device])
+        prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    prop.allocFlags.gpuDirectRDMACapable =
+        tier == OOMPH_TIER_DEVICE && atomic_load(&for_rdma[device]);
+    if (tier == OOMPH_TIER_DEVICE)
+        prop.location =
+            (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
+    else if (kind == OOMPH_HOST_NUMA)
+        prop.location = (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_HOST_NUMA,
+                                        .id = numa_nodes[device]};
+    else
+        prop.location = (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_HOST};
+    return prop;
+}
+
+static size_t granularity(int device, oomph_tier_t tier)
+{
+    CUmemAllocationProp prop = properties(device, tier, OOMPH_HOST_NUMA);
+    size_t bytes = 0;
+
+    if (oomph_cu.cuMemGetAllocationGranularity(
+            &bytes, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM) != CUDA_SUCCESS)
+        return 0;
+    return bytes;
+}
+
+static oomph_status_t open_device(int device, oomph_device_info_t *info)
+{
+    CUdevice handle;
+
+    oomph_status_t status =
+        oomph_cuda_check(oomph_cu.cuDeviceGet(&handle, device), "cuDeviceGet");
+    if (status != OOMPH_OK)
+        return status;
+    if (attribute(handle, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 0) ==
+        0)
+        return oomph_fail(
+            OOMPH_ERR_DRIVER,
+            "device %d has no virtual memory management (some virtual GPUs "
+            "have it switched off)",
+            device);
+    status = oomph_cuda_check(oomph_cu.cuDeviceTotalMem(&info->total_bytes, handle),
+                              "cuDeviceTotalMem");
+    if (status == OOMPH_OK)
+        status = oomph_cuda_retain(device, handle);
+    if (status != OOMPH_OK)
+        return status;
+    int node = attribute(handle, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, -1);
+    numa_nodes[device] = node < 0 ? 0 : node;
+    can_export[device] =
+        attribute(handle,
+                  CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+                  0) != 0;
+    int rdma = attribute(
+        handle, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, 0);
+    atomic_store(&for_rdma[device], rdma != 0);
+    if (rdma != 0 && granularity(device, OOMPH_TIER_DEVICE) == 0)
+        atomic_store(&for_rdma[device],
+                     false); // it is not so, whatever the device says
+    info->page_bytes = oomph_max(granularity(device, OOMPH_TIER_DEVICE),
+                                 granularity(device, OOMPH_TIER_HOST));
+    if (info->page_bytes == 0)
+        return oomph_fail(OOMPH_ERR_DRIVER, "device %d tells no page size", device);
+    return OOMPH_OK;
+}
+
+static oomph_status_t memory_info(int device, size_t *free_bytes, size_t *total_bytes)
+{
+    oomph_cuda_scope_t scope;
+
+    oomph_status_t status = oomph_cuda_enter(device, &scope);
+    if (status != OOMPH_OK)
+        return status;
+    status = oomph_cuda_check(oomph_cu.cuMemGetInfo(free_bytes, total_bytes),
+                              "cuMemGetInfo");
+    oomph_cuda_leave(device, &scope);
+    return status;
+}
+
+/* ---- Address space and pages */
+
+static oomph_status_t reserve(size_t bytes, size_t alignment, oomph_addr_t *addr)
+{
+    CUdeviceptr pointer = 0;
+    CUstreamCaptureMode mode = oomph_cuda_relax();
+
+    oomph_status_t status =
+        oomph_cuda_check(oomph_cu.cuMemAddressReserve(&pointer, bytes, alignment, 0, 0),
+                         "cuMemAddressReserve");
+    oomph_cuda_restore(mode);
+    if (status == OOMPH_OK)
+        *addr = pointer;
+    return status;
+}
+
+static oomph_status_t unreserve(oomph_addr_t addr, size_t bytes)
+{
+    CUstreamCaptureMode mode = oomph_cuda_relax();
+
+    oomph_status_t status = oomph_cuda_check_undo(
+        oomph_cu.cuMemAddressFree(addr, bytes), "cuMemAddressFree");
+    oomph_cuda_restore(mode);
+    return status;
+}
+
+// Some drivers crash when asked for pages of a node that does not exist.
+static bool has_node(int node)
+{
+    char path[64];
+
+    snprintf(path, sizeof path, "/sys/devices/system/node/node%d", node);
+    return access(path, F_OK) == 0;
+}
+
+// Pages that network cards may use, if the driver makes such; else none is asked for
+// again.
+static CUresult make_page(int device, size_t bytes, CUmemAllocationProp *prop,
+                          CUmemGenericAllocationHandle *made)
+{
+    CUresult result = oomph_cu.cuMemCreate(made, bytes, prop, 0);
+
+    if (prop->allocFlags.gpuDirectRDMACapable == 0 || result == CUDA_SUCCESS ||
+        result == CUDA_ERROR_OUT_OF_MEMORY)
+        return result;
+    prop->allocFlags.gpuDirectRDMACapable = 0;
+    result = oomph_cu.cuMemCreate(made, bytes, prop, 0);
+    if (result == CUDA_SUCCESS)
+        atomic_store(&for_rdma[device], false);
+    return result;
+}
+
+static oomph_status_t create(int device, oomph_tier_t tier, oomph_host_kind_t kind,
+                             size_t bytes, oomph_handle_t *handle)
+{
+    CUmemAllocationProp prop = properties(device, tier, kind);
+    CUmemGenericAllocationHandle made = 0;
+
+    if (prop.location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA &&
+        !has_node(prop.location.id))
+        return oomph_fail(OOMPH_ERR_DRIVER, "NUMA node %d is not there",
+                          prop.location.id);
+    CUstreamCaptureMode mode = oomph_cuda_relax();
+    oomph_status_t status =
+        oomph_cuda_check(make_page(device, bytes, &prop, &made), "cuMemCreate");
+    oomph_cuda_restore(mode);
+    if (status != OOMPH_OK)
+        return status;
+    if (tier == OOMPH_TIER_HOST)
+        atomic_store(&host_location, prop.location.type);
+    *handle = made;
+    return OOMPH_OK;
+}
+
+static oomph_status_t release(oomph_handle_t handle)
+{
+    CUstreamCaptureMode mode = oomph_cuda_relax();
+
+    oomph_status_t status =
+        oomph_cuda_check_undo(oomph_cu.cuMemRelease(handle), "cuMemRelease");
+    oomph_cuda_restore(mode);
+    return status;
+}
+
+static oomph_status_t map(oomph_addr_t addr, size_t bytes, oomph_handle_t handle)
+{
+    CUstreamCaptureMode mode = oomph_cuda_relax();
+
+    oomph_status_t status =
+        oomph_cuda_check(oomph_cu.cuMemMap(addr, bytes, 0, handle, 0), "cuMemMap");
+    oomph_cuda_restore(mode);
+    return status;
+}
+
+static oomph_status_t unmap(oomph_addr_t addr, size_t bytes)
+{
+    CUstreamCaptureMode mode = oomph_cuda_relax();
+
+    oomph_status_t status =
+        oomph_cuda_check_undo(oomph_cu.cuMemUnmap(addr, bytes), "cuMemUnmap");
+    oomph_cuda_restore(mode);
+    return status;
+}
+
+static oomph_status_t set_access(oomph_addr_t addr, size_t bytes, uint64_t devices,
+                                 bool cpu)
+{
+    CUmemAccessDesc desc[OOMPH_DEVICE_MAX + 1];
+    size_t count = 0;
+
+    for (int device = 0; device < OOMPH_DEVICE_MAX; device++)
+        if (devices >> device & 1)
+            desc[count++].location =
+                (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
+    if (cpu)
+        desc[count++].location = (CUmemLocation){.type = atomic_load(&host_location)};
+    for (size_t i = 0; i < count; i++)
+        desc[i].flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    CUstreamCaptureMode mode = oomph_cuda_relax();
+    oomph_status_t status = oomph_cuda_check(
+        oomph_cu.cuMemSetAccess(addr, bytes, desc, count), "cuMemSetAccess");
+    oomph_cuda_restore(mode);
+    return status;
+}
+
+/* ---- Other processes */
+
+static oomph_status_t export_page(oomph_handle_t handle, int *descriptor)
+{
+    int made = -1;
+    CUstreamCaptureMode mode = oomph_cuda_relax();
+
+    oomph_status_t status = oomph_cuda_check(
+        oomph_cu.cuMemExportToShareableHandle(
+            &made, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+        "cuMemExportToShareableHandle");
+    oomph_cuda_restore(mode);
+    if (status == OOMPH_OK) {
+        fcntl(made, F_SETFD, FD_CLOEXEC);
+        *descriptor = made;
+    }
+    return status;
+}
+
+static oomph_status_t import_page(int descriptor, oomph_handle_t *handle)
+{
+    CUmemGenericAllocationHandle made = 0;
+    CUstreamCaptureMode mode = oomph_cuda_relax();
+
+    oomph_status_t status =
+        oomph_cuda_check(oomph_cu.cuMemImportFromShareableHandle(
+                             &made, (void *)(intptr_t)descriptor,
+                             CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+                         "cuMemImportFromShareableHandle");
+    oomph_cuda_restore(mode);
+    if (status == OOMPH_OK)
+        *handle = made;
+    return status;
+}
+
+/* ---- Page-locked blocks */
+
+static oomph_status_t pinned_free(int device, oomph_addr_t addr)
+{
+    oomph_cuda_scope_t scope;
+
+    oomph_status_t status = oomph_cuda_enter(device, &scope);
+    if (status != OOMPH_OK)
+        return status;
+    status = oomph_cuda_check_undo(oomph_cu.cuMemFreeHost((void *)(uintptr_t)addr),
+                                   "cuMemFreeHost");
+    oomph_cuda_leave(device, &scope);
+    return status;
+}
+
+static oomph_status_t pinned_alloc(int device, size_t bytes, oomph_addr_t *addr)
+{
+    void *host = NULL;
+    CUdeviceptr pointer = 0;
+    oomph_cuda_scope_t scope;
+
+    oomph_status_t status = oomph_cuda_enter(device, &scope);
+    if (status != OOMPH_OK)
+        return status;
+    status = oomph_cuda_check(
+        oomph_cu.cuMemHostAlloc(&host, bytes,
+                                CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
+        "cuMemHostAlloc");
+    if (status == OOMPH_OK) {
+        status = oomph_cuda_check(oomph_cu.cuMemHostGetDevicePointer(&pointer, host, 0),
+                                  "cuMemHostGetDevicePointer");
+        if (status == OOMPH_OK && pointer != (CUdeviceptr)(uintptr_t)host)
+            status = oomph_fail(OOMPH_ERR_DRIVER,
+                                "page-locked memory has another address on the device");
+        if (status != OOMPH_OK)
+            oomph_cu.cuMemFreeHost(host);
+    }
+    oomph_cuda_leave(device, &scope);
+    if (status == OOMPH_OK)
+        *addr = pointer;
+    return status;
+}
+
+const oomph_driver_t *oomph_driver_cuda(void)
+{
+    static const oomph_driver_t driver = {
+        .find = oomph_cuda_find,
+        .records_all = oomph_cuda_records_all,
+        .start = oomph_cuda_start,
+        .open = open_device,
+        .memory_info = memory_info,
+        .reserve = reserve,
+        .unreserve = unreserve,
+        .create = create,
+        .release = release,
+        .map = map,
+        .unmap = unmap,
+        .set_access = set_access,
+        .export_page = export_page,
+        .import_page = import_page,
+        .pinned_alloc = pinned_alloc,
+        .pinned_free = pinned_free,
+        .stream_id = oomph_cuda_stream_id,
+        .stream_captures = oomph_cuda_stream_captures,
+        .stream_create = oomph_cuda_stream_create,
+        .event_create = oomph_cuda_event_create,
+        .event_destroy = oomph_cuda_event_destroy,
+        .event_record = oomph_cuda_event_record,
+        .event_record_all = oomph_cuda_event_record_all,
+        .stream_wait = oomph_cuda_stream_wait,
+        .event_passed = oomph_cuda_event_passed,
+        .event_wait = oomph_cuda_event_wait,
+        .drain = oomph_cuda_drain,
+        .copy = oomph_cuda_copy,
+        .fill = oomph_cuda_fill,
+        .copy_all = oomph_cuda_copy_all,
+        .time_copy = oomph_cuda_time_copy,
+        .trim = oomph_cuda_trim,
+    };
+
+    return &driver;
+}

@@ -1,0 +1,118 @@
+/* cuda.h - what the files of the driver table share. They are the only ones of
+ * the core that name CUDA.
+ */
+#pragma once
+#include "driver/driver.h"
+
+#include <cudaTypedefs.h>
+
+// Every function that is used, with the version of its prototype.
+#define OOMPH_CUDA_FUNCTIONS(X)                                                        \
+    X(cuInit, 2000)                                                                    \
+    X(cuDeviceGetCount, 2000)                                                          \
+    X(cuDeviceGet, 2000)                                                               \
+    X(cuDeviceGetAttribute, 2000)                                                      \
+    X(cuDeviceTotalMem, 3020)                                                          \
+    X(cuDevicePrimaryCtxRetain, 7000)                                                  \
+    X(cuCtxGetCurrent, 4000)                                                           \
+    X(cuCtxSetCurrent, 4000)                                                           \
+    X(cuCtxSynchronize, 2000)                                                          \
+    X(cuThreadExchangeStreamCaptureMode, 10010)                                        \
+    X(cuMemGetInfo, 3020)                                                              \
+    X(cuMemGetAllocationGranularity, 10020)                                            \
+    X(cuMemAddressReserve, 10020)                                                      \
+    X(cuMemAddressFree, 10020)                                                         \
+    X(cuMemCreate, 10020)                                                              \
+    X(cuMemRelease, 10020)                                                             \
+    X(cuMemMap, 10020)                                                                 \
+    X(cuMemUnmap, 10020)                                                               \
+    X(cuMemSetAccess, 10020)                                                           \
+    X(cuMemExportToShareableHandle, 10020)                                             \
+    X(cuMemImportFromShareableHandle, 10020)                                           \
+    X(cuMemHostAlloc, 2020)                                                            \
+    X(cuMemFreeHost, 2000)                                                             \
+    X(cuMemHostGetDevicePointer, 3020)                                                 \
+    X(cuMemcpyAsync, 4000)                                                             \
+    X(cuMemsetD32Async, 3020)                                                          \
+    X(cuDeviceGetDefaultMemPool, 11020)                                                \
+    X(cuMemPoolTrimTo, 11020)                                                          \
+    X(cuStreamCreate, 2000)                                                            \
+    X(cuStreamDestroy, 4000)                                                           \
+    X(cuStreamGetId, 12000)                                                            \
+    X(cuStreamWaitEvent, 3020)                                                         \
+    X(cuStreamSynchronize, 2000)                                                       \
+    X(cuStreamIsCapturing, 10000)                                                      \
+    X(cuEventCreate, 2000)                                                             \
+    X(cuEventDestroy, 4000)                                                            \
+    X(cuEventRecord, 2000)                                                             \
+    X(cuEventQuery, 2000)                                                              \
+    X(cuEventSynchronize, 2000)                                                        \
+    X(cuEventElapsedTime, 2000)                                                        \
+    X(cuGetErrorName, 6000)                                                            \
+    X(cuGetErrorString, 6000)
+
+// Those that only newer drivers have; NULL where they do not.
+#define OOMPH_CUDA_NEWER_FUNCTIONS(X) X(cuCtxRecordEvent, 12050)
+
+#define OOMPH_CUDA_FIELD(name, version) PFN_##name##_v##version name;
+typedef struct oomph_cu {
+    OOMPH_CUDA_FUNCTIONS(OOMPH_CUDA_FIELD)
+    OOMPH_CUDA_NEWER_FUNCTIONS(OOMPH_CUDA_FIELD)
+} oomph_cu_t;
+#undef OOMPH_CUDA_FIELD
+
+extern oomph_cu_t oomph_cu; // the functions of libcuda, once it is found
+
+/* ---- cuda_load.c */
+
+// Members of the table, see driver.h.
+oomph_status_t oomph_cuda_find(void);
+bool oomph_cuda_records_all(void);
+oomph_status_t oomph_cuda_start(int *device_count);
+
+// The one place where a CUresult becomes a status.
+oomph_status_t oomph_cuda_check(CUresult result, const char *call);
+// The same for giving something back: at the end of the process all is given back.
+oomph_status_t oomph_cuda_check_undo(CUresult result, const char *call);
+
+// Between the two our calls are allowed although somebody captures.
+CUstreamCaptureMode oomph_cuda_relax(void);
+void oomph_cuda_restore(CUstreamCaptureMode mode);
+
+// Makes a device's primary context ours, once. Errors: OOMPH_ERR_DRIVER,
+// OOMPH_ERR_NO_MEMORY.
+oomph_status_t oomph_cuda_retain(int device, CUdevice handle);
+
+// Between the two the thread has that context, and its calls are allowed likewise.
+typedef struct oomph_cuda_scope {
+    CUstreamCaptureMode mode;
+    CUcontext context; // the thread's
+} oomph_cuda_scope_t;
+oomph_status_t oomph_cuda_enter(int device, oomph_cuda_scope_t *scope);
+void oomph_cuda_leave(int device, const oomph_cuda_scope_t *scope);
+
+/* ---- cuda_work.c: members of the table, see driver.h */
+
+oomph_status_t oomph_cuda_stream_id(int device, oomph_stream_t stream, uint64_t *id);
+oomph_status_t oomph_cuda_stream_captures(int device, oomph_stream_t stream,
+                                          bool *captures);
+oomph_status_t oomph_cuda_stream_create(int device, oomph_stream_t *stream);
+oomph_status_t oomph_cuda_event_create(int device, oomph_event_t *event);
+oomph_status_t oomph_cuda_event_destroy(int device, oomph_event_t event);
+oomph_status_t oomph_cuda_event_record(int device, oomph_event_t event,
+                                       oomph_stream_t stream);
+oomph_status_t oomph_cuda_event_record_all(int device, oomph_event_t event);
+oomph_status_t oomph_cuda_stream_wait(int device, oomph_stream_t stream,
+                                      oomph_event_t event);
+oomph_status_t oomph_cuda_event_passed(int device, oomph_event_t event, bool *passed);
+oomph_status_t oomph_cuda_event_wait(int device, oomph_event_t event);
+oomph_status_t oomph_cuda_drain(int device);
+oomph_status_t oomph_cuda_copy(int device, oomph_addr_t to, oomph_addr_t from,
+                               size_t bytes, oomph_stream_t stream);
+oomph_status_t oomph_cuda_fill(int device, oomph_addr_t addr, size_t bytes,
+                               oomph_stream_t stream);
+oomph_status_t oomph_cuda_copy_all(int device, const oomph_copy_t *copies,
+                                   size_t count);
+oomph_status_t oomph_cuda_time_copy(int device, oomph_addr_t to, oomph_addr_t from,
+                                    size_t bytes, int count, int64_t *ns);
+oomph_status_t oomph_cuda_trim(int device);

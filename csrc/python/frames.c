@@ -1,0 +1,401 @@
+/* frames.c - from a frame to the number of its line, without the GIL.
+ *
+ * What a code object is, the user's or a library's, is decided when it is first seen,
+ * and so is the number of each place in it that allocates: names and line tables of
+ * code never change, and the frame keeps them alive meanwhile. They are found again by
+ * the address of the code object; when Python frees one, it is forgotten here, so that
+ * another one at the same address is not taken for it. The numbers stay (site.c).
+ */
+#include "python/frames.h"
+
+#include "core/base/lock.h"
+#include "core/base/map.h"
+#include "python/frames_layout.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#ifdef OOMPH_FRAMES_KNOWN
+
+enum {
+    DEPTH_MAX = 128,      // frames looked at
+    PLACES_MAX = 1 << 16, // places of code remembered, some of code that is gone
+    TEXT_MAX = 4096,      // bytes of a file's or a function's name
+    KIND_BITS = 2,
+};
+
+typedef enum code_kind {
+    KIND_USER,
+    KIND_LIBRARY,
+    KIND_ENGINE, // calls autograd's engine
+    KIND_UNSEEN, // not yet looked at; also the mask of the kind
+} code_kind_t;
+
+// Guarded by `lock`, which is never held while waiting for anything.
+static oomph_lock_t lock;
+static oomph_map_t codes;  // by address: serial number << KIND_BITS | kind
+static oomph_map_t places; // by serial number << 32 | offset: site
+static uint32_t serial_count;
+static char **library_prefixes; // ends with NULL
+
+static atomic_bool on;
+
+/* ---- Names */
+
+static size_t put_utf8(char *out, Py_UCS4 c)
+{
+    if (c < 0x80) {
+        out[0] = (char)c;
+        return 1;
+    }
+    size_t length = c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+    for (size_t i = length - 1; i > 0; i--, c >>= 6)
+        out[i] = (char)(0x80 | (c & 0x3F));
+    out[0] = (char)((0xF0 << (4 - length)) | c);
+    return length;
+}
+
+// Copies a string as UTF-8. Python's own way may keep a copy, which needs the GIL.
+static void copy_text(PyObject *text, char out[TEXT_MAX])
+{
+    size_t used = 0;
+
+    if (text != NULL && PyUnicode_Check(text) && PyUnicode_IS_READY(text))
+        for (Py_ssize_t i = 0; i < PyUnicode_GET_LENGTH(text) && used < TEXT_MAX - 4;
+             i++)
+            used += put_utf8(out + used, PyUnicode_READ_CHAR(text, i));
+    out[used] = '\0';
+}
+
+static bool starts_with(const char *text, const char *start)
+{
+    return strncmp(text, start, strlen(start)) == 0;
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t length = strlen(text), end_length = strlen(end);
+    return length >= end_length && strcmp(text + length - end_length, end) == 0;
+}
+
+// Which modules made from no file, or from one that nobody wrote, are a library's.
+static bool is_library(const char *file)
+{
+    static const char *const starts[] = {"<frozen ", "<eval_with_key>", "<__array_"};
+    static const char *const folders[] = {"/site-packages/", "/dist-packages/",
+                                          "/torchinductor_"};
+
+    for (size_t i = 0; i < sizeof starts / sizeof starts[0]; i++)
+        if (starts_with(file, starts[i]))
+            return true;
+    for (size_t i = 0; i < sizeof folders / sizeof folders[0]; i++)
+        if (strstr(file, folders[i]) != NULL)
+            return true;
+    for (char **prefix = library_prefixes; prefix != NULL && *prefix != NULL; prefix++)
+        if (starts_with(file, *prefix))
+            return true;
+    return false;
+}
+
+static code_kind_t kind_of(const PyCodeObject *code)
+{
+    char text[TEXT_MAX];
+
+    copy_text(code->co_filename, text);
+    if (!is_library(text))
+        return KIND_USER;
+    if (!ends_with(text, "/torch/autograd/graph.py"))
+        return KIND_LIBRARY;
+    copy_text(code->co_name, text);
+    return strcmp(text, "_engine_run_backward") == 0 ? KIND_ENGINE : KIND_LIBRARY;
+}
+
+/* ---- Code objects and places in them. The caller holds `lock`. */
+
+// Its kind and serial number, as in `codes`; KIND_UNSEEN if there is no memory for it.
+static uint32_t look_up_code(PyCodeObject *code)
+{
+    uint32_t known = oomph_map_get(&codes, (uintptr_t)code, KIND_UNSEEN);
+
+    if (known != KIND_UNSEEN)
+        return known;
+    known = ++serial_count << KIND_BITS | kind_of(code);
+    return oomph_map_add(&codes, (uintptr_t)code, known) ? known : KIND_UNSEEN;
+}
+
+static oomph_site_t new_site(PyCodeObject *code, int offset, uint64_t place)
+{
+    char file[TEXT_MAX], function[TEXT_MAX];
+
+    copy_text(code->co_filename, file);
+    copy_text(OOMPH_CODE_NAME(code), function);
+    oomph_site_t site = oomph_site(file, function, PyCode_Addr2Line(code, offset));
+    if (places.count >= PLACES_MAX)
+        oomph_map_clear(&places);
+    if (site != 0)
+        oomph_map_add(&places, place, site);
+    return site;
+}
+
+static oomph_site_t site_at(const oomph_frame_t *frame, uint32_t serial)
+{
+    PyCodeObject *code = (PyCodeObject *)OOMPH_FRAME_CODE(frame);
+    int offset = OOMPH_FRAME_OFFSET(frame, code);
+    uint64_t place = (uint64_t)serial << 32 | (uint32_t)offset;
+    oomph_site_t site = oomph_map_get(&places, place, 0);
+
+    return site != 0 ? site : new_site(code, offset, place);
+}
+
+/* ---- Frames */
+
+static const oomph_frame_t *own_frames(void)
+{
+    PyThreadState *state = PyGILState_GetThisThreadState();
+    return state != NULL ? OOMPH_FRAME_TOP(state) : NULL;
+}
+
+static bool has_code(const oomph_frame_t *frame)
+{
+    return !OOMPH_FRAME_IS_SHIM(frame) &&
+           Py_TYPE(OOMPH_FRAME_CODE(frame)) == &PyCode_Type;
+}
+
+static oomph_site_t find_site(bool in_backward)
+{
+    const oomph_frame_t *innermost = NULL;
+    uint32_t innermost_serial = 0;
+    int depth = 0;
+
+    for (const oomph_frame_t *frame = own_frames(); frame != NULL && depth < DEPTH_MAX;
+         frame = OOMPH_FRAME_BACK(frame), depth++) {
+        if (!has_code(frame))
+            continue;
+        uint32_t known = look_up_code((PyCodeObject *)OOMPH_FRAME_CODE(frame));
+        code_kind_t kind = known & KIND_UNSEEN;
+        if (kind == KIND_USER)
+            return site_at(frame, known >> KIND_BITS);
+        if (kind == KIND_UNSEEN || (kind == KIND_ENGINE && in_backward))
+            return 0;
+        if (innermost == NULL) {
+            innermost = frame;
+            innermost_serial = known >> KIND_BITS;
+        }
+    }
+    return innermost != NULL && !in_backward ? site_at(innermost, innermost_serial) : 0;
+}
+
+oomph_site_t oomph_frames_site(bool in_backward)
+{
+    if (!atomic_load_explicit(&on, memory_order_relaxed))
+        return 0;
+    oomph_lock_take(&lock);
+    oomph_site_t site = find_site(in_backward);
+    oomph_lock_give(&lock);
+    return site;
+}
+
+/* ---- Modules whose forward runs */
+
+static bool is_forward(const oomph_frame_t *frame)
+{
+    const PyCodeObject *code = (PyCodeObject *)OOMPH_FRAME_CODE(frame);
+
+    return code->co_argcount > 0 &&
+           PyUnicode_CompareWithASCIIString(code->co_name, "forward") == 0;
+}
+
+// NULL if it is not known.
+static const PyObject *first_argument(const oomph_frame_t *frame)
+{
+#if PY_VERSION_HEX < 0x030e0000
+    PyObject *value = OOMPH_FRAME_LOCALS(frame)[OOMPH_FRAME_FIRST(frame)];
+    return value != NULL && PyCell_Check(value) ? PyCell_GET(value) : value;
+#else
+    (void)frame;
+    return NULL; // not yet tried with such a Python
+#endif
+}
+
+size_t oomph_frames_modules(uint64_t *addrs, size_t room)
+{
+    size_t count = 0;
+
+    if (!atomic_load_explicit(&on, memory_order_relaxed))
+        return 0;
+    for (const oomph_frame_t *frame = own_frames(); frame != NULL && count < room;
+         frame = OOMPH_FRAME_BACK(frame)) {
+        if (!has_code(frame) || !is_forward(frame))
+            continue;
+        const PyObject *argument = first_argument(frame);
+        if (argument != NULL)
+            addrs[count++] = (uintptr_t)argument;
+    }
+    return count;
+}
+
+/* ---- The end of code objects. Their freer has the GIL. */
+
+static void forget(const void *code)
+{
+    if (!atomic_load_explicit(&on, memory_order_relaxed))
+        return;
+    oomph_lock_take(&lock);
+    oomph_map_drop(&codes, (uintptr_t)code);
+    oomph_lock_give(&lock);
+}
+
+#if PY_VERSION_HEX >= 0x030c0000
+
+static int on_code_event(PyCodeEvent event, PyCodeObject *code)
+{
+    if (event == PY_CODE_EVENT_DESTROY)
+        forget(code);
+    return 0;
+}
+
+static bool watch_codes(void)
+{
+    return PyCode_AddWatcher(on_code_event) >= 0;
+}
+
+#else // nobody can be told of it: stand in its way
+
+static destructor free_code;
+
+static void forget_and_free_code(PyObject *code)
+{
+    forget(code);
+    free_code(code);
+}
+
+static bool watch_codes(void)
+{
+    free_code = PyCode_Type.tp_dealloc;
+    PyCode_Type.tp_dealloc = forget_and_free_code;
+    return true;
+}
+
+#endif
+
+// The lock and the tables may be those of a thread that is not in the child.
+static void stop_in_child(void)
+{
+    atomic_store(&on, false);
+}
+
+/* ---- Start */
+
+// Whether the frame is what Python says of the object, in all that is used.
+static bool agrees(const oomph_frame_t *frame, PyFrameObject *object)
+{
+    PyCodeObject *code = PyFrame_GetCode(object);
+    PyObject *offset = PyObject_GetAttrString((PyObject *)object, "f_lasti");
+    bool same = offset != NULL && has_code(frame) &&
+                OOMPH_FRAME_CODE(frame) == (PyObject *)code &&
+                OOMPH_FRAME_OFFSET(frame, code) == PyLong_AsLong(offset);
+
+    Py_DECREF(code);
+    Py_XDECREF(offset);
+    return same;
+}
+
+static const oomph_frame_t *next_with_code(const oomph_frame_t *frame)
+{
+    while (frame != NULL && !has_code(frame))
+        frame = OOMPH_FRAME_BACK(frame);
+    return frame;
+}
+
+// Whether the layout is this Python's: all frames that there are now must agree.
+static bool layout_is_right(void)
+{
+    PyFrameObject *object = (PyFrameObject *)Py_XNewRef((PyObject *)PyEval_GetFrame());
+    const oomph_frame_t *frame = next_with_code(own_frames());
+    bool right = object != NULL;
+
+    while (right && object != NULL) {
+        PyFrameObject *back = PyFrame_GetBack(object);
+        right = frame != NULL && agrees(frame, object);
+        Py_DECREF(object);
+        object = back;
+        frame = right ? next_with_code(OOMPH_FRAME_BACK(frame)) : NULL;
+    }
+    Py_XDECREF(object);
+    PyErr_Clear();
+    return right && frame == NULL;
+}
+
+static char **copy_prefixes(PyObject *list)
+{
+    Py_ssize_t count = PyList_GET_SIZE(list);
+    char **copy = calloc((size_t)count + 1, sizeof *copy);
+
+    for (Py_ssize_t i = 0; i < count && copy != NULL; i++) {
+        const char *text = PyUnicode_AsUTF8(PyList_GET_ITEM(list, i));
+        copy[i] = text != NULL ? strdup(text) : NULL;
+        if (copy[i] == NULL)
+            break; // later ones would be lost: the list ends here
+    }
+    PyErr_Clear();
+    return copy;
+}
+
+// They are never freed: a thread may be reading them.
+static void set_prefixes(PyObject *list)
+{
+    char **prefixes = copy_prefixes(list);
+
+    oomph_lock_take(&lock);
+    library_prefixes = prefixes;
+    oomph_map_clear(&codes);
+    oomph_lock_give(&lock);
+}
+
+const char *oomph_frames_start(PyObject *prefixes)
+{
+    static bool watching;
+
+    if (!layout_is_right())
+        return "this Python keeps its frames in a way that oomph does not know";
+    if (!watching && !watch_codes())
+        return "this Python has no place left to watch code objects";
+    if (!watching)
+        pthread_atfork(NULL, NULL, stop_in_child);
+    watching = true;
+    set_prefixes(prefixes);
+    atomic_store(&on, true);
+    return NULL;
+}
+
+void oomph_frames_stop(void)
+{
+    atomic_store(&on, false);
+}
+
+#else
+
+const char *oomph_frames_start(PyObject *prefixes)
+{
+    (void)prefixes;
+    return "oomph does not know how this Python keeps its frames";
+}
+
+void oomph_frames_stop(void)
+{
+}
+
+oomph_site_t oomph_frames_site(bool in_backward)
+{
+    (void)in_backward;
+    return 0;
+}
+
+size_t oomph_frames_modules(uint64_t *addrs, size_t room)
+{
+    (void)addrs;
+    (void)room;
+    return 0;
+}
+
+#endif

@@ -1,0 +1,329 @@
+/* module.c - oomph._C: the core's functions as Python sees them.
+ *
+ * Settings, start, devices, and what only Python can do for the core: give up the GIL
+ * before waiting for the GPU, and log. Nothing here needs PyTorch.
+ */
+#include "python/module.h"
+#include "python/frames.h"
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <string.h>
+
+/* ---- Hooks */
+
+// The allocator is called with and without the GIL; while it waits for the GPU, others
+// must run.
+static void *release_gil(void)
+{
+    return !oomph_keeps_gil && PyGILState_Check() ? PyEval_SaveThread() : NULL;
+}
+
+static void take_gil(void *state)
+{
+    if (state != NULL)
+        PyEval_RestoreThread(state);
+}
+
+static PyObject *on_rescue; // called with (device, bytes); guarded by the GIL
+static atomic_int rescued_device;
+static _Atomic(size_t) rescued_bytes;
+
+// Run by the main thread, with the GIL, some time after the rescue.
+static int tell_rescue(void *unused)
+{
+    (void)unused;
+    return on_rescue == NULL
+               ? 0
+               : oomph_call_listener(on_rescue, atomic_load(&rescued_device),
+                                     atomic_load(&rescued_bytes));
+}
+
+// In the allocating thread, which may not have the GIL and must not wait for it.
+static void note_rescue(int device, size_t bytes, int64_t nth)
+{
+    if (nth != 1)
+        return;
+    atomic_store(&rescued_device, device);
+    atomic_store(&rescued_bytes, bytes);
+    Py_AddPendingCall(tell_rescue, NULL);
+}
+
+static PyObject *set_rescue_hook(PyObject *module, PyObject *callable)
+{
+    (void)module;
+    Py_INCREF(callable);
+    Py_XSETREF(on_rescue, callable);
+    Py_RETURN_NONE;
+}
+
+/* ---- Settings and start */
+
+static PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"offload",
+                            "host_kind",
+                            "host_limit_bytes",
+                            "host_page_max",
+                            "host_ahead_bytes",
+                            "device_limit_bytes",
+                            "device_limit_share",
+                            "reserve_bytes",
+                            "page_bytes",
+                            "plan",
+                            "strict",
+                            "promote",
+                            "guard",
+                            NULL};
+    oomph_config_t config = oomph_config_default();
+    unsigned long long host_limit = 0, host_ahead = 0, device_limit = 0, page = 0;
+    unsigned long long host_page_max = 0;
+    long long reserve = OOMPH_AUTO;
+    int offload = config.offload, host_kind = config.host_kind, plan = config.plan;
+    int strict = config.strict;
+    int promote = config.promote;
+
+    (void)module;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$iiKKKKdLKpppI:configure", names,
+                                     &offload, &host_kind, &host_limit, &host_page_max,
+                                     &host_ahead, &device_limit,
+                                     &config.device_limit_share, &reserve, &page, &plan,
+                                     &strict, &promote, &config.guard))
+        return NULL;
+    config.offload = (oomph_offload_t)offload;
+    config.host_kind = (oomph_host_kind_t)host_kind;
+    config.host_limit_bytes = host_limit;
+    config.host_page_max = host_page_max;
+    config.host_ahead_bytes = host_ahead;
+    config.device_limit_bytes = device_limit;
+    config.reserve_bytes = reserve;
+    config.page_bytes = page;
+    config.plan = plan;
+    config.strict = strict;
+    config.promote = promote;
+    return oomph_none_or_raise(oomph_configure(&config));
+}
+
+static PyObject *find_driver(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    return oomph_none_or_raise(oomph_find_driver());
+}
+
+static PyObject *must_know_streams(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    return PyBool_FromLong(oomph_must_know_streams());
+}
+
+static PyObject *stop(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    oomph_frames_stop();
+    Py_BEGIN_ALLOW_THREADS
+    oomph_garbage_stop();
+    oomph_stop();
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyObject *step(PyObject *module, PyObject *unused)
+{
+    uint64_t rescued;
+
+    (void)module;
+    (void)unused;
+    Py_BEGIN_ALLOW_THREADS
+    rescued = oomph_step();
+    Py_END_ALLOW_THREADS
+    return PyLong_FromUnsignedLongLong(rescued);
+}
+
+/* ---- Regions without offload */
+
+static PyObject *forbid_offload(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    oomph_forbid_offload();
+    Py_RETURN_NONE;
+}
+
+static PyObject *allow_offload(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    return oomph_none_or_raise(oomph_allow_offload());
+}
+
+static PyObject *offload_is_forbidden(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    return PyBool_FromLong(oomph_offload_is_forbidden());
+}
+
+/* ---- Devices */
+
+static PyObject *memory_info(PyObject *module, PyObject *arg)
+{
+    int device;
+    size_t free_bytes, total_bytes;
+
+    (void)module;
+    if (!oomph_parse_device(arg, &device))
+        return NULL;
+    oomph_status_t status = oomph_memory_info(device, &free_bytes, &total_bytes);
+    return status == OOMPH_OK
+               ? Py_BuildValue("nn", (Py_ssize_t)free_bytes, (Py_ssize_t)total_bytes)
+               : oomph_raise(status);
+}
+
+static PyObject *probe_host(PyObject *module, PyObject *arg)
+{
+    int device;
+    oomph_host_kind_t kind;
+    oomph_status_t status;
+
+    (void)module;
+    if (!oomph_parse_device(arg, &device))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    status = oomph_probe_host(device, &kind);
+    Py_END_ALLOW_THREADS
+    return status == OOMPH_OK ? PyUnicode_FromString(oomph_host_kind_name(kind))
+                              : oomph_raise(status);
+}
+
+static PyObject *check(PyObject *module, PyObject *arg)
+{
+    int device;
+
+    (void)module;
+    if (!oomph_parse_device(arg, &device))
+        return NULL;
+    return oomph_none_or_raise(oomph_check(device));
+}
+
+static PyObject *collect_garbage(PyObject *module, PyObject *arg)
+{
+    size_t bytes = 0;
+    int device;
+
+    (void)module;
+    if (!oomph_parse_device(arg, &device))
+        return NULL;
+    if (!oomph_captures(device))
+        oomph_collect_garbage(true, &bytes);
+    return PyLong_FromSize_t(bytes);
+}
+
+/* ---- The module */
+
+static PyMethodDef methods[] = {
+    {"configure", (PyCFunction)(void (*)(void))configure, METH_VARARGS | METH_KEYWORDS,
+     "Fixes the settings; see oomph.install()."},
+    {"find_driver", find_driver, METH_NOARGS,
+     "Raises DriverError if there is none to work with; initialises nothing."},
+    {"must_know_streams", must_know_streams, METH_NOARGS,
+     "Whether the driver is so old that all streams must be known."},
+    {"stop", stop, METH_NOARGS, "Ends background work."},
+    {"step", step, METH_NOARGS, "A training step has ended."},
+    {"forbid_offload", forbid_offload, METH_NOARGS, "Until allow_offload(); nests."},
+    {"allow_offload", allow_offload, METH_NOARGS, "Ends what forbid_offload() began."},
+    {"offload_is_forbidden", offload_is_forbidden, METH_NOARGS,
+     "Whether one of those regions is open."},
+    {"memory_info", memory_info, METH_O, "Free and total bytes of a device."},
+    {"probe_host", probe_host, METH_O, "Which kind of host memory works."},
+    {"check", check, METH_O, "Raises ValueError if the records do not agree."},
+    {"collect_garbage", collect_garbage, METH_O,
+     "Runs Python's collector, unless the device captures; gives the bytes freed."},
+    {"set_rescue_hook", set_rescue_hook, METH_O,
+     "A callable for (device, bytes) of the first rescue of a step."},
+    {NULL, NULL, 0, NULL},
+};
+
+static int add_constants(PyObject *module)
+{
+    static const struct {
+        const char *name;
+        long value;
+    } constants[] = {
+        {"OFFLOAD_OFF", OOMPH_OFFLOAD_OFF},
+        {"OFFLOAD_ON_OOM", OOMPH_OFFLOAD_ON_OOM},
+        {"OFFLOAD_ALWAYS", OOMPH_OFFLOAD_ALWAYS},
+        {"HOST_AUTO", OOMPH_HOST_AUTO},
+        {"HOST_NUMA", OOMPH_HOST_NUMA},
+        {"HOST_PLAIN", OOMPH_HOST_PLAIN},
+        {"HOST_PINNED", OOMPH_HOST_PINNED},
+        {"HOST_OFF", OOMPH_HOST_OFF},
+        {"RESERVE_AUTO", OOMPH_AUTO},
+        {"GUARD_OFF", OOMPH_GUARD_OFF},
+        {"GUARD_UNMAP", OOMPH_GUARD_UNMAP},
+        {"GUARD_SYNC", OOMPH_GUARD_SYNC},
+        {"GUARD_FILL", OOMPH_GUARD_FILL},
+        {"DEVICE_MAX", OOMPH_DEVICE_MAX},
+        {"TIER_DEVICE", OOMPH_TIER_DEVICE},
+        {"TIER_HOST", OOMPH_TIER_HOST},
+        {"MARK_HOST", OOMPH_MARK_HOST},
+        {"MARK_POOL", OOMPH_MARK_POOL},
+        {"MARK_WAITING", OOMPH_MARK_WAITING},
+        {"SITE_INFERRED", (long)OOMPH_SITE_INFERRED},
+    };
+
+    for (size_t i = 0; i < sizeof constants / sizeof constants[0]; i++)
+        if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value) < 0)
+            return -1;
+    return 0;
+}
+
+static int execute(PyObject *module)
+{
+    static const oomph_hooks_t hooks = {.before_wait = release_gil,
+                                        .after_wait = take_gil,
+                                        .collect_garbage = oomph_collect_garbage,
+                                        .rescued = note_rescue,
+                                        .resting = oomph_what_rests,
+                                        .call_site = oomph_frames_site,
+                                        .modules = oomph_frames_modules};
+    PyMethodDef *const parts[] = {oomph_memory_methods, oomph_site_methods,
+                                  oomph_stats_methods, oomph_plain_methods};
+    PyObject *capsule =
+        PyCapsule_New((void *)(uintptr_t)oomph_api(), OOMPH_CAPSULE, NULL);
+
+    if (oomph_driver_error == NULL)
+        oomph_driver_error =
+            PyErr_NewException("oomph._C.DriverError", PyExc_RuntimeError, NULL);
+    if (capsule == NULL || PyModule_AddObject(module, "api", capsule) < 0) {
+        Py_XDECREF(capsule);
+        return -1;
+    }
+    if (oomph_driver_error == NULL ||
+        PyModule_AddObjectRef(module, "DriverError", oomph_driver_error) < 0 ||
+        !oomph_garbage_init())
+        return -1;
+    oomph_set_hooks(&hooks);
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        if (PyModule_AddFunctions(module, parts[i]) < 0)
+            return -1;
+    return add_constants(module);
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, (void *)(uintptr_t)execute},
+    {0, NULL},
+};
+
+static struct PyModuleDef definition = {.m_base = PyModuleDef_HEAD_INIT,
+                                        .m_name = "oomph._C",
+                                        .m_doc = "The allocator's core.",
+                                        .m_methods = methods,
+                                        .m_slots = slots};
+
+PyMODINIT_FUNC PyInit__C(void)
+{
+    return PyModuleDef_Init(&definition);
+}

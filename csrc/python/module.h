@@ -1,0 +1,43 @@
+/* module.h - what the files of the module oomph._C share. */
+#pragma once
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "oomph.h"
+
+/* ---- types.c */
+
+extern PyObject *oomph_driver_error; // oomph._C.DriverError, once there is a module
+
+// The only place where a status becomes a Python exception. Gives NULL.
+PyObject *oomph_raise(oomph_status_t status);
+// What a function gives that has nothing to give.
+PyObject *oomph_none_or_raise(oomph_status_t status);
+
+// Reads the index of a device; false with an exception if there can be none such.
+bool oomph_parse_device(PyObject *arg, int *device);
+
+// Calls a listener with (device, bytes), as a pending call of the main thread. A report
+// that fails disturbs nobody; Ctrl-C and sys.exit() meanwhile are not the report's: -1.
+int oomph_call_listener(PyObject *listener, int device, size_t bytes);
+
+// Whether this thread keeps the GIL while it waits for the GPU.
+extern _Thread_local bool oomph_keeps_gil;
+
+/* ---- Others */
+
+// The figures of a device, as oomph.stats() has them.
+PyObject *oomph_stats_dict(const oomph_stats_t *stats);
+
+// What garbage.c does: a hook of the core; its beginning, false with an
+// exception; its end, without the GIL.
+bool oomph_collect_garbage(bool last, size_t *bytes);
+bool oomph_garbage_init(void);
+void oomph_garbage_stop(void);
+
+// What memory.c does: the hook that tells what rests between steps.
+size_t oomph_what_rests(int device, oomph_addr_t **addrs);
+
+// The functions of memory.c, sites.c, stats.c and plain.c.
+extern PyMethodDef oomph_memory_methods[], oomph_site_methods[], oomph_stats_methods[];
+extern PyMethodDef oomph_plain_methods[];

@@ -1,0 +1,80 @@
+/* plain.c - the allocator as two plain C functions, which oomph._C exports for
+ * PyTorch's CUDAPluggableAllocator: process-wide, or behind a MemPool.
+ *
+ * Whoever calls may hold PyTorch's lock and the GIL: the GIL is never given up here, as
+ * another thread could take it and wait for that lock.
+ */
+#include "python/module.h"
+
+#include <stdatomic.h>
+#include <sys/types.h>
+
+#define EXPORTED __attribute__((visibility("default")))
+
+EXPORTED void *oomph_torch_malloc(ssize_t size, int device, oomph_stream_t stream);
+EXPORTED void oomph_torch_free(void *block, ssize_t size, int device,
+                               oomph_stream_t stream);
+
+static PyObject *on_refusal; // called with (device, bytes); guarded by the GIL
+static atomic_int refused_device;
+static _Atomic(size_t) refused_bytes;
+
+// Run by the main thread, with the GIL, some time after the refusal.
+static int tell_refusal(void *unused)
+{
+    (void)unused;
+    return on_refusal == NULL
+               ? 0
+               : oomph_call_listener(on_refusal, atomic_load(&refused_device),
+                                     atomic_load(&refused_bytes));
+}
+
+static void note_refusal(int device, size_t bytes)
+{
+    atomic_store(&refused_device, device);
+    atomic_store(&refused_bytes, bytes);
+    Py_AddPendingCall(tell_refusal, NULL);
+}
+
+// Gives NULL where there is no memory: the interface knows no error.
+void *oomph_torch_malloc(ssize_t size, int device, oomph_stream_t stream)
+{
+    oomph_request_t request = {
+        .device = device, .bytes = (size_t)size, .stream = stream};
+    oomph_addr_t addr = 0;
+
+    if (size <= 0)
+        return NULL;
+    if (request.bytes >= oomph_site_min_bytes())
+        request.site = oomph_call_site(false);
+    oomph_keeps_gil = true;
+    oomph_status_t status = oomph_malloc(&request, &addr);
+    oomph_keeps_gil = false;
+    if (status != OOMPH_OK)
+        note_refusal(device, request.bytes);
+    return (void *)(uintptr_t)addr;
+}
+
+void oomph_torch_free(void *block, ssize_t size, int device, oomph_stream_t stream)
+{
+    (void)size;
+    (void)device;
+    (void)stream;
+    oomph_keeps_gil = true;
+    oomph_free((oomph_addr_t)(uintptr_t)block, NULL);
+    oomph_keeps_gil = false;
+}
+
+static PyObject *set_refusal_hook(PyObject *module, PyObject *callable)
+{
+    (void)module;
+    Py_INCREF(callable);
+    Py_XSETREF(on_refusal, callable);
+    Py_RETURN_NONE;
+}
+
+PyMethodDef oomph_plain_methods[] = {
+    {"set_refusal_hook", set_refusal_hook, METH_O,
+     "A callable for (device, bytes) of what oomph_torch_malloc could not give."},
+    {NULL, NULL, 0, NULL},
+};

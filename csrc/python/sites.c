@@ -1,0 +1,308 @@
+/* sites.c - the part of oomph._C that tells which line holds the memory,
+ * or held it. */
+#include "python/module.h"
+
+#include "python/frames.h"
+
+#include <stdlib.h>
+
+/* ---- Start */
+
+static PyObject *sites_start(PyObject *module, PyObject *prefixes)
+{
+    (void)module;
+    if (!PyList_Check(prefixes))
+        return PyErr_Format(PyExc_TypeError, "a list of strings, not %R",
+                            (PyObject *)Py_TYPE(prefixes));
+    const char *reason = oomph_frames_start(prefixes);
+    return reason == NULL ? Py_NewRef(Py_None) : PyUnicode_FromString(reason);
+}
+
+static PyObject *sites_stop(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    oomph_frames_stop();
+    Py_RETURN_NONE;
+}
+
+static PyObject *call_site(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    return PyLong_FromUnsignedLong(oomph_call_site(false));
+}
+
+/* ---- Names */
+
+static PyObject *site_info(PyObject *module, PyObject *arg)
+{
+    unsigned long site = PyLong_AsUnsignedLong(arg);
+    oomph_site_info_t info;
+
+    (void)module;
+    if (PyErr_Occurred())
+        return NULL;
+    oomph_status_t status = oomph_site_info((oomph_site_t)site, &info);
+    return status == OOMPH_OK
+               ? Py_BuildValue("sis", info.file, info.line, info.function)
+               : oomph_raise(status);
+}
+
+/* ---- Blocks */
+
+// A list of items that `item` makes of the elements of an array.
+static PyObject *to_list(size_t count, const void *array,
+                         PyObject *(*item)(const void *array, size_t i))
+{
+    PyObject *list = PyList_New((Py_ssize_t)count);
+
+    for (size_t i = 0; i < count && list != NULL; i++) {
+        PyObject *made = item(array, i);
+        if (made == NULL)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, (Py_ssize_t)i, made);
+    }
+    return list;
+}
+
+static PyObject *tell_site(const void *array, size_t i)
+{
+    const oomph_site_bytes_t *row = (const oomph_site_bytes_t *)array + i;
+
+    return Py_BuildValue("Inn", row->site, (Py_ssize_t)row->bytes,
+                         (Py_ssize_t)row->count);
+}
+
+static PyObject *list_sites(PyObject *arg, bool at_peak)
+{
+    oomph_site_bytes_t *rows = NULL;
+    size_t room = 0, count = 0;
+    oomph_status_t status;
+    int device;
+
+    if (!oomph_parse_device(arg, &device))
+        return NULL;
+    do { // until there is room for all
+        room = count;
+        PyMem_Free(rows);
+        rows = PyMem_Calloc(room + 1, sizeof *rows);
+        if (rows == NULL)
+            return PyErr_NoMemory();
+        status = oomph_live_sites(device, at_peak, rows, room, &count);
+    } while (status == OOMPH_OK && count > room);
+    PyObject *list =
+        status == OOMPH_OK ? to_list(count, rows, tell_site) : oomph_raise(status);
+    PyMem_Free(rows);
+    return list;
+}
+
+static PyObject *live_sites(PyObject *module, PyObject *arg)
+{
+    (void)module;
+    return list_sites(arg, false);
+}
+
+static PyObject *peak_sites(PyObject *module, PyObject *arg)
+{
+    (void)module;
+    return list_sites(arg, true);
+}
+
+// Copies of what the walk saw, taken while the core's lock is held.
+typedef struct walk {
+    oomph_block_info_t *blocks;
+    size_t count, room;
+    size_t min_bytes;
+    bool failed;
+} walk_t;
+
+static void visit(const oomph_block_info_t *block, void *context)
+{
+    walk_t *walk = context;
+
+    if (block->state == OOMPH_BLOCK_FREE || block->bytes < walk->min_bytes)
+        return;
+    if (walk->count == walk->room) {
+        size_t room = walk->room == 0 ? 1024 : walk->room * 2;
+        oomph_block_info_t *blocks =
+            PyMem_RawRealloc(walk->blocks, room * sizeof *blocks);
+        if (blocks == NULL) {
+            walk->failed = true;
+            return;
+        }
+        walk->blocks = blocks;
+        walk->room = room;
+    }
+    walk->blocks[walk->count++] = *block;
+}
+
+static PyObject *tell_block(const void *array, size_t i)
+{
+    const oomph_block_info_t *block = (const oomph_block_info_t *)array + i;
+
+    return Py_BuildValue(
+        "KnnIiK(KK)N", (unsigned long long)block->addr, (Py_ssize_t)block->bytes,
+        (Py_ssize_t)block->requested_bytes, block->site, (int)block->tier,
+        (unsigned long long)(uintptr_t)block->stream,
+        (unsigned long long)block->pool.first, (unsigned long long)block->pool.second,
+        PyBool_FromLong(block->state == OOMPH_BLOCK_DEFERRED));
+}
+
+static PyObject *live_blocks(PyObject *module, PyObject *args)
+{
+    int device;
+    Py_ssize_t min_bytes = 0;
+    walk_t walk = {0};
+
+    (void)module;
+    if (!PyArg_ParseTuple(args, "i|n:live_blocks", &device, &min_bytes))
+        return NULL;
+    walk.min_bytes = (size_t)min_bytes;
+    oomph_status_t status = oomph_walk(device, visit, &walk);
+    PyObject *list = status != OOMPH_OK ? oomph_raise(status)
+                     : walk.failed      ? PyErr_NoMemory()
+                                        : to_list(walk.count, walk.blocks, tell_block);
+    PyMem_RawFree(walk.blocks);
+    return list;
+}
+
+static PyObject *site_of(PyObject *module, PyObject *arg)
+{
+    unsigned long long addr = PyLong_AsUnsignedLongLong(arg);
+    oomph_block_info_t info;
+
+    (void)module;
+    if (PyErr_Occurred())
+        return NULL;
+    oomph_status_t status = oomph_lookup(addr, &info);
+    return status == OOMPH_OK ? PyLong_FromUnsignedLong(info.site)
+                              : oomph_raise(status);
+}
+
+/* ---- Who holds the memory, now and when it was short */
+
+// The columns as bytes: addresses, sizes, sites, marks.
+static PyObject *tell_census(const oomph_census_t *census)
+{
+    Py_ssize_t count = (Py_ssize_t)census->count;
+
+    return Py_BuildValue(
+        "y#y#y#y#", (const char *)census->addrs,
+        count * (Py_ssize_t)sizeof *census->addrs, (const char *)census->bytes,
+        count * (Py_ssize_t)sizeof *census->bytes, (const char *)census->sites,
+        count * (Py_ssize_t)sizeof *census->sites, (const char *)census->marks,
+        count * (Py_ssize_t)sizeof *census->marks);
+}
+
+static PyObject *census(PyObject *module, PyObject *arg)
+{
+    oomph_census_t taken;
+    int device;
+
+    (void)module;
+    if (!oomph_parse_device(arg, &device))
+        return NULL;
+    oomph_status_t status = oomph_take_census(device, &taken);
+    if (status != OOMPH_OK)
+        return oomph_raise(status);
+    PyObject *told = tell_census(&taken);
+    free(taken.addrs);
+    return told;
+}
+
+static PyObject *tell_address(const void *array, size_t i)
+{
+    return PyLong_FromUnsignedLongLong(((const uint64_t *)array)[i]);
+}
+
+static PyObject *active_modules(PyObject *module, PyObject *unused)
+{
+    uint64_t addrs[OOMPH_MODULES_MAX];
+
+    (void)module;
+    (void)unused;
+    return to_list(oomph_frames_modules(addrs, OOMPH_MODULES_MAX), addrs, tell_address);
+}
+
+static PyObject *take_shortage(PyObject *module, PyObject *unused)
+{
+    static oomph_shortage_t taken; // large; guarded by the GIL
+
+    (void)module;
+    (void)unused;
+    if (!oomph_take_shortage(&taken))
+        Py_RETURN_NONE;
+    PyObject *told = Py_BuildValue(
+        "{s:s,s:i,s:n,s:I,s:s,s:N,s:N,s:n,s:n,s:N,s:N,s:N}", "message", taken.message,
+        "device", taken.request.device, "requested_bytes",
+        (Py_ssize_t)taken.request.bytes, "site", taken.request.site, "doing",
+        taken.doing, "autocast", PyBool_FromLong(taken.autocast), "grad",
+        PyBool_FromLong(taken.grad), "free_bytes", (Py_ssize_t)taken.free_bytes,
+        "total_bytes", (Py_ssize_t)taken.total_bytes, "stats",
+        oomph_stats_dict(&taken.stats), "census", tell_census(&taken.census), "modules",
+        to_list(taken.module_count, taken.modules, tell_address));
+    free(taken.census.addrs);
+    return told;
+}
+
+static PyObject *tell_unmapped(const void *array, size_t i)
+{
+    const oomph_unmapped_t *row = (const oomph_unmapped_t *)array + i;
+
+    return Py_BuildValue("KnnKiIILL", (unsigned long long)row->addr,
+                         (Py_ssize_t)row->bytes, (Py_ssize_t)row->requested_bytes,
+                         (unsigned long long)(uintptr_t)row->stream, (int)row->tier,
+                         row->taken_at, row->freed_at, (long long)row->freed_ns,
+                         (long long)row->unmapped_ns);
+}
+
+static PyObject *unmapped(PyObject *module, PyObject *arg)
+{
+    int device;
+    size_t count = 0;
+
+    (void)module;
+    if (!oomph_parse_device(arg, &device))
+        return NULL;
+    oomph_unmapped_t *rows = PyMem_Calloc(OOMPH_UNMAPPED_KEPT, sizeof *rows);
+    if (rows == NULL)
+        return PyErr_NoMemory();
+    oomph_status_t status = oomph_unmapped(device, rows, OOMPH_UNMAPPED_KEPT, &count);
+    PyObject *list =
+        status == OOMPH_OK ? to_list(count, rows, tell_unmapped) : oomph_raise(status);
+    PyMem_Free(rows);
+    return list;
+}
+
+PyMethodDef oomph_site_methods[] = {
+    {"census", census, METH_O,
+     "The blocks in use of a device: addresses, sizes, sites, marks, each as bytes."},
+    {"take_shortage", take_shortage, METH_NOARGS,
+     "The allocation that failed last, with a census of that moment; None: none "
+     "since."},
+    {"sites_start", sites_start, METH_O,
+     "Begins to know which line allocates; a list of prefixes of libraries' files. "
+     "Gives None, or why no line can be known."},
+    {"sites_stop", sites_stop, METH_NOARGS, "No line is known from now on."},
+    {"call_site", call_site, METH_NOARGS, "The site of the line that calls."},
+    {"active_modules", active_modules, METH_NOARGS,
+     "id() of the first argument of each function named forward that this thread is "
+     "in, innermost first."},
+    {"site_info", site_info, METH_O, "File, line and function of a site."},
+    {"site_of", site_of, METH_O, "The site of the block that contains an address."},
+    {"live_sites", live_sites, METH_O,
+     "What the sites hold on a device: a list of (site, bytes, count)."},
+    {"peak_sites", peak_sites, METH_O,
+     "The same when they held most together, since PyTorch's peaks were reset."},
+    {"unmapped", unmapped, METH_O,
+     "The blocks that guard unmapped last on a device, newest first: a list of "
+     "(address, bytes, requested bytes, stream, tier, site that took it, site that "
+     "freed it, when it was freed, when it was unmapped; in ns)."},
+    {"live_blocks", live_blocks, METH_VARARGS,
+     "The blocks in use on a device, of at least so many bytes: a list of (address, "
+     "bytes, requested bytes, site, tier, stream, pool, whether it is freed but may "
+     "still be in use)."},
+    {NULL, NULL, 0, NULL},
+};

@@ -1,0 +1,141 @@
+// torch.cpp - the module oomph._torch: makes PyTorch's allocator class, and hears the
+// core's hooks.
+//
+// The class stands between c10's CUDAAllocator and the functions of oomph.h, which it
+// reaches through a table handed over in a capsule. Memory itself, streams and pools
+// are the core's business. What differs between PyTorch versions is handled in
+// torch_*.hpp; the module remembers which version it was built for.
+//
+// No lock of the core is ever held here. No exception crosses a C frame: callbacks keep
+// theirs in `pending`, and the call that caused it rethrows.
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "torch/allocator.hpp"
+#include "torch/holders.hpp"
+#include "torch/saved.hpp"
+
+#include <torch/csrc/cuda/CUDAPluggableAllocator.h>
+
+#include <memory>
+
+namespace oomph_torch
+{
+namespace
+{
+
+/* ---- Hooks of the core */
+
+void free_memory(int)
+{
+    keep_exception([] {
+        for (const auto &name : c10::FreeCudaMemoryCallbacksRegistry()->Keys())
+            c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
+    });
+}
+
+void unmapping(int device, oomph_addr_t addr, size_t bytes, oomph_stream_t stream)
+{
+    keep_exception([&] { self->on_unmapping(device, addr, bytes, stream); });
+}
+
+void notice(const oomph_notice_t *notice)
+{
+    keep_exception([&] { self->on_notice(*notice); });
+}
+
+/* ---- The module */
+
+// Makes the class PyTorch's allocator. Throws if PyTorch has initialised its own.
+void install_allocator()
+{
+    oomph_hooks_t hooks = {};
+    hooks.free_memory = &free_memory;
+    hooks.unmapping = &unmapping;
+    hooks.notice = &notice;
+    core->set_hooks(&hooks);
+    site_min_bytes = core->site_min_bytes();
+    if (self == nullptr)
+        self = new Allocator(native::get()->name());
+    std::shared_ptr<native::CUDAAllocator> shared(self, [](native::CUDAAllocator *) {});
+    torch::cuda::CUDAPluggableAllocator::changeCurrentAllocator(shared);
+    // torch.accelerator.memory_* asks here; a priority of 0 is ignored by some
+    // versions.
+    c10::SetAllocator(c10::DeviceType::CUDA, self, UINT8_MAX);
+}
+
+PyObject *install(PyObject *, PyObject *)
+{
+    core = static_cast<const oomph_api_t *>(PyCapsule_Import(OOMPH_CAPSULE, 0));
+    if (core == nullptr)
+        return nullptr;
+    if (core->abi != OOMPH_ABI || core->bytes != sizeof(oomph_api_t)) {
+        PyErr_SetString(
+            PyExc_ImportError,
+            "oomph._C and oomph._torch are of different builds; reinstall oomph");
+        return nullptr;
+    }
+    try {
+        install_allocator();
+    } catch (const std::exception &error) {
+        PyErr_SetString(PyExc_RuntimeError, error.what());
+        return nullptr;
+    }
+    Py_RETURN_NONE;
+}
+
+PyObject *set_site_min_bytes(PyObject *, PyObject *bytes)
+{
+    size_t wanted = PyLong_AsSize_t(bytes);
+    if (PyErr_Occurred() != nullptr)
+        return nullptr;
+    return PyLong_FromSize_t(site_min_bytes.exchange(wanted));
+}
+
+PyMethodDef methods[] = {
+    {"install", install, METH_NOARGS, "Makes oomph PyTorch's CUDA allocator."},
+    {"held", held, METH_VARARGS, "Which blocks the tensors among objects hold."},
+    {"workspaces", workspaces, METH_NOARGS,
+     "Addresses of the workspaces of cuBLAS and cuBLASLt."},
+    {"set_site_min_bytes", set_site_min_bytes, METH_O,
+     "From which size on requests know their line; gives what it was."},
+    {"outline", outline, METH_O, "All of a tensor but its bytes, which may go."},
+    {"version_now", version_now, METH_O, "The version of the tensor of an outline."},
+    {"storage_state", storage_state, METH_O, "Whether its storage is as it was."},
+    {"original", original, METH_O, "The tensor over its storage as that is now."},
+    {"exchanged", exchanged, METH_VARARGS, "The tensor, if its data were exchanged."},
+    {"restored", restored, METH_VARARGS, "The tensor over another's storage."},
+    {"own_tier", own_tier, METH_O,
+     "Tier of the block of oomph's that a tensor has for itself, or None."},
+    {"settings_keys", &Settings::keys, METH_NOARGS,
+     "The settings of its allocator that PyTorch knows."},
+    {"set_settings_hook", &Settings::listen, METH_O,
+     "A callable for PyTorch's settings of its allocator, whenever they are read."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef definition = {PyModuleDef_HEAD_INIT,
+                          "oomph._torch",
+                          "PyTorch's allocator class, over oomph._C.",
+                          -1,
+                          methods,
+                          nullptr,
+                          nullptr,
+                          nullptr,
+                          nullptr};
+
+} // namespace
+} // namespace oomph_torch
+
+PyMODINIT_FUNC PyInit__torch()
+{
+    PyObject *module = PyModule_Create(&oomph_torch::definition);
+    if (module != nullptr &&
+        PyModule_AddStringConstant(module, "built_for",
+                                   C10_STRINGIZE(TORCH_VERSION_MAJOR) "." C10_STRINGIZE(
+                                       TORCH_VERSION_MINOR)) < 0) {
+        Py_DECREF(module);
+        return nullptr;
+    }
+    return module;
+}
