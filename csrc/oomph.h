@@ -6,6 +6,10 @@
  * unchanged and oomph_error_detail() says what happened. All functions are
  * thread-safe. None takes the Python GIL, prints, reads the environment or exits.
  * After a fork the child's calls fail with OOMPH_ERR_STATE and change nothing.
+ *
+ * A call that needs a device opens it, which may fail: OOMPH_ERR_INVALID (no such
+ * device, or settings that it cannot have), OOMPH_ERR_STATE (a forked child),
+ * OOMPH_ERR_DRIVER, OOMPH_ERR_NO_MEMORY (host memory). These are "of opening" below.
  */
 #pragma once
 #include <stdbool.h>
@@ -276,8 +280,8 @@ oomph_status_t oomph_read_tide(int device, oomph_tide_t *tide);
 
 // Between the two nothing is born on host, whichever thread asks for it: a failed
 // allocation is an error. They nest. What lies on the host stays there.
-// Errors of the second: OOMPH_ERR_INVALID if offload is not forbidden.
 void oomph_forbid_offload(void);
+// Errors: OOMPH_ERR_INVALID if offload is not forbidden.
 oomph_status_t oomph_allow_offload(void);
 bool oomph_offload_is_forbidden(void);
 
@@ -285,14 +289,17 @@ bool oomph_offload_is_forbidden(void);
 oomph_status_t oomph_lookup(oomph_addr_t addr, oomph_block_info_t *info);
 
 // Returns free pages to the driver, after waiting for the work that used them: those
-// of one pool, or for {0, 0} of every pool that no graph holds.
+// of one pool, or for {0, 0} of every pool that no graph holds. Never fails: what the
+// driver does not take back stays, and a device that was never used has nothing.
 oomph_status_t oomph_empty_cache(int device, oomph_pool_id_t pool, size_t *freed_bytes);
 
 // Returns at least `bytes` of free pages to the driver if there are so many.
+// Errors: OOMPH_ERR_STATE (the device is not open).
 oomph_status_t oomph_give_back(int device, size_t bytes, size_t *freed_bytes);
 
 // Makes all memory of `device` accessible to `peer`, now and in future. Where it fails,
-// some of it is accessible already; it may be tried again.
+// some of it is accessible already; it may be tried again. Errors: of opening, for
+// either device, and OOMPH_ERR_DRIVER.
 oomph_status_t oomph_enable_peer(int device, int peer);
 
 /* ---- Moving blocks in use
@@ -390,23 +397,31 @@ oomph_status_t oomph_unimport(int device, oomph_addr_t addr);
 /* ---- Pools of graph captures and MemPools */
 
 // Use counts: pages of a pool in use never move to another pool. One that is retained
-// by this call is a MemPool's, and gets no host memory.
+// by this call is a MemPool's, and gets no host memory. Errors: of opening,
+// OOMPH_ERR_NO_MEMORY (host memory).
 oomph_status_t oomph_pool_retain(int device, oomph_pool_id_t pool);
 // Retains the pool and says that the calling thread is about to allocate to it, on this
 // stream, which perhaps captures; and that it does so no more. Where the capture fails,
 // the second need not be called. While it captures no room can be made: so the first
 // does, where steps have shown that the device has too little (room.c). It may wait for
-// the device then, and moves what rests between steps.
+// the device then, and moves what rests between steps. Errors: of opening,
+// OOMPH_ERR_NO_MEMORY (host memory), OOMPH_ERR_DRIVER; then the pool is not retained.
 oomph_status_t oomph_pool_begin(int device, oomph_pool_id_t pool, oomph_stream_t stream,
                                 bool stream_lives);
+// Errors: OOMPH_ERR_STATE (the device is not open), OOMPH_ERR_NO_MEMORY (host memory),
+// OOMPH_ERR_DRIVER; it counts all the same.
 oomph_status_t oomph_pool_end(int device, oomph_stream_t stream, bool stream_lives);
+// Errors: OOMPH_ERR_STATE (the device is not open), OOMPH_ERR_INVALID (it is not in
+// use).
 oomph_status_t oomph_pool_release(int device, oomph_pool_id_t pool);
+// 0 where the device is not open.
 int oomph_pool_use_count(int device, oomph_pool_id_t pool);
 
 typedef enum oomph_pool_flag {
     OOMPH_POOL_ON_OOM = 1,   // its free pages may serve other pools before an error
     OOMPH_POOL_NO_SPLIT = 2, // a free block serves only whole
 } oomph_pool_flag_t;
+// Errors: of opening, OOMPH_ERR_NO_MEMORY (host memory).
 oomph_status_t oomph_pool_set_flag(int device, oomph_pool_id_t pool,
                                    oomph_pool_flag_t flag, bool on);
 
@@ -418,6 +433,7 @@ typedef struct oomph_source {
     void (*give)(void *context, oomph_addr_t addr);
     void *context;
 } oomph_source_t;
+// Errors: of opening, OOMPH_ERR_NO_MEMORY (host memory).
 oomph_status_t oomph_pool_set_source(int device, oomph_pool_id_t pool,
                                      const oomph_source_t *source);
 
@@ -504,28 +520,34 @@ typedef struct oomph_stats {
     oomph_host_kind_t host_kind;  // what works here; OOMPH_HOST_AUTO: not yet tried
 } oomph_stats_t;
 
+// These never fail; a device that was never used has zeros, but for limits.
 oomph_status_t oomph_get_stats(int device, oomph_stats_t *stats);
 oomph_status_t oomph_reset_peak_stats(int device);
 oomph_status_t oomph_reset_accumulated_stats(int device);
 
 // Share of the card that oomph may take, in addition to the configured limit. Opens no
-// device: one that is not in use yet keeps it until it is.
+// device: one that is not in use yet keeps it until it is. Errors: OOMPH_ERR_INVALID
+// (no such device, or not in [0, 1]), OOMPH_ERR_STATE, OOMPH_ERR_DRIVER (no driver).
 oomph_status_t oomph_set_fraction(int device, double fraction);
 double oomph_get_fraction(int device);
 
 // What the device has and may still give, as cudaMemGetInfo says it, but under the
-// limits set: a card of `device_limit` bytes.
+// limits set: a card of `device_limit` bytes. Errors: of opening, OOMPH_ERR_DRIVER.
 oomph_status_t oomph_memory_info(int device, size_t *free_bytes, size_t *total_bytes);
 
-// The largest block that could be had without waiting.
+// The largest block that could be had from free pages, after waiting for their work,
+// and new ones. Errors: of opening.
 oomph_status_t oomph_largest_free(int device, size_t *bytes);
 
-// Tries which kind of host pages works on the device, by using one.
+// Tries which kind of host memory works on the device, by using it; OOMPH_HOST_OFF if
+// none does. Errors: of opening.
 oomph_status_t oomph_probe_host(int device, oomph_host_kind_t *kind);
 
-// Calls `visit` for every block of a device in order of address, segment by segment,
-// under the device lock: `visit` must not call oomph. Holes are left out.
 typedef void (*oomph_visit_t)(const oomph_block_info_t *block, void *context);
+
+// Calls `visit` for every block of a device in order of address, segment by segment,
+// under the device lock: `visit` must not call oomph. Holes are left out. Never fails:
+// a device that was never used has none.
 oomph_status_t oomph_walk(int device, oomph_visit_t visit, void *context);
 
 // Walks every record and says whether they agree with each other.
@@ -559,7 +581,7 @@ oomph_site_t oomph_call_site(bool in_backward);
 
 // The sites that hold blocks on the device, or held them when all sites together held
 // most since peaks were reset: at most `room` of them; `count` is how many there are.
-// Blocks of unknown sites are left out.
+// Blocks of unknown sites are left out. Never fails.
 oomph_status_t oomph_live_sites(int device, bool at_peak, oomph_site_bytes_t *rows,
                                 size_t room, size_t *count);
 
@@ -630,6 +652,7 @@ enum { OOMPH_UNMAPPED_KEPT = 1024 }; // of each device
 
 // The blocks unmapped last on a device, the newest first, at most `room` of them;
 // `count` is how many are known. Asks nothing of the driver, which may have failed.
+// Never fails.
 oomph_status_t oomph_unmapped(int device, oomph_unmapped_t *rows, size_t room,
                               size_t *count);
 

@@ -176,6 +176,18 @@ def test_a_foreign_header_is_included_in_its_place_alone(foreign):
     assert {name for name in users if not name.startswith(allowed)} == set()
 
 
+# ---- contracts in csrc
+
+
+def test_every_function_with_a_status_names_its_errors():
+    text = (CSRC / "oomph.h").read_text()
+    declared = r"((?://[^\n]*\n)*)((?:oomph_status_t oomph_\w+\([^;]*;\n)+)"
+    found = re.findall(declared, text)
+    assert len(found) > 30
+    silent = [names for said, names in found if not re.search("rrors:|fails?\\b", said)]
+    assert silent == []
+
+
 # ---- csrc/sim
 
 

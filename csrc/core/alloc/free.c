@@ -1,7 +1,7 @@
 /* free.c - taking memory back.
  *
  * A free never waits for the GPU, nor for the lock: a thread that finds it taken leaves
- * the block in a queue, which the next holder processes.
+ * the block in a queue, which whoever enters next processes.
  */
 #include "core/alloc/free.h"
 #include "core/device/guard.h"
@@ -134,7 +134,7 @@ bool oomph_collect(oomph_device_t *device)
     return any;
 }
 
-/* ---- The lock, and frees that found it taken */
+/* ---- Frees that found the lock taken */
 
 #define READ ((oomph_addr_t)1) // what stood there has been freed; no block's address
 
@@ -213,15 +213,10 @@ size_t oomph_collection_end(void)
     return collection.bytes;
 }
 
-bool oomph_collects(void)
+static bool collects(void)
 {
     return atomic_load_explicit(&collection.is_on, memory_order_relaxed) &&
            pthread_equal(collection.thread, pthread_self());
-}
-
-void oomph_count_garbage(size_t bytes)
-{
-    collection.bytes += bytes;
 }
 
 /* ---- Freeing */
@@ -266,12 +261,12 @@ oomph_status_t oomph_free(oomph_addr_t addr, oomph_block_info_t *freed)
 
     if (addr == 0)
         return OOMPH_OK;
-    if (!oomph_collects())
+    if (!collects())
         return free_any(addr, freed);
     oomph_block_info_t *info = freed != NULL ? freed : &garbage;
     oomph_status_t status = free_any(addr, info);
     if (status == OOMPH_OK)
-        oomph_count_garbage(info->bytes);
+        collection.bytes += info->bytes;
     return status;
 }
 

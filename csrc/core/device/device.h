@@ -14,7 +14,8 @@
 
 #include <pthread.h>
 
-// Frees of threads that found the lock taken; whoever holds it next processes them.
+// Frees of threads that found the lock taken; whoever enters next (free.h) processes
+// them.
 enum { OOMPH_FREE_QUEUE = 4096 };
 typedef struct oomph_free_queue {
     _Atomic(oomph_addr_t) addr[OOMPH_FREE_QUEUE]; // 0: not written yet

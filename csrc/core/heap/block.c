@@ -1,3 +1,11 @@
+/* block.c - boundary-tag bookkeeping: each block knows its neighbours, and merges with
+ * those of its kind when it is freed, in constant time.
+ *
+ * The slot of each page names the block that contains the page's first byte, so that a
+ * block is found from any address within it. To write these is what cutting a large
+ * block costs; the smaller part gets the new record, so that few change. Blocks of up
+ * to 64 KiB that come and go do neither: they rest, unmerged, in a list of their size.
+ */
 #include "core/heap/index.h"
 
 #include <stdlib.h>

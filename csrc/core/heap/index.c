@@ -1,3 +1,12 @@
+/* index.c - segregated lists: bins by size, with a bit for each bin that is not empty.
+ *
+ * A request takes from the first bin that can serve it, found by two counts of trailing
+ * zeros. Small sizes have a bin each, so that any block of the bin is the best fit.
+ * Sizes above 1 MiB share a bin with those of up to 3 % more: at most 32 of its blocks
+ * are looked at for the best, so that the cost has a bound, and what is lost by it is a
+ * few per cent of the block. A tree by size would find the very best in O(log n), with
+ * a cache miss for each level.
+ */
 #include "core/heap/index.h"
 
 enum {

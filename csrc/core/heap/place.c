@@ -1,3 +1,11 @@
+/* place.c - where a block goes for which no free block is large enough.
+ *
+ * Free blocks and the holes beside them make gaps. In each gap the places flush with an
+ * end of a free block are tried, and the gap's own start: the place that lacks the
+ * fewest pages is one of them, since moving a window towards a free block lacks fewer
+ * with every page until the block's end is met. It costs a walk over all gaps, which
+ * is little beside the driver calls that follow.
+ */
 #include "core/heap/block.h"
 
 static bool is_room(const oomph_block_t *block)

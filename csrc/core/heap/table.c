@@ -1,3 +1,9 @@
+/* table.c - open addressing with linear probing, at most half full.
+ *
+ * An entry is two words, so that a lookup is one cache line in most cases. Taking an
+ * entry out moves those behind it back: there are no tombstones to gather, however
+ * often blocks come and go.
+ */
 #include "core/heap/table.h"
 
 enum { ROOM_FIRST = 1024 };

@@ -1,3 +1,6 @@
+/* foresee.c - a table of at most 32 sizes, looked through: only blocks that a planner
+ * calls large are in it. What is beyond is not foreseen, and waits as other blocks do.
+ */
 #include "core/layout/foresee.h"
 
 bool oomph_foresees(const oomph_foresight_t *foresight, size_t bytes)

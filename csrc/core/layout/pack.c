@@ -1,3 +1,11 @@
+/* pack.c - first fit, in the order of size and in that of lifetime, then improved.
+ *
+ * Packing is NP-hard. First fit by decreasing size comes close to the bound where
+ * lifetimes nest, as in training; the bound is what is alive at once at most. What ends
+ * above it was placed too late: it goes first the next time, up to 64 times for either
+ * order. A round compares each item with those below it, O(n^2) at most, so there are
+ * fewer rounds where there are many items. It happens once for each period found.
+ */
 #include "core/layout/pack.h"
 
 #include <stdlib.h>

@@ -1,3 +1,17 @@
+/* plan.c - how a period is found, and how its layout is followed.
+ *
+ * Each entry of the record keeps a polynomial hash of all sizes before it, so that two
+ * stretches of any length are compared in O(log length). Where steps are announced,
+ * the stretches between their ends are compared, and those of up to 8 steps together,
+ * as accumulation repeats itself only then. Where they are not, the last 16 sizes are
+ * looked up in a small table: where the same came before, their distance is taken for
+ * the period as long as sizes repeat. One hash costs a multiplication for each
+ * allocation; comparing the sizes themselves would cost a period for each.
+ *
+ * A layout is followed by a cursor: the next allocation of the size that is due takes
+ * its place, and up to 16 places may be skipped. A layout that misses more than it hits
+ * is dropped.
+ */
 #include "core/layout/plan.h"
 #include "core/layout/pack.h"
 
