@@ -1,6 +1,6 @@
 """Trains the GPT of train_gpt.py, and leaks: it keeps losses with their graphs.
 
-What oomph says of it stands in README.md.
+What oomph says of it stands in docs/leaks.md.
 
     python train_leaking.py --layers 4 --batch 4 --block 256
 """

@@ -416,11 +416,11 @@ def test_importing_oomph_imports_nothing_of_it():
     assert result.out == "False\n"
 
 
-# ---- What README.md shows
+# ---- What docs/leaks.md shows
 
 
-def test_the_readme_shows_what_its_command_says():
-    text = (ROOT / "README.md").read_text()
+def test_the_page_shows_what_its_command_says():
+    text = (ROOT / "docs" / "leaks.md").read_text()
     command, shown = re.search(
         r"\$ oomph (run [^\n]*train_leaking\.py[^\n]*)\n```\n\n```text\n(.*?)```",
         text,

@@ -26,9 +26,9 @@ def usual(storage):
     )
 
 
-def readme_block():
-    """The command that README.md shows a run of pytest with, and what it shows."""
-    text = (ROOT / "README.md").read_text()
+def shown_run():
+    """The command that docs/pytest.md shows a run of pytest with, and what it shows."""
+    text = (ROOT / "docs" / "pytest.md").read_text()
     command, shown = re.findall(
         r"```console\n\$ (BATCH=.*?)\n```\n\n```text\n(.*?)\n```", text, re.S
     )[0]
@@ -61,8 +61,8 @@ def test_a_larger_batch_breaks_the_limit_and_the_comparison(usual, storage):
     )
 
 
-def test_the_run_in_the_readme_is_what_its_command_prints():
-    command, shown = readme_block()
+def test_the_run_in_the_docs_is_what_its_command_prints():
+    command, shown = shown_run()
     setting, *words = shlex.split(command.replace("\\\n", ""))
     assert setting == "BATCH=24" and words.pop(0) == "python"
     result = execute(

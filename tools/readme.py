@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-FILES = [ROOT / "README.md", ROOT / "docs" / "allocator_settings.md"]
+DOCS = ROOT / "docs"
+FILES = [
+    DOCS / f"{n}.md" for n in ("settings", "allocator_settings", "how_offload_works")
+]
 OFFLOAD = ROOT / "benchmarks" / "results" / "offload.json"
 sys.path.insert(0, str(ROOT / "python"))
 

@@ -60,9 +60,10 @@ def install(settings: str | None = None, **options: Any) -> None:
 
     Args:
         settings: A settings string, such as ``"offload:on-oom,device_limit:12GiB"``.
-        **options: The same settings by name; they win over the string. README.md has
-            the table; ``oomph.settings.SETTINGS`` is where it comes from. Sizes are
-            numbers of bytes or strings such as ``"12GiB"``; None is the default.
+        **options: The same settings by name; they win over the string.
+            docs/settings.md has the table; ``oomph.settings.SETTINGS`` is where it
+            comes from. Sizes are numbers of bytes or strings such as ``"12GiB"``; None
+            is the default.
 
     Raises:
         SettingsError: A setting is unknown or its value not allowed.

@@ -126,7 +126,7 @@ SETTINGS: dict[str, Setting] = {
         _choice("off", "count", "report", "raise"),
         "off",
         "off, count, report, raise",
-        "whether what grows from step to step is watched ([leaks](docs/leaks.md)); "
+        "whether what grows from step to step is watched ([leaks](leaks.md)); "
         "count: the log says what leaks when the program ends; report: also once it is "
         "found; raise: the step in which it is found ends with `oomph.leaks.LeakError`",
     ),

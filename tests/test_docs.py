@@ -1,0 +1,104 @@
+"""README.md and docs/: what they show runs, and where they point there is something."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from support import ROOT, execute
+
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+TRAIN = """
+import argparse
+import torch
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int)
+parser.parse_args()
+assert torch.ones(1000, device="cuda").add(1).shape == (1000,)
+print("trained")
+"""
+RUN_ELSEWHERE = {
+    "make demo": "test_the_demo_shows_what_the_readme_says",
+    "make test": "this run",
+    "pip install setuptools wheel nvidia-cuda-crt": "tools/make_venv.py, for this run",
+    "pip install --no-build-isolation .": "make, for this run",
+}
+
+
+def commands(page: Path) -> list[str]:
+    """What a page has its reader type, without comments."""
+    blocks = re.findall(r"```console\n(.*?)```", page.read_text(), re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines()]
+    return [line[2:].partition("  #")[0].strip() for line in lines if line[:2] == "$ "]
+
+
+def anchors(page: Path) -> set[str]:
+    """Its headings, as links name them."""
+    heads = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {
+        re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-")
+        for head in heads
+    }
+
+
+def test_the_readme_is_short():
+    assert len(README.read_text().splitlines()) <= 150
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    lost = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if link.startswith("https://"):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        found = target.exists() and target.is_relative_to(ROOT)
+        if not found or (anchor and anchor not in anchors(target)):
+            lost.append(link)
+    assert lost == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_page_can_be_reached_from_the_readme(page):
+    assert page == README or f"(docs/{page.name}" in README.read_text()
+
+
+@pytest.mark.parametrize(
+    "command", [c for c in commands(README) if c not in RUN_ELSEWHERE]
+)
+def test_a_command_of_the_readme_runs(command, tmp_path):
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    card = None if "--simulate" in command else "2GiB,devices=2"
+    ran = execute("bash", "-c", command, card=card, cwd=tmp_path, PATH=path)
+    if "offload:off" in command:  # it shows an error
+        assert ran.code == 1 and "torch.OutOfMemoryError" in ran.err
+    else:
+        assert ran.code == 0, ran.err
+        assert "trained" in ran.out
+
+
+def test_what_is_run_elsewhere_is_in_the_readme():
+    assert {*RUN_ELSEWHERE} <= {*commands(README)}
+
+
+def rows(text: str) -> list[list[str]]:
+    """The lines of tables that say what became of a program, without times."""
+    found = [re.split(r"  +", line.strip()) for line in text.splitlines()]
+    ends = ("finished", "OUT OF MEMORY")
+    return [
+        [cell for cell in row if not re.fullmatch(r"\d+\.\d", cell)]
+        for row in found
+        if len(row) > 3 and row[2] in ends
+    ]
+
+
+def test_the_demo_shows_what_the_readme_says():
+    ran = execute(sys.executable, ROOT / "examples" / "demo.py", cwd=ROOT, timeout=600)
+    assert ran.code == 0, ran.err
+    shown = rows(README.read_text())
+    assert len(shown) == 11
+    assert rows(ran.out) == shown
