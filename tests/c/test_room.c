@@ -373,6 +373,23 @@ static void what_steps_needed_long_ago_is_forgotten(void)
     CHECK(tier_of(state) == OOMPH_TIER_DEVICE && asked == 0);
 }
 
+static void the_largest_block_of_long_ago_is_forgotten(void)
+{
+    oomph_stats_t stats;
+
+    start_with(OOMPH_HOST_PINNED, 64 * MIB);
+    oomph_stream_t stream = new_stream();
+    step(24 * MIB);
+    oomph_addr_t state = take(63 * MIB, NULL);
+    for (int i = 0; i < 40; i++)
+        step(2 * MIB); // born on host
+    CHECK(tier_of(capture(stream, 2 * MIB)) == OOMPH_TIER_HOST);
+    CHECK(oomph_get_stats(0, &stats) == OOMPH_OK);
+    CHECK(stats.tier_bytes[OOMPH_TIER_HOST] <= (int64_t)(16 * MIB));
+    give(state);
+    check_sound();
+}
+
 int main(int argc, char **argv)
 {
     static const test_t tests[] = {
@@ -393,6 +410,7 @@ int main(int argc, char **argv)
         TEST(others_get_the_rest_of_what_a_capture_used_in_part),
         TEST(others_get_the_page_locked_pieces_that_a_capture_did_not_use),
         TEST(what_steps_needed_long_ago_is_forgotten),
+        TEST(the_largest_block_of_long_ago_is_forgotten),
     };
     return run_tests(tests, sizeof tests / sizeof tests[0], argc, argv);
 }

@@ -17,6 +17,7 @@ from campaign.program import AMPLE, Program
 MODULES = (autograd, graphs, memory, training)
 LEAST_BYTES = 12 << 20  # of a limited device
 AMPLE_BYTES = 64 << 20  # that an ample one has beyond its share
+FORGOTTEN = 32  # steps after which what earlier programs needed is no guide
 HASTE_S = 1e-6  # between switches of threads, in some programs
 _standing: list[torch.cuda.CUDAGraph] = []  # of this process; empty: not prepared
 _before: dict[str, list[int]] = {}  # what is in use before any program
@@ -66,6 +67,9 @@ def prepare(is_always: bool) -> None:
         gc.collect()
         _before.update(in_use())
         gc.freeze()  # what was imported is not looked at again, after each program
+    if memory.ours() is not None:
+        for _ in range(FORGOTTEN):
+            memory.ours()._C.step()
     if is_always:
         from oomph import planner
 

@@ -37,7 +37,8 @@ void oomph_demand_note(const oomph_claim_t *claim, oomph_block_t *block)
     oomph_group_t *group = claim->pool->group;
 
     demand->recent.was_short |= block == NULL || claim->rescued > 0;
-    demand->largest_bytes = oomph_max(demand->largest_bytes, claim->bytes);
+    demand->recent.largest_bytes =
+        oomph_max(demand->recent.largest_bytes, claim->bytes);
     if (group != NULL)
         group->largest_bytes = oomph_max(group->largest_bytes, claim->bytes);
     if (block == NULL || !claim->request->essential)
@@ -74,6 +75,12 @@ void oomph_demand_begin(oomph_device_t *device)
         return;
     demand->base = active_bytes(device);
     demand->base_is_known = demand->base_is_begin = true;
+}
+
+size_t oomph_demand_largest(const oomph_device_t *device)
+{
+    return oomph_max(device->demand.recent.largest_bytes,
+                     device->demand.earlier.largest_bytes);
 }
 
 bool oomph_demand_was_short(const oomph_device_t *device)

@@ -11,6 +11,8 @@ void oomph_demand_end_step(oomph_device_t *device, int64_t high);
 
 // Whether not all that steps needed lately had room on the device.
 bool oomph_demand_was_short(const oomph_device_t *device);
+// The largest block that they asked for.
+size_t oomph_demand_largest(const oomph_device_t *device);
 // What a step is taken to have in use at its peak.
 int64_t oomph_demand_expected(oomph_device_t *device);
 // Free bytes that pools in use keep from `group`. Of its own, those in pieces that are

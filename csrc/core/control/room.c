@@ -52,7 +52,7 @@ static size_t ready_bytes(const oomph_device_t *device, const oomph_group_t *gro
 // is too small for the next.
 static size_t largest_bytes(const oomph_device_t *device, const oomph_group_t *group)
 {
-    return oomph_demand_was_short(device) ? device->demand.largest_bytes
+    return oomph_demand_was_short(device) ? oomph_demand_largest(device)
                                           : group->largest_bytes;
 }
 
@@ -162,7 +162,8 @@ static void lay_in(oomph_device_t *device, const oomph_request_t *request, size_
         .request = request, .device = device, .place = OOMPH_NO_PLACE, .laid_in = true};
     bool whole = oomph_device_host_kind(device) != OOMPH_HOST_PINNED;
     size_t count = 0, least = bytes / PIECES / PIECES;
-    size_t piece = whole ? bytes : device->demand.largest_bytes;
+    size_t piece =
+        whole ? bytes : oomph_max(oomph_demand_largest(device), bytes / PIECES);
     oomph_block_t *blocks[PIECES_MAX];
 
     if (oomph_pool_get(device, request, bytes, &claim.pool) != OOMPH_OK)

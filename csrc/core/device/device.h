@@ -46,8 +46,9 @@ typedef struct oomph_tallies {
 
 // What some steps needed.
 typedef struct oomph_needs {
-    int64_t growth; // the most bytes that one had in use beyond its base
-    bool was_short; // not all had room on the device
+    int64_t growth;       // the most bytes that one had in use beyond its base
+    size_t largest_bytes; // of a block that was asked for
+    bool was_short;       // not all had room on the device
 } oomph_needs_t;
 
 // What steps need, as captures want to know it (room.c); bytes of blocks in use.
@@ -57,7 +58,6 @@ typedef struct oomph_demand {
     bool base_is_begin;    // of a capture in this step
     oomph_needs_t recent;  // of the steps since the last turn,
     oomph_needs_t earlier; // and of those since the turn before
-    size_t largest_bytes;  // of a block that was asked for
     size_t workspace_peak; // the most that a stream had of libraries' workspaces
     bool captured;         // room was looked for before a capture,
     int64_t captured_step; // the last time in this step
