@@ -1,5 +1,6 @@
 """Who may call and include whom in csrc, and what ``import oomph`` brings along."""
 
+import ast
 import graphlib
 import os
 import re
@@ -204,6 +205,65 @@ def test_a_library_of_the_simulation_includes_its_own_headers_and_the_shared(lib
         assert includes(path)[0] <= known, path.name
 
 
+# ---- imports in python
+
+
+PYTHON = ROOT / "python"
+MODULES = {  # and the extension modules
+    "oomph._C",
+    "oomph._torch",
+    "oomph._values",
+    *(
+        ".".join(path.relative_to(PYTHON).with_suffix("").parts)
+        for path in PYTHON.glob("oomph*/**/*.py")
+    ),
+}
+
+
+class Imports(ast.NodeVisitor):
+    """What a module imports, inside functions too; not what only types need."""
+
+    def __init__(self) -> None:
+        self.found: set[str] = set()
+
+    def visit_If(self, node: ast.If) -> None:
+        if not (isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"):
+            self.generic_visit(node)
+
+    def visit_Import(self, node: ast.Import) -> None:
+        self.found |= {alias.name for alias in node.names}
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        assert node.level == 0 and node.module
+        names = {f"{node.module}.{alias.name}" for alias in node.names}
+        self.found |= names if names & MODULES else {node.module}
+
+
+def python_imports() -> dict[str, set[str]]:
+    """Which modules each module imports; not its own package, which comes first."""
+    graph = {}
+    for path in PYTHON.glob("oomph*/**/*.py"):
+        imports = Imports()
+        imports.visit(ast.parse(path.read_text()))
+        name = ".".join(path.relative_to(PYTHON).with_suffix("").parts)
+        name = name.removesuffix(".__init__")
+        graph[name] = imports.found - {name, name.rpartition(".")[0]}
+    return {name: found & graph.keys() for name, found in graph.items()}
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    assert len(order_of(python_imports())) > 60
+
+
+def test_no_module_of_ours_is_looked_up_where_modules_are_kept():
+    lookups = [
+        (path.name, line)
+        for path in PYTHON.rglob("*.py")
+        for line in re.findall(r"[^\n]*[\"']oomph[^\n]*sys\.modules", path.read_text())
+    ]
+    assert lookups == []
+
+
 # ---- import oomph
 
 
@@ -222,6 +282,12 @@ def test_import_oomph_imports_neither_pytorch_nor_a_driver():
     assert {"oomph", "oomph.installation", "oomph.settings"} <= added
     assert not added & {"torch", "numpy", "ctypes", "json", "argparse", "logging"}
     assert not added & {"oomph._C", "oomph._torch", "oomph.report", "oomph.cli"}
+
+
+@pytest.mark.parametrize("name", ["guard", "leaks", "planner", "simulate"])
+def test_a_public_module_is_there_after_import_oomph(name):
+    result = run(f"import oomph; print(oomph.{name}.__name__)")
+    assert result.out == f"oomph.{name}\n"
 
 
 def test_import_oomph_adds_few_modules():

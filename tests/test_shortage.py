@@ -434,37 +434,37 @@ def test_an_error_of_the_user_keeps_its_words():
 
 @card
 def test_if_the_report_fails_pytorchs_text_stays():
-    from oomph import diagnosis
+    from oomph import diagnose
 
-    original = diagnosis._lines
+    original = diagnose._lines
 
     def broken(*_):
         raise MemoryError
 
-    diagnosis._lines = broken
+    diagnose._lines = broken
     try:
         text = fail()
     finally:
-        diagnosis._lines = original
+        diagnose._lines = original
     assert len(text.splitlines()) == 1
     assert text.startswith("CUDA out of memory.")
 
 
 @card
 def test_a_second_shortage_while_explaining_ends_in_the_plain_text():
-    from oomph import diagnosis
+    from oomph import diagnose
 
-    original, inner = diagnosis._lines, []
+    original, inner = diagnose._lines, []
 
     def short(*_):
         inner.append(fail())
         return []
 
-    diagnosis._lines = short
+    diagnose._lines = short
     try:
         text = fail()
     finally:
-        diagnosis._lines = original
+        diagnose._lines = original
     assert len(text.splitlines()) > 1
     assert len(inner[0].splitlines()) == 1
 

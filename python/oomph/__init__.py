@@ -10,22 +10,24 @@ be imported before pytest, for the simulated GPU, which pytest would warn of.
 import importlib
 from typing import Any
 
-from oomph.installation import install, is_installed, step
+from oomph.installation import install
 from oomph.plain import library_path
 from oomph.region import no_offload
 from oomph.residency import Moved, Residency, evict, pin, promote, residency, unpin
 from oomph.settings import SettingsError
+from oomph.state import is_installed
 from oomph.stats import stats
+from oomph.steps import step
 
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
     """What needs PyTorch, or what only reports need, on its first use."""
-    if name in ("guard", "leaks", "planner"):
+    if name in ("guard", "leaks", "planner", "simulate"):
         return importlib.import_module(f"oomph.{name}")
     if name in ("Diagnosis", "explain"):
-        return getattr(importlib.import_module("oomph.diagnosis"), name)
+        return getattr(importlib.import_module("oomph.diagnose"), name)
     if name == "assert_no_leaks":
         return importlib.import_module("oomph.leaks").assert_no_leaks
     raise AttributeError(f"module 'oomph' has no attribute {name!r}")

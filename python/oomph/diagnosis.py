@@ -1,13 +1,9 @@
-"""Who holds the memory of a device, and what would help: as text and as data."""
+"""Who holds the memory of a device, and what would help: as data and as text."""
 
 from __future__ import annotations
 
 import dataclasses
-import linecache
-import math
-import sys
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 from oomph import sites
@@ -121,279 +117,137 @@ class Diagnosis:
     @property
     def text(self) -> str:
         """For people: at most 25 lines."""
-        from oomph import diagnosis_text
-
-        return "\n".join(diagnosis_text.lines(self))
+        return "\n".join(_text(self))
 
     def __str__(self) -> str:
         """The text."""
         return self.text
 
 
-def explain(device: int | None = None) -> Diagnosis:
-    """Says who holds the memory of a device now, and what would save how much.
+# ---- As text
 
-    Looks at every object of Python: some tenths of a second in a large program. Takes
-    no memory of the device and keeps no tensor alive. What nothing can reach any more
-    is named as garbage, and Python's collector frees it.
-
-    Args:
-        device: Index of the device; None: PyTorch's current one.
-
-    Returns:
-        The diagnosis; ``print()`` shows its text, ``as_dict()`` is for JSON.
-
-    Raises:
-        RuntimeError: oomph is not installed.
-        ValueError: The index is no device's.
-
-    Example:
-        >>> print(oomph.explain())
-        >>> json.dumps(oomph.explain(0).as_dict())
-    """
-    from oomph import _C, installation
-    from oomph.holders import sort_out
-    from oomph.stats import stats
-
-    if not installation.is_installed():
-        raise RuntimeError("oomph is not installed: call oomph.install() first")
-    now = stats(device)
-    if device is None:
-        import torch
-
-        device = torch.cuda.current_device()
-    free_bytes, total_bytes = _C.memory_info(device)
-    census, garbage = sort_out(device)
-    return diagnose(
-        {
-            "device": device,
-            "requested_bytes": 0,
-            "site": 0,
-            "doing": "",
-            "message": "",
-            "autocast": False,
-            "grad": True,
-            "free_bytes": free_bytes,
-            "total_bytes": total_bytes,
-            "stats": now,
-            "modules": _C.active_modules(),
-        },
-        census,
-        None,
-        garbage,
-    )
+SHARES_SHOWN = 6
+LINES_SHOWN = 4  # of source
+REMEDIES_SHOWN = 5
+SOURCE_WIDTH = 60  # characters of a line of source that are shown
+SMALL_SHARE = 0.005  # categories below this share of the card go together
 
 
-def diagnose(
-    moment: dict[str, Any], census: Any, alive: Any, garbage: frozenset[int]
-) -> Diagnosis:
-    """The diagnosis of a moment.
-
-    Args:
-        moment: As ``_C.take_shortage()`` gives it.
-        census: The blocks in use then.
-        alive: Those in use now; None: the same.
-        garbage: Addresses of those that were garbage (:func:`oomph.holders.sort_out`).
-    """
-    from oomph import holders, remedies
-
-    graph = moment["grad"] or bool(moment["doing"])
-    seen = holders.look(census, alive, graph, moment["modules"], garbage)
-    stats = moment["stats"]
-    totals, counts = _totals(seen)
-    situation = _situation(moment, seen, totals)
-    request = _request(moment, seen, situation) if moment["requested_bytes"] else None
-    return Diagnosis(
-        device=moment["device"],
-        total_bytes=moment["total_bytes"],
-        free_bytes=moment["free_bytes"],
-        request=request,
-        shares=[*_shares(totals, counts), *_others(moment)],
-        lines=_lines(seen),
-        host_bytes=stats["host_block_bytes"],
-        gap_bytes=_gap_bytes(census, stats["page_bytes"]),
-        remedies=remedies.rank(situation),
-        useless=_useless(moment),
-    )
-
-
-# ---- Who holds it
-
-
-def _totals(seen: Any) -> tuple[dict[Any, int], dict[Any, int]]:
-    from oomph.holders import Category
-
-    totals, counts = dict.fromkeys(Category, 0), dict.fromkeys(Category, 0)
-    for (_, number), (size, count) in seen.groups.items():
-        totals[Category(number)] += size
-        counts[Category(number)] += count
-    return totals, counts
-
-
-def _shares(totals: dict[Any, int], counts: dict[Any, int]) -> list[Share]:
-    from oomph.holders import TITLES
-
-    found = [Share(TITLES[c], totals[c], counts[c]) for c in TITLES if counts[c]]
-    return sorted(found, key=lambda share: share.size_bytes, reverse=True)
-
-
-def _others(moment: dict[str, Any]) -> list[Share]:
-    """What is not oomph's: the driver knows no more than the sum."""
-    from oomph import processes
-
-    held = moment["stats"]["device_bytes"]
-    rest = moment["total_bytes"] - moment["free_bytes"] - held
-    if rest <= 0:
-        return []
-    others = processes.others(moment["device"])
-    if others is None:
-        return [Share("CUDA itself, other libraries and processes", rest)]
-    theirs = min(sum(others.values()), rest)
-    named = ", ".join(f"{pid}" for pid in others) or "none"
-    found = [
-        Share("CUDA itself and other libraries", rest - theirs),
-        Share(f"other processes ({named})", theirs),
-    ]
-    return [share for share in found if share.size_bytes > 0]
-
-
-def _lines(seen: Any) -> list[Line]:
-    from oomph import _C
-    from oomph.holders import TITLES, Category
-
-    found: dict[int, list[Any]] = {}  # bytes, inferred bytes, count, by category
-    for (site, number), (size, count) in seen.groups.items():
-        plain = site & ~_C.SITE_INFERRED
-        if not plain:
-            continue
-        held = found.setdefault(plain, [0, 0, 0, {}])
-        held[0] += size
-        held[1] += size if site != plain else 0
-        held[2] += count
-        held[3][number] = held[3].get(number, 0) + size
-    lines = []
-    for plain, (size, inferred, count, by) in found.items():
-        site = sites.resolve(plain)
-        assert site is not None
-        title = TITLES[Category(max(by, key=by.get))]
-        line = Line(site.file, site.line, site.function, size, inferred, count, title)
-        lines.append(line)
-    return sorted(lines, key=lambda line: line.size_bytes, reverse=True)
-
-
-def _gap_bytes(census: Any, page_bytes: int) -> int:
-    """Free bytes in device pages of which some are in use."""
-    from oomph import _C
-
-    ends: dict[int, int] = {}  # bytes in use of the pages at the ends of blocks
-    for addr, size, mark in zip(census.addrs, census.sizes, census.marks, strict=True):
-        if mark & _C.MARK_HOST:
-            continue
-        first, last = addr // page_bytes, (addr + size - 1) // page_bytes
-        if first == last:
-            ends[first] = ends.get(first, 0) + size
-            continue
-        ends[first] = ends.get(first, 0) + page_bytes - addr % page_bytes
-        ends[last] = ends.get(last, 0) + addr + size - last * page_bytes
-    return len(ends) * page_bytes - sum(ends.values())
-
-
-# ---- What was asked for
-
-
-def _request(moment: dict[str, Any], seen: Any, situation: Any) -> Request:
-    site = sites.resolve(moment["site"])
-    step = situation.forecast
-    source = linecache.getline(site.file, site.line).strip() if site else ""
-    return Request(
-        size_bytes=moment["requested_bytes"],
-        missing_bytes=moment["stats"]["oom_missing_bytes"],
-        coming_bytes=seen.program.coming_bytes,
-        where=f"{sites.short(site.file)}:{site.line} ({site.function})" if site else "",
-        inferred=site.inferred if site else False,
-        source=source,
-        operator=moment["doing"],
-        shape=guess_shape(moment["requested_bytes"], seen.program),
-        before_backward=_is_recorded_forward(moment),
-        step_bytes=max(step.peak_bytes, step.step_bytes) if step else 0,
-        step_missing_bytes=(
-            max(step.missing_bytes, step.step_missing_bytes) if step else 0
-        ),
-    )
-
-
-def _is_recorded_forward(moment: dict[str, Any]) -> bool:
-    return moment["grad"] and not moment["doing"]
-
-
-def guess_shape(size_bytes: int, program: Any) -> str:
-    """What a tensor of so many bytes looks like in this program; "": like nothing.
-
-    One of a parameter's shape, or of an input's leading dimensions with the width of a
-    parameter as its last.
-    """
-    names = {4: "float32", 2: "16-bit"}
-    for size in names:
-        for shape, _ in program.parameter_shapes:
-            if len(shape) > 1 and math.prod(shape) * size == size_bytes:
-                return f"{names[size]} {list(shape)}, as a parameter"
-    widths = {dim for shape, _ in program.parameter_shapes for dim in shape}
-    leads = {shape[:2] for shape, _ in program.input_shapes if len(shape) >= 2}
-    leads |= {shape[:1] for shape, _ in program.input_shapes if shape}
-    for lead in sorted(leads, key=lambda lead: (-len(lead), -math.prod(lead))):
-        for size in names:
-            width, rest = divmod(size_bytes, math.prod(lead) * size)
-            if rest == 0 and width in widths:
-                return f"{names[size]} {[*lead, width]}"
-    return ""
-
-
-# ---- What would help
-
-
-def _situation(moment: dict[str, Any], seen: Any, totals: dict[Any, int]) -> Any:
-    import torch
-
-    from oomph import installation, remedies
-
-    missing = moment["stats"]["oom_missing_bytes"] if moment["requested_bytes"] else 0
-    situation = remedies.Situation(
-        holders=seen,
-        totals=totals,
-        stats=moment["stats"],
-        requested_bytes=moment["requested_bytes"],
-        missing_bytes=missing,
-        forecast=None,
-        in_optimizer=_is_in_optimizer(moment),
-        autocast=moment["autocast"] or seen.program.half,
-        device_count=torch.cuda.device_count(),
-        offload=installation.setting("offload"),
-        refusal=moment["message"],
-    )
-    is_to_go_on = missing > 0 and _is_recorded_forward(moment)
-    return situation.foreseen() if is_to_go_on else situation
-
-
-def _is_in_optimizer(moment: dict[str, Any]) -> bool:
-    """Whether an optimizer takes its step, and nothing is recorded or goes back."""
-    from torch.optim import optimizer
-
-    if not moment["requested_bytes"] or moment["grad"] or moment["doing"]:
-        return False
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        if frame.f_code.co_filename == optimizer.__file__:
-            return True
-        frame = frame.f_back
-    return False
-
-
-def _useless(moment: dict[str, Any]) -> list[str]:
-    stats = moment["stats"]
-    cached = max(
-        0, stats["reserved_bytes.all.current"] - stats["allocated_bytes.all.current"]
-    )
+def _text(found: Diagnosis) -> list[str]:
+    """At most 25, of which PyTorch's own is none."""
     return [
-        "expandable_segments: under oomph every free page serves every request already",
-        f"empty_cache(): the {format_size(cached)} that are cached were used first",
+        *_request(found.request),
+        f"GPU {found.device} has {format_size(found.total_bytes)}:",
+        *_shares(found),
+        *_lines(found.lines),
+        _gaps(found),
+        *_step(found.request),
+        *_remedies(found),
     ]
+
+
+def _request(request: Request | None) -> list[str]:
+    if request is None:
+        return []
+    where = request.where or "a line that is not known"
+    text = f"Asked for at {where}"
+    if request.inferred:
+        text = f"Asked for by the backward of {where} (inferred)"
+    if request.operator:
+        text += f", in {request.operator}"
+    if request.shape:
+        text += f"; it looks like {request.shape}"
+    source = request.source
+    if len(source) > SOURCE_WIDTH:
+        source = source[: SOURCE_WIDTH - 3] + "..."
+    more = (
+        f"The optimizer has yet to make {format_size(request.coming_bytes)} of state."
+        if request.coming_bytes
+        else ""
+    )
+    return [text, *([f"    {source}"] if source else []), *([more] if more else [])]
+
+
+def _row(size_bytes: int, text: str) -> str:
+    return f"  {format_size(size_bytes):>10}  {text}"
+
+
+def _shares(found: Diagnosis) -> list[str]:
+    least = SMALL_SHARE * found.total_bytes
+    large = [share for share in found.shares if share.size_bytes >= least]
+    rest = [share for share in found.shares if share.size_bytes < least]
+    rest, large = large[SHARES_SHOWN - 1 :] + rest, large[: SHARES_SHOWN - 1]
+    rows = [_row(share.size_bytes, share.name) for share in large]
+    if rest:
+        names = ", ".join(share.name for share in rest)
+        rows.append(_row(sum(share.size_bytes for share in rest), names))
+    if found.host_bytes:
+        rows.append(f"  {format_size(found.host_bytes):>10}  of this lies on the host")
+    return rows
+
+
+def _lines(lines: list[Line]) -> list[str]:
+    if not lines:
+        return []
+    rows = [
+        _row(
+            line.size_bytes,
+            f"{sites.short(line.file)}:{line.line} ({line.function}), {line.count} "
+            f"block{'s' * (line.count != 1)}, {line.category}",
+        )
+        for line in lines[:LINES_SHOWN]
+    ]
+    return ["Most of it by line:", *rows]
+
+
+def _gaps(found: Diagnosis) -> str:
+    gaps = format_size(found.gap_bytes)
+    if found.request is None:
+        return f"Fragmentation: {gaps} are free in pages that are held."
+    if found.gap_bytes < found.request.missing_bytes:
+        return (
+            f"Fragmentation had no part: {format_size(found.request.missing_bytes)} "
+            f"are missing, and only {gaps} are free in pages that are held."
+        )
+    return (
+        f"Fragmentation had a part: {format_size(found.request.missing_bytes)} are "
+        f"missing, and {gaps} are free in pages that are partly in use."
+    )
+
+
+def _step(request: Request | None) -> list[str]:
+    if request is None or request.step_missing_bytes <= request.missing_bytes:
+        return []
+    return [
+        f"A whole step would come to about {format_size(request.step_bytes)}, "
+        f"{format_size(request.step_missing_bytes)} more than there is room for."
+    ]
+
+
+def _remedies(found: Diagnosis) -> list[str]:
+    if not found.remedies:
+        return ["Nothing known here would save much.", *_useless(found)]
+    shown = found.remedies[:REMEDIES_SHOWN]
+    if not any(remedy.enough for remedy in shown):  # what is enough must be among them
+        shown[-1:] = [r for r in found.remedies if r.enough][:1] or shown[-1:]
+    rows = [
+        _row(
+            remedy.saves_bytes,
+            f"{remedy.action}; costs: {remedy.cost}"
+            + (" (not enough alone)" if remedy.enough is False else ""),
+        )
+        for remedy in shown
+    ]
+    is_early = found.request is not None and found.request.before_backward
+    title = "Would save here, as estimated"
+    if found.request is not None and found.request.step_bytes:
+        title = "Would save of the step's memory, as estimated"
+    elif is_early:
+        title += ", before backward wants more"
+    return [f"{title}:", *rows, *_useless(found)]
+
+
+def _useless(found: Diagnosis) -> list[str]:
+    if found.request is None:
+        return []
+    return [f"Would not help: {'; '.join(found.useless)}."]

@@ -18,11 +18,10 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
-from oomph import installation, settings, simulate
+from oomph import installation, settings, simulate, state
 
 STATS = "OOMPH_STATS"
 NATIVE_LIMIT = "OOMPH_NATIVE_LIMIT"
@@ -110,7 +109,7 @@ def collect_stats() -> dict[str, dict[str, Any]]:
         return {}
     found: dict[str, dict[str, Any]] = {}
     for device in range(torch.cuda.device_count()):
-        if installation.is_installed():
+        if state.is_installed():
             found[str(device)] = _own_stats(device)
         else:
             found[str(device)] = _native_stats(torch.cuda.memory_stats(device))
@@ -125,14 +124,11 @@ def _own_stats(device: int) -> dict[str, Any]:
 
 def _leaks() -> dict[str, Any]:
     """What was found to leak, if anything was watched."""
-    if "oomph.leaks" not in sys.modules:
-        return {}
-    from oomph import leaks
+    from oomph import report
 
-    try:
-        return {"leaks": leaks.report().as_dict()}
-    except RuntimeError:
-        return {}
+    return (
+        {} if report.leaks_found is None else {"leaks": report.leaks_found().as_dict()}
+    )
 
 
 def _native_stats(figures: dict[str, Any]) -> dict[str, Any]:

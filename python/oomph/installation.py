@@ -4,52 +4,14 @@ from __future__ import annotations
 
 import atexit
 import os
-import sys
 import threading
 from types import ModuleType
 from typing import Any
 
 from oomph import settings as _settings
-from oomph.imported import imported
-from oomph.turns import Turns
+from oomph import state, steps
 
 _lock = threading.Lock()
-_turns = Turns()
-_installed: dict[str, Any] | None = None  # the settings in force
-
-
-def is_installed() -> bool:
-    """Whether oomph is PyTorch's allocator in this process.
-
-    Not where another was put in its place since, which the log says once.
-    """
-    return _installed is not None and not _is_replaced()
-
-
-def settings_are_fixed() -> bool:
-    """Whether oomph was installed, be it in use or not."""
-    return _installed is not None
-
-
-def allocator_name() -> str:
-    """Whose memory PyTorch's tensors are, as PyTorch names it; ``none`` without it."""
-    torch = sys.modules.get("torch")
-    return str(torch.cuda.get_allocator_backend()) if torch is not None else "none"
-
-
-def _is_replaced() -> bool:
-    name = allocator_name()
-    if name != "oomph":
-        from oomph import report
-
-        report.replaced(name)
-    return name != "oomph"
-
-
-def setting(key: str) -> Any:
-    """The value of a setting in force. oomph must be installed."""
-    assert _installed is not None
-    return _installed[key]
 
 
 def install(settings: str | None = None, **options: Any) -> None:
@@ -76,15 +38,14 @@ def install(settings: str | None = None, **options: Any) -> None:
         >>> import oomph
         >>> oomph.install(device_limit="12GiB", host_limit="32GiB")
     """
-    global _installed
     wanted = _settings.parse(settings) if settings else {}
     wanted.update(_settings.check(options))
     import torch  # may call back here, where OOMPH_CONF is set
 
     with _lock:
-        if _installed is not None:
+        if state.settings_are_fixed():
             _check_same(wanted)
-            if _is_replaced():
+            if state.is_replaced():
                 raise RuntimeError(
                     "oomph was installed, but another allocator has been put in its "
                     "place (torch.cuda.memory.change_current_allocator)"
@@ -100,21 +61,21 @@ def install(settings: str | None = None, **options: Any) -> None:
 
             report.not_in_use(str(error))
             return
-        _installed = complete
+        state.fix(complete)
         _attach(torch, complete)
 
 
 def _check_same(wanted: dict[str, Any]) -> None:
-    assert _installed is not None
+    fixed = state.settings()
     changed = [
         key
         for key, value in wanted.items()
-        if _installed[key] != value and key != "required"  # it is in use
+        if fixed[key] != value and key != "required"  # it is in use
     ]
     if changed:
         raise RuntimeError(
             "oomph is installed already, with other settings "
-            f"({', '.join(f'{k} is {_installed[k]}, not {wanted[k]}' for k in changed)}"
+            f"({', '.join(f'{k} is {fixed[k]}, not {wanted[k]}' for k in changed)}"
             "); they are fixed then: change them where it is installed first, perhaps "
             "in OOMPH_CONF"
         )
@@ -165,7 +126,7 @@ def _replace_allocator(torch: ModuleType, values: dict[str, Any]) -> None:
 
 def _attach(torch: ModuleType, values: dict[str, Any]) -> None:
     """Connects what else belongs to oomph: the log, steps, limits, the end."""
-    from oomph import _C, shortage, sites
+    from oomph import _C, resting, shortage, sites
 
     _switch_registration_off()
     _C.set_rescue_hook(_note_rescue)
@@ -180,8 +141,11 @@ def _attach(torch: ModuleType, values: dict[str, Any]) -> None:
         from oomph import known_streams
 
         known_streams.start()
-    _follow_steps(torch)
-    torch.cuda._lazy_call(_is_replaced)  # once CUDA is in use, none can be replaced
+    steps.before_optimizer.append(resting.note)
+    steps.follow(torch)
+    torch.cuda._lazy_call(
+        state.is_replaced
+    )  # once CUDA is in use, none can be replaced
     if values["leaks"] != "off":
         from oomph import leaks
 
@@ -227,46 +191,6 @@ def _what_rests(device: int) -> list[int]:
     return resting.on_device(device)
 
 
-def _follow_steps(torch: ModuleType) -> None:
-    """Has every optimizer tell the core when a step has ended.
-
-    Also one whose step is compiled, which calls the hooks as they are. Optimizers that
-    step while backward goes on, one for each parameter, end a step together with it.
-    """
-    from torch.optim.optimizer import (
-        register_optimizer_step_post_hook,
-        register_optimizer_step_pre_hook,
-    )
-
-    from oomph import resting
-
-    def begin_step(optimizer: Any, arguments: Any, named: Any) -> Any:
-        resting.note(optimizer)
-        planner = imported("oomph.planner")
-        if planner is None:
-            return None
-        return planner.before_optimizer(optimizer, arguments, named)
-
-    ending: set[int] = set()  # backward passes at whose ends a step does
-
-    def end_step(optimizer: Any, *_: Any) -> None:
-        backward = torch._C._current_graph_task_id()
-        if backward < 0:
-            _end_step(optimizer)
-        elif backward not in ending:
-            ending.add(backward)
-            engine = torch.autograd.Variable._execution_engine
-            engine.queue_callback(lambda: end_with(backward))
-
-    def end_with(backward: int) -> None:
-        ending.discard(backward)
-        _end_turn()
-
-    # As torch.compiler.disable, which would import the compiler at once.
-    register_optimizer_step_pre_hook(torch._disable_dynamo(begin_step))
-    register_optimizer_step_post_hook(torch._disable_dynamo(end_step))
-
-
 def _limit_memory_info(torch: ModuleType) -> None:
     """Makes ``torch.cuda.mem_get_info`` agree with a device limit.
 
@@ -292,51 +216,6 @@ def _finish() -> None:
     from oomph import _C, report
 
     report.log_summary(_C.DEVICE_MAX)
-    watching = imported("oomph.leaks.watching")
-    if watching is not None:
-        watching.finish()
+    for tell in report.more_at_exit:
+        tell()
     _C.stop()
-
-
-def step() -> None:
-    """Tells that a step has ended, where no optimizer does.
-
-    Steps are how oomph knows that work repeats: once two successive ones are alike, it
-    packs the next. Optimizers of ``torch.optim`` tell by themselves; call this at the
-    end of each turn of a loop that has none, such as inference.
-
-    Example:
-        >>> for batch in batches:
-        ...     model(batch)
-        ...     oomph.step()
-    """
-    _end_turn()
-
-
-def _end_step(optimizer: Any) -> None:
-    """An optimizer has taken a step, with which a turn of the loop may end."""
-    planner = imported("oomph.planner")
-    watching = imported("oomph.leaks.watching")
-    if planner is not None:
-        planner.after_optimizer()
-    if watching is not None:
-        watching.after_optimizer(optimizer)
-    if _turns.end_with(optimizer):
-        _end_turn()
-
-
-def _end_turn() -> None:
-    """A step has ended."""
-    from oomph import _C, cost
-
-    rescued = _C.step()
-    offloading: set[int] = set()
-    if rescued or imported("oomph.planner") is not None:
-        from oomph import planner
-
-        rescued_devices = {i for i in range(_C.DEVICE_MAX) if rescued >> i & 1}
-        offloading = planner.end_step(rescued_devices)
-    cost.end_step(offloading)
-    watching = imported("oomph.leaks.watching")
-    if watching is not None:
-        watching.end_step()

@@ -36,11 +36,11 @@ def library_path() -> str:
         >>> pool = torch.cuda.MemPool(allocator.allocator())
     """
     global _ready
-    from oomph import _C, installation
+    from oomph import _C, state
 
     with _lock:
         if not _ready:
-            if not installation.settings_are_fixed():
+            if not state.settings_are_fixed():
                 _prepare()
             _C.set_refusal_hook(_note_refusal)
             _ready = True

@@ -18,9 +18,19 @@ from typing import Any
 
 import torch
 
-from oomph import _C, activations, explanation, optimizers, report, resting, transfer
+from oomph import (
+    _C,
+    activations,
+    explanation,
+    optimizers,
+    report,
+    resting,
+    steps,
+    transfer,
+)
 from oomph.budget import DevicePlan
 from oomph.staging import is_on_host
+from oomph.stats import more_figures
 from oomph.transfer import Slot
 
 Arguments = tuple[Any, ...]
@@ -242,7 +252,7 @@ def _outside(
     return run
 
 
-def after_optimizer() -> None:
+def after_optimizer(_: torch.optim.Optimizer) -> None:
     """An optimizer has taken a step."""
     planner = _planner
     if planner is not None:
@@ -303,3 +313,7 @@ def _rows(device: int) -> dict[str, str]:
 
 
 report.more_rows.append(_rows)
+more_figures.append(figures)
+steps.before_optimizer.append(before_optimizer)
+steps.after_optimizer.append(after_optimizer)
+steps.ending.append(end_step)

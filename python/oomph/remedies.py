@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from oomph import report
 from oomph.forecast import Forecast, Logits, find_logits, foresee, saved_by_family
 from oomph.holders import Category, Holders
-from oomph.imported import imported
 from oomph.sizes import format_size
 
 MIN_SHARE = 0.01  # of the memory held: less is no help
@@ -155,13 +155,9 @@ def _is_enough(remedy: Remedy, now: Situation) -> bool | None:
 
 def _leaks(now: Situation) -> Iterator[Remedy]:
     """What a watch has found to grow, in each of the steps watched."""
-    leaks = imported("oomph.leaks")
-    if leaks is None:
+    if report.leaks_found is None:
         return
-    try:
-        found = leaks.report()
-    except RuntimeError:  # nothing was watched
-        return
+    found = report.leaks_found()
     for finding in found.findings:
         if finding.device == now.holders.census.device and finding.line:
             grown = finding.growth_bytes * found.steps

@@ -37,16 +37,6 @@ def registration_off(variable: str) -> None:
     )
 
 
-@functools.cache
-def replaced(name: str) -> None:
-    """Says once that another allocator has been put in oomph's place."""
-    logger.warning(
-        "oomph was installed, but is no longer in use: another allocator (%s) has been "
-        "put in its place, perhaps by torch.cuda.memory.change_current_allocator()",
-        name,
-    )
-
-
 def _speed(bytes_per_s: int) -> str:
     return f"{bytes_per_s / 1e9:.1f} GB/s" if bytes_per_s > 0 else "not measured"
 
@@ -79,8 +69,10 @@ def rescued(device: int, size_bytes: int) -> None:
     )
 
 
-# ---- The table at the end
+# ---- At the end: a table, and what others have to say
 
+more_at_exit: list[Callable[[], None]] = []
+leaks_found: Callable[[], Any] | None = None  # once anything is watched: a report
 more_rows: list[Callable[[int], dict[str, str]]] = []
 """Others that have something to say about a device: each gives the names and texts of
 its rows, and none where nothing was offloaded."""

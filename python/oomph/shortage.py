@@ -58,7 +58,7 @@ def explained(message: str) -> str:
 
 
 def _report(moment: dict[str, Any]) -> str:
-    from oomph.diagnosis import diagnose
+    from oomph.diagnose import diagnose
     from oomph.holders import Census
 
     device = moment["device"]

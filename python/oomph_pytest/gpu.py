@@ -7,7 +7,7 @@ import os
 import sys
 
 import pytest
-from oomph import environment, installation, settings, simulate
+from oomph import environment, installation, settings, simulate, state
 from oomph.sizes import format_size
 
 _NO_GPU = "no GPU: {}; --simulate-gpu 12GiB simulates one"
@@ -79,7 +79,7 @@ def why_absent() -> str | None:
 
 def check_allocator() -> None:
     """Fails the test if oomph was asked for and PyTorch's own allocator is in use."""
-    if _asked_settings and not installation.is_installed():
+    if _asked_settings and not state.is_installed():
         pytest.fail(
             f"--oomph {_asked_settings}: oomph could not be installed, the log says "
             "why; PyTorch's own allocator is in use",
@@ -106,5 +106,5 @@ def describe() -> dict[str, str]:
         "oomph": __version__,
         "torch": str(torch.__version__),
         "gpu": f"{name}{simulated}, {format_size(total_bytes)}",
-        "allocator": "oomph" if installation.is_installed() else "native",
+        "allocator": "oomph" if state.is_installed() else "native",
     }

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from oomph import installation
+from oomph import state
 from oomph.sizes import format_size
 
 from oomph_pytest import sites
@@ -60,7 +60,7 @@ def _read(device: int) -> dict[str, int]:
         "ooms": stats["num_ooms"],
         **dict.fromkeys(("host", "host_peak", "rescues"), 0),
     }
-    if installation.is_installed():
+    if state.is_installed():
         from oomph import _C
 
         own = _C.stats(device)

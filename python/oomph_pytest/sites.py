@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any, Protocol
 
 import torch
-from oomph import installation, sites
+from oomph import sites, state
 from oomph.sizes import format_size
 
 SHOWN = 10
@@ -204,7 +204,7 @@ def start(is_history_wanted: bool) -> Lines | None:
     """Begins to know the lines of a test; None if nobody does."""
     if is_history_wanted or torch._C._cuda_isHistoryEnabled():
         return History()
-    return Core() if installation.is_installed() else None
+    return Core() if state.is_installed() else None
 
 
 def describe(lines: Lines | None, when: str, at_peak: bool) -> str:

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from oomph import _torch, installation
+from oomph import _torch, state, steps
+from oomph import report as log
 from oomph.leaks import graphs, last_error, replaced, verdicts
 from oomph.leaks.backward import Backward
 from oomph.leaks.evaluation import Evaluation
@@ -24,7 +25,6 @@ from oomph.leaks.growth import Counts, Growth
 from oomph.leaks.hooks import Hooks
 from oomph.leaks.inventory import Inventory
 from oomph.leaks.source import user_files, user_line
-from oomph.report import logger
 
 ACTIONS = ("count", "report", "raise")
 _FIRST_SCAN, _SECOND_SCAN = 2, 5  # steps
@@ -236,7 +236,7 @@ class Watch:
         text = Report(self.steps, new).text
         if self.action == "raise":
             raise LeakError(text)
-        logger.warning("%s", text)
+        log.logger.warning("%s", text)
 
 
 def _some(finding: Finding | None) -> list[Finding]:
@@ -268,12 +268,13 @@ def watch(action: str = "count") -> Watch:
         >>> print(watched.report())
     """
     global _last
-    if not installation.is_installed():
+    if not state.is_installed():
         raise RuntimeError(
             "oomph is not installed, so it does not know of steps: call "
             "oomph.install() before CUDA is used"
         )
     _last = Watch(action).start()
+    log.leaks_found = report
     return _last
 
 
@@ -335,4 +336,9 @@ def finish() -> None:
     """The process ends: what is still watched is told."""
     for watched in _watches:
         if watched.findings:
-            logger.warning("%s", watched.report().text)
+            log.logger.warning("%s", watched.report().text)
+
+
+steps.after_optimizer.append(after_optimizer)
+steps.ended.append(end_step)
+log.more_at_exit.append(finish)

@@ -1,0 +1,67 @@
+"""Whether oomph is PyTorch's allocator in this process, and with which settings."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+_installed: dict[str, Any] | None = None  # the settings in force
+_told: set[str] = set()  # whom the log has named
+
+
+def fix(values: dict[str, Any]) -> None:
+    """Oomph is installed, with all these settings."""
+    global _installed
+    _installed = values
+
+
+def is_installed() -> bool:
+    """Whether oomph is PyTorch's allocator in this process.
+
+    Not where another was put in its place since, which the log says once.
+    """
+    return _installed is not None and not is_replaced()
+
+
+def settings_are_fixed() -> bool:
+    """Whether oomph was installed, be it in use or not."""
+    return _installed is not None
+
+
+def settings() -> dict[str, Any]:
+    """The settings in force. oomph must be installed."""
+    assert _installed is not None
+    return _installed
+
+
+def setting(key: str) -> Any:
+    """The value of one of them."""
+    return settings()[key]
+
+
+def allocator_name() -> str:
+    """Whose memory PyTorch's tensors are, as PyTorch names it; ``none`` without it."""
+    torch = sys.modules.get("torch")
+    return str(torch.cuda.get_allocator_backend()) if torch is not None else "none"
+
+
+def is_replaced() -> bool:
+    """Whether another allocator has been put in its place, which the log says once."""
+    name = allocator_name()
+    if name != "oomph":
+        _tell_replaced(name)
+    return name != "oomph"
+
+
+def _tell_replaced(name: str) -> None:
+    import logging
+
+    if name in _told:
+        return
+    _told.add(name)
+
+    logging.getLogger("oomph").warning(
+        "oomph was installed, but is no longer in use: another allocator (%s) has been "
+        "put in its place, perhaps by torch.cuda.memory.change_current_allocator()",
+        name,
+    )

@@ -1,0 +1,97 @@
+"""Steps of the program: what ends them, and who hears of it.
+
+Optimizers of ``torch.optim`` end steps, or :func:`step` does. Whoever wants to know
+adds a function to one of the lists here; nothing here knows who does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+# An optimizer is about to take a step: it, and what step() is called with. Gives what
+# to call it with in place of that, or None.
+before_optimizer: list[Callable[[Any, Any, Any], Any]] = []
+# It has taken it.
+after_optimizer: list[Callable[[Any], None]] = []
+# A step ends; the devices that were rescued in it. Gives those that had something on
+# the host.
+ending: list[Callable[[set[int]], set[int]]] = []
+# It has ended. May raise, from the optimizer's step().
+ended: list[Callable[[], None]] = []
+
+
+def step() -> None:
+    """Tells that a step has ended, where no optimizer does.
+
+    Steps are how oomph knows that work repeats: once two successive ones are alike, it
+    packs the next. Optimizers of ``torch.optim`` tell by themselves; call this at the
+    end of each turn of a loop that has none, such as inference.
+
+    Example:
+        >>> for batch in batches:
+        ...     model(batch)
+        ...     oomph.step()
+    """
+    from oomph import _C, cost
+
+    mask = _C.step()
+    rescued = {i for i in range(_C.DEVICE_MAX) if mask >> i & 1}
+    offloading: set[int] = set()
+    for tell in list(ending):
+        offloading |= tell(rescued)
+    cost.end_step(offloading)
+    for told in list(ended):
+        told()
+
+
+def follow(torch: ModuleType) -> None:
+    """Has every optimizer tell when a step begins and ends.
+
+    Also one whose step is compiled, which calls the hooks as they are. Optimizers that
+    step while backward goes on, one for each parameter, end a step together with it.
+    """
+    from torch.optim.optimizer import (
+        register_optimizer_step_post_hook,
+        register_optimizer_step_pre_hook,
+    )
+
+    from oomph.turns import Turns
+
+    turns = Turns()
+    ended_by: set[int] = set()  # backward passes at whose ends a step does
+
+    def after(optimizer: Any, *_: Any) -> None:
+        backward = torch._C._current_graph_task_id()
+        if backward < 0:
+            end_with(optimizer)
+        elif backward not in ended_by:
+            ended_by.add(backward)
+            engine = torch.autograd.Variable._execution_engine
+            engine.queue_callback(lambda: end_with_backward(backward))
+
+    def end_with(optimizer: Any) -> None:
+        for tell in list(after_optimizer):
+            tell(optimizer)
+        if turns.end_with(optimizer):
+            step()
+
+    def end_with_backward(backward: int) -> None:
+        ended_by.discard(backward)
+        step()
+
+    # As torch.compiler.disable, which would import the compiler at once.
+    register_optimizer_step_pre_hook(torch._disable_dynamo(_begin))
+    register_optimizer_step_post_hook(torch._disable_dynamo(after))
+
+
+def _begin(optimizer: Any, arguments: Any, named: Any) -> Any:
+    replaced = None
+    for tell in list(before_optimizer):
+        found = tell(optimizer, arguments, named)
+        if found is not None:
+            replaced = arguments, named = found
+    return replaced
