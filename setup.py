@@ -80,10 +80,15 @@ def sources(pattern: str) -> list[str]:
     return sorted(str(p.relative_to(ROOT)) for p in ROOT.glob(pattern))
 
 
+def core_sources() -> list[str]:
+    """The C files of the core, which need no Python."""
+    folders = ("csrc", "csrc/core/*", "csrc/driver")
+    return [path for folder in folders for path in sources(f"{folder}/*.c")]
+
+
 def allocator_sources() -> list[str]:
     """The C files of ``oomph._C``."""
-    folders = ("csrc", "csrc/core/*", "csrc/driver", "csrc/python")
-    return [path for folder in folders for path in sources(f"{folder}/*.c")]
+    return [*core_sources(), *sources("csrc/python/*.c")]
 
 
 def compiler_is_gcc() -> bool:

@@ -114,8 +114,7 @@ def setup_functions() -> dict[str, Any]:
 def build_with_core(program: str, folder: Path) -> Path:
     """Compiles a C program together with the core, as the extension is."""
     setup = setup_functions()
-    needs_python = {"frames.c", *(p.name for p in (ROOT / "csrc").glob("module*.c"))}
-    core = [p for p in (ROOT / "csrc").glob("*.c") if p.name not in needs_python]
+    core = [ROOT / name for name in setup["core_sources"]()]
     out = folder / program
     subprocess.run(
         [

@@ -1,7 +1,7 @@
 /* Moves 1 GiB of live blocks to the host and back, through oomph and by the driver
  * calls that it takes, one after the other. Prints `name value` of the best round: time
  * of the simulated GPU, time of this machine, and what oomph waited for. */
-#include "driver.h"
+#include "driver/driver.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
