@@ -67,8 +67,11 @@ def plan_nothing() -> None:
     import oomph
 
     if oomph.is_installed():
-        oomph.planner.note_shortage = lambda device: None
-        oomph.planner.end_step = lambda rescued_devices: set()
+        from oomph import planner, steps
+
+        planner.note_shortage = lambda device: None
+        if planner.end_step in steps.ending:
+            steps.ending.remove(planner.end_step)
 
 
 def rescues() -> int:
