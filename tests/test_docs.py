@@ -73,7 +73,8 @@ def test_a_command_of_the_readme_runs(command, tmp_path):
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
     card = None if "--simulate" in command else "2GiB,devices=2"
-    ran = execute("bash", "-c", command, card=card, cwd=tmp_path, PATH=path)
+    own_port = {"PET_STANDALONE": "1"}  # torchrun's; others may run beside
+    ran = execute("bash", "-c", command, card=card, cwd=tmp_path, PATH=path, **own_port)
     if "offload:off" in command:  # it shows an error
         assert ran.code == 1 and "torch.OutOfMemoryError" in ran.err
     else:

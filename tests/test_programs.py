@@ -14,7 +14,7 @@ from support import TESTS, oomph, run
 RECORDED = TESTS / "recorded.py"
 RANKS = TESTS / "scripts" / "train_ranks.py"
 COMPILED = TESTS / "scripts" / "train_compiled.py"
-TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 TOO_SMALL = "host_limit:4GiB,reserve:64MiB"
 
 

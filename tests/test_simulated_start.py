@@ -304,7 +304,8 @@ def test_the_ranks_of_torchrun_see_the_card(tmp_path):
     script.write_text(RANKS)
     result = oomph(
         *("run", "--simulate", "1GiB,devices=2", "--allocator", "native"),
-        *("-m", "torch.distributed.run", "--nproc-per-node", "2", script),
+        *("-m", "torch.distributed.run", "--standalone"),
+        *("--nproc-per-node", "2", script),
     )
     assert sorted(result.out.splitlines()) == [f"cuda:0 {GIB}", f"cuda:1 {GIB}"]
 

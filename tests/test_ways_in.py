@@ -327,6 +327,7 @@ def test_the_ranks_of_torchrun_share_what_there_is(script, tmp_path):
     path = script(RANKS)
     result = run_simulated(
         *("--stats", tmp_path / "stats.json", "-m", "torch.distributed.run"),
+        "--standalone",
         *("--nproc-per-node", "2", path),
         card="1GiB,devices=2,host=8GiB",
     )
