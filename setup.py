@@ -80,15 +80,15 @@ def sources(pattern: str) -> list[str]:
     return sorted(str(p.relative_to(ROOT)) for p in ROOT.glob(pattern))
 
 
-def core_sources() -> list[str]:
-    """The C files of the core, which need no Python."""
+def core_sources(ending: str = "c") -> list[str]:
+    """The C files of the core, which need no Python; or its headers."""
     folders = ("csrc", "csrc/core/*", "csrc/driver")
-    return [path for folder in folders for path in sources(f"{folder}/*.c")]
+    return [path for folder in folders for path in sources(f"{folder}/*.{ending}")]
 
 
-def allocator_sources() -> list[str]:
-    """The C files of ``oomph._C``."""
-    return [*core_sources(), *sources("csrc/python/*.c")]
+def allocator_sources(ending: str = "c") -> list[str]:
+    """The C files of ``oomph._C``, or the headers."""
+    return [*core_sources(ending), *sources(f"csrc/python/*.{ending}")]
 
 
 def compiler_is_gcc() -> bool:
@@ -272,7 +272,7 @@ def extensions() -> list[Extension]:
         Extension(
             "oomph._C",
             sources=allocator_sources(),
-            depends=["csrc/oomph.h", *sources("csrc/[cdp]*/**/*.h")],
+            depends=allocator_sources("h"),
             include_dirs=["csrc"],
             extra_compile_args=[
                 "-D_GNU_SOURCE",

@@ -59,7 +59,6 @@ def _tell_replaced(name: str) -> None:
     if name in _told:
         return
     _told.add(name)
-
     logging.getLogger("oomph").warning(
         "oomph was installed, but is no longer in use: another allocator (%s) has been "
         "put in its place, perhaps by torch.cuda.memory.change_current_allocator()",

@@ -88,7 +88,6 @@ bool oomph_demand_was_short(const oomph_device_t *device)
     return device->demand.recent.was_short || device->demand.earlier.was_short;
 }
 
-// What a step is taken to have in use at its peak.
 int64_t oomph_demand_expected(oomph_device_t *device)
 {
     const oomph_demand_t *demand = &device->demand;
@@ -112,8 +111,6 @@ static size_t free_bytes(const oomph_pool_t *pool, size_t below)
     return bytes;
 }
 
-// Free bytes that pools in use keep from `group`. Of its own, those in pieces that are
-// too small for what it has asked for, where that matters.
 size_t oomph_demand_locked(const oomph_device_t *device, const oomph_group_t *group)
 {
     size_t bytes = 0;

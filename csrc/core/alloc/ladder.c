@@ -267,7 +267,8 @@ static oomph_gain_t next_rung(oomph_claim_t *claim, oomph_block_t **block)
         oomph_gain_t source = rung_source(claim);
         return source == OOMPH_NOTHING ? oomph_rung_garbage(claim, true) : source;
     }
-    if (oomph_collect(claim->device))
+    if (oomph_drain_queue(claim->device) ||
+        (claim->device->deferred.count > 0 && oomph_collect(claim->device)))
         return OOMPH_GAINED;
     oomph_gain_t gain = find_window(claim);
     if (gain == OOMPH_NOTHING)

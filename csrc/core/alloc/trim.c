@@ -101,7 +101,6 @@ static size_t return_foreign(oomph_device_t *device)
     return freed_bytes;
 }
 
-// Returns adopted memory that nothing uses any more.
 size_t oomph_return_adopted(oomph_device_t *device)
 {
     for (oomph_pool_t *pool = device->pools; pool != NULL; pool = pool->next)
@@ -112,7 +111,6 @@ size_t oomph_return_adopted(oomph_device_t *device)
 
 /* ---- Pages */
 
-// Unmaps and releases what has finished, up to `bytes`.
 size_t oomph_release_passed(oomph_device_t *device, const oomph_reach_t *reach,
                             size_t bytes)
 {
@@ -130,7 +128,6 @@ size_t oomph_release_passed(oomph_device_t *device, const oomph_reach_t *reach,
     return freed + device->pages.retired_bytes - retired_bytes;
 }
 
-// Releases device pages until `bytes` have been, waiting where that helps.
 size_t oomph_return_device(oomph_device_t *device, size_t bytes)
 {
     oomph_reach_t reach = {.tier = OOMPH_TIER_DEVICE};

@@ -39,7 +39,6 @@ static void move_in(oomph_pool_t *pool, oomph_segment_t *arena)
         oomph_segment_map(arena, &device->pages, 0, count, OOMPH_TIER_DEVICE);
 }
 
-// The blocks there stay where they are.
 void oomph_arena_empty(oomph_pool_t *pool)
 {
     while (pool->arena.segments != NULL)

@@ -1,4 +1,4 @@
-/* device.c - settings, start, and the devices: what is theirs as a whole. */
+/* device.c - opening a device, its limits, and what kind of host memory it has. */
 #include "core/device/device.h"
 
 #include <stdlib.h>
@@ -153,12 +153,9 @@ size_t oomph_device_room(oomph_device_t *device)
 
 void oomph_stop(void)
 {
-    if (oomph_is_forked())
-        return;
     for (int i = 0; i < OOMPH_DEVICE_MAX; i++) {
-        oomph_device_t *device = atomic_load(&oomph_process.devices[i]);
-        if (device == NULL)
-            continue;
-        oomph_ahead_stop(&device->ahead);
+        oomph_device_t *device = oomph_device_peek(i);
+        if (device != NULL)
+            oomph_ahead_stop(&device->ahead);
     }
 }

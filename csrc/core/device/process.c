@@ -1,13 +1,15 @@
 /* process.c - what the process has: settings, hooks, the driver, and its devices. */
 #include "core/device/process.h"
 
-oomph_process_t oomph_process = {
-    .lock = PTHREAD_MUTEX_INITIALIZER,
-    .config = {.offload = OOMPH_OFFLOAD_ON_OOM,
-               .reserve_bytes = OOMPH_AUTO,
-               .plan = true,
-               .promote = true},
-};
+// Host kind auto, guard off, and no limits are 0.
+#define CONFIG_DEFAULT                                                                 \
+    {.offload = OOMPH_OFFLOAD_ON_OOM,                                                  \
+     .reserve_bytes = OOMPH_AUTO,                                                      \
+     .plan = true,                                                                     \
+     .promote = true}
+
+oomph_process_t oomph_process = {.lock = PTHREAD_MUTEX_INITIALIZER,
+                                 .config = CONFIG_DEFAULT};
 
 static atomic_bool forked; // this is a child: CUDA does not work here
 
@@ -25,11 +27,7 @@ bool oomph_is_forked(void)
 
 oomph_config_t oomph_config_default(void)
 {
-    return (oomph_config_t){.offload = OOMPH_OFFLOAD_ON_OOM,
-                            .host_kind = OOMPH_HOST_AUTO,
-                            .reserve_bytes = OOMPH_AUTO,
-                            .plan = true,
-                            .promote = true};
+    return (oomph_config_t)CONFIG_DEFAULT;
 }
 
 static void set_config(const oomph_config_t *config)
