@@ -7,6 +7,7 @@
 #include "core/device/guard.h"
 #include "core/device/lookup.h"
 #include "core/device/steal.h"
+#include "core/memory/owner.h"
 
 #include <stdlib.h>
 
@@ -22,10 +23,8 @@ static void keep_for_ever(oomph_block_t *block)
 }
 
 // The block's memory may be used again, in the order of its stream.
-static void release(oomph_device_t *device, oomph_block_t *block)
+static void release(oomph_device_t *device, oomph_pool_t *pool, oomph_block_t *block)
 {
-    oomph_pool_t *pool = oomph_block_pool(block);
-
     if (block->workspace)
         pool->stream->workspace_bytes -= block->bytes;
     if (!block->buffer) {
@@ -53,9 +52,8 @@ static void release(oomph_device_t *device, oomph_block_t *block)
         oomph_heap_rest(block);
 }
 
-static void count_free(oomph_device_t *device, const oomph_block_t *block)
+static void count_free(oomph_device_t *device, const oomph_block_t *block, bool small)
 {
-    bool small = block->segment->heap->small;
     int64_t bytes = (int64_t)block->bytes;
 
     if (block->buffer) {
@@ -68,7 +66,8 @@ static void count_free(oomph_device_t *device, const oomph_block_t *block)
         oomph_split_move(&device->tide, &device->tallies.allocated_bytes, -bytes);
 }
 
-static void defer(oomph_device_t *device, oomph_block_t *block, oomph_site_t site)
+static void defer(oomph_device_t *device, oomph_pool_t *pool, oomph_block_t *block,
+                  oomph_site_t site)
 {
     oomph_uses_t *uses = block->use.user;
 
@@ -76,8 +75,7 @@ static void defer(oomph_device_t *device, oomph_block_t *block, oomph_site_t sit
         uses->freed_at = site;
         uses->freed_ns = oomph_now_ns();
     }
-    oomph_uses_defer(&device->deferred, &device->streams, block,
-                     oomph_block_pool(block)->stream);
+    oomph_uses_defer(&device->deferred, &device->streams, block, pool->stream);
 }
 
 // `site`: who frees it, where that is wanted.
@@ -88,6 +86,7 @@ static oomph_status_t free_block(oomph_device_t *device, oomph_addr_t addr,
     if (block == NULL)
         return oomph_fail(OOMPH_ERR_INVALID, "0x%llx is no block in use (freed twice?)",
                           (unsigned long long)addr);
+    oomph_pool_t *pool = oomph_block_pool(block);
     if (freed != NULL) {
         oomph_describe(block, freed);
         freed->state = block->shared ? OOMPH_BLOCK_DEFERRED : OOMPH_BLOCK_FREE;
@@ -95,14 +94,13 @@ static oomph_status_t free_block(oomph_device_t *device, oomph_addr_t addr,
     oomph_block_forget_user(block);
     if (block->site != 0)
         oomph_site_count(&device->sites, block->site, -(int64_t)block->bytes);
-    count_free(device, block);
+    count_free(device, block, pool->small);
     if (block->recorded)
-        oomph_plan_note_free(&oomph_block_pool(block)->plan, block->record,
-                             block->bytes);
+        oomph_plan_note_free(&pool->plan, block->record, block->bytes);
     if (block->shared)
-        defer(device, block, site);
+        defer(device, pool, block, site);
     else
-        release(device, block);
+        release(device, pool, block);
     return OOMPH_OK;
 }
 
@@ -127,7 +125,7 @@ bool oomph_collect(oomph_device_t *device)
         oomph_uses_t *next = done->next;
         if (!done->block->buffer)
             oomph_notices_add(&device->pages.notices, completed(done->block));
-        release(device, done->block);
+        release(device, oomph_block_pool(done->block), done->block);
         oomph_uses_free(done);
         done = next;
     }
@@ -174,12 +172,6 @@ bool oomph_drain_queue(oomph_device_t *device)
         }
     }
     return any;
-}
-
-void oomph_enter(oomph_device_t *device)
-{
-    oomph_lock(device);
-    oomph_drain_queue(device);
 }
 
 oomph_status_t oomph_enter_device(int ordinal, oomph_device_t **device)
@@ -238,7 +230,7 @@ static oomph_status_t free_guarded(oomph_device_t *device, oomph_addr_t addr,
 
 static oomph_status_t free_any(oomph_addr_t addr, oomph_block_info_t *freed)
 {
-    oomph_device_t *device = oomph_device_peek(oomph_segment_device(addr));
+    oomph_device_t *device = oomph_device_peek(oomph_owner(addr));
     if (device == NULL)
         return oomph_not_ours(addr);
     if (oomph_guards(OOMPH_GUARD_UNMAP))
@@ -255,19 +247,22 @@ static oomph_status_t free_any(oomph_addr_t addr, oomph_block_info_t *freed)
     return status;
 }
 
-oomph_status_t oomph_free(oomph_addr_t addr, oomph_block_info_t *freed)
+static oomph_status_t free_garbage(oomph_addr_t addr, oomph_block_info_t *freed)
 {
     oomph_block_info_t garbage = {0};
 
+    freed = freed != NULL ? freed : &garbage;
+    oomph_status_t status = free_any(addr, freed);
+    if (status == OOMPH_OK)
+        collection.bytes += freed->bytes;
+    return status;
+}
+
+oomph_status_t oomph_free(oomph_addr_t addr, oomph_block_info_t *freed)
+{
     if (addr == 0)
         return OOMPH_OK;
-    if (!collects())
-        return free_any(addr, freed);
-    oomph_block_info_t *info = freed != NULL ? freed : &garbage;
-    oomph_status_t status = free_any(addr, info);
-    if (status == OOMPH_OK)
-        collection.bytes += info->bytes;
-    return status;
+    return collects() ? free_garbage(addr, freed) : free_any(addr, freed);
 }
 
 /* ---- Other streams */
@@ -276,7 +271,7 @@ oomph_status_t oomph_record_stream(oomph_addr_t addr, int stream_device,
                                    oomph_stream_t stream, bool stream_lives)
 {
     oomph_stream_state_t *user;
-    oomph_device_t *device = oomph_device_peek(oomph_segment_device(addr)), *its;
+    oomph_device_t *device = oomph_device_peek(oomph_owner(addr)), *its;
     if (device == NULL)
         return OOMPH_OK;
     oomph_status_t status = oomph_device_get(stream_device, &its);

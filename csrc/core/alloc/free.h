@@ -4,12 +4,18 @@
 #pragma once
 #include "core/device/sync.h"
 
+// Processes the frees that were queued since. True if there were any.
+bool oomph_drain_queue(oomph_device_t *device);
 // Takes the lock and processes the frees that were queued.
-void oomph_enter(oomph_device_t *device);
+static inline void oomph_enter(oomph_device_t *device)
+{
+    oomph_lock(device);
+    if (!oomph_queue_is_empty(&device->queue))
+        oomph_drain_queue(device);
+}
+
 // The same for a device that may not be open yet. Errors: as oomph_device_get(); then
 // nothing is locked.
 oomph_status_t oomph_enter_device(int ordinal, oomph_device_t **device);
-// Processes the frees that were queued since. True if there were any.
-bool oomph_drain_queue(oomph_device_t *device);
-// The same, and frees what was deferred and has finished. True if there was any.
+// Processes these and frees what was deferred and has finished. True if there was any.
 bool oomph_collect(oomph_device_t *device);

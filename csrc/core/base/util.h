@@ -13,9 +13,10 @@ enum { OOMPH_ROUND_BYTES = 512 }; // sizes and addresses of blocks are multiples
 #define OOMPH_CHUNK_BYTES ((size_t)1 << 30) // alignment of reserved address space
 
 // Sets the error text of this thread and returns `status`, so that a function can say
-// `return oomph_fail(...)`.
+// `return oomph_fail(...)`. Cold: the compiler keeps what fails off the path of what
+// does not.
 oomph_status_t oomph_fail(oomph_status_t status, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
+    __attribute__((format(printf, 2, 3), cold));
 
 static inline size_t oomph_min(size_t a, size_t b)
 {

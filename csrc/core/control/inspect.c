@@ -2,6 +2,7 @@
 #include "core/alloc/free.h"
 #include "core/device/lookup.h"
 #include "core/device/steal.h"
+#include "core/memory/owner.h"
 
 #include <string.h>
 
@@ -9,7 +10,7 @@
 
 oomph_status_t oomph_lookup(oomph_addr_t addr, oomph_block_info_t *info)
 {
-    oomph_device_t *device = oomph_device_peek(oomph_segment_device(addr));
+    oomph_device_t *device = oomph_device_peek(oomph_owner(addr));
     oomph_status_t status = OOMPH_OK;
 
     if (device == NULL)

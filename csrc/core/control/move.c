@@ -15,6 +15,7 @@
 #include "core/alloc/host.h"
 #include "core/device/lookup.h"
 #include "core/device/steal.h"
+#include "core/memory/owner.h"
 
 #include <stdlib.h>
 
@@ -462,7 +463,7 @@ static oomph_block_t *lock_block(oomph_addr_t addr, oomph_device_t **device,
                                  oomph_status_t *status)
 {
     *status = OOMPH_OK;
-    *device = oomph_device_peek(oomph_segment_device(addr));
+    *device = oomph_device_peek(oomph_owner(addr));
     if (*device == NULL) {
         *status = oomph_not_ours(addr);
         return NULL;

@@ -8,6 +8,7 @@
 #include "core/control/share.h"
 #include "core/alloc/free.h"
 #include "core/device/lookup.h"
+#include "core/memory/owner.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -111,7 +112,7 @@ static oomph_status_t export_block(oomph_device_t *device, oomph_addr_t addr,
 
 oomph_status_t oomph_export(oomph_addr_t addr, oomph_ticket_t *ticket, size_t *offset)
 {
-    oomph_device_t *device = oomph_device_peek(oomph_segment_device(addr));
+    oomph_device_t *device = oomph_device_peek(oomph_owner(addr));
 
     if (device == NULL)
         return oomph_not_ours(addr);

@@ -114,15 +114,11 @@ oomph_host_kind_t oomph_device_host_kind(oomph_device_t *device)
     return device->pages.host_kind;
 }
 
-oomph_status_t oomph_device_get(int ordinal, oomph_device_t **device)
+oomph_status_t oomph_device_open(int ordinal, oomph_device_t **device)
 {
-    oomph_status_t status = OOMPH_OK;
     int device_count = 0;
 
-    *device = oomph_device_peek(ordinal);
-    if (*device != NULL)
-        return OOMPH_OK;
-    status = oomph_start(&device_count);
+    oomph_status_t status = oomph_start(&device_count);
     if (status != OOMPH_OK)
         return status;
     status = oomph_check_ordinal(ordinal);

@@ -23,6 +23,12 @@ typedef struct oomph_free_queue {
     _Atomic(uint32_t) tail; // the oldest not read; written under the lock
 } oomph_free_queue_t;
 
+static inline bool oomph_queue_is_empty(const oomph_free_queue_t *queue)
+{
+    return atomic_load_explicit(&queue->head, memory_order_acquire) ==
+           atomic_load_explicit(&queue->tail, memory_order_relaxed);
+}
+
 // Address space that is reserved and was used up.
 typedef struct oomph_range {
     struct oomph_range *next;
@@ -103,9 +109,16 @@ struct oomph_device {
     oomph_free_queue_t queue;
 };
 
-// The device, opened if need be. Errors: OOMPH_ERR_INVALID (no such device),
+// Opens the device if need be. Errors: OOMPH_ERR_INVALID (no such device),
 // OOMPH_ERR_STATE, OOMPH_ERR_DRIVER, OOMPH_ERR_NO_MEMORY.
-oomph_status_t oomph_device_get(int ordinal, oomph_device_t **device);
+oomph_status_t oomph_device_open(int ordinal, oomph_device_t **device);
+// The same; nearly always it is open.
+static inline oomph_status_t oomph_device_get(int ordinal, oomph_device_t **device)
+{
+    *device = oomph_device_peek(ordinal);
+    return *device != NULL ? OOMPH_OK : oomph_device_open(ordinal, device);
+}
+
 // Sets the page limit from the settings and the fraction.
 void oomph_device_limit(oomph_device_t *device);
 // The kind of host memory that works, found by trying, once there is one.

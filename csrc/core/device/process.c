@@ -11,16 +11,9 @@
 oomph_process_t oomph_process = {.lock = PTHREAD_MUTEX_INITIALIZER,
                                  .config = CONFIG_DEFAULT};
 
-static atomic_bool forked; // this is a child: CUDA does not work here
-
 static void note_fork(void)
 {
-    atomic_store(&forked, true);
-}
-
-bool oomph_is_forked(void)
-{
-    return atomic_load(&forked);
+    atomic_store(&oomph_process.forked, true);
 }
 
 /* ---- Settings and start */
@@ -117,7 +110,7 @@ oomph_status_t oomph_start(int *device_count)
 {
     oomph_status_t status = OOMPH_OK;
 
-    if (atomic_load(&forked))
+    if (oomph_is_forked())
         return oomph_fail(OOMPH_ERR_STATE, "CUDA cannot be used in a forked child");
     pthread_mutex_lock(&oomph_process.lock);
     if (!oomph_process.started)
@@ -143,16 +136,9 @@ oomph_site_t oomph_call_site(bool in_backward)
 
 /* ---- Devices */
 
-oomph_device_t *oomph_device_peek(int ordinal)
-{
-    if (ordinal < 0 || ordinal >= OOMPH_DEVICE_MAX || atomic_load(&forked))
-        return NULL;
-    return atomic_load_explicit(&oomph_process.devices[ordinal], memory_order_acquire);
-}
-
 oomph_status_t oomph_not_ours(oomph_addr_t addr)
 {
-    if (atomic_load(&forked))
+    if (oomph_is_forked())
         return oomph_fail(OOMPH_ERR_STATE, "CUDA cannot be used in a forked child");
     return oomph_fail(OOMPH_ERR_INVALID, "0x%llx is no address of oomph's",
                       (unsigned long long)addr);

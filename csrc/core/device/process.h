@@ -22,15 +22,25 @@ typedef struct oomph_process {
     int device_count;
     double fractions[OOMPH_DEVICE_MAX]; // of each card, open or not, that may be taken
     bool started;
+    atomic_bool forked; // this is a child: CUDA does not work here
     _Atomic(oomph_device_t *) devices[OOMPH_DEVICE_MAX];
 } oomph_process_t;
 
 extern oomph_process_t oomph_process;
 
-// Whether this is a forked child, where CUDA does not work.
-bool oomph_is_forked(void);
+static inline bool oomph_is_forked(void)
+{
+    return atomic_load(&oomph_process.forked);
+}
+
 // The device if it is open and this is no forked child, else NULL.
-oomph_device_t *oomph_device_peek(int ordinal);
+static inline oomph_device_t *oomph_device_peek(int ordinal)
+{
+    if (ordinal < 0 || ordinal >= OOMPH_DEVICE_MAX || oomph_is_forked())
+        return NULL;
+    return atomic_load_explicit(&oomph_process.devices[ordinal], memory_order_acquire);
+}
+
 // Errors: OOMPH_ERR_INVALID (no such device). The process has started.
 oomph_status_t oomph_check_ordinal(int ordinal);
 // The error for an address of no open device.

@@ -9,19 +9,9 @@
 
 /* ---- The lock */
 
-void oomph_lock(oomph_device_t *device)
-{
-    oomph_lock_take(&device->lock);
-}
-
-void oomph_unlock(oomph_device_t *device)
+void oomph_unlock_and_tell(oomph_device_t *device)
 {
     oomph_notices_t told = device->pages.notices;
-
-    if (told.count == 0) {
-        oomph_lock_give(&device->lock);
-        return;
-    }
     device->pages.notices = (oomph_notices_t){.wanted = told.wanted};
     oomph_lock_give(&device->lock);
     for (size_t i = 0; i < told.count && oomph_process.hooks.notice != NULL; i++)

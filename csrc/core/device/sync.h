@@ -3,9 +3,22 @@
 #include "core/device/device.h"
 
 // Takes the lock. What others queued to be freed meanwhile stays queued: oomph_enter().
-void oomph_lock(oomph_device_t *device);
-// Gives the lock up and tells what happened under it, if anybody wants to hear.
-void oomph_unlock(oomph_device_t *device);
+static inline void oomph_lock(oomph_device_t *device)
+{
+    oomph_lock_take(&device->lock);
+}
+
+// Gives the lock up and tells what happened under it.
+void oomph_unlock_and_tell(oomph_device_t *device) __attribute__((cold));
+// The same; nearly always nobody wants to hear anything.
+static inline void oomph_unlock(oomph_device_t *device)
+{
+    if (device->pages.notices.count == 0)
+        oomph_lock_give(&device->lock);
+    else
+        oomph_unlock_and_tell(device);
+}
+
 // Waits for the clock's oldest epoch, or for all work of the device (NULL), giving up
 // the lock meanwhile. False if there was nothing to wait for, or it must not be waited
 // for.

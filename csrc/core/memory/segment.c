@@ -1,118 +1,9 @@
 #include "core/memory/segment.h"
+#include "core/memory/owner.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-/* ---- Which device an address belongs to
- *
- * Reserved ranges are aligned to chunks of 1 GiB, so that a table of two levels tells
- * the device of any address without a lock. Adopted memory lies anywhere: a short list,
- * looked at only when there is any.
- */
-
-enum {
-    CHUNK_SHIFT = 30,
-    LEAF_SHIFT = 13,
-    ROOT_SHIFT = 14, // 57 bits of address in all
-    LEAF_COUNT = 1 << LEAF_SHIFT,
-    ROOT_COUNT = 1 << ROOT_SHIFT,
-};
-
-typedef struct leaf {
-    _Atomic(int8_t) device[LEAF_COUNT]; // device + 1, or 0
-} leaf_t;
-
-typedef struct adopted {
-    struct adopted *next;
-    oomph_addr_t addr;
-    size_t bytes;
-    int device;
-} adopted_t;
-
-static _Atomic(leaf_t *) root[ROOT_COUNT];
-static pthread_mutex_t adopted_lock = PTHREAD_MUTEX_INITIALIZER;
-static adopted_t *adopted; // guarded by adopted_lock
-static atomic_int adopted_count;
-
-static leaf_t *leaf_of(oomph_addr_t addr, bool make)
-{
-    uint64_t chunk = addr >> CHUNK_SHIFT;
-    if (chunk >> (LEAF_SHIFT + ROOT_SHIFT) != 0)
-        return NULL;
-
-    _Atomic(leaf_t *) *place = &root[chunk >> LEAF_SHIFT];
-    leaf_t *leaf = atomic_load_explicit(place, memory_order_acquire);
-    if (leaf != NULL || !make)
-        return leaf;
-    leaf_t *fresh = calloc(1, sizeof *fresh);
-    if (fresh == NULL)
-        return NULL;
-    if (atomic_compare_exchange_strong(place, &leaf, fresh))
-        return fresh;
-    free(fresh);
-    return leaf;
-}
-
-// Notes that [addr, addr + bytes), whole chunks, belongs to `device`, or to none (-1).
-static bool note_chunks(oomph_addr_t addr, size_t bytes, int device)
-{
-    for (oomph_addr_t a = addr; a < addr + bytes; a += OOMPH_CHUNK_BYTES) {
-        leaf_t *leaf = leaf_of(a, true);
-        if (leaf == NULL)
-            return false;
-        atomic_store_explicit(&leaf->device[(a >> CHUNK_SHIFT) & (LEAF_COUNT - 1)],
-                              (int8_t)(device + 1), memory_order_release);
-    }
-    return true;
-}
-
-static bool note_adopted(oomph_addr_t addr, size_t bytes, int device)
-{
-    adopted_t *entry = malloc(sizeof *entry);
-    if (entry == NULL)
-        return false;
-    pthread_mutex_lock(&adopted_lock);
-    *entry = (adopted_t){adopted, addr, bytes, device};
-    adopted = entry;
-    atomic_fetch_add(&adopted_count, 1);
-    pthread_mutex_unlock(&adopted_lock);
-    return true;
-}
-
-static void forget_adopted(oomph_addr_t addr)
-{
-    pthread_mutex_lock(&adopted_lock);
-    adopted_t **link = &adopted;
-    while ((*link)->addr != addr)
-        link = &(*link)->next;
-    adopted_t *entry = *link;
-    *link = entry->next;
-    atomic_fetch_sub(&adopted_count, 1);
-    pthread_mutex_unlock(&adopted_lock);
-    free(entry);
-}
-
-int oomph_segment_device(oomph_addr_t addr)
-{
-    const leaf_t *leaf = leaf_of(addr, false);
-    int device = -1;
-
-    if (leaf != NULL)
-        device = atomic_load_explicit(
-                     &leaf->device[(addr >> CHUNK_SHIFT) & (LEAF_COUNT - 1)],
-                     memory_order_acquire) -
-                 1;
-    if (device >= 0 || atomic_load(&adopted_count) == 0)
-        return device;
-    pthread_mutex_lock(&adopted_lock);
-    for (const adopted_t *entry = adopted; entry != NULL; entry = entry->next)
-        if (addr - entry->addr < entry->bytes)
-            device = entry->device;
-    pthread_mutex_unlock(&adopted_lock);
-    return device;
-}
 
 /* ---- Segments */
 
@@ -156,7 +47,7 @@ oomph_status_t oomph_segment_reserve_at(oomph_heap_t *heap, oomph_pages_t *pages
     if (segment->slots == NULL)
         goto undo_segment;
     segment->base = base;
-    if (!note_chunks(base, bytes, pages->device))
+    if (!oomph_owner_note(base, bytes, pages->device))
         goto undo_slots;
     oomph_heap_add(heap, segment, OOMPH_BLOCK_HOLE, OOMPH_TIER_DEVICE);
     oomph_tally_up(&pages->segment, heap->small, 1);
@@ -182,7 +73,7 @@ oomph_status_t oomph_segment_reserve(oomph_heap_t *heap, oomph_pages_t *pages,
         return status;
     status = oomph_segment_reserve_at(heap, pages, base, bytes, out);
     if (status != OOMPH_OK) {
-        note_chunks(base, bytes, -1);
+        oomph_owner_note(base, bytes, -1);
         pages->driver->unreserve(base, bytes);
     }
     return status;
@@ -194,7 +85,7 @@ oomph_status_t oomph_segment_adopt(oomph_heap_t *heap, oomph_pages_t *pages,
                                    oomph_segment_t **out)
 {
     oomph_segment_t *segment = segment_create(heap, pages, bytes);
-    if (segment == NULL || !note_adopted(addr, bytes, pages->device)) {
+    if (segment == NULL || !oomph_owner_adopt(addr, bytes, pages->device)) {
         free(segment);
         return oomph_fail(OOMPH_ERR_NO_MEMORY, "no host memory for a segment");
     }
@@ -227,14 +118,14 @@ oomph_status_t oomph_segment_drop(oomph_segment_t *segment, oomph_pages_t *pages
 {
     oomph_assert(segment->mapped_count == 0);
     if (segment->kind == OOMPH_SEGMENT_VIRTUAL) {
-        note_chunks(segment->base, segment->bytes, -1);
+        oomph_owner_note(segment->base, segment->bytes, -1);
         oomph_status_t status = pages->driver->unreserve(segment->base, segment->bytes);
         if (status != OOMPH_OK) {
-            note_chunks(segment->base, segment->bytes, pages->device);
+            oomph_owner_note(segment->base, segment->bytes, pages->device);
             return status;
         }
     } else {
-        forget_adopted(segment->base);
+        oomph_owner_forget(segment->base);
         oomph_tally_down(&pages->mapped_bytes, segment->heap->small,
                          (int64_t)segment->bytes);
         pages->adopted_bytes[segment->first->tier] -= segment->bytes;

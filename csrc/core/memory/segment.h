@@ -1,8 +1,8 @@
 /* segment.h - reserved address ranges and the pages mapped into them.
  *
  * Keeps the slots and blocks (block.h) in step with what the driver has mapped: a call
- * that fails has changed nothing. The caller holds the device lock, except for
- * oomph_segment_find(). Nothing here waits: the caller knows when work has finished.
+ * that fails has changed nothing. The caller holds the device lock. Nothing here waits:
+ * the caller knows when work has finished.
  */
 #pragma once
 #include "core/heap/block.h"
@@ -67,6 +67,3 @@ void oomph_segment_capture(const oomph_block_t *block);
 // Gives the devices in pages->devices access to all that is mapped.
 oomph_status_t oomph_segment_set_access(const oomph_segment_t *segment,
                                         const oomph_pages_t *pages);
-
-// The device that `addr` belongs to, or -1. Needs no lock.
-int oomph_segment_device(oomph_addr_t addr);
