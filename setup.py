@@ -91,6 +91,11 @@ def allocator_sources(ending: str = "c") -> list[str]:
     return [*core_sources(ending), *sources(f"csrc/python/*.{ending}")]
 
 
+def simulated_driver_sources() -> list[str]:
+    """The C files of the simulated ``libcuda.so.1``."""
+    return sources("csrc/sim/libcuda/*.c")
+
+
 def compiler_is_gcc() -> bool:
     """Whether the C compiler is GCC, whose link-time optimisation needs no plug-in."""
     command = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()
@@ -170,7 +175,7 @@ def simulation(includes: list[str]) -> list[Extension]:
     return [
         SharedLibrary(
             "oomph/_sim/libcuda.so.1",
-            sources=sources("csrc/sim/libcuda/*.c"),
+            sources=simulated_driver_sources(),
             extra_link_args=["-Wl,-soname,libcuda.so.1", "-pthread"],
             depends=depends,
             **common,

@@ -1,6 +1,6 @@
 """The C tests, under sanitizers, and the programs for hardware, on the simulated GPU.
 
-``make`` builds into build/c and leaves there what it made, for the next time.
+tools/c_tests.py builds into build/c and leaves there what it made, for the next time.
 """
 
 from __future__ import annotations
@@ -8,13 +8,12 @@ from __future__ import annotations
 import functools
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import pytest
-from support import ROOT, build_description, execute
+from support import ROOT, execute
 
 FOLDER = ROOT / "tests" / "c"
 OPTIONS = {
@@ -55,20 +54,12 @@ def why_not(sanitizer: str) -> str | None:
 @functools.cache
 def build(sanitizer: str) -> Path:
     """Builds what runs under a sanitizer; gives the folder."""
-    out = Path("..", "..", "build", "c", sanitizer)  # as the Makefile names it
-    programs = [out / program for kind, program in RUNS if kind == sanitizer]
-    made = subprocess.run(
-        [
-            *("make", "-j2", "-C", FOLDER, f"SAN={sanitizer}"),
-            *(f"CUDA_INCLUDE={build_description()['cuda_includes']()[0]}", *programs),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if made.returncode != 0:
-        pytest.fail(f"make failed:\n{made.stdout}{made.stderr}", pytrace=False)
-    return FOLDER / out
+    programs = [program for kind, program in RUNS if kind == sanitizer]
+    tool = ROOT / "tools" / "c_tests.py"
+    made = execute(sys.executable, tool, sanitizer, *programs, timeout=900)
+    if made.code != 0:
+        pytest.fail(made.said, pytrace=False)
+    return ROOT / "build" / "c" / sanitizer
 
 
 @pytest.mark.parametrize(("sanitizer", "program"), RUNS)

@@ -1,27 +1,17 @@
-"""Runs clang-tidy over the C and C++ sources, with the flags of their build."""
+"""Runs clang-tidy over the C and C++ sources, each as it is compiled."""
 
 from __future__ import annotations
 
 import argparse
 import os
-import runpy
 import subprocess
 import sys
-import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import compile_commands
+
 ROOT = Path(__file__).parent.parent
-
-
-def build_flags() -> tuple[list[str], list[str]]:
-    """The arguments for C and for C++, from setup.py's own functions."""
-    setup = runpy.run_path(str(ROOT / "setup.py"))
-    python = ["-isystem", sysconfig.get_paths()["include"]]
-    cuda = setup["system_includes"](setup["cuda_includes"]())
-    torch = setup["system_includes"]([setup["package_dir"]("torch") / "include"])
-    c = ["-std=c17", "-D_GNU_SOURCE", "-Icsrc", "-Icsrc/sim", *cuda, *python]
-    return c, ["-std=c++20", "-Icsrc", "-Icsrc/sim", *torch, *cuda, *python]
 
 
 def tidy(command: list[str]) -> tuple[int, str]:
@@ -42,12 +32,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("files", nargs="*", type=Path, help="all if none is named")
     files = [path.resolve() for path in parser.parse_args().files] or sources()
-    os.chdir(ROOT)
-    c_flags, cxx_flags = build_flags()
+    folder = compile_commands.write()
     tool = str(Path(sys.executable).parent / "clang-tidy")
     commands = [
-        [tool, "--quiet", str(path), "--"]
-        + (cxx_flags if path.suffix == ".cpp" else c_flags)
+        [tool, "--quiet", "-p", str(folder), str(path), "--extra-arg=-Wno-everything"]
         for path in files
     ]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
