@@ -93,7 +93,7 @@ def allocator_sources(ending: str = "c") -> list[str]:
 
 def simulated_driver_sources() -> list[str]:
     """The C files of the simulated ``libcuda.so.1``."""
-    return sources("csrc/sim/libcuda/*.c")
+    return sources("csrc/sim/libcuda/*/*.c")
 
 
 def compiler_is_gcc() -> bool:
@@ -171,7 +171,7 @@ def simulation(includes: list[str]) -> list[Extension]:
     cudnn = package_dir("nvidia.cudnn")
     if cudnn is not None:
         common["extra_compile_args"] += system_includes([cudnn / "include"])
-    depends = sources("csrc/sim/*.h") + sources("csrc/sim/*/*.h")
+    depends = [h for f in ("*.h", "*/*.h", "*/*/*.h") for h in sources(f"csrc/sim/{f}")]
     return [
         SharedLibrary(
             "oomph/_sim/libcuda.so.1",

@@ -1,0 +1,433 @@
+/* vmm.c - the driver calls of virtual memory management: physical handles,
+ * reservations, mappings and access. What each promises, and which use of it is wrong,
+ * is checked here.
+ *
+ * While something captures, memory may be made, mapped and opened: PyTorch's expandable
+ * segments do that. Whether it may be unmapped or released is not documented: here not.
+ */
+#include "libcuda/engine/race.h"
+#include "libcuda/memory/address.h"
+#include "libcuda/memory/device.h"
+#include "libcuda/memory/handle.h"
+#include "libcuda/memory/space.h"
+#include "libcuda/objects/capture.h"
+#include "libcuda/session/call.h"
+#include "libcuda/session/config.h"
+
+// Whether memory of these properties can exist on the simulated card.
+static CUresult check_properties(const CUmemAllocationProp *prop)
+{
+    if (prop == NULL || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (prop->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC)
+        return CUDA_ERROR_NOT_PERMITTED; // as without a fabric manager
+    if (prop->allocFlags.gpuDirectRDMACapable != 0 && !sim_config.has_rdma)
+        return CUDA_ERROR_INVALID_VALUE; // the device says that it cannot
+    switch (prop->location.type) {
+    case CU_MEM_LOCATION_TYPE_DEVICE:
+        return sim_device(prop->location.id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+    case CU_MEM_LOCATION_TYPE_HOST:
+        if (sim_config.host_pages == SIM_HOST_PAGES_NONE)
+            return CUDA_ERROR_NOT_SUPPORTED;
+        return prop->requestedHandleTypes == 0 ? CUDA_SUCCESS
+                                               : CUDA_ERROR_INVALID_VALUE;
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+        if (sim_config.host_pages != SIM_HOST_PAGES_NUMA)
+            return CUDA_ERROR_NOT_SUPPORTED;
+        return prop->location.id == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    default: // HOST_NUMA_CURRENT too: it is for pools
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+}
+
+CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp *prop,
+                                       CUmemAllocationGranularity_flags option)
+{
+    CUresult result = sim_enter("cuMemGetAllocationGranularity");
+
+    if (result == CUDA_SUCCESS && bytes == NULL)
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        result = check_properties(prop);
+    if (result == CUDA_SUCCESS)
+        *bytes = SIM_PAGE;
+    return sim_leave(result, "%d", (int)option);
+}
+
+static CUresult create(CUmemGenericAllocationHandle *out, size_t bytes,
+                       const CUmemAllocationProp *prop, unsigned long long flags)
+{
+    sim_handle_t *handle;
+
+    if (out == NULL || prop == NULL || flags != 0 || bytes == 0 ||
+        bytes % SIM_PAGE != 0)
+        return sim_misuse(
+            CUDA_ERROR_INVALID_VALUE,
+            "%zu bytes is not a multiple of 2 MiB, or another argument is "
+            "not allowed",
+            bytes);
+    CUresult result = check_properties(prop);
+    if (result == CUDA_ERROR_INVALID_VALUE)
+        return sim_misuse(result, "no memory has these properties (location %d:%d)",
+                          (int)prop->location.type, prop->location.id);
+    if (result == CUDA_SUCCESS)
+        result = sim_handle_create(prop, bytes, bytes, &handle);
+    if (result == CUDA_SUCCESS)
+        *out = sim_handle_value(handle);
+    return result;
+}
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
+                     const CUmemAllocationProp *prop, unsigned long long flags)
+{
+    CUresult result = sim_enter("cuMemCreate");
+
+    if (result == CUDA_SUCCESS)
+        result = create(handle, bytes, prop, flags);
+    return sim_leave(result, "%#llx, %zu, %d:%d", result == CUDA_SUCCESS ? *handle : 0,
+                     bytes, prop ? (int)prop->location.type : -1,
+                     prop ? prop->location.id : -1);
+}
+
+static CUresult release(CUmemGenericAllocationHandle value)
+{
+    sim_handle_t *handle = sim_handle_find(value);
+
+    if (handle == NULL)
+        return sim_misuse(CUDA_ERROR_INVALID_VALUE,
+                          "handle %#llx does not exist or was released before", value);
+    CUresult result = sim_capture_forbid();
+    if (result == CUDA_SUCCESS)
+        sim_handle_unreference(handle);
+    return result;
+}
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
+{
+    CUresult result = sim_enter("cuMemRelease");
+
+    if (result == CUDA_SUCCESS)
+        result = release(handle);
+    return sim_leave(result, "%#llx", handle);
+}
+
+static CUresult retain(CUmemGenericAllocationHandle *handle, void *addr)
+{
+    sim_mapping_t *mapping = sim_space_mapping((uint64_t)(uintptr_t)addr);
+
+    if (handle == NULL || mapping == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    mapping->handle->reference_count++;
+    *handle = sim_handle_value(mapping->handle);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
+{
+    CUresult result = sim_enter("cuMemRetainAllocationHandle");
+
+    if (result == CUDA_SUCCESS)
+        result = retain(handle, addr);
+    return sim_leave(result, "%p", addr);
+}
+
+static CUresult properties(CUmemAllocationProp *prop,
+                           CUmemGenericAllocationHandle value)
+{
+    const sim_handle_t *handle = sim_handle_find(value);
+
+    if (prop == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (handle == NULL)
+        return sim_misuse(CUDA_ERROR_INVALID_VALUE, "handle %#llx does not exist",
+                          value);
+    *prop = handle->prop;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
+                                                CUmemGenericAllocationHandle value)
+{
+    CUresult result = sim_enter("cuMemGetAllocationPropertiesFromHandle");
+
+    if (result == CUDA_SUCCESS)
+        result = properties(prop, value);
+    return sim_leave(result, "%#llx", value);
+}
+
+// ---- reservations
+
+enum { HOST_PAGE = 4096 };
+
+static CUresult reserve(CUdeviceptr *addr, size_t bytes, size_t alignment,
+                        unsigned long long flags)
+{
+    if (addr == NULL || flags != 0 || bytes == 0 || bytes % HOST_PAGE != 0 ||
+        (alignment & (alignment - 1)) != 0)
+        return sim_misuse(CUDA_ERROR_INVALID_VALUE,
+                          "%zu bytes aligned to %zu: the size must be a multiple of "
+                          "4 KiB, the alignment a power of two, flags 0",
+                          bytes, alignment);
+    sim_reservation_t *reservation = sim_space_reserve(bytes, alignment);
+    if (reservation == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *addr = reservation->range.base;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemAddressReserve(CUdeviceptr *addr, size_t bytes, size_t alignment,
+                             CUdeviceptr hint, unsigned long long flags)
+{
+    CUresult result = sim_enter("cuMemAddressReserve");
+
+    if (result == CUDA_SUCCESS)
+        result = reserve(addr, bytes, alignment, flags);
+    return sim_leave(result, "%#llx, %zu, %zu, %#llx, %llu",
+                     result == CUDA_SUCCESS ? *addr : 0, bytes, alignment, hint, flags);
+}
+
+static CUresult unreserve(CUdeviceptr addr, size_t bytes)
+{
+    sim_reservation_t *reservation = sim_space_find(addr);
+
+    if (reservation == NULL || reservation->range.base != addr ||
+        reservation->owner != NULL)
+        return sim_misuse(CUDA_ERROR_INVALID_VALUE,
+                          "%#llx is not the start of a reservation", addr);
+    if (reservation->range.bytes != bytes)
+        return sim_misuse(CUDA_ERROR_INVALID_VALUE,
+                          "%zu bytes at %#llx: %llu are reserved", bytes, addr,
+                          (unsigned long long)reservation->range.bytes);
+    if (reservation->mapping_count > 0)
+        return sim_misuse(CUDA_ERROR_INVALID_VALUE,
+                          "%llu mappings are left in the reservation at %#llx",
+                          (unsigned long long)reservation->mapping_count, addr);
+    sim_space_unreserve(reservation);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemAddressFree(CUdeviceptr addr, size_t bytes)
+{
+    CUresult result = sim_enter("cuMemAddressFree");
+
+    if (result == CUDA_SUCCESS)
+        result = unreserve(addr, bytes);
+    return sim_leave(result, "%#llx, %zu", addr, bytes);
+}
+
+// ---- mappings
+
+// The reservation that holds the whole range, aligned to pages; else NULL and a misuse.
+static sim_reservation_t *find_whole(CUdeviceptr addr, size_t bytes)
+{
+    sim_reservation_t *reservation = sim_space_find(addr);
+
+    if (reservation != NULL && reservation->owner == NULL && bytes > 0 &&
+        addr % SIM_PAGE == 0 && bytes % SIM_PAGE == 0 &&
+        bytes <= reservation->range.base + reservation->range.bytes - addr)
+        return reservation;
+    sim_misuse(CUDA_ERROR_INVALID_VALUE,
+               "%zu bytes at %#llx: not in one reservation, or not multiples of 2 MiB",
+               bytes, addr);
+    return NULL;
+}
+
+static CUresult map(CUdeviceptr addr, size_t bytes, size_t offset,
+                    CUmemGenericAllocationHandle value, unsigned long long flags)
+{
+    sim_handle_t *handle = sim_handle_find(value);
+
+    if (handle == NULL)
+        return sim_misuse(CUDA_ERROR_INVALID_VALUE,
+                          "handle %#llx does not exist or was released", value);
+    if (offset != 0 || flags != 0 || bytes > handle->bytes)
+        return sim_misuse(
+            CUDA_ERROR_INVALID_VALUE,
+            "%zu bytes at offset %zu: offset and flags must be 0, the handle "
+            "has %llu bytes",
+            bytes, offset, (unsigned long long)handle->bytes);
+    sim_reservation_t *reservation = find_whole(addr, bytes);
+    if (reservation == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (uint64_t at = addr; at < addr + bytes; at += SIM_PAGE) {
+        if (sim_space_mapping(at) != NULL)
+            return sim_misuse(CUDA_ERROR_INVALID_VALUE, "%#llx is mapped already",
+                              (unsigned long long)at);
+    }
+    return sim_space_map(reservation, addr, bytes, handle);
+}
+
+CUresult cuMemMap(CUdeviceptr addr, size_t bytes, size_t offset,
+                  CUmemGenericAllocationHandle handle, unsigned long long flags)
+{
+    CUresult result = sim_enter("cuMemMap");
+
+    if (result == CUDA_SUCCESS)
+        result = map(addr, bytes, offset, handle, flags);
+    return sim_leave(result, "%#llx, %zu, %zu, %#llx, %llu", addr, bytes, offset,
+                     handle, flags);
+}
+
+// The range must consist of whole mappings, side by side.
+static CUresult check_whole_mappings(CUdeviceptr addr, size_t bytes)
+{
+    uint64_t at = addr, end = addr + bytes;
+
+    while (at < end) {
+        const sim_mapping_t *mapping = sim_space_mapping(at);
+        if (mapping == NULL)
+            return sim_misuse(CUDA_ERROR_INVALID_VALUE, "%#llx is not mapped",
+                              (unsigned long long)at);
+        if (mapping->base != at || mapping->base + mapping->bytes > end)
+            return sim_misuse(CUDA_ERROR_INVALID_VALUE,
+                              "%zu bytes at %#llx cover only a part of the mapping of "
+                              "%llu bytes at %#llx",
+                              bytes, addr, (unsigned long long)mapping->bytes,
+                              (unsigned long long)mapping->base);
+        at += mapping->bytes;
+    }
+    return CUDA_SUCCESS;
+}
+
+static void report_pending_use(CUdeviceptr addr, size_t bytes)
+{
+    const sim_operation_t *user = sim_race_find_runner(addr, bytes);
+
+    if (user != NULL)
+        sim_misuse(CUDA_SUCCESS,
+                   "%zu bytes at %#llx are in use by a pending %s of stream "
+                   "%llu",
+                   bytes, addr, user->work.call, (unsigned long long)user->stream->id);
+}
+
+static CUresult unmap(CUdeviceptr addr, size_t bytes)
+{
+    sim_reservation_t *reservation = find_whole(addr, bytes);
+
+    if (reservation == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = check_whole_mappings(addr, bytes);
+    if (result == CUDA_SUCCESS)
+        result = sim_capture_forbid();
+    if (result != CUDA_SUCCESS)
+        return result;
+    report_pending_use(addr, bytes);
+    for (uint64_t at = addr; at < addr + bytes && result == CUDA_SUCCESS;) {
+        sim_mapping_t *mapping = sim_space_mapping(at);
+        at += mapping->bytes;
+        result = sim_space_unmap(reservation, mapping);
+    }
+    return result;
+}
+
+CUresult cuMemUnmap(CUdeviceptr addr, size_t bytes)
+{
+    CUresult result = sim_enter("cuMemUnmap");
+
+    if (result == CUDA_SUCCESS)
+        result = unmap(addr, bytes);
+    return sim_leave(result, "%#llx, %zu", addr, bytes);
+}
+
+// ---- access
+
+static bool is_host_access(const CUmemLocation *location)
+{
+    return location->type == CU_MEM_LOCATION_TYPE_HOST ||
+           location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
+}
+
+static CUresult check_descriptor(CUdeviceptr addr, size_t bytes,
+                                 const CUmemAccessDesc *access)
+{
+    if (access->flags != CU_MEM_ACCESS_FLAGS_PROT_NONE &&
+        access->flags != CU_MEM_ACCESS_FLAGS_PROT_READ &&
+        access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+        return sim_misuse(CUDA_ERROR_INVALID_VALUE, "access flags %d are unknown",
+                          (int)access->flags);
+    if (!is_host_access(&access->location)) {
+        bool is_device = access->location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+                         sim_device(access->location.id) != NULL;
+        return is_device
+                   ? CUDA_SUCCESS
+                   : sim_misuse(CUDA_ERROR_INVALID_DEVICE, "there is no location %d:%d",
+                                (int)access->location.type, access->location.id);
+    }
+    for (uint64_t at = addr; at < addr + bytes;) {
+        const sim_mapping_t *mapping = sim_space_mapping(at);
+        if (!sim_handle_is_on_host(mapping->handle))
+            return sim_misuse(CUDA_ERROR_INVALID_VALUE,
+                              "host access to device memory at %#llx",
+                              (unsigned long long)at);
+        at += mapping->bytes;
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult allow(CUdeviceptr addr, size_t bytes, const CUmemAccessDesc *access)
+{
+    int device = is_host_access(&access->location) ? -1 : access->location.id;
+    CUresult result = CUDA_SUCCESS;
+
+    for (uint64_t at = addr; at < addr + bytes && result == CUDA_SUCCESS;) {
+        sim_mapping_t *mapping = sim_space_mapping(at);
+        result = sim_space_allow(mapping, device, access->flags);
+        at += mapping->bytes;
+    }
+    return result;
+}
+
+static CUresult set_access(CUdeviceptr addr, size_t bytes,
+                           const CUmemAccessDesc *access, size_t count)
+{
+    if (access == NULL || count == 0)
+        return sim_misuse(CUDA_ERROR_INVALID_VALUE, "no access is described");
+    if (find_whole(addr, bytes) == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = check_whole_mappings(addr, bytes);
+    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
+        result = check_descriptor(addr, bytes, &access[i]);
+    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
+        result = allow(addr, bytes, &access[i]);
+    return result;
+}
+
+CUresult cuMemSetAccess(CUdeviceptr addr, size_t bytes, const CUmemAccessDesc *access,
+                        size_t count)
+{
+    CUresult result = sim_enter("cuMemSetAccess");
+
+    if (result == CUDA_SUCCESS)
+        result = set_access(addr, bytes, access, count);
+    return sim_leave(result, "%#llx, %zu, %zu", addr, bytes, count);
+}
+
+static CUresult get_access(unsigned long long *flags, const CUmemLocation *location,
+                           CUdeviceptr addr)
+{
+    const sim_mapping_t *mapping = sim_space_mapping(addr);
+
+    if (flags == NULL || location == NULL || mapping == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    bool read = mapping->host_reads, write = mapping->host_writes;
+    if (!is_host_access(location)) {
+        if (sim_device(location->id) == NULL)
+            return CUDA_ERROR_INVALID_DEVICE;
+        read = mapping->readers >> location->id & 1;
+        write = mapping->writers >> location->id & 1;
+    }
+    *flags = write  ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+             : read ? CU_MEM_ACCESS_FLAGS_PROT_READ
+                    : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location,
+                        CUdeviceptr addr)
+{
+    CUresult result = sim_enter("cuMemGetAccess");
+
+    if (result == CUDA_SUCCESS)
+        result = get_access(flags, location, addr);
+    return sim_leave(result, "%#llx", addr);
+}

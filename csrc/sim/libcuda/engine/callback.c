@@ -1,0 +1,76 @@
+#include "libcuda/engine/callback.h"
+
+#include "libcuda/session/call.h"
+
+static sim_operation_t *first, *last; // due, by `next_due`
+static uint64_t due_count;            // the one that is running included
+static bool thread_is_running;
+
+static void call_function(const sim_work_t *work)
+{
+    CUhostFn function = work->function;
+    void *argument = work->argument;
+
+    sim_unlock();
+    function(argument);
+    sim_lock();
+}
+
+static void compute(const sim_work_t *work, CUstream stream)
+{
+    const oomph_sim_compute_t what = work->compute->what;
+
+    sim_mark_callback_thread(false);
+    sim_unlock();
+    int failed = what.run(what.argument);
+    sim_lock();
+    sim_mark_callback_thread(true);
+    if (failed != 0)
+        stream->context->sticky = CUDA_ERROR_ASSERT;
+}
+
+static void call(sim_operation_t *operation)
+{
+    if (operation->work.kind == SIM_WORK_CALL)
+        call_function(&operation->work);
+    else if (sim_work_may_compute(&operation->work, operation->stream))
+        compute(&operation->work, operation->stream);
+    due_count--;
+    sim_queue_callback_done(operation);
+}
+
+static void *run(void *nothing)
+{
+    (void)nothing;
+    sim_mark_callback_thread(true);
+    sim_lock();
+    while (first != NULL) {
+        sim_operation_t *operation = first;
+        first = operation->next_due;
+        operation->next_due = NULL;
+        call(operation);
+    }
+    thread_is_running = false;
+    sim_unlock();
+    return NULL;
+}
+
+void sim_callback_run(sim_operation_t *operation)
+{
+    due_count++;
+    if (!sim_start_thread(&thread_is_running, run)) {
+        call(operation);
+        return;
+    }
+    operation->next_due = NULL;
+    if (first == NULL)
+        first = operation;
+    else
+        last->next_due = operation;
+    last = operation;
+}
+
+uint64_t sim_callback_count(void)
+{
+    return due_count;
+}

@@ -1,0 +1,13 @@
+/* callback.h - host functions of streams, and computations that call the driver, run in
+ * a thread of their own, without the driver's lock, as on hardware. The caller holds
+ * the driver's lock.
+ */
+#pragma once
+#include "libcuda/engine/queue.h"
+
+// Hands over an operation whose host function is due; sim_queue_callback_done()
+// follows. Without a thread (the host has no resources) the function is called at once.
+void sim_callback_run(sim_operation_t *operation);
+
+// Host functions that have not returned.
+uint64_t sim_callback_count(void);

@@ -1,0 +1,18 @@
+/* race.h - the search for work that is not ordered: two streams must not use the same
+ * bytes side by side if one of them writes, and none may use what is not mapped. Work
+ * behind a wait for a value that is not there yet is not running: it is looked at when
+ * it starts. The caller holds the driver's lock.
+ */
+#pragma once
+#include "libcuda/engine/queue.h"
+
+// Reports misuse if `work`, next on `stream`, conflicts with a pending operation that
+// it does not wait for. What has completed already is not seen.
+void sim_race_report(CUstream stream, const sim_work_t *work);
+
+// The same for an operation that starts, beside what runs, and a fault if its memory is
+// not there.
+void sim_race_report_start(const sim_operation_t *operation);
+
+// A pending operation that touches the range and that no value holds back, or NULL.
+const sim_operation_t *sim_race_find_runner(uint64_t addr, uint64_t bytes);

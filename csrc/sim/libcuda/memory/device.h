@@ -1,0 +1,56 @@
+/* device.h - the simulated devices, each with its primary context, and the context that
+ * is current to a thread. The caller holds the driver's lock.
+ */
+#pragma once
+#include "libcuda/session/cuda_api.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+// A device and its primary context, the only context that it has.
+struct CUctx_st {
+    int device;
+    uint64_t used_bytes; // device memory, without the context's own
+    uint64_t peak_used_bytes;
+    uint64_t pooled_bytes; // part of used_bytes: what cuMemAllocAsync gave out
+    uint64_t peak_pooled_bytes;
+    uint64_t pool_release_threshold; // bytes; without effect
+    unsigned retain_count;           // 0: the context is not active
+    unsigned flags;
+    unsigned peers;          // bit per device: peer access enabled
+    CUresult sticky;         // the error that has broken the context
+    CUstream default_stream; // the legacy one; exists while the context is active
+    CUstream joint_stream;   // waits for all others (cuCtxRecordEvent); NULL: not made
+    uint64_t blocking_pending_count; // operations of its other blocking streams
+};
+
+// The device, or NULL if there is none with this number.
+CUcontext sim_device(int device);
+
+// Takes device memory; false when it is exhausted.
+bool sim_device_take(CUcontext context, uint64_t bytes);
+void sim_device_give(CUcontext context, uint64_t bytes);
+
+// Device memory that is free, after what the context takes.
+uint64_t sim_device_free_bytes(const struct CUctx_st *context);
+
+// Host memory that the driver holds, all within the card's host=.
+typedef enum sim_host_memory {
+    SIM_HOST_LOCATED, // pages of cuMemCreate
+    SIM_HOST_PINNED,
+    SIM_HOST_KINDS,
+} sim_host_memory_t;
+
+bool sim_host_take(sim_host_memory_t kind, uint64_t bytes);
+void sim_host_give(sim_host_memory_t kind, uint64_t bytes);
+uint64_t sim_host_used_bytes(sim_host_memory_t kind);
+uint64_t sim_host_peak_bytes(sim_host_memory_t kind);
+
+// The context that is current to this thread, even if an error has broken it. Errors:
+// INVALID_CONTEXT if none, CONTEXT_IS_DESTROYED if it is not active.
+CUresult sim_context_of_thread(CUcontext *context);
+
+// The same; besides, the error that has broken the context.
+CUresult sim_context_usable(CUcontext *context);
+
+void sim_device_reset(void);

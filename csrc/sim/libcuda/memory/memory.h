@@ -1,0 +1,30 @@
+/* memory.h - memory that is reserved, made and mapped in one go: cuMemAlloc, and the
+ * pools of cuMemAllocAsync. The caller holds the driver's lock.
+ */
+#pragma once
+#include "libcuda/memory/device.h"
+#include "libcuda/memory/space.h"
+
+// The device of a pool. Each has one pool, whose handle is the device's.
+static inline CUcontext sim_pool_device(CUmemoryPool pool)
+{
+    return (CUcontext)(void *)pool;
+}
+
+// Maps memory as an allocation of the context at an address of its own, and takes it
+// away again. Errors: OUT_OF_MEMORY, OPERATING_SYSTEM.
+CUresult sim_memory_place(CUcontext context, sim_handle_t *handle,
+                          sim_reservation_t **allocation);
+void sim_memory_unplace(sim_reservation_t *allocation);
+
+// Frees what a pool gave out at `addr`, when its stream has come so far.
+void sim_memory_free_pooled(uint64_t addr);
+
+// Memory that a captured allocation gives at every launch. It exists, at one address,
+// as long as a graph allocates it or the last launch left it in use.
+void sim_memory_graph_hold(uint64_t addr);
+void sim_memory_graph_unhold(uint64_t addr);
+void sim_memory_graph_use(uint64_t addr, bool is_used);
+
+// Frees what was allocated in the context.
+void sim_memory_free_all(CUcontext context);

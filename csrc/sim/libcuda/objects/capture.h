@@ -1,0 +1,49 @@
+/* capture.h - the capture of streams into graphs: who captures, which calls that
+ * forbids, and how other streams join. The caller holds the driver's lock.
+ */
+#pragma once
+#include "libcuda/memory/device.h"
+#include "libcuda/objects/graph.h"
+
+typedef struct sim_capture {
+    sim_object_t object;
+    uint64_t id; // unique among all captures ever made
+    CUstreamCaptureMode mode;
+    const void *owner; // tells the thread that began it
+    CUstream origin;
+    CUgraph graph;
+    bool is_invalid;
+} sim_capture_t;
+
+// Gives work to the graph if the stream captures: then `captured` is true, and what the
+// work owns is the graph's. Errors: STREAM_CAPTURE_INVALIDATED,
+// STREAM_CAPTURE_IMPLICIT, OUT_OF_MEMORY.
+CUresult sim_capture_intercept(CUstream stream, const sim_work_t *work, bool *captured);
+
+// For calls that are not safe while something captures: the error if this thread must
+// not make them now. Whatever forbids it becomes invalid.
+CUresult sim_capture_forbid(void);
+
+// The same for calls that wait for a whole context.
+CUresult sim_capture_forbid_in_context(CUcontext context);
+
+// The same for calls that wait for a stream, or ask how far it is.
+CUresult sim_capture_forbid_wait(CUstream stream);
+
+// For calls that a capturing stream cannot take: makes its capture invalid and returns
+// STREAM_CAPTURE_UNSUPPORTED.
+CUresult sim_capture_refuse(CUstream stream);
+void sim_capture_invalidate(sim_capture_t *capture);
+
+// Whether a capture that was seen before, with this id, goes on.
+bool sim_capture_is_active(const sim_capture_t *capture, uint64_t id);
+
+// Lets `stream` take part: its next work depends on `nodes`. Errors: OUT_OF_MEMORY,
+// STREAM_CAPTURE_IMPLICIT for a default stream.
+CUresult sim_capture_join(CUstream stream, sim_capture_t *capture,
+                          const sim_nodes_t *nodes);
+
+// Ends what a destroyed stream captured.
+void sim_capture_leave(CUstream stream);
+
+void sim_capture_reset(void);

@@ -1,0 +1,452 @@
+#include "libcuda/session/config.h"
+
+#include "sim.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+sim_config_t sim_config;
+
+typedef struct key {
+    const char *name;
+    const char *allowed;
+    bool (*read)(const char *text, sim_config_t *config);
+    bool needs_gpu;
+} sim_key_t;
+
+typedef struct unit {
+    const char *name;
+    double factor;
+} unit_t;
+
+static const unit_t SIZE_UNITS[] = {
+    {"", 1},         {"B", 1},        {"KiB", 0x1p10}, {"MiB", 0x1p20},
+    {"GiB", 0x1p30}, {"TiB", 0x1p40}, {"KB", 1e3},     {"MB", 1e6},
+    {"GB", 1e9},     {"TB", 1e12},    {NULL, 0},
+};
+
+static const unit_t SPEED_UNITS[] = {
+    {"GFLOPS", 1e9},
+    {"TFLOPS", 1e12},
+    {"PFLOPS", 1e15},
+    {NULL, 0},
+};
+
+static const unit_t TIME_UNITS[] = {
+    {"", 1}, {"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}, {NULL, 0},
+};
+
+// A number and its unit, such as 11.69GiB, as a whole number.
+static bool read_quantity(const char *text, const unit_t *units, uint64_t *value)
+{
+    char *end;
+
+    if (text[0] < '0' || text[0] > '9')
+        return false;
+    double number = strtod(text, &end);
+    for (const unit_t *unit = units; unit->name != NULL; unit++) {
+        if (strcasecmp(end, unit->name) == 0 && number * unit->factor < 0x1p62) {
+            *value = (uint64_t)(number * unit->factor + 0.5);
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool read_integer(const char *text, int low, int high, int *value)
+{
+    char *end;
+    long number = strtol(text, &end, 10);
+
+    if (end == text || *end != '\0' || number < low || number > high)
+        return false;
+    *value = (int)number;
+    return true;
+}
+
+// The place of `text` among `names`, which end with NULL.
+static bool read_choice(const char *text, const char *const *names, int *value)
+{
+    for (int i = 0; names[i] != NULL; i++) {
+        if (strcmp(text, names[i]) == 0) {
+            *value = i;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool read_capacity(const char *text, sim_config_t *config)
+{
+    const uint64_t page = 2 << 20;
+
+    if (!read_quantity(text, SIZE_UNITS, &config->capacity_bytes))
+        return false;
+    config->capacity_bytes -= config->capacity_bytes % page;
+    return config->capacity_bytes > 0;
+}
+
+static bool read_devices(const char *text, sim_config_t *config)
+{
+    return read_integer(text, 1, SIM_DEVICES_MAX, &config->device_count);
+}
+
+static bool read_host(const char *text, sim_config_t *config)
+{
+    return read_quantity(text, SIZE_UNITS, &config->host_bytes);
+}
+
+// A size and "/s".
+static bool read_size_per_s(const char *text, uint64_t *bytes_per_s)
+{
+    char size[32];
+    size_t length = strlen(text);
+
+    if (length < 3 || length - 2 >= sizeof size || strcmp(text + length - 2, "/s") != 0)
+        return false;
+    memcpy(size, text, length - 2);
+    size[length - 2] = '\0';
+    return read_quantity(size, SIZE_UNITS, bytes_per_s) && *bytes_per_s > 0;
+}
+
+static bool read_link(const char *text, sim_config_t *config)
+{
+    return read_size_per_s(text, &config->link_bytes_per_s);
+}
+
+static bool read_bandwidth(const char *text, sim_config_t *config)
+{
+    uint64_t bytes_per_s;
+
+    if (!read_size_per_s(text, &bytes_per_s))
+        return false;
+    config->rates.bytes_per_s = (double)bytes_per_s;
+    return true;
+}
+
+// A part of a whole.
+static bool read_share(const char *text, double *share)
+{
+    char *end;
+
+    *share = strtod(text, &end);
+    return end != text && *end == '\0' && *share > 0 && *share <= 1;
+}
+
+static bool read_flops_share(const char *text, sim_config_t *config)
+{
+    return read_share(text, &config->rates.flops_share);
+}
+
+static bool read_bandwidth_share(const char *text, sim_config_t *config)
+{
+    return read_share(text, &config->rates.bytes_share);
+}
+
+static bool read_flops(const char *text, sim_config_t *config,
+                       oomph_sim_precision_t precision)
+{
+    uint64_t number;
+
+    if (!read_quantity(text, SPEED_UNITS, &number) || number == 0)
+        return false;
+    config->rates.flops_per_s[precision] = (double)number;
+    return true;
+}
+
+static bool read_fp32(const char *text, sim_config_t *config)
+{
+    return read_flops(text, config, OOMPH_SIM_FP32);
+}
+
+static bool read_tf32(const char *text, sim_config_t *config)
+{
+    return read_flops(text, config, OOMPH_SIM_TF32);
+}
+
+static bool read_fp16(const char *text, sim_config_t *config)
+{
+    return read_flops(text, config, OOMPH_SIM_FP16);
+}
+
+static bool read_bf16(const char *text, sim_config_t *config)
+{
+    return read_flops(text, config, OOMPH_SIM_BF16);
+}
+
+static bool read_fp8(const char *text, sim_config_t *config)
+{
+    return read_flops(text, config, OOMPH_SIM_FP8);
+}
+
+static bool read_launch(const char *text, sim_config_t *config)
+{
+    return read_quantity(text, TIME_UNITS, &config->rates.launch_ns);
+}
+
+static bool read_sms(const char *text, sim_config_t *config)
+{
+    return read_integer(text, 1, 1024, &config->sm_count);
+}
+
+static bool read_cc(const char *text, sim_config_t *config)
+{
+    const char *point = strchr(text, '.');
+    char major[3] = "";
+
+    if (point == NULL || (size_t)(point - text) >= sizeof major)
+        return false;
+    memcpy(major, text, (size_t)(point - text));
+    return read_integer(major, 5, 99, &config->cc_major) &&
+           read_integer(point + 1, 0, 9, &config->cc_minor);
+}
+
+static bool read_context(const char *text, sim_config_t *config)
+{
+    return read_quantity(text, SIZE_UNITS, &config->context_bytes);
+}
+
+static bool read_name(const char *text, sim_config_t *config)
+{
+    size_t length = strlen(text);
+
+    if (length == 0 || length >= sizeof config->name)
+        return false;
+    memcpy(config->name, text, length + 1);
+    return true;
+}
+
+static bool read_driver(const char *text, sim_config_t *config)
+{
+    return read_integer(text, 11000, 13000, &config->driver_version);
+}
+
+static bool read_memory(const char *text, sim_config_t *config)
+{
+    static const char *const names[] = {"none", "real", "values", NULL};
+    int choice;
+
+    if (!read_choice(text, names, &choice))
+        return false;
+    config->memory = choice == 0 ? SIM_MEMORY_NONE : SIM_MEMORY_REAL;
+    config->has_values = choice == 2;
+    return true;
+}
+
+static bool read_tick(const char *text, sim_config_t *config)
+{
+    return read_quantity(text, TIME_UNITS, &config->tick_ns);
+}
+
+static bool read_kernels(const char *text, sim_config_t *config)
+{
+    static const char *const names[] = {"ignore", "error", NULL};
+    int choice;
+
+    if (!read_choice(text, names, &choice))
+        return false;
+    config->kernels_fail = choice == 1;
+    return true;
+}
+
+static bool read_host_pages(const char *text, sim_config_t *config)
+{
+    static const char *const names[] = {"none", "host", "numa", NULL};
+    int choice;
+
+    if (!read_choice(text, names, &choice))
+        return false;
+    config->host_pages = (sim_host_pages_t)choice;
+    return true;
+}
+
+static bool read_rdma(const char *text, sim_config_t *config)
+{
+    static const char *const names[] = {"no", "yes", NULL};
+    int choice;
+
+    if (!read_choice(text, names, &choice))
+        return false;
+    config->has_rdma = choice == 1;
+    return true;
+}
+
+// Takes over what a well-known card is. What it lacks does what is nearest: tf32 and
+// bf16 units those of fp32, fp8 those of fp16.
+static bool read_gpu(const char *text, sim_config_t *config)
+{
+    const double link_share = 0.8; // what headers and flow control leave of PCIe
+    const sim_gpu_t *gpu = sim_gpu_find(text);
+    sim_rates_t *rates = &config->rates;
+
+    if (gpu == NULL)
+        return false;
+    config->capacity_bytes = (uint64_t)(gpu->memory_gib * 512) << 21;
+    config->link_bytes_per_s = (uint64_t)(gpu->link_gb_per_s * 1e9 * link_share);
+    config->cc_major = gpu->cc_major;
+    config->cc_minor = gpu->cc_minor;
+    config->sm_count = gpu->sm_count;
+    snprintf(config->name, sizeof config->name, "%s", gpu->title);
+    rates->bytes_per_s = gpu->memory_gb_per_s * 1e9;
+    for (int i = 0; i < OOMPH_SIM_PRECISIONS; i++) {
+        int instead = i == OOMPH_SIM_FP8 ? OOMPH_SIM_FP16 : OOMPH_SIM_FP32;
+        double tflops = gpu->tflops[i] > 0 ? gpu->tflops[i] : gpu->tflops[instead];
+        rates->flops_per_s[i] = tflops * 1e12;
+    }
+    return true;
+}
+
+static const sim_key_t KEYS[] = {
+    {"devices", "1 to 16", read_devices, false},
+    {"host", "a size, such as 128GiB", read_host, false},
+    {"link", "a size per second, such as 25GB/s", read_link, false},
+    {"cc", "a compute capability from 5.0, such as 9.0", read_cc, false},
+    {"context", "a size, such as 512MiB", read_context, false},
+    {"name", "a text of at most 95 bytes without a comma", read_name, false},
+    {"driver", "11000 to 13000", read_driver, false},
+    {"memory", "none, real or values", read_memory, false},
+    {"tick", "a time, such as 1us, or 0", read_tick, false},
+    {"kernels", "ignore or error", read_kernels, false},
+    {"host-pages", "numa, host or none", read_host_pages, false},
+    {"rdma", "yes or no", read_rdma, false},
+    {"sms", "1 to 1024", read_sms, false},
+    {"gpu", SIM_GPU_NAMES, read_gpu, false},
+    {"bandwidth", "a size per second, such as 1008GB/s", read_bandwidth, true},
+    {"bandwidth-share", "a number above 0, up to 1", read_bandwidth_share, true},
+    {"fp32", "a speed, such as 82.6TFLOPS", read_fp32, true},
+    {"tf32", "a speed, such as 82.6TFLOPS", read_tf32, true},
+    {"fp16", "a speed, such as 165.2TFLOPS", read_fp16, true},
+    {"bf16", "a speed, such as 165.2TFLOPS", read_bf16, true},
+    {"fp8", "a speed, such as 330.3TFLOPS", read_fp8, true},
+    {"flops-share", "a number above 0, up to 1", read_flops_share, true},
+    {"launch", "a time, such as 2us, or 0", read_launch, true},
+};
+enum { KEY_COUNT = sizeof KEYS / sizeof KEYS[0] };
+
+static void name_keys(char *text, size_t bytes)
+{
+    size_t used = 0;
+
+    for (size_t i = 0; i < KEY_COUNT && used < bytes; i++)
+        used += (size_t)snprintf(text + used, bytes - used, "%s%s", i ? ", " : "",
+                                 KEYS[i].name);
+}
+
+// Reads one key=value.
+static bool read_setting(char *setting, sim_config_t *config, char *error, size_t bytes)
+{
+    char names[256];
+    char *value = strchr(setting, '=');
+
+    if (value != NULL)
+        *value++ = '\0';
+    for (size_t i = 0; i < KEY_COUNT; i++) {
+        if (strcmp(setting, KEYS[i].name) != 0)
+            continue;
+        if (KEYS[i].needs_gpu && !sim_has_rates(config)) {
+            snprintf(error, bytes,
+                     "simulated card: %s= needs a card: add gpu=", setting);
+            return false;
+        }
+        if (value != NULL && KEYS[i].read(value, config))
+            return true;
+        snprintf(error, bytes, "simulated card: %s=%s is not allowed; use %s", setting,
+                 value ? value : "", KEYS[i].allowed);
+        return false;
+    }
+    name_keys(names, sizeof names);
+    snprintf(error, bytes, "simulated card: unknown key '%s'; allowed are: %s", setting,
+             names);
+    return false;
+}
+
+static sim_config_t simulated_card(void)
+{
+    return (sim_config_t){
+        .context_bytes = 512ull << 20,
+        .host_bytes = UINT64_MAX,
+        .link_bytes_per_s = 25000000000,
+        .tick_ns = 1000,
+        .device_count = 1,
+        .cc_major = 9,
+        .sm_count = 132,
+        // Large multiplications reach 60 to 80 % of what the datasheet says, as clocks
+        // fall under their load; copies and pointwise kernels 80 to 90 % of the
+        // bandwidth; an empty kernel takes about 2 us from one to the next.
+        .rates = {.flops_share = 0.7, .bytes_share = 0.85, .launch_ns = 2000},
+        .driver_version = 13000,
+        .memory = SIM_MEMORY_NONE,
+        .host_pages = SIM_HOST_PAGES_NUMA,
+        .has_rdma = true,
+        .name = "oomph simulated GPU",
+    };
+}
+
+sim_config_t sim_config_default(void)
+{
+    sim_config_t config = simulated_card();
+
+    config.capacity_bytes = 96ull << 30;
+    config.memory = SIM_MEMORY_REAL;
+    config.tick_ns = 0;
+    return config;
+}
+
+// Also once it was read, which ends the key.
+static bool is_gpu(const char *part)
+{
+    return strncmp(part, "gpu", 3) == 0 && (part[3] == '=' || part[3] == '\0');
+}
+
+// Reads the parts of a description. A well-known card comes first, as the others
+// overrule it.
+static bool read_parts(char *const *parts, size_t count, sim_config_t *config,
+                       char *error, size_t bytes)
+{
+    for (size_t i = 1; i < count; i++)
+        if (is_gpu(parts[i]) && !read_setting(parts[i], config, error, bytes))
+            return false;
+    if (count == 0 ||
+        !(read_capacity(parts[0], config) || read_gpu(parts[0], config))) {
+        snprintf(error, bytes,
+                 "simulated card: '%s' must start with the memory of a device, at "
+                 "least 2MiB, such as 12GiB, or with a GPU: " SIM_GPU_NAMES,
+                 count > 0 ? parts[0] : "");
+        return false;
+    }
+    for (size_t i = 1; i < count; i++)
+        if (!is_gpu(parts[i]) && !read_setting(parts[i], config, error, bytes))
+            return false;
+    return true;
+}
+
+bool sim_config_parse(const char *card, sim_config_t *config, char *error,
+                      size_t error_bytes)
+{
+    enum { PARTS = 64 };
+    char text[512];
+    char *parts[PARTS];
+    char *rest = NULL;
+    size_t length = strlen(card), count = 0;
+    sim_config_t read = simulated_card();
+
+    if (length >= sizeof text) {
+        snprintf(error, error_bytes, "simulated card: the description is too long");
+        return false;
+    }
+    memcpy(text, card, length + 1);
+    for (char *part = strtok_r(text, ",", &rest); part != NULL && count < PARTS;
+         part = strtok_r(NULL, ",", &rest))
+        parts[count++] = part;
+    if (!read_parts(parts, count, &read, error, error_bytes))
+        return false;
+    if (read.context_bytes >= read.capacity_bytes) {
+        snprintf(error, error_bytes,
+                 "simulated card: context= must leave some of the device's memory");
+        return false;
+    }
+    *config = read;
+    return true;
+}

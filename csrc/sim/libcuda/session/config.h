@@ -1,0 +1,66 @@
+/* config.h - the card that is simulated, read from its description (syntax: sim.h). */
+#pragma once
+#include "libcuda/session/gpu.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { SIM_DEVICES_MAX = 16 };
+
+typedef enum sim_memory { SIM_MEMORY_NONE, SIM_MEMORY_REAL } sim_memory_t;
+
+typedef enum sim_host_pages {
+    SIM_HOST_PAGES_NONE,
+    SIM_HOST_PAGES_HOST,
+    SIM_HOST_PAGES_NUMA,
+} sim_host_pages_t;
+
+// How fast kernels are.
+typedef struct sim_rates {
+    double flops_per_s[OOMPH_SIM_PRECISIONS]; // peak
+    double bytes_per_s;              // of device memory, peak; 0: nothing is known
+    double flops_share, bytes_share; // what kernels reach of the peaks, up to 1
+    uint64_t launch_ns;              // what each kernel takes besides
+} sim_rates_t;
+
+typedef struct sim_config {
+    uint64_t capacity_bytes; // of each device
+    uint64_t context_bytes;
+    uint64_t host_bytes;       // UINT64_MAX: no limit
+    uint64_t link_bytes_per_s; // greater than 0
+    uint64_t tick_ns;
+    int device_count;
+    int cc_major, cc_minor;
+    int sm_count;
+    sim_rates_t rates;
+    int driver_version;
+    sim_memory_t memory;
+    bool has_values; // for programs to know: operators compute
+    sim_host_pages_t host_pages;
+    bool has_rdma; // network cards may use device memory made for it
+    bool kernels_fail;
+    char name[96];
+} sim_config_t;
+
+// The card in use. Constant once the driver has been used.
+extern sim_config_t sim_config;
+
+static inline bool sim_memory_is_real(void)
+{
+    return sim_config.memory == SIM_MEMORY_REAL;
+}
+
+// Whether kernels of PyTorch take the time that their work needs (gpu=).
+static inline bool sim_has_rates(const sim_config_t *config)
+{
+    return config->rates.bytes_per_s > 0;
+}
+
+// Reads `card`. On failure returns false, `config` is unchanged and `error` says what
+// is wrong and what is allowed.
+bool sim_config_parse(const char *card, sim_config_t *config, char *error,
+                      size_t error_bytes);
+
+// The card when nobody describes one: for tests in C.
+sim_config_t sim_config_default(void);

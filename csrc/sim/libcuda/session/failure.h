@@ -1,0 +1,16 @@
+/* failure.h - calls are counted, and fail when a test asks for it. The caller holds the
+ * driver's lock.
+ */
+#pragma once
+#include "libcuda/session/cuda_api.h"
+
+// `function` must be a string literal: it is recognised by its address.
+void sim_count_call(const char *function);
+
+// Waits in calls that a test wants to be slow. The caller does not hold the lock.
+void sim_dawdle(const char *function);
+
+// The error that a test wants from this call, which has just been counted.
+CUresult sim_injected_failure(const char *function);
+
+void sim_failure_reset(void);

@@ -1,0 +1,63 @@
+/* gpu.c - the table of well-known cards.
+ *
+ * Sources, all public and by NVIDIA unless said otherwise. Rates are dense, with sums
+ * in fp32, as PyTorch multiplies; where a source gives sparse ones, half of them.
+ *
+ *   T4          "Turing GPU Architecture" whitepaper; T4 datasheet: fp32, fp16, GB/s
+ *   A10         A10 datasheet (sparse rates halved)
+ *   L4          L4 datasheet (sparse rates halved)
+ *   RTX 3090    "Ampere GA102 GPU Architecture" whitepaper, appendix A
+ *   RTX 3060    product page (SMs, boost clock, memory bus) at the rates per SM and
+ *               clock of the GA102 whitepaper
+ *   RTX 4090    "Ada GPU Architecture" whitepaper, appendix A
+ *   RTX 4070    product page (SMs, boost clock, memory bus) at the rates per SM and
+ *               clock of the Ada whitepaper
+ *   RTX 5090    "RTX Blackwell GPU Architecture" whitepaper, appendix A
+ *   A100        A100 datasheet, the SXM cards
+ *   H100        H100 datasheet, the SXM card (sparse rates halved)
+ *   H200        H200 datasheet, the SXM card (sparse rates halved)
+ *   GH200       GH200 Grace Hopper Superchip datasheet, 96 GB (sparse rates halved);
+ *               the link is NVLink-C2C: 900 GB/s both ways together
+ *   B200        DGX B200 and HGX B200 datasheets, an eighth (sparse rates halved)
+ *
+ * Links: PCI-SIG, 16 lanes of 8, 16 and 32 GT/s, coded 128 in 130 bits. Memory: what
+ * PyTorch's out-of-memory errors call the total capacity, in public issues (l4, rtx4090
+ * and rtx5090 were looked up; the others are to be confirmed by `make gpu`).
+ */
+#include "libcuda/session/gpu.h"
+
+#include <strings.h>
+
+#define PCIE_3 15.75 // GB/s
+#define PCIE_4 31.51
+#define PCIE_5 63.02
+#define NVLINK_C2C 450.0
+
+// name, title, GiB, compute capability, SMs, GB/s, GB/s of the link, then TFLOPS of
+// fp32, tf32, fp16, bf16 and fp8; one card a line
+// clang-format off
+static const sim_gpu_t GPUS[] = {
+    {"t4",        "Tesla T4",                 14.56,  7, 5,  40,  320, PCIE_3,     {8.1, 0, 65, 0, 0}},
+    {"a10",       "NVIDIA A10",               22.06,  8, 6,  72,  600, PCIE_4,     {31.2, 62.5, 125, 125, 0}},
+    {"l4",        "NVIDIA L4",                22.03,  8, 9,  58,  300, PCIE_4,     {30.3, 60, 121, 121, 242.5}},
+    {"rtx3060",   "NVIDIA GeForce RTX 3060",  11.76,  8, 6,  28,  360, PCIE_4,     {12.7, 12.7, 25.5, 25.5, 0}},
+    {"rtx3090",   "NVIDIA GeForce RTX 3090",  23.69,  8, 6,  82,  936, PCIE_4,     {35.6, 35.6, 71, 71, 0}},
+    {"rtx4070",   "NVIDIA GeForce RTX 4070",  11.72,  8, 9,  46,  504, PCIE_4,     {29.1, 29.1, 58.3, 58.3, 116.6}},
+    {"rtx4090",   "NVIDIA GeForce RTX 4090",  23.64,  8, 9, 128, 1008, PCIE_4,     {82.6, 82.6, 165.2, 165.2, 330.3}},
+    {"rtx5090",   "NVIDIA GeForce RTX 5090",  31.36, 12, 0, 170, 1792, PCIE_5,     {104.8, 104.8, 209.5, 209.5, 419}},
+    {"a100-40gb", "NVIDIA A100-SXM4-40GB",    39.39,  8, 0, 108, 1555, PCIE_4,     {19.5, 156, 312, 312, 0}},
+    {"a100-80gb", "NVIDIA A100-SXM4-80GB",    79.15,  8, 0, 108, 2039, PCIE_4,     {19.5, 156, 312, 312, 0}},
+    {"h100",      "NVIDIA H100 80GB HBM3",    79.10,  9, 0, 132, 3350, PCIE_5,     {67, 494.5, 989.5, 989.5, 1979}},
+    {"gh200",     "NVIDIA GH200 480GB",       94.50,  9, 0, 132, 4000, NVLINK_C2C, {67, 494.5, 989.5, 989.5, 1979}},
+    {"h200",      "NVIDIA H200",             139.80,  9, 0, 132, 4800, PCIE_5,     {67, 494.5, 989.5, 989.5, 1979}},
+    {"b200",      "NVIDIA B200",             178.35, 10, 0, 148, 8000, PCIE_5,     {75, 1100, 2250, 2250, 4500}},
+};
+// clang-format on
+
+const sim_gpu_t *sim_gpu_find(const char *name)
+{
+    for (size_t i = 0; i < sizeof GPUS / sizeof GPUS[0]; i++)
+        if (strcasecmp(name, GPUS[i].name) == 0 || strcasecmp(name, GPUS[i].title) == 0)
+            return &GPUS[i];
+    return NULL;
+}

@@ -1,0 +1,183 @@
+#include "libcuda/session/report.h"
+
+#include "libcuda/session/call.h"
+#include "libcuda/session/error.h"
+#include "runtime.h"
+#include "sim.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { KEPT = 16, TEXT_BYTES = 512 };
+
+// The last texts of one kind.
+typedef struct ring {
+    char texts[KEPT][TEXT_BYTES];
+    uint64_t count; // texts so far
+} ring_t;
+
+static ring_t misuses;
+static ring_t unsupported;
+static __thread char refusal[TEXT_BYTES]; // of this thread's last one, or ""
+static __thread bool has_refused;         // in the call that is made now
+static FILE *trace;
+
+static char *ring_next(ring_t *ring)
+{
+    return ring->texts[ring->count++ % KEPT];
+}
+
+static const char *ring_ago(const ring_t *ring, size_t ago)
+{
+    if (ago >= KEPT || ago >= ring->count)
+        return NULL;
+    return ring->texts[(ring->count - 1 - ago) % KEPT];
+}
+
+static FILE *open_trace(const char *path)
+{
+    return strcmp(path, "-") == 0 ? stderr : fopen(path, "ae");
+}
+
+static void close_trace(void)
+{
+    if (trace != NULL && trace != stderr)
+        fclose(trace);
+    trace = NULL;
+}
+
+void sim_trace_open_from_environment(void)
+{
+    const char *path = getenv("OOMPH_SIM_LOG");
+
+    if (path != NULL && trace == NULL)
+        trace = open_trace(path);
+}
+
+int oomph_sim_log(const char *path)
+{
+    sim_lock();
+    close_trace();
+    if (path != NULL)
+        trace = open_trace(path);
+    int failed = path != NULL && trace == NULL;
+    sim_unlock();
+    return failed;
+}
+
+bool sim_trace_is_on(void)
+{
+    return trace != NULL;
+}
+
+void sim_trace_call(const char *function, CUresult result, const char *format,
+                    va_list arguments)
+{
+    fprintf(trace, "%s(", function);
+    vfprintf(trace, format, arguments);
+    fprintf(trace, ") = %s\n", sim_error_name(result));
+    fflush(trace);
+}
+
+static void trace_line(const char *what, const char *text)
+{
+    if (trace == NULL)
+        return;
+    fprintf(trace, "%s: %s\n", what, text);
+    fflush(trace);
+}
+
+CUresult sim_misuse(CUresult result, const char *format, ...)
+{
+    char *text = ring_next(&misuses);
+    int used = snprintf(text, TEXT_BYTES, "%s: ", sim_current_call());
+    va_list arguments;
+
+    va_start(arguments, format);
+    vsnprintf(text + used, TEXT_BYTES - (size_t)used, format, arguments);
+    va_end(arguments);
+    trace_line("misuse", text);
+    return result;
+}
+
+uint64_t sim_misuse_count(void)
+{
+    return misuses.count;
+}
+
+static void refuse(const char *name, const char *format)
+{
+    char *text = ring_next(&unsupported);
+
+    snprintf(text, TEXT_BYTES, "%s", name);
+    trace_line("not supported", text);
+    snprintf(refusal, sizeof refusal, format, name);
+    has_refused = true;
+}
+
+void sim_unsupported(const char *function)
+{
+    refuse(function, "operation not supported: %s is not part of the simulated GPU");
+}
+
+void sim_refuse_kernel(const char *name)
+{
+    refuse(name, "operation not supported: the simulated GPU with values cannot "
+                 "compute %.300s, which no operator of PyTorch launched; run it on the "
+                 "CPU, or simulate shapes alone");
+}
+
+void sim_refusal_begin(void)
+{
+    has_refused = false;
+}
+
+void sim_refusal_end(CUresult result)
+{
+    if (result == CUDA_ERROR_NOT_SUPPORTED && !has_refused)
+        refusal[0] = '\0';
+}
+
+const char *oomph_sim_refusal(void)
+{
+    return refusal;
+}
+
+void oomph_sim_note_unsupported(const char *function)
+{
+    sim_lock();
+    sim_unsupported(function);
+    sim_unlock();
+}
+
+const char *oomph_sim_misuse(size_t ago)
+{
+    sim_lock();
+    const char *text = ring_ago(&misuses, ago);
+    sim_unlock();
+    return text;
+}
+
+const char *oomph_sim_unsupported(size_t ago)
+{
+    sim_lock();
+    const char *text = ring_ago(&unsupported, ago);
+    sim_unlock();
+    return text;
+}
+
+uint64_t oomph_sim_unsupported_count(void)
+{
+    sim_lock();
+    uint64_t count = unsupported.count;
+    sim_unlock();
+    return count;
+}
+
+void sim_report_reset(void)
+{
+    close_trace();
+    misuses.count = 0;
+    unsupported.count = 0;
+}

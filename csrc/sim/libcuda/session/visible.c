@@ -1,0 +1,50 @@
+#include "libcuda/session/visible.h"
+
+#include "libcuda/session/config.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int devices[SIM_DEVICES_MAX];
+static int count;
+
+static bool is_listed(int device)
+{
+    for (int i = 0; i < count; i++)
+        if (devices[i] == device)
+            return true;
+    return false;
+}
+
+void sim_visible_read(int total)
+{
+    const char *text = getenv("CUDA_VISIBLE_DEVICES");
+
+    count = 0;
+    if (text == NULL)
+        while (count < total) {
+            devices[count] = count;
+            count++;
+        }
+    while (text != NULL && *text != '\0') {
+        char *end;
+        long device = strtol(text, &end, 10);
+        if (end == text || device < 0 || device >= total || is_listed((int)device))
+            return;
+        devices[count++] = (int)device;
+        text = end + strspn(end, " ");
+        if (*text == ',')
+            text++;
+    }
+}
+
+int sim_visible_count(void)
+{
+    return count;
+}
+
+int sim_visible_at(int device)
+{
+    return devices[device];
+}
