@@ -1,8 +1,8 @@
 /* attribute.c - the attributes of a device: those of an H100, as far as programs ask
  * and the card's description says nothing else.
  */
+#include "libcuda/api/call.h"
 #include "libcuda/memory/device.h"
-#include "libcuda/session/call.h"
 #include "libcuda/session/config.h"
 #include "libcuda/session/visible.h"
 

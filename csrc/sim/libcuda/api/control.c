@@ -1,23 +1,30 @@
-/* control.c - what remains of the control interface: the clock, the statistics, and the
- * way back to the start.
+/* control.c - the control interface: the clock, the statistics, what is reported, and
+ * the way back to the start.
  */
+#include "libcuda/api/module.h"
+#include "libcuda/api/stream.h"
 #include "libcuda/engine/answer.h"
 #include "libcuda/engine/callback.h"
 #include "libcuda/engine/engine.h"
 #include "libcuda/engine/queue.h"
 #include "libcuda/memory/address.h"
+#include "libcuda/memory/device.h"
 #include "libcuda/memory/handle.h"
 #include "libcuda/memory/pinned.h"
 #include "libcuda/memory/share.h"
 #include "libcuda/memory/space.h"
 #include "libcuda/memory/traffic.h"
+#include "libcuda/objects/capture.h"
 #include "libcuda/objects/event.h"
+#include "libcuda/objects/graph.h"
 #include "libcuda/objects/mark.h"
-#include "libcuda/objects/module.h"
-#include "libcuda/session/call.h"
+#include "libcuda/objects/work.h"
 #include "libcuda/session/config.h"
 #include "libcuda/session/failure.h"
+#include "libcuda/session/lock.h"
 #include "libcuda/session/report.h"
+#include "libcuda/session/session.h"
+#include "runtime.h"
 #include "sim.h"
 
 uint64_t oomph_sim_now_ns(void)
@@ -124,6 +131,47 @@ void oomph_sim_reset(void)
     sim_device_reset();
     sim_failure_reset();
     sim_report_reset();
-    sim_call_reset();
+    sim_session_reset();
     sim_unlock();
+}
+
+// ---- reports
+
+int oomph_sim_log(const char *path)
+{
+    sim_lock();
+    bool is_open = sim_trace_open(path);
+    sim_unlock();
+    return is_open ? 0 : 1;
+}
+
+void oomph_sim_note_unsupported(const char *function)
+{
+    sim_lock();
+    sim_unsupported(function);
+    sim_unlock();
+}
+
+const char *oomph_sim_misuse(size_t ago)
+{
+    sim_lock();
+    const char *text = sim_misuse_ago(ago);
+    sim_unlock();
+    return text;
+}
+
+const char *oomph_sim_unsupported(size_t ago)
+{
+    sim_lock();
+    const char *text = sim_unsupported_ago(ago);
+    sim_unlock();
+    return text;
+}
+
+uint64_t oomph_sim_unsupported_count(void)
+{
+    sim_lock();
+    uint64_t count = sim_unsupported_count();
+    sim_unlock();
+    return count;
 }

@@ -1,12 +1,17 @@
 /* copy.c - copies and fills of memory. */
+#include "libcuda/api/call.h"
+#include "libcuda/api/stream.h"
 #include "libcuda/engine/engine.h"
 #include "libcuda/engine/queue.h"
 #include "libcuda/memory/known.h"
 #include "libcuda/memory/pinned.h"
 #include "libcuda/memory/space.h"
 #include "libcuda/objects/capture.h"
-#include "libcuda/session/call.h"
+#include "libcuda/objects/compute.h"
+#include "libcuda/objects/context.h"
+#include "libcuda/objects/work.h"
 #include "libcuda/session/config.h"
+#include "libcuda/session/report.h"
 #include "sim.h"
 
 #include <stdlib.h>

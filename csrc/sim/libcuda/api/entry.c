@@ -1,10 +1,11 @@
 /* entry.c - the entry points by name and version. */
-#include "libcuda/api/entry.h"
-
-#include "libcuda/session/call.h"
+#include "libcuda/api/call.h"
+#include "libcuda/api/context.h"
 #include "libcuda/session/config.h"
+#include "libcuda/session/lock.h"
+#include "libcuda/session/report.h"
+#include "libcuda/session/session.h"
 
-#include <stdio.h>
 #include <string.h>
 
 typedef void (*function_t)(void);

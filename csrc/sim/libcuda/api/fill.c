@@ -1,9 +1,14 @@
 /* fill.c - fills of memory with a value. */
+#include "libcuda/api/call.h"
+#include "libcuda/api/stream.h"
 #include "libcuda/engine/engine.h"
 #include "libcuda/engine/queue.h"
 #include "libcuda/memory/space.h"
 #include "libcuda/objects/capture.h"
-#include "libcuda/session/call.h"
+#include "libcuda/objects/compute.h"
+#include "libcuda/objects/context.h"
+#include "libcuda/objects/work.h"
+#include "libcuda/session/report.h"
 
 // A value of 1, 2 or 4 bytes, to be repeated.
 typedef struct value {

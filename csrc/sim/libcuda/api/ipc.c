@@ -1,16 +1,16 @@
 /* ipc.c - sharing with other processes: physical memory by file descriptor, whole
  * allocations and events by plain bytes.
  */
+#include "libcuda/api/call.h"
+#include "libcuda/api/event.h"
 #include "libcuda/engine/queue.h"
-#include "libcuda/memory/memory.h"
+#include "libcuda/memory/allocation.h"
+#include "libcuda/memory/handle.h"
 #include "libcuda/memory/share.h"
 #include "libcuda/memory/space.h"
-#include "libcuda/objects/event.h"
+#include "libcuda/objects/context.h"
 #include "libcuda/objects/mark.h"
-#include "libcuda/session/call.h"
-
-#include <string.h>
-#include <unistd.h>
+#include "libcuda/session/report.h"
 
 _Static_assert(SIM_SHARE_TEXT == sizeof(CUipcMemHandle) &&
                    SIM_MARK_TEXT == sizeof(CUipcEventHandle),

@@ -1,12 +1,18 @@
 /* launch.c - what a stream does besides copies: kernels, host functions, values in
  * memory. Kernels do nothing but take their time.
  */
+#include "libcuda/api/call.h"
+#include "libcuda/api/module.h"
+#include "libcuda/api/stream.h"
 #include "libcuda/engine/engine.h"
 #include "libcuda/engine/queue.h"
+#include "libcuda/objects/compute.h"
 #include "libcuda/objects/cost.h"
-#include "libcuda/objects/module.h"
-#include "libcuda/session/call.h"
+#include "libcuda/objects/work.h"
 #include "libcuda/session/config.h"
+#include "libcuda/session/lock.h"
+#include "libcuda/session/report.h"
+#include "libcuda/session/session.h"
 #include "runtime.h"
 #include "sim.h"
 

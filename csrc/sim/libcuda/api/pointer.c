@@ -1,9 +1,13 @@
 /* pointer.c - what an address is. */
-#include "libcuda/memory/device.h"
+#include "libcuda/api/call.h"
+#include "libcuda/memory/handle.h"
 #include "libcuda/memory/pinned.h"
+#include "libcuda/memory/ranges.h"
 #include "libcuda/memory/space.h"
-#include "libcuda/session/call.h"
+#include "libcuda/objects/context.h"
 #include "libcuda/session/config.h"
+#include "libcuda/session/lock.h"
+#include "libcuda/session/session.h"
 #include "runtime.h"
 
 #include <string.h>

@@ -1,11 +1,23 @@
-/* pool.c - memory pools. A device has one, which keeps nothing: what is freed is at
- * once the device's again. Of its settings only the high-water marks have an effect;
- * the release threshold is told as it was set.
+/* pool.c - memory in the order of streams (cuMemAllocAsync), and its pools. A device
+ * has one, which keeps nothing: what is freed is at once the device's again. Of its
+ * settings only the high-water marks have an effect; the release threshold is told as
+ * it was set.
  */
-#include "libcuda/memory/memory.h"
-#include "libcuda/session/call.h"
+#include "libcuda/api/call.h"
+#include "libcuda/api/stream.h"
+#include "libcuda/engine/queue.h"
+#include "libcuda/memory/allocation.h"
+#include "libcuda/memory/device.h"
+#include "libcuda/memory/space.h"
+#include "libcuda/objects/capture.h"
+#include "libcuda/objects/work.h"
+#include "libcuda/session/report.h"
 
-#include <stddef.h>
+// The device of a pool. Each has one pool, whose handle is the device's.
+static CUcontext device_of(CUmemoryPool pool)
+{
+    return (CUcontext)(void *)pool;
+}
 
 static CUresult default_pool(CUmemoryPool *pool, CUdevice device)
 {
@@ -63,7 +75,7 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
     if (result == CUDA_SUCCESS && (pool == NULL || value == NULL))
         result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
-        result = set_attribute(sim_pool_device(pool), attribute, value);
+        result = set_attribute(device_of(pool), attribute, value);
     return sim_leave(result, "%p, %d", (void *)pool, (int)attribute);
 }
 
@@ -100,7 +112,7 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
     if (result == CUDA_SUCCESS && (pool == NULL || value == NULL))
         result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
-        result = get_attribute(sim_pool_device(pool), attribute, value);
+        result = get_attribute(device_of(pool), attribute, value);
     return sim_leave(result, "%p, %d", (void *)pool, (int)attribute);
 }
 
@@ -112,4 +124,104 @@ CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *access,
     if (result == CUDA_SUCCESS && (pool == NULL || (access == NULL && count > 0)))
         result = CUDA_ERROR_INVALID_VALUE;
     return sim_leave(result, "%p, %zu", (void *)pool, count);
+}
+
+// ---- allocations
+
+// The node that allocates takes over the hold.
+static CUresult capture_allocation(sim_reservation_t *allocation, CUstream stream)
+{
+    const sim_work_t work = {
+        .kind = SIM_WORK_GRAPH_ALLOC,
+        .call = sim_current_call(),
+        .dst = allocation->range.base,
+    };
+
+    allocation->graph_count = 1;
+    CUresult result = sim_queue_submit(stream, &work, NULL);
+    if (result != CUDA_SUCCESS)
+        sim_memory_unplace(allocation);
+    return result;
+}
+
+// The host has no need to wait for pending frees before it takes device memory again;
+// only when that is exhausted.
+static CUresult allocate_pooled(CUdeviceptr *addr, size_t bytes, CUcontext owner,
+                                CUstream handle)
+{
+    CUstream stream;
+    sim_reservation_t *allocation;
+
+    if (addr == NULL || bytes == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = sim_stream_find(handle, &stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    CUcontext context = owner != NULL ? owner : stream->context;
+    uint64_t charge = sim_memory_pool_charge(bytes); // a pool shares all pages
+    result = sim_memory_allocate(context, bytes, charge, &allocation);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+        sim_queue_wait_for_context(context);
+        result = sim_memory_allocate(context, bytes, charge, &allocation);
+    }
+    if (result != CUDA_SUCCESS)
+        return result;
+    allocation->is_pooled = true;
+    context->pooled_bytes += charge;
+    if (context->pooled_bytes > context->peak_pooled_bytes)
+        context->peak_pooled_bytes = context->pooled_bytes;
+    *addr = allocation->range.base;
+    return stream->capture != NULL ? capture_allocation(allocation, stream)
+                                   : CUDA_SUCCESS;
+}
+
+CUresult cuMemAllocAsync(CUdeviceptr *addr, size_t bytes, CUstream stream)
+{
+    CUresult result = sim_enter("cuMemAllocAsync");
+
+    if (result == CUDA_SUCCESS)
+        result = allocate_pooled(addr, bytes, NULL, stream);
+    return sim_leave(result, "%#llx, %zu, %p", result == CUDA_SUCCESS ? *addr : 0,
+                     bytes, (void *)stream);
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *addr, size_t bytes, CUmemoryPool pool,
+                                 CUstream stream)
+{
+    CUresult result = sim_enter("cuMemAllocFromPoolAsync");
+
+    if (result == CUDA_SUCCESS && pool == NULL)
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        result = allocate_pooled(addr, bytes, device_of(pool), stream);
+    return sim_leave(result, "%#llx, %zu, %p", result == CUDA_SUCCESS ? *addr : 0,
+                     bytes, (void *)stream);
+}
+
+static CUresult free_in_order(CUdeviceptr addr, CUstream handle)
+{
+    CUstream stream;
+    sim_work_t work = {.kind = SIM_WORK_FREE, .call = "cuMemFreeAsync", .dst = addr};
+    CUresult result = sim_stream_find(handle, &stream);
+
+    if (result != CUDA_SUCCESS)
+        return result;
+    const sim_reservation_t *allocation = sim_memory_find(addr);
+    if (allocation == NULL)
+        return sim_misuse(CUDA_ERROR_INVALID_VALUE,
+                          "%#llx was not allocated, or freed before", addr);
+    if (stream->capture != NULL && allocation->graph_count == 0)
+        return sim_capture_refuse(stream); // a graph frees what a graph allocated
+    if (stream->capture != NULL)
+        work.kind = SIM_WORK_GRAPH_FREE;
+    return sim_queue_submit(stream, &work, NULL);
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr addr, CUstream stream)
+{
+    CUresult result = sim_enter("cuMemFreeAsync");
+
+    if (result == CUDA_SUCCESS)
+        result = free_in_order(addr, stream);
+    return sim_leave(result, "%#llx, %p", addr, (void *)stream);
 }

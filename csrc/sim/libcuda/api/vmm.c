@@ -5,14 +5,16 @@
  * While something captures, memory may be made, mapped and opened: PyTorch's expandable
  * segments do that. Whether it may be unmapped or released is not documented: here not.
  */
+#include "libcuda/api/call.h"
 #include "libcuda/engine/race.h"
 #include "libcuda/memory/address.h"
 #include "libcuda/memory/device.h"
 #include "libcuda/memory/handle.h"
 #include "libcuda/memory/space.h"
 #include "libcuda/objects/capture.h"
-#include "libcuda/session/call.h"
+#include "libcuda/objects/stream.h"
 #include "libcuda/session/config.h"
+#include "libcuda/session/report.h"
 
 // Whether memory of these properties can exist on the simulated card.
 static CUresult check_properties(const CUmemAllocationProp *prop)

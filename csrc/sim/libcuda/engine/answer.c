@@ -1,7 +1,8 @@
 #include "libcuda/engine/answer.h"
 
 #include "libcuda/engine/queue.h"
-#include "libcuda/session/call.h"
+#include "libcuda/session/lock.h"
+#include "libcuda/session/session.h"
 
 #include <stdlib.h>
 

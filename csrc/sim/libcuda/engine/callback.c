@@ -1,10 +1,16 @@
 #include "libcuda/engine/callback.h"
 
-#include "libcuda/session/call.h"
+#include "libcuda/objects/stream.h"
+#include "libcuda/objects/work.h"
+#include "libcuda/session/lock.h"
+#include "libcuda/session/session.h"
+#include "sim.h"
 
 static sim_operation_t *first, *last; // due, by `next_due`
 static uint64_t due_count;            // the one that is running included
 static bool thread_is_running;
+
+static __thread bool is_this_thread; // and no computation of its is running
 
 static void call_function(const sim_work_t *work)
 {
@@ -20,11 +26,11 @@ static void compute(const sim_work_t *work, CUstream stream)
 {
     const oomph_sim_compute_t what = work->compute->what;
 
-    sim_mark_callback_thread(false);
+    is_this_thread = false;
     sim_unlock();
     int failed = what.run(what.argument);
     sim_lock();
-    sim_mark_callback_thread(true);
+    is_this_thread = true;
     if (failed != 0)
         stream->context->sticky = CUDA_ERROR_ASSERT;
 }
@@ -42,7 +48,7 @@ static void call(sim_operation_t *operation)
 static void *run(void *nothing)
 {
     (void)nothing;
-    sim_mark_callback_thread(true);
+    is_this_thread = true;
     sim_lock();
     while (first != NULL) {
         sim_operation_t *operation = first;
@@ -73,4 +79,9 @@ void sim_callback_run(sim_operation_t *operation)
 uint64_t sim_callback_count(void)
 {
     return due_count;
+}
+
+bool sim_callback_is_this_thread(void)
+{
+    return is_this_thread;
 }

@@ -9,5 +9,9 @@
 // follows. Without a thread (the host has no resources) the function is called at once.
 void sim_callback_run(sim_operation_t *operation);
 
+// Whether this thread runs host functions of streams: its driver calls are not
+// permitted.
+bool sim_callback_is_this_thread(void);
+
 // Host functions that have not returned.
 uint64_t sim_callback_count(void);

@@ -1,9 +1,13 @@
 #include "libcuda/engine/engine.h"
 
 #include "libcuda/engine/queue.h"
+#include "libcuda/memory/address.h"
 #include "libcuda/memory/space.h"
 #include "libcuda/memory/traffic.h"
+#include "libcuda/objects/cost.h"
+#include "libcuda/objects/mark.h"
 #include "libcuda/session/config.h"
+#include "sim.h"
 
 #include <string.h>
 

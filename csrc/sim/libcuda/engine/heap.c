@@ -1,5 +1,7 @@
 #include "libcuda/engine/heap.h"
 
+#include "libcuda/objects/stream.h"
+
 #include <stdlib.h>
 
 static sim_operation_t **heap;

@@ -4,7 +4,12 @@
 #include "libcuda/engine/engine.h"
 #include "libcuda/engine/heap.h"
 #include "libcuda/engine/race.h"
-#include "libcuda/session/call.h"
+#include "libcuda/memory/slab.h"
+#include "libcuda/objects/capture.h"
+#include "libcuda/objects/mark.h"
+#include "libcuda/objects/work.h"
+#include "libcuda/session/lock.h"
+#include "libcuda/session/report.h"
 
 #include <stddef.h>
 

@@ -1,6 +1,8 @@
 #include "libcuda/engine/race.h"
 
-#include "libcuda/session/call.h"
+#include "libcuda/objects/stream.h"
+#include "libcuda/objects/work.h"
+#include "libcuda/session/report.h"
 
 #include <stddef.h>
 

@@ -1,5 +1,5 @@
-/* device.h - the simulated devices, each with its primary context, and the context that
- * is current to a thread. The caller holds the driver's lock.
+/* device.h - the simulated devices, each with its primary context, and what is taken of
+ * their memory and of the host's. The caller holds the driver's lock.
  */
 #pragma once
 #include "libcuda/session/cuda_api.h"
@@ -45,12 +45,5 @@ bool sim_host_take(sim_host_memory_t kind, uint64_t bytes);
 void sim_host_give(sim_host_memory_t kind, uint64_t bytes);
 uint64_t sim_host_used_bytes(sim_host_memory_t kind);
 uint64_t sim_host_peak_bytes(sim_host_memory_t kind);
-
-// The context that is current to this thread, even if an error has broken it. Errors:
-// INVALID_CONTEXT if none, CONTEXT_IS_DESTROYED if it is not active.
-CUresult sim_context_of_thread(CUcontext *context);
-
-// The same; besides, the error that has broken the context.
-CUresult sim_context_usable(CUcontext *context);
 
 void sim_device_reset(void);

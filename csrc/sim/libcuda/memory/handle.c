@@ -1,6 +1,5 @@
 #include "libcuda/memory/handle.h"
 
-#include "libcuda/memory/address.h"
 #include "libcuda/memory/device.h"
 #include "libcuda/memory/share.h"
 

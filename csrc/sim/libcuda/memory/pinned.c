@@ -1,10 +1,5 @@
 #include "libcuda/memory/pinned.h"
 
-#include "libcuda/engine/queue.h"
-#include "libcuda/memory/space.h"
-#include "libcuda/objects/capture.h"
-#include "libcuda/session/call.h"
-
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -16,14 +11,14 @@ sim_pinned_t *sim_pinned_find(uint64_t addr)
     return (sim_pinned_t *)sim_ranges_find(&buffers, addr);
 }
 
-// Remembers a buffer and takes its bytes from the host's memory.
-static CUresult add(void *place, size_t bytes, bool is_registered, unsigned flags)
+bool sim_pinned_overlaps(uint64_t addr, uint64_t bytes)
 {
-    CUcontext context;
-    CUresult result = sim_context_usable(&context);
+    return sim_ranges_overlap(&buffers, addr, bytes);
+}
 
-    if (result != CUDA_SUCCESS)
-        return result;
+CUresult sim_pinned_add(CUcontext context, void *place, size_t bytes,
+                        bool is_registered, unsigned flags)
+{
     if (!sim_host_take(SIM_HOST_PINNED, bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     sim_pinned_t *buffer = malloc(sizeof *buffer);
@@ -47,7 +42,7 @@ undo_host:
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static void forget(sim_pinned_t *buffer)
+void sim_pinned_remove(sim_pinned_t *buffer)
 {
     sim_host_give(SIM_HOST_PINNED, buffer->range.bytes);
     sim_ranges_remove(&buffers, &buffer->range);
@@ -59,140 +54,5 @@ static void forget(sim_pinned_t *buffer)
 void sim_pinned_reset(void)
 {
     while (buffers.count > 0)
-        forget((sim_pinned_t *)buffers.items[0]);
-}
-
-static CUresult allocate(void **place, size_t bytes, unsigned flags)
-{
-    if (place == NULL || bytes == 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = sim_capture_forbid();
-    if (result != CUDA_SUCCESS)
-        return result;
-    void *made = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (made == MAP_FAILED)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    result = add(made, bytes, false, flags);
-    if (result == CUDA_SUCCESS)
-        *place = made;
-    else
-        munmap(made, bytes);
-    return result;
-}
-
-CUresult cuMemHostAlloc(void **place, size_t bytes, unsigned flags)
-{
-    CUresult result = sim_enter("cuMemHostAlloc");
-
-    if (result == CUDA_SUCCESS)
-        result = allocate(place, bytes, flags);
-    return sim_leave(result, "%p, %zu, %u", result == CUDA_SUCCESS ? *place : NULL,
-                     bytes, flags);
-}
-
-CUresult cuMemAllocHost_v2(void **place, size_t bytes)
-{
-    CUresult result = sim_enter("cuMemAllocHost_v2");
-
-    if (result == CUDA_SUCCESS)
-        result = allocate(place, bytes, 0);
-    return sim_leave(result, "%p, %zu", result == CUDA_SUCCESS ? *place : NULL, bytes);
-}
-
-// Work that still uses the buffer finishes first, but the program should have seen to
-// it.
-static void finish_users(const sim_pinned_t *buffer)
-{
-    uint64_t base = buffer->range.base, bytes = buffer->range.bytes;
-    const sim_operation_t *user = sim_queue_find_user(base, bytes, NULL);
-
-    if (user != NULL)
-        sim_misuse(CUDA_SUCCESS, "the pinned buffer at %#llx is in use by a pending %s",
-                   (unsigned long long)base, user->work.call);
-    while ((user = sim_queue_find_user(base, bytes, NULL)) != NULL)
-        sim_queue_wait((sim_ticket_t){.stream = user->stream, .number = user->number});
-}
-
-static CUresult remove_buffer(void *place, bool is_registered, CUresult unknown)
-{
-    sim_pinned_t *buffer = sim_pinned_find((uint64_t)(uintptr_t)place);
-
-    if (buffer == NULL || buffer->range.base != (uint64_t)(uintptr_t)place ||
-        buffer->is_registered != is_registered)
-        return sim_misuse(unknown, "%p is no such buffer, or was given back before",
-                          place);
-    CUresult result = sim_capture_forbid();
-    if (result != CUDA_SUCCESS)
-        return result;
-    finish_users(buffer);
-    if (sim_pinned_find((uint64_t)(uintptr_t)place) != buffer)
-        return unknown; // the lock was given away meanwhile
-    forget(buffer);
-    return CUDA_SUCCESS;
-}
-
-CUresult cuMemFreeHost(void *place)
-{
-    CUresult result = sim_enter("cuMemFreeHost");
-
-    if (result == CUDA_SUCCESS)
-        result = remove_buffer(place, false, CUDA_ERROR_INVALID_VALUE);
-    return sim_leave(result, "%p", place);
-}
-
-static CUresult register_buffer(void *place, size_t bytes, unsigned flags)
-{
-    uint64_t addr = (uint64_t)(uintptr_t)place;
-
-    if (place == NULL || bytes == 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (sim_ranges_overlap(&buffers, addr, bytes))
-        return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
-    if (sim_space_find(addr) != NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = sim_capture_forbid();
-    return result == CUDA_SUCCESS ? add(place, bytes, true, flags) : result;
-}
-
-CUresult cuMemHostRegister_v2(void *place, size_t bytes, unsigned flags)
-{
-    CUresult result = sim_enter("cuMemHostRegister_v2");
-
-    if (result == CUDA_SUCCESS)
-        result = register_buffer(place, bytes, flags);
-    return sim_leave(result, "%p, %zu, %u", place, bytes, flags);
-}
-
-CUresult cuMemHostUnregister(void *place)
-{
-    CUresult result = sim_enter("cuMemHostUnregister");
-
-    if (result == CUDA_SUCCESS)
-        result = remove_buffer(place, true, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
-    return sim_leave(result, "%p", place);
-}
-
-CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *addr, void *place, unsigned flags)
-{
-    CUresult result = sim_enter("cuMemHostGetDevicePointer_v2");
-
-    if (result == CUDA_SUCCESS && (addr == NULL || flags != 0 ||
-                                   sim_pinned_find((uint64_t)(uintptr_t)place) == NULL))
-        result = CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS)
-        *addr = (CUdeviceptr)(uintptr_t)place;
-    return sim_leave(result, "%p, %u", place, flags);
-}
-
-CUresult cuMemHostGetFlags(unsigned *flags, void *place)
-{
-    CUresult result = sim_enter("cuMemHostGetFlags");
-    const sim_pinned_t *buffer = sim_pinned_find((uint64_t)(uintptr_t)place);
-
-    if (result == CUDA_SUCCESS && (flags == NULL || buffer == NULL))
-        result = CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS)
-        *flags = buffer->flags;
-    return sim_leave(result, "%p", place);
+        sim_pinned_remove((sim_pinned_t *)buffers.items[0]);
 }

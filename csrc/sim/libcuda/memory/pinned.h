@@ -16,4 +16,13 @@ typedef struct sim_pinned {
 // The pinned buffer at an address, or NULL.
 sim_pinned_t *sim_pinned_find(uint64_t addr);
 
+// Whether any overlaps `bytes` at `addr`.
+bool sim_pinned_overlaps(uint64_t addr, uint64_t bytes);
+
+// Remembers a buffer and takes its bytes from the host's memory. Errors: OUT_OF_MEMORY.
+CUresult sim_pinned_add(CUcontext context, void *place, size_t bytes,
+                        bool is_registered, unsigned flags);
+// Forgets it, and gives back what the driver allocated.
+void sim_pinned_remove(sim_pinned_t *buffer);
+
 void sim_pinned_reset(void);

@@ -1,7 +1,7 @@
 #include "libcuda/memory/space.h"
 
 #include "libcuda/memory/address.h"
-#include "libcuda/session/config.h"
+#include "libcuda/memory/slab.h"
 
 #include <stdlib.h>
 

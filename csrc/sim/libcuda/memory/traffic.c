@@ -1,5 +1,6 @@
 #include "libcuda/memory/traffic.h"
 
+#include "libcuda/memory/handle.h"
 #include "libcuda/memory/space.h"
 
 #include <string.h>

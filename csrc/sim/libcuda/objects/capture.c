@@ -1,7 +1,9 @@
 #include "libcuda/objects/capture.h"
 
-#include "libcuda/objects/stream.h"
-#include "libcuda/session/call.h"
+#include "libcuda/memory/slab.h"
+#include "libcuda/objects/graph.h"
+#include "libcuda/objects/nodes.h"
+#include "libcuda/objects/work.h"
 
 static sim_slab_t captures = {.object_bytes = sizeof(sim_capture_t)};
 static _Atomic uint32_t
@@ -14,6 +16,24 @@ static __thread CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 static const void *this_thread(void)
 {
     return &thread_mode;
+}
+
+bool sim_capture_is_any(void)
+{
+    return active_count > 0;
+}
+
+bool sim_capture_is_of_thread(const sim_capture_t *capture)
+{
+    return capture->owner == this_thread();
+}
+
+CUstreamCaptureMode sim_capture_exchange_mode(CUstreamCaptureMode mode)
+{
+    CUstreamCaptureMode previous = thread_mode;
+
+    thread_mode = mode;
+    return previous;
 }
 
 void sim_capture_invalidate(sim_capture_t *capture)
@@ -36,7 +56,7 @@ void sim_capture_reset(void)
 
 static bool forbids(const sim_capture_t *capture)
 {
-    bool is_ours = capture->owner == this_thread();
+    bool is_ours = sim_capture_is_of_thread(capture);
 
     if (capture->mode == CU_STREAM_CAPTURE_MODE_RELAXED ||
         thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED)
@@ -81,8 +101,7 @@ CUresult sim_capture_refuse(CUstream stream)
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
-// A stream of the context that captures and orders itself with the default stream.
-static CUstream find_implicit(CUcontext context)
+CUstream sim_capture_find_implicit(CUcontext context)
 {
     CUstream stream;
 
@@ -96,7 +115,8 @@ static CUstream find_implicit(CUcontext context)
 
 static CUresult check_implicit(CUstream stream)
 {
-    CUstream other = stream->is_default ? find_implicit(stream->context) : NULL;
+    CUstream other =
+        stream->is_default ? sim_capture_find_implicit(stream->context) : NULL;
 
     if (other == NULL)
         return CUDA_SUCCESS;
@@ -147,17 +167,8 @@ CUresult sim_capture_join(CUstream stream, sim_capture_t *capture,
 
 // ---- begin and end
 
-static CUresult begin(CUstream handle, CUstreamCaptureMode mode)
+CUresult sim_capture_begin(CUstream stream, CUstreamCaptureMode mode)
 {
-    CUstream stream;
-    CUresult result = sim_stream_find(handle, &stream);
-
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (stream->is_default)
-        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    if (stream->capture != NULL)
-        return CUDA_ERROR_ILLEGAL_STATE;
     CUgraph graph = sim_graph_create();
     if (graph == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -180,31 +191,7 @@ static CUresult begin(CUstream handle, CUstreamCaptureMode mode)
     return CUDA_SUCCESS;
 }
 
-CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode)
-{
-    CUresult result = sim_enter("cuStreamBeginCapture_v2");
-
-    if (result == CUDA_SUCCESS && (unsigned)mode > CU_STREAM_CAPTURE_MODE_RELAXED)
-        result = CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS)
-        result = begin(stream, mode);
-    return sim_leave(result, "%p, %d", (void *)stream, (int)mode);
-}
-
-// Every node that nothing depends on must have been waited for by the origin.
-static bool is_joined(const sim_capture_t *capture)
-{
-    const sim_nodes_t *nodes = &capture->graph->nodes;
-
-    for (size_t i = 0; i < nodes->count; i++) {
-        if (!nodes->items[i]->has_dependents &&
-            !sim_nodes_contain(&capture->origin->frontier, nodes->items[i]))
-            return false;
-    }
-    return true;
-}
-
-static void finish(sim_capture_t *capture)
+void sim_capture_finish(sim_capture_t *capture)
 {
     CUstream stream;
 
@@ -225,142 +212,7 @@ void sim_capture_leave(CUstream stream)
     sim_capture_invalidate(capture);
     if (capture->origin == stream) {
         sim_graph_destroy(capture->graph);
-        finish(capture);
+        sim_capture_finish(capture);
     }
     stream->capture = NULL;
-}
-
-static CUresult end(CUstream handle, CUgraph *graph)
-{
-    CUstream stream;
-    CUresult result = sim_stream_find(handle, &stream);
-
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (graph != NULL)
-        *graph = NULL;
-    sim_capture_t *capture = stream->capture;
-    if (capture == NULL)
-        return CUDA_ERROR_ILLEGAL_STATE;
-    if (capture->origin != stream) {
-        sim_capture_invalidate(capture);
-        return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
-    }
-    if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
-        capture->owner != this_thread())
-        return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
-    if (capture->is_invalid)
-        result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    else if (!is_joined(capture))
-        result = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
-    if (result == CUDA_SUCCESS && graph != NULL)
-        *graph = capture->graph;
-    else
-        sim_graph_destroy(capture->graph);
-    finish(capture);
-    return result;
-}
-
-CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
-{
-    CUresult result = sim_enter("cuStreamEndCapture");
-
-    if (result == CUDA_SUCCESS)
-        result = end(stream, graph);
-    return sim_leave(result, "%p", (void *)stream);
-}
-
-// ---- questions: asked at every allocation, and safe at any time
-
-static CUstreamCaptureStatus status_of(const struct CUstream_st *stream)
-{
-    if (stream->capture == NULL)
-        return CU_STREAM_CAPTURE_STATUS_NONE;
-    return stream->capture->is_invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
-                                       : CU_STREAM_CAPTURE_STATUS_ACTIVE;
-}
-
-// The stream to ask about. A default stream cannot be asked while that would make it
-// wait for a capture; the question alone does no harm.
-static CUresult find_to_ask(CUstream handle, CUstream *stream)
-{
-    CUresult result = sim_stream_find(handle, stream);
-
-    if (result == CUDA_SUCCESS && (*stream)->is_default &&
-        find_implicit((*stream)->context) != NULL)
-        return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-    return result;
-}
-
-CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status)
-{
-    CUstream stream;
-
-    if (status == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *status = CU_STREAM_CAPTURE_STATUS_NONE;
-    if (active_count == 0)
-        return CUDA_SUCCESS;
-    sim_lock();
-    CUresult result = find_to_ask(handle, &stream);
-    if (result == CUDA_SUCCESS)
-        *status = status_of(stream);
-    sim_unlock();
-    return result;
-}
-
-CUresult cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatus *status,
-                                   cuuint64_t *id, CUgraph *graph,
-                                   const CUgraphNode **dependencies,
-                                   const CUgraphEdgeData **edges, size_t *count)
-{
-    CUstream stream;
-
-    if (status == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *status = CU_STREAM_CAPTURE_STATUS_NONE;
-    if (edges != NULL)
-        *edges = NULL;
-    if (active_count == 0)
-        return CUDA_SUCCESS;
-    sim_lock();
-    CUresult result = find_to_ask(handle, &stream);
-    if (result == CUDA_SUCCESS)
-        *status = status_of(stream);
-    if (*status == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
-        if (id != NULL)
-            *id = stream->capture->id;
-        if (graph != NULL)
-            *graph = stream->capture->graph;
-        if (dependencies != NULL)
-            *dependencies = stream->frontier.items;
-        if (count != NULL)
-            *count = stream->frontier.count;
-    }
-    sim_unlock();
-    return result;
-}
-
-CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus *status,
-                                   cuuint64_t *id, CUgraph *graph,
-                                   const CUgraphNode **dependencies, size_t *count)
-{
-    return cuStreamGetCaptureInfo_v3(stream, status, id, graph, dependencies, NULL,
-                                     count);
-}
-
-CUresult cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus *status,
-                                cuuint64_t *id)
-{
-    return cuStreamGetCaptureInfo_v3(stream, status, id, NULL, NULL, NULL, NULL);
-}
-
-CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
-{
-    if (mode == NULL || (unsigned)*mode > CU_STREAM_CAPTURE_MODE_RELAXED)
-        return CUDA_ERROR_INVALID_VALUE;
-    CUstreamCaptureMode previous = thread_mode;
-    thread_mode = *mode;
-    *mode = previous;
-    return CUDA_SUCCESS;
 }

@@ -2,8 +2,7 @@
  * forbids, and how other streams join. The caller holds the driver's lock.
  */
 #pragma once
-#include "libcuda/memory/device.h"
-#include "libcuda/objects/graph.h"
+#include "libcuda/objects/stream.h"
 
 typedef struct sim_capture {
     sim_object_t object;
@@ -14,6 +13,24 @@ typedef struct sim_capture {
     CUgraph graph;
     bool is_invalid;
 } sim_capture_t;
+
+// Whether any stream captures; asked without the lock.
+bool sim_capture_is_any(void);
+
+// Whether this thread has begun the capture.
+bool sim_capture_is_of_thread(const sim_capture_t *capture);
+
+// How this thread wants unsafe calls to be treated from now on; gives how until now.
+CUstreamCaptureMode sim_capture_exchange_mode(CUstreamCaptureMode mode);
+
+// Begins the capture of a stream that does not capture. Errors: OUT_OF_MEMORY.
+CUresult sim_capture_begin(CUstream stream, CUstreamCaptureMode mode);
+// Ends it for all streams; the graph is left.
+void sim_capture_finish(sim_capture_t *capture);
+
+// A stream of the context that captures and orders itself with the default stream, or
+// NULL.
+CUstream sim_capture_find_implicit(CUcontext context);
 
 // Gives work to the graph if the stream captures: then `captured` is true, and what the
 // work owns is the graph's. Errors: STREAM_CAPTURE_INVALIDATED,

@@ -1,9 +1,5 @@
 #include "libcuda/objects/compute.h"
 
-#include "libcuda/engine/engine.h"
-#include "libcuda/engine/queue.h"
-#include "libcuda/session/call.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -68,28 +64,4 @@ bool sim_compute_touches(const sim_compute_t *compute, uint64_t addr, uint64_t b
             overlap(&compute->what.ranges[i], addr, bytes))
             return true;
     return false;
-}
-
-int oomph_sim_compute(const oomph_sim_compute_t *what, CUstream handle)
-{
-    CUstream stream;
-    CUresult result = sim_enter("cuLaunchKernel");
-    sim_compute_t *compute = sim_compute_new(what);
-
-    if (compute == NULL)
-        what->release(what->argument);
-    if (result == CUDA_SUCCESS && compute == NULL)
-        result = CUDA_ERROR_OUT_OF_MEMORY;
-    if (result == CUDA_SUCCESS)
-        result = sim_stream_find(handle, &stream);
-    if (result == CUDA_SUCCESS) {
-        const sim_work_t work = {.kind = SIM_WORK_COMPUTE,
-                                 .call = what->name,
-                                 .cost_ns = sim_engine_kernel_ns(),
-                                 .compute = compute};
-        result = sim_queue_submit(stream, &work, NULL);
-    } else {
-        sim_compute_drop(compute);
-    }
-    return (int)sim_leave(result, "%s, %p", what->name, (void *)handle);
 }

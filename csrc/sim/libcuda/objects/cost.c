@@ -1,9 +1,5 @@
 #include "libcuda/objects/cost.h"
 
-#include "libcuda/engine/queue.h"
-#include "libcuda/session/call.h"
-#include "libcuda/session/config.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,6 +16,11 @@ void sim_cost_count_kernel(void)
     kernel_count++;
 }
 
+unsigned sim_cost_kernel_count(void)
+{
+    return kernel_count;
+}
+
 unsigned oomph_sim_operator(int change)
 {
     if (depth == 0)
@@ -28,7 +29,7 @@ unsigned oomph_sim_operator(int change)
     return kernel_count;
 }
 
-static sim_cost_t *copy(const oomph_sim_cost_t *what)
+sim_cost_t *sim_cost_new(const oomph_sim_cost_t *what)
 {
     size_t bytes = what->use_count * sizeof what->uses[0];
     sim_cost_t *cost = malloc(sizeof *cost + bytes);
@@ -53,33 +54,4 @@ void sim_cost_drop(sim_cost_t *cost)
 {
     if (cost != NULL && --cost->owners == 0)
         free(cost);
-}
-
-static CUresult submit(const oomph_sim_cost_t *what, CUstream handle)
-{
-    CUstream stream;
-    CUresult result = sim_stream_find(handle, &stream);
-
-    if (result != CUDA_SUCCESS)
-        return result;
-    if ((unsigned)what->precision >= OOMPH_SIM_PRECISIONS)
-        return CUDA_ERROR_INVALID_VALUE;
-    // Kernels of libraries that are simulated by stand-ins were not launched.
-    const sim_work_t work = {
-        .kind = SIM_WORK_KERNEL,
-        .call = what->name,
-        .cost_ns = kernel_count == 0 ? sim_config.rates.launch_ns : 0,
-        .cost = copy(what),
-    };
-    if (work.cost == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    return sim_queue_submit(stream, &work, NULL);
-}
-
-int oomph_sim_cost(const oomph_sim_cost_t *what, CUstream handle)
-{
-    sim_lock(); // no call of the program's: the clock and what tests count go on
-    CUresult result = submit(what, handle);
-    sim_unlock();
-    return (int)result;
 }

@@ -18,7 +18,11 @@ bool sim_is_in_operator(void);
 
 // Counts a kernel of this thread's operator.
 void sim_cost_count_kernel(void);
+// Those of the operator that is or was the last.
+unsigned sim_cost_kernel_count(void);
 
+// With one owner. NULL without host memory.
+sim_cost_t *sim_cost_new(const oomph_sim_cost_t *what);
 void sim_cost_share(sim_cost_t *cost);
 // Drops an owner. NULL is ignored.
 void sim_cost_drop(sim_cost_t *cost);

@@ -21,15 +21,12 @@ struct CUevent_st {
 // A record has completed; does nothing if the event was destroyed meanwhile.
 void sim_event_complete(CUevent event, uint32_t generation, uint64_t now_ns);
 
-// Put a mark into a stream's order, or a wait for the mark that there is. For captured
-// external events too, when their graph runs.
-CUresult sim_event_record(CUevent event, CUstream stream);
-CUresult sim_event_wait(CUevent event, CUstream stream);
+// An event of the current context; `mark` is that of another process's, or NULL.
+// Errors: INVALID_VALUE, OUT_OF_MEMORY, those of the context.
+CUresult sim_event_create(CUevent *out, unsigned flags, const sim_mark_t *mark);
+void sim_event_destroy(CUevent event);
 
-// The mark by which other processes know the event. Errors: INVALID_HANDLE if it was
-// not made for that.
-CUresult sim_event_share(CUevent event, sim_mark_t *mark);
-// An event that stands for another process's.
-CUresult sim_event_open(CUevent *event, const sim_mark_t *mark);
+// Errors: INVALID_HANDLE if there is no such event.
+CUresult sim_event_check(CUevent event);
 
 void sim_event_reset(void);

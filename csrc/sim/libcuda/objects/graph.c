@@ -1,78 +1,11 @@
 #include "libcuda/objects/graph.h"
 
-#include "libcuda/engine/queue.h"
-#include "libcuda/memory/memory.h"
-#include "libcuda/objects/event.h"
-#include "libcuda/session/call.h"
+#include "libcuda/memory/allocation.h"
 
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 static sim_slab_t graphs = {.object_bytes = sizeof(struct CUgraph_st)};
 static sim_slab_t execs = {.object_bytes = sizeof(struct CUgraphExec_st)};
-
-// ---- sets of nodes
-
-bool sim_nodes_contain(const sim_nodes_t *nodes, CUgraphNode node)
-{
-    for (size_t i = 0; i < nodes->count; i++) {
-        if (nodes->items[i] == node)
-            return true;
-    }
-    return false;
-}
-
-static bool grow(sim_nodes_t *nodes, size_t count)
-{
-    if (count <= nodes->capacity)
-        return true;
-    size_t capacity = count < 4 ? 4 : count * 2;
-    CUgraphNode *items = realloc(nodes->items, capacity * sizeof(CUgraphNode));
-    if (items == NULL)
-        return false;
-    nodes->items = items;
-    nodes->capacity = capacity;
-    return true;
-}
-
-static bool append(sim_nodes_t *nodes, CUgraphNode node)
-{
-    if (!grow(nodes, nodes->count + 1))
-        return false;
-    nodes->items[nodes->count++] = node;
-    return true;
-}
-
-bool sim_nodes_add(sim_nodes_t *nodes, CUgraphNode node)
-{
-    return sim_nodes_contain(nodes, node) || append(nodes, node);
-}
-
-bool sim_nodes_add_all(sim_nodes_t *nodes, const sim_nodes_t *more)
-{
-    if (!grow(nodes, nodes->count + more->count))
-        return false;
-    for (size_t i = 0; i < more->count; i++)
-        sim_nodes_add(nodes, more->items[i]);
-    return true;
-}
-
-bool sim_nodes_copy(sim_nodes_t *nodes, const sim_nodes_t *from)
-{
-    if (!grow(nodes, from->count))
-        return false;
-    nodes->count = 0;
-    return sim_nodes_add_all(nodes, from);
-}
-
-void sim_nodes_clear(sim_nodes_t *nodes)
-{
-    free(nodes->items);
-    *nodes = (sim_nodes_t){0};
-}
-
-// ---- graphs
 
 CUgraph sim_graph_create(void)
 {
@@ -108,7 +41,7 @@ CUgraphNode sim_graph_add(CUgraph graph, const sim_work_t *work,
     if (node == NULL)
         return NULL;
     if (!sim_nodes_copy(&node->dependencies, dependencies) ||
-        !append(&graph->nodes, node))
+        !sim_nodes_append(&graph->nodes, node))
         goto undo_node;
     node->work = *work;
     for (size_t i = 0; i < dependencies->count; i++)
@@ -119,6 +52,8 @@ undo_node:
     free_node(node);
     return NULL;
 }
+
+// ---- executable graphs
 
 // An executable graph needs what its work uses, even without the graph.
 static void hold(const sim_work_t *work)
@@ -135,7 +70,36 @@ static void unhold(const sim_work_t *work)
         sim_memory_graph_unhold(work->dst);
 }
 
-static void free_exec(CUgraphExec exec)
+CUgraphExec sim_exec_create(const struct CUgraph_st *graph)
+{
+    CUgraphExec exec = sim_slab_take(&execs);
+
+    if (exec == NULL)
+        return NULL;
+    exec->count = graph->nodes.count;
+    exec->works = malloc((exec->count + 1) * sizeof(sim_work_t));
+    if (exec->works == NULL) {
+        sim_slab_give(&execs, &exec->object);
+        return NULL;
+    }
+    for (size_t i = 0; i < exec->count; i++) {
+        exec->works[i] = graph->nodes.items[i]->work;
+        hold(&exec->works[i]);
+    }
+    return exec;
+}
+
+void sim_exec_update(CUgraphExec exec, const struct CUgraph_st *graph)
+{
+    for (size_t i = 0; i < exec->count; i++) {
+        const sim_work_t before = exec->works[i];
+        exec->works[i] = graph->nodes.items[i]->work;
+        hold(&exec->works[i]);
+        unhold(&before);
+    }
+}
+
+void sim_exec_destroy(CUgraphExec exec)
 {
     for (size_t i = 0; exec->works != NULL && i < exec->count; i++)
         unhold(&exec->works[i]);
@@ -154,329 +118,6 @@ void sim_graph_reset(void)
     for (uint32_t i = 0; i < execs.count; i++) {
         CUgraphExec exec = sim_slab_at(&execs, i);
         if (sim_is_live(&exec->object))
-            free_exec(exec);
+            sim_exec_destroy(exec);
     }
-}
-
-static CUresult check_graph(CUgraph graph)
-{
-    if (graph == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!sim_is_live(&graph->object))
-        return sim_misuse(CUDA_ERROR_INVALID_VALUE, "graph %p was destroyed",
-                          (void *)graph);
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGraphDestroy(CUgraph graph)
-{
-    CUresult result = sim_enter("cuGraphDestroy");
-
-    if (result == CUDA_SUCCESS)
-        result = check_graph(graph);
-    if (result == CUDA_SUCCESS)
-        sim_graph_destroy(graph);
-    return sim_leave(result, "%p", (void *)graph);
-}
-
-// Writes as many nodes as there is room for, and tells how many there are.
-static void give_nodes(const sim_nodes_t *nodes, CUgraphNode *out, size_t *count)
-{
-    size_t room = out != NULL ? *count : 0;
-
-    *count = room < nodes->count && out != NULL ? room : nodes->count;
-    if (out != NULL && *count > 0)
-        memcpy(out, nodes->items, *count * sizeof(CUgraphNode));
-}
-
-CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
-{
-    CUresult result = sim_enter("cuGraphGetNodes");
-
-    if (result == CUDA_SUCCESS && count == NULL)
-        result = CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS)
-        result = check_graph(graph);
-    if (result == CUDA_SUCCESS)
-        give_nodes(&graph->nodes, nodes, count);
-    return sim_leave(result, "%p", (void *)graph);
-}
-
-static CUresult dependencies(CUgraphNode node, CUgraphNode *nodes, size_t *count)
-{
-    if (node == NULL || count == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    give_nodes(&node->dependencies, nodes, count);
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGraphNodeGetDependencies(CUgraphNode node, CUgraphNode *nodes, size_t *count)
-{
-    CUresult result = sim_enter("cuGraphNodeGetDependencies");
-
-    if (result == CUDA_SUCCESS)
-        result = dependencies(node, nodes, count);
-    return sim_leave(result, "%p", (void *)node);
-}
-
-CUresult cuGraphNodeGetDependencies_v2(CUgraphNode node, CUgraphNode *nodes,
-                                       CUgraphEdgeData *edges, size_t *count)
-{
-    CUresult result = sim_enter("cuGraphNodeGetDependencies_v2");
-
-    if (result == CUDA_SUCCESS)
-        result = dependencies(node, nodes, count);
-    if (result == CUDA_SUCCESS && nodes != NULL && edges != NULL)
-        memset(edges, 0, *count * sizeof *edges);
-    return sim_leave(result, "%p", (void *)node);
-}
-
-static CUgraphNodeType node_type(const sim_work_t *work)
-{
-    switch (work->kind) {
-    case SIM_WORK_COPY:
-        return CU_GRAPH_NODE_TYPE_MEMCPY;
-    case SIM_WORK_SET:
-        return CU_GRAPH_NODE_TYPE_MEMSET;
-    case SIM_WORK_CALL:
-        return CU_GRAPH_NODE_TYPE_HOST;
-    case SIM_WORK_RECORD:
-        return CU_GRAPH_NODE_TYPE_EVENT_RECORD;
-    case SIM_WORK_WAIT:
-        return CU_GRAPH_NODE_TYPE_WAIT_EVENT;
-    case SIM_WORK_WAIT_VALUE:
-        return CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
-    case SIM_WORK_GRAPH_ALLOC:
-        return CU_GRAPH_NODE_TYPE_MEM_ALLOC;
-    case SIM_WORK_GRAPH_FREE:
-        return CU_GRAPH_NODE_TYPE_MEM_FREE;
-    default:
-        return CU_GRAPH_NODE_TYPE_KERNEL;
-    }
-}
-
-CUresult cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType *type)
-{
-    CUresult result = sim_enter("cuGraphNodeGetType");
-
-    if (result == CUDA_SUCCESS && (node == NULL || type == NULL))
-        result = CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS)
-        *type = node_type(&node->work);
-    return sim_leave(result, "%p", (void *)node);
-}
-
-static const char *type_name(CUgraphNodeType type)
-{
-    static const char *const names[] = {
-        [CU_GRAPH_NODE_TYPE_KERNEL] = "KERNEL",
-        [CU_GRAPH_NODE_TYPE_MEMCPY] = "MEMCPY",
-        [CU_GRAPH_NODE_TYPE_MEMSET] = "MEMSET",
-        [CU_GRAPH_NODE_TYPE_HOST] = "HOST",
-        [CU_GRAPH_NODE_TYPE_WAIT_EVENT] = "WAIT_EVENT",
-        [CU_GRAPH_NODE_TYPE_EVENT_RECORD] = "EVENT_RECORD",
-        [CU_GRAPH_NODE_TYPE_MEM_ALLOC] = "MEM_ALLOC",
-        [CU_GRAPH_NODE_TYPE_MEM_FREE] = "MEM_FREE",
-        [CU_GRAPH_NODE_TYPE_BATCH_MEM_OP] = "BATCH_MEM_OP",
-    };
-
-    return names[type];
-}
-
-static CUresult print(CUgraph graph, const char *path)
-{
-    CUresult result = check_graph(graph);
-
-    if (result == CUDA_SUCCESS && path == NULL)
-        result = CUDA_ERROR_INVALID_VALUE;
-    if (result != CUDA_SUCCESS)
-        return result;
-    FILE *file = fopen(path, "w");
-    if (file == NULL)
-        return CUDA_ERROR_OPERATING_SYSTEM;
-    fprintf(file, "digraph dot {\n");
-    for (size_t i = 0; i < graph->nodes.count; i++) {
-        CUgraphNode node = graph->nodes.items[i];
-        fprintf(file, "\"%p\" [label=\"%s\"];\n", (void *)node,
-                type_name(node_type(&node->work)));
-        for (size_t d = 0; d < node->dependencies.count; d++)
-            fprintf(file, "\"%p\" -> \"%p\";\n", (void *)node->dependencies.items[d],
-                    (void *)node);
-    }
-    fprintf(file, "}\n");
-    return fclose(file) == 0 ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
-}
-
-CUresult cuGraphDebugDotPrint(CUgraph graph, const char *path, unsigned flags)
-{
-    CUresult result = sim_enter("cuGraphDebugDotPrint");
-
-    if (result == CUDA_SUCCESS)
-        result = print(graph, path);
-    return sim_leave(result, "%p, %u", (void *)graph, flags);
-}
-
-// ---- executable graphs
-
-static CUresult instantiate(CUgraphExec *out, CUgraph graph)
-{
-    CUresult result = check_graph(graph);
-
-    if (result == CUDA_SUCCESS && out == NULL)
-        result = CUDA_ERROR_INVALID_VALUE;
-    if (result != CUDA_SUCCESS)
-        return result;
-    CUgraphExec exec = sim_slab_take(&execs);
-    if (exec == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    exec->count = graph->nodes.count;
-    exec->works = malloc((exec->count + 1) * sizeof(sim_work_t));
-    if (exec->works == NULL) {
-        sim_slab_give(&execs, &exec->object);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    for (size_t i = 0; i < exec->count; i++) {
-        exec->works[i] = graph->nodes.items[i]->work;
-        hold(&exec->works[i]);
-    }
-    *out = exec;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph,
-                                     unsigned long long flags)
-{
-    CUresult result = sim_enter("cuGraphInstantiateWithFlags");
-
-    if (result == CUDA_SUCCESS)
-        result = instantiate(exec, graph);
-    return sim_leave(result, "%p, %llu", (void *)graph, flags);
-}
-
-CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph,
-                                      CUDA_GRAPH_INSTANTIATE_PARAMS *params)
-{
-    CUresult result = sim_enter("cuGraphInstantiateWithParams");
-
-    if (result == CUDA_SUCCESS)
-        result = instantiate(exec, graph);
-    if (params != NULL && result == CUDA_SUCCESS)
-        params->result_out = CUDA_GRAPH_INSTANTIATE_SUCCESS;
-    return sim_leave(result, "%p", (void *)graph);
-}
-
-static CUresult check_exec(CUgraphExec exec)
-{
-    if (exec == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!sim_is_live(&exec->object))
-        return sim_misuse(CUDA_ERROR_INVALID_VALUE, "executable graph %p was destroyed",
-                          (void *)exec);
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGraphExecDestroy(CUgraphExec exec)
-{
-    CUresult result = sim_enter("cuGraphExecDestroy");
-
-    if (result == CUDA_SUCCESS)
-        result = check_exec(exec);
-    if (result == CUDA_SUCCESS)
-        free_exec(exec);
-    return sim_leave(result, "%p", (void *)exec);
-}
-
-// Takes over what the nodes of `graph` do, if they are of the same types in the same
-// order; dependencies have no effect here.
-static CUresult update(CUgraphExec exec, CUgraph graph,
-                       CUgraphExecUpdateResultInfo *info)
-{
-    CUresult result = check_exec(exec);
-
-    if (result == CUDA_SUCCESS)
-        result = check_graph(graph);
-    if (result == CUDA_SUCCESS && info == NULL)
-        result = CUDA_ERROR_INVALID_VALUE;
-    if (result != CUDA_SUCCESS)
-        return result;
-    *info = (CUgraphExecUpdateResultInfo){.result = CU_GRAPH_EXEC_UPDATE_SUCCESS};
-    if (exec->count != graph->nodes.count)
-        info->result = CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
-    for (size_t i = 0; i < exec->count && info->result == CU_GRAPH_EXEC_UPDATE_SUCCESS;
-         i++) {
-        CUgraphNode node = graph->nodes.items[i];
-        if (node_type(&exec->works[i]) == node_type(&node->work))
-            continue;
-        info->result = CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
-        info->errorNode = node;
-    }
-    if (info->result != CU_GRAPH_EXEC_UPDATE_SUCCESS)
-        return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
-    for (size_t i = 0; i < exec->count; i++) {
-        const sim_work_t before = exec->works[i];
-        exec->works[i] = graph->nodes.items[i]->work;
-        hold(&exec->works[i]);
-        unhold(&before);
-    }
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph,
-                              CUgraphExecUpdateResultInfo *info)
-{
-    CUresult result = sim_enter("cuGraphExecUpdate_v2");
-
-    if (result == CUDA_SUCCESS)
-        result = update(exec, graph, info);
-    return sim_leave(result, "%p, %p", (void *)exec, (void *)graph);
-}
-
-static CUresult replay(const sim_work_t *work, CUstream stream)
-{
-    if (work->event != NULL && work->event->object.generation != work->generation)
-        return sim_misuse(CUDA_ERROR_INVALID_HANDLE,
-                          "the graph uses an event that was destroyed");
-    if (work->kind == SIM_WORK_RECORD)
-        return sim_event_record(work->event, stream);
-    if (work->kind == SIM_WORK_WAIT)
-        return sim_event_wait(work->event, stream);
-    sim_work_share(work);
-    return sim_queue_submit(stream, work, NULL);
-}
-
-// All work goes to the launching stream, one after the other.
-static CUresult launch(CUgraphExec exec, CUstream handle)
-{
-    bool is_waited_for = false;
-    CUstream stream;
-    CUresult result = check_exec(exec);
-
-    if (result == CUDA_SUCCESS)
-        result = sim_stream_find(handle, &stream);
-    for (size_t i = 0; result == CUDA_SUCCESS && i < exec->count; i++) {
-        const sim_compute_t *compute = exec->works[i].compute;
-        is_waited_for |= compute != NULL && compute->what.is_waited_for;
-        result = replay(&exec->works[i], stream);
-    }
-    if (is_waited_for && stream->capture == NULL)
-        sim_queue_wait_for_stream(stream);
-    return result;
-}
-
-CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
-{
-    CUresult result = sim_enter("cuGraphLaunch");
-
-    if (result == CUDA_SUCCESS)
-        result = launch(exec, stream);
-    return sim_leave(result, "%p, %p", (void *)exec, (void *)stream);
-}
-
-CUresult cuGraphUpload(CUgraphExec exec, CUstream stream)
-{
-    CUresult result = sim_enter("cuGraphUpload");
-
-    if (result == CUDA_SUCCESS)
-        result = check_exec(exec);
-    return sim_leave(result, "%p, %p", (void *)exec, (void *)stream);
 }

@@ -3,13 +3,8 @@
  */
 #pragma once
 #include "libcuda/memory/slab.h"
+#include "libcuda/objects/nodes.h"
 #include "libcuda/objects/work.h"
-
-// A set of nodes, without duplicates.
-typedef struct sim_nodes {
-    CUgraphNode *items;
-    size_t count, capacity;
-} sim_nodes_t;
 
 struct CUgraphNode_st {
     sim_work_t work;
@@ -28,13 +23,6 @@ struct CUgraphExec_st {
     size_t count;
 };
 
-// All three: false when the host has no memory; then the set is unchanged.
-bool sim_nodes_add(sim_nodes_t *nodes, CUgraphNode node);
-bool sim_nodes_add_all(sim_nodes_t *nodes, const sim_nodes_t *more);
-bool sim_nodes_copy(sim_nodes_t *nodes, const sim_nodes_t *from);
-void sim_nodes_clear(sim_nodes_t *nodes);
-bool sim_nodes_contain(const sim_nodes_t *nodes, CUgraphNode node);
-
 // NULL when the host has no memory.
 CUgraph sim_graph_create(void);
 void sim_graph_destroy(CUgraph graph);
@@ -43,5 +31,13 @@ void sim_graph_destroy(CUgraph graph);
 // the host has no memory.
 CUgraphNode sim_graph_add(CUgraph graph, const sim_work_t *work,
                           const sim_nodes_t *dependencies);
+
+// What the nodes of a graph do, one after the other. It needs what their work uses,
+// even without the graph. NULL when the host has no memory.
+CUgraphExec sim_exec_create(const struct CUgraph_st *graph);
+void sim_exec_destroy(CUgraphExec exec);
+
+// Takes over what the nodes of a graph with as many do.
+void sim_exec_update(CUgraphExec exec, const struct CUgraph_st *graph);
 
 void sim_graph_reset(void);

@@ -2,7 +2,7 @@
 
 #include "libcuda/engine/queue.h"
 #include "libcuda/memory/share.h"
-#include "libcuda/session/call.h"
+#include "libcuda/session/lock.h"
 
 #include <fcntl.h>
 #include <stdatomic.h>

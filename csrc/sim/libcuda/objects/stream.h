@@ -4,7 +4,7 @@
 #pragma once
 #include "libcuda/memory/device.h"
 #include "libcuda/memory/slab.h"
-#include "libcuda/objects/capture.h"
+#include "libcuda/objects/nodes.h"
 #include "libcuda/objects/work.h"
 
 enum { SIM_STREAM_PRIORITY_GREATEST = -5 };
@@ -43,20 +43,17 @@ struct CUstream_st {
     sim_reach_t reach; // kept by race.c
 
     // Kept by capture.c.
-    sim_capture_t *capture; // NULL: not capturing
-    sim_nodes_t frontier;   // the nodes that the next one depends on
+    struct sim_capture *capture; // NULL: not capturing
+    sim_nodes_t frontier;        // the nodes that the next one depends on
 };
 
-// The stream that a handle names: 0, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD or a
-// stream. Errors: INVALID_CONTEXT, INVALID_HANDLE, or the error that has broken the
-// context.
-CUresult sim_stream_find(CUstream handle, CUstream *stream);
+// NULL without host memory.
+CUstream sim_stream_create(CUcontext context, unsigned flags, int priority);
+// It is a stream no longer; what it was given goes on.
+void sim_stream_give(CUstream stream);
 
-// The same, even if an error has broken the context.
-CUresult sim_stream_find_any(CUstream handle, CUstream *stream);
-
+// Errors: OUT_OF_MEMORY.
 CUresult sim_stream_create_default(CUcontext context);
-void sim_stream_destroy_all(CUcontext context);
 
 // A stream that no program knows, for work that comes after that of all others. NULL
 // without host memory.

@@ -1,14 +1,15 @@
 #include "libcuda/objects/work.h"
 
 #include "libcuda/engine/answer.h"
+#include "libcuda/memory/allocation.h"
+#include "libcuda/memory/device.h"
 #include "libcuda/memory/known.h"
-#include "libcuda/memory/memory.h"
 #include "libcuda/memory/space.h"
 #include "libcuda/memory/traffic.h"
 #include "libcuda/objects/event.h"
-#include "libcuda/objects/stream.h"
-#include "libcuda/session/call.h"
 #include "libcuda/session/config.h"
+#include "libcuda/session/report.h"
+#include "sim.h"
 
 #include <stdlib.h>
 #include <string.h>

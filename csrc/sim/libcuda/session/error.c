@@ -1,16 +1,6 @@
 #include "libcuda/session/error.h"
 
-#include "runtime.h"
-
-#include <stddef.h>
-
-typedef struct error {
-    CUresult result;
-    const char *name;
-    const char *text; // NULL: as the name says
-} error_t;
-
-static const error_t ERRORS[] = {
+static const sim_error_t ERRORS[] = {
     {CUDA_SUCCESS, "CUDA_SUCCESS", "no error"},
     {CUDA_ERROR_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
     {CUDA_ERROR_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
@@ -148,7 +138,7 @@ static const error_t ERRORS[] = {
 };
 enum { ERROR_COUNT = sizeof ERRORS / sizeof ERRORS[0] };
 
-static const error_t *find(CUresult result)
+const sim_error_t *sim_error_find(CUresult result)
 {
     for (size_t i = 0; i < ERROR_COUNT; i++) {
         if (ERRORS[i].result == result)
@@ -159,29 +149,7 @@ static const error_t *find(CUresult result)
 
 const char *sim_error_name(CUresult result)
 {
-    const error_t *error = find(result);
+    const sim_error_t *error = sim_error_find(result);
 
     return error ? error->name : "unrecognized error code";
-}
-
-CUresult cuGetErrorName(CUresult result, const char **name)
-{
-    const error_t *error = find(result);
-
-    if (name == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *name = error ? error->name : NULL;
-    return error ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult cuGetErrorString(CUresult result, const char **text)
-{
-    const error_t *error = find(result);
-
-    if (text == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *text = error == NULL ? NULL : error->text ? error->text : error->name;
-    if (result == CUDA_ERROR_NOT_SUPPORTED && oomph_sim_refusal()[0] != '\0')
-        *text = oomph_sim_refusal();
-    return error ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

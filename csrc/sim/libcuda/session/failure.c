@@ -1,6 +1,7 @@
 #include "libcuda/session/failure.h"
 
-#include "libcuda/session/call.h"
+#include "libcuda/session/lock.h"
+#include "libcuda/session/session.h"
 #include "sim.h"
 
 #include <stdatomic.h>

@@ -26,6 +26,7 @@
  */
 #include "libcuda/session/gpu.h"
 
+#include <string.h>
 #include <strings.h>
 
 #define PCIE_3 15.75 // GB/s

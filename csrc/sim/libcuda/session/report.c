@@ -1,10 +1,9 @@
 #include "libcuda/session/report.h"
 
-#include "libcuda/session/call.h"
 #include "libcuda/session/error.h"
 #include "runtime.h"
-#include "sim.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +21,13 @@ static ring_t unsupported;
 static __thread char refusal[TEXT_BYTES]; // of this thread's last one, or ""
 static __thread bool has_refused;         // in the call that is made now
 static FILE *trace;
+
+static __thread const char *current_call = "";
+
+const char *sim_current_call(void)
+{
+    return current_call;
+}
 
 static char *ring_next(ring_t *ring)
 {
@@ -47,6 +53,14 @@ static void close_trace(void)
     trace = NULL;
 }
 
+bool sim_trace_open(const char *path)
+{
+    close_trace();
+    if (path != NULL)
+        trace = open_trace(path);
+    return path == NULL || trace != NULL;
+}
+
 void sim_trace_open_from_environment(void)
 {
     const char *path = getenv("OOMPH_SIM_LOG");
@@ -55,26 +69,14 @@ void sim_trace_open_from_environment(void)
         trace = open_trace(path);
 }
 
-int oomph_sim_log(const char *path)
-{
-    sim_lock();
-    close_trace();
-    if (path != NULL)
-        trace = open_trace(path);
-    int failed = path != NULL && trace == NULL;
-    sim_unlock();
-    return failed;
-}
-
 bool sim_trace_is_on(void)
 {
     return trace != NULL;
 }
 
-void sim_trace_call(const char *function, CUresult result, const char *format,
-                    va_list arguments)
+void sim_trace_call(CUresult result, const char *format, va_list arguments)
 {
-    fprintf(trace, "%s(", function);
+    fprintf(trace, "%s(", current_call);
     vfprintf(trace, format, arguments);
     fprintf(trace, ") = %s\n", sim_error_name(result));
     fflush(trace);
@@ -91,7 +93,7 @@ static void trace_line(const char *what, const char *text)
 CUresult sim_misuse(CUresult result, const char *format, ...)
 {
     char *text = ring_next(&misuses);
-    int used = snprintf(text, TEXT_BYTES, "%s: ", sim_current_call());
+    int used = snprintf(text, TEXT_BYTES, "%s: ", current_call);
     va_list arguments;
 
     va_start(arguments, format);
@@ -104,6 +106,11 @@ CUresult sim_misuse(CUresult result, const char *format, ...)
 uint64_t sim_misuse_count(void)
 {
     return misuses.count;
+}
+
+const char *sim_misuse_ago(size_t ago)
+{
+    return ring_ago(&misuses, ago);
 }
 
 static void refuse(const char *name, const char *format)
@@ -128,12 +135,23 @@ void sim_refuse_kernel(const char *name)
                  "CPU, or simulate shapes alone");
 }
 
-void sim_refusal_begin(void)
+uint64_t sim_unsupported_count(void)
 {
+    return unsupported.count;
+}
+
+const char *sim_unsupported_ago(size_t ago)
+{
+    return ring_ago(&unsupported, ago);
+}
+
+void sim_report_begin(const char *function)
+{
+    current_call = function;
     has_refused = false;
 }
 
-void sim_refusal_end(CUresult result)
+void sim_report_end(CUresult result)
 {
     if (result == CUDA_ERROR_NOT_SUPPORTED && !has_refused)
         refusal[0] = '\0';
@@ -142,37 +160,6 @@ void sim_refusal_end(CUresult result)
 const char *oomph_sim_refusal(void)
 {
     return refusal;
-}
-
-void oomph_sim_note_unsupported(const char *function)
-{
-    sim_lock();
-    sim_unsupported(function);
-    sim_unlock();
-}
-
-const char *oomph_sim_misuse(size_t ago)
-{
-    sim_lock();
-    const char *text = ring_ago(&misuses, ago);
-    sim_unlock();
-    return text;
-}
-
-const char *oomph_sim_unsupported(size_t ago)
-{
-    sim_lock();
-    const char *text = ring_ago(&unsupported, ago);
-    sim_unlock();
-    return text;
-}
-
-uint64_t oomph_sim_unsupported_count(void)
-{
-    sim_lock();
-    uint64_t count = unsupported.count;
-    sim_unlock();
-    return count;
 }
 
 void sim_report_reset(void)

@@ -1,15 +1,21 @@
-/* memory.h - memory that is reserved, made and mapped in one go: cuMemAlloc, and the
- * pools of cuMemAllocAsync. The caller holds the driver's lock.
+/* allocation.h - memory that is reserved, made and mapped in one go: for cuMemAlloc and
+ * cuMemAllocAsync. The caller holds the driver's lock.
  */
 #pragma once
 #include "libcuda/memory/device.h"
 #include "libcuda/memory/space.h"
 
-// The device of a pool. Each has one pool, whose handle is the device's.
-static inline CUcontext sim_pool_device(CUmemoryPool pool)
-{
-    return (CUcontext)(void *)pool;
-}
+// What an allocation takes of its device: small ones of cuMemAlloc share pages, those
+// of a pool all do.
+uint64_t sim_memory_charge(size_t bytes);
+uint64_t sim_memory_pool_charge(size_t bytes);
+
+// Errors: OUT_OF_MEMORY, OPERATING_SYSTEM.
+CUresult sim_memory_allocate(CUcontext context, size_t bytes, uint64_t charged_bytes,
+                             sim_reservation_t **allocation);
+
+// The allocation that starts at an address, or NULL.
+sim_reservation_t *sim_memory_find(CUdeviceptr addr);
 
 // Maps memory as an allocation of the context at an address of its own, and takes it
 // away again. Errors: OUT_OF_MEMORY, OPERATING_SYSTEM.

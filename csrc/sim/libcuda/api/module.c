@@ -1,11 +1,13 @@
 /* module.c - modules, libraries and kernels, as programs load that compile at run time.
  * Their code is not looked at: any name is found, and launches into nothing.
  */
-#include "libcuda/objects/module.h"
-#include "libcuda/memory/device.h"
+#include "libcuda/api/module.h"
+
+#include "libcuda/api/call.h"
 #include "libcuda/memory/slab.h"
-#include "libcuda/session/call.h"
+#include "libcuda/objects/context.h"
 #include "libcuda/session/config.h"
+#include "libcuda/session/report.h"
 
 #include <stdio.h>
 #include <stdlib.h>

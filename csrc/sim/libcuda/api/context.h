@@ -1,5 +1,5 @@
-/* entry.h - variants of calls that programs find by cuGetProcAddress() alone: the
- * header of this version does not declare them.
+/* context.h - variants of calls on contexts that programs find by cuGetProcAddress()
+ * alone: the header of this version does not declare them.
  */
 #pragma once
 #include "libcuda/session/cuda_api.h"

@@ -1,0 +1,30 @@
+/* call.h - what every driver call does first and last.
+ *
+ *     CUresult result = sim_enter("cuMemRelease");
+ *     if (result == CUDA_SUCCESS)
+ *         result = release(handle);
+ *     return sim_leave(result, "%#llx", handle);
+ *
+ * Between the two the driver's lock is held: all state of the simulation is guarded by
+ * this one lock.
+ */
+#pragma once
+#include "libcuda/session/cuda_api.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+// Takes the lock, reads the card at first use, counts the call, moves the clock, and
+// returns the error that the call must end with, if any. sim_leave() follows in any
+// case.
+CUresult sim_enter(const char *function);
+
+// As sim_enter(), for the calls that work before cuInit().
+CUresult sim_enter_uninitialised(const char *function);
+
+// Traces the call with its arguments, gives the lock back, returns `result`.
+CUresult sim_leave(CUresult result, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+// sim_leave() for a call without arguments worth tracing.
+CUresult sim_return(CUresult result);

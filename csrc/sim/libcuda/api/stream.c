@@ -1,0 +1,268 @@
+#include "libcuda/api/stream.h"
+
+#include "libcuda/api/call.h"
+#include "libcuda/engine/queue.h"
+#include "libcuda/memory/slab.h"
+#include "libcuda/objects/capture.h"
+#include "libcuda/objects/context.h"
+#include "libcuda/session/config.h"
+#include "libcuda/session/lock.h"
+#include "libcuda/session/report.h"
+#include "libcuda/session/session.h"
+
+#include <pthread.h>
+
+// This thread's CU_STREAM_PER_THREAD on each device, with the generation it had.
+typedef struct thread_stream {
+    CUstream stream;
+    uint32_t generation;
+} thread_stream_t;
+
+static __thread thread_stream_t thread_streams[SIM_DEVICES_MAX];
+static pthread_key_t thread_key;
+
+// ---- creation and destruction
+
+static void destroy(CUstream stream)
+{
+    sim_capture_leave(stream);
+    if (stream->held)
+        sim_queue_release(stream);
+    sim_stream_give(stream);
+}
+
+void sim_stream_destroy_all(CUcontext context)
+{
+    CUstream stream;
+
+    for (uint32_t i = 0; (stream = sim_stream_at(i)) != NULL; i++) {
+        if (sim_is_live(&stream->object) && stream->context == context)
+            destroy(stream);
+    }
+    context->default_stream = context->joint_stream = NULL;
+}
+
+// ---- the stream of a thread
+
+static void destroy_thread_streams(void *of_thread)
+{
+    thread_stream_t *own = of_thread;
+
+    sim_lock();
+    for (int i = 0; i < SIM_DEVICES_MAX; i++) {
+        CUstream stream = own[i].stream;
+        if (stream != NULL && stream->object.generation == own[i].generation)
+            destroy(stream);
+    }
+    sim_unlock();
+}
+
+static void create_key(void)
+{
+    pthread_key_create(&thread_key, destroy_thread_streams);
+}
+
+static CUresult find_thread_stream(CUcontext context, CUstream *stream)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    thread_stream_t *own = &thread_streams[context->device];
+
+    pthread_once(&once, create_key);
+    pthread_setspecific(thread_key, thread_streams);
+    if (own->stream == NULL || own->stream->object.generation != own->generation) {
+        own->stream = sim_stream_create(context, CU_STREAM_DEFAULT, 0);
+        if (own->stream == NULL)
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        own->generation = own->stream->object.generation;
+    }
+    *stream = own->stream;
+    return CUDA_SUCCESS;
+}
+
+// Whether a handle names a stream that was made, not one of those that are always
+// there.
+static bool is_made(CUstream handle)
+{
+    return handle != NULL && handle != CU_STREAM_LEGACY &&
+           handle != CU_STREAM_PER_THREAD;
+}
+
+CUresult sim_stream_find_any(CUstream handle, CUstream *stream)
+{
+    CUcontext context;
+
+    if (is_made(handle)) {
+        *stream = handle;
+        return sim_is_live(&handle->object)
+                   ? CUDA_SUCCESS
+                   : sim_misuse(CUDA_ERROR_INVALID_HANDLE, "stream %p was destroyed",
+                                (void *)handle);
+    }
+    CUresult result = sim_context_of_thread(&context);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (handle == CU_STREAM_PER_THREAD)
+        return find_thread_stream(context, stream);
+    *stream = context->default_stream;
+    return CUDA_SUCCESS;
+}
+
+CUresult sim_stream_find(CUstream handle, CUstream *stream)
+{
+    CUresult result = sim_stream_find_any(handle, stream);
+
+    return result == CUDA_SUCCESS ? (*stream)->context->sticky : result;
+}
+
+// ---- the driver calls
+
+static CUresult create_user_stream(CUstream *out, unsigned flags, int priority)
+{
+    CUcontext context;
+    CUresult result = sim_context_usable(&context);
+
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (out == NULL || (flags & ~(unsigned)CU_STREAM_NON_BLOCKING) != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (priority > 0) // priorities out of range are moved into it
+        priority = 0;
+    if (priority < SIM_STREAM_PRIORITY_GREATEST)
+        priority = SIM_STREAM_PRIORITY_GREATEST;
+    CUstream stream = sim_stream_create(context, flags, priority);
+    if (stream == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *out = stream;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamCreate(CUstream *stream, unsigned flags)
+{
+    CUresult result = sim_enter("cuStreamCreate");
+
+    if (result == CUDA_SUCCESS)
+        result = create_user_stream(stream, flags, 0);
+    return sim_leave(result, "%p, %u", result == CUDA_SUCCESS ? (void *)*stream : NULL,
+                     flags);
+}
+
+CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority)
+{
+    CUresult result = sim_enter("cuStreamCreateWithPriority");
+
+    if (result == CUDA_SUCCESS)
+        result = create_user_stream(stream, flags, priority);
+    return sim_leave(result, "%p, %u, %d",
+                     result == CUDA_SUCCESS ? (void *)*stream : NULL, flags, priority);
+}
+
+CUresult cuStreamDestroy_v2(CUstream handle)
+{
+    CUstream stream;
+    CUresult result = sim_enter("cuStreamDestroy_v2");
+
+    if (result == CUDA_SUCCESS && !is_made(handle))
+        result = CUDA_ERROR_INVALID_HANDLE; // 0, 1 and 2 cannot be destroyed
+    if (result == CUDA_SUCCESS)
+        result = sim_stream_find_any(handle, &stream);
+    if (result == CUDA_SUCCESS)
+        destroy(stream);
+    return sim_leave(result, "%p", (void *)handle);
+}
+
+CUresult cuStreamSynchronize(CUstream handle)
+{
+    CUstream stream;
+    CUresult result = sim_enter("cuStreamSynchronize");
+
+    if (result == CUDA_SUCCESS)
+        result = sim_stream_find(handle, &stream);
+    if (result == CUDA_SUCCESS)
+        result = sim_capture_forbid_wait(stream);
+    if (result == CUDA_SUCCESS) {
+        sim_queue_wait_for_stream(stream);
+        result = stream->context->sticky;
+    }
+    return sim_leave(result, "%p", (void *)handle);
+}
+
+CUresult cuStreamQuery(CUstream handle)
+{
+    CUstream stream;
+    CUresult result = sim_enter("cuStreamQuery");
+
+    if (result == CUDA_SUCCESS)
+        result = sim_stream_find(handle, &stream);
+    if (result == CUDA_SUCCESS)
+        result = sim_capture_forbid_wait(stream);
+    if (result == CUDA_SUCCESS && !sim_queue_is_idle(stream))
+        result = CUDA_ERROR_NOT_READY;
+    return sim_leave(result, "%p", (void *)handle);
+}
+
+// The stream that a question is about; INVALID_VALUE if there is no place for the
+// answer.
+static CUresult find_for_question(CUstream handle, const void *out, CUstream *stream)
+{
+    return out != NULL ? sim_stream_find_any(handle, stream) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuStreamGetFlags(CUstream handle, unsigned *flags)
+{
+    CUstream stream;
+    CUresult result = sim_enter("cuStreamGetFlags");
+
+    if (result == CUDA_SUCCESS)
+        result = find_for_question(handle, flags, &stream);
+    if (result == CUDA_SUCCESS)
+        *flags = stream->flags;
+    return sim_leave(result, "%p", (void *)handle);
+}
+
+CUresult cuStreamGetPriority(CUstream handle, int *priority)
+{
+    CUstream stream;
+    CUresult result = sim_enter("cuStreamGetPriority");
+
+    if (result == CUDA_SUCCESS)
+        result = find_for_question(handle, priority, &stream);
+    if (result == CUDA_SUCCESS)
+        *priority = stream->priority;
+    return sim_leave(result, "%p", (void *)handle);
+}
+
+CUresult cuStreamGetId(CUstream handle, unsigned long long *id)
+{
+    CUstream stream;
+    CUresult result = sim_enter("cuStreamGetId");
+
+    if (result == CUDA_SUCCESS)
+        result = find_for_question(handle, id, &stream);
+    if (result == CUDA_SUCCESS)
+        *id = stream->id;
+    return sim_leave(result, "%p", (void *)handle);
+}
+
+CUresult cuStreamGetCtx(CUstream handle, CUcontext *context)
+{
+    CUstream stream;
+    CUresult result = sim_enter("cuStreamGetCtx");
+
+    if (result == CUDA_SUCCESS)
+        result = find_for_question(handle, context, &stream);
+    if (result == CUDA_SUCCESS)
+        *context = stream->context;
+    return sim_leave(result, "%p", (void *)handle);
+}
+
+CUresult cuStreamGetDevice(CUstream handle, CUdevice *device)
+{
+    CUstream stream;
+    CUresult result = sim_enter("cuStreamGetDevice");
+
+    if (result == CUDA_SUCCESS)
+        result = find_for_question(handle, device, &stream);
+    if (result == CUDA_SUCCESS)
+        *device = stream->context->device;
+    return sim_leave(result, "%p", (void *)handle);
+}
