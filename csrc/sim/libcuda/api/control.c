@@ -6,19 +6,24 @@
 #include "libcuda/engine/answer.h"
 #include "libcuda/engine/callback.h"
 #include "libcuda/engine/engine.h"
+#include "libcuda/engine/pending.h"
 #include "libcuda/engine/queue.h"
+#include "libcuda/engine/value.h"
+#include "libcuda/engine/wait.h"
 #include "libcuda/memory/address.h"
 #include "libcuda/memory/device.h"
+#include "libcuda/memory/foreign.h"
 #include "libcuda/memory/handle.h"
+#include "libcuda/memory/known.h"
+#include "libcuda/memory/label.h"
 #include "libcuda/memory/pinned.h"
-#include "libcuda/memory/share.h"
 #include "libcuda/memory/space.h"
 #include "libcuda/memory/traffic.h"
 #include "libcuda/objects/capture.h"
 #include "libcuda/objects/event.h"
 #include "libcuda/objects/graph.h"
 #include "libcuda/objects/mark.h"
-#include "libcuda/objects/work.h"
+#include "libcuda/session/clock.h"
 #include "libcuda/session/config.h"
 #include "libcuda/session/failure.h"
 #include "libcuda/session/lock.h"
@@ -30,7 +35,7 @@
 uint64_t oomph_sim_now_ns(void)
 {
     sim_lock();
-    uint64_t now_ns = sim_queue_now_ns();
+    uint64_t now_ns = sim_clock_ns();
     sim_unlock();
     return now_ns;
 }
@@ -78,8 +83,8 @@ static void fill(oomph_sim_stats_t *stats, const struct CUctx_st *device)
         .handle_count = sim_handle_count(),
         .mapping_count = sim_space_mapping_count(),
         .reservation_count = sim_space_reservation_count(),
-        .pending_count = sim_queue_pending_count(),
-        .executed_count = sim_queue_executed_count(),
+        .pending_count = sim_pending_count(),
+        .executed_count = sim_pending_executed_count(),
         .h2d_bytes = sim_traffic_bytes(SIM_H2D),
         .d2h_bytes = sim_traffic_bytes(SIM_D2H),
         .d2d_bytes = sim_traffic_bytes(SIM_D2D),
@@ -113,7 +118,9 @@ void oomph_sim_reset(void)
 {
     sim_lock();
     sim_queue_reset();
-    sim_work_reset();
+    sim_held_waits_reset();
+    sim_value_reset();
+    sim_known_forget_all();
     sim_capture_reset();
     sim_graph_reset();
     sim_event_reset();
@@ -124,7 +131,8 @@ void oomph_sim_reset(void)
     sim_pinned_reset();
     sim_space_reset();
     sim_handle_reset();
-    sim_share_reset();
+    sim_foreign_reset();
+    sim_label_reset();
     sim_address_reset();
     sim_engine_reset();
     sim_traffic_reset();

@@ -2,7 +2,9 @@
 #include "libcuda/api/call.h"
 #include "libcuda/api/stream.h"
 #include "libcuda/engine/engine.h"
-#include "libcuda/engine/queue.h"
+#include "libcuda/engine/pending.h"
+#include "libcuda/engine/submit.h"
+#include "libcuda/engine/wait.h"
 #include "libcuda/memory/known.h"
 #include "libcuda/memory/pinned.h"
 #include "libcuda/memory/space.h"
@@ -100,7 +102,7 @@ static bool prepare_source(sim_work_t *work)
         return stage(work);
     // What the device itself writes there meanwhile is in the order of its streams.
     if (work->rows == 1 && sim_memory_is_real() &&
-        !sim_queue_writes(work->src, work->bytes))
+        !sim_pending_writes(work->src, work->bytes))
         work->checksum = sim_checksum((const void *)(uintptr_t)work->src, work->bytes);
     return true;
 }

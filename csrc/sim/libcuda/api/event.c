@@ -3,11 +3,16 @@
 #include "libcuda/api/call.h"
 #include "libcuda/api/stream.h"
 #include "libcuda/engine/answer.h"
+#include "libcuda/engine/pending.h"
 #include "libcuda/engine/queue.h"
+#include "libcuda/engine/record.h"
+#include "libcuda/engine/submit.h"
+#include "libcuda/engine/wait.h"
 #include "libcuda/objects/capture.h"
 #include "libcuda/objects/mark.h"
 #include "libcuda/objects/nodes.h"
 #include "libcuda/objects/work.h"
+#include "libcuda/session/clock.h"
 #include "libcuda/session/report.h"
 
 CUresult cuEventCreate(CUevent *event, unsigned flags)
@@ -63,9 +68,9 @@ CUresult sim_event_record(CUevent event, CUstream stream)
         return result;
     result = submit_record(event, stream, &event->mark);
     if (result == CUDA_SUCCESS)
-        sim_answer_place(&event->mark, event->ticket);
+        sim_record_place(&event->mark, event->ticket);
     else
-        sim_answer_end(&event->mark);
+        sim_record_end(&event->mark);
     return result;
 }
 
@@ -176,7 +181,7 @@ static bool find_foreign(CUevent event, sim_mark_t *mark)
 
 static bool has_come_to(const sim_mark_t *mark)
 {
-    return sim_mark_is_done(mark) && sim_mark_end_ns(mark) <= sim_queue_now_ns();
+    return sim_mark_is_done(mark) && sim_mark_end_ns(mark) <= sim_clock_ns();
 }
 
 CUresult sim_event_wait(CUevent event, CUstream stream)
@@ -196,7 +201,7 @@ CUresult sim_event_wait(CUevent event, CUstream stream)
         sim_mark_ask(work.mark, SIM_MARK_FREELY);
         if (has_come_to(&work.mark))
             return CUDA_SUCCESS;
-    } else if (sim_queue_is_done(event->ticket)) {
+    } else if (sim_ticket_is_done(event->ticket)) {
         return CUDA_SUCCESS;
     }
     return sim_queue_submit(stream, &work, NULL);
@@ -270,8 +275,8 @@ static bool is_done(CUevent event)
     sim_mark_t mark;
 
     if (!find_foreign(event, &mark))
-        return sim_queue_is_done(event->ticket);
-    sim_mark_ask(mark, sim_queue_now_ns());
+        return sim_ticket_is_done(event->ticket);
+    sim_mark_ask(mark, sim_clock_ns());
     return has_come_to(&mark);
 }
 
@@ -279,7 +284,7 @@ static void wait_for_foreign(const sim_mark_t *mark)
 {
     while (!sim_mark_is_done(mark))
         sim_mark_ask(*mark, SIM_MARK_FOR_EVER);
-    uint64_t now_ns = sim_queue_now_ns(), end_ns = sim_mark_end_ns(mark);
+    uint64_t now_ns = sim_clock_ns(), end_ns = sim_mark_end_ns(mark);
     if (end_ns > now_ns)
         sim_queue_advance(end_ns - now_ns);
 }
@@ -333,7 +338,7 @@ static CUresult elapsed(float *ms, CUevent start, CUevent end)
         return CUDA_ERROR_INVALID_HANDLE;
     if (start->capture != NULL || end->capture != NULL)
         return CUDA_ERROR_CAPTURED_EVENT;
-    if (!sim_queue_is_done(start->ticket) || !sim_queue_is_done(end->ticket))
+    if (!sim_ticket_is_done(start->ticket) || !sim_ticket_is_done(end->ticket))
         return CUDA_ERROR_NOT_READY;
     *ms = (float)((double)(int64_t)(end->end_ns - start->end_ns) / 1e6);
     return CUDA_SUCCESS;

@@ -3,7 +3,7 @@
  */
 #include "libcuda/api/call.h"
 #include "libcuda/api/event.h"
-#include "libcuda/engine/queue.h"
+#include "libcuda/engine/wait.h"
 #include "libcuda/memory/allocation.h"
 #include "libcuda/memory/handle.h"
 #include "libcuda/memory/share.h"

@@ -1,6 +1,6 @@
 /* memory.c - cuMemAlloc: memory that is reserved, made and mapped in one go. */
 #include "libcuda/api/call.h"
-#include "libcuda/engine/queue.h"
+#include "libcuda/engine/wait.h"
 #include "libcuda/memory/allocation.h"
 #include "libcuda/memory/device.h"
 #include "libcuda/memory/handle.h"

@@ -4,7 +4,7 @@
 #include "libcuda/api/call.h"
 #include "libcuda/api/stream.h"
 #include "libcuda/engine/engine.h"
-#include "libcuda/engine/queue.h"
+#include "libcuda/engine/submit.h"
 #include "libcuda/objects/compute.h"
 #include "libcuda/objects/cost.h"
 #include "libcuda/objects/work.h"

@@ -1,7 +1,8 @@
 /* pinned.c - host memory that devices may use: allocated here, or registered. */
 #include "libcuda/memory/pinned.h"
 #include "libcuda/api/call.h"
-#include "libcuda/engine/queue.h"
+#include "libcuda/engine/pending.h"
+#include "libcuda/engine/wait.h"
 #include "libcuda/memory/space.h"
 #include "libcuda/objects/capture.h"
 #include "libcuda/objects/context.h"
@@ -64,12 +65,12 @@ CUresult cuMemAllocHost_v2(void **place, size_t bytes)
 static void finish_users(const sim_pinned_t *buffer)
 {
     uint64_t base = buffer->range.base, bytes = buffer->range.bytes;
-    const sim_operation_t *user = sim_queue_find_user(base, bytes, NULL);
+    const sim_operation_t *user = sim_pending_find_user(base, bytes, NULL);
 
     if (user != NULL)
         sim_misuse(CUDA_SUCCESS, "the pinned buffer at %#llx is in use by a pending %s",
                    (unsigned long long)base, user->work.call);
-    while ((user = sim_queue_find_user(base, bytes, NULL)) != NULL)
+    while ((user = sim_pending_find_user(base, bytes, NULL)) != NULL)
         sim_queue_wait((sim_ticket_t){.stream = user->stream, .number = user->number});
 }
 

@@ -5,7 +5,8 @@
  */
 #include "libcuda/api/call.h"
 #include "libcuda/api/stream.h"
-#include "libcuda/engine/queue.h"
+#include "libcuda/engine/submit.h"
+#include "libcuda/engine/wait.h"
 #include "libcuda/memory/allocation.h"
 #include "libcuda/memory/device.h"
 #include "libcuda/memory/space.h"

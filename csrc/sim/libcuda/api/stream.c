@@ -2,6 +2,7 @@
 
 #include "libcuda/api/call.h"
 #include "libcuda/engine/queue.h"
+#include "libcuda/engine/wait.h"
 #include "libcuda/memory/slab.h"
 #include "libcuda/objects/capture.h"
 #include "libcuda/objects/context.h"

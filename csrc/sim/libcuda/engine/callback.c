@@ -1,5 +1,6 @@
 #include "libcuda/engine/callback.h"
 
+#include "libcuda/engine/fault.h"
 #include "libcuda/objects/stream.h"
 #include "libcuda/objects/work.h"
 #include "libcuda/session/lock.h"
@@ -9,8 +10,8 @@
 static sim_operation_t *first, *last; // due, by `next_due`
 static uint64_t due_count;            // the one that is running included
 static bool thread_is_running;
-
-static __thread bool is_this_thread; // and no computation of its is running
+static __thread bool
+    is_this_thread; // false while it runs a computation, which may call
 
 static void call_function(const sim_work_t *work)
 {
@@ -42,7 +43,7 @@ static void call(sim_operation_t *operation)
     else if (sim_work_may_compute(&operation->work, operation->stream))
         compute(&operation->work, operation->stream);
     due_count--;
-    sim_queue_callback_done(operation);
+    operation->done(operation);
 }
 
 static void *run(void *nothing)
@@ -61,8 +62,9 @@ static void *run(void *nothing)
     return NULL;
 }
 
-void sim_callback_run(sim_operation_t *operation)
+void sim_callback_run(sim_operation_t *operation, void (*done)(sim_operation_t *))
 {
+    operation->done = done;
     due_count++;
     if (!sim_start_thread(&thread_is_running, run)) {
         call(operation);

@@ -3,11 +3,12 @@
  * the driver's lock.
  */
 #pragma once
-#include "libcuda/engine/queue.h"
+#include "libcuda/engine/pending.h"
 
-// Hands over an operation whose host function is due; sim_queue_callback_done()
-// follows. Without a thread (the host has no resources) the function is called at once.
-void sim_callback_run(sim_operation_t *operation);
+// Hands over an operation whose host function is due; `done` is called, with the lock,
+// when that has returned. Without a thread (the host has no resources) the function is
+// called at once.
+void sim_callback_run(sim_operation_t *operation, void (*done)(sim_operation_t *));
 
 // Whether this thread runs host functions of streams: its driver calls are not
 // permitted.

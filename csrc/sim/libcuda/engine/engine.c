@@ -1,11 +1,11 @@
 #include "libcuda/engine/engine.h"
 
-#include "libcuda/engine/queue.h"
 #include "libcuda/memory/address.h"
 #include "libcuda/memory/space.h"
 #include "libcuda/memory/traffic.h"
 #include "libcuda/objects/cost.h"
 #include "libcuda/objects/mark.h"
+#include "libcuda/session/clock.h"
 #include "libcuda/session/config.h"
 #include "sim.h"
 
@@ -217,7 +217,7 @@ void sim_engine_usage(int device, oomph_sim_usage_t *usage)
     const engines_t *of = &engines[device];
 
     *usage = (oomph_sim_usage_t){
-        .now_ns = sim_queue_now_ns(),
+        .now_ns = sim_clock_ns(),
         .compute_busy_ns = of->compute.busy_ns,
         .h2d_busy_ns = of->to_device.busy_ns,
         .d2h_busy_ns = of->to_host.busy_ns,

@@ -2,7 +2,7 @@
  * the driver's lock.
  */
 #pragma once
-#include "libcuda/engine/queue.h"
+#include "libcuda/engine/pending.h"
 
 // False when the host has no memory.
 bool sim_heap_push(sim_operation_t *operation);

@@ -1,5 +1,7 @@
 #include "libcuda/engine/race.h"
 
+#include "libcuda/engine/fault.h"
+#include "libcuda/engine/value.h"
 #include "libcuda/objects/stream.h"
 #include "libcuda/objects/work.h"
 #include "libcuda/session/report.h"
@@ -30,7 +32,7 @@ static void reach(CUstream stream, uint64_t number)
             mark->waits_for_value = true;
             value_waiter_count++;
         } else if (o->work.kind == SIM_WORK_WAIT &&
-                   !sim_queue_is_done(o->work.ticket)) {
+                   !sim_ticket_is_done(o->work.ticket)) {
             reach(o->work.ticket.stream, o->work.ticket.number);
         }
     }
@@ -75,9 +77,9 @@ void sim_race_report(CUstream stream, const sim_work_t *work)
     bool searched = false;
     uint64_t addr;
 
-    if (sim_queue_is_sole_user(stream))
+    if (sim_pending_is_sole_user(stream))
         return;
-    for (const sim_operation_t *o = sim_queue_memory_users(); o != NULL;
+    for (const sim_operation_t *o = sim_pending_users(); o != NULL;
          o = o->next_memory) {
         if (o->stream == stream || !sim_work_conflicts(work, &o->work, &addr))
             continue;
@@ -106,7 +108,7 @@ void sim_race_report_start(const sim_operation_t *operation)
     uint64_t addr;
 
     sim_work_check_memory(work, operation->stream);
-    for (const sim_operation_t *o = sim_queue_memory_users(); o != NULL;
+    for (const sim_operation_t *o = sim_pending_users(); o != NULL;
          o = o->next_memory) {
         if (o->stream == operation->stream || !o->started ||
             !sim_work_conflicts(work, &o->work, &addr))
@@ -122,7 +124,7 @@ void sim_race_report_start(const sim_operation_t *operation)
 
 const sim_operation_t *sim_race_find_runner(uint64_t addr, uint64_t bytes)
 {
-    const sim_operation_t *o = sim_queue_memory_users();
+    const sim_operation_t *o = sim_pending_users();
 
     while (o != NULL && (!sim_work_touches(&o->work, addr, bytes) || !is_running(o)))
         o = o->next_memory;

@@ -4,7 +4,7 @@
  * it starts. The caller holds the driver's lock.
  */
 #pragma once
-#include "libcuda/engine/queue.h"
+#include "libcuda/engine/pending.h"
 
 // Reports misuse if `work`, next on `stream`, conflicts with a pending operation that
 // it does not wait for. What has completed already is not seen.

@@ -29,11 +29,6 @@ static uint64_t round_up(uint64_t value, uint64_t alignment)
     return (value + alignment - 1) & ~(alignment - 1);
 }
 
-static void *as_pointer(uint64_t addr)
-{
-    return (void *)(uintptr_t)addr;
-}
-
 static uint64_t map_nothing(uint64_t bytes)
 {
     void *place = mmap(NULL, bytes, PROT_NONE,
@@ -160,7 +155,7 @@ void sim_bytes_give(const sim_bytes_t *taken, uint64_t bytes)
 bool sim_bytes_map(uint64_t addr, uint64_t bytes, const sim_bytes_t *shown)
 {
     return !sim_memory_is_real() ||
-           mmap(as_pointer(addr), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED,
+           mmap(sim_pointer(addr), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED,
                 shown->file >= 0 ? shown->file : file,
                 (off_t)shown->offset) != MAP_FAILED;
 }
@@ -169,13 +164,13 @@ bool sim_bytes_allow(uint64_t addr, uint64_t bytes, bool read, bool write)
 {
     int protection = (read ? PROT_READ : 0) | (write ? PROT_READ | PROT_WRITE : 0);
 
-    return !sim_memory_is_real() || mprotect(as_pointer(addr), bytes, protection) == 0;
+    return !sim_memory_is_real() || mprotect(sim_pointer(addr), bytes, protection) == 0;
 }
 
 bool sim_bytes_unmap(uint64_t addr, uint64_t bytes)
 {
     return !sim_memory_is_real() ||
-           mmap(as_pointer(addr), bytes, PROT_NONE,
+           mmap(sim_pointer(addr), bytes, PROT_NONE,
                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
                 0) != MAP_FAILED;
 }

@@ -13,6 +13,11 @@
 
 enum { SIM_PAGE = 2 << 20 }; // bytes; the granularity of everything
 
+static inline void *sim_pointer(uint64_t addr)
+{
+    return (void *)(uintptr_t)addr;
+}
+
 // Takes a range of addresses, aligned to `alignment`, a power of two. 0 if there is
 // none.
 uint64_t sim_address_take(uint64_t bytes, uint64_t alignment);

@@ -1,10 +1,7 @@
 #include "libcuda/memory/allocation.h"
 
-#include "libcuda/engine/queue.h"
 #include "libcuda/memory/address.h"
 #include "libcuda/memory/handle.h"
-#include "libcuda/objects/stream.h"
-#include "libcuda/session/report.h"
 
 enum { SMALL_UNIT = 512 }; // bytes
 
@@ -138,27 +135,4 @@ void sim_memory_graph_use(uint64_t addr, bool is_used)
         return;
     allocation->is_graph_used = is_used;
     free_graph_memory(allocation);
-}
-
-void sim_memory_free_pooled(uint64_t addr)
-{
-    sim_reservation_t *allocation = sim_memory_find(addr);
-
-    if (allocation == NULL) {
-        sim_misuse(CUDA_SUCCESS, "cuMemFreeAsync: %#llx was freed before",
-                   (unsigned long long)addr);
-        return;
-    }
-    const sim_operation_t *user =
-        sim_queue_find_user(addr, allocation->range.bytes, NULL);
-    if (allocation->graph_count > 0 || allocation->is_graph_used) {
-        sim_memory_graph_use(addr, false);
-        return;
-    }
-    if (user != NULL)
-        sim_misuse(CUDA_SUCCESS,
-                   "cuMemFreeAsync: %#llx is in use by a pending %s of stream %llu",
-                   (unsigned long long)addr, user->work.call,
-                   (unsigned long long)user->stream->id);
-    sim_memory_unplace(allocation);
 }

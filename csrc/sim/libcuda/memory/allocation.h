@@ -23,9 +23,6 @@ CUresult sim_memory_place(CUcontext context, sim_handle_t *handle,
                           sim_reservation_t **allocation);
 void sim_memory_unplace(sim_reservation_t *allocation);
 
-// Frees what a pool gave out at `addr`, when its stream has come so far.
-void sim_memory_free_pooled(uint64_t addr);
-
 // Memory that a captured allocation gives at every launch. It exists, at one address,
 // as long as a graph allocates it or the last launch left it in use.
 void sim_memory_graph_hold(uint64_t addr);

@@ -1,7 +1,8 @@
 #include "libcuda/memory/handle.h"
 
 #include "libcuda/memory/device.h"
-#include "libcuda/memory/share.h"
+#include "libcuda/memory/foreign.h"
+#include "libcuda/memory/label.h"
 
 static sim_slab_t handles = {.object_bytes = sizeof(sim_handle_t)};
 static uint64_t next_block_id = 1;
@@ -67,10 +68,18 @@ static bool is_unused(const sim_handle_t *handle)
     return handle->reference_count == 0 && handle->mapping_count == 0;
 }
 
+// Whether a descriptor or another process still names memory of this process.
+static bool is_used_elsewhere(const sim_handle_t *handle)
+{
+    return handle->label != 0 && handle->bytes_at.file < 0 &&
+           sim_label_is_used(handle->label);
+}
+
 static void free_memory(sim_handle_t *handle)
 {
     if (handle->bytes_at.file >= 0) {
-        sim_share_drop(handle);
+        sim_label_unlock(handle->bytes_at.file, handle->label);
+        sim_foreign_give(handle->bytes_at.file);
     } else {
         sim_bytes_give(&handle->bytes_at, handle->bytes);
         give_memory(&handle->prop, handle->charged_bytes);
@@ -82,7 +91,7 @@ static void free_if_unused(sim_handle_t *handle)
 {
     if (!is_unused(handle))
         return;
-    if (sim_share_is_used(handle))
+    if (is_used_elsewhere(handle))
         kept_count++;
     else
         free_memory(handle);
@@ -93,7 +102,7 @@ void sim_handle_collect(void)
     for (uint32_t i = 0; kept_count > 0 && i < handles.count; i++) {
         sim_handle_t *handle = sim_slab_at(&handles, i);
         if (!sim_is_live(&handle->object) || !is_unused(handle) ||
-            sim_share_is_used(handle))
+            is_used_elsewhere(handle))
             continue;
         kept_count--;
         free_memory(handle);

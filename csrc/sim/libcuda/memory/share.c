@@ -2,24 +2,14 @@
 
 #include "libcuda/memory/address.h"
 #include "libcuda/memory/device.h"
+#include "libcuda/memory/foreign.h"
+#include "libcuda/memory/label.h"
 #include "libcuda/session/config.h"
 #include "libcuda/session/visible.h"
 
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-// What a label says. It lies at `sim_handle_t.label` in the file.
-typedef struct label {
-    uint64_t magic;
-    uint64_t offset, bytes; // of the memory, in the file
-    uint64_t handle;        // its value in the process that exported it
-    int32_t device;         // in the machine (visible.h)
-    int32_t is_real;        // whether there are bytes
-} label_t;
 
 // What cudaIpcMemHandle_t holds.
 typedef struct address {
@@ -28,62 +18,23 @@ typedef struct address {
     int32_t process, file;
 } address_t;
 
-// The file of another process, open as long as anything of it is in use.
-typedef struct foreign {
-    struct foreign *next;
-    dev_t device;
-    ino_t inode;
-    int file;
-    size_t user_count;
-} foreign_t;
-
 static const uint64_t MAGIC = 0x6f6f6d706869706cull;
-static const uint64_t LABELS = 1ull << 61; // in the file, behind all bytes
 
-static uint64_t label_count;
-static foreign_t *foreigners;
-
-static bool lock(int file, uint64_t label, short type)
-{
-    struct flock wanted = {
-        .l_type = type,
-        .l_whence = SEEK_SET,
-        .l_start = (off_t)label,
-        .l_len = sizeof(label_t),
-    };
-
-    return fcntl(file, F_OFD_SETLK, &wanted) == 0;
-}
-
-int sim_share_reopen(int process, int file)
-{
-    char path[64];
-
-    snprintf(path, sizeof path, "/proc/%d/fd/%d", process, file);
-    return open(path, O_RDWR | O_CLOEXEC);
-}
-
-/* ---- Exporting */
+// ---- exporting
 
 static bool write_label(sim_handle_t *handle)
 {
-    const label_t label = {
-        .magic = MAGIC,
+    const sim_label_t label = {
         .offset = handle->bytes_at.offset,
         .bytes = handle->bytes,
         .handle = sim_handle_value(handle),
         .device = sim_visible_at(handle->prop.location.id),
         .is_real = sim_memory_is_real(),
     };
-    uint64_t place = LABELS + label_count * sizeof label;
 
-    if (handle->label != 0)
-        return true;
-    if (pwrite(sim_bytes_file(), &label, sizeof label, (off_t)place) != sizeof label)
-        return false;
-    label_count++;
-    handle->label = place;
-    return true;
+    if (handle->label == 0)
+        handle->label = sim_label_add(&label);
+    return handle->label != 0;
 }
 
 // What cannot be exported: host memory, and what is another process's.
@@ -102,11 +53,11 @@ CUresult sim_share_export(sim_handle_t *handle, int *descriptor)
 
     if (result != CUDA_SUCCESS)
         return result;
-    int file = sim_share_reopen(getpid(), sim_bytes_file());
+    int file = sim_foreign_reopen(getpid(), sim_bytes_file());
     if (file < 0)
         return CUDA_ERROR_OPERATING_SYSTEM;
     if (lseek(file, (off_t)handle->label, SEEK_SET) < 0 ||
-        !lock(file, handle->label, F_RDLCK)) {
+        !sim_label_lock(file, handle->label)) {
         close(file);
         return CUDA_ERROR_OPERATING_SYSTEM;
     }
@@ -135,66 +86,7 @@ CUresult sim_share_describe(sim_handle_t *handle, char text[SIM_SHARE_TEXT])
     return CUDA_SUCCESS;
 }
 
-bool sim_share_is_used(const sim_handle_t *handle)
-{
-    struct flock found = {
-        .l_type = F_WRLCK,
-        .l_whence = SEEK_SET,
-        .l_start = (off_t)handle->label,
-        .l_len = sizeof(label_t),
-    };
-
-    return handle->label != 0 && handle->bytes_at.file < 0 &&
-           fcntl(sim_bytes_file(), F_OFD_GETLK, &found) == 0 && found.l_type != F_UNLCK;
-}
-
-/* ---- Importing */
-
-static foreign_t *find_foreign(const struct stat *status)
-{
-    foreign_t *found = foreigners;
-
-    while (found != NULL &&
-           (found->device != status->st_dev || found->inode != status->st_ino))
-        found = found->next;
-    return found;
-}
-
-// The file that `descriptor` refers to, open on its own; with one user more.
-static foreign_t *take_foreign(int descriptor, const struct stat *status)
-{
-    foreign_t *found = find_foreign(status);
-
-    if (found == NULL) {
-        found = calloc(1, sizeof *found);
-        if (found == NULL)
-            return NULL;
-        found->device = status->st_dev;
-        found->inode = status->st_ino;
-        found->file = sim_share_reopen(getpid(), descriptor);
-        if (found->file < 0) {
-            free(found);
-            return NULL;
-        }
-        found->next = foreigners;
-        foreigners = found;
-    }
-    found->user_count++;
-    return found;
-}
-
-static void give_foreign(foreign_t *foreign)
-{
-    foreign_t **link = &foreigners;
-
-    if (--foreign->user_count > 0)
-        return;
-    while (*link != foreign)
-        link = &(*link)->next;
-    *link = foreign->next;
-    close(foreign->file);
-    free(foreign);
-}
+// ---- importing
 
 static int visible_device(int device)
 {
@@ -205,7 +97,7 @@ static int visible_device(int device)
 }
 
 static CUresult import_foreign(int descriptor, const struct stat *status,
-                               uint64_t place, const label_t *label,
+                               uint64_t place, const sim_label_t *label,
                                sim_handle_t **handle)
 {
     int device = visible_device(label->device);
@@ -214,36 +106,34 @@ static CUresult import_foreign(int descriptor, const struct stat *status,
     if (label->is_real != sim_memory_is_real())
         return CUDA_ERROR_INVALID_VALUE;
 
-    foreign_t *foreign = take_foreign(descriptor, status);
-    if (foreign == NULL)
+    int file = sim_foreign_take(descriptor, status);
+    if (file < 0)
         return CUDA_ERROR_OPERATING_SYSTEM;
-    const sim_bytes_t bytes_at = {.file = foreign->file, .offset = label->offset};
+    const sim_bytes_t bytes_at = {.file = file, .offset = label->offset};
     *handle = sim_handle_find_imported(&bytes_at, place);
     if (*handle != NULL) {
-        give_foreign(foreign);
+        sim_foreign_give(file);
         (*handle)->reference_count++;
         return CUDA_SUCCESS;
     }
-    if (!lock(foreign->file, place, F_RDLCK)) {
-        give_foreign(foreign);
+    if (!sim_label_lock(file, place)) {
+        sim_foreign_give(file);
         return CUDA_ERROR_OPERATING_SYSTEM;
     }
     *handle = sim_handle_adopt(device, label->bytes, &bytes_at, place);
     if (*handle != NULL)
         return CUDA_SUCCESS;
-    lock(foreign->file, place, F_UNLCK);
-    give_foreign(foreign);
+    sim_label_unlock(file, place);
+    sim_foreign_give(file);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 static CUresult import_at(int descriptor, uint64_t place, sim_handle_t **handle)
 {
     struct stat status, own;
-    label_t label;
+    sim_label_t label;
 
-    if (place < LABELS || fstat(descriptor, &status) != 0 ||
-        pread(descriptor, &label, sizeof label, (off_t)place) != sizeof label ||
-        label.magic != MAGIC)
+    if (fstat(descriptor, &status) != 0 || !sim_label_read(descriptor, place, &label))
         return CUDA_ERROR_INVALID_VALUE;
     if (sim_bytes_file() < 0 || fstat(sim_bytes_file(), &own) != 0)
         return CUDA_ERROR_OPERATING_SYSTEM;
@@ -271,7 +161,7 @@ CUresult sim_share_open(const char text[SIM_SHARE_TEXT], sim_handle_t **handle)
         return CUDA_ERROR_INVALID_VALUE;
     if (address.process == getpid())
         return CUDA_ERROR_INVALID_CONTEXT; // as the real one says it
-    int file = sim_share_reopen(address.process, address.file);
+    int file = sim_foreign_reopen(address.process, address.file);
     if (file < 0)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult result = CUDA_ERROR_INVALID_VALUE;
@@ -279,23 +169,4 @@ CUresult sim_share_open(const char text[SIM_SHARE_TEXT], sim_handle_t **handle)
         result = import_at(file, address.label, handle);
     close(file);
     return result;
-}
-
-void sim_share_drop(sim_handle_t *handle)
-{
-    foreign_t *foreign = foreigners;
-
-    while (foreign->file != handle->bytes_at.file)
-        foreign = foreign->next;
-    lock(foreign->file, handle->label, F_UNLCK);
-    give_foreign(foreign);
-}
-
-void sim_share_reset(void)
-{
-    while (foreigners != NULL) {
-        foreigners->user_count = 1;
-        give_foreign(foreigners);
-    }
-    label_count = 0;
 }

@@ -2,10 +2,8 @@
  * lock.
  *
  * Each process simulates cards of its own, and its memory counts on these alone: what
- * is imported takes nothing. The bytes of a process lie in one file (address.h); for
- * each piece that is exported a label in that file says what it is. A label is locked
- * by whoever may still use the piece: each exported descriptor, each process that has
- * imported it. The system gives locks up when a process ends, however it ends.
+ * is imported takes nothing. The bytes of a process lie in one file (address.h),
+ * where a label (label.h) says of each exported piece what it is.
  */
 #pragma once
 #include "libcuda/memory/handle.h"
@@ -21,15 +19,3 @@ CUresult sim_share_import(int descriptor, sim_handle_t **handle);
 enum { SIM_SHARE_TEXT = 64 };
 CUresult sim_share_describe(sim_handle_t *handle, char text[SIM_SHARE_TEXT]);
 CUresult sim_share_open(const char text[SIM_SHARE_TEXT], sim_handle_t **handle);
-
-// A file that a process has open, opened once more: with a position and locks of its
-// own. -1 when the system refuses.
-int sim_share_reopen(int process, int file);
-
-// Whether a descriptor or another process still names memory of this process.
-bool sim_share_is_used(const sim_handle_t *handle);
-
-// Gives up what was imported.
-void sim_share_drop(sim_handle_t *handle);
-
-void sim_share_reset(void);

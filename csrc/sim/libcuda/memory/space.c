@@ -2,6 +2,7 @@
 
 #include "libcuda/memory/address.h"
 #include "libcuda/memory/slab.h"
+#include "libcuda/session/config.h"
 
 #include <stdlib.h>
 
@@ -73,6 +74,11 @@ sim_mapping_t *sim_space_mapping(uint64_t addr)
     const sim_reservation_t *reservation = sim_space_find(addr);
 
     return reservation ? reservation->slots[slot_of(reservation, addr)] : NULL;
+}
+
+bool sim_space_has_bytes(uint64_t addr)
+{
+    return sim_memory_is_real() || sim_space_find(addr) == NULL;
 }
 
 static void fill_slots(sim_reservation_t *reservation, const sim_mapping_t *mapping,

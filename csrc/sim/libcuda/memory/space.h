@@ -34,6 +34,9 @@ void sim_space_unreserve(sim_reservation_t *reservation);
 sim_reservation_t *sim_space_find(uint64_t addr);
 sim_mapping_t *sim_space_mapping(uint64_t addr);
 
+// Whether the bytes at an accessible address exist: the host's own always do.
+bool sim_space_has_bytes(uint64_t addr);
+
 // Maps the first `bytes` of a handle, without access. Errors: OUT_OF_MEMORY, and
 // OPERATING_SYSTEM if the host has no more mappings.
 CUresult sim_space_map(sim_reservation_t *reservation, uint64_t addr, uint64_t bytes,

@@ -1,7 +1,7 @@
 #include "libcuda/objects/mark.h"
 
-#include "libcuda/engine/queue.h"
-#include "libcuda/memory/share.h"
+#include "libcuda/memory/foreign.h"
+#include "libcuda/session/clock.h"
 #include "libcuda/session/lock.h"
 
 #include <fcntl.h>
@@ -135,7 +135,7 @@ void sim_mark_describe(const sim_mark_t *mark, char text[SIM_MARK_TEXT])
         .magic = MAGIC,
         .inode = mark->board->inode,
         .slot = (uint64_t)(mark->slot - mark->board->slots),
-        .described_ns = common_ns(sim_queue_now_ns()),
+        .described_ns = common_ns(sim_clock_ns()),
         .process = getpid(),
         .file = mark->board->file,
     };
@@ -154,12 +154,12 @@ CUresult sim_mark_open(const char text[SIM_MARK_TEXT], sim_mark_t *mark)
         return CUDA_ERROR_INVALID_VALUE;
     if (address.process == getpid())
         return CUDA_ERROR_INVALID_CONTEXT; // as the real one says it
-    int file = sim_share_reopen(address.process, address.file);
+    int file = sim_foreign_reopen(address.process, address.file);
     board_t *board = file >= 0 ? open_board(file, address.inode) : NULL;
     if (board == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     if (!has_origin)
-        origin_ns = address.described_ns - (int64_t)sim_queue_now_ns();
+        origin_ns = address.described_ns - (int64_t)sim_clock_ns();
     has_origin = true;
     *mark = (sim_mark_t){.board = board, .slot = &board->slots[address.slot]};
     return CUDA_SUCCESS;
@@ -199,7 +199,7 @@ void sim_mark_end(const sim_mark_t *mark, bool is_last)
     struct flock lock = lock_of(mark, F_UNLCK);
     slot_t *slot = mark->slot;
 
-    atomic_store(&slot->end_ns, common_ns(sim_queue_now_ns()));
+    atomic_store(&slot->end_ns, common_ns(sim_clock_ns()));
     if (atomic_load(&slot->done_count) < mark->number)
         atomic_store(&slot->done_count, mark->number);
     if (is_last)

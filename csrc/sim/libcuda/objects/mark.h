@@ -7,7 +7,7 @@
  * the process ends, and then there is nothing to wait for.
  *
  * Work is done only when the clock of its process moves. So who waits asks, and the
- * other process's answer.c lets its work be done up to a time.
+ * other process lets its work be done up to a time.
  *
  * Clocks of processes start when they start. When one of them first opens a mark, its
  * clock stands where that of the other stood when it described the mark; what is told

@@ -13,6 +13,11 @@ bool sim_stream_is_blocking(const struct CUstream_st *stream)
     return !(stream->flags & CU_STREAM_NON_BLOCKING);
 }
 
+bool sim_stream_delays_default(const struct CUstream_st *stream)
+{
+    return !stream->is_default && sim_stream_is_blocking(stream);
+}
+
 // A stream object without work: a stream that was destroyed may have some left.
 static CUstream take_drained(void)
 {

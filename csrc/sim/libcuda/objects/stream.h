@@ -66,4 +66,7 @@ CUstream sim_stream_at(uint32_t index);
 // Whether the stream orders itself with the default stream.
 bool sim_stream_is_blocking(const struct CUstream_st *stream);
 
+// Whether the default stream of its context waits for it.
+bool sim_stream_delays_default(const struct CUstream_st *stream);
+
 void sim_stream_reset(void);

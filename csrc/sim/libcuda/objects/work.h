@@ -64,22 +64,12 @@ typedef struct sim_work {
     sim_ticket_t ticket; // to wait for
 } sim_work_t;
 
-// What the work does on the stream's device, at its completion. Host functions are run
-// by callback.c instead.
-void sim_work_execute(const sim_work_t *work, CUstream stream, uint64_t now_ns);
-
 // Whether callback.c runs the work.
 static inline bool sim_work_runs_apart(const sim_work_t *work)
 {
     return work->kind == SIM_WORK_CALL ||
            (work->kind == SIM_WORK_COMPUTE && work->compute->what.makes_calls);
 }
-
-// Whether what the work computes may be run now: a fault if not.
-bool sim_work_may_compute(const sim_work_t *work, CUstream stream);
-
-// A fault if the stream's device may not touch all memory that the work uses.
-void sim_work_check_memory(const sim_work_t *work, CUstream stream);
 
 // Whether the work waits for what happens outside of all streams: a value in memory, or
 // another process.
@@ -88,9 +78,6 @@ static inline bool sim_work_waits_outside(const sim_work_t *work)
     return work->kind == SIM_WORK_WAIT_VALUE ||
            (work->kind == SIM_WORK_WAIT && work->mark.board != NULL);
 }
-
-// Whether the work may start, if it so waits.
-bool sim_work_may_start(const sim_work_t *work, CUstream stream);
 
 // Whether the work writes any of `bytes` at `addr`.
 bool sim_work_writes(const sim_work_t *work, uint64_t addr, uint64_t bytes);
@@ -104,6 +91,12 @@ static inline bool sim_work_uses_memory(const sim_work_t *work)
 // Whether the work reads or writes any of `bytes` at `addr`.
 bool sim_work_touches(const sim_work_t *work, uint64_t addr, uint64_t bytes);
 
+// The memory that work uses, in `own` or its own. Work of several rows is left out,
+// since rows may lie between each other, and so are waits for values, which make the
+// order of others.
+size_t sim_work_ranges(const sim_work_t *work, oomph_sim_range_t own[2],
+                       const oomph_sim_range_t **ranges);
+
 // Whether one of the two writes what the other reads or writes; `addr` is where.
 bool sim_work_conflicts(const sim_work_t *a, const sim_work_t *b, uint64_t *addr);
 
@@ -116,6 +109,3 @@ void sim_work_discard(const sim_work_t *work);
 
 // A sum over bytes, never 0, that tells whether they were changed.
 uint64_t sim_checksum(const void *bytes, size_t count);
-
-// Forgets the values that were written to memory which is not real.
-void sim_work_reset(void);

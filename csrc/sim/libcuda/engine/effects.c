@@ -1,0 +1,191 @@
+#include "libcuda/engine/effects.h"
+
+#include "libcuda/engine/fault.h"
+#include "libcuda/engine/pending.h"
+#include "libcuda/engine/record.h"
+#include "libcuda/engine/value.h"
+#include "libcuda/memory/address.h"
+#include "libcuda/memory/allocation.h"
+#include "libcuda/memory/known.h"
+#include "libcuda/memory/space.h"
+#include "libcuda/memory/traffic.h"
+#include "libcuda/objects/event.h"
+#include "libcuda/objects/stream.h"
+#include "libcuda/session/report.h"
+#include "sim.h"
+
+#include <string.h>
+
+enum { KERNEL_FILL = 0xAB };
+
+// Bytes that are not real arrive at the host if they are known, and else as a value
+// followed by zeros.
+static void read_unreal(void *place, uint64_t src, uint64_t bytes, uint64_t value)
+{
+    if (sim_known_read(src, place, bytes))
+        return;
+    memset(place, 0, bytes);
+    memcpy(place, &value, bytes < sizeof value ? bytes : sizeof value);
+}
+
+static void copy_unreal(uint64_t dst, uint64_t src, uint64_t bytes)
+{
+    char data[SIM_KNOWN_BYTES_MAX];
+
+    if (bytes <= sizeof data && sim_known_read(src, data, bytes))
+        sim_known_write(dst, data, bytes);
+    else
+        sim_known_forget(dst, bytes);
+}
+
+static void copy_bytes(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t value)
+{
+    bool to_real = sim_space_has_bytes(dst), from_real = sim_space_has_bytes(src);
+
+    if (to_real && from_real)
+        memmove(sim_pointer(dst), sim_pointer(src), bytes);
+    else if (to_real)
+        read_unreal(sim_pointer(dst), src, bytes, value);
+    else if (from_real)
+        sim_known_write(dst, sim_pointer(src), bytes);
+    else
+        copy_unreal(dst, src, bytes);
+}
+
+static void copy(const sim_work_t *work, CUstream stream)
+{
+    uint64_t src = work->staging ? (uint64_t)(uintptr_t)work->staging : work->src;
+
+    if (work->checksum != 0 &&
+        sim_checksum(sim_pointer(work->src), work->bytes) != work->checksum)
+        sim_misuse(CUDA_SUCCESS, "the source of a pending %s, at %#llx, was written to",
+                   work->call, (unsigned long long)work->src);
+    for (uint64_t row = 0; row < work->rows; row++) {
+        uint64_t to = work->dst + row * work->dst_pitch;
+        uint64_t from = src + row * work->src_pitch;
+        if (!sim_fault_check(work, stream, from, false) ||
+            !sim_fault_check(work, stream, to, true))
+            return;
+        copy_bytes(to, from, work->bytes, work->value);
+    }
+    sim_traffic_count(work->dst, work->src, work->bytes * work->rows);
+}
+
+static void fill(uint64_t addr, uint64_t bytes, uint64_t value, unsigned value_bytes)
+{
+    char *place = sim_pointer(addr);
+
+    if (value_bytes == 1) {
+        memset(place, (int)value, bytes);
+        return;
+    }
+    for (uint64_t i = 0; i + value_bytes <= bytes; i += value_bytes)
+        memcpy(place + i, &value, value_bytes);
+}
+
+static void set(const sim_work_t *work, CUstream stream)
+{
+    bool is_one_value = work->bytes == work->value_bytes && work->value_bytes >= 4;
+
+    for (uint64_t row = 0; row < work->rows; row++) {
+        uint64_t to = work->dst + row * work->dst_pitch;
+        if (!sim_fault_check(work, stream, to, true))
+            return;
+        if (!sim_space_has_bytes(to))
+            sim_known_forget(to, work->bytes);
+        if (is_one_value)
+            sim_value_store(to, work->value, work->value_bytes);
+        else if (sim_space_has_bytes(to))
+            fill(to, work->bytes, work->value, work->value_bytes);
+    }
+}
+
+static void touch(const sim_work_t *work, CUstream stream)
+{
+    if (work->bytes == 0 || !sim_fault_check(work, stream, work->dst, work->writes) ||
+        !sim_space_has_bytes(work->dst))
+        return;
+    if (work->writes)
+        fill(work->dst, work->bytes, KERNEL_FILL, 1);
+    else
+        (void)*(volatile uint64_t *)sim_pointer(work->dst & ~7ull);
+}
+
+static void compute(const sim_work_t *work, CUstream stream)
+{
+    const oomph_sim_compute_t *what = &work->compute->what;
+
+    if (sim_work_may_compute(work, stream) && what->run(what->argument) != 0)
+        stream->context->sticky = CUDA_ERROR_ASSERT;
+}
+
+static void free_pooled(uint64_t addr)
+{
+    sim_reservation_t *allocation = sim_memory_find(addr);
+
+    if (allocation == NULL) {
+        sim_misuse(CUDA_SUCCESS, "cuMemFreeAsync: %#llx was freed before",
+                   (unsigned long long)addr);
+        return;
+    }
+    const sim_operation_t *user =
+        sim_pending_find_user(addr, allocation->range.bytes, NULL);
+    if (allocation->graph_count > 0 || allocation->is_graph_used) {
+        sim_memory_graph_use(addr, false);
+        return;
+    }
+    if (user != NULL)
+        sim_misuse(CUDA_SUCCESS,
+                   "cuMemFreeAsync: %#llx is in use by a pending %s of stream %llu",
+                   (unsigned long long)addr, user->work.call,
+                   (unsigned long long)user->stream->id);
+    sim_memory_unplace(allocation);
+}
+
+void sim_work_execute(const sim_work_t *work, CUstream stream, uint64_t now_ns)
+{
+    bool is_broken = stream->context->sticky != CUDA_SUCCESS;
+
+    switch (work->kind) {
+    case SIM_WORK_KERNEL:
+        sim_known_forget_all();
+        if (!is_broken)
+            touch(work, stream);
+        break;
+    case SIM_WORK_COMPUTE:
+        compute(work, stream);
+        break;
+    case SIM_WORK_COPY:
+        if (work->is_dry && sim_space_find(work->dst) == NULL)
+            memset(sim_pointer(work->dst), 0, work->bytes);
+        else if (!is_broken && !work->is_dry)
+            copy(work, stream);
+        break;
+    case SIM_WORK_SET:
+        if (!is_broken && !work->is_dry)
+            set(work, stream);
+        break;
+    case SIM_WORK_WAIT_VALUE:
+        if (!is_broken)
+            sim_fault_check(work, stream, work->dst, false);
+        break;
+    case SIM_WORK_RECORD:
+        sim_event_complete(work->event, work->generation, now_ns);
+        if (work->mark.board != NULL)
+            sim_record_end(&work->mark);
+        break;
+    case SIM_WORK_FREE:
+        free_pooled(work->dst);
+        break;
+    case SIM_WORK_GRAPH_ALLOC:
+        sim_memory_graph_use(work->dst, true);
+        break;
+    case SIM_WORK_GRAPH_FREE:
+        sim_memory_graph_use(work->dst, false);
+        break;
+    case SIM_WORK_CALL:
+    case SIM_WORK_SLEEP:
+    case SIM_WORK_WAIT:
+        break;
+    }
+}

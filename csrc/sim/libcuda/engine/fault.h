@@ -1,0 +1,16 @@
+/* fault.h - memory that work may not touch: the context of its stream breaks. The
+ * caller holds the driver's lock.
+ */
+#pragma once
+#include "libcuda/objects/work.h"
+
+// Whether the stream's device may touch as many bytes at `addr` as the work has; a
+// fault if not.
+bool sim_fault_check(const sim_work_t *work, CUstream stream, uint64_t addr,
+                     bool write);
+
+// Whether what the work computes may be run now: a fault if not.
+bool sim_work_may_compute(const sim_work_t *work, CUstream stream);
+
+// A fault if the stream's device may not touch all memory that the work uses.
+void sim_work_check_memory(const sim_work_t *work, CUstream stream);
