@@ -171,7 +171,7 @@ def simulation(includes: list[str]) -> list[Extension]:
     cudnn = package_dir("nvidia.cudnn")
     if cudnn is not None:
         common["extra_compile_args"] += system_includes([cudnn / "include"])
-    depends = [h for f in ("*.h", "*/*.h", "*/*/*.h") for h in sources(f"csrc/sim/{f}")]
+    depends = sources("csrc/sim/**/*.h")
     return [
         SharedLibrary(
             "oomph/_sim/libcuda.so.1",

@@ -1,11 +1,10 @@
 #include "libcuda/session/config.h"
 
+#include "libcuda/session/quantity.h"
 #include "sim.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 sim_config_t sim_config;
 
@@ -16,73 +15,11 @@ typedef struct key {
     bool needs_gpu;
 } sim_key_t;
 
-typedef struct unit {
-    const char *name;
-    double factor;
-} unit_t;
-
-static const unit_t SIZE_UNITS[] = {
-    {"", 1},         {"B", 1},        {"KiB", 0x1p10}, {"MiB", 0x1p20},
-    {"GiB", 0x1p30}, {"TiB", 0x1p40}, {"KB", 1e3},     {"MB", 1e6},
-    {"GB", 1e9},     {"TB", 1e12},    {NULL, 0},
-};
-
-static const unit_t SPEED_UNITS[] = {
-    {"GFLOPS", 1e9},
-    {"TFLOPS", 1e12},
-    {"PFLOPS", 1e15},
-    {NULL, 0},
-};
-
-static const unit_t TIME_UNITS[] = {
-    {"", 1}, {"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}, {NULL, 0},
-};
-
-// A number and its unit, such as 11.69GiB, as a whole number.
-static bool read_quantity(const char *text, const unit_t *units, uint64_t *value)
-{
-    char *end;
-
-    if (text[0] < '0' || text[0] > '9')
-        return false;
-    double number = strtod(text, &end);
-    for (const unit_t *unit = units; unit->name != NULL; unit++) {
-        if (strcasecmp(end, unit->name) == 0 && number * unit->factor < 0x1p62) {
-            *value = (uint64_t)(number * unit->factor + 0.5);
-            return true;
-        }
-    }
-    return false;
-}
-
-static bool read_integer(const char *text, int low, int high, int *value)
-{
-    char *end;
-    long number = strtol(text, &end, 10);
-
-    if (end == text || *end != '\0' || number < low || number > high)
-        return false;
-    *value = (int)number;
-    return true;
-}
-
-// The place of `text` among `names`, which end with NULL.
-static bool read_choice(const char *text, const char *const *names, int *value)
-{
-    for (int i = 0; names[i] != NULL; i++) {
-        if (strcmp(text, names[i]) == 0) {
-            *value = i;
-            return true;
-        }
-    }
-    return false;
-}
-
 static bool read_capacity(const char *text, sim_config_t *config)
 {
     const uint64_t page = 2 << 20;
 
-    if (!read_quantity(text, SIZE_UNITS, &config->capacity_bytes))
+    if (!sim_read_bytes(text, &config->capacity_bytes))
         return false;
     config->capacity_bytes -= config->capacity_bytes % page;
     return config->capacity_bytes > 0;
@@ -90,59 +27,37 @@ static bool read_capacity(const char *text, sim_config_t *config)
 
 static bool read_devices(const char *text, sim_config_t *config)
 {
-    return read_integer(text, 1, SIM_DEVICES_MAX, &config->device_count);
+    return sim_read_integer(text, 1, SIM_DEVICES_MAX, &config->device_count);
 }
 
 static bool read_host(const char *text, sim_config_t *config)
 {
-    return read_quantity(text, SIZE_UNITS, &config->host_bytes);
-}
-
-// A size and "/s".
-static bool read_size_per_s(const char *text, uint64_t *bytes_per_s)
-{
-    char size[32];
-    size_t length = strlen(text);
-
-    if (length < 3 || length - 2 >= sizeof size || strcmp(text + length - 2, "/s") != 0)
-        return false;
-    memcpy(size, text, length - 2);
-    size[length - 2] = '\0';
-    return read_quantity(size, SIZE_UNITS, bytes_per_s) && *bytes_per_s > 0;
+    return sim_read_bytes(text, &config->host_bytes);
 }
 
 static bool read_link(const char *text, sim_config_t *config)
 {
-    return read_size_per_s(text, &config->link_bytes_per_s);
+    return sim_read_bytes_per_s(text, &config->link_bytes_per_s);
 }
 
 static bool read_bandwidth(const char *text, sim_config_t *config)
 {
     uint64_t bytes_per_s;
 
-    if (!read_size_per_s(text, &bytes_per_s))
+    if (!sim_read_bytes_per_s(text, &bytes_per_s))
         return false;
     config->rates.bytes_per_s = (double)bytes_per_s;
     return true;
 }
 
-// A part of a whole.
-static bool read_share(const char *text, double *share)
-{
-    char *end;
-
-    *share = strtod(text, &end);
-    return end != text && *end == '\0' && *share > 0 && *share <= 1;
-}
-
 static bool read_flops_share(const char *text, sim_config_t *config)
 {
-    return read_share(text, &config->rates.flops_share);
+    return sim_read_share(text, &config->rates.flops_share);
 }
 
 static bool read_bandwidth_share(const char *text, sim_config_t *config)
 {
-    return read_share(text, &config->rates.bytes_share);
+    return sim_read_share(text, &config->rates.bytes_share);
 }
 
 static bool read_flops(const char *text, sim_config_t *config,
@@ -150,7 +65,7 @@ static bool read_flops(const char *text, sim_config_t *config,
 {
     uint64_t number;
 
-    if (!read_quantity(text, SPEED_UNITS, &number) || number == 0)
+    if (!sim_read_flops(text, &number) || number == 0)
         return false;
     config->rates.flops_per_s[precision] = (double)number;
     return true;
@@ -183,12 +98,12 @@ static bool read_fp8(const char *text, sim_config_t *config)
 
 static bool read_launch(const char *text, sim_config_t *config)
 {
-    return read_quantity(text, TIME_UNITS, &config->rates.launch_ns);
+    return sim_read_ns(text, &config->rates.launch_ns);
 }
 
 static bool read_sms(const char *text, sim_config_t *config)
 {
-    return read_integer(text, 1, 1024, &config->sm_count);
+    return sim_read_integer(text, 1, 1024, &config->sm_count);
 }
 
 static bool read_cc(const char *text, sim_config_t *config)
@@ -199,13 +114,13 @@ static bool read_cc(const char *text, sim_config_t *config)
     if (point == NULL || (size_t)(point - text) >= sizeof major)
         return false;
     memcpy(major, text, (size_t)(point - text));
-    return read_integer(major, 5, 99, &config->cc_major) &&
-           read_integer(point + 1, 0, 9, &config->cc_minor);
+    return sim_read_integer(major, 5, 99, &config->cc_major) &&
+           sim_read_integer(point + 1, 0, 9, &config->cc_minor);
 }
 
 static bool read_context(const char *text, sim_config_t *config)
 {
-    return read_quantity(text, SIZE_UNITS, &config->context_bytes);
+    return sim_read_bytes(text, &config->context_bytes);
 }
 
 static bool read_name(const char *text, sim_config_t *config)
@@ -220,7 +135,7 @@ static bool read_name(const char *text, sim_config_t *config)
 
 static bool read_driver(const char *text, sim_config_t *config)
 {
-    return read_integer(text, 11000, 13000, &config->driver_version);
+    return sim_read_integer(text, 11000, 13000, &config->driver_version);
 }
 
 static bool read_memory(const char *text, sim_config_t *config)
@@ -228,7 +143,7 @@ static bool read_memory(const char *text, sim_config_t *config)
     static const char *const names[] = {"none", "real", "values", NULL};
     int choice;
 
-    if (!read_choice(text, names, &choice))
+    if (!sim_read_choice(text, names, &choice))
         return false;
     config->memory = choice == 0 ? SIM_MEMORY_NONE : SIM_MEMORY_REAL;
     config->has_values = choice == 2;
@@ -237,7 +152,7 @@ static bool read_memory(const char *text, sim_config_t *config)
 
 static bool read_tick(const char *text, sim_config_t *config)
 {
-    return read_quantity(text, TIME_UNITS, &config->tick_ns);
+    return sim_read_ns(text, &config->tick_ns);
 }
 
 static bool read_kernels(const char *text, sim_config_t *config)
@@ -245,7 +160,7 @@ static bool read_kernels(const char *text, sim_config_t *config)
     static const char *const names[] = {"ignore", "error", NULL};
     int choice;
 
-    if (!read_choice(text, names, &choice))
+    if (!sim_read_choice(text, names, &choice))
         return false;
     config->kernels_fail = choice == 1;
     return true;
@@ -256,7 +171,7 @@ static bool read_host_pages(const char *text, sim_config_t *config)
     static const char *const names[] = {"none", "host", "numa", NULL};
     int choice;
 
-    if (!read_choice(text, names, &choice))
+    if (!sim_read_choice(text, names, &choice))
         return false;
     config->host_pages = (sim_host_pages_t)choice;
     return true;
@@ -267,7 +182,7 @@ static bool read_rdma(const char *text, sim_config_t *config)
     static const char *const names[] = {"no", "yes", NULL};
     int choice;
 
-    if (!read_choice(text, names, &choice))
+    if (!sim_read_choice(text, names, &choice))
         return false;
     config->has_rdma = choice == 1;
     return true;
