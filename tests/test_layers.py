@@ -21,6 +21,10 @@ FLOORS = [
     *("core/base", "core/heap", "core/layout", "driver", "core/stream"),
     *("core/memory", "core/device", "core/alloc", "core/control", ".", "python"),
 ]
+# Those of the simulated driver.
+DRIVER_FLOORS = [
+    f"sim/libcuda/{name}" for name in ("session", "memory", "objects", "engine", "api")
+]
 # What binds the core to others sees its public header alone, files of its own, and two
 # tools.
 FACE = {"oomph.h"}
@@ -47,6 +51,13 @@ OURS = sorted(
     for path in CSRC.rglob("*")
     if path.suffix in SUFFIXES and SIM not in path.parents
 )
+DRIVER = sorted(
+    str(path.relative_to(CSRC))
+    for path in (SIM / "libcuda").rglob("*")
+    if path.suffix in SUFFIXES
+)
+# What the libraries of the simulation know of each other.
+SHARED = {path.name for path in SIM.glob("*.h")}
 
 
 def folder(name: str) -> str:
@@ -106,22 +117,27 @@ def calls(sources: list[Path], out: Path) -> dict[str, set[str]]:
     }
 
 
-@pytest.fixture(scope="module")
-def core_calls(tmp_path_factory):
-    sources = [CSRC / name for name in OURS if name.endswith(".c")]
-    return calls(sources, tmp_path_factory.mktemp("objects"))
+@pytest.fixture(scope="module", params=["core", "driver"])
+def house(request, tmp_path_factory):
+    """The floors of the core or the simulated driver, and which files call which."""
+    is_core = request.param == "core"
+    names = [name for name in (OURS if is_core else DRIVER) if name.endswith(".c")]
+    found = calls([CSRC / n for n in names], tmp_path_factory.mktemp("objects"))
+    return (FLOORS if is_core else DRIVER_FLOORS), found
 
 
-def test_no_files_call_each_other_in_a_circle(core_calls):
-    assert len(order_of(core_calls)) > 40
+def test_no_files_call_each_other_in_a_circle(house):
+    _, found = house
+    assert len(order_of(found)) > 40
 
 
-def test_no_folder_calls_a_higher_one(core_calls):
+def test_no_folder_calls_a_higher_one(house):
+    floors, found = house
     up = [
         (name, called)
-        for name, others in core_calls.items()
+        for name, others in found.items()
         for called in others
-        if FLOORS.index(folder(called)) > FLOORS.index(folder(name))
+        if floors.index(folder(called)) > floors.index(folder(name))
     ]
     assert up == []
 
@@ -137,6 +153,7 @@ def test_a_circle_is_found_and_named(tmp_path):
 
 def test_every_folder_has_its_floor():
     assert {folder(name) for name in OURS} == {*FLOORS, "torch"}
+    assert {folder(name) for name in DRIVER} == {*DRIVER_FLOORS}
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -150,10 +167,19 @@ def test_a_file_includes_only_what_lies_below_it(name):
     assert wrong == set()
 
 
+@pytest.mark.parametrize("name", DRIVER)
+def test_a_file_of_the_simulated_driver_includes_only_what_lies_below_it(name):
+    ours, _ = includes(CSRC / name)
+    floor = DRIVER_FLOORS.index(folder(name))
+    below = {f"sim/{h}" for h in ours - SHARED}
+    assert {h for h in below if DRIVER_FLOORS.index(folder(h)) > floor} == set()
+
+
 def test_no_header_includes_itself_in_the_end():
     headers = [name for name in OURS if name.endswith((".h", ".hpp"))]
     order_of({name: includes(CSRC / name)[0] for name in headers})
-    order_of({p.name: includes(p)[0] for p in SIM.rglob("*.h")})
+    headers = [str(path.relative_to(SIM)) for path in SIM.rglob("*.h")]
+    order_of({name: includes(SIM / name)[0] for name in headers})
 
 
 @pytest.mark.parametrize("name", [n for n in OURS if folder(n) in PURE])
@@ -197,10 +223,10 @@ def test_the_simulation_and_the_core_do_not_know_each_other():
         assert includes(CSRC / name)[0] <= {*OURS}, name
 
 
-@pytest.mark.parametrize("library", ["libcuda", "libcudart", "libmath"])
+@pytest.mark.parametrize("library", ["libcudart", "libmath", "libnvml"])
 def test_a_library_of_the_simulation_includes_its_own_headers_and_the_shared(library):
     within = SIM / library
-    known = {path.name for path in [*within.glob("*.h"), *SIM.glob("*.h")]}
+    known = {path.name for path in within.glob("*.h")} | SHARED
     for path in [*within.glob("*.c"), *within.glob("*.h")]:
         assert includes(path)[0] <= known, path.name
 

@@ -6,7 +6,7 @@
 enum { SMALL_UNIT = 512 }; // bytes
 
 // Any device may copy to and from the allocation. That a kernel of another device needs
-// peer access is seen to where kernels run (work.c).
+// peer access is seen to where kernels run (fault.c).
 static CUresult allow_devices(sim_mapping_t *mapping)
 {
     CUresult result = CUDA_SUCCESS;

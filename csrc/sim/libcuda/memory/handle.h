@@ -13,7 +13,7 @@ typedef struct sim_handle {
     uint64_t bytes;
     uint64_t charged_bytes;   // of the device's or the host's memory; usually the same
     sim_bytes_t bytes_at;     // of its bytes, where memory is real
-    uint64_t label;           // says what it is to other processes (share.h); 0: none
+    uint64_t label;           // says what it is to other processes (label.h); 0: none
     uint64_t block_id;        // unique among all physical memory ever made
     uint32_t reference_count; // handles that the program holds
     uint32_t mapping_count;

@@ -27,8 +27,8 @@ struct CUstream_st {
     uint64_t id; // unique among all streams ever made
     bool is_default;
 
-    // Kept by queue.c. The two counts go on when the stream is reused, so that a ticket
-    // is good for ever.
+    // Kept by pending.c and queue.c. The two counts go on when the stream is reused, so
+    // that a ticket is good for ever.
     uint64_t enqueued_count;
     uint64_t completed_count;
     uint64_t default_seen;    // last operation of the default stream it waits for
