@@ -11,9 +11,6 @@
 #pragma once
 #include "libcuda/session/cuda_api.h"
 
-#include <stdbool.h>
-#include <stdint.h>
-
 // Takes the lock, reads the card at first use, counts the call, moves the clock, and
 // returns the error that the call must end with, if any. sim_leave() follows in any
 // case.
