@@ -8,6 +8,7 @@ module (:class:`Simulated`), since importing PyTorch takes two seconds.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import json
 import os
@@ -106,6 +107,12 @@ def lines(text: str, containing: str) -> list[str]:
     return [line for line in text.splitlines() if containing in line]
 
 
+def kill_group(leader: int) -> None:
+    """Kills a process that leads a session, and the processes that it started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
+
+
 class Simulated:
     """A process on a simulated card; as a decorator, it runs a test's body there.
 
@@ -158,7 +165,7 @@ class Simulated:
     def stop(self) -> None:
         """Ends the process; the next test starts another."""
         if self.process is not None:
-            self.process.kill()
+            kill_group(self.process.pid)
             self.process.wait()
             self.process = None
             self._alive.remove(self)
@@ -175,8 +182,9 @@ class Simulated:
             stdout=subprocess.PIPE,
             stderr=self.errors,
             text=True,
+            start_new_session=True,
         )
-        atexit.register(self.process.kill)
+        atexit.register(kill_group, self.process.pid)
 
     def _said(self) -> str:
         """What the process wrote to its standard error since the last call."""

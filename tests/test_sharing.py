@@ -6,6 +6,8 @@ must both do what PyTorch promises.
 
 from __future__ import annotations
 
+import os
+import time
 from typing import Any
 
 import pytest
@@ -318,3 +320,18 @@ def test_a_tensor_on_the_host_is_not_shared_and_the_error_says_why():
     with pytest.raises(RuntimeError, match="lies on the host and cannot be shared"):
         born_on_host.untyped_storage()._share_cuda_()
     del filled, born_on_host
+
+
+def peers_pid() -> int:
+    return peer().process.pid
+
+
+def test_the_other_process_ends_with_the_first():
+    simulated = Simulated(CARD, "reserve:0,offload:off")
+    pid = simulated.call(__name__, "peers_pid")
+    assert os.path.exists(f"/proc/{pid}")
+    simulated.stop()
+    deadline = time.monotonic() + 20
+    while os.path.exists(f"/proc/{pid}") and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not os.path.exists(f"/proc/{pid}")
