@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import runpy
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -84,6 +86,79 @@ def run_snippet(code: str, allocator: str, card: str = CARD) -> str:
         script = Path(folder) / "snippet.py"
         script.write_text(code)
         return must_run(script, [], allocator=allocator, card=card).output
+
+
+def batches(code: str, pair: str, count: int, rounds: int = 150) -> Batches:
+    """Times ``pair`` in a process a side, a batch of ``count`` in each, in turn.
+
+    The processes live side by side and one of them works at a time, for tens of
+    milliseconds: what slows the machine for longer slows all sides of a round.
+
+    Args:
+        code: What comes before, once.
+        pair: What is timed.
+        count: How often in a batch.
+        rounds: How many batches a side, after one that is not counted.
+    """
+    loop = (
+        f"import sys, time\n{code}\n"
+        "for _ in sys.stdin:\n"
+        "    start = time.perf_counter()\n"
+        f"    for _ in range({count}):\n        {pair}\n"
+        f"    print((time.perf_counter() - start) / {count} * 1e9, flush=True)\n"
+    )
+    found: dict[str, list[float]] = {"native": [], "expandable": [], "oomph": []}
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        script = Path(folder) / "loop.py"
+        script.write_text(loop)
+        sides = {
+            side: stack.enter_context(
+                subprocess.Popen(
+                    [
+                        *(sys.executable, "-m", "oomph", "run", "--simulate", CARD),
+                        *("--allocator", side, str(script)),
+                    ],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    text=True,
+                    env=environment(),
+                )
+            )
+            for side in found
+        }
+        for i in range(rounds + 1):
+            for side, process in sides.items():
+                assert process.stdin is not None and process.stdout is not None
+                process.stdin.write("\n")
+                process.stdin.flush()
+                ns = float(process.stdout.readline())
+                if i > 0:
+                    found[side].append(ns)
+        for process in sides.values():
+            process.communicate()
+    return Batches(found)
+
+
+@dataclass
+class Batches:
+    """Nanoseconds of each batch, by side; the batches of a round stand at one place."""
+
+    ns: dict[str, list[float]]
+
+    def median(self, side: str) -> float:
+        """The median of a side."""
+        return statistics.median(self.ns[side])
+
+    def ratio(self) -> float:
+        """oomph to the faster native, as the median over the rounds."""
+        faster = min("native", "expandable", key=self.median)
+        rounds = zip(self.ns["oomph"], self.ns[faster], strict=True)
+        return statistics.median(ours / its for ours, its in rounds)
+
+    def __str__(self) -> str:
+        values = ", ".join(f"{side} {self.median(side):.0f} ns" for side in self.ns)
+        return f"median of {len(self.ns['oomph'])} alternating batches: {values}"
 
 
 def alternate(

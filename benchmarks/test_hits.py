@@ -7,6 +7,7 @@ import subprocess
 import pytest
 from support import (
     alternate,
+    batches,
     build_with_core,
     build_with_torch,
     numbers,
@@ -15,68 +16,39 @@ from support import (
 )
 
 RAW = """
-import time, torch
+import torch
 torch.cuda.init()
 allocate = torch._C._cuda_cudaCachingAllocator_raw_alloc
 delete = torch._C._cuda_cudaCachingAllocator_raw_delete
-best = 1.0
-for _ in range(7):
-    start = time.perf_counter()
-    for _ in range(200_000):
-        delete(allocate(1024, 0))
-    best = min(best, (time.perf_counter() - start) / 200_000)
-print("ns", best * 1e9)
 """
-
 EMPTY = """
-import time, torch
+import torch
 device = torch.device("cuda", 0)
-torch.empty(256, device=device)
-empty, best = torch.empty, 1.0
-for _ in range(7):
-    start = time.perf_counter()
-    for _ in range(100_000):
-        empty(256, device=device)
-    best = min(best, (time.perf_counter() - start) / 100_000)
-print("ns", best * 1e9)
+empty = torch.empty
 """
-
-
-def best_of_alternating(snippet: str) -> dict[str, float]:
-    """The least of 7 alternating processes, a side."""
-    found = alternate(
-        lambda side: numbers(run_snippet(snippet, side))["ns"],
-        ["native", "expandable", "oomph"],
-    )
-    return {side: min(values) for side, values in found.items()}
-
-
-def describe(best: dict[str, float]) -> str:
-    values = ", ".join(f"{side} {value:.0f} ns" for side, value in best.items())
-    return f"best of 7 alternating processes: {values}"
 
 
 def test_a_raw_pair_costs_little_beside_pytorchs(figure):
-    best = best_of_alternating(RAW)
+    found = batches(RAW, "delete(allocate(1024, 0))", 20_000)
     figure(
         name="raw_alloc + raw_delete of a cached block / the faster native",
-        value=best["oomph"] / min(best["native"], best["expandable"]),
+        value=found.ratio(),
         limit=0.6,
         unit="x",
         kind="paired",
-        how=describe(best),
+        how=str(found),
     )
 
 
 def test_torch_empty_costs_less_than_with_pytorchs(figure):
-    best = best_of_alternating(EMPTY)
+    found = batches(EMPTY, "empty(256, device=device)", 10_000)
     figure(
         name="torch.empty of a cached block / the faster native",
-        value=best["oomph"] / min(best["native"], best["expandable"]),
+        value=found.ratio(),
         limit=0.85,
         unit="x",
         kind="paired",
-        how=describe(best),
+        how=str(found),
     )
 
 
