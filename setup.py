@@ -30,7 +30,7 @@ PTH = "oomph_simulate.pth"
 
 WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion"]
 C_FLAGS = ["-std=c17", "-O2", "-g", "-fvisibility=hidden", *WARNINGS]
-CXX_FLAGS = ["-std=c++20", "-O2", "-g0", "-fvisibility=hidden", *WARNINGS]
+CXX_FLAGS = ["-std=c++20", "-O2", "-fno-plt", "-g0", "-fvisibility=hidden", *WARNINGS]
 SANITIZERS = {
     "address": ["-fsanitize=address,undefined", "-fno-sanitize=vptr"],
     "thread": ["-fsanitize=thread"],

@@ -148,7 +148,7 @@ class Requests
     {
         announce_free(block);
         if (C10_UNLIKELY(history_.has_contexts() || history_.is_watched() ||
-                         c10::memoryProfilingEnabled()))
+                         has_profiler()))
             free_involved(block);
         else
             check_free(core->free(address(block), nullptr));
@@ -229,11 +229,18 @@ class Requests
 
     /* ---- Telling others */
 
+    // Whether a profiler watches this thread, which may want to hear of memory.
+    static bool has_profiler()
+    {
+        return c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE) !=
+               nullptr;
+    }
+
     // What the block occupies, as it is told when it is freed.
     static void profile_alloc(oomph_addr_t addr, int device)
     {
         oomph_block_info_t info;
-        if (C10_UNLIKELY(c10::memoryProfilingEnabled()) &&
+        if (C10_UNLIKELY(has_profiler()) && c10::memoryProfilingEnabled() &&
             core->lookup(addr, &info) == OOMPH_OK)
             report_to_profiler(addr, static_cast<int64_t>(info.bytes), device);
     }
