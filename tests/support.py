@@ -184,7 +184,7 @@ class Simulated:
             text=True,
             start_new_session=True,
         )
-        atexit.register(kill_group, self.process.pid)
+        atexit.register(self.stop)
 
     def _said(self) -> str:
         """What the process wrote to its standard error since the last call."""
