@@ -47,6 +47,14 @@ def environment(**variables: str) -> dict[str, str]:
     return {**kept, **variables}
 
 
+def command(script: Path, allocator: str, card: str, *options: str) -> list[str]:
+    """What runs a script on a simulated card; its own arguments come after."""
+    return [
+        *(sys.executable, "-m", "oomph", "run", "--simulate", card),
+        *("--allocator", allocator, *options, str(script)),
+    ]
+
+
 def run_script(
     script: Path,
     arguments: list[str],
@@ -60,9 +68,8 @@ def run_script(
         chosen = ["--set", settings] if settings and allocator == "oomph" else []
         process = subprocess.run(
             [
-                *(sys.executable, "-m", "oomph", "run", "--simulate", card),
-                *("--allocator", allocator, "--stats", str(stats), *chosen),
-                *(str(script), *arguments),
+                *command(script, allocator, card, "--stats", str(stats), *chosen),
+                *arguments,
             ],
             capture_output=True,
             text=True,
@@ -114,13 +121,9 @@ def batches(code: str, pair: str, count: int, rounds: int = 150) -> Batches:
         sides = {
             side: stack.enter_context(
                 subprocess.Popen(
-                    [
-                        *(sys.executable, "-m", "oomph", "run", "--simulate", CARD),
-                        *("--allocator", side, str(script)),
-                    ],
+                    command(script, side, CARD),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
-                    stderr=subprocess.DEVNULL,
                     text=True,
                     env=environment(),
                 )
