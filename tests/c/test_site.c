@@ -84,21 +84,21 @@ static void an_unknown_number_is_an_error(void)
 
 static void what_a_site_holds_is_told_apart_from_what_is_inferred(void)
 {
-    oomph_site_tallies_t tallies = {0};
+    oomph_site_counters_t counters = {0};
     oomph_site_bytes_t rows[4];
     const oomph_site_t site = 3000, inferred = site | OOMPH_SITE_INFERRED;
 
-    CHECK(oomph_site_tallies_reserve(&tallies, inferred) == OOMPH_OK);
-    oomph_site_count(&tallies, site, 100);
-    oomph_site_count(&tallies, inferred, 20);
-    oomph_site_count(&tallies, inferred, 30);
-    oomph_site_count(&tallies, inferred, -20);
-    CHECK(oomph_site_tallies_tell(&tallies, false, rows, 4) == 2);
+    CHECK(oomph_site_counters_reserve(&counters, inferred) == OOMPH_OK);
+    oomph_site_count(&counters, site, 100);
+    oomph_site_count(&counters, inferred, 20);
+    oomph_site_count(&counters, inferred, 30);
+    oomph_site_count(&counters, inferred, -20);
+    CHECK(oomph_site_counters_report(&counters, false, rows, 4) == 2);
     CHECK(rows[0].site == site && rows[0].bytes == 100 && rows[0].count == 1);
     CHECK(rows[1].site == inferred && rows[1].bytes == 30 && rows[1].count == 1);
-    oomph_site_count(&tallies, site, -100);
-    CHECK(oomph_site_tallies_tell(&tallies, false, rows, 4) == 1);
-    free(tallies.list);
+    oomph_site_count(&counters, site, -100);
+    CHECK(oomph_site_counters_report(&counters, false, rows, 4) == 1);
+    free(counters.list);
 }
 
 // The obvious way: all figures are copied at each new peak.
@@ -106,7 +106,7 @@ static void what_the_sites_held_at_the_peak_agrees_with_copies(void)
 {
     enum { SITES = 5, BLOCKS = 40 };
     rng_t rng = rng_seeded("test_site");
-    oomph_site_tallies_t tallies = {0};
+    oomph_site_counters_t counters = {0};
     oomph_site_bytes_t rows[SITES];
     int64_t held[SITES] = {0}, at_peak[SITES] = {0}, all = 0, peak = 0;
     int64_t blocks[BLOCKS] = {0}; // bytes; 0: free
@@ -116,19 +116,19 @@ static void what_the_sites_held_at_the_peak_agrees_with_copies(void)
         oomph_site_t site = (oomph_site_t)i + 1;
         int64_t bytes =
             blocks[block] != 0 ? -blocks[block] : (int64_t)rng_below(&rng, 1000) + 1;
-        CHECK(oomph_site_tallies_reserve(&tallies, site) == OOMPH_OK);
-        oomph_site_count(&tallies, site, bytes);
+        CHECK(oomph_site_counters_reserve(&counters, site) == OOMPH_OK);
+        oomph_site_count(&counters, site, bytes);
         blocks[block] = bytes > 0 ? bytes : 0;
         held[i] += bytes;
         all += bytes;
         bool reset = rng_below(&rng, 500) == 0;
         if (reset)
-            oomph_site_reset_peak(&tallies);
+            oomph_site_reset_peak(&counters);
         if (reset || all > peak) {
             peak = all;
             memcpy(at_peak, held, sizeof held);
         }
-        size_t count = oomph_site_tallies_tell(&tallies, true, rows, SITES);
+        size_t count = oomph_site_counters_report(&counters, true, rows, SITES);
         int64_t told = 0;
         for (size_t row = 0; row < count; row++) {
             CHECK((int64_t)rows[row].bytes == at_peak[rows[row].site - 1]);
@@ -136,7 +136,7 @@ static void what_the_sites_held_at_the_peak_agrees_with_copies(void)
         }
         CHECK(told == peak);
     }
-    free(tallies.list);
+    free(counters.list);
 }
 
 int main(int argc, char **argv)

@@ -46,15 +46,15 @@ static void count_block(oomph_device_t *device, const oomph_block_t *block)
     int64_t bytes = (int64_t)block->bytes;
 
     if (block->tier == OOMPH_TIER_HOST) {
-        oomph_split_move(&device->tide, &device->tallies.allocated_bytes, bytes);
-        oomph_split_move(&device->split, &device->tallies.active_bytes, bytes);
+        oomph_split_move(&device->tide, &device->counters.allocated_bytes, bytes);
+        oomph_split_move(&device->split, &device->counters.active_bytes, bytes);
     }
-    oomph_tally_up(&device->tallies.allocation, small, 1);
-    oomph_tally_up(&device->tallies.active, small, 1);
-    oomph_tally_up(&device->tallies.allocated_bytes, small, bytes);
-    oomph_tally_up(&device->tallies.active_bytes, small, bytes);
-    oomph_tally_up(&device->tallies.requested_bytes, small,
-                   (int64_t)block->use.requested_bytes);
+    oomph_counter_up(&device->counters.allocation, small, 1);
+    oomph_counter_up(&device->counters.active, small, 1);
+    oomph_counter_up(&device->counters.allocated_bytes, small, bytes);
+    oomph_counter_up(&device->counters.active_bytes, small, bytes);
+    oomph_counter_up(&device->counters.requested_bytes, small,
+                     (int64_t)block->use.requested_bytes);
 }
 
 // So that a block can be entered.
@@ -64,7 +64,7 @@ static oomph_status_t reserve_records(oomph_device_t *device,
     oomph_status_t status = oomph_table_reserve(&device->table);
 
     if (status == OOMPH_OK && request->site != 0)
-        status = oomph_site_tallies_reserve(&device->sites, request->site);
+        status = oomph_site_counters_reserve(&device->sites, request->site);
     return status;
 }
 

@@ -21,12 +21,12 @@ static int64_t larger(int64_t a, int64_t b)
 
 static int64_t active_bytes(const oomph_device_t *device)
 {
-    return oomph_tally_current(&device->tallies.active_bytes);
+    return oomph_counter_current(&device->counters.active_bytes);
 }
 
 static int64_t high_bytes(oomph_device_t *device)
 {
-    oomph_split_move(&device->split, &device->tallies.active_bytes, 0);
+    oomph_split_move(&device->split, &device->counters.active_bytes, 0);
     return device->split.high;
 }
 

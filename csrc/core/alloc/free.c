@@ -28,13 +28,13 @@ static void release(oomph_device_t *device, oomph_pool_t *pool, oomph_block_t *b
     if (block->workspace)
         pool->stream->workspace_bytes -= block->bytes;
     if (!block->buffer) {
-        oomph_tally_down(&device->tallies.active, pool->small, 1);
-        oomph_tally_down(&device->tallies.active_bytes, pool->small,
-                         (int64_t)block->bytes);
-        oomph_tally_down(&device->tallies.requested_bytes, pool->small,
-                         (int64_t)block->use.requested_bytes);
+        oomph_counter_down(&device->counters.active, pool->small, 1);
+        oomph_counter_down(&device->counters.active_bytes, pool->small,
+                           (int64_t)block->bytes);
+        oomph_counter_down(&device->counters.requested_bytes, pool->small,
+                           (int64_t)block->use.requested_bytes);
         if (block->tier == OOMPH_TIER_HOST)
-            oomph_split_move(&device->split, &device->tallies.active_bytes,
+            oomph_split_move(&device->split, &device->counters.active_bytes,
                              -(int64_t)block->bytes);
     }
     if (oomph_process.config.guard != OOMPH_GUARD_OFF)
@@ -60,10 +60,10 @@ static void count_free(oomph_device_t *device, const oomph_block_t *block, bool 
         device->stats.buffer_bytes -= bytes;
         return;
     }
-    oomph_tally_down(&device->tallies.allocation, small, 1);
-    oomph_tally_down(&device->tallies.allocated_bytes, small, bytes);
+    oomph_counter_down(&device->counters.allocation, small, 1);
+    oomph_counter_down(&device->counters.allocated_bytes, small, bytes);
     if (block->tier == OOMPH_TIER_HOST)
-        oomph_split_move(&device->tide, &device->tallies.allocated_bytes, -bytes);
+        oomph_split_move(&device->tide, &device->counters.allocated_bytes, -bytes);
 }
 
 static void defer(oomph_device_t *device, oomph_pool_t *pool, oomph_block_t *block,

@@ -16,9 +16,9 @@ enum {
 // How many blocks were taken and given back.
 static int64_t traffic(const oomph_device_t *device)
 {
-    const oomph_tally_t *tally = &device->tallies.allocation;
+    const oomph_counter_t *counter = &device->counters.allocation;
 
-    return 2 * oomph_tally_allocated(tally) - oomph_tally_current(tally);
+    return 2 * oomph_counter_allocated(counter) - oomph_counter_current(counter);
 }
 
 static bool is_in_vain(const oomph_claim_t *claim, bool last)

@@ -157,12 +157,12 @@ static oomph_gain_t rung_callbacks(oomph_claim_t *claim, bool last)
     oomph_device_t *device = claim->device;
     const oomph_hooks_t *hooks = &oomph_process.hooks;
 
-    int64_t allocated = oomph_tally_allocated(&device->tallies.allocation);
+    int64_t allocated = oomph_counter_allocated(&device->counters.allocation);
     if (claim->asked || (!last && allocated < device->ask_again_at))
         return OOMPH_NOTHING;
     claim->asked = true;
     device->stats.rungs[OOMPH_RUNG_CALLBACKS]++;
-    int64_t live = oomph_tally_current(&device->tallies.allocation);
+    int64_t live = oomph_counter_current(&device->counters.allocation);
     size_t had = available(claim);
     oomph_unlock(device);
     if (hooks->free_memory != NULL)
@@ -170,7 +170,7 @@ static oomph_gain_t rung_callbacks(oomph_claim_t *claim, bool last)
     oomph_process.driver->trim(device->ordinal);
     oomph_enter(device);
     device->pages.known_free_bytes = 0; // ask the driver again
-    bool gained = oomph_tally_current(&device->tallies.allocation) < live ||
+    bool gained = oomph_counter_current(&device->counters.allocation) < live ||
                   available(claim) > had;
     if (!gained)
         device->ask_again_at = allocated + ASK_EVERY;

@@ -112,72 +112,73 @@ oomph_status_t oomph_site_info(oomph_site_t site, oomph_site_info_t *info)
 
 /* ---- What each holds */
 
-static size_t tally_index(oomph_site_t site)
+static size_t counter_index(oomph_site_t site)
 {
     return (size_t)(site & ~OOMPH_SITE_INFERRED) * 2 +
            ((site & OOMPH_SITE_INFERRED) != 0);
 }
 
-oomph_status_t oomph_site_tallies_grow(oomph_site_tallies_t *tallies, oomph_site_t site)
+oomph_status_t oomph_site_counters_grow(oomph_site_counters_t *counters,
+                                        oomph_site_t site)
 {
-    size_t room = tallies->room == 0 ? (size_t)SITES_FIRST * 2 : tallies->room;
+    size_t room = counters->room == 0 ? (size_t)SITES_FIRST * 2 : counters->room;
 
-    while (room <= tally_index(site))
+    while (room <= counter_index(site))
         room *= 2;
-    oomph_site_tally_t *list = realloc(tallies->list, room * sizeof *list);
+    oomph_site_counter_t *list = realloc(counters->list, room * sizeof *list);
     if (list == NULL)
         return oomph_fail(OOMPH_ERR_NO_MEMORY, "no host memory for call sites");
-    memset(list + tallies->room, 0, (room - tallies->room) * sizeof *list);
-    tallies->list = list;
-    tallies->room = room;
+    memset(list + counters->room, 0, (room - counters->room) * sizeof *list);
+    counters->list = list;
+    counters->room = room;
     return OOMPH_OK;
 }
 
 // What a site held at the peak is kept when it changes for the first time after it.
-static void change(oomph_site_tallies_t *tallies, oomph_site_tally_t *tally)
+static void change(oomph_site_counters_t *counters, oomph_site_counter_t *counter)
 {
-    if (tally->changed_after == tallies->peak)
+    if (counter->changed_after == counters->peak)
         return;
-    tally->peak_bytes = tally->bytes;
-    tally->peak_count = tally->count;
-    tally->changed_after = tallies->peak;
+    counter->peak_bytes = counter->bytes;
+    counter->peak_count = counter->count;
+    counter->changed_after = counters->peak;
 }
 
-void oomph_site_count(oomph_site_tallies_t *tallies, oomph_site_t site, int64_t bytes)
+void oomph_site_count(oomph_site_counters_t *counters, oomph_site_t site, int64_t bytes)
 {
-    oomph_site_tally_t *tally = &tallies->list[tally_index(site)];
+    oomph_site_counter_t *counter = &counters->list[counter_index(site)];
 
-    change(tallies, tally);
-    tally->bytes += bytes;
-    tally->count += bytes > 0 ? 1 : -1;
-    tallies->bytes += bytes;
-    if (tallies->bytes > tallies->peak_bytes) {
-        tallies->peak_bytes = tallies->bytes;
-        tallies->peak++;
+    change(counters, counter);
+    counter->bytes += bytes;
+    counter->count += bytes > 0 ? 1 : -1;
+    counters->bytes += bytes;
+    if (counters->bytes > counters->peak_bytes) {
+        counters->peak_bytes = counters->bytes;
+        counters->peak++;
     }
 }
 
-void oomph_site_reset_peak(oomph_site_tallies_t *tallies)
+void oomph_site_reset_peak(oomph_site_counters_t *counters)
 {
-    tallies->peak_bytes = tallies->bytes;
-    tallies->peak++;
+    counters->peak_bytes = counters->bytes;
+    counters->peak++;
 }
 
-size_t oomph_site_tallies_tell(const oomph_site_tallies_t *tallies, bool at_peak,
-                               oomph_site_bytes_t *rows, size_t room)
+size_t oomph_site_counters_report(const oomph_site_counters_t *counters, bool at_peak,
+                                  oomph_site_bytes_t *rows, size_t room)
 {
     size_t count = 0;
 
-    for (size_t i = 0; i < tallies->room; i++) {
-        const oomph_site_tally_t *tally = &tallies->list[i];
-        bool changed = at_peak && tally->changed_after == tallies->peak;
-        int64_t blocks = changed ? tally->peak_count : tally->count;
+    for (size_t i = 0; i < counters->room; i++) {
+        const oomph_site_counter_t *counter = &counters->list[i];
+        bool changed = at_peak && counter->changed_after == counters->peak;
+        int64_t blocks = changed ? counter->peak_count : counter->count;
         if (blocks == 0)
             continue;
         if (count < room)
             rows[count] = (oomph_site_bytes_t){
                 .site = (oomph_site_t)(i / 2) | (i % 2 ? OOMPH_SITE_INFERRED : 0),
-                .bytes = (size_t)(changed ? tally->peak_bytes : tally->bytes),
+                .bytes = (size_t)(changed ? counter->peak_bytes : counter->bytes),
                 .count = (size_t)blocks};
         count++;
     }

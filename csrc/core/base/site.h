@@ -4,34 +4,35 @@
 #pragma once
 #include "core/base/util.h"
 
-typedef struct oomph_site_tally {
+typedef struct oomph_site_counter {
     int64_t bytes, count;           // of blocks in use
     int64_t peak_bytes, peak_count; // at the peak of all, if it has changed since then
     int64_t changed_after;          // which peak it has changed after
-} oomph_site_tally_t;
+} oomph_site_counter_t;
 
-typedef struct oomph_site_tallies {
-    oomph_site_tally_t *list; // two for each site: its own, and what is inferred
+typedef struct oomph_site_counters {
+    oomph_site_counter_t *list; // two for each site: its own, and what is inferred
     size_t room;
     int64_t bytes, peak_bytes; // of all sites; the peak since it was reset
     int64_t peak;              // counts the peaks: each new one, and resets
-} oomph_site_tallies_t;
+} oomph_site_counters_t;
 
-oomph_status_t oomph_site_tallies_grow(oomph_site_tallies_t *tallies,
-                                       oomph_site_t site);
+oomph_status_t oomph_site_counters_grow(oomph_site_counters_t *counters,
+                                        oomph_site_t site);
 // So that a block of the site can be counted. Errors: OOMPH_ERR_NO_MEMORY (host).
-static inline oomph_status_t oomph_site_tallies_reserve(oomph_site_tallies_t *tallies,
-                                                        oomph_site_t site)
+static inline oomph_status_t
+oomph_site_counters_reserve(oomph_site_counters_t *counters, oomph_site_t site)
 {
-    return (size_t)(site & ~OOMPH_SITE_INFERRED) * 2 + 1 < tallies->room
+    return (size_t)(site & ~OOMPH_SITE_INFERRED) * 2 + 1 < counters->room
                ? OOMPH_OK
-               : oomph_site_tallies_grow(tallies, site);
+               : oomph_site_counters_grow(counters, site);
 }
 // Counts a block of the site in, or with negative bytes out.
-void oomph_site_count(oomph_site_tallies_t *tallies, oomph_site_t site, int64_t bytes);
+void oomph_site_count(oomph_site_counters_t *counters, oomph_site_t site,
+                      int64_t bytes);
 // The peak is that of now.
-void oomph_site_reset_peak(oomph_site_tallies_t *tallies);
+void oomph_site_reset_peak(oomph_site_counters_t *counters);
 // The sites that hold blocks, or held them at the peak of all sites together: at most
 // `room` of them; gives how many there are.
-size_t oomph_site_tallies_tell(const oomph_site_tallies_t *tallies, bool at_peak,
-                               oomph_site_bytes_t *rows, size_t room);
+size_t oomph_site_counters_report(const oomph_site_counters_t *counters, bool at_peak,
+                                  oomph_site_bytes_t *rows, size_t room);

@@ -229,10 +229,10 @@ static oomph_status_t differ(const char *what, int64_t found, int64_t known)
 
 static oomph_status_t check_totals(const oomph_device_t *device, const found_t *found)
 {
-    const oomph_tallies_t *tallies = &device->tallies;
-    int64_t allocated = oomph_tally_current(&tallies->allocated_bytes);
-    int64_t active = oomph_tally_current(&tallies->active_bytes);
-    int64_t mapped = oomph_tally_current(&device->pages.mapped_bytes);
+    const oomph_counters_t *counters = &device->counters;
+    int64_t allocated = oomph_counter_current(&counters->allocated_bytes);
+    int64_t active = oomph_counter_current(&counters->active_bytes);
+    int64_t mapped = oomph_counter_current(&device->pages.mapped_bytes);
 
     if (found->used != device->table.count)
         return differ("blocks in use", (int64_t)found->used,

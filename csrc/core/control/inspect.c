@@ -68,7 +68,7 @@ oomph_status_t oomph_live_sites(int ordinal, bool at_peak, oomph_site_bytes_t *r
     if (device == NULL)
         return OOMPH_OK;
     oomph_enter(device);
-    *count = oomph_site_tallies_tell(&device->sites, at_peak, rows, room);
+    *count = oomph_site_counters_report(&device->sites, at_peak, rows, room);
     oomph_unlock(device);
     return OOMPH_OK;
 }
@@ -108,14 +108,14 @@ oomph_status_t oomph_get_stats(int ordinal, oomph_stats_t *stats)
     oomph_enter(device);
     const oomph_pages_t *pages = &device->pages;
     *stats = device->stats;
-    const oomph_tallies_t *tallies = &device->tallies;
-    oomph_tally_tell(&tallies->allocation, stats->allocation);
-    oomph_tally_tell(&tallies->active, stats->active);
-    oomph_tally_tell(&tallies->allocated_bytes, stats->allocated_bytes);
-    oomph_tally_tell(&tallies->active_bytes, stats->active_bytes);
-    oomph_tally_tell(&tallies->requested_bytes, stats->requested_bytes);
-    oomph_tally_tell(&pages->segment, stats->segment);
-    oomph_tally_tell(&pages->mapped_bytes, stats->reserved_bytes);
+    const oomph_counters_t *counters = &device->counters;
+    oomph_counter_report(&counters->allocation, stats->allocation);
+    oomph_counter_report(&counters->active, stats->active);
+    oomph_counter_report(&counters->allocated_bytes, stats->allocated_bytes);
+    oomph_counter_report(&counters->active_bytes, stats->active_bytes);
+    oomph_counter_report(&counters->requested_bytes, stats->requested_bytes);
+    oomph_counter_report(&pages->segment, stats->segment);
+    oomph_counter_report(&pages->mapped_bytes, stats->reserved_bytes);
     stats->device_alloc_count = pages->create_count;
     stats->device_free_count = pages->release_count;
     for (int tier = 0; tier < OOMPH_TIERS; tier++) {
@@ -140,15 +140,15 @@ oomph_status_t oomph_get_stats(int ordinal, oomph_stats_t *stats)
 }
 
 // Every figure that PyTorch resets, wherever it is kept.
-static void each_tally(oomph_device_t *device, void (*change)(oomph_tally_t *))
+static void each_counter(oomph_device_t *device, void (*change)(oomph_counter_t *))
 {
-    oomph_tallies_t *tallies = &device->tallies;
+    oomph_counters_t *counters = &device->counters;
 
-    change(&tallies->allocation);
-    change(&tallies->active);
-    change(&tallies->allocated_bytes);
-    change(&tallies->active_bytes);
-    change(&tallies->requested_bytes);
+    change(&counters->allocation);
+    change(&counters->active);
+    change(&counters->allocated_bytes);
+    change(&counters->active_bytes);
+    change(&counters->requested_bytes);
     change(&device->pages.segment);
     change(&device->pages.mapped_bytes);
 }
@@ -160,7 +160,7 @@ oomph_status_t oomph_reset_peak_stats(int ordinal)
     if (device == NULL)
         return OOMPH_OK;
     oomph_enter(device);
-    each_tally(device, oomph_tally_reset_peak);
+    each_counter(device, oomph_counter_reset_peak);
     oomph_site_reset_peak(&device->sites);
     for (int tier = 0; tier < OOMPH_TIERS; tier++)
         device->pages.peak_bytes[tier] =
@@ -176,7 +176,7 @@ oomph_status_t oomph_reset_accumulated_stats(int ordinal)
     if (device == NULL)
         return OOMPH_OK;
     oomph_enter(device);
-    each_tally(device, oomph_tally_reset_accumulated);
+    each_counter(device, oomph_counter_reset_accumulated);
     device->stats.retry_count = device->stats.oom_count = device->stats.sync_count = 0;
     device->pages.create_count = device->pages.release_count = 0;
     device->ask_again_at = 0;
@@ -212,9 +212,9 @@ oomph_status_t oomph_read_tide(int ordinal, oomph_tide_t *tide)
     oomph_status_t status = oomph_enter_device(ordinal, &device);
     if (status != OOMPH_OK)
         return status;
-    oomph_tally_t *allocated = &device->tallies.allocated_bytes;
+    oomph_counter_t *allocated = &device->counters.allocated_bytes;
     oomph_split_t turned = oomph_split_turn(&device->tide, allocated);
-    *tide = (oomph_tide_t){.now = (size_t)oomph_tally_current(allocated),
+    *tide = (oomph_tide_t){.now = (size_t)oomph_counter_current(allocated),
                            .high = (size_t)turned.high,
                            .host = (size_t)turned.host,
                            .host_high = (size_t)turned.host_high,

@@ -354,9 +354,9 @@ static size_t account(const batch_t *batch)
         moved_bytes += block->bytes;
     }
     int64_t to_host_bytes = to_host ? (int64_t)moved_bytes : -(int64_t)moved_bytes;
-    oomph_tallies_t *tallies = &batch->device->tallies;
-    oomph_split_move(&batch->device->tide, &tallies->allocated_bytes, to_host_bytes);
-    oomph_split_move(&batch->device->split, &tallies->active_bytes, to_host_bytes);
+    oomph_counters_t *counters = &batch->device->counters;
+    oomph_split_move(&batch->device->tide, &counters->allocated_bytes, to_host_bytes);
+    oomph_split_move(&batch->device->split, &counters->active_bytes, to_host_bytes);
     *(to_host ? &stats->evicted_bytes : &stats->promoted_bytes) += (int64_t)moved_bytes;
     return moved_bytes;
 }

@@ -95,7 +95,7 @@ static bool pages_are_there(oomph_device_t *device, const oomph_request_t *reque
 {
     oomph_pages_t *pages = &device->pages;
     int64_t has =
-        oomph_tally_current(&device->tallies.active_bytes) - device->split.host;
+        oomph_counter_current(&device->counters.active_bytes) - device->split.host;
     int64_t wanted = wanted_bytes(device, request, group);
     size_t more = wanted > has ? (size_t)(wanted - has) : 0;
     size_t count = oomph_round_up(more, pages->page_bytes) / pages->page_bytes;

@@ -75,7 +75,7 @@ static void end_step(oomph_device_t *device)
     if (oomph_process.config.plan)
         plan_next_step(device);
     oomph_split_t turned =
-        oomph_split_turn(&device->split, &device->tallies.active_bytes);
+        oomph_split_turn(&device->split, &device->counters.active_bytes);
     oomph_demand_end_step(device, turned.high);
     oomph_promote_survivors(device, turned.device_high);
     relax(device);

@@ -2,9 +2,9 @@
  * lock (sync.h).
  */
 #pragma once
+#include "core/base/counter.h"
 #include "core/base/lock.h"
 #include "core/base/site.h"
-#include "core/base/stats.h"
 #include "core/device/pool.h"
 #include "core/heap/table.h"
 #include "core/layout/foresee.h"
@@ -45,10 +45,10 @@ typedef struct oomph_guarded {
 } oomph_guarded_t;
 
 // PyTorch's figures, of blocks.
-typedef struct oomph_tallies {
-    oomph_tally_t allocation, active;
-    oomph_tally_t allocated_bytes, active_bytes, requested_bytes;
-} oomph_tallies_t;
+typedef struct oomph_counters {
+    oomph_counter_t allocation, active;
+    oomph_counter_t allocated_bytes, active_bytes, requested_bytes;
+} oomph_counters_t;
 
 // What some steps needed.
 typedef struct oomph_needs {
@@ -94,10 +94,10 @@ struct oomph_device {
     oomph_ahead_t ahead;
     oomph_foresight_t foresight;
     oomph_stats_t stats; // what is counted there; the rest is told from elsewhere
-    oomph_tallies_t tallies;
-    oomph_site_tallies_t sites;
-    oomph_split_t split; // of tallies.active_bytes; turns with the step
-    oomph_split_t tide;  // of tallies.allocated_bytes; turns when it is read
+    oomph_counters_t counters;
+    oomph_site_counters_t sites;
+    oomph_split_t split; // of counters.active_bytes; turns with the step
+    oomph_split_t tide;  // of counters.allocated_bytes; turns when it is read
     oomph_demand_t demand;
     int64_t step_start_remapped, step_start_rescues;
     int64_t step_buffers;  // taken since the step began, and blocks foreseen

@@ -3,8 +3,8 @@
  * is shared by all devices.
  */
 #pragma once
+#include "core/base/counter.h"
 #include "core/base/notice.h"
-#include "core/base/stats.h"
 #include "driver/driver.h"
 
 #include <stdatomic.h>
@@ -65,7 +65,7 @@ typedef struct oomph_pages {
     size_t adopted_bytes[OOMPH_TIERS]; // memory in use that is no page of ours
     size_t peak_bytes[OOMPH_TIERS];    // of pages and adopted memory together
     // What the segments hold (segment.h), by size class of their blocks.
-    oomph_tally_t segment, mapped_bytes;
+    oomph_counter_t segment, mapped_bytes;
     oomph_notices_t notices;
 } oomph_pages_t;
 

@@ -50,7 +50,7 @@ oomph_status_t oomph_segment_reserve_at(oomph_heap_t *heap, oomph_pages_t *pages
     if (!oomph_owner_note(base, bytes, pages->device))
         goto undo_slots;
     oomph_heap_add(heap, segment, OOMPH_BLOCK_HOLE, OOMPH_TIER_DEVICE);
-    oomph_tally_up(&pages->segment, heap->small, 1);
+    oomph_counter_up(&pages->segment, heap->small, 1);
     *out = segment;
     return OOMPH_OK;
 
@@ -92,8 +92,8 @@ oomph_status_t oomph_segment_adopt(oomph_heap_t *heap, oomph_pages_t *pages,
     segment->kind = kind;
     segment->base = addr;
     oomph_heap_add(heap, segment, OOMPH_BLOCK_FREE, tier);
-    oomph_tally_up(&pages->segment, heap->small, 1);
-    oomph_tally_up(&pages->mapped_bytes, heap->small, (int64_t)bytes);
+    oomph_counter_up(&pages->segment, heap->small, 1);
+    oomph_counter_up(&pages->mapped_bytes, heap->small, (int64_t)bytes);
     pages->adopted_bytes[tier] += bytes;
     oomph_pages_note_peak(pages, tier);
     *out = segment;
@@ -102,7 +102,7 @@ oomph_status_t oomph_segment_adopt(oomph_heap_t *heap, oomph_pages_t *pages,
 
 static void forget(oomph_segment_t *segment, oomph_pages_t *pages)
 {
-    oomph_tally_down(&pages->segment, segment->heap->small, 1);
+    oomph_counter_down(&pages->segment, segment->heap->small, 1);
     oomph_heap_remove(segment);
     slots_destroy(segment);
     free(segment);
@@ -126,8 +126,8 @@ oomph_status_t oomph_segment_drop(oomph_segment_t *segment, oomph_pages_t *pages
         }
     } else {
         oomph_owner_forget(segment->base);
-        oomph_tally_down(&pages->mapped_bytes, segment->heap->small,
-                         (int64_t)segment->bytes);
+        oomph_counter_down(&pages->mapped_bytes, segment->heap->small,
+                           (int64_t)segment->bytes);
         pages->adopted_bytes[segment->first->tier] -= segment->bytes;
     }
     forget(segment, pages);
@@ -144,8 +144,8 @@ static size_t range_bytes(const oomph_segment_t *segment, size_t count)
 static void count_mapped(oomph_segment_t *segment, oomph_pages_t *pages, size_t count)
 {
     segment->mapped_count += count;
-    oomph_tally_up(&pages->mapped_bytes, segment->heap->small,
-                   (int64_t)range_bytes(segment, count));
+    oomph_counter_up(&pages->mapped_bytes, segment->heap->small,
+                     (int64_t)range_bytes(segment, count));
 }
 
 // Pages that could not be unmapped again, perhaps without access: nobody may have them.
@@ -281,8 +281,8 @@ static oomph_status_t unmap(oomph_segment_t *segment, oomph_pages_t *pages,
     if (status != OOMPH_OK)
         return status;
     segment->mapped_count -= count;
-    oomph_tally_down(&pages->mapped_bytes, segment->heap->small,
-                     (int64_t)range_bytes(segment, count));
+    oomph_counter_down(&pages->mapped_bytes, segment->heap->small,
+                       (int64_t)range_bytes(segment, count));
     for (size_t i = first; i < first + count; i++) {
         oomph_tier_t tier = (oomph_tier_t)segment->slots[i].tier;
         if (oomph_segment_descriptor(segment, i) < 0) {

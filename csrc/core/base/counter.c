@@ -1,0 +1,73 @@
+#include "core/base/counter.h"
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+void oomph_counter_report(const oomph_counter_t *counter, oomph_stats_by_kind_t stats)
+{
+    oomph_stat_t *all = &stats[OOMPH_STAT_ALL];
+
+    *all = (oomph_stat_t){.peak = larger(counter->peak, counter->peak_before_take)};
+    for (int small = 0; small < 2; small++) {
+        oomph_stat_t *stat = &stats[small ? OOMPH_STAT_SMALL : OOMPH_STAT_LARGE];
+        stat->current = counter->kind[small].current;
+        stat->peak = counter->kind[small].peak;
+        stat->allocated = counter->kind[small].allocated;
+        stat->freed = stat->allocated - (stat->current - counter->kind[small].start);
+        all->current += stat->current;
+        all->allocated += stat->allocated;
+        all->freed += stat->freed;
+    }
+}
+
+void oomph_counter_reset_peak(oomph_counter_t *counter)
+{
+    for (int small = 0; small < 2; small++)
+        counter->kind[small].peak = counter->kind[small].current;
+    counter->peak_before_reset = larger(counter->peak_before_reset, counter->peak);
+    counter->peak_before_take = 0;
+    counter->peak = oomph_counter_current(counter);
+}
+
+int64_t oomph_counter_take_peak(oomph_counter_t *counter)
+{
+    int64_t high = larger(counter->peak, counter->peak_before_reset);
+
+    counter->peak_before_take = larger(counter->peak_before_take, counter->peak);
+    counter->peak_before_reset = 0;
+    counter->peak = oomph_counter_current(counter);
+    return high;
+}
+
+void oomph_split_move(oomph_split_t *split, oomph_counter_t *sum, int64_t bytes)
+{
+    int64_t high = oomph_counter_take_peak(sum);
+
+    split->high = larger(split->high, high);
+    split->device_high = larger(split->device_high, high - split->host);
+    split->host += bytes;
+    split->host_high = larger(split->host_high, split->host);
+}
+
+oomph_split_t oomph_split_turn(oomph_split_t *split, oomph_counter_t *sum)
+{
+    int64_t now = oomph_counter_current(sum);
+
+    oomph_split_move(split, sum, 0);
+    oomph_split_t turned = *split;
+    *split = (oomph_split_t){.host = split->host,
+                             .host_high = split->host,
+                             .high = now,
+                             .device_high = now - split->host};
+    return turned;
+}
+
+void oomph_counter_reset_accumulated(oomph_counter_t *counter)
+{
+    for (int small = 0; small < 2; small++) {
+        counter->kind[small].allocated = 0;
+        counter->kind[small].start = counter->kind[small].current;
+    }
+}
