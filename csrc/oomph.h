@@ -265,18 +265,18 @@ oomph_status_t oomph_event_passed(int device, oomph_event_t event, bool *passed)
 oomph_status_t oomph_foresee(int device, size_t min_bytes);
 
 // What the program's blocks in use take together, on device and host, in bytes.
-typedef struct oomph_tide {
+typedef struct oomph_usage {
     size_t now;
     size_t high;         // the most since the last call
     size_t host;         // now, of these on host pages
     size_t host_high;    // the most since the last call
     size_t device_high;  // the most on the device since the last call
     size_t device_bytes; // that blocks can have on this device within its limits
-} oomph_tide_t;
+} oomph_usage_t;
 
 // Reads it and starts anew. For one caller: who asks too takes from the other.
 // Errors: OOMPH_ERR_INVALID, OOMPH_ERR_DRIVER.
-oomph_status_t oomph_read_tide(int device, oomph_tide_t *tide);
+oomph_status_t oomph_read_usage(int device, oomph_usage_t *usage);
 
 // Between the two nothing is born on host, whichever thread asks for it: a failed
 // allocation is an error. They nest. What lies on the host stays there.

@@ -78,20 +78,20 @@ static PyObject *foresee(PyObject *module, PyObject *args)
     return oomph_none_or_raise(oomph_foresee(device, (size_t)min_bytes));
 }
 
-static PyObject *tide(PyObject *module, PyObject *arg)
+static PyObject *usage(PyObject *module, PyObject *arg)
 {
     int device;
-    oomph_tide_t tide;
+    oomph_usage_t usage;
 
     (void)module;
     if (!oomph_parse_device(arg, &device))
         return NULL;
-    oomph_status_t status = oomph_read_tide(device, &tide);
+    oomph_status_t status = oomph_read_usage(device, &usage);
     return status == OOMPH_OK
-               ? Py_BuildValue("nnnnnn", (Py_ssize_t)tide.now, (Py_ssize_t)tide.high,
-                               (Py_ssize_t)tide.host, (Py_ssize_t)tide.host_high,
-                               (Py_ssize_t)tide.device_high,
-                               (Py_ssize_t)tide.device_bytes)
+               ? Py_BuildValue("nnnnnn", (Py_ssize_t)usage.now, (Py_ssize_t)usage.high,
+                               (Py_ssize_t)usage.host, (Py_ssize_t)usage.host_high,
+                               (Py_ssize_t)usage.device_high,
+                               (Py_ssize_t)usage.device_bytes)
                : oomph_raise(status);
 }
 
@@ -266,7 +266,7 @@ PyMethodDef oomph_memory_methods[] = {
     {"copy", copy, METH_VARARGS, "Queues a copy: device, to, from, bytes, stream."},
     {"foresee", foresee, METH_VARARGS,
      "Blocks that found no room in the last step go to the host: device, least bytes."},
-    {"tide", tide, METH_O, "Bytes of blocks in use; see oomph.h."},
+    {"tide", usage, METH_O, "Bytes of blocks in use; see oomph.h."},
     {"move", move, METH_VARARGS, "Moves blocks in use to a tier; see oomph.evict()."},
     {"pin", pin, METH_VARARGS, "Whether a block is to stay on the device."},
     {"rests", rests, METH_O,

@@ -19,11 +19,11 @@ static oomph_addr_t take_buffer(size_t bytes, oomph_stream_t stream)
     return addr;
 }
 
-static oomph_tide_t tide(void)
+static oomph_usage_t usage(void)
 {
-    oomph_tide_t found;
+    oomph_usage_t found;
 
-    CHECK(oomph_read_tide(0, &found) == OOMPH_OK);
+    CHECK(oomph_read_usage(0, &found) == OOMPH_OK);
     return found;
 }
 
@@ -117,17 +117,17 @@ static void the_tide_tells_the_highest_since_it_was_read(void)
     start("32MiB,context=0,memory=real");
     oomph_addr_t a = take(4 * MIB, NULL);
     give(take(20 * MIB, NULL));
-    oomph_tide_t first = tide();
+    oomph_usage_t first = usage();
     CHECK(first.now == 4 * MIB && first.high == 24 * MIB);
     CHECK(first.device_bytes == 32 * MIB && first.host_high == 0);
     give(take(2 * MIB, NULL));
-    CHECK(tide().high == 6 * MIB);
+    CHECK(usage().high == 6 * MIB);
     CHECK(stats_of(0).allocated_bytes[0].peak == 24 * MIB); // the program's own figure
     take(28 * MIB, NULL);
     give(take(6 * MIB, NULL)); // on the host
-    oomph_tide_t last = tide();
+    oomph_usage_t last = usage();
     CHECK(last.high == 38 * MIB && last.host_high == 6 * MIB && last.host == 0);
-    CHECK(tide().host_high == 0);
+    CHECK(usage().host_high == 0);
     CHECK(oomph_reset_peak_stats(0) == OOMPH_OK);
     CHECK(stats_of(0).allocated_bytes[0].peak == 32 * MIB);
     give(a);
@@ -140,12 +140,12 @@ static void the_tide_tells_the_highest_on_the_device_alone(void)
     oomph_addr_t b = take(6 * MIB, NULL); // on the host
     give(a);
     give(take(20 * MIB, NULL));
-    oomph_tide_t first = tide();
+    oomph_usage_t first = usage();
     CHECK(first.high == 34 * MIB && first.device_high == 28 * MIB);
-    CHECK(tide().device_high == 0 && tide().high == 6 * MIB);
+    CHECK(usage().device_high == 0 && usage().high == 6 * MIB);
     give(b);
     give(take(4 * MIB, NULL));
-    CHECK(tide().device_high == 4 * MIB);
+    CHECK(usage().device_high == 4 * MIB);
 }
 
 static void a_peak_that_the_program_resets_is_in_the_tide(void)
@@ -155,8 +155,8 @@ static void a_peak_that_the_program_resets_is_in_the_tide(void)
     CHECK(oomph_reset_peak_stats(0) == OOMPH_OK);
     give(take(8 * MIB, NULL));
     CHECK(stats_of(0).allocated_bytes[0].peak == 8 * MIB);
-    CHECK(tide().high == 20 * MIB);
-    CHECK(tide().high == 0);
+    CHECK(usage().high == 20 * MIB);
+    CHECK(usage().high == 0);
     CHECK(stats_of(0).allocated_bytes[0].peak == 8 * MIB);
 }
 
@@ -166,14 +166,14 @@ static void the_tide_is_true_of_blocks_that_moved(void)
 
     start("32MiB,context=0,memory=real");
     oomph_move_t move = {.addr = take(16 * MIB, NULL)};
-    tide();
+    usage();
     CHECK(oomph_move(0, OOMPH_TIER_HOST, &move, 1, &moved_bytes) == OOMPH_OK);
-    oomph_tide_t out = tide();
+    oomph_usage_t out = usage();
     CHECK(out.now == 16 * MIB && out.host == 16 * MIB && out.host_high == 16 * MIB);
     CHECK(oomph_move(0, OOMPH_TIER_DEVICE, &move, 1, &moved_bytes) == OOMPH_OK);
-    oomph_tide_t back = tide();
+    oomph_usage_t back = usage();
     CHECK(back.now == 16 * MIB && back.high == 16 * MIB && back.host == 0);
-    CHECK(back.host_high == 16 * MIB && tide().host_high == 0);
+    CHECK(back.host_high == 16 * MIB && usage().host_high == 0);
     check_sound();
 }
 

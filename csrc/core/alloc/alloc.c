@@ -46,8 +46,10 @@ static void count_block(oomph_device_t *device, const oomph_block_t *block)
     int64_t bytes = (int64_t)block->bytes;
 
     if (block->tier == OOMPH_TIER_HOST) {
-        oomph_split_move(&device->tide, &device->counters.allocated_bytes, bytes);
-        oomph_split_move(&device->split, &device->counters.active_bytes, bytes);
+        oomph_tier_usage_move(&device->allocated_usage,
+                              &device->counters.allocated_bytes, bytes);
+        oomph_tier_usage_move(&device->active_usage, &device->counters.active_bytes,
+                              bytes);
     }
     oomph_counter_up(&device->counters.allocation, small, 1);
     oomph_counter_up(&device->counters.active, small, 1);

@@ -26,8 +26,8 @@ static int64_t active_bytes(const oomph_device_t *device)
 
 static int64_t high_bytes(oomph_device_t *device)
 {
-    oomph_split_move(&device->split, &device->counters.active_bytes, 0);
-    return device->split.high;
+    oomph_tier_usage_move(&device->active_usage, &device->counters.active_bytes, 0);
+    return device->active_usage.high;
 }
 
 void oomph_demand_note(const oomph_claim_t *claim, oomph_block_t *block)
@@ -134,6 +134,6 @@ size_t oomph_demand_kept(oomph_device_t *device, int64_t device_peak)
     int64_t peak = device_peak;
 
     if (captures_go_on)
-        peak = larger(peak, oomph_demand_expected(device) - device->split.host);
+        peak = larger(peak, oomph_demand_expected(device) - device->active_usage.host);
     return (size_t)peak + oomph_demand_locked(device, NULL);
 }

@@ -34,8 +34,8 @@ static void release(oomph_device_t *device, oomph_pool_t *pool, oomph_block_t *b
         oomph_counter_down(&device->counters.requested_bytes, pool->small,
                            (int64_t)block->use.requested_bytes);
         if (block->tier == OOMPH_TIER_HOST)
-            oomph_split_move(&device->split, &device->counters.active_bytes,
-                             -(int64_t)block->bytes);
+            oomph_tier_usage_move(&device->active_usage, &device->counters.active_bytes,
+                                  -(int64_t)block->bytes);
     }
     if (oomph_process.config.guard != OOMPH_GUARD_OFF)
         oomph_guard_fill(device, block);
@@ -63,7 +63,8 @@ static void count_free(oomph_device_t *device, const oomph_block_t *block, bool 
     oomph_counter_down(&device->counters.allocation, small, 1);
     oomph_counter_down(&device->counters.allocated_bytes, small, bytes);
     if (block->tier == OOMPH_TIER_HOST)
-        oomph_split_move(&device->tide, &device->counters.allocated_bytes, -bytes);
+        oomph_tier_usage_move(&device->allocated_usage,
+                              &device->counters.allocated_bytes, -bytes);
 }
 
 static void defer(oomph_device_t *device, oomph_pool_t *pool, oomph_block_t *block,

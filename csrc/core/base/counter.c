@@ -41,27 +41,29 @@ int64_t oomph_counter_take_peak(oomph_counter_t *counter)
     return high;
 }
 
-void oomph_split_move(oomph_split_t *split, oomph_counter_t *sum, int64_t bytes)
+void oomph_tier_usage_move(oomph_tier_usage_t *usage, oomph_counter_t *sum,
+                           int64_t bytes)
 {
     int64_t high = oomph_counter_take_peak(sum);
 
-    split->high = larger(split->high, high);
-    split->device_high = larger(split->device_high, high - split->host);
-    split->host += bytes;
-    split->host_high = larger(split->host_high, split->host);
+    usage->high = larger(usage->high, high);
+    usage->device_high = larger(usage->device_high, high - usage->host);
+    usage->host += bytes;
+    usage->host_high = larger(usage->host_high, usage->host);
 }
 
-oomph_split_t oomph_split_turn(oomph_split_t *split, oomph_counter_t *sum)
+oomph_tier_usage_t oomph_tier_usage_take(oomph_tier_usage_t *usage,
+                                         oomph_counter_t *sum)
 {
     int64_t now = oomph_counter_current(sum);
 
-    oomph_split_move(split, sum, 0);
-    oomph_split_t turned = *split;
-    *split = (oomph_split_t){.host = split->host,
-                             .host_high = split->host,
-                             .high = now,
-                             .device_high = now - split->host};
-    return turned;
+    oomph_tier_usage_move(usage, sum, 0);
+    oomph_tier_usage_t taken = *usage;
+    *usage = (oomph_tier_usage_t){.host = usage->host,
+                                  .host_high = usage->host,
+                                  .high = now,
+                                  .device_high = now - usage->host};
+    return taken;
 }
 
 void oomph_counter_reset_accumulated(oomph_counter_t *counter)

@@ -10,11 +10,11 @@ typedef struct oomph_counter {
         int64_t allocated; // since the last reset
         int64_t start;     // current at the last reset
     } kind[2];             // [small]
-    // Peaks of the sum of both kinds. There are two readers, each of which starts anew:
-    // the tide, and who resets the peak.
-    int64_t peak;              // since the later of both
-    int64_t peak_before_take;  // since the reset, up to the last tide
-    int64_t peak_before_reset; // since the last tide, up to the reset
+    // Peaks of the sum of both kinds, for two readers that each start over: PyTorch,
+    // which resets them, and oomph_counter_take_peak().
+    int64_t peak;              // since the later of reset and take
+    int64_t peak_before_take;  // from the reset to the last take
+    int64_t peak_before_reset; // from the last take to the reset
 } oomph_counter_t;
 
 static inline int64_t oomph_counter_current(const oomph_counter_t *counter)
@@ -44,22 +44,24 @@ static inline void oomph_counter_down(oomph_counter_t *counter, bool small,
     counter->kind[small].current -= amount;
 }
 
-// How bytes of blocks are split between device and host. What is on the device changes
-// on the fast path, what is on host elsewhere: so the most on the device is that of the
-// sum, as long as nothing changes on host. The highest are since the last turn.
-typedef struct oomph_split {
+// Bytes of blocks by tier, with high-water marks since the last take. The fast path
+// counts only the sum; as long as nothing changes on the host, the device's high-water
+// mark follows from that of the sum.
+typedef struct oomph_tier_usage {
     int64_t host, host_high;
     int64_t high, device_high; // of both sides and of the device, at the last change
-} oomph_split_t;
+} oomph_tier_usage_t;
 
-// So many bytes come to the host, or leave it where they are less than 0. `sum` counts
-// both sides, not yet what is new and no more what is freed; its tide is read here
-// alone.
-void oomph_split_move(oomph_split_t *split, oomph_counter_t *sum, int64_t bytes);
-// The highest since the last call, which start anew.
-oomph_split_t oomph_split_turn(oomph_split_t *split, oomph_counter_t *sum);
+// Adds bytes to the host, or takes them away if they are negative. `sum` counts both
+// tiers, without the block that is about to be counted or was just freed. Nobody else
+// takes its peak.
+void oomph_tier_usage_move(oomph_tier_usage_t *usage, oomph_counter_t *sum,
+                           int64_t bytes);
+// Gives the high-water marks and starts over.
+oomph_tier_usage_t oomph_tier_usage_take(oomph_tier_usage_t *usage,
+                                         oomph_counter_t *sum);
 
-// The figure as it is told.
+// The counter as PyTorch reports it.
 void oomph_counter_report(const oomph_counter_t *counter, oomph_stats_by_kind_t stats);
 // The peak of the sum since the last call.
 int64_t oomph_counter_take_peak(oomph_counter_t *counter);

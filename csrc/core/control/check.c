@@ -245,11 +245,12 @@ static oomph_status_t check_totals(const oomph_device_t *device, const found_t *
     if (found->used_bytes + found->deferred_bytes != active)
         return differ("active bytes", found->used_bytes + found->deferred_bytes,
                       active);
-    if (found->on_host_bytes != device->tide.host)
-        return differ("bytes in use on host", found->on_host_bytes, device->tide.host);
-    if (found->active_on_host_bytes != device->split.host)
+    if (found->on_host_bytes != device->allocated_usage.host)
+        return differ("bytes in use on host", found->on_host_bytes,
+                      device->allocated_usage.host);
+    if (found->active_on_host_bytes != device->active_usage.host)
         return differ("active bytes on host", found->active_on_host_bytes,
-                      device->split.host);
+                      device->active_usage.host);
     if (found->buffer_bytes != device->stats.buffer_bytes)
         return differ("bytes of buffers", found->buffer_bytes,
                       device->stats.buffer_bytes);

@@ -128,7 +128,7 @@ oomph_status_t oomph_get_stats(int ordinal, oomph_stats_t *stats)
     stats->foreign_bytes = (int64_t)pages->adopted_bytes[OOMPH_TIER_DEVICE];
     stats->page_bytes = (int64_t)pages->page_bytes;
     stats->host_kind = pages->host_kind;
-    stats->host_block_bytes = device->tide.host;
+    stats->host_block_bytes = device->allocated_usage.host;
     stats->record_bytes = record_bytes(device);
     stats->guard_blocks = (int64_t)device->guard.unmapped;
     stats->guard_rounding_bytes = (int64_t)device->guard.rounding_bytes;
@@ -205,7 +205,7 @@ oomph_status_t oomph_memory_info(int ordinal, size_t *free_bytes, size_t *total_
     return OOMPH_OK;
 }
 
-oomph_status_t oomph_read_tide(int ordinal, oomph_tide_t *tide)
+oomph_status_t oomph_read_usage(int ordinal, oomph_usage_t *usage)
 {
     oomph_device_t *device;
 
@@ -213,13 +213,14 @@ oomph_status_t oomph_read_tide(int ordinal, oomph_tide_t *tide)
     if (status != OOMPH_OK)
         return status;
     oomph_counter_t *allocated = &device->counters.allocated_bytes;
-    oomph_split_t turned = oomph_split_turn(&device->tide, allocated);
-    *tide = (oomph_tide_t){.now = (size_t)oomph_counter_current(allocated),
-                           .high = (size_t)turned.high,
-                           .host = (size_t)turned.host,
-                           .host_high = (size_t)turned.host_high,
-                           .device_high = (size_t)turned.device_high,
-                           .device_bytes = oomph_device_room(device)};
+    oomph_tier_usage_t taken =
+        oomph_tier_usage_take(&device->allocated_usage, allocated);
+    *usage = (oomph_usage_t){.now = (size_t)oomph_counter_current(allocated),
+                             .high = (size_t)taken.high,
+                             .host = (size_t)taken.host,
+                             .host_high = (size_t)taken.host_high,
+                             .device_high = (size_t)taken.device_high,
+                             .device_bytes = oomph_device_room(device)};
     oomph_unlock(device);
     return OOMPH_OK;
 }

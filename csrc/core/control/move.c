@@ -355,8 +355,10 @@ static size_t account(const batch_t *batch)
     }
     int64_t to_host_bytes = to_host ? (int64_t)moved_bytes : -(int64_t)moved_bytes;
     oomph_counters_t *counters = &batch->device->counters;
-    oomph_split_move(&batch->device->tide, &counters->allocated_bytes, to_host_bytes);
-    oomph_split_move(&batch->device->split, &counters->active_bytes, to_host_bytes);
+    oomph_tier_usage_move(&batch->device->allocated_usage, &counters->allocated_bytes,
+                          to_host_bytes);
+    oomph_tier_usage_move(&batch->device->active_usage, &counters->active_bytes,
+                          to_host_bytes);
     *(to_host ? &stats->evicted_bytes : &stats->promoted_bytes) += (int64_t)moved_bytes;
     return moved_bytes;
 }

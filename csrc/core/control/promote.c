@@ -128,7 +128,8 @@ void oomph_promote_survivors(oomph_device_t *device, int64_t device_peak)
         device->promotes_not = true;
     else if (!device->pressed)
         device->promotes_not = false;
-    if (device->tide.host == 0 || device->has_steppers || !oomph_process.config.promote)
+    if (device->allocated_usage.host == 0 || device->has_steppers ||
+        !oomph_process.config.promote)
         return;
     find_survivors(device, &survivors);
     size_t room = room_at_peak(device, device_peak);

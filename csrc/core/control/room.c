@@ -72,7 +72,7 @@ static size_t workspace_bytes(oomph_device_t *device, const oomph_request_t *req
 static int64_t wanted_bytes(oomph_device_t *device, const oomph_request_t *request,
                             const oomph_group_t *group)
 {
-    return oomph_demand_expected(device) - device->split.host +
+    return oomph_demand_expected(device) - device->active_usage.host +
            (int64_t)workspace_bytes(device, request) +
            (int64_t)largest_bytes(device, group);
 }
@@ -94,8 +94,8 @@ static bool pages_are_there(oomph_device_t *device, const oomph_request_t *reque
                             const oomph_group_t *group)
 {
     oomph_pages_t *pages = &device->pages;
-    int64_t has =
-        oomph_counter_current(&device->counters.active_bytes) - device->split.host;
+    int64_t has = oomph_counter_current(&device->counters.active_bytes) -
+                  device->active_usage.host;
     int64_t wanted = wanted_bytes(device, request, group);
     size_t more = wanted > has ? (size_t)(wanted - has) : 0;
     size_t count = oomph_round_up(more, pages->page_bytes) / pages->page_bytes;

@@ -74,10 +74,10 @@ static void end_step(oomph_device_t *device)
     device->step_start_rescues = stats->rescues;
     if (oomph_process.config.plan)
         plan_next_step(device);
-    oomph_split_t turned =
-        oomph_split_turn(&device->split, &device->counters.active_bytes);
-    oomph_demand_end_step(device, turned.high);
-    oomph_promote_survivors(device, turned.device_high);
+    oomph_tier_usage_t taken =
+        oomph_tier_usage_take(&device->active_usage, &device->counters.active_bytes);
+    oomph_demand_end_step(device, taken.high);
+    oomph_promote_survivors(device, taken.device_high);
     relax(device);
     keep_reserve(device);
     device->streams.turn++;

@@ -96,8 +96,10 @@ struct oomph_device {
     oomph_stats_t stats; // what is counted there; the rest is told from elsewhere
     oomph_counters_t counters;
     oomph_site_counters_t sites;
-    oomph_split_t split; // of counters.active_bytes; turns with the step
-    oomph_split_t tide;  // of counters.allocated_bytes; turns when it is read
+    oomph_tier_usage_t
+        active_usage; // of counters.active_bytes; taken at the end of each step
+    oomph_tier_usage_t
+        allocated_usage; // of counters.allocated_bytes; taken when it is read
     oomph_demand_t demand;
     int64_t step_start_remapped, step_start_rescues;
     int64_t step_buffers;  // taken since the step began, and blocks foreseen
