@@ -7,7 +7,7 @@
 
 static const oomph_pool_id_t GRAPH = {0, 1};
 static oomph_addr_t resting[4];
-static size_t resting_count;
+static size_t quick_count;
 static int asked;
 
 // What the embedder says.
@@ -17,9 +17,9 @@ static size_t what_rests(int device, oomph_addr_t **addrs)
     asked++;
     *addrs = malloc(sizeof resting);
     CHECK(*addrs != NULL);
-    for (size_t i = 0; i < resting_count; i++)
+    for (size_t i = 0; i < quick_count; i++)
         (*addrs)[i] = resting[i];
-    return resting_count;
+    return quick_count;
 }
 
 static void start_with(oomph_host_kind_t kind, size_t host_bytes)
@@ -31,7 +31,7 @@ static void start_with(oomph_host_kind_t kind, size_t host_bytes)
     config.host_limit_bytes = host_bytes;
     start_card("64MiB,context=0,memory=real", &config);
     oomph_set_hooks(&hooks);
-    resting_count = 0;
+    quick_count = 0;
     asked = 0;
 }
 
@@ -53,7 +53,7 @@ static oomph_addr_t take_resting(size_t bytes)
     oomph_addr_t block = take(bytes, NULL);
 
     mark(block, bytes, block);
-    resting[resting_count++] = block;
+    resting[quick_count++] = block;
     return block;
 }
 

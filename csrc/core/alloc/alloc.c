@@ -3,7 +3,7 @@
  * - A request is rounded to 512 bytes and served from the pool of its stream, its graph
  *   or MemPool, and its size class. Blocks of at most 1 MiB never share pages with
  *   larger ones.
- * - A resting block of the same size is woken; else ladder.c finds one.
+ * - The quick list of that size serves it; where it is empty, ladder.c finds a block.
  */
 #include "core/alloc/demand.h"
 #include "core/alloc/free.h"
@@ -142,7 +142,7 @@ static oomph_status_t hand_out_slowly(const oomph_claim_t *claim, oomph_block_t 
     return status;
 }
 
-// The way of a request for which no block rests.
+// The way of a request that no quick list serves.
 static oomph_status_t allocate(oomph_claim_t *claim, oomph_block_t **out)
 {
     oomph_status_t status = OOMPH_OK;
@@ -220,7 +220,7 @@ oomph_status_t oomph_malloc(const oomph_request_t *request, oomph_addr_t *addr)
         oomph_collect(device);
     status = oomph_pool_get(device, request, bytes, &pool);
     if (status == OOMPH_OK)
-        block = oomph_heap_wake(&pool->heap, bytes);
+        block = oomph_heap_quick_pop(&pool->heap, bytes);
     if (block != NULL)
         status = hand_out(device, request, block);
     else if (status == OOMPH_OK)
@@ -239,7 +239,7 @@ static oomph_status_t revive(oomph_claim_t *claim, oomph_addr_t addr)
         status = oomph_slab_reserve(&claim->device->slab, 2);
     if (status != OOMPH_OK)
         return status;
-    oomph_heap_settle(&claim->pool->heap);
+    oomph_heap_consolidate(&claim->pool->heap);
     oomph_segment_t *segment = claim->pool->heap.segments;
     while (segment != NULL && addr - segment->base >= segment->bytes)
         segment = segment->next;

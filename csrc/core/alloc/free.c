@@ -47,9 +47,9 @@ static void release(oomph_device_t *device, oomph_pool_t *pool, oomph_block_t *b
     if (block->lost)
         keep_for_ever(block);
     else if (oomph_process.config.guard != OOMPH_GUARD_OFF)
-        oomph_guard_rest(device, block);
+        oomph_guard_give(device, block);
     else
-        oomph_heap_rest(block);
+        oomph_heap_quick_push(block);
 }
 
 static void count_free(oomph_device_t *device, const oomph_block_t *block, bool small)

@@ -1,4 +1,5 @@
-/* ladder.c - where a block comes from when none rests: a hit, or the only ladder.
+/* ladder.c - where a block comes from when no quick list has one: a hit, or the only
+ * ladder.
  *
  * - A large block that comes as the plan foresees takes its planned place. Any other
  *   takes the free block that fits best. Both are hits: no driver call.
@@ -59,7 +60,7 @@ oomph_block_t *oomph_take(oomph_claim_t *claim)
         block = take_planned(claim);
     if (block == NULL && claim->place == OOMPH_NO_PLACE)
         block = take_fit(heap, claim->bytes);
-    if (block == NULL && oomph_heap_settle(heap))
+    if (block == NULL && oomph_heap_consolidate(heap))
         block = take_fit(heap, claim->bytes);
     return block;
 }
@@ -250,7 +251,7 @@ static oomph_gain_t rung_lent(const oomph_claim_t *claim, oomph_block_t **block)
         if (!has_source(pool) || (pool->group->flags & OOMPH_POOL_ON_OOM) == 0 ||
             pool->stream != claim->pool->stream || pool->small != claim->pool->small)
             continue;
-        oomph_heap_settle(&pool->heap);
+        oomph_heap_consolidate(&pool->heap);
         *block = take_fit(&pool->heap, claim->bytes);
         if (*block != NULL)
             return OOMPH_GAINED;

@@ -1,4 +1,4 @@
-/* ladder.h - where a block comes from when none rests. */
+/* ladder.h - where a block comes from when no quick list has one. */
 #pragma once
 #include "core/alloc/claim.h"
 

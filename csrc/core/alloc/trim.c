@@ -51,7 +51,7 @@ oomph_survey_t oomph_pinned_survey(oomph_device_t *device)
     oomph_survey_t survey = {0};
 
     for (oomph_pool_t *pool = device->pools; pool != NULL; pool = pool->next) {
-        oomph_heap_settle(&pool->heap);
+        oomph_heap_consolidate(&pool->heap);
         for (oomph_segment_t *s = pool->heap.segments; s != NULL; s = s->next) {
             size_t count = s->bytes / device->pages.page_bytes;
             if (s->kind != OOMPH_SEGMENT_PINNED || !is_free(s, pool))
@@ -104,7 +104,7 @@ static size_t return_foreign(oomph_device_t *device)
 size_t oomph_return_adopted(oomph_device_t *device)
 {
     for (oomph_pool_t *pool = device->pools; pool != NULL; pool = pool->next)
-        oomph_heap_settle(&pool->heap);
+        oomph_heap_consolidate(&pool->heap);
     size_t freed_bytes = oomph_return_pinned(device, SIZE_MAX);
     return freed_bytes + return_foreign(device);
 }

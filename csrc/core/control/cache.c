@@ -30,7 +30,7 @@ oomph_status_t oomph_empty_cache(int ordinal, oomph_pool_id_t id, size_t *freed_
             freed += oomph_release_passed(device, &reach, SIZE_MAX / 2);
         }
     freed += oomph_return_adopted(device);
-    oomph_imports_settle(device);
+    oomph_imports_release(device);
     device->pressed = was_pressed;
     oomph_pools_prune(device);
     device->stats.driver_ns += oomph_now_ns() - start;

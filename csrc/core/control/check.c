@@ -67,7 +67,7 @@ static oomph_status_t check_block(const oomph_segment_t *segment,
     if (next != NULL && next->prev != block)
         return wrong(block, "the list of neighbours is broken");
     if (next != NULL && is_indexed(block) && next->state == block->state &&
-        next->tier == block->tier && !block->resting && !next->resting &&
+        next->tier == block->tier && !block->quick && !next->quick &&
         next->spent == block->spent)
         return wrong(block, "not merged with its neighbour");
     if (block->spent && block->state != OOMPH_BLOCK_HOLE)
@@ -79,8 +79,8 @@ static oomph_status_t check_block(const oomph_segment_t *segment,
 
 // What the walk over all blocks found.
 typedef struct found {
-    size_t binned, holes, host, resting; // of one heap
-    size_t used, deferred;               // of the device, as all below
+    size_t binned, holes, host, quick; // of one heap
+    size_t used, deferred;             // of the device, as all below
     int64_t used_bytes, deferred_bytes, on_host_bytes, active_on_host_bytes;
     size_t mapped_count[OOMPH_TIERS];
     int64_t mapped_bytes, buffer_bytes;
@@ -89,7 +89,7 @@ typedef struct found {
 static void count_block(const oomph_heap_t *heap, const oomph_block_t *block,
                         found_t *found)
 {
-    bool free_block = block->state == OOMPH_BLOCK_FREE && !block->resting;
+    bool free_block = block->state == OOMPH_BLOCK_FREE && !block->quick;
     bool lost = block->state == OOMPH_BLOCK_USED && block->use.requested_bytes == 0;
 
     if (block->tier == OOMPH_TIER_HOST && !lost && !block->buffer &&
@@ -99,7 +99,7 @@ static void count_block(const oomph_heap_t *heap, const oomph_block_t *block,
             found->on_host_bytes += (int64_t)block->bytes;
     }
     found->holes += block->state == OOMPH_BLOCK_HOLE && !block->spent;
-    found->resting += block->resting;
+    found->quick += block->quick;
     found->host += free_block && block->tier == OOMPH_TIER_HOST;
     found->binned +=
         free_block && block->tier == OOMPH_TIER_DEVICE && oomph_index_has(heap, block);
@@ -185,7 +185,7 @@ static oomph_status_t check_bins(const oomph_heap_t *heap, size_t binned)
 
 static oomph_status_t check_heap(const oomph_heap_t *heap, found_t *found)
 {
-    found->binned = found->holes = found->host = found->resting = 0;
+    found->binned = found->holes = found->host = found->quick = 0;
     for (const oomph_segment_t *s = heap->segments; s != NULL; s = s->next) {
         oomph_status_t status = check_segment(s, found);
         if (status != OOMPH_OK)
@@ -196,9 +196,9 @@ static oomph_status_t check_heap(const oomph_heap_t *heap, found_t *found)
     if (length_of(heap->holes) != found->holes || length_of(heap->host) != found->host)
         return oomph_fail(OOMPH_ERR_INVALID,
                           "the list of holes or host blocks is wrong");
-    if (found->resting != heap->resting_count)
-        return oomph_fail(OOMPH_ERR_INVALID, "%zu blocks rest, %zu known",
-                          found->resting, heap->resting_count);
+    if (found->quick != heap->quick_count)
+        return oomph_fail(OOMPH_ERR_INVALID, "%zu blocks in quick lists, %zu known",
+                          found->quick, heap->quick_count);
     return check_bins(heap, found->binned);
 }
 

@@ -266,7 +266,7 @@ static oomph_import_t *take_dropped(oomph_device_t *device)
     return taken;
 }
 
-void oomph_imports_settle(oomph_device_t *device)
+void oomph_imports_release(oomph_device_t *device)
 {
     const oomph_driver_t *driver = device->pages.driver;
     oomph_import_t *taken = take_dropped(device);
@@ -323,7 +323,7 @@ oomph_status_t oomph_unimport(int ordinal, oomph_addr_t addr)
                           (unsigned long long)addr);
     }
     import->dropped = true;
-    oomph_imports_settle(device);
+    oomph_imports_release(device);
     oomph_unlock(device);
     return OOMPH_OK;
 }

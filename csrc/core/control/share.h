@@ -4,4 +4,4 @@
 
 // Unmaps what was dropped, after waiting for the device; what cannot be unmapped now,
 // the next time.
-void oomph_imports_settle(oomph_device_t *device);
+void oomph_imports_release(oomph_device_t *device);

@@ -148,7 +148,7 @@ oomph_uses_t *oomph_guard_unmap(oomph_device_t *device, oomph_uses_t *done)
     return done;
 }
 
-void oomph_guard_rest(oomph_device_t *device, oomph_block_t *block)
+void oomph_guard_give(oomph_device_t *device, oomph_block_t *block)
 {
     if (block->guarded) {
         device->guard.rounding_bytes -= rounding(block);

@@ -17,8 +17,8 @@ void oomph_guard_attach(oomph_device_t *device, oomph_block_t *block,
 oomph_uses_t *oomph_guard_unmap(oomph_device_t *device, oomph_uses_t *done);
 // Fills a block that is being freed. Comes before its pages are stamped.
 void oomph_guard_fill(const oomph_device_t *device, const oomph_block_t *block);
-// What comes after a free in place of resting.
-void oomph_guard_rest(oomph_device_t *device, oomph_block_t *block);
+// Takes the place of the quick list when guard is on.
+void oomph_guard_give(oomph_device_t *device, oomph_block_t *block);
 // Waits for the streams of the blocks that were freed. Gives the lock up meanwhile.
 void oomph_guard_wait(oomph_device_t *device);
 // Address space for `bytes` more in the pool: new, or else the oldest that was spent.

@@ -159,7 +159,7 @@ oomph_survey_t oomph_steal_survey(oomph_device_t *device, const oomph_reach_t *r
     for (oomph_pool_t *pool = device->pools; pool != NULL; pool = pool->next) {
         if (!in_reach(pool, reach))
             continue;
-        oomph_heap_settle(&pool->heap);
+        oomph_heap_consolidate(&pool->heap);
         visit_heap(&pool->heap, pool, reach, count_run, &count);
         visit_heap(&pool->arena, pool, reach, count_run, &count);
     }
@@ -234,7 +234,7 @@ static void pick_in_heaps(oomph_device_t *device, const oomph_reach_t *reach,
          pool = pool->next) {
         if ((pool->plan.places != NULL) != planned || !in_reach(pool, reach))
             continue;
-        oomph_heap_settle(&pool->heap);
+        oomph_heap_consolidate(&pool->heap);
         visit_heap(&pool->heap, pool, reach, pick_first, victim);
     }
 }

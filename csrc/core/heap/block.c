@@ -4,7 +4,7 @@
  * The slot of each page names the block that contains the page's first byte, so that a
  * block is found from any address within it. To write these is what cutting a large
  * block costs; the smaller part gets the new record, so that few change. Blocks of up
- * to 64 KiB that come and go do neither: they rest, unmerged, in a list of their size.
+ * to 64 KiB that come and go cost none of this: they stay whole, in quick lists.
  */
 #include "core/heap/index.h"
 
@@ -151,12 +151,12 @@ static oomph_block_t *join(oomph_block_t *left, oomph_block_t *right)
 static bool mergeable(const oomph_block_t *neighbour, const oomph_block_t *block)
 {
     return neighbour != NULL && neighbour->state == block->state &&
-           neighbour->tier == block->tier && !neighbour->resting &&
+           neighbour->tier == block->tier && !neighbour->quick &&
            neighbour->spent == block->spent;
 }
 
 // Merges a FREE block or HOLE, which is in no index, with its neighbours; indexes it.
-static oomph_block_t *settle(oomph_block_t *block)
+static oomph_block_t *consolidate(oomph_block_t *block)
 {
     if (mergeable(block->prev, block)) {
         oomph_index_drop(block->prev);
@@ -230,7 +230,7 @@ static oomph_block_t *give_first_parts(oomph_block_t *block)
         block = split(block, oomph_segment_addr(segment, page + 1), &part);
         block->tier = tier;
         part->state = OOMPH_BLOCK_FREE;
-        settle(part);
+        consolidate(part);
     }
     return block;
 }
@@ -257,21 +257,21 @@ oomph_block_t *oomph_heap_give(oomph_block_t *block)
     if (block->apart)
         block = give_first_parts(block);
     block->state = OOMPH_BLOCK_FREE;
-    return settle(block);
+    return consolidate(block);
 }
 
-bool oomph_heap_settle(oomph_heap_t *heap)
+bool oomph_heap_consolidate(oomph_heap_t *heap)
 {
-    if (heap->resting_count == 0)
+    if (heap->quick_count == 0)
         return false;
-    for (size_t units = 0; units < OOMPH_REST_SIZES; units++)
-        while (heap->resting[units] != NULL) {
-            oomph_block_t *block = heap->resting[units];
-            heap->resting[units] = block->links.after;
-            block->resting = false;
-            settle(block);
+    for (size_t units = 0; units < OOMPH_QUICK_SIZES; units++)
+        while (heap->quick[units] != NULL) {
+            oomph_block_t *block = heap->quick[units];
+            heap->quick[units] = block->links.after;
+            block->quick = false;
+            consolidate(block);
         }
-    heap->resting_count = 0;
+    heap->quick_count = 0;
     return true;
 }
 
@@ -293,7 +293,7 @@ void oomph_heap_fill(oomph_segment_t *segment, size_t first, size_t count,
         carve(hole, oomph_segment_addr(segment, first), count << segment->page_shift);
     hole->state = OOMPH_BLOCK_FREE;
     hole->tier = (uint8_t)tier;
-    settle(hole);
+    consolidate(hole);
 }
 
 void oomph_heap_empty(oomph_segment_t *segment, size_t first, size_t count)
@@ -305,7 +305,7 @@ void oomph_heap_empty(oomph_segment_t *segment, size_t first, size_t count)
         carve(block, oomph_segment_addr(segment, first), count << segment->page_shift);
     block->state = OOMPH_BLOCK_HOLE;
     block->tier = OOMPH_TIER_DEVICE;
-    settle(block);
+    consolidate(block);
 }
 
 static oomph_block_t *spend(oomph_block_t *block)
@@ -313,7 +313,7 @@ static oomph_block_t *spend(oomph_block_t *block)
     block->state = OOMPH_BLOCK_HOLE;
     block->tier = OOMPH_TIER_DEVICE;
     block->spent = true;
-    return settle(block);
+    return consolidate(block);
 }
 
 void oomph_heap_spend(oomph_block_t *block)
@@ -356,7 +356,7 @@ void oomph_heap_retier(oomph_segment_t *segment, size_t first, size_t count,
         oomph_addr_t from = oomph_max(block->addr, begin);
         block = carve(block, from, oomph_min(oomph_block_end(block), end) - from);
         block->tier = (uint8_t)tier;
-        block = settle(block);
+        block = consolidate(block);
     }
 }
 

@@ -1,19 +1,19 @@
 /* block.h - the address space of one pool: segments tiled by blocks, and an index of
  * the free ones.
  *
- * Pure bookkeeping: no driver, no lock, no time. The caller holds the device lock and
- * maps and unmaps the pages; a block is FREE, USED or DEFERRED where every page that it
+ * Pure bookkeeping: no driver, no lock, no clock. The caller holds the device lock and
+ * maps and unmaps the pages. A block is FREE, USED or DEFERRED where every page that it
  * touches is mapped, and a HOLE where none is. HOLEs cover whole pages. Neighbours of
- * the same kind (HOLE, spent or not; FREE of one tier) are always merged. A spent HOLE
- * is found by nobody. The pages of a FREE block are of its tier; so are those of one in
- * use, except for end pages that it shares with another that has not moved with it:
- * once freed, it falls into parts.
+ * the same kind (HOLE, spent or not; FREE of one tier) are always merged. Nothing finds
+ * a spent HOLE. All pages of a FREE block are of its tier. So are those of a block in
+ * use, except end pages that it shares with a neighbour that has not moved along: once
+ * freed, such a block falls into parts.
  *
- * A heap of small blocks lets some of those that are freed rest for a while, unmerged,
- * to be taken again whole; whoever needs to see all free space settles them first.
+ * Small blocks that are freed first go to a quick list of their size, unmerged, and are
+ * handed out again whole. Whoever needs to see all free space consolidates the heap.
  *
- * Nothing here fails half-way: what may need new records is preceded by
- * oomph_slab_reserve().
+ * Nothing here fails half-way: oomph_slab_reserve() comes before whatever needs
+ * records.
  */
 #pragma once
 #include "core/base/util.h"
@@ -43,7 +43,7 @@ struct oomph_block {
     uint8_t survived;  // ends of steps that it saw in use on host, at most 255
     bool recorded : 1; // `record` is valid
     bool shared : 1;   // other streams use it (record_stream)
-    bool resting : 1;  // FREE, but neither merged nor in the index
+    bool quick : 1;    // FREE, in a quick list: neither merged nor in the index
     bool buffer : 1;   // of oomph_buffer(): not the program's
     bool pinned : 1;   // its user wants it to stay on the device
     bool evicted : 1;  // its user wants it to stay on host
@@ -100,8 +100,8 @@ typedef struct oomph_slab {
 enum { OOMPH_BIN_WORDS = 33, OOMPH_BIN_MAX = OOMPH_BIN_WORDS * 64 }; // bits
 
 enum {
-    OOMPH_REST_SIZES = 129, // multiples of 512 whose blocks may rest: up to 64 KiB
-    OOMPH_REST_COUNT = 512, // blocks that rest at most
+    OOMPH_QUICK_SIZES = 129, // multiples of 512 with a quick list: up to 64 KiB
+    OOMPH_QUICK_MAX = 512,   // blocks in the quick lists of a heap, at most
 };
 
 struct oomph_heap {
@@ -115,8 +115,8 @@ struct oomph_heap {
     oomph_block_t **bins;                // FREE blocks on device pages, by size
     uint64_t used_bins[OOMPH_BIN_WORDS]; // a bit per bin that is not empty
     uint64_t used_words;                 // a bit per word above that is not 0
-    oomph_block_t *resting[OOMPH_REST_SIZES]; // by size, newest first
-    size_t resting_count;
+    oomph_block_t *quick[OOMPH_QUICK_SIZES]; // by size, newest first
+    size_t quick_count;
 };
 
 // Takes records so that the next `count` splits cannot fail.
@@ -140,7 +140,7 @@ size_t oomph_heap_record_bytes(const oomph_heap_t *heap);
 static inline void oomph_block_reset(oomph_block_t *block)
 {
     block->survived = 0;
-    block->recorded = block->shared = block->resting = block->buffer = false;
+    block->recorded = block->shared = block->quick = block->buffer = false;
     block->pinned = block->evicted = block->calm = block->lost = false;
     block->wanted = block->apart = block->guarded = block->workspace = false;
 }
@@ -163,41 +163,41 @@ oomph_block_t *oomph_heap_take(oomph_block_t *block, oomph_addr_t addr, size_t b
 // Makes a USED or DEFERRED block FREE. Gives the FREE block that contains it now.
 oomph_block_t *oomph_heap_give(oomph_block_t *block);
 
-// The same, but lets the block rest where that is allowed: on the device, if small.
-static inline void oomph_heap_rest(oomph_block_t *block)
+// The same, but pushes a small block on device pages to the quick list of its size.
+static inline void oomph_heap_quick_push(oomph_block_t *block)
 {
     oomph_heap_t *heap = block->segment->heap;
     size_t units = block->bytes / OOMPH_ROUND_BYTES;
 
-    if (!heap->small || units >= OOMPH_REST_SIZES ||
-        heap->resting_count == OOMPH_REST_COUNT || block->tier != OOMPH_TIER_DEVICE) {
+    if (!heap->small || units >= OOMPH_QUICK_SIZES ||
+        heap->quick_count == OOMPH_QUICK_MAX || block->tier != OOMPH_TIER_DEVICE) {
         oomph_heap_give(block);
         return;
     }
     block->state = OOMPH_BLOCK_FREE;
-    block->resting = true;
-    block->links.after = heap->resting[units];
-    heap->resting[units] = block;
-    heap->resting_count++;
+    block->quick = true;
+    block->links.after = heap->quick[units];
+    heap->quick[units] = block;
+    heap->quick_count++;
 }
 
-// A block of exactly this size that rests, USED again; or NULL.
-static inline oomph_block_t *oomph_heap_wake(oomph_heap_t *heap, size_t bytes)
+// A block of exactly this size from its quick list, USED again; or NULL.
+static inline oomph_block_t *oomph_heap_quick_pop(oomph_heap_t *heap, size_t bytes)
 {
     size_t units = bytes / OOMPH_ROUND_BYTES;
-    if (units >= OOMPH_REST_SIZES || heap->resting[units] == NULL)
+    if (units >= OOMPH_QUICK_SIZES || heap->quick[units] == NULL)
         return NULL;
 
-    oomph_block_t *block = heap->resting[units];
-    heap->resting[units] = block->links.after;
-    heap->resting_count--;
+    oomph_block_t *block = heap->quick[units];
+    heap->quick[units] = block->links.after;
+    heap->quick_count--;
     block->state = OOMPH_BLOCK_USED;
     oomph_block_reset(block);
     return block;
 }
 
-// Merges and indexes all blocks that rest; true if there were any.
-bool oomph_heap_settle(oomph_heap_t *heap);
+// Merges and indexes all blocks of the quick lists; true if there were any.
+bool oomph_heap_consolidate(oomph_heap_t *heap);
 
 // A place for a block: address space that is FREE or HOLE throughout.
 typedef struct oomph_window {

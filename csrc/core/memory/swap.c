@@ -181,7 +181,7 @@ static void lose(const oomph_swap_run_t *run)
     }
 }
 
-static void settle(const swap_t *swap, oomph_tier_t tier)
+static void record(const swap_t *swap, oomph_tier_t tier)
 {
     size_t page = 0;
 
@@ -260,7 +260,7 @@ oomph_status_t oomph_swap(oomph_pages_t *pages, oomph_swap_run_t *runs,
         status = note_why(&swap, fill(&swap));
         if (status == OOMPH_OK)
             status = exchange_all(&swap, tier);
-        settle(&swap, tier);
+        record(&swap, tier);
         if (status != OOMPH_OK)
             say_why(&swap, status);
     }
