@@ -90,7 +90,7 @@ typedef struct oomph_config {
     uint64_t page_bytes;   // physical page; a power of two; 0: the granularity, or more
                            // where host_limit_bytes would take over host_page_max
     bool plan;             // pack repeating steps (plan.h)
-    bool promote; // blocks that rest return from the host when a step ends (oomph_step)
+    bool promote;   // idle blocks return from the host when a step ends (oomph_step)
     unsigned guard; // of oomph_guard_t; UNMAP switches `plan` off
 } oomph_config_t;
 
@@ -129,9 +129,10 @@ typedef struct oomph_hooks {
     void (*rescued)(int device, size_t bytes, int64_t nth);
     // Which line this thread executes (oomph_call_site). It must not wait for anything.
     oomph_site_t (*call_site)(bool in_backward);
-    // What rests between steps (oomph_rests), in the order in which it may leave the
-    // device: addresses in its blocks, malloc'ed, for the core to free. Gives how many.
-    size_t (*resting)(int device, oomph_addr_t **addrs);
+    // What is idle between steps (oomph_mark_idle), in the order in which it may leave
+    // the device: addresses in its blocks, malloc'ed, for the core to free. Gives how
+    // many.
+    size_t (*idle_blocks)(int device, oomph_addr_t **addrs);
     // The modules whose forward this thread is in, innermost first: at most `room`
     // addresses of Python objects. Gives how many. It must not wait either.
     size_t (*modules)(uint64_t *addrs, size_t room);
@@ -337,7 +338,7 @@ typedef struct oomph_move {
 // Moves blocks of one device to a tier, after waiting for the device once: those for
 // which there is room, the first before the others. `moved_bytes` are those of the
 // blocks that lay elsewhere before. A block moved to the host stays there, until it is
-// moved back; others may return by themselves (oomph_rests).
+// moved back; others may return by themselves (oomph_mark_idle).
 // Errors: OOMPH_ERR_STATE (the device is not open, something captures, no host pages
 // can be mapped here), OOMPH_ERR_NO_MEMORY, OOMPH_ERR_DRIVER. Then no block has moved;
 // if the driver refuses even to undo, some may have moved with their contents
@@ -353,13 +354,13 @@ const char *oomph_outcome_text(oomph_outcome_t outcome);
 // longer. It is moved nowhere by this. Errors: OOMPH_ERR_INVALID.
 oomph_status_t oomph_pin(oomph_addr_t addr, bool on);
 
-// Says that the block in use that contains `addr` rests between steps, until it is
+// Says that the block in use that contains `addr` is idle between steps, until it is
 // freed: whoever uses it does so in work that was queued before the thread that ends
 // steps calls oomph_step(), or queues it after that has returned; and likewise with any
 // call of that thread's to oomph_pool_begin(). So do parameters,
 // gradients and the state of optimizers; a buffer that another thread fills does not.
 // Only such blocks return to the device by themselves. Errors: OOMPH_ERR_INVALID.
-oomph_status_t oomph_rests(oomph_addr_t addr);
+oomph_status_t oomph_mark_idle(oomph_addr_t addr);
 
 // Says that work is queued on a stream, which is never destroyed if it `lives`, though
 // nothing may ever be allocated on it. Errors: OOMPH_ERR_DRIVER, OOMPH_ERR_NO_MEMORY
@@ -404,7 +405,7 @@ oomph_status_t oomph_pool_retain(int device, oomph_pool_id_t pool);
 // stream, which perhaps captures; and that it does so no more. Where the capture fails,
 // the second need not be called. While it captures no room can be made: so the first
 // does, where steps have shown that the device has too little (room.c). It may wait for
-// the device then, and moves what rests between steps. Errors: of opening,
+// the device then, and moves what is idle between steps. Errors: of opening,
 // OOMPH_ERR_NO_MEMORY (host memory), OOMPH_ERR_DRIVER; then the pool is not retained.
 oomph_status_t oomph_pool_begin(int device, oomph_pool_id_t pool, oomph_stream_t stream,
                                 bool stream_lives);
@@ -444,10 +445,10 @@ oomph_status_t oomph_revive(const oomph_request_t *request, oomph_addr_t addr);
 /* ---- Steps */
 
 // A training step has ended, on every device. Called by optimizer hooks. Gives a mask
-// of the devices on which a block was born on host in it. Blocks that rest between
-// steps (oomph_rests) and lived on host all through one return to the device, if there
-// is room at the peak of a step and `promote` is set. Where several threads have ended
-// steps, one may use what another leaves: then no block returns.
+// of the devices on which a block was born on host in it. Blocks that are idle between
+// steps (oomph_mark_idle) and lived on host all through one return to the device, if
+// there is room at the peak of a step and `promote` is set. Where several threads have
+// ended steps, one may use what another leaves: then no block returns.
 uint64_t oomph_step(void);
 
 /* ---- Statistics */

@@ -164,13 +164,13 @@ static PyObject *pin(PyObject *module, PyObject *args)
     return oomph_none_or_raise(oomph_pin(addr, on));
 }
 
-static PyObject *on_resting; // called with a device; guarded by the GIL
+static PyObject *on_idle_blocks; // called with a device; guarded by the GIL
 
-static PyObject *set_resting_hook(PyObject *module, PyObject *callable)
+static PyObject *set_idle_hook(PyObject *module, PyObject *callable)
 {
     (void)module;
     Py_INCREF(callable);
-    Py_XSETREF(on_resting, callable);
+    Py_XSETREF(on_idle_blocks, callable);
     Py_RETURN_NONE;
 }
 
@@ -195,7 +195,7 @@ static oomph_addr_t *parse_addresses(PyObject *list, size_t *count)
     return addrs;
 }
 
-static PyObject *rests(PyObject *module, PyObject *arg)
+static PyObject *mark_idle(PyObject *module, PyObject *arg)
 {
     size_t count = 0;
     oomph_addr_t *addrs = parse_addresses(arg, &count);
@@ -205,7 +205,7 @@ static PyObject *rests(PyObject *module, PyObject *arg)
     if (addrs == NULL)
         return NULL;
     for (size_t i = 0; i < count && status == OOMPH_OK; i++) {
-        status = oomph_rests(addrs[i]);
+        status = oomph_mark_idle(addrs[i]);
         if (status == OOMPH_ERR_INVALID)
             status = OOMPH_OK;
     }
@@ -213,19 +213,19 @@ static PyObject *rests(PyObject *module, PyObject *arg)
     return oomph_none_or_raise(status);
 }
 
-// An error of the embedder's is told, and nothing rests.
-size_t oomph_what_rests(int device, oomph_addr_t **addrs)
+// An error of the embedder's is reported, and nothing counts as idle.
+size_t oomph_idle_blocks(int device, oomph_addr_t **addrs)
 {
     PyGILState_STATE gil = PyGILState_Ensure();
     PyObject *list = NULL;
     size_t count = 0;
 
-    if (on_resting != NULL)
-        list = PyObject_CallFunction(on_resting, "i", device);
+    if (on_idle_blocks != NULL)
+        list = PyObject_CallFunction(on_idle_blocks, "i", device);
     if (list != NULL)
         *addrs = parse_addresses(list, &count);
     if (PyErr_Occurred())
-        PyErr_WriteUnraisable(on_resting);
+        PyErr_WriteUnraisable(on_idle_blocks);
     Py_XDECREF(list);
     PyGILState_Release(gil);
     return *addrs == NULL ? 0 : count;
@@ -269,11 +269,12 @@ PyMethodDef oomph_memory_methods[] = {
     {"tide", usage, METH_O, "Bytes of blocks in use; see oomph.h."},
     {"move", move, METH_VARARGS, "Moves blocks in use to a tier; see oomph.evict()."},
     {"pin", pin, METH_VARARGS, "Whether a block is to stay on the device."},
-    {"rests", rests, METH_O,
+    {"rests", mark_idle, METH_O,
      "Nothing uses the blocks of these addresses between steps; see oomph.h. Addresses "
      "of no block in use are ignored."},
-    {"set_resting_hook", set_resting_hook, METH_O,
-     "A callable that gives the addresses of what rests on a device between steps, in "
+    {"set_resting_hook", set_idle_hook, METH_O,
+     "A callable that gives the addresses of what is idle on a device between steps, "
+     "in "
      "the order in which it may leave."},
     {"know_stream", know_stream, METH_VARARGS,
      "Work is queued on a stream: device, handle, whether it is never destroyed."},

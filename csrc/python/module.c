@@ -286,7 +286,7 @@ static int execute(PyObject *module)
                                         .after_wait = take_gil,
                                         .collect_garbage = oomph_collect_garbage,
                                         .rescued = note_rescue,
-                                        .resting = oomph_what_rests,
+                                        .idle_blocks = oomph_idle_blocks,
                                         .call_site = oomph_frames_site,
                                         .modules = oomph_frames_modules};
     PyMethodDef *const parts[] = {oomph_memory_methods, oomph_site_methods,

@@ -35,8 +35,8 @@ bool oomph_collect_garbage(bool last, size_t *bytes);
 bool oomph_garbage_init(void);
 void oomph_garbage_stop(void);
 
-// What memory.c does: the hook that tells what rests between steps.
-size_t oomph_what_rests(int device, oomph_addr_t **addrs);
+// What memory.c does: the hook that lists what is idle between steps.
+size_t oomph_idle_blocks(int device, oomph_addr_t **addrs);
 
 // The functions of memory.c, sites.c, stats.c and plain.c.
 extern PyMethodDef oomph_memory_methods[], oomph_site_methods[], oomph_stats_methods[];

@@ -31,12 +31,12 @@ static oomph_addr_t take_busy_on_host(size_t bytes)
     return block;
 }
 
-// The same, and it rests between steps.
+// The same, and it is idle between steps.
 static oomph_addr_t take_on_host(size_t bytes)
 {
     oomph_addr_t block = take_busy_on_host(bytes);
 
-    CHECK(oomph_rests(block + bytes / 2) == OOMPH_OK);
+    CHECK(oomph_mark_idle(block + bytes / 2) == OOMPH_OK);
     return block;
 }
 
@@ -77,7 +77,7 @@ static void a_block_rests_until_it_is_freed(void)
     start("64MiB,context=0,memory=real");
     oomph_addr_t block = take_on_host(16 * MIB);
     give(block);
-    CHECK(oomph_rests(block) == OOMPH_ERR_INVALID);
+    CHECK(oomph_mark_idle(block) == OOMPH_ERR_INVALID);
     CHECK(take_busy_on_host(16 * MIB) == block);
     for (int i = 0; i < 4; i++)
         step(8 * MIB);
@@ -137,7 +137,7 @@ static void a_page_that_one_uses_who_does_not_rest_stays(void)
     oomph_move_t busy = {.addr = take(9 * MIB, NULL)};
     size_t moved_bytes;
     give(large);
-    CHECK(oomph_rests(block) == OOMPH_OK);
+    CHECK(oomph_mark_idle(block) == OOMPH_OK);
     CHECK(oomph_move(0, OOMPH_TIER_DEVICE, &busy, 1, &moved_bytes) == OOMPH_OK);
     CHECK(tier_of(busy.addr) == OOMPH_TIER_DEVICE && host_bytes_of(busy.addr) == MIB);
     oomph_step();
@@ -180,7 +180,7 @@ static void what_lay_on_the_host_at_the_peak_takes_no_room(void)
     oomph_addr_t block = take_on_host(8 * MIB);
     oomph_move_t away = {.addr = take(32 * MIB, NULL)};
     size_t moved_bytes;
-    CHECK(oomph_rests(away.addr) == OOMPH_OK);
+    CHECK(oomph_mark_idle(away.addr) == OOMPH_OK);
     CHECK(oomph_move(0, OOMPH_TIER_HOST, &away, 1, &moved_bytes) == OOMPH_OK);
     oomph_step();
     step(40 * MIB); // with 40 MiB on the host beside it
@@ -319,7 +319,7 @@ static void what_its_user_evicted_stays(void)
 
     start("64MiB,context=0,memory=real");
     oomph_move_t move = {.addr = take(16 * MIB, NULL)};
-    CHECK(oomph_rests(move.addr) == OOMPH_OK);
+    CHECK(oomph_mark_idle(move.addr) == OOMPH_OK);
     CHECK(oomph_move(0, OOMPH_TIER_HOST, &move, 1, &moved_bytes) == OOMPH_OK);
     for (int i = 0; i < 4; i++)
         step(8 * MIB);
@@ -336,7 +336,7 @@ static void a_promotion_in_vain_is_not_tried_again_while_memory_is_short(void)
     CHECK(tier_of(first) == OOMPH_TIER_DEVICE);
     oomph_addr_t second = take(60 * MIB, NULL); // a rescue soon after
     CHECK(tier_of(second) == OOMPH_TIER_HOST);
-    CHECK(oomph_rests(second) == OOMPH_OK);
+    CHECK(oomph_mark_idle(second) == OOMPH_OK);
     oomph_step();
     step(8 * MIB);
     CHECK(tier_of(second) == OOMPH_TIER_HOST);

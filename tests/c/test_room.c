@@ -6,32 +6,32 @@
 #include <stdlib.h>
 
 static const oomph_pool_id_t GRAPH = {0, 1};
-static oomph_addr_t resting[4];
-static size_t quick_count;
+static oomph_addr_t idle[4];
+static size_t idle_count;
 static int asked;
 
 // What the embedder says.
-static size_t what_rests(int device, oomph_addr_t **addrs)
+static size_t list_idle(int device, oomph_addr_t **addrs)
 {
     CHECK(device == 0);
     asked++;
-    *addrs = malloc(sizeof resting);
+    *addrs = malloc(sizeof idle);
     CHECK(*addrs != NULL);
-    for (size_t i = 0; i < quick_count; i++)
-        (*addrs)[i] = resting[i];
-    return quick_count;
+    for (size_t i = 0; i < idle_count; i++)
+        (*addrs)[i] = idle[i];
+    return idle_count;
 }
 
 static void start_with(oomph_host_kind_t kind, size_t host_bytes)
 {
     oomph_config_t config = test_config();
-    oomph_hooks_t hooks = {.resting = what_rests};
+    oomph_hooks_t hooks = {.idle_blocks = list_idle};
 
     config.host_kind = kind;
     config.host_limit_bytes = host_bytes;
     start_card("64MiB,context=0,memory=real", &config);
     oomph_set_hooks(&hooks);
-    quick_count = 0;
+    idle_count = 0;
     asked = 0;
 }
 
@@ -53,7 +53,7 @@ static oomph_addr_t take_resting(size_t bytes)
     oomph_addr_t block = take(bytes, NULL);
 
     mark(block, bytes, block);
-    resting[quick_count++] = block;
+    idle[idle_count++] = block;
     return block;
 }
 

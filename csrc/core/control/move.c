@@ -122,7 +122,7 @@ static bool all_want(const batch_t *batch, const oomph_segment_t *segment, size_
          b != NULL && b->addr < end; b = b->next)
         if (b->state != OOMPH_BLOCK_FREE && oomph_block_end(b) > begin && !b->wanted &&
             (b->state != OOMPH_BLOCK_USED || b->tier != batch->tier || b->lost ||
-             (batch->limits.calm && !b->calm)))
+             (batch->limits.idle_only && !b->idle_between_steps)))
             return false;
     return true;
 }
@@ -200,8 +200,8 @@ static void choose(batch_t *batch, size_t room)
     batch->run_count = batch->page_count = 0;
     for (size_t i = 0; i < batch->count; i++) {
         oomph_block_t *block = oomph_block_at(batch->device, batch->moves[i].addr);
-        if (block != NULL && batch->limits.calm && !block->calm)
-            block = NULL; // another has come in the place of the one that rests
+        if (block != NULL && batch->limits.idle_only && !block->idle_between_steps)
+            block = NULL; // another has come in the place of the idle one
         batch->blocks[i] = block;
         if (block == NULL)
             batch->moves[i].outcome = OOMPH_OUTCOME_UNKNOWN;
@@ -493,14 +493,14 @@ oomph_status_t oomph_pin(oomph_addr_t addr, bool on)
     return status;
 }
 
-oomph_status_t oomph_rests(oomph_addr_t addr)
+oomph_status_t oomph_mark_idle(oomph_addr_t addr)
 {
     oomph_status_t status;
     oomph_device_t *device;
     oomph_block_t *block = lock_block(addr, &device, &status);
 
     if (block != NULL) {
-        block->calm = true;
+        block->idle_between_steps = true;
         oomph_unlock(device);
     }
     return status;

@@ -5,7 +5,7 @@
 // What is moved of the blocks that are named.
 typedef struct oomph_move_limits {
     size_t most_bytes; // of pages: as many blocks, in their order, as fit
-    bool calm;         // only pages that blocks that rest between steps have, or nobody
+    bool idle_only;    // only pages of blocks that are idle between steps, or of none
     bool wished;       // their user wants it: they do not return by themselves
 } oomph_move_limits_t;
 

@@ -1,7 +1,7 @@
 /* promote.c - blocks that were born on host return to the device when a step ends.
  *
- * - Only a block that somebody has said to rest between steps (oomph_rests): a thread
- *   of its own may use any other at any time, such as one that loads data.
+ * - Only a block that somebody has said to are idle between steps (oomph_mark_idle): a
+ * thread of its own may use any other at any time, such as one that loads data.
  * - Only one that outlived a whole step there; the oldest first, then the largest.
  * - Only what fits beside what the step had on the device at its peak, whatever is free
  *   at its end, and only after a step without a rescue. What graphs hold is no room,
@@ -55,7 +55,8 @@ static void look_in(const oomph_heap_t *heap, survivors_t *survivors)
                 continue;
             if (b->survived < SURVIVED_MAX)
                 b->survived++;
-            if (b->calm && b->survived >= OLD && !b->evicted && !add(survivors, b))
+            if (b->idle_between_steps && b->survived >= OLD && !b->evicted &&
+                !add(survivors, b))
                 return;
         }
 }
@@ -92,7 +93,7 @@ static size_t room_at_peak(oomph_device_t *device, int64_t device_peak)
 static void promote(oomph_device_t *device, const survivors_t *survivors, size_t room)
 {
     oomph_move_t *moves = calloc(survivors->count, sizeof *moves);
-    oomph_move_limits_t limits = {.most_bytes = room, .calm = true};
+    oomph_move_limits_t limits = {.most_bytes = room, .idle_only = true};
     size_t moved_bytes = 0;
 
     if (moves == NULL)

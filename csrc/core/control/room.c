@@ -8,14 +8,14 @@
  *   workspaces that libraries make for a stream that is new to them.
  * - Where the device has that much, nothing moves; what is free is waited for, if it
  *   is wanted.
- * - Else what rests between steps moves to the host, as much as is missing, in the
+ * - Else what is idle between steps moves to the host, as much as is missing, in the
  *   order that the embedder gives: only in the thread that ends the steps, as at their
  *   end.
  * - What is still missing is mapped into the pool on host pages, which serve the
  *   capture when the device has no more. Those that no capture has used others may
  *   have when they are short.
  *
- * What a graph has captured stays where it is. What moved returns like all that rests
+ * What a graph has captured stays where it is. What moved returns like all that is idle
  * (promote.c), but not while captures go on, which would need its room again.
  */
 #include "core/control/room.h"
@@ -115,14 +115,14 @@ static size_t choose(const oomph_device_t *device, const oomph_addr_t *addrs,
         oomph_block_t *block = oomph_block_at(device, addrs[i]);
         if (block == NULL || !oomph_block_may_move(block, OOMPH_TIER_HOST))
             continue;
-        block->calm = true;
+        block->idle_between_steps = true;
         moves[chosen++].addr = addrs[i];
         found_bytes += block->bytes;
     }
     return chosen;
 }
 
-// Whether nobody else launches work on what rests between steps: as at their ends.
+// Whether nobody else launches work on what is idle between steps: as at their ends.
 static bool is_between(const oomph_device_t *device)
 {
     return device->stats.step_count > 0 && !device->has_steppers &&
@@ -131,14 +131,14 @@ static bool is_between(const oomph_device_t *device)
 
 static void move_away(oomph_device_t *device, size_t bytes)
 {
-    oomph_move_limits_t limits = {.most_bytes = SIZE_MAX, .calm = true};
+    oomph_move_limits_t limits = {.most_bytes = SIZE_MAX, .idle_only = true};
     oomph_addr_t *addrs = NULL;
     size_t moved_bytes = 0;
 
-    if (oomph_process.hooks.resting == NULL || !is_between(device))
+    if (oomph_process.hooks.idle_blocks == NULL || !is_between(device))
         return;
     oomph_unlock(device);
-    size_t count = oomph_process.hooks.resting(device->ordinal, &addrs);
+    size_t count = oomph_process.hooks.idle_blocks(device->ordinal, &addrs);
     oomph_enter(device);
     oomph_move_t *moves = calloc(count, sizeof *moves);
     if (moves != NULL) {

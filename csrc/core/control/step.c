@@ -6,7 +6,7 @@
 #include "core/device/arena.h"
 #include "core/device/pool.h"
 
-enum { CALM_STEPS = 4 }; // steps without shortage until frees are no longer stamped
+enum { RELIEF_STEPS = 4 }; // steps without shortage until frees are no longer stamped
 
 static void plan_next_step(oomph_device_t *device)
 {
@@ -43,7 +43,7 @@ static void relax(oomph_device_t *device)
     oomph_ahead_recall(&device->ahead, &device->pages);
     oomph_release_passed(device, &host, SIZE_MAX / 2);
     oomph_return_adopted(device);
-    if (stats->step_count - device->pressed_step >= CALM_STEPS)
+    if (stats->step_count - device->pressed_step >= RELIEF_STEPS)
         device->pressed = false;
 }
 

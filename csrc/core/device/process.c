@@ -73,8 +73,8 @@ void oomph_set_hooks(const oomph_hooks_t *hooks)
         ours->rescued = hooks->rescued;
     if (hooks->call_site != NULL)
         ours->call_site = hooks->call_site;
-    if (hooks->resting != NULL)
-        ours->resting = hooks->resting;
+    if (hooks->idle_blocks != NULL)
+        ours->idle_blocks = hooks->idle_blocks;
     if (hooks->modules != NULL)
         ours->modules = hooks->modules;
     pthread_mutex_unlock(&oomph_process.lock);
