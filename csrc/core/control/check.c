@@ -68,9 +68,9 @@ static oomph_status_t check_block(const oomph_segment_t *segment,
         return wrong(block, "the list of neighbours is broken");
     if (next != NULL && is_indexed(block) && next->state == block->state &&
         next->tier == block->tier && !block->quick && !next->quick &&
-        next->spent == block->spent)
+        next->quarantined == block->quarantined)
         return wrong(block, "not merged with its neighbour");
-    if (block->spent && block->state != OOMPH_BLOCK_HOLE)
+    if (block->quarantined && block->state != OOMPH_BLOCK_HOLE)
         return wrong(block, "in use or free where nothing may be again");
     if (block->wanted)
         return wrong(block, "left in a batch that moves");
@@ -98,7 +98,7 @@ static void count_block(const oomph_heap_t *heap, const oomph_block_t *block,
         if (block->state == OOMPH_BLOCK_USED)
             found->on_host_bytes += (int64_t)block->bytes;
     }
-    found->holes += block->state == OOMPH_BLOCK_HOLE && !block->spent;
+    found->holes += block->state == OOMPH_BLOCK_HOLE && !block->quarantined;
     found->quick += block->quick;
     found->host += free_block && block->tier == OOMPH_TIER_HOST;
     found->binned +=

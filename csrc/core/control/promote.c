@@ -1,7 +1,7 @@
 /* promote.c - blocks that were born on host return to the device when a step ends.
  *
- * - Only a block that somebody has said to are idle between steps (oomph_mark_idle): a
- * thread of its own may use any other at any time, such as one that loads data.
+ * - Only a block that is marked as idle between steps (oomph_mark_idle): any other may
+ *   be in use by a thread of its own, such as one that loads data.
  * - Only one that outlived a whole step there; the oldest first, then the largest.
  * - Only what fits beside what the step had on the device at its peak, whatever is free
  *   at its end, and only after a step without a rescue. What graphs hold is no room,

@@ -29,7 +29,7 @@ static inline bool oomph_queue_is_empty(const oomph_free_queue_t *queue)
            atomic_load_explicit(&queue->tail, memory_order_relaxed);
 }
 
-// Address space that is reserved and was used up.
+// Reserved address space that was used up: a range in quarantine.
 typedef struct oomph_range {
     struct oomph_range *next;
     oomph_addr_t addr;
@@ -41,7 +41,7 @@ typedef struct oomph_guarded {
     oomph_unmapped_t *ring; // OOMPH_UNMAPPED_KEPT; NULL: no block was guarded yet
     uint64_t unmapped;      // blocks so far: the next goes to unmapped % KEPT
     size_t rounding_bytes, space_bytes, reused_bytes; // see oomph_stats_t
-    oomph_range_t *spent, *newest;                    // oldest first
+    oomph_range_t *oldest, *newest;                   // oldest first
 } oomph_guarded_t;
 
 // PyTorch's figures, of blocks.

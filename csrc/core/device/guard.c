@@ -3,17 +3,17 @@
  * - UNMAP: each block of the default pools has pages of its own. When it is freed it
  *   waits, as a block that other streams use does, until all its streams have come
  *   past the free, its own among them. Then its pages are unmapped, to serve elsewhere;
- *   its address space is spent. Whatever still uses it faults. CUDA does not tell at
- *   which address: so the blocks unmapped last are kept in a ring, with the lines that
- *   took and freed them.
+ *   its address space goes into quarantine. Whatever still uses it faults. CUDA does
+ * not tell at which address: so the blocks unmapped last are kept in a ring, with the
+ * lines that took and freed them.
  * - SYNC: whoever frees a block waits for its streams, so that it is unmapped on return
  *   and work queued later on the same streams faults too.
  * - FILL: all bits of a block are set, in the order of its stream, when it is taken,
  *   and when it is freed and other streams are done with it.
  *
- * Spent address space stays reserved, so that nobody else gets it. Where a quarter of
- * what a process has of it is spent, or the driver gives no more, what was spent first
- * is used again, and counted.
+ * Quarantined address space stays reserved, so that nobody else gets it. Where a
+ * quarter of what a process has of it is quarantined, or the driver gives no more, the
+ * oldest of it is used again, and counted.
  *
  * Exempt are pools of graphs and MemPools, buffers of our own, and memory that was
  * adopted rather than mapped.
@@ -23,7 +23,8 @@
 
 #include <stdlib.h>
 
-#define SPACE_MAX ((size_t)1 << 45) // bytes of address space spent, of all devices
+#define SPACE_MAX                                                                      \
+    ((size_t)1 << 45) // bytes of quarantined address space, of all devices
 
 size_t oomph_guard_bytes(const oomph_device_t *device, oomph_pool_id_t pool,
                          size_t bytes)
@@ -153,7 +154,7 @@ void oomph_guard_give(oomph_device_t *device, oomph_block_t *block)
     if (block->guarded) {
         device->guard.rounding_bytes -= rounding(block);
         device->guard.space_bytes += block->bytes;
-        oomph_heap_spend(block);
+        oomph_heap_quarantine(block);
         return;
     }
     oomph_heap_give(block);
@@ -188,7 +189,7 @@ static bool is_used_up(const oomph_segment_t *segment, bool need)
     if (segment->kind != OOMPH_SEGMENT_VIRTUAL || segment->mapped_count > 0)
         return false;
     if (first->next == NULL)
-        return first->spent;
+        return first->quarantined;
     return need || segment->prev != NULL;
 }
 
@@ -198,11 +199,11 @@ bool oomph_guard_keep(oomph_device_t *device, oomph_segment_t *segment, bool nee
 
     if (!is_used_up(segment, need))
         return false;
-    guard->space_bytes += oomph_heap_spend_all(segment);
+    guard->space_bytes += oomph_heap_quarantine_all(segment);
     oomph_range_t *range = malloc(sizeof *range);
     if (range != NULL) { // or else it is never used again
         *range = (oomph_range_t){NULL, segment->base, segment->bytes};
-        *(guard->spent == NULL ? &guard->spent : &guard->newest->next) = range;
+        *(guard->oldest == NULL ? &guard->oldest : &guard->newest->next) = range;
         guard->newest = range;
     }
     oomph_segment_retire(segment, &device->pages);
@@ -219,12 +220,12 @@ static void keep_all(oomph_device_t *device, bool need)
         }
 }
 
-// Address space that was spent, the oldest of enough bytes.
+// The oldest quarantined range of at least `bytes`.
 static oomph_status_t reuse(oomph_pool_t *pool, size_t bytes)
 {
     oomph_device_t *device = pool->device;
     oomph_guarded_t *guard = &device->guard;
-    oomph_range_t **link = &guard->spent, *before = NULL;
+    oomph_range_t **link = &guard->oldest, *before = NULL;
     oomph_segment_t *segment;
 
     for (; *link != NULL && (*link)->bytes < bytes; link = &before->next)

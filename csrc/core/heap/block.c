@@ -152,7 +152,7 @@ static bool mergeable(const oomph_block_t *neighbour, const oomph_block_t *block
 {
     return neighbour != NULL && neighbour->state == block->state &&
            neighbour->tier == block->tier && !neighbour->quick &&
-           neighbour->spent == block->spent;
+           neighbour->quarantined == block->quarantined;
 }
 
 // Merges a FREE block or HOLE, which is in no index, with its neighbours; indexes it.
@@ -308,32 +308,32 @@ void oomph_heap_empty(oomph_segment_t *segment, size_t first, size_t count)
     consolidate(block);
 }
 
-static oomph_block_t *spend(oomph_block_t *block)
+static oomph_block_t *quarantine(oomph_block_t *block)
 {
     block->state = OOMPH_BLOCK_HOLE;
     block->tier = OOMPH_TIER_DEVICE;
-    block->spent = true;
+    block->quarantined = true;
     return consolidate(block);
 }
 
-void oomph_heap_spend(oomph_block_t *block)
+void oomph_heap_quarantine(oomph_block_t *block)
 {
     oomph_assert(block->state != OOMPH_BLOCK_FREE && block->state != OOMPH_BLOCK_HOLE);
     set_apart(block, false);
-    spend(block);
+    quarantine(block);
 }
 
-size_t oomph_heap_spend_all(oomph_segment_t *segment)
+size_t oomph_heap_quarantine_all(oomph_segment_t *segment)
 {
     size_t bytes = 0;
 
     for (oomph_block_t *block = segment->first; block != NULL; block = block->next) {
         oomph_assert(block->state == OOMPH_BLOCK_HOLE);
-        if (block->spent)
+        if (block->quarantined)
             continue;
         oomph_index_drop(block);
         bytes += block->bytes;
-        block = spend(block);
+        block = quarantine(block);
     }
     return bytes;
 }

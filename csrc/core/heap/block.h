@@ -4,10 +4,10 @@
  * Pure bookkeeping: no driver, no lock, no clock. The caller holds the device lock and
  * maps and unmaps the pages. A block is FREE, USED or DEFERRED where every page that it
  * touches is mapped, and a HOLE where none is. HOLEs cover whole pages. Neighbours of
- * the same kind (HOLE, spent or not; FREE of one tier) are always merged. Nothing finds
- * a spent HOLE. All pages of a FREE block are of its tier. So are those of a block in
- * use, except end pages that it shares with a neighbour that has not moved along: once
- * freed, such a block falls into parts.
+ * the same kind (HOLE, quarantined or not; FREE of one tier) are always merged. Nothing
+ * finds a quarantined HOLE. All pages of a FREE block are of its tier. So are those of
+ * a block in use, except end pages that it shares with a neighbour that has not moved
+ * along: once freed, such a block falls into parts.
  *
  * Small blocks that are freed first go to a quick list of their size, unmerged, and are
  * handed out again whole. Whoever needs to see all free space consolidates the heap.
@@ -53,8 +53,8 @@ struct oomph_block {
     bool wanted : 1;  // of a batch that is being moved (move.c)
     bool apart : 1;   // in use, with end pages of another tier than its own
     bool guarded : 1; // in use, with pages that are unmapped once it is freed (guard.c)
-    bool spent : 1;   // a HOLE that is never to be used again
-    bool workspace : 1; // of a library, counted in its stream
+    bool quarantined : 1; // a HOLE that is never to be used again
+    bool workspace : 1;   // of a library, counted in its stream
 };
 
 // One page of a segment.
@@ -226,10 +226,11 @@ void oomph_heap_fill(oomph_segment_t *segment, size_t first, size_t count,
 // become a HOLE. Needs two records.
 void oomph_heap_empty(oomph_segment_t *segment, size_t first, size_t count);
 
-// A block in use, of whole pages, has lost them all: it becomes a spent HOLE.
-void oomph_heap_spend(oomph_block_t *block);
-// Makes a segment without pages one spent HOLE; gives the bytes that were not yet.
-size_t oomph_heap_spend_all(oomph_segment_t *segment);
+// A block in use, of whole pages, has lost them all: it becomes a quarantined HOLE.
+void oomph_heap_quarantine(oomph_block_t *block);
+// Makes a segment without pages one quarantined HOLE; gives the bytes that were not
+// yet.
+size_t oomph_heap_quarantine_all(oomph_segment_t *segment);
 
 // The pages [first, first + count), all mapped, are of another tier now, and so is what
 // of FREE blocks lies there. A block in use is of the tier of the pages that it has for

@@ -93,7 +93,7 @@ void oomph_index_add(oomph_block_t *block)
 {
     oomph_heap_t *heap = block->segment->heap;
 
-    if (block->spent)
+    if (block->quarantined)
         return;
     if (block->state == OOMPH_BLOCK_HOLE)
         list_push(&heap->holes, block);
@@ -107,7 +107,7 @@ void oomph_index_drop(oomph_block_t *block)
 {
     oomph_heap_t *heap = block->segment->heap;
 
-    if (block->spent)
+    if (block->quarantined)
         return;
     if (block->state == OOMPH_BLOCK_HOLE)
         list_drop(&heap->holes, block);

@@ -10,7 +10,7 @@
 
 static bool is_room(const oomph_block_t *block)
 {
-    return (block->state == OOMPH_BLOCK_HOLE && !block->spent) ||
+    return (block->state == OOMPH_BLOCK_HOLE && !block->quarantined) ||
            (block->state == OOMPH_BLOCK_FREE && block->tier == OOMPH_TIER_DEVICE);
 }
 

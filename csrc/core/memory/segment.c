@@ -150,8 +150,8 @@ static void count_mapped(oomph_segment_t *segment, oomph_pages_t *pages, size_t 
 
 // Pages that could not be unmapped again, perhaps without access: nobody may have them.
 // They stay in use for ever, as a block that no caller knows.
-static void quarantine(oomph_segment_t *segment, size_t first, size_t count,
-                       oomph_tier_t tier)
+static void leak(oomph_segment_t *segment, size_t first, size_t count,
+                 oomph_tier_t tier)
 {
     oomph_heap_fill(segment, first, count, tier);
     oomph_block_t *block = oomph_heap_take(oomph_slot_block(segment, first),
@@ -202,7 +202,7 @@ undo_mapped:
     if (driver->unmap(oomph_segment_addr(segment, first), range_bytes(segment, done)) !=
         OOMPH_OK) {
         count_mapped(segment, pages, done);
-        quarantine(segment, first, done, tier);
+        leak(segment, first, done, tier);
         return status;
     }
     while (done-- > 0) {
