@@ -13,7 +13,7 @@ static bool is_lost(oomph_addr_t addr)
 {
     const oomph_device_t *device = oomph_device_peek(0);
 
-    return oomph_segment_block(oomph_device_segment(device, addr), addr)->lost;
+    return oomph_segment_block(oomph_device_segment(device, addr), addr)->leaked;
 }
 
 // Two runs, on pages that they share with what is free.

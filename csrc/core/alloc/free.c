@@ -44,7 +44,7 @@ static void release(oomph_device_t *device, oomph_pool_t *pool, oomph_block_t *b
         if (device->streams.freed_bytes >= EPOCH_BYTES)
             oomph_streams_catch_up(&device->streams);
     }
-    if (block->lost)
+    if (block->leaked)
         keep_for_ever(block);
     else if (oomph_process.config.guard != OOMPH_GUARD_OFF)
         oomph_guard_give(device, block);

@@ -22,7 +22,7 @@ static oomph_status_t check_tiers(const oomph_segment_t *segment,
     size_t last = oomph_segment_page(segment, oomph_block_end(block) - 1);
     oomph_tier_t own;
 
-    if (block->state == OOMPH_BLOCK_HOLE || block->lost)
+    if (block->state == OOMPH_BLOCK_HOLE || block->leaked)
         return OOMPH_OK;
     if (oomph_block_is_apart(block, &own) != block->apart || own != block->tier)
         return wrong(block, "of another tier than its pages");
@@ -90,9 +90,9 @@ static void count_block(const oomph_heap_t *heap, const oomph_block_t *block,
                         found_t *found)
 {
     bool free_block = block->state == OOMPH_BLOCK_FREE && !block->quick;
-    bool lost = block->state == OOMPH_BLOCK_USED && block->use.requested_bytes == 0;
+    bool leaked = block->state == OOMPH_BLOCK_USED && block->use.requested_bytes == 0;
 
-    if (block->tier == OOMPH_TIER_HOST && !lost && !block->buffer &&
+    if (block->tier == OOMPH_TIER_HOST && !leaked && !block->buffer &&
         block->state != OOMPH_BLOCK_FREE) {
         found->active_on_host_bytes += (int64_t)block->bytes;
         if (block->state == OOMPH_BLOCK_USED)
@@ -103,7 +103,7 @@ static void count_block(const oomph_heap_t *heap, const oomph_block_t *block,
     found->host += free_block && block->tier == OOMPH_TIER_HOST;
     found->binned +=
         free_block && block->tier == OOMPH_TIER_DEVICE && oomph_index_has(heap, block);
-    if (block->state == OOMPH_BLOCK_USED && !lost) {
+    if (block->state == OOMPH_BLOCK_USED && !leaked) {
         found->used++;
         *(block->buffer ? &found->buffer_bytes : &found->used_bytes) +=
             (int64_t)block->bytes;

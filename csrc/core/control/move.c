@@ -76,7 +76,7 @@ oomph_block_t *oomph_block_at(const oomph_device_t *device, oomph_addr_t addr)
         return NULL;
 
     oomph_block_t *block = oomph_segment_block(segment, addr);
-    bool known = block->state == OOMPH_BLOCK_USED && !block->lost && !block->buffer &&
+    bool known = block->state == OOMPH_BLOCK_USED && !block->leaked && !block->buffer &&
                  block->use.requested_bytes > 0;
     return known ? block : NULL;
 }
@@ -121,7 +121,7 @@ static bool all_want(const batch_t *batch, const oomph_segment_t *segment, size_
     for (const oomph_block_t *b = oomph_slot_block(segment, page);
          b != NULL && b->addr < end; b = b->next)
         if (b->state != OOMPH_BLOCK_FREE && oomph_block_end(b) > begin && !b->wanted &&
-            (b->state != OOMPH_BLOCK_USED || b->tier != batch->tier || b->lost ||
+            (b->state != OOMPH_BLOCK_USED || b->tier != batch->tier || b->leaked ||
              (batch->limits.idle_only && !b->idle_between_steps)))
             return false;
     return true;

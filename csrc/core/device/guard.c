@@ -136,7 +136,7 @@ oomph_uses_t *oomph_guard_unmap(oomph_device_t *device, oomph_uses_t *done)
     while (*link != NULL) {
         oomph_uses_t *uses = *link;
         const oomph_block_t *block = uses->block;
-        bool stays = !block->guarded || block->lost;
+        bool stays = !block->guarded || block->leaked;
         if (!stays && oomph_segment_unmap_block(block, &device->pages) != OOMPH_OK) {
             *link = uses->next; // the driver may do so later
             oomph_uses_wait(&device->deferred, uses);

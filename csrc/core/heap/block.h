@@ -49,7 +49,7 @@ struct oomph_block {
     bool evicted : 1;  // its user wants it to stay on host
     bool idle_between_steps : 1; // in use, but by nothing between steps
                                  // (oomph_mark_idle)
-    bool lost : 1;    // some of its pages could not be mapped again: nobody may have it
+    bool leaked : 1;  // some of its pages could not be mapped again: nobody may have it
     bool wanted : 1;  // of a batch that is being moved (move.c)
     bool apart : 1;   // in use, with end pages of another tier than its own
     bool guarded : 1; // in use, with pages that are unmapped once it is freed (guard.c)
@@ -142,7 +142,7 @@ static inline void oomph_block_reset(oomph_block_t *block)
 {
     block->survived = 0;
     block->recorded = block->shared = block->quick = block->buffer = false;
-    block->pinned = block->evicted = block->idle_between_steps = block->lost = false;
+    block->pinned = block->evicted = block->idle_between_steps = block->leaked = false;
     block->wanted = block->apart = block->guarded = block->workspace = false;
 }
 

@@ -376,7 +376,7 @@ oomph_status_t oomph_segment_set_access(const oomph_segment_t *segment,
         return OOMPH_OK;
     for (const oomph_block_t *b = segment->first; b != NULL && status == OOMPH_OK;
          b = b->next)
-        if (b->state != OOMPH_BLOCK_HOLE && !b->lost)
+        if (b->state != OOMPH_BLOCK_HOLE && !b->leaked)
             status = set_access(segment, pages, b);
     return status;
 }

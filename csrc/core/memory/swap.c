@@ -111,7 +111,7 @@ static void trade(oomph_swap_run_t *run, oomph_handle_t *handles)
 }
 
 // Maps the pages of `handles` in place of those of a run, which take theirs. If that
-// fails the old ones are mapped again; else the run is lost.
+// fails the old ones are mapped again; else the run is leaked.
 static oomph_status_t exchange(const swap_t *swap, oomph_swap_run_t *run,
                                oomph_handle_t *handles, oomph_tier_t tier)
 {
@@ -129,7 +129,7 @@ static oomph_status_t exchange(const swap_t *swap, oomph_swap_run_t *run,
         return OOMPH_OK;
     if (left > 0 ||
         map_pages(pages, addr, handles, run->count, !cpu, &left) != OOMPH_OK) {
-        run->lost = true;
+        run->leaked = true;
     }
     trade(run, handles);
     return status;
@@ -153,7 +153,7 @@ static oomph_status_t exchange_all(swap_t *swap, oomph_tier_t tier)
     while (done-- > 0) {
         oomph_swap_run_t *run = &swap->runs[done];
         page -= run->count;
-        // One that cannot go back stays moved, or is lost: it is marked.
+        // One that cannot go back stays moved, or is leaked: it is marked.
         exchange(swap, run, &swap->handles[page], other(tier));
     }
     return status;
@@ -161,9 +161,9 @@ static oomph_status_t exchange_all(swap_t *swap, oomph_tier_t tier)
 
 /* ---- The books */
 
-// Nobody may have the pages of a run that is lost: what is in use there stays so, and
+// Nobody may have the pages of a run that is leaked: what is in use there stays so, and
 // what is free becomes a block that no caller knows.
-static void lose(const oomph_swap_run_t *run)
+static void leak(const oomph_swap_run_t *run)
 {
     oomph_addr_t begin = run_addr(run);
     oomph_addr_t end = oomph_segment_addr(run->segment, run->first + run->count);
@@ -177,7 +177,7 @@ static void lose(const oomph_swap_run_t *run)
             block->use.requested_bytes = 0;
             block->use.user = NULL;
         }
-        block->lost = true;
+        block->leaked = true;
     }
 }
 
@@ -190,7 +190,7 @@ static void record(const swap_t *swap, oomph_tier_t tier)
         oomph_tier_t left = run->moved ? other(tier) : tier;
         for (size_t k = 0; k < run->count; k++, page++) {
             // What may still be mapped elsewhere is not for anybody.
-            if (run->lost || swap->aliased)
+            if (run->leaked || swap->aliased)
                 oomph_page_retire(swap->pages, left, swap->handles[page]);
             else
                 oomph_page_give(swap->pages, left, swap->handles[page]);
@@ -199,8 +199,8 @@ static void record(const swap_t *swap, oomph_tier_t tier)
             run->segment->slots[k].cpu = tier == OOMPH_TIER_HOST;
         if (run->moved)
             oomph_heap_retier(run->segment, run->first, run->count, tier);
-        if (run->lost)
-            lose(run);
+        if (run->leaked)
+            leak(run);
     }
 }
 
@@ -209,22 +209,22 @@ static void record(const swap_t *swap, oomph_tier_t tier)
 // Why the swap failed, and what the driver would not undo.
 static void say_why(const swap_t *swap, oomph_status_t status)
 {
-    size_t lost_bytes = 0;
-    oomph_addr_t lost = 0;
+    size_t leaked_bytes = 0;
+    oomph_addr_t leaked = 0;
 
     for (size_t i = 0; i < swap->run_count; i++)
-        if (swap->runs[i].lost) {
-            lost_bytes += swap->runs[i].count * swap->pages->page_bytes;
-            lost = run_addr(&swap->runs[i]);
+        if (swap->runs[i].leaked) {
+            leaked_bytes += swap->runs[i].count * swap->pages->page_bytes;
+            leaked = run_addr(&swap->runs[i]);
         }
-    if (lost == 0)
+    if (leaked == 0)
         oomph_fail(status, "%s", swap->why);
     else
         oomph_fail(status,
                    "%s; the driver would not undo the move, and %s in use, at 0x%llx "
                    "among others, are lost",
-                   swap->why, oomph_size_text(lost_bytes).text,
-                   (unsigned long long)lost);
+                   swap->why, oomph_size_text(leaked_bytes).text,
+                   (unsigned long long)leaked);
 }
 
 static oomph_status_t take_pages(oomph_pages_t *pages, oomph_tier_t tier,
