@@ -109,41 +109,41 @@ static void device_and_host_pages_never_merge(void)
     CHECK(oomph_heap_fit_host(&heap, 2 * PAGE_BYTES + UNIT) == NULL);
 }
 
-static void a_window_lies_where_the_fewest_pages_are_missing(void)
+static void a_span_lies_where_the_fewest_pages_are_missing(void)
 {
-    oomph_window_t window;
+    oomph_span_t span;
 
     start(true);
     map_pages(0, 1, OOMPH_TIER_DEVICE);  // free
     map_pages(10, 3, OOMPH_TIER_DEVICE); // free
-    CHECK(oomph_heap_choose(&heap, 4 * PAGE_BYTES, &window));
-    CHECK(window.missing_count == 1);
-    CHECK(window.addr == BASE + 9 * PAGE_BYTES);
+    CHECK(oomph_heap_best_span(&heap, 4 * PAGE_BYTES, &span));
+    CHECK(span.missing_count == 1);
+    CHECK(span.addr == BASE + 9 * PAGE_BYTES);
     take_at(BASE + 9 * PAGE_BYTES + PAGE_BYTES, PAGE_BYTES);
-    CHECK(oomph_heap_choose(&heap, 4 * PAGE_BYTES, &window));
-    CHECK(window.missing_count == 2 && window.addr == BASE + 11 * PAGE_BYTES);
+    CHECK(oomph_heap_best_span(&heap, 4 * PAGE_BYTES, &span));
+    CHECK(span.missing_count == 2 && span.addr == BASE + 11 * PAGE_BYTES);
 }
 
-static void host_pages_are_in_the_way_of_a_window(void)
+static void host_pages_are_in_the_way_of_a_span(void)
 {
-    oomph_window_t window;
+    oomph_span_t span;
 
     start(true);
     map_pages(1, PAGES - 1, OOMPH_TIER_HOST);
-    CHECK(!oomph_heap_choose(&heap, 2 * PAGE_BYTES, &window));
-    CHECK(!oomph_heap_window_at(&segment, BASE, 2 * PAGE_BYTES, &window));
-    CHECK(oomph_heap_window_at(&segment, BASE, PAGE_BYTES, &window));
+    CHECK(!oomph_heap_best_span(&heap, 2 * PAGE_BYTES, &span));
+    CHECK(!oomph_heap_span_at(&segment, BASE, 2 * PAGE_BYTES, &span));
+    CHECK(oomph_heap_span_at(&segment, BASE, PAGE_BYTES, &span));
 }
 
-static void a_window_beyond_the_segment_is_refused(void)
+static void a_span_beyond_the_segment_is_refused(void)
 {
-    oomph_window_t window;
+    oomph_span_t span;
 
     start(true);
-    CHECK(!oomph_heap_window_at(&segment, BASE + (PAGES - 1) * PAGE_BYTES,
-                                PAGE_BYTES + UNIT, &window));
-    CHECK(!oomph_heap_window_at(&segment, BASE - UNIT, UNIT, &window));
-    CHECK(!oomph_heap_window_at(&segment, BASE, SIZE_MAX, &window));
+    CHECK(!oomph_heap_span_at(&segment, BASE + (PAGES - 1) * PAGE_BYTES,
+                              PAGE_BYTES + UNIT, &span));
+    CHECK(!oomph_heap_span_at(&segment, BASE - UNIT, UNIT, &span));
+    CHECK(!oomph_heap_span_at(&segment, BASE, SIZE_MAX, &span));
 }
 
 static void crumbs_between_large_blocks_wait_for_their_neighbours(void)
@@ -276,9 +276,9 @@ int main(int argc, char **argv)
         TEST(the_smallest_block_that_fits_is_found),
         TEST(freed_neighbours_become_one_block),
         TEST(device_and_host_pages_never_merge),
-        TEST(a_window_lies_where_the_fewest_pages_are_missing),
-        TEST(host_pages_are_in_the_way_of_a_window),
-        TEST(a_window_beyond_the_segment_is_refused),
+        TEST(a_span_lies_where_the_fewest_pages_are_missing),
+        TEST(host_pages_are_in_the_way_of_a_span),
+        TEST(a_span_beyond_the_segment_is_refused),
         TEST(crumbs_between_large_blocks_wait_for_their_neighbours),
         TEST(random_operations_agree_with_the_model),
     };

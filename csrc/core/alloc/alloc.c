@@ -243,13 +243,13 @@ static oomph_status_t revive(oomph_claim_t *claim, oomph_addr_t addr)
     oomph_segment_t *segment = claim->pool->heap.segments;
     while (segment != NULL && addr - segment->base >= segment->bytes)
         segment = segment->next;
-    oomph_window_t *window = &claim->window;
-    if (segment == NULL || !oomph_heap_window_at(segment, addr, claim->bytes, window) ||
-        window->missing_count > 0)
+    oomph_span_t *span = &claim->span;
+    if (segment == NULL || !oomph_heap_span_at(segment, addr, claim->bytes, span) ||
+        span->missing_count > 0)
         return oomph_fail(OOMPH_ERR_INVALID, "0x%llx is not free in its pool",
                           (unsigned long long)addr);
     return hand_out(claim->device, claim->request,
-                    oomph_heap_take(window->block, addr, claim->bytes));
+                    oomph_heap_take(span->block, addr, claim->bytes));
 }
 
 oomph_status_t oomph_revive(const oomph_request_t *request, oomph_addr_t addr)

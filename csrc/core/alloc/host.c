@@ -85,8 +85,8 @@ static const char *ban_now(const oomph_claim_t *claim)
 size_t oomph_missing_bytes(const oomph_claim_t *claim)
 {
     oomph_device_t *device = claim->device;
-    oomph_reach_t reach = {.tier = OOMPH_TIER_DEVICE, .keep = claim->window};
-    size_t want = claim->window.missing_count;
+    oomph_reach_t reach = {.tier = OOMPH_TIER_DEVICE, .keep = claim->span};
+    size_t want = claim->span.missing_count;
     oomph_survey_t survey = oomph_steal_survey(device, &reach);
     size_t have = survey.now + survey.later +
                   oomph_pages_available(&device->pages, OOMPH_TIER_DEVICE, want,

@@ -32,23 +32,22 @@ static oomph_block_t *take_fit(oomph_heap_t *heap, size_t bytes)
     return oomph_heap_take(block, block->addr, heap->whole ? block->bytes : bytes);
 }
 
-// The block at the planned place. Where pages are missing there, the window says so; if
+// The block at the planned place. Where pages are missing there, the span says so; if
 // the place is taken, the plan is not followed this time.
 static oomph_block_t *take_planned(oomph_claim_t *claim)
 {
     oomph_segment_t *arena = claim->pool->arena.segments;
-    oomph_window_t *window = &claim->window;
+    oomph_span_t *span = &claim->span;
 
-    if (arena == NULL || !oomph_heap_window_at(arena, arena->base + claim->place,
-                                               claim->bytes, window)) {
+    if (arena == NULL ||
+        !oomph_heap_span_at(arena, arena->base + claim->place, claim->bytes, span)) {
         claim->place = OOMPH_NO_PLACE;
         claim->pool->conflicts++;
         return NULL;
     }
-    if (window->missing_count > 0 ||
-        oomph_slab_reserve(arena->heap->slab, 2) != OOMPH_OK)
+    if (span->missing_count > 0 || oomph_slab_reserve(arena->heap->slab, 2) != OOMPH_OK)
         return NULL;
-    return oomph_heap_take(window->block, window->addr, claim->bytes);
+    return oomph_heap_take(span->block, span->addr, claim->bytes);
 }
 
 oomph_block_t *oomph_take(oomph_claim_t *claim)
@@ -68,10 +67,10 @@ oomph_block_t *oomph_take(oomph_claim_t *claim)
 /* ---- The ladder */
 
 // Where the block goes: its planned place, or where the fewest pages are missing.
-static oomph_gain_t find_window(oomph_claim_t *claim)
+static oomph_gain_t find_span(oomph_claim_t *claim)
 {
     if (claim->place != OOMPH_NO_PLACE ||
-        oomph_heap_choose(&claim->pool->heap, claim->bytes, &claim->window))
+        oomph_heap_best_span(&claim->pool->heap, claim->bytes, &claim->span))
         return OOMPH_NOTHING;
     oomph_status_t status = oomph_pool_extend(claim->pool, claim->bytes);
     return status == OOMPH_OK ? OOMPH_GAINED : oomph_failed(claim, status);
@@ -80,17 +79,15 @@ static oomph_gain_t find_window(oomph_claim_t *claim)
 static size_t available(const oomph_claim_t *claim)
 {
     return oomph_pages_available(&claim->device->pages, OOMPH_TIER_DEVICE,
-                                 claim->window.missing_count,
-                                 oomph_is_essential(claim));
+                                 claim->span.missing_count, oomph_is_essential(claim));
 }
 
 static oomph_gain_t rung_grow(oomph_claim_t *claim)
 {
-    if (available(claim) < claim->window.missing_count)
+    if (available(claim) < claim->span.missing_count)
         return OOMPH_NOTHING;
     claim->device->stats.rungs[OOMPH_RUNG_GROW]++;
-    oomph_status_t status =
-        oomph_segment_map_window(&claim->window, &claim->device->pages);
+    oomph_status_t status = oomph_segment_map_span(&claim->span, &claim->device->pages);
     if (status == OOMPH_OK)
         return OOMPH_GAINED;
     return status == OOMPH_ERR_NO_MEMORY ? OOMPH_NOTHING : oomph_failed(claim, status);
@@ -101,12 +98,12 @@ static oomph_gain_t rung_grow(oomph_claim_t *claim)
 static oomph_gain_t rung_steal(oomph_claim_t *claim)
 {
     oomph_device_t *device = claim->device;
-    oomph_reach_t reach = {.tier = OOMPH_TIER_DEVICE, .keep = claim->window};
+    oomph_reach_t reach = {.tier = OOMPH_TIER_DEVICE, .keep = claim->span};
     size_t have = available(claim);
-    if (have >= claim->window.missing_count)
+    if (have >= claim->span.missing_count)
         return OOMPH_NOTHING; // the driver has fewer than it says
 
-    size_t want = claim->window.missing_count - have;
+    size_t want = claim->span.missing_count - have;
     oomph_survey_t survey = oomph_steal_survey(device, &reach);
     if (survey.now + survey.later < want)
         return OOMPH_NOTHING;
@@ -123,7 +120,7 @@ static oomph_gain_t rung_steal(oomph_claim_t *claim)
 static bool may_fit_later(const oomph_claim_t *claim)
 {
     const oomph_device_t *device = claim->device;
-    oomph_reach_t reach = {.tier = OOMPH_TIER_DEVICE, .keep = claim->window};
+    oomph_reach_t reach = {.tier = OOMPH_TIER_DEVICE, .keep = claim->span};
     oomph_survey_t survey = oomph_steal_survey(claim->device, &reach);
     size_t bytes = 0;
 
@@ -133,7 +130,7 @@ static bool may_fit_later(const oomph_claim_t *claim)
             bytes += uses->block->bytes;
     return available(claim) + survey.now + survey.later +
                bytes / device->pages.page_bytes >=
-           claim->window.missing_count;
+           claim->span.missing_count;
 }
 
 // Frees that wait for other streams.
@@ -271,7 +268,7 @@ static oomph_gain_t next_rung(oomph_claim_t *claim, oomph_block_t **block)
     if (oomph_drain_queue(claim->device) ||
         (claim->device->deferred.count > 0 && oomph_collect(claim->device)))
         return OOMPH_GAINED;
-    oomph_gain_t gain = find_window(claim);
+    oomph_gain_t gain = find_span(claim);
     if (gain == OOMPH_NOTHING)
         gain = rung_grow(claim);
     if (gain == OOMPH_NOTHING && claim->place == OOMPH_NO_PLACE &&

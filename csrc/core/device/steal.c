@@ -52,7 +52,7 @@ typedef struct run {
 // Gives false to end the walk.
 typedef bool (*visit_run_t)(const run_t *run, oomph_pool_t *pool, void *context);
 
-static bool is_kept(const oomph_block_t *block, const oomph_window_t *keep)
+static bool is_kept(const oomph_block_t *block, const oomph_span_t *keep)
 {
     return keep->segment == block->segment && block->addr < keep->addr + keep->bytes &&
            keep->addr < oomph_block_end(block);

@@ -201,22 +201,22 @@ static inline oomph_block_t *oomph_heap_quick_pop(oomph_heap_t *heap, size_t byt
 bool oomph_heap_consolidate(oomph_heap_t *heap);
 
 // A place for a block: address space that is FREE or HOLE throughout.
-typedef struct oomph_window {
+typedef struct oomph_span {
     oomph_segment_t *segment;
     oomph_block_t *block; // that contains the first byte
     oomph_addr_t addr;
     size_t bytes;
     size_t missing_count; // pages that must be mapped first
-} oomph_window_t;
+} oomph_span_t;
 
-// The window for `bytes` with the fewest missing pages, the lowest if several; false if
+// The span for `bytes` with the fewest missing pages, the lowest if several; false if
 // no segment has room. FREE blocks on host pages are obstacles.
-bool oomph_heap_choose(const oomph_heap_t *heap, size_t bytes, oomph_window_t *window);
+bool oomph_heap_best_span(const oomph_heap_t *heap, size_t bytes, oomph_span_t *span);
 // The lowest HOLE of at least `count` pages, or NULL.
 oomph_block_t *oomph_heap_hole(const oomph_heap_t *heap, size_t count);
-// Fills in the window at a given place; false if something there is in use.
-bool oomph_heap_window_at(oomph_segment_t *segment, oomph_addr_t addr, size_t bytes,
-                          oomph_window_t *window);
+// Fills in the span at a given place; false if something there is in use.
+bool oomph_heap_span_at(oomph_segment_t *segment, oomph_addr_t addr, size_t bytes,
+                        oomph_span_t *span);
 
 // The pages [first, first + count), all of one HOLE, have been mapped: they become
 // FREE. Needs two records.

@@ -212,12 +212,11 @@ undo_mapped:
     return status;
 }
 
-oomph_status_t oomph_segment_map_window(const oomph_window_t *window,
-                                        oomph_pages_t *pages)
+oomph_status_t oomph_segment_map_span(const oomph_span_t *span, oomph_pages_t *pages)
 {
-    oomph_segment_t *segment = window->segment;
-    size_t page = oomph_segment_page(segment, window->addr);
-    size_t last = oomph_segment_page(segment, window->addr + window->bytes - 1);
+    oomph_segment_t *segment = span->segment;
+    size_t page = oomph_segment_page(segment, span->addr);
+    size_t last = oomph_segment_page(segment, span->addr + span->bytes - 1);
 
     for (; page <= last; page++) {
         size_t first = page;

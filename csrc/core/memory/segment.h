@@ -30,9 +30,8 @@ oomph_status_t oomph_segment_drop(oomph_segment_t *segment, oomph_pages_t *pages
 // Errors: OOMPH_ERR_NO_MEMORY, OOMPH_ERR_DRIVER.
 oomph_status_t oomph_segment_map(oomph_segment_t *segment, oomph_pages_t *pages,
                                  size_t first, size_t count, oomph_tier_t tier);
-// Maps device pages wherever the window has none. Errors as above.
-oomph_status_t oomph_segment_map_window(const oomph_window_t *window,
-                                        oomph_pages_t *pages);
+// Maps device pages wherever the span has none. Errors as above.
+oomph_status_t oomph_segment_map_span(const oomph_span_t *span, oomph_pages_t *pages);
 // Unmaps the pages [first, first + count), all within one FREE block, which become a
 // HOLE. The pages become spare; those that were exported are released. Errors:
 // OOMPH_ERR_DRIVER, OOMPH_ERR_NO_MEMORY.

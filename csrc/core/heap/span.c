@@ -1,8 +1,8 @@
-/* place.c - where a block goes for which no free block is large enough.
+/* span.c - where a block goes for which no free block is large enough.
  *
  * Free blocks and the holes beside them make gaps. In each gap the places flush with an
  * end of a free block are tried, and the gap's own start: the place that lacks the
- * fewest pages is one of them, since moving a window towards a free block lacks fewer
+ * fewest pages is one of them, since moving a span towards a free block lacks fewer
  * with every page until the block's end is met. It costs a walk over all gaps, which
  * is little beside the driver calls that follow.
  */
@@ -14,9 +14,9 @@ static bool is_room(const oomph_block_t *block)
            (block->state == OOMPH_BLOCK_FREE && block->tier == OOMPH_TIER_DEVICE);
 }
 
-// The window [addr, addr + bytes), of which `block` contains the first byte.
-static bool window_from(oomph_block_t *block, oomph_addr_t addr, size_t bytes,
-                        oomph_window_t *window)
+// The span [addr, addr + bytes), of which `block` contains the first byte.
+static bool span_from(oomph_block_t *block, oomph_addr_t addr, size_t bytes,
+                      oomph_span_t *span)
 {
     oomph_segment_t *segment = block->segment;
     oomph_block_t *first = block;
@@ -36,44 +36,44 @@ static bool window_from(oomph_block_t *block, oomph_addr_t addr, size_t bytes,
                       oomph_round_down(from - segment->base, page_bytes)) >>
                      segment->page_shift);
     }
-    *window = (oomph_window_t){segment, first, addr, bytes, missing_count};
+    *span = (oomph_span_t){segment, first, addr, bytes, missing_count};
     return true;
 }
 
-bool oomph_heap_window_at(oomph_segment_t *segment, oomph_addr_t addr, size_t bytes,
-                          oomph_window_t *window)
+bool oomph_heap_span_at(oomph_segment_t *segment, oomph_addr_t addr, size_t bytes,
+                        oomph_span_t *span)
 {
     if (addr < segment->base || bytes > segment->bytes ||
         addr - segment->base > segment->bytes - bytes)
         return false;
-    return window_from(oomph_segment_block(segment, addr), addr, bytes, window);
+    return span_from(oomph_segment_block(segment, addr), addr, bytes, span);
 }
 
-static void keep_better(const oomph_window_t *window, oomph_window_t *best)
+static void keep_better(const oomph_span_t *span, oomph_span_t *best)
 {
-    if (best->segment == NULL || window->missing_count < best->missing_count ||
-        (window->missing_count == best->missing_count && window->addr < best->addr))
-        *best = *window;
+    if (best->segment == NULL || span->missing_count < best->missing_count ||
+        (span->missing_count == best->missing_count && span->addr < best->addr))
+        *best = *span;
 }
 
 // Tries the places in the gap (FREE and HOLE neighbours) that begins with `first`: at
 // its start, and flush with either end of each of its FREE blocks.
-static void choose_in_gap(oomph_block_t *first, size_t bytes, oomph_window_t *best)
+static void choose_in_gap(oomph_block_t *first, size_t bytes, oomph_span_t *best)
 {
-    oomph_window_t window;
+    oomph_span_t span;
     oomph_addr_t end = first->addr;
 
     for (oomph_block_t *b = first; b != NULL && is_room(b); b = b->next)
         end = oomph_block_end(b);
     if (end - first->addr < bytes)
         return;
-    if (window_from(first, first->addr, bytes, &window))
-        keep_better(&window, best);
+    if (span_from(first, first->addr, bytes, &span))
+        keep_better(&span, best);
     for (oomph_block_t *b = first; b != NULL && is_room(b); b = b->next) {
         if (b->state == OOMPH_BLOCK_HOLE)
             continue;
-        if (b->addr + bytes <= end && window_from(b, b->addr, bytes, &window))
-            keep_better(&window, best);
+        if (b->addr + bytes <= end && span_from(b, b->addr, bytes, &span))
+            keep_better(&span, best);
         oomph_addr_t block_end = oomph_block_end(b);
         if (block_end - first->addr < bytes)
             continue;
@@ -82,14 +82,14 @@ static void choose_in_gap(oomph_block_t *first, size_t bytes, oomph_window_t *be
             start = start->prev;
             oomph_assert(start != NULL); // the gap is long enough
         }
-        if (window_from(start, block_end - bytes, bytes, &window))
-            keep_better(&window, best);
+        if (span_from(start, block_end - bytes, bytes, &span))
+            keep_better(&span, best);
     }
 }
 
-bool oomph_heap_choose(const oomph_heap_t *heap, size_t bytes, oomph_window_t *window)
+bool oomph_heap_best_span(const oomph_heap_t *heap, size_t bytes, oomph_span_t *span)
 {
-    oomph_window_t best = {0};
+    oomph_span_t best = {0};
 
     for (oomph_block_t *hole = heap->holes; hole != NULL; hole = hole->links.after) {
         oomph_block_t *first = hole;
@@ -103,7 +103,7 @@ bool oomph_heap_choose(const oomph_heap_t *heap, size_t bytes, oomph_window_t *w
     }
     if (best.segment == NULL)
         return false;
-    *window = best;
+    *span = best;
     return true;
 }
 
