@@ -146,8 +146,8 @@ PLANTS = {
         (
             (
                 "csrc/core/alloc/garbage.c",
-                "if (collect == NULL || is_in_vain(claim, last))",
-                "if (collect == NULL || is_in_vain(claim, last) || true)",
+                "if (collect == NULL || is_in_vain(ctx, last))",
+                "if (collect == NULL || is_in_vain(ctx, last) || true)",
             ),
         )
     ),
@@ -155,9 +155,9 @@ PLANTS = {
         (
             (
                 "csrc/core/alloc/host.c",
-                "        return OOMPH_NOTHING;\n    if (survey.now < want)\n"
+                "        return OOMPH_NEXT;\n    if (survey.now < want)\n"
                 "        return oomph_wait_for_pages(device)",
-                "        return OOMPH_NOTHING;\n    return OOMPH_NOTHING;\n"
+                "        return OOMPH_NEXT;\n    return OOMPH_NEXT;\n"
                 "    if (survey.now < want)\n"
                 "        return oomph_wait_for_pages(device)",
             ),

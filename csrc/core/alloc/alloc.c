@@ -20,21 +20,21 @@ enum { COLLECT_EVERY = 8 };         // allocations between looks at deferred fre
 /* ---- Allocating */
 
 // Where the plan puts the block, and its number in the record.
-static void consult_plan(oomph_claim_t *claim, uint32_t *number)
+static void consult_plan(oomph_request_context_t *ctx, uint32_t *number)
 {
-    oomph_pool_t *pool = claim->pool;
+    oomph_pool_t *pool = ctx->pool;
 
-    claim->place = oomph_plan_next(&pool->plan, claim->bytes);
+    ctx->place = oomph_plan_next(&pool->plan, ctx->bytes);
     if (pool->plan.places != NULL) {
-        int64_t *count = claim->place != OOMPH_NO_PLACE
-                             ? &claim->device->stats.planned_hits
-                             : &claim->device->stats.planned_misses;
+        int64_t *count = ctx->place != OOMPH_NO_PLACE
+                             ? &ctx->device->stats.planned_hits
+                             : &ctx->device->stats.planned_misses;
         (*count)++;
     }
     if (pool->plan.places == NULL && pool->arena.segments != NULL)
         oomph_arena_replan(pool); // the plan has just been dropped
-    *number = oomph_plan_note(&pool->plan, claim->bytes);
-    if (!claim->device->pressed)
+    *number = oomph_plan_note(&pool->plan, ctx->bytes);
+    if (!ctx->device->pressed)
         pool->plan.found_period = 0; // there is room enough without a plan
     if (pool->plan.found_period != 0)
         oomph_arena_replan(pool);
@@ -101,40 +101,41 @@ static oomph_status_t hand_out(oomph_device_t *device, const oomph_request_t *re
     return status;
 }
 
-static void count_born_on_host(oomph_claim_t *claim, size_t bytes)
+static void count_born_on_host(oomph_request_context_t *ctx, size_t bytes)
 {
-    oomph_device_t *device = claim->device;
+    oomph_device_t *device = ctx->device;
     size_t ahead = oomph_process.config.host_ahead_bytes / device->pages.page_bytes;
 
     oomph_foresight_note(&device->foresight, bytes);
-    if (claim->foreseen) {
+    if (ctx->foreseen) {
         device->stats.foreseen++;
         device->stats.foreseen_bytes += (int64_t)bytes;
         device->step_buffers++;
         return;
     }
-    claim->rescued = ++device->stats.rescues - device->step_start_rescues;
+    ctx->rescued = ++device->stats.rescues - device->step_start_rescues;
     device->stats.rescued_bytes += (int64_t)bytes;
     if (ahead > 0 && device->pages.host_kind != OOMPH_HOST_PINNED)
         oomph_ahead_want(&device->ahead, ahead);
 }
 
-static oomph_status_t hand_out_slowly(const oomph_claim_t *claim, oomph_block_t *block)
+static oomph_status_t hand_out_slowly(const oomph_request_context_t *ctx,
+                                      oomph_block_t *block)
 {
-    oomph_device_t *device = claim->device;
+    oomph_device_t *device = ctx->device;
     oomph_uses_t *uses = NULL;
 
     if (oomph_process.config.guard == OOMPH_GUARD_OFF)
-        return hand_out(device, claim->request, block);
+        return hand_out(device, ctx->request, block);
     // A block that was filled must not be given back as if nothing used it.
-    oomph_status_t status = reserve_records(device, claim->request);
+    oomph_status_t status = reserve_records(device, ctx->request);
     if (status == OOMPH_OK)
-        status = oomph_guard_admit(device, block, claim->request, &uses);
+        status = oomph_guard_admit(device, block, ctx->request, &uses);
     if (status != OOMPH_OK) {
         oomph_heap_give(block);
         return status;
     }
-    status = hand_out(device, claim->request, block);
+    status = hand_out(device, ctx->request, block);
     if (status != OOMPH_OK)
         oomph_uses_free(uses);
     else if (uses != NULL)
@@ -143,26 +144,26 @@ static oomph_status_t hand_out_slowly(const oomph_claim_t *claim, oomph_block_t 
 }
 
 // The way of a request that no quick list serves.
-static oomph_status_t allocate(oomph_claim_t *claim, oomph_block_t **out)
+static oomph_status_t allocate(oomph_request_context_t *ctx, oomph_block_t **out)
 {
     oomph_status_t status = OOMPH_OK;
     uint32_t number = 0;
 
     bool planned =
-        !claim->pool->small && claim->pool->group == NULL && oomph_process.config.plan;
+        !ctx->pool->small && ctx->pool->group == NULL && oomph_process.config.plan;
     if (planned)
-        consult_plan(claim, &number);
-    oomph_block_t *block = oomph_take(claim);
+        consult_plan(ctx, &number);
+    oomph_block_t *block = oomph_take(ctx);
     if (block == NULL)
-        status = oomph_climb(claim, &block);
+        status = oomph_reclaim(ctx, &block);
     if (status == OOMPH_OK)
-        status = hand_out_slowly(claim, block);
+        status = hand_out_slowly(ctx, block);
     if (status != OOMPH_OK)
         return status;
     block->recorded = planned;
     block->record = number;
-    if (claim->born_on_host)
-        count_born_on_host(claim, block->bytes);
+    if (ctx->born_on_host)
+        count_born_on_host(ctx, block->bytes);
     *out = block;
     return OOMPH_OK;
 }
@@ -171,20 +172,21 @@ static oomph_status_t allocate_slowly(const oomph_request_t *request,
                                       oomph_device_t *device, oomph_pool_t *pool,
                                       size_t bytes, oomph_block_t **block)
 {
-    oomph_claim_t claim = {.request = request,
-                           .device = device,
-                           .pool = pool,
-                           .bytes = bytes,
-                           .place = OOMPH_NO_PLACE,
-                           .foreseen = oomph_foresees(&device->foresight, bytes)};
+    oomph_request_context_t ctx = {.request = request,
+                                   .device = device,
+                                   .pool = pool,
+                                   .bytes = bytes,
+                                   .place = OOMPH_NO_PLACE,
+                                   .foreseen =
+                                       oomph_foresees(&device->foresight, bytes)};
 
-    pool->claims++;
-    oomph_status_t status = allocate(&claim, block);
-    oomph_demand_note(&claim, status == OOMPH_OK ? *block : NULL);
-    pool->claims--;
-    if (claim.rescued > 0 && oomph_process.hooks.rescued != NULL) {
+    pool->users++;
+    oomph_status_t status = allocate(&ctx, block);
+    oomph_demand_note(&ctx, status == OOMPH_OK ? *block : NULL);
+    pool->users--;
+    if (ctx.rescued > 0 && oomph_process.hooks.rescued != NULL) {
         oomph_unlock(device);
-        oomph_process.hooks.rescued(request->device, bytes, claim.rescued);
+        oomph_process.hooks.rescued(request->device, bytes, ctx.rescued);
         oomph_enter(device);
     }
     return status;
@@ -231,61 +233,60 @@ oomph_status_t oomph_malloc(const oomph_request_t *request, oomph_addr_t *addr)
     return status;
 }
 
-static oomph_status_t revive(oomph_claim_t *claim, oomph_addr_t addr)
+static oomph_status_t revive(oomph_request_context_t *ctx, oomph_addr_t addr)
 {
     oomph_status_t status =
-        oomph_pool_get(claim->device, claim->request, claim->bytes, &claim->pool);
+        oomph_pool_get(ctx->device, ctx->request, ctx->bytes, &ctx->pool);
     if (status == OOMPH_OK)
-        status = oomph_slab_reserve(&claim->device->slab, 2);
+        status = oomph_slab_reserve(&ctx->device->slab, 2);
     if (status != OOMPH_OK)
         return status;
-    oomph_heap_consolidate(&claim->pool->heap);
-    oomph_segment_t *segment = claim->pool->heap.segments;
+    oomph_heap_consolidate(&ctx->pool->heap);
+    oomph_segment_t *segment = ctx->pool->heap.segments;
     while (segment != NULL && addr - segment->base >= segment->bytes)
         segment = segment->next;
-    oomph_span_t *span = &claim->span;
-    if (segment == NULL || !oomph_heap_span_at(segment, addr, claim->bytes, span) ||
+    oomph_span_t *span = &ctx->span;
+    if (segment == NULL || !oomph_heap_span_at(segment, addr, ctx->bytes, span) ||
         span->missing_count > 0)
         return oomph_fail(OOMPH_ERR_INVALID, "0x%llx is not free in its pool",
                           (unsigned long long)addr);
-    return hand_out(claim->device, claim->request,
-                    oomph_heap_take(span->block, addr, claim->bytes));
+    return hand_out(ctx->device, ctx->request,
+                    oomph_heap_take(span->block, addr, ctx->bytes));
 }
 
 oomph_status_t oomph_revive(const oomph_request_t *request, oomph_addr_t addr)
 {
-    oomph_claim_t claim = {.request = request, .bytes = block_bytes(request)};
+    oomph_request_context_t ctx = {.request = request, .bytes = block_bytes(request)};
 
-    oomph_status_t status = oomph_device_get(request->device, &claim.device);
+    oomph_status_t status = oomph_device_get(request->device, &ctx.device);
     if (status != OOMPH_OK)
         return status;
-    oomph_enter(claim.device);
-    status = revive(&claim, addr);
-    oomph_unlock(claim.device);
+    oomph_enter(ctx.device);
+    status = revive(&ctx, addr);
+    oomph_unlock(ctx.device);
     return status;
 }
 
 /* ---- Buffers on the host */
 
-static oomph_status_t take_buffer(oomph_claim_t *claim, oomph_block_t **block)
+static oomph_status_t take_buffer(oomph_request_context_t *ctx, oomph_block_t **block)
 {
     oomph_status_t status =
-        oomph_pool_get(claim->device, claim->request, claim->bytes, &claim->pool);
+        oomph_pool_get(ctx->device, ctx->request, ctx->bytes, &ctx->pool);
     if (status != OOMPH_OK)
         return status;
-    oomph_gain_t gain = oomph_rung_host(claim, block);
-    if (gain == OOMPH_FAILED)
-        return claim->status;
-    if (gain == OOMPH_NOTHING)
+    oomph_rung_result_t result = oomph_rung_host(ctx, block);
+    if (result == OOMPH_FAIL)
+        return ctx->status;
+    if (result == OOMPH_NEXT)
         return oomph_fail(OOMPH_ERR_NO_MEMORY, "no buffer of %s on the host: %s",
-                          oomph_size_text(claim->bytes).text,
-                          oomph_host_refusal(claim));
-    status = enter(claim->device, claim->request, *block);
+                          oomph_size_text(ctx->bytes).text, oomph_host_refusal(ctx));
+    status = enter(ctx->device, ctx->request, *block);
     if (status != OOMPH_OK)
         return status;
     (*block)->buffer = true;
-    claim->device->stats.buffer_bytes += (int64_t)(*block)->bytes;
-    claim->device->step_buffers++;
+    ctx->device->stats.buffer_bytes += (int64_t)(*block)->bytes;
+    ctx->device->step_buffers++;
     return OOMPH_OK;
 }
 
@@ -294,20 +295,20 @@ oomph_status_t oomph_buffer(int ordinal, size_t bytes, oomph_stream_t stream,
 {
     oomph_request_t request = {
         .device = ordinal, .bytes = bytes, .stream = stream, .stream_lives = true};
-    oomph_claim_t claim = {
+    oomph_request_context_t ctx = {
         .request = &request, .place = OOMPH_NO_PLACE, .foreseen = true, .buffer = true};
     oomph_block_t *block = NULL;
 
     if (bytes == 0 || bytes > BYTES_MAX)
         return oomph_fail(OOMPH_ERR_INVALID, "no buffer has %zu bytes", bytes);
-    oomph_status_t status = oomph_device_get(ordinal, &claim.device);
+    oomph_status_t status = oomph_device_get(ordinal, &ctx.device);
     if (status != OOMPH_OK)
         return status;
-    claim.bytes = oomph_round_up(bytes, claim.device->pages.page_bytes);
-    oomph_enter(claim.device);
-    status = take_buffer(&claim, &block);
+    ctx.bytes = oomph_round_up(bytes, ctx.device->pages.page_bytes);
+    oomph_enter(ctx.device);
+    status = take_buffer(&ctx, &block);
     if (status == OOMPH_OK)
         *addr = block->addr;
-    oomph_unlock(claim.device);
+    oomph_unlock(ctx.device);
     return status;
 }

@@ -30,18 +30,17 @@ static int64_t high_bytes(oomph_device_t *device)
     return device->active_usage.high;
 }
 
-void oomph_demand_note(const oomph_claim_t *claim, oomph_block_t *block)
+void oomph_demand_note(const oomph_request_context_t *ctx, oomph_block_t *block)
 {
-    oomph_demand_t *demand = &claim->device->demand;
-    oomph_stream_state_t *stream = claim->pool->stream;
-    oomph_group_t *group = claim->pool->group;
+    oomph_demand_t *demand = &ctx->device->demand;
+    oomph_stream_state_t *stream = ctx->pool->stream;
+    oomph_group_t *group = ctx->pool->group;
 
-    demand->recent.was_short |= block == NULL || claim->rescued > 0;
-    demand->recent.largest_bytes =
-        oomph_max(demand->recent.largest_bytes, claim->bytes);
+    demand->recent.was_short |= block == NULL || ctx->rescued > 0;
+    demand->recent.largest_bytes = oomph_max(demand->recent.largest_bytes, ctx->bytes);
     if (group != NULL)
-        group->largest_bytes = oomph_max(group->largest_bytes, claim->bytes);
-    if (block == NULL || !claim->request->essential)
+        group->largest_bytes = oomph_max(group->largest_bytes, ctx->bytes);
+    if (block == NULL || !ctx->request->essential)
         return;
     block->workspace = true;
     stream->workspace_bytes += block->bytes;

@@ -1,9 +1,9 @@
 /* demand.h - what steps need, as captures want to know it. Bytes of blocks in use. */
 #pragma once
-#include "core/alloc/claim.h"
+#include "core/alloc/request.h"
 
 // Notes what was asked for, and the block; NULL: there was none.
-void oomph_demand_note(const oomph_claim_t *claim, oomph_block_t *block);
+void oomph_demand_note(const oomph_request_context_t *ctx, oomph_block_t *block);
 // A capture begins.
 void oomph_demand_begin(oomph_device_t *device);
 // A step has ended, with so many bytes of blocks in use at its peak.

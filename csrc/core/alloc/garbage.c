@@ -21,27 +21,27 @@ static int64_t traffic(const oomph_device_t *device)
     return 2 * oomph_counter_allocated(counter) - oomph_counter_current(counter);
 }
 
-static bool is_in_vain(const oomph_claim_t *claim, bool last)
+static bool is_in_vain(const oomph_request_context_t *ctx, bool last)
 {
-    if (claim->collections == TIMES_MAX)
+    if (ctx->collections == TIMES_MAX)
         return true;
-    if (claim->collections > 0)
-        return !claim->collected && !(last && traffic(claim->device) != claim->traffic);
+    if (ctx->collections > 0)
+        return !ctx->collected && !(last && traffic(ctx->device) != ctx->traffic);
     return !last && oomph_now_ns() < atomic_load(&oomph_process.garbage_again_ns);
 }
 
-oomph_gain_t oomph_rung_garbage(oomph_claim_t *claim, bool last)
+oomph_rung_result_t oomph_rung_garbage(oomph_request_context_t *ctx, bool last)
 {
-    oomph_device_t *device = claim->device;
+    oomph_device_t *device = ctx->device;
     bool (*collect)(bool, size_t *) = oomph_process.hooks.collect_garbage;
     int64_t before = traffic(device);
     size_t bytes = 0;
 
-    if (collect == NULL || is_in_vain(claim, last))
-        return OOMPH_NOTHING;
-    claim->uncollected = "; garbage is not collected while a stream captures";
+    if (collect == NULL || is_in_vain(ctx, last))
+        return OOMPH_NEXT;
+    ctx->uncollected = "; garbage is not collected while a stream captures";
     if (oomph_streams_capture(&device->streams))
-        return OOMPH_NOTHING; // destructors may do what invalidates the capture
+        return OOMPH_NEXT; // destructors may do what invalidates the capture
     device->stats.rungs[OOMPH_RUNG_GARBAGE]++;
     oomph_unlock(device);
     int64_t start = oomph_now_ns();
@@ -49,17 +49,17 @@ oomph_gain_t oomph_rung_garbage(oomph_claim_t *claim, bool last)
     int64_t end = oomph_now_ns();
     oomph_enter(device);
     atomic_store(&oomph_process.garbage_again_ns, end + (end - start) * PAUSE);
-    claim->uncollected = done ? "" : "; garbage could not be collected at that moment";
-    claim->collections += done;
-    claim->collected = bytes > 0;
-    claim->traffic = before; // what others took since may have come too late for it
+    ctx->uncollected = done ? "" : "; garbage could not be collected at that moment";
+    ctx->collections += done;
+    ctx->collected = bytes > 0;
+    ctx->traffic = before; // what others took since may have come too late for it
     device->stats.garbage_bytes += (int64_t)bytes;
     // Others may have given back meanwhile what they collected.
-    return bytes > 0 || traffic(device) != before ? OOMPH_GAINED : OOMPH_NOTHING;
+    return bytes > 0 || traffic(device) != before ? OOMPH_RETRY : OOMPH_NEXT;
 }
 
-void oomph_garbage_helped(const oomph_claim_t *claim)
+void oomph_garbage_helped(const oomph_request_context_t *ctx)
 {
-    if (claim->collected && !claim->born_on_host)
+    if (ctx->collected && !ctx->born_on_host)
         atomic_store(&oomph_process.garbage_again_ns, 0);
 }

@@ -17,11 +17,11 @@ enum { PIECE = 64 }; // pages made before they are entered
 // The driver's failure for which the rung gave nothing; "": it had another reason.
 static _Thread_local char failure[200];
 
-static oomph_gain_t go_without(oomph_status_t status)
+static oomph_rung_result_t go_without(oomph_status_t status)
 {
     if (status != OOMPH_OK && status != OOMPH_ERR_NO_MEMORY)
         snprintf(failure, sizeof failure, "%s", oomph_error_detail());
-    return OOMPH_NOTHING;
+    return OOMPH_NEXT;
 }
 
 // If that cannot be told, a stream may capture.
@@ -57,61 +57,60 @@ bool oomph_offload_is_forbidden(void)
 }
 
 // Why the block must not be born on host, whatever there is of it; NULL: it may.
-static const char *ban(const oomph_claim_t *claim)
+static const char *ban(const oomph_request_context_t *ctx)
 {
     if (oomph_process.config.offload == OOMPH_OFFLOAD_OFF)
         return "offload is off (offload:on-oom goes on with host memory)";
     if (oomph_offload_is_forbidden())
         return "nothing is offloaded within oomph.no_offload()";
-    if (claim->pool->group != NULL && claim->pool->group->is_mem_pool)
+    if (ctx->pool->group != NULL && ctx->pool->group->is_mem_pool)
         return "MemPools get no host memory";
-    if (claim->device->pages.host->limit_bytes == 0)
+    if (ctx->device->pages.host->limit_bytes == 0)
         return "host_limit is 0";
     return NULL;
 }
 
 // The same, unless the pool has host memory ready.
-static const char *ban_now(const oomph_claim_t *claim)
+static const char *ban_now(const oomph_request_context_t *ctx)
 {
-    const char *banned = ban(claim);
+    const char *banned = ban(ctx);
 
-    if (banned != NULL || !captures(&claim->device->streams))
+    if (banned != NULL || !captures(&ctx->device->streams))
         return banned;
     return "while a stream captures nothing moves, and no host memory is used but what "
            "was made ready before, as much as earlier steps let expect; what the "
            "capture does not need can be moved away before it (oomph.evict)";
 }
 
-size_t oomph_missing_bytes(const oomph_claim_t *claim)
+size_t oomph_missing_bytes(const oomph_request_context_t *ctx)
 {
-    oomph_device_t *device = claim->device;
-    oomph_reach_t reach = {.tier = OOMPH_TIER_DEVICE, .keep = claim->span};
-    size_t want = claim->span.missing_count;
+    oomph_device_t *device = ctx->device;
+    oomph_reach_t reach = {.tier = OOMPH_TIER_DEVICE, .keep = ctx->span};
+    size_t want = ctx->span.missing_count;
     oomph_survey_t survey = oomph_steal_survey(device, &reach);
     size_t have = survey.now + survey.later +
                   oomph_pages_available(&device->pages, OOMPH_TIER_DEVICE, want,
-                                        oomph_is_essential(claim));
+                                        oomph_is_essential(ctx));
 
     // As many, and yet in vain: the driver has fewer than it says.
     return (have < want ? want - have : want) * device->pages.page_bytes;
 }
 
-const char *oomph_host_refusal(const oomph_claim_t *claim)
+const char *oomph_host_refusal(const oomph_request_context_t *ctx)
 {
     static _Thread_local char text[300];
-    const oomph_pages_t *pages = &claim->device->pages;
+    const oomph_pages_t *pages = &ctx->device->pages;
     uint64_t limit = pages->host->limit_bytes;
     uint64_t used = atomic_load(&pages->host->used_bytes);
 
-    if (claim->pool->group == NULL && failure[0] != '\0')
+    if (ctx->pool->group == NULL && failure[0] != '\0')
         return failure;
-    if (claim->host_ban != NULL)
-        return claim->host_ban;
+    if (ctx->host_ban != NULL)
+        return ctx->host_ban;
     if (pages->host_kind == OOMPH_HOST_OFF)
         return "no kind of host memory works here, or host_pages is off (see oomph "
                "--version)";
-    if (used + claim->bytes <= limit &&
-        used + claim->bytes > pages->host_pages_max_bytes &&
+    if (used + ctx->bytes <= limit && used + ctx->bytes > pages->host_pages_max_bytes &&
         pages->host_kind != OOMPH_HOST_PINNED)
         snprintf(text, sizeof text,
                  "host memory in use: %s, and pages of %s serve for %s: the system "
@@ -120,14 +119,14 @@ const char *oomph_host_refusal(const oomph_claim_t *claim)
                  oomph_size_text(used).text, oomph_size_text(pages->page_bytes).text,
                  oomph_size_text(pages->host_pages_max_bytes).text,
                  4 * pages->page_bytes >> 20);
-    else if (used + claim->bytes > limit)
+    else if (used + ctx->bytes > limit)
         snprintf(text, sizeof text, "host memory in use: %s, host_limit is %s",
                  oomph_size_text(used).text, oomph_size_text(limit).text);
     else if (oomph_process.config.strict)
         snprintf(text, sizeof text,
                  "%s are missing on the device, and strict makes an error of what "
                  "would have been born on host",
-                 oomph_size_text(oomph_missing_bytes(claim)).text);
+                 oomph_size_text(oomph_missing_bytes(ctx)).text);
     else
         snprintf(text, sizeof text, "the driver gives no more host memory (%s in use)",
                  oomph_size_text(used).text);
@@ -188,113 +187,112 @@ static size_t beyond_limit(const oomph_budget_t *host, size_t bytes)
 
 // Gives back page-locked blocks that nothing uses, or waits for them, if `least` bytes
 // of them are there: they cannot be put together.
-static oomph_gain_t return_pinned(oomph_claim_t *claim, size_t least, size_t bytes)
+static oomph_rung_result_t return_pinned(oomph_request_context_t *ctx, size_t least,
+                                         size_t bytes)
 {
-    oomph_device_t *device = claim->device;
+    oomph_device_t *device = ctx->device;
     size_t page_bytes = device->pages.page_bytes;
     size_t want = oomph_round_up(least, page_bytes) / page_bytes;
     oomph_survey_t survey = oomph_pinned_survey(device);
 
     if (survey.now + survey.later < want)
-        return OOMPH_NOTHING;
+        return OOMPH_NEXT;
     if (survey.now < want)
-        return oomph_wait_for_pages(device) ? OOMPH_GAINED : OOMPH_NOTHING;
-    return oomph_return_pinned(device, bytes) > 0 ? OOMPH_GAINED : OOMPH_NOTHING;
+        return oomph_wait_for_pages(device) ? OOMPH_RETRY : OOMPH_NEXT;
+    return oomph_return_pinned(device, bytes) > 0 ? OOMPH_RETRY : OOMPH_NEXT;
 }
 
-static oomph_gain_t pinned_block(oomph_claim_t *claim)
+static oomph_rung_result_t pinned_block(oomph_request_context_t *ctx)
 {
-    oomph_pages_t *pages = &claim->device->pages;
-    size_t bytes = oomph_round_up(claim->bytes, pages->page_bytes);
+    oomph_pages_t *pages = &ctx->device->pages;
+    size_t bytes = oomph_round_up(ctx->bytes, pages->page_bytes);
     oomph_segment_t *segment;
     oomph_addr_t addr;
 
     if (!oomph_budget_take(pages->host, bytes)) {
         size_t beyond = oomph_max(beyond_limit(pages->host, bytes), 1);
-        return return_pinned(claim, beyond, beyond);
+        return return_pinned(ctx, beyond, beyond);
     }
-    void *state = oomph_step_aside(claim->device);
+    void *state = oomph_step_aside(ctx->device);
     oomph_status_t status = pages->driver->pinned_alloc(pages->device, bytes, &addr);
-    oomph_step_back(claim->device, state);
+    oomph_step_back(ctx->device, state);
     if (status != OOMPH_OK)
         goto undo_budget;
-    status = oomph_segment_adopt(&claim->pool->heap, pages, OOMPH_SEGMENT_PINNED,
+    status = oomph_segment_adopt(&ctx->pool->heap, pages, OOMPH_SEGMENT_PINNED,
                                  OOMPH_TIER_HOST, addr, bytes, &segment);
     if (status != OOMPH_OK)
         goto undo_pinned;
-    return OOMPH_GAINED;
+    return OOMPH_RETRY;
 
 undo_pinned:
     pages->driver->pinned_free(pages->device, addr);
 undo_budget:
     oomph_budget_give(pages->host, bytes);
-    if (status == OOMPH_ERR_NO_MEMORY && return_pinned(claim, 1, bytes) == OOMPH_GAINED)
-        return OOMPH_GAINED;
+    if (status == OOMPH_ERR_NO_MEMORY && return_pinned(ctx, 1, bytes) == OOMPH_RETRY)
+        return OOMPH_RETRY;
     return go_without(status);
 }
 
 // Free host pages of other holes, then, after waiting, the same.
-static oomph_gain_t steal_host(oomph_claim_t *claim, size_t want)
+static oomph_rung_result_t steal_host(oomph_request_context_t *ctx, size_t want)
 {
-    oomph_device_t *device = claim->device;
+    oomph_device_t *device = ctx->device;
     oomph_reach_t reach = {.tier = OOMPH_TIER_HOST};
     oomph_survey_t survey = oomph_steal_survey(device, &reach);
 
     if (survey.now + survey.later < want)
-        return OOMPH_NOTHING;
+        return OOMPH_NEXT;
     if (survey.now >= want)
-        return oomph_steal(device, &reach, want, claim->pool->stream) > 0
-                   ? OOMPH_GAINED
-                   : OOMPH_NOTHING;
-    return oomph_wait_for_pages(device) ? OOMPH_GAINED : OOMPH_NOTHING;
+        return oomph_steal(device, &reach, want, ctx->pool->stream) > 0 ? OOMPH_RETRY
+                                                                        : OOMPH_NEXT;
+    return oomph_wait_for_pages(device) ? OOMPH_RETRY : OOMPH_NEXT;
 }
 
-static oomph_gain_t host_pages(oomph_claim_t *claim)
+static oomph_rung_result_t host_pages(oomph_request_context_t *ctx)
 {
-    oomph_pages_t *pages = &claim->device->pages;
-    size_t count = oomph_round_up(claim->bytes, pages->page_bytes) / pages->page_bytes;
+    oomph_pages_t *pages = &ctx->device->pages;
+    size_t count = oomph_round_up(ctx->bytes, pages->page_bytes) / pages->page_bytes;
     const size_t *spare = &pages->tiers[OOMPH_TIER_HOST].spare_count;
     if (*spare < count)
-        oomph_ahead_take(&claim->device->ahead, pages, count - *spare);
+        oomph_ahead_take(&ctx->device->ahead, pages, count - *spare);
     if (*spare < count) { // making a page is slower than moving one
         oomph_reach_t reach = {.tier = OOMPH_TIER_HOST};
-        oomph_steal(claim->device, &reach, count - *spare, claim->pool->stream);
+        oomph_steal(ctx->device, &reach, count - *spare, ctx->pool->stream);
     }
     size_t have = oomph_pages_available(pages, OOMPH_TIER_HOST, count, false);
-    if (have < count && oomph_ahead_recall(&claim->device->ahead, pages) > 0)
-        return OOMPH_GAINED;
+    if (have < count && oomph_ahead_recall(&ctx->device->ahead, pages) > 0)
+        return OOMPH_RETRY;
     if (have < count)
-        return steal_host(claim, count - have);
-    const oomph_block_t *hole = oomph_heap_hole(&claim->pool->heap, count);
+        return steal_host(ctx, count - have);
+    const oomph_block_t *hole = oomph_heap_hole(&ctx->pool->heap, count);
     if (hole == NULL) {
-        oomph_status_t status =
-            oomph_pool_extend(claim->pool, count * pages->page_bytes);
-        return status == OOMPH_OK ? OOMPH_GAINED : oomph_failed(claim, status);
+        oomph_status_t status = oomph_pool_extend(ctx->pool, count * pages->page_bytes);
+        return status == OOMPH_OK ? OOMPH_RETRY : oomph_rung_fail(ctx, status);
     }
     if (*spare < count) {
-        oomph_status_t status = oomph_make_host_pages(claim->device, count);
+        oomph_status_t status = oomph_make_host_pages(ctx->device, count);
         // The thread that makes pages ahead may have come first.
         bool more =
-            status == OOMPH_OK || oomph_ahead_recall(&claim->device->ahead, pages) > 0;
-        return more ? OOMPH_GAINED : go_without(status);
+            status == OOMPH_OK || oomph_ahead_recall(&ctx->device->ahead, pages) > 0;
+        return more ? OOMPH_RETRY : go_without(status);
     }
     oomph_status_t status = oomph_segment_map(
         hole->segment, pages, oomph_segment_page(hole->segment, hole->addr), count,
         OOMPH_TIER_HOST);
-    return status == OOMPH_OK ? OOMPH_GAINED : go_without(status);
+    return status == OOMPH_OK ? OOMPH_RETRY : go_without(status);
 }
 
 // The limit is for all devices together: the others return what they have idle. Never
 // are two of them locked at once.
-static oomph_gain_t beg(oomph_claim_t *claim)
+static oomph_rung_result_t ask_others(oomph_request_context_t *ctx)
 {
-    oomph_device_t *device = claim->device;
-    size_t bytes = oomph_round_up(claim->bytes, device->pages.page_bytes), freed = 0;
+    oomph_device_t *device = ctx->device;
+    size_t bytes = oomph_round_up(ctx->bytes, device->pages.page_bytes), freed = 0;
     size_t want = beyond_limit(device->pages.host, bytes);
 
-    if (claim->begged)
-        return OOMPH_NOTHING;
-    claim->begged = true;
+    if (ctx->asked_others)
+        return OOMPH_NEXT;
+    ctx->asked_others = true;
     want = want > 0 ? want : bytes; // the driver has no more
     oomph_unlock(device);
     for (int i = 0; i < OOMPH_DEVICE_MAX && freed < want; i++) {
@@ -306,69 +304,68 @@ static oomph_gain_t beg(oomph_claim_t *claim)
         oomph_unlock(other);
     }
     oomph_enter(device);
-    return freed > 0 ? OOMPH_GAINED : OOMPH_NOTHING;
+    return freed > 0 ? OOMPH_RETRY : OOMPH_NEXT;
 }
 
 // The program's blocks are the CPU's, too: a host pointer is what CUDA calls them,
 // which copies between host memory, UCX, MPI and DLPack's readers take at its word.
 // Buffers are seen by copies of ours alone.
-static oomph_gain_t hand_over(oomph_claim_t *claim, oomph_block_t *fit,
-                              oomph_block_t **block)
+static oomph_rung_result_t hand_over(oomph_request_context_t *ctx, oomph_block_t *fit,
+                                     oomph_block_t **block)
 {
-    oomph_pages_t *pages = &claim->device->pages;
-    oomph_block_t *taken = oomph_heap_take(fit, fit->addr, claim->bytes);
+    oomph_pages_t *pages = &ctx->device->pages;
+    oomph_block_t *taken = oomph_heap_take(fit, fit->addr, ctx->bytes);
     oomph_status_t status =
-        claim->buffer ? OOMPH_OK : oomph_segment_open_to_cpu(taken, pages);
+        ctx->buffer ? OOMPH_OK : oomph_segment_open_to_cpu(taken, pages);
 
     if (status != OOMPH_OK) {
         oomph_heap_give(taken);
         return go_without(status);
     }
-    if (claim->pool->group != NULL && !claim->laid_in)
+    if (ctx->pool->group != NULL && !ctx->prepared)
         oomph_segment_capture(taken);
     *block = taken;
-    return OOMPH_GAINED;
+    return OOMPH_RETRY;
 }
 
 // Whether it may have host memory that a graph has ready (room.c): it is there, so that
 // it may be had within a capture, too.
-static bool may_have_ready(const oomph_claim_t *claim)
+static bool may_have_ready(const oomph_request_context_t *ctx)
 {
-    return claim->pool->group != NULL && !oomph_process.config.strict &&
-           ban(claim) == NULL;
+    return ctx->pool->group != NULL && !oomph_process.config.strict && ban(ctx) == NULL;
 }
 
 // What fits of it, for small blocks and others.
-static oomph_block_t *fit_ready(const oomph_claim_t *claim)
+static oomph_block_t *fit_ready(const oomph_request_context_t *ctx)
 {
-    const oomph_pool_t *own = claim->pool;
+    const oomph_pool_t *own = ctx->pool;
     oomph_block_t *block = NULL;
 
-    if (oomph_slab_reserve(&claim->device->slab, 2) != OOMPH_OK)
+    if (oomph_slab_reserve(&ctx->device->slab, 2) != OOMPH_OK)
         return NULL;
-    for (const oomph_pool_t *pool = claim->device->pools; pool != NULL && block == NULL;
+    for (const oomph_pool_t *pool = ctx->device->pools; pool != NULL && block == NULL;
          pool = pool->next)
         if (pool->group == own->group && pool->stream == own->stream)
-            block = oomph_heap_fit_host(&pool->heap, claim->bytes);
+            block = oomph_heap_fit_host(&pool->heap, ctx->bytes);
     return block;
 }
 
 // The same for a stream that joins the capture: pages that no stream of the graph has
 // used come to the stream's own pool.
-static oomph_block_t *bring_ready(const oomph_claim_t *claim)
+static oomph_block_t *bring_ready(const oomph_request_context_t *ctx)
 {
-    oomph_device_t *device = claim->device;
+    oomph_device_t *device = ctx->device;
     oomph_pages_t *pages = &device->pages;
-    oomph_heap_t *heap = &claim->pool->heap;
-    oomph_reach_t reach = {.tier = OOMPH_TIER_HOST, .group = claim->pool->group};
-    size_t count = oomph_round_up(claim->bytes, pages->page_bytes) / pages->page_bytes;
+    oomph_heap_t *heap = &ctx->pool->heap;
+    oomph_reach_t reach = {.tier = OOMPH_TIER_HOST, .group = ctx->pool->group};
+    size_t count = oomph_round_up(ctx->bytes, pages->page_bytes) / pages->page_bytes;
 
     if (!captures(&device->streams) || oomph_steal_survey(device, &reach).now < count ||
         oomph_steal(device, &reach, count, NULL) < count)
         return NULL;
     const oomph_block_t *hole = oomph_heap_hole(heap, count);
     if (hole == NULL &&
-        oomph_pool_extend(claim->pool, count * pages->page_bytes) == OOMPH_OK)
+        oomph_pool_extend(ctx->pool, count * pages->page_bytes) == OOMPH_OK)
         hole = oomph_heap_hole(heap, count);
     if (hole == NULL ||
         oomph_segment_map(hole->segment, pages,
@@ -376,34 +373,34 @@ static oomph_block_t *bring_ready(const oomph_claim_t *claim)
                           OOMPH_TIER_HOST) != OOMPH_OK ||
         oomph_slab_reserve(&device->slab, 2) != OOMPH_OK)
         return NULL; // the pages are spare
-    return oomph_heap_fit_host(heap, claim->bytes);
+    return oomph_heap_fit_host(heap, ctx->bytes);
 }
 
-oomph_gain_t oomph_rung_host(oomph_claim_t *claim, oomph_block_t **block)
+oomph_rung_result_t oomph_rung_host(oomph_request_context_t *ctx, oomph_block_t **block)
 {
-    oomph_device_t *device = claim->device;
-    oomph_gain_t gain = OOMPH_GAINED;
+    oomph_device_t *device = ctx->device;
+    oomph_rung_result_t result = OOMPH_RETRY;
 
     failure[0] = '\0';
-    bool may = may_have_ready(claim);
-    oomph_block_t *ready = may ? fit_ready(claim) : NULL;
+    bool may = may_have_ready(ctx);
+    oomph_block_t *ready = may ? fit_ready(ctx) : NULL;
     if (may && ready == NULL)
-        ready = bring_ready(claim);
+        ready = bring_ready(ctx);
     if (ready != NULL)
-        return hand_over(claim, ready, block);
-    while (gain == OOMPH_GAINED) {
-        claim->host_ban = ban_now(claim); // each time: the lock may have been given up
-        if (claim->host_ban != NULL)
-            return OOMPH_NOTHING;
+        return hand_over(ctx, ready, block);
+    while (result == OOMPH_RETRY) {
+        ctx->host_ban = ban_now(ctx); // each time: the lock may have been given up
+        if (ctx->host_ban != NULL)
+            return OOMPH_NEXT;
         oomph_host_kind_t kind = oomph_device_host_kind(device);
-        if (kind == OOMPH_HOST_OFF || (oomph_process.config.strict && !claim->foreseen))
-            return OOMPH_NOTHING;
-        oomph_block_t *fit = oomph_heap_fit_host(&claim->pool->heap, claim->bytes);
+        if (kind == OOMPH_HOST_OFF || (oomph_process.config.strict && !ctx->foreseen))
+            return OOMPH_NEXT;
+        oomph_block_t *fit = oomph_heap_fit_host(&ctx->pool->heap, ctx->bytes);
         if (fit != NULL && oomph_slab_reserve(&device->slab, 2) == OOMPH_OK)
-            return hand_over(claim, fit, block);
-        gain = kind == OOMPH_HOST_PINNED ? pinned_block(claim) : host_pages(claim);
-        if (gain == OOMPH_NOTHING)
-            gain = beg(claim);
+            return hand_over(ctx, fit, block);
+        result = kind == OOMPH_HOST_PINNED ? pinned_block(ctx) : host_pages(ctx);
+        if (result == OOMPH_NEXT)
+            result = ask_others(ctx);
     }
-    return gain;
+    return result;
 }

@@ -9,7 +9,7 @@
  *   PyTorch and the driver cache themselves; host pages; the error.
  * - Before a block is born on host, and before the error, what the program can no
  *   longer reach is freed: the collector is asked.
- * - Each rung is climbed again only if something was gained. Waiting happens without
+ * - Each rung is climbed again only if something changed. Waiting happens without
  *   the lock; another thread that would have to wait takes the first one's result.
  */
 #include "core/alloc/ladder.h"
@@ -34,161 +34,161 @@ static oomph_block_t *take_fit(oomph_heap_t *heap, size_t bytes)
 
 // The block at the planned place. Where pages are missing there, the span says so; if
 // the place is taken, the plan is not followed this time.
-static oomph_block_t *take_planned(oomph_claim_t *claim)
+static oomph_block_t *take_planned(oomph_request_context_t *ctx)
 {
-    oomph_segment_t *arena = claim->pool->arena.segments;
-    oomph_span_t *span = &claim->span;
+    oomph_segment_t *arena = ctx->pool->arena.segments;
+    oomph_span_t *span = &ctx->span;
 
     if (arena == NULL ||
-        !oomph_heap_span_at(arena, arena->base + claim->place, claim->bytes, span)) {
-        claim->place = OOMPH_NO_PLACE;
-        claim->pool->conflicts++;
+        !oomph_heap_span_at(arena, arena->base + ctx->place, ctx->bytes, span)) {
+        ctx->place = OOMPH_NO_PLACE;
+        ctx->pool->conflicts++;
         return NULL;
     }
     if (span->missing_count > 0 || oomph_slab_reserve(arena->heap->slab, 2) != OOMPH_OK)
         return NULL;
-    return oomph_heap_take(span->block, span->addr, claim->bytes);
+    return oomph_heap_take(span->block, span->addr, ctx->bytes);
 }
 
-oomph_block_t *oomph_take(oomph_claim_t *claim)
+oomph_block_t *oomph_take(oomph_request_context_t *ctx)
 {
-    oomph_heap_t *heap = &claim->pool->heap;
+    oomph_heap_t *heap = &ctx->pool->heap;
     oomph_block_t *block = NULL;
 
-    if (claim->place != OOMPH_NO_PLACE)
-        block = take_planned(claim);
-    if (block == NULL && claim->place == OOMPH_NO_PLACE)
-        block = take_fit(heap, claim->bytes);
+    if (ctx->place != OOMPH_NO_PLACE)
+        block = take_planned(ctx);
+    if (block == NULL && ctx->place == OOMPH_NO_PLACE)
+        block = take_fit(heap, ctx->bytes);
     if (block == NULL && oomph_heap_consolidate(heap))
-        block = take_fit(heap, claim->bytes);
+        block = take_fit(heap, ctx->bytes);
     return block;
 }
 
 /* ---- The ladder */
 
 // Where the block goes: its planned place, or where the fewest pages are missing.
-static oomph_gain_t find_span(oomph_claim_t *claim)
+static oomph_rung_result_t find_span(oomph_request_context_t *ctx)
 {
-    if (claim->place != OOMPH_NO_PLACE ||
-        oomph_heap_best_span(&claim->pool->heap, claim->bytes, &claim->span))
-        return OOMPH_NOTHING;
-    oomph_status_t status = oomph_pool_extend(claim->pool, claim->bytes);
-    return status == OOMPH_OK ? OOMPH_GAINED : oomph_failed(claim, status);
+    if (ctx->place != OOMPH_NO_PLACE ||
+        oomph_heap_best_span(&ctx->pool->heap, ctx->bytes, &ctx->span))
+        return OOMPH_NEXT;
+    oomph_status_t status = oomph_pool_extend(ctx->pool, ctx->bytes);
+    return status == OOMPH_OK ? OOMPH_RETRY : oomph_rung_fail(ctx, status);
 }
 
-static size_t available(const oomph_claim_t *claim)
+static size_t available(const oomph_request_context_t *ctx)
 {
-    return oomph_pages_available(&claim->device->pages, OOMPH_TIER_DEVICE,
-                                 claim->span.missing_count, oomph_is_essential(claim));
+    return oomph_pages_available(&ctx->device->pages, OOMPH_TIER_DEVICE,
+                                 ctx->span.missing_count, oomph_is_essential(ctx));
 }
 
-static oomph_gain_t rung_grow(oomph_claim_t *claim)
+static oomph_rung_result_t rung_grow(oomph_request_context_t *ctx)
 {
-    if (available(claim) < claim->span.missing_count)
-        return OOMPH_NOTHING;
-    claim->device->stats.rungs[OOMPH_RUNG_GROW]++;
-    oomph_status_t status = oomph_segment_map_span(&claim->span, &claim->device->pages);
+    if (available(ctx) < ctx->span.missing_count)
+        return OOMPH_NEXT;
+    ctx->device->stats.rungs[OOMPH_RUNG_GROW]++;
+    oomph_status_t status = oomph_segment_map_span(&ctx->span, &ctx->device->pages);
     if (status == OOMPH_OK)
-        return OOMPH_GAINED;
-    return status == OOMPH_ERR_NO_MEMORY ? OOMPH_NOTHING : oomph_failed(claim, status);
+        return OOMPH_RETRY;
+    return status == OOMPH_ERR_NO_MEMORY ? OOMPH_NEXT : oomph_rung_fail(ctx, status);
 }
 
 // Free pages from elsewhere. First whether there are enough at all: waiting for too few
 // would be in vain.
-static oomph_gain_t rung_steal(oomph_claim_t *claim)
+static oomph_rung_result_t rung_steal(oomph_request_context_t *ctx)
 {
-    oomph_device_t *device = claim->device;
-    oomph_reach_t reach = {.tier = OOMPH_TIER_DEVICE, .keep = claim->span};
-    size_t have = available(claim);
-    if (have >= claim->span.missing_count)
-        return OOMPH_NOTHING; // the driver has fewer than it says
+    oomph_device_t *device = ctx->device;
+    oomph_reach_t reach = {.tier = OOMPH_TIER_DEVICE, .keep = ctx->span};
+    size_t have = available(ctx);
+    if (have >= ctx->span.missing_count)
+        return OOMPH_NEXT; // the driver has fewer than it says
 
-    size_t want = claim->span.missing_count - have;
+    size_t want = ctx->span.missing_count - have;
     oomph_survey_t survey = oomph_steal_survey(device, &reach);
     if (survey.now + survey.later < want)
-        return OOMPH_NOTHING;
+        return OOMPH_NEXT;
     if (survey.now >= want) {
         device->stats.rungs[OOMPH_RUNG_STEAL]++;
-        size_t got = oomph_steal(device, &reach, want, claim->pool->stream);
-        return got > 0 ? OOMPH_GAINED : oomph_failed(claim, OOMPH_ERR_DRIVER);
+        size_t got = oomph_steal(device, &reach, want, ctx->pool->stream);
+        return got > 0 ? OOMPH_RETRY : oomph_rung_fail(ctx, OOMPH_ERR_DRIVER);
     }
     device->stats.rungs[OOMPH_RUNG_WAIT]++;
-    return oomph_wait_for_pages(device) ? OOMPH_GAINED : OOMPH_NOTHING;
+    return oomph_wait_for_pages(device) ? OOMPH_RETRY : OOMPH_NEXT;
 }
 
 // Whether the block would fit once all frees that wait for streams have happened.
-static bool may_fit_later(const oomph_claim_t *claim)
+static bool may_fit_later(const oomph_request_context_t *ctx)
 {
-    const oomph_device_t *device = claim->device;
-    oomph_reach_t reach = {.tier = OOMPH_TIER_DEVICE, .keep = claim->span};
-    oomph_survey_t survey = oomph_steal_survey(claim->device, &reach);
+    const oomph_device_t *device = ctx->device;
+    oomph_reach_t reach = {.tier = OOMPH_TIER_DEVICE, .keep = ctx->span};
+    oomph_survey_t survey = oomph_steal_survey(ctx->device, &reach);
     size_t bytes = 0;
 
     for (const oomph_uses_t *uses = device->deferred.first; uses != NULL;
          uses = uses->next)
         if (uses->block->tier == OOMPH_TIER_DEVICE)
             bytes += uses->block->bytes;
-    return available(claim) + survey.now + survey.later +
+    return available(ctx) + survey.now + survey.later +
                bytes / device->pages.page_bytes >=
-           claim->span.missing_count;
+           ctx->span.missing_count;
 }
 
 // Frees that wait for other streams.
-static oomph_gain_t rung_deferred(oomph_claim_t *claim)
+static oomph_rung_result_t rung_deferred(oomph_request_context_t *ctx)
 {
-    oomph_device_t *device = claim->device;
+    oomph_device_t *device = ctx->device;
 
     if (device->deferred.count == 0)
-        return OOMPH_NOTHING;
+        return OOMPH_NEXT;
     device->stats.rungs[OOMPH_RUNG_DEFERRED]++;
     if (oomph_collect(device))
-        return OOMPH_GAINED;
+        return OOMPH_RETRY;
     oomph_clock_t *clock = oomph_streams_awaited(&device->streams);
-    return clock != NULL && oomph_wait_for(device, clock) ? OOMPH_GAINED
-                                                          : OOMPH_NOTHING;
+    return clock != NULL && oomph_wait_for(device, clock) ? OOMPH_RETRY : OOMPH_NEXT;
 }
 
 // What PyTorch and the driver keep for themselves; asked once. Where it gave nothing
 // lately, it is `last` asked, before the error.
-static oomph_gain_t rung_callbacks(oomph_claim_t *claim, bool last)
+static oomph_rung_result_t rung_callbacks(oomph_request_context_t *ctx, bool last)
 {
-    oomph_device_t *device = claim->device;
+    oomph_device_t *device = ctx->device;
     const oomph_hooks_t *hooks = &oomph_process.hooks;
 
     int64_t allocated = oomph_counter_allocated(&device->counters.allocation);
-    if (claim->asked || (!last && allocated < device->ask_again_at))
-        return OOMPH_NOTHING;
-    claim->asked = true;
+    if (ctx->asked || (!last && allocated < device->ask_again_at))
+        return OOMPH_NEXT;
+    ctx->asked = true;
     device->stats.rungs[OOMPH_RUNG_CALLBACKS]++;
     int64_t live = oomph_counter_current(&device->counters.allocation);
-    size_t had = available(claim);
+    size_t had = available(ctx);
     oomph_unlock(device);
     if (hooks->free_memory != NULL)
         hooks->free_memory(device->ordinal);
     oomph_process.driver->trim(device->ordinal);
     oomph_enter(device);
     device->pages.known_free_bytes = 0; // ask the driver again
-    bool gained = oomph_counter_current(&device->counters.allocation) < live ||
-                  available(claim) > had;
-    if (!gained)
+    bool freed = oomph_counter_current(&device->counters.allocation) < live ||
+                 available(ctx) > had;
+    if (!freed)
         device->ask_again_at = allocated + ASK_EVERY;
-    return gained ? OOMPH_GAINED : OOMPH_NOTHING;
+    return freed ? OOMPH_RETRY : OOMPH_NEXT;
 }
 
 // Also what others freed since the lock was taken comes before the host.
-static oomph_gain_t rung_host(oomph_claim_t *claim, oomph_block_t **block)
+static oomph_rung_result_t rung_host(oomph_request_context_t *ctx,
+                                     oomph_block_t **block)
 {
-    if (oomph_drain_queue(claim->device))
-        return OOMPH_GAINED;
-    oomph_gain_t gain = oomph_rung_garbage(claim, false);
+    if (oomph_drain_queue(ctx->device))
+        return OOMPH_RETRY;
+    oomph_rung_result_t result = oomph_rung_garbage(ctx, false);
 
-    if (gain == OOMPH_NOTHING)
-        gain = oomph_rung_host(claim, block);
+    if (result == OOMPH_NEXT)
+        result = oomph_rung_host(ctx, block);
     if (*block == NULL)
-        return gain;
-    claim->device->stats.rungs[OOMPH_RUNG_HOST]++;
-    claim->born_on_host = true;
-    return gain;
+        return result;
+    ctx->device->stats.rungs[OOMPH_RUNG_HOST]++;
+    ctx->born_on_host = true;
+    return result;
 }
 
 /* ---- Pools with a source of their own */
@@ -199,109 +199,110 @@ static bool has_source(const oomph_pool_t *pool)
 }
 
 // What sources give counts for the limit, too.
-static oomph_addr_t ask_source(const oomph_claim_t *claim, size_t bytes)
+static oomph_addr_t ask_source(const oomph_request_context_t *ctx, size_t bytes)
 {
-    oomph_device_t *device = claim->device;
-    const oomph_source_t source = claim->pool->group->source;
+    oomph_device_t *device = ctx->device;
+    const oomph_source_t source = ctx->pool->group->source;
     size_t held = oomph_pages_bytes(&device->pages, OOMPH_TIER_DEVICE);
     size_t limit = device->pages.limit_bytes;
 
-    if (!has_source(claim->pool) || bytes > limit - oomph_min(held, limit))
+    if (!has_source(ctx->pool) || bytes > limit - oomph_min(held, limit))
         return 0;
     oomph_unlock(device);
-    oomph_addr_t addr = source.take(source.context, bytes, claim->pool->stream->handle);
+    oomph_addr_t addr = source.take(source.context, bytes, ctx->pool->stream->handle);
     oomph_enter(device);
     return addr;
 }
 
-static oomph_gain_t rung_source(oomph_claim_t *claim)
+static oomph_rung_result_t rung_source(oomph_request_context_t *ctx)
 {
-    oomph_device_t *device = claim->device;
-    const oomph_source_t source = claim->pool->group->source;
-    size_t bytes = oomph_round_up(claim->bytes, device->pages.page_bytes);
+    oomph_device_t *device = ctx->device;
+    const oomph_source_t source = ctx->pool->group->source;
+    size_t bytes = oomph_round_up(ctx->bytes, device->pages.page_bytes);
     oomph_segment_t *segment;
 
-    oomph_addr_t addr = ask_source(claim, bytes);
-    if (addr == 0 && has_source(claim->pool) &&
+    oomph_addr_t addr = ask_source(ctx, bytes);
+    if (addr == 0 && has_source(ctx->pool) &&
         oomph_return_device(device, bytes) > 0) // it may be what the source lacks
-        addr = ask_source(claim, bytes);
+        addr = ask_source(ctx, bytes);
     if (addr == 0)
-        return has_source(claim->pool) ? OOMPH_NOTHING : OOMPH_GAINED;
+        return has_source(ctx->pool) ? OOMPH_NEXT : OOMPH_RETRY;
     oomph_status_t status =
-        oomph_segment_adopt(&claim->pool->heap, &device->pages, OOMPH_SEGMENT_FOREIGN,
+        oomph_segment_adopt(&ctx->pool->heap, &device->pages, OOMPH_SEGMENT_FOREIGN,
                             OOMPH_TIER_DEVICE, addr, bytes, &segment);
     if (status == OOMPH_OK)
-        return OOMPH_GAINED;
+        return OOMPH_RETRY;
     oomph_unlock(device);
     source.give(source.context, addr);
     oomph_enter(device);
-    return oomph_failed(claim, status);
+    return oomph_rung_fail(ctx, status);
 }
 
 // A free block of a pool that may be used before an error. Pages of such pools float;
 // a source's memory is used where it lies.
-static oomph_gain_t rung_lent(const oomph_claim_t *claim, oomph_block_t **block)
+static oomph_rung_result_t rung_lent(const oomph_request_context_t *ctx,
+                                     oomph_block_t **block)
 {
-    if (claim->pool->group != NULL)
-        return OOMPH_NOTHING;
-    for (oomph_pool_t *pool = claim->device->pools; pool != NULL; pool = pool->next) {
+    if (ctx->pool->group != NULL)
+        return OOMPH_NEXT;
+    for (oomph_pool_t *pool = ctx->device->pools; pool != NULL; pool = pool->next) {
         if (!has_source(pool) || (pool->group->flags & OOMPH_POOL_ON_OOM) == 0 ||
-            pool->stream != claim->pool->stream || pool->small != claim->pool->small)
+            pool->stream != ctx->pool->stream || pool->small != ctx->pool->small)
             continue;
         oomph_heap_consolidate(&pool->heap);
-        *block = take_fit(&pool->heap, claim->bytes);
+        *block = take_fit(&pool->heap, ctx->bytes);
         if (*block != NULL)
-            return OOMPH_GAINED;
+            return OOMPH_RETRY;
     }
-    return OOMPH_NOTHING;
+    return OOMPH_NEXT;
 }
 
-/* ---- Climbing */
+/* ---- Reclaiming */
 
 // The rungs in their order, up to the first that changes something.
-static oomph_gain_t next_rung(oomph_claim_t *claim, oomph_block_t **block)
+static oomph_rung_result_t next_rung(oomph_request_context_t *ctx,
+                                     oomph_block_t **block)
 {
-    if (has_source(claim->pool)) {
-        oomph_gain_t source = rung_source(claim);
-        return source == OOMPH_NOTHING ? oomph_rung_garbage(claim, true) : source;
+    if (has_source(ctx->pool)) {
+        oomph_rung_result_t source = rung_source(ctx);
+        return source == OOMPH_NEXT ? oomph_rung_garbage(ctx, true) : source;
     }
-    if (oomph_drain_queue(claim->device) ||
-        (claim->device->deferred.count > 0 && oomph_collect(claim->device)))
-        return OOMPH_GAINED;
-    oomph_gain_t gain = find_span(claim);
-    if (gain == OOMPH_NOTHING)
-        gain = rung_grow(claim);
-    if (gain == OOMPH_NOTHING && claim->place == OOMPH_NO_PLACE &&
-        !claim->pool->small) {
-        *block = take_fit(&claim->pool->arena, claim->bytes);
-        gain = *block != NULL ? OOMPH_GAINED : OOMPH_NOTHING;
+    if (oomph_drain_queue(ctx->device) ||
+        (ctx->device->deferred.count > 0 && oomph_collect(ctx->device)))
+        return OOMPH_RETRY;
+    oomph_rung_result_t result = find_span(ctx);
+    if (result == OOMPH_NEXT)
+        result = rung_grow(ctx);
+    if (result == OOMPH_NEXT && ctx->place == OOMPH_NO_PLACE && !ctx->pool->small) {
+        *block = take_fit(&ctx->pool->arena, ctx->bytes);
+        result = *block != NULL ? OOMPH_RETRY : OOMPH_NEXT;
     }
-    if (gain == OOMPH_NOTHING)
-        gain = rung_steal(claim);
-    if (gain == OOMPH_NOTHING && claim->place != OOMPH_NO_PLACE) {
-        claim->place = OOMPH_NO_PLACE; // there are not enough pages for the plan
-        return OOMPH_GAINED;
+    if (result == OOMPH_NEXT)
+        result = rung_steal(ctx);
+    if (result == OOMPH_NEXT && ctx->place != OOMPH_NO_PLACE) {
+        ctx->place = OOMPH_NO_PLACE; // there are not enough pages for the plan
+        return OOMPH_RETRY;
     }
-    if (gain == OOMPH_NOTHING)
-        gain = rung_lent(claim, block);
-    if (gain == OOMPH_NOTHING && claim->foreseen && !may_fit_later(claim))
-        gain = rung_host(claim, block);
-    if (gain == OOMPH_NOTHING)
-        gain = rung_deferred(claim);
-    if (gain == OOMPH_NOTHING)
-        gain = rung_callbacks(claim, false);
-    if (gain == OOMPH_NOTHING)
-        gain = rung_host(claim, block);
-    if (gain == OOMPH_NOTHING)
-        gain = rung_callbacks(claim, true);
-    if (gain == OOMPH_NOTHING)
-        gain = oomph_rung_garbage(claim, true);
-    return gain;
+    if (result == OOMPH_NEXT)
+        result = rung_lent(ctx, block);
+    if (result == OOMPH_NEXT && ctx->foreseen && !may_fit_later(ctx))
+        result = rung_host(ctx, block);
+    if (result == OOMPH_NEXT)
+        result = rung_deferred(ctx);
+    if (result == OOMPH_NEXT)
+        result = rung_callbacks(ctx, false);
+    if (result == OOMPH_NEXT)
+        result = rung_host(ctx, block);
+    if (result == OOMPH_NEXT)
+        result = rung_callbacks(ctx, true);
+    if (result == OOMPH_NEXT)
+        result = oomph_rung_garbage(ctx, true);
+    return result;
 }
 
-static oomph_status_t give_up(oomph_claim_t *claim)
+static oomph_status_t give_up(oomph_request_context_t *ctx)
 {
-    oomph_device_t *device = claim->device;
+    oomph_device_t *device = ctx->device;
     size_t free_bytes, total_bytes;
 
     // A driver that fails at everything is not out of memory.
@@ -311,43 +312,43 @@ static oomph_status_t give_up(oomph_claim_t *claim)
         return status;
     device->stats.rungs[OOMPH_RUNG_ERROR]++;
     device->stats.oom_count++;
-    device->stats.oom_missing_bytes = (int64_t)oomph_missing_bytes(claim);
-    if (has_source(claim->pool))
+    device->stats.oom_missing_bytes = (int64_t)oomph_missing_bytes(ctx);
+    if (has_source(ctx->pool))
         return oomph_fail(OOMPH_ERR_NO_MEMORY,
                           "the allocator of the MemPool gave nothing for %s, and "
                           "nothing of the pool is free; its memory is its allocator's "
                           "business, not oomph's",
-                          oomph_size_text(claim->bytes).text);
+                          oomph_size_text(ctx->bytes).text);
     return oomph_fail(
         OOMPH_ERR_NO_MEMORY,
         "no room for %s: %s of %s in use, %s free (%s reserved); %s%s",
-        oomph_size_text(claim->bytes).text,
+        oomph_size_text(ctx->bytes).text,
         oomph_size_text(oomph_pages_bytes(&device->pages, OOMPH_TIER_DEVICE)).text,
         oomph_size_text(total_bytes).text, oomph_size_text(free_bytes).text,
-        oomph_size_text(device->pages.reserve_bytes).text, oomph_host_refusal(claim),
-        claim->uncollected != NULL ? claim->uncollected : "");
+        oomph_size_text(device->pages.reserve_bytes).text, oomph_host_refusal(ctx),
+        ctx->uncollected != NULL ? ctx->uncollected : "");
 }
 
-oomph_status_t oomph_climb(oomph_claim_t *claim, oomph_block_t **block)
+oomph_status_t oomph_reclaim(oomph_request_context_t *ctx, oomph_block_t **block)
 {
-    oomph_device_t *device = claim->device;
+    oomph_device_t *device = ctx->device;
     int64_t start = oomph_now_ns();
     int64_t low_rungs = device->stats.rungs[OOMPH_RUNG_GROW];
     int64_t syncs = device->stats.sync_count;
     oomph_status_t status = OOMPH_OK;
-    oomph_gain_t gain = OOMPH_GAINED;
+    oomph_rung_result_t result = OOMPH_RETRY;
 
-    while (gain == OOMPH_GAINED && *block == NULL) {
-        gain = next_rung(claim, block);
-        if (gain == OOMPH_GAINED && *block == NULL)
-            *block = oomph_take(claim);
+    while (result == OOMPH_RETRY && *block == NULL) {
+        result = next_rung(ctx, block);
+        if (result == OOMPH_RETRY && *block == NULL)
+            *block = oomph_take(ctx);
     }
-    if (gain == OOMPH_FAILED)
-        status = claim->status;
+    if (result == OOMPH_FAIL)
+        status = ctx->status;
     else if (*block == NULL)
-        status = give_up(claim);
+        status = give_up(ctx);
     else
-        oomph_garbage_helped(claim);
+        oomph_garbage_helped(ctx);
     // Where there was nothing to wait for, PyTorch counts all the same.
     if (status == OOMPH_ERR_NO_MEMORY && device->stats.sync_count == syncs)
         device->stats.sync_count++;

@@ -156,24 +156,27 @@ static void move_away(oomph_device_t *device, size_t bytes)
 
 // As much of it as the host has. A graph keeps page-locked memory whole, so that is not
 // all of one piece: one has the largest block, the others have less.
-static void lay_in(oomph_device_t *device, const oomph_request_t *request, size_t bytes)
+static void prepare_host(oomph_device_t *device, const oomph_request_t *request,
+                         size_t bytes)
 {
-    oomph_claim_t claim = {
-        .request = request, .device = device, .place = OOMPH_NO_PLACE, .laid_in = true};
+    oomph_request_context_t ctx = {.request = request,
+                                   .device = device,
+                                   .place = OOMPH_NO_PLACE,
+                                   .prepared = true};
     bool whole = oomph_device_host_kind(device) != OOMPH_HOST_PINNED;
     size_t count = 0, least = bytes / PIECES / PIECES;
     size_t piece =
         whole ? bytes : oomph_max(oomph_demand_largest(device), bytes / PIECES);
     oomph_block_t *blocks[PIECES_MAX];
 
-    if (oomph_pool_get(device, request, bytes, &claim.pool) != OOMPH_OK)
+    if (oomph_pool_get(device, request, bytes, &ctx.pool) != OOMPH_OK)
         return;
-    claim.pool->claims++;
+    ctx.pool->users++;
     for (size_t left = bytes; left > 0 && piece > least && count < PIECES_MAX;) {
         oomph_block_t *block = NULL;
-        claim.bytes = oomph_round_up(oomph_min(piece, left), device->pages.page_bytes);
-        claim.begged = false;
-        oomph_rung_host(&claim, &block);
+        ctx.bytes = oomph_round_up(oomph_min(piece, left), device->pages.page_bytes);
+        ctx.asked_others = false;
+        oomph_rung_host(&ctx, &block);
         if (block == NULL) {
             piece /= 2;
             continue;
@@ -185,7 +188,7 @@ static void lay_in(oomph_device_t *device, const oomph_request_t *request, size_
     }
     while (count > 0)
         oomph_heap_give(blocks[--count]);
-    claim.pool->claims--;
+    ctx.pool->users--;
 }
 
 void oomph_room_make(oomph_device_t *device, const oomph_request_t *request)
@@ -207,5 +210,5 @@ void oomph_room_make(oomph_device_t *device, const oomph_request_t *request)
     device->demand.recent.was_short = true; // it would have been
     missing = missing_bytes(device, request, group);
     if (missing > 0)
-        lay_in(device, request, oomph_max(missing, OOMPH_SMALL_MAX + 1));
+        prepare_host(device, request, oomph_max(missing, OOMPH_SMALL_MAX + 1));
 }

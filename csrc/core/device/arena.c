@@ -62,7 +62,7 @@ void oomph_arena_replan(oomph_pool_t *pool)
         pool->plan.packed_hash = hash; // not again for the same period
         return;
     }
-    pool->claims++;
+    pool->users++;
     move_in(pool, arena);
-    pool->claims--;
+    pool->users--;
 }

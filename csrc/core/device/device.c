@@ -81,8 +81,8 @@ static oomph_status_t open_device(int ordinal, oomph_device_t **out)
     oomph_device_t *device = calloc(1, sizeof *device);
     if (device == NULL)
         return oomph_fail(OOMPH_ERR_NO_MEMORY, "no host memory for device %d", ordinal);
-    pthread_mutex_init(&device->climbs_lock, NULL);
-    pthread_cond_init(&device->climbed, NULL);
+    pthread_mutex_init(&device->waits_lock, NULL);
+    pthread_cond_init(&device->waited, NULL);
     device->ordinal = ordinal;
     device->total_bytes = info.total_bytes;
     device->fraction = oomph_process.fractions[ordinal];

@@ -71,11 +71,11 @@ typedef struct oomph_demand {
 
 struct oomph_device {
     oomph_lock_t lock;
-    bool climbing; // a thread waits for the GPU without the lock
-    // How often that has ended; guarded by a lock of its own, to be waited for.
-    uint64_t climbs;
-    pthread_mutex_t climbs_lock;
-    pthread_cond_t climbed;
+    bool waiting; // a thread waits for the GPU without the lock
+    // How many such waits have ended; guarded by a lock of its own, with a condition.
+    uint64_t waits;
+    pthread_mutex_t waits_lock;
+    pthread_cond_t waited;
     int ordinal;
     bool pressed;         // memory is short: frees are stamped with their epoch
     int64_t pressed_step; // the step in which memory was short last

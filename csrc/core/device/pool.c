@@ -150,7 +150,7 @@ static bool has_pool(const oomph_device_t *device, const oomph_group_t *group)
 // may be gone.
 static bool is_left(const oomph_pool_t *pool)
 {
-    if (pool->claims > 0)
+    if (pool->users > 0)
         return false;
     return pool->group != NULL
                ? pool->group->use_count == 0

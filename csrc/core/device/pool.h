@@ -25,7 +25,7 @@ typedef struct oomph_pool {
     oomph_stream_state_t *stream;
     oomph_group_t *group; // NULL: the default pool
     bool small;
-    size_t claims;  // of threads that go on with it after they gave up the lock
+    size_t users;   // of threads that go on with it after they gave up the lock
     uint64_t floor; // what was freed before counts as freed in this epoch
     oomph_heap_t heap;
     // Large blocks of the default pool only:

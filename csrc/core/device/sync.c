@@ -45,50 +45,50 @@ void oomph_step_back(oomph_device_t *device, void *state)
     oomph_lock(device);
 }
 
-static uint64_t climbs(oomph_device_t *device)
+static uint64_t count_waits(oomph_device_t *device)
 {
-    pthread_mutex_lock(&device->climbs_lock);
-    uint64_t count = device->climbs;
-    pthread_mutex_unlock(&device->climbs_lock);
+    pthread_mutex_lock(&device->waits_lock);
+    uint64_t count = device->waits;
+    pthread_mutex_unlock(&device->waits_lock);
     return count;
 }
 
 // Waits until the thread that waits for the GPU has its result.
-static void wait_for_climber(oomph_device_t *device)
+static void join_wait(oomph_device_t *device)
 {
-    uint64_t seen = climbs(device);
+    uint64_t seen = count_waits(device);
 
     oomph_unlock(device);
     void *state = before_wait();
-    pthread_mutex_lock(&device->climbs_lock);
-    while (device->climbs == seen)
-        pthread_cond_wait(&device->climbed, &device->climbs_lock);
-    pthread_mutex_unlock(&device->climbs_lock);
+    pthread_mutex_lock(&device->waits_lock);
+    while (device->waits == seen)
+        pthread_cond_wait(&device->waited, &device->waits_lock);
+    pthread_mutex_unlock(&device->waits_lock);
     after_wait(state);
     oomph_lock(device);
 }
 
-static void end_climb(oomph_device_t *device)
+static void end_wait(oomph_device_t *device)
 {
-    device->climbing = false;
-    pthread_mutex_lock(&device->climbs_lock);
-    device->climbs++;
-    pthread_cond_broadcast(&device->climbed);
-    pthread_mutex_unlock(&device->climbs_lock);
+    device->waiting = false;
+    pthread_mutex_lock(&device->waits_lock);
+    device->waits++;
+    pthread_cond_broadcast(&device->waited);
+    pthread_mutex_unlock(&device->waits_lock);
 }
 
 bool oomph_wait_for(oomph_device_t *device, oomph_clock_t *clock)
 {
     oomph_wait_t wait;
 
-    if (device->climbing) {
-        wait_for_climber(device);
+    if (device->waiting) {
+        join_wait(device);
         return true;
     }
     if (clock == NULL ? !oomph_streams_drain_begin(&device->streams, &wait)
                       : !oomph_clock_wait_begin(&device->streams, clock, &wait))
         return false;
-    device->climbing = true;
+    device->waiting = true;
     device->stats.sync_count += wait.clock == NULL;
     oomph_unlock(device);
     void *state = before_wait();
@@ -96,13 +96,13 @@ bool oomph_wait_for(oomph_device_t *device, oomph_clock_t *clock)
     after_wait(state);
     oomph_lock(device);
     oomph_clock_wait_end(&device->streams, &wait, status);
-    end_climb(device);
+    end_wait(device);
     return status == OOMPH_OK;
 }
 
 bool oomph_drain(oomph_device_t *device)
 {
-    while (device->climbing)
-        wait_for_climber(device);
+    while (device->waiting)
+        join_wait(device);
     return oomph_wait_for(device, NULL);
 }

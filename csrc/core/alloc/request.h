@@ -1,10 +1,10 @@
-/* claim.h - a request on its way up the ladder. The caller holds the device lock; a
- * rung may give it up and take it again.
+/* request.h - the context of a request on its way up the ladder. The caller holds the
+ * device lock; a rung may give it up for a while.
  */
 #pragma once
 #include "core/device/device.h"
 
-typedef struct oomph_claim {
+typedef struct oomph_request_context {
     const oomph_request_t *request;
     oomph_device_t *device;
     oomph_pool_t *pool;
@@ -17,29 +17,30 @@ typedef struct oomph_claim {
     int64_t traffic;      // and what had been taken and given back before
     bool foreseen;        // if it finds no room at once, it goes to the host
     bool buffer;          // for our own copies: the CPU need not use it
-    bool laid_in;         // to be ready for a capture (room.c)
+    bool prepared;        // to be ready for a capture (room.c)
     const char *host_ban; // why it must not be born on host; NULL: it may
-    bool begged;          // other devices have been asked for host memory
+    bool asked_others;    // other devices have been asked for host memory
     bool born_on_host;
     int64_t rescued;         // ordinal of this rescue within its step, from 1; 0: none
-    oomph_status_t status;   // why, where a rung FAILED
+    oomph_status_t status;   // why, after OOMPH_FAIL
     const char *uncollected; // why garbage was not, as the error has it; "" or NULL
-} oomph_claim_t;
+} oomph_request_context_t;
 
-typedef enum oomph_gain {
-    OOMPH_GAINED,  // something changed: try again
-    OOMPH_NOTHING, // go on to the next rung
-    OOMPH_FAILED,  // claim->status says why
-} oomph_gain_t;
+typedef enum oomph_rung_result {
+    OOMPH_RETRY, // something changed: try again from the first rung
+    OOMPH_NEXT,  // go on to the next rung
+    OOMPH_FAIL,  // ctx->status says why
+} oomph_rung_result_t;
 
-static inline oomph_gain_t oomph_failed(oomph_claim_t *claim, oomph_status_t status)
+static inline oomph_rung_result_t oomph_rung_fail(oomph_request_context_t *ctx,
+                                                  oomph_status_t status)
 {
-    claim->status = status;
-    return OOMPH_FAILED;
+    ctx->status = status;
+    return OOMPH_FAIL;
 }
 
 // Whether the request may use the headroom.
-static inline bool oomph_is_essential(const oomph_claim_t *claim)
+static inline bool oomph_is_essential(const oomph_request_context_t *ctx)
 {
-    return claim->pool->small || claim->request->essential;
+    return ctx->pool->small || ctx->request->essential;
 }
