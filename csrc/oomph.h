@@ -263,7 +263,7 @@ oomph_status_t oomph_event_passed(int device, oomph_event_t event, bool *passed)
 // `min_bytes` was born on host in the last step, the next one of that size that finds
 // no room goes there at once, and is not a rescue. 0 (the default): off. Errors:
 // OOMPH_ERR_INVALID, OOMPH_ERR_DRIVER.
-oomph_status_t oomph_foresee(int device, size_t min_bytes);
+oomph_status_t oomph_predict_host(int device, size_t min_bytes);
 
 // What the program's blocks in use take together, on device and host, in bytes.
 typedef struct oomph_usage {
@@ -488,8 +488,8 @@ typedef struct oomph_stats {
     int64_t device_limit_bytes; // the most device bytes; 0: the whole card
     int64_t rescues;            // blocks that were born on host
     int64_t rescued_bytes;      // their bytes
-    int64_t foreseen;           // blocks put on the host as in the step before
-    int64_t foreseen_bytes;     // their bytes
+    int64_t predicted_count;    // blocks put on the host as in the step before
+    int64_t predicted_bytes;    // their bytes
     int64_t host_block_bytes;   // bytes of blocks in use that live on host pages
     int64_t buffer_bytes;       // bytes of buffers (oomph_buffer) in use
     int64_t promoted_bytes;     // of blocks in use that moved to the device

@@ -67,7 +67,7 @@ static PyObject *event_passed(PyObject *module, PyObject *args)
     return status == OOMPH_OK ? PyBool_FromLong(passed) : oomph_raise(status);
 }
 
-static PyObject *foresee(PyObject *module, PyObject *args)
+static PyObject *predict_host(PyObject *module, PyObject *args)
 {
     int device;
     Py_ssize_t min_bytes;
@@ -75,7 +75,7 @@ static PyObject *foresee(PyObject *module, PyObject *args)
     (void)module;
     if (!PyArg_ParseTuple(args, "in:foresee", &device, &min_bytes))
         return NULL;
-    return oomph_none_or_raise(oomph_foresee(device, (size_t)min_bytes));
+    return oomph_none_or_raise(oomph_predict_host(device, (size_t)min_bytes));
 }
 
 static PyObject *usage(PyObject *module, PyObject *arg)
@@ -264,7 +264,7 @@ PyMethodDef oomph_memory_methods[] = {
     {"event_passed", event_passed, METH_VARARGS,
      "Whether the device has reached an event: device, handle; not in a capture."},
     {"copy", copy, METH_VARARGS, "Queues a copy: device, to, from, bytes, stream."},
-    {"foresee", foresee, METH_VARARGS,
+    {"foresee", predict_host, METH_VARARGS,
      "Blocks that found no room in the last step go to the host: device, least bytes."},
     {"tide", usage, METH_O, "Bytes of blocks in use; see oomph.h."},
     {"move", move, METH_VARARGS, "Moves blocks in use to a tier; see oomph.evict()."},

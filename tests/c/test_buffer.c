@@ -220,35 +220,35 @@ static void fall_short(size_t bytes)
     CHECK(stats_of(0).rescues == 1);
 }
 
-static void what_is_foreseen_does_not_wait_in_vain(void)
+static void what_is_predicted_does_not_wait_in_vain(void)
 {
     start("16MiB,context=0,memory=real");
     oomph_stream_t other = new_stream();
     fall_short(14 * MIB);
     oomph_addr_t kept = take(4 * MIB, NULL);
-    CHECK(oomph_foresee(0, 4 * MIB) == OOMPH_OK);
+    CHECK(oomph_predict_host(0, 4 * MIB) == OOMPH_OK);
     run_step(other, 12 * MIB, 14 * MIB);
-    CHECK(stats_of(0).rescues == 1 && stats_of(0).foreseen == 1);
-    CHECK(stats_of(0).foreseen_bytes == 14 * MIB);
+    CHECK(stats_of(0).rescues == 1 && stats_of(0).predicted_count == 1);
+    CHECK(stats_of(0).predicted_bytes == 14 * MIB);
     CHECK(sim_stats_of(0).held_waits == 0);
     run_step(other, 12 * MIB, 14 * MIB);
-    CHECK(stats_of(0).foreseen == 2);
-    CHECK(oomph_foresee(0, 0) == OOMPH_OK);
+    CHECK(stats_of(0).predicted_count == 2);
+    CHECK(oomph_predict_host(0, 0) == OOMPH_OK);
     run_step(other, 12 * MIB, 14 * MIB); // waits for the copy, and in vain
-    CHECK(stats_of(0).foreseen == 2 && stats_of(0).rescues == 2);
+    CHECK(stats_of(0).predicted_count == 2 && stats_of(0).rescues == 2);
     CHECK(sim_stats_of(0).held_waits == 1);
     give(kept);
     check_sound();
 }
 
-static void what_is_foreseen_waits_for_what_makes_room(void)
+static void what_is_predicted_waits_for_what_makes_room(void)
 {
     start("16MiB,context=0,memory=real");
     oomph_stream_t other = new_stream();
     fall_short(8 * MIB);
-    CHECK(oomph_foresee(0, 4 * MIB) == OOMPH_OK);
+    CHECK(oomph_predict_host(0, 4 * MIB) == OOMPH_OK);
     run_step(other, 12 * MIB, 8 * MIB);
-    CHECK(stats_of(0).foreseen == 0 && stats_of(0).rescues == 1);
+    CHECK(stats_of(0).predicted_count == 0 && stats_of(0).rescues == 1);
     CHECK(sim_stats_of(0).held_waits == 1);
     check_sound();
 }
@@ -261,9 +261,9 @@ static void what_fits_after_all_stays_on_the_device(void)
     give(full);
     give(born);
     oomph_step();
-    CHECK(oomph_foresee(0, 4 * MIB) == OOMPH_OK);
+    CHECK(oomph_predict_host(0, 4 * MIB) == OOMPH_OK);
     CHECK(oomph_lookup(take(8 * MIB, NULL), &info) == OOMPH_OK);
-    CHECK(info.tier == OOMPH_TIER_DEVICE && stats_of(0).foreseen == 0);
+    CHECK(info.tier == OOMPH_TIER_DEVICE && stats_of(0).predicted_count == 0);
 }
 
 int main(int argc, char **argv)
@@ -279,8 +279,8 @@ int main(int argc, char **argv)
         TEST(a_peak_that_the_program_resets_is_in_the_tide),
         TEST(the_tide_is_true_of_blocks_that_moved),
         TEST(a_buffer_stays_on_the_host),
-        TEST(what_is_foreseen_does_not_wait_in_vain),
-        TEST(what_is_foreseen_waits_for_what_makes_room),
+        TEST(what_is_predicted_does_not_wait_in_vain),
+        TEST(what_is_predicted_waits_for_what_makes_room),
         TEST(what_fits_after_all_stays_on_the_device),
     };
 

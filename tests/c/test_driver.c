@@ -170,7 +170,7 @@ static void pages_are_not_larger_where_nothing_goes_to_the_host(void)
     CHECK(page_bytes_for("80GiB,memory=none", config) == 2 * MIB);
 }
 
-static void what_the_system_lets_nobody_map_is_foreseen_and_told(void)
+static void what_the_system_lets_nobody_map_is_predicted_and_reported(void)
 {
     oomph_config_t config = test_config();
     oomph_addr_t addr = 0;
@@ -286,7 +286,7 @@ int main(int argc, char **argv)
         TEST(pages_are_not_larger_than_needed),
         TEST(a_card_keeps_many_pages_however_few_may_be_mapped),
         TEST(pages_are_not_larger_where_nothing_goes_to_the_host),
-        TEST(what_the_system_lets_nobody_map_is_foreseen_and_told),
+        TEST(what_the_system_lets_nobody_map_is_predicted_and_reported),
     };
 
     return run_tests(tests, sizeof tests / sizeof tests[0], argc, argv);

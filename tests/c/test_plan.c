@@ -204,7 +204,7 @@ static void what_is_freed_only_in_the_step_after_next_has_no_place(void)
     CHECK(plan.places != NULL && place == OOMPH_NO_PLACE);
 }
 
-static void what_was_not_foreseen_gets_no_place_and_does_no_harm(void)
+static void what_was_not_recorded_gets_no_place_and_does_no_harm(void)
 {
     oomph_plan_mark(&plan);
     for (int step = 0; step < 3; step++) {
@@ -343,7 +343,7 @@ int main(int argc, char **argv)
         TEST(what_is_alive_when_the_plan_is_made_is_carried_into_it),
         TEST(what_outlives_a_period_has_no_place),
         TEST(what_is_freed_only_in_the_step_after_next_has_no_place),
-        TEST(what_was_not_foreseen_gets_no_place_and_does_no_harm),
+        TEST(what_was_not_recorded_gets_no_place_and_does_no_harm),
         TEST(a_plan_that_is_not_followed_is_dropped),
         TEST(repetition_is_found_without_steps),
         TEST(a_forward_pass_is_no_repetition),

@@ -210,14 +210,14 @@ static void what_other_streams_still_used_at_the_peak_takes_room(void)
     CHECK(tier_of(block) == OOMPH_TIER_DEVICE);
 }
 
-static void a_foreseen_block_that_stays_returns_like_any_other(void)
+static void a_predicted_block_that_stays_returns_like_any_other(void)
 {
     start("64MiB,context=0,memory=real");
     give(take_on_host(16 * MIB));
     oomph_step();
-    CHECK(oomph_foresee(0, 4 * MIB) == OOMPH_OK);
+    CHECK(oomph_predict_host(0, 4 * MIB) == OOMPH_OK);
     oomph_addr_t block = take_on_host(16 * MIB);
-    CHECK(stats_of(0).rescues == 1 && stats_of(0).foreseen == 1);
+    CHECK(stats_of(0).rescues == 1 && stats_of(0).predicted_count == 1);
     oomph_step();
     step(50 * MIB);
     CHECK(tier_of(block) == OOMPH_TIER_HOST);
@@ -399,7 +399,7 @@ int main(int argc, char **argv)
         TEST(it_stays_where_the_peak_of_a_step_leaves_no_room),
         TEST(what_lay_on_the_host_at_the_peak_takes_no_room),
         TEST(what_other_streams_still_used_at_the_peak_takes_room),
-        TEST(a_foreseen_block_that_stays_returns_like_any_other),
+        TEST(a_predicted_block_that_stays_returns_like_any_other),
         TEST(resetting_the_peak_does_not_make_room),
         TEST(the_peak_that_is_told_does_not_end_with_a_step),
         TEST(the_reserve_is_left),

@@ -153,7 +153,7 @@ static oomph_stream_t start_planned_steps(const oomph_config_t *config)
     return first;
 }
 
-static void what_no_plan_foresaw_finds_room_among_planned_places(void)
+static void what_no_layout_has_finds_room_among_planned_places(void)
 {
     oomph_config_t config = test_config();
 
@@ -248,7 +248,7 @@ int main(int argc, char **argv)
         TEST(address_space_that_was_not_taken_back_is_still_known),
         TEST(emptying_the_cache_is_no_shortage),
         TEST(frees_record_no_events_once_some_steps_had_enough),
-        TEST(what_no_plan_foresaw_finds_room_among_planned_places),
+        TEST(what_no_layout_has_finds_room_among_planned_places),
         TEST(a_planned_place_may_be_taken_while_pages_move_there),
         TEST(a_plan_is_made_anew_where_a_block_stays_in_its_way),
     };

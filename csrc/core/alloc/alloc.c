@@ -106,10 +106,10 @@ static void count_born_on_host(oomph_request_context_t *ctx, size_t bytes)
     oomph_device_t *device = ctx->device;
     size_t ahead = oomph_process.config.host_ahead_bytes / device->pages.page_bytes;
 
-    oomph_foresight_note(&device->foresight, bytes);
-    if (ctx->foreseen) {
-        device->stats.foreseen++;
-        device->stats.foreseen_bytes += (int64_t)bytes;
+    oomph_host_prediction_note(&device->host_prediction, bytes);
+    if (ctx->host_expected) {
+        device->stats.predicted_count++;
+        device->stats.predicted_bytes += (int64_t)bytes;
         device->step_buffers++;
         return;
     }
@@ -172,13 +172,13 @@ static oomph_status_t allocate_slowly(const oomph_request_t *request,
                                       oomph_device_t *device, oomph_pool_t *pool,
                                       size_t bytes, oomph_block_t **block)
 {
-    oomph_request_context_t ctx = {.request = request,
-                                   .device = device,
-                                   .pool = pool,
-                                   .bytes = bytes,
-                                   .place = OOMPH_NO_PLACE,
-                                   .foreseen =
-                                       oomph_foresees(&device->foresight, bytes)};
+    oomph_request_context_t ctx = {
+        .request = request,
+        .device = device,
+        .pool = pool,
+        .bytes = bytes,
+        .place = OOMPH_NO_PLACE,
+        .host_expected = oomph_host_is_predicted(&device->host_prediction, bytes)};
 
     pool->users++;
     oomph_status_t status = allocate(&ctx, block);
@@ -295,8 +295,10 @@ oomph_status_t oomph_buffer(int ordinal, size_t bytes, oomph_stream_t stream,
 {
     oomph_request_t request = {
         .device = ordinal, .bytes = bytes, .stream = stream, .stream_lives = true};
-    oomph_request_context_t ctx = {
-        .request = &request, .place = OOMPH_NO_PLACE, .foreseen = true, .buffer = true};
+    oomph_request_context_t ctx = {.request = &request,
+                                   .place = OOMPH_NO_PLACE,
+                                   .host_expected = true,
+                                   .buffer = true};
     oomph_block_t *block = NULL;
 
     if (bytes == 0 || bytes > BYTES_MAX)

@@ -393,7 +393,8 @@ oomph_rung_result_t oomph_rung_host(oomph_request_context_t *ctx, oomph_block_t 
         if (ctx->host_ban != NULL)
             return OOMPH_NEXT;
         oomph_host_kind_t kind = oomph_device_host_kind(device);
-        if (kind == OOMPH_HOST_OFF || (oomph_process.config.strict && !ctx->foreseen))
+        if (kind == OOMPH_HOST_OFF ||
+            (oomph_process.config.strict && !ctx->host_expected))
             return OOMPH_NEXT;
         oomph_block_t *fit = oomph_heap_fit_host(&ctx->pool->heap, ctx->bytes);
         if (fit != NULL && oomph_slab_reserve(&device->slab, 2) == OOMPH_OK)

@@ -285,7 +285,7 @@ static oomph_rung_result_t next_rung(oomph_request_context_t *ctx,
     }
     if (result == OOMPH_NEXT)
         result = rung_lent(ctx, block);
-    if (result == OOMPH_NEXT && ctx->foreseen && !may_fit_later(ctx))
+    if (result == OOMPH_NEXT && ctx->host_expected && !may_fit_later(ctx))
         result = rung_host(ctx, block);
     if (result == OOMPH_NEXT)
         result = rung_deferred(ctx);

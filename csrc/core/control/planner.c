@@ -1,14 +1,14 @@
 /* planner.c - what the embedder's planner of transfers asks of the core. */
 #include "core/alloc/free.h"
 
-oomph_status_t oomph_foresee(int ordinal, size_t min_bytes)
+oomph_status_t oomph_predict_host(int ordinal, size_t min_bytes)
 {
     oomph_device_t *device;
 
     oomph_status_t status = oomph_enter_device(ordinal, &device);
     if (status != OOMPH_OK)
         return status;
-    device->foresight.min_bytes = min_bytes;
+    device->host_prediction.min_bytes = min_bytes;
     oomph_unlock(device);
     return OOMPH_OK;
 }

@@ -68,7 +68,7 @@ static void end_step(oomph_device_t *device)
 
     stats->step_remapped_bytes = remapped - device->step_start_remapped;
     stats->step_rescues = stats->rescues - device->step_start_rescues;
-    oomph_foresight_turn(&device->foresight);
+    oomph_host_prediction_end_step(&device->host_prediction);
     stats->rescues_of[stats->step_count++ % OOMPH_STEPS_KEPT] = stats->step_rescues;
     device->step_start_remapped = remapped;
     device->step_start_rescues = stats->rescues;

@@ -7,7 +7,7 @@
 #include "core/base/site.h"
 #include "core/device/pool.h"
 #include "core/heap/table.h"
-#include "core/layout/foresee.h"
+#include "core/layout/predict_host.h"
 #include "core/memory/spill.h"
 #include "core/memory/swap.h"
 #include "core/stream/deferred.h"
@@ -92,7 +92,7 @@ struct oomph_device {
     oomph_group_t *groups;
     struct oomph_import *imports; // share.c
     oomph_ahead_t ahead;
-    oomph_foresight_t foresight;
+    oomph_host_prediction_t host_prediction;
     oomph_stats_t stats; // what is counted there; the rest is told from elsewhere
     oomph_counters_t counters;
     oomph_site_counters_t sites;
@@ -102,7 +102,7 @@ struct oomph_device {
         allocated_usage; // of counters.allocated_bytes; taken when it is read
     oomph_demand_t demand;
     int64_t step_start_remapped, step_start_rescues;
-    int64_t step_buffers;  // taken since the step began, and blocks foreseen
+    int64_t step_buffers;  // taken since the step began, and blocks predicted
     int64_t promoted_step; // the last step at whose end blocks were promoted; 0: none
     pthread_t stepper;     // the thread that ended the first step
     bool has_steppers;     // others ended steps, too
