@@ -89,7 +89,7 @@ typedef struct oomph_config {
     int64_t reserve_bytes; // device bytes left to libraries; OOMPH_AUTO: 2 %, 256 MiB
     uint64_t page_bytes;   // physical page; a power of two; 0: the granularity, or more
                            // where host_limit_bytes would take over host_page_max
-    bool plan;             // pack repeating steps (plan.h)
+    bool plan;             // pack repeating steps (layout.h)
     bool promote;   // idle blocks return from the host when a step ends (oomph_step)
     unsigned guard; // of oomph_guard_t; UNMAP switches `plan` off
 } oomph_config_t;
@@ -508,9 +508,9 @@ typedef struct oomph_stats {
     int64_t step_remapped_bytes;          // bytes remapped in the last step that ended
     int64_t step_rescues;                 // rescues in the last step that ended
     int64_t rescues_of[OOMPH_STEPS_KEPT]; // of the n-th step, from 0, at n % KEPT
-    int64_t planned_hits;                 // allocations that took their planned place
-    int64_t planned_misses;               // allocations that a plan did not foresee
-    int64_t plan_bytes;                   // address space of the plans in force
+    int64_t layout_hits;                  // allocations that took their planned place
+    int64_t layout_misses;                // allocations for which a layout had no place
+    int64_t layout_bytes;                 // address space of the layouts in force
     int64_t link_to_host_bytes_per_s, link_to_device_bytes_per_s; // 0: not measured
     int64_t guard_blocks;         // blocks that guard unmapped when they were freed
     int64_t guard_rounding_bytes; // that guarded blocks in use take beyond their need

@@ -249,12 +249,13 @@ static void streams_that_repeat_take_turns_with_no_more_pages_than_they_lack(voi
     for (int step = 0; step < 8; step++)
         run_two_streams(side);
     // 44 MiB and 100 MiB in turn, with 112 MiB: 32 MiB go there and back.
-    CHECK(stats_of(0).planned_hits > 0);
+    CHECK(stats_of(0).layout_hits > 0);
     CHECK(stats_of(0).step_remapped_bytes <= (int64_t)(2 * 32 * MIB));
     check_sound();
 }
 
-static void pages_without_a_plan_go_before_those_that_are_needed_in_the_same_step(void)
+static void
+pages_without_a_layout_go_before_those_that_are_needed_in_the_same_step(void)
 {
     oomph_config_t config = test_config();
     size_t varying = 0;
@@ -1200,7 +1201,7 @@ int main(int argc, char **argv)
         TEST(a_block_that_waited_for_a_free_counts_as_a_retry),
         TEST(a_watcher_hears_of_pages_that_are_unmapped),
         TEST(streams_that_repeat_take_turns_with_no_more_pages_than_they_lack),
-        TEST(pages_without_a_plan_go_before_those_that_are_needed_in_the_same_step),
+        TEST(pages_without_a_layout_go_before_those_that_are_needed_in_the_same_step),
         TEST(pages_move_only_when_the_work_that_used_them_has_finished),
         TEST(pages_whose_work_has_finished_move_without_waiting),
         TEST(work_that_could_not_be_waited_for_has_not_finished),

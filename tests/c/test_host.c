@@ -286,7 +286,7 @@ static void a_planned_block_that_finds_no_page_is_born_on_host(void)
     give(take(32 * MIB, other));
     for (int step = 0; step < 4; step++)
         run_step();
-    CHECK(stats_of(0).planned_hits > 0 && stats_of(0).rescues == 0);
+    CHECK(stats_of(0).layout_hits > 0 && stats_of(0).rescues == 0);
     take(20 * MIB, other);
     run_step();
     CHECK(stats_of(0).step_rescues == 1);

@@ -113,7 +113,7 @@ static void emptying_the_cache_is_no_shortage(void)
     CHECK(empty_cache(everything) == 8 * MIB);
     for (int step = 0; step < 4; step++)
         run_step(NULL);
-    CHECK(stats_of(0).plan_bytes == 0 && stats_of(0).planned_hits == 0);
+    CHECK(stats_of(0).layout_bytes == 0 && stats_of(0).layout_hits == 0);
 }
 
 // Its pages go from one stream to another.
@@ -149,7 +149,7 @@ static oomph_stream_t start_planned_steps(const oomph_config_t *config)
         run_step(first);
         give(more);
     }
-    CHECK(stats_of(0).planned_hits > 0);
+    CHECK(stats_of(0).layout_hits > 0);
     return first;
 }
 
@@ -190,8 +190,8 @@ static void a_planned_place_may_be_taken_while_pages_move_there(void)
     for (int step = 0; step < 2; step++)
         run_step(meanwhile_stream);
     meanwhile_bytes = 20 * MIB;
-    run_step(meanwhile_stream); // the plan is made
-    CHECK(meanwhile_bytes == 0 && stats_of(0).planned_hits == 1);
+    run_step(meanwhile_stream); // the layout is made
+    CHECK(meanwhile_bytes == 0 && stats_of(0).layout_hits == 1);
     check_sound();
 }
 
@@ -221,7 +221,7 @@ static bool run_large_step(oomph_stream_t stream)
     return planned;
 }
 
-static void a_plan_is_made_anew_where_a_block_stays_in_its_way(void)
+static void a_layout_is_made_anew_where_a_block_stays_in_its_way(void)
 {
     oomph_config_t config = test_config();
 
@@ -250,7 +250,7 @@ int main(int argc, char **argv)
         TEST(frees_record_no_events_once_some_steps_had_enough),
         TEST(what_no_layout_has_finds_room_among_planned_places),
         TEST(a_planned_place_may_be_taken_while_pages_move_there),
-        TEST(a_plan_is_made_anew_where_a_block_stays_in_its_way),
+        TEST(a_layout_is_made_anew_where_a_block_stays_in_its_way),
     };
 
     return run_tests(tests, sizeof tests / sizeof tests[0], argc, argv);

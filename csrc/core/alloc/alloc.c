@@ -19,25 +19,25 @@ enum { COLLECT_EVERY = 8 };         // allocations between looks at deferred fre
 
 /* ---- Allocating */
 
-// Where the plan puts the block, and its number in the record.
-static void consult_plan(oomph_request_context_t *ctx, uint32_t *number)
+// Where the layout puts the block, and its number in the record.
+static void consult_layout(oomph_request_context_t *ctx, uint32_t *number)
 {
     oomph_pool_t *pool = ctx->pool;
 
-    ctx->place = oomph_plan_next(&pool->plan, ctx->bytes);
-    if (pool->plan.places != NULL) {
+    ctx->place = oomph_layout_next(&pool->layout, ctx->bytes);
+    if (pool->layout.places != NULL) {
         int64_t *count = ctx->place != OOMPH_NO_PLACE
-                             ? &ctx->device->stats.planned_hits
-                             : &ctx->device->stats.planned_misses;
+                             ? &ctx->device->stats.layout_hits
+                             : &ctx->device->stats.layout_misses;
         (*count)++;
     }
-    if (pool->plan.places == NULL && pool->arena.segments != NULL)
-        oomph_arena_replan(pool); // the plan has just been dropped
-    *number = oomph_plan_note(&pool->plan, ctx->bytes);
+    if (pool->layout.places == NULL && pool->arena.segments != NULL)
+        oomph_arena_rebuild(pool); // the layout has just been dropped
+    *number = oomph_layout_note(&pool->layout, ctx->bytes);
     if (!ctx->device->pressed)
-        pool->plan.found_period = 0; // there is room enough without a plan
-    if (pool->plan.found_period != 0)
-        oomph_arena_replan(pool);
+        pool->layout.found_period = 0; // there is room enough without a layout
+    if (pool->layout.found_period != 0)
+        oomph_arena_rebuild(pool);
 }
 
 static void count_block(oomph_device_t *device, const oomph_block_t *block)
@@ -152,7 +152,7 @@ static oomph_status_t allocate(oomph_request_context_t *ctx, oomph_block_t **out
     bool planned =
         !ctx->pool->small && ctx->pool->group == NULL && oomph_process.config.plan;
     if (planned)
-        consult_plan(ctx, &number);
+        consult_layout(ctx, &number);
     oomph_block_t *block = oomph_take(ctx);
     if (block == NULL)
         status = oomph_reclaim(ctx, &block);

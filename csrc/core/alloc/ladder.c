@@ -1,7 +1,7 @@
 /* ladder.c - where a block comes from when no quick list has one: a hit, or the only
  * ladder.
  *
- * - A large block that comes as the plan foresees takes its planned place. Any other
+ * - A large block that comes as in the recorded step takes its planned place. Any other
  *   takes the free block that fits best. Both are hits: no driver call.
  * - On a miss the block is placed where the fewest pages are missing, and the ladder is
  *   climbed for these: spare and new pages, up to the limit; free pages of other holes
@@ -33,7 +33,7 @@ static oomph_block_t *take_fit(oomph_heap_t *heap, size_t bytes)
 }
 
 // The block at the planned place. Where pages are missing there, the span says so; if
-// the place is taken, the plan is not followed this time.
+// the place is taken, the layout is not followed this time.
 static oomph_block_t *take_planned(oomph_request_context_t *ctx)
 {
     oomph_segment_t *arena = ctx->pool->arena.segments;
@@ -280,7 +280,7 @@ static oomph_rung_result_t next_rung(oomph_request_context_t *ctx,
     if (result == OOMPH_NEXT)
         result = rung_steal(ctx);
     if (result == OOMPH_NEXT && ctx->place != OOMPH_NO_PLACE) {
-        ctx->place = OOMPH_NO_PLACE; // there are not enough pages for the plan
+        ctx->place = OOMPH_NO_PLACE; // there are not enough pages for the layout
         return OOMPH_RETRY;
     }
     if (result == OOMPH_NEXT)

@@ -82,7 +82,7 @@ static int64_t record_bytes(const oomph_device_t *device)
 
     for (const oomph_pool_t *pool = device->pools; pool != NULL; pool = pool->next) {
         bytes += sizeof *pool + oomph_heap_record_bytes(&pool->heap) +
-                 oomph_plan_record_bytes(&pool->plan);
+                 oomph_layout_record_bytes(&pool->layout);
         for (const oomph_segment_t *s = pool->heap.segments; s != NULL; s = s->next)
             bytes += sizeof *s + s->mapped_count * sizeof(oomph_slot_t);
         for (const oomph_segment_t *s = pool->arena.segments; s != NULL; s = s->next)
@@ -91,10 +91,10 @@ static int64_t record_bytes(const oomph_device_t *device)
     return (int64_t)bytes;
 }
 
-static void count_plans(const oomph_device_t *device, oomph_stats_t *stats)
+static void count_layouts(const oomph_device_t *device, oomph_stats_t *stats)
 {
     for (const oomph_pool_t *pool = device->pools; pool != NULL; pool = pool->next)
-        stats->plan_bytes += (int64_t)pool->plan.bytes;
+        stats->layout_bytes += (int64_t)pool->layout.bytes;
 }
 
 oomph_status_t oomph_get_stats(int ordinal, oomph_stats_t *stats)
@@ -134,7 +134,7 @@ oomph_status_t oomph_get_stats(int ordinal, oomph_stats_t *stats)
     stats->guard_rounding_bytes = (int64_t)device->guard.rounding_bytes;
     stats->guard_space_bytes = (int64_t)device->guard.space_bytes;
     stats->guard_reused_bytes = (int64_t)device->guard.reused_bytes;
-    count_plans(device, stats);
+    count_layouts(device, stats);
     oomph_unlock(device);
     return OOMPH_OK;
 }

@@ -8,22 +8,22 @@
 
 enum { RELIEF_STEPS = 4 }; // steps without shortage until frees are no longer stamped
 
-static void plan_next_step(oomph_device_t *device)
+static void lay_out_next_step(oomph_device_t *device)
 {
     for (oomph_pool_t *pool = device->pools; pool != NULL; pool = pool->next) {
-        oomph_plan_t *plan = &pool->plan;
+        oomph_layout_t *layout = &pool->layout;
         if (pool->small || pool->group != NULL)
             continue;
         // Somebody settled down in the arena: pack again, elsewhere.
-        if (plan->places != NULL && pool->conflicts > plan->place_count / 16)
-            oomph_plan_drop(plan);
+        if (layout->places != NULL && pool->conflicts > layout->place_count / 16)
+            oomph_layout_drop(layout);
         pool->conflicts = 0;
-        oomph_plan_mark(plan);
+        oomph_layout_mark(layout);
         if (!device->pressed)
-            plan->found_period = 0; // there is room enough without a plan
-        if (plan->found_period != 0 ||
-            (plan->places == NULL && pool->arena.segments != NULL))
-            oomph_arena_replan(pool);
+            layout->found_period = 0; // there is room enough without a layout
+        if (layout->found_period != 0 ||
+            (layout->places == NULL && pool->arena.segments != NULL))
+            oomph_arena_rebuild(pool);
     }
 }
 
@@ -73,7 +73,7 @@ static void end_step(oomph_device_t *device)
     device->step_start_remapped = remapped;
     device->step_start_rescues = stats->rescues;
     if (oomph_process.config.plan)
-        plan_next_step(device);
+        lay_out_next_step(device);
     oomph_tier_usage_t taken =
         oomph_tier_usage_take(&device->active_usage, &device->counters.active_bytes);
     oomph_demand_end_step(device, taken.high);

@@ -1,18 +1,18 @@
-/* arena.c - the address space of a plan, and the pages that move into it. */
+/* arena.c - the address space of a layout, and the pages that move into it. */
 #include "core/device/arena.h"
 #include "core/device/sync.h"
 
 // Whether there are pages for the arena beside those that blocks outside of it keep.
-static bool plan_fits(oomph_pool_t *pool)
+static bool layout_fits(oomph_pool_t *pool)
 {
     oomph_device_t *device = pool->device;
     oomph_pages_t *pages = &device->pages;
     oomph_reach_t reach = {.tier = OOMPH_TIER_DEVICE};
     oomph_survey_t survey = oomph_steal_survey(device, &reach);
     size_t movable =
-        survey.now + survey.later + pool->plan.carried_bytes / pages->page_bytes;
+        survey.now + survey.later + pool->layout.carried_bytes / pages->page_bytes;
     size_t needed =
-        oomph_round_up(pool->plan.bytes, pages->page_bytes) / pages->page_bytes;
+        oomph_round_up(pool->layout.bytes, pages->page_bytes) / pages->page_bytes;
     size_t missing = needed - oomph_min(needed, movable);
 
     return oomph_pages_available(pages, OOMPH_TIER_DEVICE, missing, false) == missing;
@@ -23,8 +23,8 @@ static bool plan_fits(oomph_pool_t *pool)
 static void move_in(oomph_pool_t *pool, oomph_segment_t *arena)
 {
     oomph_device_t *device = pool->device;
-    size_t count =
-        oomph_round_up(pool->plan.bytes, device->pages.page_bytes) >> arena->page_shift;
+    size_t count = oomph_round_up(pool->layout.bytes, device->pages.page_bytes) >>
+                   arena->page_shift;
     oomph_reach_t reach = {.tier = OOMPH_TIER_DEVICE, .heap = &pool->heap};
 
     oomph_press(device);
@@ -45,21 +45,21 @@ void oomph_arena_empty(oomph_pool_t *pool)
         oomph_heap_move(pool->arena.segments, &pool->heap);
 }
 
-void oomph_arena_replan(oomph_pool_t *pool)
+void oomph_arena_rebuild(oomph_pool_t *pool)
 {
     oomph_device_t *device = pool->device;
     oomph_segment_t *arena;
 
     oomph_arena_empty(pool);
     pool->conflicts = 0;
-    if (pool->plan.found_period == 0 || !oomph_plan_pack(&pool->plan))
+    if (pool->layout.found_period == 0 || !oomph_layout_pack(&pool->layout))
         return;
-    if (!plan_fits(pool) ||
-        oomph_segment_reserve(&pool->arena, &device->pages, pool->plan.bytes, &arena) !=
-            OOMPH_OK) {
-        uint64_t hash = pool->plan.packed_hash;
-        oomph_plan_drop(&pool->plan);
-        pool->plan.packed_hash = hash; // not again for the same period
+    if (!layout_fits(pool) ||
+        oomph_segment_reserve(&pool->arena, &device->pages, pool->layout.bytes,
+                              &arena) != OOMPH_OK) {
+        uint64_t hash = pool->layout.packed_hash;
+        oomph_layout_drop(&pool->layout);
+        pool->layout.packed_hash = hash; // not again for the same period
         return;
     }
     pool->users++;

@@ -37,7 +37,7 @@ static void pool_destroy(oomph_pool_t *pool)
     oomph_heap_destroy(&pool->heap);
     if (!pool->small)
         oomph_heap_destroy(&pool->arena);
-    oomph_plan_destroy(&pool->plan);
+    oomph_layout_destroy(&pool->layout);
     pool->stream->users--;
     free(pool);
 }
@@ -162,8 +162,8 @@ void oomph_pools_prune(oomph_device_t *device)
     for (oomph_pool_t **link = &device->pools; *link != NULL;) {
         oomph_pool_t *pool = *link;
         bool left = is_left(pool);
-        if (left && pool->plan.places != NULL)
-            oomph_plan_drop(&pool->plan);
+        if (left && pool->layout.places != NULL)
+            oomph_layout_drop(&pool->layout);
         if (left)
             oomph_arena_empty(pool);
         drop_bare_segments(pool, left);

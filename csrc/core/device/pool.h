@@ -1,7 +1,7 @@
 /* pool.h - groups and pools of a device, and the address space that they take. */
 #pragma once
 #include "core/device/process.h"
-#include "core/layout/plan.h"
+#include "core/layout/layout.h"
 #include "core/memory/segment.h"
 #include "core/stream/stream.h"
 
@@ -29,8 +29,9 @@ typedef struct oomph_pool {
     uint64_t floor; // what was freed before counts as freed in this epoch
     oomph_heap_t heap;
     // Large blocks of the default pool only:
-    oomph_plan_t plan;
-    oomph_heap_t arena; // the address space of the plan in force: one segment, or none
+    oomph_layout_t layout;
+    oomph_heap_t
+        arena; // the address space of the layout in force: one segment, or none
     uint32_t conflicts; // planned places found taken, since the step began
 } oomph_pool_t;
 

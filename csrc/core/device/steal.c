@@ -5,11 +5,11 @@
  * move, but for host pages that no capture has used (room.c); nor does memory that was
  * adopted rather than mapped.
  *
- * Of those that may move, the first to go are the ones that no plan foresees a use for,
- * beside a plan that is in force; then those that the plans of other streams need last,
- * if that is a period away; then those of pools without a plan; then those that the
- * plans of other streams need sooner, the last needed first; those of the plan of the
- * thief's own stream come at the end, since it will soon want them back.
+ * Of those that may move, the first to go are the ones that no layout has a use for,
+ * beside a layout that is in force; then those that the layouts of other streams
+ * need last, if that is a period away; then those of pools without a layout; then those
+ * that the layouts of other streams need sooner, the last needed first; those of the
+ * layout of the thief's own stream come at the end, since it will soon want them back.
  */
 #include "core/device/steal.h"
 #include "core/device/sync.h"
@@ -172,7 +172,7 @@ typedef struct victim {
     run_t run;
     const oomph_pool_t *pool; // NULL: none yet
     size_t want;
-    const uint32_t *uses; // when the plan needs each page of its arena
+    const uint32_t *uses; // when the layout needs each page of its arena
     uint32_t use;         // of the run
 } victim_t;
 
@@ -221,7 +221,7 @@ static void pick_in_arena(oomph_pool_t *pool, const oomph_reach_t *reach,
         visit_heap(&pool->arena, pool, reach, pick_first, victim);
         return;
     }
-    oomph_plan_uses(&pool->plan, arena->page_shift, uses, count);
+    oomph_layout_uses(&pool->layout, arena->page_shift, uses, count);
     victim->uses = uses;
     visit_heap(&pool->arena, pool, reach, pick_last_needed, victim);
     free(uses);
@@ -232,7 +232,7 @@ static void pick_in_heaps(oomph_device_t *device, const oomph_reach_t *reach,
 {
     for (oomph_pool_t *pool = device->pools; pool != NULL && victim->pool == NULL;
          pool = pool->next) {
-        if ((pool->plan.places != NULL) != planned || !in_reach(pool, reach))
+        if ((pool->layout.places != NULL) != planned || !in_reach(pool, reach))
             continue;
         oomph_heap_consolidate(&pool->heap);
         visit_heap(&pool->heap, pool, reach, pick_first, victim);
@@ -252,7 +252,7 @@ static victim_t pick(oomph_device_t *device, const oomph_reach_t *reach, size_t 
     for (oomph_pool_t *pool = device->pools; pool != NULL; pool = pool->next)
         if (pool != own)
             pick_in_arena(pool, reach, &victim);
-    if (victim.pool != NULL && victim.use >= OOMPH_PLAN_PERIOD)
+    if (victim.pool != NULL && victim.use >= OOMPH_LAYOUT_PERIOD)
         return victim;
     pick_in_heaps(device, reach, false, &unplanned);
     if (unplanned.pool != NULL)

@@ -1,12 +1,12 @@
-/* The record of a step and the layout packed from it (plan.h). */
-#include "core/layout/plan.h"
+/* The record of a step and the layout packed from it (layout.h). */
+#include "core/layout/layout.h"
 #include "harness.h"
 
 #include <string.h>
 
 #define MIB ((size_t)1 << 20)
 
-static oomph_plan_t plan;
+static oomph_layout_t layout;
 
 // One step: each block is allocated and freed as the table says, by position.
 typedef struct step_block {
@@ -22,7 +22,7 @@ static void free_dying(const step_block_t *blocks, int count, int position)
 {
     for (int i = 0; i < count; i++)
         if (blocks[i].dies == position)
-            oomph_plan_note_free(&plan, numbers[i], blocks[i].mib * MIB);
+            oomph_layout_note_free(&layout, numbers[i], blocks[i].mib * MIB);
 }
 
 // Blocks that die at `count` or later die in the next step, before its first
@@ -31,16 +31,16 @@ static void run_step(const step_block_t *blocks, int count)
 {
     for (int i = 0; i < count; i++) {
         free_dying(blocks, count, i);
-        places[i] = oomph_plan_next(&plan, blocks[i].mib * MIB);
-        numbers[i] = oomph_plan_note(&plan, blocks[i].mib * MIB);
+        places[i] = oomph_layout_next(&layout, blocks[i].mib * MIB);
+        numbers[i] = oomph_layout_note(&layout, blocks[i].mib * MIB);
     }
     free_dying(blocks, count, count);
 }
 
 static bool end_step(void)
 {
-    oomph_plan_mark(&plan);
-    return plan.found_period != 0 && oomph_plan_pack(&plan);
+    oomph_layout_mark(&layout);
+    return layout.found_period != 0 && oomph_layout_pack(&layout);
 }
 
 // The most bytes alive at once in a step whose blocks all die in it.
@@ -62,14 +62,14 @@ static const step_block_t layers[] = {{8, 6}, {4, 5}, {2, 3}, {16, 4},
                                       {3, 7}, {8, 7}, {6, 7}};
 enum { LAYERS = sizeof layers / sizeof layers[0] };
 
-static void two_equal_steps_make_a_plan(void)
+static void two_equal_steps_make_a_layout(void)
 {
-    oomph_plan_mark(&plan);
+    oomph_layout_mark(&layout);
     run_step(layers, LAYERS);
     CHECK(!end_step());
     run_step(layers, LAYERS);
     CHECK(end_step());
-    CHECK(plan.bytes >= peak_of(layers, LAYERS));
+    CHECK(layout.bytes >= peak_of(layers, LAYERS));
     run_step(layers, LAYERS);
     for (int i = 0; i < LAYERS; i++)
         CHECK(places[i] != OOMPH_NO_PLACE);
@@ -77,7 +77,7 @@ static void two_equal_steps_make_a_plan(void)
 
 static void blocks_alive_together_do_not_overlap(void)
 {
-    oomph_plan_mark(&plan);
+    oomph_layout_mark(&layout);
     for (int step = 0; step < 3; step++) {
         run_step(layers, LAYERS);
         end_step();
@@ -89,34 +89,34 @@ static void blocks_alive_together_do_not_overlap(void)
                   places[k] + layers[k].mib * MIB <= places[i]);
 }
 
-static void different_steps_make_no_plan(void)
+static void different_steps_make_no_layout(void)
 {
     static const step_block_t other[] = {{8, 2}, {5, 2}};
 
-    oomph_plan_mark(&plan);
+    oomph_layout_mark(&layout);
     run_step(layers, LAYERS);
     end_step();
     run_step(other, 2);
     CHECK(!end_step());
-    CHECK(plan.places == NULL);
+    CHECK(layout.places == NULL);
 }
 
 static void steps_that_alternate_are_one_period(void)
 {
     static const step_block_t other[] = {{8, 2}, {5, 2}};
 
-    oomph_plan_mark(&plan);
+    oomph_layout_mark(&layout);
     for (int i = 0; i < 2; i++) {
         run_step(layers, LAYERS);
         CHECK(!end_step());
         run_step(other, 2);
         CHECK(end_step() == (i == 1));
     }
-    CHECK(plan.step_count == 2 && plan.place_count == LAYERS + 2);
+    CHECK(layout.step_count == 2 && layout.place_count == LAYERS + 2);
     // The second step of a period finds its own places even if the first was cut short.
-    oomph_plan_next(&plan, 8 * MIB);
-    oomph_plan_mark(&plan);
-    CHECK(plan.cursor == LAYERS);
+    oomph_layout_next(&layout, 8 * MIB);
+    oomph_layout_mark(&layout);
+    CHECK(layout.cursor == LAYERS);
 }
 
 // A gradient: allocated late in a step, freed when the next has begun.
@@ -125,22 +125,22 @@ static void a_lifetime_may_run_over_the_end_of_a_step(void)
     uint32_t gradient = 0;
     size_t early = 0, late = 0;
 
-    oomph_plan_mark(&plan);
+    oomph_layout_mark(&layout);
     for (int step = 0; step < 5; step++) {
-        early = oomph_plan_next(&plan, 4 * MIB);
-        uint32_t activation = oomph_plan_note(&plan, 4 * MIB);
+        early = oomph_layout_next(&layout, 4 * MIB);
+        uint32_t activation = oomph_layout_note(&layout, 4 * MIB);
         if (step > 0)
-            oomph_plan_note_free(&plan, gradient, 6 * MIB);
-        late = oomph_plan_next(&plan, 6 * MIB);
-        gradient = oomph_plan_note(&plan, 6 * MIB);
-        oomph_plan_note_free(&plan, activation, 4 * MIB);
-        oomph_plan_mark(&plan);
-        if (plan.found_period != 0)
-            oomph_plan_pack(&plan);
+            oomph_layout_note_free(&layout, gradient, 6 * MIB);
+        late = oomph_layout_next(&layout, 6 * MIB);
+        gradient = oomph_layout_note(&layout, 6 * MIB);
+        oomph_layout_note_free(&layout, activation, 4 * MIB);
+        oomph_layout_mark(&layout);
+        if (layout.found_period != 0)
+            oomph_layout_pack(&layout);
     }
     CHECK(early != OOMPH_NO_PLACE && late != OOMPH_NO_PLACE);
     CHECK(early + 4 * MIB <= late || late + 6 * MIB <= early);
-    CHECK(plan.bytes == 10 * MIB);
+    CHECK(layout.bytes == 10 * MIB);
 }
 
 static void of_two_lifetimes_the_longer_one_is_planned(void)
@@ -148,43 +148,43 @@ static void of_two_lifetimes_the_longer_one_is_planned(void)
     static const step_block_t shorter[] = {{8, 1}, {4, 3}, {2, 3}};
     static const step_block_t longer[] = {{8, 3}, {4, 3}, {2, 3}};
 
-    oomph_plan_mark(&plan);
+    oomph_layout_mark(&layout);
     run_step(shorter, 3);
     end_step();
     run_step(longer, 3);
     CHECK(end_step());
-    CHECK(plan.bytes == 14 * MIB);
+    CHECK(layout.bytes == 14 * MIB);
 }
 
-static void what_is_alive_when_the_plan_is_made_is_carried_into_it(void)
+static void what_is_alive_when_the_layout_is_made_is_carried_into_it(void)
 {
     uint32_t gradient = 0;
 
-    oomph_plan_mark(&plan);
-    for (int step = 0; step < 3 && plan.places == NULL; step++) {
+    oomph_layout_mark(&layout);
+    for (int step = 0; step < 3 && layout.places == NULL; step++) {
         if (step > 0)
-            oomph_plan_note_free(&plan, gradient, 6 * MIB);
+            oomph_layout_note_free(&layout, gradient, 6 * MIB);
         run_step(layers, LAYERS);
-        gradient = oomph_plan_note(&plan, 6 * MIB);
+        gradient = oomph_layout_note(&layout, 6 * MIB);
         end_step();
     }
-    CHECK(plan.places != NULL && plan.carried_bytes == 6 * MIB);
+    CHECK(layout.places != NULL && layout.carried_bytes == 6 * MIB);
 }
 
 static void what_outlives_a_period_has_no_place(void)
 {
-    oomph_plan_mark(&plan);
+    oomph_layout_mark(&layout);
     for (int step = 0; step < 4; step++) {
         for (int i = 0; i < 4; i++) {
-            oomph_plan_next(&plan, 8 * MIB);
-            uint32_t number = oomph_plan_note(&plan, 8 * MIB);
-            oomph_plan_note_free(&plan, number, 8 * MIB);
+            oomph_layout_next(&layout, 8 * MIB);
+            uint32_t number = oomph_layout_note(&layout, 8 * MIB);
+            oomph_layout_note_free(&layout, number, 8 * MIB);
         }
-        places[0] = oomph_plan_next(&plan, 3 * MIB);
-        oomph_plan_note(&plan, 3 * MIB); // a leak
+        places[0] = oomph_layout_next(&layout, 3 * MIB);
+        oomph_layout_note(&layout, 3 * MIB); // a leak
         end_step();
     }
-    CHECK(plan.places != NULL && places[0] == OOMPH_NO_PLACE);
+    CHECK(layout.places != NULL && places[0] == OOMPH_NO_PLACE);
 }
 
 static void what_is_freed_only_in_the_step_after_next_has_no_place(void)
@@ -192,57 +192,57 @@ static void what_is_freed_only_in_the_step_after_next_has_no_place(void)
     uint32_t kept[6] = {0};
     size_t place = 0;
 
-    oomph_plan_mark(&plan);
+    oomph_layout_mark(&layout);
     for (int step = 0; step < 6; step++) {
-        place = oomph_plan_next(&plan, 3 * MIB);
-        kept[step] = oomph_plan_note(&plan, 3 * MIB);
+        place = oomph_layout_next(&layout, 3 * MIB);
+        kept[step] = oomph_layout_note(&layout, 3 * MIB);
         run_step(layers, LAYERS);
         if (step > 0) // more than a period after its allocation
-            oomph_plan_note_free(&plan, kept[step - 1], 3 * MIB);
+            oomph_layout_note_free(&layout, kept[step - 1], 3 * MIB);
         end_step();
     }
-    CHECK(plan.places != NULL && place == OOMPH_NO_PLACE);
+    CHECK(layout.places != NULL && place == OOMPH_NO_PLACE);
 }
 
 static void what_was_not_recorded_gets_no_place_and_does_no_harm(void)
 {
-    oomph_plan_mark(&plan);
+    oomph_layout_mark(&layout);
     for (int step = 0; step < 3; step++) {
         run_step(layers, LAYERS);
         end_step();
     }
-    size_t expected = plan.places[0].offset;
-    CHECK(oomph_plan_next(&plan, 77 * MIB) == OOMPH_NO_PLACE);
-    CHECK(oomph_plan_next(&plan, layers[0].mib * MIB) == expected);
+    size_t expected = layout.places[0].offset;
+    CHECK(oomph_layout_next(&layout, 77 * MIB) == OOMPH_NO_PLACE);
+    CHECK(oomph_layout_next(&layout, layers[0].mib * MIB) == expected);
 }
 
-static void a_plan_that_is_not_followed_is_dropped(void)
+static void a_layout_that_is_not_followed_is_dropped(void)
 {
-    oomph_plan_mark(&plan);
+    oomph_layout_mark(&layout);
     for (int step = 0; step < 3; step++) {
         run_step(layers, LAYERS);
         end_step();
     }
-    CHECK(plan.places != NULL);
+    CHECK(layout.places != NULL);
     for (int i = 0; i < 20; i++)
-        oomph_plan_next(&plan, 77 * MIB);
-    oomph_plan_mark(&plan);
-    CHECK(plan.places == NULL);
+        oomph_layout_next(&layout, 77 * MIB);
+    oomph_layout_mark(&layout);
+    CHECK(layout.places == NULL);
 }
 
 static void repetition_is_found_without_steps(void)
 {
-    for (int turn = 0; turn < 12 && plan.places == NULL; turn++)
+    for (int turn = 0; turn < 12 && layout.places == NULL; turn++)
         for (int i = 0; i < LAYERS; i++) {
             free_dying(layers, LAYERS, i);
             if (i == 0 && turn > 0)
                 free_dying(layers, LAYERS, LAYERS);
-            oomph_plan_next(&plan, layers[i].mib * MIB);
-            numbers[i] = oomph_plan_note(&plan, layers[i].mib * MIB);
-            if (plan.found_period != 0)
-                oomph_plan_pack(&plan);
+            oomph_layout_next(&layout, layers[i].mib * MIB);
+            numbers[i] = oomph_layout_note(&layout, layers[i].mib * MIB);
+            if (layout.found_period != 0)
+                oomph_layout_pack(&layout);
         }
-    CHECK(plan.places != NULL && plan.place_count == LAYERS);
+    CHECK(layout.places != NULL && layout.place_count == LAYERS);
 }
 
 // Layers repeat too, but each leaves something alive: no period.
@@ -250,17 +250,17 @@ static void a_forward_pass_is_no_repetition(void)
 {
     for (int layer = 0; layer < 48; layer++) {
         for (int i = 0; i < 5; i++) {
-            oomph_plan_note(&plan, 4 * MIB); // saved for backward
-            uint32_t number = oomph_plan_note(&plan, 2 * MIB);
-            oomph_plan_note_free(&plan, number, 2 * MIB);
+            oomph_layout_note(&layout, 4 * MIB); // saved for backward
+            uint32_t number = oomph_layout_note(&layout, 2 * MIB);
+            oomph_layout_note_free(&layout, number, 2 * MIB);
         }
-        CHECK(plan.found_period == 0);
+        CHECK(layout.found_period == 0);
     }
 }
 
 static void a_random_step_is_packed_close_to_its_peak(void)
 {
-    rng_t rng = rng_seeded("test_plan");
+    rng_t rng = rng_seeded("test_layout");
     static step_block_t blocks[1000];
     enum { COUNT = sizeof blocks / sizeof blocks[0] };
 
@@ -271,14 +271,14 @@ static void a_random_step_is_packed_close_to_its_peak(void)
         blocks[i] =
             (step_block_t){1 + rng_below(&rng, 64), dies < COUNT ? dies : COUNT};
     }
-    oomph_plan_mark(&plan);
+    oomph_layout_mark(&layout);
     for (int step = 0; step < 2; step++) {
         run_step(blocks, COUNT);
         end_step();
     }
-    double ratio = (double)plan.bytes / (double)peak_of(blocks, COUNT);
+    double ratio = (double)layout.bytes / (double)peak_of(blocks, COUNT);
     printf("packed to %.4f of the peak\n", ratio);
-    CHECK(plan.places != NULL && ratio < 1.02);
+    CHECK(layout.places != NULL && ratio < 1.02);
     run_step(blocks, COUNT);
     for (int i = 0; i < COUNT; i++)
         for (int k = i + 1; k < COUNT && k < blocks[i].dies; k++)
@@ -292,32 +292,32 @@ static void a_step_is_packed_to_its_peak_where_no_simple_order_does(void)
     static const step_block_t blocks[] = {{2, 2}, {3, 5}, {2, 7}, {3, 8},
                                           {4, 8}, {3, 8}, {1, 8}, {4, 8}};
 
-    oomph_plan_mark(&plan);
+    oomph_layout_mark(&layout);
     for (int step = 0; step < 2; step++) {
         run_step(blocks, 8);
         end_step();
     }
-    CHECK(plan.places != NULL && plan.bytes == 15 * MIB);
-    CHECK(plan.bytes == peak_of(blocks, 8));
+    CHECK(layout.places != NULL && layout.bytes == 15 * MIB);
+    CHECK(layout.bytes == peak_of(blocks, 8));
 }
 
 // A block of a page's size in each of the places that follow each other in time.
-static void the_plan_tells_when_each_page_is_needed(void)
+static void the_layout_tells_when_each_page_is_needed(void)
 {
     static const step_block_t blocks[] = {{2, 4}, {2, 4}, {2, 4}, {2, 4}};
     uint32_t uses[5];
 
-    oomph_plan_mark(&plan);
+    oomph_layout_mark(&layout);
     for (int step = 0; step < 3; step++) {
         run_step(blocks, 4);
         end_step();
     }
     for (int i = 0; i < 2; i++)
-        oomph_plan_next(&plan, 2 * MIB);
-    oomph_plan_uses(&plan, 21, uses, 5);
+        oomph_layout_next(&layout, 2 * MIB);
+    oomph_layout_uses(&layout, 21, uses, 5);
     for (uint32_t i = 0; i < 4; i++) {
         uint32_t ahead = i < 2 ? i + 2 + 4 : i - 2; // the next period is far
-        CHECK(uses[places[i] / (2 * MIB)] == ahead * (OOMPH_PLAN_PERIOD / 4));
+        CHECK(uses[places[i] / (2 * MIB)] == ahead * (OOMPH_LAYOUT_PERIOD / 4));
     }
     CHECK(uses[4] == UINT32_MAX);
 }
@@ -325,31 +325,31 @@ static void the_plan_tells_when_each_page_is_needed(void)
 static void the_record_keeps_its_size(void)
 {
     for (uint32_t i = 0; i < 5 * OOMPH_RECORD_MAX; i++) {
-        uint32_t number = oomph_plan_note(&plan, (i % 977 + 1) * MIB);
-        oomph_plan_note_free(&plan, number, (i % 977 + 1) * MIB);
+        uint32_t number = oomph_layout_note(&layout, (i % 977 + 1) * MIB);
+        oomph_layout_note_free(&layout, number, (i % 977 + 1) * MIB);
     }
-    CHECK(plan.room <= OOMPH_RECORD_MAX && plan.live_units == 0);
+    CHECK(layout.room <= OOMPH_RECORD_MAX && layout.live_units == 0);
 }
 
 int main(int argc, char **argv)
 {
     static const test_t tests[] = {
-        TEST(two_equal_steps_make_a_plan),
+        TEST(two_equal_steps_make_a_layout),
         TEST(blocks_alive_together_do_not_overlap),
-        TEST(different_steps_make_no_plan),
+        TEST(different_steps_make_no_layout),
         TEST(steps_that_alternate_are_one_period),
         TEST(a_lifetime_may_run_over_the_end_of_a_step),
         TEST(of_two_lifetimes_the_longer_one_is_planned),
-        TEST(what_is_alive_when_the_plan_is_made_is_carried_into_it),
+        TEST(what_is_alive_when_the_layout_is_made_is_carried_into_it),
         TEST(what_outlives_a_period_has_no_place),
         TEST(what_is_freed_only_in_the_step_after_next_has_no_place),
         TEST(what_was_not_recorded_gets_no_place_and_does_no_harm),
-        TEST(a_plan_that_is_not_followed_is_dropped),
+        TEST(a_layout_that_is_not_followed_is_dropped),
         TEST(repetition_is_found_without_steps),
         TEST(a_forward_pass_is_no_repetition),
         TEST(a_random_step_is_packed_close_to_its_peak),
         TEST(a_step_is_packed_to_its_peak_where_no_simple_order_does),
-        TEST(the_plan_tells_when_each_page_is_needed),
+        TEST(the_layout_tells_when_each_page_is_needed),
         TEST(the_record_keeps_its_size),
     };
 

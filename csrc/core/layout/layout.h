@@ -1,10 +1,10 @@
-/* plan.h - the record of what a pool is asked for, and the layout packed from it.
+/* layout.h - the record of what a pool is asked for, and the layout packed from it.
  *
  * Training repeats itself. The record keeps the size and lifetime of each allocation of
  * one pool, in order; time is counted in allocations. Once two successive periods are
  * equal, the lifetimes of one are packed into as little address space as possible, and
- * from then on each allocation that comes as foreseen is told its place. Lifetimes may
- * run over the end of a period (gradients do): time is a circle.
+ * from then on each allocation that comes in the same order gets its place. Lifetimes
+ * may run over the end of a period (gradients do): time is a circle.
  *
  * Pure: no driver, no lock, no clock. The caller holds the device lock.
  */
@@ -12,9 +12,9 @@
 #include "core/base/util.h"
 
 enum {
-    OOMPH_PLAN_MARKS = 8,       // a period has at most so many steps
+    OOMPH_LAYOUT_MARKS = 8,     // a period has at most so many steps
     OOMPH_RECORD_MAX = 1 << 16, // allocations remembered
-    OOMPH_PLAN_MAX = 1 << 14,   // allocations packed
+    OOMPH_LAYOUT_MAX = 1 << 14, // allocations packed
     OOMPH_CONTEXT_BITS = 8,
 };
 
@@ -29,17 +29,17 @@ typedef struct oomph_record_entry {
 
 typedef struct oomph_place {
     size_t bytes;
-    size_t offset; // in the plan's address space, or OOMPH_NO_PLACE
+    size_t offset; // in the layout's address space, or OOMPH_NO_PLACE
 } oomph_place_t;
 
-typedef struct oomph_plan {
+typedef struct oomph_layout {
     // The record: a ring of the last `room` entries, numbered from 0.
     oomph_record_entry_t *entries;
     uint32_t room; // a power of two, or 0
     uint32_t count;
-    uint32_t live_units;                  // alive now
-    uint64_t hash;                        // of all entries
-    uint32_t marks[2 * OOMPH_PLAN_MARKS]; // where steps ended, oldest first
+    uint32_t live_units;                    // alive now
+    uint64_t hash;                          // of all entries
+    uint32_t marks[2 * OOMPH_LAYOUT_MARKS]; // where steps ended, oldest first
     unsigned mark_count;
     bool marked; // steps are announced, so repetition is not looked for
     uint32_t repeat_period, repeat_since;       // a candidate, and since when it holds
@@ -53,39 +53,39 @@ typedef struct oomph_plan {
     // The layout in force.
     oomph_place_t *places; // NULL: none
     uint32_t place_count;
-    uint32_t starts[OOMPH_PLAN_MARKS]; // first place of each of its steps
+    uint32_t starts[OOMPH_LAYOUT_MARKS]; // first place of each of its steps
     unsigned step_count, step;
     uint64_t packed_hash; // of the period packed last
     size_t bytes;         // address space that the layout needs
     size_t carried_bytes; // of its blocks that were alive when it was packed
     uint32_t cursor;
     uint32_t hits, misses; // since the last full period
-} oomph_plan_t;
+} oomph_layout_t;
 
-void oomph_plan_destroy(oomph_plan_t *plan);
-size_t oomph_plan_record_bytes(const oomph_plan_t *plan);
+void oomph_layout_destroy(oomph_layout_t *layout);
+size_t oomph_layout_record_bytes(const oomph_layout_t *layout);
 
 // Records an allocation and gives its number. Without host memory nothing is recorded
 // from then on, and nothing planned.
-uint32_t oomph_plan_note(oomph_plan_t *plan, size_t bytes);
+uint32_t oomph_layout_note(oomph_layout_t *layout, size_t bytes);
 // Records that the allocation of this number was freed.
-void oomph_plan_note_free(oomph_plan_t *plan, uint32_t number, size_t bytes);
+void oomph_layout_note_free(oomph_layout_t *layout, uint32_t number, size_t bytes);
 // A step has ended.
-void oomph_plan_mark(oomph_plan_t *plan);
+void oomph_layout_mark(oomph_layout_t *layout);
 
 // Packs the period found and puts the layout in force, at its start. Gives false, with
 // no layout in force, if there is nothing to place or it is too much.
-bool oomph_plan_pack(oomph_plan_t *plan);
+bool oomph_layout_pack(oomph_layout_t *layout);
 // Puts the layout out of force.
-void oomph_plan_drop(oomph_plan_t *plan);
+void oomph_layout_drop(oomph_layout_t *layout);
 
-// The offset foreseen for the next allocation, or OOMPH_NO_PLACE.
-size_t oomph_plan_next(oomph_plan_t *plan, size_t bytes);
+// The offset planned for the next allocation, or OOMPH_NO_PLACE.
+size_t oomph_layout_next(oomph_layout_t *layout, size_t bytes);
 
-enum { OOMPH_PLAN_PERIOD = 1 << 16 }; // a period, in units of time until a use
+enum { OOMPH_LAYOUT_PERIOD = 1 << 16 }; // a period, in units of time until a use
 
 // When the layout in force will need each of the first `count` pages of its address
 // space, from now; UINT32_MAX: never. What the next period needs counts as a period
 // later, since nobody knows when that begins.
-void oomph_plan_uses(const oomph_plan_t *plan, unsigned page_shift, uint32_t *uses,
-                     size_t count);
+void oomph_layout_uses(const oomph_layout_t *layout, unsigned page_shift,
+                       uint32_t *uses, size_t count);
