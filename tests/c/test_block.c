@@ -18,17 +18,17 @@ enum {
 static oomph_slab_t slab;
 static oomph_heap_t heap;
 static oomph_segment_t segment;
-static oomph_slot_t slots[PAGES];
+static oomph_page_entry_t entries[PAGES];
 
 static void start(bool small)
 {
-    memset(slots, 0, sizeof slots);
+    memset(entries, 0, sizeof entries);
     CHECK(oomph_slab_reserve(&slab, 1) == OOMPH_OK);
     CHECK(oomph_heap_init(&heap, &slab, small, NULL) == OOMPH_OK);
     segment = (oomph_segment_t){.base = BASE,
                                 .bytes = PAGES * PAGE_BYTES,
                                 .page_shift = PAGE_SHIFT,
-                                .slots = slots};
+                                .entries = entries};
     oomph_heap_add(&heap, &segment, OOMPH_BLOCK_HOLE, OOMPH_TIER_DEVICE);
 }
 
@@ -36,7 +36,7 @@ static void map_pages(size_t first, size_t count, oomph_tier_t tier)
 {
     CHECK(oomph_slab_reserve(&slab, 2) == OOMPH_OK);
     for (size_t i = first; i < first + count; i++)
-        slots[i].handle = i + 1;
+        entries[i].handle = i + 1;
     oomph_heap_fill(&segment, first, count, tier);
 }
 
@@ -44,7 +44,7 @@ static void unmap_pages(size_t first, size_t count)
 {
     CHECK(oomph_slab_reserve(&slab, 2) == OOMPH_OK);
     for (size_t i = first; i < first + count; i++)
-        slots[i].handle = 0;
+        entries[i].handle = 0;
     oomph_heap_empty(&segment, first, count);
 }
 

@@ -21,9 +21,9 @@ typedef struct job {
     unsigned failed;
 } job_t;
 
-static void free_slot(_Atomic(oomph_addr_t) *slot, oomph_addr_t replacement)
+static void free_slot(_Atomic(oomph_addr_t) *entry, oomph_addr_t replacement)
 {
-    oomph_addr_t old = atomic_exchange(slot, replacement);
+    oomph_addr_t old = atomic_exchange(entry, replacement);
 
     if (old != 0)
         give(old);

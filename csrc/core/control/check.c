@@ -29,13 +29,13 @@ static oomph_status_t check_tiers(const oomph_segment_t *segment,
     if (block->apart && is_indexed(block))
         return wrong(block, "free, and of two tiers");
     for (size_t i = first + 1; i < last; i++)
-        if (segment->slots[i].tier != block->tier)
+        if (segment->entries[i].tier != block->tier)
             return wrong(block, "not of one tier between its ends");
     return OOMPH_OK;
 }
 
-static oomph_status_t check_slots(const oomph_segment_t *segment,
-                                  const oomph_block_t *block)
+static oomph_status_t check_entries(const oomph_segment_t *segment,
+                                    const oomph_block_t *block)
 {
     uint64_t page_mask = (1ull << segment->page_shift) - 1;
     size_t last = oomph_segment_page(segment, oomph_block_end(block) - 1);
@@ -44,13 +44,13 @@ static oomph_status_t check_slots(const oomph_segment_t *segment,
         ((block->addr | block->bytes) & page_mask) != 0)
         return wrong(block, "a hole that is not of whole pages");
     for (size_t i = oomph_segment_page(segment, block->addr); i <= last; i++) {
-        if ((segment->slots[i].handle == 0) != (block->state == OOMPH_BLOCK_HOLE))
+        if ((segment->entries[i].handle == 0) != (block->state == OOMPH_BLOCK_HOLE))
             return wrong(block, "mapped where it is a hole, or not where it is none");
         if (oomph_segment_addr(segment, i) >= block->addr &&
-            oomph_slot_block(segment, i) != block)
-            return wrong(block, "a slot names another block");
-        if (segment->slots[i].chosen)
-            return wrong(block, "a slot is left in a batch that moves");
+            oomph_page_block(segment, i) != block)
+            return wrong(block, "a page entry names another block");
+        if (segment->entries[i].chosen)
+            return wrong(block, "a page entry is left in a batch that moves");
     }
     return check_tiers(segment, block);
 }
@@ -74,7 +74,7 @@ static oomph_status_t check_block(const oomph_segment_t *segment,
         return wrong(block, "in use or free where nothing may be again");
     if (block->wanted)
         return wrong(block, "left in a batch that moves");
-    return segment->slots == NULL ? OOMPH_OK : check_slots(segment, block);
+    return segment->entries == NULL ? OOMPH_OK : check_entries(segment, block);
 }
 
 // What the walk over all blocks found.
@@ -130,14 +130,14 @@ static oomph_status_t check_segment(const oomph_segment_t *segment, found_t *fou
     }
     if (expected != segment->base + segment->bytes)
         return wrong(segment->first, "its segment is not covered to the end");
-    if (segment->slots == NULL) {
+    if (segment->entries == NULL) {
         found->mapped_bytes += (int64_t)segment->bytes;
         return OOMPH_OK;
     }
     for (size_t i = 0; i < segment->bytes >> segment->page_shift; i++) {
-        if (segment->slots[i].handle != 0) {
+        if (segment->entries[i].handle != 0) {
             mapped_count++;
-            found->mapped_count[segment->slots[i].tier]++;
+            found->mapped_count[segment->entries[i].tier]++;
         } else if (oomph_segment_descriptor(segment, i) >= 0) {
             return wrong(segment->first, "a page of its segment is exported, but gone");
         }

@@ -84,9 +84,9 @@ static int64_t record_bytes(const oomph_device_t *device)
         bytes += sizeof *pool + oomph_heap_record_bytes(&pool->heap) +
                  oomph_layout_record_bytes(&pool->layout);
         for (const oomph_segment_t *s = pool->heap.segments; s != NULL; s = s->next)
-            bytes += sizeof *s + s->mapped_count * sizeof(oomph_slot_t);
+            bytes += sizeof *s + s->mapped_count * sizeof(oomph_page_entry_t);
         for (const oomph_segment_t *s = pool->arena.segments; s != NULL; s = s->next)
-            bytes += sizeof *s + s->mapped_count * sizeof(oomph_slot_t);
+            bytes += sizeof *s + s->mapped_count * sizeof(oomph_page_entry_t);
     }
     return (int64_t)bytes;
 }

@@ -118,7 +118,7 @@ static bool all_want(const batch_t *batch, const oomph_segment_t *segment, size_
     oomph_addr_t begin = oomph_segment_addr(segment, page);
     oomph_addr_t end = oomph_segment_addr(segment, page + 1);
 
-    for (const oomph_block_t *b = oomph_slot_block(segment, page);
+    for (const oomph_block_t *b = oomph_page_block(segment, page);
          b != NULL && b->addr < end; b = b->next)
         if (b->state != OOMPH_BLOCK_FREE && oomph_block_end(b) > begin && !b->wanted &&
             (b->state != OOMPH_BLOCK_USED || b->tier != batch->tier || b->leaked ||
@@ -134,7 +134,7 @@ static bool find_run(const batch_t *batch, const oomph_block_t *block,
 {
     oomph_tier_t tier = batch->tier;
     oomph_segment_t *segment = block->segment;
-    const oomph_slot_t *slots = segment->slots;
+    const oomph_page_entry_t *entries = segment->entries;
     size_t first = oomph_segment_page(segment, block->addr);
     size_t last = oomph_segment_page(segment, oomph_block_end(block) - 1);
     bool has_own = last - first >= 2;
@@ -144,10 +144,11 @@ static bool find_run(const batch_t *batch, const oomph_block_t *block,
     if (!has_own && !(first_wants && last_wants))
         return false;
     *run = (oomph_swap_run_t){.segment = segment, .first = first};
-    if (has_own && slots[first + 1].chosen)
+    if (has_own && entries[first + 1].chosen)
         return true; // it was named before
-    bool first_moves = first_wants && !slots[first].chosen && slots[first].tier != tier;
-    bool last_moves = last_wants && !slots[last].chosen && slots[last].tier != tier;
+    bool first_moves =
+        first_wants && !entries[first].chosen && entries[first].tier != tier;
+    bool last_moves = last_wants && !entries[last].chosen && entries[last].tier != tier;
     size_t end = last_moves ? last + 1 : last;
     run->first = first_moves ? first : first + 1;
     run->count = end > run->first ? end - run->first : 0;
@@ -157,7 +158,7 @@ static bool find_run(const batch_t *batch, const oomph_block_t *block,
 static void choose_run(batch_t *batch, const oomph_swap_run_t *run)
 {
     for (size_t i = run->first; i < run->first + run->count; i++)
-        run->segment->slots[i].chosen = true;
+        run->segment->entries[i].chosen = true;
     if (run->count > 0)
         batch->runs[batch->run_count++] = *run;
     batch->page_count += run->count;
@@ -230,7 +231,7 @@ static void forget(const batch_t *batch)
     for (size_t i = 0; i < batch->run_count; i++) {
         const oomph_swap_run_t *run = &batch->runs[i];
         for (size_t k = run->first; k < run->first + run->count; k++)
-            run->segment->slots[k].chosen = false;
+            run->segment->entries[k].chosen = false;
     }
 }
 
@@ -268,7 +269,7 @@ static void tell_mapped(const batch_t *batch)
         const told_t *told = &batch->told[i];
         const oomph_segment_t *segment = oomph_device_segment(device, told->addr);
         if (segment != NULL &&
-            segment->slots[oomph_segment_page(segment, told->addr)].handle != 0)
+            segment->entries[oomph_segment_page(segment, told->addr)].handle != 0)
             oomph_notices_add(&device->pages.notices,
                               (oomph_notice_t){.kind = OOMPH_NOTICE_MAPPED,
                                                .device = device->ordinal,

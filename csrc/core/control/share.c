@@ -83,7 +83,7 @@ static oomph_status_t export_block(oomph_device_t *device, oomph_addr_t addr,
 
     const oomph_block_t *block = oomph_segment_block(segment, addr);
     size_t first = 0, count = 0;
-    if (segment->slots != NULL) {
+    if (segment->entries != NULL) {
         first = oomph_segment_page(segment, block->addr);
         count = oomph_segment_page(segment, oomph_block_end(block) - 1) + 1 - first;
     }

@@ -11,7 +11,7 @@ static size_t host_bytes(const oomph_block_t *block)
         return block->tier == OOMPH_TIER_HOST ? block->bytes : 0;
     for (size_t i = oomph_segment_page(segment, block->addr);
          oomph_segment_addr(segment, i) < end; i++)
-        if (segment->slots[i].tier == OOMPH_TIER_HOST)
+        if (segment->entries[i].tier == OOMPH_TIER_HOST)
             bytes += oomph_min(oomph_segment_addr(segment, i + 1), end) -
                      oomph_max(oomph_segment_addr(segment, i), block->addr);
     return bytes;

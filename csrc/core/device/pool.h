@@ -30,8 +30,7 @@ typedef struct oomph_pool {
     oomph_heap_t heap;
     // Large blocks of the default pool only:
     oomph_layout_t layout;
-    oomph_heap_t
-        arena; // the address space of the layout in force: one segment, or none
+    oomph_heap_t arena; // address space of the layout in force: one segment, or none
     uint32_t conflicts; // planned places found taken, since the step began
 } oomph_pool_t;
 

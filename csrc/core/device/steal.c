@@ -32,13 +32,13 @@ void oomph_stamp(const oomph_block_t *block)
     uint64_t epoch =
         oomph_streams_stamp(&oomph_block_pool(block)->device->streams, block->bytes);
 
-    if (segment->slots == NULL) {
+    if (segment->entries == NULL) {
         segment->epoch = epoch;
         return;
     }
     size_t last = oomph_segment_page(segment, oomph_block_end(block) - 1);
     for (size_t i = oomph_segment_page(segment, block->addr); i <= last; i++)
-        segment->slots[i].epoch = epoch;
+        segment->entries[i].epoch = epoch;
 }
 
 /* ---- Runs of pages that may move */
@@ -64,11 +64,11 @@ typedef enum fate {
     MAY_GO,
 } fate_t;
 
-static fate_t fate_of(const oomph_slot_t *slot, const oomph_pool_t *pool)
+static fate_t fate_of(const oomph_page_entry_t *entry, const oomph_pool_t *pool)
 {
-    if (slot->captured && !oomph_pool_floats(pool))
+    if (entry->captured && !oomph_pool_floats(pool))
         return STAYS;
-    return oomph_has_passed(pool, slot->epoch) ? MAY_GO : WAITS;
+    return oomph_has_passed(pool, entry->epoch) ? MAY_GO : WAITS;
 }
 
 // Visits the whole pages of a FREE block that may ever move, in runs that have passed
@@ -76,14 +76,14 @@ static fate_t fate_of(const oomph_slot_t *slot, const oomph_pool_t *pool)
 static bool visit_block(const oomph_block_t *block, oomph_pool_t *pool,
                         visit_run_t visit, void *context)
 {
-    const oomph_slot_t *slots = block->segment->slots;
+    const oomph_page_entry_t *entries = block->segment->entries;
     size_t first;
     size_t end = oomph_block_whole_pages(block, &first);
 
     for (end += first; first < end;) {
-        fate_t fate = fate_of(&slots[first], pool);
+        fate_t fate = fate_of(&entries[first], pool);
         size_t next = first + 1;
-        while (next < end && fate == fate_of(&slots[next], pool))
+        while (next < end && fate == fate_of(&entries[next], pool))
             next++;
         run_t run = {block->segment, first, next - first, fate == MAY_GO};
         if (fate != STAYS && !visit(&run, pool, context))
@@ -132,12 +132,12 @@ typedef struct count {
 static bool count_run(const run_t *run, oomph_pool_t *pool, void *context)
 {
     count_t *count = context;
-    const oomph_slot_t *slots = run->segment->slots + run->first;
+    const oomph_page_entry_t *entries = run->segment->entries + run->first;
 
     if (run->passed)
         count->survey.now += run->count;
     for (size_t i = 0; i < run->count && !run->passed; i++)
-        count->survey.later += oomph_epoch_of(pool, slots[i].epoch) <= count->newest;
+        count->survey.later += oomph_epoch_of(pool, entries[i].epoch) <= count->newest;
     return true;
 }
 
@@ -275,7 +275,7 @@ static void announce(oomph_device_t *device, const victim_t *victim)
         oomph_slab_reserve(&device->slab, 4) != OOMPH_OK)
         return;
     oomph_block_t *block =
-        oomph_heap_take(oomph_slot_block(run->segment, run->first), addr, bytes);
+        oomph_heap_take(oomph_page_block(run->segment, run->first), addr, bytes);
     oomph_unlock(device);
     hooks->unmapping(device->ordinal, addr, bytes, victim->pool->stream->handle);
     oomph_lock(device);

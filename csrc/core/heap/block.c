@@ -1,7 +1,7 @@
 /* block.c - boundary-tag bookkeeping: each block knows its neighbours, and merges with
  * those of its kind when it is freed, in constant time.
  *
- * The slot of each page names the block that contains the page's first byte, so that a
+ * The entry of each page names the block that contains the page's first byte, so that a
  * block is found from any address within it. To write these is what cutting a large
  * block costs; the smaller part gets the new record, so that few change. Blocks of up
  * to 64 KiB that come and go cost none of this: they stay whole, in quick lists.
@@ -54,12 +54,12 @@ static void record_give(oomph_slab_t *slab, oomph_block_t *block)
 
 /* ---- Cutting and merging */
 
-// Writes `block` into the slots of the pages whose first byte lies in
+// Writes `block` into the entries of the pages whose first byte lies in
 // [addr, addr + bytes).
 static void cover(oomph_block_t *block, oomph_addr_t addr, size_t bytes)
 {
     oomph_segment_t *segment = block->segment;
-    if (segment->slots == NULL)
+    if (segment->entries == NULL)
         return;
 
     unsigned shift = segment->page_shift;
@@ -67,7 +67,7 @@ static void cover(oomph_block_t *block, oomph_addr_t addr, size_t bytes)
     size_t begin = (size_t)(addr - segment->base) + before_page;
     size_t last = (begin + bytes) >> shift;
     for (size_t i = begin >> shift; i < last; i++)
-        segment->slots[i].block = block;
+        segment->entries[i].block = block;
 }
 
 static void link_before(oomph_block_t *block, oomph_block_t *next)
@@ -104,7 +104,7 @@ static void drop_record(oomph_block_t *block)
 }
 
 // Cuts a block, which is in no index, at `addr`. Gives the right part and, through
-// `left`, the left one. The smaller gets the new record, so that few slots change.
+// `left`, the left one. The smaller gets the new record, so that few entries change.
 static oomph_block_t *split(oomph_block_t *block, oomph_addr_t addr,
                             oomph_block_t **left)
 {
@@ -222,9 +222,9 @@ static oomph_block_t *give_first_parts(oomph_block_t *block)
     oomph_block_t *part;
 
     set_apart(block, false);
-    block->tier = segment->slots[page].tier;
+    block->tier = segment->entries[page].tier;
     for (; page < last; page++) {
-        uint8_t tier = segment->slots[page + 1].tier;
+        uint8_t tier = segment->entries[page + 1].tier;
         if (tier == block->tier)
             continue;
         block = split(block, oomph_segment_addr(segment, page + 1), &part);
@@ -237,17 +237,17 @@ static oomph_block_t *give_first_parts(oomph_block_t *block)
 
 bool oomph_block_is_apart(const oomph_block_t *block, oomph_tier_t *own)
 {
-    const oomph_slot_t *slots = block->segment->slots;
+    const oomph_page_entry_t *entries = block->segment->entries;
     size_t first = oomph_segment_page(block->segment, block->addr);
     size_t last = oomph_segment_page(block->segment, oomph_block_end(block) - 1);
 
     if (last - first >= PARTS - 1)
-        *own = (oomph_tier_t)slots[first + 1].tier;
-    else if (slots[first].tier == slots[last].tier)
-        *own = (oomph_tier_t)slots[first].tier;
+        *own = (oomph_tier_t)entries[first + 1].tier;
+    else if (entries[first].tier == entries[last].tier)
+        *own = (oomph_tier_t)entries[first].tier;
     else
         *own = (oomph_tier_t)block->tier;
-    return slots[first].tier != *own || slots[last].tier != *own;
+    return entries[first].tier != *own || entries[last].tier != *own;
 }
 
 oomph_block_t *oomph_heap_give(oomph_block_t *block)
@@ -279,13 +279,13 @@ static void set_tier(const oomph_segment_t *segment, size_t first, size_t count,
                      oomph_tier_t tier)
 {
     for (size_t i = first; i < first + count; i++)
-        segment->slots[i].tier = (uint8_t)tier;
+        segment->entries[i].tier = (uint8_t)tier;
 }
 
 void oomph_heap_fill(oomph_segment_t *segment, size_t first, size_t count,
                      oomph_tier_t tier)
 {
-    oomph_block_t *hole = oomph_slot_block(segment, first);
+    oomph_block_t *hole = oomph_page_block(segment, first);
 
     oomph_assert(hole->state == OOMPH_BLOCK_HOLE);
     set_tier(segment, first, count, tier);
@@ -298,7 +298,7 @@ void oomph_heap_fill(oomph_segment_t *segment, size_t first, size_t count,
 
 void oomph_heap_empty(oomph_segment_t *segment, size_t first, size_t count)
 {
-    oomph_block_t *block = oomph_slot_block(segment, first);
+    oomph_block_t *block = oomph_page_block(segment, first);
 
     oomph_assert(block->state == OOMPH_BLOCK_FREE);
     block =
@@ -343,7 +343,7 @@ void oomph_heap_retier(oomph_segment_t *segment, size_t first, size_t count,
 {
     oomph_addr_t begin = oomph_segment_addr(segment, first);
     oomph_addr_t end = oomph_segment_addr(segment, first + count);
-    oomph_block_t *block = oomph_slot_block(segment, first);
+    oomph_block_t *block = oomph_page_block(segment, first);
 
     set_tier(segment, first, count, tier);
     for (; block != NULL && block->addr < end; block = block->next) {
@@ -457,8 +457,8 @@ oomph_block_t *oomph_segment_block(const oomph_segment_t *segment, oomph_addr_t 
 {
     oomph_block_t *block = segment->first;
 
-    if (segment->slots != NULL)
-        block = oomph_slot_block(segment, oomph_segment_page(segment, addr));
+    if (segment->entries != NULL)
+        block = oomph_page_block(segment, oomph_segment_page(segment, addr));
     while (oomph_block_end(block) <= addr)
         block = block->next;
     return block;

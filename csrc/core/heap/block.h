@@ -58,7 +58,7 @@ struct oomph_block {
 };
 
 // One page of a segment.
-typedef struct oomph_slot {
+typedef struct oomph_page_entry {
     uint64_t handle;      // the physical page mapped here, or 0
     oomph_block_t *block; // contains the page's first byte; NULL: segment->origin
     uint64_t epoch;       // of the stream, when last freed under pressure (stream.h)
@@ -66,7 +66,7 @@ typedef struct oomph_slot {
     bool chosen;          // it is about to be moved (move.c)
     bool cpu;             // the CPU may use the page
     bool captured;        // a host page that a block of a graph's pool lies, or lay, on
-} oomph_slot_t;
+} oomph_page_entry_t;
 
 typedef enum oomph_segment_kind {
     OOMPH_SEGMENT_VIRTUAL, // reserved address space that pages are mapped into
@@ -81,12 +81,12 @@ struct oomph_segment {
     size_t bytes;
     unsigned page_shift;
     oomph_segment_kind_t kind;
-    size_t mapped_count; // pages mapped
-    oomph_slot_t *slots; // one per page; NULL unless VIRTUAL
-    int *exported;       // descriptor + 1 of each exported page; NULL: none ever was
+    size_t mapped_count;         // pages mapped
+    oomph_page_entry_t *entries; // one per page; NULL unless VIRTUAL
+    int *exported; // descriptor + 1 of each exported page; NULL: none ever was
     oomph_block_t *first;
-    oomph_block_t *origin; // the block of every slot that names none
-    uint64_t epoch;        // of adopted memory, as in a slot
+    oomph_block_t *origin; // the block of every entry that names none
+    uint64_t epoch;        // of adopted memory, as in an entry
     bool captured;         // the same
 };
 
@@ -246,10 +246,10 @@ bool oomph_block_is_apart(const oomph_block_t *block, oomph_tier_t *own);
 size_t oomph_block_whole_pages(const oomph_block_t *block, size_t *first);
 
 // The block that contains the first byte of a page.
-static inline oomph_block_t *oomph_slot_block(const oomph_segment_t *segment,
+static inline oomph_block_t *oomph_page_block(const oomph_segment_t *segment,
                                               size_t page)
 {
-    oomph_block_t *block = segment->slots[page].block;
+    oomph_block_t *block = segment->entries[page].block;
     return block == NULL ? segment->origin : block;
 }
 

@@ -7,20 +7,21 @@
 
 /* ---- Segments */
 
-// Slots are mapped apart from the heap, so that those never used cost nothing.
-static oomph_slot_t *slots_create(size_t count)
+// Entries are mapped apart from the heap, so that those never used cost nothing.
+static oomph_page_entry_t *entries_create(size_t count)
 {
-    void *slots = mmap(NULL, count * sizeof(oomph_slot_t), PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return slots == MAP_FAILED ? NULL : slots;
+    void *entries =
+        mmap(NULL, count * sizeof(oomph_page_entry_t), PROT_READ | PROT_WRITE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return entries == MAP_FAILED ? NULL : entries;
 }
 
-static void slots_destroy(const oomph_segment_t *segment)
+static void entries_destroy(const oomph_segment_t *segment)
 {
     free(segment->exported);
-    if (segment->slots != NULL)
-        munmap(segment->slots,
-               (segment->bytes >> segment->page_shift) * sizeof(oomph_slot_t));
+    if (segment->entries != NULL)
+        munmap(segment->entries,
+               (segment->bytes >> segment->page_shift) * sizeof(oomph_page_entry_t));
 }
 
 static oomph_segment_t *segment_create(oomph_heap_t *heap, const oomph_pages_t *pages,
@@ -43,19 +44,19 @@ oomph_status_t oomph_segment_reserve_at(oomph_heap_t *heap, oomph_pages_t *pages
     oomph_segment_t *segment = segment_create(heap, pages, bytes);
     if (segment == NULL)
         goto no_host_memory;
-    segment->slots = slots_create(bytes >> segment->page_shift);
-    if (segment->slots == NULL)
+    segment->entries = entries_create(bytes >> segment->page_shift);
+    if (segment->entries == NULL)
         goto undo_segment;
     segment->base = base;
     if (!oomph_owner_note(base, bytes, pages->device))
-        goto undo_slots;
+        goto undo_entries;
     oomph_heap_add(heap, segment, OOMPH_BLOCK_HOLE, OOMPH_TIER_DEVICE);
     oomph_counter_up(&pages->segment, heap->small, 1);
     *out = segment;
     return OOMPH_OK;
 
-undo_slots:
-    slots_destroy(segment);
+undo_entries:
+    entries_destroy(segment);
 undo_segment:
     free(segment);
 no_host_memory:
@@ -104,7 +105,7 @@ static void forget(oomph_segment_t *segment, oomph_pages_t *pages)
 {
     oomph_counter_down(&pages->segment, segment->heap->small, 1);
     oomph_heap_remove(segment);
-    slots_destroy(segment);
+    entries_destroy(segment);
     free(segment);
 }
 
@@ -154,7 +155,7 @@ static void leak(oomph_segment_t *segment, size_t first, size_t count,
                  oomph_tier_t tier)
 {
     oomph_heap_fill(segment, first, count, tier);
-    oomph_block_t *block = oomph_heap_take(oomph_slot_block(segment, first),
+    oomph_block_t *block = oomph_heap_take(oomph_page_block(segment, first),
                                            oomph_segment_addr(segment, first),
                                            range_bytes(segment, count));
     block->use.requested_bytes = 0;
@@ -179,7 +180,7 @@ oomph_status_t oomph_segment_map(oomph_segment_t *segment, oomph_pages_t *pages,
                              pages->page_bytes, handle);
         if (status != OOMPH_OK)
             goto undo_page;
-        segment->slots[first + done].handle = handle;
+        segment->entries[first + done].handle = handle;
     }
     status = driver->set_access(oomph_segment_addr(segment, first),
                                 range_bytes(segment, count), pages->devices, false);
@@ -206,8 +207,8 @@ undo_mapped:
         return status;
     }
     while (done-- > 0) {
-        oomph_page_give(pages, tier, segment->slots[first + done].handle);
-        segment->slots[first + done].handle = 0;
+        oomph_page_give(pages, tier, segment->entries[first + done].handle);
+        segment->entries[first + done].handle = 0;
     }
     return status;
 }
@@ -220,7 +221,7 @@ oomph_status_t oomph_segment_map_span(const oomph_span_t *span, oomph_pages_t *p
 
     for (; page <= last; page++) {
         size_t first = page;
-        while (page <= last && segment->slots[page].handle == 0)
+        while (page <= last && segment->entries[page].handle == 0)
             page++;
         if (page == first)
             continue;
@@ -256,7 +257,7 @@ oomph_status_t oomph_segment_export(oomph_segment_t *segment,
     for (; done < count && status == OOMPH_OK; done++) {
         if (exported[done] != 0)
             continue;
-        status = pages->driver->export_page(segment->slots[first + done].handle,
+        status = pages->driver->export_page(segment->entries[first + done].handle,
                                             &descriptor);
         if (status == OOMPH_OK)
             exported[done] = -(descriptor + 1); // negative: by this call
@@ -283,15 +284,15 @@ static oomph_status_t unmap(oomph_segment_t *segment, oomph_pages_t *pages,
     oomph_counter_down(&pages->mapped_bytes, segment->heap->small,
                        (int64_t)range_bytes(segment, count));
     for (size_t i = first; i < first + count; i++) {
-        oomph_tier_t tier = (oomph_tier_t)segment->slots[i].tier;
+        oomph_tier_t tier = (oomph_tier_t)segment->entries[i].tier;
         if (oomph_segment_descriptor(segment, i) < 0) {
-            oomph_page_give(pages, tier, segment->slots[i].handle);
+            oomph_page_give(pages, tier, segment->entries[i].handle);
         } else {
             unexport(segment, i);
-            oomph_page_retire(pages, tier, segment->slots[i].handle);
+            oomph_page_retire(pages, tier, segment->entries[i].handle);
         }
-        segment->slots[i].handle = 0;
-        segment->slots[i].cpu = segment->slots[i].captured = false;
+        segment->entries[i].handle = 0;
+        segment->entries[i].cpu = segment->entries[i].captured = false;
     }
     return OOMPH_OK;
 }
@@ -320,23 +321,23 @@ oomph_status_t oomph_segment_open_to_cpu(const oomph_block_t *block,
                                          const oomph_pages_t *pages)
 {
     const oomph_segment_t *segment = block->segment;
-    oomph_slot_t *slots = segment->slots;
+    oomph_page_entry_t *entries = segment->entries;
     oomph_status_t status = OOMPH_OK;
 
-    if (slots == NULL)
+    if (entries == NULL)
         return OOMPH_OK;
     size_t end = oomph_segment_page(segment, oomph_block_end(block) - 1) + 1;
     size_t first = oomph_segment_page(segment, block->addr);
     for (size_t next; first < end && status == OOMPH_OK; first = next) {
-        for (next = first; next < end && !slots[next].cpu; next++)
+        for (next = first; next < end && !entries[next].cpu; next++)
             ;
         if (next > first)
             status = pages->driver->set_access(oomph_segment_addr(segment, first),
                                                range_bytes(segment, next - first),
                                                pages->devices, true);
         for (size_t i = first; i < next && status == OOMPH_OK; i++)
-            slots[i].cpu = true;
-        while (next < end && slots[next].cpu)
+            entries[i].cpu = true;
+        while (next < end && entries[next].cpu)
             next++;
     }
     return status;
@@ -346,13 +347,13 @@ void oomph_segment_capture(const oomph_block_t *block)
 {
     oomph_segment_t *segment = block->segment;
 
-    if (segment->slots == NULL) {
+    if (segment->entries == NULL) {
         segment->captured = true;
         return;
     }
     size_t last = oomph_segment_page(segment, oomph_block_end(block) - 1);
     for (size_t i = oomph_segment_page(segment, block->addr); i <= last; i++)
-        segment->slots[i].captured = true;
+        segment->entries[i].captured = true;
 }
 
 static oomph_status_t set_access(const oomph_segment_t *segment,
@@ -371,7 +372,7 @@ oomph_status_t oomph_segment_set_access(const oomph_segment_t *segment,
 {
     oomph_status_t status = OOMPH_OK;
 
-    if (segment->slots == NULL)
+    if (segment->entries == NULL)
         return OOMPH_OK;
     for (const oomph_block_t *b = segment->first; b != NULL && status == OOMPH_OK;
          b = b->next)

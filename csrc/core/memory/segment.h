@@ -1,8 +1,8 @@
 /* segment.h - reserved address ranges and the pages mapped into them.
  *
- * Keeps the slots and blocks (block.h) in step with what the driver has mapped: a call
- * that fails has changed nothing. The caller holds the device lock. Nothing here waits:
- * the caller knows when work has finished.
+ * Keeps the entries and blocks (block.h) in step with what the driver has mapped: a
+ * call that fails has changed nothing. The caller holds the device lock. Nothing here
+ * waits: the caller knows when work has finished.
  */
 #pragma once
 #include "core/heap/block.h"

@@ -100,11 +100,11 @@ static oomph_status_t fill(swap_t *swap)
 // The pages of a run and those of `handles` change places in the books.
 static void trade(oomph_swap_run_t *run, oomph_handle_t *handles)
 {
-    oomph_slot_t *slots = &run->segment->slots[run->first];
+    oomph_page_entry_t *entries = &run->segment->entries[run->first];
 
     for (size_t i = 0; i < run->count; i++) {
-        oomph_handle_t handle = slots[i].handle;
-        slots[i].handle = handles[i];
+        oomph_handle_t handle = entries[i].handle;
+        entries[i].handle = handles[i];
         handles[i] = handle;
     }
     run->moved = !run->moved;
@@ -167,7 +167,7 @@ static void leak(const oomph_swap_run_t *run)
 {
     oomph_addr_t begin = run_addr(run);
     oomph_addr_t end = oomph_segment_addr(run->segment, run->first + run->count);
-    oomph_block_t *block = oomph_slot_block(run->segment, run->first);
+    oomph_block_t *block = oomph_page_block(run->segment, run->first);
 
     for (; block != NULL && block->addr < end; block = block->next) {
         if (block->state == OOMPH_BLOCK_FREE) {
@@ -196,7 +196,7 @@ static void record(const swap_t *swap, oomph_tier_t tier)
                 oomph_page_give(swap->pages, left, swap->handles[page]);
         }
         for (size_t k = run->first; run->moved && k < run->first + run->count; k++)
-            run->segment->slots[k].cpu = tier == OOMPH_TIER_HOST;
+            run->segment->entries[k].cpu = tier == OOMPH_TIER_HOST;
         if (run->moved)
             oomph_heap_retier(run->segment, run->first, run->count, tier);
         if (run->leaked)
