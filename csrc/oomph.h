@@ -80,12 +80,12 @@ typedef struct oomph_config {
     oomph_offload_t offload;
     bool strict; // what would be born on host for want of device pages is an error
     oomph_host_kind_t host_kind;
-    uint64_t host_limit_bytes;   // most host bytes of all devices; 0: none
-    uint64_t host_page_max;      // most host pages of a process, as each that the CPU
-                                 // may use takes a mapping of it; 0: any number
-    uint64_t host_ahead_bytes;   // of host pages made ahead, once any were needed
-    uint64_t device_limit_bytes; // most device bytes per device; 0: the whole card
-    double device_limit_share;   // the same as a share of the card; 0: not set
+    uint64_t host_limit_bytes;    // most host bytes of all devices; 0: none
+    uint64_t host_page_max;       // most host pages of a process, as each that the CPU
+                                  // may use takes a mapping of it; 0: any number
+    uint64_t host_ahead_bytes;    // of host pages made ahead, once any were needed
+    uint64_t device_limit_bytes;  // most device bytes per device; 0: the whole card
+    double device_limit_fraction; // the same as a fraction of the card; 0: not set
     int64_t reserve_bytes; // device bytes left to libraries; OOMPH_AUTO: 2 %, 256 MiB
     uint64_t page_bytes;   // physical page; a power of two; 0: the granularity, or more
                            // where host_limit_bytes would take over host_page_max
@@ -526,8 +526,8 @@ oomph_status_t oomph_get_stats(int device, oomph_stats_t *stats);
 oomph_status_t oomph_reset_peak_stats(int device);
 oomph_status_t oomph_reset_accumulated_stats(int device);
 
-// Share of the card that oomph may take, in addition to the configured limit. Opens no
-// device: one that is not in use yet keeps it until it is. Errors: OOMPH_ERR_INVALID
+// Fraction of the card that oomph may take, in addition to the configured limit. Opens
+// no device: one that is not in use yet keeps it until it is. Errors: OOMPH_ERR_INVALID
 // (no such device, or not in [0, 1]), OOMPH_ERR_STATE, OOMPH_ERR_DRIVER (no driver).
 oomph_status_t oomph_set_fraction(int device, double fraction);
 double oomph_get_fraction(int device);

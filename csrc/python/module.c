@@ -87,8 +87,8 @@ static PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs)
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$iiKKKKdLKpppI:configure", names,
                                      &offload, &host_kind, &host_limit, &host_page_max,
                                      &host_ahead, &device_limit,
-                                     &config.device_limit_share, &reserve, &page, &plan,
-                                     &strict, &promote, &config.guard))
+                                     &config.device_limit_fraction, &reserve, &page,
+                                     &plan, &strict, &promote, &config.guard))
         return NULL;
     config.offload = (oomph_offload_t)offload;
     config.host_kind = (oomph_host_kind_t)host_kind;

@@ -5,9 +5,9 @@
 // observers, trackers).
 #pragma once
 #include "torch/blocks.hpp"
+#include "torch/ipc.hpp"
 #include "torch/nccl.hpp"
 #include "torch/requests.hpp"
-#include "torch/share.hpp"
 
 #include <c10/cuda/CUDAGuard.h>
 

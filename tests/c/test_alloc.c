@@ -1059,7 +1059,7 @@ static void bad_settings_are_refused(void)
     config.page_bytes = 3 * MIB;
     CHECK(oomph_configure(&config) == OOMPH_ERR_INVALID);
     config.page_bytes = 0;
-    config.device_limit_share = 1.5;
+    config.device_limit_fraction = 1.5;
     CHECK(oomph_configure(&config) == OOMPH_ERR_INVALID);
 }
 

@@ -8,10 +8,10 @@
 #include "core/alloc/demand.h"
 
 enum {
-    SHARE = 4,          // a quarter more than steps have needed so far,
-    SHARE_IF_SHORT = 2, // or half as much more
-    RECENT_STEPS = 16,  // after which captures are taken to be over, and what steps
-                        // needed is forgotten, at the second turn
+    MARGIN_DIVISOR = 4,          // a quarter more than steps have needed so far,
+    MARGIN_DIVISOR_IF_SHORT = 2, // or half as much more
+    RECENT_STEPS = 16, // after which captures are taken to be over, and what steps
+                       // needed is forgotten, once twice as many have passed
 };
 
 static int64_t larger(int64_t a, int64_t b)
@@ -94,7 +94,8 @@ int64_t oomph_demand_expected(oomph_device_t *device)
                             high_bytes(device) - demand->base);
 
     return demand->base + growth +
-           growth / (oomph_demand_was_short(device) ? SHARE_IF_SHORT : SHARE);
+           growth / (oomph_demand_was_short(device) ? MARGIN_DIVISOR_IF_SHORT
+                                                    : MARGIN_DIVISOR);
 }
 
 // Free bytes on the device in pieces of fewer than `below`.

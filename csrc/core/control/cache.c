@@ -1,7 +1,7 @@
 /* cache.c - what is idle goes back to the driver when the program asks. */
 #include "core/alloc/free.h"
 #include "core/alloc/trim.h"
-#include "core/control/share.h"
+#include "core/control/ipc.h"
 
 oomph_status_t oomph_empty_cache(int ordinal, oomph_pool_id_t id, size_t *freed_bytes)
 {

@@ -19,9 +19,9 @@
 #include <stdlib.h>
 
 enum {
-    OLD = 2,           // ends of steps seen: a whole step lies between them
-    SLACK_SHARE = 200, // part of the device left free, as pages are not all full
-    VAIN_STEPS = 4,    // in which a rescue shows that a promotion was in vain
+    OLD = 2,             // ends of steps seen: a whole step lies between them
+    SLACK_DIVISOR = 200, // 1/200 of the device stays free, as pages are not all full
+    VAIN_STEPS = 4,      // in which a rescue shows that a promotion was in vain
     SURVIVED_MAX = UINT8_MAX,
 };
 
@@ -85,7 +85,7 @@ static int by_age_and_size(const void *left, const void *right)
 static size_t room_at_peak(oomph_device_t *device, int64_t device_peak)
 {
     size_t most = oomph_device_room(device);
-    size_t taken = oomph_demand_kept(device, device_peak) + most / SLACK_SHARE;
+    size_t taken = oomph_demand_kept(device, device_peak) + most / SLACK_DIVISOR;
 
     return most - oomph_min(taken, most);
 }

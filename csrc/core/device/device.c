@@ -5,8 +5,8 @@
 
 #define RESERVE_MIN ((size_t)256 << 20) // bytes left to libraries by `reserve: auto`
 enum {
-    RESERVE_SHARE = 50, // and at least a 50th of the card
-    PAGES_MIN = 2048,   // that a card has at least, if pages are made larger
+    RESERVE_DIVISOR = 50, // and at least a 50th of the card
+    PAGES_MIN = 2048,     // that a card has at least, if pages are made larger
 };
 
 void oomph_device_limit(oomph_device_t *device)
@@ -17,8 +17,8 @@ void oomph_device_limit(oomph_device_t *device)
 
     if (config->device_limit_bytes != 0)
         limit = config->device_limit_bytes;
-    if (config->device_limit_share > 0)
-        limit = (size_t)(total * config->device_limit_share);
+    if (config->device_limit_fraction > 0)
+        limit = (size_t)(total * config->device_limit_fraction);
     if (device->fraction < 1)
         limit = oomph_min(limit, (size_t)(total * device->fraction));
     device->pages.limit_bytes = limit;
@@ -65,7 +65,7 @@ static size_t reserve_of(const oomph_device_info_t *info)
 {
     if (oomph_process.config.reserve_bytes != OOMPH_AUTO)
         return (size_t)oomph_process.config.reserve_bytes;
-    return oomph_max(RESERVE_MIN, info->total_bytes / RESERVE_SHARE);
+    return oomph_max(RESERVE_MIN, info->total_bytes / RESERVE_DIVISOR);
 }
 
 static oomph_status_t open_device(int ordinal, oomph_device_t **out)

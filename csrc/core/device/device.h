@@ -62,8 +62,8 @@ typedef struct oomph_demand {
     int64_t base;          // at the step's beginning, or when its first capture began
     bool base_is_known;    // not of the first step
     bool base_is_begin;    // of a capture in this step
-    oomph_needs_t recent;  // of the steps since the last turn,
-    oomph_needs_t earlier; // and of those since the turn before
+    oomph_needs_t recent;  // of the last steps, up to 16,
+    oomph_needs_t earlier; // and of the 16 before them
     size_t workspace_peak; // the most that a stream had of libraries' workspaces
     bool captured;         // room was looked for before a capture,
     int64_t captured_step; // the last time in this step
@@ -90,7 +90,7 @@ struct oomph_device {
     int64_t ask_again_at; // allocations made when the callbacks are asked again
     oomph_pool_t *pools;
     oomph_group_t *groups;
-    struct oomph_import *imports; // share.c
+    struct oomph_import *imports; // ipc.c
     oomph_ahead_t ahead;
     oomph_host_prediction_t host_prediction;
     oomph_stats_t stats; // what is counted there; the rest is told from elsewhere

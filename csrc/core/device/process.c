@@ -38,7 +38,7 @@ oomph_status_t oomph_configure(const oomph_config_t *config)
 {
     oomph_status_t status = OOMPH_OK;
 
-    if (config->device_limit_share < 0 || config->device_limit_share > 1)
+    if (config->device_limit_fraction < 0 || config->device_limit_fraction > 1)
         return oomph_fail(OOMPH_ERR_INVALID,
                           "device_limit as a share must be in (0, 1]");
     if ((config->page_bytes & (config->page_bytes - 1)) != 0)

@@ -19,12 +19,12 @@
 #include <string.h>
 
 enum {
-    ROOM_FIRST = 512,   // entries of a new record
-    LOOK_AHEAD = 16,    // places that a step may leave out at once
-    CONTEXT = 16,       // equal sizes in a row that suggest a repetition
-    STEADY_SHARE = 256, // of what is alive may change in a period without marks
-    WORTH_SHARE = 8,    // of what is alive is planned, at least, without marks
-    LEFT_OUT_SHARE = 3, // a period is no repetition if a third of it outlives it
+    ROOM_FIRST = 512,     // entries of a new record
+    LOOK_AHEAD = 16,      // places that a step may leave out at once
+    CONTEXT = 16,         // equal sizes in a row that suggest a repetition
+    STEADY_DIVISOR = 256, // 1/256 of what is alive may change in a period without marks
+    WORTH_DIVISOR = 8, // without marks, at least 1/8 of what is alive must be planned
+    LEFT_OUT_DIVISOR = 3, // no repetition if more than 1/3 of a period outlives it
     UNIT_SHIFT = 9,
 };
 
@@ -173,7 +173,7 @@ static bool is_steady(const oomph_layout_t *layout, uint32_t period)
     uint32_t before = entry(layout, layout->count - period)->live_units;
     int64_t change = (int64_t)layout->live_units - before;
 
-    return llabs(change) <= before / STEADY_SHARE;
+    return llabs(change) <= before / STEADY_DIVISOR;
 }
 
 // Without marks: the last CONTEXT sizes suggest as a period the distance to where the
@@ -291,7 +291,7 @@ static bool is_worthwhile(const oomph_layout_t *layout, size_t bytes)
 {
     size_t live = (size_t)layout->live_units << UNIT_SHIFT;
 
-    return bytes != SIZE_MAX && (layout->marked || bytes >= live / WORTH_SHARE);
+    return bytes != SIZE_MAX && (layout->marked || bytes >= live / WORTH_DIVISOR);
 }
 
 bool oomph_layout_pack(oomph_layout_t *layout)
@@ -305,7 +305,7 @@ bool oomph_layout_pack(oomph_layout_t *layout)
                               : NULL;
     if (items != NULL) {
         size_t count = collect_items(layout, items, &bytes, &left_out_bytes);
-        if (bytes > 0 && left_out_bytes <= bytes / LEFT_OUT_SHARE) {
+        if (bytes > 0 && left_out_bytes <= bytes / LEFT_OUT_DIVISOR) {
             size_t height = oomph_pack(items, count, layout->found_period);
             oomph_place_t *places =
                 is_worthwhile(layout, height) ? places_of(layout, items, count) : NULL;

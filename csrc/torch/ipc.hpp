@@ -1,4 +1,4 @@
-// share.hpp - blocks that processes share: PyTorch's handles are the core's
+// ipc.hpp - blocks that processes share: PyTorch's handles are the core's
 // tickets.
 #pragma once
 #include "torch/core.hpp"

@@ -1,11 +1,11 @@
-/* share.c - blocks that processes share: naming the pages of ours, mapping those of
+/* ipc.c - blocks that processes share: naming the pages of ours, mapping those of
  * others.
  *
  * A page is named by a file descriptor of the process that made it, and fetched from
  * there with pidfd_getfd(): no thread has to answer, but the system must allow the
  * importer to look into the exporter as a debugger does.
  */
-#include "core/control/share.h"
+#include "core/control/ipc.h"
 #include "core/alloc/free.h"
 #include "core/device/lookup.h"
 #include "core/memory/owner.h"

@@ -1,4 +1,4 @@
-/* share.h - pages of other processes. */
+/* ipc.h - pages of other processes. */
 #pragma once
 #include "core/device/device.h"
 
