@@ -39,7 +39,7 @@ static void release(oomph_device_t *device, oomph_pool_t *pool, oomph_block_t *b
     }
     if (oomph_process.config.guard != OOMPH_GUARD_OFF)
         oomph_guard_fill(device, block);
-    if (device->pressed) {
+    if (device->under_pressure) {
         oomph_stamp(block);
         if (device->streams.freed_bytes >= EPOCH_BYTES)
             oomph_streams_catch_up(&device->streams);

@@ -16,9 +16,9 @@ oomph_status_t oomph_empty_cache(int ordinal, oomph_pool_id_t id, size_t *freed_
     int64_t start = oomph_now_ns();
     bool all = oomph_same_pool(id, (oomph_pool_id_t){0, 0});
     oomph_reach_t reach = {.group = all ? NULL : oomph_group_find(device, id)};
-    bool was_pressed = device->pressed;
+    bool was_under_pressure = device->under_pressure;
     int64_t syncs = device->stats.sync_count;
-    oomph_press(device);
+    oomph_note_pressure(device);
     oomph_wait_for(device, NULL); // while a stream captures: only what has passed
     if (oomph_collect(device))
         oomph_wait_for(device, NULL); // these blocks count as freed just now
@@ -31,7 +31,7 @@ oomph_status_t oomph_empty_cache(int ordinal, oomph_pool_id_t id, size_t *freed_
         }
     freed += oomph_return_adopted(device);
     oomph_imports_release(device);
-    device->pressed = was_pressed;
+    device->under_pressure = was_under_pressure;
     oomph_pools_prune(device);
     device->stats.driver_ns += oomph_now_ns() - start;
     oomph_unlock(device);

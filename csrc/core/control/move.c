@@ -311,7 +311,7 @@ static oomph_status_t make_room(oomph_device_t *device, oomph_tier_t tier, size_
     oomph_pages_t *pages = &device->pages;
     oomph_reach_t reach = {.tier = tier};
     size_t spare = pages->tiers[tier].spare_count;
-    bool was_pressed = device->pressed;
+    bool was_under_pressure = device->under_pressure;
 
     if (tier == OOMPH_TIER_HOST && spare < want)
         oomph_ahead_take(&device->ahead, pages, want - spare);
@@ -322,7 +322,7 @@ static oomph_status_t make_room(oomph_device_t *device, oomph_tier_t tier, size_
     if (tier == OOMPH_TIER_HOST && !is_short && pages->tiers[tier].spare_count < want)
         oomph_make_host_pages(device, want); // if it fails, the exchange does
     if (is_short)
-        oomph_press(device); // so that the drain tells which free pages may go
+        oomph_note_pressure(device); // so that the drain tells which free pages may go
     oomph_status_t status = drain(device);
     if (status != OOMPH_OK)
         return status;
@@ -332,7 +332,7 @@ static oomph_status_t make_room(oomph_device_t *device, oomph_tier_t tier, size_
         oomph_steal(device, &reach, want - *room, NULL);
         *room = oomph_pages_available(pages, tier, want, false);
     }
-    device->pressed = was_pressed;
+    device->under_pressure = was_under_pressure;
     return OOMPH_OK;
 }
 

@@ -111,7 +111,7 @@ static void promote(oomph_device_t *device, const survivors_t *survivors, size_t
     if (moved_bytes == 0)
         return;
     device->promoted_step = device->stats.step_count;
-    if (!device->pressed) // else they go when memory is no longer short
+    if (!device->under_pressure) // else they go when memory is no longer short
         oomph_pages_trim(&device->pages, OOMPH_TIER_HOST, 0);
 }
 
@@ -127,7 +127,7 @@ void oomph_promote_survivors(oomph_device_t *device, int64_t device_peak)
     if (stats->step_rescues > 0 && device->promoted_step > 0 &&
         stats->step_count - device->promoted_step <= VAIN_STEPS)
         device->promotes_not = true;
-    else if (!device->pressed)
+    else if (!device->under_pressure)
         device->promotes_not = false;
     if (device->allocated_usage.host == 0 || device->has_steppers ||
         !oomph_process.config.promote)

@@ -202,7 +202,7 @@ void oomph_room_make(oomph_device_t *device, const oomph_request_t *request)
     size_t missing = missing_bytes(device, request, group);
     if (missing == 0 && pages_are_there(device, request, group))
         return;
-    oomph_press(device);
+    oomph_note_pressure(device);
     oomph_drain(device); // within a capture nobody could wait for what is free
     if (missing == 0)
         return;

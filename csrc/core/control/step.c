@@ -19,7 +19,7 @@ static void lay_out_next_step(oomph_device_t *device)
             oomph_layout_drop(layout);
         pool->conflicts = 0;
         oomph_layout_mark(layout);
-        if (!device->pressed)
+        if (!device->under_pressure)
             layout->found_period = 0; // there is room enough without a layout
         if (layout->found_period != 0 ||
             (layout->places == NULL && pool->arena.segments != NULL))
@@ -35,7 +35,7 @@ static void relax(oomph_device_t *device)
     int64_t buffers = device->step_buffers;
 
     device->step_buffers = 0;
-    if (!device->pressed)
+    if (!device->under_pressure)
         return;
     oomph_streams_catch_up(&device->streams);
     if (stats->step_rescues > 0 || buffers > 0)
@@ -43,8 +43,8 @@ static void relax(oomph_device_t *device)
     oomph_ahead_recall(&device->ahead, &device->pages);
     oomph_release_passed(device, &host, SIZE_MAX / 2);
     oomph_return_adopted(device);
-    if (stats->step_count - device->pressed_step >= RELIEF_STEPS)
-        device->pressed = false;
+    if (stats->step_count - device->pressure_step >= RELIEF_STEPS)
+        device->under_pressure = false;
 }
 
 // Libraries allocate for themselves: what the reserve lacks is returned to the driver.

@@ -27,7 +27,7 @@ static void move_in(oomph_pool_t *pool, oomph_segment_t *arena)
                    arena->page_shift;
     oomph_reach_t reach = {.tier = OOMPH_TIER_DEVICE, .heap = &pool->heap};
 
-    oomph_press(device);
+    oomph_note_pressure(device);
     oomph_wait_for_pages(device);
     oomph_streams_catch_up(&device->streams);
     oomph_steal(device, &reach, count, pool->stream);

@@ -77,8 +77,8 @@ struct oomph_device {
     pthread_mutex_t waits_lock;
     pthread_cond_t waited;
     int ordinal;
-    bool pressed;         // memory is short: frees are stamped with their epoch
-    int64_t pressed_step; // the step in which memory was short last
+    bool under_pressure;   // memory is short: frees are stamped with their epoch
+    int64_t pressure_step; // the step in which memory was short last
     size_t total_bytes;
     double fraction;
     oomph_slab_t slab;

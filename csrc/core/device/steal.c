@@ -17,12 +17,12 @@
 
 #include <stdlib.h>
 
-void oomph_press(oomph_device_t *device)
+void oomph_note_pressure(oomph_device_t *device)
 {
-    device->pressed_step = device->stats.step_count;
-    if (device->pressed)
+    device->pressure_step = device->stats.step_count;
+    if (device->under_pressure)
         return;
-    device->pressed = true;
+    device->under_pressure = true;
     device->streams.floor = oomph_streams_stamp(&device->streams, 0);
 }
 
@@ -145,7 +145,7 @@ uint64_t oomph_newest_epoch(oomph_device_t *device)
 {
     oomph_streams_t *streams = &device->streams;
 
-    oomph_press(device);
+    oomph_note_pressure(device);
     oomph_streams_catch_up(streams);
     if (streams->stamped && oomph_streams_capture(streams))
         return streams->clock.open - 1; // none is closed meanwhile

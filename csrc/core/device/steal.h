@@ -37,6 +37,6 @@ oomph_survey_t oomph_steal_survey(oomph_device_t *device, const oomph_reach_t *r
 size_t oomph_steal(oomph_device_t *device, const oomph_reach_t *reach, size_t want,
                    const oomph_stream_state_t *thief);
 // From now on frees are stamped; what was freed before counts as freed now.
-void oomph_press(oomph_device_t *device);
+void oomph_note_pressure(oomph_device_t *device);
 // Stamps the pages of a block that is being freed.
 void oomph_stamp(const oomph_block_t *block);
