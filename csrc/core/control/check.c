@@ -24,9 +24,9 @@ static oomph_status_t check_tiers(const oomph_segment_t *segment,
 
     if (block->state == OOMPH_BLOCK_HOLE || block->leaked)
         return OOMPH_OK;
-    if (oomph_block_is_apart(block, &own) != block->apart || own != block->tier)
+    if (oomph_block_is_mixed(block, &own) != block->mixed_tier || own != block->tier)
         return wrong(block, "of another tier than its pages");
-    if (block->apart && is_indexed(block))
+    if (block->mixed_tier && is_indexed(block))
         return wrong(block, "free, and of two tiers");
     for (size_t i = first + 1; i < last; i++)
         if (segment->entries[i].tier != block->tier)

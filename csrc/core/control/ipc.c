@@ -58,7 +58,7 @@ static oomph_status_t check_block(const oomph_block_t *block, size_t page_count)
         return oomph_fail(OOMPH_ERR_INVALID,
                           "the block has its memory from a MemPool's own allocator, "
                           "which oomph cannot share with other processes");
-    if (block->tier == OOMPH_TIER_HOST || block->apart)
+    if (block->tier == OOMPH_TIER_HOST || block->mixed_tier)
         return oomph_fail(OOMPH_ERR_INVALID,
                           "the block lies on the host and cannot be shared with other "
                           "processes; clone() it when memory is free, or share it on "

@@ -7,7 +7,7 @@ static size_t host_bytes(const oomph_block_t *block)
     oomph_addr_t end = oomph_block_end(block);
     size_t bytes = 0;
 
-    if (!block->apart)
+    if (!block->mixed_tier)
         return block->tier == OOMPH_TIER_HOST ? block->bytes : 0;
     for (size_t i = oomph_segment_page(segment, block->addr);
          oomph_segment_addr(segment, i) < end; i++)

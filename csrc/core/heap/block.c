@@ -201,15 +201,15 @@ oomph_block_t *oomph_heap_take(oomph_block_t *block, oomph_addr_t addr, size_t b
 
 enum { PARTS = 3 }; // that such a block falls into at most: its ends, and between
 
-static void set_apart(oomph_block_t *block, bool apart)
+static void set_mixed(oomph_block_t *block, bool mixed)
 {
-    if (block->apart == apart)
+    if (block->mixed_tier == mixed)
         return;
-    if (apart)
+    if (mixed)
         block->segment->heap->slab->promised_count += PARTS - 1;
     else
         block->segment->heap->slab->promised_count -= PARTS - 1;
-    block->apart = apart;
+    block->mixed_tier = mixed;
 }
 
 // Cuts a block in use where its pages change their tier, and makes all parts FREE but
@@ -221,7 +221,7 @@ static oomph_block_t *give_first_parts(oomph_block_t *block)
     size_t page = oomph_segment_page(segment, block->addr);
     oomph_block_t *part;
 
-    set_apart(block, false);
+    set_mixed(block, false);
     block->tier = segment->entries[page].tier;
     for (; page < last; page++) {
         uint8_t tier = segment->entries[page + 1].tier;
@@ -235,7 +235,7 @@ static oomph_block_t *give_first_parts(oomph_block_t *block)
     return block;
 }
 
-bool oomph_block_is_apart(const oomph_block_t *block, oomph_tier_t *own)
+bool oomph_block_is_mixed(const oomph_block_t *block, oomph_tier_t *own)
 {
     const oomph_page_entry_t *entries = block->segment->entries;
     size_t first = oomph_segment_page(block->segment, block->addr);
@@ -254,7 +254,7 @@ oomph_block_t *oomph_heap_give(oomph_block_t *block)
 {
     oomph_assert(block->state == OOMPH_BLOCK_USED ||
                  block->state == OOMPH_BLOCK_DEFERRED);
-    if (block->apart)
+    if (block->mixed_tier)
         block = give_first_parts(block);
     block->state = OOMPH_BLOCK_FREE;
     return consolidate(block);
@@ -319,7 +319,7 @@ static oomph_block_t *quarantine(oomph_block_t *block)
 void oomph_heap_quarantine(oomph_block_t *block)
 {
     oomph_assert(block->state != OOMPH_BLOCK_FREE && block->state != OOMPH_BLOCK_HOLE);
-    set_apart(block, false);
+    set_mixed(block, false);
     quarantine(block);
 }
 
@@ -349,7 +349,7 @@ void oomph_heap_retier(oomph_segment_t *segment, size_t first, size_t count,
     for (; block != NULL && block->addr < end; block = block->next) {
         if (block->state != OOMPH_BLOCK_FREE) {
             oomph_tier_t own;
-            set_apart(block, oomph_block_is_apart(block, &own));
+            set_mixed(block, oomph_block_is_mixed(block, &own));
             block->tier = (uint8_t)own;
             continue;
         }

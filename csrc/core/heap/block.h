@@ -49,9 +49,9 @@ struct oomph_block {
     bool evicted : 1;  // its user wants it to stay on host
     bool idle_between_steps : 1; // in use, but by nothing between steps
                                  // (oomph_mark_idle)
-    bool leaked : 1;  // some of its pages could not be mapped again: nobody may have it
-    bool wanted : 1;  // of a batch that is being moved (move.c)
-    bool apart : 1;   // in use, with end pages of another tier than its own
+    bool leaked : 1; // some of its pages could not be mapped again: nobody may have it
+    bool wanted : 1; // of a batch that is being moved (move.c)
+    bool mixed_tier : 1; // in use, with end pages of another tier than its own
     bool guarded : 1; // in use, with pages that are unmapped once it is freed (guard.c)
     bool quarantined : 1; // a HOLE that is never to be used again
     bool workspace : 1;   // of a library, counted in its stream
@@ -143,7 +143,7 @@ static inline void oomph_block_reset(oomph_block_t *block)
     block->survived = 0;
     block->recorded = block->shared = block->quick = block->buffer = false;
     block->pinned = block->evicted = block->idle_between_steps = block->leaked = false;
-    block->wanted = block->apart = block->guarded = block->workspace = false;
+    block->wanted = block->mixed_tier = block->guarded = block->workspace = false;
 }
 
 // Puts the segment into the heap, covered by one block of `state` and `tier`. Needs one
@@ -240,7 +240,7 @@ void oomph_heap_retier(oomph_segment_t *segment, size_t first, size_t count,
 
 // Whether end pages of a block in use, of pages, are of another tier than the one that
 // is its own.
-bool oomph_block_is_apart(const oomph_block_t *block, oomph_tier_t *own);
+bool oomph_block_is_mixed(const oomph_block_t *block, oomph_tier_t *own);
 
 // The whole pages inside a FREE block: [*first, *first + count); gives the count.
 size_t oomph_block_whole_pages(const oomph_block_t *block, size_t *first);
