@@ -49,7 +49,7 @@ static oomph_status_t check_entries(const oomph_segment_t *segment,
         if (oomph_segment_addr(segment, i) >= block->addr &&
             oomph_page_block(segment, i) != block)
             return wrong(block, "a page entry names another block");
-        if (segment->entries[i].chosen)
+        if (segment->entries[i].moving)
             return wrong(block, "a page entry is left in a batch that moves");
     }
     return check_tiers(segment, block);
@@ -72,7 +72,7 @@ static oomph_status_t check_block(const oomph_segment_t *segment,
         return wrong(block, "not merged with its neighbour");
     if (block->quarantined && block->state != OOMPH_BLOCK_HOLE)
         return wrong(block, "in use or free where nothing may be again");
-    if (block->wanted)
+    if (block->moving)
         return wrong(block, "left in a batch that moves");
     return segment->entries == NULL ? OOMPH_OK : check_entries(segment, block);
 }

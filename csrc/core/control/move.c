@@ -113,14 +113,15 @@ bool oomph_block_may_move(const oomph_block_t *block, oomph_tier_t tier)
 /* ---- Pages */
 
 // Whether all blocks in use that touch a page are to lie on the tier, or do already.
-static bool all_want(const batch_t *batch, const oomph_segment_t *segment, size_t page)
+static bool all_on_tier(const batch_t *batch, const oomph_segment_t *segment,
+                        size_t page)
 {
     oomph_addr_t begin = oomph_segment_addr(segment, page);
     oomph_addr_t end = oomph_segment_addr(segment, page + 1);
 
     for (const oomph_block_t *b = oomph_page_block(segment, page);
          b != NULL && b->addr < end; b = b->next)
-        if (b->state != OOMPH_BLOCK_FREE && oomph_block_end(b) > begin && !b->wanted &&
+        if (b->state != OOMPH_BLOCK_FREE && oomph_block_end(b) > begin && !b->moving &&
             (b->state != OOMPH_BLOCK_USED || b->tier != batch->tier || b->leaked ||
              (batch->limits.idle_only && !b->idle_between_steps)))
             return false;
@@ -138,17 +139,17 @@ static bool find_run(const batch_t *batch, const oomph_block_t *block,
     size_t first = oomph_segment_page(segment, block->addr);
     size_t last = oomph_segment_page(segment, oomph_block_end(block) - 1);
     bool has_own = last - first >= 2;
-    bool first_wants = all_want(batch, segment, first);
-    bool last_wants = all_want(batch, segment, last);
+    bool first_may = all_on_tier(batch, segment, first);
+    bool last_may = all_on_tier(batch, segment, last);
 
-    if (!has_own && !(first_wants && last_wants))
+    if (!has_own && !(first_may && last_may))
         return false;
     *run = (oomph_swap_run_t){.segment = segment, .first = first};
-    if (has_own && entries[first + 1].chosen)
+    if (has_own && entries[first + 1].moving)
         return true; // it was named before
     bool first_moves =
-        first_wants && !entries[first].chosen && entries[first].tier != tier;
-    bool last_moves = last_wants && !entries[last].chosen && entries[last].tier != tier;
+        first_may && !entries[first].moving && entries[first].tier != tier;
+    bool last_moves = last_may && !entries[last].moving && entries[last].tier != tier;
     size_t end = last_moves ? last + 1 : last;
     run->first = first_moves ? first : first + 1;
     run->count = end > run->first ? end - run->first : 0;
@@ -158,7 +159,7 @@ static bool find_run(const batch_t *batch, const oomph_block_t *block,
 static void choose_run(batch_t *batch, const oomph_swap_run_t *run)
 {
     for (size_t i = run->first; i < run->first + run->count; i++)
-        run->segment->entries[i].chosen = true;
+        run->segment->entries[i].moving = true;
     if (run->count > 0)
         batch->runs[batch->run_count++] = *run;
     batch->page_count += run->count;
@@ -207,11 +208,11 @@ static void choose(batch_t *batch, size_t room)
         if (block == NULL)
             batch->moves[i].outcome = OOMPH_OUTCOME_UNKNOWN;
         else
-            block->wanted = may_move(block, batch->tier, &batch->moves[i].outcome);
+            block->moving = may_move(block, batch->tier, &batch->moves[i].outcome);
     }
     for (size_t i = 0; i < batch->count; i++) {
         const oomph_block_t *block = batch->blocks[i];
-        if (block == NULL || !block->wanted)
+        if (block == NULL || !block->moving)
             continue;
         if (!find_run(batch, block, &run))
             batch->moves[i].outcome = OOMPH_OUTCOME_NEIGHBOUR;
@@ -227,11 +228,11 @@ static void forget(const batch_t *batch)
 {
     for (size_t i = 0; i < batch->count; i++)
         if (batch->blocks[i] != NULL)
-            batch->blocks[i]->wanted = false;
+            batch->blocks[i]->moving = false;
     for (size_t i = 0; i < batch->run_count; i++) {
         const oomph_swap_run_t *run = &batch->runs[i];
         for (size_t k = run->first; k < run->first + run->count; k++)
-            run->segment->entries[k].chosen = false;
+            run->segment->entries[k].moving = false;
     }
 }
 
@@ -347,9 +348,9 @@ static size_t account(const batch_t *batch)
 
     for (size_t i = 0; i < batch->count; i++) {
         oomph_block_t *block = batch->blocks[i];
-        if (block == NULL || !block->wanted || block->tier != batch->tier)
+        if (block == NULL || !block->moving || block->tier != batch->tier)
             continue;
-        block->wanted = false; // it may be named twice
+        block->moving = false; // it may be named twice
         batch->moves[i].outcome = OOMPH_OUTCOME_THERE;
         block->survived = 0;
         moved_bytes += block->bytes;

@@ -50,7 +50,7 @@ struct oomph_block {
     bool idle_between_steps : 1; // in use, but by nothing between steps
                                  // (oomph_mark_idle)
     bool leaked : 1; // some of its pages could not be mapped again: nobody may have it
-    bool wanted : 1; // of a batch that is being moved (move.c)
+    bool moving : 1; // of a batch that is being moved (move.c)
     bool mixed_tier : 1; // in use, with end pages of another tier than its own
     bool guarded : 1; // in use, with pages that are unmapped once it is freed (guard.c)
     bool quarantined : 1; // a HOLE that is never to be used again
@@ -63,7 +63,7 @@ typedef struct oomph_page_entry {
     oomph_block_t *block; // contains the page's first byte; NULL: segment->origin
     uint64_t epoch;       // of the stream, when last freed under pressure (stream.h)
     uint8_t tier;         // oomph_tier_t of the page
-    bool chosen;          // it is about to be moved (move.c)
+    bool moving;          // it is about to be moved (move.c)
     bool cpu;             // the CPU may use the page
     bool captured;        // a host page that a block of a graph's pool lies, or lay, on
 } oomph_page_entry_t;
@@ -143,7 +143,7 @@ static inline void oomph_block_reset(oomph_block_t *block)
     block->survived = 0;
     block->recorded = block->shared = block->quick = block->buffer = false;
     block->pinned = block->evicted = block->idle_between_steps = block->leaked = false;
-    block->wanted = block->mixed_tier = block->guarded = block->workspace = false;
+    block->moving = block->mixed_tier = block->guarded = block->workspace = false;
 }
 
 // Puts the segment into the heap, covered by one block of `state` and `tier`. Needs one
