@@ -175,8 +175,8 @@ typedef struct oomph_request {
     size_t bytes;
     size_t block_bytes; // the block shall occupy at least so many; 0: as many as asked
     oomph_stream_t stream;
-    bool stream_lives; // the stream is never destroyed, so its handle names it
-    bool essential;    // a library's workspace: may use half of the headroom
+    bool stream_lives;    // the stream is never destroyed, so its handle names it
+    bool may_use_reserve; // a library's workspace: may use half of the headroom
     oomph_pool_id_t pool;
     void *user;        // kept with the block, returned when it is freed
     oomph_site_t site; // who asks; 0: unknown

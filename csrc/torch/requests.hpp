@@ -132,7 +132,7 @@ class Requests
         request.bytes = bytes;
         request.stream = stream;
         request.stream_lives = stream_lives;
-        request.essential = workspaces_.asks(bytes);
+        request.may_use_reserve = workspaces_.asks(bytes);
         request.site = Sites::of_request(bytes);
         if (C10_UNLIKELY(involved_))
             return take_involved(request);

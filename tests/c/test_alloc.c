@@ -580,7 +580,7 @@ static void the_reserve_stays_free_except_for_small_blocks_and_workspaces(void)
     take(48 * MIB, NULL);
     CHECK(try_take(2 * MIB + 512, NULL, &addr) == OOMPH_ERR_NO_MEMORY);
     CHECK(try_take(MIB, NULL, &addr) == OOMPH_OK);
-    oomph_request_t workspace = {.bytes = 4 * MIB, .essential = true};
+    oomph_request_t workspace = {.bytes = 4 * MIB, .may_use_reserve = true};
     CHECK(oomph_malloc(&workspace, &addr) == OOMPH_OK);
     workspace.bytes = 8 * MIB; // half of the reserve is not theirs
     CHECK(oomph_malloc(&workspace, &addr) == OOMPH_ERR_NO_MEMORY);

@@ -151,7 +151,7 @@ static void small_blocks_are_born_on_host_once_the_headroom_is_used(void)
 static void workspaces_are_born_on_host_once_the_headroom_is_used(void)
 {
     oomph_config_t config = host_config(64 * MIB);
-    oomph_request_t workspace = {.bytes = 8 * MIB, .essential = true};
+    oomph_request_t workspace = {.bytes = 8 * MIB, .may_use_reserve = true};
     oomph_addr_t addr;
 
     config.reserve_bytes = 16 * MIB;

@@ -128,8 +128,10 @@ static void no_more_leaves_than_is_missing_the_first_named_first(void)
 
 static oomph_addr_t take_workspace(oomph_stream_t stream)
 {
-    oomph_request_t request = {
-        .bytes = 16 * MIB, .stream = stream, .stream_lives = true, .essential = true};
+    oomph_request_t request = {.bytes = 16 * MIB,
+                               .stream = stream,
+                               .stream_lives = true,
+                               .may_use_reserve = true};
     oomph_addr_t addr;
 
     CHECK(oomph_malloc(&request, &addr) == OOMPH_OK);

@@ -40,7 +40,7 @@ void oomph_demand_note(const oomph_request_context_t *ctx, oomph_block_t *block)
     demand->recent.largest_bytes = oomph_max(demand->recent.largest_bytes, ctx->bytes);
     if (group != NULL)
         group->largest_bytes = oomph_max(group->largest_bytes, ctx->bytes);
-    if (block == NULL || !ctx->request->essential)
+    if (block == NULL || !ctx->request->may_use_reserve)
         return;
     block->workspace = true;
     stream->workspace_bytes += block->bytes;

@@ -79,7 +79,7 @@ static oomph_rung_result_t find_span(oomph_request_context_t *ctx)
 static size_t available(const oomph_request_context_t *ctx)
 {
     return oomph_pages_available(&ctx->device->pages, OOMPH_TIER_DEVICE,
-                                 ctx->span.missing_count, oomph_is_essential(ctx));
+                                 ctx->span.missing_count, oomph_may_use_reserve(ctx));
 }
 
 static oomph_rung_result_t rung_grow(oomph_request_context_t *ctx)

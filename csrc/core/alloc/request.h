@@ -40,7 +40,7 @@ static inline oomph_rung_result_t oomph_rung_fail(oomph_request_context_t *ctx,
 }
 
 // Whether the request may use the headroom.
-static inline bool oomph_is_essential(const oomph_request_context_t *ctx)
+static inline bool oomph_may_use_reserve(const oomph_request_context_t *ctx)
 {
-    return ctx->pool->small || ctx->request->essential;
+    return ctx->pool->small || ctx->request->may_use_reserve;
 }

@@ -26,9 +26,9 @@ void oomph_pages_init(oomph_pages_t *pages, const oomph_driver_t *driver, int de
 
 // Bytes that the driver would still give beyond the reserve. Asks it when the answer
 // may decide, or has grown old.
-static size_t driver_room(oomph_pages_t *pages, size_t want_bytes, bool essential)
+static size_t driver_room(oomph_pages_t *pages, size_t want_bytes, bool may_use_reserve)
 {
-    size_t reserve = essential ? pages->reserve_bytes / 2 : pages->reserve_bytes;
+    size_t reserve = may_use_reserve ? pages->reserve_bytes / 2 : pages->reserve_bytes;
     size_t total;
 
     if (pages->known_free_bytes < reserve + want_bytes ||
@@ -54,7 +54,7 @@ static size_t host_room(const oomph_pages_t *pages)
 }
 
 size_t oomph_pages_available(oomph_pages_t *pages, oomph_tier_t tier, size_t want,
-                             bool essential)
+                             bool may_use_reserve)
 {
     const oomph_page_stack_t *stack = &pages->tiers[tier];
     if (stack->spare_count >= want)
@@ -67,7 +67,7 @@ size_t oomph_pages_available(oomph_pages_t *pages, oomph_tier_t tier, size_t wan
     } else {
         size_t taken = oomph_pages_bytes(pages, tier);
         room = pages->limit_bytes > taken ? pages->limit_bytes - taken : 0;
-        room = oomph_min(room, driver_room(pages, want_bytes, essential));
+        room = oomph_min(room, driver_room(pages, want_bytes, may_use_reserve));
     }
     return oomph_min(want, stack->spare_count + room / pages->page_bytes);
 }

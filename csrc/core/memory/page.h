@@ -72,10 +72,10 @@ typedef struct oomph_pages {
 void oomph_pages_init(oomph_pages_t *pages, const oomph_driver_t *driver, int device,
                       size_t page_bytes, oomph_budget_t *host);
 
-// How many of `want` pages could be taken now. `essential` requests may use half of the
-// reserve.
+// How many of `want` pages could be taken now. `may_use_reserve` requests may use half
+// of the reserve.
 size_t oomph_pages_available(oomph_pages_t *pages, oomph_tier_t tier, size_t want,
-                             bool essential);
+                             bool may_use_reserve);
 
 // A spare page, or a new one. Limits are the caller's business (see above).
 // Errors: OOMPH_ERR_NO_MEMORY, OOMPH_ERR_DRIVER.
