@@ -36,7 +36,7 @@ const oomph_api_t *oomph_api(void)
         .largest_free = oomph_largest_free,
         .walk = oomph_walk,
         .call_site = oomph_call_site,
-        .keep_shortage = oomph_keep_shortage,
+        .keep_oom = oomph_keep_oom,
         .site_min_bytes = oomph_site_min_bytes,
     };
 

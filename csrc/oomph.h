@@ -589,13 +589,13 @@ oomph_status_t oomph_live_sites(int device, bool at_peak, oomph_site_bytes_t *ro
 /* ---- Who held the memory when it was short */
 
 // Every block in use of a device, in columns.
-typedef struct oomph_census {
+typedef struct oomph_block_list {
     size_t count;
     oomph_addr_t *addrs;
     uint64_t *bytes;
     oomph_site_t *sites;
     uint8_t *marks; // OOMPH_MARK_*
-} oomph_census_t;
+} oomph_block_list_t;
 
 enum {
     OOMPH_MARK_HOST = 1,    // it lies on the host
@@ -603,14 +603,14 @@ enum {
     OOMPH_MARK_WAITING = 4, // it is freed, but other streams may still use it
 };
 
-// Lists them. The columns are one piece of memory: free(census->addrs).
+// Lists them. The columns are one piece of memory: free(blocks->addrs).
 // Errors: OOMPH_ERR_NO_MEMORY (host memory).
-oomph_status_t oomph_take_census(int device, oomph_census_t *census);
+oomph_status_t oomph_list_blocks(int device, oomph_block_list_t *blocks);
 
 enum { OOMPH_MODULES_MAX = 64 };
 
 // An allocation that failed, as whoever throws the error knows it.
-typedef struct oomph_shortage {
+typedef struct oomph_oom {
     oomph_request_t request;
     char message[1024]; // the error's text
     char doing[128];    // autograd's node; "": none
@@ -618,22 +618,22 @@ typedef struct oomph_shortage {
     bool grad;          // forward was recorded in the thread
     size_t free_bytes, total_bytes;
     oomph_stats_t stats;
-    // By oomph_keep_shortage():
-    oomph_census_t census;
+    // By oomph_keep_oom():
+    oomph_block_list_t blocks;
     uint64_t modules[OOMPH_MODULES_MAX]; // whose forward the thread was in
     size_t module_count;
-} oomph_shortage_t;
+} oomph_oom_t;
 
 // Whether a stream captures on the device, so that nothing may be freed on the side.
 bool oomph_captures(int device);
 
-// Keeps the shortage and a census of its device, in place of the last one; not one of a
-// pool whose memory comes from elsewhere. Takes neither the GIL nor device memory;
-// without host memory the census is empty.
-void oomph_keep_shortage(const oomph_shortage_t *shortage);
+// Keeps the failure, with the blocks in use of its device, in place of the last one;
+// not one of a pool whose memory comes from elsewhere. Takes neither the GIL nor device
+// memory; without host memory the list is empty.
+void oomph_keep_oom(const oomph_oom_t *oom);
 
-// Hands out what was kept last, once: free(shortage->census.addrs). False: none.
-bool oomph_take_shortage(oomph_shortage_t *shortage);
+// Hands out what was kept last, once: free(oom->blocks.addrs). False: none.
+bool oomph_take_oom(oomph_oom_t *oom);
 
 // Smaller requests need no site: nobody asks for it.
 size_t oomph_site_min_bytes(void);
@@ -694,7 +694,7 @@ typedef struct oomph_api_table {
     oomph_status_t (*largest_free)(int, size_t *);
     oomph_status_t (*walk)(int, oomph_visit_t, void *);
     oomph_site_t (*call_site)(bool);
-    void (*keep_shortage)(const oomph_shortage_t *);
+    void (*keep_oom)(const oomph_oom_t *);
     size_t (*site_min_bytes)(void);
 } oomph_api_t;
 

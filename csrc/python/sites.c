@@ -184,30 +184,30 @@ static PyObject *site_of(PyObject *module, PyObject *arg)
 /* ---- Who holds the memory, now and when it was short */
 
 // The columns as bytes: addresses, sizes, sites, marks.
-static PyObject *tell_census(const oomph_census_t *census)
+static PyObject *build_block_list(const oomph_block_list_t *blocks)
 {
-    Py_ssize_t count = (Py_ssize_t)census->count;
+    Py_ssize_t count = (Py_ssize_t)blocks->count;
 
     return Py_BuildValue(
-        "y#y#y#y#", (const char *)census->addrs,
-        count * (Py_ssize_t)sizeof *census->addrs, (const char *)census->bytes,
-        count * (Py_ssize_t)sizeof *census->bytes, (const char *)census->sites,
-        count * (Py_ssize_t)sizeof *census->sites, (const char *)census->marks,
-        count * (Py_ssize_t)sizeof *census->marks);
+        "y#y#y#y#", (const char *)blocks->addrs,
+        count * (Py_ssize_t)sizeof *blocks->addrs, (const char *)blocks->bytes,
+        count * (Py_ssize_t)sizeof *blocks->bytes, (const char *)blocks->sites,
+        count * (Py_ssize_t)sizeof *blocks->sites, (const char *)blocks->marks,
+        count * (Py_ssize_t)sizeof *blocks->marks);
 }
 
-static PyObject *census(PyObject *module, PyObject *arg)
+static PyObject *list_blocks(PyObject *module, PyObject *arg)
 {
-    oomph_census_t taken;
+    oomph_block_list_t taken;
     int device;
 
     (void)module;
     if (!oomph_parse_device(arg, &device))
         return NULL;
-    oomph_status_t status = oomph_take_census(device, &taken);
+    oomph_status_t status = oomph_list_blocks(device, &taken);
     if (status != OOMPH_OK)
         return oomph_raise(status);
-    PyObject *told = tell_census(&taken);
+    PyObject *told = build_block_list(&taken);
     free(taken.addrs);
     return told;
 }
@@ -226,13 +226,13 @@ static PyObject *active_modules(PyObject *module, PyObject *unused)
     return to_list(oomph_frames_modules(addrs, OOMPH_MODULES_MAX), addrs, tell_address);
 }
 
-static PyObject *take_shortage(PyObject *module, PyObject *unused)
+static PyObject *take_oom(PyObject *module, PyObject *unused)
 {
-    static oomph_shortage_t taken; // large; guarded by the GIL
+    static oomph_oom_t taken; // large; guarded by the GIL
 
     (void)module;
     (void)unused;
-    if (!oomph_take_shortage(&taken))
+    if (!oomph_take_oom(&taken))
         Py_RETURN_NONE;
     PyObject *told = Py_BuildValue(
         "{s:s,s:i,s:n,s:I,s:s,s:N,s:N,s:n,s:n,s:N,s:N,s:N}", "message", taken.message,
@@ -241,9 +241,9 @@ static PyObject *take_shortage(PyObject *module, PyObject *unused)
         taken.doing, "autocast", PyBool_FromLong(taken.autocast), "grad",
         PyBool_FromLong(taken.grad), "free_bytes", (Py_ssize_t)taken.free_bytes,
         "total_bytes", (Py_ssize_t)taken.total_bytes, "stats",
-        oomph_stats_dict(&taken.stats), "census", tell_census(&taken.census), "modules",
-        to_list(taken.module_count, taken.modules, tell_address));
-    free(taken.census.addrs);
+        oomph_stats_dict(&taken.stats), "census", build_block_list(&taken.blocks),
+        "modules", to_list(taken.module_count, taken.modules, tell_address));
+    free(taken.blocks.addrs);
     return told;
 }
 
@@ -277,10 +277,10 @@ static PyObject *unmapped(PyObject *module, PyObject *arg)
 }
 
 PyMethodDef oomph_site_methods[] = {
-    {"census", census, METH_O,
+    {"census", list_blocks, METH_O,
      "The blocks in use of a device: addresses, sizes, sites, marks, each as bytes."},
-    {"take_shortage", take_shortage, METH_NOARGS,
-     "The allocation that failed last, with a census of that moment; None: none "
+    {"take_shortage", take_oom, METH_NOARGS,
+     "The allocation that failed last, with the blocks in use then; None: none "
      "since."},
     {"sites_start", sites_start, METH_O,
      "Begins to know which line allocates; a list of prefixes of libraries' files. "

@@ -213,18 +213,17 @@ class Requests
     [[noreturn]] void fail_out_of_memory(const oomph_request_t &request,
                                          const Context &context)
     {
-        const Shortage shortage(request);
-        history_.add(TraceEntry::OOM, request.device, shortage.free_bytes,
-                     request.bytes, request.stream, from_core(request.pool), context);
+        const OutOfMemory oom(request);
+        history_.add(TraceEntry::OOM, request.device, oom.free_bytes, request.bytes,
+                     request.stream, from_core(request.pool), context);
         std::vector<native::OutOfMemoryObserver> observers;
         {
             std::lock_guard<std::mutex> guard(mutex_);
             observers = oom_observers_;
         }
         for (const auto &observer : observers)
-            observer(request.device, request.bytes, shortage.total_bytes,
-                     shortage.free_bytes);
-        shortage.raise();
+            observer(request.device, request.bytes, oom.total_bytes, oom.free_bytes);
+        oom.raise();
     }
 
     /* ---- Telling others */

@@ -64,13 +64,13 @@ inline c10::CachingDeviceAllocator::DeviceStats stats_of(int device)
 }
 
 // How things stand when a request has failed, and the error that says so.
-struct Shortage {
+struct OutOfMemory {
     const oomph_request_t &request;
     const std::string reason = core->error_detail(); // of the call that failed last
     size_t free_bytes = 0, total_bytes = 0;
     oomph_stats_t stats;
 
-    explicit Shortage(const oomph_request_t &failed) : request(failed)
+    explicit OutOfMemory(const oomph_request_t &failed) : request(failed)
     {
         check(core->memory_info(request.device, &free_bytes, &total_bytes));
         check(core->get_stats(request.device, &stats));
@@ -96,12 +96,12 @@ struct Shortage {
                         "oomph: ", reason, ".");
     }
 
-    // The core keeps who holds the memory now: the error will ask for it (shortage.py).
+    // The core keeps who holds the memory now: whoever explains the error asks for it.
     [[noreturn]] void raise() const
     {
         const std::string message = text();
         const auto node = torch::autograd::get_current_node();
-        oomph_shortage_t kept = {};
+        oomph_oom_t kept = {};
         kept.request = request;
         kept.request.user = nullptr;
         std::snprintf(kept.message, sizeof kept.message, "%s", message.c_str());
@@ -112,7 +112,7 @@ struct Shortage {
         kept.free_bytes = free_bytes;
         kept.total_bytes = total_bytes;
         kept.stats = stats;
-        core->keep_shortage(&kept);
+        core->keep_oom(&kept);
         TORCH_CHECK_WITH(OutOfMemoryError, false, message);
     }
 };

@@ -1,4 +1,4 @@
-/* shortage.c - who held the memory when it was short, kept until somebody explains it.
+/* oom.c - who held the memory when it was short, kept until somebody explains it.
  */
 #include "core/alloc/free.h"
 #include "core/device/lookup.h"
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- A census */
+/* ---- The blocks in use */
 
 static bool is_live(const oomph_block_t *block)
 {
@@ -14,46 +14,46 @@ static bool is_live(const oomph_block_t *block)
            (block->state == OOMPH_BLOCK_USED || block->state == OOMPH_BLOCK_DEFERRED);
 }
 
-static void count(const oomph_block_t *block, void *census)
+static void count(const oomph_block_t *block, void *context)
 {
-    ((oomph_census_t *)census)->count += is_live(block);
+    ((oomph_block_list_t *)context)->count += is_live(block);
 }
 
 static void enlist(const oomph_block_t *block, void *context)
 {
-    oomph_census_t *census = context;
+    oomph_block_list_t *blocks = context;
 
     if (!is_live(block))
         return;
-    size_t i = census->count++;
-    census->addrs[i] = block->addr;
-    census->bytes[i] = block->bytes;
-    census->sites[i] = block->site;
-    census->marks[i] =
+    size_t i = blocks->count++;
+    blocks->addrs[i] = block->addr;
+    blocks->bytes[i] = block->bytes;
+    blocks->sites[i] = block->site;
+    blocks->marks[i] =
         (uint8_t)((block->tier == OOMPH_TIER_HOST ? OOMPH_MARK_HOST : 0) |
                   (oomph_block_pool(block)->group != NULL ? OOMPH_MARK_POOL : 0) |
                   (block->state == OOMPH_BLOCK_DEFERRED ? OOMPH_MARK_WAITING : 0));
 }
 
-static bool make_columns(oomph_census_t *census, size_t room)
+static bool make_columns(oomph_block_list_t *blocks, size_t room)
 {
-    const size_t row = sizeof *census->addrs + sizeof *census->bytes +
-                       sizeof *census->sites + sizeof *census->marks;
+    const size_t row = sizeof *blocks->addrs + sizeof *blocks->bytes +
+                       sizeof *blocks->sites + sizeof *blocks->marks;
     char *memory = malloc(oomph_max(room, 1) * row);
 
     if (memory == NULL)
         return false;
-    census->addrs = (oomph_addr_t *)(void *)memory;
-    census->bytes = census->addrs + room;
-    census->sites = (oomph_site_t *)(void *)(census->bytes + room);
-    census->marks = (uint8_t *)(census->sites + room);
+    blocks->addrs = (oomph_addr_t *)(void *)memory;
+    blocks->bytes = blocks->addrs + room;
+    blocks->sites = (oomph_site_t *)(void *)(blocks->bytes + room);
+    blocks->marks = (uint8_t *)(blocks->sites + room);
     return true;
 }
 
-oomph_status_t oomph_take_census(int ordinal, oomph_census_t *census)
+oomph_status_t oomph_list_blocks(int ordinal, oomph_block_list_t *blocks)
 {
     oomph_device_t *device = oomph_device_peek(ordinal);
-    oomph_census_t taken = {0};
+    oomph_block_list_t taken = {0};
 
     if (device != NULL)
         oomph_enter(device);
@@ -67,19 +67,19 @@ oomph_status_t oomph_take_census(int ordinal, oomph_census_t *census)
         oomph_unlock(device);
     if (!made)
         return oomph_fail(OOMPH_ERR_NO_MEMORY, "no host memory to list the blocks");
-    *census = taken;
+    *blocks = taken;
     return OOMPH_OK;
 }
 
-/* ---- The last shortage */
+/* ---- The last one */
 
 static struct {
     oomph_lock_t lock;
     bool any;
-    oomph_shortage_t last;
+    oomph_oom_t last;
 } kept;
 
-// Of what the source of a pool has no more, no census of the device tells anything.
+// Where a source has no more memory, the device's blocks explain nothing.
 static bool is_of_source(const oomph_request_t *request)
 {
     oomph_device_t *device = oomph_device_peek(request->device);
@@ -93,18 +93,18 @@ static bool is_of_source(const oomph_request_t *request)
     return found;
 }
 
-void oomph_keep_shortage(const oomph_shortage_t *shortage)
+void oomph_keep_oom(const oomph_oom_t *oom)
 {
     size_t (*modules)(uint64_t *, size_t) = oomph_process.hooks.modules;
-    oomph_census_t census = {0};
+    oomph_block_list_t blocks = {0};
 
-    if (is_of_source(&shortage->request))
+    if (is_of_source(&oom->request))
         return;
-    oomph_take_census(shortage->request.device, &census);
+    oomph_list_blocks(oom->request.device, &blocks);
     oomph_lock_take(&kept.lock);
-    void *old = kept.any ? kept.last.census.addrs : NULL;
-    kept.last = *shortage;
-    kept.last.census = census;
+    void *old = kept.any ? kept.last.blocks.addrs : NULL;
+    kept.last = *oom;
+    kept.last.blocks = blocks;
     kept.last.module_count =
         modules != NULL ? modules(kept.last.modules, OOMPH_MODULES_MAX) : 0;
     kept.any = true;
@@ -112,12 +112,12 @@ void oomph_keep_shortage(const oomph_shortage_t *shortage)
     free(old);
 }
 
-bool oomph_take_shortage(oomph_shortage_t *shortage)
+bool oomph_take_oom(oomph_oom_t *oom)
 {
     oomph_lock_take(&kept.lock);
     bool any = kept.any;
     if (any)
-        *shortage = kept.last;
+        *oom = kept.last;
     kept.any = false;
     oomph_lock_give(&kept.lock);
     return any;
