@@ -177,7 +177,7 @@ oomph_status_t oomph_make_host_pages(oomph_device_t *device, size_t count)
 /* ---- Being born there */
 
 // Of host bytes that are wanted, those that are beyond the limit.
-static size_t beyond_limit(const oomph_budget_t *host, size_t bytes)
+static size_t beyond_limit(const oomph_host_limit_t *host, size_t bytes)
 {
     uint64_t used = atomic_load(&host->used_bytes);
     size_t room = host->limit_bytes > used ? host->limit_bytes - used : 0;
@@ -209,7 +209,7 @@ static oomph_rung_result_t pinned_block(oomph_request_context_t *ctx)
     oomph_segment_t *segment;
     oomph_addr_t addr;
 
-    if (!oomph_budget_take(pages->host, bytes)) {
+    if (!oomph_host_limit_take(pages->host, bytes)) {
         size_t beyond = oomph_max(beyond_limit(pages->host, bytes), 1);
         return return_pinned(ctx, beyond, beyond);
     }
@@ -217,7 +217,7 @@ static oomph_rung_result_t pinned_block(oomph_request_context_t *ctx)
     oomph_status_t status = pages->driver->pinned_alloc(pages->device, bytes, &addr);
     oomph_step_back(ctx->device, state);
     if (status != OOMPH_OK)
-        goto undo_budget;
+        goto undo_limit;
     status = oomph_segment_adopt(&ctx->pool->heap, pages, OOMPH_SEGMENT_PINNED,
                                  OOMPH_TIER_HOST, addr, bytes, &segment);
     if (status != OOMPH_OK)
@@ -226,8 +226,8 @@ static oomph_rung_result_t pinned_block(oomph_request_context_t *ctx)
 
 undo_pinned:
     pages->driver->pinned_free(pages->device, addr);
-undo_budget:
-    oomph_budget_give(pages->host, bytes);
+undo_limit:
+    oomph_host_limit_give(pages->host, bytes);
     if (status == OOMPH_ERR_NO_MEMORY && return_pinned(ctx, 1, bytes) == OOMPH_RETRY)
         return OOMPH_RETRY;
     return go_without(status);

@@ -76,7 +76,7 @@ size_t oomph_return_pinned(oomph_device_t *device, size_t bytes)
                NULL &&
            pages->driver->pinned_free(pages->device, segment->base) == OOMPH_OK) {
         freed_bytes += segment->bytes;
-        oomph_budget_give(pages->host, segment->bytes);
+        oomph_host_limit_give(pages->host, segment->bytes);
         oomph_segment_drop(segment, pages);
     }
     return freed_bytes;

@@ -18,7 +18,7 @@ typedef struct oomph_process {
     atomic_bool watched;     // somebody wants to hear of notices and of unmapping
     atomic_int offload_bans; // regions in which nothing is offloaded, now open
     _Atomic(int64_t) garbage_again_ns; // garbage is not looked for before
-    oomph_budget_t host;
+    oomph_host_limit_t host;
     int device_count;
     double fractions[OOMPH_DEVICE_MAX]; // of each card, open or not, that may be taken
     bool started;

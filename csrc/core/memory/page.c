@@ -12,7 +12,7 @@
 #define RECHECK_BYTES ((size_t)1 << 30) // taken before the driver is asked again
 
 void oomph_pages_init(oomph_pages_t *pages, const oomph_driver_t *driver, int device,
-                      size_t page_bytes, oomph_budget_t *host)
+                      size_t page_bytes, oomph_host_limit_t *host)
 {
     *pages = (oomph_pages_t){.driver = driver,
                              .device = device,
@@ -103,13 +103,14 @@ oomph_status_t oomph_page_take(oomph_pages_t *pages, oomph_tier_t tier,
     oomph_status_t status = make_room(stack);
     if (status != OOMPH_OK)
         return status;
-    if (tier == OOMPH_TIER_HOST && !oomph_budget_take(pages->host, pages->page_bytes))
+    if (tier == OOMPH_TIER_HOST &&
+        !oomph_host_limit_take(pages->host, pages->page_bytes))
         return oomph_fail(OOMPH_ERR_NO_MEMORY, "the host limit is reached");
     status = pages->driver->create(pages->device, tier, pages->host_kind,
                                    pages->page_bytes, handle);
     if (status != OOMPH_OK) {
         if (tier == OOMPH_TIER_HOST)
-            oomph_budget_give(pages->host, pages->page_bytes);
+            oomph_host_limit_give(pages->host, pages->page_bytes);
         else
             pages->known_free_bytes = 0;
         return status;
@@ -200,7 +201,7 @@ static bool release(oomph_pages_t *pages, oomph_tier_t tier, oomph_handle_t hand
         pages->release_count++;
         pages->known_free_bytes += pages->page_bytes;
     } else {
-        oomph_budget_give(pages->host, pages->page_bytes);
+        oomph_host_limit_give(pages->host, pages->page_bytes);
     }
     return true;
 }

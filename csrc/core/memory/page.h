@@ -1,5 +1,5 @@
 /* page.h - physical pages of one device, on the device and on the host: created, kept
- * spare for reuse, limited. The caller holds the device lock; the budget of host bytes
+ * spare for reuse, limited. The caller holds the device lock; the limit of host bytes
  * is shared by all devices.
  */
 #pragma once
@@ -10,23 +10,23 @@
 #include <stdatomic.h>
 
 // Host bytes that all devices of the process may take together.
-typedef struct oomph_budget {
+typedef struct oomph_host_limit {
     _Atomic(uint64_t) used_bytes;
     uint64_t limit_bytes;
-} oomph_budget_t;
+} oomph_host_limit_t;
 
-// Takes bytes from the budget if it has them; gives them back.
-static inline bool oomph_budget_take(oomph_budget_t *budget, uint64_t bytes)
+// Takes bytes from the limit if it has them; gives them back.
+static inline bool oomph_host_limit_take(oomph_host_limit_t *host, uint64_t bytes)
 {
-    if (atomic_fetch_add(&budget->used_bytes, bytes) + bytes <= budget->limit_bytes)
+    if (atomic_fetch_add(&host->used_bytes, bytes) + bytes <= host->limit_bytes)
         return true;
-    atomic_fetch_sub(&budget->used_bytes, bytes);
+    atomic_fetch_sub(&host->used_bytes, bytes);
     return false;
 }
 
-static inline void oomph_budget_give(oomph_budget_t *budget, uint64_t bytes)
+static inline void oomph_host_limit_give(oomph_host_limit_t *host, uint64_t bytes)
 {
-    atomic_fetch_sub(&budget->used_bytes, bytes);
+    atomic_fetch_sub(&host->used_bytes, bytes);
 }
 
 typedef struct oomph_page_stack {
@@ -52,7 +52,7 @@ typedef struct oomph_pages {
     size_t page_bytes;
     uint64_t devices;            // mask of the devices that may access them
     oomph_host_kind_t host_kind; // NUMA or PLAIN, once probed
-    oomph_budget_t *host;
+    oomph_host_limit_t *host;
     uint64_t host_pages_max_bytes; // of host pages that may be mapped; UINT64_MAX: any
     size_t limit_bytes;            // most device bytes; SIZE_MAX: what the driver gives
     size_t reserve_bytes;          // device bytes left to others
@@ -70,7 +70,7 @@ typedef struct oomph_pages {
 } oomph_pages_t;
 
 void oomph_pages_init(oomph_pages_t *pages, const oomph_driver_t *driver, int device,
-                      size_t page_bytes, oomph_budget_t *host);
+                      size_t page_bytes, oomph_host_limit_t *host);
 
 // How many of `want` pages could be taken now. `may_use_reserve` requests may use half
 // of the reserve.

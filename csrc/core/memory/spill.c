@@ -123,19 +123,19 @@ oomph_status_t oomph_host_page_make(const oomph_pages_t *pages, oomph_handle_t *
 {
     uint64_t bytes = pages->page_bytes;
 
-    if (!oomph_budget_take(pages->host, bytes))
+    if (!oomph_host_limit_take(pages->host, bytes))
         return oomph_fail(OOMPH_ERR_NO_MEMORY, "the host limit is reached");
     oomph_status_t status = pages->driver->create(pages->device, OOMPH_TIER_HOST,
                                                   pages->host_kind, bytes, handle);
     if (status != OOMPH_OK)
-        oomph_budget_give(pages->host, bytes);
+        oomph_host_limit_give(pages->host, bytes);
     return status;
 }
 
 void oomph_host_page_drop(const oomph_pages_t *pages, oomph_handle_t handle)
 {
     pages->driver->release(handle);
-    oomph_budget_give(pages->host, pages->page_bytes);
+    oomph_host_limit_give(pages->host, pages->page_bytes);
 }
 
 /* ---- Pages made ahead */

@@ -30,7 +30,7 @@ typedef struct oomph_ahead {
     oomph_handle_t *handles; // ready
 } oomph_ahead_t;
 
-// A new host page within the budget. Slow; needs no lock, since it reads only what
+// A new host page within the limit. Slow; needs no lock, since it reads only what
 // never changes once a kind of pages is known. Errors: OOMPH_ERR_NO_MEMORY,
 // OOMPH_ERR_DRIVER.
 oomph_status_t oomph_host_page_make(const oomph_pages_t *pages, oomph_handle_t *handle);
