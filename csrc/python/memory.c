@@ -108,8 +108,8 @@ static bool parse_moves(PyObject *addresses, oomph_move_t *moves, Py_ssize_t cou
 }
 
 // What was moved, and for each address why it was not, or None.
-static PyObject *tell_moves(size_t moved_bytes, const oomph_move_t *moves,
-                            Py_ssize_t count)
+static PyObject *report_moves(size_t moved_bytes, const oomph_move_t *moves,
+                              Py_ssize_t count)
 {
     PyObject *reasons = PyList_New(count);
 
@@ -146,7 +146,7 @@ static PyObject *move(PyObject *module, PyObject *args)
         status =
             oomph_move(device, (oomph_tier_t)tier, moves, (size_t)count, &moved_bytes);
         Py_END_ALLOW_THREADS
-        result = status == OOMPH_OK ? tell_moves(moved_bytes, moves, count)
+        result = status == OOMPH_OK ? report_moves(moved_bytes, moves, count)
                                     : oomph_raise(status);
     }
     PyMem_Free(moves);

@@ -30,7 +30,7 @@ static atomic_int rescued_device;
 static _Atomic(size_t) rescued_bytes;
 
 // Run by the main thread, with the GIL, some time after the rescue.
-static int tell_rescue(void *unused)
+static int report_rescue(void *unused)
 {
     (void)unused;
     return on_rescue == NULL
@@ -46,7 +46,7 @@ static void note_rescue(int device, size_t bytes, int64_t nth)
         return;
     atomic_store(&rescued_device, device);
     atomic_store(&rescued_bytes, bytes);
-    Py_AddPendingCall(tell_rescue, NULL);
+    Py_AddPendingCall(report_rescue, NULL);
 }
 
 static PyObject *set_rescue_hook(PyObject *module, PyObject *callable)

@@ -20,7 +20,7 @@ static atomic_int refused_device;
 static _Atomic(size_t) refused_bytes;
 
 // Run by the main thread, with the GIL, some time after the refusal.
-static int tell_refusal(void *unused)
+static int report_refusal(void *unused)
 {
     (void)unused;
     return on_refusal == NULL
@@ -33,7 +33,7 @@ static void note_refusal(int device, size_t bytes)
 {
     atomic_store(&refused_device, device);
     atomic_store(&refused_bytes, bytes);
-    Py_AddPendingCall(tell_refusal, NULL);
+    Py_AddPendingCall(report_refusal, NULL);
 }
 
 // Gives NULL where there is no memory: the interface knows no error.

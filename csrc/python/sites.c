@@ -67,7 +67,7 @@ static PyObject *to_list(size_t count, const void *array,
     return list;
 }
 
-static PyObject *tell_site(const void *array, size_t i)
+static PyObject *build_site(const void *array, size_t i)
 {
     const oomph_site_bytes_t *row = (const oomph_site_bytes_t *)array + i;
 
@@ -93,7 +93,7 @@ static PyObject *list_sites(PyObject *arg, bool at_peak)
         status = oomph_live_sites(device, at_peak, rows, room, &count);
     } while (status == OOMPH_OK && count > room);
     PyObject *list =
-        status == OOMPH_OK ? to_list(count, rows, tell_site) : oomph_raise(status);
+        status == OOMPH_OK ? to_list(count, rows, build_site) : oomph_raise(status);
     PyMem_Free(rows);
     return list;
 }
@@ -138,7 +138,7 @@ static void visit(const oomph_block_info_t *block, void *context)
     walk->blocks[walk->count++] = *block;
 }
 
-static PyObject *tell_block(const void *array, size_t i)
+static PyObject *build_block(const void *array, size_t i)
 {
     const oomph_block_info_t *block = (const oomph_block_info_t *)array + i;
 
@@ -163,7 +163,7 @@ static PyObject *live_blocks(PyObject *module, PyObject *args)
     oomph_status_t status = oomph_walk(device, visit, &walk);
     PyObject *list = status != OOMPH_OK ? oomph_raise(status)
                      : walk.failed      ? PyErr_NoMemory()
-                                        : to_list(walk.count, walk.blocks, tell_block);
+                                        : to_list(walk.count, walk.blocks, build_block);
     PyMem_RawFree(walk.blocks);
     return list;
 }
@@ -207,12 +207,12 @@ static PyObject *list_blocks(PyObject *module, PyObject *arg)
     oomph_status_t status = oomph_list_blocks(device, &taken);
     if (status != OOMPH_OK)
         return oomph_raise(status);
-    PyObject *told = build_block_list(&taken);
+    PyObject *built = build_block_list(&taken);
     free(taken.addrs);
-    return told;
+    return built;
 }
 
-static PyObject *tell_address(const void *array, size_t i)
+static PyObject *build_address(const void *array, size_t i)
 {
     return PyLong_FromUnsignedLongLong(((const uint64_t *)array)[i]);
 }
@@ -223,7 +223,8 @@ static PyObject *active_modules(PyObject *module, PyObject *unused)
 
     (void)module;
     (void)unused;
-    return to_list(oomph_frames_modules(addrs, OOMPH_MODULES_MAX), addrs, tell_address);
+    return to_list(oomph_frames_modules(addrs, OOMPH_MODULES_MAX), addrs,
+                   build_address);
 }
 
 static PyObject *take_oom(PyObject *module, PyObject *unused)
@@ -234,7 +235,7 @@ static PyObject *take_oom(PyObject *module, PyObject *unused)
     (void)unused;
     if (!oomph_take_oom(&taken))
         Py_RETURN_NONE;
-    PyObject *told = Py_BuildValue(
+    PyObject *built = Py_BuildValue(
         "{s:s,s:i,s:n,s:I,s:s,s:N,s:N,s:n,s:n,s:N,s:N,s:N}", "message", taken.message,
         "device", taken.request.device, "requested_bytes",
         (Py_ssize_t)taken.request.bytes, "site", taken.request.site, "doing",
@@ -242,12 +243,12 @@ static PyObject *take_oom(PyObject *module, PyObject *unused)
         PyBool_FromLong(taken.grad), "free_bytes", (Py_ssize_t)taken.free_bytes,
         "total_bytes", (Py_ssize_t)taken.total_bytes, "stats",
         oomph_stats_dict(&taken.stats), "census", build_block_list(&taken.blocks),
-        "modules", to_list(taken.module_count, taken.modules, tell_address));
+        "modules", to_list(taken.module_count, taken.modules, build_address));
     free(taken.blocks.addrs);
-    return told;
+    return built;
 }
 
-static PyObject *tell_unmapped(const void *array, size_t i)
+static PyObject *build_unmapped(const void *array, size_t i)
 {
     const oomph_unmapped_t *row = (const oomph_unmapped_t *)array + i;
 
@@ -271,7 +272,7 @@ static PyObject *unmapped(PyObject *module, PyObject *arg)
         return PyErr_NoMemory();
     oomph_status_t status = oomph_unmapped(device, rows, OOMPH_UNMAPPED_KEPT, &count);
     PyObject *list =
-        status == OOMPH_OK ? to_list(count, rows, tell_unmapped) : oomph_raise(status);
+        status == OOMPH_OK ? to_list(count, rows, build_unmapped) : oomph_raise(status);
     PyMem_Free(rows);
     return list;
 }

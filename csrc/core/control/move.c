@@ -20,11 +20,11 @@
 #include <stdlib.h>
 
 // Addresses that watchers were told to be unmapped.
-typedef struct told {
+typedef struct announced {
     oomph_addr_t addr;
     size_t bytes;
     oomph_stream_t stream;
-} told_t;
+} announced_t;
 
 typedef struct batch {
     oomph_device_t *device;
@@ -35,8 +35,8 @@ typedef struct batch {
     oomph_block_t **blocks; // of each move; NULL: it has none
     oomph_swap_run_t *runs; // of the pages chosen
     size_t run_count, page_count;
-    told_t *told;
-    size_t told_count;
+    announced_t *announced;
+    size_t announced_count;
 } batch_t;
 
 const char *oomph_outcome_text(oomph_outcome_t outcome)
@@ -246,36 +246,36 @@ static void announce(batch_t *batch)
 
     if (hooks->unmapping == NULL || !atomic_load(&oomph_process.watched))
         return;
-    batch->told_count = batch->run_count;
+    batch->announced_count = batch->run_count;
     for (size_t i = 0; i < batch->run_count; i++) {
         const oomph_swap_run_t *run = &batch->runs[i];
         const oomph_pool_t *pool = run->segment->heap->owner;
-        batch->told[i] =
-            (told_t){oomph_segment_addr(run->segment, run->first),
-                     run->count * device->pages.page_bytes, pool->stream->handle};
+        batch->announced[i] =
+            (announced_t){oomph_segment_addr(run->segment, run->first),
+                          run->count * device->pages.page_bytes, pool->stream->handle};
     }
     oomph_unlock(device);
-    for (size_t i = 0; i < batch->told_count; i++)
-        hooks->unmapping(device->ordinal, batch->told[i].addr, batch->told[i].bytes,
-                         batch->told[i].stream);
+    for (size_t i = 0; i < batch->announced_count; i++)
+        hooks->unmapping(device->ordinal, batch->announced[i].addr,
+                         batch->announced[i].bytes, batch->announced[i].stream);
     oomph_enter(device);
 }
 
 // Tells of what was announced and is mapped, again or still.
-static void tell_mapped(const batch_t *batch)
+static void report_mapped(const batch_t *batch)
 {
     oomph_device_t *device = batch->device;
 
-    for (size_t i = 0; i < batch->told_count; i++) {
-        const told_t *told = &batch->told[i];
-        const oomph_segment_t *segment = oomph_device_segment(device, told->addr);
+    for (size_t i = 0; i < batch->announced_count; i++) {
+        const announced_t *announced = &batch->announced[i];
+        const oomph_segment_t *segment = oomph_device_segment(device, announced->addr);
         if (segment != NULL &&
-            segment->entries[oomph_segment_page(segment, told->addr)].handle != 0)
+            segment->entries[oomph_segment_page(segment, announced->addr)].handle != 0)
             oomph_notices_add(&device->pages.notices,
                               (oomph_notice_t){.kind = OOMPH_NOTICE_MAPPED,
                                                .device = device->ordinal,
-                                               .addr = told->addr,
-                                               .bytes = told->bytes});
+                                               .addr = announced->addr,
+                                               .bytes = announced->bytes});
     }
 }
 
@@ -395,7 +395,7 @@ static oomph_status_t move_chosen(batch_t *batch, size_t most_pages, size_t *mov
         *moved = account(batch);
         forget(batch);
     }
-    tell_mapped(batch);
+    report_mapped(batch);
     int64_t ns = oomph_now_ns() - start;
     device->stats.swap_ns += ns;
     device->stats.driver_ns += ns;
@@ -431,16 +431,17 @@ oomph_status_t oomph_move_blocks(oomph_device_t *device, oomph_tier_t tier,
                      .count = count,
                      .blocks = calloc(count, sizeof(oomph_block_t *)),
                      .runs = calloc(count, sizeof *batch.runs),
-                     .told = calloc(count, sizeof *batch.told)};
+                     .announced = calloc(count, sizeof *batch.announced)};
     oomph_status_t status;
 
-    if (count > 0 && (batch.blocks == NULL || batch.runs == NULL || batch.told == NULL))
+    if (count > 0 &&
+        (batch.blocks == NULL || batch.runs == NULL || batch.announced == NULL))
         status = oomph_fail(OOMPH_ERR_NO_MEMORY, "no host memory to move blocks");
     else
         status = move_batch(&batch, moved_bytes);
     free(batch.blocks);
     free(batch.runs);
-    free(batch.told);
+    free(batch.announced);
     return status;
 }
 

@@ -80,7 +80,7 @@ static void end_step(oomph_device_t *device)
     oomph_promote_survivors(device, taken.device_high);
     relax(device);
     keep_reserve(device);
-    device->streams.turn++;
+    device->streams.tick++;
     oomph_pools_prune(device);
 }
 

@@ -9,14 +9,14 @@
 
 /* ---- The lock */
 
-void oomph_unlock_and_tell(oomph_device_t *device)
+void oomph_unlock_and_report(oomph_device_t *device)
 {
-    oomph_notices_t told = device->pages.notices;
-    device->pages.notices = (oomph_notices_t){.wanted = told.wanted};
+    oomph_notices_t notices = device->pages.notices;
+    device->pages.notices = (oomph_notices_t){.wanted = notices.wanted};
     oomph_lock_give(&device->lock);
-    for (size_t i = 0; i < told.count && oomph_process.hooks.notice != NULL; i++)
-        oomph_process.hooks.notice(&told.list[i]);
-    free(told.list);
+    for (size_t i = 0; i < notices.count && oomph_process.hooks.notice != NULL; i++)
+        oomph_process.hooks.notice(&notices.list[i]);
+    free(notices.list);
 }
 
 /* ---- Waiting */

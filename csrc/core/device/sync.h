@@ -9,14 +9,14 @@ static inline void oomph_lock(oomph_device_t *device)
 }
 
 // Gives the lock up and tells what happened under it.
-void oomph_unlock_and_tell(oomph_device_t *device) __attribute__((cold));
+void oomph_unlock_and_report(oomph_device_t *device) __attribute__((cold));
 // The same; nearly always nobody wants to hear anything.
 static inline void oomph_unlock(oomph_device_t *device)
 {
     if (device->pages.notices.count == 0)
         oomph_lock_give(&device->lock);
     else
-        oomph_unlock_and_tell(device);
+        oomph_unlock_and_report(device);
 }
 
 // Waits for the clock's oldest epoch, or for all work of the device (NULL), giving up

@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-enum { IDLE_TURNS = 8 };
+enum { IDLE_TICKS = 8 };
 
 static const oomph_stream_t LEGACY = (oomph_stream_t)1; // the same stream as 0
 
@@ -70,10 +70,10 @@ static oomph_status_t get_passing(oomph_streams_t *streams, int device,
         status = add(streams, device, handle, false, id, &found);
         if (found == NULL)
             return status;
-        streams->turn++;
+        streams->tick++;
     }
     found->capturing = capturing;
-    found->seen = streams->turn;
+    found->seen = streams->tick;
     *stream = found;
     return OOMPH_OK;
 }
@@ -114,7 +114,7 @@ oomph_status_t oomph_stream_get(oomph_streams_t *streams, int device,
 bool oomph_stream_is_idle(const oomph_streams_t *streams,
                           const oomph_stream_state_t *stream)
 {
-    return !stream->lives && streams->turn - stream->seen > IDLE_TURNS;
+    return !stream->lives && streams->tick - stream->seen > IDLE_TICKS;
 }
 
 // Whether nothing would be lost with it.

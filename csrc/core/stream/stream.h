@@ -45,7 +45,7 @@ struct oomph_stream_state {
     uint64_t id;    // of cuStreamGetId; unset if `lives`
     bool lives;     // never destroyed: the handle names it
     bool capturing; // as it was when seen last, for one that may be gone
-    uint64_t seen;  // the turn in which it was named last; unset if `lives`
+    uint64_t seen;  // the tick in which it was named last; unset if `lives`
     size_t users;   // pools of it, and uses of blocks that wait for its clock
     oomph_clock_t clock;
     void *pools[2];         // the default pools of the stream, for the caller
@@ -64,7 +64,7 @@ typedef struct oomph_streams {
     size_t freed_bytes;         // so much as far as it is known
     bool beginning;             // a thread is about to begin a capture:
     pthread_t beginner;         // this one
-    uint64_t turn;              // counts steps, and streams that may be gone
+    uint64_t tick;              // counts steps, and streams that may be gone
     bool strays;                // some that may be gone were forgotten (and may live)
     oomph_stream_t joint;       // waits for all others, where the driver cannot
     oomph_event_t spare[OOMPH_EPOCH_RING];
