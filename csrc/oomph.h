@@ -51,11 +51,11 @@ const char *oomph_error_detail(void);
 
 typedef enum oomph_offload {
     OOMPH_OFFLOAD_OFF,    // a failed allocation is an error
-    OOMPH_OFFLOAD_ON_OOM, // a block that finds no device page is born on host
+    OOMPH_OFFLOAD_ON_OOM, // a block that finds no device page falls back to the host
     OOMPH_OFFLOAD_ALWAYS, // likewise; who plans ahead of need does so from the start
 } oomph_offload_t;
 
-// Which kind of host memory backs a block that is born on host.
+// Which kind of host memory backs a block that falls back to the host.
 typedef enum oomph_host_kind {
     OOMPH_HOST_AUTO,   // the first of the kinds below that works on this machine
     OOMPH_HOST_NUMA,   // pages on the GPU's NUMA node, mapped into a segment
@@ -78,7 +78,8 @@ typedef enum oomph_guard {
 
 typedef struct oomph_config {
     oomph_offload_t offload;
-    bool strict; // what would be born on host for want of device pages is an error
+    bool
+        strict; // what would fall back to the host for want of device pages is an error
     oomph_host_kind_t host_kind;
     uint64_t host_limit_bytes;    // most host bytes of all devices; 0: none
     uint64_t host_page_max;       // most host pages of a process, as each that the CPU
@@ -125,7 +126,7 @@ typedef struct oomph_hooks {
                       oomph_stream_t stream);
     // Something happened. Only while watched.
     void (*notice)(const oomph_notice_t *notice);
-    // A block was born on host, the `nth` of its step, from 1.
+    // A block fell back to the host, the `nth` of its step, from 1.
     void (*rescued)(int device, size_t bytes, int64_t nth);
     // Which line this thread executes (oomph_call_site). It must not wait for anything.
     oomph_site_t (*call_site)(bool in_backward);
@@ -215,7 +216,7 @@ typedef struct oomph_block_info {
 
 // Gives a block of at least `bytes` that may be used on `stream` at once, aligned to
 // 512 bytes. `bytes` 0 gives address 0. Where no device page can be had the block is
-// born on host, if the settings allow it: it is used like any other.
+// put on the host, if the settings allow it: it is used like any other.
 // Errors: OOMPH_ERR_NO_MEMORY, OOMPH_ERR_DRIVER, OOMPH_ERR_INVALID (no such device).
 oomph_status_t oomph_malloc(const oomph_request_t *request, oomph_addr_t *addr);
 
@@ -259,9 +260,9 @@ oomph_status_t oomph_copy(int device, oomph_addr_t to, oomph_addr_t from, size_t
 // OOMPH_ERR_DRIVER, OOMPH_ERR_INVALID (no such device).
 oomph_status_t oomph_event_passed(int device, oomph_event_t event, bool *passed);
 
-// For a planner that cannot make room for large blocks: where a block of at least
-// `min_bytes` was born on host in the last step, the next one of that size that finds
-// no room goes there at once, and is not a rescue. 0 (the default): off. Errors:
+// For a planner that cannot make room for large blocks. If a block of this size, at
+// least `min_bytes`, fell back to the host in the last step, the next one that finds no
+// room goes there at once and is not a rescue. 0 (default): off. Errors:
 // OOMPH_ERR_INVALID, OOMPH_ERR_DRIVER.
 oomph_status_t oomph_predict_host(int device, size_t min_bytes);
 
@@ -279,8 +280,8 @@ typedef struct oomph_usage {
 // Errors: OOMPH_ERR_INVALID, OOMPH_ERR_DRIVER.
 oomph_status_t oomph_read_usage(int device, oomph_usage_t *usage);
 
-// Between the two nothing is born on host, whichever thread asks for it: a failed
-// allocation is an error. They nest. What lies on the host stays there.
+// Between the two nothing falls back to the host, whichever thread asks for it: a
+// failed allocation is an error. They nest. What lies on the host stays there.
 void oomph_forbid_offload(void);
 // Errors: OOMPH_ERR_INVALID if offload is not forbidden.
 oomph_status_t oomph_allow_offload(void);
@@ -445,10 +446,10 @@ oomph_status_t oomph_revive(const oomph_request_t *request, oomph_addr_t addr);
 /* ---- Steps */
 
 // A training step has ended, on every device. Called by optimizer hooks. Gives a mask
-// of the devices on which a block was born on host in it. Blocks that are idle between
-// steps (oomph_mark_idle) and lived on host all through one return to the device, if
-// there is room at the peak of a step and `promote` is set. Where several threads have
-// ended steps, one may use what another leaves: then no block returns.
+// of the devices on which a block fell back to the host in it. Blocks that are idle
+// between steps (oomph_mark_idle) and lived on host all through one return to the
+// device, if there is room at the peak of a step and `promote` is set. Where several
+// threads have ended steps, one may use what another leaves: then no block returns.
 uint64_t oomph_step(void);
 
 /* ---- Statistics */
@@ -467,7 +468,7 @@ enum {
     OOMPH_RUNG_WAIT,      // the same, after waiting for their streams
     OOMPH_RUNG_CALLBACKS, // PyTorch's free-memory callbacks, the driver's own pool
     OOMPH_RUNG_GARBAGE,   // what Python has not collected yet
-    OOMPH_RUNG_HOST,      // born on host
+    OOMPH_RUNG_HOST,      // host memory
     OOMPH_RUNG_ERROR,     // none helped
     OOMPH_RUNGS
 };
@@ -486,7 +487,7 @@ typedef struct oomph_stats {
     int64_t tier_bytes[OOMPH_TIERS], tier_peak_bytes[OOMPH_TIERS];
     int64_t host_limit_bytes;   // the cap on host bytes of all devices together
     int64_t device_limit_bytes; // the most device bytes; 0: the whole card
-    int64_t rescues;            // blocks that were born on host
+    int64_t rescues;            // blocks that fell back to the host
     int64_t rescued_bytes;      // their bytes
     int64_t predicted_count;    // blocks put on the host as in the step before
     int64_t predicted_bytes;    // their bytes

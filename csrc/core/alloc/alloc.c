@@ -101,7 +101,7 @@ static oomph_status_t hand_out(oomph_device_t *device, const oomph_request_t *re
     return status;
 }
 
-static void count_born_on_host(oomph_request_context_t *ctx, size_t bytes)
+static void count_host_fallback(oomph_request_context_t *ctx, size_t bytes)
 {
     oomph_device_t *device = ctx->device;
     size_t ahead = oomph_process.config.host_ahead_bytes / device->pages.page_bytes;
@@ -162,8 +162,8 @@ static oomph_status_t allocate(oomph_request_context_t *ctx, oomph_block_t **out
         return status;
     block->recorded = planned;
     block->record = number;
-    if (ctx->born_on_host)
-        count_born_on_host(ctx, block->bytes);
+    if (ctx->fell_back_to_host)
+        count_host_fallback(ctx, block->bytes);
     *out = block;
     return OOMPH_OK;
 }

@@ -2,8 +2,8 @@
  *
  * A block that nothing can reach any more is in use all the same as long as only the
  * embedder's collector can tell: tensors in reference cycles. It is asked before a
- * block is born on host, and before an error. That takes long; where it was in vain,
- * the next time is put off, but for an error.
+ * block falls back to the host, and before an error. That takes long; where it was in
+ * vain, the next time is put off, but for an error.
  */
 #include "core/alloc/garbage.h"
 #include "core/alloc/free.h"
@@ -60,6 +60,6 @@ oomph_rung_result_t oomph_rung_garbage(oomph_request_context_t *ctx, bool last)
 
 void oomph_garbage_helped(const oomph_request_context_t *ctx)
 {
-    if (ctx->collected && !ctx->born_on_host)
+    if (ctx->collected && !ctx->fell_back_to_host)
         atomic_store(&oomph_process.garbage_again_ns, 0);
 }

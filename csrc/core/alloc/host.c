@@ -1,4 +1,4 @@
-/* host.c - the rung of the ladder on which a block is born on host.
+/* host.c - the rung of the ladder on which a block falls back to the host.
  *
  * The block lies on host pages alone, mapped at an ordinary address of its pool, or, if
  * only that works, in a page-locked allocation; either is made without the lock, as it
@@ -56,7 +56,7 @@ bool oomph_offload_is_forbidden(void)
     return atomic_load(&oomph_process.offload_bans) > 0;
 }
 
-// Why the block must not be born on host, whatever there is of it; NULL: it may.
+// Why the block must not fall back to the host, whatever there is of it; NULL: it may.
 static const char *ban(const oomph_request_context_t *ctx)
 {
     if (oomph_process.config.offload == OOMPH_OFFLOAD_OFF)
@@ -174,7 +174,7 @@ oomph_status_t oomph_make_host_pages(oomph_device_t *device, size_t count)
     return status;
 }
 
-/* ---- Being born there */
+/* ---- Host memory for a block */
 
 // Of host bytes that are wanted, those that are beyond the limit.
 static size_t beyond_limit(const oomph_host_limit_t *host, size_t bytes)

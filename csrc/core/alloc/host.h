@@ -1,4 +1,4 @@
-/* host.h - blocks that are born on host. */
+/* host.h - blocks that fall back to the host. */
 #pragma once
 #include "core/alloc/request.h"
 

@@ -7,8 +7,8 @@
  *   climbed for these: spare and new pages, up to the limit; free pages of other holes
  *   and streams, at once if their work has finished, else after waiting for it; what
  *   PyTorch and the driver cache themselves; host pages; the error.
- * - Before a block is born on host, and before the error, what the program can no
- *   longer reach is freed: the collector is asked.
+ * - Before a block falls back to the host, and before the error, the collector is
+ *   asked to free what the program can no longer reach.
  * - Each rung is climbed again only if something changed. Waiting happens without
  *   the lock; another thread that would have to wait takes the first one's result.
  */
@@ -187,7 +187,7 @@ static oomph_rung_result_t rung_host(oomph_request_context_t *ctx,
     if (*block == NULL)
         return result;
     ctx->device->stats.rungs[OOMPH_RUNG_HOST]++;
-    ctx->born_on_host = true;
+    ctx->fell_back_to_host = true;
     return result;
 }
 

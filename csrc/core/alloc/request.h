@@ -18,9 +18,9 @@ typedef struct oomph_request_context {
     bool host_expected;   // if it finds no room at once, it goes to the host
     bool buffer;          // for our own copies: the CPU need not use it
     bool prepared;        // to be ready for a capture (room.c)
-    const char *host_ban; // why it must not be born on host; NULL: it may
+    const char *host_ban; // why it must not fall back to the host; NULL: it may
     bool asked_others;    // other devices have been asked for host memory
-    bool born_on_host;
+    bool fell_back_to_host;
     int64_t rescued;         // ordinal of this rescue within its step, from 1; 0: none
     oomph_status_t status;   // why, after OOMPH_FAIL
     const char *uncollected; // why garbage was not, as the error has it; "" or NULL

@@ -1,4 +1,4 @@
-/* promote.c - blocks that were born on host return to the device when a step ends.
+/* promote.c - blocks that fell back to the host return to the device when a step ends.
  *
  * - Only a block that is marked as idle between steps (oomph_mark_idle): any other may
  *   be in use by a thread of its own, such as one that loads data.
