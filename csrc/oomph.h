@@ -405,8 +405,8 @@ oomph_status_t oomph_pool_retain(int device, oomph_pool_id_t pool);
 // Retains the pool and says that the calling thread is about to allocate to it, on this
 // stream, which perhaps captures; and that it does so no more. Where the capture fails,
 // the second need not be called. While it captures no room can be made: so the first
-// does, where steps have shown that the device has too little (room.c). It may wait for
-// the device then, and moves what is idle between steps. Errors: of opening,
+// does, where steps have shown that the device has too little (capture.c). It may wait
+// for the device then, and moves what is idle between steps. Errors: of opening,
 // OOMPH_ERR_NO_MEMORY (host memory), OOMPH_ERR_DRIVER; then the pool is not retained.
 oomph_status_t oomph_pool_begin(int device, oomph_pool_id_t pool, oomph_stream_t stream,
                                 bool stream_lives);

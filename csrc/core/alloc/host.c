@@ -328,8 +328,8 @@ static oomph_rung_result_t hand_over(oomph_request_context_t *ctx, oomph_block_t
     return OOMPH_RETRY;
 }
 
-// Whether it may have host memory that a graph has ready (room.c): it is there, so that
-// it may be had within a capture, too.
+// Whether it may have host memory that a graph has ready (capture.c): it is there, so
+// that it may be had within a capture, too.
 static bool may_have_ready(const oomph_request_context_t *ctx)
 {
     return ctx->pool->group != NULL && !oomph_process.config.strict && ban(ctx) == NULL;

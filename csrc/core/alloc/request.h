@@ -17,7 +17,7 @@ typedef struct oomph_request_context {
     int64_t traffic;      // and what had been taken and given back before
     bool host_expected;   // if it finds no room at once, it goes to the host
     bool buffer;          // for our own copies: the CPU need not use it
-    bool prepared;        // to be ready for a capture (room.c)
+    bool prepared;        // to be ready for a capture (capture.c)
     const char *host_ban; // why it must not fall back to the host; NULL: it may
     bool asked_others;    // other devices have been asked for host memory
     bool fell_back_to_host;

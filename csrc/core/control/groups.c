@@ -1,6 +1,6 @@
 /* groups.c - the memory of graphs and MemPools, as PyTorch begins and ends it. */
 #include "core/alloc/free.h"
-#include "core/control/room.h"
+#include "core/control/capture.h"
 
 // The caller holds the lock.
 static oomph_status_t retain(oomph_device_t *device, oomph_pool_id_t id,
@@ -41,7 +41,7 @@ oomph_status_t oomph_pool_begin(int ordinal, oomph_pool_id_t id, oomph_stream_t 
         return status;
     status = retain(device, id, false);
     if (status == OOMPH_OK) {
-        oomph_room_make(device, &request);
+        oomph_capture_prepare(device, &request);
         status = oomph_stream_get(&device->streams, ordinal, stream, stream_lives,
                                   &captures);
         if (status != OOMPH_OK)

@@ -57,7 +57,7 @@ typedef struct oomph_needs {
     bool was_short;       // not all had room on the device
 } oomph_needs_t;
 
-// What steps need, as captures want to know it (room.c); bytes of blocks in use.
+// What steps need, as captures want to know it (capture.c); bytes of blocks in use.
 typedef struct oomph_demand {
     int64_t base;          // at the step's beginning, or when its first capture began
     bool base_is_known;    // not of the first step

@@ -2,8 +2,8 @@
  *
  * A free page may move once all work has finished that the device was given before it
  * was freed, on whatever stream (stream.h). Pages of pools that a graph holds never
- * move, but for host pages that no capture has used (room.c); nor does memory that was
- * adopted rather than mapped.
+ * move, but for host pages that no capture has used (capture.c); nor does memory that
+ * was adopted rather than mapped.
  *
  * Of those that may move, the first to go are the ones that no layout has a use for,
  * beside a layout that is in force; then those that the layouts of other streams

@@ -1,4 +1,4 @@
-/* room.c - room for what a graph captures, made before the capture begins.
+/* capture.c - room for what a graph captures, made before the capture begins.
  *
  * While a stream captures nothing can be waited for, so nothing moves and no host page
  * is made. But when a thread is about to allocate to the pool of a graph, it does not
@@ -18,7 +18,7 @@
  * What a graph has captured stays where it is. What moved returns like all that is idle
  * (promote.c), but not while captures go on, which would need its room again.
  */
-#include "core/control/room.h"
+#include "core/control/capture.h"
 #include "core/alloc/demand.h"
 #include "core/alloc/free.h"
 #include "core/alloc/host.h"
@@ -191,7 +191,7 @@ static void prepare_host(oomph_device_t *device, const oomph_request_t *request,
     ctx.pool->users--;
 }
 
-void oomph_room_make(oomph_device_t *device, const oomph_request_t *request)
+void oomph_capture_prepare(oomph_device_t *device, const oomph_request_t *request)
 {
     oomph_group_t *group = oomph_group_find(device, request->pool);
 
