@@ -134,9 +134,9 @@ typedef struct oomph_hooks {
     // the device: addresses in its blocks, malloc'ed, for the core to free. Gives how
     // many.
     size_t (*idle_blocks)(int device, oomph_addr_t **addrs);
-    // The modules whose forward this thread is in, innermost first: at most `room`
+    // The modules whose forward this thread is in, innermost first: at most `capacity`
     // addresses of Python objects. Gives how many. It must not wait either.
-    size_t (*modules)(uint64_t *addrs, size_t room);
+    size_t (*modules)(uint64_t *addrs, size_t capacity);
 } oomph_hooks_t;
 
 // Defaults: on-oom, auto, no host bytes, the whole card, auto, granularity, plan,
@@ -582,10 +582,10 @@ oomph_status_t oomph_site_info(oomph_site_t site, oomph_site_info_t *info);
 oomph_site_t oomph_call_site(bool in_backward);
 
 // The sites that hold blocks on the device, or held them when all sites together held
-// most since peaks were reset: at most `room` of them; `count` is how many there are.
-// Blocks of unknown sites are left out. Never fails.
+// most since peaks were reset: at most `capacity` of them; `count` is how many there
+// are. Blocks of unknown sites are left out. Never fails.
 oomph_status_t oomph_live_sites(int device, bool at_peak, oomph_site_bytes_t *rows,
-                                size_t room, size_t *count);
+                                size_t capacity, size_t *count);
 
 /* ---- Who held the memory when it was short */
 
@@ -652,10 +652,10 @@ typedef struct oomph_unmapped {
 
 enum { OOMPH_UNMAPPED_KEPT = 1024 }; // of each device
 
-// The blocks unmapped last on a device, the newest first, at most `room` of them;
+// The blocks unmapped last on a device, the newest first, at most `capacity` of them;
 // `count` is how many are known. Asks nothing of the driver, which may have failed.
 // Never fails.
-oomph_status_t oomph_unmapped(int device, oomph_unmapped_t *rows, size_t room,
+oomph_status_t oomph_unmapped(int device, oomph_unmapped_t *rows, size_t capacity,
                               size_t *count);
 
 /* ---- The table that reaches another extension module in a capsule */

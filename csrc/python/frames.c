@@ -217,13 +217,13 @@ static const PyObject *first_argument(const oomph_frame_t *frame)
 #endif
 }
 
-size_t oomph_frames_modules(uint64_t *addrs, size_t room)
+size_t oomph_frames_modules(uint64_t *addrs, size_t capacity)
 {
     size_t count = 0;
 
     if (!atomic_load_explicit(&on, memory_order_relaxed))
         return 0;
-    for (const oomph_frame_t *frame = own_frames(); frame != NULL && count < room;
+    for (const oomph_frame_t *frame = own_frames(); frame != NULL && count < capacity;
          frame = OOMPH_FRAME_BACK(frame)) {
         if (!has_code(frame) || !is_forward(frame))
             continue;
@@ -391,7 +391,7 @@ oomph_site_t oomph_frames_site(bool in_backward)
     return 0;
 }
 
-size_t oomph_frames_modules(uint64_t *addrs, size_t room)
+size_t oomph_frames_modules(uint64_t *addrs, size_t capacity)
 {
     (void)addrs;
     (void)room;

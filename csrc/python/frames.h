@@ -23,5 +23,5 @@ void oomph_frames_stop(void);
 oomph_site_t oomph_frames_site(bool in_backward);
 
 // The first argument of each function named `forward` that this thread is in, innermost
-// first: at most `room` addresses. Gives how many. Needs no GIL.
-size_t oomph_frames_modules(uint64_t *addrs, size_t room);
+// first: at most `capacity` addresses. Gives how many. Needs no GIL.
+size_t oomph_frames_modules(uint64_t *addrs, size_t capacity);

@@ -78,20 +78,20 @@ static PyObject *build_site(const void *array, size_t i)
 static PyObject *list_sites(PyObject *arg, bool at_peak)
 {
     oomph_site_bytes_t *rows = NULL;
-    size_t room = 0, count = 0;
+    size_t capacity = 0, count = 0;
     oomph_status_t status;
     int device;
 
     if (!oomph_parse_device(arg, &device))
         return NULL;
     do { // until there is room for all
-        room = count;
+        capacity = count;
         PyMem_Free(rows);
-        rows = PyMem_Calloc(room + 1, sizeof *rows);
+        rows = PyMem_Calloc(capacity + 1, sizeof *rows);
         if (rows == NULL)
             return PyErr_NoMemory();
-        status = oomph_live_sites(device, at_peak, rows, room, &count);
-    } while (status == OOMPH_OK && count > room);
+        status = oomph_live_sites(device, at_peak, rows, capacity, &count);
+    } while (status == OOMPH_OK && count > capacity);
     PyObject *list =
         status == OOMPH_OK ? to_list(count, rows, build_site) : oomph_raise(status);
     PyMem_Free(rows);
@@ -113,7 +113,7 @@ static PyObject *peak_sites(PyObject *module, PyObject *arg)
 // Copies of what the walk saw, taken while the core's lock is held.
 typedef struct walk {
     oomph_block_info_t *blocks;
-    size_t count, room;
+    size_t count, capacity;
     size_t min_bytes;
     bool failed;
 } walk_t;
@@ -124,16 +124,16 @@ static void visit(const oomph_block_info_t *block, void *context)
 
     if (block->state == OOMPH_BLOCK_FREE || block->bytes < walk->min_bytes)
         return;
-    if (walk->count == walk->room) {
-        size_t room = walk->room == 0 ? 1024 : walk->room * 2;
+    if (walk->count == walk->capacity) {
+        size_t capacity = walk->capacity == 0 ? 1024 : walk->capacity * 2;
         oomph_block_info_t *blocks =
-            PyMem_RawRealloc(walk->blocks, room * sizeof *blocks);
+            PyMem_RawRealloc(walk->blocks, capacity * sizeof *blocks);
         if (blocks == NULL) {
             walk->failed = true;
             return;
         }
         walk->blocks = blocks;
-        walk->room = room;
+        walk->capacity = capacity;
     }
     walk->blocks[walk->count++] = *block;
 }

@@ -328,7 +328,7 @@ static void the_record_keeps_its_size(void)
         uint32_t number = oomph_layout_note(&layout, (i % 977 + 1) * MIB);
         oomph_layout_note_free(&layout, number, (i % 977 + 1) * MIB);
     }
-    CHECK(layout.room <= OOMPH_RECORD_MAX && layout.live_units == 0);
+    CHECK(layout.capacity <= OOMPH_RECORD_MAX && layout.live_units == 0);
 }
 
 int main(int argc, char **argv)

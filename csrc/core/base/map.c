@@ -3,26 +3,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROOM_FIRST = 256 };
+enum { CAPACITY_FIRST = 256 };
 
 static void put(oomph_map_t *map, oomph_map_entry_t entry)
 {
     size_t i = oomph_map_home(map, entry.key);
 
     while (map->entries[i].key != 0)
-        i = (i + 1) & (map->room - 1);
+        i = (i + 1) & (map->capacity - 1);
     map->entries[i] = entry;
 }
 
 static bool grow(oomph_map_t *map)
 {
-    oomph_map_t grown = {.room = map->room == 0 ? ROOM_FIRST : map->room * 2,
+    oomph_map_t grown = {.capacity =
+                             map->capacity == 0 ? CAPACITY_FIRST : map->capacity * 2,
                          .count = map->count};
 
-    grown.entries = calloc(grown.room, sizeof grown.entries[0]);
+    grown.entries = calloc(grown.capacity, sizeof grown.entries[0]);
     if (grown.entries == NULL)
         return false;
-    for (size_t i = 0; i < map->room; i++)
+    for (size_t i = 0; i < map->capacity; i++)
         if (map->entries[i].key != 0)
             put(&grown, map->entries[i]);
     free(map->entries);
@@ -32,7 +33,7 @@ static bool grow(oomph_map_t *map)
 
 bool oomph_map_add(oomph_map_t *map, uint64_t key, uint32_t value)
 {
-    if (map->count >= map->room / 2 && !grow(map))
+    if (map->count >= map->capacity / 2 && !grow(map))
         return false;
     put(map, (oomph_map_entry_t){key, value});
     map->count++;
@@ -41,9 +42,9 @@ bool oomph_map_add(oomph_map_t *map, uint64_t key, uint32_t value)
 
 void oomph_map_drop(oomph_map_t *map, uint64_t key)
 {
-    if (map->room == 0)
+    if (map->capacity == 0)
         return;
-    size_t mask = map->room - 1, hole = oomph_map_home(map, key);
+    size_t mask = map->capacity - 1, hole = oomph_map_home(map, key);
     while (map->entries[hole].key != key) {
         if (map->entries[hole].key == 0)
             return;
@@ -63,8 +64,8 @@ void oomph_map_drop(oomph_map_t *map, uint64_t key)
 
 void oomph_map_clear(oomph_map_t *map)
 {
-    if (map->room != 0)
-        memset(map->entries, 0, map->room * sizeof map->entries[0]);
+    if (map->capacity != 0)
+        memset(map->entries, 0, map->capacity * sizeof map->entries[0]);
     map->count = 0;
 }
 

@@ -9,26 +9,26 @@ typedef struct oomph_map_entry {
 
 typedef struct oomph_map {
     oomph_map_entry_t *entries;
-    size_t room; // a power of two, or 0; at most half of it is used
+    size_t capacity; // a power of two, or 0; at most half of it is used
     size_t count;
 } oomph_map_t;
 
 static inline size_t oomph_map_home(const oomph_map_t *map, uint64_t key)
 {
-    return (size_t)((key * 0x9E3779B97F4A7C15u) >> 32) & (map->room - 1);
+    return (size_t)((key * 0x9E3779B97F4A7C15u) >> 32) & (map->capacity - 1);
 }
 
 // What was put under the key, which is not 0; `missing` if nothing was.
 static inline uint32_t oomph_map_get(const oomph_map_t *map, uint64_t key,
                                      uint32_t missing)
 {
-    if (map->room == 0)
+    if (map->capacity == 0)
         return missing;
     size_t i = oomph_map_home(map, key);
     while (map->entries[i].key != key) {
         if (map->entries[i].key == 0)
             return missing;
-        i = (i + 1) & (map->room - 1);
+        i = (i + 1) & (map->capacity - 1);
     }
     return map->entries[i].value;
 }

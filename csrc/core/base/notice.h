@@ -7,7 +7,7 @@
 typedef struct oomph_notices {
     const atomic_bool *wanted; // else nothing is kept
     oomph_notice_t *list;
-    size_t count, room;
+    size_t count, capacity;
 } oomph_notices_t;
 
 // Keeps the notice if notices are wanted and host memory allows.

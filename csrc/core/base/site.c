@@ -18,7 +18,7 @@ enum {
 static struct {
     oomph_lock_t lock;
     oomph_site_info_t *infos; // [0] is the unknown site
-    size_t count, room;
+    size_t count, capacity;
     oomph_map_t numbers; // by digest
 } sites;
 
@@ -47,17 +47,17 @@ static bool is_site(const oomph_site_info_t *info, const char *file,
 
 static bool reserve_info(void)
 {
-    size_t room = sites.room == 0 ? SITES_FIRST : sites.room * 2;
+    size_t capacity = sites.capacity == 0 ? SITES_FIRST : sites.capacity * 2;
 
-    if (sites.count < sites.room)
+    if (sites.count < sites.capacity)
         return true;
     if (sites.count >= SITES_MAX)
         return false;
-    oomph_site_info_t *infos = realloc(sites.infos, room * sizeof *infos);
+    oomph_site_info_t *infos = realloc(sites.infos, capacity * sizeof *infos);
     if (infos == NULL)
         return false;
     sites.infos = infos;
-    sites.room = room;
+    sites.capacity = capacity;
     if (sites.count == 0)
         sites.infos[sites.count++] = (oomph_site_info_t){"", "", 0};
     return true;
@@ -121,16 +121,18 @@ static size_t counter_index(oomph_site_t site)
 oomph_status_t oomph_site_counters_grow(oomph_site_counters_t *counters,
                                         oomph_site_t site)
 {
-    size_t room = counters->room == 0 ? (size_t)SITES_FIRST * 2 : counters->room;
+    size_t capacity =
+        counters->capacity == 0 ? (size_t)SITES_FIRST * 2 : counters->capacity;
 
-    while (room <= counter_index(site))
-        room *= 2;
-    oomph_site_counter_t *list = realloc(counters->list, room * sizeof *list);
+    while (capacity <= counter_index(site))
+        capacity *= 2;
+    oomph_site_counter_t *list = realloc(counters->list, capacity * sizeof *list);
     if (list == NULL)
         return oomph_fail(OOMPH_ERR_NO_MEMORY, "no host memory for call sites");
-    memset(list + counters->room, 0, (room - counters->room) * sizeof *list);
+    memset(list + counters->capacity, 0,
+           (capacity - counters->capacity) * sizeof *list);
     counters->list = list;
-    counters->room = room;
+    counters->capacity = capacity;
     return OOMPH_OK;
 }
 
@@ -165,17 +167,17 @@ void oomph_site_reset_peak(oomph_site_counters_t *counters)
 }
 
 size_t oomph_site_counters_report(const oomph_site_counters_t *counters, bool at_peak,
-                                  oomph_site_bytes_t *rows, size_t room)
+                                  oomph_site_bytes_t *rows, size_t capacity)
 {
     size_t count = 0;
 
-    for (size_t i = 0; i < counters->room; i++) {
+    for (size_t i = 0; i < counters->capacity; i++) {
         const oomph_site_counter_t *counter = &counters->list[i];
         bool changed = at_peak && counter->changed_after == counters->peak;
         int64_t blocks = changed ? counter->peak_count : counter->count;
         if (blocks == 0)
             continue;
-        if (count < room)
+        if (count < capacity)
             rows[count] = (oomph_site_bytes_t){
                 .site = (oomph_site_t)(i / 2) | (i % 2 ? OOMPH_SITE_INFERRED : 0),
                 .bytes = (size_t)(changed ? counter->peak_bytes : counter->bytes),

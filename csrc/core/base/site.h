@@ -12,7 +12,7 @@ typedef struct oomph_site_counter {
 
 typedef struct oomph_site_counters {
     oomph_site_counter_t *list; // two for each site: its own, and what is inferred
-    size_t room;
+    size_t capacity;
     int64_t bytes, peak_bytes; // of all sites; the peak since it was reset
     int64_t peak;              // counts the peaks: each new one, and resets
 } oomph_site_counters_t;
@@ -23,7 +23,7 @@ oomph_status_t oomph_site_counters_grow(oomph_site_counters_t *counters,
 static inline oomph_status_t
 oomph_site_counters_reserve(oomph_site_counters_t *counters, oomph_site_t site)
 {
-    return (size_t)(site & ~OOMPH_SITE_INFERRED) * 2 + 1 < counters->room
+    return (size_t)(site & ~OOMPH_SITE_INFERRED) * 2 + 1 < counters->capacity
                ? OOMPH_OK
                : oomph_site_counters_grow(counters, site);
 }
@@ -33,6 +33,6 @@ void oomph_site_count(oomph_site_counters_t *counters, oomph_site_t site,
 // The peak is that of now.
 void oomph_site_reset_peak(oomph_site_counters_t *counters);
 // The sites that hold blocks, or held them at the peak of all sites together: at most
-// `room` of them; gives how many there are.
+// `capacity` of them; gives how many there are.
 size_t oomph_site_counters_report(const oomph_site_counters_t *counters, bool at_peak,
-                                  oomph_site_bytes_t *rows, size_t room);
+                                  oomph_site_bytes_t *rows, size_t capacity);

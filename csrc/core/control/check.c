@@ -208,7 +208,7 @@ static oomph_status_t check_table(const oomph_device_t *device)
 {
     const oomph_table_t *table = &device->table;
 
-    for (size_t i = 0; i < table->room; i++) {
+    for (size_t i = 0; i < table->capacity; i++) {
         const oomph_table_entry_t *entry = &table->entries[i];
         if (entry->addr == 0)
             continue;

@@ -60,7 +60,7 @@ oomph_status_t oomph_walk(int ordinal, oomph_visit_t visit, void *context)
 /* ---- Call sites */
 
 oomph_status_t oomph_live_sites(int ordinal, bool at_peak, oomph_site_bytes_t *rows,
-                                size_t room, size_t *count)
+                                size_t capacity, size_t *count)
 {
     oomph_device_t *device = oomph_device_peek(ordinal);
 
@@ -68,7 +68,7 @@ oomph_status_t oomph_live_sites(int ordinal, bool at_peak, oomph_site_bytes_t *r
     if (device == NULL)
         return OOMPH_OK;
     oomph_enter(device);
-    *count = oomph_site_counters_report(&device->sites, at_peak, rows, room);
+    *count = oomph_site_counters_report(&device->sites, at_peak, rows, capacity);
     oomph_unlock(device);
     return OOMPH_OK;
 }
@@ -78,7 +78,7 @@ oomph_status_t oomph_live_sites(int ordinal, bool at_peak, oomph_site_bytes_t *r
 static int64_t record_bytes(const oomph_device_t *device)
 {
     size_t bytes = sizeof *device + device->slab.bytes +
-                   device->table.room * sizeof(oomph_table_entry_t);
+                   device->table.capacity * sizeof(oomph_table_entry_t);
 
     for (const oomph_pool_t *pool = device->pools; pool != NULL; pool = pool->next) {
         bytes += sizeof *pool + oomph_heap_record_bytes(&pool->heap) +

@@ -35,18 +35,18 @@ static void enlist(const oomph_block_t *block, void *context)
                   (block->state == OOMPH_BLOCK_DEFERRED ? OOMPH_MARK_WAITING : 0));
 }
 
-static bool make_columns(oomph_block_list_t *blocks, size_t room)
+static bool make_columns(oomph_block_list_t *blocks, size_t capacity)
 {
     const size_t row = sizeof *blocks->addrs + sizeof *blocks->bytes +
                        sizeof *blocks->sites + sizeof *blocks->marks;
-    char *memory = malloc(oomph_max(room, 1) * row);
+    char *memory = malloc(oomph_max(capacity, 1) * row);
 
     if (memory == NULL)
         return false;
     blocks->addrs = (oomph_addr_t *)(void *)memory;
-    blocks->bytes = blocks->addrs + room;
-    blocks->sites = (oomph_site_t *)(void *)(blocks->bytes + room);
-    blocks->marks = (uint8_t *)(blocks->sites + room);
+    blocks->bytes = blocks->addrs + capacity;
+    blocks->sites = (oomph_site_t *)(void *)(blocks->bytes + capacity);
+    blocks->marks = (uint8_t *)(blocks->sites + capacity);
     return true;
 }
 

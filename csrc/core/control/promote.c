@@ -28,19 +28,19 @@ enum {
 // The blocks that have outlived a whole step on host, and may return.
 typedef struct survivors {
     oomph_block_t **blocks;
-    size_t count, room;
+    size_t count, capacity;
 } survivors_t;
 
 static bool add(survivors_t *survivors, oomph_block_t *block)
 {
-    if (survivors->count == survivors->room) {
-        size_t room = survivors->room == 0 ? 64 : survivors->room * 2;
+    if (survivors->count == survivors->capacity) {
+        size_t capacity = survivors->capacity == 0 ? 64 : survivors->capacity * 2;
         oomph_block_t **blocks =
-            realloc(survivors->blocks, room * sizeof(oomph_block_t *));
+            realloc(survivors->blocks, capacity * sizeof(oomph_block_t *));
         if (blocks == NULL)
             return false;
         survivors->blocks = blocks;
-        survivors->room = room;
+        survivors->capacity = capacity;
     }
     survivors->blocks[survivors->count++] = block;
     return true;

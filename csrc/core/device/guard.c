@@ -272,7 +272,7 @@ size_t oomph_site_min_bytes(void)
     return oomph_guards(OOMPH_GUARD_UNMAP) ? 1 : OOMPH_SMALL_MAX;
 }
 
-oomph_status_t oomph_unmapped(int ordinal, oomph_unmapped_t *rows, size_t room,
+oomph_status_t oomph_unmapped(int ordinal, oomph_unmapped_t *rows, size_t capacity,
                               size_t *count)
 {
     oomph_device_t *device = oomph_device_peek(ordinal);
@@ -284,7 +284,7 @@ oomph_status_t oomph_unmapped(int ordinal, oomph_unmapped_t *rows, size_t room,
     const oomph_guarded_t *guard = &device->guard;
     *count = (size_t)(guard->unmapped < OOMPH_UNMAPPED_KEPT ? guard->unmapped
                                                             : OOMPH_UNMAPPED_KEPT);
-    for (size_t i = 0; i < *count && i < room; i++)
+    for (size_t i = 0; i < *count && i < capacity; i++)
         rows[i] = guard->ring[(guard->unmapped - 1 - i) % OOMPH_UNMAPPED_KEPT];
     oomph_unlock(device);
     return OOMPH_OK;

@@ -6,7 +6,7 @@
  */
 #include "core/heap/table.h"
 
-enum { ROOM_FIRST = 1024 };
+enum { CAPACITY_FIRST = 1024 };
 
 // Where an address belongs: a multiplication spreads the multiples of 512.
 static size_t home(const oomph_table_t *table, oomph_addr_t addr)
@@ -16,7 +16,7 @@ static size_t home(const oomph_table_t *table, oomph_addr_t addr)
 
 static size_t next(const oomph_table_t *table, size_t i)
 {
-    return (i + 1) & (table->room - 1);
+    return (i + 1) & (table->capacity - 1);
 }
 
 static void put(oomph_table_t *table, oomph_table_entry_t entry)
@@ -30,23 +30,24 @@ static void put(oomph_table_t *table, oomph_table_entry_t entry)
 
 void oomph_table_destroy(oomph_table_t *table)
 {
-    oomph_unmap(table->entries, table->room * sizeof table->entries[0]);
+    oomph_unmap(table->entries, table->capacity * sizeof table->entries[0]);
     *table = (oomph_table_t){0};
 }
 
 oomph_status_t oomph_table_grow(oomph_table_t *table)
 {
-    oomph_table_t grown = {.room = table->room == 0 ? ROOM_FIRST : table->room * 2,
+    oomph_table_t grown = {.capacity = table->capacity == 0 ? CAPACITY_FIRST
+                                                            : table->capacity * 2,
                            .count = table->count};
-    grown.shift = 64 - (unsigned)__builtin_ctzll(grown.room);
-    grown.entries = oomph_map(grown.room * sizeof grown.entries[0]);
+    grown.shift = 64 - (unsigned)__builtin_ctzll(grown.capacity);
+    grown.entries = oomph_map(grown.capacity * sizeof grown.entries[0]);
     if (grown.entries == NULL)
         return oomph_fail(OOMPH_ERR_NO_MEMORY,
                           "no host memory for the table of blocks");
-    for (size_t i = 0; i < table->room; i++)
+    for (size_t i = 0; i < table->capacity; i++)
         if (table->entries[i].addr != 0)
             put(&grown, table->entries[i]);
-    oomph_unmap(table->entries, table->room * sizeof table->entries[0]);
+    oomph_unmap(table->entries, table->capacity * sizeof table->entries[0]);
     *table = grown;
     return OOMPH_OK;
 }
@@ -59,7 +60,7 @@ void oomph_table_add(oomph_table_t *table, oomph_block_t *block)
 
 static bool locate(const oomph_table_t *table, oomph_addr_t addr, size_t *at)
 {
-    if (table->room == 0)
+    if (table->capacity == 0)
         return false;
     size_t i = home(table, addr);
     while (table->entries[i].addr != 0 && table->entries[i].addr != addr)
@@ -90,8 +91,9 @@ oomph_block_t *oomph_table_take(oomph_table_t *table, oomph_addr_t addr)
     // Close the gap: move up each entry that it would cut off from its home.
     for (size_t i = next(table, hole); table->entries[i].addr != 0;
          i = next(table, i)) {
-        size_t distance = (i - home(table, table->entries[i].addr)) & (table->room - 1);
-        if (distance < ((i - hole) & (table->room - 1)))
+        size_t distance =
+            (i - home(table, table->entries[i].addr)) & (table->capacity - 1);
+        if (distance < ((i - hole) & (table->capacity - 1)))
             continue;
         table->entries[hole] = table->entries[i];
         hole = i;

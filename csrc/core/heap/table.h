@@ -11,9 +11,9 @@ typedef struct oomph_table_entry {
 
 typedef struct oomph_table {
     oomph_table_entry_t *entries;
-    size_t room; // a power of two, or 0; at most half of it is used
+    size_t capacity; // a power of two, or 0; at most half of it is used
     size_t count;
-    unsigned shift; // 64 - log2(room)
+    unsigned shift; // 64 - log2(capacity)
 } oomph_table_t;
 
 void oomph_table_destroy(oomph_table_t *table);
@@ -21,7 +21,7 @@ void oomph_table_destroy(oomph_table_t *table);
 oomph_status_t oomph_table_grow(oomph_table_t *table);
 static inline oomph_status_t oomph_table_reserve(oomph_table_t *table)
 {
-    return table->count < table->room / 2 ? OOMPH_OK : oomph_table_grow(table);
+    return table->count < table->capacity / 2 ? OOMPH_OK : oomph_table_grow(table);
 }
 void oomph_table_add(oomph_table_t *table, oomph_block_t *block);
 // The block in use that begins at `addr`, or NULL.

@@ -19,7 +19,7 @@
 #include <string.h>
 
 enum {
-    ROOM_FIRST = 512,     // entries of a new record
+    CAPACITY_FIRST = 512, // entries of a new record
     LOOK_AHEAD = 16,      // places that a step may leave out at once
     CONTEXT = 16,         // equal sizes in a row that suggest a repetition
     STEADY_DIVISOR = 256, // 1/256 of what is alive may change in a period without marks
@@ -34,7 +34,7 @@ static const uint64_t BASE = 0x9E3779B97F4A7C15u; // of the polynomial hash; odd
 
 static oomph_record_entry_t *entry(const oomph_layout_t *layout, uint32_t number)
 {
-    return &layout->entries[number & (layout->room - 1)];
+    return &layout->entries[number & (layout->capacity - 1)];
 }
 
 // BASE to the power of `exponent`.
@@ -70,22 +70,22 @@ static uint64_t hash_of(const oomph_layout_t *layout, uint32_t first, uint32_t l
 
 static bool is_kept(const oomph_layout_t *layout, uint32_t number)
 {
-    return layout->count - number <= layout->room && number != layout->count;
+    return layout->count - number <= layout->capacity && number != layout->count;
 }
 
 static bool grow(oomph_layout_t *layout)
 {
-    uint32_t room = layout->room == 0 ? ROOM_FIRST : layout->room * 2;
-    oomph_record_entry_t *entries = malloc(room * sizeof *entries);
+    uint32_t capacity = layout->capacity == 0 ? CAPACITY_FIRST : layout->capacity * 2;
+    oomph_record_entry_t *entries = malloc(capacity * sizeof *entries);
     if (entries == NULL)
         return false;
-    for (uint32_t i = 0; i < layout->room; i++) {
-        uint32_t number = layout->count - layout->room + i;
-        entries[number & (room - 1)] = *entry(layout, number);
+    for (uint32_t i = 0; i < layout->capacity; i++) {
+        uint32_t number = layout->count - layout->capacity + i;
+        entries[number & (capacity - 1)] = *entry(layout, number);
     }
     free(layout->entries);
     layout->entries = entries;
-    layout->room = room;
+    layout->capacity = capacity;
     return true;
 }
 
@@ -98,7 +98,7 @@ void oomph_layout_destroy(oomph_layout_t *layout)
 
 size_t oomph_layout_record_bytes(const oomph_layout_t *layout)
 {
-    return layout->room * sizeof layout->entries[0] +
+    return layout->capacity * sizeof layout->entries[0] +
            layout->place_count * sizeof layout->places[0];
 }
 
@@ -113,7 +113,7 @@ void oomph_layout_note_free(oomph_layout_t *layout, uint32_t number, size_t byte
 
 static bool occurred_twice(const oomph_layout_t *layout, uint32_t period)
 {
-    if (period == 0 || layout->count < 2 * period || 2 * period > layout->room)
+    if (period == 0 || layout->count < 2 * period || 2 * period > layout->capacity)
         return false;
     return hash_of(layout, layout->count - period, period) ==
            hash_of(layout, layout->count - 2 * period, period);
@@ -198,7 +198,7 @@ static void watch_repetition(oomph_layout_t *layout)
         }
         return;
     }
-    bool repeats = distance >= 1 && distance <= layout->room / 2 &&
+    bool repeats = distance >= 1 && distance <= layout->capacity / 2 &&
                    distance + CONTEXT <= count &&
                    hash_of(layout, count - CONTEXT - distance, CONTEXT) == context;
     layout->repeat_period = repeats ? distance : 0;
@@ -211,8 +211,8 @@ uint32_t oomph_layout_note(oomph_layout_t *layout, size_t bytes)
     uint32_t units = (uint32_t)oomph_min(bytes >> UNIT_SHIFT, UINT32_MAX);
 
     // Once a period has been found, the record is long enough.
-    if ((number & (layout->room - 1)) == 0 && layout->room < OOMPH_RECORD_MAX &&
-        layout->packed_hash == 0 && !grow(layout) && layout->room == 0)
+    if ((number & (layout->capacity - 1)) == 0 && layout->capacity < OOMPH_RECORD_MAX &&
+        layout->packed_hash == 0 && !grow(layout) && layout->capacity == 0)
         return number;
     *entry(layout, number) =
         (oomph_record_entry_t){layout->hash, units, number, layout->live_units};

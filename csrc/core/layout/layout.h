@@ -33,9 +33,9 @@ typedef struct oomph_place {
 } oomph_place_t;
 
 typedef struct oomph_layout {
-    // The record: a ring of the last `room` entries, numbered from 0.
+    // The record: a ring of the last `capacity` entries, numbered from 0.
     oomph_record_entry_t *entries;
-    uint32_t room; // a power of two, or 0
+    uint32_t capacity; // a power of two, or 0
     uint32_t count;
     uint32_t live_units;                    // alive now
     uint64_t hash;                          // of all entries

@@ -75,19 +75,19 @@ size_t oomph_pages_available(oomph_pages_t *pages, oomph_tier_t tier, size_t wan
 // Makes sure that every page that exists, and one more, may become spare or retired.
 static oomph_status_t make_room(oomph_page_stack_t *stack)
 {
-    if (stack->count < stack->room)
+    if (stack->count < stack->capacity)
         return OOMPH_OK;
 
-    size_t room = stack->room == 0 ? 256 : stack->room * 2;
-    oomph_handle_t *spare = realloc(stack->spare, room * sizeof *spare);
+    size_t capacity = stack->capacity == 0 ? 256 : stack->capacity * 2;
+    oomph_handle_t *spare = realloc(stack->spare, capacity * sizeof *spare);
     if (spare == NULL)
         return oomph_fail(OOMPH_ERR_NO_MEMORY, "no host memory for page records");
     stack->spare = spare;
-    oomph_handle_t *retired = realloc(stack->retired, room * sizeof *retired);
+    oomph_handle_t *retired = realloc(stack->retired, capacity * sizeof *retired);
     if (retired == NULL)
         return oomph_fail(OOMPH_ERR_NO_MEMORY, "no host memory for page records");
     stack->retired = retired;
-    stack->room = room;
+    stack->capacity = capacity;
     return OOMPH_OK;
 }
 
@@ -130,7 +130,7 @@ void oomph_page_give(oomph_pages_t *pages, oomph_tier_t tier, oomph_handle_t han
 {
     oomph_page_stack_t *stack = &pages->tiers[tier];
 
-    oomph_assert(stack->spare_count < stack->room);
+    oomph_assert(stack->spare_count < stack->capacity);
     stack->spare[stack->spare_count++] = handle;
 }
 
@@ -221,7 +221,7 @@ void oomph_page_retire(oomph_pages_t *pages, oomph_tier_t tier, oomph_handle_t h
 {
     oomph_page_stack_t *stack = &pages->tiers[tier];
 
-    oomph_assert(stack->retired_count < stack->room);
+    oomph_assert(stack->retired_count < stack->capacity);
     stack->retired[stack->retired_count++] = handle;
     release_retired(pages, tier);
 }

@@ -34,8 +34,8 @@ typedef struct oomph_page_stack {
     size_t spare_count;
     oomph_handle_t *retired; // mapped nowhere, to be released, never to be used again
     size_t retired_count;
-    size_t room;  // handles that fit into `spare` and into `retired`: at least `count`
-    size_t count; // pages that exist: mapped, spare or retired
+    size_t capacity; // of `spare` and of `retired`: at least `count`
+    size_t count;    // pages that exist: mapped, spare or retired
 } oomph_page_stack_t;
 
 // Address space of our own that the driver would not unmap: what lies there, released

@@ -176,13 +176,13 @@ static void *work(void *argument)
 
 static bool have_room(oomph_ahead_t *ahead, size_t count)
 {
-    if (count <= ahead->room)
+    if (count <= ahead->capacity)
         return true;
     oomph_handle_t *handles = realloc(ahead->handles, count * sizeof *handles);
     if (handles == NULL)
         return false;
     ahead->handles = handles;
-    ahead->room = count;
+    ahead->capacity = count;
     return true;
 }
 
@@ -190,7 +190,8 @@ void oomph_ahead_want(oomph_ahead_t *ahead, size_t count)
 {
     pthread_mutex_lock(&ahead->lock);
     count = oomph_min(count, AHEAD_MAX);
-    // The thread writes at `count` without looking at `room`, so `target` stays within.
+    // The thread writes at `count` without looking at `capacity`, so `target` stays
+    // within.
     if (have_room(ahead, count + 1))
         ahead->target = count;
     if (!ahead->running && !ahead->stopping && count > 0)
@@ -237,7 +238,7 @@ void oomph_ahead_stop(oomph_ahead_t *ahead)
         oomph_host_page_drop(ahead->pages, ahead->handles[--ahead->count]);
     free(ahead->handles);
     ahead->handles = NULL;
-    ahead->room = 0;
+    ahead->capacity = 0;
 }
 
 const char *oomph_host_kind_name(oomph_host_kind_t kind)

@@ -26,7 +26,7 @@ typedef struct oomph_ahead {
     bool running, stopping, making;
     const oomph_pages_t *pages; // of which only what never changes is read
     size_t target;              // pages to have ready
-    size_t count, room;
+    size_t count, capacity;
     oomph_handle_t *handles; // ready
 } oomph_ahead_t;
 
