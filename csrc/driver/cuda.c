@@ -100,13 +100,10 @@ static oomph_status_t memory_info(int device, size_t *free_bytes, size_t *total_
 {
     oomph_cuda_scope_t scope;
 
-    oomph_status_t status = oomph_cuda_enter(device, &scope);
-    if (status != OOMPH_OK)
-        return status;
-    status = oomph_cuda_check(oomph_cu.cuMemGetInfo(free_bytes, total_bytes),
-                              "cuMemGetInfo");
-    oomph_cuda_leave(device, &scope);
-    return status;
+    if (oomph_cuda_enter(device, &scope))
+        scope.status = oomph_cuda_check(oomph_cu.cuMemGetInfo(free_bytes, total_bytes),
+                                        "cuMemGetInfo");
+    return oomph_cuda_leave(&scope);
 }
 
 /* ---- Address space and pages */
@@ -116,10 +113,9 @@ static oomph_status_t reserve(size_t bytes, size_t alignment, oomph_addr_t *addr
     CUdeviceptr pointer = 0;
     CUstreamCaptureMode mode = oomph_cuda_relax();
 
-    oomph_status_t status =
-        oomph_cuda_check(oomph_cu.cuMemAddressReserve(&pointer, bytes, alignment, 0, 0),
-                         "cuMemAddressReserve");
-    oomph_cuda_restore(mode);
+    oomph_status_t status = oomph_cuda_restore(
+        mode, oomph_cu.cuMemAddressReserve(&pointer, bytes, alignment, 0, 0),
+        "cuMemAddressReserve");
     if (status == OOMPH_OK)
         *addr = pointer;
     return status;
@@ -129,10 +125,9 @@ static oomph_status_t unreserve(oomph_addr_t addr, size_t bytes)
 {
     CUstreamCaptureMode mode = oomph_cuda_relax();
 
-    oomph_status_t status = oomph_cuda_check_undo(
-        oomph_cu.cuMemAddressFree(addr, bytes), "cuMemAddressFree");
-    oomph_cuda_restore(mode);
-    return status;
+    return oomph_cuda_restore(mode,
+                              oomph_cuda_undone(oomph_cu.cuMemAddressFree(addr, bytes)),
+                              "cuMemAddressFree");
 }
 
 // Some drivers crash when asked for pages of a node that does not exist.
@@ -172,9 +167,9 @@ static oomph_status_t create(int device, oomph_tier_t tier, oomph_host_kind_t ki
         return oomph_fail(OOMPH_ERR_DRIVER, "NUMA node %d is not there",
                           prop.location.id);
     CUstreamCaptureMode mode = oomph_cuda_relax();
+
     oomph_status_t status =
-        oomph_cuda_check(make_page(device, bytes, &prop, &made), "cuMemCreate");
-    oomph_cuda_restore(mode);
+        oomph_cuda_restore(mode, make_page(device, bytes, &prop, &made), "cuMemCreate");
     if (status != OOMPH_OK)
         return status;
     if (tier == OOMPH_TIER_HOST)
@@ -187,30 +182,24 @@ static oomph_status_t release(oomph_handle_t handle)
 {
     CUstreamCaptureMode mode = oomph_cuda_relax();
 
-    oomph_status_t status =
-        oomph_cuda_check_undo(oomph_cu.cuMemRelease(handle), "cuMemRelease");
-    oomph_cuda_restore(mode);
-    return status;
+    return oomph_cuda_restore(mode, oomph_cuda_undone(oomph_cu.cuMemRelease(handle)),
+                              "cuMemRelease");
 }
 
 static oomph_status_t map(oomph_addr_t addr, size_t bytes, oomph_handle_t handle)
 {
     CUstreamCaptureMode mode = oomph_cuda_relax();
 
-    oomph_status_t status =
-        oomph_cuda_check(oomph_cu.cuMemMap(addr, bytes, 0, handle, 0), "cuMemMap");
-    oomph_cuda_restore(mode);
-    return status;
+    return oomph_cuda_restore(mode, oomph_cu.cuMemMap(addr, bytes, 0, handle, 0),
+                              "cuMemMap");
 }
 
 static oomph_status_t unmap(oomph_addr_t addr, size_t bytes)
 {
     CUstreamCaptureMode mode = oomph_cuda_relax();
 
-    oomph_status_t status =
-        oomph_cuda_check_undo(oomph_cu.cuMemUnmap(addr, bytes), "cuMemUnmap");
-    oomph_cuda_restore(mode);
-    return status;
+    return oomph_cuda_restore(mode, oomph_cuda_undone(oomph_cu.cuMemUnmap(addr, bytes)),
+                              "cuMemUnmap");
 }
 
 static oomph_status_t set_access(oomph_addr_t addr, size_t bytes, uint64_t devices,
@@ -228,10 +217,9 @@ static oomph_status_t set_access(oomph_addr_t addr, size_t bytes, uint64_t devic
     for (size_t i = 0; i < count; i++)
         desc[i].flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     CUstreamCaptureMode mode = oomph_cuda_relax();
-    oomph_status_t status = oomph_cuda_check(
-        oomph_cu.cuMemSetAccess(addr, bytes, desc, count), "cuMemSetAccess");
-    oomph_cuda_restore(mode);
-    return status;
+
+    return oomph_cuda_restore(mode, oomph_cu.cuMemSetAccess(addr, bytes, desc, count),
+                              "cuMemSetAccess");
 }
 
 /* ---- Other processes */
@@ -241,11 +229,11 @@ static oomph_status_t export_page(oomph_handle_t handle, int *descriptor)
     int made = -1;
     CUstreamCaptureMode mode = oomph_cuda_relax();
 
-    oomph_status_t status = oomph_cuda_check(
+    oomph_status_t status = oomph_cuda_restore(
+        mode,
         oomph_cu.cuMemExportToShareableHandle(
             &made, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
         "cuMemExportToShareableHandle");
-    oomph_cuda_restore(mode);
     if (status == OOMPH_OK) {
         fcntl(made, F_SETFD, FD_CLOEXEC);
         *descriptor = made;
@@ -259,11 +247,11 @@ static oomph_status_t import_page(int descriptor, oomph_handle_t *handle)
     CUstreamCaptureMode mode = oomph_cuda_relax();
 
     oomph_status_t status =
-        oomph_cuda_check(oomph_cu.cuMemImportFromShareableHandle(
-                             &made, (void *)(intptr_t)descriptor,
-                             CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
-                         "cuMemImportFromShareableHandle");
-    oomph_cuda_restore(mode);
+        oomph_cuda_restore(mode,
+                           oomph_cu.cuMemImportFromShareableHandle(
+                               &made, (void *)(intptr_t)descriptor,
+                               CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+                           "cuMemImportFromShareableHandle");
     if (status == OOMPH_OK)
         *handle = made;
     return status;
@@ -275,13 +263,11 @@ static oomph_status_t pinned_free(int device, oomph_addr_t addr)
 {
     oomph_cuda_scope_t scope;
 
-    oomph_status_t status = oomph_cuda_enter(device, &scope);
-    if (status != OOMPH_OK)
-        return status;
-    status = oomph_cuda_check_undo(oomph_cu.cuMemFreeHost((void *)(uintptr_t)addr),
-                                   "cuMemFreeHost");
-    oomph_cuda_leave(device, &scope);
-    return status;
+    if (oomph_cuda_enter(device, &scope))
+        scope.status = oomph_cuda_check(
+            oomph_cuda_undone(oomph_cu.cuMemFreeHost((void *)(uintptr_t)addr)),
+            "cuMemFreeHost");
+    return oomph_cuda_leave(&scope);
 }
 
 static oomph_status_t pinned_alloc(int device, size_t bytes, oomph_addr_t *addr)
@@ -290,26 +276,24 @@ static oomph_status_t pinned_alloc(int device, size_t bytes, oomph_addr_t *addr)
     CUdeviceptr pointer = 0;
     oomph_cuda_scope_t scope;
 
-    oomph_status_t status = oomph_cuda_enter(device, &scope);
-    if (status != OOMPH_OK)
-        return status;
-    status = oomph_cuda_check(
-        oomph_cu.cuMemHostAlloc(&host, bytes,
-                                CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
-        "cuMemHostAlloc");
-    if (status == OOMPH_OK) {
-        status = oomph_cuda_check(oomph_cu.cuMemHostGetDevicePointer(&pointer, host, 0),
-                                  "cuMemHostGetDevicePointer");
-        if (status == OOMPH_OK && pointer != (CUdeviceptr)(uintptr_t)host)
-            status = oomph_fail(OOMPH_ERR_DRIVER,
-                                "page-locked memory has another address on the device");
-        if (status != OOMPH_OK)
-            oomph_cu.cuMemFreeHost(host);
-    }
-    oomph_cuda_leave(device, &scope);
-    if (status == OOMPH_OK)
+    if (oomph_cuda_enter(device, &scope))
+        scope.status = oomph_cuda_check(
+            oomph_cu.cuMemHostAlloc(
+                &host, bytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
+            "cuMemHostAlloc");
+    if (scope.status != OOMPH_OK)
+        return oomph_cuda_leave(&scope);
+    scope.status =
+        oomph_cuda_check(oomph_cu.cuMemHostGetDevicePointer(&pointer, host, 0),
+                         "cuMemHostGetDevicePointer");
+    if (scope.status == OOMPH_OK && pointer != (CUdeviceptr)(uintptr_t)host)
+        scope.status = oomph_fail(
+            OOMPH_ERR_DRIVER, "page-locked memory has another address on the device");
+    if (scope.status == OOMPH_OK)
         *addr = pointer;
-    return status;
+    else
+        oomph_cu.cuMemFreeHost(host);
+    return oomph_cuda_leave(&scope);
 }
 
 const oomph_driver_t *oomph_driver_cuda(void)

@@ -72,24 +72,34 @@ oomph_status_t oomph_cuda_start(int *device_count);
 
 // The one place where a CUresult becomes a status.
 oomph_status_t oomph_cuda_check(CUresult result, const char *call);
-// The same for giving something back: at the end of the process all is given back.
-oomph_status_t oomph_cuda_check_undo(CUresult result, const char *call);
+// The result of giving something back: at the end of the process all is given back.
+static inline CUresult oomph_cuda_undone(CUresult result)
+{
+    return result == CUDA_ERROR_DEINITIALIZED ? CUDA_SUCCESS : result;
+}
 
-// Between the two our calls are allowed although somebody captures.
+// Between the two our calls are allowed although somebody captures. The second checks
+// the result of such a call.
 CUstreamCaptureMode oomph_cuda_relax(void);
-void oomph_cuda_restore(CUstreamCaptureMode mode);
+oomph_status_t oomph_cuda_restore(CUstreamCaptureMode mode, CUresult result,
+                                  const char *call);
 
 // Makes a device's primary context ours, once. Errors: OOMPH_ERR_DRIVER,
 // OOMPH_ERR_NO_MEMORY.
 oomph_status_t oomph_cuda_retain(int device, CUdevice handle);
 
 // Between the two the thread has that context, and its calls are allowed likewise.
+// Calls are made only if it could be entered; their outcome is put into `status`, which
+// leaving gives.
 typedef struct oomph_cuda_scope {
+    oomph_status_t status;
+    bool entered;
+    int device;
     CUstreamCaptureMode mode;
     CUcontext context; // the thread's
 } oomph_cuda_scope_t;
-oomph_status_t oomph_cuda_enter(int device, oomph_cuda_scope_t *scope);
-void oomph_cuda_leave(int device, const oomph_cuda_scope_t *scope);
+bool oomph_cuda_enter(int device, oomph_cuda_scope_t *scope);
+oomph_status_t oomph_cuda_leave(const oomph_cuda_scope_t *scope);
 
 /* ---- cuda_work.c: members of the table, see driver.h */
 

@@ -61,12 +61,6 @@ oomph_status_t oomph_cuda_check(CUresult result, const char *call)
                       text != NULL ? text : "no text");
 }
 
-oomph_status_t oomph_cuda_check_undo(CUresult result, const char *call)
-{
-    return result == CUDA_ERROR_DEINITIALIZED ? OOMPH_OK
-                                              : oomph_cuda_check(result, call);
-}
-
 oomph_status_t oomph_cuda_find(void)
 {
     PFN_cuDriverGetVersion_v2020 get_version;
@@ -114,9 +108,16 @@ CUstreamCaptureMode oomph_cuda_relax(void)
     return mode;
 }
 
-void oomph_cuda_restore(CUstreamCaptureMode mode)
+static void restore(CUstreamCaptureMode mode)
 {
     oomph_cu.cuThreadExchangeStreamCaptureMode(&mode);
+}
+
+oomph_status_t oomph_cuda_restore(CUstreamCaptureMode mode, CUresult result,
+                                  const char *call)
+{
+    restore(mode);
+    return oomph_cuda_check(result, call);
 }
 
 oomph_status_t oomph_cuda_retain(int device, CUdevice handle)
@@ -128,24 +129,28 @@ oomph_status_t oomph_cuda_retain(int device, CUdevice handle)
         "cuDevicePrimaryCtxRetain");
 }
 
-oomph_status_t oomph_cuda_enter(int device, oomph_cuda_scope_t *scope)
+bool oomph_cuda_enter(int device, oomph_cuda_scope_t *scope)
 {
-    scope->mode = oomph_cuda_relax();
-    oomph_status_t status =
+    *scope = (oomph_cuda_scope_t){.device = device, .mode = oomph_cuda_relax()};
+    scope->status =
         oomph_cuda_check(oomph_cu.cuCtxGetCurrent(&scope->context), "cuCtxGetCurrent");
-    if (status == OOMPH_OK && scope->context != contexts[device])
-        status = oomph_cuda_check(oomph_cu.cuCtxSetCurrent(contexts[device]),
-                                  "cuCtxSetCurrent");
-    if (status != OOMPH_OK)
-        oomph_cuda_restore(scope->mode);
-    return status;
+    if (scope->status == OOMPH_OK && scope->context != contexts[device])
+        scope->status = oomph_cuda_check(oomph_cu.cuCtxSetCurrent(contexts[device]),
+                                         "cuCtxSetCurrent");
+    scope->entered = scope->status == OOMPH_OK;
+    if (!scope->entered)
+        restore(scope->mode);
+    return scope->entered;
 }
 
-void oomph_cuda_leave(int device, const oomph_cuda_scope_t *scope)
+oomph_status_t oomph_cuda_leave(const oomph_cuda_scope_t *scope)
 {
-    if (scope->context != contexts[device] &&
+    if (!scope->entered)
+        return scope->status;
+    if (scope->context != contexts[scope->device] &&
         oomph_cu.cuCtxSetCurrent(scope->context) != CUDA_SUCCESS)
         // What failed may have been earlier work.
         oomph_cu.cuCtxSetCurrent(scope->context);
-    oomph_cuda_restore(scope->mode);
+    restore(scope->mode);
+    return scope->status;
 }

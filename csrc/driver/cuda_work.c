@@ -16,14 +16,12 @@ oomph_status_t oomph_cuda_stream_id(int device, oomph_stream_t stream, uint64_t 
     unsigned long long value = 0;
     oomph_cuda_scope_t scope;
 
-    oomph_status_t status = oomph_cuda_enter(device, &scope);
-    if (status != OOMPH_OK)
-        return status;
-    status = oomph_cuda_check(oomph_cu.cuStreamGetId(stream, &value), "cuStreamGetId");
-    oomph_cuda_leave(device, &scope);
-    if (status == OOMPH_OK)
+    if (oomph_cuda_enter(device, &scope))
+        scope.status =
+            oomph_cuda_check(oomph_cu.cuStreamGetId(stream, &value), "cuStreamGetId");
+    if (scope.status == OOMPH_OK)
         *id = value;
-    return status;
+    return oomph_cuda_leave(&scope);
 }
 
 oomph_status_t oomph_cuda_stream_captures(int device, oomph_stream_t stream,
@@ -32,20 +30,17 @@ oomph_status_t oomph_cuda_stream_captures(int device, oomph_stream_t stream,
     CUstreamCaptureStatus state = CU_STREAM_CAPTURE_STATUS_NONE;
     oomph_cuda_scope_t scope;
 
-    oomph_status_t status = oomph_cuda_enter(device, &scope);
-    if (status != OOMPH_OK)
-        return status;
-    CUresult result = oomph_cu.cuStreamIsCapturing(stream, &state);
-    oomph_cuda_leave(device, &scope);
-    // The legacy stream while a stream that it would wait for captures.
-    if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {
-        *captures = true;
-        return OOMPH_OK;
+    if (oomph_cuda_enter(device, &scope)) {
+        CUresult result = oomph_cu.cuStreamIsCapturing(stream, &state);
+        // The legacy stream while a stream that it would wait for captures.
+        if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
+            state = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+        else
+            scope.status = oomph_cuda_check(result, "cuStreamIsCapturing");
     }
-    status = oomph_cuda_check(result, "cuStreamIsCapturing");
-    if (status == OOMPH_OK)
+    if (scope.status == OOMPH_OK)
         *captures = state != CU_STREAM_CAPTURE_STATUS_NONE;
-    return status;
+    return oomph_cuda_leave(&scope);
 }
 
 oomph_status_t oomph_cuda_stream_create(int device, oomph_stream_t *stream)
@@ -53,14 +48,11 @@ oomph_status_t oomph_cuda_stream_create(int device, oomph_stream_t *stream)
     CUstream made = NULL;
     oomph_cuda_scope_t scope;
 
-    oomph_status_t status = oomph_cuda_enter(device, &scope);
-    if (status != OOMPH_OK)
-        return status;
-    status = make_stream(&made);
-    oomph_cuda_leave(device, &scope);
-    if (status == OOMPH_OK)
+    if (oomph_cuda_enter(device, &scope))
+        scope.status = make_stream(&made);
+    if (scope.status == OOMPH_OK)
         *stream = made;
-    return status;
+    return oomph_cuda_leave(&scope);
 }
 
 oomph_status_t oomph_cuda_event_create(int device, oomph_event_t *event)
@@ -68,28 +60,23 @@ oomph_status_t oomph_cuda_event_create(int device, oomph_event_t *event)
     CUevent made = NULL;
     oomph_cuda_scope_t scope;
 
-    oomph_status_t status = oomph_cuda_enter(device, &scope);
-    if (status != OOMPH_OK)
-        return status;
-    status = oomph_cuda_check(oomph_cu.cuEventCreate(&made, CU_EVENT_DISABLE_TIMING),
-                              "cuEventCreate");
-    oomph_cuda_leave(device, &scope);
-    if (status == OOMPH_OK)
+    if (oomph_cuda_enter(device, &scope))
+        scope.status = oomph_cuda_check(
+            oomph_cu.cuEventCreate(&made, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+    if (scope.status == OOMPH_OK)
         *event = (oomph_event_t)made;
-    return status;
+    return oomph_cuda_leave(&scope);
 }
 
 oomph_status_t oomph_cuda_event_destroy(int device, oomph_event_t event)
 {
     oomph_cuda_scope_t scope;
 
-    oomph_status_t status = oomph_cuda_enter(device, &scope);
-    if (status != OOMPH_OK)
-        return status;
-    status = oomph_cuda_check_undo(oomph_cu.cuEventDestroy((CUevent)event),
-                                   "cuEventDestroy");
-    oomph_cuda_leave(device, &scope);
-    return status;
+    if (oomph_cuda_enter(device, &scope))
+        scope.status =
+            oomph_cuda_check(oomph_cuda_undone(oomph_cu.cuEventDestroy((CUevent)event)),
+                             "cuEventDestroy");
+    return oomph_cuda_leave(&scope);
 }
 
 oomph_status_t oomph_cuda_event_record(int device, oomph_event_t event,
@@ -97,13 +84,10 @@ oomph_status_t oomph_cuda_event_record(int device, oomph_event_t event,
 {
     oomph_cuda_scope_t scope;
 
-    oomph_status_t status = oomph_cuda_enter(device, &scope);
-    if (status != OOMPH_OK)
-        return status;
-    status = oomph_cuda_check(oomph_cu.cuEventRecord((CUevent)event, stream),
-                              "cuEventRecord");
-    oomph_cuda_leave(device, &scope);
-    return status;
+    if (oomph_cuda_enter(device, &scope))
+        scope.status = oomph_cuda_check(oomph_cu.cuEventRecord((CUevent)event, stream),
+                                        "cuEventRecord");
+    return oomph_cuda_leave(&scope);
 }
 
 oomph_status_t oomph_cuda_event_record_all(int device, oomph_event_t event)
@@ -113,15 +97,13 @@ oomph_status_t oomph_cuda_event_record_all(int device, oomph_event_t event)
 
     if (oomph_cu.cuCtxRecordEvent == NULL)
         return oomph_fail(OOMPH_ERR_STATE, "the CUDA driver has no cuCtxRecordEvent");
-    oomph_status_t status = oomph_cuda_enter(device, &scope);
-    if (status != OOMPH_OK)
-        return status;
-    status = oomph_cuda_check(oomph_cu.cuCtxGetCurrent(&context), "cuCtxGetCurrent");
-    if (status == OOMPH_OK)
-        status = oomph_cuda_check(oomph_cu.cuCtxRecordEvent(context, (CUevent)event),
-                                  "cuCtxRecordEvent");
-    oomph_cuda_leave(device, &scope);
-    return status;
+    if (oomph_cuda_enter(device, &scope))
+        scope.status =
+            oomph_cuda_check(oomph_cu.cuCtxGetCurrent(&context), "cuCtxGetCurrent");
+    if (scope.status == OOMPH_OK)
+        scope.status = oomph_cuda_check(
+            oomph_cu.cuCtxRecordEvent(context, (CUevent)event), "cuCtxRecordEvent");
+    return oomph_cuda_leave(&scope);
 }
 
 oomph_status_t oomph_cuda_stream_wait(int device, oomph_stream_t stream,
@@ -129,52 +111,43 @@ oomph_status_t oomph_cuda_stream_wait(int device, oomph_stream_t stream,
 {
     oomph_cuda_scope_t scope;
 
-    oomph_status_t status = oomph_cuda_enter(device, &scope);
-    if (status != OOMPH_OK)
-        return status;
-    status = oomph_cuda_check(oomph_cu.cuStreamWaitEvent(stream, (CUevent)event, 0),
-                              "cuStreamWaitEvent");
-    oomph_cuda_leave(device, &scope);
-    return status;
+    if (oomph_cuda_enter(device, &scope))
+        scope.status = oomph_cuda_check(
+            oomph_cu.cuStreamWaitEvent(stream, (CUevent)event, 0), "cuStreamWaitEvent");
+    return oomph_cuda_leave(&scope);
 }
 
 oomph_status_t oomph_cuda_event_passed(int device, oomph_event_t event, bool *passed)
 {
     oomph_cuda_scope_t scope;
 
-    oomph_status_t status = oomph_cuda_enter(device, &scope);
-    if (status != OOMPH_OK)
-        return status;
-    CUresult result = oomph_cu.cuEventQuery((CUevent)event);
-    oomph_cuda_leave(device, &scope);
-    *passed = result == CUDA_SUCCESS;
-    return result == CUDA_ERROR_NOT_READY ? OOMPH_OK
-                                          : oomph_cuda_check(result, "cuEventQuery");
+    if (oomph_cuda_enter(device, &scope)) {
+        CUresult result = oomph_cu.cuEventQuery((CUevent)event);
+        *passed = result == CUDA_SUCCESS;
+        if (result != CUDA_ERROR_NOT_READY)
+            scope.status = oomph_cuda_check(result, "cuEventQuery");
+    }
+    return oomph_cuda_leave(&scope);
 }
 
 oomph_status_t oomph_cuda_event_wait(int device, oomph_event_t event)
 {
     oomph_cuda_scope_t scope;
 
-    oomph_status_t status = oomph_cuda_enter(device, &scope);
-    if (status != OOMPH_OK)
-        return status;
-    status = oomph_cuda_check(oomph_cu.cuEventSynchronize((CUevent)event),
-                              "cuEventSynchronize");
-    oomph_cuda_leave(device, &scope);
-    return status;
+    if (oomph_cuda_enter(device, &scope))
+        scope.status = oomph_cuda_check(oomph_cu.cuEventSynchronize((CUevent)event),
+                                        "cuEventSynchronize");
+    return oomph_cuda_leave(&scope);
 }
 
 oomph_status_t oomph_cuda_drain(int device)
 {
     oomph_cuda_scope_t scope;
 
-    oomph_status_t status = oomph_cuda_enter(device, &scope);
-    if (status != OOMPH_OK)
-        return status;
-    status = oomph_cuda_check(oomph_cu.cuCtxSynchronize(), "cuCtxSynchronize");
-    oomph_cuda_leave(device, &scope);
-    return status;
+    if (oomph_cuda_enter(device, &scope))
+        scope.status =
+            oomph_cuda_check(oomph_cu.cuCtxSynchronize(), "cuCtxSynchronize");
+    return oomph_cuda_leave(&scope);
 }
 
 /* ---- Copying, measuring and trimming */
@@ -185,23 +158,20 @@ oomph_status_t oomph_cuda_copy_all(int device, const oomph_copy_t *copies, size_
     CUstream stream = NULL;
     oomph_cuda_scope_t scope;
 
-    oomph_status_t status = oomph_cuda_enter(device, &scope);
-    if (status != OOMPH_OK)
-        return status;
-    status = make_stream(&stream);
-    if (status == OOMPH_OK) {
-        for (size_t i = 0; i < count && status == OOMPH_OK; i++)
-            status =
-                oomph_cuda_check(oomph_cu.cuMemcpyAsync(copies[i].to, copies[i].from,
-                                                        copies[i].bytes, stream),
-                                 "cuMemcpyAsync");
-        CUresult waited = oomph_cu.cuStreamSynchronize(stream);
-        if (status == OOMPH_OK)
-            status = oomph_cuda_check(waited, "cuStreamSynchronize");
-        oomph_cu.cuStreamDestroy(stream);
-    }
-    oomph_cuda_leave(device, &scope);
-    return status;
+    if (oomph_cuda_enter(device, &scope))
+        scope.status = make_stream(&stream);
+    if (scope.status != OOMPH_OK)
+        return oomph_cuda_leave(&scope);
+    for (size_t i = 0; i < count && scope.status == OOMPH_OK; i++)
+        scope.status =
+            oomph_cuda_check(oomph_cu.cuMemcpyAsync(copies[i].to, copies[i].from,
+                                                    copies[i].bytes, stream),
+                             "cuMemcpyAsync");
+    CUresult waited = oomph_cu.cuStreamSynchronize(stream);
+    if (scope.status == OOMPH_OK)
+        scope.status = oomph_cuda_check(waited, "cuStreamSynchronize");
+    oomph_cu.cuStreamDestroy(stream);
+    return oomph_cuda_leave(&scope);
 }
 
 oomph_status_t oomph_cuda_fill(int device, oomph_addr_t addr, size_t bytes,
@@ -209,14 +179,11 @@ oomph_status_t oomph_cuda_fill(int device, oomph_addr_t addr, size_t bytes,
 {
     oomph_cuda_scope_t scope;
 
-    oomph_status_t status = oomph_cuda_enter(device, &scope);
-    if (status != OOMPH_OK)
-        return status;
-    status =
-        oomph_cuda_check(oomph_cu.cuMemsetD32Async(addr, UINT32_MAX, bytes / 4, stream),
-                         "cuMemsetD32Async");
-    oomph_cuda_leave(device, &scope);
-    return status;
+    if (oomph_cuda_enter(device, &scope))
+        scope.status = oomph_cuda_check(
+            oomph_cu.cuMemsetD32Async(addr, UINT32_MAX, bytes / 4, stream),
+            "cuMemsetD32Async");
+    return oomph_cuda_leave(&scope);
 }
 
 oomph_status_t oomph_cuda_copy(int device, oomph_addr_t to, oomph_addr_t from,
@@ -224,13 +191,10 @@ oomph_status_t oomph_cuda_copy(int device, oomph_addr_t to, oomph_addr_t from,
 {
     oomph_cuda_scope_t scope;
 
-    oomph_status_t status = oomph_cuda_enter(device, &scope);
-    if (status != OOMPH_OK)
-        return status;
-    status = oomph_cuda_check(oomph_cu.cuMemcpyAsync(to, from, bytes, stream),
-                              "cuMemcpyAsync");
-    oomph_cuda_leave(device, &scope);
-    return status;
+    if (oomph_cuda_enter(device, &scope))
+        scope.status = oomph_cuda_check(oomph_cu.cuMemcpyAsync(to, from, bytes, stream),
+                                        "cuMemcpyAsync");
+    return oomph_cuda_leave(&scope);
 }
 
 static oomph_status_t timed_copies(CUstream stream, const CUevent event[2],
@@ -263,24 +227,21 @@ oomph_status_t oomph_cuda_time_copy(int device, oomph_addr_t to, oomph_addr_t fr
     CUstream stream = NULL;
     oomph_cuda_scope_t scope;
 
-    oomph_status_t status = oomph_cuda_enter(device, &scope);
-    if (status != OOMPH_OK)
-        return status;
-    status = make_stream(&stream);
-    for (int i = 0; i < 2 && status == OOMPH_OK; i++)
-        status = oomph_cuda_check(oomph_cu.cuEventCreate(&event[i], CU_EVENT_DEFAULT),
-                                  "cuEventCreate");
-    if (status == OOMPH_OK) // once before, so that nothing is measured but the copies
-        status = timed_copies(stream, event, to, from, bytes, 1, ns);
-    if (status == OOMPH_OK)
-        status = timed_copies(stream, event, to, from, bytes, count, ns);
+    if (oomph_cuda_enter(device, &scope))
+        scope.status = make_stream(&stream);
+    for (int i = 0; i < 2 && scope.status == OOMPH_OK; i++)
+        scope.status = oomph_cuda_check(
+            oomph_cu.cuEventCreate(&event[i], CU_EVENT_DEFAULT), "cuEventCreate");
+    if (scope.status == OOMPH_OK) // once before, so that only the copies are measured
+        scope.status = timed_copies(stream, event, to, from, bytes, 1, ns);
+    if (scope.status == OOMPH_OK)
+        scope.status = timed_copies(stream, event, to, from, bytes, count, ns);
     for (int i = 0; i < 2; i++)
         if (event[i] != NULL)
             oomph_cu.cuEventDestroy(event[i]);
     if (stream != NULL)
         oomph_cu.cuStreamDestroy(stream);
-    oomph_cuda_leave(device, &scope);
-    return status;
+    return oomph_cuda_leave(&scope);
 }
 
 oomph_status_t oomph_cuda_trim(int device)
@@ -289,15 +250,15 @@ oomph_status_t oomph_cuda_trim(int device)
     CUmemoryPool pool;
     oomph_cuda_scope_t scope;
 
-    oomph_status_t status = oomph_cuda_enter(device, &scope);
-    if (status != OOMPH_OK)
-        return status;
-    status = oomph_cuda_check(oomph_cu.cuDeviceGet(&handle, device), "cuDeviceGet");
-    if (status == OOMPH_OK)
-        status = oomph_cuda_check(oomph_cu.cuDeviceGetDefaultMemPool(&pool, handle),
-                                  "cuDeviceGetDefaultMemPool");
-    if (status == OOMPH_OK)
-        status = oomph_cuda_check(oomph_cu.cuMemPoolTrimTo(pool, 0), "cuMemPoolTrimTo");
-    oomph_cuda_leave(device, &scope);
-    return status;
+    if (oomph_cuda_enter(device, &scope))
+        scope.status =
+            oomph_cuda_check(oomph_cu.cuDeviceGet(&handle, device), "cuDeviceGet");
+    if (scope.status == OOMPH_OK)
+        scope.status =
+            oomph_cuda_check(oomph_cu.cuDeviceGetDefaultMemPool(&pool, handle),
+                             "cuDeviceGetDefaultMemPool");
+    if (scope.status == OOMPH_OK)
+        scope.status =
+            oomph_cuda_check(oomph_cu.cuMemPoolTrimTo(pool, 0), "cuMemPoolTrimTo");
+    return oomph_cuda_leave(&scope);
 }
