@@ -184,6 +184,15 @@ oomph_status_t oomph_enter_device(int ordinal, oomph_device_t **device)
     return status;
 }
 
+oomph_device_t *oomph_enter_open(int ordinal)
+{
+    oomph_device_t *device = oomph_device_peek(ordinal);
+
+    if (device != NULL)
+        oomph_enter(device);
+    return device;
+}
+
 /* ---- Frees of the collector of garbage */
 
 // One thread collects at a time; only that reads `thread` and `bytes`.

@@ -17,5 +17,7 @@ static inline void oomph_enter(oomph_device_t *device)
 // The same for a device that may not be open yet. Errors: as oomph_device_get(); then
 // nothing is locked.
 oomph_status_t oomph_enter_device(int ordinal, oomph_device_t **device);
+// The same for a device that is open; else gives NULL, and nothing is locked.
+oomph_device_t *oomph_enter_open(int ordinal);
 // Processes these and frees what was deferred and has finished. True if there was any.
 bool oomph_collect(oomph_device_t *device);

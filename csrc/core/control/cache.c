@@ -5,14 +5,13 @@
 
 oomph_status_t oomph_empty_cache(int ordinal, oomph_pool_id_t id, size_t *freed_bytes)
 {
-    oomph_device_t *device = oomph_device_peek(ordinal);
+    oomph_device_t *device = oomph_enter_open(ordinal);
     size_t freed = 0;
 
     if (device == NULL) {
         *freed_bytes = 0;
         return OOMPH_OK; // never used: nothing is cached
     }
-    oomph_enter(device);
     int64_t start = oomph_now_ns();
     bool all = oomph_same_pool(id, (oomph_pool_id_t){0, 0});
     oomph_reach_t reach = {.group = all ? NULL : oomph_group_find(device, id)};
@@ -41,11 +40,10 @@ oomph_status_t oomph_empty_cache(int ordinal, oomph_pool_id_t id, size_t *freed_
 
 oomph_status_t oomph_give_back(int ordinal, size_t bytes, size_t *freed_bytes)
 {
-    oomph_device_t *device = oomph_device_peek(ordinal);
+    oomph_device_t *device = oomph_enter_open(ordinal);
 
     if (device == NULL)
-        return oomph_fail(OOMPH_ERR_STATE, "device %d is not open", ordinal);
-    oomph_enter(device);
+        return oomph_not_open(ordinal);
     *freed_bytes = oomph_return_device(device, bytes);
     oomph_unlock(device);
     return OOMPH_OK;

@@ -284,11 +284,10 @@ static oomph_status_t check_device(const oomph_device_t *device)
 
 oomph_status_t oomph_check(int ordinal)
 {
-    oomph_device_t *device = oomph_device_peek(ordinal);
+    oomph_device_t *device = oomph_enter_open(ordinal);
 
     if (device == NULL)
         return OOMPH_OK;
-    oomph_enter(device);
     oomph_status_t status = check_device(device);
     oomph_unlock(device);
     return status;

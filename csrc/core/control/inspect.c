@@ -10,12 +10,11 @@
 
 oomph_status_t oomph_lookup(oomph_addr_t addr, oomph_block_info_t *info)
 {
-    oomph_device_t *device = oomph_device_peek(oomph_owner(addr));
+    oomph_device_t *device = oomph_enter_open(oomph_owner(addr));
     oomph_status_t status = OOMPH_OK;
 
     if (device == NULL)
         return oomph_not_ours(addr);
-    oomph_enter(device);
     const oomph_segment_t *segment = oomph_device_segment(device, addr);
     if (segment != NULL)
         oomph_describe(oomph_segment_block(segment, addr), info);
@@ -46,12 +45,11 @@ static void show(const oomph_block_t *block, void *context)
 
 oomph_status_t oomph_walk(int ordinal, oomph_visit_t visit, void *context)
 {
-    oomph_device_t *device = oomph_device_peek(ordinal);
+    oomph_device_t *device = oomph_enter_open(ordinal);
     visitor_t visitor = {visit, context};
 
     if (device == NULL)
         return OOMPH_OK; // never used: there are none
-    oomph_enter(device);
     oomph_device_each(device, show, &visitor);
     oomph_unlock(device);
     return OOMPH_OK;
@@ -62,12 +60,11 @@ oomph_status_t oomph_walk(int ordinal, oomph_visit_t visit, void *context)
 oomph_status_t oomph_live_sites(int ordinal, bool at_peak, oomph_site_bytes_t *rows,
                                 size_t capacity, size_t *count)
 {
-    oomph_device_t *device = oomph_device_peek(ordinal);
+    oomph_device_t *device = oomph_enter_open(ordinal);
 
     *count = 0;
     if (device == NULL)
         return OOMPH_OK;
-    oomph_enter(device);
     *count = oomph_site_counters_report(&device->sites, at_peak, rows, capacity);
     oomph_unlock(device);
     return OOMPH_OK;
@@ -99,13 +96,12 @@ static void count_layouts(const oomph_device_t *device, oomph_stats_t *stats)
 
 oomph_status_t oomph_get_stats(int ordinal, oomph_stats_t *stats)
 {
-    oomph_device_t *device = oomph_device_peek(ordinal);
+    oomph_device_t *device = oomph_enter_open(ordinal);
 
     memset(stats, 0, sizeof *stats);
     stats->host_limit_bytes = (int64_t)oomph_process.host.limit_bytes;
     if (device == NULL)
         return OOMPH_OK;
-    oomph_enter(device);
     const oomph_pages_t *pages = &device->pages;
     *stats = device->stats;
     const oomph_counters_t *counters = &device->counters;
@@ -155,11 +151,10 @@ static void each_counter(oomph_device_t *device, void (*change)(oomph_counter_t 
 
 oomph_status_t oomph_reset_peak_stats(int ordinal)
 {
-    oomph_device_t *device = oomph_device_peek(ordinal);
+    oomph_device_t *device = oomph_enter_open(ordinal);
 
     if (device == NULL)
         return OOMPH_OK;
-    oomph_enter(device);
     each_counter(device, oomph_counter_reset_peak);
     oomph_site_reset_peak(&device->sites);
     for (int tier = 0; tier < OOMPH_TIERS; tier++)
@@ -171,11 +166,10 @@ oomph_status_t oomph_reset_peak_stats(int ordinal)
 
 oomph_status_t oomph_reset_accumulated_stats(int ordinal)
 {
-    oomph_device_t *device = oomph_device_peek(ordinal);
+    oomph_device_t *device = oomph_enter_open(ordinal);
 
     if (device == NULL)
         return OOMPH_OK;
-    oomph_enter(device);
     each_counter(device, oomph_counter_reset_accumulated);
     device->stats.retry_count = device->stats.oom_count = device->stats.sync_count = 0;
     device->pages.create_count = device->pages.release_count = 0;

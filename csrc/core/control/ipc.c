@@ -112,11 +112,10 @@ static oomph_status_t export_block(oomph_device_t *device, oomph_addr_t addr,
 
 oomph_status_t oomph_export(oomph_addr_t addr, oomph_ticket_t *ticket, size_t *offset)
 {
-    oomph_device_t *device = oomph_device_peek(oomph_owner(addr));
+    oomph_device_t *device = oomph_enter_open(oomph_owner(addr));
 
     if (device == NULL)
         return oomph_not_ours(addr);
-    oomph_enter(device);
     oomph_status_t status = export_block(device, addr, ticket, offset);
     oomph_unlock(device);
     return status;
@@ -311,11 +310,10 @@ oomph_status_t oomph_import(int ordinal, const oomph_ticket_t *ticket,
 
 oomph_status_t oomph_unimport(int ordinal, oomph_addr_t addr)
 {
-    oomph_device_t *device = oomph_device_peek(ordinal);
+    oomph_device_t *device = oomph_enter_open(ordinal);
 
     if (device == NULL)
         return oomph_not_ours(addr);
-    oomph_enter(device);
     oomph_import_t *import = find_import(device, addr);
     if (import == NULL) {
         oomph_unlock(device);

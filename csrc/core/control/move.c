@@ -448,12 +448,11 @@ oomph_status_t oomph_move_blocks(oomph_device_t *device, oomph_tier_t tier,
 oomph_status_t oomph_move(int ordinal, oomph_tier_t tier, oomph_move_t *moves,
                           size_t count, size_t *moved_bytes)
 {
-    oomph_device_t *device = oomph_device_peek(ordinal);
+    oomph_device_t *device = oomph_enter_open(ordinal);
     oomph_move_limits_t limits = {.most_bytes = SIZE_MAX, .wished = true};
 
     if (device == NULL)
-        return oomph_fail(OOMPH_ERR_STATE, "device %d is not open", ordinal);
-    oomph_enter(device);
+        return oomph_not_open(ordinal);
     oomph_status_t status =
         oomph_move_blocks(device, tier, moves, count, limits, moved_bytes);
     oomph_unlock(device);
@@ -468,12 +467,11 @@ static oomph_block_t *lock_block(oomph_addr_t addr, oomph_device_t **device,
                                  oomph_status_t *status)
 {
     *status = OOMPH_OK;
-    *device = oomph_device_peek(oomph_owner(addr));
+    *device = oomph_enter_open(oomph_owner(addr));
     if (*device == NULL) {
         *status = oomph_not_ours(addr);
         return NULL;
     }
-    oomph_enter(*device);
     oomph_block_t *block = oomph_block_at(*device, addr);
     if (block == NULL) {
         oomph_unlock(*device);

@@ -52,11 +52,9 @@ static bool make_columns(oomph_block_list_t *blocks, size_t capacity)
 
 oomph_status_t oomph_list_blocks(int ordinal, oomph_block_list_t *blocks)
 {
-    oomph_device_t *device = oomph_device_peek(ordinal);
+    oomph_device_t *device = oomph_enter_open(ordinal);
     oomph_block_list_t taken = {0};
 
-    if (device != NULL)
-        oomph_enter(device);
     if (device != NULL)
         oomph_device_each(device, count, &taken);
     bool made = make_columns(&taken, taken.count);
@@ -82,11 +80,10 @@ static struct {
 // Where a source has no more memory, the device's blocks explain nothing.
 static bool is_of_source(const oomph_request_t *request)
 {
-    oomph_device_t *device = oomph_device_peek(request->device);
+    oomph_device_t *device = oomph_enter_open(request->device);
 
     if (device == NULL)
         return false;
-    oomph_enter(device);
     const oomph_group_t *group = oomph_group_find(device, request->pool);
     bool found = group != NULL && group->has_source;
     oomph_unlock(device);

@@ -26,11 +26,10 @@ oomph_status_t oomph_copy(int device, oomph_addr_t to, oomph_addr_t from, size_t
 
 bool oomph_captures(int ordinal)
 {
-    oomph_device_t *device = oomph_device_peek(ordinal);
+    oomph_device_t *device = oomph_enter_open(ordinal);
 
     if (device == NULL)
         return false;
-    oomph_enter(device);
     bool captures = oomph_streams_capture(&device->streams);
     oomph_unlock(device);
     return captures;

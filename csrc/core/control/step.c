@@ -89,10 +89,9 @@ uint64_t oomph_step(void)
     uint64_t rescued = 0;
 
     for (int i = 0; i < OOMPH_DEVICE_MAX; i++) {
-        oomph_device_t *device = oomph_device_peek(i);
+        oomph_device_t *device = oomph_enter_open(i);
         if (device == NULL)
             continue;
-        oomph_enter(device);
         end_step(device);
         rescued |= (uint64_t)(device->stats.step_rescues > 0) << i;
         oomph_unlock(device);

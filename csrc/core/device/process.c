@@ -144,6 +144,11 @@ oomph_status_t oomph_not_ours(oomph_addr_t addr)
                       (unsigned long long)addr);
 }
 
+oomph_status_t oomph_not_open(int ordinal)
+{
+    return oomph_fail(OOMPH_ERR_STATE, "device %d is not open", ordinal);
+}
+
 oomph_status_t oomph_check_ordinal(int ordinal)
 {
     if (ordinal >= 0 && ordinal < oomph_process.device_count &&

@@ -43,8 +43,9 @@ static inline oomph_device_t *oomph_device_peek(int ordinal)
 
 // Errors: OOMPH_ERR_INVALID (no such device). The process has started.
 oomph_status_t oomph_check_ordinal(int ordinal);
-// The error for an address of no open device.
+// The errors for an address of no open device, and for a device that is not open.
 oomph_status_t oomph_not_ours(oomph_addr_t addr);
+oomph_status_t oomph_not_open(int ordinal);
 
 static inline bool oomph_guards(oomph_guard_t how)
 {
