@@ -115,7 +115,7 @@ static code_kind_t kind_of(const PyCodeObject *code)
 // Its kind and serial number, as in `codes`; KIND_UNSEEN if there is no memory for it.
 static uint32_t look_up_code(PyCodeObject *code)
 {
-    uint32_t known = oomph_map_get(&codes, (uintptr_t)code, KIND_UNSEEN);
+    uint32_t known = (uint32_t)oomph_map_get(&codes, (uintptr_t)code, KIND_UNSEEN);
 
     if (known != KIND_UNSEEN)
         return known;
@@ -142,7 +142,7 @@ static oomph_site_t site_at(const oomph_frame_t *frame, uint32_t serial)
     PyCodeObject *code = (PyCodeObject *)OOMPH_FRAME_CODE(frame);
     int offset = OOMPH_FRAME_OFFSET(frame, code);
     uint64_t place = (uint64_t)serial << 32 | (uint32_t)offset;
-    oomph_site_t site = oomph_map_get(&places, place, 0);
+    oomph_site_t site = (oomph_site_t)oomph_map_get(&places, place, 0);
 
     return site != 0 ? site : new_site(code, offset, place);
 }
@@ -241,7 +241,7 @@ static void forget(const void *code)
     if (!atomic_load_explicit(&on, memory_order_relaxed))
         return;
     oomph_lock_take(&lock);
-    oomph_map_drop(&codes, (uintptr_t)code);
+    oomph_map_take(&codes, (uintptr_t)code, 0);
     oomph_lock_give(&lock);
 }
 

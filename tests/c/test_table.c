@@ -4,7 +4,7 @@
 
 enum { BLOCKS = 3000 };
 
-static oomph_table_t table;
+static oomph_map_t table;
 static oomph_block_t blocks[BLOCKS];
 
 static void an_empty_table_finds_nothing(void)
@@ -34,7 +34,7 @@ static void random_adds_and_takes_agree_with_an_array(void)
     }
     for (size_t i = 0; i < BLOCKS; i++)
         CHECK(oomph_table_find(&table, blocks[i].addr) == (in[i] ? &blocks[i] : NULL));
-    oomph_table_destroy(&table);
+    oomph_map_destroy(&table);
 }
 
 int main(int argc, char **argv)

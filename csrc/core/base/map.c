@@ -1,65 +1,77 @@
+/* map.c - open addressing with linear probing, at most half full.
+ *
+ * An entry is two words, so that a lookup is one cache line in most cases. Taking a key
+ * out moves the entries behind it back: no tombstones gather, however often keys come
+ * and go.
+ */
 #include "core/base/map.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum { CAPACITY_FIRST = 256 };
+
+static size_t next(const oomph_map_t *map, size_t i)
+{
+    return (i + 1) & (map->capacity - 1);
+}
 
 static void put(oomph_map_t *map, oomph_map_entry_t entry)
 {
     size_t i = oomph_map_home(map, entry.key);
 
     while (map->entries[i].key != 0)
-        i = (i + 1) & (map->capacity - 1);
+        i = next(map, i);
     map->entries[i] = entry;
 }
 
-static bool grow(oomph_map_t *map)
+bool oomph_map_grow(oomph_map_t *map)
 {
-    oomph_map_t grown = {.capacity =
-                             map->capacity == 0 ? CAPACITY_FIRST : map->capacity * 2,
-                         .count = map->count};
+    size_t capacity = map->capacity == 0 ? CAPACITY_FIRST : map->capacity * 2;
+    oomph_map_t grown = {oomph_map(capacity * sizeof grown.entries[0]), capacity,
+                         map->count, 64 - (unsigned)__builtin_ctzll(capacity)};
 
-    grown.entries = calloc(grown.capacity, sizeof grown.entries[0]);
     if (grown.entries == NULL)
         return false;
     for (size_t i = 0; i < map->capacity; i++)
         if (map->entries[i].key != 0)
             put(&grown, map->entries[i]);
-    free(map->entries);
+    oomph_map_destroy(map);
     *map = grown;
     return true;
 }
 
-bool oomph_map_add(oomph_map_t *map, uint64_t key, uint32_t value)
+bool oomph_map_add(oomph_map_t *map, uint64_t key, uint64_t value)
 {
-    if (map->count >= map->capacity / 2 && !grow(map))
+    if (!oomph_map_reserve(map))
         return false;
     put(map, (oomph_map_entry_t){key, value});
     map->count++;
     return true;
 }
 
-void oomph_map_drop(oomph_map_t *map, uint64_t key)
+uint64_t oomph_map_take(oomph_map_t *map, uint64_t key, uint64_t missing)
 {
     if (map->capacity == 0)
-        return;
-    size_t mask = map->capacity - 1, hole = oomph_map_home(map, key);
+        return missing;
+    size_t hole = oomph_map_home(map, key);
     while (map->entries[hole].key != key) {
         if (map->entries[hole].key == 0)
-            return;
-        hole = (hole + 1) & mask;
+            return missing;
+        hole = next(map, hole);
     }
+    uint64_t value = map->entries[hole].value;
     // Close the gap: move up each entry that it would cut off from its home.
-    for (size_t i = (hole + 1) & mask; map->entries[i].key != 0; i = (i + 1) & mask) {
-        size_t distance = (i - oomph_map_home(map, map->entries[i].key)) & mask;
-        if (distance < ((i - hole) & mask))
+    for (size_t i = next(map, hole); map->entries[i].key != 0; i = next(map, i)) {
+        size_t distance =
+            (i - oomph_map_home(map, map->entries[i].key)) & (map->capacity - 1);
+        if (distance < ((i - hole) & (map->capacity - 1)))
             continue;
         map->entries[hole] = map->entries[i];
         hole = i;
     }
     map->entries[hole].key = 0;
     map->count--;
+    return value;
 }
 
 void oomph_map_clear(oomph_map_t *map)
@@ -71,6 +83,6 @@ void oomph_map_clear(oomph_map_t *map)
 
 void oomph_map_destroy(oomph_map_t *map)
 {
-    free(map->entries);
+    oomph_unmap(map->entries, map->capacity * sizeof map->entries[0]);
     *map = (oomph_map_t){0};
 }

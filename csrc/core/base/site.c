@@ -85,10 +85,10 @@ oomph_site_t oomph_site(const char *file, const char *function, int line)
     uint64_t digest = digest_of(file, function, line);
 
     oomph_lock_take(&sites.lock);
-    oomph_site_t site = oomph_map_get(&sites.numbers, digest, 0);
+    oomph_site_t site = (oomph_site_t)oomph_map_get(&sites.numbers, digest, 0);
     while (site != 0 && !is_site(&sites.infos[site], file, function, line)) {
         digest += 2; // another line has the same digest
-        site = oomph_map_get(&sites.numbers, digest, 0);
+        site = (oomph_site_t)oomph_map_get(&sites.numbers, digest, 0);
     }
     if (site == 0)
         site = add_site(digest, file, function, line);

@@ -206,17 +206,18 @@ static oomph_status_t check_heap(const oomph_heap_t *heap, found_t *found)
 
 static oomph_status_t check_table(const oomph_device_t *device)
 {
-    const oomph_table_t *table = &device->table;
+    const oomph_map_t *table = &device->table;
 
     for (size_t i = 0; i < table->capacity; i++) {
-        const oomph_table_entry_t *entry = &table->entries[i];
-        if (entry->addr == 0)
+        oomph_addr_t addr = table->entries[i].key;
+        const oomph_block_t *block =
+            (const oomph_block_t *)(uintptr_t)table->entries[i].value;
+        if (addr == 0)
             continue;
-        if (entry->block->addr != entry->addr ||
-            entry->block->state != OOMPH_BLOCK_USED)
-            return wrong(entry->block, "in the table of blocks in use, but is not");
-        if (oomph_table_find(table, entry->addr) != entry->block)
-            return wrong(entry->block, "not found in the table of blocks in use");
+        if (block->addr != addr || block->state != OOMPH_BLOCK_USED)
+            return wrong(block, "in the table of blocks in use, but is not");
+        if (oomph_table_find(table, addr) != block)
+            return wrong(block, "not found in the table of blocks in use");
     }
     return OOMPH_OK;
 }

@@ -75,7 +75,7 @@ oomph_status_t oomph_live_sites(int ordinal, bool at_peak, oomph_site_bytes_t *r
 static int64_t record_bytes(const oomph_device_t *device)
 {
     size_t bytes = sizeof *device + device->slab.bytes +
-                   device->table.capacity * sizeof(oomph_table_entry_t);
+                   device->table.capacity * sizeof(oomph_map_entry_t);
 
     for (const oomph_pool_t *pool = device->pools; pool != NULL; pool = pool->next) {
         bytes += sizeof *pool + oomph_heap_record_bytes(&pool->heap) +

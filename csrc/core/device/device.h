@@ -82,7 +82,7 @@ struct oomph_device {
     size_t total_bytes;
     double fraction;
     oomph_slab_t slab;
-    oomph_table_t table;
+    oomph_map_t table; // of the blocks in use (table.h)
     oomph_pages_t pages;
     oomph_streams_t streams;
     oomph_deferred_t deferred;

@@ -1,30 +1,43 @@
-/* table.h - the blocks in use, found by address. Pure; the caller holds the device
- * lock.
+/* table.h - the blocks in use, found by address: a map of pointers. Pure; the caller
+ * holds the device lock.
  */
 #pragma once
+#include "core/base/map.h"
 #include "core/heap/block.h"
 
-typedef struct oomph_table_entry {
-    oomph_addr_t addr; // 0: empty
-    oomph_block_t *block;
-} oomph_table_entry_t;
-
-typedef struct oomph_table {
-    oomph_table_entry_t *entries;
-    size_t capacity; // a power of two, or 0; at most half of it is used
-    size_t count;
-    unsigned shift; // 64 - log2(capacity)
-} oomph_table_t;
-
-void oomph_table_destroy(oomph_table_t *table);
 // Makes sure that the next add cannot fail. Errors: OOMPH_ERR_NO_MEMORY (host memory).
-oomph_status_t oomph_table_grow(oomph_table_t *table);
-static inline oomph_status_t oomph_table_reserve(oomph_table_t *table)
+static inline oomph_status_t oomph_table_reserve(oomph_map_t *table)
 {
-    return table->count < table->capacity / 2 ? OOMPH_OK : oomph_table_grow(table);
+    return oomph_map_reserve(table)
+               ? OOMPH_OK
+               : oomph_fail(OOMPH_ERR_NO_MEMORY,
+                            "no host memory for the table of blocks");
 }
-void oomph_table_add(oomph_table_t *table, oomph_block_t *block);
+
+static inline void oomph_table_add(oomph_map_t *table, oomph_block_t *block)
+{
+    oomph_map_add(table, block->addr, (uintptr_t)block);
+}
+
 // The block in use that begins at `addr`, or NULL.
-oomph_block_t *oomph_table_find(const oomph_table_t *table, oomph_addr_t addr);
+static inline oomph_block_t *oomph_table_find(const oomph_map_t *table,
+                                              oomph_addr_t addr)
+{
+    return addr == 0 ? NULL : (oomph_block_t *)(uintptr_t)oomph_map_get(table, addr, 0);
+}
+
 // Takes it out; NULL if there is none.
-oomph_block_t *oomph_table_take(oomph_table_t *table, oomph_addr_t addr);
+static inline oomph_block_t *oomph_table_take(oomph_map_t *table, oomph_addr_t addr)
+{
+    if (addr == 0)
+        return NULL;
+    oomph_block_t *block = (oomph_block_t *)(uintptr_t)oomph_map_take(table, addr, 0);
+    // Its neighbours will be looked at, too: mostly their records were made one after
+    // another, so all three can be on their way at once.
+    if (block != NULL) {
+        __builtin_prefetch(block);
+        __builtin_prefetch(block - 1);
+        __builtin_prefetch(block + 1);
+    }
+    return block;
+}
