@@ -1,7 +1,8 @@
 /* The address space of a pool (block.h, index.h), against a model that knows the state
  * of every 512 bytes. No driver: pages are numbers. */
-#include "core/heap/block.h"
+#include "core/heap/heap.h"
 #include "core/heap/index.h"
+#include "core/heap/span.h"
 #include "harness.h"
 
 #include <string.h>

@@ -9,6 +9,7 @@
 #include "core/alloc/host.h"
 #include "core/alloc/free.h"
 #include "core/alloc/trim.h"
+#include "core/heap/index.h"
 
 #include <stdio.h>
 

@@ -18,6 +18,7 @@
 #include "core/alloc/host.h"
 #include "core/alloc/trim.h"
 #include "core/device/steal.h"
+#include "core/heap/index.h"
 
 enum { ASK_EVERY = 256 }; // allocations before callbacks that gave nothing are asked
 

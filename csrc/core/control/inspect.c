@@ -2,6 +2,7 @@
 #include "core/alloc/free.h"
 #include "core/device/lookup.h"
 #include "core/device/steal.h"
+#include "core/heap/heap.h"
 #include "core/memory/owner.h"
 
 #include <string.h>

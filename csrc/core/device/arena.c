@@ -1,6 +1,7 @@
 /* arena.c - the address space of a layout, and the pages that move into it. */
 #include "core/device/arena.h"
 #include "core/device/sync.h"
+#include "core/heap/heap.h"
 
 // Whether there are pages for the arena beside those that blocks outside of it keep.
 static bool layout_fits(oomph_pool_t *pool)

@@ -2,6 +2,7 @@
 #include "core/device/pool.h"
 #include "core/device/arena.h"
 #include "core/device/guard.h"
+#include "core/heap/heap.h"
 
 #include <stdlib.h>
 

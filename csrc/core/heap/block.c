@@ -8,50 +8,6 @@
  */
 #include "core/heap/index.h"
 
-#include <stdlib.h>
-
-#define CHUNK_MIN ((size_t)64 << 10) // bytes of records taken from the host at once
-#define CHUNK_MAX ((size_t)8 << 20)
-
-/* ---- Records */
-
-oomph_status_t oomph_slab_grow(oomph_slab_t *slab, size_t count)
-{
-    // A small chunk first, then as much as there is already, in whole huge pages.
-    size_t bytes = oomph_min(oomph_max(slab->bytes, CHUNK_MIN), CHUNK_MAX);
-
-    while (slab->spare_count < count + slab->promised_count) {
-        oomph_block_t *blocks = oomph_map(bytes);
-        if (blocks == NULL)
-            return oomph_fail(OOMPH_ERR_NO_MEMORY, "no host memory for block records");
-        size_t block_count = bytes / sizeof *blocks;
-        slab->bytes += bytes;
-        for (size_t i = block_count; i-- > 0;) {
-            blocks[i].next = slab->spare;
-            slab->spare = &blocks[i];
-        }
-        slab->spare_count += block_count;
-    }
-    return OOMPH_OK;
-}
-
-static oomph_block_t *record_take(oomph_slab_t *slab)
-{
-    oomph_block_t *block = slab->spare;
-
-    oomph_assert(block != NULL);
-    slab->spare = block->next;
-    slab->spare_count--;
-    return block;
-}
-
-static void record_give(oomph_slab_t *slab, oomph_block_t *block)
-{
-    block->next = slab->spare;
-    slab->spare = block;
-    slab->spare_count++;
-}
-
 /* ---- Cutting and merging */
 
 // Writes `block` into the entries of the pages whose first byte lies in
@@ -100,7 +56,7 @@ static void drop_record(oomph_block_t *block)
         segment->first = block->next;
     if (block->next != NULL)
         block->next->prev = block->prev;
-    record_give(segment->heap->slab, block);
+    oomph_slab_give(segment->heap->slab, block);
 }
 
 // Cuts a block, which is in no index, at `addr`. Gives the right part and, through
@@ -110,7 +66,7 @@ static oomph_block_t *split(oomph_block_t *block, oomph_addr_t addr,
 {
     size_t left_bytes = (size_t)(addr - block->addr);
     size_t right_bytes = block->bytes - left_bytes;
-    oomph_block_t *part = record_take(block->segment->heap->slab);
+    oomph_block_t *part = oomph_slab_take(block->segment->heap->slab);
 
     oomph_assert(left_bytes > 0 && left_bytes < block->bytes);
     *part = *block;
@@ -358,97 +314,6 @@ void oomph_heap_retier(oomph_segment_t *segment, size_t first, size_t count,
         block->tier = (uint8_t)tier;
         block = consolidate(block);
     }
-}
-
-/* ---- Segments of a heap */
-
-void oomph_heap_add(oomph_heap_t *heap, oomph_segment_t *segment,
-                    oomph_block_state_t state, oomph_tier_t tier)
-{
-    oomph_block_t *block = record_take(heap->slab);
-
-    *block = (oomph_block_t){.addr = segment->base,
-                             .bytes = segment->bytes,
-                             .segment = segment,
-                             .state = (uint8_t)state,
-                             .tier = (uint8_t)tier};
-    segment->heap = heap;
-    segment->first = block;
-    segment->prev = NULL;
-    segment->next = heap->segments;
-    if (heap->segments != NULL)
-        heap->segments->prev = segment;
-    heap->segments = segment;
-    segment->origin = block;
-    oomph_index_add(block);
-}
-
-static void unlink_segment(oomph_segment_t *segment)
-{
-    if (segment->prev != NULL)
-        segment->prev->next = segment->next;
-    else
-        segment->heap->segments = segment->next;
-    if (segment->next != NULL)
-        segment->next->prev = segment->prev;
-}
-
-void oomph_heap_remove(oomph_segment_t *segment)
-{
-    oomph_block_t *block = segment->first;
-
-    oomph_assert(block->bytes == segment->bytes);
-    oomph_index_drop(block);
-    unlink_segment(segment);
-    record_give(segment->heap->slab, block);
-    segment->first = NULL;
-}
-
-static bool is_indexed(const oomph_block_t *block)
-{
-    return block->state == OOMPH_BLOCK_FREE || block->state == OOMPH_BLOCK_HOLE;
-}
-
-void oomph_heap_move(oomph_segment_t *segment, oomph_heap_t *heap)
-{
-    oomph_assert(segment->heap->small == heap->small);
-    for (oomph_block_t *b = segment->first; b != NULL; b = b->next)
-        if (is_indexed(b))
-            oomph_index_drop(b);
-    unlink_segment(segment);
-    segment->heap = heap;
-    segment->prev = NULL;
-    segment->next = heap->segments;
-    if (heap->segments != NULL)
-        heap->segments->prev = segment;
-    heap->segments = segment;
-    for (oomph_block_t *b = segment->first; b != NULL; b = b->next)
-        if (is_indexed(b))
-            oomph_index_add(b);
-}
-
-oomph_status_t oomph_heap_init(oomph_heap_t *heap, oomph_slab_t *slab, bool small,
-                               void *owner)
-{
-    size_t bin_count = small ? OOMPH_SMALL_BINS : OOMPH_LARGE_BINS;
-    oomph_block_t **bins = calloc(bin_count, sizeof(oomph_block_t *));
-    if (bins == NULL)
-        return oomph_fail(OOMPH_ERR_NO_MEMORY, "no host memory for a pool");
-    *heap = (oomph_heap_t){.owner = owner, .slab = slab, .small = small, .bins = bins};
-    return OOMPH_OK;
-}
-
-void oomph_heap_destroy(oomph_heap_t *heap)
-{
-    oomph_assert(heap->segments == NULL);
-    free(heap->bins);
-    *heap = (oomph_heap_t){0};
-}
-
-size_t oomph_heap_record_bytes(const oomph_heap_t *heap)
-{
-    return (heap->small ? OOMPH_SMALL_BINS : OOMPH_LARGE_BINS) *
-           sizeof(oomph_block_t *);
 }
 
 /* ---- Blocks and pages */

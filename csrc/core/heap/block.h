@@ -16,9 +16,8 @@
  * records.
  */
 #pragma once
-#include "core/base/util.h"
+#include "core/heap/slab.h"
 
-typedef struct oomph_block oomph_block_t;
 typedef struct oomph_segment oomph_segment_t;
 typedef struct oomph_heap oomph_heap_t;
 
@@ -90,14 +89,6 @@ struct oomph_segment {
     bool captured;         // the same
 };
 
-// Host memory for block records, never returned.
-typedef struct oomph_slab {
-    oomph_block_t *spare; // linked by `next`
-    size_t spare_count;
-    size_t promised_count; // of these, for blocks that fall into parts once freed
-    size_t bytes;          // host memory taken
-} oomph_slab_t;
-
 enum { OOMPH_BIN_WORDS = 33, OOMPH_BIN_MAX = OOMPH_BIN_WORDS * 64 }; // bits
 
 enum {
@@ -120,23 +111,6 @@ struct oomph_heap {
     size_t quick_count;
 };
 
-// Takes records so that the next `count` splits cannot fail.
-// Errors: OOMPH_ERR_NO_MEMORY (host memory).
-oomph_status_t oomph_slab_grow(oomph_slab_t *slab, size_t count);
-static inline oomph_status_t oomph_slab_reserve(oomph_slab_t *slab, size_t count)
-{
-    return slab->spare_count >= count + slab->promised_count
-               ? OOMPH_OK
-               : oomph_slab_grow(slab, count);
-}
-
-// Errors: OOMPH_ERR_NO_MEMORY (host memory).
-oomph_status_t oomph_heap_init(oomph_heap_t *heap, oomph_slab_t *slab, bool small,
-                               void *owner);
-// The heap must have no segments.
-void oomph_heap_destroy(oomph_heap_t *heap);
-size_t oomph_heap_record_bytes(const oomph_heap_t *heap);
-
 // What holds of a block that was just handed out.
 static inline void oomph_block_reset(oomph_block_t *block)
 {
@@ -146,19 +120,6 @@ static inline void oomph_block_reset(oomph_block_t *block)
     block->moving = block->mixed_tier = block->guarded = block->workspace = false;
 }
 
-// Puts the segment into the heap, covered by one block of `state` and `tier`. Needs one
-// record.
-void oomph_heap_add(oomph_heap_t *heap, oomph_segment_t *segment,
-                    oomph_block_state_t state, oomph_tier_t tier);
-// Takes the segment out, with its one block, which must not be in use.
-void oomph_heap_remove(oomph_segment_t *segment);
-// Moves a segment with all its blocks to another heap of the same kind.
-void oomph_heap_move(oomph_segment_t *segment, oomph_heap_t *heap);
-
-// The best-fitting FREE block on device pages for `bytes`, or NULL.
-oomph_block_t *oomph_heap_fit(const oomph_heap_t *heap, size_t bytes);
-// The best-fitting FREE block on host pages for `bytes`, or NULL.
-oomph_block_t *oomph_heap_fit_host(const oomph_heap_t *heap, size_t bytes);
 // Cuts [addr, addr + bytes) out of a FREE block and makes it USED. Needs two records.
 oomph_block_t *oomph_heap_take(oomph_block_t *block, oomph_addr_t addr, size_t bytes);
 // Makes a USED or DEFERRED block FREE. Gives the FREE block that contains it now.
@@ -199,24 +160,6 @@ static inline oomph_block_t *oomph_heap_quick_pop(oomph_heap_t *heap, size_t byt
 
 // Merges and indexes all blocks of the quick lists; true if there were any.
 bool oomph_heap_consolidate(oomph_heap_t *heap);
-
-// A place for a block: address space that is FREE or HOLE throughout.
-typedef struct oomph_span {
-    oomph_segment_t *segment;
-    oomph_block_t *block; // that contains the first byte
-    oomph_addr_t addr;
-    size_t bytes;
-    size_t missing_count; // pages that must be mapped first
-} oomph_span_t;
-
-// The span for `bytes` with the fewest missing pages, the lowest if several; false if
-// no segment has room. FREE blocks on host pages are obstacles.
-bool oomph_heap_best_span(const oomph_heap_t *heap, size_t bytes, oomph_span_t *span);
-// The lowest HOLE of at least `count` pages, or NULL.
-oomph_block_t *oomph_heap_hole(const oomph_heap_t *heap, size_t count);
-// Fills in the span at a given place; false if something there is in use.
-bool oomph_heap_span_at(oomph_segment_t *segment, oomph_addr_t addr, size_t bytes,
-                        oomph_span_t *span);
 
 // The pages [first, first + count), all of one HOLE, have been mapped: they become
 // FREE. Needs two records.

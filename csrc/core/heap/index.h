@@ -21,6 +21,11 @@ void oomph_index_drop(oomph_block_t *block);
 bool oomph_index_has(const oomph_heap_t *heap, const oomph_block_t *block);
 unsigned oomph_index_bin(const oomph_heap_t *heap, size_t bytes);
 
+// The best-fitting FREE block on device pages for `bytes`, or NULL.
+oomph_block_t *oomph_heap_fit(const oomph_heap_t *heap, size_t bytes);
+// The best-fitting FREE block on host pages for `bytes`, or NULL.
+oomph_block_t *oomph_heap_fit_host(const oomph_heap_t *heap, size_t bytes);
+
 // Walks the FREE blocks on device pages of at least `bytes`, the smaller bins first:
 // begins with `bin` 0 and NULL; NULL ends. The block given must not change in between.
 oomph_block_t *oomph_index_walk(const oomph_heap_t *heap, size_t bytes, unsigned *bin,

@@ -6,7 +6,7 @@
  * with every page until the block's end is met. It costs a walk over all gaps, which
  * is little beside the driver calls that follow.
  */
-#include "core/heap/block.h"
+#include "core/heap/span.h"
 
 static bool is_room(const oomph_block_t *block)
 {

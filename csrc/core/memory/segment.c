@@ -1,4 +1,5 @@
 #include "core/memory/segment.h"
+#include "core/heap/heap.h"
 #include "core/memory/owner.h"
 
 #include <stdlib.h>

@@ -5,7 +5,7 @@
  * waits: the caller knows when work has finished.
  */
 #pragma once
-#include "core/heap/block.h"
+#include "core/heap/span.h"
 #include "core/memory/page.h"
 
 // Reserves at least `bytes` of address space for the heap, as one HOLE.
