@@ -8,6 +8,7 @@
 #include "core/alloc/demand.h"
 #include "core/alloc/free.h"
 #include "core/alloc/host.h"
+#include "core/alloc/host_refusal.h"
 #include "core/alloc/ladder.h"
 #include "core/device/arena.h"
 #include "core/device/guard.h"

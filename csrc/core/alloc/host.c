@@ -8,131 +8,11 @@
  */
 #include "core/alloc/host.h"
 #include "core/alloc/free.h"
+#include "core/alloc/host_refusal.h"
 #include "core/alloc/trim.h"
 #include "core/heap/index.h"
 
-#include <stdio.h>
-
 enum { PIECE = 64 }; // pages made before they are entered
-
-// The driver's failure for which the rung gave nothing; "": it had another reason.
-static _Thread_local char failure[200];
-
-static oomph_rung_result_t go_without(oomph_status_t status)
-{
-    if (status != OOMPH_OK && status != OOMPH_ERR_NO_MEMORY)
-        snprintf(failure, sizeof failure, "%s", oomph_error_detail());
-    return OOMPH_NEXT;
-}
-
-// If that cannot be told, a stream may capture.
-static bool captures(oomph_streams_t *streams)
-{
-    bool found = false;
-
-    oomph_status_t status = oomph_streams_ask(streams, &found);
-    go_without(status);
-    return found || status != OOMPH_OK;
-}
-
-/* ---- Why not */
-
-void oomph_forbid_offload(void)
-{
-    atomic_fetch_add(&oomph_process.offload_bans, 1);
-}
-
-oomph_status_t oomph_allow_offload(void)
-{
-    int bans = atomic_load(&oomph_process.offload_bans);
-
-    while (bans > 0)
-        if (atomic_compare_exchange_weak(&oomph_process.offload_bans, &bans, bans - 1))
-            return OOMPH_OK;
-    return oomph_fail(OOMPH_ERR_INVALID, "offload is not forbidden");
-}
-
-bool oomph_offload_is_forbidden(void)
-{
-    return atomic_load(&oomph_process.offload_bans) > 0;
-}
-
-// Why the block must not fall back to the host, whatever there is of it; NULL: it may.
-static const char *ban(const oomph_request_context_t *ctx)
-{
-    if (oomph_process.config.offload == OOMPH_OFFLOAD_OFF)
-        return "offload is off (offload:on-oom goes on with host memory)";
-    if (oomph_offload_is_forbidden())
-        return "nothing is offloaded within oomph.no_offload()";
-    if (ctx->pool->group != NULL && ctx->pool->group->is_mem_pool)
-        return "MemPools get no host memory";
-    if (ctx->device->pages.host->limit_bytes == 0)
-        return "host_limit is 0";
-    return NULL;
-}
-
-// The same, unless the pool has host memory ready.
-static const char *ban_now(const oomph_request_context_t *ctx)
-{
-    const char *banned = ban(ctx);
-
-    if (banned != NULL || !captures(&ctx->device->streams))
-        return banned;
-    return "while a stream captures nothing moves, and no host memory is used but what "
-           "was made ready before, as much as earlier steps let expect; what the "
-           "capture does not need can be moved away before it (oomph.evict)";
-}
-
-size_t oomph_missing_bytes(const oomph_request_context_t *ctx)
-{
-    oomph_device_t *device = ctx->device;
-    oomph_reach_t reach = {.tier = OOMPH_TIER_DEVICE, .keep = ctx->span};
-    size_t want = ctx->span.missing_count;
-    oomph_survey_t survey = oomph_steal_survey(device, &reach);
-    size_t have = survey.now + survey.later +
-                  oomph_pages_available(&device->pages, OOMPH_TIER_DEVICE, want,
-                                        oomph_may_use_reserve(ctx));
-
-    // As many, and yet in vain: the driver has fewer than it says.
-    return (have < want ? want - have : want) * device->pages.page_bytes;
-}
-
-const char *oomph_host_refusal(const oomph_request_context_t *ctx)
-{
-    static _Thread_local char text[300];
-    const oomph_pages_t *pages = &ctx->device->pages;
-    uint64_t limit = pages->host->limit_bytes;
-    uint64_t used = atomic_load(&pages->host->used_bytes);
-
-    if (ctx->pool->group == NULL && failure[0] != '\0')
-        return failure;
-    if (ctx->host_ban != NULL)
-        return ctx->host_ban;
-    if (pages->host_kind == OOMPH_HOST_OFF)
-        return "no kind of host memory works here, or host_pages is off (see oomph "
-               "--version)";
-    if (used + ctx->bytes <= limit && used + ctx->bytes > pages->host_pages_max_bytes &&
-        pages->host_kind != OOMPH_HOST_PINNED)
-        snprintf(text, sizeof text,
-                 "host memory in use: %s, and pages of %s serve for %s: the system "
-                 "(sysctl vm.max_map_count) gives a process no more mappings; set "
-                 "larger ones (OOMPH_CONF=page:%zuMiB)",
-                 oomph_size_text(used).text, oomph_size_text(pages->page_bytes).text,
-                 oomph_size_text(pages->host_pages_max_bytes).text,
-                 4 * pages->page_bytes >> 20);
-    else if (used + ctx->bytes > limit)
-        snprintf(text, sizeof text, "host memory in use: %s, host_limit is %s",
-                 oomph_size_text(used).text, oomph_size_text(limit).text);
-    else if (oomph_process.config.strict)
-        snprintf(text, sizeof text,
-                 "%s are missing on the device, and strict makes an error of what "
-                 "would have been born on host",
-                 oomph_size_text(oomph_missing_bytes(ctx)).text);
-    else
-        snprintf(text, sizeof text, "the driver gives no more host memory (%s in use)",
-                 oomph_size_text(used).text);
-    return text;
-}
 
 /* ---- Making pages */
 
@@ -231,7 +111,7 @@ undo_limit:
     oomph_host_limit_give(pages->host, bytes);
     if (status == OOMPH_ERR_NO_MEMORY && return_pinned(ctx, 1, bytes) == OOMPH_RETRY)
         return OOMPH_RETRY;
-    return go_without(status);
+    return oomph_host_go_without(status);
 }
 
 // Free host pages of other holes, then, after waiting, the same.
@@ -275,12 +155,12 @@ static oomph_rung_result_t host_pages(oomph_request_context_t *ctx)
         // The thread that makes pages ahead may have come first.
         bool more =
             status == OOMPH_OK || oomph_ahead_recall(&ctx->device->ahead, pages) > 0;
-        return more ? OOMPH_RETRY : go_without(status);
+        return more ? OOMPH_RETRY : oomph_host_go_without(status);
     }
     oomph_status_t status = oomph_segment_map(
         hole->segment, pages, oomph_segment_page(hole->segment, hole->addr), count,
         OOMPH_TIER_HOST);
-    return status == OOMPH_OK ? OOMPH_RETRY : go_without(status);
+    return status == OOMPH_OK ? OOMPH_RETRY : oomph_host_go_without(status);
 }
 
 // The limit is for all devices together: the others return what they have idle. Never
@@ -321,7 +201,7 @@ static oomph_rung_result_t hand_over(oomph_request_context_t *ctx, oomph_block_t
 
     if (status != OOMPH_OK) {
         oomph_heap_give(taken);
-        return go_without(status);
+        return oomph_host_go_without(status);
     }
     if (ctx->pool->group != NULL && !ctx->prepared)
         oomph_segment_capture(taken);
@@ -333,7 +213,8 @@ static oomph_rung_result_t hand_over(oomph_request_context_t *ctx, oomph_block_t
 // that it may be had within a capture, too.
 static bool may_have_ready(const oomph_request_context_t *ctx)
 {
-    return ctx->pool->group != NULL && !oomph_process.config.strict && ban(ctx) == NULL;
+    return ctx->pool->group != NULL && !oomph_process.config.strict &&
+           oomph_host_ban(ctx) == NULL;
 }
 
 // What fits of it, for small blocks and others.
@@ -361,7 +242,8 @@ static oomph_block_t *bring_ready(const oomph_request_context_t *ctx)
     oomph_reach_t reach = {.tier = OOMPH_TIER_HOST, .group = ctx->pool->group};
     size_t count = oomph_round_up(ctx->bytes, pages->page_bytes) / pages->page_bytes;
 
-    if (!captures(&device->streams) || oomph_steal_survey(device, &reach).now < count ||
+    if (!oomph_host_captures(&device->streams) ||
+        oomph_steal_survey(device, &reach).now < count ||
         oomph_steal(device, &reach, count, NULL) < count)
         return NULL;
     const oomph_block_t *hole = oomph_heap_hole(heap, count);
@@ -382,7 +264,7 @@ oomph_rung_result_t oomph_rung_host(oomph_request_context_t *ctx, oomph_block_t 
     oomph_device_t *device = ctx->device;
     oomph_rung_result_t result = OOMPH_RETRY;
 
-    failure[0] = '\0';
+    oomph_host_begin();
     bool may = may_have_ready(ctx);
     oomph_block_t *ready = may ? fit_ready(ctx) : NULL;
     if (may && ready == NULL)
@@ -390,7 +272,8 @@ oomph_rung_result_t oomph_rung_host(oomph_request_context_t *ctx, oomph_block_t 
     if (ready != NULL)
         return hand_over(ctx, ready, block);
     while (result == OOMPH_RETRY) {
-        ctx->host_ban = ban_now(ctx); // each time: the lock may have been given up
+        ctx->host_ban =
+            oomph_host_ban_now(ctx); // each time: the lock may have been given up
         if (ctx->host_ban != NULL)
             return OOMPH_NEXT;
         oomph_host_kind_t kind = oomph_device_host_kind(device);

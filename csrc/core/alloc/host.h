@@ -5,11 +5,6 @@
 // Backs the request by host pages: gives the block, or what happened.
 oomph_rung_result_t oomph_rung_host(oomph_request_context_t *ctx,
                                     oomph_block_t **block);
-// Why that gave nothing, in words for the error; of this thread, until the next call.
-const char *oomph_host_refusal(const oomph_request_context_t *ctx);
-// Bytes of device pages that the block lacks, after all free ones of other holes.
-size_t oomph_missing_bytes(const oomph_request_context_t *ctx);
-
 // Makes host pages until `count` are spare, or no more are to be had. That is slow, so
 // the lock is given up. Errors: OOMPH_ERR_NO_MEMORY, OOMPH_ERR_DRIVER; what was made by
 // then is spare.

@@ -16,6 +16,7 @@
 #include "core/alloc/free.h"
 #include "core/alloc/garbage.h"
 #include "core/alloc/host.h"
+#include "core/alloc/host_refusal.h"
 #include "core/alloc/trim.h"
 #include "core/device/steal.h"
 #include "core/heap/index.h"

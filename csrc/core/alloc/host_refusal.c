@@ -1,0 +1,130 @@
+/* host_refusal.c - why a block does not fall back to the host. */
+#include "core/alloc/host_refusal.h"
+#include "core/device/steal.h"
+
+#include <stdio.h>
+
+// The driver's failure for which the rung gave nothing; "": there was another reason.
+static _Thread_local char failure[200];
+
+oomph_rung_result_t oomph_host_go_without(oomph_status_t status)
+{
+    if (status != OOMPH_OK && status != OOMPH_ERR_NO_MEMORY)
+        snprintf(failure, sizeof failure, "%s", oomph_error_detail());
+    return OOMPH_NEXT;
+}
+
+void oomph_host_begin(void)
+{
+    failure[0] = '\0';
+}
+
+bool oomph_host_captures(oomph_streams_t *streams)
+{
+    bool found = false;
+
+    oomph_status_t status = oomph_streams_ask(streams, &found);
+    oomph_host_go_without(status);
+    return found || status != OOMPH_OK;
+}
+
+/* ---- Regions without offload */
+
+void oomph_forbid_offload(void)
+{
+    atomic_fetch_add(&oomph_process.offload_bans, 1);
+}
+
+oomph_status_t oomph_allow_offload(void)
+{
+    int bans = atomic_load(&oomph_process.offload_bans);
+
+    while (bans > 0)
+        if (atomic_compare_exchange_weak(&oomph_process.offload_bans, &bans, bans - 1))
+            return OOMPH_OK;
+    return oomph_fail(OOMPH_ERR_INVALID, "offload is not forbidden");
+}
+
+bool oomph_offload_is_forbidden(void)
+{
+    return atomic_load(&oomph_process.offload_bans) > 0;
+}
+
+/* ---- Bans */
+
+const char *oomph_host_ban(const oomph_request_context_t *ctx)
+{
+    if (oomph_process.config.offload == OOMPH_OFFLOAD_OFF)
+        return "offload is off (offload:on-oom goes on with host memory)";
+    if (oomph_offload_is_forbidden())
+        return "nothing is offloaded within oomph.no_offload()";
+    if (ctx->pool->group != NULL && ctx->pool->group->is_mem_pool)
+        return "MemPools get no host memory";
+    if (ctx->device->pages.host->limit_bytes == 0)
+        return "host_limit is 0";
+    return NULL;
+}
+
+const char *oomph_host_ban_now(const oomph_request_context_t *ctx)
+{
+    const char *banned = oomph_host_ban(ctx);
+
+    if (banned != NULL || !oomph_host_captures(&ctx->device->streams))
+        return banned;
+    return "while a stream captures nothing moves, and no host memory is used but what "
+           "was made ready before, as much as earlier steps let expect; what the "
+           "capture does not need can be moved away before it (oomph.evict)";
+}
+
+/* ---- In words */
+
+size_t oomph_missing_bytes(const oomph_request_context_t *ctx)
+{
+    oomph_device_t *device = ctx->device;
+    oomph_reach_t reach = {.tier = OOMPH_TIER_DEVICE, .keep = ctx->span};
+    size_t want = ctx->span.missing_count;
+    oomph_survey_t survey = oomph_steal_survey(device, &reach);
+    size_t have = survey.now + survey.later +
+                  oomph_pages_available(&device->pages, OOMPH_TIER_DEVICE, want,
+                                        oomph_may_use_reserve(ctx));
+
+    // As many, and yet in vain: the driver has fewer than it says.
+    return (have < want ? want - have : want) * device->pages.page_bytes;
+}
+
+const char *oomph_host_refusal(const oomph_request_context_t *ctx)
+{
+    static _Thread_local char text[300];
+    const oomph_pages_t *pages = &ctx->device->pages;
+    uint64_t limit = pages->host->limit_bytes;
+    uint64_t used = atomic_load(&pages->host->used_bytes);
+
+    if (ctx->pool->group == NULL && failure[0] != '\0')
+        return failure;
+    if (ctx->host_ban != NULL)
+        return ctx->host_ban;
+    if (pages->host_kind == OOMPH_HOST_OFF)
+        return "no kind of host memory works here, or host_pages is off (see oomph "
+               "--version)";
+    if (used + ctx->bytes <= limit && used + ctx->bytes > pages->host_pages_max_bytes &&
+        pages->host_kind != OOMPH_HOST_PINNED)
+        snprintf(text, sizeof text,
+                 "host memory in use: %s, and pages of %s serve for %s: the system "
+                 "(sysctl vm.max_map_count) gives a process no more mappings; set "
+                 "larger ones (OOMPH_CONF=page:%zuMiB)",
+                 oomph_size_text(used).text, oomph_size_text(pages->page_bytes).text,
+                 oomph_size_text(pages->host_pages_max_bytes).text,
+                 4 * pages->page_bytes >> 20);
+    else if (used + ctx->bytes > limit)
+        snprintf(text, sizeof text, "host memory in use: %s, host_limit is %s",
+                 oomph_size_text(used).text, oomph_size_text(limit).text);
+    else if (oomph_process.config.strict)
+        snprintf(text, sizeof text,
+                 "%s are missing on the device, and strict makes an error of what "
+                 "would have been born on host",
+                 oomph_size_text(oomph_missing_bytes(ctx)).text);
+    else
+        snprintf(text, sizeof text, "the driver gives no more host memory (%s in use)",
+                 oomph_size_text(used).text);
+    return text;
+}
