@@ -45,7 +45,7 @@ PLANTS = {
     "pages float once the stream that freed last has passed": Plant(
         (
             (
-                "csrc/core/stream/stream.c",
+                "csrc/core/stream/clock.c",
                 "driver->event_record_all(streams->device, event);",
                 "driver->event_record(streams->device, event,\n"
                 "streams->last != NULL && streams->last->lives &&\n"
@@ -166,7 +166,7 @@ PLANTS = {
     "a capture that failed goes on for oomph": Plant(
         (
             (
-                "csrc/core/stream/stream.c",
+                "csrc/core/stream/capture.h",
                 "if (streams->beginning && pthread_equal(streams->beginner, "
                 "pthread_self()))\n        streams->beginning = false;",
                 "",

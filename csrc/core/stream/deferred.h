@@ -2,7 +2,8 @@
  * done with them. The caller holds the device lock.
  */
 #pragma once
-#include "core/stream/stream.h"
+#include "core/stream/capture.h"
+#include "core/stream/clock.h"
 
 typedef struct oomph_use {
     oomph_clock_t *clock;

@@ -12,7 +12,7 @@
  * stream, and waits for the device before it gives it to others. A stream's own clock
  * serves frees that name the streams they wait for (record_stream).
  *
- * The caller holds the device lock. Only oomph_clock_wait() waits for the GPU.
+ * The caller holds the device lock. Nothing here waits for the GPU (clock.h does).
  */
 #pragma once
 #include "core/heap/block.h"
@@ -86,68 +86,3 @@ bool oomph_stream_is_idle(const oomph_streams_t *streams,
                           const oomph_stream_state_t *stream);
 // Forgets the idle streams that nothing names: a program may make new ones for ever.
 void oomph_streams_prune(oomph_streams_t *streams);
-
-/* ---- Captures */
-
-// The calling thread is about to begin a capture on the stream, or has ended what it
-// began. In between nobody else records an event, until that thread allocates or asks
-// again: a capture may begin at any moment.
-void oomph_streams_begin(oomph_streams_t *streams, oomph_stream_state_t *stream);
-void oomph_streams_end(oomph_streams_t *streams);
-
-// Whether the stream captures: then no event of it is recorded or waited for. The
-// driver tells, so that a capture that failed is over once PyTorch has ended it; of a
-// stream that may be gone, what was true when it was used last.
-// oomph_stream_captures() takes a failure to tell for yes. Errors: OOMPH_ERR_DRIVER.
-oomph_status_t oomph_stream_ask(const oomph_streams_t *streams,
-                                const oomph_stream_state_t *stream, bool *captures);
-bool oomph_stream_captures(const oomph_streams_t *streams,
-                           const oomph_stream_state_t *stream);
-
-// Whether any stream captures, or may begin to. Errors: OOMPH_ERR_DRIVER.
-oomph_status_t oomph_streams_ask(oomph_streams_t *streams, bool *capture);
-// The same; a failure to tell is taken for yes.
-bool oomph_streams_capture(oomph_streams_t *streams);
-
-/* ---- Epochs */
-
-// Closes the open epoch. Without effect while its stream, or of the device's clock any
-// stream, captures; while too many epochs have not passed; and where a handle would be
-// needed that must not be used; `there`: the caller knows that the stream exists now.
-void oomph_clock_close(oomph_streams_t *streams, oomph_clock_t *clock, bool there);
-// Looks which epochs have passed; true if some have since the last look.
-bool oomph_clock_poll(oomph_streams_t *streams, oomph_clock_t *clock);
-// The epoch of the device's clock for what is freed now.
-static inline uint64_t oomph_streams_stamp(oomph_streams_t *streams, size_t bytes)
-{
-    streams->stamped = true;
-    streams->freed_bytes += bytes;
-    return streams->clock.open;
-}
-// Looks at the device's clock, after closing its epoch if anything was freed in it:
-// else nobody could know that the work before has finished.
-void oomph_streams_catch_up(oomph_streams_t *streams);
-
-// The clock of a stream that a deferred free waits for and that may be waited for;
-// NULL: none.
-oomph_clock_t *oomph_streams_awaited(oomph_streams_t *streams);
-
-/* ---- Waiting without the lock
- *
- * begin() closes the open epoch if it must and gives what to wait for; false if it must
- * not be waited for. Where there is no event to wait for, it is all work of the clock's
- * device. Between begin() and end() the caller gives up the lock and calls wait().
- */
-typedef struct oomph_wait {
-    oomph_clock_t *clock; // whose oldest event it is; NULL: all work of the device
-    int device;
-    oomph_event_t event;
-} oomph_wait_t;
-bool oomph_clock_wait_begin(oomph_streams_t *streams, oomph_clock_t *clock,
-                            oomph_wait_t *wait);
-// The same for all work of our device.
-bool oomph_streams_drain_begin(oomph_streams_t *streams, oomph_wait_t *wait);
-oomph_status_t oomph_clock_wait(const oomph_streams_t *streams,
-                                const oomph_wait_t *wait);
-void oomph_clock_wait_end(oomph_streams_t *streams, const oomph_wait_t *wait,
-                          oomph_status_t waited);
