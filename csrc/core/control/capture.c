@@ -22,7 +22,7 @@
 #include "core/alloc/demand.h"
 #include "core/alloc/free.h"
 #include "core/alloc/host.h"
-#include "core/control/move.h"
+#include "core/control/batch.h"
 #include "core/device/steal.h"
 
 #include <stdlib.h>

@@ -9,11 +9,6 @@ typedef struct oomph_move_limits {
     bool wished;       // their user wants it: they do not return by themselves
 } oomph_move_limits_t;
 
-// The block in use that contains the address and is the program's, or NULL.
-oomph_block_t *oomph_block_at(const oomph_device_t *device, oomph_addr_t addr);
-// Whether it lies elsewhere, and nothing in the block itself keeps it there.
-bool oomph_block_may_move(const oomph_block_t *block, oomph_tier_t tier);
-
 // oomph_move() for the holder of the lock, who gives it up for a while.
 oomph_status_t oomph_move_blocks(oomph_device_t *device, oomph_tier_t tier,
                                  oomph_move_t *moves, size_t count,
