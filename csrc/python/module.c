@@ -6,7 +6,6 @@
 #include "python/module.h"
 #include "python/frames.h"
 
-#include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -25,36 +24,18 @@ static void take_gil(void *state)
         PyEval_RestoreThread(state);
 }
 
-static PyObject *on_rescue; // called with (device, bytes); guarded by the GIL
-static atomic_int rescued_device;
-static _Atomic(size_t) rescued_bytes;
+static oomph_listener_t rescue_listener;
 
-// Run by the main thread, with the GIL, some time after the rescue.
-static int report_rescue(void *unused)
-{
-    (void)unused;
-    return on_rescue == NULL
-               ? 0
-               : oomph_call_listener(on_rescue, atomic_load(&rescued_device),
-                                     atomic_load(&rescued_bytes));
-}
-
-// In the allocating thread, which may not have the GIL and must not wait for it.
 static void note_rescue(int device, size_t bytes, int64_t nth)
 {
-    if (nth != 1)
-        return;
-    atomic_store(&rescued_device, device);
-    atomic_store(&rescued_bytes, bytes);
-    Py_AddPendingCall(report_rescue, NULL);
+    if (nth == 1)
+        oomph_listener_note(&rescue_listener, device, bytes);
 }
 
 static PyObject *set_rescue_hook(PyObject *module, PyObject *callable)
 {
     (void)module;
-    Py_INCREF(callable);
-    Py_XSETREF(on_rescue, callable);
-    Py_RETURN_NONE;
+    return oomph_listener_set(&rescue_listener, callable);
 }
 
 /* ---- Settings and start */

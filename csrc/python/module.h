@@ -5,6 +5,8 @@
 
 #include "oomph.h"
 
+#include <stdatomic.h>
+
 /* ---- types.c */
 
 extern PyObject *oomph_driver_error; // oomph._C.DriverError, once there is a module
@@ -17,9 +19,17 @@ PyObject *oomph_none_or_raise(oomph_status_t status);
 // Reads the index of a device; false with an exception if there can be none such.
 bool oomph_parse_device(PyObject *arg, int *device);
 
-// Calls a listener with (device, bytes), as a pending call of the main thread. A report
-// that fails disturbs nobody; Ctrl-C and sys.exit() meanwhile are not the report's: -1.
-int oomph_call_listener(PyObject *listener, int device, size_t bytes);
+// What the main thread calls with (device, bytes), some time after it was noted. A
+// report that fails disturbs nobody.
+typedef struct oomph_listener {
+    PyObject *callable; // guarded by the GIL
+    atomic_int device;  // of what was noted last
+    _Atomic(size_t) bytes;
+} oomph_listener_t;
+// Gives None.
+PyObject *oomph_listener_set(oomph_listener_t *listener, PyObject *callable);
+// In any thread, which need not have the GIL and does not wait for it.
+void oomph_listener_note(oomph_listener_t *listener, int device, size_t bytes);
 
 // Whether this thread keeps the GIL while it waits for the GPU.
 extern _Thread_local bool oomph_keeps_gil;

@@ -6,7 +6,6 @@
  */
 #include "python/module.h"
 
-#include <stdatomic.h>
 #include <sys/types.h>
 
 #define EXPORTED __attribute__((visibility("default")))
@@ -15,26 +14,7 @@ EXPORTED void *oomph_torch_malloc(ssize_t size, int device, oomph_stream_t strea
 EXPORTED void oomph_torch_free(void *block, ssize_t size, int device,
                                oomph_stream_t stream);
 
-static PyObject *on_refusal; // called with (device, bytes); guarded by the GIL
-static atomic_int refused_device;
-static _Atomic(size_t) refused_bytes;
-
-// Run by the main thread, with the GIL, some time after the refusal.
-static int report_refusal(void *unused)
-{
-    (void)unused;
-    return on_refusal == NULL
-               ? 0
-               : oomph_call_listener(on_refusal, atomic_load(&refused_device),
-                                     atomic_load(&refused_bytes));
-}
-
-static void note_refusal(int device, size_t bytes)
-{
-    atomic_store(&refused_device, device);
-    atomic_store(&refused_bytes, bytes);
-    Py_AddPendingCall(report_refusal, NULL);
-}
+static oomph_listener_t refusal_listener;
 
 // Gives NULL where there is no memory: the interface knows no error.
 void *oomph_torch_malloc(ssize_t size, int device, oomph_stream_t stream)
@@ -51,7 +31,7 @@ void *oomph_torch_malloc(ssize_t size, int device, oomph_stream_t stream)
     oomph_status_t status = oomph_malloc(&request, &addr);
     oomph_keeps_gil = false;
     if (status != OOMPH_OK)
-        note_refusal(device, request.bytes);
+        oomph_listener_note(&refusal_listener, device, request.bytes);
     return (void *)(uintptr_t)addr;
 }
 
@@ -68,9 +48,7 @@ void oomph_torch_free(void *block, ssize_t size, int device, oomph_stream_t stre
 static PyObject *set_refusal_hook(PyObject *module, PyObject *callable)
 {
     (void)module;
-    Py_INCREF(callable);
-    Py_XSETREF(on_refusal, callable);
-    Py_RETURN_NONE;
+    return oomph_listener_set(&refusal_listener, callable);
 }
 
 PyMethodDef oomph_plain_methods[] = {

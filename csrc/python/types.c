@@ -34,13 +34,35 @@ bool oomph_parse_device(PyObject *arg, int *device)
 
 _Thread_local bool oomph_keeps_gil;
 
-int oomph_call_listener(PyObject *listener, int device, size_t bytes)
+PyObject *oomph_listener_set(oomph_listener_t *listener, PyObject *callable)
 {
-    PyObject *result = PyObject_CallFunction(listener, "in", device, (Py_ssize_t)bytes);
+    Py_INCREF(callable);
+    Py_XSETREF(listener->callable, callable);
+    Py_RETURN_NONE;
+}
+
+// Run by the main thread, with the GIL. Ctrl-C and sys.exit() meanwhile are not the
+// report's: -1.
+static int call_listener(void *context)
+{
+    oomph_listener_t *listener = context;
+
+    if (listener->callable == NULL)
+        return 0;
+    PyObject *result =
+        PyObject_CallFunction(listener->callable, "in", atomic_load(&listener->device),
+                              (Py_ssize_t)atomic_load(&listener->bytes));
     if (result == NULL && !PyErr_ExceptionMatches(PyExc_Exception))
         return -1;
     if (result == NULL)
-        PyErr_WriteUnraisable(listener);
+        PyErr_WriteUnraisable(listener->callable);
     Py_XDECREF(result);
     return 0;
+}
+
+void oomph_listener_note(oomph_listener_t *listener, int device, size_t bytes)
+{
+    atomic_store(&listener->device, device);
+    atomic_store(&listener->bytes, bytes);
+    Py_AddPendingCall(call_listener, listener);
 }
