@@ -2,11 +2,28 @@
  * sanitizer. */
 #include "sim_check.h"
 
+#include <dlfcn.h>
+#include <errno.h>
 #include <pthread.h>
 
 enum { THREADS = 4, ROUNDS = 300 };
 
 static CUcontext context;
+static bool threads_fail;
+
+// Stands before the system's, for the driver too.
+__attribute__((visibility("default"))) int
+pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
+               void *(*body)(void *), void *argument)
+{
+    int (*create_thread)(pthread_t *, const pthread_attr_t *, void *(*)(void *),
+                         void *);
+
+    if (threads_fail)
+        return EAGAIN;
+    *(void **)&create_thread = dlsym(RTLD_NEXT, "pthread_create");
+    return create_thread(thread, attributes, body, argument);
+}
 
 static void in_threads(void *(*body)(void *))
 {
@@ -140,11 +157,52 @@ static void test_another_thread_opens_the_gate_that_one_waits_at(void)
     CHECK(stats().misuse_count == 0);
 }
 
+static void call_driver(void *result)
+{
+    *(CUresult *)result = cuCtxSynchronize();
+}
+
+static int compute_with_driver(void *result)
+{
+    CUdeviceptr addr;
+
+    *(CUresult *)result = cuMemAlloc(&addr, PAGE);
+    return 0;
+}
+
+static void release_nothing(void *nothing)
+{
+    (void)nothing;
+}
+
+static void test_without_a_thread_the_caller_runs_what_streams_call(void)
+{
+    CUresult of_function, of_computation;
+    const oomph_sim_compute_t computation = {
+        .name = "computation",
+        .run = compute_with_driver,
+        .release = release_nothing,
+        .argument = &of_computation,
+        .makes_calls = 1,
+    };
+
+    start("1GiB,memory=real");
+    threads_fail = true;
+    OK(cuLaunchHostFunc(NULL, call_driver, &of_function));
+    CHECK(oomph_sim_compute(&computation, NULL) == 0);
+    OK(cuCtxSynchronize());
+    threads_fail = false;
+    OK(cuStreamQuery(NULL)); // the caller may call the driver again
+    CHECK(of_function == CUDA_ERROR_NOT_PERMITTED);
+    CHECK(of_computation == CUDA_SUCCESS);
+}
+
 int main(void)
 {
     run(test_threads_do_not_disturb_each_others_pages);
     run(test_threads_make_and_destroy_streams_and_events);
     run(test_host_functions_may_take_the_locks_of_callers);
     run(test_another_thread_opens_the_gate_that_one_waits_at);
+    run(test_without_a_thread_the_caller_runs_what_streams_call);
     return finish();
 }

@@ -10,8 +10,7 @@
 static sim_operation_t *first, *last; // due, by `next_due`
 static uint64_t due_count;            // the one that is running included
 static bool thread_is_running;
-static __thread bool
-    is_this_thread; // false while it runs a computation, which may call
+static __thread bool is_in_function; // a computation may call the driver, no function
 
 static void call_function(const sim_work_t *work)
 {
@@ -19,7 +18,9 @@ static void call_function(const sim_work_t *work)
     void *argument = work->argument;
 
     sim_unlock();
+    is_in_function = true;
     function(argument);
+    is_in_function = false;
     sim_lock();
 }
 
@@ -27,11 +28,9 @@ static void compute(const sim_work_t *work, CUstream stream)
 {
     const oomph_sim_compute_t what = work->compute->what;
 
-    is_this_thread = false;
     sim_unlock();
     int failed = what.run(what.argument);
     sim_lock();
-    is_this_thread = true;
     if (failed != 0)
         stream->context->sticky = CUDA_ERROR_ASSERT;
 }
@@ -49,7 +48,6 @@ static void call(sim_operation_t *operation)
 static void *run(void *nothing)
 {
     (void)nothing;
-    is_this_thread = true;
     sim_lock();
     while (first != NULL) {
         sim_operation_t *operation = first;
@@ -85,5 +83,5 @@ uint64_t sim_callback_count(void)
 
 bool sim_callback_is_this_thread(void)
 {
-    return is_this_thread;
+    return is_in_function;
 }

@@ -10,7 +10,7 @@
 // called at once.
 void sim_callback_run(sim_operation_t *operation, void (*done)(sim_operation_t *));
 
-// Whether this thread runs host functions of streams: its driver calls are not
+// Whether this thread is inside a host function of a stream: its driver calls are not
 // permitted.
 bool sim_callback_is_this_thread(void);
 
