@@ -14,9 +14,9 @@
 #include "libcuda/memory/device.h"
 #include "libcuda/memory/foreign.h"
 #include "libcuda/memory/handle.h"
-#include "libcuda/memory/known.h"
 #include "libcuda/memory/label.h"
 #include "libcuda/memory/pinned.h"
+#include "libcuda/memory/shadow.h"
 #include "libcuda/memory/space.h"
 #include "libcuda/memory/traffic.h"
 #include "libcuda/objects/capture.h"
@@ -120,7 +120,7 @@ void oomph_sim_reset(void)
     sim_queue_reset();
     sim_held_waits_reset();
     sim_value_reset();
-    sim_known_forget_all();
+    sim_shadow_forget_all();
     sim_capture_reset();
     sim_graph_reset();
     sim_event_reset();

@@ -5,8 +5,8 @@
 #include "libcuda/engine/pending.h"
 #include "libcuda/engine/submit.h"
 #include "libcuda/engine/wait.h"
-#include "libcuda/memory/known.h"
 #include "libcuda/memory/pinned.h"
+#include "libcuda/memory/shadow.h"
 #include "libcuda/memory/space.h"
 #include "libcuda/objects/capture.h"
 #include "libcuda/objects/compute.h"
@@ -94,7 +94,7 @@ static bool stage(sim_work_t *work)
 static bool prepare_source(sim_work_t *work)
 {
     bool is_kept =
-        sim_memory_is_real() || work->rows * work->bytes <= SIM_KNOWN_BYTES_MAX;
+        sim_memory_is_real() || work->rows * work->bytes <= SIM_SHADOW_BYTES_MAX;
 
     if (!is_kept || sim_space_find(work->src) != NULL)
         return true;

@@ -6,7 +6,7 @@
 #include "libcuda/engine/value.h"
 #include "libcuda/memory/address.h"
 #include "libcuda/memory/allocation.h"
-#include "libcuda/memory/known.h"
+#include "libcuda/memory/shadow.h"
 #include "libcuda/memory/space.h"
 #include "libcuda/memory/traffic.h"
 #include "libcuda/objects/event.h"
@@ -18,11 +18,11 @@
 
 enum { KERNEL_FILL = 0xAB };
 
-// Bytes that are not real arrive at the host if they are known, and else as a value
+// Bytes that are not real arrive at the host from the shadow, or else as a value
 // followed by zeros.
 static void read_unreal(void *place, uint64_t src, uint64_t bytes, uint64_t value)
 {
-    if (sim_known_read(src, place, bytes))
+    if (sim_shadow_read(src, place, bytes))
         return;
     memset(place, 0, bytes);
     memcpy(place, &value, bytes < sizeof value ? bytes : sizeof value);
@@ -30,12 +30,12 @@ static void read_unreal(void *place, uint64_t src, uint64_t bytes, uint64_t valu
 
 static void copy_unreal(uint64_t dst, uint64_t src, uint64_t bytes)
 {
-    char data[SIM_KNOWN_BYTES_MAX];
+    char data[SIM_SHADOW_BYTES_MAX];
 
-    if (bytes <= sizeof data && sim_known_read(src, data, bytes))
-        sim_known_write(dst, data, bytes);
+    if (bytes <= sizeof data && sim_shadow_read(src, data, bytes))
+        sim_shadow_write(dst, data, bytes);
     else
-        sim_known_forget(dst, bytes);
+        sim_shadow_forget(dst, bytes);
 }
 
 static void copy_bytes(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t value)
@@ -47,7 +47,7 @@ static void copy_bytes(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t valu
     else if (to_real)
         read_unreal(sim_pointer(dst), src, bytes, value);
     else if (from_real)
-        sim_known_write(dst, sim_pointer(src), bytes);
+        sim_shadow_write(dst, sim_pointer(src), bytes);
     else
         copy_unreal(dst, src, bytes);
 }
@@ -92,7 +92,7 @@ static void set(const sim_work_t *work, CUstream stream)
         if (!sim_fault_check(work, stream, to, true))
             return;
         if (!sim_space_has_bytes(to))
-            sim_known_forget(to, work->bytes);
+            sim_shadow_forget(to, work->bytes);
         if (is_one_value)
             sim_value_store(to, work->value, work->value_bytes);
         else if (sim_space_has_bytes(to))
@@ -148,7 +148,7 @@ void sim_work_execute(const sim_work_t *work, CUstream stream, uint64_t now_ns)
 
     switch (work->kind) {
     case SIM_WORK_KERNEL:
-        sim_known_forget_all();
+        sim_shadow_forget_all();
         if (!is_broken)
             touch(work, stream);
         break;

@@ -1,4 +1,4 @@
-#include "libcuda/memory/known.h"
+#include "libcuda/memory/shadow.h"
 
 #include <stddef.h>
 #include <string.h>
@@ -7,7 +7,7 @@ enum { WRITES = 64 };
 
 typedef struct write {
     uint64_t addr, bytes;
-    char data[SIM_KNOWN_BYTES_MAX];
+    char data[SIM_SHADOW_BYTES_MAX];
 } write_t;
 
 static write_t writes[WRITES]; // those in use come first
@@ -19,12 +19,12 @@ static bool overlaps(const write_t *write, uint64_t addr, uint64_t bytes)
     return write->addr < addr + bytes && addr < write->addr + write->bytes;
 }
 
-void sim_known_forget_all(void)
+void sim_shadow_forget_all(void)
 {
     write_count = 0;
 }
 
-void sim_known_forget(uint64_t addr, uint64_t bytes)
+void sim_shadow_forget(uint64_t addr, uint64_t bytes)
 {
     for (size_t i = 0; i < write_count;) {
         if (overlaps(&writes[i], addr, bytes))
@@ -34,10 +34,10 @@ void sim_known_forget(uint64_t addr, uint64_t bytes)
     }
 }
 
-void sim_known_write(uint64_t addr, const void *source, uint64_t bytes)
+void sim_shadow_write(uint64_t addr, const void *source, uint64_t bytes)
 {
-    sim_known_forget(addr, bytes);
-    if (bytes > SIM_KNOWN_BYTES_MAX)
+    sim_shadow_forget(addr, bytes);
+    if (bytes > SIM_SHADOW_BYTES_MAX)
         return;
     write_t *write =
         write_count < WRITES ? &writes[write_count++] : &writes[next_victim++ % WRITES];
@@ -46,7 +46,7 @@ void sim_known_write(uint64_t addr, const void *source, uint64_t bytes)
     memcpy(write->data, source, bytes);
 }
 
-bool sim_known_read(uint64_t addr, void *out, uint64_t bytes)
+bool sim_shadow_read(uint64_t addr, void *out, uint64_t bytes)
 {
     for (size_t i = 0; i < write_count; i++) {
         const write_t *write = &writes[i];
