@@ -3,7 +3,7 @@
 #include "libcuda/engine/callback.h"
 #include "libcuda/engine/effects.h"
 #include "libcuda/engine/engine.h"
-#include "libcuda/engine/heap.h"
+#include "libcuda/engine/event_queue.h"
 #include "libcuda/engine/race.h"
 #include "libcuda/engine/value.h"
 #include "libcuda/objects/stream.h"
@@ -128,7 +128,7 @@ static void start_head(CUstream stream)
     operation->end_ns =
         sim_engine_start(&operation->work, stream->context, sim_clock_ns());
     operation->sequence = sequence++;
-    if (operation->end_ns == sim_clock_ns() || !sim_heap_push(operation))
+    if (operation->end_ns == sim_clock_ns() || !sim_event_queue_push(operation))
         complete(operation);
 }
 
@@ -140,7 +140,7 @@ void sim_queue_settle(void)
 
 void sim_queue_step(void)
 {
-    sim_operation_t *operation = sim_heap_pop();
+    sim_operation_t *operation = sim_event_queue_pop();
 
     sim_clock_move_to(operation->end_ns);
     if (operation->stream->held)
@@ -162,7 +162,7 @@ void sim_queue_advance(uint64_t ns)
 
     if (blocked != NULL) // the program may have written the value itself
         sim_queue_recheck();
-    while (sim_heap_top() != NULL && sim_heap_top()->end_ns <= until)
+    while (sim_event_queue_top() != NULL && sim_event_queue_top()->end_ns <= until)
         sim_queue_step();
     sim_clock_move_to(until);
 }
@@ -204,7 +204,7 @@ void sim_queue_reset(void)
     while (sim_callback_count() > 0)
         sim_wait(1);
     sim_pending_reset();
-    sim_heap_clear();
+    sim_event_queue_clear();
     first_ready = blocked = NULL;
     sequence = 0;
     checks_starts = false;

@@ -1,6 +1,6 @@
 #include "libcuda/engine/wait.h"
 
-#include "libcuda/engine/heap.h"
+#include "libcuda/engine/event_queue.h"
 #include "libcuda/engine/pending.h"
 #include "libcuda/engine/queue.h"
 #include "libcuda/objects/mark.h"
@@ -49,7 +49,7 @@ static bool go_on(CUstream blocker)
         sim_queue_release(blocker);
         return true;
     }
-    if (sim_heap_top() == NULL)
+    if (sim_event_queue_top() == NULL)
         return false;
     sim_queue_step();
     return true;
@@ -70,7 +70,7 @@ static bool goes_on_by(const struct CUstream_st *blocker, uint64_t until_ns)
 {
     if (blocker->held)
         return until_ns == SIM_MARK_FOR_EVER;
-    return sim_heap_top() == NULL || sim_heap_top()->end_ns <= until_ns;
+    return sim_event_queue_top() == NULL || sim_event_queue_top()->end_ns <= until_ns;
 }
 
 void sim_queue_run(sim_ticket_t ticket, uint64_t until_ns)

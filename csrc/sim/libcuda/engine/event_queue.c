@@ -1,4 +1,4 @@
-#include "libcuda/engine/heap.h"
+#include "libcuda/engine/event_queue.h"
 
 #include "libcuda/objects/stream.h"
 
@@ -43,7 +43,7 @@ static void sift_down(size_t place)
     }
 }
 
-bool sim_heap_push(sim_operation_t *operation)
+bool sim_event_queue_push(sim_operation_t *operation)
 {
     if (count == capacity) {
         size_t wanted = capacity ? capacity * 2 : 64;
@@ -58,12 +58,12 @@ bool sim_heap_push(sim_operation_t *operation)
     return true;
 }
 
-sim_operation_t *sim_heap_top(void)
+sim_operation_t *sim_event_queue_top(void)
 {
     return count > 0 ? heap[0] : NULL;
 }
 
-sim_operation_t *sim_heap_pop(void)
+sim_operation_t *sim_event_queue_pop(void)
 {
     sim_operation_t *top = heap[0];
 
@@ -72,7 +72,7 @@ sim_operation_t *sim_heap_pop(void)
     return top;
 }
 
-void sim_heap_clear(void)
+void sim_event_queue_clear(void)
 {
     count = 0;
 }
