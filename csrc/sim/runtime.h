@@ -19,7 +19,7 @@ oomph_sim_pointer_t oomph_sim_pointer_kind(uint64_t addr, int *device);
 // The device of the context that is current to this thread; -1 if none is.
 int oomph_sim_current_device(void);
 
-// The devices of the machine, whether the program sees them or not (visible.h).
+// The devices of the machine, whether the program sees them or not (visible_devices.h).
 int oomph_sim_device_total(void);
 // The device in the machine with a bus id "domain:bus:slot.function", in hexadecimal;
 // -1 if it is no such text.

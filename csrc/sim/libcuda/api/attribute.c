@@ -4,7 +4,7 @@
 #include "libcuda/api/call.h"
 #include "libcuda/memory/device.h"
 #include "libcuda/session/config.h"
-#include "libcuda/session/visible.h"
+#include "libcuda/session/visible_devices.h"
 
 #include <stddef.h>
 
@@ -71,7 +71,7 @@ static int card_attribute(CUdevice_attribute attribute, int device)
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
         return sim_config.sm_count;
     case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: // see oomph_sim_device_of_bus_id()
-        return sim_visible_at(device) + 1;
+        return sim_visible_device(device) + 1;
     case CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
         return sim_config.host_pages == SIM_HOST_PAGES_NUMA;
     case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED:

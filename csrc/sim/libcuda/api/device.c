@@ -4,7 +4,7 @@
 #include "libcuda/session/config.h"
 #include "libcuda/session/lock.h"
 #include "libcuda/session/session.h"
-#include "libcuda/session/visible.h"
+#include "libcuda/session/visible_devices.h"
 #include "runtime.h"
 
 #include <stdio.h>
@@ -17,7 +17,7 @@ CUresult cuInit(unsigned flags)
 
     if (result == CUDA_SUCCESS && flags != 0)
         result = CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS && sim_visible_count() == 0)
+    if (result == CUDA_SUCCESS && sim_visible_device_count() == 0)
         result = CUDA_ERROR_NO_DEVICE;
     if (result == CUDA_SUCCESS)
         sim_mark_initialised();
@@ -41,7 +41,7 @@ CUresult cuDeviceGetCount(int *count)
     if (result == CUDA_SUCCESS && count == NULL)
         result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
-        *count = sim_visible_count();
+        *count = sim_visible_device_count();
     return sim_return(result);
 }
 
@@ -96,7 +96,7 @@ static CUresult device_uuid(CUuuid *uuid, CUdevice device)
     CUresult result = check_device(uuid, device);
 
     if (result == CUDA_SUCCESS)
-        oomph_sim_uuid(sim_visible_at(device), (unsigned char *)uuid->bytes);
+        oomph_sim_uuid(sim_visible_device(device), (unsigned char *)uuid->bytes);
     return result;
 }
 
@@ -138,7 +138,7 @@ CUresult cuDeviceGetPCIBusId(char *id, int bytes, CUdevice device)
     if (result == CUDA_SUCCESS && bytes < 13)
         result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
-        snprintf(id, (size_t)bytes, "0000:%02X:00.0", sim_visible_at(device) + 1);
+        snprintf(id, (size_t)bytes, "0000:%02X:00.0", sim_visible_device(device) + 1);
     return sim_leave(result, "%d", device);
 }
 
@@ -157,8 +157,8 @@ static int visible_device_of_bus_id(const char *id)
 {
     int wanted = oomph_sim_device_of_bus_id(id);
 
-    for (int device = 0; device < sim_visible_count(); device++)
-        if (sim_visible_at(device) == wanted)
+    for (int device = 0; device < sim_visible_device_count(); device++)
+        if (sim_visible_device(device) == wanted)
             return device;
     return -1;
 }

@@ -1,7 +1,7 @@
 #include "libcuda/memory/device.h"
 
 #include "libcuda/session/config.h"
-#include "libcuda/session/visible.h"
+#include "libcuda/session/visible_devices.h"
 
 #include <string.h>
 
@@ -10,7 +10,7 @@ static uint64_t host_used[SIM_HOST_KINDS], host_peak[SIM_HOST_KINDS];
 
 CUcontext sim_device(int device)
 {
-    if (device < 0 || device >= sim_visible_count())
+    if (device < 0 || device >= sim_visible_device_count())
         return NULL;
     if (devices[device].device != device) // else threads may be reading it
         devices[device].device = device;

@@ -12,7 +12,7 @@
 typedef struct sim_label {
     uint64_t offset, bytes; // of the memory, in the file
     uint64_t handle;        // its value in the process that exported it
-    int32_t device;         // in the machine (visible.h)
+    int32_t device;         // in the machine (visible_devices.h)
     int32_t is_real;        // whether there are bytes
 } sim_label_t;
 

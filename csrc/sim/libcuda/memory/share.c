@@ -5,7 +5,7 @@
 #include "libcuda/memory/foreign.h"
 #include "libcuda/memory/label.h"
 #include "libcuda/session/config.h"
-#include "libcuda/session/visible.h"
+#include "libcuda/session/visible_devices.h"
 
 #include <string.h>
 #include <sys/stat.h>
@@ -28,7 +28,7 @@ static bool write_label(sim_handle_t *handle)
         .offset = handle->bytes_at.offset,
         .bytes = handle->bytes,
         .handle = sim_handle_value(handle),
-        .device = sim_visible_at(handle->prop.location.id),
+        .device = sim_visible_device(handle->prop.location.id),
         .is_real = sim_memory_is_real(),
     };
 
@@ -91,7 +91,7 @@ CUresult sim_share_describe(sim_handle_t *handle, char text[SIM_SHARE_TEXT])
 static int visible_device(int device)
 {
     for (int i = 0; sim_device(i) != NULL; i++)
-        if (sim_visible_at(i) == device)
+        if (sim_visible_device(i) == device)
             return i;
     return -1;
 }

@@ -2,7 +2,7 @@
 
 #include "libcuda/session/config.h"
 #include "libcuda/session/report.h"
-#include "libcuda/session/visible.h"
+#include "libcuda/session/visible_devices.h"
 #include "sim.h"
 
 #include <pthread.h>
@@ -42,7 +42,7 @@ static void read_card(void)
     if (!described && card != NULL)
         description_bad =
             !sim_config_parse(card, &sim_config, error_text, sizeof error_text);
-    sim_visible_read(sim_config.device_count);
+    sim_visible_devices_read(sim_config.device_count);
     sim_trace_open_from_environment();
 }
 

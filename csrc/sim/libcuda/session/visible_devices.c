@@ -1,4 +1,4 @@
-#include "libcuda/session/visible.h"
+#include "libcuda/session/visible_devices.h"
 
 #include "libcuda/session/config.h"
 
@@ -17,7 +17,7 @@ static bool is_listed(int device)
     return false;
 }
 
-void sim_visible_read(int total)
+void sim_visible_devices_read(int total)
 {
     const char *text = getenv("CUDA_VISIBLE_DEVICES");
 
@@ -39,12 +39,12 @@ void sim_visible_read(int total)
     }
 }
 
-int sim_visible_count(void)
+int sim_visible_device_count(void)
 {
     return count;
 }
 
-int sim_visible_at(int device)
+int sim_visible_device(int device)
 {
     return devices[device];
 }

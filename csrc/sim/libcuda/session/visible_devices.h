@@ -1,13 +1,13 @@
-/* visible.h - which of the card's devices the program sees: all, or those that
+/* visible_devices.h - which of the card's devices the program sees: all, or those that
  * CUDA_VISIBLE_DEVICES names. Read once, when the driver is first used.
  */
 #pragma once
 
 // Reads the variable for a machine of `total` devices. As the real driver does, takes
 // the indices up to the first that names no device.
-void sim_visible_read(int total);
+void sim_visible_devices_read(int total);
 
-int sim_visible_count(void);
+int sim_visible_device_count(void);
 
 // The index in the machine of a device that the program sees.
-int sim_visible_at(int device);
+int sim_visible_device(int device);
