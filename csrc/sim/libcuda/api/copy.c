@@ -24,13 +24,13 @@ typedef struct area {
     uint64_t addr, pitch;
 } area_t;
 
-static __thread uint64_t answer; // what this thread's small copies to the host give
+static __thread uint64_t fake_readback; // what copies to the host give this thread
 
 uint64_t oomph_sim_answer(uint64_t value)
 {
-    uint64_t before = answer;
+    uint64_t before = fake_readback;
 
-    answer = value;
+    fake_readback = value;
     return before;
 }
 
@@ -147,7 +147,7 @@ static CUresult copy_rows(area_t dst, area_t src, size_t bytes, size_t rows,
         .rows = rows,
         .dst_pitch = dst.pitch,
         .src_pitch = src.pitch,
-        .value = bytes == 1 ? answer != 0 : answer,
+        .value = bytes == 1 ? fake_readback != 0 : fake_readback,
         .is_dry = sim_is_dry(),
     };
     CUresult result = sim_context_usable(&context);
