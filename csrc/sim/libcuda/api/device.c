@@ -153,20 +153,10 @@ int oomph_sim_device_of_bus_id(const char *id)
     return *end == ':' && number <= SIM_DEVICES_MAX ? (int)number - 1 : -1;
 }
 
-static int visible_device_of_bus_id(const char *id)
-{
-    int wanted = oomph_sim_device_of_bus_id(id);
-
-    for (int device = 0; device < sim_visible_device_count(); device++)
-        if (sim_visible_device(device) == wanted)
-            return device;
-    return -1;
-}
-
 CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *id)
 {
     CUresult result = sim_enter("cuDeviceGetByPCIBusId");
-    int found = visible_device_of_bus_id(id);
+    int found = sim_visible_device_find(oomph_sim_device_of_bus_id(id));
 
     if (result == CUDA_SUCCESS && id == NULL)
         result = CUDA_ERROR_INVALID_VALUE;

@@ -88,19 +88,11 @@ CUresult sim_share_describe(sim_handle_t *handle, char text[SIM_SHARE_TEXT])
 
 // ---- importing
 
-static int visible_device(int device)
-{
-    for (int i = 0; sim_device(i) != NULL; i++)
-        if (sim_visible_device(i) == device)
-            return i;
-    return -1;
-}
-
 static CUresult import_foreign(int descriptor, const struct stat *status,
                                uint64_t place, const sim_label_t *label,
                                sim_handle_t **handle)
 {
-    int device = visible_device(label->device);
+    int device = sim_visible_device_find(label->device);
     if (device < 0)
         return CUDA_ERROR_INVALID_DEVICE;
     if (label->is_real != sim_memory_is_real())

@@ -2,19 +2,18 @@
 
 #include "libcuda/session/config.h"
 
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
 static int devices[SIM_DEVICES_MAX];
 static int count;
 
-static bool is_listed(int device)
+int sim_visible_device_find(int in_machine)
 {
-    for (int i = 0; i < count; i++)
-        if (devices[i] == device)
-            return true;
-    return false;
+    for (int device = 0; device < count; device++)
+        if (devices[device] == in_machine)
+            return device;
+    return -1;
 }
 
 void sim_visible_devices_read(int total)
@@ -30,7 +29,8 @@ void sim_visible_devices_read(int total)
     while (text != NULL && *text != '\0') {
         char *end;
         long device = strtol(text, &end, 10);
-        if (end == text || device < 0 || device >= total || is_listed((int)device))
+        if (end == text || device < 0 || device >= total ||
+            sim_visible_device_find((int)device) >= 0)
             return;
         devices[count++] = (int)device;
         text = end + strspn(end, " ");

@@ -11,3 +11,6 @@ int sim_visible_device_count(void);
 
 // The index in the machine of a device that the program sees.
 int sim_visible_device(int device);
+
+// And back: as the program counts; -1 if it does not see the device.
+int sim_visible_device_find(int in_machine);
