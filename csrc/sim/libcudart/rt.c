@@ -1,4 +1,4 @@
-/* thread.c - what each thread has: a device, and the last error. */
+/* rt.c - what each thread has: a device, and the last error. */
 #include "rt.h"
 
 #include <pthread.h>
