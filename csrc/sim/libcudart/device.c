@@ -5,9 +5,7 @@
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
-    CUresult result = rt_start();
-
-    return rt_result(result == CUDA_SUCCESS ? cuDeviceGetCount(count) : result);
+    return rt_start() ? rt_result(cuDeviceGetCount(count)) : cudaPeekAtLastError();
 }
 
 cudaError_t cudaDriverGetVersion(int *version)
@@ -26,22 +24,20 @@ cudaError_t cudaRuntimeGetVersion(int *version)
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute,
                                    int device)
 {
-    CUresult result = rt_start();
-
-    if (result == CUDA_SUCCESS)
-        result = cuDeviceGetAttribute(value, (CUdevice_attribute)attribute, device);
-    return rt_result(result);
+    return rt_start() ? rt_result(cuDeviceGetAttribute(
+                            value, (CUdevice_attribute)attribute, device))
+                      : cudaPeekAtLastError();
 }
 
-static int attribute(CUdevice_attribute name, int device)
+static int attribute(enum cudaDeviceAttr name, int device)
 {
     int value = 0;
 
-    cuDeviceGetAttribute(&value, name, device);
+    cuDeviceGetAttribute(&value, (CUdevice_attribute)name, device);
     return value;
 }
 
-static size_t size_attribute(CUdevice_attribute name, int device)
+static size_t size_attribute(enum cudaDeviceAttr name, int device)
 {
     return (size_t)attribute(name, device);
 }
@@ -49,85 +45,75 @@ static size_t size_attribute(CUdevice_attribute name, int device)
 static void fill_limits(struct cudaDeviceProp *prop, int device)
 {
     prop->sharedMemPerBlock =
-        size_attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK, device);
+        size_attribute(cudaDevAttrMaxSharedMemoryPerBlock, device);
     prop->sharedMemPerBlockOptin =
-        size_attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, device);
-    prop->sharedMemPerMultiprocessor = size_attribute(
-        CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, device);
+        size_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    prop->sharedMemPerMultiprocessor =
+        size_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
     prop->reservedSharedMemPerBlock =
-        size_attribute(CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK, device);
-    prop->totalConstMem =
-        size_attribute(CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY, device);
-    prop->memPitch = size_attribute(CU_DEVICE_ATTRIBUTE_MAX_PITCH, device);
-    prop->textureAlignment =
-        size_attribute(CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT, device);
+        size_attribute(cudaDevAttrReservedSharedMemoryPerBlock, device);
+    prop->totalConstMem = size_attribute(cudaDevAttrTotalConstantMemory, device);
+    prop->memPitch = size_attribute(cudaDevAttrMaxPitch, device);
+    prop->textureAlignment = size_attribute(cudaDevAttrTextureAlignment, device);
     prop->texturePitchAlignment =
-        size_attribute(CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT, device);
-    prop->regsPerBlock = attribute(CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK, device);
+        size_attribute(cudaDevAttrTexturePitchAlignment, device);
+    prop->regsPerBlock = attribute(cudaDevAttrMaxRegistersPerBlock, device);
     prop->regsPerMultiprocessor =
-        attribute(CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, device);
-    prop->warpSize = attribute(CU_DEVICE_ATTRIBUTE_WARP_SIZE, device);
-    prop->maxThreadsPerBlock =
-        attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, device);
-    prop->maxThreadsDim[0] = attribute(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, device);
-    prop->maxThreadsDim[1] = attribute(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y, device);
-    prop->maxThreadsDim[2] = attribute(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z, device);
-    prop->maxGridSize[0] = attribute(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X, device);
-    prop->maxGridSize[1] = attribute(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y, device);
-    prop->maxGridSize[2] = attribute(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z, device);
-    prop->multiProcessorCount =
-        attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
+        attribute(cudaDevAttrMaxRegistersPerMultiprocessor, device);
+    prop->warpSize = attribute(cudaDevAttrWarpSize, device);
+    prop->maxThreadsPerBlock = attribute(cudaDevAttrMaxThreadsPerBlock, device);
+    prop->maxThreadsDim[0] = attribute(cudaDevAttrMaxBlockDimX, device);
+    prop->maxThreadsDim[1] = attribute(cudaDevAttrMaxBlockDimY, device);
+    prop->maxThreadsDim[2] = attribute(cudaDevAttrMaxBlockDimZ, device);
+    prop->maxGridSize[0] = attribute(cudaDevAttrMaxGridDimX, device);
+    prop->maxGridSize[1] = attribute(cudaDevAttrMaxGridDimY, device);
+    prop->maxGridSize[2] = attribute(cudaDevAttrMaxGridDimZ, device);
+    prop->multiProcessorCount = attribute(cudaDevAttrMultiProcessorCount, device);
     prop->maxThreadsPerMultiProcessor =
-        attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, device);
+        attribute(cudaDevAttrMaxThreadsPerMultiProcessor, device);
     prop->maxBlocksPerMultiProcessor =
-        attribute(CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, device);
-    prop->memoryBusWidth =
-        attribute(CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, device);
-    prop->l2CacheSize = attribute(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, device);
+        attribute(cudaDevAttrMaxBlocksPerMultiprocessor, device);
+    prop->memoryBusWidth = attribute(cudaDevAttrGlobalMemoryBusWidth, device);
+    prop->l2CacheSize = attribute(cudaDevAttrL2CacheSize, device);
 }
 
 static void fill_abilities(struct cudaDeviceProp *prop, int device)
 {
-    prop->asyncEngineCount = attribute(CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT, device);
-    prop->canMapHostMemory = attribute(CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, device);
-    prop->concurrentKernels = attribute(CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS, device);
-    prop->unifiedAddressing = attribute(CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, device);
+    prop->asyncEngineCount = attribute(cudaDevAttrAsyncEngineCount, device);
+    prop->canMapHostMemory = attribute(cudaDevAttrCanMapHostMemory, device);
+    prop->concurrentKernels = attribute(cudaDevAttrConcurrentKernels, device);
+    prop->unifiedAddressing = attribute(cudaDevAttrUnifiedAddressing, device);
     prop->streamPrioritiesSupported =
-        attribute(CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED, device);
-    prop->globalL1CacheSupported =
-        attribute(CU_DEVICE_ATTRIBUTE_GLOBAL_L1_CACHE_SUPPORTED, device);
-    prop->localL1CacheSupported =
-        attribute(CU_DEVICE_ATTRIBUTE_LOCAL_L1_CACHE_SUPPORTED, device);
+        attribute(cudaDevAttrStreamPrioritiesSupported, device);
+    prop->globalL1CacheSupported = attribute(cudaDevAttrGlobalL1CacheSupported, device);
+    prop->localL1CacheSupported = attribute(cudaDevAttrLocalL1CacheSupported, device);
     prop->computePreemptionSupported =
-        attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED, device);
+        attribute(cudaDevAttrComputePreemptionSupported, device);
     prop->canUseHostPointerForRegisteredMem =
-        attribute(CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, device);
-    prop->hostRegisterSupported =
-        attribute(CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED, device);
-    prop->cooperativeLaunch = attribute(CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH, device);
-    prop->clusterLaunch = attribute(CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH, device);
-    prop->memoryPoolsSupported =
-        attribute(CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, device);
+        attribute(cudaDevAttrCanUseHostPointerForRegisteredMem, device);
+    prop->hostRegisterSupported = attribute(cudaDevAttrHostRegisterSupported, device);
+    prop->cooperativeLaunch = attribute(cudaDevAttrCooperativeLaunch, device);
+    prop->clusterLaunch = attribute(cudaDevAttrClusterLaunch, device);
+    prop->memoryPoolsSupported = attribute(cudaDevAttrMemoryPoolsSupported, device);
 }
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
 {
-    CUresult result = rt_start();
-
     if (prop == NULL)
         return rt_error(cudaErrorInvalidValue);
     memset(prop, 0, sizeof *prop);
-    if (result == CUDA_SUCCESS)
-        result = cuDeviceGetName(prop->name, sizeof prop->name, device);
+    if (!rt_start())
+        return cudaPeekAtLastError();
+    CUresult result = cuDeviceGetName(prop->name, sizeof prop->name, device);
     if (result == CUDA_SUCCESS)
         result = cuDeviceTotalMem(&prop->totalGlobalMem, device);
     if (result == CUDA_SUCCESS)
         result = cuDeviceGetUuid((CUuuid *)&prop->uuid, device);
     if (result != CUDA_SUCCESS)
         return rt_result(result);
-    prop->major = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
-    prop->minor = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device);
-    prop->pciBusID = attribute(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, device);
+    prop->major = attribute(cudaDevAttrComputeCapabilityMajor, device);
+    prop->minor = attribute(cudaDevAttrComputeCapabilityMinor, device);
+    prop->pciBusID = attribute(cudaDevAttrPciBusId, device);
     fill_limits(prop, device);
     fill_abilities(prop, device);
     return cudaSuccess;
@@ -135,109 +121,83 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
 
 cudaError_t cudaDeviceGetPCIBusId(char *id, int bytes, int device)
 {
-    CUresult result = rt_start();
-
-    return rt_result(result == CUDA_SUCCESS ? cuDeviceGetPCIBusId(id, bytes, device)
-                                            : result);
+    return rt_start() ? rt_result(cuDeviceGetPCIBusId(id, bytes, device))
+                      : cudaPeekAtLastError();
 }
 
 cudaError_t cudaDeviceGetByPCIBusId(int *device, const char *id)
 {
-    CUresult result = rt_start();
-
-    return rt_result(result == CUDA_SUCCESS ? cuDeviceGetByPCIBusId(device, id)
-                                            : result);
+    return rt_start() ? rt_result(cuDeviceGetByPCIBusId(device, id))
+                      : cudaPeekAtLastError();
 }
 
 cudaError_t cudaSetDeviceFlags(unsigned flags)
 {
-    CUresult result = rt_start();
-
-    if (result == CUDA_SUCCESS)
-        result = cuDevicePrimaryCtxSetFlags(rt_device(), flags);
-    return rt_result(result);
+    return rt_start() ? rt_result(cuDevicePrimaryCtxSetFlags(rt_device(), flags))
+                      : cudaPeekAtLastError();
 }
 
 cudaError_t cudaGetDeviceFlags(unsigned *flags)
 {
-    CUresult result = rt_bind();
-
-    return rt_result(result == CUDA_SUCCESS ? cuCtxGetFlags(flags) : result);
+    return rt_bind() ? rt_result(cuCtxGetFlags(flags)) : cudaPeekAtLastError();
 }
 
 cudaError_t cudaDeviceSynchronize(void)
 {
-    CUresult result = rt_bind();
-
-    return rt_result(result == CUDA_SUCCESS ? cuCtxSynchronize() : result);
+    return rt_bind() ? rt_result(cuCtxSynchronize()) : cudaPeekAtLastError();
 }
 
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 {
-    CUresult result = rt_bind();
-
-    if (result == CUDA_SUCCESS)
-        result = cuCtxGetStreamPriorityRange(least, greatest);
-    return rt_result(result);
+    return rt_bind() ? rt_result(cuCtxGetStreamPriorityRange(least, greatest))
+                     : cudaPeekAtLastError();
 }
 
 cudaError_t cudaDeviceGetLimit(size_t *value, enum cudaLimit limit)
 {
-    CUresult result = rt_bind();
-
-    return rt_result(result == CUDA_SUCCESS ? cuCtxGetLimit(value, (CUlimit)limit)
-                                            : result);
+    return rt_bind() ? rt_result(cuCtxGetLimit(value, (CUlimit)limit))
+                     : cudaPeekAtLastError();
 }
 
 cudaError_t cudaDeviceSetLimit(enum cudaLimit limit, size_t value)
 {
-    CUresult result = rt_bind();
-
-    return rt_result(result == CUDA_SUCCESS ? cuCtxSetLimit((CUlimit)limit, value)
-                                            : result);
+    return rt_bind() ? rt_result(cuCtxSetLimit((CUlimit)limit, value))
+                     : cudaPeekAtLastError();
 }
 
 cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
 {
-    CUresult result = rt_start();
-
-    return rt_result(result == CUDA_SUCCESS ? cuDeviceCanAccessPeer(can, device, peer)
-                                            : result);
+    return rt_start() ? rt_result(cuDeviceCanAccessPeer(can, device, peer))
+                      : cudaPeekAtLastError();
 }
 
 cudaError_t cudaDeviceGetP2PAttribute(int *value, enum cudaDeviceP2PAttr name,
                                       int device, int peer)
 {
-    CUresult result = rt_start();
-
-    if (result == CUDA_SUCCESS)
-        result =
-            cuDeviceGetP2PAttribute(value, (CUdevice_P2PAttribute)name, device, peer);
-    return rt_result(result);
+    return rt_start() ? rt_result(cuDeviceGetP2PAttribute(
+                            value, (CUdevice_P2PAttribute)name, device, peer))
+                      : cudaPeekAtLastError();
 }
 
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
 {
     CUcontext context;
-    CUresult result = rt_bind();
 
-    if (result == CUDA_SUCCESS)
-        result = rt_context(peer, &context);
-    if (result == CUDA_SUCCESS)
-        result = cuCtxEnablePeerAccess(context, flags);
-    return rt_result(result);
+    if (!rt_bind())
+        return cudaPeekAtLastError();
+    CUresult result = rt_context(peer, &context);
+    return rt_result(result == CUDA_SUCCESS ? cuCtxEnablePeerAccess(context, flags)
+                                            : result);
 }
 
 cudaError_t cudaDeviceDisablePeerAccess(int peer)
 {
     CUcontext context;
-    CUresult result = rt_bind();
 
-    if (result == CUDA_SUCCESS)
-        result = rt_context(peer, &context);
-    if (result == CUDA_SUCCESS)
-        result = cuCtxDisablePeerAccess(context);
-    return rt_result(result);
+    if (!rt_bind())
+        return cudaPeekAtLastError();
+    CUresult result = rt_context(peer, &context);
+    return rt_result(result == CUDA_SUCCESS ? cuCtxDisablePeerAccess(context) : result);
 }
 
 #pragma GCC visibility push(default) // their header is not among those of PyTorch

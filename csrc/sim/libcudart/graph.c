@@ -3,19 +3,15 @@
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode)
 {
-    CUresult result = rt_bind();
-
-    return rt_result(result == CUDA_SUCCESS
-                         ? cuStreamBeginCapture(stream, (CUstreamCaptureMode)mode)
-                         : result);
+    return rt_bind()
+               ? rt_result(cuStreamBeginCapture(stream, (CUstreamCaptureMode)mode))
+               : cudaPeekAtLastError();
 }
 
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
 {
-    CUresult result = rt_bind();
-
-    return rt_result(result == CUDA_SUCCESS ? cuStreamEndCapture(stream, graph)
-                                            : result);
+    return rt_bind() ? rt_result(cuStreamEndCapture(stream, graph))
+                     : cudaPeekAtLastError();
 }
 
 // Asked at every allocation: no context is needed to know that nothing captures.
@@ -49,35 +45,24 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph,
                                  unsigned long long flags)
 {
-    CUresult result = rt_bind();
-
-    return rt_result(result == CUDA_SUCCESS
-                         ? cuGraphInstantiateWithFlags(exec, graph, flags)
-                         : result);
+    return rt_bind() ? rt_result(cuGraphInstantiateWithFlags(exec, graph, flags))
+                     : cudaPeekAtLastError();
 }
 
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t graph,
                                           unsigned long long flags)
 {
-    CUresult result = rt_bind();
-
-    return rt_result(result == CUDA_SUCCESS
-                         ? cuGraphInstantiateWithFlags(exec, graph, flags)
-                         : result);
+    return cudaGraphInstantiate(exec, graph, flags);
 }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
 {
-    CUresult result = rt_bind();
-
-    return rt_result(result == CUDA_SUCCESS ? cuGraphLaunch(exec, stream) : result);
+    return rt_bind() ? rt_result(cuGraphLaunch(exec, stream)) : cudaPeekAtLastError();
 }
 
 cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream)
 {
-    CUresult result = rt_bind();
-
-    return rt_result(result == CUDA_SUCCESS ? cuGraphUpload(exec, stream) : result);
+    return rt_bind() ? rt_result(cuGraphUpload(exec, stream)) : cudaPeekAtLastError();
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph)

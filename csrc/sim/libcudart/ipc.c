@@ -9,12 +9,9 @@ _Static_assert(sizeof(cudaIpcMemHandle_t) == sizeof(CUipcMemHandle) &&
 
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *place)
 {
-    CUresult result = rt_bind();
-
-    return rt_result(
-        result == CUDA_SUCCESS
-            ? cuIpcGetMemHandle((CUipcMemHandle *)(void *)handle, rt_address(place))
-            : result);
+    return rt_bind() ? rt_result(cuIpcGetMemHandle((CUipcMemHandle *)(void *)handle,
+                                                   rt_address(place)))
+                     : cudaPeekAtLastError();
 }
 
 cudaError_t cudaIpcOpenMemHandle(void **place, cudaIpcMemHandle_t handle,
@@ -22,13 +19,13 @@ cudaError_t cudaIpcOpenMemHandle(void **place, cudaIpcMemHandle_t handle,
 {
     CUipcMemHandle same;
     CUdeviceptr addr = 0;
-    CUresult result = rt_bind();
 
     if (place == NULL)
         return rt_error(cudaErrorInvalidValue);
+    if (!rt_bind())
+        return cudaPeekAtLastError();
     memcpy(&same, &handle, sizeof same);
-    if (result == CUDA_SUCCESS)
-        result = cuIpcOpenMemHandle(&addr, same, flags);
+    CUresult result = cuIpcOpenMemHandle(&addr, same, flags);
     if (result == CUDA_SUCCESS)
         *place = (void *)(uintptr_t)addr;
     return rt_result(result);
@@ -36,28 +33,22 @@ cudaError_t cudaIpcOpenMemHandle(void **place, cudaIpcMemHandle_t handle,
 
 cudaError_t cudaIpcCloseMemHandle(void *place)
 {
-    CUresult result = rt_bind();
-
-    return rt_result(result == CUDA_SUCCESS ? cuIpcCloseMemHandle(rt_address(place))
-                                            : result);
+    return rt_bind() ? rt_result(cuIpcCloseMemHandle(rt_address(place)))
+                     : cudaPeekAtLastError();
 }
 
 cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t *handle, cudaEvent_t event)
 {
-    CUresult result = rt_bind();
-
-    return rt_result(
-        result == CUDA_SUCCESS
-            ? cuIpcGetEventHandle((CUipcEventHandle *)(void *)handle, event)
-            : result);
+    return rt_bind() ? rt_result(cuIpcGetEventHandle((CUipcEventHandle *)(void *)handle,
+                                                     event))
+                     : cudaPeekAtLastError();
 }
 
 cudaError_t cudaIpcOpenEventHandle(cudaEvent_t *event, cudaIpcEventHandle_t handle)
 {
     CUipcEventHandle same;
-    CUresult result = rt_bind();
 
     memcpy(&same, &handle, sizeof same);
-    return rt_result(result == CUDA_SUCCESS ? cuIpcOpenEventHandle(event, same)
-                                            : result);
+    return rt_bind() ? rt_result(cuIpcOpenEventHandle(event, same))
+                     : cudaPeekAtLastError();
 }

@@ -191,13 +191,11 @@ cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared_b
 
 static cudaError_t launch(const kernel_t *kernel, cudaStream_t stream)
 {
-    CUresult result = rt_bind();
-
     if (kernel == NULL)
         return rt_error(cudaErrorInvalidDeviceFunction);
-    if (result == CUDA_SUCCESS)
-        result = (CUresult)oomph_sim_launch_kernel(kernel->name, stream);
-    return rt_result(result);
+    if (!rt_bind())
+        return cudaPeekAtLastError();
+    return rt_result((CUresult)oomph_sim_launch_kernel(kernel->name, stream));
 }
 
 cudaError_t __cudaGetKernel(cudaKernel_t *kernel, const void *host)

@@ -3,35 +3,36 @@
 
 #include <string.h>
 
+// What a call that has found an address returns; the program gets the address.
+static cudaError_t give(void **place, const CUdeviceptr *addr, CUresult result)
+{
+    if (result == CUDA_SUCCESS)
+        *place = (void *)(uintptr_t)*addr;
+    return rt_result(result);
+}
+
 // ---- device memory
 
 cudaError_t cudaMalloc(void **place, size_t bytes)
 {
     CUdeviceptr addr = 0;
-    CUresult result = rt_bind();
 
     if (place == NULL)
         return rt_error(cudaErrorInvalidValue);
-    if (result == CUDA_SUCCESS && bytes > 0)
-        result = cuMemAlloc(&addr, bytes);
-    if (result == CUDA_SUCCESS)
-        *place = (void *)(uintptr_t)addr;
-    return rt_result(result);
+    if (!rt_bind())
+        return cudaPeekAtLastError();
+    return give(place, &addr, bytes > 0 ? cuMemAlloc(&addr, bytes) : CUDA_SUCCESS);
 }
 
 cudaError_t cudaFree(void *place)
 {
-    CUresult result = rt_bind();
-
-    return rt_result(result == CUDA_SUCCESS ? cuMemFree(rt_address(place)) : result);
+    return rt_bind() ? rt_result(cuMemFree(rt_address(place))) : cudaPeekAtLastError();
 }
 
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
 {
-    CUresult result = rt_bind();
-
-    return rt_result(result == CUDA_SUCCESS ? cuMemGetInfo(free_bytes, total_bytes)
-                                            : result);
+    return rt_bind() ? rt_result(cuMemGetInfo(free_bytes, total_bytes))
+                     : cudaPeekAtLastError();
 }
 
 // ---- stream-ordered memory
@@ -39,54 +40,45 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
 cudaError_t cudaMallocAsync(void **place, size_t bytes, cudaStream_t stream)
 {
     CUdeviceptr addr = 0;
-    CUresult result = rt_bind();
 
     if (place == NULL)
         return rt_error(cudaErrorInvalidValue);
-    if (result == CUDA_SUCCESS && bytes > 0)
-        result = cuMemAllocAsync(&addr, bytes, stream);
-    if (result == CUDA_SUCCESS)
-        *place = (void *)(uintptr_t)addr;
-    return rt_result(result);
+    if (!rt_bind())
+        return cudaPeekAtLastError();
+    return give(place, &addr,
+                bytes > 0 ? cuMemAllocAsync(&addr, bytes, stream) : CUDA_SUCCESS);
 }
 
 cudaError_t cudaMallocFromPoolAsync(void **place, size_t bytes, cudaMemPool_t pool,
                                     cudaStream_t stream)
 {
     CUdeviceptr addr = 0;
-    CUresult result = rt_bind();
 
     if (place == NULL)
         return rt_error(cudaErrorInvalidValue);
-    if (result == CUDA_SUCCESS && bytes > 0)
-        result = cuMemAllocFromPoolAsync(&addr, bytes, pool, stream);
-    if (result == CUDA_SUCCESS)
-        *place = (void *)(uintptr_t)addr;
-    return rt_result(result);
+    if (!rt_bind())
+        return cudaPeekAtLastError();
+    return give(place, &addr,
+                bytes > 0 ? cuMemAllocFromPoolAsync(&addr, bytes, pool, stream)
+                          : CUDA_SUCCESS);
 }
 
 cudaError_t cudaFreeAsync(void *place, cudaStream_t stream)
 {
-    CUresult result = rt_bind();
-
-    return rt_result(result == CUDA_SUCCESS ? cuMemFreeAsync(rt_address(place), stream)
-                                            : result);
+    return rt_bind() ? rt_result(cuMemFreeAsync(rt_address(place), stream))
+                     : cudaPeekAtLastError();
 }
 
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int device)
 {
-    CUresult result = rt_start();
-
-    return rt_result(result == CUDA_SUCCESS ? cuDeviceGetDefaultMemPool(pool, device)
-                                            : result);
+    return rt_start() ? rt_result(cuDeviceGetDefaultMemPool(pool, device))
+                      : cudaPeekAtLastError();
 }
 
 cudaError_t cudaDeviceGetMemPool(cudaMemPool_t *pool, int device)
 {
-    CUresult result = rt_start();
-
-    return rt_result(result == CUDA_SUCCESS ? cuDeviceGetMemPool(pool, device)
-                                            : result);
+    return rt_start() ? rt_result(cuDeviceGetMemPool(pool, device))
+                      : cudaPeekAtLastError();
 }
 
 cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t keep_bytes)
@@ -118,60 +110,46 @@ cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool,
 
 cudaError_t cudaHostAlloc(void **place, size_t bytes, unsigned flags)
 {
-    CUresult result = rt_bind();
-
-    return rt_result(result == CUDA_SUCCESS ? cuMemHostAlloc(place, bytes, flags)
-                                            : result);
+    return rt_bind() ? rt_result(cuMemHostAlloc(place, bytes, flags))
+                     : cudaPeekAtLastError();
 }
 
 cudaError_t cudaMallocHost(void **place, size_t bytes)
 {
-    CUresult result = rt_bind();
-
-    return rt_result(result == CUDA_SUCCESS ? cuMemHostAlloc(place, bytes, 0) : result);
+    return cudaHostAlloc(place, bytes, cudaHostAllocDefault);
 }
 
 cudaError_t cudaFreeHost(void *place)
 {
-    CUresult result = rt_bind();
-
-    if (place == NULL)
-        return cudaSuccess;
-    return rt_result(result == CUDA_SUCCESS ? cuMemFreeHost(place) : result);
+    if (!rt_bind())
+        return cudaPeekAtLastError();
+    return place != NULL ? rt_result(cuMemFreeHost(place)) : cudaSuccess;
 }
 
 cudaError_t cudaHostRegister(void *place, size_t bytes, unsigned flags)
 {
-    CUresult result = rt_bind();
-
-    return rt_result(result == CUDA_SUCCESS ? cuMemHostRegister(place, bytes, flags)
-                                            : result);
+    return rt_bind() ? rt_result(cuMemHostRegister(place, bytes, flags))
+                     : cudaPeekAtLastError();
 }
 
 cudaError_t cudaHostUnregister(void *place)
 {
-    CUresult result = rt_bind();
-
-    return rt_result(result == CUDA_SUCCESS ? cuMemHostUnregister(place) : result);
+    return rt_bind() ? rt_result(cuMemHostUnregister(place)) : cudaPeekAtLastError();
 }
 
 cudaError_t cudaHostGetDevicePointer(void **device_place, void *place, unsigned flags)
 {
     CUdeviceptr addr = 0;
-    CUresult result = rt_bind();
 
-    if (result == CUDA_SUCCESS)
-        result = cuMemHostGetDevicePointer(&addr, place, flags);
-    if (result == CUDA_SUCCESS)
-        *device_place = (void *)(uintptr_t)addr;
-    return rt_result(result);
+    if (!rt_bind())
+        return cudaPeekAtLastError();
+    return give(device_place, &addr, cuMemHostGetDevicePointer(&addr, place, flags));
 }
 
 cudaError_t cudaHostGetFlags(unsigned *flags, void *place)
 {
-    CUresult result = rt_bind();
-
-    return rt_result(result == CUDA_SUCCESS ? cuMemHostGetFlags(flags, place) : result);
+    return rt_bind() ? rt_result(cuMemHostGetFlags(flags, place))
+                     : cudaPeekAtLastError();
 }
 
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes,
@@ -203,23 +181,17 @@ cudaError_t cudaMemcpy(void *dst, const void *src, size_t bytes,
                        enum cudaMemcpyKind kind)
 {
     (void)kind;
-    CUresult result = rt_bind();
-
-    return rt_result(result == CUDA_SUCCESS
-                         ? cuMemcpy(rt_address(dst), rt_address(src), bytes)
-                         : result);
+    return rt_bind() ? rt_result(cuMemcpy(rt_address(dst), rt_address(src), bytes))
+                     : cudaPeekAtLastError();
 }
 
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes,
                             enum cudaMemcpyKind kind, cudaStream_t stream)
 {
     (void)kind;
-    CUresult result = rt_bind();
-
-    return rt_result(
-        result == CUDA_SUCCESS
-            ? cuMemcpyAsync(rt_address(dst), rt_address(src), bytes, stream)
-            : result);
+    return rt_bind() ? rt_result(cuMemcpyAsync(rt_address(dst), rt_address(src), bytes,
+                                               stream))
+                     : cudaPeekAtLastError();
 }
 
 cudaError_t cudaMemcpyPeer(void *dst, int dst_device, const void *src, int src_device,
@@ -227,11 +199,7 @@ cudaError_t cudaMemcpyPeer(void *dst, int dst_device, const void *src, int src_d
 {
     (void)dst_device;
     (void)src_device;
-    CUresult result = rt_bind();
-
-    return rt_result(result == CUDA_SUCCESS
-                         ? cuMemcpy(rt_address(dst), rt_address(src), bytes)
-                         : result);
+    return cudaMemcpy(dst, src, bytes, cudaMemcpyDefault);
 }
 
 cudaError_t cudaMemcpyPeerAsync(void *dst, int dst_device, const void *src,
@@ -239,12 +207,7 @@ cudaError_t cudaMemcpyPeerAsync(void *dst, int dst_device, const void *src,
 {
     (void)dst_device;
     (void)src_device;
-    CUresult result = rt_bind();
-
-    return rt_result(
-        result == CUDA_SUCCESS
-            ? cuMemcpyAsync(rt_address(dst), rt_address(src), bytes, stream)
-            : result);
+    return cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, stream);
 }
 
 static CUDA_MEMCPY2D rows(void *dst, size_t dst_pitch, const void *src,
@@ -266,10 +229,9 @@ cudaError_t cudaMemcpy2D(void *dst, size_t dst_pitch, const void *src, size_t sr
                          size_t width, size_t height, enum cudaMemcpyKind kind)
 {
     CUDA_MEMCPY2D copy = rows(dst, dst_pitch, src, src_pitch, width, height);
-    CUresult result = rt_bind();
 
     (void)kind;
-    return rt_result(result == CUDA_SUCCESS ? cuMemcpy2D(&copy) : result);
+    return rt_bind() ? rt_result(cuMemcpy2D(&copy)) : cudaPeekAtLastError();
 }
 
 cudaError_t cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void *src,
@@ -277,39 +239,31 @@ cudaError_t cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void *src,
                               enum cudaMemcpyKind kind, cudaStream_t stream)
 {
     CUDA_MEMCPY2D copy = rows(dst, dst_pitch, src, src_pitch, width, height);
-    CUresult result = rt_bind();
 
     (void)kind;
-    return rt_result(result == CUDA_SUCCESS ? cuMemcpy2DAsync(&copy, stream) : result);
+    return rt_bind() ? rt_result(cuMemcpy2DAsync(&copy, stream))
+                     : cudaPeekAtLastError();
 }
 
 cudaError_t cudaMemset(void *place, int value, size_t bytes)
 {
-    CUresult result = rt_bind();
-
-    return rt_result(result == CUDA_SUCCESS
-                         ? cuMemsetD8(rt_address(place), (unsigned char)value, bytes)
-                         : result);
+    return rt_bind()
+               ? rt_result(cuMemsetD8(rt_address(place), (unsigned char)value, bytes))
+               : cudaPeekAtLastError();
 }
 
 cudaError_t cudaMemsetAsync(void *place, int value, size_t bytes, cudaStream_t stream)
 {
-    CUresult result = rt_bind();
-
-    return rt_result(
-        result == CUDA_SUCCESS
-            ? cuMemsetD8Async(rt_address(place), (unsigned char)value, bytes, stream)
-            : result);
+    return rt_bind() ? rt_result(cuMemsetD8Async(rt_address(place),
+                                                 (unsigned char)value, bytes, stream))
+                     : cudaPeekAtLastError();
 }
 
 cudaError_t cudaMemset2DAsync(void *place, size_t pitch, int value, size_t width,
                               size_t height, cudaStream_t stream)
 {
-    CUresult result = rt_bind();
-
-    return rt_result(result == CUDA_SUCCESS
-                         ? cuMemsetD2D8Async(rt_address(place), pitch,
-                                             (unsigned char)value, width, height,
-                                             stream)
-                         : result);
+    return rt_bind() ? rt_result(cuMemsetD2D8Async(rt_address(place), pitch,
+                                                   (unsigned char)value, width, height,
+                                                   stream))
+                     : cudaPeekAtLastError();
 }

@@ -2,7 +2,6 @@
 #include "rt.h"
 
 #include <pthread.h>
-#include <stdbool.h>
 
 enum { DEVICES_MAX = 64 };
 
@@ -25,7 +24,7 @@ cudaError_t rt_result(CUresult result)
     return rt_error((cudaError_t)result);
 }
 
-CUresult rt_start(void)
+static CUresult start(void)
 {
     if (is_started)
         return CUDA_SUCCESS;
@@ -34,9 +33,14 @@ CUresult rt_start(void)
     return result;
 }
 
+bool rt_start(void)
+{
+    return rt_result(start()) == cudaSuccess;
+}
+
 CUresult rt_context(int device, CUcontext *context)
 {
-    CUresult result = rt_start();
+    CUresult result = start();
 
     if (result != CUDA_SUCCESS)
         return result;
@@ -58,9 +62,10 @@ static CUresult make_current(int device)
     return result == CUDA_SUCCESS ? cuCtxSetCurrent(context) : result;
 }
 
-CUresult rt_bind(void)
+bool rt_bind(void)
 {
-    return oomph_sim_current_device() >= 0 ? CUDA_SUCCESS : make_current(chosen_device);
+    return oomph_sim_current_device() >= 0 ||
+           rt_result(make_current(chosen_device)) == cudaSuccess;
 }
 
 int rt_device(void)
@@ -99,9 +104,7 @@ cudaError_t cudaInitDevice(int device, unsigned device_flags, unsigned flags)
 
 cudaError_t cudaDeviceReset(void)
 {
-    CUresult result = rt_bind();
-
-    return rt_result(result == CUDA_SUCCESS ? cuCtxSynchronize() : result);
+    return rt_bind() ? rt_result(cuCtxSynchronize()) : cudaPeekAtLastError();
 }
 
 cudaError_t cudaGetLastError(void)

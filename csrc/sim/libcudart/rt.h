@@ -5,6 +5,8 @@
 #pragma once
 #include "runtime.h"
 
+#include <stdbool.h>
+
 #pragma GCC visibility push(default)
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -17,12 +19,13 @@ cudaError_t rt_result(CUresult result);
 // As rt_result(), for an error that the runtime itself has found.
 cudaError_t rt_error(cudaError_t error);
 
-// Makes sure that the driver is initialised.
-CUresult rt_start(void);
+// Initialises the driver. False: it cannot, and the thread's last error is why.
+bool rt_start(void);
 
-// Makes sure that a context is current to the thread: of the device that it chose, or
-// of device 0. For calls that work on the current device.
-CUresult rt_bind(void);
+// Makes a context current to the thread, if none is: of the device that it chose, or of
+// device 0. For calls that work on the current device. False: it cannot, and the
+// thread's last error is why.
+bool rt_bind(void);
 
 // The device that is current to the thread, whether or not it is in use yet.
 int rt_device(void);

@@ -3,27 +3,19 @@
 
 cudaError_t cudaStreamCreate(cudaStream_t *stream)
 {
-    CUresult result = rt_bind();
-
-    return rt_result(result == CUDA_SUCCESS ? cuStreamCreate(stream, CU_STREAM_DEFAULT)
-                                            : result);
+    return cudaStreamCreateWithFlags(stream, cudaStreamDefault);
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
 {
-    CUresult result = rt_bind();
-
-    return rt_result(result == CUDA_SUCCESS ? cuStreamCreate(stream, flags) : result);
+    return rt_bind() ? rt_result(cuStreamCreate(stream, flags)) : cudaPeekAtLastError();
 }
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags,
                                          int priority)
 {
-    CUresult result = rt_bind();
-
-    return rt_result(result == CUDA_SUCCESS
-                         ? cuStreamCreateWithPriority(stream, flags, priority)
-                         : result);
+    return rt_bind() ? rt_result(cuStreamCreateWithPriority(stream, flags, priority))
+                     : cudaPeekAtLastError();
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
@@ -33,91 +25,69 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
-    CUresult result = rt_bind();
-
-    return rt_result(result == CUDA_SUCCESS ? cuStreamSynchronize(stream) : result);
+    return rt_bind() ? rt_result(cuStreamSynchronize(stream)) : cudaPeekAtLastError();
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
-    CUresult result = rt_bind();
-
-    return rt_result(result == CUDA_SUCCESS ? cuStreamQuery(stream) : result);
+    return rt_bind() ? rt_result(cuStreamQuery(stream)) : cudaPeekAtLastError();
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
 {
-    CUresult result = rt_bind();
-
-    return rt_result(result == CUDA_SUCCESS ? cuStreamWaitEvent(stream, event, flags)
-                                            : result);
+    return rt_bind() ? rt_result(cuStreamWaitEvent(stream, event, flags))
+                     : cudaPeekAtLastError();
 }
 
 cudaError_t cudaStreamGetPriority(cudaStream_t stream, int *priority)
 {
-    CUresult result = rt_bind();
-
-    return rt_result(result == CUDA_SUCCESS ? cuStreamGetPriority(stream, priority)
-                                            : result);
+    return rt_bind() ? rt_result(cuStreamGetPriority(stream, priority))
+                     : cudaPeekAtLastError();
 }
 
 cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned *flags)
 {
-    CUresult result = rt_bind();
-
-    return rt_result(result == CUDA_SUCCESS ? cuStreamGetFlags(stream, flags) : result);
+    return rt_bind() ? rt_result(cuStreamGetFlags(stream, flags))
+                     : cudaPeekAtLastError();
 }
 
 cudaError_t cudaStreamGetId(cudaStream_t stream, unsigned long long *id)
 {
-    CUresult result = rt_bind();
-
-    return rt_result(result == CUDA_SUCCESS ? cuStreamGetId(stream, id) : result);
+    return rt_bind() ? rt_result(cuStreamGetId(stream, id)) : cudaPeekAtLastError();
 }
 
 cudaError_t cudaStreamGetDevice(cudaStream_t stream, int *device)
 {
-    CUresult result = rt_bind();
-
-    return rt_result(result == CUDA_SUCCESS ? cuStreamGetDevice(stream, device)
-                                            : result);
+    return rt_bind() ? rt_result(cuStreamGetDevice(stream, device))
+                     : cudaPeekAtLastError();
 }
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function,
                                void *argument)
 {
-    CUresult result = rt_bind();
-
-    return rt_result(
-        result == CUDA_SUCCESS ? cuLaunchHostFunc(stream, function, argument) : result);
+    return rt_bind() ? rt_result(cuLaunchHostFunc(stream, function, argument))
+                     : cudaPeekAtLastError();
 }
 
 cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t function,
                                   void *argument, unsigned flags)
 {
-    CUresult result = rt_bind();
-
     // The two kinds of function differ only in the type of the error, whose numbers
     // agree.
-    if (result == CUDA_SUCCESS)
-        result = cuStreamAddCallback(stream, (CUstreamCallback)(void (*)(void))function,
-                                     argument, flags);
-    return rt_result(result);
+    const CUstreamCallback same = (CUstreamCallback)(void (*)(void))function;
+
+    return rt_bind() ? rt_result(cuStreamAddCallback(stream, same, argument, flags))
+                     : cudaPeekAtLastError();
 }
 
 cudaError_t cudaEventCreate(cudaEvent_t *event)
 {
-    CUresult result = rt_bind();
-
-    return rt_result(result == CUDA_SUCCESS ? cuEventCreate(event, CU_EVENT_DEFAULT)
-                                            : result);
+    return cudaEventCreateWithFlags(event, cudaEventDefault);
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
-    CUresult result = rt_bind();
-
-    return rt_result(result == CUDA_SUCCESS ? cuEventCreate(event, flags) : result);
+    return rt_bind() ? rt_result(cuEventCreate(event, flags)) : cudaPeekAtLastError();
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event)
@@ -127,18 +97,14 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
-    CUresult result = rt_bind();
-
-    return rt_result(result == CUDA_SUCCESS ? cuEventRecord(event, stream) : result);
+    return rt_bind() ? rt_result(cuEventRecord(event, stream)) : cudaPeekAtLastError();
 }
 
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream,
                                      unsigned flags)
 {
-    CUresult result = rt_bind();
-
-    return rt_result(
-        result == CUDA_SUCCESS ? cuEventRecordWithFlags(event, stream, flags) : result);
+    return rt_bind() ? rt_result(cuEventRecordWithFlags(event, stream, flags))
+                     : cudaPeekAtLastError();
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event)
