@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#pragma GCC diagnostic ignored "-Wunused-parameter" // most of what compilers pass
+
 enum {
     BUCKETS = 1 << 17, // PyTorch registers about 200,000 kernels
     CONFIGURATIONS_MAX = 8,
@@ -86,7 +88,6 @@ void **__cudaRegisterFatBinary(void *binary)
 
 void __cudaRegisterFatBinaryEnd(void **handle)
 {
-    (void)handle;
 }
 
 void __cudaUnregisterFatBinary(void **handle)
@@ -100,14 +101,6 @@ void __cudaRegisterFunction(void **handle, const char *host, char *device,
 {
     kernel_t *kernel = malloc(sizeof *kernel);
 
-    (void)handle;
-    (void)device;
-    (void)thread_limit;
-    (void)thread_id;
-    (void)block_id;
-    (void)block;
-    (void)grid;
-    (void)warp_size;
     if (kernel == NULL)
         return; // its launch will fail: it is not known
     pthread_mutex_lock(&lock);
@@ -119,48 +112,24 @@ void __cudaRegisterFunction(void **handle, const char *host, char *device,
 void __cudaRegisterVar(void **handle, char *host, char *device, const char *name,
                        int is_extern, size_t bytes, int is_constant, int is_global)
 {
-    (void)handle;
-    (void)host;
-    (void)device;
-    (void)name;
-    (void)is_extern;
-    (void)bytes;
-    (void)is_constant;
-    (void)is_global;
 }
 
 void __cudaRegisterManagedVar(void **handle, void **host, char *device,
                               const char *name, int is_extern, size_t bytes,
                               int is_constant, int is_global)
 {
-    (void)handle;
-    (void)host;
-    (void)device;
-    (void)name;
-    (void)is_extern;
-    (void)bytes;
-    (void)is_constant;
-    (void)is_global;
 }
 
 void __cudaRegisterHostVar(void **handle, const char *name, char *host, size_t bytes)
 {
-    (void)handle;
-    (void)name;
-    (void)host;
-    (void)bytes;
 }
 
 void __cudaRegisterUnifiedTable(void **handle, void *table, void *more)
 {
-    (void)handle;
-    (void)table;
-    (void)more;
 }
 
 char __cudaInitModule(void **handle)
 {
-    (void)handle;
     return 1;
 }
 
@@ -213,20 +182,12 @@ cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block,
                                void **arguments, size_t shared_bytes,
                                cudaStream_t stream)
 {
-    (void)grid;
-    (void)block;
-    (void)arguments;
-    (void)shared_bytes;
     return launch((const kernel_t *)(const void *)kernel, stream);
 }
 
 cudaError_t cudaLaunchKernel(const void *host, dim3 grid, dim3 block, void **arguments,
                              size_t shared_bytes, cudaStream_t stream)
 {
-    (void)grid;
-    (void)block;
-    (void)arguments;
-    (void)shared_bytes;
     return launch(find(host), stream);
 }
 
@@ -240,7 +201,6 @@ cudaError_t cudaLaunchCooperativeKernel(const void *host, dim3 grid, dim3 block,
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *host,
                                 void **arguments)
 {
-    (void)arguments;
     if (config == NULL)
         return rt_error(cudaErrorInvalidValue);
     return launch(find(host), config->stream);
@@ -281,16 +241,11 @@ cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes,
 cudaError_t cudaFuncSetAttribute(const void *host, enum cudaFuncAttribute attribute,
                                  int value)
 {
-    (void)host;
-    (void)attribute;
-    (void)value;
     return cudaSuccess;
 }
 
 cudaError_t cudaFuncSetCacheConfig(const void *host, enum cudaFuncCache config)
 {
-    (void)host;
-    (void)config;
     return cudaSuccess;
 }
 
@@ -310,9 +265,6 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks,
                                                                    size_t shared_bytes,
                                                                    unsigned flags)
 {
-    (void)host;
-    (void)shared_bytes;
-    (void)flags;
     if (blocks == NULL || block_threads <= 0)
         return rt_error(cudaErrorInvalidValue);
     *blocks = SM_THREADS / block_threads;

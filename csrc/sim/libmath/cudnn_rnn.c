@@ -153,16 +153,6 @@ static void describe(const rnn_t *rnn, weight_t weight, const char *buffer,
 
 // ---- tensors
 
-int cudnnCreateTensorDescriptor(void **tensor)
-{
-    return standin_make(tensor);
-}
-
-int cudnnDestroyTensorDescriptor(void *tensor)
-{
-    return standin_free(tensor);
-}
-
 int cudnnSetTensorNdDescriptor(tensor_t *tensor, int type, int count, const int *dims,
                                const int *strides)
 {
@@ -191,28 +181,12 @@ int cudnnGetTensorNdDescriptor(const tensor_t *tensor, int wanted, int *type,
 
 // ---- recurrent networks
 
-int cudnnCreateRNNDescriptor(void **rnn)
-{
-    return standin_make(rnn);
-}
-
-int cudnnDestroyRNNDescriptor(void *rnn)
-{
-    return standin_free(rnn);
-}
-
 int cudnnSetRNNDescriptor_v8(rnn_t *rnn, int algorithm, int mode, int bias_mode,
                              int direction, int input_mode, int type, int precision,
                              int math, int32_t input_size, int32_t hidden_size,
                              int32_t projection_size, int32_t layer_count,
                              void *dropout, uint32_t flags)
 {
-    (void)algorithm;
-    (void)input_mode;
-    (void)precision;
-    (void)math;
-    (void)dropout;
-    (void)flags;
     *rnn = (rnn_t){
         .mode = mode,
         .type = type,
@@ -228,7 +202,6 @@ int cudnnSetRNNDescriptor_v8(rnn_t *rnn, int algorithm, int mode, int bias_mode,
 
 int cudnnGetRNNWeightSpaceSize(void *handle, const rnn_t *rnn, size_t *bytes)
 {
-    (void)handle;
     *bytes = weight_count(rnn) * element_bytes(rnn->type);
     return STANDIN_SUCCESS;
 }
@@ -238,32 +211,15 @@ int cudnnGetRNNWeightParams(void *handle, const rnn_t *rnn, int32_t pseudo_layer
                             tensor_t *matrix, const void **matrix_place, tensor_t *bias,
                             const void **bias_place)
 {
-    (void)handle;
-    (void)bytes;
     describe(rnn, find_matrix(rnn, pseudo_layer, id), buffer, matrix, matrix_place);
     describe(rnn, find_bias(rnn, pseudo_layer, id), buffer, bias, bias_place);
     return STANDIN_SUCCESS;
-}
-
-int cudnnCreateRNNDataDescriptor(void **sequences)
-{
-    return standin_make(sequences);
-}
-
-int cudnnDestroyRNNDataDescriptor(void *sequences)
-{
-    return standin_free(sequences);
 }
 
 int cudnnSetRNNDataDescriptor(sequences_t *sequences, int type, int layout,
                               int length_max, int batch, int vector_size,
                               const int *lengths, void *padding)
 {
-    (void)type;
-    (void)layout;
-    (void)vector_size;
-    (void)lengths;
-    (void)padding;
     *sequences = (sequences_t){length_max, batch};
     return STANDIN_SUCCESS;
 }
@@ -277,8 +233,6 @@ int cudnnGetRNNTempSpaceSizes(void *handle, const rnn_t *rnn, int forward_mode,
     size_t steps = (size_t)sequences->length_max * (size_t)sequences->batch;
     size_t values = (size_t)pseudo_layer_count(rnn) * ((size_t)gate_count(rnn) + 1);
 
-    (void)handle;
-    (void)forward_mode;
     if (workspace_bytes != NULL)
         *workspace_bytes = 0;
     if (reserve_bytes != NULL)

@@ -27,7 +27,6 @@ const char *ncclGetErrorString(int status)
 const char *ncclGetLastError(void *communicator);
 const char *ncclGetLastError(void *communicator)
 {
-    (void)communicator;
     return oomph_sim_refusal();
 }
 

@@ -4,11 +4,14 @@
  * succeed and compute nothing: PyTorch's own code around them allocates and launches as
  * on a GPU. With values, what others than PyTorch's operators call fails. Prototypes
  * are loose on purpose, handles are void *: the ABI is what counts. stubs.py adds the
- * names that are not written here; those of cuFFT, cuSOLVER, cuSPARSE and NCCL fail.
+ * names that are not written here: what creates and destroys objects, and what
+ * succeeds; those of cuFFT, cuSOLVER, cuSPARSE and NCCL fail.
  */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
+
+#pragma GCC diagnostic ignored "-Wunused-parameter" // most of what callers pass
 
 enum { STANDIN_SUCCESS = 0, STANDIN_ALLOC_FAILED = 3, STANDIN_NOT_SUPPORTED = 15 };
 
