@@ -11,10 +11,15 @@
 #pragma once
 #include "libcuda/session/cuda_api.h"
 
+#include <stdbool.h>
+
 // Takes the lock, reads the card at first use, counts the call, moves the clock, and
 // returns the error that the call must end with, if any. sim_leave() follows in any
 // case.
 CUresult sim_enter(const char *function);
+
+// As sim_enter(), with INVALID_VALUE if arguments are missing or not allowed.
+CUresult sim_enter_checked(const char *function, bool arguments_are_good);
 
 // As sim_enter(), for the calls that work before cuInit().
 CUresult sim_enter_uninitialised(const char *function);

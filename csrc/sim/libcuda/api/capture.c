@@ -23,10 +23,9 @@ static CUresult begin(CUstream handle, CUstreamCaptureMode mode)
 
 CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode)
 {
-    CUresult result = sim_enter("cuStreamBeginCapture_v2");
+    CUresult result = sim_enter_checked(
+        "cuStreamBeginCapture_v2", (unsigned)mode <= CU_STREAM_CAPTURE_MODE_RELAXED);
 
-    if (result == CUDA_SUCCESS && (unsigned)mode > CU_STREAM_CAPTURE_MODE_RELAXED)
-        result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
         result = begin(stream, mode);
     return sim_leave(result, "%p, %d", (void *)stream, (int)mode);

@@ -113,10 +113,9 @@ CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags)
 
 CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active)
 {
-    CUresult result = sim_enter("cuDevicePrimaryCtxGetState");
+    CUresult result = sim_enter_checked("cuDevicePrimaryCtxGetState",
+                                        flags != NULL && active != NULL);
 
-    if (result == CUDA_SUCCESS && (flags == NULL || active == NULL))
-        result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS && sim_device(device) == NULL)
         result = CUDA_ERROR_INVALID_DEVICE;
     if (result == CUDA_SUCCESS) {
@@ -137,10 +136,8 @@ CUresult cuCtxSetCurrent(CUcontext context)
 
 CUresult cuCtxGetCurrent(CUcontext *context)
 {
-    CUresult result = sim_enter("cuCtxGetCurrent");
+    CUresult result = sim_enter_checked("cuCtxGetCurrent", context != NULL);
 
-    if (result == CUDA_SUCCESS && context == NULL)
-        result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
         *context = sim_context_top();
     return sim_return(result);
@@ -169,10 +166,8 @@ CUresult cuCtxPopCurrent_v2(CUcontext *context)
 
 CUresult cuCtxGetId(CUcontext context, unsigned long long *id)
 {
-    CUresult result = sim_enter("cuCtxGetId");
+    CUresult result = sim_enter_checked("cuCtxGetId", id != NULL);
 
-    if (result == CUDA_SUCCESS && id == NULL)
-        result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS && context == NULL)
         result = sim_context_of_thread(&context);
     if (result == CUDA_SUCCESS)
@@ -183,10 +178,8 @@ CUresult cuCtxGetId(CUcontext context, unsigned long long *id)
 CUresult cuCtxGetFlags(unsigned *flags)
 {
     CUcontext context;
-    CUresult result = sim_enter("cuCtxGetFlags");
+    CUresult result = sim_enter_checked("cuCtxGetFlags", flags != NULL);
 
-    if (result == CUDA_SUCCESS && flags == NULL)
-        result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
         result = sim_context_of_thread(&context);
     if (result == CUDA_SUCCESS)
@@ -196,10 +189,8 @@ CUresult cuCtxGetFlags(unsigned *flags)
 
 CUresult cuCtxGetApiVersion(CUcontext context, unsigned *version)
 {
-    CUresult result = sim_enter("cuCtxGetApiVersion");
+    CUresult result = sim_enter_checked("cuCtxGetApiVersion", version != NULL);
 
-    if (result == CUDA_SUCCESS && version == NULL)
-        result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
         *version = 3020;
     return sim_leave(result, "%p", (void *)context);
@@ -246,10 +237,8 @@ CUresult cuCtxSynchronize(void)
 CUresult sim_ctx_get_device_of(CUdevice *device, CUcontext wanted)
 {
     CUcontext context;
-    CUresult result = sim_enter("cuCtxGetDevice");
+    CUresult result = sim_enter_checked("cuCtxGetDevice", device != NULL);
 
-    if (result == CUDA_SUCCESS && device == NULL)
-        result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
         result = find_context(wanted, &context);
     if (result == CUDA_SUCCESS)
@@ -279,10 +268,8 @@ CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
 CUresult cuCtxGetLimit(size_t *value, CUlimit limit)
 {
     CUcontext context;
-    CUresult result = sim_enter("cuCtxGetLimit");
+    CUresult result = sim_enter_checked("cuCtxGetLimit", value != NULL);
 
-    if (result == CUDA_SUCCESS && value == NULL)
-        result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
         result = sim_context_of_thread(&context);
     if (result == CUDA_SUCCESS)
@@ -320,10 +307,8 @@ static CUresult set_peer(CUcontext peer, bool enable)
 
 CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
 {
-    CUresult result = sim_enter("cuCtxEnablePeerAccess");
+    CUresult result = sim_enter_checked("cuCtxEnablePeerAccess", flags == 0);
 
-    if (result == CUDA_SUCCESS && flags != 0)
-        result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
         result = set_peer(peer, true);
     return sim_leave(result, "%p", (void *)peer);

@@ -165,116 +165,84 @@ static CUresult copy_rows(area_t dst, area_t src, size_t bytes, size_t rows,
     return submit_copy(stream, &work, blocking);
 }
 
-static CUresult copy_now(uint64_t dst, uint64_t src, size_t bytes)
+static CUresult copy_now(const char *function, uint64_t dst, uint64_t src, size_t bytes)
 {
-    return copy_rows(in_one_row(dst), in_one_row(src), bytes, 1, NULL, true);
+    CUresult result = sim_enter(function);
+
+    if (result == CUDA_SUCCESS)
+        result = copy_rows(in_one_row(dst), in_one_row(src), bytes, 1, NULL, true);
+    return sim_leave(result, "%#llx, %#llx, %zu", (unsigned long long)dst,
+                     (unsigned long long)src, bytes);
 }
 
-// Between devices the call returns before the copy is done.
-static CUresult copy_between_devices(uint64_t dst, uint64_t src, size_t bytes)
+static CUresult copy_later(const char *function, uint64_t dst, uint64_t src,
+                           size_t bytes, CUstream stream)
 {
-    return copy_rows(in_one_row(dst), in_one_row(src), bytes, 1, NULL, false);
-}
+    CUresult result = sim_enter(function);
 
-static CUresult copy_later(uint64_t dst, uint64_t src, size_t bytes, CUstream stream)
-{
-    return copy_rows(in_one_row(dst), in_one_row(src), bytes, 1, stream, false);
+    if (result == CUDA_SUCCESS)
+        result = copy_rows(in_one_row(dst), in_one_row(src), bytes, 1, stream, false);
+    return sim_leave(result, "%#llx, %#llx, %zu, %p", (unsigned long long)dst,
+                     (unsigned long long)src, bytes, (void *)stream);
 }
 
 CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t bytes)
 {
-    CUresult result = sim_enter("cuMemcpy");
-
-    if (result == CUDA_SUCCESS)
-        result = copy_now(dst, src, bytes);
-    return sim_leave(result, "%#llx, %#llx, %zu", dst, src, bytes);
+    return copy_now("cuMemcpy", dst, src, bytes);
 }
 
 CUresult cuMemcpyHtoD_v2(CUdeviceptr dst, const void *src, size_t bytes)
 {
-    CUresult result = sim_enter("cuMemcpyHtoD_v2");
-
-    if (result == CUDA_SUCCESS)
-        result = copy_now(dst, from_pointer(src), bytes);
-    return sim_leave(result, "%#llx, %p, %zu", dst, src, bytes);
+    return copy_now("cuMemcpyHtoD_v2", dst, from_pointer(src), bytes);
 }
 
 CUresult cuMemcpyDtoH_v2(void *dst, CUdeviceptr src, size_t bytes)
 {
-    CUresult result = sim_enter("cuMemcpyDtoH_v2");
-
-    if (result == CUDA_SUCCESS)
-        result = copy_now(from_pointer(dst), src, bytes);
-    return sim_leave(result, "%p, %#llx, %zu", dst, src, bytes);
+    return copy_now("cuMemcpyDtoH_v2", from_pointer(dst), src, bytes);
 }
 
+// Within and between devices the call returns before the copy is done.
 CUresult cuMemcpyDtoD_v2(CUdeviceptr dst, CUdeviceptr src, size_t bytes)
 {
-    CUresult result = sim_enter("cuMemcpyDtoD_v2");
-
-    if (result == CUDA_SUCCESS)
-        result = copy_between_devices(dst, src, bytes);
-    return sim_leave(result, "%#llx, %#llx, %zu", dst, src, bytes);
+    return copy_later("cuMemcpyDtoD_v2", dst, src, bytes, NULL);
 }
 
 CUresult cuMemcpyPeer(CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src,
                       CUcontext src_context, size_t bytes)
 {
-    CUresult result = sim_enter("cuMemcpyPeer");
-
-    if (result == CUDA_SUCCESS)
-        result = copy_between_devices(dst, src, bytes);
-    return sim_leave(result, "%#llx, %p, %#llx, %p, %zu", dst, (void *)dst_context, src,
-                     (void *)src_context, bytes);
+    (void)dst_context;
+    (void)src_context;
+    return copy_later("cuMemcpyPeer", dst, src, bytes, NULL);
 }
 
 CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream)
 {
-    CUresult result = sim_enter("cuMemcpyAsync");
-
-    if (result == CUDA_SUCCESS)
-        result = copy_later(dst, src, bytes, stream);
-    return sim_leave(result, "%#llx, %#llx, %zu, %p", dst, src, bytes, (void *)stream);
+    return copy_later("cuMemcpyAsync", dst, src, bytes, stream);
 }
 
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dst, const void *src, size_t bytes,
                               CUstream stream)
 {
-    CUresult result = sim_enter("cuMemcpyHtoDAsync_v2");
-
-    if (result == CUDA_SUCCESS)
-        result = copy_later(dst, from_pointer(src), bytes, stream);
-    return sim_leave(result, "%#llx, %p, %zu, %p", dst, src, bytes, (void *)stream);
+    return copy_later("cuMemcpyHtoDAsync_v2", dst, from_pointer(src), bytes, stream);
 }
 
 CUresult cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t bytes, CUstream stream)
 {
-    CUresult result = sim_enter("cuMemcpyDtoHAsync_v2");
-
-    if (result == CUDA_SUCCESS)
-        result = copy_later(from_pointer(dst), src, bytes, stream);
-    return sim_leave(result, "%p, %#llx, %zu, %p", dst, src, bytes, (void *)stream);
+    return copy_later("cuMemcpyDtoHAsync_v2", from_pointer(dst), src, bytes, stream);
 }
 
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dst, CUdeviceptr src, size_t bytes,
                               CUstream stream)
 {
-    CUresult result = sim_enter("cuMemcpyDtoDAsync_v2");
-
-    if (result == CUDA_SUCCESS)
-        result = copy_later(dst, src, bytes, stream);
-    return sim_leave(result, "%#llx, %#llx, %zu, %p", dst, src, bytes, (void *)stream);
+    return copy_later("cuMemcpyDtoDAsync_v2", dst, src, bytes, stream);
 }
 
 CUresult cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src,
                            CUcontext src_context, size_t bytes, CUstream stream)
 {
-    CUresult result = sim_enter("cuMemcpyPeerAsync");
-
-    if (result == CUDA_SUCCESS)
-        result = copy_later(dst, src, bytes, stream);
-    return sim_leave(result, "%#llx, %p, %#llx, %p, %zu, %p", dst, (void *)dst_context,
-                     src, (void *)src_context, bytes, (void *)stream);
+    (void)dst_context;
+    (void)src_context;
+    return copy_later("cuMemcpyPeerAsync", dst, src, bytes, stream);
 }
 
 // ---- rows
@@ -289,12 +257,10 @@ static bool find_area(CUmemorytype type, const void *host, CUdeviceptr device,
     return true;
 }
 
-static CUresult copy_2d(const CUDA_MEMCPY2D *copy, CUstream stream, bool blocking)
+static CUresult copy_areas(const CUDA_MEMCPY2D *copy, CUstream stream, bool blocking)
 {
     area_t dst, src;
 
-    if (copy == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
     if (!find_area(copy->dstMemoryType, copy->dstHost, copy->dstDevice, copy->dstPitch,
                    copy->dstXInBytes, copy->dstY, &dst) ||
         !find_area(copy->srcMemoryType, copy->srcHost, copy->srcDevice, copy->srcPitch,
@@ -306,29 +272,27 @@ static CUresult copy_2d(const CUDA_MEMCPY2D *copy, CUstream stream, bool blockin
     return copy_rows(dst, src, copy->WidthInBytes, copy->Height, stream, blocking);
 }
 
-CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *copy)
+static CUresult copy_2d(const char *function, const CUDA_MEMCPY2D *copy,
+                        CUstream stream, bool blocking)
 {
-    CUresult result = sim_enter("cuMemcpy2D_v2");
+    CUresult result = sim_enter_checked(function, copy != NULL);
 
     if (result == CUDA_SUCCESS)
-        result = copy_2d(copy, NULL, true);
-    return sim_leave(result, "%p", (const void *)copy);
+        result = copy_areas(copy, stream, blocking);
+    return sim_leave(result, "%p, %p", (const void *)copy, (void *)stream);
+}
+
+CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *copy)
+{
+    return copy_2d("cuMemcpy2D_v2", copy, NULL, true);
 }
 
 CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *copy)
 {
-    CUresult result = sim_enter("cuMemcpy2DUnaligned_v2");
-
-    if (result == CUDA_SUCCESS)
-        result = copy_2d(copy, NULL, true);
-    return sim_leave(result, "%p", (const void *)copy);
+    return copy_2d("cuMemcpy2DUnaligned_v2", copy, NULL, true);
 }
 
 CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *copy, CUstream stream)
 {
-    CUresult result = sim_enter("cuMemcpy2DAsync_v2");
-
-    if (result == CUDA_SUCCESS)
-        result = copy_2d(copy, stream, false);
-    return sim_leave(result, "%p, %p", (const void *)copy, (void *)stream);
+    return copy_2d("cuMemcpy2DAsync_v2", copy, stream, false);
 }

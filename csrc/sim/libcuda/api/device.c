@@ -1,4 +1,4 @@
-/* device.c - devices: how many there are, who they are, and what memory they have. */
+/* device.c - devices: how many there are, who they are, and their attributes. */
 #include "libcuda/memory/device.h"
 #include "libcuda/api/call.h"
 #include "libcuda/session/config.h"
@@ -36,29 +36,27 @@ CUresult cuDriverGetVersion(int *version)
 
 CUresult cuDeviceGetCount(int *count)
 {
-    CUresult result = sim_enter("cuDeviceGetCount");
+    CUresult result = sim_enter_checked("cuDeviceGetCount", count != NULL);
 
-    if (result == CUDA_SUCCESS && count == NULL)
-        result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
         *count = sim_visible_device_count();
     return sim_return(result);
 }
 
-// The checks that calls about one device share.
-static CUresult check_device(const void *out, CUdevice device)
+// Enters a call about a device, which must exist; so must the place of the answer.
+static CUresult enter(const char *function, const void *out, CUdevice device)
 {
-    if (out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    return sim_device(device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+    CUresult result = sim_enter_checked(function, out != NULL);
+
+    return result == CUDA_SUCCESS && sim_device(device) == NULL
+               ? CUDA_ERROR_INVALID_DEVICE
+               : result;
 }
 
 CUresult cuDeviceGet(CUdevice *device, int ordinal)
 {
-    CUresult result = sim_enter("cuDeviceGet");
+    CUresult result = enter("cuDeviceGet", device, ordinal);
 
-    if (result == CUDA_SUCCESS)
-        result = check_device(device, ordinal);
     if (result == CUDA_SUCCESS)
         *device = ordinal;
     return sim_leave(result, "%d", ordinal);
@@ -66,10 +64,8 @@ CUresult cuDeviceGet(CUdevice *device, int ordinal)
 
 CUresult cuDeviceGetName(char *name, int bytes, CUdevice device)
 {
-    CUresult result = sim_enter("cuDeviceGetName");
+    CUresult result = enter("cuDeviceGetName", name, device);
 
-    if (result == CUDA_SUCCESS)
-        result = check_device(name, device);
     if (result == CUDA_SUCCESS && bytes <= 0)
         result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
@@ -91,39 +87,29 @@ int oomph_sim_device_total(void)
     return total;
 }
 
-static CUresult device_uuid(CUuuid *uuid, CUdevice device)
+static CUresult get_uuid(const char *function, CUuuid *uuid, CUdevice device)
 {
-    CUresult result = check_device(uuid, device);
+    CUresult result = enter(function, uuid, device);
 
     if (result == CUDA_SUCCESS)
         oomph_sim_uuid(sim_visible_device(device), (unsigned char *)uuid->bytes);
-    return result;
+    return sim_leave(result, "%d", device);
 }
 
 CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
 {
-    CUresult result = sim_enter("cuDeviceGetUuid");
-
-    if (result == CUDA_SUCCESS)
-        result = device_uuid(uuid, device);
-    return sim_leave(result, "%d", device);
+    return get_uuid("cuDeviceGetUuid", uuid, device);
 }
 
 CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)
 {
-    CUresult result = sim_enter("cuDeviceGetUuid_v2");
-
-    if (result == CUDA_SUCCESS)
-        result = device_uuid(uuid, device);
-    return sim_leave(result, "%d", device);
+    return get_uuid("cuDeviceGetUuid_v2", uuid, device);
 }
 
 CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
 {
-    CUresult result = sim_enter("cuDeviceTotalMem_v2");
+    CUresult result = enter("cuDeviceTotalMem_v2", bytes, device);
 
-    if (result == CUDA_SUCCESS)
-        result = check_device(bytes, device);
     if (result == CUDA_SUCCESS)
         *bytes = sim_config.capacity_bytes;
     return sim_leave(result, "%d", device);
@@ -131,10 +117,8 @@ CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
 
 CUresult cuDeviceGetPCIBusId(char *id, int bytes, CUdevice device)
 {
-    CUresult result = sim_enter("cuDeviceGetPCIBusId");
+    CUresult result = enter("cuDeviceGetPCIBusId", id, device);
 
-    if (result == CUDA_SUCCESS)
-        result = check_device(id, device);
     if (result == CUDA_SUCCESS && bytes < 13)
         result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
@@ -155,31 +139,23 @@ int oomph_sim_device_of_bus_id(const char *id)
 
 CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *id)
 {
-    CUresult result = sim_enter("cuDeviceGetByPCIBusId");
+    CUresult result =
+        sim_enter_checked("cuDeviceGetByPCIBusId", device != NULL && id != NULL);
     int found = sim_visible_device_find(oomph_sim_device_of_bus_id(id));
 
-    if (result == CUDA_SUCCESS && id == NULL)
-        result = CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS)
-        result = check_device(device, found);
+    if (result == CUDA_SUCCESS && found < 0)
+        result = CUDA_ERROR_INVALID_DEVICE;
     if (result == CUDA_SUCCESS)
         *device = found;
     return sim_leave(result, "%s", id ? id : "NULL");
 }
 
-static CUresult check_pair(const void *out, CUdevice device, CUdevice peer)
-{
-    CUresult result = check_device(out, device);
-
-    return result == CUDA_SUCCESS ? check_device(out, peer) : result;
-}
-
 CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
 {
-    CUresult result = sim_enter("cuDeviceCanAccessPeer");
+    CUresult result = enter("cuDeviceCanAccessPeer", can, device);
 
-    if (result == CUDA_SUCCESS)
-        result = check_pair(can, device, peer);
+    if (result == CUDA_SUCCESS && sim_device(peer) == NULL)
+        result = CUDA_ERROR_INVALID_DEVICE;
     if (result == CUDA_SUCCESS)
         *can = device != peer;
     return sim_leave(result, "%d, %d", device, peer);
@@ -188,14 +164,111 @@ CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
 CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attribute,
                                  CUdevice device, CUdevice peer)
 {
-    CUresult result = sim_enter("cuDeviceGetP2PAttribute");
+    CUresult result = enter("cuDeviceGetP2PAttribute", value, device);
 
-    if (result == CUDA_SUCCESS)
-        result = check_pair(value, device, peer);
-    if (result == CUDA_SUCCESS && device == peer)
+    if (result == CUDA_SUCCESS && (sim_device(peer) == NULL || device == peer))
         result = CUDA_ERROR_INVALID_DEVICE;
     if (result == CUDA_SUCCESS)
         *value = attribute == CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED ||
                  attribute == CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED;
     return sim_leave(result, "%d, %d, %d", (int)attribute, device, peer);
+}
+
+// ---- attributes: those of an H100, where the card's description says nothing else
+
+typedef struct attribute {
+    CUdevice_attribute name;
+    int value;
+} attribute_t;
+
+static const attribute_t ATTRIBUTES[] = {
+    {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024},
+    {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, 1024},
+    {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y, 1024},
+    {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z, 64},
+    {CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X, 2147483647},
+    {CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y, 65535},
+    {CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z, 65535},
+    {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK, 49152},
+    {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, 232448},
+    {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, 233472},
+    {CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK, 1024},
+    {CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY, 65536},
+    {CU_DEVICE_ATTRIBUTE_WARP_SIZE, 32},
+    {CU_DEVICE_ATTRIBUTE_MAX_PITCH, 2147483647},
+    {CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK, 65536},
+    {CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, 65536},
+    {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, 2048},
+    {CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, 32},
+    {CU_DEVICE_ATTRIBUTE_CLOCK_RATE, 1980000},
+    {CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, 2619000},
+    {CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, 5120},
+    {CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, 52428800},
+    {CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT, 512},
+    {CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT, 32},
+    {CU_DEVICE_ATTRIBUTE_GPU_OVERLAP, 1},
+    {CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT, 3},
+    {CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS, 1},
+    {CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, 1},
+    {CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, 1},
+    {CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_GLOBAL_L1_CACHE_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_LOCAL_L1_CACHE_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 1},
+    {CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH, 1},
+    {CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH, 1},
+    {CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, 1},
+    {CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR, 1},
+    {CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID, 0},
+};
+
+// What depends on the card that is simulated.
+static int card_attribute(CUdevice_attribute attribute, int device)
+{
+    switch (attribute) {
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+        return sim_config.cc_major;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
+        return sim_config.cc_minor;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+        return sim_config.sm_count;
+    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: // see oomph_sim_device_of_bus_id()
+        return sim_visible_device(device) + 1;
+    case CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+        return sim_config.host_pages == SIM_HOST_PAGES_NUMA;
+    case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
+        return sim_config.has_rdma;
+    case CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+        return sim_config.host_pages != SIM_HOST_PAGES_NONE;
+    default:
+        return 0; // unknown: not supported
+    }
+}
+
+static int device_attribute(CUdevice_attribute attribute, int device)
+{
+    for (size_t i = 0; i < sizeof ATTRIBUTES / sizeof ATTRIBUTES[0]; i++) {
+        if (ATTRIBUTES[i].name == attribute)
+            return ATTRIBUTES[i].value;
+    }
+    return card_attribute(attribute, device);
+}
+
+CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device)
+{
+    CUresult result = enter("cuDeviceGetAttribute", value, device);
+
+    if (result == CUDA_SUCCESS &&
+        (attribute <= 0 || attribute >= CU_DEVICE_ATTRIBUTE_MAX))
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        *value = device_attribute(attribute, device);
+    return sim_leave(result, "%d, %d", (int)attribute, device);
 }

@@ -344,20 +344,21 @@ static CUresult elapsed(float *ms, CUevent start, CUevent end)
     return CUDA_SUCCESS;
 }
 
-CUresult cuEventElapsedTime(float *ms, CUevent start, CUevent end)
+static CUresult get_elapsed(const char *function, float *ms, CUevent start, CUevent end)
 {
-    CUresult result = sim_enter("cuEventElapsedTime");
+    CUresult result = sim_enter(function);
 
     if (result == CUDA_SUCCESS)
         result = elapsed(ms, start, end);
     return sim_leave(result, "%p, %p", (void *)start, (void *)end);
 }
 
+CUresult cuEventElapsedTime(float *ms, CUevent start, CUevent end)
+{
+    return get_elapsed("cuEventElapsedTime", ms, start, end);
+}
+
 CUresult cuEventElapsedTime_v2(float *ms, CUevent start, CUevent end)
 {
-    CUresult result = sim_enter("cuEventElapsedTime_v2");
-
-    if (result == CUDA_SUCCESS)
-        result = elapsed(ms, start, end);
-    return sim_leave(result, "%p, %p", (void *)start, (void *)end);
+    return get_elapsed("cuEventElapsedTime_v2", ms, start, end);
 }

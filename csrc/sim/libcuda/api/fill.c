@@ -74,74 +74,58 @@ static CUresult fill_rows(CUdeviceptr dst, size_t pitch, value_t value, size_t w
     return result;
 }
 
-static CUresult fill_now(CUdeviceptr dst, value_t value, size_t count)
+static CUresult fill_now(const char *function, CUdeviceptr dst, value_t value,
+                         size_t count)
 {
-    return fill_rows(dst, 0, value, count, 1, NULL, true);
+    CUresult result = sim_enter(function);
+
+    if (result == CUDA_SUCCESS)
+        result = fill_rows(dst, 0, value, count, 1, NULL, true);
+    return sim_leave(result, "%#llx, %u, %zu", dst, (unsigned)value.bits, count);
 }
 
-static CUresult fill_later(CUdeviceptr dst, value_t value, size_t count,
-                           CUstream stream)
+static CUresult fill_later(const char *function, CUdeviceptr dst, value_t value,
+                           size_t count, CUstream stream)
 {
-    return fill_rows(dst, 0, value, count, 1, stream, false);
+    CUresult result = sim_enter(function);
+
+    if (result == CUDA_SUCCESS)
+        result = fill_rows(dst, 0, value, count, 1, stream, false);
+    return sim_leave(result, "%#llx, %u, %zu, %p", dst, (unsigned)value.bits, count,
+                     (void *)stream);
 }
 
 CUresult cuMemsetD8_v2(CUdeviceptr dst, unsigned char value, size_t count)
 {
-    CUresult result = sim_enter("cuMemsetD8_v2");
-
-    if (result == CUDA_SUCCESS)
-        result = fill_now(dst, (value_t){value, 1}, count);
-    return sim_leave(result, "%#llx, %u, %zu", dst, (unsigned)value, count);
+    return fill_now("cuMemsetD8_v2", dst, (value_t){value, 1}, count);
 }
 
 CUresult cuMemsetD8Async(CUdeviceptr dst, unsigned char value, size_t count,
                          CUstream stream)
 {
-    CUresult result = sim_enter("cuMemsetD8Async");
-
-    if (result == CUDA_SUCCESS)
-        result = fill_later(dst, (value_t){value, 1}, count, stream);
-    return sim_leave(result, "%#llx, %u, %zu, %p", dst, (unsigned)value, count,
-                     (void *)stream);
+    return fill_later("cuMemsetD8Async", dst, (value_t){value, 1}, count, stream);
 }
 
 CUresult cuMemsetD16_v2(CUdeviceptr dst, unsigned short value, size_t count)
 {
-    CUresult result = sim_enter("cuMemsetD16_v2");
-
-    if (result == CUDA_SUCCESS)
-        result = fill_now(dst, (value_t){value, 2}, count);
-    return sim_leave(result, "%#llx, %u, %zu", dst, (unsigned)value, count);
+    return fill_now("cuMemsetD16_v2", dst, (value_t){value, 2}, count);
 }
 
 CUresult cuMemsetD16Async(CUdeviceptr dst, unsigned short value, size_t count,
                           CUstream stream)
 {
-    CUresult result = sim_enter("cuMemsetD16Async");
-
-    if (result == CUDA_SUCCESS)
-        result = fill_later(dst, (value_t){value, 2}, count, stream);
-    return sim_leave(result, "%#llx, %u, %zu, %p", dst, (unsigned)value, count,
-                     (void *)stream);
+    return fill_later("cuMemsetD16Async", dst, (value_t){value, 2}, count, stream);
 }
 
 CUresult cuMemsetD32_v2(CUdeviceptr dst, unsigned value, size_t count)
 {
-    CUresult result = sim_enter("cuMemsetD32_v2");
-
-    if (result == CUDA_SUCCESS)
-        result = fill_now(dst, (value_t){value, 4}, count);
-    return sim_leave(result, "%#llx, %u, %zu", dst, value, count);
+    return fill_now("cuMemsetD32_v2", dst, (value_t){value, 4}, count);
 }
 
 CUresult cuMemsetD32Async(CUdeviceptr dst, unsigned value, size_t count,
                           CUstream stream)
 {
-    CUresult result = sim_enter("cuMemsetD32Async");
-
-    if (result == CUDA_SUCCESS)
-        result = fill_later(dst, (value_t){value, 4}, count, stream);
-    return sim_leave(result, "%#llx, %u, %zu, %p", dst, value, count, (void *)stream);
+    return fill_later("cuMemsetD32Async", dst, (value_t){value, 4}, count, stream);
 }
 
 CUresult cuMemsetD2D8_v2(CUdeviceptr dst, size_t pitch, unsigned char value,

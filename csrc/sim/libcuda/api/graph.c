@@ -49,10 +49,8 @@ static void give_nodes(const sim_nodes_t *nodes, CUgraphNode *out, size_t *count
 
 CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
 {
-    CUresult result = sim_enter("cuGraphGetNodes");
+    CUresult result = sim_enter_checked("cuGraphGetNodes", count != NULL);
 
-    if (result == CUDA_SUCCESS && count == NULL)
-        result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
         result = check_graph(graph);
     if (result == CUDA_SUCCESS)
@@ -115,10 +113,9 @@ static CUgraphNodeType node_type(const sim_work_t *work)
 
 CUresult cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType *type)
 {
-    CUresult result = sim_enter("cuGraphNodeGetType");
+    CUresult result =
+        sim_enter_checked("cuGraphNodeGetType", node != NULL && type != NULL);
 
-    if (result == CUDA_SUCCESS && (node == NULL || type == NULL))
-        result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
         *type = node_type(&node->work);
     return sim_leave(result, "%p", (void *)node);

@@ -96,10 +96,8 @@ static CUresult find_own(CUdeviceptr addr, sim_handle_t **handle)
 CUresult cuIpcGetMemHandle(CUipcMemHandle *ipc, CUdeviceptr addr)
 {
     sim_handle_t *handle;
-    CUresult result = sim_enter("cuIpcGetMemHandle");
+    CUresult result = sim_enter_checked("cuIpcGetMemHandle", ipc != NULL);
 
-    if (result == CUDA_SUCCESS && ipc == NULL)
-        result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
         result = find_own(addr, &handle);
     if (result == CUDA_SUCCESS)
@@ -195,10 +193,8 @@ static CUresult describe_event(CUipcEventHandle *ipc, CUevent event)
 
 CUresult cuIpcGetEventHandle(CUipcEventHandle *ipc, CUevent event)
 {
-    CUresult result = sim_enter("cuIpcGetEventHandle");
+    CUresult result = sim_enter_checked("cuIpcGetEventHandle", ipc != NULL);
 
-    if (result == CUDA_SUCCESS && ipc == NULL)
-        result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
         result = describe_event(ipc, event);
     return sim_leave(result, "%p", (void *)event);

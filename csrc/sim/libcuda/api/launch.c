@@ -1,5 +1,5 @@
-/* launch.c - what a stream does besides copies: kernels, host functions, values in
- * memory. Kernels do nothing but take their time.
+/* launch.c - what a stream does besides copies: kernels, operators, host functions,
+ * values in memory. Kernels do nothing but take their time.
  */
 #include "libcuda/api/call.h"
 #include "libcuda/api/module.h"
@@ -95,12 +95,10 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y,
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function,
                           void **parameters, void **extra)
 {
-    CUresult result = sim_enter("cuLaunchKernelEx");
+    CUresult result = sim_enter_checked("cuLaunchKernelEx", config != NULL);
 
     (void)parameters;
     (void)extra;
-    if (result == CUDA_SUCCESS && config == NULL)
-        result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
         result = launch_function(function, config->hStream);
     return sim_leave(result, "%p", (void *)function);
@@ -150,6 +148,61 @@ int oomph_sim_sleep(CUstream stream, uint64_t ns)
     if (result == CUDA_SUCCESS)
         result = submit(stream, &work);
     return (int)sim_leave(result, "%p, %llu", (void *)stream, (unsigned long long)ns);
+}
+
+// ---- operators: what they compute, and what that costs
+
+int oomph_sim_compute(const oomph_sim_compute_t *what, CUstream handle)
+{
+    CUstream stream;
+    CUresult result = sim_enter("cuLaunchKernel");
+    sim_compute_t *compute = sim_compute_new(what);
+
+    if (compute == NULL)
+        what->release(what->argument);
+    if (result == CUDA_SUCCESS && compute == NULL)
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (result == CUDA_SUCCESS)
+        result = sim_stream_find(handle, &stream);
+    if (result == CUDA_SUCCESS) {
+        const sim_work_t work = {.kind = SIM_WORK_COMPUTE,
+                                 .call = what->name,
+                                 .cost_ns = sim_engine_kernel_ns(),
+                                 .compute = compute};
+        result = sim_queue_submit(stream, &work, NULL);
+    } else {
+        sim_compute_drop(compute);
+    }
+    return (int)sim_leave(result, "%s, %p", what->name, (void *)handle);
+}
+
+static CUresult submit_cost(const oomph_sim_cost_t *what, CUstream handle)
+{
+    CUstream stream;
+    CUresult result = sim_stream_find(handle, &stream);
+
+    if (result != CUDA_SUCCESS)
+        return result;
+    if ((unsigned)what->precision >= OOMPH_SIM_PRECISIONS)
+        return CUDA_ERROR_INVALID_VALUE;
+    // Kernels of libraries that are simulated by stand-ins were not launched.
+    const sim_work_t work = {
+        .kind = SIM_WORK_KERNEL,
+        .call = what->name,
+        .cost_ns = sim_cost_kernel_count() == 0 ? sim_config.rates.launch_ns : 0,
+        .cost = sim_cost_new(what),
+    };
+    if (work.cost == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    return sim_queue_submit(stream, &work, NULL);
+}
+
+int oomph_sim_cost(const oomph_sim_cost_t *what, CUstream handle)
+{
+    sim_lock(); // no call of the program's: the clock and what tests count go on
+    CUresult result = submit_cost(what, handle);
+    sim_unlock();
+    return (int)result;
 }
 
 // ---- host functions
@@ -206,10 +259,9 @@ static CUresult add_callback(CUstream stream, CUstreamCallback function, void *a
 CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback function, void *argument,
                              unsigned flags)
 {
-    CUresult result = sim_enter("cuStreamAddCallback");
+    CUresult result =
+        sim_enter_checked("cuStreamAddCallback", function != NULL && flags == 0);
 
-    if (result == CUDA_SUCCESS && (function == NULL || flags != 0))
-        result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
         result = add_callback(stream, function, argument);
     return sim_leave(result, "%p, %p, %u", (void *)stream, argument, flags);
@@ -235,48 +287,45 @@ static CUresult submit_value(sim_work_kind_t kind, CUstream stream, CUdeviceptr 
                                                 : CUDA_ERROR_INVALID_VALUE;
 }
 
+// One operation by a call of its own.
+static CUresult use_value(const char *function, sim_work_kind_t kind, CUstream stream,
+                          CUdeviceptr addr, uint64_t value, unsigned value_bytes,
+                          unsigned flags)
+{
+    CUresult result = sim_enter(function);
+
+    if (result == CUDA_SUCCESS)
+        result = submit_value(kind, stream, addr, value, value_bytes, flags);
+    return sim_leave(result, "%p, %#llx, %llu, %u", (void *)stream, addr,
+                     (unsigned long long)value, flags);
+}
+
 CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value,
                                  unsigned flags)
 {
-    CUresult result = sim_enter("cuStreamWriteValue32_v2");
-
-    if (result == CUDA_SUCCESS)
-        result = submit_value(SIM_WORK_SET, stream, addr, value, sizeof value, flags);
-    return sim_leave(result, "%p, %#llx, %u, %u", (void *)stream, addr, value, flags);
+    return use_value("cuStreamWriteValue32_v2", SIM_WORK_SET, stream, addr, value,
+                     sizeof value, flags);
 }
 
 CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value,
                                  unsigned flags)
 {
-    CUresult result = sim_enter("cuStreamWriteValue64_v2");
-
-    if (result == CUDA_SUCCESS)
-        result = submit_value(SIM_WORK_SET, stream, addr, value, sizeof value, flags);
-    return sim_leave(result, "%p, %#llx, %llu, %u", (void *)stream, addr,
-                     (unsigned long long)value, flags);
+    return use_value("cuStreamWriteValue64_v2", SIM_WORK_SET, stream, addr, value,
+                     sizeof value, flags);
 }
 
 CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value,
                                 unsigned flags)
 {
-    CUresult result = sim_enter("cuStreamWaitValue32_v2");
-
-    if (result == CUDA_SUCCESS)
-        result =
-            submit_value(SIM_WORK_WAIT_VALUE, stream, addr, value, sizeof value, flags);
-    return sim_leave(result, "%p, %#llx, %u, %u", (void *)stream, addr, value, flags);
+    return use_value("cuStreamWaitValue32_v2", SIM_WORK_WAIT_VALUE, stream, addr, value,
+                     sizeof value, flags);
 }
 
 CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value,
                                 unsigned flags)
 {
-    CUresult result = sim_enter("cuStreamWaitValue64_v2");
-
-    if (result == CUDA_SUCCESS)
-        result =
-            submit_value(SIM_WORK_WAIT_VALUE, stream, addr, value, sizeof value, flags);
-    return sim_leave(result, "%p, %#llx, %llu, %u", (void *)stream, addr,
-                     (unsigned long long)value, flags);
+    return use_value("cuStreamWaitValue64_v2", SIM_WORK_WAIT_VALUE, stream, addr, value,
+                     sizeof value, flags);
 }
 
 typedef struct value_operation {

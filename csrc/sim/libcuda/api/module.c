@@ -224,10 +224,9 @@ CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *nam
 
 CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library)
 {
-    CUresult result = sim_enter("cuLibraryGetModule");
+    CUresult result =
+        sim_enter_checked("cuLibraryGetModule", module != NULL && library != NULL);
 
-    if (result == CUDA_SUCCESS && (module == NULL || library == NULL))
-        result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
         *module = module_of(library);
     return sim_leave(result, "%p", (void *)library);
@@ -235,10 +234,9 @@ CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library)
 
 CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel)
 {
-    CUresult result = sim_enter("cuKernelGetFunction");
+    CUresult result =
+        sim_enter_checked("cuKernelGetFunction", function != NULL && kernel != NULL);
 
-    if (result == CUDA_SUCCESS && (function == NULL || kernel == NULL))
-        result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
         *function = function_of(kernel);
     return sim_leave(result, "%p", (void *)kernel);
@@ -265,10 +263,9 @@ static int attribute(const struct CUfunc_st *function, CUfunction_attribute name
 
 CUresult cuFuncGetAttribute(int *value, CUfunction_attribute name, CUfunction function)
 {
-    CUresult result = sim_enter("cuFuncGetAttribute");
+    CUresult result =
+        sim_enter_checked("cuFuncGetAttribute", value != NULL && function != NULL);
 
-    if (result == CUDA_SUCCESS && (value == NULL || function == NULL))
-        result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
         *value = attribute(function, name);
     return sim_leave(result, "%d, %p", (int)name, (void *)function);
@@ -276,10 +273,8 @@ CUresult cuFuncGetAttribute(int *value, CUfunction_attribute name, CUfunction fu
 
 CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute name, int value)
 {
-    CUresult result = sim_enter("cuFuncSetAttribute");
+    CUresult result = sim_enter_checked("cuFuncSetAttribute", function != NULL);
 
-    if (result == CUDA_SUCCESS && function == NULL)
-        result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS &&
         name == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES)
         function->dynamic_shared_bytes = value;
@@ -295,10 +290,9 @@ CUresult cuFuncSetCacheConfig(CUfunction function, CUfunc_cache config)
 
 CUresult cuFuncGetModule(CUmodule *module, CUfunction function)
 {
-    CUresult result = sim_enter("cuFuncGetModule");
+    CUresult result =
+        sim_enter_checked("cuFuncGetModule", module != NULL && function != NULL);
 
-    if (result == CUDA_SUCCESS && (module == NULL || function == NULL))
-        result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
         *module = function->module;
     return sim_leave(result, "%p", (void *)function);
@@ -306,10 +300,9 @@ CUresult cuFuncGetModule(CUmodule *module, CUfunction function)
 
 CUresult cuFuncGetName(const char **name, CUfunction function)
 {
-    CUresult result = sim_enter("cuFuncGetName");
+    CUresult result =
+        sim_enter_checked("cuFuncGetName", name != NULL && function != NULL);
 
-    if (result == CUDA_SUCCESS && (name == NULL || function == NULL))
-        result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
         *name = function->name;
     return sim_leave(result, "%p", (void *)function);
@@ -357,10 +350,9 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks,
 CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction function,
                                       const CUlaunchConfig *config)
 {
-    CUresult result = sim_enter("cuOccupancyMaxActiveClusters");
+    CUresult result = sim_enter_checked("cuOccupancyMaxActiveClusters",
+                                        clusters != NULL && config != NULL);
 
-    if (result == CUDA_SUCCESS && (clusters == NULL || config == NULL))
-        result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
         *clusters = 16;
     return sim_leave(result, "%p", (void *)function);

@@ -37,10 +37,8 @@ static CUresult check_properties(const CUmemAllocationProp *prop)
 CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp *prop,
                                        CUmemAllocationGranularity_flags option)
 {
-    CUresult result = sim_enter("cuMemGetAllocationGranularity");
+    CUresult result = sim_enter_checked("cuMemGetAllocationGranularity", bytes != NULL);
 
-    if (result == CUDA_SUCCESS && bytes == NULL)
-        result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
         result = check_properties(prop);
     if (result == CUDA_SUCCESS)

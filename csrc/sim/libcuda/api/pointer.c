@@ -258,11 +258,10 @@ CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes,
 CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
                                CUdeviceptr addr)
 {
-    CUresult result = sim_enter("cuPointerSetAttribute");
+    CUresult result = sim_enter_checked(
+        "cuPointerSetAttribute",
+        value != NULL && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS);
 
-    if (result == CUDA_SUCCESS &&
-        (value == NULL || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS))
-        result = CUDA_ERROR_INVALID_VALUE;
     return sim_leave(result, "%d, %#llx", (int)attribute, addr);
 }
 

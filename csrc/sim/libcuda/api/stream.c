@@ -201,20 +201,20 @@ CUresult cuStreamQuery(CUstream handle)
     return sim_leave(result, "%p", (void *)handle);
 }
 
-// The stream that a question is about; INVALID_VALUE if there is no place for the
-// answer.
-static CUresult find_for_question(CUstream handle, const void *out, CUstream *stream)
+// Enters a question about a stream. INVALID_VALUE if there is no place for the answer.
+static CUresult enter_question(const char *function, CUstream handle, const void *out,
+                               CUstream *stream)
 {
-    return out != NULL ? sim_stream_find_any(handle, stream) : CUDA_ERROR_INVALID_VALUE;
+    CUresult result = sim_enter_checked(function, out != NULL);
+
+    return result == CUDA_SUCCESS ? sim_stream_find_any(handle, stream) : result;
 }
 
 CUresult cuStreamGetFlags(CUstream handle, unsigned *flags)
 {
     CUstream stream;
-    CUresult result = sim_enter("cuStreamGetFlags");
+    CUresult result = enter_question("cuStreamGetFlags", handle, flags, &stream);
 
-    if (result == CUDA_SUCCESS)
-        result = find_for_question(handle, flags, &stream);
     if (result == CUDA_SUCCESS)
         *flags = stream->flags;
     return sim_leave(result, "%p", (void *)handle);
@@ -223,10 +223,8 @@ CUresult cuStreamGetFlags(CUstream handle, unsigned *flags)
 CUresult cuStreamGetPriority(CUstream handle, int *priority)
 {
     CUstream stream;
-    CUresult result = sim_enter("cuStreamGetPriority");
+    CUresult result = enter_question("cuStreamGetPriority", handle, priority, &stream);
 
-    if (result == CUDA_SUCCESS)
-        result = find_for_question(handle, priority, &stream);
     if (result == CUDA_SUCCESS)
         *priority = stream->priority;
     return sim_leave(result, "%p", (void *)handle);
@@ -235,10 +233,8 @@ CUresult cuStreamGetPriority(CUstream handle, int *priority)
 CUresult cuStreamGetId(CUstream handle, unsigned long long *id)
 {
     CUstream stream;
-    CUresult result = sim_enter("cuStreamGetId");
+    CUresult result = enter_question("cuStreamGetId", handle, id, &stream);
 
-    if (result == CUDA_SUCCESS)
-        result = find_for_question(handle, id, &stream);
     if (result == CUDA_SUCCESS)
         *id = stream->id;
     return sim_leave(result, "%p", (void *)handle);
@@ -247,10 +243,8 @@ CUresult cuStreamGetId(CUstream handle, unsigned long long *id)
 CUresult cuStreamGetCtx(CUstream handle, CUcontext *context)
 {
     CUstream stream;
-    CUresult result = sim_enter("cuStreamGetCtx");
+    CUresult result = enter_question("cuStreamGetCtx", handle, context, &stream);
 
-    if (result == CUDA_SUCCESS)
-        result = find_for_question(handle, context, &stream);
     if (result == CUDA_SUCCESS)
         *context = stream->context;
     return sim_leave(result, "%p", (void *)handle);
@@ -259,10 +253,8 @@ CUresult cuStreamGetCtx(CUstream handle, CUcontext *context)
 CUresult cuStreamGetDevice(CUstream handle, CUdevice *device)
 {
     CUstream stream;
-    CUresult result = sim_enter("cuStreamGetDevice");
+    CUresult result = enter_question("cuStreamGetDevice", handle, device, &stream);
 
-    if (result == CUDA_SUCCESS)
-        result = find_for_question(handle, device, &stream);
     if (result == CUDA_SUCCESS)
         *device = stream->context->device;
     return sim_leave(result, "%p", (void *)handle);
