@@ -10,26 +10,26 @@
 
 static int from_parent[2], from_child[2];
 
-static void tell(const int pipe_ends[2], const void *what, size_t bytes)
+static void send(const int pipe_ends[2], const void *what, size_t bytes)
 {
     CHECK(write(pipe_ends[1], what, bytes) == (ssize_t)bytes);
 }
 
-static void hear(const int pipe_ends[2], void *what, size_t bytes)
+static void receive(const int pipe_ends[2], void *what, size_t bytes)
 {
     CHECK(read(pipe_ends[0], what, bytes) == (ssize_t)bytes);
 }
 
 static void signal_to(const int pipe_ends[2])
 {
-    tell(pipe_ends, "x", 1);
+    send(pipe_ends, "x", 1);
 }
 
 static void wait_for(const int pipe_ends[2])
 {
     char mark;
 
-    hear(pipe_ends, &mark, 1);
+    receive(pipe_ends, &mark, 1);
 }
 
 // Runs the child's part in a process of its own.
@@ -101,7 +101,7 @@ static void import_read_and_write(void)
     int descriptor;
 
     start(NULL);
-    hear(from_parent, &descriptor, sizeof descriptor);
+    receive(from_parent, &descriptor, sizeof descriptor);
     int mine = fetch(descriptor);
     CUmemGenericAllocationHandle handle = import_page(mine);
     close(mine);
@@ -133,7 +133,7 @@ static void test_a_page_is_read_and_written_by_the_process_that_imports_it(void)
     map_open(addr, PAGE, handle);
     OK(cuMemcpyHtoD(addr + 100, "parent", 7));
     int descriptor = export_page(handle);
-    tell(from_parent, &descriptor, sizeof descriptor);
+    send(from_parent, &descriptor, sizeof descriptor);
     wait_for(from_child);
     OK(cuMemcpyDtoH(out, addr + 100, 6));
     CHECK(strcmp(out, "child!") == 0);
@@ -154,7 +154,7 @@ static void import_and_be_killed(void)
     int descriptor;
 
     start(NULL);
-    hear(from_parent, &descriptor, sizeof descriptor);
+    receive(from_parent, &descriptor, sizeof descriptor);
     map_open(reserve(PAGE), PAGE, import_page(fetch(descriptor)));
     signal_to(from_child);
     pause();
@@ -168,7 +168,7 @@ static void test_what_a_process_imported_is_free_when_it_is_killed(void)
     start(NULL);
     CUmemGenericAllocationHandle handle = create(for_export(), PAGE);
     int descriptor = export_page(handle);
-    tell(from_parent, &descriptor, sizeof descriptor);
+    send(from_parent, &descriptor, sizeof descriptor);
     wait_for(from_child);
     OK(cuMemRelease(handle));
     close(descriptor);
@@ -234,7 +234,7 @@ static void open_allocation(void)
     char out[8] = {0};
 
     start(NULL);
-    hear(from_parent, &ipc, sizeof ipc);
+    receive(from_parent, &ipc, sizeof ipc);
     OK(cuIpcOpenMemHandle(&addr, ipc, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
     OK(cuIpcOpenMemHandle(&again, ipc, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
     CHECK(addr == again);
@@ -263,7 +263,7 @@ static void test_an_allocation_is_opened_by_another_process_and_not_by_its_own(v
     OK(cuIpcGetMemHandle(&ipc, addr + 500));
     CHECK_RESULT(cuIpcOpenMemHandle(&other, ipc, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
                  CUDA_ERROR_INVALID_CONTEXT);
-    tell(from_parent, &ipc, sizeof ipc);
+    send(from_parent, &ipc, sizeof ipc);
     wait_for(from_child);
     OK(cuMemcpyDtoH(out, addr + 1000, 6));
     CHECK(strcmp(out, "child!") == 0);
@@ -285,94 +285,73 @@ static void test_mapped_pages_are_not_shared_as_an_allocation(void)
 
 // ---- events
 
-static CUevent new_event(void)
-{
-    CUevent event;
+// What both processes of a test know.
+static CUevent event;
+static CUdeviceptr page;
 
-    OK(cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
-    return event;
+static void share(void)
+{
+    CUipcEventHandle of_event;
+    CUipcMemHandle of_page;
+
+    event = make_event(CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING);
+    page = allocate(PAGE);
+    OK(cuIpcGetEventHandle(&of_event, event));
+    OK(cuIpcGetMemHandle(&of_page, page));
+    send(from_parent, &of_event, sizeof of_event);
+    send(from_parent, &of_page, sizeof of_page);
 }
 
-static void tell_event(CUevent event)
+static void open_shared(void)
 {
-    CUipcEventHandle ipc;
+    CUipcEventHandle of_event;
+    CUipcMemHandle of_page;
 
-    OK(cuIpcGetEventHandle(&ipc, event));
-    tell(from_parent, &ipc, sizeof ipc);
+    receive(from_parent, &of_event, sizeof of_event);
+    receive(from_parent, &of_page, sizeof of_page);
+    OK(cuIpcOpenEventHandle(&event, of_event));
+    OK(cuIpcOpenMemHandle(&page, of_page, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
 }
 
-static CUevent hear_event(void)
+// A kernel that takes 5 us and writes, and the event behind it.
+static void write_and_record(void)
 {
-    CUipcEventHandle ipc;
-    CUevent event;
-
-    hear(from_parent, &ipc, sizeof ipc);
-    OK(cuIpcOpenEventHandle(&event, ipc));
-    return event;
+    CHECK(oomph_sim_launch(NULL, page, PAGE, 1, 5000) == 0);
+    OK(cuEventRecord(event, NULL));
 }
 
-static void tell_allocation(CUdeviceptr addr)
-{
-    CUipcMemHandle ipc;
-
-    OK(cuIpcGetMemHandle(&ipc, addr));
-    tell(from_parent, &ipc, sizeof ipc);
-}
-
-static CUdeviceptr hear_allocation(void)
-{
-    CUipcMemHandle ipc;
-    CUdeviceptr addr;
-
-    hear(from_parent, &ipc, sizeof ipc);
-    OK(cuIpcOpenMemHandle(&addr, ipc, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
-    return addr;
-}
-
-// A kernel that takes 5 us and writes.
-static void launch_writer(CUdeviceptr addr)
-{
-    CHECK(oomph_sim_launch(NULL, addr, PAGE, 1, 5000) == 0);
-}
-
-static bool was_written(CUdeviceptr addr)
+static unsigned char last_byte(void)
 {
     unsigned char byte = 0;
 
-    OK(cuMemcpyDtoH(&byte, addr + PAGE - 1, 1));
-    return byte == 0xAB;
+    OK(cuMemcpyDtoH(&byte, page + PAGE - 1, 1));
+    return byte;
 }
 
 static void read_behind_the_event(void)
 {
     start(NULL);
     oomph_sim_advance(777); // its clock has nothing to do with the other's
-    CUevent event = hear_event();
-    CUdeviceptr addr = hear_allocation();
+    open_shared();
     wait_for(from_parent);
     OK(cuStreamWaitEvent(NULL, event, 0));
     CHECK(oomph_sim_now_ns() == 777); // the stream waits, not the host
     CHECK(cuStreamQuery(NULL) == CUDA_ERROR_NOT_READY);
     OK(cuStreamSynchronize(NULL));
     CHECK(oomph_sim_now_ns() == 777 + 5000);
-    CHECK(was_written(addr));
+    CHECK(last_byte() == 0xAB);
     CHECK(stats().misuse_count == 0);
     signal_to(from_child);
 }
 
 static void test_a_stream_goes_on_when_the_other_processs_work_is_done(void)
 {
-    CUdeviceptr addr;
     pid_t child = begin(read_behind_the_event);
 
     start(NULL);
     oomph_sim_advance(1000000);
-    CUevent event = new_event();
-    OK(cuMemAlloc(&addr, PAGE));
-    tell_event(event);
-    tell_allocation(addr);
-    launch_writer(addr);
-    OK(cuEventRecord(event, NULL));
+    share();
+    write_and_record();
     CHECK(cuEventQuery(event) == CUDA_ERROR_NOT_READY);
     CHECK(oomph_sim_now_ns() == 1000000); // it waits for nothing
     signal_to(from_parent);
@@ -385,8 +364,7 @@ static void test_a_stream_goes_on_when_the_other_processs_work_is_done(void)
 static void ask_for_the_event(void)
 {
     start(NULL);
-    CUevent event = hear_event();
-    CUdeviceptr addr = hear_allocation();
+    open_shared();
     OK(cuEventQuery(event)); // never recorded
     signal_to(from_child);
     wait_for(from_parent);
@@ -397,23 +375,18 @@ static void ask_for_the_event(void)
     wait_for(from_parent);
     oomph_sim_advance(1);
     OK(cuEventQuery(event));
-    CHECK(was_written(addr));
+    CHECK(last_byte() == 0xAB);
     signal_to(from_child);
 }
 
 static void test_an_event_is_done_for_who_asks_when_the_clocks_come_to_it(void)
 {
-    CUdeviceptr addr;
     pid_t child = begin(ask_for_the_event);
 
     start(NULL);
-    CUevent event = new_event();
-    OK(cuMemAlloc(&addr, PAGE));
-    tell_event(event);
-    tell_allocation(addr);
+    share();
     wait_for(from_child);
-    launch_writer(addr);
-    OK(cuEventRecord(event, NULL));
+    write_and_record();
     signal_to(from_parent);
     wait_for(from_child);
     CHECK(oomph_sim_now_ns() < 5000);
@@ -425,13 +398,12 @@ static void test_an_event_is_done_for_who_asks_when_the_clocks_come_to_it(void)
 static void synchronize_and_record(void)
 {
     start(NULL);
-    CUevent event = hear_event();
-    CUdeviceptr addr = hear_allocation();
+    open_shared();
     wait_for(from_parent);
     OK(cuEventSynchronize(event));
     CHECK(oomph_sim_now_ns() == 5000);
-    CHECK(was_written(addr));
-    OK(cuMemsetD8Async(addr, 7, PAGE, NULL));
+    CHECK(last_byte() == 0xAB);
+    OK(cuMemsetD8Async(page, 7, PAGE, NULL));
     CHECK(oomph_sim_launch(NULL, 0, 0, 0, 3000) == 0);
     OK(cuEventRecord(event, NULL));
     signal_to(from_child);
@@ -441,24 +413,17 @@ static void synchronize_and_record(void)
 
 static void test_who_opened_an_event_may_record_it_for_who_made_it(void)
 {
-    unsigned char byte = 0;
-    CUdeviceptr addr;
     pid_t child = begin(synchronize_and_record);
 
     start(NULL);
-    CUevent event = new_event();
-    OK(cuMemAlloc(&addr, PAGE));
-    tell_event(event);
-    tell_allocation(addr);
-    launch_writer(addr);
-    OK(cuEventRecord(event, NULL));
+    share();
+    write_and_record();
     signal_to(from_parent);
     wait_for(from_child);
     CHECK(oomph_sim_now_ns() == 5000);
     OK(cuEventSynchronize(event));
     CHECK(oomph_sim_now_ns() >= 8000);
-    OK(cuMemcpyDtoH(&byte, addr, 1));
-    CHECK(byte == 7);
+    CHECK(last_byte() == 7);
     signal_to(from_parent);
     end(child);
 }
@@ -466,15 +431,14 @@ static void test_who_opened_an_event_may_record_it_for_who_made_it(void)
 static void let_the_other_go_on(void)
 {
     start(NULL);
-    CUevent event = hear_event();
-    CUdeviceptr addr = hear_allocation();
+    open_shared();
     wait_for(from_parent);
     OK(cuStreamWaitEvent(NULL, event, 0));
     CHECK(cuEventQuery(event) == CUDA_ERROR_NOT_READY);
     CHECK(cuStreamQuery(NULL) == CUDA_ERROR_NOT_READY);
     signal_to(from_child); // only now the other's work can be done
     OK(cuStreamSynchronize(NULL));
-    CHECK(was_written(addr));
+    CHECK(last_byte() == 0xAB);
     CHECK(stats().misuse_count == 0);
     signal_to(from_child);
 }
@@ -487,17 +451,12 @@ static void wait_for_the_child(void *nothing)
 
 static void test_a_stream_may_wait_for_what_depends_on_its_own_process(void)
 {
-    CUdeviceptr addr;
     pid_t child = begin(let_the_other_go_on);
 
     start(NULL);
-    CUevent event = new_event();
-    OK(cuMemAlloc(&addr, PAGE));
-    tell_event(event);
-    tell_allocation(addr);
+    share();
     OK(cuLaunchHostFunc(NULL, wait_for_the_child, NULL));
-    launch_writer(addr);
-    OK(cuEventRecord(event, NULL));
+    write_and_record();
     signal_to(from_parent);
     OK(cuEventSynchronize(event));
     wait_for(from_child);
@@ -507,11 +466,10 @@ static void test_a_stream_may_wait_for_what_depends_on_its_own_process(void)
 static void wait_and_record(void)
 {
     start(NULL);
-    CUevent event = hear_event();
-    CUdeviceptr addr = hear_allocation();
+    open_shared();
     wait_for(from_parent);
     OK(cuStreamWaitEvent(NULL, event, 0));
-    OK(cuMemsetD8Async(addr, 7, PAGE, NULL));
+    OK(cuMemsetD8Async(page, 7, PAGE, NULL));
     OK(cuEventRecord(event, NULL));
     CHECK(cuEventQuery(event) == CUDA_ERROR_NOT_READY);
     signal_to(from_child);
@@ -521,26 +479,19 @@ static void wait_and_record(void)
 
 static void test_who_waits_for_a_process_that_waits_for_it_ends_the_hold(void)
 {
-    unsigned char byte = 0;
-    CUdeviceptr addr;
     pid_t child = begin(wait_and_record);
 
     start(NULL);
-    CUevent event = new_event();
-    OK(cuMemAlloc(&addr, PAGE));
-    tell_event(event);
-    tell_allocation(addr);
+    share();
     oomph_sim_hold(NULL);
-    launch_writer(addr);
-    OK(cuEventRecord(event, NULL));
+    write_and_record();
     signal_to(from_parent);
     wait_for(from_child);
     CHECK(cuStreamQuery(NULL) == CUDA_ERROR_NOT_READY);
     CHECK(stats().held_waits == 0);
     OK(cuEventSynchronize(event));
     CHECK(stats().held_waits == 1);
-    OK(cuMemcpyDtoH(&byte, addr + PAGE - 1, 1));
-    CHECK(byte == 7);
+    CHECK(last_byte() == 7);
     signal_to(from_parent);
     end(child);
 }
@@ -548,9 +499,8 @@ static void test_who_waits_for_a_process_that_waits_for_it_ends_the_hold(void)
 static void record_and_die(void)
 {
     start(NULL);
-    CUevent event = hear_event();
-    CHECK(oomph_sim_launch(NULL, 0, 0, 0, 5000) == 0);
-    OK(cuEventRecord(event, NULL));
+    open_shared();
+    write_and_record();
 }
 
 static void test_nobody_waits_for_a_process_that_is_no_more(void)
@@ -558,8 +508,7 @@ static void test_nobody_waits_for_a_process_that_is_no_more(void)
     pid_t child = begin(record_and_die);
 
     start(NULL);
-    CUevent event = new_event();
-    tell_event(event);
+    share();
     end(child);
     OK(cuStreamWaitEvent(NULL, event, 0));
     OK(cuEventSynchronize(event));
@@ -569,23 +518,23 @@ static void test_nobody_waits_for_a_process_that_is_no_more(void)
 static void test_an_event_is_not_opened_by_its_own_process(void)
 {
     CUipcEventHandle ipc;
-    CUevent event;
+    CUevent other;
 
     start(NULL);
-    OK(cuIpcGetEventHandle(&ipc, new_event()));
-    CHECK_RESULT(cuIpcOpenEventHandle(&event, ipc), CUDA_ERROR_INVALID_CONTEXT);
+    OK(cuIpcGetEventHandle(
+        &ipc, make_event(CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING)));
+    CHECK_RESULT(cuIpcOpenEventHandle(&other, ipc), CUDA_ERROR_INVALID_CONTEXT);
     memset(&ipc, 0, sizeof ipc);
-    CHECK_RESULT(cuIpcOpenEventHandle(&event, ipc), CUDA_ERROR_INVALID_VALUE);
+    CHECK_RESULT(cuIpcOpenEventHandle(&other, ipc), CUDA_ERROR_INVALID_VALUE);
 }
 
 static void test_an_event_that_was_not_made_for_it_is_not_shared(void)
 {
     CUipcEventHandle ipc;
-    CUevent event;
 
     start(NULL);
-    OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
-    CHECK_RESULT(cuIpcGetEventHandle(&ipc, event), CUDA_ERROR_INVALID_HANDLE);
+    CHECK_RESULT(cuIpcGetEventHandle(&ipc, make_event(CU_EVENT_DISABLE_TIMING)),
+                 CUDA_ERROR_INVALID_HANDLE);
 }
 
 int main(void)
