@@ -39,38 +39,35 @@ bool sim_label_read(int file, uint64_t place, sim_label_t *label)
     return true;
 }
 
-static bool lock(int file, uint64_t place, short type)
+static struct flock lock_of(uint64_t place, short type)
 {
-    struct flock wanted = {
+    return (struct flock){
         .l_type = type,
         .l_whence = SEEK_SET,
         .l_start = (off_t)place,
         .l_len = sizeof(stored_t),
     };
-
-    return fcntl(file, F_OFD_SETLK, &wanted) == 0;
 }
 
 bool sim_label_lock(int file, uint64_t place)
 {
-    return lock(file, place, F_RDLCK);
+    struct flock lock = lock_of(place, F_RDLCK);
+
+    return fcntl(file, F_OFD_SETLK, &lock) == 0;
 }
 
 void sim_label_unlock(int file, uint64_t place)
 {
-    lock(file, place, F_UNLCK);
+    struct flock lock = lock_of(place, F_UNLCK);
+
+    fcntl(file, F_OFD_SETLK, &lock);
 }
 
 bool sim_label_is_used(uint64_t place)
 {
-    struct flock found = {
-        .l_type = F_WRLCK,
-        .l_whence = SEEK_SET,
-        .l_start = (off_t)place,
-        .l_len = sizeof(stored_t),
-    };
+    struct flock lock = lock_of(place, F_WRLCK);
 
-    return fcntl(sim_bytes_file(), F_OFD_GETLK, &found) == 0 && found.l_type != F_UNLCK;
+    return fcntl(sim_bytes_file(), F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 
 void sim_label_reset(void)

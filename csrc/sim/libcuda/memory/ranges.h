@@ -1,10 +1,21 @@
 /* ranges.h - address ranges that do not overlap, found by any address inside them. The
  * caller holds the driver's lock.
+ *
+ * A sorted array: a search is O(log n), and the range found last is tried first; adding
+ * and removing move pointers, O(n). A tree would not pay: a program has few ranges and
+ * searches at every copy.
  */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+// Whether two ranges of addresses have a byte in common.
+static inline bool sim_overlap(uint64_t a, uint64_t a_bytes, uint64_t b,
+                               uint64_t b_bytes)
+{
+    return a < b + b_bytes && b < a + a_bytes;
+}
 
 // The first member of everything kept in a set of ranges.
 typedef struct sim_range {

@@ -1,5 +1,7 @@
 #include "libcuda/memory/shadow.h"
 
+#include "libcuda/memory/ranges.h"
+
 #include <stddef.h>
 #include <string.h>
 
@@ -14,11 +16,6 @@ static write_t writes[WRITES]; // those in use come first
 static size_t write_count;
 static size_t next_victim;
 
-static bool overlaps(const write_t *write, uint64_t addr, uint64_t bytes)
-{
-    return write->addr < addr + bytes && addr < write->addr + write->bytes;
-}
-
 void sim_shadow_forget_all(void)
 {
     write_count = 0;
@@ -27,7 +24,7 @@ void sim_shadow_forget_all(void)
 void sim_shadow_forget(uint64_t addr, uint64_t bytes)
 {
     for (size_t i = 0; i < write_count;) {
-        if (overlaps(&writes[i], addr, bytes))
+        if (sim_overlap(writes[i].addr, writes[i].bytes, addr, bytes))
             writes[i] = writes[--write_count];
         else
             i++;

@@ -1,5 +1,7 @@
 #include "libcuda/objects/compute.h"
 
+#include "libcuda/memory/ranges.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -51,17 +53,14 @@ void sim_compute_drop(sim_compute_t *compute)
     free(compute);
 }
 
-static bool overlap(const oomph_sim_range_t *range, uint64_t addr, uint64_t bytes)
-{
-    return range->addr < addr + bytes && addr < range->addr + range->bytes;
-}
-
 bool sim_compute_touches(const sim_compute_t *compute, uint64_t addr, uint64_t bytes,
                          bool writes)
 {
-    for (size_t i = 0; i < compute->what.range_count; i++)
-        if ((!writes || compute->what.ranges[i].writes) &&
-            overlap(&compute->what.ranges[i], addr, bytes))
+    for (size_t i = 0; i < compute->what.range_count; i++) {
+        const oomph_sim_range_t *range = &compute->what.ranges[i];
+        if ((!writes || range->writes) &&
+            sim_overlap(range->addr, range->bytes, addr, bytes))
             return true;
+    }
     return false;
 }

@@ -1,14 +1,10 @@
 #include "libcuda/objects/work.h"
 
+#include "libcuda/memory/ranges.h"
 #include "sim.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-static bool overlaps(uint64_t a, uint64_t a_bytes, uint64_t b, uint64_t b_bytes)
-{
-    return a < b + b_bytes && b < a + a_bytes;
-}
 
 bool sim_work_writes(const sim_work_t *work, uint64_t addr, uint64_t bytes)
 {
@@ -17,8 +13,8 @@ bool sim_work_writes(const sim_work_t *work, uint64_t addr, uint64_t bytes)
     if (work->bytes == 0 || work->rows == 0 ||
         (work->kind == SIM_WORK_KERNEL && !work->writes))
         return false;
-    return overlaps(work->dst, (work->rows - 1) * work->dst_pitch + work->bytes, addr,
-                    bytes);
+    return sim_overlap(work->dst, (work->rows - 1) * work->dst_pitch + work->bytes,
+                       addr, bytes);
 }
 
 bool sim_work_touches(const sim_work_t *work, uint64_t addr, uint64_t bytes)
@@ -29,9 +25,9 @@ bool sim_work_touches(const sim_work_t *work, uint64_t addr, uint64_t bytes)
         return false;
     uint64_t dst_bytes = (work->rows - 1) * work->dst_pitch + work->bytes;
     uint64_t src_bytes = (work->rows - 1) * work->src_pitch + work->bytes;
-    return overlaps(work->dst, dst_bytes, addr, bytes) ||
+    return sim_overlap(work->dst, dst_bytes, addr, bytes) ||
            (work->src != 0 && work->staging == NULL &&
-            overlaps(work->src, src_bytes, addr, bytes));
+            sim_overlap(work->src, src_bytes, addr, bytes));
 }
 
 size_t sim_work_ranges(const sim_work_t *work, oomph_sim_range_t own[2],
@@ -65,7 +61,7 @@ bool sim_work_conflicts(const sim_work_t *a, const sim_work_t *b, uint64_t *addr
     for (size_t i = 0; i < count_a; i++)
         for (size_t k = 0; k < count_b; k++)
             if ((of_a[i].writes || of_b[k].writes) &&
-                overlaps(of_a[i].addr, of_a[i].bytes, of_b[k].addr, of_b[k].bytes)) {
+                sim_overlap(of_a[i].addr, of_a[i].bytes, of_b[k].addr, of_b[k].bytes)) {
                 *addr = of_a[i].addr > of_b[k].addr ? of_a[i].addr : of_b[k].addr;
                 return true;
             }
