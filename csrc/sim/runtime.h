@@ -29,15 +29,15 @@ void oomph_sim_uuid(int device, unsigned char bytes[16]);
 // Launches the kernel `name` into nothing on `stream`. Returns a CUresult.
 int oomph_sim_launch_kernel(const char *name, struct CUstream_st *stream);
 
-// Remembers that `function` was called and is not supported.
+// Records that `function` was called and is not supported.
 void oomph_sim_note_unsupported(const char *function);
 
-// Whether a function of a library, which would launch kernels, must fail: with values
-// only operators of PyTorch compute, so it would do nothing unseen. Remembers it then.
+// Whether a library's function that would launch kernels must fail: with values only
+// PyTorch's operators compute, so it would silently do nothing. Records it if so.
 int oomph_sim_refuses(const char *function);
 
-// Why the last call of this thread that was not supported was not, naming it; "" if
-// that is not known.
+// Names this thread's last call that was not supported, and says why; "" if that is
+// unknown.
 const char *oomph_sim_refusal(void);
 
 #pragma GCC visibility pop

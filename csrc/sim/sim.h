@@ -39,7 +39,7 @@
  *                    multiplications of matrices
  *   flops-share=0.7  what kernels reach of the arithmetic
  *   bandwidth-share=0.85  and of the bandwidth
- *   launch=2us       what each kernel takes besides
+ *   launch=2us       what each kernel takes on top
  *
  * Sizes are bytes or carry KiB, MiB, GiB, TiB (1024) or KB, MB, GB, TB (1000), in any
  * case. The card is read at first use: what oomph_sim_configure() was given, else the
@@ -47,10 +47,10 @@
  * suits tests in C. OOMPH_SIM_LOG=PATH (or -) in the environment traces calls, as
  * oomph_sim_log() does.
  *
- * Each process simulates cards of its own. Memory and events can be shared with other
- * processes all the same: what is imported takes nothing of the importer's card, and
- * whoever waits for a shared event goes on when, by the clocks of both, the work behind
- * it is done (mark.h).
+ * Each process simulates cards of its own. It can share memory and events with other
+ * processes all the same: memory counts on the card of the process that made it, and a
+ * wait for a shared event ends when, by both clocks, the work before it is done
+ * (mark.h).
  *
  * Time is virtual. It moves by `tick` at each driver call, to the end of the work
  * waited for in a blocking call, and by oomph_sim_advance(). All functions are
@@ -80,8 +80,8 @@ typedef struct oomph_sim_card {
     int has_rates;  // gpu=
 } oomph_sim_card_t;
 
-// Reads the description of a card for a program that wants to know what it means or
-// whether it is right; the driver goes on as it is. Returns as oomph_sim_configure().
+// Parses the description of a card without using it: tells a program what it means, or
+// whether it is right. Returns as oomph_sim_configure().
 int oomph_sim_describe(const char *card, oomph_sim_card_t *found);
 
 // Why oomph_sim_configure(), oomph_sim_describe() or cuInit() failed; "" if none did.
@@ -112,8 +112,8 @@ void oomph_sim_fail_nth_call(uint64_t nth, int error);
 // Takes back all failures that have not happened yet.
 void oomph_sim_clear_failures(void);
 
-// Each call of `function` from now on begins `us` microseconds of real time late, in
-// which other threads go on; 0: none does. One function at a time.
+// Delays each call of `function` from now on by `us` microseconds of real time, while
+// other threads go on; 0 ends that. One function at a time.
 void oomph_sim_slow(const char *function, uint64_t us);
 
 // How often `function` was called so far, failures included; NULL: all fallible calls.
@@ -171,10 +171,10 @@ typedef struct oomph_sim_cost {
     size_t use_count;
 } oomph_sim_cost_t;
 
-// While the sum of this thread's changes is above 0, the kernels that it launches are
-// parts of one operator: each takes its launch alone, as oomph_sim_cost() tells what
-// they take together. Gives how many it launched in the operator that is or was the
-// last.
+// Adds `change` to a counter of this thread. While that is above 0, the kernels that
+// the thread launches are parts of one operator: each takes its launch time alone,
+// since oomph_sim_cost() accounts for all of them. Returns how many kernels the current
+// operator has launched, or the last one if none is current.
 unsigned oomph_sim_operator(int change);
 
 // Gives the stream the work of an operator. With the rates of a card (gpu=) it takes as
@@ -185,7 +185,7 @@ int oomph_sim_cost(const oomph_sim_cost_t *what, struct CUstream_st *stream);
 // What a device has done since the start. Work counts in full when it starts.
 typedef struct oomph_sim_usage {
     uint64_t now_ns;          // the virtual time
-    uint64_t compute_busy_ns; // of kernels, waits for the link among it
+    uint64_t compute_busy_ns; // of kernels, with their waits for the link
     uint64_t h2d_busy_ns;     // of the link, to the device
     uint64_t d2h_busy_ns;     // and from it
     uint64_t h2d_bytes;       // by copies, and by kernels that work on host memory
@@ -200,10 +200,10 @@ int oomph_sim_usage(int device, oomph_sim_usage_t *usage);
 
 // ---- values
 
-// With memory=none: what copies to the host that this thread asks for give from now on,
-// namely `value` and then zeros, or in a copy of one byte whether `value` is not 0. It
-// is 0 at first. A program that counts on the device can so be told a count. Returns
-// what was given before.
+// With memory=none: from now on, copies to the host that this thread asks for read
+// `value` and then zeros; a copy of one byte reads whether `value` is not 0. So a
+// program that counts on the device gets a count. At first the value is 0. Returns the
+// value until now.
 uint64_t oomph_sim_answer(uint64_t value);
 
 typedef struct oomph_sim_range {
@@ -233,11 +233,11 @@ typedef struct oomph_sim_compute {
 // `release` is called also on failure. Returns a CUresult.
 int oomph_sim_compute(const oomph_sim_compute_t *what, struct CUstream_st *stream);
 
-// While the sum of this thread's changes is above 0, copies and fills with bytes that
-// it asks for take their time but move nothing; the host is given zeros. So a kernel's
-// host code can run beside the computation that stands for it. Fills with wider values,
-// which PyTorch's host code does not ask for, are made. Gives how many copies to the
-// host this thread has so asked for.
+// Adds `change` to a counter of this thread. While that is above 0, copies and fills of
+// bytes that the thread asks for take their time but move nothing, and the host reads
+// zeros: a kernel's host code can run beside the computation that stands for it. Fills
+// with wider values, which PyTorch's host code never asks for, are made. Returns how
+// many copies to the host this thread has asked for in that state.
 uint64_t oomph_sim_dry(int change);
 
 // ---- what was counted

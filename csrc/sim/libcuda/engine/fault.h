@@ -4,8 +4,7 @@
 #pragma once
 #include "libcuda/objects/work.h"
 
-// Whether the stream's device may touch as many bytes at `addr` as the work has; a
-// fault if not.
+// Whether the stream's device may touch the work's `bytes` at `addr`; a fault if not.
 bool sim_fault_check(const sim_work_t *work, CUstream stream, uint64_t addr,
                      bool write);
 

@@ -1,5 +1,8 @@
 /* pending.h - the operations that streams were given and that have not completed. The
  * caller holds the driver's lock.
+ *
+ * A list for each stream, and one through all that touch memory: a question about a
+ * range goes through the latter, O(n).
  */
 #pragma once
 #include "libcuda/objects/stream.h"

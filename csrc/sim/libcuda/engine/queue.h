@@ -2,6 +2,9 @@
  * does one operation after the other, an operation starts when it is first in its
  * stream and may start, and completes when engine.h says. The caller holds the driver's
  * lock.
+ *
+ * An operation costs O(log n) of those that run (event_queue.h), and each that
+ * completes a look at every stream that waits.
  */
 #pragma once
 #include "libcuda/engine/pending.h"

@@ -2,6 +2,11 @@
  * bytes side by side if one of them writes, and none may use what is not mapped. Work
  * behind a wait for a value that is not there yet is not running: it is looked at when
  * it starts. The caller holds the driver's lock.
+ *
+ * New work is compared with all pending work of other streams that touches memory. Only
+ * where ranges meet does a search follow what the new work waits for, backwards through
+ * the streams; it looks at each pending operation once, O(n). Vector clocks would make
+ * every submission pay for every stream, though ranges seldom meet.
  */
 #pragma once
 #include "libcuda/engine/pending.h"

@@ -4,8 +4,8 @@
 #pragma once
 #include "libcuda/objects/work.h"
 
-// A record of the mark that is to be given to a stream: `number` becomes its. Errors:
-// OUT_OF_MEMORY.
+// Begins a record of the mark, which a stream is given next; `number` becomes that of
+// the record. Errors: OUT_OF_MEMORY.
 CUresult sim_record_begin(sim_mark_t *mark);
 
 // The record's place in its stream, once it is known.

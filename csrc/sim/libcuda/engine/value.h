@@ -1,5 +1,5 @@
 /* value.h - values in memory that streams write and wait for, also where memory is not
- * real. The caller holds the driver's lock.
+ * real: there the last 64 are kept. The caller holds the driver's lock.
  */
 #pragma once
 #include "libcuda/objects/work.h"

@@ -11,7 +11,8 @@ void sim_queue_wait_for_context(CUcontext context);
 // stream that includes the blocking streams of its context.
 bool sim_queue_is_idle(CUstream stream);
 
-// Goes on towards the ticket as sim_mark_ask() says, without giving the lock away.
+// Moves the clock towards the ticket, at most to `until_ns` (see mark.h), without
+// giving the lock away.
 void sim_queue_run(sim_ticket_t ticket, uint64_t until_ns);
 
 uint64_t sim_queue_held_waits(void);

@@ -5,6 +5,9 @@
  * and nobody may touch, so a stray access faults as it does on a GPU's memory. Real
  * bytes lie in one sparse file in memory; a file offset is never used twice, the bytes
  * of a freed one are given back to the system.
+ *
+ * Freed addresses are kept by their exact size and taken again, O(1). They are never
+ * merged: programs use few sizes, and address space is plentiful.
  */
 #pragma once
 #include <stdbool.h>

@@ -1,6 +1,9 @@
 /* slab.h - objects of one kind at addresses that stay valid: a destroyed object can
  * still be looked at, which is how the use of a stale handle is noticed. The caller
  * holds the driver's lock.
+ *
+ * Chunks of 256 objects that never move, and a list of the free ones: O(1) to take, to
+ * give and to find by index. Memory is never returned to the host.
  */
 #pragma once
 #include <stdbool.h>

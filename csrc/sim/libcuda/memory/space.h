@@ -1,5 +1,8 @@
 /* space.h - the address space of the devices: reservations, what is mapped into them,
  * and who may use it. The caller holds the driver's lock.
+ *
+ * Each reservation has a table with a slot for every 2 MiB: an address costs a search
+ * among the reservations (ranges.h) and one look, however much is mapped.
  */
 #pragma once
 #include "libcuda/memory/handle.h"

@@ -1,5 +1,9 @@
 /* capture.h - the capture of streams into graphs: who captures, which calls that
  * forbids, and how other streams join. The caller holds the driver's lock.
+ *
+ * A stream that captures has a frontier: the nodes that its next work depends on. Work
+ * becomes a node and the new frontier; an event keeps the frontier that it stands
+ * behind, and a wait for it adds that to the frontier of the stream.
  */
 #pragma once
 #include "libcuda/objects/stream.h"
@@ -20,7 +24,7 @@ bool sim_capture_is_any(void);
 // Whether this thread has begun the capture.
 bool sim_capture_is_of_thread(const sim_capture_t *capture);
 
-// How this thread wants unsafe calls to be treated from now on; gives how until now.
+// Sets how unsafe calls of this thread are treated; gives how they were until now.
 CUstreamCaptureMode sim_capture_exchange_mode(CUstreamCaptureMode mode);
 
 // Begins the capture of a stream that does not capture. Errors: OUT_OF_MEMORY.
@@ -38,7 +42,7 @@ CUstream sim_capture_find_implicit(CUcontext context);
 CUresult sim_capture_intercept(CUstream stream, const sim_work_t *work, bool *captured);
 
 // For calls that are not safe while something captures: the error if this thread must
-// not make them now. Whatever forbids it becomes invalid.
+// not make them now. The captures that forbid it become invalid.
 CUresult sim_capture_forbid(void);
 
 // The same for calls that wait for a whole context.

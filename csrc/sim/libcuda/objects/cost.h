@@ -18,7 +18,7 @@ bool sim_is_in_operator(void);
 
 // Counts a kernel of this thread's operator.
 void sim_cost_count_kernel(void);
-// Those of the operator that is or was the last.
+// The kernels of the current operator, or of the last one.
 unsigned sim_cost_kernel_count(void);
 
 // With one owner. NULL without host memory.

@@ -15,7 +15,7 @@ struct CUevent_st {
     sim_capture_t *capture; // the last record was part of it; NULL: of none
     uint64_t capture_id;
     sim_nodes_t frontier; // what the mark stands behind in the captured graph
-    sim_mark_t mark; // with other processes; `number` is of the last record made here
+    sim_mark_t mark; // shared with processes; `number` is of the last record made here
 };
 
 // A record has completed; does nothing if the event was destroyed meanwhile.

@@ -1,5 +1,9 @@
 /* graph.h - graphs of work: recorded by a capture, replayed by a launch. The caller
  * holds the driver's lock.
+ *
+ * Nodes are kept in the order in which they were captured, which respects their
+ * dependencies: a launch gives them to one stream, one after the other. Branches that a
+ * GPU would run side by side take their times in turn.
  */
 #pragma once
 #include "libcuda/memory/slab.h"

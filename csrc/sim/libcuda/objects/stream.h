@@ -49,7 +49,7 @@ struct CUstream_st {
 
 // NULL without host memory.
 CUstream sim_stream_create(CUcontext context, unsigned flags, int priority);
-// It is a stream no longer; what it was given goes on.
+// Destroys it; what it was given goes on.
 void sim_stream_give(CUstream stream);
 
 // Errors: OUT_OF_MEMORY.

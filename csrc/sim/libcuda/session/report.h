@@ -9,10 +9,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// Around each call: what is reported in between is about `function`, and what
-// oomph_sim_refusal() tells is about the last call of this thread that was not
-// supported, however late it is asked. A call that is not, for a reason of its own,
-// makes it empty.
+// Around each call: what is reported in between is about `function`.
+// oomph_sim_refusal() gives the reason of this thread's last call that was not
+// supported; "" if that call reported none.
 void sim_report_begin(const char *function);
 void sim_report_end(CUresult result);
 
