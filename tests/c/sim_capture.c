@@ -87,13 +87,11 @@ static void test_a_capture_has_a_status_and_a_unique_id(void)
 static void test_other_streams_join_by_events(void)
 {
     CUstreamCaptureStatus status;
-    CUstream other;
-    CUevent fork_event, join_event;
 
     prepare();
-    OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
-    OK(cuEventCreate(&fork_event, CU_EVENT_DISABLE_TIMING));
-    OK(cuEventCreate(&join_event, CU_EVENT_DISABLE_TIMING));
+    CUstream other = make_stream(CU_STREAM_NON_BLOCKING);
+    CUevent fork_event = make_event(CU_EVENT_DISABLE_TIMING);
+    CUevent join_event = make_event(CU_EVENT_DISABLE_TIMING);
     begin();
     OK(cuMemsetD32Async(addr, 7, 1, stream));
     OK(cuEventRecord(fork_event, stream));
@@ -113,10 +111,8 @@ static void test_other_streams_join_by_events(void)
 
 static void test_an_external_event_is_recorded_at_each_launch(void)
 {
-    CUevent event;
-
     prepare();
-    OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    CUevent event = make_event(CU_EVENT_DISABLE_TIMING);
     begin();
     OK(cuMemsetD32Async(addr, 7, 1, stream));
     OK(cuEventRecordWithFlags(event, stream, CU_EVENT_RECORD_EXTERNAL));
@@ -133,12 +129,9 @@ static void test_an_external_event_is_recorded_at_each_launch(void)
 
 static void test_a_stream_that_does_not_join_again_spoils_the_capture(void)
 {
-    CUstream other;
-    CUevent fork_event;
-
     prepare();
-    OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
-    OK(cuEventCreate(&fork_event, CU_EVENT_DISABLE_TIMING));
+    CUstream other = make_stream(CU_STREAM_NON_BLOCKING);
+    CUevent fork_event = make_event(CU_EVENT_DISABLE_TIMING);
     begin();
     OK(cuMemsetD32Async(addr, 7, 1, stream));
     OK(cuEventRecord(fork_event, stream));
@@ -149,10 +142,8 @@ static void test_a_stream_that_does_not_join_again_spoils_the_capture(void)
 
 static void test_waiting_for_work_outside_the_capture_is_refused(void)
 {
-    CUevent event;
-
     prepare();
-    OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    CUevent event = make_event(CU_EVENT_DISABLE_TIMING);
     OK(cuEventRecord(event, NULL));
     begin();
     CHECK_RESULT(cuStreamWaitEvent(stream, event, 0),
@@ -185,10 +176,8 @@ static void test_waiting_for_the_context_is_refused(void)
 
 static void test_asking_for_a_captured_event_is_refused(void)
 {
-    CUevent event;
-
     prepare();
-    OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    CUevent event = make_event(CU_EVENT_DISABLE_TIMING);
     begin();
     OK(cuEventRecord(event, stream));
     CHECK_RESULT(cuEventQuery(event), CUDA_ERROR_CAPTURED_EVENT);

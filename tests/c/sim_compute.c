@@ -33,14 +33,12 @@ static int compute(CUstream stream, CUdeviceptr addr, adder_t *adder)
 
 static void test_computations_run_in_the_order_of_their_stream(void)
 {
-    CUdeviceptr addr;
-    CUstream stream;
     uint64_t value = 5;
     adder_t adder = {.from = 3};
 
     start("1GiB,memory=real");
-    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    OK(cuMemAlloc(&addr, 4096));
+    CUstream stream = make_stream(CU_STREAM_NON_BLOCKING);
+    CUdeviceptr addr = allocate(4096);
     OK(cuMemcpyHtoD(addr, &value, sizeof value));
     oomph_sim_hold(stream);
     CHECK(compute(stream, addr, &adder) == 0);
@@ -55,11 +53,10 @@ static void test_computations_run_in_the_order_of_their_stream(void)
 
 static void test_a_computation_that_fails_breaks_the_context(void)
 {
-    CUdeviceptr addr;
     adder_t adder = {.result = 1};
 
     start("1GiB,memory=real");
-    OK(cuMemAlloc(&addr, 4096));
+    CUdeviceptr addr = allocate(4096);
     CHECK(compute(0, addr, &adder) == 0);
     CHECK_RESULT(cuCtxSynchronize(), CUDA_ERROR_ASSERT);
     CHECK(adder.releases == 1);
@@ -80,16 +77,13 @@ static void test_a_computation_in_unmapped_memory_is_misuse(void)
 
 static void test_computations_that_race_are_misuse(void)
 {
-    CUdeviceptr addr;
-    CUstream one, two;
-    CUevent event;
     adder_t first = {0}, second = {0};
 
     start("1GiB,memory=real");
-    OK(cuStreamCreate(&one, CU_STREAM_NON_BLOCKING));
-    OK(cuStreamCreate(&two, CU_STREAM_NON_BLOCKING));
-    OK(cuEventCreate(&event, 0));
-    OK(cuMemAlloc(&addr, 4096));
+    CUstream one = make_stream(CU_STREAM_NON_BLOCKING);
+    CUstream two = make_stream(CU_STREAM_NON_BLOCKING);
+    CUevent event = make_event(0);
+    CUdeviceptr addr = allocate(4096);
     oomph_sim_hold(one);
     CHECK(compute(one, addr, &first) == 0);
     OK(cuEventRecord(event, one));
@@ -106,16 +100,13 @@ static void test_computations_that_race_are_misuse(void)
 
 static void test_computations_in_order_do_not_race(void)
 {
-    CUdeviceptr addr;
-    CUstream one, two;
-    CUevent event;
     adder_t first = {0}, second = {0};
 
     start("1GiB,memory=real");
-    OK(cuStreamCreate(&one, CU_STREAM_NON_BLOCKING));
-    OK(cuStreamCreate(&two, CU_STREAM_NON_BLOCKING));
-    OK(cuEventCreate(&event, 0));
-    OK(cuMemAlloc(&addr, 4096));
+    CUstream one = make_stream(CU_STREAM_NON_BLOCKING);
+    CUstream two = make_stream(CU_STREAM_NON_BLOCKING);
+    CUevent event = make_event(0);
+    CUdeviceptr addr = allocate(4096);
     CHECK(compute(one, addr, &first) == 0);
     OK(cuEventRecord(event, one));
     OK(cuStreamWaitEvent(two, event, 0));
@@ -127,16 +118,14 @@ static void test_computations_in_order_do_not_race(void)
 
 static void test_a_graph_computes_at_each_replay(void)
 {
-    CUdeviceptr addr;
-    CUstream stream;
     CUgraph graph;
     CUgraphExec exec;
     uint64_t value = 0;
     adder_t adder = {.from = 2};
 
     start("1GiB,memory=real");
-    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    OK(cuMemAlloc(&addr, 4096));
+    CUstream stream = make_stream(CU_STREAM_NON_BLOCKING);
+    CUdeviceptr addr = allocate(4096);
     OK(cuMemcpyHtoD(addr, &value, sizeof value));
     OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     CHECK(compute(stream, addr, &adder) == 0);
@@ -154,11 +143,10 @@ static void test_a_graph_computes_at_each_replay(void)
 
 static void test_dry_calls_move_nothing(void)
 {
-    CUdeviceptr addr;
     uint64_t value = 5, other = 7;
 
     start("1GiB,memory=real");
-    OK(cuMemAlloc(&addr, 4096));
+    CUdeviceptr addr = allocate(4096);
     OK(cuMemcpyHtoD(addr, &value, sizeof value));
     oomph_sim_dry(1);
     OK(cuMemcpyHtoD(addr, &other, sizeof other));

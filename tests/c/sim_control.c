@@ -356,10 +356,8 @@ static void test_with_values_a_kernel_that_nothing_computes_is_refused_by_name(v
 
 static void test_a_sleep_keeps_its_stream_busy(void)
 {
-    CUstream stream;
-
     start("1GiB,tick=0");
-    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CUstream stream = make_stream(CU_STREAM_NON_BLOCKING);
     OK(oomph_sim_sleep(stream, 1000));
     oomph_sim_advance(999);
     CHECK_RESULT(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
@@ -377,11 +375,10 @@ static uint64_t read_back(CUdeviceptr addr)
 
 static void test_what_the_host_wrote_is_known_until_a_kernel_runs(void)
 {
-    CUdeviceptr addr;
     uint64_t values[2] = {5, 6};
 
     start("1GiB");
-    OK(cuMemAlloc(&addr, PAGE));
+    CUdeviceptr addr = allocate(PAGE);
     CHECK(read_back(addr) == 0);
     OK(cuMemcpyHtoDAsync(addr, values, sizeof values, NULL));
     values[0] = 7; // pageable: it was read
@@ -394,11 +391,10 @@ static void test_what_the_host_wrote_is_known_until_a_kernel_runs(void)
 
 static void test_what_is_known_follows_copies_and_is_overwritten(void)
 {
-    CUdeviceptr addr;
     uint64_t values[2] = {5, 6};
 
     start("1GiB");
-    OK(cuMemAlloc(&addr, PAGE));
+    CUdeviceptr addr = allocate(PAGE);
     OK(cuMemcpyHtoD(addr, values, sizeof values));
     OK(cuMemcpyDtoD(addr + 1000, addr, sizeof values));
     OK(cuMemsetD8(addr, 1, 1));
@@ -411,11 +407,10 @@ static void test_what_is_known_follows_copies_and_is_overwritten(void)
 
 static void test_only_so_much_is_known(void)
 {
-    CUdeviceptr addr;
     uint64_t values[1024] = {5};
 
     start("1GiB");
-    OK(cuMemAlloc(&addr, PAGE));
+    CUdeviceptr addr = allocate(PAGE);
     OK(cuMemcpyHtoD(addr, values, sizeof values));
     CHECK(read_back(addr) == 0);
     for (uint64_t i = 1; i <= 1000; i++)
@@ -425,12 +420,11 @@ static void test_only_so_much_is_known(void)
 
 static void test_copies_to_the_host_give_what_was_answered(void)
 {
-    CUdeviceptr addr;
     uint64_t out[2] = {1, 1};
     char byte;
 
     start("1GiB");
-    OK(cuMemAlloc(&addr, PAGE));
+    CUdeviceptr addr = allocate(PAGE);
     OK(cuMemcpyDtoH(out, addr, sizeof out));
     CHECK(out[0] == 0 && out[1] == 0);
     CHECK(oomph_sim_answer(1000) == 0);
@@ -466,17 +460,14 @@ static void test_the_trace_names_calls_arguments_and_results(void)
 
 static void test_a_reset_frees_what_was_leaked(void)
 {
-    CUdeviceptr addr;
-    CUstream stream;
-    CUevent event;
     void *pinned;
 
     start(NULL);
     map_open(reserve(PAGE), PAGE, create(on_device(0), PAGE));
-    OK(cuMemAlloc(&addr, PAGE));
+    CUdeviceptr addr = allocate(PAGE);
     OK(cuMemHostAlloc(&pinned, PAGE, 0));
-    OK(cuStreamCreate(&stream, 0));
-    OK(cuEventCreate(&event, 0));
+    CUstream stream = make_stream(0);
+    CUevent event = make_event(0);
     OK(cuMemsetD8Async(addr, 1, PAGE, stream));
     oomph_sim_hold(stream);
     OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));

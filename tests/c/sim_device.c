@@ -160,13 +160,12 @@ static void test_pages_are_open_to_the_devices_that_were_named(void)
 static void test_a_kernel_needs_peer_access_and_a_copy_does_not(void)
 {
     CUcontext first;
-    CUdeviceptr addr, other;
 
     start("1GiB,devices=2,memory=real,tick=0");
     OK(cuCtxGetCurrent(&first));
-    OK(cuMemAlloc(&addr, PAGE));
+    CUdeviceptr addr = allocate(PAGE);
     OK(cuCtxSetCurrent(retain(1)));
-    OK(cuMemAlloc(&other, PAGE));
+    CUdeviceptr other = allocate(PAGE);
     OK(cuMemcpyPeerAsync(other, retain(1), addr, first, PAGE, NULL));
     OK(cuCtxSynchronize());
     OK(cuCtxEnablePeerAccess(first, 0));
@@ -197,12 +196,9 @@ static void test_freeing_twice_or_the_unknown_is_a_misuse(void)
 
 static void test_free_waits_for_the_device(void)
 {
-    CUdeviceptr addr;
-    CUstream stream;
-
     start(NULL);
-    OK(cuMemAlloc(&addr, PAGE));
-    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CUdeviceptr addr = allocate(PAGE);
+    CUstream stream = make_stream(CU_STREAM_NON_BLOCKING);
     CHECK(oomph_sim_launch(stream, addr, PAGE, 1, 1000) == CUDA_SUCCESS);
     OK(cuMemFree(addr));
     OK(cuStreamQuery(stream));
@@ -223,10 +219,9 @@ static void test_small_allocations_share_pages(void)
 static void test_stream_ordered_memory_is_freed_in_its_streams_order(void)
 {
     CUdeviceptr addr;
-    CUstream stream;
 
     start(NULL);
-    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CUstream stream = make_stream(CU_STREAM_NON_BLOCKING);
     OK(cuMemAllocAsync(&addr, 1000, stream));
     OK(cuMemsetD8Async(addr, 1, 1000, stream));
     OK(cuMemFreeAsync(addr, stream));
@@ -252,10 +247,9 @@ static void test_stream_ordered_memory_waits_for_pending_frees_before_it_fails(v
 static void test_freeing_under_another_streams_work_is_a_misuse(void)
 {
     CUdeviceptr addr;
-    CUstream stream;
 
     start(NULL);
-    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CUstream stream = make_stream(CU_STREAM_NON_BLOCKING);
     OK(cuMemAllocAsync(&addr, PAGE, NULL));
     OK(cuMemsetD8Async(addr, 1, PAGE, stream));
     OK(cuMemFreeAsync(addr, NULL));
@@ -285,7 +279,6 @@ static unsigned memory_type(CUdeviceptr addr)
 
 static void test_host_located_pages_are_host_pointers(void)
 {
-    CUdeviceptr plain;
     void *pinned;
     int on_stack = 0;
     unsigned type;
@@ -294,7 +287,7 @@ static void test_host_located_pages_are_host_pointers(void)
     CUdeviceptr addr = reserve(2 * PAGE);
     map_open(addr, PAGE, create(on_device(0), PAGE));
     map_open(addr + PAGE, PAGE, create(on_host(), PAGE));
-    OK(cuMemAlloc(&plain, PAGE));
+    CUdeviceptr plain = allocate(PAGE);
     OK(cuMemHostAlloc(&pinned, 100, 0));
     CHECK(memory_type(addr) == CU_MEMORYTYPE_DEVICE);
     CHECK(memory_type(addr + PAGE) == CU_MEMORYTYPE_HOST);
@@ -337,10 +330,9 @@ static void test_an_address_knows_its_range_and_its_mapping(void)
 static void test_rows_are_copied_by_pitch(void)
 {
     char rows[4][8] = {"abc", "def", "ghi", "jkl"}, out[4][4] = {{0}};
-    CUdeviceptr addr;
 
     start(NULL);
-    OK(cuMemAlloc(&addr, PAGE));
+    CUdeviceptr addr = allocate(PAGE);
     CUDA_MEMCPY2D copy = {
         .srcMemoryType = CU_MEMORYTYPE_HOST,
         .srcHost = rows,

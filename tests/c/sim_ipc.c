@@ -253,12 +253,12 @@ static void open_allocation(void)
 static void test_an_allocation_is_opened_by_another_process_and_not_by_its_own(void)
 {
     CUipcMemHandle ipc;
-    CUdeviceptr addr, other;
+    CUdeviceptr other;
     char out[8] = {0};
     pid_t child = begin(open_allocation);
 
     start(NULL);
-    OK(cuMemAlloc(&addr, 10000));
+    CUdeviceptr addr = allocate(10000);
     OK(cuMemcpyHtoD(addr + 1000, "parent", 7));
     OK(cuIpcGetMemHandle(&ipc, addr + 500));
     CHECK_RESULT(cuIpcOpenMemHandle(&other, ipc, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),

@@ -144,12 +144,11 @@ static void *open_gate(void *unused)
 static void test_another_thread_opens_the_gate_that_one_waits_at(void)
 {
     pthread_t opener;
-    CUstream gated;
 
     start("1GiB");
     OK(cuCtxGetCurrent(&context));
     OK(cuMemAlloc(&flag, PAGE));
-    OK(cuStreamCreate(&gated, CU_STREAM_NON_BLOCKING));
+    CUstream gated = make_stream(CU_STREAM_NON_BLOCKING);
     OK(cuStreamWaitValue32(gated, flag, 1, CU_STREAM_WAIT_VALUE_EQ));
     CHECK(pthread_create(&opener, NULL, open_gate, NULL) == 0);
     OK(cuStreamSynchronize(gated));

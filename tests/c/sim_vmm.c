@@ -315,13 +315,11 @@ static void test_stray_accesses_of_the_program_fault(void)
 
 static void test_unmapping_under_pending_work_is_a_misuse_and_breaks_the_context(void)
 {
-    CUstream stream;
-
     start(NULL);
     CUdeviceptr addr = reserve(PAGE);
     CUmemGenericAllocationHandle handle = create(on_device(0), PAGE);
     map_open(addr, PAGE, handle);
-    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CUstream stream = make_stream(CU_STREAM_NON_BLOCKING);
     OK(cuMemsetD8Async(addr, 1, PAGE, stream));
     OK(cuMemUnmap(addr, PAGE));
     CHECK(misuse_says("pending cuMemsetD8Async"));
