@@ -159,6 +159,15 @@ static inline CUdeviceptr allocate(size_t bytes)
     return addr;
 }
 
+// Page-locked memory of the host: zero, as the system gives it.
+static inline void *pin(size_t bytes)
+{
+    void *place;
+
+    OK(cuMemHostAlloc(&place, bytes, 0));
+    return place;
+}
+
 static inline void kernel(CUstream stream, uint64_t cost_ns)
 {
     CHECK(oomph_sim_launch(stream, 0, 0, 0, cost_ns) == CUDA_SUCCESS);

@@ -3,14 +3,6 @@
 
 enum { MB = 1000000 };
 
-static void *pin(size_t bytes)
-{
-    void *place;
-
-    OK(cuMemAllocHost(&place, bytes));
-    return place;
-}
-
 static oomph_sim_usage_t usage_of(int device)
 {
     oomph_sim_usage_t usage;
@@ -37,7 +29,7 @@ static bool is_about(double value, double wanted)
     return good;
 }
 
-// The card of most tests: figures that are easy to reckon with.
+// The card of most tests: round numbers, so that times are easy to tell.
 static const char CARD[] =
     "1GiB,gpu=a100-40gb,memory=none,tick=0,context=0,link=10GB/s,bandwidth=1000GB/s,"
     "fp32=10TFLOPS,bf16=100TFLOPS,flops-share=1,bandwidth-share=1,launch=0";

@@ -25,7 +25,7 @@ static void release(void *argument)
 static int compute(CUstream stream, CUdeviceptr addr, adder_t *adder)
 {
     const oomph_sim_range_t range = {addr, sizeof(uint64_t), 1};
-    const oomph_sim_compute_t what = {"add", &range, 1, add, release, adder};
+    const oomph_sim_compute_t what = {"add", &range, 1, add, release, adder, 0, 0};
 
     adder->to = (uint64_t *)(uintptr_t)addr; // memory is real
     return oomph_sim_compute(&what, stream);

@@ -1,5 +1,5 @@
-/* Work behind a wait for a value: it is not running, and may use its memory only once
- * it does.
+/* Waits for values in memory. Work behind one is not running, and may use its memory
+ * only once it does.
  */
 #include "sim_check.h"
 
@@ -13,13 +13,10 @@ typedef struct gate {
 
 static gate_t make_gate(const char *card)
 {
-    void *flag;
     gate_t gate;
 
     start(card);
-    OK(cuMemHostAlloc(&flag, 64, 0));
-    memset(flag, 0, 64);
-    gate = (gate_t){.flag = flag,
+    gate = (gate_t){.flag = pin(64),
                     .addr = reserve(PAGE),
                     .handle = create(on_device(0), PAGE),
                     .stream = make_stream(CU_STREAM_NON_BLOCKING)};
@@ -173,6 +170,59 @@ static void test_work_that_starts_before_the_copy_has_ended_is_a_misuse(void)
     CHECK(misuse_says("starts beside a cuMemcpyAsync of stream"));
 }
 
+static void test_a_stream_waits_for_a_value_that_another_writes(void)
+{
+    start(NULL);
+    CUstream gated = make_stream(CU_STREAM_NON_BLOCKING);
+    CUstream opener = make_stream(CU_STREAM_NON_BLOCKING);
+    CUdeviceptr flag = allocate(PAGE);
+    OK(cuMemsetD32(flag, 0, 1));
+    OK(cuStreamWaitValue32(gated, flag, 2, CU_STREAM_WAIT_VALUE_GEQ));
+    kernel(gated, 1000);
+    oomph_sim_advance(1000000);
+    CHECK_RESULT(cuStreamQuery(gated), CUDA_ERROR_NOT_READY);
+    OK(cuStreamWriteValue32(opener, flag, 1, 0));
+    oomph_sim_advance(1000000);
+    CHECK_RESULT(cuStreamQuery(gated), CUDA_ERROR_NOT_READY);
+    OK(cuStreamWriteValue32(opener, flag, 3, 0));
+    oomph_sim_advance(1000);
+    OK(cuStreamQuery(gated));
+}
+
+static void test_values_work_without_real_memory(void)
+{
+    start("1GiB,tick=0");
+    CUstream gated = make_stream(CU_STREAM_NON_BLOCKING);
+    CUdeviceptr flag = allocate(PAGE);
+    OK(cuStreamWaitValue64(gated, flag, 7, CU_STREAM_WAIT_VALUE_EQ));
+    oomph_sim_advance(1000);
+    CHECK_RESULT(cuStreamQuery(gated), CUDA_ERROR_NOT_READY);
+    OK(cuStreamWriteValue64(NULL, flag, 7, 0));
+    OK(cuStreamQuery(gated));
+}
+
+static void test_the_program_may_write_the_value_itself(void)
+{
+    start(NULL);
+    CUstream gated = make_stream(CU_STREAM_NON_BLOCKING);
+    int *flag = pin(4);
+    OK(cuStreamWaitValue32(gated, (CUdeviceptr)flag, 1, CU_STREAM_WAIT_VALUE_EQ));
+    CHECK_RESULT(cuStreamQuery(gated), CUDA_ERROR_NOT_READY);
+    __atomic_store_n(flag, 1, __ATOMIC_RELEASE);
+    oomph_sim_advance(0);
+    OK(cuStreamQuery(gated));
+}
+
+static void test_waiting_for_a_value_that_nobody_writes_ends_as_a_misuse(void)
+{
+    start(NULL);
+    CUstream gated = make_stream(CU_STREAM_NON_BLOCKING);
+    int *flag = pin(4);
+    OK(cuStreamWaitValue32(gated, (CUdeviceptr)flag, 1, CU_STREAM_WAIT_VALUE_EQ));
+    OK(cuStreamSynchronize(gated));
+    CHECK(misuse_says("a value that nobody writes"));
+}
+
 int main(void)
 {
     run(test_a_batch_writes_once_all_before_it_has_finished_and_then_waits);
@@ -184,5 +234,9 @@ int main(void)
     run(test_work_that_starts_while_its_memory_is_unmapped_is_a_misuse);
     run(test_a_copy_beside_work_that_is_held_back_is_no_misuse);
     run(test_work_that_starts_before_the_copy_has_ended_is_a_misuse);
+    run(test_a_stream_waits_for_a_value_that_another_writes);
+    run(test_values_work_without_real_memory);
+    run(test_the_program_may_write_the_value_itself);
+    run(test_waiting_for_a_value_that_nobody_writes_ends_as_a_misuse);
     return finish();
 }

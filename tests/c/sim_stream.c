@@ -4,15 +4,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-static int *pin(size_t bytes)
-{
-    void *place;
-
-    OK(cuMemHostAlloc(&place, bytes, 0));
-    memset(place, 0, bytes);
-    return place;
-}
-
 static void test_work_completes_when_time_has_passed(void)
 {
     start(NULL);
@@ -51,19 +42,6 @@ static void test_a_stream_does_one_thing_after_the_other(void)
     CHECK_RESULT(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
     oomph_sim_advance(1);
     OK(cuStreamQuery(stream));
-}
-
-static void test_a_copy_moves_its_bytes_at_its_completion(void)
-{
-    start(NULL);
-    CUstream stream = make_stream(CU_STREAM_NON_BLOCKING);
-    CUdeviceptr addr = allocate(PAGE);
-    int *pinned = pin(8);
-    OK(cuMemsetD32(addr, 5, 1));
-    OK(cuMemcpyDtoHAsync(pinned, addr, 4, stream));
-    CHECK(*pinned == 0);
-    OK(cuStreamSynchronize(stream));
-    CHECK(*pinned == 5);
 }
 
 static void test_a_stream_without_a_wait_reads_what_is_not_there_yet(void)
@@ -356,142 +334,6 @@ static void test_a_host_function_runs_in_its_streams_order(void)
     CHECK(misuse_says("called from a host function"));
 }
 
-static void test_a_stream_waits_for_a_value_that_another_writes(void)
-{
-    start(NULL);
-    CUstream gated = make_stream(CU_STREAM_NON_BLOCKING);
-    CUstream opener = make_stream(CU_STREAM_NON_BLOCKING);
-    CUdeviceptr flag = allocate(PAGE);
-    OK(cuMemsetD32(flag, 0, 1));
-    OK(cuStreamWaitValue32(gated, flag, 2, CU_STREAM_WAIT_VALUE_GEQ));
-    kernel(gated, 1000);
-    oomph_sim_advance(1000000);
-    CHECK_RESULT(cuStreamQuery(gated), CUDA_ERROR_NOT_READY);
-    OK(cuStreamWriteValue32(opener, flag, 1, 0));
-    oomph_sim_advance(1000000);
-    CHECK_RESULT(cuStreamQuery(gated), CUDA_ERROR_NOT_READY);
-    OK(cuStreamWriteValue32(opener, flag, 3, 0));
-    oomph_sim_advance(1000);
-    OK(cuStreamQuery(gated));
-}
-
-static void test_values_work_without_real_memory(void)
-{
-    start("1GiB,tick=0");
-    CUstream gated = make_stream(CU_STREAM_NON_BLOCKING);
-    CUdeviceptr flag = allocate(PAGE);
-    OK(cuStreamWaitValue64(gated, flag, 7, CU_STREAM_WAIT_VALUE_EQ));
-    oomph_sim_advance(1000);
-    CHECK_RESULT(cuStreamQuery(gated), CUDA_ERROR_NOT_READY);
-    OK(cuStreamWriteValue64(NULL, flag, 7, 0));
-    OK(cuStreamQuery(gated));
-}
-
-static void test_the_program_may_write_the_value_itself(void)
-{
-    start(NULL);
-    CUstream gated = make_stream(CU_STREAM_NON_BLOCKING);
-    int *flag = pin(4);
-    OK(cuStreamWaitValue32(gated, (CUdeviceptr)flag, 1, CU_STREAM_WAIT_VALUE_EQ));
-    CHECK_RESULT(cuStreamQuery(gated), CUDA_ERROR_NOT_READY);
-    __atomic_store_n(flag, 1, __ATOMIC_RELEASE);
-    oomph_sim_advance(0);
-    OK(cuStreamQuery(gated));
-}
-
-static void test_waiting_for_a_value_that_nobody_writes_ends_as_a_misuse(void)
-{
-    start(NULL);
-    CUstream gated = make_stream(CU_STREAM_NON_BLOCKING);
-    int *flag = pin(4);
-    OK(cuStreamWaitValue32(gated, (CUdeviceptr)flag, 1, CU_STREAM_WAIT_VALUE_EQ));
-    OK(cuStreamSynchronize(gated));
-    CHECK(misuse_says("a value that nobody writes"));
-}
-
-static void test_a_pageable_source_may_be_reused_at_once(void)
-{
-    int source = 1, out = 0;
-
-    start(NULL);
-    CUstream stream = make_stream(CU_STREAM_NON_BLOCKING);
-    CUdeviceptr addr = allocate(PAGE);
-    OK(cuMemcpyHtoDAsync(addr, &source, 4, stream));
-    source = 2;
-    OK(cuStreamSynchronize(stream));
-    OK(cuMemcpyDtoH(&out, addr, 4));
-    CHECK(out == 1);
-    CHECK(stats().misuse_count == 0);
-}
-
-static void test_a_copy_to_pageable_memory_has_arrived_on_return(void)
-{
-    int out = 0;
-
-    start(NULL);
-    CUstream stream = make_stream(CU_STREAM_NON_BLOCKING);
-    CUdeviceptr addr = allocate(PAGE);
-    OK(cuMemsetD32Async(addr, 3, 1, stream));
-    OK(cuMemcpyDtoHAsync(&out, addr, 4, stream));
-    CHECK(out == 3);
-}
-
-static void test_reusing_a_pinned_source_too_early_is_a_misuse(void)
-{
-    start(NULL);
-    CUstream stream = make_stream(CU_STREAM_NON_BLOCKING);
-    CUdeviceptr addr = allocate(PAGE);
-    int *pinned = pin(PAGE);
-    OK(cuMemcpyHtoDAsync(addr, pinned, PAGE, stream));
-    pinned[1000] = 1;
-    OK(cuStreamSynchronize(stream));
-    CHECK(misuse_says("was written to"));
-}
-
-static void test_a_pinned_source_may_be_written_by_earlier_work(void)
-{
-    int out = 0;
-
-    start(NULL);
-    CUstream stream = make_stream(CU_STREAM_NON_BLOCKING);
-    CUdeviceptr addr = allocate(PAGE);
-    int *pinned = pin(PAGE);
-    OK(cuMemsetD32Async(addr, 3, 1, stream));
-    OK(cuMemcpyDtoHAsync(pinned, addr, PAGE, stream));
-    OK(cuMemcpyHtoDAsync(addr, pinned, PAGE, stream));
-    OK(cuMemcpyDtoHAsync(&out, addr, 4, stream));
-    CHECK(out == 3);
-    CHECK(stats().misuse_count == 0);
-}
-
-static void test_freeing_a_pinned_buffer_in_use_is_a_misuse(void)
-{
-    start(NULL);
-    CUstream stream = make_stream(CU_STREAM_NON_BLOCKING);
-    CUdeviceptr addr = allocate(PAGE);
-    int *pinned = pin(PAGE);
-    OK(cuMemcpyDtoHAsync(pinned, addr, PAGE, stream));
-    OK(cuMemFreeHost(pinned));
-    CHECK(misuse_says("in use by a pending cuMemcpyDtoHAsync"));
-}
-
-static void test_a_copy_takes_the_time_of_the_link(void)
-{
-    float ms;
-
-    start("1GiB,link=10GB/s,memory=real,tick=0");
-    CUstream stream = make_stream(CU_STREAM_NON_BLOCKING);
-    CUevent before = make_event(0), after = make_event(0);
-    CUdeviceptr addr = allocate(100000000);
-    int *pinned = pin(100000000);
-    OK(cuEventRecord(before, stream));
-    OK(cuMemcpyHtoDAsync(addr, pinned, 100000000, stream));
-    OK(cuEventRecord(after, stream));
-    OK(cuStreamSynchronize(stream));
-    OK(cuEventElapsedTime(&ms, before, after));
-    CHECK(ms > 9.99f && ms < 10.02f);
-}
-
 static void test_a_long_queue_makes_the_caller_wait(void)
 {
     start(NULL);
@@ -507,7 +349,6 @@ int main(void)
     run(test_work_completes_when_time_has_passed);
     run(test_streams_run_side_by_side);
     run(test_a_stream_does_one_thing_after_the_other);
-    run(test_a_copy_moves_its_bytes_at_its_completion);
     run(test_a_stream_without_a_wait_reads_what_is_not_there_yet);
     run(test_a_held_stream_stands_still_while_others_go_on);
     run(test_what_a_held_stream_is_in_the_middle_of_does_not_complete);
@@ -526,16 +367,6 @@ int main(void)
     run(test_elapsed_time_is_virtual_time);
     run(test_the_tick_lets_a_polling_loop_end);
     run(test_a_host_function_runs_in_its_streams_order);
-    run(test_a_stream_waits_for_a_value_that_another_writes);
-    run(test_values_work_without_real_memory);
-    run(test_the_program_may_write_the_value_itself);
-    run(test_waiting_for_a_value_that_nobody_writes_ends_as_a_misuse);
-    run(test_a_pageable_source_may_be_reused_at_once);
-    run(test_a_copy_to_pageable_memory_has_arrived_on_return);
-    run(test_reusing_a_pinned_source_too_early_is_a_misuse);
-    run(test_a_pinned_source_may_be_written_by_earlier_work);
-    run(test_freeing_a_pinned_buffer_in_use_is_a_misuse);
-    run(test_a_copy_takes_the_time_of_the_link);
     run(test_a_long_queue_makes_the_caller_wait);
     return finish();
 }
