@@ -39,14 +39,6 @@ CUresult sim_enter(const char *function)
     return result;
 }
 
-CUresult sim_enter_checked(const char *function, bool arguments_are_good)
-{
-    CUresult result = sim_enter(function);
-
-    return result == CUDA_SUCCESS && !arguments_are_good ? CUDA_ERROR_INVALID_VALUE
-                                                         : result;
-}
-
 CUresult sim_return(CUresult result)
 {
     return sim_leave(result, "%s", "");

@@ -19,7 +19,13 @@
 CUresult sim_enter(const char *function);
 
 // As sim_enter(), with INVALID_VALUE if arguments are missing or not allowed.
-CUresult sim_enter_checked(const char *function, bool arguments_are_good);
+static inline CUresult sim_enter_checked(const char *function, bool arguments_are_good)
+{
+    CUresult result = sim_enter(function);
+
+    return result == CUDA_SUCCESS && !arguments_are_good ? CUDA_ERROR_INVALID_VALUE
+                                                         : result;
+}
 
 // As sim_enter(), for the calls that work before cuInit().
 CUresult sim_enter_uninitialised(const char *function);
