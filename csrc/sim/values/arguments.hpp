@@ -3,6 +3,10 @@
 #include "alias.hpp"
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/cuda/CUDAFunctions.h>
+
+#include <optional>
+#include <utility>
 
 namespace oomph_values
 {
@@ -15,11 +19,69 @@ inline bool is_view(const c10::OperatorHandle &op)
     return !op.schema().returns().empty();
 }
 
+inline bool returns_no_tensor(const c10::OperatorHandle &op)
+{
+    for (const c10::Argument &result : op.schema().returns()) {
+        auto kind = result.type()->kind();
+        if (kind == c10::TypeKind::BoolType || kind == c10::TypeKind::NumberType ||
+            kind == c10::TypeKind::FloatType)
+            return true;
+    }
+    return false;
+}
+
+inline c10::Device device_of(const Stack &values)
+{
+    for (const IValue &value : values) {
+        if (value.isDevice() && value.toDevice().is_cuda() &&
+            value.toDevice().has_index())
+            return value.toDevice();
+        for (const Tensor &tensor : tensors(value))
+            if (tensor.defined() && tensor.is_cuda())
+                return tensor.device();
+    }
+    return {c10::kCUDA, c10::cuda::current_device()};
+}
+
+inline bool goes_to_host(const Stack &stack)
+{
+    const Tensor &to = stack[stack.size() - 3].toTensor();
+    return to.is_cpu() && stack[stack.size() - 2].toTensor().is_cuda();
+}
+
+// Whether a copy is not from GPU to GPU.
+inline bool leaves_gpu(const Stack &arguments)
+{
+    return !arguments[0].toTensor().is_cuda() || !arguments[1].toTensor().is_cuda();
+}
+
+inline bool leaves_device(const Stack &arguments)
+{
+    return arguments[0].toTensor().device() != arguments[1].toTensor().device();
+}
+
 // x[mask] begins with nonzero(mask), which must have values.
 inline bool is_mask(const Tensor &tensor)
 {
     return tensor.defined() &&
            (tensor.scalar_type() == at::kBool || tensor.scalar_type() == at::kByte);
+}
+
+inline void masks_to_indices(Stack &arguments, Stack &stack, size_t base, size_t which)
+{
+    c10::List<std::optional<Tensor>> indices;
+    bool any = false;
+    for (const auto &index : arguments[which].toOptionalTensorVector()) {
+        if (!index || !is_mask(*index)) {
+            indices.push_back(index);
+            continue;
+        }
+        any = true;
+        for (Tensor &part : at::nonzero(*index).unbind(1))
+            indices.push_back(std::optional<Tensor>(std::move(part)));
+    }
+    if (any)
+        stack[base + which] = arguments[which] = indices;
 }
 
 inline Stack aliases(const Stack &values)
@@ -46,7 +108,7 @@ inline Stack zeros_like(const Stack &values)
     return found;
 }
 
-// Of all that may decide whether a kernel takes these arguments.
+// A hash of all that may decide whether a kernel takes these arguments.
 inline size_t signature(const Stack &arguments)
 {
     size_t found = arguments.size();

@@ -3,6 +3,7 @@
 #pragma once
 #include "alias.hpp"
 #include "draws.hpp"
+#include "dry.hpp"
 #include "equivalents.hpp"
 #include "sim.h"
 
@@ -19,30 +20,7 @@
 namespace oomph_values
 {
 
-using c10::OperatorHandle;
-
 inline decltype(&oomph_sim_compute) sim_compute; // of the simulated driver
-inline decltype(&oomph_sim_dry) sim_dry;
-
-inline thread_local int
-    nesting; // in a CUDA kernel: the operators that it calls stay dry
-
-class Dry
-{
-  public:
-    Dry()
-    {
-        nesting++;
-        sim_dry(1);
-    }
-    ~Dry()
-    {
-        sim_dry(-1);
-        nesting--;
-    }
-    Dry(const Dry &) = delete;
-    Dry &operator=(const Dry &) = delete;
-};
 
 // Only kernels: no autograd, autocast, transforms or modes of this thread.
 class OnlyKernels
@@ -93,7 +71,7 @@ inline void keep_failure(const std::string &text)
         return;
     failure = text;
     has_failed = true;
-    // As a GPU does when a kernel's assertion fails: nobody may ask again.
+    // As a GPU does when a kernel's assertion fails: the program may never ask.
     std::fprintf(stderr, "oomph: %s\n", text.c_str());
 }
 

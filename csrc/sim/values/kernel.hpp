@@ -3,26 +3,24 @@
 // An operator runs in one of three ways:
 //
 // * later: the CUDA kernel's host code runs dry, the stream gets the computation;
-// * now: the same, but the stream is waited for and the caller computes, as random
-//   numbers and gradients of what is run again cannot be had while the driver is
-//   locked;
+// * now: the same, but the caller waits for the stream and computes itself, as random
+//   numbers, and gradients of a forward that runs again, are not to be had while the
+//   driver is locked;
 // * first: the caller computes and allocates the results, as their size, or what the
 //   CUDA kernel does, depends on values.
 #pragma once
 #include "arguments.hpp"
 #include "computation.hpp"
 #include "draws.hpp"
+#include "dry.hpp"
 #include "operators.hpp"
 
 #include <c10/core/Event.h>
-#include <c10/cuda/CUDAFunctions.h>
-#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
 #include <memory>
-#include <regex>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -30,10 +28,6 @@
 
 namespace oomph_values
 {
-
-// Whether other libraries have defined operators that are to get values (foreign.hpp).
-inline std::atomic<bool> has_defined{false};
-inline void take_over_defined();
 
 // The stream's own device is current, in a context of this thread.
 class OnDevice
@@ -50,32 +44,16 @@ class OnDevice
     }
 };
 
-// Fails if the CUDA kernel asked a library that is not simulated.
-inline bool needs_library(const c10::Error &error)
-{
-    static const std::regex names("cusolver|cufft|cusparse|magma|cublas",
-                                  std::regex::icase);
-    return std::regex_search(error.what_without_backtrace(), names);
-}
-
-// A CUDA kernel's host code asks for a value of the GPU, which is not there while it
-// runs dry.
-struct AsksValue final : std::exception {
-};
-
-inline bool is_capturing()
-{
-    return c10::cuda::currentStreamCaptureStatusMayInitCtx() !=
-           c10::cuda::CaptureStatus::None;
-}
+// Whether other libraries have defined operators that are to get values (foreign.hpp).
+inline std::atomic<bool> has_defined{false};
+inline void take_over_defined();
 
 class Kernel final : public c10::OperatorKernel
 {
-    c10::SafeKernelFunction native_;
+    HostCode host_;
     std::string name_;
     Cpu cpu_;
     bool has_cpu_, draws_, needs_values_, is_copy_, is_item_;
-    const bool is_foreign_; // of another library: what its host's code reads is unknown
     size_t argument_count_, return_count_;
     std::vector<size_t> written_;          // arguments
     std::optional<size_t> indices_;        // the argument that may hold masks
@@ -86,14 +64,15 @@ class Kernel final : public c10::OperatorKernel
   public:
     Kernel(const OperatorHandle &op, std::string name, c10::DispatchKey on_gpu,
            c10::DispatchKey on_cpu, Equivalent equivalent, bool is_foreign = false)
-        : native_(op.getComputedKernelForDispatchKey(on_gpu)), name_(std::move(name)),
-          cpu_{op, equivalent}, has_cpu_(cpu_.equivalent.compute != nullptr ||
-                                         op.hasComputedKernelForDispatchKey(on_cpu)),
+        : host_(op.getComputedKernelForDispatchKey(on_gpu), is_foreign),
+          name_(std::move(name)), cpu_{op, equivalent},
+          has_cpu_(cpu_.equivalent.compute != nullptr ||
+                   op.hasComputedKernelForDispatchKey(on_cpu)),
           draws_(op.hasTag(at::Tag::nondeterministic_seeded)),
           needs_values_(need_values().count(name_) != 0 || returns_no_tensor(op) ||
                         on_gpu != c10::DispatchKey::CUDA),
           is_copy_(name_ == "copy_"), is_item_(name_ == "_local_scalar_dense"),
-          is_foreign_(is_foreign), argument_count_(op.schema().arguments().size()),
+          argument_count_(op.schema().arguments().size()),
           return_count_(op.schema().returns().size())
     {
         for (size_t i = 0; i < argument_count_; i++) {
@@ -116,7 +95,7 @@ class Kernel final : public c10::OperatorKernel
         if (nesting > 0) {
             if (is_item_ || needs_values_ || (is_copy_ && goes_to_host(*stack)))
                 throw AsksValue();
-            native_.callBoxed(op, keys, stack);
+            host_.run(op, keys, stack);
             return;
         }
         if (has_failed)
@@ -139,25 +118,8 @@ class Kernel final : public c10::OperatorKernel
     }
 
   private:
-    static bool goes_to_host(const Stack &stack)
-    {
-        const Tensor &to = stack[stack.size() - 3].toTensor();
-        return to.is_cpu() && stack[stack.size() - 2].toTensor().is_cuda();
-    }
-
-    // Whether a copy is not from GPU to GPU.
-    static bool leaves_gpu(const Stack &arguments)
-    {
-        return !arguments[0].toTensor().is_cuda() || !arguments[1].toTensor().is_cuda();
-    }
-
-    static bool leaves_device(const Stack &arguments)
-    {
-        return arguments[0].toTensor().device() != arguments[1].toTensor().device();
-    }
-
     // As PyTorch does it: on the source's stream, once the target's has come so far;
-    // that waits for it in turn.
+    // the target's then waits for the copy.
     void copy_to_peer(const OperatorHandle &op, c10::DispatchKeySet keys, Stack &stack,
                       size_t base, const Stack &arguments)
     {
@@ -170,41 +132,17 @@ class Kernel final : public c10::OperatorKernel
         copied.block(c10::cuda::getCurrentCUDAStream(to.index()));
     }
 
-    // The driver does, and may find that a computation failed.
+    // The driver moves them, and may find that a computation failed.
     void move_bytes(const OperatorHandle &op, c10::DispatchKeySet keys,
                     Stack *stack) const
     {
         try {
-            native_.callBoxed(op, keys, stack);
+            host_.run(op, keys, stack);
         } catch (const c10::Error &) {
             if (has_failed)
                 throw_failure();
             throw;
         }
-    }
-
-    static bool returns_no_tensor(const OperatorHandle &op)
-    {
-        for (const c10::Argument &result : op.schema().returns()) {
-            auto kind = result.type()->kind();
-            if (kind == c10::TypeKind::BoolType || kind == c10::TypeKind::NumberType ||
-                kind == c10::TypeKind::FloatType)
-                return true;
-        }
-        return false;
-    }
-
-    static c10::Device device_of(const Stack &values)
-    {
-        for (const IValue &value : values) {
-            if (value.isDevice() && value.toDevice().is_cuda() &&
-                value.toDevice().has_index())
-                return value.toDevice();
-            for (const Tensor &tensor : tensors(value))
-                if (tensor.defined() && tensor.is_cuda())
-                    return tensor.device();
-        }
-        return {c10::kCUDA, c10::cuda::current_device()};
     }
 
     std::optional<at::Generator> generator(const Stack &arguments) const
@@ -220,30 +158,12 @@ class Kernel final : public c10::OperatorKernel
                                                 : draws_;
     }
 
-    static void masks_to_indices(Stack &arguments, Stack &stack, size_t base,
-                                 size_t which)
-    {
-        c10::List<std::optional<Tensor>> indices;
-        bool any = false;
-        for (const auto &index : arguments[which].toOptionalTensorVector()) {
-            if (!index || !is_mask(*index)) {
-                indices.push_back(index);
-                continue;
-            }
-            any = true;
-            for (Tensor &part : at::nonzero(*index).unbind(1))
-                indices.push_back(std::optional<Tensor>(std::move(part)));
-        }
-        if (any)
-            stack[base + which] = arguments[which] = indices;
-    }
-
     void call(const OperatorHandle &op, c10::DispatchKeySet keys, Stack &stack,
               size_t base, const Stack &arguments)
     {
         need_cpu();
         bool now = needs_values_ || waits(arguments);
-        if (now && !is_foreign_ && is_capturing()) {
+        if (now && !host_.is_foreign() && is_capturing()) {
             capture(op, keys, stack, base, arguments);
             return;
         }
@@ -252,7 +172,7 @@ class Kernel final : public c10::OperatorKernel
         std::optional<Position> from;
         if (waits(arguments) && draws_)
             from = position(generator(arguments), device_of(arguments));
-        if (needs_values_ || !run_dry(op, keys, &stack, base)) {
+        if (needs_values_ || !host_.run_dry(op, keys, &stack, base)) {
             need_idle();
             stack.resize(base);
             compute_first(arguments, from, stack);
@@ -266,7 +186,7 @@ class Kernel final : public c10::OperatorKernel
             compute_later(arguments, outputs);
     }
 
-    // What is computed at once elsewhere is put off into the graph: at each replay it
+    // What would else be computed at once is put off into the graph: at each replay it
     // draws from where the replay stands, in a thread that may call the driver. The
     // host's code cannot have looked at values here, so its results are of the right
     // size.
@@ -279,7 +199,7 @@ class Kernel final : public c10::OperatorKernel
             at::PhiloxCudaState from = step(of_gpu, 4);
             captured = {from.seed_.ptr, from.offset_.ptr, from.offset_intragraph_, 0};
         }
-        if (!run_dry(op, keys, &stack, base))
+        if (!host_.run_dry(op, keys, &stack, base))
             need_idle();
         if (captured)
             captured->end = step(of_gpu, 0).offset_intragraph_;
@@ -306,48 +226,6 @@ class Kernel final : public c10::OperatorKernel
             " cannot be captured on the simulated GPU with values: the size of its "
             "result, or what it does, depends on values. Leave it out of the graph, or "
             "simulate shapes alone.");
-    }
-
-    // While it captures, whoever asks the GPU for a value gets the error of CUDA.
-    static void ask_value()
-    {
-        if (is_capturing())
-            c10::cuda::getCurrentCUDAStream().synchronize();
-    }
-
-    // Whether another library's code has read zeros of the GPU since then.
-    bool has_read(uint64_t reads) const
-    {
-        return is_foreign_ && sim_dry(0) != reads;
-    }
-
-    // False if only the CPU can tell what the operator gives.
-    bool run_dry(const OperatorHandle &op, c10::DispatchKeySet keys, Stack *stack,
-                 size_t base) const
-    {
-        Stack arguments(stack->begin() + static_cast<std::ptrdiff_t>(base),
-                        stack->end());
-        uint64_t reads = sim_dry(0);
-        try {
-            Dry dry;
-            native_.callBoxed(op, keys, stack);
-        } catch (const c10::OutOfMemoryError &) {
-            throw;
-        } catch (const AsksValue &) {
-            ask_value();
-            return false;
-        } catch (const c10::Error &error) {
-            if (!needs_library(error) && !has_read(reads))
-                throw;
-            return false;
-        }
-        if (has_read(reads))
-            return false;
-        for (size_t i = base; i < stack->size(); i++)
-            for (const Tensor &tensor : tensors((*stack)[i]))
-                if (is_sparse(tensor))
-                    return false;
-        return true;
     }
 
     // All memory of the GPU that a call uses.
@@ -382,7 +260,8 @@ class Kernel final : public c10::OperatorKernel
     {
         oomph_sim_compute_t what = {
             name_.c_str(),         ranges.data(),  ranges.size(), &Computation::run,
-            &Computation::release, work.release(), makes_calls};
+            &Computation::release, work.release(), makes_calls,
+            /*is_waited_for=*/0};
         int result = sim_compute(&what, c10::cuda::getCurrentCUDAStream().stream());
         if (has_failed)
             throw_failure();
@@ -416,7 +295,7 @@ class Kernel final : public c10::OperatorKernel
         return std::find(written_.begin(), written_.end(), argument) != written_.end();
     }
 
-    // What the arguments hold is what the stream leaves in them.
+    // Aliases of the arguments, once the stream has left in them what it will.
     static Stack settled_aliases(const Stack &arguments)
     {
         c10::cuda::getCurrentCUDAStream().synchronize();
@@ -425,7 +304,7 @@ class Kernel final : public c10::OperatorKernel
         return aliases(arguments);
     }
 
-    // Leaves the results for aliases of the arguments, computed in this thread.
+    // Computes in this thread: takes aliases of the arguments, leaves the results.
     void compute(Stack &stack, const std::optional<at::Generator> &of_gpu,
                  std::optional<Position> from) const
     {
@@ -454,7 +333,7 @@ class Kernel final : public c10::OperatorKernel
             put(over(outputs[i]), results[i]);
     }
 
-    // An output as CPU kernels take it; that on the host is itself.
+    // An output as CPU kernels take it; one on the host stays as it is.
     static IValue over(const IValue &output)
     {
         return changed(output, [](const Tensor &tensor) {
