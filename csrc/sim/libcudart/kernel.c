@@ -35,7 +35,7 @@ static kernel_t *_Atomic buckets[BUCKETS];
 static __thread configuration_t configurations[CONFIGURATIONS_MAX];
 static __thread int configuration_count;
 
-// What the compiler's code calls is in no header for C.
+// No header for C declares what the compiler's code calls.
 #pragma GCC visibility push(default)
 void **__cudaRegisterFatBinary(void *binary);
 void __cudaRegisterFatBinaryEnd(void **handle);

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-// What a call that has found an address returns; the program gets the address.
+// Ends a call that was to find an address: the program gets it, and the result.
 static cudaError_t give(void **place, const CUdeviceptr *addr, CUresult result)
 {
     if (result == CUDA_SUCCESS)

@@ -128,8 +128,8 @@ int cudnnBackendCreateDescriptor(int type, void **descriptor)
     return standin_make(descriptor);
 }
 
-// Numbers are 0; of descriptors there are one heuristic result and its engine, which
-// the caller has made; everything else (knobs, notes) there is none of.
+// Numbers are 0. There is one heuristic result with its engine, whose descriptors the
+// caller has made, and nothing else: no knobs, no notes.
 int cudnnBackendGetAttribute(void *descriptor, int name, int type, int64_t wanted,
                              int64_t *count, void *values)
 {

@@ -224,8 +224,8 @@ int cudnnSetRNNDataDescriptor(sequences_t *sequences, int type, int layout,
     return STANDIN_SUCCESS;
 }
 
-// An estimate: what backward needs is about the gates and the cell of every step. The
-// caller asks for either or for both.
+// An estimate: backward needs about the gates and the cell of every step. The caller
+// may ask for either size alone.
 int cudnnGetRNNTempSpaceSizes(void *handle, const rnn_t *rnn, int forward_mode,
                               const sequences_t *sequences, size_t *workspace_bytes,
                               size_t *reserve_bytes)

@@ -19,7 +19,7 @@ enum {
 
 #pragma GCC visibility push(default)
 
-// A handle is the device's index, and one, so that none is null.
+// A handle is the device's index plus one, so that none is null.
 static void *handle_of(int device)
 {
     return (void *)(intptr_t)(device + 1); // NOLINT(performance-no-int-to-ptr)

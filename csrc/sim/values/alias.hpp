@@ -153,7 +153,7 @@ inline IValue to_gpu(const IValue &result, c10::Device device)
                    [&](const Tensor &tensor) { return tensor_to_gpu(tensor, device); });
 }
 
-// Makes a tensor of the GPU what was computed of it, whatever size that has.
+// Replaces a tensor of the GPU by what was computed for it, of whatever size.
 inline void replace(const Tensor &output, const Tensor &result)
 {
     if (output.layout() == at::kSparse) {

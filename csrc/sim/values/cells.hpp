@@ -1,6 +1,6 @@
-// cells.hpp - one step of an LSTM or a GRU, which is one kernel on a GPU and some
-// operators on the CPU: these, in its order and in its places, as the last bits depend
-// on what lies side by side, and the gradients that autograd derives from them.
+// cells.hpp - one step of an LSTM or a GRU: one kernel on a GPU, several operators on
+// the CPU. They run here in the CPU's order and layout, since the last bits depend on
+// what lies side by side; so do the gradients that autograd derives from them.
 #pragma once
 #include "stack.hpp"
 

@@ -31,7 +31,7 @@ inline void free_dropped()
         Py_DECREF(function);
 }
 
-// What the exception says that Python is in, which is cleared.
+// The text of the exception that Python is in; clears it.
 inline std::string take_exception()
 {
     PyObject *kind = nullptr, *value = nullptr, *trace = nullptr;
@@ -87,8 +87,8 @@ inline const char *kept_name(const std::string &name)
     return names->insert(name).first->c_str();
 }
 
-// Gives the current stream a function to call; who launches the graph waits for it, and
-// so nobody waits for it who keeps the interpreter from others.
+// Gives the current stream a function to call. The launch of its graph waits for it, so
+// that nobody has to wait later while he keeps the interpreter from others.
 inline void defer(const std::string &name, PyObject *function)
 {
     free_dropped();

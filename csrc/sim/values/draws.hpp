@@ -94,8 +94,8 @@ inline bool has_forgotten(uint64_t seed)
     return kept().forgotten.count(seed) != 0;
 }
 
-// A CPU generator for what is drawn from there. Fails if that may have been kept once:
-// another draw would go unseen.
+// A CPU generator for what is drawn from there. Fails if its state may have been
+// forgotten: that other numbers come would go unnoticed.
 inline at::Generator generator_at(const Position &from)
 {
     at::Generator made = at::detail::createCPUGenerator(from.seed);
@@ -118,7 +118,7 @@ inline at::Generator generator_again(const Position &from)
     return generator_at(from);
 }
 
-// Remembers the state of a CPU generator for those who come to `position`.
+// Remembers the state of a CPU generator for whoever draws from `position` again.
 inline void remember(const Position &position, at::Tensor state)
 {
     Key key{position.seed, position.offset};
@@ -183,8 +183,8 @@ inline at::Tensor numbers(const Position &position)
     return at::stack({number(position.seed), number(position.offset)});
 }
 
-// While it lives, the default generator of the CPU stands where another does; then that
-// one has drawn what was drawn.
+// While it lives, the default generator of the CPU stands where another does; after
+// that, the other has drawn what was drawn meanwhile.
 class InPlaceOfDefault
 {
     at::Generator generator_;
@@ -217,7 +217,7 @@ class InPlaceOfDefault
 /* ---- Draws that a graph captured */
 
 // Where a replay draws from, and where the next operator of the graph does: PyTorch
-// tells the seed and the offset of a replay in memory of the GPU.
+// writes the seed and the offset of a replay to memory of the GPU.
 struct Captured {
     const int64_t *seed, *offset;
     uint64_t begin, end; // beyond the offset
@@ -238,7 +238,7 @@ struct Captured {
     }
 };
 
-// Moves the generator that is captured on by `count`. Gives where it stood.
+// Moves the captured generator on by `count`. Returns where it stood.
 inline at::PhiloxCudaState step(at::Generator of_gpu, uint64_t count)
 {
     std::lock_guard<std::mutex> guard(of_gpu.mutex());

@@ -129,7 +129,7 @@ inline void log_sigmoid_backward(Stack &s)
     s = {at::log_sigmoid_backward(s[0].toTensor(), s[1].toTensor(), buffer)};
 }
 
-// The GPU tells to which bag each index belongs even where the CPU needs it not.
+// The GPU tells to which bag each index belongs even where the CPU does not need it.
 inline Tensor bags(const Tensor &indices, Tensor offsets, bool with_last)
 {
     if (with_last)
@@ -152,8 +152,8 @@ template <bool for_backward> void embedding_bag(Stack &s)
     s = {out, of_indices, sizes, greatest};
 }
 
-// The CPU counts floating-point numbers alone. As on the GPU, what is found is rounded
-// down, and the last bin has its upper end, too.
+// The CPU counts only floating-point numbers. As on the GPU, what is found is rounded
+// down, and the last bin includes its upper end.
 inline Tensor count_integers(const Tensor &x, int64_t bins, int64_t least,
                              int64_t greatest)
 {
@@ -209,7 +209,7 @@ template <size_t index> bool if_dropped(const Stack &arguments)
     return arguments[index].toDouble() > 0.0;
 }
 
-// That of an operator ("cudnn_batch_norm"), if it has one.
+// The equivalent of an operator ("cudnn_batch_norm"), if it has one.
 inline Equivalent equivalent(const std::string &name)
 {
     static const std::map<std::string, Equivalent> all = {

@@ -76,7 +76,7 @@ class Foreign final : public c10::OperatorKernel
     }
 };
 
-// Kernels are replaced: meant.
+// Kernels are replaced on purpose.
 class Quiet final : public c10::WarningHandler
 {
     void process(const c10::Warning &) override
@@ -101,7 +101,7 @@ inline Defined &defined()
 }
 
 // Gives the operator a kernel of ours, or takes it back if nobody defines it any more:
-// it would be listed for ever.
+// otherwise it would be listed for ever.
 inline void take_over(Defined &all, const c10::OperatorName &name)
 {
     const auto key = c10::DispatchKey::BackendSelect;
@@ -118,7 +118,7 @@ inline void take_over(Defined &all, const c10::OperatorName &name)
     all.ours.emplace(full, std::move(library));
 }
 
-// Gives what was defined since the last time kernels of ours.
+// Gives kernels of ours to what was defined since the last time.
 inline void take_over_defined()
 {
     if (!has_defined.exchange(false))
@@ -135,8 +135,8 @@ inline void take_over_defined()
         take_over(defined(), name);
 }
 
-// Is told of definitions while the dispatcher is locked: Python takes them over when
-// the library is loaded, before the program goes on.
+// Hears of definitions while the dispatcher is locked; Python takes them over when the
+// library is loaded, before the program goes on.
 class Listener final : public c10::OpRegistrationListener
 {
     static int take_over_later(void *)

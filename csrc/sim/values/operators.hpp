@@ -61,8 +61,8 @@ inline const std::set<std::string> &need_values()
     return names;
 }
 
-// Without a CUDA kernel of their own, they would be decomposed otherwise than on the
-// CPU.
+// They have no CUDA kernel of their own, and would be decomposed in another way than on
+// the CPU.
 inline const std::set<std::string> &taken_whole()
 {
     static const std::set<std::string> names = {"convolution", "convolution_backward",

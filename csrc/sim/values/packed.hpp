@@ -83,7 +83,7 @@ inline AttentionGradients attend_backward(const Packed &p, const Tensor &grad)
     return all;
 }
 
-// In the place of what nobody needs: NaN, so that it is seen if somebody does.
+// NaN in the place of what nobody needs: it shows if somebody does.
 inline Tensor not_made()
 {
     return at::empty({0}, at::kFloat);

@@ -67,7 +67,7 @@ using WholeWithCell = WithCell (*)(const Tensor &, at::TensorList, at::TensorLis
 using PackedWithCell = WithCell (*)(const Tensor &, const Tensor &, at::TensorList,
                                     at::TensorList, bool, int64_t, double, bool, bool);
 
-// The output and what follows of the hidden state and of the cell.
+// The output, and the next hidden state and cell.
 inline std::vector<Tensor> run(const Network &n)
 {
     if (n.kind == CELL_LSTM) {
@@ -100,7 +100,7 @@ inline bool recurrent_waits(const Stack &arguments)
     return drops(network_of_forward(arguments));
 }
 
-// Where the forward began to draw, by the first bytes of what it reserved.
+// Where the forward began to draw, as the first bytes of its reserve say.
 inline Position position_in(const Tensor &reserve)
 {
     Tensor kept = reserve.slice(0, 0, sizeof(Position)).view(at::kLong);

@@ -25,8 +25,8 @@ inline std::optional<double> maybe_double(const c10::IValue &value)
     return value.isNone() ? std::nullopt : std::optional<double>(value.toDouble());
 }
 
-// While it lives, autograd records. Its engine asks the driver, so this is nothing for
-// a computation that a stream runs.
+// While it lives, autograd records. Its engine calls the driver, so a computation that
+// a stream runs must not use it.
 class Recording
 {
     c10::impl::ForceDispatchKeyGuard guard_;
@@ -41,7 +41,7 @@ class Recording
     }
 };
 
-// The same values, of which gradients can be asked.
+// The same values, as tensors that get gradients.
 inline Tensor leaf(const Tensor &tensor)
 {
     return tensor.detach().requires_grad_(true);

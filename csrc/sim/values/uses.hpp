@@ -23,7 +23,7 @@ inline uint64_t own_bytes(const Tensor &tensor)
     return count;
 }
 
-// Operators in place that do not read what they write.
+// In-place operators that do not read what they write.
 inline const std::set<std::string> &overwriting()
 {
     static const std::set<std::string> names = {

@@ -1,4 +1,4 @@
-/* copy.c - copies and fills of memory. */
+/* copy.c - copies of memory. */
 #include "libcuda/api/call.h"
 #include "libcuda/api/stream.h"
 #include "libcuda/engine/engine.h"
@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Memory at one end of a copy or fill, in rows.
+// Memory at one end of a copy, in rows.
 typedef struct area {
     uint64_t addr, pitch;
 } area_t;

@@ -253,7 +253,7 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
 
 // ---- questions
 
-// What forbids asking for the state of an event.
+// The error if the state of an event must not be asked for now.
 static CUresult check_question(CUevent event)
 {
     CUresult result = sim_event_check(event);

@@ -28,8 +28,9 @@ static CUresult submit(CUstream handle, const sim_work_t *work)
     return result == CUDA_SUCCESS ? sim_queue_submit(stream, work, NULL) : result;
 }
 
-// Whether a kernel that this thread launches would compute nothing unseen: with values
-// those of PyTorch's operators are launched dry, beside what stands for them.
+// Whether a kernel that this thread launches must be refused, as it would silently
+// compute nothing. With values, those of PyTorch's operators are launched dry, beside
+// the computations that stand for them.
 static bool is_refused(const char *name)
 {
     if (!sim_config.has_values || sim_is_dry())
@@ -185,7 +186,8 @@ static CUresult submit_cost(const oomph_sim_cost_t *what, CUstream handle)
         return result;
     if ((unsigned)what->precision >= OOMPH_SIM_PRECISIONS)
         return CUDA_ERROR_INVALID_VALUE;
-    // Kernels of libraries that are simulated by stand-ins were not launched.
+    // An operator that launched none used a library of stand-ins, whose kernels are not
+    // launched.
     const sim_work_t work = {
         .kind = SIM_WORK_KERNEL,
         .call = what->name,
@@ -287,7 +289,7 @@ static CUresult submit_value(sim_work_kind_t kind, CUstream stream, CUdeviceptr 
                                                 : CUDA_ERROR_INVALID_VALUE;
 }
 
-// One operation by a call of its own.
+// A call that is one such operation.
 static CUresult use_value(const char *function, sim_work_kind_t kind, CUstream stream,
                           CUdeviceptr addr, uint64_t value, unsigned value_bytes,
                           unsigned flags)

@@ -60,8 +60,8 @@ CUresult cuMemAllocHost_v2(void **place, size_t bytes)
     return sim_leave(result, "%p, %zu", result == CUDA_SUCCESS ? *place : NULL, bytes);
 }
 
-// Work that still uses the buffer finishes first, but the program should have seen to
-// it.
+// Work that still uses the buffer finishes first, though the program should have seen
+// to that.
 static void finish_users(const sim_pinned_t *buffer)
 {
     uint64_t base = buffer->range.base, bytes = buffer->range.bytes;

@@ -110,8 +110,8 @@ static uint64_t mapping_attribute(const pointer_t *pointer,
     }
 }
 
-// Device memory of cuMemAlloc always is, where the device can; pages if they were made
-// for it.
+// Whether network cards may use it: memory of cuMemAlloc where the device allows it,
+// pages if they were made for it.
 static bool is_for_rdma(const pointer_t *pointer)
 {
     if (!sim_config.has_rdma || pointer->mapping == NULL || is_on_host(pointer))

@@ -63,7 +63,7 @@ static double device_bytes_per_s(void)
 
 // ---- kernels
 
-// Adds what is moved of memory that lies at `addr`, part by part, as it is mapped.
+// Adds what a use moves, mapping by mapping, as each may lie elsewhere.
 static void add_use(const oomph_sim_use_t *use, moved_t *moved)
 {
     const double reads = (double)use->read_bytes / (double)use->bytes;
@@ -150,8 +150,8 @@ static uint64_t take_both(engine_t *in, engine_t *out, uint64_t from_ns,
     return from_ns + duration;
 }
 
-// Between devices the bytes leave one and come to the other; what `device` copies from
-// host to host comes and goes.
+// Between devices, bytes leave one and enter the other; what `device` copies from host
+// to host does both.
 static uint64_t start_copy(const sim_work_t *work, int device, uint64_t now_ns)
 {
     const int dst = sim_traffic_place(work->dst), src = sim_traffic_place(work->src);

@@ -188,8 +188,8 @@ static bool read_rdma(const char *text, sim_config_t *config)
     return true;
 }
 
-// Takes over what a well-known card is. What it lacks does what is nearest: tf32 and
-// bf16 units those of fp32, fp8 those of fp16.
+// Takes over the figures of a well-known card. For units that it lacks the nearest do
+// the work: fp32 for tf32 and bf16, fp16 for fp8.
 static bool read_gpu(const char *text, sim_config_t *config)
 {
     const double link_share = 0.8; // what headers and flow control leave of PCIe
@@ -309,7 +309,7 @@ sim_config_t sim_config_default(void)
     return config;
 }
 
-// Also once it was read, which ends the key.
+// Reading a setting puts an end in the place of its '='.
 static bool is_gpu(const char *part)
 {
     return strncmp(part, "gpu", 3) == 0 && (part[3] == '=' || part[3] == '\0');
