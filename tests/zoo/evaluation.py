@@ -5,11 +5,13 @@ from models import CNN, DEVICE, STEPS, images, labels
 from torch.nn import functional
 
 
+# fixed: @torch.no_grad()
 def evaluate(model):
     model.eval()
     right = 0.0
     for _ in range(2):
         predictions = model(images(32))  # <- leak: evaluation with gradients
+        # fixed: predictions = model(images(32))
         right += (predictions.argmax(1) == labels(32)).float().mean().item()
     model.train()
     return right

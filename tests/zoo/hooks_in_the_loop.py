@@ -15,10 +15,12 @@ def train():
             seen["body"] = output.detach()
 
         model.body.register_forward_hook(look)  # <- leak: hooks
+        # fixed: handle = model.body.register_forward_hook(look)
         loss = functional.cross_entropy(model(images()), labels())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        # fixed: handle.remove()
 
 
 train()

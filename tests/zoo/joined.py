@@ -8,7 +8,8 @@ from torch.nn import functional
 def train():
     model = CNN(classes=1000).to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters())
-    every = torch.empty(0, 1000, device=DEVICE)
+    every = torch.empty(0, 1000, device=DEVICE)  # wrong
+    # fixed: every = torch.empty(0, 1000)
     for _ in range(STEPS):
         outputs = model(images())
         loss = functional.cross_entropy(outputs, labels())
@@ -16,6 +17,7 @@ def train():
         loss.backward()
         optimizer.step()
         every = torch.cat([every, outputs.detach()])  # <- leak: outputs retained
+        # fixed: every = torch.cat([every, outputs.detach().cpu()])
     return every
 
 

