@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import random
 
-import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from oomph.choice import choose
 
 
@@ -36,11 +36,9 @@ def test_the_smallest_of_the_large_ones_fills_the_rest():
     assert sorted(choose([(0, 10), (1, 90), (2, 50)], 40)) == [(2, 50)]
 
 
-@pytest.mark.parametrize("seed", range(300))
-def test_what_is_chosen_fills_the_budget_with_none_that_could_stay(seed):
-    chance = random.Random(seed)
-    saves = [(i, chance.randrange(1, 60)) for i in range(chance.randrange(12))]
-    budget = chance.randrange(1, 300)
+@given(sizes=st.lists(st.integers(1, 60), max_size=12), budget=st.integers(1, 300))
+def test_what_is_chosen_fills_the_budget_with_none_that_could_stay(sizes, budget):
+    saves = list(enumerate(sizes))
     chosen = choose(saves, budget)
     assert set(chosen) <= set(saves) and len(set(chosen)) == len(chosen)
     sent = sum(size for _, size in chosen)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import random
-
-import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from oomph.profile import Profile
 
 
@@ -26,21 +25,24 @@ def test_what_is_noted_after_a_question_counts_in_the_next():
     assert profile.most(0, 4) == 20
 
 
-@pytest.mark.parametrize("seed", range(200))
-def test_ranges_that_go_down_and_start_again_give_what_a_search_gives(seed):
-    chance = random.Random(seed)
-    profile, noted = Profile(), {}
-    for _ in range(chance.randrange(20)):
-        place, size_bytes = chance.randrange(30), chance.randrange(50)
+places = st.integers(0, 30)
+steps_down = st.tuples(st.integers(0, 2), st.integers(0, 3), st.booleans())
+
+
+@given(
+    notes=st.lists(st.tuples(places, st.integers(0, 50)), max_size=20),
+    passes=st.lists(st.tuples(places, st.lists(steps_down, max_size=20)), max_size=4),
+)
+def test_ranges_that_go_down_and_start_again_give_what_a_search_gives(notes, passes):
+    profile = Profile()
+    for place, size_bytes in notes:
         profile.note(place, size_bytes)
-        noted[place] = max(noted.get(place, 0), size_bytes)
-    first = end = 30
-    for _ in range(60):
-        if chance.random() < 0.1:  # another backward
-            first = end = chance.randrange(31)
-        end = max(end - chance.randrange(3), 0)
-        first = max(min(first, end) - chance.randrange(4), 0)
-        inside = [noted[place] for place in range(first, end) if place in noted]
-        assert profile.most(first, end) == max(inside, default=None)
-        if chance.random() < 0.1:
-            first = end
+    for start, steps in passes:  # each a backward
+        first = end = start
+        for end_down, first_down, widens in steps:
+            end = max(end - end_down, 0)
+            first = max(min(first, end) - first_down, 0)
+            inside = [size for place, size in notes if first <= place < end]
+            assert profile.most(first, end) == max(inside, default=None)
+            if widens:
+                first = end
