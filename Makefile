@@ -23,7 +23,7 @@ demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/.installed $(VENV)/.tools
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup
 
 lint: $(VENV)/.tools
 	tools/lint

@@ -45,7 +45,7 @@ def run_pytest(folder: Path, *arguments: str | Path, **options: Any) -> Inner:
     result = execute(
         *(sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", *arguments),
         cwd=folder,
-        **{"COLUMNS": "200", "OMP_NUM_THREADS": "1", **options},
+        **{"COLUMNS": "200", **options},
     )
     said = result.out + result.err
     found = (_OUTCOME.fullmatch(line.rstrip()) for line in result.out.splitlines())

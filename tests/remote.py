@@ -7,6 +7,7 @@ driver call that a correct program does not make.
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import gc
 import importlib
 import json
@@ -122,6 +123,7 @@ def perform(request: str) -> dict[str, Any]:
 
 def main() -> None:
     """Serves requests, one a line, until there are no more."""
+    faulthandler.enable()
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what tests print is no reply
     torch.cuda.init()
@@ -134,5 +136,5 @@ if __name__ == "__main__":
     # What a shell starts in the background ignores Ctrl-C, and so do its children.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.modules["remote"] = sys.modules["__main__"]  # as the tests import it
-    sys.path.append(str(Path(__file__).parent / "values"))
+    sys.path += sys.argv[1:]
     main()

@@ -8,7 +8,6 @@ module (:class:`Simulated`), since importing PyTorch takes two seconds.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import functools
 import json
 import os
@@ -27,27 +26,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from processes import TESTS, Fork, environment, kill_group, start
 
-TESTS = Path(__file__).parent
 ROOT = TESTS.parent
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
-_SETTINGS = re.compile(  # of ours and PyTorch's; and what pytest and rich write by
-    r"OOMPH_(?!TEST_)|PYTORCH_|CUDA_|CUBLAS|TORCH_|"
-    r"(?:CI|BUILD_NUMBER|PYTEST_.*|.*_COLORS?|COLUMNS|LINES)$"
-)
 TIMEOUT_S = 120
 PROCESSES_MAX = 3  # kept at a time: each takes some 500 MB
-
-
-def environment(
-    card: str | None = None, conf: str | None = None, **variables: str | None
-) -> dict[str, str]:
-    """The environment of a child: this one's, without what would change its ways."""
-    found = {k: v for k, v in os.environ.items() if not _SETTINGS.match(k)}
-    wanted = {"OOMPH_SIMULATE": card, "OOMPH_CONF": conf, **variables}
-    found.update({k: v for k, v in wanted.items() if v is not None})
-    return found
 
 
 @functools.cache
@@ -92,8 +77,39 @@ def execute(
     return Result(done.returncode, done.stdout, done.stderr)
 
 
-def run(code: str, *arguments: str | Path, **options: Any) -> Result:
-    """Runs Python code in a process of its own; options as for :func:`execute`."""
+def run(
+    code: str,
+    *arguments: str | Path,
+    card: str | None = None,
+    conf: str | None = None,
+    timeout: float = TIMEOUT_S,
+    cwd: Path | None = None,
+    **variables: str | None,
+) -> Result:
+    """Runs Python code in a process of its own, a fork where nothing forbids it."""
+    with (
+        open(os.devnull) as nothing,
+        tempfile.TemporaryFile("w+") as out,
+        tempfile.TemporaryFile("w+") as err,
+    ):
+        process = start(
+            textwrap.dedent(code),
+            [str(part) for part in arguments],
+            environment(card, conf, **variables),
+            cwd=cwd,
+            files=[nothing, out, err],
+        )
+        try:
+            process.wait(timeout)
+        finally:
+            kill_group(process.pid)
+        out.seek(0)
+        err.seek(0)
+        return Result(process.wait(), out.read(), err.read())
+
+
+def run_anew(code: str, *arguments: str | Path, **options: Any) -> Result:
+    """Runs Python code in a Python that starts; options as for :func:`execute`."""
     return execute(sys.executable, "-c", textwrap.dedent(code), *arguments, **options)
 
 
@@ -105,12 +121,6 @@ def oomph(*arguments: str | Path, **options: Any) -> Result:
 def lines(text: str, containing: str) -> list[str]:
     """The lines of a text that contain another."""
     return [line for line in text.splitlines() if containing in line]
-
-
-def kill_group(leader: int) -> None:
-    """Kills a process that leads a session, and the processes that it started."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(leader, signal.SIGKILL)
 
 
 class Simulated:
@@ -129,7 +139,7 @@ class Simulated:
 
     def __init__(self, card: str, conf: str | None, **variables: str) -> None:
         self.environment = environment(card, conf, **variables)
-        self.process: subprocess.Popen[str] | None = None
+        self.process: Fork | subprocess.Popen[bytes] | None = None
 
     def __call__(self, body: Callable[..., Any]) -> Callable[..., Any]:
         if "remote" in sys.modules:  # this is the process that runs bodies
@@ -147,10 +157,10 @@ class Simulated:
         __tracebackhide__ = True
         if self.process is None:
             self._start()
-        assert self.process is not None and self.process.stdin is not None
-        self.process.stdin.write(json.dumps([module, name, args, kwargs], default=str))
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
+        assert self.process is not None
+        self.requests.write(json.dumps([module, name, args, kwargs], default=str))
+        self.requests.write("\n")
+        self.requests.flush()
         reply = self._reply(time.monotonic() + TIMEOUT_S)
         said = self._said()
         if reply is None:
@@ -168,6 +178,9 @@ class Simulated:
             kill_group(self.process.pid)
             self.process.wait()
             self.process = None
+            self.requests.close()
+            self.replies.close()
+            self.errors.close()
             self._alive.remove(self)
 
     def _start(self) -> None:
@@ -175,15 +188,19 @@ class Simulated:
             self._alive[0].stop()
         self._alive.append(self)
         self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (of the process)
-        self.process = subprocess.Popen(
-            [sys.executable, "-X", "faulthandler", TESTS / "remote.py"],
-            env=self.environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.errors,
-            text=True,
-            start_new_session=True,
+        its_input, requests = os.pipe()
+        replies, its_output = os.pipe()
+        folders = [path for path in sys.path if Path(path).is_relative_to(TESTS)]
+        self.process = start(
+            (TESTS / "remote.py").read_text(),
+            folders,  # in which pytest found the tests
+            self.environment,
+            file=TESTS / "remote.py",
+            files=[its_input, its_output, self.errors],
         )
+        os.close(its_input)
+        os.close(its_output)
+        self.requests, self.replies = os.fdopen(requests, "w"), os.fdopen(replies)
         atexit.register(self.stop)
 
     def _said(self) -> str:
@@ -195,11 +212,11 @@ class Simulated:
         return text
 
     def _reply(self, deadline: float) -> Any:
-        assert self.process is not None and self.process.stdout is not None
+        assert self.process is not None
         left = max(0.0, deadline - time.monotonic())
-        if not select.select([self.process.stdout], [], [], left)[0]:
+        if not select.select([self.replies], [], [], left)[0]:
             self.process.send_signal(signal.SIGABRT)  # says where it hangs
-        line = self.process.stdout.readline()
+        line = self.replies.readline()
         return json.loads(line) if line else None
 
 

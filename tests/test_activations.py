@@ -15,7 +15,6 @@ from torch.utils.checkpoint import checkpoint
 card = Simulated(
     "512MiB,context=0,memory=values,cc=8.6",
     "reserve:0,host_limit:1GiB",
-    OMP_NUM_THREADS="1",
 )
 ROWS, WIDTH = 4096, 128  # a tensor of 2 MiB
 

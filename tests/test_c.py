@@ -5,6 +5,7 @@ tools/c_tests.py builds into build/c and leaves there what it made, for the next
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import json
 import os
@@ -31,8 +32,9 @@ THREADED = [
     *("test_policy", "test_random", "test_threads"),
 ]
 RUNS = [
-    *[("address", program) for program in PROGRAMS],
-    *[("thread", program) for program in THREADED],
+    pytest.param(kind, program, marks=pytest.mark.xdist_group(f"{kind}-{program}"))
+    for kind, programs in (("address", PROGRAMS), ("thread", THREADED))
+    for program in programs
 ]
 
 
@@ -53,10 +55,12 @@ def why_not(sanitizer: str) -> str | None:
 
 @functools.cache
 def build(sanitizer: str) -> Path:
-    """Builds what runs under a sanitizer; gives the folder."""
-    programs = [program for kind, program in RUNS if kind == sanitizer]
+    """Builds what runs under a sanitizer, one worker at a time; gives the folder."""
+    programs = PROGRAMS if sanitizer == "address" else THREADED
     tool = ROOT / "tools" / "c_tests.py"
-    made = execute(sys.executable, tool, sanitizer, *programs, timeout=900)
+    with open(tool) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        made = execute(sys.executable, tool, sanitizer, *programs, timeout=900)
     if made.code != 0:
         pytest.fail(made.said, pytrace=False)
     return ROOT / "build" / "c" / sanitizer

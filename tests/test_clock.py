@@ -24,7 +24,7 @@ LINK, MEMORY = 10e9, 1e12  # bytes a second
 
 simulated = Simulated(f"4GiB,{RATES}", None)
 small = Simulated(f"512MiB,host=8GiB,{RATES}", "offload:on-oom,reserve:0")
-with_values = Simulated(f"256MiB,memory=values,{RATES}", None, OMP_NUM_THREADS="1")
+with_values = Simulated(f"256MiB,memory=values,{RATES}", None)
 
 
 def empty(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -21,7 +21,6 @@ def test_steps_that_are_alike_leave_nothing_behind():
         *(sys.executable, ROOT / "benchmarks" / "endurance.py", "--steps", "1500"),
         card="64MiB,context=0",
         conf="reserve:0,host_limit:512MiB",
-        OMP_NUM_THREADS="1",
         CUBLAS_WORKSPACE_CONFIG=":16:8",
         CUBLASLT_WORKSPACE_SIZE="64",
     )

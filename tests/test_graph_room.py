@@ -98,7 +98,7 @@ reset_cudagraph_trees()
 def train(kind: str, limit_bytes: int, memory: str, *settings: str) -> Result:
     conf = ",".join(("reserve:0", f"device_limit:{limit_bytes}", *settings))
     card = f"4GiB,context=0,memory={memory}"
-    return run(PROGRAM, kind, card=card, conf=conf, OMP_NUM_THREADS="1")
+    return run(PROGRAM, kind, card=card, conf=conf)
 
 
 def told(result: Result) -> dict:
@@ -117,7 +117,6 @@ def native(request) -> tuple[str, dict]:
         PROGRAM,
         request.param,
         card="4GiB,context=0,memory=values",
-        OMP_NUM_THREADS="1",
     )
     return request.param, told(result)
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from support import ROOT, build_description, run
+from support import ROOT, build_description, run_anew
 
 CSRC = ROOT / "csrc"
 SIM = CSRC / "sim"
@@ -320,7 +320,7 @@ def test_no_module_of_ours_is_looked_up_where_modules_are_kept():
 
 def added_modules(statement: str) -> set[str]:
     """The modules that a statement imports."""
-    result = run(
+    result = run_anew(
         f"import sys; had = set(sys.modules); {statement}\n"
         "print(*(sys.modules.keys() - had))"
     )
@@ -337,7 +337,7 @@ def test_import_oomph_imports_neither_pytorch_nor_a_driver():
 
 @pytest.mark.parametrize("name", ["guard", "leaks", "planner", "simulate"])
 def test_a_public_module_is_there_after_import_oomph(name):
-    result = run(f"import oomph; print(oomph.{name}.__name__)")
+    result = run_anew(f"import oomph; print(oomph.{name}.__name__)")
     assert result.out == f"oomph.{name}\n"
 
 

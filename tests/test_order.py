@@ -164,7 +164,6 @@ def train_fsdp2(card: str, conf: str | None, *arguments: object) -> str:
         *(sys.executable, script, *map(str, arguments)),
         card=f"{card},context=0,memory=values",
         conf=conf,
-        OMP_NUM_THREADS="1",
     )
     assert done.code == 0, done.said
     return done.out

@@ -70,7 +70,6 @@ def test_the_run_in_the_docs_is_what_its_command_prints():
         cwd=ROOT,
         BATCH="24",
         COLUMNS="80",
-        OMP_NUM_THREADS="1",
     )
     said = result.out.strip()
     assert _SECONDS.sub("…", said) == _SECONDS.sub("…", shown)

@@ -1,6 +1,6 @@
 """What is said of rescues: a line a step, and a table at the end."""
 
-from support import lines, run
+from support import lines, run_anew
 
 CARD = "64MiB,context=0,link=25GB/s"
 CONF = "reserve:0,host_ahead:0,host_limit:256MiB"
@@ -29,7 +29,7 @@ def table(result) -> dict[str, str]:
 
 
 def test_at_the_end_a_table_says_what_rescues_came_to():
-    result = run(STEPS + "steps(0, 2, 1, 1)", card=CARD, conf=CONF)
+    result = run_anew(STEPS + "steps(0, 2, 1, 1)", card=CARD, conf=CONF)
     assert result.code == 0
     assert table(result) == {
         "steps": "4",
@@ -44,7 +44,7 @@ def test_at_the_end_a_table_says_what_rescues_came_to():
 
 
 def test_a_run_that_ends_within_its_first_step_has_a_table_too():
-    result = run(STEPS + "kept = [take(64), take(10)]", card=CARD, conf=CONF)
+    result = run_anew(STEPS + "kept = [take(64), take(10)]", card=CARD, conf=CONF)
     rows = table(result)
     assert rows["steps"] == "0"
     assert rows["of these in the last steps"] == "none ended"
@@ -52,17 +52,17 @@ def test_a_run_that_ends_within_its_first_step_has_a_table_too():
 
 
 def test_only_the_last_steps_are_shown_one_by_one():
-    result = run(STEPS + "steps(*[2] * 5, *[1] * 10)", card=CARD, conf=CONF)
+    result = run_anew(STEPS + "steps(*[2] * 5, *[1] * 10)", card=CARD, conf=CONF)
     assert table(result)["of these in the last steps"] == " ".join("1" * 10)
 
 
 def test_a_run_that_fits_says_nothing():
-    result = run(STEPS + "steps(0, 0)", card=CARD, conf=CONF)
+    result = run_anew(STEPS + "steps(0, 0)", card=CARD, conf=CONF)
     assert result.said == ""
 
 
 def test_a_step_with_rescues_has_one_line():
-    result = run(STEPS + "steps(3, 0, 2)", card=CARD, conf=CONF)
+    result = run_anew(STEPS + "steps(3, 0, 2)", card=CARD, conf=CONF)
     assert len(lines(result.err, "MiB was born on host")) == 2
 
 
@@ -75,7 +75,7 @@ def test_each_device_that_was_out_of_memory_has_a_table():
         for size in (64, 10)
     ]
     """
-    result = run(code, card=f"{CARD},devices=3", conf=CONF)
+    result = run_anew(code, card=f"{CARD},devices=3", conf=CONF)
     assert [line[:6] for line in lines(result.err, "was out of memory:")] == [
         "GPU 0 ",
         "GPU 2 ",
@@ -83,7 +83,7 @@ def test_each_device_that_was_out_of_memory_has_a_table():
 
 
 def test_others_add_rows_where_they_offloaded_something():
-    result = run(
+    result = run_anew(
         STEPS
         + """
 from oomph import report

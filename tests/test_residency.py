@@ -20,7 +20,6 @@ STEPS = 6
 card = Simulated(
     "256MiB,context=0,memory=values,cc=8.6,host=2GiB",
     "reserve:0,host_limit:1GiB",
-    OMP_NUM_THREADS="1",
 )
 no_host_pages = Simulated(
     "256MiB,context=0,memory=real,host-pages=none", "reserve:0,host_limit:1GiB"

@@ -408,7 +408,7 @@ for _ in range(4):
 def test_graphs_of_the_compiler_have_their_gradients():
     card = "1GiB,context=0,memory=values,cc=8.6"
     conf = "reserve:0,host_limit:1GiB,offload:always"
-    result = run(TREES, card=card, conf=conf, OMP_NUM_THREADS="1")
+    result = run(TREES, card=card, conf=conf)
     assert result.code == 0, result.said
     norms = result.out.split()
     assert len(norms) == 4

@@ -19,7 +19,6 @@ from torch import nn
 two = Simulated(
     "512MiB,context=0,memory=values,cc=8.6,devices=2",
     "reserve:0,host_limit:1GiB",
-    OMP_NUM_THREADS="1",
 )
 WIDTH = 128
 BYTES = 4096 * WIDTH * 4  # of rows()
@@ -260,9 +259,9 @@ distributed.destroy_process_group()
 
 def test_fsdp2_with_default_settings_has_its_gradients_under_pressure():
     card = "1GiB,gpu=h100,memory=values"
-    wanted = run(FSDP, card=card, OMP_NUM_THREADS="1")
+    wanted = run(FSDP, card=card)
     assert wanted.code == 0, wanted.said
     conf = "device_limit:70MiB"
-    found = run(FSDP, card=card, conf=conf, OMP_NUM_THREADS="1")
+    found = run(FSDP, card=card, conf=conf)
     assert found.code == 0, found.said
     assert found.out == wanted.out

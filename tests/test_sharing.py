@@ -27,8 +27,8 @@ everywhere = on_each(WAYS)
 COMPUTING = "256MiB,context=0,memory=values"
 computing = on_each(
     {
-        "oomph": Simulated(COMPUTING, "reserve:0,offload:off", OMP_NUM_THREADS="1"),
-        "native": Simulated(COMPUTING, None, OMP_NUM_THREADS="1"),
+        "oomph": Simulated(COMPUTING, "reserve:0,offload:off"),
+        "native": Simulated(COMPUTING, None),
     }
 )
 

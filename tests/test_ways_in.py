@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import GIB, MIB, ROOT, execute, lines, oomph, run
+from support import GIB, MIB, ROOT, execute, lines, oomph, run_anew
 
 CARD = "1GiB,context=0"
 SETTINGS = "reserve:0,host_limit:1GiB"
@@ -251,7 +251,7 @@ def test_the_version_needs_no_driver():
 
 
 def test_the_variable_installs_at_import_torch():
-    result = run(
+    result = run_anew(
         "import torch; torch.ones(3, device='cuda')\n"
         "import oomph; print(oomph.is_installed(), oomph.stats()['device_bytes'])",
         card=CARD,
@@ -261,7 +261,7 @@ def test_the_variable_installs_at_import_torch():
 
 
 def test_a_script_can_install():
-    result = run(
+    result = run_anew(
         """
         import oomph
         oomph.install("reserve:0", device_limit="128MiB", host_limit=1 << 30)
@@ -388,7 +388,7 @@ def test_the_build_needs_no_cuda_toolkit(tmp_path):
     )
     assert built.code == 0, built.said
     assert seconds_of_children() - before < 120
-    result = run(
+    result = run_anew(
         """
         import sys
         import oomph.simulate

@@ -94,14 +94,14 @@ class Hunter:
     """Two processes: one with PyTorch's allocator, one with oomph."""
 
     def __init__(self) -> None:
-        self.native = Simulated(f"{CARD},gpu={GPUS[0]}", None, OMP_NUM_THREADS="1")
+        self.native = Simulated(f"{CARD},gpu={GPUS[0]}", None)
         self.ours: Simulated | None = None
         self.now: Settings | None = None
 
     def _set(self, wanted: Settings) -> Simulated:
         if self.ours is None or wanted != self.now:
             self.close_ours()
-            self.ours = Simulated(wanted.card, wanted.conf, OMP_NUM_THREADS="1")
+            self.ours = Simulated(wanted.card, wanted.conf)
             self.now = wanted
         return self.ours
 

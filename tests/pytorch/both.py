@@ -13,7 +13,6 @@ import gc
 import inspect
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,14 +22,12 @@ from support import MIB, Simulated
 
 CARD = "1GiB,context=0,memory=values,host=4GiB"
 CONF = "reserve:0,offload:off"
-SETTINGS = {"PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
 WAYS = {"native": None, "oomph": CONF}
 
 
 def cards(card: str = CARD, **variables: str) -> dict[str, Simulated]:
     """A process for each way, on a card of this description."""
-    settings = {**SETTINGS, **variables}
-    return {way: Simulated(card, conf, **settings) for way, conf in WAYS.items()}
+    return {way: Simulated(card, conf, **variables) for way, conf in WAYS.items()}
 
 
 ONE = cards()

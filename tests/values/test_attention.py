@@ -16,12 +16,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 CARD = "256MiB,context=0,memory=values,cc="
 on_each_generation = on_each(
-    {
-        cc: Simulated(CARD + cc, None, OMP_NUM_THREADS="1")
-        for cc in ("7.5", "8.6", "9.0")
-    }
+    {cc: Simulated(CARD + cc, None) for cc in ("7.5", "8.6", "9.0")}
 )
-on_ampere = Simulated(CARD + "8.6", None, OMP_NUM_THREADS="1")
+on_ampere = Simulated(CARD + "8.6", None)
 
 DTYPES = torch.float32, torch.bfloat16, torch.float16
 GROUPS = 4, 2, 1  # heads of key and value, for four of the query

@@ -10,7 +10,7 @@ from cuda_autocast import is_cast_on, kernels, policy_of_gpu
 from models import PROGRAMS, train
 from support import Simulated
 
-simulated = Simulated("256MiB,context=0,memory=values", None, OMP_NUM_THREADS="1")
+simulated = Simulated("256MiB,context=0,memory=values", None)
 
 
 @simulated

@@ -9,8 +9,8 @@ from support import Simulated
 from test_models import make_dropout_state
 from torch import nn
 
-native = Simulated("256MiB,context=0,memory=values", None, OMP_NUM_THREADS="1")
-ours = Simulated("256MiB,context=0,memory=values", "reserve:0", OMP_NUM_THREADS="1")
+native = Simulated("256MiB,context=0,memory=values", None)
+ours = Simulated("256MiB,context=0,memory=values", "reserve:0")
 
 STEPS, WARM_UP = 8, 3
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 CARD = "256MiB,context=0,memory=values,devices=2"
-simulated = Simulated(CARD, None, OMP_NUM_THREADS="1")
+simulated = Simulated(CARD, None)
 
 Draw = Callable[[str], torch.Tensor]
 

@@ -19,14 +19,13 @@ from support import MIB, Simulated
 from torch import nn
 
 CARD = "context=0,memory=values,cc=8.6"
-ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 # Blocks are born on host; pages move from stream to stream, while no work has finished.
 spilling = Simulated(
-    f"22MiB,{CARD},host=2GiB", "reserve:0,host_limit:1GiB,host_ahead:0", **ONE_THREAD
+    f"22MiB,{CARD},host=2GiB", "reserve:0,host_limit:1GiB,host_ahead:0"
 )
-stealing = Simulated(f"54MiB,{CARD},tick=0", "reserve:0,offload:off", **ONE_THREAD)
+stealing = Simulated(f"54MiB,{CARD},tick=0", "reserve:0,offload:off")
 short_of_host = Simulated(
-    f"22MiB,{CARD},host=64MiB", "reserve:0,host_limit:1GiB,host_ahead:0", **ONE_THREAD
+    f"22MiB,{CARD},host=64MiB", "reserve:0,host_limit:1GiB,host_ahead:0"
 )
 
 ERRORS = {"no memory": 2, "unknown": 999}

@@ -13,8 +13,8 @@ from torch import nn
 CARD = "256MiB,context=0,memory=values,host=2GiB"
 allocators = on_each(
     {
-        "native": Simulated(CARD, None, OMP_NUM_THREADS="1"),
-        "oomph": Simulated(CARD, "reserve:0,offload:off", OMP_NUM_THREADS="1"),
+        "native": Simulated(CARD, None),
+        "oomph": Simulated(CARD, "reserve:0,offload:off"),
     }
 )
 

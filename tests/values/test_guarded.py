@@ -11,12 +11,9 @@ CARD = "256MiB,context=0,memory=values,cc=8.6,host=4GiB"
 COMMON = "reserve:0,host_ahead:0,host_limit:1GiB"
 FEW, MANY = 4096, 32768  # rows of a batch: many do not fit
 GUARDS = ("unmap", "sync", "fill", "sync+fill")
-cards = {
-    guard: Simulated(CARD, f"{COMMON},guard:{guard}", OMP_NUM_THREADS="1")
-    for guard in GUARDS
-}
+cards = {guard: Simulated(CARD, f"{COMMON},guard:{guard}") for guard in GUARDS}
 fill, unmap_and_fill, off = (
-    Simulated("64MiB,context=0,memory=values", conf, OMP_NUM_THREADS="1")
+    Simulated("64MiB,context=0,memory=values", conf)
     for conf in ("guard:fill", "guard:unmap+fill", "guard:off")
 )
 

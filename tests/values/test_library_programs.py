@@ -13,7 +13,7 @@ from library_trainers import TRAINERS
 from support import Simulated
 
 CARD = "1GiB,context=0,memory=values,cc=8.6,host=4GiB"
-ALONE = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+ALONE = {"HF_HUB_OFFLINE": "1"}
 native = Simulated(CARD, None, **ALONE)
 installed = Simulated(CARD, "reserve:0,host_limit:2GiB", **ALONE)
 Values = dict[str, Any]

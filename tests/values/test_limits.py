@@ -13,10 +13,9 @@ from torch import nn
 
 CARD = "96MiB,context=0,memory=values,cc=8.6,host=4GiB"
 COMMON = "reserve:0,host_ahead:0"
-ONE_THREAD = {"OMP_NUM_THREADS": "1"}
-short_of_host = Simulated(CARD, f"{COMMON},host_limit:96MiB", **ONE_THREAD)
-strict = Simulated(CARD, f"{COMMON},host_limit:1GiB,strict:yes", **ONE_THREAD)
-roomy = Simulated(CARD, f"{COMMON},host_limit:1GiB", **ONE_THREAD)
+short_of_host = Simulated(CARD, f"{COMMON},host_limit:96MiB")
+strict = Simulated(CARD, f"{COMMON},host_limit:1GiB,strict:yes")
+roomy = Simulated(CARD, f"{COMMON},host_limit:1GiB")
 
 SMALL, MIDDLE, LARGE = 4096, 8192, 32768  # rows; a layer saves 1 KiB of each
 

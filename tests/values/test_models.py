@@ -13,9 +13,9 @@ from support import MIB, Simulated
 from torch import nn
 
 CARD = "256MiB,context=0,memory=values,cc=8.6,host=2GiB"
-native = Simulated(CARD, None, OMP_NUM_THREADS="1")
-roomy = Simulated(CARD, "reserve:0,offload:off", OMP_NUM_THREADS="1")
-spilling = Simulated(CARD, "reserve:0,host_limit:1GiB", OMP_NUM_THREADS="1")
+native = Simulated(CARD, None)
+roomy = Simulated(CARD, "reserve:0,offload:off")
+spilling = Simulated(CARD, "reserve:0,host_limit:1GiB")
 
 
 def differences(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> list[int]:

@@ -13,7 +13,7 @@ from test_models import differences, prepared, train_on_cpu
 from torch import nn
 
 CARD = "256MiB,context=0,memory=values,cc=8.6,host=8GiB"
-card = Simulated(CARD, "reserve:0,host_limit:4GiB", OMP_NUM_THREADS="1")
+card = Simulated(CARD, "reserve:0,host_limit:4GiB")
 
 
 @contextlib.contextmanager

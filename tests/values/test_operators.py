@@ -11,7 +11,7 @@ import warnings
 import pytest
 from support import Simulated
 
-simulated = Simulated("1GiB,memory=values,cc=8.6", None, OMP_NUM_THREADS="1")
+simulated = Simulated("1GiB,memory=values,cc=8.6", None)
 
 PARTS = 24
 EQUAL_MIN = 0.98  # of all that are tried

@@ -18,7 +18,6 @@ from torch import nn
 card = Simulated(
     "256MiB,context=0,memory=values,cc=8.6,host=2GiB",
     "reserve:0,host_limit:1GiB",
-    OMP_NUM_THREADS="1",
 )
 PIECE_BYTES = 256 * KIB
 STEPS = 3

@@ -14,7 +14,7 @@ import torch
 from support import TESTS, Simulated, execute
 from torch import nn
 
-simulated = Simulated("256MiB,context=0,memory=values", None, OMP_NUM_THREADS="1")
+simulated = Simulated("256MiB,context=0,memory=values", None)
 shapes = Simulated("256MiB,context=0", None)
 
 LIBRARIES: list[torch.library.Library] = []  # torch.compile trips over those that end

@@ -9,8 +9,8 @@ import torch
 from support import MIB, Simulated
 
 CARD = "256MiB,context=0,memory=values,devices=2"
-native = Simulated(CARD, None, OMP_NUM_THREADS="1")
-roomy = Simulated(CARD, "reserve:0,offload:off", OMP_NUM_THREADS="1")
+native = Simulated(CARD, None)
+roomy = Simulated(CARD, "reserve:0,offload:off")
 
 Layout = Callable[[torch.Tensor], torch.Tensor]
 LAYOUTS: dict[str, Layout] = {

@@ -13,7 +13,6 @@ from torch import nn
 planned = Simulated(
     "64MiB,context=0,memory=values,cc=8.6,host=2GiB",
     "reserve:0,host_limit:1GiB,host_ahead:0",
-    OMP_NUM_THREADS="1",
 )
 
 

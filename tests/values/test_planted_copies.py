@@ -40,7 +40,7 @@ CONF = "reserve:0,host_ahead:0,host_limit:256MiB,offload:always"
 
 @pytest.mark.parametrize("plan", ["honest", "planted"])
 def test_a_host_page_read_before_its_copy_has_ended_is_caught(plan):
-    result = run(PROGRAM, plan, card=CARD, conf=CONF, OMP_NUM_THREADS="1")
+    result = run(PROGRAM, plan, card=CARD, conf=CONF)
     assert result.code == 0, result.said
     if plan == "honest":
         assert result.out.endswith("None\n")

@@ -16,12 +16,9 @@ from test_models import fill_device
 
 CARD = "128MiB,context=0,memory=values,cc=8.6,host=2GiB"
 SEED = os.environ.get("OOMPH_TEST_SEED")
-variables = {"OMP_NUM_THREADS": "1"}
-native = Simulated(CARD.replace("128MiB", "1GiB"), None, **variables)
-spilling = Simulated(CARD, "reserve:0,host_limit:1GiB,host_ahead:0", **variables)
-pinned = Simulated(
-    CARD, "reserve:0,host_limit:1GiB,host_ahead:0,host_pages:pinned", **variables
-)
+native = Simulated(CARD.replace("128MiB", "1GiB"), None)
+spilling = Simulated(CARD, "reserve:0,host_limit:1GiB,host_ahead:0")
+pinned = Simulated(CARD, "reserve:0,host_limit:1GiB,host_ahead:0,host_pages:pinned")
 
 STREAMS = 3
 STEPS = 40

@@ -27,7 +27,7 @@ SEED = os.environ.get("OOMPH_TEST_SEED")
 
 
 def simulated(conf: str) -> Simulated:
-    return Simulated(CARD, f"reserve:0,host_limit:2GiB,{conf}", OMP_NUM_THREADS="1")
+    return Simulated(CARD, f"reserve:0,host_limit:2GiB,{conf}")
 
 
 on_oom = simulated("offload:on-oom")

@@ -28,7 +28,6 @@ def train(
         *("--device", device, "--save", folder / "values"),
         card=card,
         conf=conf,
-        OMP_NUM_THREADS="1",
     )
     assert done.code == 0, done.err
     return [torch.load(folder / f"values.{i}") for i in range(RANK_COUNT)], done.err

@@ -1,0 +1,148 @@
+"""Starts Python processes on the simulated GPU, as forks where nothing forbids it."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO, Any
+
+TESTS = Path(__file__).parent
+
+_SETTINGS = re.compile(  # of ours and PyTorch's; and what pytest and rich write by
+    r"OOMPH_(?!TEST_)|PYTORCH_|CUDA_|CUBLAS|TORCH_|"
+    r"(?:CI|BUILD_NUMBER|PYTEST_.*|.*_COLORS?|COLUMNS|LINES)$"
+)
+_SERVER = "import forkserver; exec(forkserver.serve())"
+# What nothing reads before a fork has become what was asked for.
+_READ_LATE = re.compile(
+    r"OOMPH_(?!TEST_)|(?:PYTHONPATH|CUDA_VISIBLE_DEVICES|HF_HUB_OFFLINE)$"
+)
+
+
+def environment(
+    card: str | None = None, conf: str | None = None, **variables: str | None
+) -> dict[str, str]:
+    """The environment of a child: this one's, without what would change its ways.
+
+    Its operators use one thread: tests run side by side.
+    """
+    found = {k: v for k, v in os.environ.items() if not _SETTINGS.match(k)}
+    found["OMP_NUM_THREADS"] = "1"
+    wanted = {"OOMPH_SIMULATE": card, "OOMPH_CONF": conf, **variables}
+    found.update({k: v for k, v in wanted.items() if v is not None})
+    return found
+
+
+def kill_group(leader: int) -> None:
+    """Kills a process that leads a session, and the processes that it started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
+
+
+class Fork:
+    """A process that the fork server started, used as a :class:`subprocess.Popen`."""
+
+    _server: socket.socket | None = None
+
+    def __init__(self, request: dict[str, Any], files: list[int]) -> None:
+        self._replies, theirs = socket.socketpair()
+        with theirs:
+            message = json.dumps(request).encode()
+            socket.send_fds(self._connect(), [message], [*files, theirs.fileno()])
+        self._lines = self._replies.makefile("r")
+        self.pid = int(self._lines.readline())
+        self.returncode: int | None = None
+
+    @classmethod
+    def _connect(cls) -> socket.socket:
+        """The server of this process, started on first use; it ends with it."""
+        if cls._server is None:
+            cls._server, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
+            with theirs:
+                subprocess.Popen(
+                    [
+                        sys.executable,
+                        "-c",
+                        "import forkserver; exec(forkserver.serve())",
+                    ],
+                    env=environment(PYTHONPATH=str(TESTS)),
+                    stdin=theirs,
+                    start_new_session=True,
+                )
+            atexit.register(cls._server.close)
+        return cls._server
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Waits for its end; gives its exit code, or the signal's as a negative."""
+        if self.returncode is None:
+            if not select.select([self._replies], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired("a fork", timeout or 0)
+            self.returncode = int(self._lines.readline())
+            self._lines.close()
+            self._replies.close()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Sends it a signal, if it is still there."""
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+
+def start(
+    code: str,
+    arguments: list[str],
+    variables: dict[str, str],
+    *,
+    file: Path | None = None,
+    cwd: Path | None = None,
+    files: list[int | IO[Any]],
+) -> Fork | subprocess.Popen[bytes]:
+    """Starts Python code in a session of its own.
+
+    Args:
+        code: What runs as ``__main__``.
+        arguments: What follows in sys.argv.
+        variables: The whole environment.
+        file: Where the code stands; None: nowhere, as with ``python -c``.
+        cwd: The working directory; None: this one.
+        files: What its three standard files are.
+    """
+    if _can_fork(variables):
+        request = {
+            "code": code,
+            "argv": ["-c" if file is None else str(file), *arguments],
+            "environment": variables,
+            "file": None if file is None else str(file),
+            "path": "" if file is None else str(file.parent),
+            "cwd": str(cwd or Path.cwd()),
+        }
+        numbers = [f if isinstance(f, int) else f.fileno() for f in files]
+        return Fork(request, numbers)
+    command = ["-c", code] if file is None else [str(file)]
+    return subprocess.Popen(
+        [sys.executable, *command, *arguments],
+        env=variables,
+        cwd=cwd,
+        stdin=files[0],
+        stdout=files[1],
+        stderr=files[2],
+        start_new_session=True,
+    )
+
+
+def _can_fork(variables: dict[str, str]) -> bool:
+    """Whether no variable differs that is read before or while PyTorch is imported."""
+    early, ours = (
+        {k: v for k, v in found.items() if not _READ_LATE.match(k)}
+        for found in (variables, environment())
+    )
+    return "OOMPH_SIMULATE" in variables and early == ours
