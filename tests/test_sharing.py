@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
 
 import pytest
 import torch
+from peers import Peer, peer_of
 from support import MIB, Simulated, on_each
 
 CARD = "256MiB,context=0,memory=real"
@@ -85,48 +85,9 @@ class Other:
         return event.query()
 
 
-def serve(requests: Any, replies: Any) -> None:
-    """The main program of the other process."""
-    from remote import check_sound
-
-    other = Other()
-    while True:
-        name, args = requests.get()
-        try:
-            reply = getattr(other, name)(*args)
-            del args
-            check_sound()
-            replies.put((reply, None))
-        except Exception as error:
-            replies.put((None, f"{type(error).__name__}: {error}"))
-
-
-class Peer:
-    """The other process, as seen from the first."""
-
-    def __init__(self) -> None:
-        context = torch.multiprocessing.get_context("spawn")
-        self.requests, self.replies = context.Queue(), context.Queue()
-        ends = (self.requests, self.replies)
-        self.process = context.Process(target=serve, args=ends, daemon=True)
-        self.process.start()
-
-    def ask(self, name: str, *args: Any) -> Any:
-        self.requests.put((name, args))
-        reply, error = self.replies.get(timeout=60)
-        if error is not None:
-            raise RuntimeError(error)
-        return reply
-
-
-_peer: list[Peer] = []
-
-
 def peer() -> Peer:
     """The one other process of this process."""
-    if not _peer:
-        _peer.append(Peer())
-    return _peer[0]
+    return peer_of(Other)
 
 
 def full(value: int, size_bytes: int) -> torch.Tensor:
@@ -147,26 +108,26 @@ def holds(tensor: torch.Tensor, value: int) -> bool:
 @everywhere
 def test_a_tensor_is_read_and_written_by_the_other_process():
     a = full(5, 10 * MIB + 1000).cuda()
-    peer().ask("keep", "a", a)
-    assert peer().ask("read", "a") == (0, 5, 5)
-    peer().ask("write", "a", 7)
+    peer()("keep", "a", a)
+    assert peer()("read", "a") == (0, 5, 5)
+    peer()("write", "a", 7)
     assert holds(a, 7)
     a.copy_(full(9, a.numel()))
     torch.cuda.synchronize()
-    assert peer().ask("read", "a") == (0, 9, 9)
-    peer().ask("drop", "a")
+    assert peer()("read", "a") == (0, 9, 9)
+    peer()("drop", "a")
 
 
 @everywhere
 def test_memory_stays_as_long_as_the_other_process_has_it():
     a = full(5, 10 * MIB).cuda()
-    peer().ask("keep", "a", a)
+    peer()("keep", "a", a)
     del a
     torch.cuda.ipc_collect()
     assert torch.cuda.memory_allocated() == 10 * MIB
     b = full(6, 100 * MIB).cuda()
-    assert peer().ask("read", "a") == (0, 5, 5)
-    peer().ask("drop", "a")
+    assert peer()("read", "a") == (0, 5, 5)
+    peer()("drop", "a")
     torch.cuda.ipc_collect()
     assert torch.cuda.memory_allocated() == 100 * MIB
     assert holds(b, 6)
@@ -175,8 +136,8 @@ def test_memory_stays_as_long_as_the_other_process_has_it():
 @everywhere
 def test_the_other_process_may_drop_a_tensor_first():
     a = full(5, 10 * MIB).cuda()
-    peer().ask("keep", "a", a)
-    peer().ask("drop", "a")
+    peer()("keep", "a", a)
+    peer()("drop", "a")
     torch.cuda.ipc_collect()
     assert holds(a, 5)
     assert torch.cuda.memory_allocated() == 10 * MIB
@@ -185,29 +146,29 @@ def test_the_other_process_may_drop_a_tensor_first():
 @everywhere
 def test_small_tensors_of_one_page_and_views_are_shared_each_for_itself():
     a, b = full(1, 1000).cuda(), full(2, 1000).cuda()
-    peer().ask("keep", "a", a)
-    peer().ask("keep", "b", b[100:200])
-    peer().ask("write", "b", 3)
-    assert peer().ask("read", "a") == (0, 1, 1)
+    peer()("keep", "a", a)
+    peer()("keep", "b", b[100:200])
+    peer()("write", "b", 3)
+    assert peer()("read", "a") == (0, 1, 1)
     assert holds(a, 1)
     assert holds(b[:100], 2) and holds(b[100:200], 3) and holds(b[200:], 2)
-    peer().ask("drop", "a")
-    peer().ask("drop", "b")
+    peer()("drop", "a")
+    peer()("drop", "b")
 
 
 @everywhere
 def test_a_tensor_may_be_shared_again():
     a = full(5, 4 * MIB).cuda()
-    peer().ask("keep", "a", a)
-    peer().ask("keep", "again", a)
-    peer().ask("write", "a", 6)
-    assert peer().ask("read", "again") == (0, 6, 6)
-    peer().ask("drop", "a")
-    assert peer().ask("read", "again") == (0, 6, 6)
-    peer().ask("drop", "again")
-    peer().ask("keep", "a", a)
-    assert peer().ask("read", "a") == (0, 6, 6)
-    peer().ask("drop", "a")
+    peer()("keep", "a", a)
+    peer()("keep", "again", a)
+    peer()("write", "a", 6)
+    assert peer()("read", "again") == (0, 6, 6)
+    peer()("drop", "a")
+    assert peer()("read", "again") == (0, 6, 6)
+    peer()("drop", "again")
+    peer()("keep", "a", a)
+    assert peer()("read", "a") == (0, 6, 6)
+    peer()("drop", "a")
 
 
 @everywhere
@@ -222,25 +183,25 @@ def test_share_memory_leaves_a_cuda_tensor_as_it_is():
 def test_an_event_is_waited_for_by_the_other_process():
     event = torch.cuda.Event(interprocess=True)
     event.record()
-    assert peer().ask("wait_for", event.ipc_handle()) is True
+    assert peer()("wait_for", event.ipc_handle()) is True
 
 
 @computing
 def test_work_of_two_processes_takes_turns_by_an_event():
     a, wanted = torch.ones(1000, device="cuda"), 1
     event = torch.cuda.Event(interprocess=True)
-    peer().ask("keep", "a", a)
+    peer()("keep", "a", a)
     for _ in range(5):
         torch.cuda._sleep(10**8)
         a.add_(1)
         event.record()
         assert not event.query()
-        assert not peer().ask("double_behind", "a", event.ipc_handle())
+        assert not peer()("double_behind", "a", event.ipc_handle())
         event.wait()
         wanted = (wanted + 1) * 2
         copied = a.clone()
     assert copied.tolist() == [wanted] * 1000
-    peer().ask("drop", "a")
+    peer()("drop", "a")
 
 
 @simulated
@@ -248,24 +209,24 @@ def test_a_shared_tensor_keeps_its_pages_when_memory_is_short():
     first = full(1, 60 * MIB).cuda()
     a = full(5, 10 * MIB).cuda()
     rest = full(2, 180 * MIB).cuda()
-    peer().ask("keep", "a", a)
+    peer()("keep", "a", a)
     del first
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):  # takes the pages of the hole before `a`
         b = take(40 * MIB)
         b.copy_(full(3, 40 * MIB))
     torch.cuda.synchronize()
-    assert peer().ask("read", "a") == (0, 5, 5)
-    peer().ask("write", "a", 6)
+    assert peer()("read", "a") == (0, 5, 5)
+    peer()("write", "a", 6)
     assert holds(a, 6) and holds(rest, 2) and holds(b, 3)
-    peer().ask("drop", "a")
+    peer()("drop", "a")
 
 
 @simulated
 def test_memory_that_was_shared_serves_again_when_both_have_dropped_it():
     a = full(5, 100 * MIB).cuda()
-    peer().ask("keep", "a", a)
-    peer().ask("drop", "a")
+    peer()("keep", "a", a)
+    peer()("drop", "a")
     del a
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
@@ -277,10 +238,10 @@ def test_memory_that_was_shared_serves_again_when_both_have_dropped_it():
 @simulated
 def test_what_the_other_process_imports_takes_nothing_of_its_own_memory():
     a = full(5, 200 * MIB).cuda()
-    peer().ask("keep", "a", a)
-    assert peer().ask("fill_card") == 256 * MIB
-    assert peer().ask("read", "a") == (0, 5, 5)
-    peer().ask("drop", "a")
+    peer()("keep", "a", a)
+    assert peer()("fill_card") == 256 * MIB
+    assert peer()("read", "a") == (0, 5, 5)
+    peer()("drop", "a")
 
 
 @simulated
@@ -288,8 +249,8 @@ def test_an_imported_tensor_is_freed_for_the_exporter():
     from remote import sim_stats
 
     a = full(5, 100 * MIB).cuda()
-    peer().ask("keep", "a", a)
-    peer().ask("drop", "a")
+    peer()("keep", "a", a)
+    peer()("drop", "a")
     del a
     torch.cuda.ipc_collect()
     torch.cuda.empty_cache()
@@ -299,18 +260,18 @@ def test_an_imported_tensor_is_freed_for_the_exporter():
 @everywhere
 def test_what_was_received_cannot_be_passed_on():
     a = full(5, 4 * MIB).cuda()
-    peer().ask("keep", "a", a)
+    peer()("keep", "a", a)
     with pytest.raises(RuntimeError, match="received from another process"):
-        peer().ask("pass_on", "a")
-    peer().ask("drop", "a")
+        peer()("pass_on", "a")
+    peer()("drop", "a")
 
 
 @two
 def test_a_tensor_of_the_second_device_is_shared_from_there():
     a = full(5, 4 * MIB).cuda(1)
-    peer().ask("keep", "a", a)
-    assert peer().ask("read", "a") == (1, 5, 5)
-    peer().ask("drop", "a")
+    peer()("keep", "a", a)
+    assert peer()("read", "a") == (1, 5, 5)
+    peer()("drop", "a")
 
 
 @spilling

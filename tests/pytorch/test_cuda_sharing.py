@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from both import CARD, TWO, both, keep_busy, ways
+from peers import Peer, peer_of
 from support import run
 
 on_two = both(on=TWO)
@@ -110,49 +111,9 @@ class Other:
             self.kept[name].record()
 
 
-def serve(requests: Any, replies: Any) -> None:
-    """The main program of the other process."""
-    from remote import check_sound
-
-    other = Other()
-    while True:
-        name, args = requests.get()
-        try:
-            reply = getattr(other, name)(*args)
-            del args
-            check_sound()
-            replies.put((reply, None))
-            del reply
-        except Exception as error:
-            replies.put((None, f"{type(error).__name__}: {error}"))
-
-
-class Peer:
-    """The other process, as seen from the first."""
-
-    def __init__(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.requests, self.replies = context.Queue(), context.Queue()
-        ends = (self.requests, self.replies)
-        self.process = context.Process(target=serve, args=ends, daemon=True)
-        self.process.start()
-
-    def __call__(self, name: str, *args: Any) -> Any:
-        self.requests.put((name, args))
-        reply, error = self.replies.get(timeout=100)
-        if error is not None:
-            raise RuntimeError(error)
-        return reply
-
-
-_peers: list[Peer] = []
-
-
 def peer() -> Peer:
     """The one other process of this process."""
-    if not _peers:
-        _peers.append(Peer())
-    return _peers[0]
+    return peer_of(Other)
 
 
 def drop(*names: str) -> None:
