@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import importlib
 import json
 import os
 import select
@@ -24,6 +25,8 @@ import sys
 import types
 from pathlib import Path
 from typing import Any
+
+import oomph
 
 REQUEST_BYTES = 1 << 20
 PRELOADED = ("numpy", "torch")
@@ -37,10 +40,6 @@ LIBRARIES = (
 
 def preload() -> None:
     """Loads what every child needs and none may have used."""
-    import importlib
-
-    import oomph
-
     for name in LIBRARIES:
         ctypes.CDLL(
             str(Path(oomph.__file__).parent / "_sim" / name), ctypes.RTLD_GLOBAL
@@ -120,15 +119,10 @@ def become(request: dict[str, Any]) -> None:
     sys.argv = request["argv"]
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:2] = [request["path"], *filter(None, paths)]  # for "" and this folder
-    if "OOMPH_SIMULATE" in os.environ:
-        from oomph import simulate
-
-        torch = sys.modules.pop("torch")  # load() comes before it
-        simulate.load(os.environ["OOMPH_SIMULATE"])
-        sys.modules["torch"] = torch
-    from oomph import _autoload
-
-    _autoload.main()
+    torch = sys.modules.pop("torch")  # load() comes before it
+    oomph.simulate.load(os.environ["OOMPH_SIMULATE"])
+    sys.modules["torch"] = torch
+    torch._import_device_backends()  # oomph's among them, as at the end of its import
 
 
 def serve() -> types.CodeType:

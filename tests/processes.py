@@ -66,6 +66,7 @@ class Fork:
     def _connect(cls) -> socket.socket:
         """The server of this process, started on first use; it ends with it."""
         if cls._server is None:
+            folders = [str(TESTS), os.environ.get("PYTHONPATH", "")]
             cls._server, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
             with theirs:
                 subprocess.Popen(
@@ -74,7 +75,7 @@ class Fork:
                         "-c",
                         "import forkserver; exec(forkserver.serve())",
                     ],
-                    env=environment(PYTHONPATH=str(TESTS)),
+                    env=environment(PYTHONPATH=os.pathsep.join(filter(None, folders))),
                     stdin=theirs,
                     start_new_session=True,
                 )
