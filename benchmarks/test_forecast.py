@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from oomph.sizes import parse_size
+from oomph.base.sizes import parse_size
 from programs import GPT
 from support import on_simulated_card
 

@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from oomph.sizes import format_size
+from oomph.base.sizes import format_size
 from oomph.versions import gpu_count
 
 SCRIPT = Path(__file__).parent / "train_gpt.py"

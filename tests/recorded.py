@@ -67,11 +67,12 @@ def plan_nothing() -> None:
     import oomph
 
     if oomph.is_installed():
-        from oomph import planner, steps
+        from oomph import planner
+        from oomph.steps import events
 
         planner.note_shortage = lambda device: None
-        if planner.end_step in steps.ending:
-            steps.ending.remove(planner.end_step)
+        if planner.end_step in events.ending:
+            events.ending.remove(planner.end_step)
 
 
 def rescues() -> int:

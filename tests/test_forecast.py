@@ -123,7 +123,7 @@ def text_within(size_bytes: float, function: Callable[[], None]) -> str | None:
 
 def step_bytes(text: str | None) -> int:
     """What the error says that a step would come to."""
-    from oomph.sizes import parse_size
+    from oomph.base.sizes import parse_size
 
     assert text is not None
     found = re.search(r"A whole step would come to about ([\d.]+ \w+)", text)

@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from oomph import host
+from oomph.memory import host
 from support import GIB, MIB
 
 

@@ -260,14 +260,18 @@ def test_a_library_of_the_simulation_includes_its_own_headers_and_the_shared(lib
 
 
 PYTHON = ROOT / "python"
+
+
+def module_of(path: Path) -> str:
+    name = ".".join(path.relative_to(PYTHON).with_suffix("").parts)
+    return name.removesuffix(".__init__")
+
+
 MODULES = {  # and the extension modules
     "oomph._C",
     "oomph._torch",
     "oomph._values",
-    *(
-        ".".join(path.relative_to(PYTHON).with_suffix("").parts)
-        for path in PYTHON.glob("oomph*/**/*.py")
-    ),
+    *(module_of(path) for path in PYTHON.glob("oomph*/**/*.py")),
 }
 
 
@@ -296,8 +300,7 @@ def python_imports() -> dict[str, set[str]]:
     for path in PYTHON.glob("oomph*/**/*.py"):
         imports = Imports()
         imports.visit(ast.parse(path.read_text()))
-        name = ".".join(path.relative_to(PYTHON).with_suffix("").parts)
-        name = name.removesuffix(".__init__")
+        name = module_of(path)
         graph[name] = imports.found - {name, name.rpartition(".")[0]}
     return {name: found & graph.keys() for name, found in graph.items()}
 
@@ -330,9 +333,9 @@ def added_modules(statement: str) -> set[str]:
 
 def test_import_oomph_imports_neither_pytorch_nor_a_driver():
     added = added_modules("import oomph")
-    assert {"oomph", "oomph.installation", "oomph.settings"} <= added
+    assert "oomph" in added
     assert not added & {"torch", "numpy", "ctypes", "json", "argparse", "logging"}
-    assert not added & {"oomph._C", "oomph._torch", "oomph.report", "oomph.cli"}
+    assert not added & {"oomph._C", "oomph._torch", "oomph.base.log", "oomph.cli"}
 
 
 @pytest.mark.parametrize("name", ["guard", "leaks", "planner", "simulate"])
@@ -342,7 +345,7 @@ def test_a_public_module_is_there_after_import_oomph(name):
 
 
 def test_import_oomph_adds_few_modules():
-    assert len(added_modules("import oomph")) <= 55
+    assert len(added_modules("import oomph")) <= 10
 
 
 def test_the_entry_point_imports_nothing_where_nothing_is_asked_for():

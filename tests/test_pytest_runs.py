@@ -188,7 +188,7 @@ def test_tests_do_not_run_on_another_allocator_than_was_asked_for(tmp_path):
     add_tests(tmp_path, "runs.py")
     (tmp_path / "conftest.py").write_text(
         "import torch\n"
-        "from oomph import state\n"
+        "from oomph.base import state\n"
         "state._installed = None  # as if it did not fit this PyTorch\n"
     )
     run = run_pytest(tmp_path, *SIMULATED, "-k", "peace")

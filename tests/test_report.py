@@ -86,9 +86,9 @@ def test_others_add_rows_where_they_offloaded_something():
     result = run_anew(
         STEPS
         + """
-from oomph import report
+from oomph.base import log
 moved = {1: {"moved to the host": "3.00 GiB"}}
-report.more_rows.append(lambda device: moved.get(device, {}))
+log.more_rows.append(lambda device: moved.get(device, {}))
 steps(0)
 torch.ones(1, device="cuda:1")
 """,
@@ -102,10 +102,10 @@ torch.ones(1, device="cuda:1")
 
 
 def test_why_oomph_is_not_in_use_is_said_once(caplog):
-    from oomph import report
+    from oomph.base import log
 
     for reason in ("of the moon", "of the moon", "of the sun"):
-        report.not_in_use(reason)
+        log.not_in_use(reason)
     assert [record.getMessage() for record in caplog.records] == [
         "oomph is not in use: of the moon",
         "oomph is not in use: of the sun",

@@ -15,7 +15,7 @@ import weakref
 import pytest
 import torch
 import torch.nn.functional as F
-from oomph import host
+from oomph.memory import host
 from support import MIB, ROOT, Simulated, execute, oomph, remedies, run, run_anew
 from torch import nn
 

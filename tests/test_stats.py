@@ -13,9 +13,9 @@ def take(size_bytes: int) -> torch.Tensor:
 @simulated
 def test_every_figure_is_explained_and_no_other():
     import oomph
-    from oomph.stats import OWN_FIGURES
+    from oomph.memory import metrics
 
-    assert set(oomph.stats()) - set(torch.cuda.memory_stats()) == set(OWN_FIGURES)
+    assert set(oomph.stats()) - set(torch.cuda.memory_stats()) == set(metrics.OWN)
 
 
 @simulated

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from oomph.turns import Turns
+from oomph.steps.leader import Turns
 
 
 class Optimizer:

@@ -129,14 +129,14 @@ def test_a_device_limit_holds_for_either_allocator(script, allocator):
 
 
 def test_settings_of_the_command_win_over_the_variable(script):
-    path = script("import oomph, torch; print(oomph.state.settings()['plan'])")
+    path = script("import oomph, torch; print(oomph.base.state.settings()['plan'])")
     result = run_simulated("--set", "plan:off", path, conf="plan:on,reserve:0")
     assert result.said == "off\n"
 
 
 def test_settings_may_come_one_by_one(script):
     path = script(
-        "import oomph, torch; now = oomph.state.settings()\n"
+        "import oomph, torch; now = oomph.base.state.settings()\n"
         "print(now['plan'], now['reserve'], now['offload'])"
     )
     result = run_simulated("--set", "plan:off,reserve:0", "--set", "offload:off", path)

@@ -20,9 +20,9 @@ OFFLOAD = ROOT / "benchmarks" / "results" / "offload.json"
 sys.path.insert(0, str(ROOT / "python"))
 
 from oomph.allocator_settings import ANSWERS  # noqa: E402
+from oomph.base.sizes import format_size  # noqa: E402
+from oomph.memory import metrics  # noqa: E402
 from oomph.settings import SETTINGS  # noqa: E402
-from oomph.sizes import format_size  # noqa: E402
-from oomph.stats import OWN_FIGURES  # noqa: E402
 
 
 def row(*cells: str) -> str:
@@ -50,7 +50,7 @@ def statistics() -> Iterable[str]:
     """The table of oomph's own figures."""
     yield row("key", "meaning")
     yield row("---", "---")
-    for key, meaning in OWN_FIGURES.items():
+    for key, meaning in metrics.OWN.items():
         yield row(f"`{key}`", meaning)
 
 

@@ -19,7 +19,7 @@ static const struct {
     {"requested_bytes", offsetof(oomph_stats_t, requested_bytes)},
 };
 
-// Our own: python/oomph/stats.py says what each means.
+// Our own: python/oomph/memory/metrics.py says what each means.
 static const struct {
     const char *name;
     size_t offset;

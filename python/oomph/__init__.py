@@ -3,52 +3,73 @@
 Import it before the first use of CUDA and call :func:`install`, or run a script with
 ``oomph run``, or set ``OOMPH_CONF`` in the environment.
 
-Importing the package imports neither PyTorch nor a driver. PYTEST_DONT_REWRITE: it may
-be imported before pytest, for the simulated GPU, which pytest would warn of.
+Importing the package imports nothing else: each name comes with its module on first
+use. PYTEST_DONT_REWRITE: it may be imported before pytest, for the simulated GPU, which
+pytest would warn of.
 """
 
-import importlib
-from typing import Any
+from __future__ import annotations
 
-from oomph.installation import install
-from oomph.plain import library_path
-from oomph.region import no_offload
-from oomph.residency import Moved, Residency, evict, pin, promote, residency, unpin
-from oomph.settings import SettingsError
-from oomph.state import is_installed
-from oomph.stats import stats
-from oomph.steps import step
+import importlib
+
+TYPE_CHECKING = False  # as typing has it, which would be most of what is imported
+if TYPE_CHECKING:
+    from typing import Any
+
+    from oomph.base.state import is_installed as is_installed
+    from oomph.diagnose import explain as explain
+    from oomph.diagnosis import Diagnosis as Diagnosis
+    from oomph.installation import install as install
+    from oomph.leaks import assert_no_leaks as assert_no_leaks
+    from oomph.memory.no_offload import no_offload as no_offload
+    from oomph.memory.residency import Moved as Moved
+    from oomph.memory.residency import Residency as Residency
+    from oomph.memory.residency import evict as evict
+    from oomph.memory.residency import pin as pin
+    from oomph.memory.residency import promote as promote
+    from oomph.memory.residency import residency as residency
+    from oomph.memory.residency import unpin as unpin
+    from oomph.memory.stats import stats as stats
+    from oomph.plain import library_path as library_path
+    from oomph.settings import SettingsError as SettingsError
+    from oomph.steps.events import step as step
 
 __version__ = "0.1.0"
 
+_MODULES = {"guard", "leaks", "planner", "settings", "simulate"}
+_HOMES = {
+    "Diagnosis": "diagnosis",
+    "Moved": "memory.residency",
+    "Residency": "memory.residency",
+    "SettingsError": "settings",
+    "assert_no_leaks": "leaks",
+    "evict": "memory.residency",
+    "explain": "diagnose",
+    "install": "installation",
+    "is_installed": "base.state",
+    "library_path": "plain",
+    "no_offload": "memory.no_offload",
+    "pin": "memory.residency",
+    "promote": "memory.residency",
+    "residency": "memory.residency",
+    "stats": "memory.stats",
+    "step": "steps.events",
+    "unpin": "memory.residency",
+}
+__all__ = [*_HOMES]
+
 
 def __getattr__(name: str) -> Any:
-    """What needs PyTorch, or what only reports need, on its first use."""
-    if name in ("guard", "leaks", "planner", "simulate"):
+    """A public name, on its first use."""
+    if name in _MODULES:
         return importlib.import_module(f"oomph.{name}")
-    if name in ("Diagnosis", "explain"):
-        return getattr(importlib.import_module("oomph.diagnose"), name)
-    if name == "assert_no_leaks":
-        return importlib.import_module("oomph.leaks").assert_no_leaks
-    raise AttributeError(f"module 'oomph' has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'oomph' has no attribute {name!r}")
+    home = importlib.import_module(f"oomph.{_HOMES[name]}")
+    globals()[name] = getattr(home, name)
+    return globals()[name]
 
 
-__all__ = [
-    "Diagnosis",
-    "Moved",
-    "Residency",
-    "SettingsError",
-    "assert_no_leaks",
-    "evict",
-    "explain",
-    "install",
-    "is_installed",
-    "library_path",
-    "no_offload",
-    "pin",
-    "promote",
-    "residency",
-    "stats",
-    "step",
-    "unpin",
-]
+def __dir__() -> list[str]:
+    """What there is, used or not."""
+    return [*globals(), *_HOMES, *_MODULES]

@@ -18,7 +18,8 @@ def main() -> None:
     """
     if not any(name.startswith("OOMPH_") for name in os.environ):
         return
-    from oomph import report, settings
+    from oomph import settings
+    from oomph.base import log
 
     try:
         from oomph import environment
@@ -27,4 +28,4 @@ def main() -> None:
     except Exception as error:
         if settings.is_required(os.environ.get(settings.VARIABLE, "")):
             raise
-        report.not_in_use(str(error))
+        log.not_in_use(str(error))

@@ -95,7 +95,7 @@ def pairs(text: str) -> Iterator[tuple[str, str]]:
 @functools.cache
 def _tell(key: str, value: str) -> None:
     """Says once why a setting has no effect."""
-    from oomph.report import logger
+    from oomph.base.log import logger
 
     reason = ANSWERS.get(key, _UNKNOWN).meaning
     logger.warning("PyTorch's setting %s:%s has no effect: %s", key, value, reason)
@@ -114,7 +114,7 @@ def follow(torch: ModuleType, torch_class: ModuleType) -> None:
 
     def look() -> None:
         if UNCACHED in os.environ:
-            from oomph.report import logger
+            from oomph.base.log import logger
 
             torch._C._cuda_cudaCachingAllocator_enable(False)
             logger.warning(

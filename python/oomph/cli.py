@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from oomph import environment, settings, simulate
-from oomph.sizes import parse_size
+from oomph.base.sizes import parse_size
 
 _RUN_HELP = """\
 Runs a Python script with oomph as PyTorch's CUDA allocator. The script is not changed

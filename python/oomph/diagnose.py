@@ -8,9 +8,9 @@ import sys
 from types import FrameType
 from typing import Any
 
-from oomph import sites
+from oomph.base.sizes import format_size
 from oomph.diagnosis import Diagnosis, Line, Request, Share
-from oomph.sizes import format_size
+from oomph.memory import sites
 
 
 def explain(device: int | None = None) -> Diagnosis:
@@ -34,9 +34,10 @@ def explain(device: int | None = None) -> Diagnosis:
         >>> print(oomph.explain())
         >>> json.dumps(oomph.explain(0).as_dict())
     """
-    from oomph import _C, state
+    from oomph import _C
+    from oomph.base import state
     from oomph.holders import sort_out
-    from oomph.stats import stats
+    from oomph.memory.stats import stats
 
     if not state.is_installed():
         raise RuntimeError("oomph is not installed: call oomph.install() first")
@@ -237,7 +238,8 @@ def guess_shape(size_bytes: int, program: Any) -> str:
 def _situation(moment: dict[str, Any], seen: Any, totals: dict[Any, int]) -> Any:
     import torch
 
-    from oomph import remedies, state
+    from oomph import remedies
+    from oomph.base import state
 
     missing = moment["stats"]["oom_missing_bytes"] if moment["requested_bytes"] else 0
     situation = remedies.Situation(

@@ -6,8 +6,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from oomph import sites
-from oomph.sizes import format_size
+from oomph.base.sizes import format_size
+from oomph.memory import sites
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@
 ``OOMPH_STATS``
     Set by ``oomph run --stats``: where statistics go when the process ends.
 ``OOMPH_HOST_AVAILABLE``
-    Set by a process with oomph for its children: see :data:`oomph.host.BASE`.
+    Set by a process with oomph for its children: see :data:`oomph.memory.host.BASE`.
 ``OOMPH_NATIVE_LIMIT``
     Set by ``oomph run --device-limit`` without oomph: a limit in bytes for PyTorch's
     own allocator.
@@ -21,7 +21,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from oomph import installation, settings, simulate, state
+from oomph import installation, settings, simulate
+from oomph.base import state
 
 STATS = "OOMPH_STATS"
 NATIVE_LIMIT = "OOMPH_NATIVE_LIMIT"
@@ -50,7 +51,7 @@ def mark_as_said(card: str) -> None:
 
 def _say_once(card: str) -> None:
     """Logs the banner in the first process; its children are quiet."""
-    from oomph.report import logger
+    from oomph.base.log import logger
 
     if os.environ.get(_SAID) != card:
         mark_as_said(card)
@@ -117,18 +118,16 @@ def collect_stats() -> dict[str, dict[str, Any]]:
 
 
 def _own_stats(device: int) -> dict[str, Any]:
-    from oomph.stats import stats
+    from oomph.memory.stats import stats
 
     return {**stats(device), **_leaks()}
 
 
 def _leaks() -> dict[str, Any]:
     """What was found to leak, if anything was watched."""
-    from oomph import report
+    from oomph.base import log
 
-    return (
-        {} if report.leaks_found is None else {"leaks": report.leaks_found().as_dict()}
-    )
+    return {} if log.leaks_found is None else {"leaks": log.leaks_found().as_dict()}
 
 
 def _native_stats(figures: dict[str, Any]) -> dict[str, Any]:

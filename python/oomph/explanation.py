@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from oomph import _C, cost, optimizers
+from oomph import _C, optimizers
+from oomph.base.sizes import format_size
 from oomph.budget import DevicePlan
-from oomph.sizes import format_size
+from oomph.steps import times
 
 
 def figures(device: DevicePlan | None) -> dict[str, float]:
@@ -22,7 +23,7 @@ def figures(device: DevicePlan | None) -> dict[str, float]:
 
 def describe(device: DevicePlan) -> dict[str, Any]:
     """The plan of a device, as :func:`oomph.planner.explain` gives it."""
-    last, times = device.last, cost.of_device(device.index)
+    last, known = device.last, times.of_device(device.index)
     told = {
         "missing_bytes": device.missing_bytes,
         "offloaded_bytes": last.away_bytes,
@@ -32,8 +33,8 @@ def describe(device: DevicePlan) -> dict[str, Any]:
         "step_fetched_bytes": last.fetched_bytes,
         "step_waited_ms": last.waited_ms,
         **figures(device),
-        "step_ms": times.last_ms,
-        "step_ms_without_offload": times.last_without_ms,
+        "step_ms": known.last_ms,
+        "step_ms_without_offload": known.last_without_ms,
     }
     return {**told, "text": f"GPU {device.index}: {_explain(device)}."}
 
@@ -90,13 +91,13 @@ def _elsewhere(device: DevicePlan) -> list[str]:
 
 def _cost(device: DevicePlan) -> str:
     """What the copies of the last step cost, as expected and as measured."""
-    last, times = device.last, cost.of_device(device.index)
-    known = _C.stats(device.index)
+    last, known = device.last, times.of_device(device.index)
+    speeds = _C.stats(device.index)
     out, back = (
         (size_bytes / speed * 1e3 if speed > 0 else math.nan)
         for size_bytes, speed in (
-            (last.sent_bytes, known["link_to_host_bytes_per_s"]),
-            (last.fetched_bytes, known["link_to_device_bytes_per_s"]),
+            (last.sent_bytes, speeds["link_to_host_bytes_per_s"]),
+            (last.fetched_bytes, speeds["link_to_device_bytes_per_s"]),
         )
     )
     text = (
@@ -105,10 +106,10 @@ def _cost(device: DevicePlan) -> str:
         else "the link's speed is not known yet"
     )
     text += f", and the device waited {last.waited_ms:.1f} ms for it"
-    if times.last_ms > 0:
-        text += f" in a step of {times.last_ms:.1f} ms"
-    if times.last_without_ms > 0:
-        text += f" (the last without offload took {times.last_without_ms:.1f} ms)"
+    if known.last_ms > 0:
+        text += f" in a step of {known.last_ms:.1f} ms"
+    if known.last_without_ms > 0:
+        text += f" (the last without offload took {known.last_without_ms:.1f} ms)"
     return text
 
 
@@ -117,15 +118,15 @@ def rows(device: DevicePlan) -> dict[str, str]:
     now = figures(device)
     if now["sent_bytes"] == 0:
         return {}
-    times = cost.of_device(device.index)
+    known = times.of_device(device.index)
     without = (
-        f", {times.last_without_ms:.1f} ms without offload"
-        if times.last_without_ms > 0
+        f", {known.last_without_ms:.1f} ms without offload"
+        if known.last_without_ms > 0
         else ""
     )
     return {
         "sent to the host ahead of need": format_size(int(now["sent_bytes"])),
         "fetched from there": f"{format_size(int(now['fetched_bytes']))}; the device "
         f"waited {now['waited_ms']:.1f} ms for it",
-        "the last step took": f"{times.last_ms:.1f} ms{without}",
+        "the last step took": f"{known.last_ms:.1f} ms{without}",
     }

@@ -13,8 +13,8 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
-from oomph import sites
 from oomph.holders import Category, Holders
+from oomph.memory import sites
 from oomph.program import Family, Program
 
 LOSS_BYTES = 8  # an element of the logits: softmax and its gradient, in 32 bits

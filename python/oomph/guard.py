@@ -18,8 +18,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
 
-from oomph.sites import Site, resolve
-from oomph.sizes import format_size
+from oomph.base.sizes import format_size
+from oomph.memory.sites import Site, resolve
 
 logger = logging.getLogger("oomph")
 

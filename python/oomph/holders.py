@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from oomph import _C, sites
+from oomph import _C
+from oomph.memory import sites
 from oomph.program import (
     Program,
     note_inputs,
@@ -69,7 +70,7 @@ class Census:
         device: Index of the device.
         addrs: Where each begins.
         sizes: Bytes that each occupies.
-        sites: Numbers of the lines that asked for them (:func:`oomph.sites.resolve`).
+        sites: Numbers of the lines that asked for them, for ``sites.resolve``.
         marks: ``_C.MARK_*`` of each.
     """
 

@@ -9,7 +9,8 @@ from types import ModuleType
 from typing import Any
 
 from oomph import settings as _settings
-from oomph import state, steps
+from oomph.base import state
+from oomph.steps import events
 
 _lock = threading.Lock()
 
@@ -57,9 +58,9 @@ def install(settings: str | None = None, **options: Any) -> None:
         except (RuntimeError, ImportError) as error:
             if complete["required"] != "no":
                 raise
-            from oomph import report
+            from oomph.base import log
 
-            report.not_in_use(str(error))
+            log.not_in_use(str(error))
             return
         state.fix(complete)
         _attach(torch, complete)
@@ -126,7 +127,8 @@ def _replace_allocator(torch: ModuleType, values: dict[str, Any]) -> None:
 
 def _attach(torch: ModuleType, values: dict[str, Any]) -> None:
     """Connects what else belongs to oomph: the log, steps, limits, the end."""
-    from oomph import _C, resting, shortage, sites
+    from oomph import _C, resting, shortage
+    from oomph.memory import sites
 
     _switch_registration_off()
     _C.set_rescue_hook(_note_rescue)
@@ -141,8 +143,8 @@ def _attach(torch: ModuleType, values: dict[str, Any]) -> None:
         from oomph import known_streams
 
         known_streams.start()
-    steps.before_optimizer.append(resting.note)
-    steps.follow(torch)
+    events.before_optimizer.append(resting.note)
+    events.follow(torch)
     torch.cuda._lazy_call(
         state.is_replaced
     )  # once CUDA is in use, none can be replaced
@@ -165,21 +167,22 @@ def _switch_registration_off() -> None:
     PyTorch reads the variables when it makes the first process group, which would have
     initialised CUDA: so it has not yet.
     """
-    from oomph import report
+    from oomph.base import log
 
     name = "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"
     for variable in (name, name.removeprefix("TORCH_")):
         value = os.environ.get(variable, "").lower()
         if value in ("1", "t", "true", "y", "yes"):
             os.environ[variable] = "0"
-            report.registration_off(variable)
+            log.registration_off(variable)
 
 
 def _note_rescue(device: int, size_bytes: int) -> None:
     """The first rescue of a step: it is told, and the next step is planned."""
-    from oomph import planner, report
+    from oomph import planner
+    from oomph.base import log
 
-    report.rescued(device, size_bytes)
+    log.rescued(device, size_bytes)
     planner.note_shortage(device)
 
 
@@ -213,9 +216,10 @@ def _limit_memory_info(torch: ModuleType) -> None:
 
 def _finish() -> None:
     """At exit: what rescues cost, what leaks, and the end of background work."""
-    from oomph import _C, report
+    from oomph import _C
+    from oomph.base import log
 
-    report.log_summary(_C.DEVICE_MAX)
-    for tell in report.more_at_exit:
+    log.log_summary(_C.DEVICE_MAX)
+    for tell in log.more_at_exit:
         tell()
     _C.stop()

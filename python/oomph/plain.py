@@ -36,7 +36,8 @@ def library_path() -> str:
         >>> pool = torch.cuda.MemPool(allocator.allocator())
     """
     global _ready
-    from oomph import _C, state
+    from oomph import _C
+    from oomph.base import state
 
     with _lock:
         if not _ready:
@@ -49,11 +50,13 @@ def library_path() -> str:
 
 def _prepare() -> None:
     """Sets up the core as the environment says, and what belongs to it."""
-    from oomph import _C, report, settings, sites
+    from oomph import _C, settings
+    from oomph.base import log
+    from oomph.memory import sites
 
     values = settings.complete(settings.from_environment() or {})
     _C.configure(**settings.for_core(values))
-    _C.set_rescue_hook(report.rescued)
+    _C.set_rescue_hook(log.rescued)
     sites.start()
     atexit.register(_finish)
     if "torch" in sys.modules:
@@ -69,16 +72,17 @@ def _end_step() -> None:
 
 
 def _finish() -> None:
-    from oomph import _C, report
+    from oomph import _C
+    from oomph.base import log
 
-    report.log_summary(_C.DEVICE_MAX)
+    log.log_summary(_C.DEVICE_MAX)
     _C.stop()
 
 
 def _note_refusal(device: int, size_bytes: int) -> None:
     """Process-wide PyTorch makes a tensor without memory of it: it must be said."""
-    from oomph.report import logger
-    from oomph.sizes import format_size
+    from oomph.base.log import logger
+    from oomph.base.sizes import format_size
 
     logger.error(
         "GPU %d: oomph_torch_malloc had no memory for %s; process-wide PyTorch makes a "

@@ -18,19 +18,12 @@ from typing import Any
 
 import torch
 
-from oomph import (
-    _C,
-    activations,
-    explanation,
-    optimizers,
-    report,
-    resting,
-    steps,
-    transfer,
-)
+from oomph import _C, activations, explanation, optimizers, resting, transfer
+from oomph.base import log
 from oomph.budget import DevicePlan
+from oomph.memory.stats import more_figures
 from oomph.staging import is_on_host
-from oomph.stats import more_figures
+from oomph.steps import events
 from oomph.transfer import Slot
 
 Arguments = tuple[Any, ...]
@@ -312,8 +305,8 @@ def _rows(device: int) -> dict[str, str]:
     return {} if plan is None else explanation.rows(plan)
 
 
-report.more_rows.append(_rows)
+log.more_rows.append(_rows)
 more_figures.append(figures)
-steps.before_optimizer.append(before_optimizer)
-steps.after_optimizer.append(after_optimizer)
-steps.ending.append(end_step)
+events.before_optimizer.append(before_optimizer)
+events.after_optimizer.append(after_optimizer)
+events.ending.append(end_step)

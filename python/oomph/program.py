@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from oomph import sites
+from oomph.memory import sites
 
 ADAM_STATES = 2  # each as large as the parameter
 WIDE = 4096  # elements: what a linear layer gives so many of are logits of words

@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from oomph import report
+from oomph.base import log
+from oomph.base.sizes import format_size
 from oomph.forecast import Forecast, Logits, find_logits, foresee, saved_by_family
 from oomph.holders import Category, Holders
-from oomph.sizes import format_size
 
 MIN_SHARE = 0.01  # of the memory held: less is no help
 CHUNKS = 8  # that the loss is cut into
@@ -155,9 +155,9 @@ def _is_enough(remedy: Remedy, now: Situation) -> bool | None:
 
 def _leaks(now: Situation) -> Iterator[Remedy]:
     """What a watch has found to grow, in each of the steps watched."""
-    if report.leaks_found is None:
+    if log.leaks_found is None:
         return
-    found = report.leaks_found()
+    found = log.leaks_found()
     for finding in found.findings:
         if finding.device == now.holders.census.device and finding.line:
             grown = finding.growth_bytes * found.steps

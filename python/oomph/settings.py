@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from oomph.sizes import parse_size
+from oomph.base.sizes import parse_size
+from oomph.memory import host
 
 VARIABLE = "OOMPH_CONF"
 _PAGE_MIN = 2 << 20  # bytes; the granularity of the driver
@@ -217,7 +218,7 @@ def complete(values: dict[str, Any]) -> dict[str, Any]:
 
 def for_core(values: dict[str, Any]) -> dict[str, Any]:
     """Turns complete settings into the arguments of ``oomph._C.configure``."""
-    from oomph import _C, host
+    from oomph import _C  # the table is read where nothing is built, too
 
     offload = {
         "off": _C.OFFLOAD_OFF,

@@ -35,7 +35,7 @@ from _ctypes import dlclose
 from dataclasses import dataclass
 from pathlib import Path
 
-from oomph.sizes import format_size
+from oomph.base.sizes import format_size
 
 VARIABLE = "OOMPH_SIMULATE"
 CUDA_MAJOR = 13

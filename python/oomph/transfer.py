@@ -15,7 +15,8 @@ from collections import deque
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from oomph import _C, _torch, cost
+from oomph import _C, _torch
+from oomph.steps import times
 
 logger = logging.getLogger("oomph")
 
@@ -79,7 +80,7 @@ class Link:
 
     def collect_waits(self) -> None:
         """Adds up the waits that have ended. The caller holds the lock."""
-        while self.waits and cost.has_passed(self.waits[0][1]):
+        while self.waits and times.has_passed(self.waits[0][1]):
             before, after = self.waits.pop(0)
             self.waited_ms += before.elapsed_time(after)
 

@@ -7,8 +7,9 @@ import os
 import sys
 
 import pytest
-from oomph import environment, installation, settings, simulate, state
-from oomph.sizes import format_size
+from oomph import environment, installation, settings, simulate
+from oomph.base import state
+from oomph.base.sizes import format_size
 
 _NO_GPU = "no GPU: {}; --simulate-gpu 12GiB simulates one"
 _asked_settings = ""  # --oomph

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import pytest
-from oomph.sizes import format_size, parse_size
+from oomph.base.sizes import format_size, parse_size
 
 from oomph_pytest import FIXTURE, MARKERS
 from oomph_pytest.store import Allowance

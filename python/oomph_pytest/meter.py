@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from oomph import state
-from oomph.sizes import format_size
+from oomph.base import state
+from oomph.base.sizes import format_size
 
 from oomph_pytest import sites
 

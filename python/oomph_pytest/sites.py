@@ -1,9 +1,9 @@
 """Which lines hold GPU memory.
 
-Where oomph allocates, it knows the lines of large blocks (:mod:`oomph.sites`). Those of
-all blocks, with either allocator, are told by PyTorch's history, which costs time and
-is recorded only where ``--cuda-memory-sites`` asks for it; it has no line for what
-backward allocates. A line is the innermost of the user's own code.
+Where oomph allocates, it knows the lines of large blocks (``oomph.memory.sites``).
+Those of all blocks, with either allocator, are told by PyTorch's history, which costs
+time and is recorded only where ``--cuda-memory-sites`` asks for it; it has no line for
+what backward allocates. A line is the innermost of the user's own code.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from types import FrameType
 from typing import Any, Protocol
 
 import torch
-from oomph import sites, state
-from oomph.sizes import format_size
+from oomph.base import state
+from oomph.base.sizes import format_size
+from oomph.memory import sites
 
 SHOWN = 10
 NO_LINE = "no Python line (backward, or a library)"

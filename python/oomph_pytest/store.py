@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from oomph.sizes import format_size, parse_size
+from oomph.base.sizes import format_size, parse_size
 
 VERSION = 1  # of the files
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from oomph.base.sizes import format_size
 from oomph.leaks.source import Line
-from oomph.sites import short
-from oomph.sizes import format_size
+from oomph.memory.sites import short
 
 ADVICE = {
     "outputs retained": "keep what is needed of them: .detach().cpu(), or a number",

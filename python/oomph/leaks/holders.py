@@ -17,7 +17,7 @@ from typing import Any
 
 from oomph.leaks import source
 from oomph.leaks.source import Line
-from oomph.sites import is_user
+from oomph.memory.sites import is_user
 
 _DEPTH_MAX = 16
 _WIDTH_MAX = 3000  # objects of one distance

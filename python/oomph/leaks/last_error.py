@@ -11,11 +11,11 @@ from types import TracebackType
 
 import torch
 
+from oomph.base.sizes import format_size
 from oomph.leaks.findings import Finding
 from oomph.leaks.holders import variables
 from oomph.leaks.source import line_of_traceback
-from oomph.sites import is_user
-from oomph.sizes import format_size
+from oomph.memory.sites import is_user
 
 _MIN_BYTES = 1 << 20  # less is not worth a word
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
+from oomph.base.sizes import format_size
 from oomph.leaks.findings import Finding
 from oomph.leaks.holders import Search
 from oomph.leaks.source import Line, user_files
 from oomph.leaks.stores import Stores
-from oomph.sizes import format_size
 
 
 def find(

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from types import CodeType, FrameType, TracebackType
 
-from oomph.sites import is_user, short
+from oomph.memory.sites import is_user, short
 
 
 @dataclass(frozen=True)

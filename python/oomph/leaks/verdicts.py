@@ -16,7 +16,7 @@ from oomph.leaks.holders import Chain, Hop, Search
 from oomph.leaks.inventory import Group
 from oomph.leaks.source import Line
 from oomph.leaks.stores import Stores
-from oomph.sites import Site, is_user
+from oomph.memory.sites import Site, is_user
 
 _SAMPLES = 4  # of a group, whose holders are searched for
 _CRUMBS_BYTES = 2048  # per step; numbers that hold no graph are not worth a word
@@ -44,7 +44,8 @@ class Judged:
 
 def allocated_at(tensor: torch.Tensor) -> tuple[Line, ...]:
     """The line that asked for the memory of a tensor, if it is known."""
-    from oomph import _C, sites
+    from oomph import _C
+    from oomph.memory import sites
 
     try:
         site = sites.resolve(_C.site_of(tensor.untyped_storage().data_ptr()))
@@ -289,7 +290,7 @@ def _grown(sites: list[Sites], which: int) -> dict[int, int]:
 
 
 def _resolved(number: int) -> Line | None:
-    from oomph import sites
+    from oomph.memory import sites
 
     site = sites.resolve(number)
     return None if site is None else _line_of(site)

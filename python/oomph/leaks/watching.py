@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from oomph import _torch, state, steps
-from oomph import report as log
+from oomph import _torch
+from oomph.base import log, state
 from oomph.leaks import graphs, last_error, replaced, verdicts
 from oomph.leaks.backward import Backward
 from oomph.leaks.evaluation import Evaluation
@@ -25,6 +25,7 @@ from oomph.leaks.growth import Counts, Growth
 from oomph.leaks.hooks import Hooks
 from oomph.leaks.inventory import Inventory
 from oomph.leaks.source import user_files, user_line
+from oomph.steps import events
 
 ACTIONS = ("count", "report", "raise")
 _FIRST_SCAN, _SECOND_SCAN = 2, 5  # steps
@@ -339,6 +340,6 @@ def finish() -> None:
             log.logger.warning("%s", watched.report().text)
 
 
-steps.after_optimizer.append(after_optimizer)
-steps.ended.append(end_step)
+events.after_optimizer.append(after_optimizer)
+events.ended.append(end_step)
 log.more_at_exit.append(finish)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from contextlib import ContextDecorator
 
+from oomph import _C
+
 
 class _Region(ContextDecorator):
     """Counted in the core, for all threads; it keeps nothing itself, so it nests."""
 
     def __enter__(self) -> None:
-        from oomph import _C
-
         _C.forbid_offload()
 
     def __exit__(self, *_: object) -> None:
-        from oomph import _C
-
         _C.allow_offload()
 
 

@@ -1,20 +1,6 @@
-"""What the allocator did, in numbers."""
+"""What oomph's own statistics are called, and what each says, in which unit."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
-from oomph import state
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-_MOVED = ("sent_bytes", "fetched_bytes", "waited_ms")
-
-more_figures: list[Callable[[int], dict[str, float]]] = []
-"""Whoever knows what was moved ahead of need: of a device, those of ``_MOVED``."""
-
-OWN_FIGURES: dict[str, str] = {
+OWN: dict[str, str] = {
     "allocator": "whose memory PyTorch's tensors are: oomph, or the name of another",
     "device_bytes": "bytes of device memory that oomph holds, mapped or spare",
     "device_bytes_peak": "the most of it since the last reset of peaks",
@@ -71,76 +57,3 @@ OWN_FIGURES: dict[str, str] = {
     "record_bytes": "host memory of oomph's own records",
     "host_kind": "which kind of host memory works here, once tried",
 }
-"""oomph's own keys of :func:`stats`, with their units and meanings."""
-
-
-def stats(device: int | None = None) -> dict[str, Any]:
-    """Statistics of one device.
-
-    Holds PyTorch's figures under PyTorch's names (``allocated_bytes.all.peak``; see
-    ``torch.cuda.memory_stats``) and oomph's own, which :data:`OWN_FIGURES` explains. As
-    PyTorch's, they count bytes on the device and on the host together; ``device_bytes``
-    and ``host_bytes`` tell them apart.
-
-    Args:
-        device: Index of the device; None: PyTorch's current one, or 0 without PyTorch.
-
-    Returns:
-        A dict of numbers, which are 0 before the device is used, a list of numbers
-        (``rescues_last_steps``) and two texts (``allocator``, ``host_kind``).
-
-    Raises:
-        ValueError: The index is no device's.
-
-    Example:
-        >>> import oomph
-        >>> oomph.stats(0)["rescues"]
-        0
-    """
-    from oomph import _C
-
-    if device is None:
-        device = _current_device()
-    elif device >= (count := _device_count()):
-        raise ValueError(f"there is no device {device}; there are {count}")
-    return {
-        "allocator": state.allocator_name(),
-        **_C.stats(device),
-        **_offload_figures(device),
-    }
-
-
-def _offload_figures(device: int) -> dict[str, float]:
-    """What Python knows; 0 where nothing was offloaded, or no step has ended."""
-    from oomph import cost
-
-    times = cost.of_device(device)
-    moved: dict[str, float] = dict.fromkeys(_MOVED, 0)
-    for source in more_figures:
-        moved.update(source(device))
-    return {
-        **moved,
-        "step_ms": times.last_ms,
-        "step_ms_without_offload": times.last_without_ms,
-    }
-
-
-def _device_count() -> int:
-    """How many devices there are, or could be as long as CUDA is not in use."""
-    import sys
-
-    from oomph import _C
-
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
-        return _C.DEVICE_MAX
-    return int(torch.cuda.device_count())
-
-
-def _current_device() -> int:
-    import sys
-
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
-        return 0
-    return int(torch.cuda.current_device())

@@ -10,6 +10,8 @@ import threading
 from collections import deque
 from typing import Any
 
+from oomph import _C
+
 
 def has_passed(event: Any) -> bool:
     """Whether the device has reached an event.
@@ -21,8 +23,6 @@ def has_passed(event: Any) -> bool:
     Args:
         event: A ``torch.cuda.Event`` that was recorded.
     """
-    from oomph import _C
-
     try:
         return _C.event_passed(event.device.index, event.cuda_event)
     except (_C.DriverError, MemoryError):

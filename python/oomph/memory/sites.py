@@ -17,8 +17,11 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
+from oomph import _C
+
 logger = logging.getLogger("oomph")
 
+_PACKAGE = Path(__file__).parent.parent
 _INSTALLED = tuple(
     {
         os.path.abspath(path) + os.sep
@@ -94,7 +97,7 @@ def is_user(file: str) -> bool:
     path = os.path.abspath(file)
     packages = f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
     return not (
-        path.startswith((f"{Path(__file__).parent}{os.sep}", *_INSTALLED))
+        path.startswith((f"{_PACKAGE}{os.sep}", *_INSTALLED))
         or any(part in path for part in packages)
     )
 
@@ -105,8 +108,6 @@ def resolve(site: int) -> Site | None:
     Args:
         site: As :func:`live`, ``_C.site_of`` and ``_C.live_blocks`` give it.
     """
-    from oomph import _C
-
     if not site & ~_C.SITE_INFERRED:
         return None
     file, line, function = _C.site_info(site)
@@ -120,11 +121,9 @@ def live(device: int) -> list[Held]:
     site, not at each block.
 
     Example:
-        >>> for held in oomph.sites.live(0)[:3]:
-        ...     print(oomph.sites.resolve(held.site), held.size_bytes)
+        >>> for held in sites.live(0)[:3]:
+        ...     print(sites.resolve(held.site), held.size_bytes)
     """
-    from oomph import _C
-
     return _largest_first(_C.live_sites(device))
 
 
@@ -133,8 +132,6 @@ def at_peak(device: int) -> list[Held]:
 
     Since the last ``torch.cuda.reset_peak_memory_stats()``.
     """
-    from oomph import _C
-
     return _largest_first(_C.peak_sites(device))
 
 
@@ -152,15 +149,13 @@ def start() -> None:
 
 @functools.cache
 def _start() -> str | None:
-    from oomph import _C
-
     return _C.sites_start(_library_prefixes())
 
 
 def _library_prefixes() -> list[str]:
     """Where code lies that is not the user's: the starts of its files' names."""
     folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
-    folders.add(str(Path(__file__).parent))
+    folders.add(str(_PACKAGE))
     torch = sys.modules.get("torch")
     if torch is not None and torch.__file__ is not None:
         folders.add(str(Path(torch.__file__).parent))

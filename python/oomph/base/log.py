@@ -10,8 +10,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from oomph.sizes import format_size
-from oomph.stats import stats
+from oomph import _C
+from oomph.base.sizes import format_size
 
 logger = logging.getLogger("oomph")
 
@@ -57,7 +57,7 @@ def rescued(device: int, size_bytes: int) -> None:
         device: The device that ran out of memory.
         size_bytes: Size of the block that was born on host.
     """
-    now = stats(device)
+    now = _C.stats(device)
     logger.warning(
         "GPU %d is out of memory: a block of %s was born on host (%s of %s there in "
         "use); %s",
@@ -98,8 +98,6 @@ def rows(device: int) -> dict[str, str]:
 
     Empty if nothing was rescued or offloaded there.
     """
-    from oomph import _C
-
     now = _C.stats(device)
     paid = _rescue_rows(now)
     for source in more_rows:

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from oomph import _C
+from oomph.steps import times
+from oomph.steps.leader import Turns
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
@@ -36,14 +40,12 @@ def step() -> None:
         ...     model(batch)
         ...     oomph.step()
     """
-    from oomph import _C, cost
-
     mask = _C.step()
     rescued = {i for i in range(_C.DEVICE_MAX) if mask >> i & 1}
     offloading: set[int] = set()
     for tell in list(ending):
         offloading |= tell(rescued)
-    cost.end_step(offloading)
+    times.end_step(offloading)
     for told in list(ended):
         told()
 
@@ -58,8 +60,6 @@ def follow(torch: ModuleType) -> None:
         register_optimizer_step_post_hook,
         register_optimizer_step_pre_hook,
     )
-
-    from oomph.turns import Turns
 
     turns = Turns()
     ended_by: set[int] = set()  # backward passes at whose ends a step does

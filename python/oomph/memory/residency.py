@@ -16,6 +16,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from oomph import _C
+
 if TYPE_CHECKING:
     import torch
 
@@ -105,8 +107,6 @@ def _place(storage: _Storage) -> tuple[int, int]:
     Raises:
         ValueError: The memory is not oomph's.
     """
-    from oomph import _C
-
     try:
         tier, host_bytes = _C.place(storage.address)
     except ValueError:
@@ -118,8 +118,6 @@ def _place(storage: _Storage) -> tuple[int, int]:
 
 
 def _move(tensors: Tensors, tier: int) -> Moved:
-    from oomph import _C
-
     storages = _storages(tensors)
     for storage in storages:
         _place(storage)  # all are oomph's, or nothing moves
@@ -163,8 +161,6 @@ def evict(tensors: Tensors) -> Moved:
         >>> oomph.evict(model.parameters())
         Moved(moved_bytes=497759232, left=())
     """
-    from oomph import _C
-
     return _move(tensors, _C.TIER_HOST)
 
 
@@ -189,8 +185,6 @@ def promote(tensors: Tensors) -> Moved:
         >>> oomph.promote(weight).moved_bytes
         16777216
     """
-    from oomph import _C
-
     return _move(tensors, _C.TIER_DEVICE)
 
 
@@ -213,8 +207,6 @@ def pin(tensors: Tensors) -> Moved:
         >>> oomph.pin(model.lm_head.weight)
         Moved(moved_bytes=0, left=())
     """
-    from oomph import _C
-
     if not _is_tensor(tensors):
         tensors = list(tensors)
     moved = promote(tensors)
@@ -236,8 +228,6 @@ def unpin(tensors: Tensors) -> None:
     Example:
         >>> oomph.unpin(model.lm_head.weight)
     """
-    from oomph import _C
-
     for storage in _storages(tensors):
         _place(storage)
         _C.pin(storage.address, False)

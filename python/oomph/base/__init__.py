@@ -1,0 +1,1 @@
+"""What all else uses: sizes, whether oomph is installed, the log."""

@@ -1,0 +1,80 @@
+"""What the allocator did, in numbers."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from oomph import _C
+from oomph.base import state
+from oomph.steps import times
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_MOVED = ("sent_bytes", "fetched_bytes", "waited_ms")
+
+more_figures: list[Callable[[int], dict[str, float]]] = []
+"""Whoever knows what was moved ahead of need: of a device, those of ``_MOVED``."""
+
+
+def stats(device: int | None = None) -> dict[str, Any]:
+    """Statistics of one device.
+
+    Holds PyTorch's figures under PyTorch's names (``allocated_bytes.all.peak``; see
+    ``torch.cuda.memory_stats``) and oomph's own, which ``metrics.OWN`` explains. As
+    PyTorch's, they count bytes on the device and on the host together; ``device_bytes``
+    and ``host_bytes`` tell them apart.
+
+    Args:
+        device: Index of the device; None: PyTorch's current one, or 0 without PyTorch.
+
+    Returns:
+        A dict of numbers, which are 0 before the device is used, a list of numbers
+        (``rescues_last_steps``) and two texts (``allocator``, ``host_kind``).
+
+    Raises:
+        ValueError: The index is no device's.
+
+    Example:
+        >>> import oomph
+        >>> oomph.stats(0)["rescues"]
+        0
+    """
+    if device is None:
+        device = _current_device()
+    elif device >= (count := _device_count()):
+        raise ValueError(f"there is no device {device}; there are {count}")
+    return {
+        "allocator": state.allocator_name(),
+        **_C.stats(device),
+        **_offload_figures(device),
+    }
+
+
+def _offload_figures(device: int) -> dict[str, float]:
+    """What Python knows; 0 where nothing was offloaded, or no step has ended."""
+    known = times.of_device(device)
+    moved: dict[str, float] = dict.fromkeys(_MOVED, 0)
+    for source in more_figures:
+        moved.update(source(device))
+    return {
+        **moved,
+        "step_ms": known.last_ms,
+        "step_ms_without_offload": known.last_without_ms,
+    }
+
+
+def _device_count() -> int:
+    """How many devices there are, or could be as long as CUDA is not in use."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return _C.DEVICE_MAX
+    return int(torch.cuda.device_count())
+
+
+def _current_device() -> int:
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return 0
+    return int(torch.cuda.current_device())
