@@ -6,7 +6,7 @@ import math
 
 from hypothesis import given
 from hypothesis import strategies as st
-from oomph.choice import choose
+from oomph.offload.select import choose
 
 
 def test_the_earliest_leave_up_to_the_budget():

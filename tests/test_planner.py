@@ -413,7 +413,7 @@ def test_an_optimizer_works_on_all_at_once_where_that_fits():
 
 @card
 def test_what_is_left_free_after_shortages_is_tried_again_more_and_more_seldom():
-    from oomph.budget import DevicePlan
+    from oomph.offload.policy import DevicePlan
 
     plan = DevicePlan(0, budget=1.0)
     plan.capacity = 1 << 30
@@ -441,7 +441,7 @@ def test_what_is_left_free_after_shortages_is_tried_again_more_and_more_seldom()
 
 @card
 def test_what_was_of_no_use_is_forgotten_when_it_comes_no_more():
-    from oomph.budget import DevicePlan
+    from oomph.offload.policy import DevicePlan
 
     plan = DevicePlan(0, budget=1.0)
     for i in range(1000):
@@ -464,7 +464,7 @@ def test_optimizers_step_while_another_thread_imports_the_planner():
             """Has whoever imports the planner wait in the midst of it."""
 
             def find_spec(self, name, path, target=None):
-                if name != "oomph.budget":
+                if name != "oomph.offload.policy":
                     return None
                 spec = importlib.machinery.PathFinder.find_spec(name, path)
                 load = spec.loader.exec_module

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from oomph.profile import Profile
+from oomph.offload.range_max import Profile
 
 
 def test_nothing_noted_gives_nothing():

@@ -23,7 +23,7 @@ namespace oomph_torch
 
 /* ---- Outlines */
 
-// python/oomph/transfer.py has the same numbers.
+// python/oomph/offload/transfer.py has the same numbers.
 enum StorageState { STORAGE_GONE, STORAGE_AS_IT_WAS, STORAGE_CHANGED };
 
 using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;

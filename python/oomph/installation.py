@@ -8,8 +8,10 @@ import threading
 from types import ModuleType
 from typing import Any
 
+from oomph import _C, allocator_settings, guard, known_streams, shortage
 from oomph import settings as _settings
-from oomph.base import state
+from oomph.base import log, state
+from oomph.memory import sites
 from oomph.steps import events
 
 _lock = threading.Lock()
@@ -58,8 +60,6 @@ def install(settings: str | None = None, **options: Any) -> None:
         except (RuntimeError, ImportError) as error:
             if complete["required"] != "no":
                 raise
-            from oomph.base import log
-
             log.not_in_use(str(error))
             return
         state.fix(complete)
@@ -109,8 +109,6 @@ def _load_torch_class(torch: ModuleType) -> ModuleType:
 
 def _replace_allocator(torch: ModuleType, values: dict[str, Any]) -> None:
     """Makes oomph's class PyTorch's allocator, or raises and changes nothing."""
-    from oomph import _C, allocator_settings
-
     torch_class = _load_torch_class(torch)
     if torch.cuda.is_initialized():
         raise RuntimeError(
@@ -127,8 +125,7 @@ def _replace_allocator(torch: ModuleType, values: dict[str, Any]) -> None:
 
 def _attach(torch: ModuleType, values: dict[str, Any]) -> None:
     """Connects what else belongs to oomph: the log, steps, limits, the end."""
-    from oomph import _C, resting, shortage
-    from oomph.memory import sites
+    from oomph.offload import idle
 
     _switch_registration_off()
     _C.set_rescue_hook(_note_rescue)
@@ -140,10 +137,8 @@ def _attach(torch: ModuleType, values: dict[str, Any]) -> None:
 
         planner.start(always=True)
     if _C.must_know_streams():
-        from oomph import known_streams
-
         known_streams.start()
-    events.before_optimizer.append(resting.note)
+    events.before_optimizer.append(idle.note)
     events.follow(torch)
     torch.cuda._lazy_call(
         state.is_replaced
@@ -155,8 +150,6 @@ def _attach(torch: ModuleType, values: dict[str, Any]) -> None:
     if values["device_limit"] is not None:
         _limit_memory_info(torch)
     if values["guard"] not in ("off", "fill"):
-        from oomph import guard
-
         guard.watch()
     atexit.register(_finish)
 
@@ -167,8 +160,6 @@ def _switch_registration_off() -> None:
     PyTorch reads the variables when it makes the first process group, which would have
     initialised CUDA: so it has not yet.
     """
-    from oomph.base import log
-
     name = "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"
     for variable in (name, name.removeprefix("TORCH_")):
         value = os.environ.get(variable, "").lower()
@@ -180,7 +171,6 @@ def _switch_registration_off() -> None:
 def _note_rescue(device: int, size_bytes: int) -> None:
     """The first rescue of a step: it is told, and the next step is planned."""
     from oomph import planner
-    from oomph.base import log
 
     log.rescued(device, size_bytes)
     planner.note_shortage(device)
@@ -188,10 +178,11 @@ def _note_rescue(device: int, size_bytes: int) -> None:
 
 def _what_rests(device: int) -> list[int]:
     """A capture needs room: tells what may leave, and has the next step planned."""
-    from oomph import planner, resting
+    from oomph import planner
+    from oomph.offload import idle
 
     planner.note_shortage(device)
-    return resting.on_device(device)
+    return idle.on_device(device)
 
 
 def _limit_memory_info(torch: ModuleType) -> None:
@@ -200,8 +191,6 @@ def _limit_memory_info(torch: ModuleType) -> None:
     PyTorch asks the CUDA runtime, which knows nothing of it.
     """
     from torch.cuda._utils import _get_device_index
-
-    from oomph import _C
 
     def mem_get_info(device: Any = None) -> tuple[int, int]:
         """Free and total bytes of a device, under oomph's device_limit."""
@@ -216,9 +205,6 @@ def _limit_memory_info(torch: ModuleType) -> None:
 
 def _finish() -> None:
     """At exit: what rescues cost, what leaks, and the end of background work."""
-    from oomph import _C
-    from oomph.base import log
-
     log.log_summary(_C.DEVICE_MAX)
     for tell in log.more_at_exit:
         tell()

@@ -18,13 +18,14 @@ from typing import Any
 
 import torch
 
-from oomph import _C, activations, explanation, optimizers, resting, transfer
+from oomph import _C
 from oomph.base import log
-from oomph.budget import DevicePlan
 from oomph.memory.stats import more_figures
-from oomph.staging import is_on_host
+from oomph.offload import activations, idle, optimizers, report, transfer
+from oomph.offload.policy import DevicePlan
+from oomph.offload.staging import is_on_host
+from oomph.offload.transfer import Slot
 from oomph.steps import events
-from oomph.transfer import Slot
 
 Arguments = tuple[Any, ...]
 Named = dict[str, Any]
@@ -100,12 +101,12 @@ class Planner:
         with transfer.lock:
             if all(device.host_bytes == 0 for device in self.devices.values()):
                 return found
-        for optimizer in resting.optimizers():
-            state = [t for t in resting.state_of(optimizer) if is_on_host(t)]
+        for optimizer in idle.optimizers():
+            state = [t for t in idle.state_of(optimizer) if is_on_host(t)]
             for tensor in state:
                 index = tensor.device.index
                 found[index] = found.get(index, 0) + tensor.nbytes
-            others = [t for t in resting.trained_by(optimizer) if is_on_host(t)]
+            others = [t for t in idle.trained_by(optimizer) if is_on_host(t)]
             if torch._C._current_graph_task_id() < 0:
                 _C.rests([t.untyped_storage().data_ptr() for t in (*state, *others)])
         return found
@@ -286,7 +287,7 @@ def explain() -> dict[int, dict[str, Any]]:
     """
     with transfer.lock:
         plans = {} if _planner is None else _planner.devices
-        return {index: explanation.describe(plan) for index, plan in plans.items()}
+        return {index: report.describe(plan) for index, plan in plans.items()}
 
 
 def _plan_of(device: int) -> DevicePlan | None:
@@ -296,13 +297,13 @@ def _plan_of(device: int) -> DevicePlan | None:
 
 def figures(device: int) -> dict[str, float]:
     """What :func:`oomph.stats` tells of a device's offload; see there."""
-    return explanation.figures(_plan_of(device))
+    return report.figures(_plan_of(device))
 
 
 def _rows(device: int) -> dict[str, str]:
     """What the table at exit says of this."""
     plan = _plan_of(device)
-    return {} if plan is None else explanation.rows(plan)
+    return {} if plan is None else report.rows(plan)
 
 
 log.more_rows.append(_rows)

@@ -66,7 +66,7 @@ PLANTS = {
     "saved storages are known by their address": Plant(
         (
             (
-                "python/oomph/budget.py",
+                "python/oomph/offload/policy.py",
                 "slot = self.slots.get(storage._cdata)\n"
                 "        if slot is not None and slot.serves(tensor):",
                 "slot = self.slots.get(storage.data_ptr())\n"
@@ -77,7 +77,7 @@ PLANTS = {
                 "        ):",
             ),
             (
-                "python/oomph/budget.py",
+                "python/oomph/offload/policy.py",
                 "self._note_sent(slot)",
                 "self._note_sent(slot)\n"
                 "                self.slots[tensor.data_ptr()] = slot",
@@ -101,7 +101,7 @@ PLANTS = {
     "the second stream does not wait for what was fetched": Plant(
         (
             (
-                "python/oomph/transfer.py",
+                "python/oomph/offload/transfer.py",
                 "if stream.cuda_stream in self._waited:\n"
                 "            stream.wait_event(self._ready)",
                 "if self._waited:\n            pass",
@@ -111,22 +111,22 @@ PLANTS = {
     "the planner's threads have no lock": Plant(
         (
             (
-                "python/oomph/transfer.py",
+                "python/oomph/offload/transfer.py",
                 "lock = threading.RLock()\n\nGONE",
                 "import contextlib\nlock = contextlib.nullcontext()\n\nGONE",
             ),
             (
-                "python/oomph/transfer.py",
+                "python/oomph/offload/transfer.py",
                 "self.sending = threading.RLock()",
                 "self.sending = contextlib.nullcontext()",
             ),
             (
-                "python/oomph/transfer.py",
+                "python/oomph/offload/transfer.py",
                 "self._fetching = threading.Lock()",
                 "self._fetching = contextlib.nullcontext()",
             ),
             (
-                "python/oomph/budget.py",
+                "python/oomph/offload/policy.py",
                 "            if self._is_fetching:\n                return\n",
                 "",
             ),

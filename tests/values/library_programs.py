@@ -256,7 +256,7 @@ PROGRAMS: dict[str, Callable[[], Outcome]] = {
 @contextlib.contextmanager
 def smaller_card(limit_bytes: int) -> Iterator[None]:
     """A card that has no more than that; of what is saved, the small may leave too."""
-    from oomph import activations
+    from oomph.offload import activations
 
     total_bytes = torch.cuda.get_device_properties(0).total_memory
     small_bytes, activations.SMALL_BYTES = activations.SMALL_BYTES, 1 << 10

@@ -19,7 +19,8 @@ card = Simulated(CARD, "reserve:0,host_limit:4GiB")
 @contextlib.contextmanager
 def all_leave() -> Iterator[None]:
     """The planner, sending all that is saved, however small."""
-    from oomph import activations, planner
+    from oomph import planner
+    from oomph.offload import activations
 
     small_bytes, activations.SMALL_BYTES = activations.SMALL_BYTES, 1 << 10
     planner.start(always=True)

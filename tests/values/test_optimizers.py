@@ -55,8 +55,8 @@ OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
 @contextlib.contextmanager
 def in_pieces(piece_bytes: int = PIECE_BYTES) -> Iterator[Any]:
     """Optimizers work piece by piece; gives the link that they use."""
-    from oomph import optimizers
-    from oomph.transfer import Link
+    from oomph.offload import optimizers
+    from oomph.offload.transfer import Link
 
     plan = optimizers.Plan(Link(0), piece_bytes)
     optimizers.start(0, plan)
@@ -228,7 +228,7 @@ def test_a_gradient_that_is_a_conjugate_is_read_as_one():
 
 @card
 def test_addresses_stay_and_versions_advance():
-    from oomph.staging import is_on_host
+    from oomph.offload.staging import is_on_host
 
     with in_pieces():
         training = Training("cuda", "Adam")
@@ -295,7 +295,7 @@ def functions() -> dict[tuple[str, str], Any]:
 
 @card
 def test_pytorchs_functions_return_when_the_last_device_stops():
-    from oomph import optimizers
+    from oomph.offload import optimizers
 
     before = functions()
     with in_pieces() as link:

@@ -24,7 +24,7 @@ class Training(test_failures.Training):
     def __init__(self, device: str) -> None:
         if device == "cuda":
             from oomph import planner
-            from oomph.transfer import Link
+            from oomph.offload.transfer import Link
 
             planner.start(always=True)
             self.link = Link(0)
@@ -38,7 +38,7 @@ class Training(test_failures.Training):
         super().begin()
         if self.device == "cuda":
             import oomph
-            from oomph import optimizers
+            from oomph.offload import optimizers
 
             # The planner ends it after a step that would have fitted without.
             optimizers.start(0, optimizers.Plan(self.link, 512 * KIB))
@@ -52,7 +52,7 @@ class Training(test_failures.Training):
 @planned
 def test_a_step_that_sends_and_stages_survives_the_failure_of_any_call(error):
     import oomph
-    from oomph import optimizers, staging
+    from oomph.offload import optimizers, staging
 
     staged = 0
     fetch = staging.Pipeline._fetch

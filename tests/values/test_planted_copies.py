@@ -11,7 +11,7 @@ import sys
 import torch
 from torch import nn
 import oomph
-from oomph import transfer
+from oomph.offload import transfer
 
 fetch = transfer.Slot._fetch
 

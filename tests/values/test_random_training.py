@@ -279,8 +279,8 @@ class Program:
     def prepare(self, step: Step) -> None:
         """What only the GPU has: state on the host, an optimizer that stages it."""
         import oomph
-        from oomph import optimizers
-        from oomph.transfer import Link
+        from oomph.offload import optimizers
+        from oomph.offload.transfer import Link
 
         states = self.optimizer.state.values()
         kept = [v for s in states for v in s.values() if isinstance(v, torch.Tensor)]
@@ -350,7 +350,8 @@ def limit(share: float) -> None:
 @contextlib.contextmanager
 def planned() -> Iterator[None]:
     """Also what is small leaves; afterwards the whole device is there again."""
-    from oomph import activations, optimizers, planner
+    from oomph import planner
+    from oomph.offload import activations, optimizers
 
     small_bytes, activations.SMALL_BYTES = activations.SMALL_BYTES, 64 * KIB
     if "offload:always" in os.environ["OOMPH_CONF"]:

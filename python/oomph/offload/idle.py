@@ -14,6 +14,8 @@ from collections.abc import Iterator
 
 import torch
 
+from oomph.offload.staging import address_of
+
 # With the thread that steps; 0: backward does.
 _optimizers: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = (
     weakref.WeakKeyDictionary()
@@ -56,8 +58,6 @@ def trained_by(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 
 def on_device(device: int) -> list[int]:
     """Where what rests lies on a device, what is needed most seldom first."""
-    from oomph.staging import address_of
-
     known = optimizers()
     states = (tensor for optimizer in known for tensor in state_of(optimizer))
     trained = (tensor for optimizer in known for tensor in trained_by(optimizer))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from oomph import _C, optimizers
+from oomph import _C
 from oomph.base.sizes import format_size
-from oomph.budget import DevicePlan
+from oomph.offload import optimizers
+from oomph.offload.policy import DevicePlan
 from oomph.steps import times
 
 

@@ -21,7 +21,8 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from oomph import _torch, transfer
+from oomph import _torch
+from oomph.offload import transfer
 
 SMALL_BYTES = 1 << 20  # storages up to this size stay
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from oomph.transfer import Link, copy, is_hosted
+from oomph.offload.transfer import Link, copy, is_hosted
 
 logger = logging.getLogger("oomph")
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
-from oomph.staging import Pipeline, Tensors, is_dense
-from oomph.transfer import Link
+from oomph.offload.staging import Pipeline, Tensors, is_dense
+from oomph.offload.transfer import Link
 
 # Those that work element by element, by their modules in torch.optim.
 _NAMES = (

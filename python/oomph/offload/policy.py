@@ -17,10 +17,11 @@ from operator import itemgetter
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from oomph import _C, activations, optimizers, transfer
-from oomph.choice import Save, choose
-from oomph.profile import Profile
-from oomph.transfer import Link, Slot, is_hosted
+from oomph import _C
+from oomph.offload import activations, optimizers, transfer
+from oomph.offload.range_max import Profile
+from oomph.offload.select import Save, choose
+from oomph.offload.transfer import Link, Slot, is_hosted
 
 logger = logging.getLogger("oomph")
 
