@@ -18,8 +18,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from oomph import _C, holders
-from oomph.holders import Category
+from oomph import _C
+from oomph.diagnosis import categories
+from oomph.diagnosis.categories import Category
 from torch import nn
 
 FRACTIONS = [x / 100 for x in [*range(2, 12), *range(12, 60, 4)]]  # of the card
@@ -205,17 +206,17 @@ class Truth:
 
 # ---- The runs
 
-looked: list[holders.Holders] = []
-original_look = holders.look
+looked: list[categories.Holders] = []
+original_look = categories.look
 
 
-def look(*arguments: Any, **options: Any) -> holders.Holders:
+def look(*arguments: Any, **options: Any) -> categories.Holders:
     """What the report sees, kept for the comparison."""
     looked.append(original_look(*arguments, **options))
     return looked[-1]
 
 
-def compare(seen: holders.Holders, truth: dict[int, Category]) -> dict[str, int]:
+def compare(seen: categories.Holders, truth: dict[int, Category]) -> dict[str, int]:
     """Bytes that are right, wrong and unknown."""
     found = {"right": 0, "wrong": 0, "unknown": 0}
     for addr, size, number in zip(
@@ -267,5 +268,5 @@ def run(kind: type[nn.Module]) -> list[dict[str, int]]:
 
 
 if __name__ == "__main__":
-    holders.look = look
+    categories.look = look
     print(json.dumps(run(PROGRAMS[sys.argv[1]])))

@@ -434,7 +434,7 @@ def test_an_error_of_the_user_keeps_its_words():
 
 @card
 def test_if_the_report_fails_pytorchs_text_stays():
-    from oomph import diagnose
+    from oomph.diagnosis import diagnose
 
     original = diagnose._lines
 
@@ -452,7 +452,7 @@ def test_if_the_report_fails_pytorchs_text_stays():
 
 @card
 def test_a_second_shortage_while_explaining_ends_in_the_plain_text():
-    from oomph import diagnose
+    from oomph.diagnosis import diagnose
 
     original, inner = diagnose._lines, []
 

@@ -19,7 +19,7 @@
 namespace oomph_torch
 {
 
-// What Python's tensors say of a block; python/oomph/holders.py has the same numbers.
+// What Python's tensors say of a block; diagnosis/categories.py has these numbers.
 enum HeldFlag : uint8_t {
     HELD = 1,     // one of the objects lies in it
     MADE = 2,     // by an operator that is recorded

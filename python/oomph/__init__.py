@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from oomph.base.state import is_installed as is_installed
-    from oomph.diagnose import explain as explain
-    from oomph.diagnosis import Diagnosis as Diagnosis
+    from oomph.diagnosis.diagnose import explain as explain
+    from oomph.diagnosis.diagnosis import Diagnosis as Diagnosis
     from oomph.installation import install as install
     from oomph.leaks import assert_no_leaks as assert_no_leaks
     from oomph.memory.no_offload import no_offload as no_offload
@@ -38,13 +38,13 @@ __version__ = "0.1.0"
 
 _MODULES = {"guard", "leaks", "planner", "settings", "simulate"}
 _HOMES = {
-    "Diagnosis": "diagnosis",
+    "Diagnosis": "diagnosis.diagnosis",
     "Moved": "memory.residency",
     "Residency": "memory.residency",
     "SettingsError": "settings",
     "assert_no_leaks": "leaks",
     "evict": "memory.residency",
-    "explain": "diagnose",
+    "explain": "diagnosis.diagnose",
     "install": "installation",
     "is_installed": "base.state",
     "library_path": "plain",

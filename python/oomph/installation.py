@@ -8,9 +8,10 @@ import threading
 from types import ModuleType
 from typing import Any
 
-from oomph import _C, allocator_settings, guard, known_streams, shortage
+from oomph import _C, allocator_settings, guard, known_streams
 from oomph import settings as _settings
 from oomph.base import log, state
+from oomph.diagnosis import oom_error
 from oomph.memory import sites
 from oomph.steps import events
 
@@ -131,7 +132,7 @@ def _attach(torch: ModuleType, values: dict[str, Any]) -> None:
     _C.set_rescue_hook(_note_rescue)
     _C.set_resting_hook(_what_rests)
     sites.start()
-    shortage.start()
+    oom_error.start()
     if values["offload"] == "always":
         from oomph import planner
 

@@ -13,7 +13,7 @@ import torch
 
 from oomph.base.sizes import format_size
 from oomph.leaks.findings import Finding
-from oomph.leaks.holders import variables
+from oomph.leaks.references import variables
 from oomph.leaks.source import line_of_traceback
 from oomph.memory.sites import is_user
 

@@ -9,7 +9,7 @@ import torch
 
 from oomph.base.sizes import format_size
 from oomph.leaks.findings import Finding
-from oomph.leaks.holders import Search
+from oomph.leaks.references import Search
 from oomph.leaks.source import Line, user_files
 from oomph.leaks.stores import Stores
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from oomph.leaks import source
-from oomph.leaks.holders import Hop
+from oomph.leaks.references import Hop
 from oomph.leaks.source import Line
 from oomph.leaks.statements import ATTRIBUTE, Statements, Store, Variable
 

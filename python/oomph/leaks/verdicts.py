@@ -12,8 +12,8 @@ import torch
 
 from oomph.leaks import graphs, source
 from oomph.leaks.findings import Finding
-from oomph.leaks.holders import Chain, Hop, Search
 from oomph.leaks.inventory import Group
+from oomph.leaks.references import Chain, Hop, Search
 from oomph.leaks.source import Line
 from oomph.leaks.stores import Stores
 from oomph.memory.sites import Site, is_user

@@ -13,9 +13,9 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
-from oomph.holders import Category, Holders
+from oomph.diagnosis.categories import Category, Holders
+from oomph.diagnosis.program import Family, Program
 from oomph.memory import sites
-from oomph.program import Family, Program
 
 LOSS_BYTES = 8  # an element of the logits: softmax and its gradient, in 32 bits
 MOSTLY = 0.8  # of the bytes in use are of tensors with a row for each word

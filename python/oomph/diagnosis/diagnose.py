@@ -8,9 +8,16 @@ import sys
 from types import FrameType
 from typing import Any
 
+from oomph import _C
+from oomph.base import state
 from oomph.base.sizes import format_size
-from oomph.diagnosis import Diagnosis, Line, Request, Share
+from oomph.diagnosis import categories, processes, remedies
+from oomph.diagnosis.categories import TITLES, Category, Census, Holders
+from oomph.diagnosis.diagnosis import Diagnosis, Line, Request, Share
+from oomph.diagnosis.program import Program
+from oomph.diagnosis.remedies import Situation
 from oomph.memory import sites
+from oomph.memory.stats import stats
 
 
 def explain(device: int | None = None) -> Diagnosis:
@@ -34,11 +41,6 @@ def explain(device: int | None = None) -> Diagnosis:
         >>> print(oomph.explain())
         >>> json.dumps(oomph.explain(0).as_dict())
     """
-    from oomph import _C
-    from oomph.base import state
-    from oomph.holders import sort_out
-    from oomph.memory.stats import stats
-
     if not state.is_installed():
         raise RuntimeError("oomph is not installed: call oomph.install() first")
     now = stats(device)
@@ -47,7 +49,7 @@ def explain(device: int | None = None) -> Diagnosis:
 
         device = torch.cuda.current_device()
     free_bytes, total_bytes = _C.memory_info(device)
-    census, garbage = sort_out(device)
+    census, garbage = categories.sort_out(device)
     return diagnose(
         {
             "device": device,
@@ -69,7 +71,10 @@ def explain(device: int | None = None) -> Diagnosis:
 
 
 def diagnose(
-    moment: dict[str, Any], census: Any, alive: Any, garbage: frozenset[int]
+    moment: dict[str, Any],
+    census: Census,
+    alive: Census | None,
+    garbage: frozenset[int],
 ) -> Diagnosis:
     """The diagnosis of a moment.
 
@@ -77,13 +82,11 @@ def diagnose(
         moment: As ``_C.take_shortage()`` gives it.
         census: The blocks in use then.
         alive: Those in use now; None: the same.
-        garbage: Addresses of those that were garbage (:func:`oomph.holders.sort_out`).
+        garbage: Addresses of those that were garbage (``categories.sort_out``).
     """
-    from oomph import holders, remedies
-
     graph = moment["grad"] or bool(moment["doing"])
-    seen = holders.look(census, alive, graph, moment["modules"], garbage)
-    stats = moment["stats"]
+    seen = categories.look(census, alive, graph, moment["modules"], garbage)
+    now = moment["stats"]
     totals, counts = _totals(seen)
     situation = _situation(moment, seen, totals)
     request = _request(moment, seen, situation) if moment["requested_bytes"] else None
@@ -94,8 +97,8 @@ def diagnose(
         request=request,
         shares=[*_shares(totals, counts), *_others(moment)],
         lines=_lines(seen),
-        host_bytes=stats["host_block_bytes"],
-        gap_bytes=_gap_bytes(census, stats["page_bytes"]),
+        host_bytes=now["host_block_bytes"],
+        gap_bytes=_gap_bytes(census, now["page_bytes"]),
         remedies=remedies.rank(situation),
         useless=_useless(moment),
     )
@@ -104,9 +107,7 @@ def diagnose(
 # ---- Who holds it
 
 
-def _totals(seen: Any) -> tuple[dict[Any, int], dict[Any, int]]:
-    from oomph.holders import Category
-
+def _totals(seen: Holders) -> tuple[dict[Category, int], dict[Category, int]]:
     totals, counts = dict.fromkeys(Category, 0), dict.fromkeys(Category, 0)
     for (_, number), (size, count) in seen.groups.items():
         totals[Category(number)] += size
@@ -114,17 +115,13 @@ def _totals(seen: Any) -> tuple[dict[Any, int], dict[Any, int]]:
     return totals, counts
 
 
-def _shares(totals: dict[Any, int], counts: dict[Any, int]) -> list[Share]:
-    from oomph.holders import TITLES
-
+def _shares(totals: dict[Category, int], counts: dict[Category, int]) -> list[Share]:
     found = [Share(TITLES[c], totals[c], counts[c]) for c in TITLES if counts[c]]
     return sorted(found, key=lambda share: share.size_bytes, reverse=True)
 
 
 def _others(moment: dict[str, Any]) -> list[Share]:
     """What is not oomph's: the driver knows no more than the sum."""
-    from oomph import processes
-
     held = moment["stats"]["device_bytes"]
     rest = moment["total_bytes"] - moment["free_bytes"] - held
     if rest <= 0:
@@ -141,20 +138,17 @@ def _others(moment: dict[str, Any]) -> list[Share]:
     return [share for share in found if share.size_bytes > 0]
 
 
-def _lines(seen: Any) -> list[Line]:
-    from oomph import _C
-    from oomph.holders import TITLES, Category
-
+def _lines(seen: Holders) -> list[Line]:
     found: dict[int, list[Any]] = {}  # bytes, inferred bytes, count, by category
-    for (site, number), (size, count) in seen.groups.items():
-        plain = site & ~_C.SITE_INFERRED
+    for (number, category), (size, count) in seen.groups.items():
+        plain = number & ~_C.SITE_INFERRED
         if not plain:
             continue
         held = found.setdefault(plain, [0, 0, 0, {}])
         held[0] += size
-        held[1] += size if site != plain else 0
+        held[1] += size if number != plain else 0
         held[2] += count
-        held[3][number] = held[3].get(number, 0) + size
+        held[3][category] = held[3].get(category, 0) + size
     lines = []
     for plain, (size, inferred, count, by) in found.items():
         site = sites.resolve(plain)
@@ -165,10 +159,8 @@ def _lines(seen: Any) -> list[Line]:
     return sorted(lines, key=lambda line: line.size_bytes, reverse=True)
 
 
-def _gap_bytes(census: Any, page_bytes: int) -> int:
+def _gap_bytes(census: Census, page_bytes: int) -> int:
     """Free bytes in device pages of which some are in use."""
-    from oomph import _C
-
     ends: dict[int, int] = {}  # bytes in use of the pages at the ends of blocks
     for addr, size, mark in zip(census.addrs, census.sizes, census.marks, strict=True):
         if mark & _C.MARK_HOST:
@@ -185,7 +177,7 @@ def _gap_bytes(census: Any, page_bytes: int) -> int:
 # ---- What was asked for
 
 
-def _request(moment: dict[str, Any], seen: Any, situation: Any) -> Request:
+def _request(moment: dict[str, Any], seen: Holders, situation: Situation) -> Request:
     site = sites.resolve(moment["site"])
     step = situation.forecast
     source = linecache.getline(site.file, site.line).strip() if site else ""
@@ -210,7 +202,7 @@ def _is_recorded_forward(moment: dict[str, Any]) -> bool:
     return moment["grad"] and not moment["doing"]
 
 
-def guess_shape(size_bytes: int, program: Any) -> str:
+def guess_shape(size_bytes: int, program: Program) -> str:
     """What a tensor of so many bytes looks like in this program; "": like nothing.
 
     One of a parameter's shape, or of an input's leading dimensions with the width of a
@@ -235,14 +227,13 @@ def guess_shape(size_bytes: int, program: Any) -> str:
 # ---- What would help
 
 
-def _situation(moment: dict[str, Any], seen: Any, totals: dict[Any, int]) -> Any:
+def _situation(
+    moment: dict[str, Any], seen: Holders, totals: dict[Category, int]
+) -> Situation:
     import torch
 
-    from oomph import remedies
-    from oomph.base import state
-
     missing = moment["stats"]["oom_missing_bytes"] if moment["requested_bytes"] else 0
-    situation = remedies.Situation(
+    situation = Situation(
         holders=seen,
         totals=totals,
         stats=moment["stats"],
@@ -274,9 +265,9 @@ def _is_in_optimizer(moment: dict[str, Any]) -> bool:
 
 
 def _useless(moment: dict[str, Any]) -> list[str]:
-    stats = moment["stats"]
+    now = moment["stats"]
     cached = max(
-        0, stats["reserved_bytes.all.current"] - stats["allocated_bytes.all.current"]
+        0, now["reserved_bytes.all.current"] - now["allocated_bytes.all.current"]
     )
     return [
         "expandable_segments: under oomph every free page serves every request already",

@@ -13,6 +13,10 @@ import sys
 import threading
 from typing import Any
 
+from oomph import _C
+from oomph.diagnosis.categories import Census
+from oomph.diagnosis.diagnose import diagnose
+
 logger = logging.getLogger("oomph")
 
 _busy = threading.local()
@@ -44,8 +48,6 @@ def explained(message: str) -> str:
         return ""
     _busy.now = True
     try:
-        from oomph import _C
-
         moment = _C.take_shortage()
         if moment is None or not message.startswith(moment["message"]):
             return ""
@@ -58,9 +60,6 @@ def explained(message: str) -> str:
 
 
 def _report(moment: dict[str, Any]) -> str:
-    from oomph.diagnose import diagnose
-    from oomph.holders import Census
-
     device = moment["device"]
     census = Census(device, moment.pop("census"))
     # The core had garbage collected, or says why not. To do so here would make the

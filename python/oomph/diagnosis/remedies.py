@@ -1,9 +1,8 @@
 """What would help against a shortage of memory here: how much it saves, what it costs.
 
-Each rule looks at who holds the memory (:mod:`oomph.holders`) and gives remedies, or
-none where it cannot help. Figures are estimates from the blocks that are there, and
-from what the step would have come to (:mod:`oomph.forecast`); each rule says what it
-assumes.
+Each rule looks at who holds the memory (``categories``) and gives remedies, or none
+where it cannot help. Figures are estimates from the blocks that are there, and from
+what the step would have come to (``forecast``); each rule says what it assumes.
 """
 
 from __future__ import annotations
@@ -17,8 +16,14 @@ from pathlib import Path
 
 from oomph.base import log
 from oomph.base.sizes import format_size
-from oomph.forecast import Forecast, Logits, find_logits, foresee, saved_by_family
-from oomph.holders import Category, Holders
+from oomph.diagnosis.categories import Category, Holders
+from oomph.diagnosis.forecast import (
+    Forecast,
+    Logits,
+    find_logits,
+    foresee,
+    saved_by_family,
+)
 
 MIN_SHARE = 0.01  # of the memory held: less is no help
 CHUNKS = 8  # that the loss is cut into

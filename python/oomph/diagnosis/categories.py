@@ -18,8 +18,7 @@ from enum import IntEnum
 from typing import Any
 
 from oomph import _C
-from oomph.memory import sites
-from oomph.program import (
+from oomph.diagnosis.program import (
     Program,
     note_inputs,
     note_modules,
@@ -27,6 +26,7 @@ from oomph.program import (
     shape_of,
     tensors_in,
 )
+from oomph.memory import sites
 
 INPUTS_SEEN = 64  # whose shapes are looked at
 

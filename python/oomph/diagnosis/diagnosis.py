@@ -64,7 +64,7 @@ class Request:
             nothing known.
         before_backward: Forward asked, and is recorded: backward will want more.
         step_bytes: What the whole step would have in use at most
-            (:mod:`oomph.forecast`); 0: not foreseen.
+            (:mod:`oomph.diagnosis.forecast`); 0: not foreseen.
         step_missing_bytes: What there is no room for, of that.
     """
 
@@ -95,7 +95,7 @@ class Diagnosis:
         host_bytes: Of all these, what lies on the host.
         gap_bytes: Free bytes in pages that are partly in use: what perfect packing
             would gain.
-        remedies: What would help, by what it saves (:class:`oomph.remedies.Remedy`).
+        remedies: What would help, by what it saves (``remedies.Remedy``).
         useless: Usual advice that would not help here, with reasons.
     """
 
