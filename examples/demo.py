@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from oomph.base.sizes import format_size
-from oomph.versions import gpu_count
+from oomph.setup.versions import gpu_count
 
 SCRIPT = Path(__file__).parent / "train_gpt.py"
 CONTEXT = "0.5 GiB of it taken by the CUDA context"

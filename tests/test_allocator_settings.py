@@ -232,7 +232,8 @@ VALUES = {
 
 @simulated
 def test_each_setting_of_pytorch_is_honoured_or_answered_in_one_line():
-    from oomph import _torch, allocator_settings
+    from oomph import _torch
+    from oomph.setup import allocator_settings
 
     keys = set(_torch.settings_keys())
     assert keys >= {"backend", "max_split_size_mb", "per_process_memory_fraction"}
@@ -257,7 +258,7 @@ def test_each_setting_of_pytorch_is_honoured_or_answered_in_one_line():
 
 @simulated
 def test_a_setting_of_a_newer_pytorch_is_named():
-    from oomph import allocator_settings
+    from oomph.setup import allocator_settings
 
     with said() as lines:
         allocator_settings.note("brand_new:[1:2,3:4],expandable_segments:True")

@@ -299,7 +299,7 @@ def test_installing_again_is_harmless_or_says_which_settings_differ():
 
 
 def load_torch_class(version: str, cuda: str | None) -> None:
-    from oomph import installation
+    from oomph.setup import installation
 
     other = SimpleNamespace(__version__=version, version=SimpleNamespace(cuda=cuda))
     installation._load_torch_class(other)  # type: ignore[arg-type]

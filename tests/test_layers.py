@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sysconfig
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -318,6 +319,29 @@ def test_no_module_of_ours_is_looked_up_where_modules_are_kept():
     assert lookups == []
 
 
+# The packages and public modules of oomph, from the bottom up.
+ROOMS = [
+    *("base", "simulate", "steps", "memory", "settings", "offload", "diagnosis"),
+    *("leaks", "guard", "planner", "setup", "cli", "__main__"),
+]
+
+
+def test_no_package_imports_a_higher_one():
+    up = [
+        (name, other)
+        for name, others in python_imports().items()
+        for other in others
+        if name.startswith("oomph.") and other.startswith("oomph.")
+        if ROOMS.index(name.split(".")[1]) < ROOMS.index(other.split(".")[1])
+    ]
+    assert up == []
+
+
+def test_no_package_has_many_modules():
+    folders = Counter(path.parent for path in PYTHON.glob("oomph*/**/*.py"))
+    assert {folder for folder, count in folders.items() if count > 20} == set()
+
+
 # ---- import oomph
 
 
@@ -349,5 +373,5 @@ def test_import_oomph_adds_few_modules():
 
 
 def test_the_entry_point_imports_nothing_where_nothing_is_asked_for():
-    added = added_modules("import oomph._autoload; oomph._autoload.main()")
-    assert not added & {"oomph.environment", "json"}
+    added = added_modules("import oomph.setup.autoload; oomph.setup.autoload.main()")
+    assert not added & {"oomph.setup.environment", "json"}

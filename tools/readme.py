@@ -19,10 +19,10 @@ FILES = [
 OFFLOAD = ROOT / "benchmarks" / "results" / "offload.json"
 sys.path.insert(0, str(ROOT / "python"))
 
-from oomph.allocator_settings import ANSWERS  # noqa: E402
 from oomph.base.sizes import format_size  # noqa: E402
 from oomph.memory import metrics  # noqa: E402
 from oomph.settings import SETTINGS  # noqa: E402
+from oomph.setup.allocator_settings import ANSWERS  # noqa: E402
 
 
 def row(*cells: str) -> str:

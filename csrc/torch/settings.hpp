@@ -2,7 +2,7 @@
 // torch._C._accelerator_setAllocatorSettings()), as PyTorch parses and refuses them.
 //
 // What has a meaning here is honoured; of the rest Python hears and says why not
-// (python/oomph/allocator_settings.py).
+// (python/oomph/setup/allocator_settings.py).
 #pragma once
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>

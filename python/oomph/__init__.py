@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from oomph.base.state import is_installed as is_installed
     from oomph.diagnosis.diagnose import explain as explain
     from oomph.diagnosis.diagnosis import Diagnosis as Diagnosis
-    from oomph.installation import install as install
     from oomph.leaks import assert_no_leaks as assert_no_leaks
     from oomph.memory.no_offload import no_offload as no_offload
     from oomph.memory.residency import Moved as Moved
@@ -30,8 +29,9 @@ if TYPE_CHECKING:
     from oomph.memory.residency import residency as residency
     from oomph.memory.residency import unpin as unpin
     from oomph.memory.stats import stats as stats
-    from oomph.plain import library_path as library_path
     from oomph.settings import SettingsError as SettingsError
+    from oomph.setup.installation import install as install
+    from oomph.setup.plain import library_path as library_path
     from oomph.steps.events import step as step
 
 __version__ = "0.1.0"
@@ -45,9 +45,9 @@ _HOMES = {
     "assert_no_leaks": "leaks",
     "evict": "memory.residency",
     "explain": "diagnosis.diagnose",
-    "install": "installation",
+    "install": "setup.installation",
     "is_installed": "base.state",
-    "library_path": "plain",
+    "library_path": "setup.plain",
     "no_offload": "memory.no_offload",
     "pin": "memory.residency",
     "promote": "memory.residency",

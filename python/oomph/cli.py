@@ -7,8 +7,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from oomph import environment, settings, simulate
+from oomph import settings, simulate
 from oomph.base.sizes import parse_size
+from oomph.setup import environment
 
 _RUN_HELP = """\
 Runs a Python script with oomph as PyTorch's CUDA allocator. The script is not changed
@@ -156,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.version:
-        from oomph import versions
+        from oomph.setup import versions
 
         print(versions.report())
         return 0

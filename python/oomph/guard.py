@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
 
+from oomph import _C, simulate
 from oomph.base.sizes import format_size
 from oomph.memory.sites import Site, resolve
 
@@ -128,8 +129,6 @@ def report(device: int = 0) -> Report:
     Example:
         >>> print(oomph.guard.report())  # in the handler of the error, or later
     """
-    from oomph import _C
-
     rows = [
         Unmapped(
             *row[:4], row[4] == _C.TIER_HOST, resolve(row[5]), resolve(row[6]), *row[7:]
@@ -143,8 +142,6 @@ def report(device: int = 0) -> Report:
 
 def _fault_address() -> int | None:
     """The address of the first fault that the simulated driver has kept."""
-    from oomph import simulate
-
     found = (_NOT_MAPPED.search(text) for text in reversed(simulate.misuses()))
     return next((int(match[1], 16) for match in found if match), None)
 
@@ -186,8 +183,6 @@ def _tell_if_illegal(errors: Iterable[BaseException | None]) -> None:
 def tell() -> None:
     """Logs the report of each device on which guard has unmapped anything, once."""
     global _told
-    from oomph import _C
-
     if _told:
         return
     _told = True
@@ -199,8 +194,6 @@ def tell() -> None:
 
 def _tell_at_exit() -> None:
     """Whether a device has failed, which the program may have kept to itself."""
-    from oomph import _C
-
     for device in range(_C.DEVICE_MAX):
         if _told or not _C.unmapped(device):
             continue

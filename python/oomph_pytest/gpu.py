@@ -7,9 +7,10 @@ import os
 import sys
 
 import pytest
-from oomph import environment, installation, settings, simulate
+from oomph import settings, simulate
 from oomph.base import state
 from oomph.base.sizes import format_size
+from oomph.setup import environment, installation
 
 _NO_GPU = "no GPU: {}; --simulate-gpu 12GiB simulates one"
 _asked_settings = ""  # --oomph

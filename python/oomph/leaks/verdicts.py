@@ -10,12 +10,14 @@ from typing import Any
 
 import torch
 
+from oomph import _C
 from oomph.leaks import graphs, source
 from oomph.leaks.findings import Finding
 from oomph.leaks.inventory import Group
 from oomph.leaks.references import Chain, Hop, Search
 from oomph.leaks.source import Line
 from oomph.leaks.stores import Stores
+from oomph.memory import sites
 from oomph.memory.sites import Site, is_user
 
 _SAMPLES = 4  # of a group, whose holders are searched for
@@ -44,9 +46,6 @@ class Judged:
 
 def allocated_at(tensor: torch.Tensor) -> tuple[Line, ...]:
     """The line that asked for the memory of a tensor, if it is known."""
-    from oomph import _C
-    from oomph.memory import sites
-
     try:
         site = sites.resolve(_C.site_of(tensor.untyped_storage().data_ptr()))
     except ValueError:
@@ -290,8 +289,6 @@ def _grown(sites: list[Sites], which: int) -> dict[int, int]:
 
 
 def _resolved(number: int) -> Line | None:
-    from oomph.memory import sites
-
     site = sites.resolve(number)
     return None if site is None else _line_of(site)
 

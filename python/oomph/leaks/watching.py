@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from oomph import _torch
+from oomph import _C, _torch
 from oomph.base import log, state
 from oomph.leaks import graphs, last_error, replaced, verdicts
 from oomph.leaks.backward import Backward
@@ -65,8 +65,6 @@ class _Look:
 
 def _live_sites() -> verdicts.Sites:
     """Blocks and bytes by the line that allocated them, backward's with forward's."""
-    from oomph import _C
-
     found: verdicts.Sites = {}
     for device in range(torch.cuda.device_count()):
         for number, size_bytes, count in _C.live_sites(device):
@@ -77,8 +75,6 @@ def _live_sites() -> verdicts.Sites:
 
 
 def _counts() -> Counts:
-    from oomph import _C
-
     blocks = size_bytes = 0
     for device in range(torch.cuda.device_count()):
         now = _C.stats(device)

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from oomph import simulate
+
 _MEMINFO = Path("/proc/meminfo")
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUP = Path("/proc/self/cgroup")
@@ -105,8 +107,6 @@ def available_bytes() -> int:
 
     On a simulated GPU it is the host memory that was asked for.
     """
-    from oomph import simulate
-
     card = simulate.card_in_use()
     if card is not None and card.host_bytes is not None:
         return card.host_bytes

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from oomph import _C
+
 _known: set[tuple[int, int]] = set()  # by device and id
 
 
 def _note(stream: Any) -> None:
     """Tells the core of a stream, once."""
-    from oomph import _C
-
     key = (stream.device_index, stream.stream_id)
     if key in _known:
         return

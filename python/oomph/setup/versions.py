@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 from importlib import metadata
 
+from oomph import _C
+
 
 def _torch() -> str:
     try:
@@ -42,8 +44,6 @@ def _driver() -> str:
 
 def _host_pages() -> str:
     """Which kind of host memory works on the first device, by trying."""
-    from oomph import _C
-
     try:
         return str(_C.probe_host(0))
     except (RuntimeError, ValueError, MemoryError) as error:
@@ -52,11 +52,9 @@ def _host_pages() -> str:
 
 def report() -> str:
     """Versions of oomph, PyTorch and the driver, and which host pages work here."""
-    from oomph import __version__
-
     return "\n".join(
         (
-            f"oomph {__version__}",
+            f"oomph {metadata.version('oomph')}",
             f"PyTorch {_torch()}",
             f"driver: {_driver()}",
             f"host memory in place of device memory: {_host_pages()}",

@@ -8,11 +8,12 @@ import threading
 from types import ModuleType
 from typing import Any
 
-from oomph import _C, allocator_settings, guard, known_streams
+from oomph import _C, guard
 from oomph import settings as _settings
 from oomph.base import log, state
 from oomph.diagnosis import oom_error
 from oomph.memory import sites
+from oomph.setup import allocator_settings, known_streams
 from oomph.steps import events
 
 _lock = threading.Lock()

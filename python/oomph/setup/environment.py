@@ -21,8 +21,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from oomph import installation, settings, simulate
-from oomph.base import state
+from oomph import settings, simulate
+from oomph.base import log, state
+from oomph.memory.stats import stats
+from oomph.setup import installation
 
 STATS = "OOMPH_STATS"
 NATIVE_LIMIT = "OOMPH_NATIVE_LIMIT"
@@ -51,11 +53,9 @@ def mark_as_said(card: str) -> None:
 
 def _say_once(card: str) -> None:
     """Logs the banner in the first process; its children are quiet."""
-    from oomph.base.log import logger
-
     if os.environ.get(_SAID) != card:
         mark_as_said(card)
-        logger.warning(simulate.banner(card))
+        log.logger.warning(simulate.banner(card))
 
 
 def _limit_native(limit_bytes: int) -> None:
@@ -118,15 +118,11 @@ def collect_stats() -> dict[str, dict[str, Any]]:
 
 
 def _own_stats(device: int) -> dict[str, Any]:
-    from oomph.memory.stats import stats
-
     return {**stats(device), **_leaks()}
 
 
 def _leaks() -> dict[str, Any]:
     """What was found to leak, if anything was watched."""
-    from oomph.base import log
-
     return {} if log.leaks_found is None else {"leaks": log.leaks_found().as_dict()}
 
 

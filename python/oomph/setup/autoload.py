@@ -22,7 +22,7 @@ def main() -> None:
     from oomph.base import log
 
     try:
-        from oomph import environment
+        from oomph.setup import environment
 
         environment.apply()
     except Exception as error:

@@ -10,6 +10,11 @@ import atexit
 import sys
 import threading
 
+from oomph import _C, settings
+from oomph.base import log, state
+from oomph.base.sizes import format_size
+from oomph.memory import sites
+
 _lock = threading.Lock()
 _ready = False
 
@@ -36,9 +41,6 @@ def library_path() -> str:
         >>> pool = torch.cuda.MemPool(allocator.allocator())
     """
     global _ready
-    from oomph import _C
-    from oomph.base import state
-
     with _lock:
         if not _ready:
             if not state.settings_are_fixed():
@@ -50,10 +52,6 @@ def library_path() -> str:
 
 def _prepare() -> None:
     """Sets up the core as the environment says, and what belongs to it."""
-    from oomph import _C, settings
-    from oomph.base import log
-    from oomph.memory import sites
-
     values = settings.complete(settings.from_environment() or {})
     _C.configure(**settings.for_core(values))
     _C.set_rescue_hook(log.rescued)
@@ -66,25 +64,17 @@ def _prepare() -> None:
 
 
 def _end_step() -> None:
-    from oomph import _C
-
     _C.step()
 
 
 def _finish() -> None:
-    from oomph import _C
-    from oomph.base import log
-
     log.log_summary(_C.DEVICE_MAX)
     _C.stop()
 
 
 def _note_refusal(device: int, size_bytes: int) -> None:
     """Process-wide PyTorch makes a tensor without memory of it: it must be said."""
-    from oomph.base.log import logger
-    from oomph.base.sizes import format_size
-
-    logger.error(
+    log.logger.error(
         "GPU %d: oomph_torch_malloc had no memory for %s; process-wide PyTorch makes a "
         "tensor at address 0 of that, and no error: oomph.install() would raise one",
         device,

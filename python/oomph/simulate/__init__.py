@@ -135,7 +135,7 @@ class _UsageOfDriver(ctypes.Structure):
 
 
 def _folder() -> Path:
-    return Path(__file__).parent / "_sim"
+    return Path(__file__).parent.parent / "_sim"
 
 
 def _open(name: str, mode: int) -> ctypes.CDLL:
@@ -308,7 +308,7 @@ def load(card: str) -> None:
     os.environ[VARIABLE] = card
     os.environ.setdefault("TRITON_LIBCUDA_PATH", str(_folder()))
     if parsed.has_values:
-        os.environ.setdefault("TRITON_INTERPRET", "1")  # see simulated_triton
+        os.environ.setdefault("TRITON_INTERPRET", "1")  # see simulate.triton
     _loaded = card
 
 
@@ -320,20 +320,20 @@ def prepare_torch() -> None:
     """
     import torch
 
-    from oomph import simulated_operators
+    from oomph.simulate import operators
 
     _check_build(torch.__version__, torch.version.cuda)
     card = card_in_use()
     driver = _open(_DRIVER, ctypes.RTLD_LOCAL)
     if card is not None and card.has_values:
-        from oomph import simulated_triton
+        from oomph.simulate import triton
 
         _install(torch.__version__, driver, "install", "compute", "dry")
-        simulated_operators.switch_fusers_off()
-        simulated_triton.install()
+        operators.switch_fusers_off()
+        triton.install()
     else:
-        simulated_operators.install(driver)
-    simulated_operators.install_sleep(driver)
+        operators.install(driver)
+    operators.install_sleep(driver)
     if card is not None and card.has_rates:
         _install(torch.__version__, driver, "install_costs", "cost", "operator")
 
