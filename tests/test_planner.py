@@ -417,12 +417,12 @@ def test_what_is_left_free_after_shortages_is_tried_again_more_and_more_seldom()
 
     plan = DevicePlan(0, budget=1.0)
     plan.capacity = 1 << 30
-    plan.extra_bytes = 64 * MIB
+    plan.headroom.extra_bytes = 64 * MIB
 
     def quiet_steps() -> int:
         """How many steps without a shortage it takes until less is left free."""
-        before, count = plan.extra_bytes, 0
-        while plan.extra_bytes == before:
+        before, count = plan.headroom.extra_bytes, 0
+        while plan.headroom.extra_bytes == before:
             plan.end_step(False, 0, always=True, state_host_bytes=0)
             count += 1
         return count
@@ -432,7 +432,7 @@ def test_what_is_left_free_after_shortages_is_tried_again_more_and_more_seldom()
         plan.end_step(True, 0, always=True, state_host_bytes=0)
 
     first = quiet_steps()
-    assert plan.extra_bytes < 64 * MIB
+    assert plan.headroom.extra_bytes < 64 * MIB
     fall_short()
     assert quiet_steps() == 2 * first
     fall_short()

@@ -11,7 +11,6 @@ import bisect
 import logging
 import math
 import weakref
-from dataclasses import dataclass, field
 from operator import itemgetter
 
 import torch
@@ -19,61 +18,19 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from oomph import _C
 from oomph.offload import activations, optimizers, transfer
-from oomph.offload.range_max import Profile
+from oomph.offload.headroom import EXTRA_SHARE, Headroom, slack_bytes
+from oomph.offload.record import Step
 from oomph.offload.select import Save, choose
 from oomph.offload.transfer import Link, Slot, is_hosted
 
 logger = logging.getLogger("oomph")
 
 _CALM_STEPS = 4  # steps that would have fitted, until the hooks are taken off
-_SLACK = 0.005  # share of the device left free, as pages are not filled to the full
-_SLACK_BYTES = 16 << 20  # and this beside
-_FETCH_SLACK = 0.01  # share that is left free beside by what comes back ahead of need
 _LARGE_SHARE = 32  # a block of this part of the device may be put on the host at once
-_EXTRA_SHARE = 50  # part of the device that is left free after a step that fell short
 _PIECE_SHARE = 128  # part of the device that an optimizer works on at a time
-_QUIET_STEPS = 64  # steps without a rescue after which less is left free
 _FORGET_STEPS = 100  # steps after which what was not seen again is forgotten
 _PASSING_SAVES = 16  # so many later, what is still there was not on its way out
 _BLIND = 0.4  # share of the device left free by a fetch before a step was recorded
-
-
-@dataclass
-class Step:
-    """What one step showed of a device."""
-
-    first: int = 0  # sequence of the first tensor that it saved
-    need_bytes: int = 0  # most bytes of blocks, on either side, before the optimizer
-    device_need_bytes: int = 0  # of these, most but for what was born on the host
-    optimizer_bytes: int = 0  # most while it worked
-    temporary_bytes: int = 0  # of these, what it had for itself, and gave back
-    away_bytes: int = 0  # most that was away at one time
-    sent_bytes: int = 0
-    fetched_bytes: int = 0
-    waited_ms: float = 0.0  # as far as it was known when the step ended
-    host_bytes: int = 0  # most bytes of blocks on the host
-    host_growth: int = 0  # by which they grew before the optimizer,
-    fetch_growth: int = 0  # and while something was back ahead of need
-    # What had been sent long before they grew, and others held: it took the room.
-    held: set[Save] = field(default_factory=set)
-    state_host_bytes: int = 0  # of the optimizers' state, on the host at its end
-    born_bytes: int = 0  # that the optimizer made and kept, such as its state
-    saves: list[Save] = field(default_factory=list)
-    backwards: list[int] = field(default_factory=list)  # places at which one began
-    # Of each forward with its backward: most bytes needed, and before which place that
-    # was (None: in forward). What lies behind it had been used by then.
-    peaks: list[tuple[int, int | None]] = field(default_factory=list)
-    # Before what was saved at a place was used, without what had been fetched.
-    profile: Profile = field(default_factory=Profile)
-
-    @property
-    def unreached_bytes(self) -> int:
-        """Most bytes on the host that were neither sent there nor optimizers' state."""
-        return max(self.host_bytes - self.state_host_bytes, 0)
-
-    def used_host(self) -> bool:
-        """Whether anything of the device's was on the host."""
-        return self.sent_bytes > 0 or self.host_bytes > 0
 
 
 class DevicePlan:
@@ -87,11 +44,7 @@ class DevicePlan:
         self.index = index
         self.link = Link(index)
         self.budget: float = budget  # bytes to be away at the peak
-        self.extra_bytes = 0  # beside what is missing, as experience showed
-        self._fetch_extra_bytes = 0  # left free when something is fetched, likewise
-        self._quiet_steps = 0  # with a budget and without a rescue
-        self._patience = _QUIET_STEPS
-        self._is_trying = False  # less has been left free since the last shortage
+        self.headroom = Headroom()
         self._planned_need_bytes = 0
         self.capacity = 0  # bytes that blocks can have on it
         self.step = Step()
@@ -264,7 +217,7 @@ class DevicePlan:
                 return
             self._is_fetching = True
         try:
-            free = capacity - self._fetch_slack() - used
+            free = capacity - self.headroom.for_fetches(capacity) - used
             while (slot := self._next_to_fetch(sequence, free, used)) is not None:
                 slot.fetch()
                 free, used = free - slot.bytes, used + slot.bytes
@@ -308,13 +261,6 @@ class DevicePlan:
         """Sending it did not help, and would not in the next step."""
         self.useless[self._save_of(slot)] = self._step_count
         slot.stay()
-
-    def _slack(self) -> int:
-        return int(self.capacity * _SLACK) + _SLACK_BYTES
-
-    def _fetch_slack(self) -> int:
-        share_bytes = int(self.capacity * _FETCH_SLACK)
-        return self._slack() + share_bytes + self._fetch_extra_bytes
 
     # -- a step ends
 
@@ -367,17 +313,17 @@ class DevicePlan:
         if rescued:
             self._learn_from_failure(step)
         else:
-            self._trust()
+            self.headroom.trust(self.capacity)
         self._forget_useless(step)
         self._plan_optimizers(step)
-        more_bytes = step.born_bytes + self._slack()
+        more_bytes = step.born_bytes + slack_bytes(self.capacity)
         self._planned_need_bytes = step.need_bytes + more_bytes
         # State that lives on the host needs no place on the device, nor does what is
         # foreseen there; but what a rescue put there might have one.
         need_bytes = step.device_need_bytes
         if rescued:
             need_bytes = step.need_bytes - step.state_host_bytes
-        wanted = need_bytes + more_bytes + self.extra_bytes - self.capacity
+        wanted = need_bytes + more_bytes + self.headroom.extra_bytes - self.capacity
         if always:
             self.budget = math.inf
         elif wanted > 0:
@@ -391,7 +337,7 @@ class DevicePlan:
 
     def _little_less(self, wanted: float) -> bool:
         """Whether the cut is too small to be worth replanning."""
-        return 0 <= self.budget - wanted < self.capacity // _EXTRA_SHARE
+        return 0 <= self.budget - wanted < self.capacity // EXTRA_SHARE
 
     def _learn_from_failure(self, step: Step) -> None:
         """It was planned for and not enough.
@@ -409,23 +355,8 @@ class DevicePlan:
             share_bytes = self.capacity // self._large_share
             large_bytes = max(share_bytes, activations.SMALL_BYTES)
             _C.foresee(self.index, large_bytes)
-            most = self.capacity // _EXTRA_SHARE
-            self.extra_bytes += min(step.host_growth, most)
-            self._fetch_extra_bytes += min(step.fetch_growth, most)
-        if self._is_trying:
-            self._patience *= 2
-        self._quiet_steps, self._is_trying = 0, False
-
-    def _trust(self) -> None:
-        """After many steps that were not short: leaves less free, for a trial."""
-        if self.extra_bytes + self._fetch_extra_bytes == 0:
-            return
-        self._quiet_steps += 1
-        if self._quiet_steps >= self._patience:
-            less = self.capacity // _EXTRA_SHARE
-            self.extra_bytes = max(self.extra_bytes - less, 0)
-            self._fetch_extra_bytes = max(self._fetch_extra_bytes - less, 0)
-            self._quiet_steps, self._is_trying = 0, True
+            self.headroom.grow(step.host_growth, step.fetch_growth, self.capacity)
+        self.headroom.note_shortage()
 
     def _forget_useless(self, step: Step) -> None:
         """What is saved no more, as shapes change, is not kept for ever."""
@@ -447,7 +378,7 @@ class DevicePlan:
         if not is_on:
             self._temporary_bytes = step.temporary_bytes
         more = self._temporary_bytes - step.temporary_bytes if is_on else 0
-        fits = step.optimizer_bytes + more + self._slack() <= self.capacity
+        fits = step.optimizer_bytes + more + slack_bytes(self.capacity) <= self.capacity
         if fits and is_on:
             optimizers.stop(self.index)
         elif not fits and not is_on:

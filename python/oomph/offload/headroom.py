@@ -1,0 +1,57 @@
+"""How much of a device is left free, as steps that fell short have taught."""
+
+from __future__ import annotations
+
+EXTRA_SHARE = 50  # part of the device that is left free after a step that fell short
+_SLACK = 0.005  # share of the device left free, as pages are not filled to the full
+_SLACK_BYTES = 16 << 20  # and this beside
+_FETCH_SLACK = 0.01  # share that is left free beside by what comes back ahead of need
+_QUIET_STEPS = 64  # steps without a rescue after which less is left free
+
+
+def slack_bytes(capacity: int) -> int:
+    """What is always left free of so many bytes."""
+    return int(capacity * _SLACK) + _SLACK_BYTES
+
+
+class Headroom:
+    """What a device leaves free beside.
+
+    Attributes:
+        extra_bytes: Beside what is missing.
+        fetch_bytes: When something is fetched ahead of need.
+    """
+
+    def __init__(self) -> None:
+        self.extra_bytes = 0
+        self.fetch_bytes = 0
+        self._quiet_steps = 0  # with a budget and without a rescue
+        self._patience = _QUIET_STEPS
+        self._is_trying = False  # less has been left free since the last shortage
+
+    def for_fetches(self, capacity: int) -> int:
+        """What is left free of so many bytes by what comes back ahead of need."""
+        return slack_bytes(capacity) + int(capacity * _FETCH_SLACK) + self.fetch_bytes
+
+    def grow(self, extra_bytes: int, fetch_bytes: int, capacity: int) -> None:
+        """So much was missing, of it so much while something was back."""
+        most = capacity // EXTRA_SHARE
+        self.extra_bytes += min(extra_bytes, most)
+        self.fetch_bytes += min(fetch_bytes, most)
+
+    def note_shortage(self) -> None:
+        """A step fell short: if on trial, the next trial comes later."""
+        if self._is_trying:
+            self._patience *= 2
+        self._quiet_steps, self._is_trying = 0, False
+
+    def trust(self, capacity: int) -> None:
+        """After many steps that were not short: leaves less free, for a trial."""
+        if self.extra_bytes + self.fetch_bytes == 0:
+            return
+        self._quiet_steps += 1
+        if self._quiet_steps >= self._patience:
+            less = capacity // EXTRA_SHARE
+            self.extra_bytes = max(self.extra_bytes - less, 0)
+            self.fetch_bytes = max(self.fetch_bytes - less, 0)
+            self._quiet_steps, self._is_trying = 0, True
