@@ -163,7 +163,7 @@ def test_what_was_fetched_and_never_used_is_not_overwritten():
     y = Call(chain)(x)
     import oomph.planner
 
-    slots = list(oomph.planner._planner.device(0).slots.values())
+    slots = list(oomph.planner._planner.device(0).offloaded.values())
     assert len(slots) >= 4
     for slot in slots:
         slot.fetch()
@@ -202,7 +202,7 @@ def test_an_edit_in_place_of_what_is_saved_raises_pytorchs_error(sends):
     assert "modified by an inplace operation: [torch.cuda.FloatTensor" in own
     planner()
     if not sends:
-        oomph.planner._planner.device(0).budget = 0
+        oomph.planner._planner.device(0).target_bytes = 0
     error = expect_modified(lambda y: y.mul_(3))
     assert (sent_bytes() > 0) == sends
     start, _, end = own.partition(", which is output 0 of")

@@ -415,7 +415,7 @@ def test_an_optimizer_works_on_all_at_once_where_that_fits():
 def test_what_is_left_free_after_shortages_is_tried_again_more_and_more_seldom():
     from oomph.offload.policy import DevicePlan
 
-    plan = DevicePlan(0, budget=1.0)
+    plan = DevicePlan(0, target_bytes=1.0)
     plan.capacity = 1 << 30
     plan.headroom.extra_bytes = 64 * MIB
 
@@ -443,7 +443,7 @@ def test_what_is_left_free_after_shortages_is_tried_again_more_and_more_seldom()
 def test_what_was_of_no_use_is_forgotten_when_it_comes_no_more():
     from oomph.offload.policy import DevicePlan
 
-    plan = DevicePlan(0, budget=1.0)
+    plan = DevicePlan(0, target_bytes=1.0)
     for i in range(1000):
         plan.useless[i, 5 * MIB] = i
         plan.step.saves = [(0, 5 * MIB)]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from oomph.offload.range_max import Profile
+from oomph.offload.range_max import RangeMax
 
 
 def test_nothing_noted_gives_nothing():
-    profile = Profile()
+    profile = RangeMax()
     profile.note(7, 100)
     assert profile.most(0, 7) is None
     assert profile.most(0, 8) == 100
@@ -16,7 +16,7 @@ def test_nothing_noted_gives_nothing():
 
 
 def test_what_is_noted_after_a_question_counts_in_the_next():
-    profile = Profile()
+    profile = RangeMax()
     profile.note(1, 10)
     assert profile.most(0, 4) == 10
     profile.note(2, 20)
@@ -34,7 +34,7 @@ steps_down = st.tuples(st.integers(0, 2), st.integers(0, 3), st.booleans())
     passes=st.lists(st.tuples(places, st.lists(steps_down, max_size=20)), max_size=4),
 )
 def test_ranges_that_go_down_and_start_again_give_what_a_search_gives(notes, passes):
-    profile = Profile()
+    profile = RangeMax()
     for place, size_bytes in notes:
         profile.note(place, size_bytes)
     for start, steps in passes:  # each a backward

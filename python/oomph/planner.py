@@ -24,7 +24,7 @@ from oomph.memory.stats import more_figures
 from oomph.offload import activations, idle, optimizers, report, transfer
 from oomph.offload.policy import DevicePlan
 from oomph.offload.staging import is_on_host
-from oomph.offload.transfer import Slot
+from oomph.offload.transfer import OffloadedStorage
 from oomph.steps import events
 
 Arguments = tuple[Any, ...]
@@ -54,7 +54,7 @@ class Planner:
             made.step.first = self._sequence
             return self.devices.setdefault(index, made)
 
-    def send(self, tensor: torch.Tensor, sequence: int) -> Slot | None:
+    def send(self, tensor: torch.Tensor, sequence: int) -> OffloadedStorage | None:
         """Sends its storage to the host, if it is not there, or None if it stays."""
         return self.device(tensor.device.index).send(tensor, sequence)
 
@@ -140,7 +140,7 @@ class Planner:
 
     def is_wanted(self) -> bool:
         """Whether anything that forward saves is to be offloaded."""
-        return self.always or any(d.budget > 0 for d in self.devices.values())
+        return self.always or any(d.target_bytes > 0 for d in self.devices.values())
 
 
 _planner: Planner | None = None

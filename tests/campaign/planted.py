@@ -67,20 +67,20 @@ PLANTS = {
         (
             (
                 "python/oomph/offload/policy.py",
-                "slot = self.slots.get(storage._cdata)\n"
-                "        if slot is not None and slot.serves(tensor):",
-                "slot = self.slots.get(storage.data_ptr())\n"
+                "offloaded = self.offloaded.get(storage._cdata)\n"
+                "        if offloaded is not None and offloaded.serves(tensor):",
+                "offloaded = self.offloaded.get(storage.data_ptr())\n"
                 "        if (\n"
-                "            slot is not None\n"
-                "            and slot.state() != transfer.GONE\n"
-                "            and slot.copied_version == tensor._version\n"
+                "            offloaded is not None\n"
+                "            and offloaded.state() != transfer.GONE\n"
+                "            and offloaded.copied_version == tensor._version\n"
                 "        ):",
             ),
             (
                 "python/oomph/offload/policy.py",
-                "self._note_sent(slot)",
-                "self._note_sent(slot)\n"
-                "                self.slots[tensor.data_ptr()] = slot",
+                "self._note_sent(offloaded)",
+                "self._note_sent(offloaded)\n"
+                "                self.offloaded[tensor.data_ptr()] = offloaded",
             ),
         )
     ),

@@ -13,7 +13,7 @@ from torch import nn
 import oomph
 from oomph.offload import transfer
 
-fetch = transfer.Slot._fetch
+fetch = transfer.OffloadedStorage._fetch
 
 def fetch_at_once(self):
     # As it is written, but for the wait for the copy to the host.
@@ -25,7 +25,7 @@ def fetch_at_once(self):
         self.link.out = out
 
 if sys.argv[1] == "planted":
-    transfer.Slot._fetch = fetch_at_once
+    transfer.OffloadedStorage._fetch = fetch_at_once
 x = torch.ones(4 << 18, device="cuda", requires_grad=True)
 nn.Sequential(nn.Sigmoid(), nn.Sigmoid())(x).sum().backward()
 torch.cuda.synchronize()

@@ -30,7 +30,9 @@ SMALL_BYTES = 1 << 20  # storages up to this size stay
 class Policy(Protocol):
     """Who decides what leaves and when it comes back."""
 
-    def send(self, tensor: torch.Tensor, sequence: int) -> transfer.Slot | None:
+    def send(
+        self, tensor: torch.Tensor, sequence: int
+    ) -> transfer.OffloadedStorage | None:
         """Sends its storage to the host, if it is not there, or None if it stays."""
 
     def saved(self) -> int:
@@ -86,22 +88,24 @@ class _Kept:
 class _Sent:
     """A tensor whose storage went to the host."""
 
-    __slots__ = ("outline", "sequence", "slot", "version", "what")
+    __slots__ = ("offloaded", "outline", "sequence", "version", "what")
 
-    def __init__(self, tensor: torch.Tensor, slot: transfer.Slot) -> None:
+    def __init__(
+        self, tensor: torch.Tensor, offloaded: transfer.OffloadedStorage
+    ) -> None:
         self.what = tensor.type(), tensor.shape
         self.outline = _torch.outline(tensor)
         self.version = tensor._version
-        self.sequence = slot.sequence
-        self.slot = slot
+        self.sequence = offloaded.sequence
+        self.offloaded = offloaded
         with transfer.lock:
-            slot.users += 1
+            offloaded.users += 1
 
     def unpack(self) -> torch.Tensor:
         now = _torch.version_now(self.outline)
         if now != self.version:
             raise _modified(*self.what, now, self.version)
-        return self.slot.take(self.outline)
+        return self.offloaded.take(self.outline)
 
 
 def _modified(kind: str, size: torch.Size, now: int, expected: int) -> RuntimeError:
@@ -140,8 +144,8 @@ def _pack(tensor: torch.Tensor) -> Any:
     if policy is None:
         return _Kept(tensor, 0)
     sequence = policy.saved()
-    slot = policy.send(tensor, sequence) if _may_leave(tensor) else None
-    return _Kept(tensor, sequence) if slot is None else _Sent(tensor, slot)
+    offloaded = policy.send(tensor, sequence) if _may_leave(tensor) else None
+    return _Kept(tensor, sequence) if offloaded is None else _Sent(tensor, offloaded)
 
 
 @torch._disable_dynamo  # type: ignore[attr-defined]

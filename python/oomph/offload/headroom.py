@@ -25,7 +25,7 @@ class Headroom:
     def __init__(self) -> None:
         self.extra_bytes = 0
         self.fetch_bytes = 0
-        self._quiet_steps = 0  # with a budget and without a rescue
+        self._quiet_steps = 0  # with a target and without a rescue
         self._patience = _QUIET_STEPS
         self._is_trying = False  # less has been left free since the last shortage
 

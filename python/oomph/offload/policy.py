@@ -1,8 +1,8 @@
 """How much of a device's memory must be elsewhere, as its last step showed.
 
 A step is recorded: what it needed, when memory was shortest, what was saved and used at
-which place. From this follow the budget of the next step, which storages it is spent
-on, and when each of them must be back.
+which place. From this follow the target of the next step, which storages leave to reach
+it, and when each of them must be back.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from oomph import _C
 from oomph.offload import activations, optimizers, transfer
 from oomph.offload.headroom import EXTRA_SHARE, Headroom, slack_bytes
 from oomph.offload.record import Step
-from oomph.offload.select import Save, choose
-from oomph.offload.transfer import Link, Slot, is_hosted
+from oomph.offload.select import Save, select
+from oomph.offload.transfer import Link, OffloadedStorage, is_hosted
 
 logger = logging.getLogger("oomph")
 
-_CALM_STEPS = 4  # steps that would have fitted, until the hooks are taken off
+_FITTING_STEPS = 4  # steps that would have fitted, until the hooks are taken off
 _LARGE_SHARE = 32  # a block of this part of the device may be put on the host at once
 _PIECE_SHARE = 128  # part of the device that an optimizer works on at a time
 _FORGET_STEPS = 100  # steps after which what was not seen again is forgotten
@@ -40,28 +40,30 @@ class DevicePlan:
     which take it for themselves and give it up while they ask for memory.
     """
 
-    def __init__(self, index: int, budget: float) -> None:
+    def __init__(self, index: int, target_bytes: float) -> None:
         self.index = index
         self.link = Link(index)
-        self.budget: float = budget  # bytes to be away at the peak
+        self.target_bytes: float = target_bytes  # bytes to be away at the peak
         self.headroom = Headroom()
         self._planned_need_bytes = 0
         self.capacity = 0  # bytes that blocks can have on it
         self.step = Step()
         self.last = Step()
         self.missing_bytes = 0
-        self.calm_steps = 0
+        self.fitting_steps = 0
         self.useless: dict[Save, int] = {}  # and the step in which it was last seen
         self._known: set[Save] = set()  # of the last step
         self._chosen: set[Save] = set()  # of these
         self._step_count = 0
-        self.slots: weakref.WeakValueDictionary[int, Slot] = (
+        self.offloaded: weakref.WeakValueDictionary[int, OffloadedStorage] = (
             weakref.WeakValueDictionary()
         )  # the newest of each storage
-        self.away: list[tuple[int, weakref.ref[Slot]]] = []  # by their sequences
+        # By their sequences.
+        self.away: list[tuple[int, weakref.ref[OffloadedStorage]]] = []
         self._is_fetching = False  # some thread does, ahead of need
         self._resized: dict[int, StorageWeakRef] = {}  # storages that change their size
-        self._leaving: weakref.WeakSet[Slot] = weakref.WeakSet()  # sent, not yet gone
+        # Sent, not yet gone.
+        self._leaving: weakref.WeakSet[OffloadedStorage] = weakref.WeakSet()
         self._gone_bytes = 0  # sent and gone, when last looked
         self._is_saving = False  # forward runs; else backward
         self._before_optimizer: int | None = None  # bytes in use
@@ -75,16 +77,16 @@ class DevicePlan:
     # -- going out
 
     def wants(self, place: int, size_bytes: int) -> bool:
-        """Whether a storage is to leave: chosen, or new and the budget not spent."""
+        """Whether a storage is to leave: chosen, or new and the target not reached."""
         save = place, size_bytes
         if _C.offload_is_forbidden() or save in self.useless:
             return False
         if save in self._known and save not in self._chosen:
             return False
-        return self.budget > self.link.away_bytes
+        return self.target_bytes > self.link.away_bytes
 
     def _choose(self) -> None:
-        """Spends the budget of each forward of the last step."""
+        """Selects what reaches the target in each forward of the last step."""
         saves, ends = self.last.saves, [*self.last.backwards, math.inf]
         self._known, self._chosen = set(saves), set()
         start = 0
@@ -98,10 +100,10 @@ class DevicePlan:
                 for save in saves[start:stop]
                 if save not in self.useless and (peak is None or save[0] <= peak)
             )
-            self._chosen.update(choose(may_leave, self.budget))
+            self._chosen.update(select(may_leave, self.target_bytes))
             start = stop
 
-    def send(self, tensor: torch.Tensor, sequence: int) -> Slot | None:
+    def send(self, tensor: torch.Tensor, sequence: int) -> OffloadedStorage | None:
         """Sends its storage to the host, if it is not there, or None if it stays."""
         with self.link.sending:
             with transfer.lock:
@@ -111,33 +113,35 @@ class DevicePlan:
             if not found:
                 return None
             try:
-                slot = Slot(self.link, tensor, sequence)
+                offloaded = OffloadedStorage(self.link, tensor, sequence)
             except (MemoryError, _C.DriverError) as error:
                 logger.debug("a saved tensor stays on the device: %s", error)
                 return None
             with transfer.lock:
-                self._note_sent(slot)
-            return slot
+                self._note_sent(offloaded)
+            return offloaded
 
-    def _find_or_want(self, tensor: torch.Tensor, sequence: int) -> Slot | bool:
-        """The slot that has the tensor's storage as it is, or whether to send it."""
+    def _find_or_want(
+        self, tensor: torch.Tensor, sequence: int
+    ) -> OffloadedStorage | bool:
+        """What has the tensor's storage as it is, or whether to send it."""
         storage = tensor.untyped_storage()
         if storage._cdata in self._resized:
             return False
-        slot = self.slots.get(storage._cdata)
-        if slot is not None and slot.serves(tensor):
-            return slot
+        offloaded = self.offloaded.get(storage._cdata)
+        if offloaded is not None and offloaded.serves(tensor):
+            return offloaded
         self.note()
         save = sequence - self.step.first, storage.nbytes()
         self.step.saves.append(save)
         self._is_saving = True
         return not is_hosted(storage.data_ptr()) and self.wants(*save)
 
-    def _note_sent(self, slot: Slot) -> None:
-        self.slots[slot.storage.cdata] = slot
-        entry = slot.sequence, weakref.ref(slot)
+    def _note_sent(self, offloaded: OffloadedStorage) -> None:
+        self.offloaded[offloaded.storage.cdata] = offloaded
+        entry = offloaded.sequence, weakref.ref(offloaded)
         bisect.insort(self.away, entry, key=itemgetter(0))
-        self._leaving.add(slot)
+        self._leaving.add(offloaded)
         self.step.away_bytes = max(self.step.away_bytes, self.link.away_bytes)
 
     def note(self, place: int | None = None) -> tuple[int, int]:
@@ -180,8 +184,8 @@ class DevicePlan:
         sent = map(self._save_of, self._leaving)
         return {save for save in sent if save[0] < end}
 
-    def _save_of(self, slot: Slot) -> Save:
-        return slot.sequence - self.step.first, slot.bytes
+    def _save_of(self, offloaded: OffloadedStorage) -> Save:
+        return offloaded.sequence - self.step.first, offloaded.bytes
 
     def _note_peak(self, need_bytes: int, place: int | None) -> None:
         peaks = self.step.peaks
@@ -194,14 +198,16 @@ class DevicePlan:
 
     def _count_gone(self) -> int:
         """Bytes that are away and that the device has no more."""
-        for slot in list(self._leaving):
-            state = slot.state()
-            if slot.is_away and state == transfer.CHANGED:
-                self._resized[slot.storage.cdata] = slot.storage
-                self._keep(slot)
-            if not slot.is_away or state == transfer.GONE:
-                self._leaving.discard(slot)
-        return self.link.away_bytes - sum(slot.bytes for slot in self._leaving)
+        for offloaded in list(self._leaving):
+            state = offloaded.state()
+            if offloaded.is_away and state == transfer.CHANGED:
+                self._resized[offloaded.storage.cdata] = offloaded.storage
+                self._keep(offloaded)
+            if not offloaded.is_away or state == transfer.GONE:
+                self._leaving.discard(offloaded)
+        return self.link.away_bytes - sum(
+            offloaded.bytes for offloaded in self._leaving
+        )
 
     # -- coming back
 
@@ -218,29 +224,31 @@ class DevicePlan:
             self._is_fetching = True
         try:
             free = capacity - self.headroom.for_fetches(capacity) - used
-            while (slot := self._next_to_fetch(sequence, free, used)) is not None:
-                slot.fetch()
-                free, used = free - slot.bytes, used + slot.bytes
+            while (offloaded := self._next_to_fetch(sequence, free, used)) is not None:
+                offloaded.fetch()
+                free, used = free - offloaded.bytes, used + offloaded.bytes
         except (torch.OutOfMemoryError, _C.DriverError) as error:
             logger.debug("nothing is fetched ahead now: %s", error)
         finally:
             self._is_fetching = False
 
-    def _next_to_fetch(self, sequence: int, free: int, used: int) -> Slot | None:
+    def _next_to_fetch(
+        self, sequence: int, free: int, used: int
+    ) -> OffloadedStorage | None:
         """The last that was saved before a place, if there is room for it."""
         with transfer.lock:
             end = bisect.bisect_left(self.away, sequence, key=itemgetter(0))
             while end > 0:
                 end -= 1
-                slot = self.away[end][1]()
-                if slot is not None and slot.is_away:
-                    margin = self._margin(slot.sequence, sequence, used)
-                    return slot if slot.bytes + margin <= free else None
+                offloaded = self.away[end][1]()
+                if offloaded is not None and offloaded.is_away:
+                    margin = self._margin(offloaded.sequence, sequence, used)
+                    return offloaded if offloaded.bytes + margin <= free else None
                 del self.away[end]
             return None
 
     def _margin(self, first: int, end: int, used: int) -> int:
-        """By how much the rest will grow between now and the use of a slot."""
+        """By how much the rest will grow between now and the use of a storage."""
         start = self.step.first
         most = self.last.profile.most(first - start, end - start)
         if most is None:
@@ -253,14 +261,16 @@ class DevicePlan:
             return
         self._is_saving = False
         self.step.backwards.append(sequence - self.step.first + 1)
-        for slot in (reference() for _, reference in self.away):
-            if slot is not None and slot.is_away and slot.state() != transfer.GONE:
-                self._keep(slot)
+        for offloaded in (reference() for _, reference in self.away):
+            if offloaded is None or not offloaded.is_away:
+                continue
+            if offloaded.state() != transfer.GONE:
+                self._keep(offloaded)
 
-    def _keep(self, slot: Slot) -> None:
+    def _keep(self, offloaded: OffloadedStorage) -> None:
         """Sending it did not help, and would not in the next step."""
-        self.useless[self._save_of(slot)] = self._step_count
-        slot.stay()
+        self.useless[self._save_of(offloaded)] = self._step_count
+        offloaded.stay()
 
     # -- a step ends
 
@@ -325,19 +335,20 @@ class DevicePlan:
             need_bytes = step.need_bytes - step.state_host_bytes
         wanted = need_bytes + more_bytes + self.headroom.extra_bytes - self.capacity
         if always:
-            self.budget = math.inf
+            self.target_bytes = math.inf
         elif wanted > 0:
-            self.calm_steps = 0
+            self.fitting_steps = 0
             if not self._little_less(wanted):
-                self.budget = wanted
+                self.target_bytes = wanted
         else:
-            self.calm_steps += 1
-            self.budget = 0 if self.calm_steps >= _CALM_STEPS else self.budget
+            self.fitting_steps += 1
+            if self.fitting_steps >= _FITTING_STEPS:
+                self.target_bytes = 0
         self._choose()
 
     def _little_less(self, wanted: float) -> bool:
         """Whether the cut is too small to be worth replanning."""
-        return 0 <= self.budget - wanted < self.capacity // EXTRA_SHARE
+        return 0 <= self.target_bytes - wanted < self.capacity // EXTRA_SHARE
 
     def _learn_from_failure(self, step: Step) -> None:
         """It was planned for and not enough.
@@ -349,8 +360,8 @@ class DevicePlan:
         held = step.held - self.useless.keys()
         self.useless.update(dict.fromkeys(held, self._step_count))
         is_explained = sum(size for _, size in held) > step.host_growth // 2
-        was_planned = self.budget > 0 and step.need_bytes <= self._planned_need_bytes
-        if was_planned and not is_explained:
+        was_foreseen = step.need_bytes <= self._planned_need_bytes
+        if self.target_bytes > 0 and was_foreseen and not is_explained:
             self._large_share *= 2
             share_bytes = self.capacity // self._large_share
             large_bytes = max(share_bytes, activations.SMALL_BYTES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 
-class Profile:
+class RangeMax:
     """By place: the most bytes in use there, as one step showed.
 
     Backward asks for the most of ranges of which both ends go down, again and again.
@@ -13,7 +13,7 @@ class Profile:
     in it is less: each place is looked at once in a backward.
 
     Example:
-        >>> profile = Profile()
+        >>> profile = RangeMax()
         >>> profile.note(3, 100)
         >>> profile.note(5, 80)
         >>> profile.most(0, 6), profile.most(4, 6), profile.most(6, 9)

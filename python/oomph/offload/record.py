@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from oomph.offload.range_max import Profile
+from oomph.offload.range_max import RangeMax
 from oomph.offload.select import Save
 
 
@@ -34,7 +34,7 @@ class Step:
     # was (None: in forward). What lies behind it had been used by then.
     peaks: list[tuple[int, int | None]] = field(default_factory=list)
     # Before what was saved at a place was used, without what had been fetched.
-    profile: Profile = field(default_factory=Profile)
+    profile: RangeMax = field(default_factory=RangeMax)
 
     @property
     def unreached_bytes(self) -> int:

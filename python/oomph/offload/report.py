@@ -47,7 +47,7 @@ def _explain(device: DevicePlan) -> str:
         return "everything fits: nothing is offloaded"
     why = (
         "offload:always asks for it"
-        if math.isinf(device.budget)
+        if math.isinf(device.target_bytes)
         else "the last step needed "
         f"{format_size(max(last.need_bytes, last.optimizer_bytes))} where the device "
         f"has {format_size(device.capacity)}"
@@ -56,7 +56,7 @@ def _explain(device: DevicePlan) -> str:
 
 
 def _activations(device: DevicePlan) -> list[str]:
-    if device.budget <= 0:
+    if device.target_bytes <= 0:
         return []
     return [
         "of what forward saved, the earliest "

@@ -7,27 +7,27 @@ from collections.abc import Iterable
 Save = tuple[int, int]  # its place in the step, and its bytes
 
 
-def choose(saves: Iterable[Save], budget: float) -> list[Save]:
-    """Chooses storages of one forward that take as many bytes as the budget, or more.
+def select(saves: Iterable[Save], target_bytes: float) -> list[Save]:
+    """Chooses storages of one forward that take as many bytes as asked for, or more.
 
     The earliest first, since backward needs them last. Where they do not fill the
-    budget to the full, the smallest that does is chosen too; and where that is more
+    target to the full, the smallest that does is chosen too; and where that is more
     than was wanted, the latest stay that are not needed with it.
 
     Args:
         saves: What may leave, in the order of its places.
-        budget: The bytes that must be away at one time.
+        target_bytes: The bytes that must be away at one time.
 
     Returns:
         What is to leave, in any order; all if that is not enough.
 
     Example:
-        >>> choose([(0, 30), (1, 30), (2, 100)], budget=110)
+        >>> select([(0, 30), (1, 30), (2, 100)], target_bytes=110)
         [(2, 100), (0, 30)]
     """
     chosen: list[Save] = []
     larger: list[Save] = []  # than what was left to fill when they came
-    gap = budget
+    gap = target_bytes
     for save in saves:
         if save[1] <= gap:
             chosen.append(save)

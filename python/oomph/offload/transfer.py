@@ -20,7 +20,7 @@ from oomph.steps import times
 
 logger = logging.getLogger("oomph")
 
-# Guards what the planner's threads share: plans, links, slots, and where hooks are on.
+# Guards what the planner's threads share: plans, links, storages, where hooks are on.
 # It is held for looking and noting alone: under it nothing waits for the device, asks
 # for its memory or runs the program's code, and no other lock is taken.
 lock = threading.RLock()
@@ -50,13 +50,13 @@ class Link:
         self.back_bytes = 0  # copied to the device so far
         self.away_bytes = 0  # now on the host alone
         self.restored_bytes = 0  # now back, and still to be used
-        # Of slots that ended since: bytes that were away, and that were restored.
+        # Of storages that ended since: bytes that were away, and that were restored.
         self.ended: deque[tuple[int, int]] = deque()
         self.waits: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self.waited_ms = 0.0  # that the device waited for copies back, as measured
 
     def settle(self) -> None:
-        """Takes account of slots that have ended. The caller holds the lock."""
+        """Takes account of storages that have ended. The caller holds the lock."""
         while self.ended:
             away_bytes, restored_bytes = self.ended.popleft()
             self.away_bytes -= away_bytes
@@ -97,13 +97,13 @@ def copy(device: int, to: int, source: int, size_bytes: int, stream: int) -> Non
         raise _C.DriverError(f"oomph: {error}") from error
 
 
-class Slot:
+class OffloadedStorage:
     """One storage that was sent to the host.
 
     It owns the copy there, and the restored storage while somebody is still to use it.
     A storage that somebody holds is used as it is, whatever became of it, as PyTorch
-    would; the copy serves once it is gone. When the slot ends, and with it the graph,
-    the current stream waits for the copy from what others still hold: from then on it
+    would; the copy serves once it is gone. When it ends, and with it the graph, the
+    current stream waits for the copy from what others still hold: from then on it
     may be written to, and the program knows of no other reader.
 
     Args:
