@@ -206,21 +206,21 @@ class Truth:
 
 # ---- The runs
 
-looked: list[categories.Holders] = []
+looked: list[categories.Breakdown] = []
 original_look = categories.look
 
 
-def look(*arguments: Any, **options: Any) -> categories.Holders:
+def look(*arguments: Any, **options: Any) -> categories.Breakdown:
     """What the report sees, kept for the comparison."""
     looked.append(original_look(*arguments, **options))
     return looked[-1]
 
 
-def compare(seen: categories.Holders, truth: dict[int, Category]) -> dict[str, int]:
+def compare(seen: categories.Breakdown, truth: dict[int, Category]) -> dict[str, int]:
     """Bytes that are right, wrong and unknown."""
     found = {"right": 0, "wrong": 0, "unknown": 0}
     for addr, size, number in zip(
-        seen.census.addrs, seen.census.sizes, seen.categories, strict=True
+        seen.blocks.addrs, seen.blocks.sizes, seen.categories, strict=True
     ):
         category = Category(number)
         if category == Category.UNKNOWN:

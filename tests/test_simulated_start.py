@@ -180,9 +180,9 @@ def test_the_banner_is_said_once_for_all_processes():
     assert "times are not a GPU's" in banner[0]
 
 
-def test_the_banner_of_a_well_known_card_says_that_times_are_reckoned():
+def test_the_banner_of_a_well_known_card_says_that_times_are_modelled():
     result = run_anew("import torch", card="t4")
-    assert "times on the virtual clock are reckoned from the card's" in result.err
+    assert "times on the virtual clock are modelled from the card's" in result.err
 
 
 # ---- PyTorch that does not fit

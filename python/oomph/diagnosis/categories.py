@@ -63,7 +63,7 @@ TITLES = {
 }
 
 
-class Census:
+class BlockList:
     """The blocks in use of a device, in columns of equal length.
 
     Attributes:
@@ -84,52 +84,52 @@ class Census:
         return len(self.addrs)
 
     @classmethod
-    def take(cls, device: int) -> Census:
+    def take(cls, device: int) -> BlockList:
         """Of this moment."""
         return cls(device, _C.census(device))
 
 
-def sort_out(device: int) -> tuple[Census, frozenset[int]]:
+def sort_out(device: int) -> tuple[BlockList, frozenset[int]]:
     """Runs Python's collector, unless a stream captures.
 
     Returns:
         The blocks in use before, and the addresses of those that were garbage: they
         are freed now.
     """
-    before = Census.take(device)
+    before = BlockList.take(device)
     if _C.collect_garbage(device) == 0:
         return before, frozenset()
-    return before, frozenset(before.addrs) - frozenset(Census.take(device).addrs)
+    return before, frozenset(before.addrs) - frozenset(BlockList.take(device).addrs)
 
 
 @dataclass
-class Holders:
-    """The category of each block of a census, and the program that they belong to.
+class Breakdown:
+    """The category of each block in use, and the program that they belong to.
 
     Attributes:
-        census: The blocks.
+        blocks: The blocks.
         categories: Of each, as numbers.
         groups: Bytes and count of the blocks of each site and category.
         program: What was seen of it.
     """
 
-    census: Census
+    blocks: BlockList
     categories: bytearray
     groups: dict[tuple[int, int], list[int]]
     program: Program
 
 
 def look(
-    census: Census,
-    alive: Census | None = None,
+    blocks: BlockList,
+    alive: BlockList | None = None,
     graph: bool = True,
     active: Sequence[int] = (),
     garbage: frozenset[int] = frozenset(),
-) -> Holders:
-    """Finds out who holds each block of the census.
+) -> Breakdown:
+    """Finds out who holds each of the blocks.
 
     Args:
-        census: Of now, or of a moment ago.
+        blocks: Of now, or of a moment ago.
         alive: Of now, where the first is of a moment ago: what is gone since then was
             a temporary of the operator that failed.
         graph: Whether autograd may hold anything.
@@ -138,7 +138,7 @@ def look(
     """
     objects = gc.get_objects()
     try:
-        look = _Look(census, alive or census, objects, graph)
+        look = _Look(blocks, alive or blocks, objects, graph)
         look.note_garbage(garbage)
         return look.result(active)
     finally:
@@ -147,20 +147,20 @@ def look(
 
 class _Look:
     def __init__(
-        self, census: Census, alive: Census, objects: list[Any], graph: bool
+        self, blocks: BlockList, alive: BlockList, objects: list[Any], graph: bool
     ) -> None:
-        self.census, self.alive, self.objects = census, alive, objects
+        self.blocks, self.alive, self.objects = blocks, alive, objects
         self.graph = graph
-        self.categories = bytearray(len(census))
+        self.categories = bytearray(len(blocks))
         self.program = Program()
 
     def note_garbage(self, addrs: frozenset[int]) -> None:
         """Nobody holds these, and nobody will say so."""
-        for i, addr in enumerate(self.census.addrs if addrs else ()):
+        for i, addr in enumerate(self.blocks.addrs if addrs else ()):
             if addr in addrs:
                 self.categories[i] = Category.GARBAGE
 
-    def result(self, active: Sequence[int]) -> Holders:
+    def result(self, active: Sequence[int]) -> Breakdown:
         import torch
 
         self.flags, firsts = self._held(self.objects)
@@ -172,13 +172,13 @@ class _Look:
         self._note_optimizers(_subclasses(kinds, torch.optim.Optimizer))
         self._note_rest()
         self._note_inputs()
-        return Holders(self.census, self.categories, self._groups(), self.program)
+        return Breakdown(self.blocks, self.categories, self._groups(), self.program)
 
     def _held(self, objects: list[Any]) -> tuple[bytes, bytes]:
         from oomph import _torch
 
-        census = self.census
-        return _torch.held(objects, census.addrs, self.alive.addrs, census.device)
+        blocks = self.blocks
+        return _torch.held(objects, blocks.addrs, self.alive.addrs, blocks.device)
 
     def _mark(self, tensors: list[Any], category: Category) -> None:
         if tensors:
@@ -217,8 +217,8 @@ class _Look:
         from oomph import _torch
 
         known: dict[tuple[int, int, int], Category] = {}
-        census, categories = self.census, self.categories
-        told = zip(self.flags, census.marks, census.sites, strict=True)
+        blocks, categories = self.blocks, self.categories
+        told = zip(self.flags, blocks.marks, blocks.sites, strict=True)
         for i, key in enumerate(told):
             if categories[i]:
                 continue
@@ -226,8 +226,8 @@ class _Look:
                 known[key] = self._category(*key)
             categories[i] = known[key]
         for addr in _torch.workspaces():
-            if addr in census.addrs:
-                categories[census.addrs.index(addr)] = Category.WORKSPACE
+            if addr in blocks.addrs:
+                categories[blocks.addrs.index(addr)] = Category.WORKSPACE
         self.program.half = any(flag & _HALF for flag in set(self.flags))
 
     def _category(self, flag: int, mark: int, site: int) -> Category:
@@ -250,7 +250,7 @@ class _Look:
         inputs = (
             (size, first)
             for size, first, category in zip(
-                self.census.sizes, self.firsts, self.categories, strict=True
+                self.blocks.sizes, self.firsts, self.categories, strict=True
             )
             if category == Category.INPUT
         )
@@ -260,7 +260,7 @@ class _Look:
     def _groups(self) -> dict[tuple[int, int], list[int]]:
         groups: dict[tuple[int, int], list[int]] = {}
         for site, size, category in zip(
-            self.census.sites, self.census.sizes, self.categories, strict=True
+            self.blocks.sites, self.blocks.sizes, self.categories, strict=True
         ):
             group = groups.get((site, category))
             if group is None:

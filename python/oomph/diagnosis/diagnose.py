@@ -12,10 +12,10 @@ from oomph import _C
 from oomph.base import state
 from oomph.base.sizes import format_size
 from oomph.diagnosis import categories, processes, remedies
-from oomph.diagnosis.categories import TITLES, Category, Census, Holders
+from oomph.diagnosis.categories import TITLES, BlockList, Breakdown, Category
 from oomph.diagnosis.diagnosis import Diagnosis, Line, Request, Share
 from oomph.diagnosis.program import Program
-from oomph.diagnosis.remedies import Situation
+from oomph.diagnosis.remedies import Context
 from oomph.memory import sites
 from oomph.memory.stats import stats
 
@@ -49,7 +49,7 @@ def explain(device: int | None = None) -> Diagnosis:
 
         device = torch.cuda.current_device()
     free_bytes, total_bytes = _C.memory_info(device)
-    census, garbage = categories.sort_out(device)
+    blocks, garbage = categories.sort_out(device)
     return diagnose(
         {
             "device": device,
@@ -64,50 +64,50 @@ def explain(device: int | None = None) -> Diagnosis:
             "stats": now,
             "modules": _C.active_modules(),
         },
-        census,
+        blocks,
         None,
         garbage,
     )
 
 
 def diagnose(
-    moment: dict[str, Any],
-    census: Census,
-    alive: Census | None,
+    snapshot: dict[str, Any],
+    blocks: BlockList,
+    alive: BlockList | None,
     garbage: frozenset[int],
 ) -> Diagnosis:
-    """The diagnosis of a moment.
+    """The diagnosis of a snapshot.
 
     Args:
-        moment: As ``_C.take_shortage()`` gives it.
-        census: The blocks in use then.
+        snapshot: As ``_C.take_shortage()`` gives it.
+        blocks: The blocks in use then.
         alive: Those in use now; None: the same.
         garbage: Addresses of those that were garbage (``categories.sort_out``).
     """
-    graph = moment["grad"] or bool(moment["doing"])
-    seen = categories.look(census, alive, graph, moment["modules"], garbage)
-    now = moment["stats"]
+    graph = snapshot["grad"] or bool(snapshot["doing"])
+    seen = categories.look(blocks, alive, graph, snapshot["modules"], garbage)
+    now = snapshot["stats"]
     totals, counts = _totals(seen)
-    situation = _situation(moment, seen, totals)
-    request = _request(moment, seen, situation) if moment["requested_bytes"] else None
+    context = _context(snapshot, seen, totals)
+    request = _request(snapshot, seen, context) if snapshot["requested_bytes"] else None
     return Diagnosis(
-        device=moment["device"],
-        total_bytes=moment["total_bytes"],
-        free_bytes=moment["free_bytes"],
+        device=snapshot["device"],
+        total_bytes=snapshot["total_bytes"],
+        free_bytes=snapshot["free_bytes"],
         request=request,
-        shares=[*_shares(totals, counts), *_others(moment)],
+        shares=[*_shares(totals, counts), *_others(snapshot)],
         lines=_lines(seen),
         host_bytes=now["host_block_bytes"],
-        gap_bytes=_gap_bytes(census, now["page_bytes"]),
-        remedies=remedies.rank(situation),
-        useless=_useless(moment),
+        gap_bytes=_gap_bytes(blocks, now["page_bytes"]),
+        remedies=remedies.rank(context),
+        useless=_useless(snapshot),
     )
 
 
 # ---- Who holds it
 
 
-def _totals(seen: Holders) -> tuple[dict[Category, int], dict[Category, int]]:
+def _totals(seen: Breakdown) -> tuple[dict[Category, int], dict[Category, int]]:
     totals, counts = dict.fromkeys(Category, 0), dict.fromkeys(Category, 0)
     for (_, number), (size, count) in seen.groups.items():
         totals[Category(number)] += size
@@ -120,13 +120,13 @@ def _shares(totals: dict[Category, int], counts: dict[Category, int]) -> list[Sh
     return sorted(found, key=lambda share: share.size_bytes, reverse=True)
 
 
-def _others(moment: dict[str, Any]) -> list[Share]:
+def _others(snapshot: dict[str, Any]) -> list[Share]:
     """What is not oomph's: the driver knows no more than the sum."""
-    held = moment["stats"]["device_bytes"]
-    rest = moment["total_bytes"] - moment["free_bytes"] - held
+    held = snapshot["stats"]["device_bytes"]
+    rest = snapshot["total_bytes"] - snapshot["free_bytes"] - held
     if rest <= 0:
         return []
-    others = processes.others(moment["device"])
+    others = processes.others(snapshot["device"])
     if others is None:
         return [Share("CUDA itself, other libraries and processes", rest)]
     theirs = min(sum(others.values()), rest)
@@ -138,7 +138,7 @@ def _others(moment: dict[str, Any]) -> list[Share]:
     return [share for share in found if share.size_bytes > 0]
 
 
-def _lines(seen: Holders) -> list[Line]:
+def _lines(seen: Breakdown) -> list[Line]:
     found: dict[int, list[Any]] = {}  # bytes, inferred bytes, count, by category
     for (number, category), (size, count) in seen.groups.items():
         plain = number & ~_C.SITE_INFERRED
@@ -159,10 +159,10 @@ def _lines(seen: Holders) -> list[Line]:
     return sorted(lines, key=lambda line: line.size_bytes, reverse=True)
 
 
-def _gap_bytes(census: Census, page_bytes: int) -> int:
+def _gap_bytes(blocks: BlockList, page_bytes: int) -> int:
     """Free bytes in device pages of which some are in use."""
     ends: dict[int, int] = {}  # bytes in use of the pages at the ends of blocks
-    for addr, size, mark in zip(census.addrs, census.sizes, census.marks, strict=True):
+    for addr, size, mark in zip(blocks.addrs, blocks.sizes, blocks.marks, strict=True):
         if mark & _C.MARK_HOST:
             continue
         first, last = addr // page_bytes, (addr + size - 1) // page_bytes
@@ -177,20 +177,20 @@ def _gap_bytes(census: Census, page_bytes: int) -> int:
 # ---- What was asked for
 
 
-def _request(moment: dict[str, Any], seen: Holders, situation: Situation) -> Request:
-    site = sites.resolve(moment["site"])
-    step = situation.forecast
+def _request(snapshot: dict[str, Any], seen: Breakdown, context: Context) -> Request:
+    site = sites.resolve(snapshot["site"])
+    step = context.forecast
     source = linecache.getline(site.file, site.line).strip() if site else ""
     return Request(
-        size_bytes=moment["requested_bytes"],
-        missing_bytes=moment["stats"]["oom_missing_bytes"],
+        size_bytes=snapshot["requested_bytes"],
+        missing_bytes=snapshot["stats"]["oom_missing_bytes"],
         coming_bytes=seen.program.coming_bytes,
         where=f"{sites.short(site.file)}:{site.line} ({site.function})" if site else "",
         inferred=site.inferred if site else False,
         source=source,
-        operator=moment["doing"],
-        shape=guess_shape(moment["requested_bytes"], seen.program),
-        before_backward=_is_recorded_forward(moment),
+        operator=snapshot["doing"],
+        shape=guess_shape(snapshot["requested_bytes"], seen.program),
+        before_backward=_is_recorded_forward(snapshot),
         step_bytes=max(step.peak_bytes, step.step_bytes) if step else 0,
         step_missing_bytes=(
             max(step.missing_bytes, step.step_missing_bytes) if step else 0
@@ -198,8 +198,8 @@ def _request(moment: dict[str, Any], seen: Holders, situation: Situation) -> Req
     )
 
 
-def _is_recorded_forward(moment: dict[str, Any]) -> bool:
-    return moment["grad"] and not moment["doing"]
+def _is_recorded_forward(snapshot: dict[str, Any]) -> bool:
+    return snapshot["grad"] and not snapshot["doing"]
 
 
 def guess_shape(size_bytes: int, program: Program) -> str:
@@ -227,34 +227,36 @@ def guess_shape(size_bytes: int, program: Program) -> str:
 # ---- What would help
 
 
-def _situation(
-    moment: dict[str, Any], seen: Holders, totals: dict[Category, int]
-) -> Situation:
+def _context(
+    snapshot: dict[str, Any], seen: Breakdown, totals: dict[Category, int]
+) -> Context:
     import torch
 
-    missing = moment["stats"]["oom_missing_bytes"] if moment["requested_bytes"] else 0
-    situation = Situation(
-        holders=seen,
+    missing = (
+        snapshot["stats"]["oom_missing_bytes"] if snapshot["requested_bytes"] else 0
+    )
+    context = Context(
+        breakdown=seen,
         totals=totals,
-        stats=moment["stats"],
-        requested_bytes=moment["requested_bytes"],
+        stats=snapshot["stats"],
+        requested_bytes=snapshot["requested_bytes"],
         missing_bytes=missing,
         forecast=None,
-        in_optimizer=_is_in_optimizer(moment),
-        autocast=moment["autocast"] or seen.program.half,
+        in_optimizer=_is_in_optimizer(snapshot),
+        autocast=snapshot["autocast"] or seen.program.half,
         device_count=torch.cuda.device_count(),
         offload=state.setting("offload"),
-        refusal=moment["message"],
+        refusal=snapshot["message"],
     )
-    is_to_go_on = missing > 0 and _is_recorded_forward(moment)
-    return situation.foreseen() if is_to_go_on else situation
+    is_to_go_on = missing > 0 and _is_recorded_forward(snapshot)
+    return context.with_forecast() if is_to_go_on else context
 
 
-def _is_in_optimizer(moment: dict[str, Any]) -> bool:
+def _is_in_optimizer(snapshot: dict[str, Any]) -> bool:
     """Whether an optimizer takes its step, and nothing is recorded or goes back."""
     from torch.optim import optimizer
 
-    if not moment["requested_bytes"] or moment["grad"] or moment["doing"]:
+    if not snapshot["requested_bytes"] or snapshot["grad"] or snapshot["doing"]:
         return False
     frame: FrameType | None = sys._getframe()
     while frame is not None:
@@ -264,8 +266,8 @@ def _is_in_optimizer(moment: dict[str, Any]) -> bool:
     return False
 
 
-def _useless(moment: dict[str, Any]) -> list[str]:
-    now = moment["stats"]
+def _useless(snapshot: dict[str, Any]) -> list[str]:
+    now = snapshot["stats"]
     cached = max(
         0, now["reserved_bytes.all.current"] - now["allocated_bytes.all.current"]
     )

@@ -64,7 +64,7 @@ class Request:
             nothing known.
         before_backward: Forward asked, and is recorded: backward will want more.
         step_bytes: What the whole step would have in use at most
-            (:mod:`oomph.diagnosis.forecast`); 0: not foreseen.
+            (:mod:`oomph.diagnosis.forecast`); 0: not predicted.
         step_missing_bytes: What there is no room for, of that.
     """
 

@@ -13,12 +13,12 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
-from oomph.diagnosis.categories import Category, Holders
+from oomph.diagnosis.categories import Breakdown, Category
 from oomph.diagnosis.program import Family, Program
 from oomph.memory import sites
 
 LOSS_BYTES = 8  # an element of the logits: softmax and its gradient, in 32 bits
-MOSTLY = 0.8  # of the bytes in use are of tensors with a row for each word
+MOSTLY = 0.8  # of the bytes in use are of tensors with a row for each token
 GRADIENTS = 2  # that an operator has at a time, of what came in and of what went out
 
 
@@ -64,11 +64,11 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Logits:
-    """What a model says of each word of its input: rows by columns.
+    """What a model says of each token of its input: rows by columns.
 
     Attributes:
-        rows: One for each word.
-        columns: As many as there are words to choose from.
+        rows: One for each token.
+        columns: As many as there are tokens to choose from.
         element_bytes: Of one element.
         are_made: Something of their size is there, or was asked for: forward is at its
             end.
@@ -90,29 +90,31 @@ class Logits:
         return self.count * (LOSS_BYTES + self.element_bytes)
 
 
-def find_logits(holders: Holders, requested_bytes: int, half: bool) -> Logits | None:
-    """The logits of words, if the program has such.
+def find_logits(
+    breakdown: Breakdown, requested_bytes: int, half: bool
+) -> Logits | None:
+    """The logits of tokens, if the program has such.
 
     Their rows are those of the input of whole numbers of which most of what is saved
     has a row each. Their columns are what a linear layer gives, if that is as wide as a
-    vocabulary; else the words of an embedding, if something of that size is there.
+    vocabulary; else the tokens of an embedding, if something of that size is there.
 
     Args:
-        holders: Who holds the memory.
+        breakdown: Who holds the memory.
         requested_bytes: Of the allocation that failed.
         half: Whether products have 16 bits an element.
     """
-    program, census = holders.program, holders.census
-    words = program.words() - {0}
-    if not words:
+    program = breakdown.program
+    tokens = program.tokens() - {0}
+    if not tokens:
         return None
-    blocks = [*zip(census.sizes, holders.categories, strict=True)]
+    blocks = [*zip(breakdown.blocks.sizes, breakdown.categories, strict=True)]
     saved = [size for size, kind in blocks if kind == Category.ACTIVATION]
     fitting = {
-        rows: sum(size for size in saved if size % (2 * rows) == 0) for rows in words
+        rows: sum(size for size in saved if size % (2 * rows) == 0) for rows in tokens
     }
     least = MOSTLY * max(fitting.values())
-    rows = max(rows for rows in words if fitting[rows] >= least)
+    rows = max(rows for rows in tokens if fitting[rows] >= least)
     kinds = {Category.ACTIVATION, Category.TEMPORARY, Category.INPUT}
     sizes = {size for size, kind in blocks if kind in kinds} | {requested_bytes}
     known = program.vocabularies | {program.columns()} - {0}
@@ -123,25 +125,28 @@ def find_logits(holders: Holders, requested_bytes: int, half: bool) -> Logits | 
     return Logits(rows, columns, 2 if half else 4, are_made=columns in made)
 
 
-def saved_by_family(holders: Holders, logits: Logits | None) -> list[Saved]:
+def saved_by_family(breakdown: Breakdown, logits: Logits | None) -> list[Saved]:
     """What each family has saved for backward; none for those that saved nothing.
 
     Args:
-        holders: Who holds the memory.
+        breakdown: Who holds the memory.
         logits: What is of their size is the loss's.
     """
-    kept = _counts_by_site(holders, logits) if holders.program.families else {}
-    return _saved_by_family(holders.program, kept, whole=False)
+    kept = _counts_by_site(breakdown, logits) if breakdown.program.families else {}
+    return _saved_by_family(breakdown.program, kept, whole=False)
 
 
-def foresee(
-    holders: Holders, logits: Logits | None, requested_bytes: int, missing_bytes: int
+def predict(
+    breakdown: Breakdown,
+    logits: Logits | None,
+    requested_bytes: int,
+    missing_bytes: int,
 ) -> Forecast | None:
     """What the step comes to whose forward ran out of memory.
 
     Args:
-        holders: Who holds the memory.
-        logits: Those of words, if there are.
+        breakdown: Who holds the memory.
+        logits: Those of tokens, if there are.
         requested_bytes: Of the allocation that failed.
         missing_bytes: Bytes it was short of.
 
@@ -150,21 +155,21 @@ def foresee(
         and its modules are of no family, or are spread over several containers, or
         forward was not through with the first of them.
     """
-    kept = _counts_by_site(holders, logits)
+    kept = _counts_by_site(breakdown, logits)
     is_through = logits is not None and logits.are_made
-    if not is_through and not _tells_the_rest(holders.program, kept):
+    if not is_through and not _tells_the_rest(breakdown.program, kept):
         return None
-    saved = _saved_by_family(holders.program, kept, whole=not is_through)
+    saved = _saved_by_family(breakdown.program, kept, whole=not is_through)
     counts: Counter[int] = sum(kept.values(), Counter())
     now = sum(size * count for size, count in counts.items())
     coming = sum(entry.coming_bytes for entry in saved)
     loss = logits.loss_bytes if logits else GRADIENTS * max(counts, default=0)
     asked = requested_bytes, missing_bytes
-    return _with_room(holders, saved, now + coming, loss, *asked)
+    return _with_room(breakdown, saved, now + coming, loss, *asked)
 
 
 def _with_room(
-    holders: Holders,
+    breakdown: Breakdown,
     saved: list[Saved],
     activation: int,
     loss: int,
@@ -173,13 +178,13 @@ def _with_room(
 ) -> Forecast:
     """Holds what the step comes to against what there is room for."""
     held: dict[int, int] = {}
-    for (_, category), (size, _) in holders.groups.items():
+    for (_, category), (size, _) in breakdown.groups.items():
         held[category] = held.get(category, 0) + size
     room = sum(held.values()) + requested_bytes - missing_bytes
     passing = (Category.ACTIVATION, Category.TEMPORARY)
     lasting = sum(size for category, size in held.items() if category not in passing)
-    program = holders.program
-    coming = program.coming_bytes + program.foreseen_bytes
+    program = breakdown.program
+    coming = program.coming_bytes + program.first_step_bytes
     peak = max(lasting + coming + activation + loss, room + missing_bytes)
     gradients = max(0, program.trained_bytes - held.get(Category.GRADIENT, 0))
     step = lasting + gradients + coming + program.temporary_bytes
@@ -208,11 +213,13 @@ def _tells_the_rest(program: Program, kept: dict[int, Counter[int]]) -> bool:
     return bool(program.families)
 
 
-def _counts_by_site(holders: Holders, logits: Logits | None) -> dict[int, Counter[int]]:
+def _counts_by_site(
+    breakdown: Breakdown, logits: Logits | None
+) -> dict[int, Counter[int]]:
     """How many blocks of each size a line has saved, but for those of logits."""
-    census = holders.census
+    held = breakdown.blocks
     large = {logits.count * 2, logits.count * 4} if logits else set()
-    blocks = zip(census.sites, census.sizes, holders.categories, strict=True)
+    blocks = zip(held.sites, held.sizes, breakdown.categories, strict=True)
     found: dict[int, Counter[int]] = {}
     for (site, size, category), count in Counter(blocks).items():
         if category == Category.ACTIVATION and size not in large:

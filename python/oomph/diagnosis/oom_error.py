@@ -14,7 +14,7 @@ import threading
 from typing import Any
 
 from oomph import _C
-from oomph.diagnosis.categories import Census
+from oomph.diagnosis.categories import BlockList
 from oomph.diagnosis.diagnose import diagnose
 
 logger = logging.getLogger("oomph")
@@ -48,10 +48,10 @@ def explained(message: str) -> str:
         return ""
     _busy.now = True
     try:
-        moment = _C.take_shortage()
-        if moment is None or not message.startswith(moment["message"]):
+        snapshot = _C.take_shortage()
+        if snapshot is None or not message.startswith(snapshot["message"]):
             return ""
-        return _report(moment)
+        return _report(snapshot)
     except Exception:
         logger.debug("a shortage of memory could not be explained", exc_info=True)
         return ""
@@ -59,9 +59,9 @@ def explained(message: str) -> str:
         _busy.now = False
 
 
-def _report(moment: dict[str, Any]) -> str:
-    device = moment["device"]
-    census = Census(device, moment.pop("census"))
+def _report(snapshot: dict[str, Any]) -> str:
+    device = snapshot["device"]
+    blocks = BlockList(device, snapshot.pop("census"))
     # The core had garbage collected, or says why not. To do so here would make the
     # error old for the collector, and what a circle through it holds live longer.
-    return diagnose(moment, census, Census.take(device), frozenset()).text
+    return diagnose(snapshot, blocks, BlockList.take(device), frozenset()).text

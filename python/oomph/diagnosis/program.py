@@ -11,7 +11,7 @@ from typing import Any
 from oomph.memory import sites
 
 ADAM_STATES = 2  # each as large as the parameter
-WIDE = 4096  # elements: what a linear layer gives so many of are logits of words
+WIDE = 4096  # elements: what a linear layer gives so many of are logits of tokens
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Program:
         input_shapes: Of the tensors that are inputs, with their bytes an element, the
             largest first.
         families: Of the modules that are no part of another family.
-        word_shapes: Of the inputs that are whole numbers, the largest first.
+        token_shapes: Of the inputs that are whole numbers, the largest first.
         heads: What linear layers give that are in no family, and wide.
         vocabularies: Words that embeddings know, where they are many.
         sequential: Most children of an ``nn.Sequential``.
@@ -56,7 +56,7 @@ class Program:
         training: Some module is in training mode; None: there is no module.
         trained_bytes: Of the parameters that optimizers have.
         coming_bytes: State that optimizers have begun to make, and have not made yet.
-        foreseen_bytes: State that Adam and its kin will make in their first step.
+        first_step_bytes: State that Adam and its kin will make in their first step.
         temporary_bytes: Of tensors that an optimizer's step makes for itself, in the
             one that makes most.
     """
@@ -64,7 +64,7 @@ class Program:
     parameter_shapes: list[tuple[tuple[int, ...], int]] = field(default_factory=list)
     input_shapes: list[tuple[tuple[int, ...], int]] = field(default_factory=list)
     families: list[Family] = field(default_factory=list)
-    word_shapes: list[tuple[int, ...]] = field(default_factory=list)
+    token_shapes: list[tuple[int, ...]] = field(default_factory=list)
     heads: set[int] = field(default_factory=set)
     vocabularies: set[int] = field(default_factory=set)
     sequential: int = 0
@@ -74,7 +74,7 @@ class Program:
     training: bool | None = None
     trained_bytes: int = 0
     coming_bytes: int = 0
-    foreseen_bytes: int = 0
+    first_step_bytes: int = 0
     temporary_bytes: int = 0
 
     def largest_parameter_bytes(self, rows: int = 0) -> int:
@@ -86,21 +86,21 @@ class Program:
         )
         return max(sizes, default=0)
 
-    def words(self) -> set[int]:
-        """How many words the inputs that may be words have."""
-        return {math.prod(shape) for shape in self.word_shapes if len(shape) in (1, 2)}
+    def tokens(self) -> set[int]:
+        """How many tokens the inputs that may be tokens have."""
+        return {math.prod(shape) for shape in self.token_shapes if len(shape) in (1, 2)}
 
     def batch(self) -> int:
-        """Its size: the first dimension of the words, or of the largest input.
+        """Its size: the first dimension of the tokens, or of the largest input.
 
         0 if there is neither.
         """
-        words = [shape for shape in self.word_shapes if len(shape) == 2]
+        tokens = [shape for shape in self.token_shapes if len(shape) == 2]
         others = [shape for shape, _ in self.input_shapes if len(shape) > 1]
-        return max(words or others, key=math.prod)[0] if words or others else 0
+        return max(tokens or others, key=math.prod)[0] if tokens or others else 0
 
     def columns(self) -> int:
-        """Of the logits of words, by what makes them; 0: not known."""
+        """Of the logits of tokens, by what makes them; 0: not known."""
         return max(self.heads & self.vocabularies or self.heads, default=0)
 
 
@@ -137,7 +137,7 @@ def note_modules(program: Program, modules: list[Any], active: Sequence[int]) ->
 def note_inputs(program: Program, tensors: list[Any]) -> None:
     """Notes the shapes of the inputs, given the largest first."""
     program.input_shapes = [shape_of(tensor) for tensor in tensors]
-    program.word_shapes = [
+    program.token_shapes = [
         shape
         for tensor, (shape, size) in zip(tensors, program.input_shapes, strict=True)
         if size >= 4 and not (tensor.is_floating_point() or tensor.is_complex())
@@ -167,7 +167,7 @@ def note_optimizer(program: Program, name: str, known: dict[str, Any]) -> None:
     if made:
         program.coming_bytes += without * made // max(1, with_state)
     elif "Adam" in name:
-        program.foreseen_bytes += ADAM_STATES * without
+        program.first_step_bytes += ADAM_STATES * without
 
 
 def _temporary_bytes(groups: list[dict[str, Any]]) -> int:

@@ -16,12 +16,12 @@ from pathlib import Path
 
 from oomph.base import log
 from oomph.base.sizes import format_size
-from oomph.diagnosis.categories import Category, Holders
+from oomph.diagnosis.categories import Breakdown, Category
 from oomph.diagnosis.forecast import (
     Forecast,
     Logits,
     find_logits,
-    foresee,
+    predict,
     saved_by_family,
 )
 
@@ -36,7 +36,7 @@ class Remedy:
     Attributes:
         action: What, in a few words.
         saves_bytes: Of this device's memory, when the step needs most; where that is
-            not foreseen, at the moment looked at. An estimate.
+            not predicted, at the moment looked at. An estimate.
         cost: What it costs.
         of_state_bytes: What it saves of that in the optimizer's step as well.
         enough: Whether it alone makes room for what is missing; None: nothing is.
@@ -50,16 +50,16 @@ class Remedy:
 
 
 @dataclass(frozen=True)
-class Situation:
+class Context:
     """What the rules look at.
 
     Attributes:
-        holders: Who holds the memory.
+        breakdown: Who holds the memory.
         totals: Bytes of each category.
         stats: oomph's figures of the device, as :func:`oomph.stats` has them.
         requested_bytes: Of the allocation that failed; 0: none did.
         missing_bytes: Bytes it was short of.
-        forecast: What the step comes to; None: not foreseen.
+        forecast: What the step comes to; None: not predicted.
         in_optimizer: It failed in a step of an optimizer of PyTorch.
         autocast: Was on, or seems to be in use.
         device_count: Devices of this machine.
@@ -67,7 +67,7 @@ class Situation:
         refusal: Why nothing was offloaded, as the error says it.
     """
 
-    holders: Holders
+    breakdown: Breakdown
     totals: dict[Category, int]
     stats: dict[str, int]
     requested_bytes: int
@@ -79,22 +79,22 @@ class Situation:
     offload: str
     refusal: str
 
-    def foreseen(self) -> Situation:
-        """The same, with what the step comes to, if that can be foreseen."""
-        trains = self.holders.program.training is not False
+    def with_forecast(self) -> Context:
+        """The same, with what the step comes to, if that can be predicted."""
+        trains = self.breakdown.program.training is not False
         if self.in_optimizer or not trains or not self.saves_for_backward:
             return self
         asked = self.requested_bytes, self.missing_bytes
-        forecast = foresee(self.holders, self.logits, *asked)
+        forecast = predict(self.breakdown, self.logits, *asked)
         return dataclasses.replace(self, forecast=forecast)
 
     @property
     def wanted_bytes(self) -> int:
-        """What is missing, of all that the step will want, where that is foreseen."""
+        """What is missing, of all that the step will want, where that is predicted."""
         if self.forecast is not None:
             return self.forecast.missing_bytes
-        program = self.holders.program
-        coming = program.coming_bytes + program.foreseen_bytes
+        program = self.breakdown.program
+        coming = program.coming_bytes + program.first_step_bytes
         if self.in_optimizer:
             made = self.totals.get(Category.TEMPORARY, 0)
             made += self.requested_bytes if not coming else 0  # else it is for state
@@ -103,7 +103,7 @@ class Situation:
 
     @property
     def saved_bytes(self) -> int:
-        """What is saved for backward, without the loss where the step is foreseen."""
+        """What is saved for backward, without the loss where the step is predicted."""
         if self.forecast is not None:
             return self.forecast.activation_bytes
         return self.totals.get(Category.ACTIVATION, 0)
@@ -132,23 +132,23 @@ class Situation:
 
     @functools.cached_property
     def logits(self) -> Logits | None:
-        """Those of words, if the program has such."""
-        return find_logits(self.holders, self.requested_bytes, self.autocast)
+        """Those of tokens, if the program has such."""
+        return find_logits(self.breakdown, self.requested_bytes, self.autocast)
 
 
-def rank(situation: Situation) -> list[Remedy]:
+def rank(context: Context) -> list[Remedy]:
     """All that help here, those that save most first."""
-    least = MIN_SHARE * (sum(situation.totals.values()) + situation.requested_bytes)
+    least = MIN_SHARE * (sum(context.totals.values()) + context.requested_bytes)
     all_of_them = (
-        dataclasses.replace(remedy, enough=_is_enough(remedy, situation))
+        dataclasses.replace(remedy, enough=_is_enough(remedy, context))
         for rule in RULES
-        for remedy in rule(situation)
+        for remedy in rule(context)
     )
     found = [r for r in all_of_them if r.enough or r.saves_bytes > least]
     return sorted(found, key=lambda r: r.saves_bytes, reverse=True)
 
 
-def _is_enough(remedy: Remedy, now: Situation) -> bool | None:
+def _is_enough(remedy: Remedy, now: Context) -> bool | None:
     if not now.wanted_bytes:
         return None
     in_step = now.forecast.step_missing_bytes if now.forecast else 0
@@ -158,13 +158,13 @@ def _is_enough(remedy: Remedy, now: Situation) -> bool | None:
 # ---- Rules
 
 
-def _leaks(now: Situation) -> Iterator[Remedy]:
+def _leaks(now: Context) -> Iterator[Remedy]:
     """What a watch has found to grow, in each of the steps watched."""
     if log.leaks_found is None:
         return
     found = log.leaks_found()
     for finding in found.findings:
-        if finding.device == now.holders.census.device and finding.line:
+        if finding.device == now.breakdown.blocks.device and finding.line:
             grown = finding.growth_bytes * found.steps
             leaked = min(grown, sum(now.totals.values()))
             yield Remedy(
@@ -176,9 +176,9 @@ def _leaks(now: Situation) -> Iterator[Remedy]:
             )
 
 
-def _no_gradients(now: Situation) -> Iterator[Remedy]:
+def _no_gradients(now: Context) -> Iterator[Remedy]:
     """Evaluation that records forward keeps what only backward would need."""
-    if now.holders.program.training is False and now.saves_for_backward:
+    if now.breakdown.program.training is False and now.saves_for_backward:
         yield Remedy(
             "torch.no_grad() around evaluation, as no module is in training mode",
             now.totals[Category.ACTIVATION],
@@ -186,14 +186,14 @@ def _no_gradients(now: Situation) -> Iterator[Remedy]:
         )
 
 
-def _smaller_batch(now: Situation) -> Iterator[Remedy]:
+def _smaller_batch(now: Context) -> Iterator[Remedy]:
     """Everything but parameters, gradients and states shrinks with the batch."""
     remedy = _parts_of_batch(now, now.activation_bytes)
     if remedy is not None:
         yield remedy
 
 
-def _parts_of_batch(now: Situation, grows: int, saved: int = 0) -> Remedy | None:
+def _parts_of_batch(now: Context, grows: int, saved: int = 0) -> Remedy | None:
     """The batch in as few parts as are enough, or one sample at a time.
 
     From the second part of a batch on, the gradients of the first are there, and each
@@ -204,7 +204,7 @@ def _parts_of_batch(now: Situation, grows: int, saved: int = 0) -> Remedy | None
         grows: Bytes that grow with the batch.
         saved: What something else saves beside it.
     """
-    program = now.holders.program
+    program = now.breakdown.program
     batch = program.batch()
     if batch < 2 or now.in_optimizer:
         return None
@@ -226,11 +226,11 @@ def _parts_of_batch(now: Situation, grows: int, saved: int = 0) -> Remedy | None
     )
 
 
-def _autocast(now: Situation) -> Iterator[Remedy]:
+def _autocast(now: Context) -> Iterator[Remedy]:
     """Half of what is saved in 32 bits; norms and losses stay as they are."""
     if now.autocast or not now.saves_for_backward:
         return
-    if any(size == 2 for _, size in now.holders.program.parameter_shapes):
+    if any(size == 2 for _, size in now.breakdown.program.parameter_shapes):
         return
     yield Remedy(
         "torch.autocast('cuda', torch.bfloat16)",
@@ -239,7 +239,7 @@ def _autocast(now: Situation) -> Iterator[Remedy]:
     )
 
 
-def _checkpointing(now: Situation) -> Iterator[Remedy]:
+def _checkpointing(now: Context) -> Iterator[Remedy]:
     """Of each block its input stays, and one block's activations come back at a time.
 
     The input is as large as what the blocks save most often.
@@ -247,7 +247,7 @@ def _checkpointing(now: Situation) -> Iterator[Remedy]:
     saved = (
         now.forecast.saved
         if now.forecast is not None
-        else saved_by_family(now.holders, now.logits)
+        else saved_by_family(now.breakdown, now.logits)
     )
     for entry in saved:
         family = entry.family
@@ -259,7 +259,7 @@ def _checkpointing(now: Situation) -> Iterator[Remedy]:
         )
 
 
-def _checkpointed_parts(now: Situation) -> Iterator[Remedy]:
+def _checkpointed_parts(now: Context) -> Iterator[Remedy]:
     """Both, where neither is enough."""
     alone = [*_checkpointing(now), *_smaller_batch(now)]
     if len(alone) < 2 or max(r.saves_bytes for r in alone) >= now.wanted_bytes:
@@ -271,11 +271,11 @@ def _checkpointed_parts(now: Situation) -> Iterator[Remedy]:
         yield Remedy(f"{first.action}, and {both.action}", both.saves_bytes, first.cost)
 
 
-def _sequential(now: Situation) -> Iterator[Remedy]:
+def _sequential(now: Context) -> Iterator[Remedy]:
     """Of n modules in s segments stay s inputs, and one segment comes back."""
-    count = now.holders.program.sequential
+    count = now.breakdown.program.sequential
     segments = math.isqrt(count)
-    if count < 4 or now.holders.program.families:
+    if count < 4 or now.breakdown.program.families:
         return
     saved = now.totals.get(Category.ACTIVATION, 0)
     yield Remedy(
@@ -285,7 +285,7 @@ def _sequential(now: Situation) -> Iterator[Remedy]:
     )
 
 
-def _chunked_loss(now: Situation) -> Iterator[Remedy]:
+def _chunked_loss(now: Context) -> Iterator[Remedy]:
     """Logits and what is made of them, one chunk of rows at a time.
 
     The gradient of the head is there from the first chunk on, and another beside it
@@ -295,12 +295,12 @@ def _chunked_loss(now: Situation) -> Iterator[Remedy]:
     if logits is None:
         return
     large = {logits.count * 2, logits.count * 4}
-    sizes = [*now.holders.census.sizes, now.requested_bytes]
+    sizes = [*now.breakdown.blocks.sizes, now.requested_bytes]
     there = sum(size for size in sizes if size in large)
     bytes_of_logits, stays = there, 0
     if now.forecast is not None:
         bytes_of_logits = now.forecast.loss_bytes
-        stays = 2 * now.holders.program.largest_parameter_bytes(logits.columns)
+        stays = 2 * now.breakdown.program.largest_parameter_bytes(logits.columns)
     yield Remedy(
         f"cross-entropy in {CHUNKS} chunks of the logits' {logits.rows} rows, "
         "recomputed",
@@ -309,9 +309,9 @@ def _chunked_loss(now: Situation) -> Iterator[Remedy]:
     )
 
 
-def _optimizer(now: Situation) -> Iterator[Remedy]:
+def _optimizer(now: Context) -> Iterator[Remedy]:
     """Temporaries of a step go with a fused one; 8-bit states take a quarter."""
-    program = now.holders.program
+    program = now.breakdown.program
     unfused = [n.rstrip("*") for n in program.optimizers if "*" in n]
     falls_short = now.forecast is not None and now.forecast.step_missing_bytes > 0
     if unfused and program.temporary_bytes and (now.in_optimizer or falls_short):
@@ -323,7 +323,7 @@ def _optimizer(now: Situation) -> Iterator[Remedy]:
         )
     state = now.totals.get(Category.OPTIMIZER, 0)
     if falls_short:
-        state += program.coming_bytes + program.foreseen_bytes
+        state += program.coming_bytes + program.first_step_bytes
     if state:
         yield Remedy(
             "an optimizer with 8-bit states (bitsandbytes, torchao)",
@@ -333,7 +333,7 @@ def _optimizer(now: Situation) -> Iterator[Remedy]:
         )
 
 
-def _sharding(now: Situation) -> Iterator[Remedy]:
+def _sharding(now: Context) -> Iterator[Remedy]:
     """Parameters, gradients and states over all devices of the machine."""
     count = now.device_count
     if count < 2:
@@ -349,7 +349,7 @@ def _sharding(now: Situation) -> Iterator[Remedy]:
     )
 
 
-def _offload(now: Situation) -> Iterator[Remedy]:
+def _offload(now: Context) -> Iterator[Remedy]:
     """The missing bytes and no more: what oomph does where it is allowed to."""
     missing = now.wanted_bytes
     if now.forecast is not None:

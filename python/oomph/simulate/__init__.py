@@ -372,7 +372,7 @@ def banner(card: str) -> str:
     parsed = parse_card(card)
     count = "" if parsed.devices == 1 else f"{parsed.devices} x "
     times = (
-        "times on the virtual clock are reckoned from the card's figures, not measured"
+        "times on the virtual clock are modelled from the card's figures, not measured"
         if parsed.has_rates
         else "times are not a GPU's"
     )
