@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from oomph.steps.leader import Turns
+from oomph.steps.leader import StepLeader
 
 
 class Optimizer:
@@ -14,9 +14,9 @@ class Optimizer:
 
 def ends(order: str) -> str:
     """Which of the steps, a letter for each optimizer, end a turn."""
-    turns = Turns()
+    leader = StepLeader()
     optimizers = {name: Optimizer() for name in set(order)}
-    return "".join("|" if turns.end_with(optimizers[name]) else "." for name in order)
+    return "".join("|" if leader.end_with(optimizers[name]) else "." for name in order)
 
 
 @pytest.mark.parametrize(
@@ -36,18 +36,18 @@ def test_the_one_that_steps_most_seldom_ends_a_turn(order, wanted):
 
 
 def test_each_thread_has_turns_of_its_own():
-    turns, a, b = Turns(), Optimizer(), Optimizer()
-    assert turns.end_with(a)
+    leader, a, b = StepLeader(), Optimizer(), Optimizer()
+    assert leader.end_with(a)
     found = []
-    thread = threading.Thread(target=lambda: found.append(turns.end_with(b)))
+    thread = threading.Thread(target=lambda: found.append(leader.end_with(b)))
     thread.start()
     thread.join()
     assert found == [True]
-    assert not turns.end_with(b)
+    assert not leader.end_with(b)
 
 
 def test_an_optimizer_that_is_gone_ends_no_turn():
-    turns, a, b = Turns(), Optimizer(), Optimizer()
-    turns.end_with(a)
+    leader, a, b = StepLeader(), Optimizer(), Optimizer()
+    leader.end_with(a)
     del a
-    assert [turns.end_with(b), turns.end_with(b)] == [True, True]
+    assert [leader.end_with(b), leader.end_with(b)] == [True, True]

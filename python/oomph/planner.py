@@ -20,7 +20,7 @@ import torch
 
 from oomph import _C
 from oomph.base import log
-from oomph.memory.stats import more_figures
+from oomph.memory.stats import more_metrics
 from oomph.offload import activations, idle, optimizers, report, transfer
 from oomph.offload.policy import DevicePlan
 from oomph.offload.staging import is_on_host
@@ -93,7 +93,7 @@ class Planner:
     def _look_at_optimizers(self) -> dict[int, int]:
         """Bytes of optimizers' state on the host, by device.
 
-        What optimizers have rests between steps: the core is told, so that it returns
+        What optimizers have is idle between steps: the core is told, so that it returns
         where there is room. Not by a thread of autograd's, with which a step ends whose
         optimizers step in backward: it says nothing of the thread that launches work.
         """
@@ -278,7 +278,7 @@ def explain() -> dict[int, dict[str, Any]]:
         ``unreached_bytes`` (the most that was on the host beside, since it is not saved
         for backward or others hold it), ``step_sent_bytes`` and
         ``step_fetched_bytes`` (over the link in it), ``step_waited_ms`` (that the
-        device waited for copies back), the figures of the process that
+        device waited for copies back), the metrics of the process that
         :func:`oomph.stats` tells too (``sent_bytes``, ``fetched_bytes``, ``waited_ms``,
         ``step_ms``, ``step_ms_without_offload``), and ``text``.
 
@@ -295,9 +295,12 @@ def _plan_of(device: int) -> DevicePlan | None:
     return None if planner is None else planner.devices.get(device)
 
 
-def figures(device: int) -> dict[str, float]:
+def metrics(device: int) -> dict[str, float]:
     """What :func:`oomph.stats` tells of a device's offload; see there."""
-    return report.figures(_plan_of(device))
+    return report.metrics(_plan_of(device))
+
+
+figures = metrics  # its name up to 0.1
 
 
 def _rows(device: int) -> dict[str, str]:
@@ -307,7 +310,7 @@ def _rows(device: int) -> dict[str, str]:
 
 
 log.more_rows.append(_rows)
-more_figures.append(figures)
+more_metrics.append(metrics)
 events.before_optimizer.append(before_optimizer)
 events.after_optimizer.append(after_optimizer)
 events.ending.append(end_step)

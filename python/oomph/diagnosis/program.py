@@ -1,4 +1,4 @@
-"""What can be seen of a training program from its objects: plain figures, no tensor."""
+"""What can be seen of a training program from its objects: plain numbers, no tensor."""
 
 from __future__ import annotations
 

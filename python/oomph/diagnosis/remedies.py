@@ -56,7 +56,7 @@ class Context:
     Attributes:
         breakdown: Who holds the memory.
         totals: Bytes of each category.
-        stats: oomph's figures of the device, as :func:`oomph.stats` has them.
+        stats: oomph's metrics of the device, as :func:`oomph.stats` has them.
         requested_bytes: Of the allocation that failed; 0: none did.
         missing_bytes: Bytes it was short of.
         forecast: What the step comes to; None: not predicted.

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 _MOVED = ("sent_bytes", "fetched_bytes", "waited_ms")
 
-more_figures: list[Callable[[int], dict[str, float]]] = []
+more_metrics: list[Callable[[int], dict[str, float]]] = []
 """Whoever knows what was moved ahead of need: of a device, those of ``_MOVED``."""
 
 
 def stats(device: int | None = None) -> dict[str, Any]:
     """Statistics of one device.
 
-    Holds PyTorch's figures under PyTorch's names (``allocated_bytes.all.peak``; see
+    Holds PyTorch's metrics under PyTorch's names (``allocated_bytes.all.peak``; see
     ``torch.cuda.memory_stats``) and oomph's own, which ``metrics.OWN`` explains. As
     PyTorch's, they count bytes on the device and on the host together; ``device_bytes``
     and ``host_bytes`` tell them apart.
@@ -48,15 +48,15 @@ def stats(device: int | None = None) -> dict[str, Any]:
     return {
         "allocator": state.allocator_name(),
         **_C.stats(device),
-        **_offload_figures(device),
+        **_offload_metrics(device),
     }
 
 
-def _offload_figures(device: int) -> dict[str, float]:
+def _offload_metrics(device: int) -> dict[str, float]:
     """What Python knows; 0 where nothing was offloaded, or no step has ended."""
     known = times.of_device(device)
     moved: dict[str, float] = dict.fromkeys(_MOVED, 0)
-    for source in more_figures:
+    for source in more_metrics:
         moved.update(source(device))
     return {
         **moved,

@@ -1,4 +1,4 @@
-"""What rests between steps: the tensors of optimizers.
+"""What is idle between steps: the tensors of optimizers.
 
 Their state is used by an optimizer's step alone, their parameters and gradients by
 forward and backward too, all by the thread that trains. So between steps, and before a
@@ -57,7 +57,7 @@ def trained_by(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 
 
 def on_device(device: int) -> list[int]:
-    """Where what rests lies on a device, what is needed most seldom first."""
+    """Where what is idle lies on a device, what is needed most seldom first."""
     known = optimizers()
     states = (tensor for optimizer in known for tensor in state_of(optimizer))
     trained = (tensor for optimizer in known for tensor in trained_by(optimizer))

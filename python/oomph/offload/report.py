@@ -12,7 +12,7 @@ from oomph.offload.policy import DevicePlan
 from oomph.steps import times
 
 
-def figures(device: DevicePlan | None) -> dict[str, float]:
+def metrics(device: DevicePlan | None) -> dict[str, float]:
     """What went over the link since the start; zeros without a plan."""
     link = device.link if device is not None else None
     return {
@@ -33,7 +33,7 @@ def describe(device: DevicePlan) -> dict[str, Any]:
         "step_sent_bytes": last.sent_bytes,
         "step_fetched_bytes": last.fetched_bytes,
         "step_waited_ms": last.waited_ms,
-        **figures(device),
+        **metrics(device),
         "step_ms": known.last_ms,
         "step_ms_without_offload": known.last_without_ms,
     }
@@ -116,7 +116,7 @@ def _cost(device: DevicePlan) -> str:
 
 def rows(device: DevicePlan) -> dict[str, str]:
     """What the table at exit says of it; empty if nothing was sent."""
-    now = figures(device)
+    now = metrics(device)
     if now["sent_bytes"] == 0:
         return {}
     known = times.of_device(device.index)

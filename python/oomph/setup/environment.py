@@ -126,12 +126,12 @@ def _leaks() -> dict[str, Any]:
     return {} if log.leaks_found is None else {"leaks": log.leaks_found().as_dict()}
 
 
-def _native_stats(figures: dict[str, Any]) -> dict[str, Any]:
+def _native_stats(metrics: dict[str, Any]) -> dict[str, Any]:
     return {
         "allocator": "native",
-        **figures,
-        "device_bytes": figures.get("reserved_bytes.all.current", 0),
-        "device_bytes_peak": figures.get("reserved_bytes.all.peak", 0),
+        **metrics,
+        "device_bytes": metrics.get("reserved_bytes.all.current", 0),
+        "device_bytes_peak": metrics.get("reserved_bytes.all.peak", 0),
         "host_bytes": 0,
         "host_bytes_peak": 0,
         "rescues": 0,

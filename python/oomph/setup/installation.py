@@ -131,7 +131,7 @@ def _attach(torch: ModuleType, values: dict[str, Any]) -> None:
 
     _switch_registration_off()
     _C.set_rescue_hook(_note_rescue)
-    _C.set_resting_hook(_what_rests)
+    _C.set_resting_hook(_idle_between_steps)
     sites.start()
     oom_error.start()
     if values["offload"] == "always":
@@ -178,7 +178,7 @@ def _note_rescue(device: int, size_bytes: int) -> None:
     planner.note_shortage(device)
 
 
-def _what_rests(device: int) -> list[int]:
+def _idle_between_steps(device: int) -> list[int]:
     """A capture needs room: tells what may leave, and has the next step planned."""
     from oomph import planner
     from oomph.offload import idle

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from oomph import _C
 from oomph.steps import times
-from oomph.steps.leader import Turns
+from oomph.steps.leader import StepLeader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +33,7 @@ def step() -> None:
 
     Steps are how oomph knows that work repeats: once two successive ones are alike, it
     packs the next. Optimizers of ``torch.optim`` tell by themselves; call this at the
-    end of each turn of a loop that has none, such as inference.
+    end of each round of a loop that has none, such as inference.
 
     Example:
         >>> for batch in batches:
@@ -61,7 +61,7 @@ def follow(torch: ModuleType) -> None:
         register_optimizer_step_pre_hook,
     )
 
-    turns = Turns()
+    leader = StepLeader()
     ended_by: set[int] = set()  # backward passes at whose ends a step does
 
     def after(optimizer: Any, *_: Any) -> None:
@@ -76,7 +76,7 @@ def follow(torch: ModuleType) -> None:
     def end_with(optimizer: Any) -> None:
         for tell in list(after_optimizer):
             tell(optimizer)
-        if turns.end_with(optimizer):
+        if leader.end_with(optimizer):
             step()
 
     def end_with_backward(backward: int) -> None:

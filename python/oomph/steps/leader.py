@@ -1,8 +1,8 @@
-"""Which of several optimizers ends the turns of a training loop.
+"""Which of several optimizers ends the steps of a training loop.
 
-A step of oomph is one turn of the loop: turns are alike, so that one tells of the next.
-Where a turn has several optimizers, such as those of a generator and of what judges it,
-the one that steps most seldom ends it.
+A step of oomph is one round of the loop: rounds are alike, so that one tells of the
+next. Where a round has several optimizers, such as those of a generator and of what
+judges it, the one that steps most seldom leads, and ends it.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import threading
 import weakref
 from typing import Any
 
-_OTHERS_MAX = 16  # steps of others after which another optimizer ends turns
+_OTHERS_MAX = 16  # steps of others after which another optimizer leads
 
 
-class Turns(threading.local):
-    """The turns of each thread's loop.
+class StepLeader(threading.local):
+    """The leader of each thread's loop.
 
     Example:
-        >>> turns = Turns()
-        >>> [turns.end_with(x) for x in (judge, judge, maker, judge, judge, maker)]
+        >>> leader = StepLeader()
+        >>> [leader.end_with(x) for x in (judge, judge, maker, judge, judge, maker)]
         [True, True, True, False, False, True]
     """
 
@@ -30,7 +30,7 @@ class Turns(threading.local):
         self._others = 0  # steps since the leader's
 
     def end_with(self, optimizer: Any) -> bool:
-        """Whether a step of this optimizer ends a turn."""
+        """Whether a step of this optimizer ends a step of the loop."""
         self._steps[optimizer] = self._steps.get(optimizer, 0) + 1
         leader = self._leader() if self._leader is not None else None
         if leader is not None and leader is not optimizer:
