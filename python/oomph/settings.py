@@ -22,15 +22,6 @@ class SettingsError(ValueError):
     """A setting is unknown, or its value is not allowed. Says what is allowed."""
 
 
-def _choice(*allowed: str) -> Callable[[Any], str]:
-    def parse(value: Any) -> str:
-        if value not in allowed:
-            raise ValueError(f"{value!r} is not one of {', '.join(allowed)}")
-        return str(value)
-
-    return parse
-
-
 def _limit(value: Any) -> float | int:
     """A size in bytes, or a share of the card in (0, 1]."""
     try:
@@ -58,33 +49,90 @@ def _page(value: Any) -> str | int:
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting: how its value is read, and what stands in the documentation."""
+    """One setting: how its value is read, and what stands in the documentation.
+
+    Attributes:
+        parse: Gives the value that a text or an argument stands for.
+        default: A value.
+        allowed: What may be written.
+        meaning: What it does.
+        core: The arguments of ``oomph._C.configure`` that a value gives.
+    """
 
     parse: Callable[[Any], Any]
     default: Any
     allowed: str
     meaning: str
+    core: Callable[[Any], dict[str, Any]] = lambda _: {}
+
+
+def _choice(
+    allowed: str,
+    default: str,
+    meaning: str,
+    core: Callable[[str], dict[str, Any]] = lambda _: {},
+) -> Setting:
+    """A setting that is one of some words."""
+
+    def parse(value: Any) -> str:
+        if value not in allowed.split(", "):
+            raise ValueError(f"{value!r} is not one of {allowed}")
+        return str(value)
+
+    return Setting(parse, default, allowed, meaning, core)
+
+
+def _constant(
+    argument: str, prefix: str, **others: str
+) -> Callable[[str], dict[str, Any]]:
+    """The words, or others for them, name constants; several are joined by +."""
+
+    def core(value: str) -> dict[str, Any]:
+        from oomph import _C  # the table is read where nothing is built, too
+
+        words = value.replace("-", "_").split("+")
+        names = (others.get(word, word.upper()) for word in words)
+        return {argument: sum(getattr(_C, f"{prefix}_{name}") for name in names)}
+
+    return core
+
+
+def _host_limit(value: str | int) -> dict[str, Any]:
+    limit_bytes = host.default_limit_bytes() if value == "auto" else value
+    return {"host_limit_bytes": limit_bytes, "host_page_max": host.page_max()}
+
+
+def _device_limit(value: float | int | None) -> dict[str, Any]:
+    return {
+        "device_limit_bytes": value if isinstance(value, int) else 0,
+        "device_limit_share": value if isinstance(value, float) else 0.0,
+    }
+
+
+def _reserve(value: str | int) -> dict[str, Any]:
+    from oomph import _C
+
+    return {"reserve_bytes": _C.RESERVE_AUTO if value == "auto" else value}
 
 
 SETTINGS: dict[str, Setting] = {
-    "offload": Setting(
-        _choice("off", "on-oom", "always"),
-        "on-oom",
+    "offload": _choice(
         "off, on-oom, always",
+        "on-oom",
         "what happens when no device memory is left: an error, or the block is born on "
         "the host; always: what is planned to leave the device does so from the start",
+        _constant("offload", "OFFLOAD"),
     ),
-    "strict": Setting(
-        _choice("yes", "no"),
-        "no",
+    "strict": _choice(
         "yes, no",
+        "no",
         "whether a block that would be born on the host for want of device memory is "
         "an error instead; what is planned ahead of need is not",
+        lambda value: {"strict": value == "yes"},
     ),
-    "required": Setting(
-        _choice("auto", "yes", "no"),
-        "auto",
+    "required": _choice(
         "auto, yes, no",
+        "auto",
         "what happens where oomph cannot start; yes: an error, also at `import torch`; "
         "no: PyTorch's own allocator is used, and the log says why; auto: yes for "
         "`oomph.install()`, no for `OOMPH_CONF` and `oomph run`, and a driver is "
@@ -96,12 +144,14 @@ SETTINGS: dict[str, Setting] = {
         "auto, a size",
         "the most host memory for such blocks, in each process; auto: half of what is "
         "available, shared between the processes of a node that a launcher started",
+        _host_limit,
     ),
     "device_limit": Setting(
         _limit,
         None,
         "a size, or a share of the card such as 0.9",
         "the most device memory: a smaller card",
+        _device_limit,
     ),
     "reserve": Setting(
         _auto_or_size,
@@ -109,46 +159,47 @@ SETTINGS: dict[str, Setting] = {
         "auto, a size",
         "device memory left free for libraries that allocate for themselves; auto: 2 % "
         "of the card, at least 256 MiB",
+        _reserve,
     ),
-    "plan": Setting(
-        _choice("on", "off"),
-        "on",
+    "plan": _choice(
         "on, off",
+        "on",
         "whether steps that repeat are packed when memory is short",
+        lambda value: {"plan": value == "on"},
     ),
-    "promote": Setting(
-        _choice("on", "off"),
-        "on",
+    "promote": _choice(
         "on, off",
+        "on",
         "whether parameters, gradients and optimizer state that lived on the host all "
         "through a step return to the device at its end, if there is room",
+        lambda value: {"promote": value == "on"},
     ),
-    "leaks": Setting(
-        _choice("off", "count", "report", "raise"),
-        "off",
+    "leaks": _choice(
         "off, count, report, raise",
+        "off",
         "whether what grows from step to step is watched ([leaks](leaks.md)); "
         "count: the log says what leaks when the program ends; report: also once it is "
         "found; raise: the step in which it is found ends with `oomph.leaks.LeakError`",
     ),
-    "guard": Setting(
-        _choice("off", "unmap", "sync", "fill", "unmap+fill", "sync+fill"),
-        "off",
+    "guard": _choice(
         "off, unmap, sync, fill, unmap+fill, sync+fill",
+        "off",
         "for debugging: whether memory that was freed is unmapped, so that its use "
         "fails (sync: each free waits for it), or filled with NaN; see docs/guard.md",
+        _constant("guard", "GUARD"),
     ),
-    "host_pages": Setting(
-        _choice("auto", "numa", "host", "pinned", "off"),
-        "auto",
+    "host_pages": _choice(
         "auto, numa, host, pinned, off",
+        "auto",
         "which kind of host memory is used; auto: the first that works",
+        _constant("host_kind", "HOST", host="PLAIN"),
     ),
     "host_ahead": Setting(
         parse_size,
         256 << 20,
         "a size",
         "host memory made ready ahead of need, once any was needed",
+        lambda value: {"host_ahead_bytes": value},
     ),
     "page": Setting(
         _page,
@@ -156,6 +207,7 @@ SETTINGS: dict[str, Setting] = {
         "auto, a power of two from 2MiB on",
         "size of a physical page; auto: 2 MiB, more where host_limit needs more pages "
         "than the system lets a process map",
+        lambda value: {"page_bytes": 0 if value == "auto" else value},
     ),
 }
 
@@ -218,47 +270,8 @@ def complete(values: dict[str, Any]) -> dict[str, Any]:
 
 def for_core(values: dict[str, Any]) -> dict[str, Any]:
     """Turns complete settings into the arguments of ``oomph._C.configure``."""
-    from oomph import _C  # the table is read where nothing is built, too
-
-    offload = {
-        "off": _C.OFFLOAD_OFF,
-        "on-oom": _C.OFFLOAD_ON_OOM,
-        "always": _C.OFFLOAD_ALWAYS,
-    }
-    kinds = {
-        "auto": _C.HOST_AUTO,
-        "numa": _C.HOST_NUMA,
-        "host": _C.HOST_PLAIN,
-        "pinned": _C.HOST_PINNED,
-        "off": _C.HOST_OFF,
-    }
-    guards = {
-        "off": _C.GUARD_OFF,
-        "unmap": _C.GUARD_UNMAP,
-        "sync": _C.GUARD_SYNC,
-        "fill": _C.GUARD_FILL,
-    }
-    limit = values["device_limit"]
-    host_limit = values["host_limit"]
-    reserve = values["reserve"]
-    page = values["page"]
-    return {
-        "offload": offload[values["offload"]],
-        "strict": values["strict"] == "yes",
-        "host_kind": kinds[values["host_pages"]],
-        "host_limit_bytes": (
-            host.default_limit_bytes() if host_limit == "auto" else host_limit
-        ),
-        "host_page_max": host.page_max(),
-        "host_ahead_bytes": values["host_ahead"],
-        "device_limit_bytes": limit if isinstance(limit, int) else 0,
-        "device_limit_share": limit if isinstance(limit, float) else 0.0,
-        "reserve_bytes": _C.RESERVE_AUTO if reserve == "auto" else reserve,
-        "page_bytes": 0 if page == "auto" else page,
-        "plan": values["plan"] == "on",
-        "promote": values["promote"] == "on",
-        "guard": sum(guards[part] for part in values["guard"].split("+")),
-    }
+    parts = (setting.core(values[key]) for key, setting in SETTINGS.items())
+    return {name: value for part in parts for name, value in part.items()}
 
 
 def is_required(text: str) -> bool:
