@@ -9,7 +9,6 @@ the address is known, and with it the block. docs/guard.md says what is caught.
 from __future__ import annotations
 
 import atexit
-import logging
 import re
 import sys
 import threading
@@ -19,10 +18,9 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from oomph import _C, simulate
+from oomph.base.log import logger
 from oomph.base.sizes import format_size
 from oomph.memory.sites import Site, resolve
-
-logger = logging.getLogger("oomph")
 
 SHOWN = 16
 """Candidates in the text of a report."""

@@ -8,16 +8,14 @@ text stays.
 
 from __future__ import annotations
 
-import logging
 import sys
 import threading
 from typing import Any
 
 from oomph import _C
+from oomph.base.log import logger
 from oomph.diagnosis.categories import BlockList
 from oomph.diagnosis.diagnose import diagnose
-
-logger = logging.getLogger("oomph")
 
 _busy = threading.local()
 

@@ -10,7 +10,6 @@ inferred. How this is found without the GIL: csrc/python/frames.c, csrc/torch/si
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import sys
 import sysconfig
@@ -18,8 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oomph import _C
-
-logger = logging.getLogger("oomph")
+from oomph.base.log import logger
 
 _PACKAGE = Path(__file__).parent.parent
 _INSTALLED = tuple(

@@ -133,20 +133,15 @@ def _cut(lists: list[Tensors], piece_bytes: int) -> Iterator[list[Tensors]]:
     for i in range(len(lists[0])):
         column = [entries[i] if entries else None for entries in lists]
         for part in _cut_column(column, piece_bytes):
-            part_bytes = _bytes_of(part[0])
-            if piece[0] and size_bytes + part_bytes > piece_bytes:
+            assert part[0] is not None
+            if piece[0] and size_bytes + part[0].nbytes > piece_bytes:
                 yield piece
                 piece, size_bytes = [[] for _ in lists], 0
             for entries, tensor in zip(piece, part, strict=True):
                 if tensor is not None:
                     entries.append(tensor)
-            size_bytes += part_bytes
+            size_bytes += part[0].nbytes
     yield piece
-
-
-def _bytes_of(tensor: torch.Tensor | None) -> int:
-    assert tensor is not None
-    return tensor.numel() * tensor.element_size()
 
 
 def _cut_column(column: Column, piece_bytes: int) -> Iterator[Column]:

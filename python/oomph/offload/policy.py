@@ -8,7 +8,6 @@ it, and when each of them must be back.
 from __future__ import annotations
 
 import bisect
-import logging
 import math
 import weakref
 from operator import itemgetter
@@ -17,13 +16,12 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from oomph import _C
+from oomph.base.log import logger
 from oomph.offload import activations, optimizers, transfer
 from oomph.offload.headroom import EXTRA_SHARE, Headroom, slack_bytes
 from oomph.offload.record import Step
 from oomph.offload.select import Save, select
 from oomph.offload.transfer import Link, OffloadedStorage, is_hosted
-
-logger = logging.getLogger("oomph")
 
 _FITTING_STEPS = 4  # steps that would have fitted, until the hooks are taken off
 _LARGE_SHARE = 32  # a block of this part of the device may be put on the host at once

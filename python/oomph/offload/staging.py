@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 
+from oomph.base.log import logger
 from oomph.offload.transfer import Link, copy, is_hosted
-
-logger = logging.getLogger("oomph")
 
 _AHEAD = 2  # pieces on their way in while one is worked on
 _BUFFERS = 2 * _AHEAD  # beside them those on their way out
@@ -119,7 +117,7 @@ class Pipeline:
         ]
         if not homes:
             return piece
-        sizes = [_round_up(_bytes_of(tensor)) for *_, tensor in homes]
+        sizes = [_round_up(tensor.nbytes) for *_, tensor in homes]
         try:
             buffer = self._take_buffer(sum(sizes))
         except torch.OutOfMemoryError as error:
@@ -169,7 +167,7 @@ class Pipeline:
     def _copy(
         self, to: torch.Tensor, source: torch.Tensor, stream: torch.cuda.Stream
     ) -> None:
-        size_bytes = _bytes_of(to)
+        size_bytes = to.nbytes
         if size_bytes > 0:
             copy(
                 self._link.device,
@@ -211,10 +209,6 @@ def address_of(tensor: torch.Tensor) -> int:
     if not (plain and tensor.is_cuda and tensor.layout is torch.strided):
         return 0
     return tensor.untyped_storage().data_ptr()
-
-
-def _bytes_of(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
 
 
 def _round_up(size_bytes: int) -> int:

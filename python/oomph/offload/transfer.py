@@ -8,7 +8,6 @@ that a copy still reads is reused only when the copy has finished.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 
@@ -16,9 +15,8 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from oomph import _C, _torch
+from oomph.base.log import logger
 from oomph.steps import times
-
-logger = logging.getLogger("oomph")
 
 # Guards what the planner's threads share: plans, links, storages, where hooks are on.
 # It is held for looking and noting alone: under it nothing waits for the device, asks

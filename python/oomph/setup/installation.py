@@ -10,7 +10,7 @@ from typing import Any
 
 from oomph import _C, guard
 from oomph import settings as _settings
-from oomph.base import log, state
+from oomph.base import extension, log, state
 from oomph.diagnosis import oom_error
 from oomph.memory import sites
 from oomph.setup import allocator_settings, known_streams
@@ -91,22 +91,7 @@ def _load_torch_class(torch: ModuleType) -> ModuleType:
             f"PyTorch {torch.__version__} is built for the CPU alone; oomph needs the "
             "CUDA build"
         )
-    again = (
-        "rebuild it: pip install --no-build-isolation --no-deps --force-reinstall oomph"
-    )
-    try:
-        from oomph import _torch
-    except ImportError as error:
-        raise RuntimeError(
-            f"oomph was not built for PyTorch {torch.__version__} ({error}); {again}"
-        ) from None
-    running = ".".join(torch.__version__.split(".")[:2])
-    if _torch.built_for != running:
-        raise RuntimeError(
-            f"oomph was built for PyTorch {_torch.built_for}, this is {running}; "
-            f"{again}"
-        )
-    return _torch
+    return extension.load("_torch", "oomph was", torch.__version__)
 
 
 def _replace_allocator(torch: ModuleType, values: dict[str, Any]) -> None:

@@ -35,6 +35,7 @@ from _ctypes import dlclose
 from dataclasses import dataclass
 from pathlib import Path
 
+from oomph.base import extension
 from oomph.base.sizes import format_size
 
 VARIABLE = "OOMPH_SIMULATE"
@@ -347,24 +348,14 @@ def _install(version: str, driver: ctypes.CDLL, method: str, *calls: str) -> Non
         method: What of the extension wraps them.
         calls: What of the driver it needs.
     """
-    again = (
-        "rebuild it: pip install --no-build-isolation --no-deps --force-reinstall oomph"
-    )
+    what = "the operators of the simulated GPU were"
     try:
-        from oomph import _values
-    except ImportError as error:
-        raise SimulationError(
-            f"the operators of the simulated GPU were not built for PyTorch {version} "
-            f"({error}); {again}"
-        ) from None
-    if _values.built_for != ".".join(version.split(".")[:2]):
-        raise SimulationError(
-            f"the operators of the simulated GPU were built for PyTorch "
-            f"{_values.built_for}, this is {version}; {again}"
-        )
+        values = extension.load("_values", what, version)
+    except RuntimeError as error:
+        raise SimulationError(str(error)) from None
     functions = [getattr(driver, f"oomph_sim_{call}") for call in calls]
     addresses = [ctypes.c_void_p.from_buffer(function).value for function in functions]
-    getattr(_values, method)(*addresses)
+    getattr(values, method)(*addresses)
 
 
 def banner(card: str) -> str:
