@@ -38,38 +38,35 @@ __version__ = "0.1.0"
 
 _MODULES = {"guard", "leaks", "planner", "settings", "simulate"}
 _HOMES = {
-    "Diagnosis": "diagnosis.diagnosis",
-    "Moved": "memory.residency",
-    "Residency": "memory.residency",
-    "SettingsError": "settings",
-    "assert_no_leaks": "leaks",
-    "evict": "memory.residency",
-    "explain": "diagnosis.diagnose",
-    "install": "setup.installation",
-    "is_installed": "base.state",
-    "library_path": "setup.plain",
-    "no_offload": "memory.no_offload",
-    "pin": "memory.residency",
-    "promote": "memory.residency",
-    "residency": "memory.residency",
-    "stats": "memory.stats",
-    "step": "steps.events",
-    "unpin": "memory.residency",
+    "base.state": ["is_installed"],
+    "diagnosis.diagnose": ["explain"],
+    "diagnosis.diagnosis": ["Diagnosis"],
+    "leaks": ["assert_no_leaks"],
+    "memory.no_offload": ["no_offload"],
+    "memory.residency": [
+        *("Moved", "Residency", "evict", "pin", "promote", "residency", "unpin")
+    ],
+    "memory.stats": ["stats"],
+    "settings": ["SettingsError"],
+    "setup.installation": ["install"],
+    "setup.plain": ["library_path"],
+    "steps.events": ["step"],
 }
-__all__ = [*_HOMES]
+__all__ = [name for names in _HOMES.values() for name in names]
 
 
 def __getattr__(name: str) -> Any:
     """A public name, on its first use."""
     if name in _MODULES:
         return importlib.import_module(f"oomph.{name}")
-    if name not in _HOMES:
-        raise AttributeError(f"module 'oomph' has no attribute {name!r}")
-    home = importlib.import_module(f"oomph.{_HOMES[name]}")
-    globals()[name] = getattr(home, name)
-    return globals()[name]
+    for home, names in _HOMES.items():
+        if name in names:
+            found = getattr(importlib.import_module(f"oomph.{home}"), name)
+            globals()[name] = found
+            return found
+    raise AttributeError(f"module 'oomph' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     """What there is, used or not."""
-    return [*globals(), *_HOMES, *_MODULES]
+    return [*globals(), *__all__, *_MODULES]

@@ -16,6 +16,7 @@ from oomph.memory import host
 
 VARIABLE = "OOMPH_CONF"
 _PAGE_MIN = 2 << 20  # bytes; the granularity of the driver
+Core = Callable[[Any], dict[str, Any]]
 
 
 class SettingsError(ValueError):
@@ -63,14 +64,11 @@ class Setting:
     default: Any
     allowed: str
     meaning: str
-    core: Callable[[Any], dict[str, Any]] = lambda _: {}
+    core: Core = lambda _: {}
 
 
 def _choice(
-    allowed: str,
-    default: str,
-    meaning: str,
-    core: Callable[[str], dict[str, Any]] = lambda _: {},
+    allowed: str, default: str, meaning: str, core: Core = lambda _: {}
 ) -> Setting:
     """A setting that is one of some words."""
 
@@ -82,9 +80,7 @@ def _choice(
     return Setting(parse, default, allowed, meaning, core)
 
 
-def _constant(
-    argument: str, prefix: str, **others: str
-) -> Callable[[str], dict[str, Any]]:
+def _constant(argument: str, prefix: str, **others: str) -> Core:
     """The words, or others for them, name constants; several are joined by +."""
 
     def core(value: str) -> dict[str, Any]:
@@ -107,12 +103,6 @@ def _device_limit(value: float | int | None) -> dict[str, Any]:
         "device_limit_bytes": value if isinstance(value, int) else 0,
         "device_limit_share": value if isinstance(value, float) else 0.0,
     }
-
-
-def _reserve(value: str | int) -> dict[str, Any]:
-    from oomph import _C
-
-    return {"reserve_bytes": _C.RESERVE_AUTO if value == "auto" else value}
 
 
 SETTINGS: dict[str, Setting] = {
@@ -159,7 +149,11 @@ SETTINGS: dict[str, Setting] = {
         "auto, a size",
         "device memory left free for libraries that allocate for themselves; auto: 2 % "
         "of the card, at least 256 MiB",
-        _reserve,
+        lambda value: (
+            _constant("reserve_bytes", "RESERVE")(value)
+            if value == "auto"
+            else {"reserve_bytes": value}
+        ),
     ),
     "plan": _choice(
         "on, off",

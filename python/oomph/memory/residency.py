@@ -14,14 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+import torch
 
 from oomph import _C
 
-if TYPE_CHECKING:
-    import torch
-
-    Tensors = torch.Tensor | Iterable[torch.Tensor]
+Tensors = torch.Tensor | Iterable[torch.Tensor]
 
 
 class Moved(NamedTuple):
@@ -65,12 +64,6 @@ class _Storage(NamedTuple):
     name: str
 
 
-def _is_tensor(value: object) -> bool:
-    import torch
-
-    return isinstance(value, torch.Tensor)
-
-
 def _storage(tensor: torch.Tensor) -> _Storage:
     """Finds a tensor's storage.
 
@@ -78,7 +71,7 @@ def _storage(tensor: torch.Tensor) -> _Storage:
         TypeError: It is no tensor.
         ValueError: It is not on a CUDA device.
     """
-    if not _is_tensor(tensor):
+    if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"expected a tensor, got {type(tensor).__name__}")
     name = f"tensor of shape {tuple(tensor.shape)}"
     if tensor.device.type != "cuda":
@@ -90,8 +83,6 @@ def _storage(tensor: torch.Tensor) -> _Storage:
 
 
 def _listed(tensors: Tensors) -> list[torch.Tensor]:
-    import torch
-
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
 
 
@@ -131,7 +122,7 @@ def _move(tensors: Tensors, tier: int) -> Moved:
             for storage, reason in zip(here, reasons, strict=True)
             if reason is not None
         ]
-    if left and _is_tensor(tensors):
+    if left and isinstance(tensors, torch.Tensor):
         raise ValueError(f"{left[0]}, so it stays where it is")
     return Moved(moved_bytes, tuple(left))
 
@@ -207,7 +198,7 @@ def pin(tensors: Tensors) -> Moved:
         >>> oomph.pin(model.lm_head.weight)
         Moved(moved_bytes=0, left=())
     """
-    if not _is_tensor(tensors):
+    if not isinstance(tensors, torch.Tensor):
         tensors = list(tensors)
     moved = promote(tensors)
     for storage in _storages(tensors):

@@ -41,9 +41,13 @@ def stats(device: int | None = None) -> dict[str, Any]:
         >>> oomph.stats(0)["rescues"]
         0
     """
+    torch = sys.modules.get("torch")
+    cuda = torch.cuda if torch is not None and torch.cuda.is_initialized() else None
     if device is None:
-        device = _current_device()
-    elif device >= (count := _device_count()):
+        device = cuda.current_device() if cuda is not None else 0
+    # As many as there could be as long as CUDA is not in use.
+    count = cuda.device_count() if cuda is not None else _C.DEVICE_MAX
+    if device >= count:
         raise ValueError(f"there is no device {device}; there are {count}")
     return {
         "allocator": state.allocator_name(),
@@ -63,18 +67,3 @@ def _offload_metrics(device: int) -> dict[str, float]:
         "step_ms": known.last_ms,
         "step_ms_without_offload": known.last_without_ms,
     }
-
-
-def _device_count() -> int:
-    """How many devices there are, or could be as long as CUDA is not in use."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
-        return _C.DEVICE_MAX
-    return int(torch.cuda.device_count())
-
-
-def _current_device() -> int:
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
-        return 0
-    return int(torch.cuda.current_device())

@@ -109,21 +109,14 @@ def collect_stats() -> dict[str, dict[str, Any]]:
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return {}
     found: dict[str, dict[str, Any]] = {}
+    watched = log.leaks_found
+    leaks = {} if watched is None else {"leaks": watched().as_dict()}
     for device in range(torch.cuda.device_count()):
         if state.is_installed():
-            found[str(device)] = _own_stats(device)
+            found[str(device)] = {**stats(device), **leaks}
         else:
             found[str(device)] = _native_stats(torch.cuda.memory_stats(device))
     return found
-
-
-def _own_stats(device: int) -> dict[str, Any]:
-    return {**stats(device), **_leaks()}
-
-
-def _leaks() -> dict[str, Any]:
-    """What was found to leak, if anything was watched."""
-    return {} if log.leaks_found is None else {"leaks": log.leaks_found().as_dict()}
 
 
 def _native_stats(metrics: dict[str, Any]) -> dict[str, Any]:

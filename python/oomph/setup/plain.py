@@ -60,10 +60,10 @@ def _prepare() -> None:
     if "torch" in sys.modules:
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
-        register_optimizer_step_post_hook(lambda *_: _end_step())
+        register_optimizer_step_post_hook(_end_step)
 
 
-def _end_step() -> None:
+def _end_step(*_: object) -> None:
     _C.step()
 
 

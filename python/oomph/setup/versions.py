@@ -22,12 +22,8 @@ def gpu_count() -> int:
     except OSError:
         return 0
     count = ctypes.c_int()
-    works = library.cuInit(0) == 0
-    return (
-        count.value
-        if works and library.cuDeviceGetCount(ctypes.byref(count)) == 0
-        else 0
-    )
+    failed = library.cuInit(0) or library.cuDeviceGetCount(ctypes.byref(count))
+    return 0 if failed else count.value
 
 
 def _driver() -> str:
