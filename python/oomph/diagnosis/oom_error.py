@@ -8,7 +8,7 @@ text stays.
 
 from __future__ import annotations
 
-import sys
+import atexit
 import threading
 from typing import Any
 
@@ -21,10 +21,14 @@ _busy = threading.local()
 
 
 def start() -> None:
-    """Has ``torch.OutOfMemoryError`` explain itself from now on."""
+    """Has ``torch.OutOfMemoryError`` explain itself until Python ends.
+
+    Objects that are freed later may meet modules that Python has emptied by then.
+    """
     import torch
 
     torch.OutOfMemoryError.__init__ = _init  # type: ignore[method-assign]
+    atexit.register(lambda: delattr(torch.OutOfMemoryError, "__init__"))
 
 
 def _init(self: Any, *arguments: Any) -> None:
@@ -42,7 +46,7 @@ def explained(message: str) -> str:
     Returns:
         Some lines; "" if the message is not the core's, or the report failed.
     """
-    if sys.is_finalizing() or getattr(_busy, "now", False):
+    if getattr(_busy, "now", False):
         return ""
     _busy.now = True
     try:
