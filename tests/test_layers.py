@@ -4,6 +4,7 @@ import ast
 import graphlib
 import os
 import re
+import runpy
 import subprocess
 import sysconfig
 from collections import Counter
@@ -58,6 +59,9 @@ DRIVER = sorted(
     for path in (SIM / "libcuda").rglob("*")
     if path.suffix in SUFFIXES
 )
+# docs/folders_*.svg
+PICTURES = runpy.run_path(str(ROOT / "tools" / "draw_folders.py"))
+REDRAW = "python tools/draw_folders.py"
 # What the libraries of the simulation know of each other.
 SHARED = {path.name for path in SIM.glob("*.h")}
 
@@ -71,6 +75,16 @@ def includes(path: Path) -> tuple[set[str], set[str]]:
     found = re.findall(r'^\s*#\s*include\s+(["<])([^">]+)[">]', path.read_text(), re.M)
     ours = {name for mark, name in found if mark == '"'}
     return ours, {name for mark, name in found if mark == "<"}
+
+
+def included(names: list[str]) -> dict[str, set[str]]:
+    """Which of these files each includes; the public header is that of the bindings."""
+    found = {}
+    for name in names:
+        headers = includes(CSRC / name)[0]
+        headers -= FACE if folder(name) not in BINDINGS else set()
+        found[name] = {*names} & (headers | {f"sim/{header}" for header in headers})
+    return found
 
 
 def order_of(graph: dict[str, set[str]]) -> list[str]:
@@ -151,6 +165,13 @@ def test_no_folder_calls_a_higher_one(house):
         if floors.index(folder(called)) > floors.index(folder(name))
     ]
     assert up == []
+
+
+def test_the_picture_of_the_folders_is_that_of_the_code(house):
+    floors, found = house
+    kind, names = ("core", OURS) if floors == FLOORS else ("driver", DRIVER)
+    drawn = PICTURES["of_files"](found, included(names))
+    assert PICTURES["picture"](kind).read_text() == drawn, REDRAW
 
 
 def test_a_circle_is_found_and_named(tmp_path):
@@ -308,6 +329,11 @@ def python_imports() -> dict[str, set[str]]:
 
 def test_no_modules_import_each_other_in_a_circle():
     assert len(order_of(python_imports())) > 60
+
+
+def test_the_picture_of_the_packages_is_that_of_the_code():
+    drawn = PICTURES["of_python"](python_imports())
+    assert PICTURES["picture"]("python").read_text() == drawn, REDRAW
 
 
 def test_no_module_of_ours_is_looked_up_where_modules_are_kept():

@@ -1,0 +1,48 @@
+/* request.c - one request that climbs the whole ladder, function by function.
+ *
+ * On a full card a block is born on host. Each function of the core that is entered on
+ * the way is printed by its address, for tests/test_walk.py.
+ */
+#include "card.h"
+
+#include <stdio.h>
+
+enum { CALLS_MAX = 1 << 14 };
+
+static void *entered[CALLS_MAX];
+static size_t entered_count;
+static bool follows;
+
+__attribute__((no_instrument_function)) void __cyg_profile_func_enter(void *function,
+                                                                      void *caller)
+{
+    (void)caller;
+    if (follows && entered_count < CALLS_MAX)
+        entered[entered_count++] = function;
+}
+
+__attribute__((no_instrument_function)) void __cyg_profile_func_exit(void *function,
+                                                                     void *caller)
+{
+    (void)function;
+    (void)caller;
+}
+
+int main(void)
+{
+    oomph_config_t config = test_config();
+
+    config.host_limit_bytes = 64 * MIB;
+    start_card("64MiB,context=0", &config);
+    take(40 * MIB, NULL);
+    oomph_addr_t hole = take(8 * MIB, NULL);
+    take(16 * MIB, NULL);
+    give(hole);
+    follows = true;
+    take(20 * MIB, NULL);
+    follows = false;
+    CHECK(stats_of(0).rescues == 1 && entered_count < CALLS_MAX);
+    for (size_t i = 0; i < entered_count; i++)
+        printf("%p\n", entered[i]);
+    return 0;
+}
