@@ -1,6 +1,7 @@
 # make demo   set up if need be, and see a script die and go on
 # make test   all tests
 # make lint   format and static checks
+# make docs   the documentation as a site, in build/site
 # make bench  the benchmarks
 # make sanitize  tests with PyTorch under sanitizers, half an hour
 # make gpu    on a machine with a GPU: what only hardware can answer
@@ -17,7 +18,7 @@ BIN := $(VENV)/bin
 SOURCES := $(shell find csrc python setup.py pyproject.toml -type f \
 	-not -name '*.so*' -not -path '*/__pycache__/*' -not -path '*.egg-info/*')
 
-.PHONY: demo test lint format bench sanitize gpu clean
+.PHONY: demo test lint format docs bench sanitize gpu clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py
@@ -30,6 +31,9 @@ lint: $(VENV)/.tools
 
 format: $(VENV)/.tools
 	tools/lint --fix
+
+docs: $(VENV)/.tools
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 bench: $(VENV)/.installed $(VENV)/.tools
 	$(BIN)/python -m pytest benchmarks

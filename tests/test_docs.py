@@ -1,6 +1,7 @@
 """README.md and docs/: what they show runs, and where they point there is something."""
 
 import re
+import runpy
 import sys
 from pathlib import Path
 
@@ -8,7 +9,13 @@ import pytest
 from support import ROOT, execute
 
 README = ROOT / "README.md"
-PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [README, ROOT / "CHANGELOG.md", *sorted(DOCS.glob("*.md"))]
+RUN = [
+    README,
+    *(DOCS / f"{n}.md" for n in ("getting_started", "guard", "simulated_card")),
+]
+CLAIMS = runpy.run_path(str(ROOT / "tools" / "claims.py"))["claims"]()
 TRAIN = """
 import argparse
 import torch
@@ -62,13 +69,15 @@ def test_links_lead_somewhere(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_page_can_be_reached_from_the_readme(page):
-    assert page == README or f"(docs/{page.name}" in README.read_text()
+    name = str(page.relative_to(ROOT))
+    assert page == README or f"({name}" in README.read_text()
 
 
 @pytest.mark.parametrize(
-    "command", [c for c in commands(README) if c not in RUN_ELSEWHERE]
+    "command",
+    dict.fromkeys(c for page in RUN for c in commands(page) if c not in RUN_ELSEWHERE),
 )
-def test_a_command_of_the_readme_runs(command, tmp_path):
+def test_a_command_runs(command, tmp_path):
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
@@ -79,11 +88,19 @@ def test_a_command_of_the_readme_runs(command, tmp_path):
         assert ran.code == 1 and "torch.OutOfMemoryError" in ran.err
     else:
         assert ran.code == 0, ran.err
-        assert "trained" in ran.out
+        assert ("oomph 0." if "--version" in command else "trained") in ran.out
 
 
 def test_what_is_run_elsewhere_is_in_the_readme():
     assert {*RUN_ELSEWHERE} <= {*commands(README)}
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.quote[:40])
+def test_a_claim_stands_in_its_page_and_what_shows_it_is_there(claim):
+    assert claim.quote in " ".join((ROOT / claim.page).read_text().split())
+    path, _, function = claim.shown_by.partition("::")
+    assert (ROOT / path).exists()
+    assert not function or f"def {function}(" in (ROOT / path).read_text()
 
 
 def rows(text: str) -> list[list[str]]:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,21 +14,34 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-FILES = [
-    DOCS / f"{n}.md" for n in ("settings", "allocator_settings", "how_offload_works")
-]
+PAGES = ("settings", "allocator_settings", "how_offload_works", "api", "claims")
+FILES = [DOCS / f"{name}.md" for name in PAGES]
 OFFLOAD = ROOT / "benchmarks" / "results" / "offload.json"
 sys.path.insert(0, str(ROOT / "python"))
 
+import claims  # noqa: E402
+from claims import row  # noqa: E402
 from oomph.base.sizes import format_size  # noqa: E402
 from oomph.memory import metrics  # noqa: E402
 from oomph.settings import SETTINGS  # noqa: E402
 from oomph.setup.allocator_settings import ANSWERS  # noqa: E402
+from oomph_pytest import MARKERS  # noqa: E402
 
-
-def row(*cells: str) -> str:
-    """A row of a table."""
-    return f"| {' | '.join(cells)} |"
+STATS_OF_CORE = ROOT / "csrc" / "python" / "stats.c"
+UNITS = {  # by the end of a key
+    "_per_s": "bytes/s",
+    "bytes": "bytes",
+    "_bytes_peak": "bytes",
+    "_ns": "ns",
+    "_ms": "ms",
+    "without_offload": "ms",
+}
+DEFINED_ELSEWHERE = {
+    "allocator": "`torch.cuda.get_allocator_backend()`, or the module of another",
+    "host_kind": "`host_kind`",
+    "rescues_last_steps": "`rescues_of`",
+}
+NO_NUMBER = {"allocator": "text", "host_kind": "text", "rescues_last_steps": "list"}
 
 
 def default_of(value: object) -> str:
@@ -48,10 +62,24 @@ def settings() -> Iterable[str]:
 
 def statistics() -> Iterable[str]:
     """The table of oomph's own figures."""
-    yield row("key", "meaning")
-    yield row("---", "---")
+    core = STATS_OF_CORE.read_text()
+    yield row("key", "meaning", "unit", "defined by")
+    yield row("---", "---", "---", "---")
     for key, meaning in metrics.OWN.items():
-        yield row(f"`{key}`", meaning)
+        ends = [unit for end, unit in UNITS.items() if key.endswith(end)]
+        unit = NO_NUMBER.get(key) or (ends[0] if ends else "count")
+        field = re.search(rf'"{key}", offsetof\(oomph_stats_t, (.*)\)', core)
+        by = f"`{field[1]}`" if field else DEFINED_ELSEWHERE.get(key, "the planner")
+        yield row(f"`{key}`", meaning, unit, by)
+
+
+def markers() -> Iterable[str]:
+    """The table of the pytest plugin's markers."""
+    yield row("marker", "meaning")
+    yield row("---", "---")
+    for name, text in MARKERS.items():
+        arguments, _, meaning = text.partition(": ")
+        yield row(f"`{name}{arguments}`", meaning)
 
 
 def answers() -> Iterable[str]:
@@ -91,6 +119,9 @@ TABLES = {
     "statistics": statistics,
     "offload": offload,
     "PyTorch's settings": answers,
+    "markers": markers,
+    "claims": claims.table,
+    "figures": claims.figures,
 }
 
 
