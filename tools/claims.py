@@ -157,7 +157,7 @@ def claims() -> list[Claim]:
         ),
         Claim(
             f"{docs}/leaks.md",
-            "finds the line that makes memory grow, and what holds it, in five steps",
+            "If a leak grows with every step, five steps are usually enough",
             "tests/test_zoo.py::test_a_mistake_is_named_with_its_line_within_five_steps",
         ),
         Claim(
