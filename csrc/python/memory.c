@@ -9,7 +9,7 @@
 /* ---- What a planner needs */
 
 // A buffer for copies on one stream out and on another back.
-static PyObject *buffer(PyObject *module, PyObject *args)
+static PyObject *buffer(PyObject *Py_UNUSED(module), PyObject *args)
 {
     int device;
     Py_ssize_t bytes;
@@ -17,7 +17,6 @@ static PyObject *buffer(PyObject *module, PyObject *args)
     oomph_addr_t addr;
     oomph_status_t status;
 
-    (void)module;
     if (!PyArg_ParseTuple(args, "inKK:buffer", &device, &bytes, &out, &in))
         return NULL;
     Py_BEGIN_ALLOW_THREADS
@@ -31,35 +30,32 @@ static PyObject *buffer(PyObject *module, PyObject *args)
     return status == OOMPH_OK ? PyLong_FromUnsignedLongLong(addr) : oomph_raise(status);
 }
 
-static PyObject *free_buffer(PyObject *module, PyObject *arg)
+static PyObject *free_buffer(PyObject *Py_UNUSED(module), PyObject *arg)
 {
-    (void)module;
     oomph_addr_t addr = PyLong_AsUnsignedLongLong(arg);
     if (PyErr_Occurred())
         return NULL;
     return oomph_none_or_raise(oomph_free(addr, NULL));
 }
 
-static PyObject *copy(PyObject *module, PyObject *args)
+static PyObject *copy(PyObject *Py_UNUSED(module), PyObject *args)
 {
     int device;
     unsigned long long to, from, stream;
     Py_ssize_t bytes;
 
-    (void)module;
     if (!PyArg_ParseTuple(args, "iKKnK:copy", &device, &to, &from, &bytes, &stream))
         return NULL;
     return oomph_none_or_raise(
         oomph_copy(device, to, from, (size_t)bytes, (oomph_stream_t)(uintptr_t)stream));
 }
 
-static PyObject *event_passed(PyObject *module, PyObject *args)
+static PyObject *event_passed(PyObject *Py_UNUSED(module), PyObject *args)
 {
     int device;
     unsigned long long event;
     bool passed = false;
 
-    (void)module;
     if (!PyArg_ParseTuple(args, "iK:event_passed", &device, &event))
         return NULL;
     oomph_status_t status =
@@ -67,23 +63,21 @@ static PyObject *event_passed(PyObject *module, PyObject *args)
     return status == OOMPH_OK ? PyBool_FromLong(passed) : oomph_raise(status);
 }
 
-static PyObject *predict_host(PyObject *module, PyObject *args)
+static PyObject *predict_host(PyObject *Py_UNUSED(module), PyObject *args)
 {
     int device;
     Py_ssize_t min_bytes;
 
-    (void)module;
     if (!PyArg_ParseTuple(args, "in:foresee", &device, &min_bytes))
         return NULL;
     return oomph_none_or_raise(oomph_predict_host(device, (size_t)min_bytes));
 }
 
-static PyObject *usage(PyObject *module, PyObject *arg)
+static PyObject *usage(PyObject *Py_UNUSED(module), PyObject *arg)
 {
     int device;
     oomph_usage_t usage;
 
-    (void)module;
     if (!oomph_parse_device(arg, &device))
         return NULL;
     oomph_status_t status = oomph_read_usage(device, &usage);
@@ -127,14 +121,13 @@ static PyObject *report_moves(size_t moved_bytes, const oomph_move_t *moves,
                            : Py_BuildValue("nN", (Py_ssize_t)moved_bytes, reasons);
 }
 
-static PyObject *move(PyObject *module, PyObject *args)
+static PyObject *move(PyObject *Py_UNUSED(module), PyObject *args)
 {
     int device, tier;
     PyObject *addresses, *result = NULL;
     size_t moved_bytes = 0;
     oomph_status_t status;
 
-    (void)module;
     if (!PyArg_ParseTuple(args, "iiO!:move", &device, &tier, &PyList_Type, &addresses))
         return NULL;
     Py_ssize_t count = PyList_GET_SIZE(addresses);
@@ -153,12 +146,11 @@ static PyObject *move(PyObject *module, PyObject *args)
     return result;
 }
 
-static PyObject *pin(PyObject *module, PyObject *args)
+static PyObject *pin(PyObject *Py_UNUSED(module), PyObject *args)
 {
     unsigned long long addr;
     int on;
 
-    (void)module;
     if (!PyArg_ParseTuple(args, "Kp:pin", &addr, &on))
         return NULL;
     return oomph_none_or_raise(oomph_pin(addr, on));
@@ -166,9 +158,8 @@ static PyObject *pin(PyObject *module, PyObject *args)
 
 static PyObject *on_idle_blocks; // called with a device; guarded by the GIL
 
-static PyObject *set_idle_hook(PyObject *module, PyObject *callable)
+static PyObject *set_idle_hook(PyObject *Py_UNUSED(module), PyObject *callable)
 {
-    (void)module;
     Py_INCREF(callable);
     Py_XSETREF(on_idle_blocks, callable);
     Py_RETURN_NONE;
@@ -195,13 +186,12 @@ static oomph_addr_t *parse_addresses(PyObject *list, size_t *count)
     return addrs;
 }
 
-static PyObject *mark_idle(PyObject *module, PyObject *arg)
+static PyObject *mark_idle(PyObject *Py_UNUSED(module), PyObject *arg)
 {
     size_t count = 0;
     oomph_addr_t *addrs = parse_addresses(arg, &count);
     oomph_status_t status = OOMPH_OK;
 
-    (void)module;
     if (addrs == NULL)
         return NULL;
     for (size_t i = 0; i < count && status == OOMPH_OK; i++) {
@@ -231,24 +221,22 @@ size_t oomph_idle_blocks(int device, oomph_addr_t **addrs)
     return *addrs == NULL ? 0 : count;
 }
 
-static PyObject *know_stream(PyObject *module, PyObject *args)
+static PyObject *know_stream(PyObject *Py_UNUSED(module), PyObject *args)
 {
     int device, lives;
     unsigned long long stream;
 
-    (void)module;
     if (!PyArg_ParseTuple(args, "iKp:know_stream", &device, &stream, &lives))
         return NULL;
     return oomph_none_or_raise(
         oomph_know_stream(device, (oomph_stream_t)(uintptr_t)stream, lives));
 }
 
-static PyObject *place(PyObject *module, PyObject *arg)
+static PyObject *place(PyObject *Py_UNUSED(module), PyObject *arg)
 {
     unsigned long long addr = PyLong_AsUnsignedLongLong(arg);
     oomph_block_info_t info;
 
-    (void)module;
     if (PyErr_Occurred())
         return NULL;
     oomph_status_t status = oomph_lookup(addr, &info);

@@ -32,15 +32,15 @@ static void note_rescue(int device, size_t bytes, int64_t nth)
         oomph_listener_note(&rescue_listener, device, bytes);
 }
 
-static PyObject *set_rescue_hook(PyObject *module, PyObject *callable)
+static PyObject *set_rescue_hook(PyObject *Py_UNUSED(module), PyObject *callable)
 {
-    (void)module;
     return oomph_listener_set(&rescue_listener, callable);
 }
 
 /* ---- Settings and start */
 
-static PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs)
+static PyObject *configure(PyObject *Py_UNUSED(module), PyObject *args,
+                           PyObject *kwargs)
 {
     static char *names[] = {"offload",
                             "host_kind",
@@ -64,7 +64,6 @@ static PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs)
     int strict = config.strict;
     int promote = config.promote;
 
-    (void)module;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$iiKKKKdLKpppI:configure", names,
                                      &offload, &host_kind, &host_limit, &host_page_max,
                                      &host_ahead, &device_limit,
@@ -85,24 +84,19 @@ static PyObject *configure(PyObject *module, PyObject *args, PyObject *kwargs)
     return oomph_none_or_raise(oomph_configure(&config));
 }
 
-static PyObject *find_driver(PyObject *module, PyObject *unused)
+static PyObject *find_driver(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    (void)module;
-    (void)unused;
     return oomph_none_or_raise(oomph_find_driver());
 }
 
-static PyObject *must_know_streams(PyObject *module, PyObject *unused)
+static PyObject *must_know_streams(PyObject *Py_UNUSED(module),
+                                   PyObject *Py_UNUSED(unused))
 {
-    (void)module;
-    (void)unused;
     return PyBool_FromLong(oomph_must_know_streams());
 }
 
-static PyObject *stop(PyObject *module, PyObject *unused)
+static PyObject *stop(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    (void)module;
-    (void)unused;
     oomph_frames_stop();
     Py_BEGIN_ALLOW_THREADS
     oomph_garbage_stop();
@@ -111,12 +105,10 @@ static PyObject *stop(PyObject *module, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-static PyObject *step(PyObject *module, PyObject *unused)
+static PyObject *step(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
     uint64_t rescued;
 
-    (void)module;
-    (void)unused;
     Py_BEGIN_ALLOW_THREADS
     rescued = oomph_step();
     Py_END_ALLOW_THREADS
@@ -125,36 +117,31 @@ static PyObject *step(PyObject *module, PyObject *unused)
 
 /* ---- Regions without offload */
 
-static PyObject *forbid_offload(PyObject *module, PyObject *unused)
+static PyObject *forbid_offload(PyObject *Py_UNUSED(module),
+                                PyObject *Py_UNUSED(unused))
 {
-    (void)module;
-    (void)unused;
     oomph_forbid_offload();
     Py_RETURN_NONE;
 }
 
-static PyObject *allow_offload(PyObject *module, PyObject *unused)
+static PyObject *allow_offload(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    (void)module;
-    (void)unused;
     return oomph_none_or_raise(oomph_allow_offload());
 }
 
-static PyObject *offload_is_forbidden(PyObject *module, PyObject *unused)
+static PyObject *offload_is_forbidden(PyObject *Py_UNUSED(module),
+                                      PyObject *Py_UNUSED(unused))
 {
-    (void)module;
-    (void)unused;
     return PyBool_FromLong(oomph_offload_is_forbidden());
 }
 
 /* ---- Devices */
 
-static PyObject *memory_info(PyObject *module, PyObject *arg)
+static PyObject *memory_info(PyObject *Py_UNUSED(module), PyObject *arg)
 {
     int device;
     size_t free_bytes, total_bytes;
 
-    (void)module;
     if (!oomph_parse_device(arg, &device))
         return NULL;
     oomph_status_t status = oomph_memory_info(device, &free_bytes, &total_bytes);
@@ -163,13 +150,12 @@ static PyObject *memory_info(PyObject *module, PyObject *arg)
                : oomph_raise(status);
 }
 
-static PyObject *probe_host(PyObject *module, PyObject *arg)
+static PyObject *probe_host(PyObject *Py_UNUSED(module), PyObject *arg)
 {
     int device;
     oomph_host_kind_t kind;
     oomph_status_t status;
 
-    (void)module;
     if (!oomph_parse_device(arg, &device))
         return NULL;
     Py_BEGIN_ALLOW_THREADS
@@ -179,22 +165,20 @@ static PyObject *probe_host(PyObject *module, PyObject *arg)
                               : oomph_raise(status);
 }
 
-static PyObject *check(PyObject *module, PyObject *arg)
+static PyObject *check(PyObject *Py_UNUSED(module), PyObject *arg)
 {
     int device;
 
-    (void)module;
     if (!oomph_parse_device(arg, &device))
         return NULL;
     return oomph_none_or_raise(oomph_check(device));
 }
 
-static PyObject *collect_garbage(PyObject *module, PyObject *arg)
+static PyObject *collect_garbage(PyObject *Py_UNUSED(module), PyObject *arg)
 {
     size_t bytes = 0;
     int device;
 
-    (void)module;
     if (!oomph_parse_device(arg, &device))
         return NULL;
     if (!oomph_captures(device))

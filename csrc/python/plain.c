@@ -45,9 +45,8 @@ void oomph_torch_free(void *block, ssize_t size, int device, oomph_stream_t stre
     oomph_keeps_gil = false;
 }
 
-static PyObject *set_refusal_hook(PyObject *module, PyObject *callable)
+static PyObject *set_refusal_hook(PyObject *Py_UNUSED(module), PyObject *callable)
 {
-    (void)module;
     return oomph_listener_set(&refusal_listener, callable);
 }
 

@@ -8,9 +8,8 @@
 
 /* ---- Start */
 
-static PyObject *sites_start(PyObject *module, PyObject *prefixes)
+static PyObject *sites_start(PyObject *Py_UNUSED(module), PyObject *prefixes)
 {
-    (void)module;
     if (!PyList_Check(prefixes))
         return PyErr_Format(PyExc_TypeError, "a list of strings, not %R",
                             (PyObject *)Py_TYPE(prefixes));
@@ -18,29 +17,24 @@ static PyObject *sites_start(PyObject *module, PyObject *prefixes)
     return reason == NULL ? Py_NewRef(Py_None) : PyUnicode_FromString(reason);
 }
 
-static PyObject *sites_stop(PyObject *module, PyObject *unused)
+static PyObject *sites_stop(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    (void)module;
-    (void)unused;
     oomph_frames_stop();
     Py_RETURN_NONE;
 }
 
-static PyObject *call_site(PyObject *module, PyObject *unused)
+static PyObject *call_site(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    (void)module;
-    (void)unused;
     return PyLong_FromUnsignedLong(oomph_call_site(false));
 }
 
 /* ---- Names */
 
-static PyObject *site_info(PyObject *module, PyObject *arg)
+static PyObject *site_info(PyObject *Py_UNUSED(module), PyObject *arg)
 {
     unsigned long site = PyLong_AsUnsignedLong(arg);
     oomph_site_info_t info;
 
-    (void)module;
     if (PyErr_Occurred())
         return NULL;
     oomph_status_t status = oomph_site_info((oomph_site_t)site, &info);
@@ -98,15 +92,13 @@ static PyObject *list_sites(PyObject *arg, bool at_peak)
     return list;
 }
 
-static PyObject *live_sites(PyObject *module, PyObject *arg)
+static PyObject *live_sites(PyObject *Py_UNUSED(module), PyObject *arg)
 {
-    (void)module;
     return list_sites(arg, false);
 }
 
-static PyObject *peak_sites(PyObject *module, PyObject *arg)
+static PyObject *peak_sites(PyObject *Py_UNUSED(module), PyObject *arg)
 {
-    (void)module;
     return list_sites(arg, true);
 }
 
@@ -150,13 +142,12 @@ static PyObject *build_block(const void *array, size_t i)
         PyBool_FromLong(block->state == OOMPH_BLOCK_DEFERRED));
 }
 
-static PyObject *live_blocks(PyObject *module, PyObject *args)
+static PyObject *live_blocks(PyObject *Py_UNUSED(module), PyObject *args)
 {
     int device;
     Py_ssize_t min_bytes = 0;
     walk_t walk = {0};
 
-    (void)module;
     if (!PyArg_ParseTuple(args, "i|n:live_blocks", &device, &min_bytes))
         return NULL;
     walk.min_bytes = (size_t)min_bytes;
@@ -168,12 +159,11 @@ static PyObject *live_blocks(PyObject *module, PyObject *args)
     return list;
 }
 
-static PyObject *site_of(PyObject *module, PyObject *arg)
+static PyObject *site_of(PyObject *Py_UNUSED(module), PyObject *arg)
 {
     unsigned long long addr = PyLong_AsUnsignedLongLong(arg);
     oomph_block_info_t info;
 
-    (void)module;
     if (PyErr_Occurred())
         return NULL;
     oomph_status_t status = oomph_lookup(addr, &info);
@@ -196,12 +186,11 @@ static PyObject *build_block_list(const oomph_block_list_t *blocks)
         count * (Py_ssize_t)sizeof *blocks->marks);
 }
 
-static PyObject *list_blocks(PyObject *module, PyObject *arg)
+static PyObject *list_blocks(PyObject *Py_UNUSED(module), PyObject *arg)
 {
     oomph_block_list_t taken;
     int device;
 
-    (void)module;
     if (!oomph_parse_device(arg, &device))
         return NULL;
     oomph_status_t status = oomph_list_blocks(device, &taken);
@@ -217,22 +206,19 @@ static PyObject *build_address(const void *array, size_t i)
     return PyLong_FromUnsignedLongLong(((const uint64_t *)array)[i]);
 }
 
-static PyObject *active_modules(PyObject *module, PyObject *unused)
+static PyObject *active_modules(PyObject *Py_UNUSED(module),
+                                PyObject *Py_UNUSED(unused))
 {
     uint64_t addrs[OOMPH_MODULES_MAX];
 
-    (void)module;
-    (void)unused;
     return to_list(oomph_frames_modules(addrs, OOMPH_MODULES_MAX), addrs,
                    build_address);
 }
 
-static PyObject *take_oom(PyObject *module, PyObject *unused)
+static PyObject *take_oom(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
     static oomph_oom_t taken; // large; guarded by the GIL
 
-    (void)module;
-    (void)unused;
     if (!oomph_take_oom(&taken))
         Py_RETURN_NONE;
     PyObject *built = Py_BuildValue(
@@ -259,12 +245,11 @@ static PyObject *build_unmapped(const void *array, size_t i)
                          (long long)row->unmapped_ns);
 }
 
-static PyObject *unmapped(PyObject *module, PyObject *arg)
+static PyObject *unmapped(PyObject *Py_UNUSED(module), PyObject *arg)
 {
     int device;
     size_t count = 0;
 
-    (void)module;
     if (!oomph_parse_device(arg, &device))
         return NULL;
     oomph_unmapped_t *rows = PyMem_Calloc(OOMPH_UNMAPPED_KEPT, sizeof *rows);

@@ -160,12 +160,11 @@ PyObject *oomph_stats_dict(const oomph_stats_t *stats)
     return dict;
 }
 
-static PyObject *stats(PyObject *module, PyObject *arg)
+static PyObject *stats(PyObject *Py_UNUSED(module), PyObject *arg)
 {
     oomph_stats_t values;
     int device;
 
-    (void)module;
     if (!oomph_parse_device(arg, &device))
         return NULL;
     oomph_status_t status = oomph_get_stats(device, &values);
