@@ -156,12 +156,12 @@ void oomph_watch(bool on);
 // Errors: OOMPH_ERR_DRIVER.
 oomph_status_t oomph_find_driver(void);
 
-// Whether a stream that only uses memory must be told of (oomph_know_stream): the
+// Whether a stream that only uses memory must be announced (oomph_know_stream): the
 // driver has no event for all work of a device (before CUDA 12.5), and what is freed is
 // to wait for that, too. False where there is no driver.
 bool oomph_must_know_streams(void);
 
-// Loads the driver and tells how many devices it has. Creates no context: a device
+// Loads the driver and gives the number of its devices. Creates no context: a device
 // is opened by the first call that needs it. Repeating it is harmless.
 // Errors: OOMPH_ERR_DRIVER (no driver, or too old a driver), OOMPH_ERR_STATE.
 oomph_status_t oomph_start(int *device_count);
@@ -255,9 +255,9 @@ oomph_status_t oomph_buffer(int device, size_t bytes, oomph_stream_t stream,
 oomph_status_t oomph_copy(int device, oomph_addr_t to, oomph_addr_t from, size_t bytes,
                           oomph_stream_t stream);
 
-// Whether the device has reached an event, recorded by others. While a stream captures,
-// on whatever device, it is not asked, and has not: CUDA would end the capture. Errors:
-// OOMPH_ERR_DRIVER, OOMPH_ERR_INVALID (no such device).
+// Whether the device has reached an event that others recorded. False while any stream
+// captures, on any device: asking CUDA would end the capture. Errors: OOMPH_ERR_DRIVER,
+// OOMPH_ERR_INVALID (no such device).
 oomph_status_t oomph_event_passed(int device, oomph_event_t event, bool *passed);
 
 // For a planner that cannot make room for large blocks. If a block of this size, at
@@ -276,7 +276,7 @@ typedef struct oomph_usage {
     size_t device_bytes; // that blocks can have on this device within its limits
 } oomph_usage_t;
 
-// Reads it and starts anew. For one caller: who asks too takes from the other.
+// Reads it and resets the marks. For one caller: a second one would reset them, too.
 // Errors: OOMPH_ERR_INVALID, OOMPH_ERR_DRIVER.
 oomph_status_t oomph_read_usage(int device, oomph_usage_t *usage);
 
@@ -522,7 +522,7 @@ typedef struct oomph_stats {
     oomph_host_kind_t host_kind;  // what works here; OOMPH_HOST_AUTO: not yet tried
 } oomph_stats_t;
 
-// These never fail; a device that was never used has zeros, but for limits.
+// These never fail; a device that was never used has zeros, except for limits.
 oomph_status_t oomph_get_stats(int device, oomph_stats_t *stats);
 oomph_status_t oomph_reset_peak_stats(int device);
 oomph_status_t oomph_reset_accumulated_stats(int device);

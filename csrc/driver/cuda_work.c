@@ -246,8 +246,8 @@ oomph_status_t oomph_cuda_time_copy(int device, oomph_addr_t to, oomph_addr_t fr
 
 oomph_status_t oomph_cuda_trim(int device)
 {
-    CUdevice handle;
-    CUmemoryPool pool;
+    CUdevice handle = 0;
+    CUmemoryPool pool = NULL;
     oomph_cuda_scope_t scope;
 
     if (oomph_cuda_enter(device, &scope))

@@ -28,7 +28,7 @@ typedef struct oomph_driver {
     // Looks for a driver that is new enough, and initialises nothing. Errors:
     // OOMPH_ERR_DRIVER.
     oomph_status_t (*find)(void);
-    // Whether it has event_record_all(), once it has been found.
+    // Whether it has event_record_all(); once it has been found.
     bool (*records_all)(void);
     // Finds the driver and initialises it. Errors: OOMPH_ERR_DRIVER.
     oomph_status_t (*start)(int *device_count);

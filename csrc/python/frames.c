@@ -375,9 +375,8 @@ void oomph_frames_stop(void)
 
 #else
 
-const char *oomph_frames_start(PyObject *prefixes)
+const char *oomph_frames_start(PyObject *Py_UNUSED(prefixes))
 {
-    (void)prefixes;
     return "oomph does not know how this Python keeps its frames";
 }
 
@@ -385,16 +384,13 @@ void oomph_frames_stop(void)
 {
 }
 
-oomph_site_t oomph_frames_site(bool in_backward)
+oomph_site_t oomph_frames_site(bool Py_UNUSED(in_backward))
 {
-    (void)in_backward;
     return 0;
 }
 
-size_t oomph_frames_modules(uint64_t *addrs, size_t capacity)
+size_t oomph_frames_modules(uint64_t *Py_UNUSED(addrs), size_t Py_UNUSED(capacity))
 {
-    (void)addrs;
-    (void)room;
     return 0;
 }
 

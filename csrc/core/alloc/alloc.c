@@ -60,7 +60,7 @@ static void count_block(oomph_device_t *device, const oomph_block_t *block)
                      (int64_t)block->use.requested_bytes);
 }
 
-// So that a block can be entered.
+// Makes sure that a block can be entered into the books.
 static oomph_status_t reserve_records(oomph_device_t *device,
                                       const oomph_request_t *request)
 {

@@ -1,9 +1,9 @@
 /* demand.c - what steps need, as captures want to know it.
  *
- * What a capture will need is not known before, but it is part of a step: what the last
- * steps had in use at their peak beyond what lived at their beginning, and more, for
- * copies of inputs and pages that are not full. Where memory is short, or was, all is
- * reckoned generously: then too little would be an error, too much only slow.
+ * What a capture will need is unknown, but it is part of a step. So it is estimated
+ * from the last steps: how much each grew from its beginning to its peak, with a margin
+ * for copies of inputs and pages that are not full. Where memory is or was short, the
+ * margin is larger: too little would be an error, too much is only slow.
  */
 #include "core/alloc/demand.h"
 
@@ -13,11 +13,6 @@ enum {
     RECENT_STEPS = 16, // after which captures are taken to be over, and what steps
                        // needed is forgotten, once twice as many have passed
 };
-
-static int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
 
 static int64_t active_bytes(const oomph_device_t *device)
 {
@@ -58,7 +53,8 @@ void oomph_demand_end_step(oomph_device_t *device, int64_t high)
     }
     // Nobody knows what the first step found at its beginning.
     if (demand->base_is_known)
-        demand->recent.growth = larger(demand->recent.growth, high - demand->base);
+        demand->recent.growth =
+            oomph_larger(demand->recent.growth, high - demand->base);
     demand->base = active_bytes(device);
     demand->base_is_known = true;
     demand->base_is_begin = false;
@@ -90,8 +86,9 @@ bool oomph_demand_was_short(const oomph_device_t *device)
 int64_t oomph_demand_expected(oomph_device_t *device)
 {
     const oomph_demand_t *demand = &device->demand;
-    int64_t growth = larger(larger(demand->recent.growth, demand->earlier.growth),
-                            high_bytes(device) - demand->base);
+    int64_t growth =
+        oomph_larger(oomph_larger(demand->recent.growth, demand->earlier.growth),
+                     high_bytes(device) - demand->base);
 
     return demand->base + growth +
            growth / (oomph_demand_was_short(device) ? MARGIN_DIVISOR_IF_SHORT
@@ -134,6 +131,7 @@ size_t oomph_demand_kept(oomph_device_t *device, int64_t device_peak)
     int64_t peak = device_peak;
 
     if (captures_go_on)
-        peak = larger(peak, oomph_demand_expected(device) - device->active_usage.host);
+        peak = oomph_larger(peak,
+                            oomph_demand_expected(device) - device->active_usage.host);
     return (size_t)peak + oomph_demand_locked(device, NULL);
 }

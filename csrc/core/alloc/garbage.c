@@ -1,9 +1,9 @@
 /* garbage.c - the rung of the ladder on which the program's garbage is collected.
  *
  * A block that nothing can reach any more is in use all the same as long as only the
- * embedder's collector can tell: tensors in reference cycles. It is asked before a
- * block falls back to the host, and before an error. That takes long; where it was in
- * vain, the next time is put off, but for an error.
+ * embedder's collector knows: tensors in reference cycles. It is asked before a block
+ * falls back to the host, and before an error. Collecting takes long: where it freed
+ * nothing the next attempt is put off, except before an error.
  */
 #include "core/alloc/garbage.h"
 #include "core/alloc/free.h"

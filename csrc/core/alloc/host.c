@@ -2,9 +2,9 @@
  *
  * The block lies on host pages alone, mapped at an ordinary address of its pool, or, if
  * only that works, in a page-locked allocation; either is made without the lock, as it
- * takes seconds for tens of GiB. Never blocks of MemPools. While a stream captures only
- * blocks of graphs, on what their pool has ready. Small blocks and workspaces may use
- * half of the headroom first; they come here only when that is used up.
+ * takes seconds for tens of GiB. Blocks of MemPools never do. While a stream captures,
+ * only blocks of graphs do, on what their pool has ready. Small blocks and workspaces
+ * may use half of the headroom first; they come here only when that is used up.
  */
 #include "core/alloc/host.h"
 #include "core/alloc/free.h"

@@ -1,15 +1,15 @@
+/* counter.c - a high-water mark for two readers: one mark since the later of their
+ * resets, and for each the highest from before that. Counting itself stays two
+ * comparisons.
+ */
 #include "core/base/counter.h"
-
-static int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
 
 void oomph_counter_report(const oomph_counter_t *counter, oomph_stats_by_kind_t stats)
 {
     oomph_stat_t *all = &stats[OOMPH_STAT_ALL];
 
-    *all = (oomph_stat_t){.peak = larger(counter->peak, counter->peak_before_take)};
+    *all =
+        (oomph_stat_t){.peak = oomph_larger(counter->peak, counter->peak_before_take)};
     for (int small = 0; small < 2; small++) {
         oomph_stat_t *stat = &stats[small ? OOMPH_STAT_SMALL : OOMPH_STAT_LARGE];
         stat->current = counter->kind[small].current;
@@ -26,16 +26,17 @@ void oomph_counter_reset_peak(oomph_counter_t *counter)
 {
     for (int small = 0; small < 2; small++)
         counter->kind[small].peak = counter->kind[small].current;
-    counter->peak_before_reset = larger(counter->peak_before_reset, counter->peak);
+    counter->peak_before_reset =
+        oomph_larger(counter->peak_before_reset, counter->peak);
     counter->peak_before_take = 0;
     counter->peak = oomph_counter_current(counter);
 }
 
 int64_t oomph_counter_take_peak(oomph_counter_t *counter)
 {
-    int64_t high = larger(counter->peak, counter->peak_before_reset);
+    int64_t high = oomph_larger(counter->peak, counter->peak_before_reset);
 
-    counter->peak_before_take = larger(counter->peak_before_take, counter->peak);
+    counter->peak_before_take = oomph_larger(counter->peak_before_take, counter->peak);
     counter->peak_before_reset = 0;
     counter->peak = oomph_counter_current(counter);
     return high;
@@ -46,10 +47,10 @@ void oomph_tier_usage_move(oomph_tier_usage_t *usage, oomph_counter_t *sum,
 {
     int64_t high = oomph_counter_take_peak(sum);
 
-    usage->high = larger(usage->high, high);
-    usage->device_high = larger(usage->device_high, high - usage->host);
+    usage->high = oomph_larger(usage->high, high);
+    usage->device_high = oomph_larger(usage->device_high, high - usage->host);
     usage->host += bytes;
-    usage->host_high = larger(usage->host_high, usage->host);
+    usage->host_high = oomph_larger(usage->host_high, usage->host);
 }
 
 oomph_tier_usage_t oomph_tier_usage_take(oomph_tier_usage_t *usage,

@@ -1,3 +1,4 @@
+/* lock.c - waiting for a lock: spin, then yield, then sleep. */
 #include "core/base/lock.h"
 
 #include <sched.h>
@@ -9,17 +10,17 @@ enum {
     SLEEP_NS = 20000, // at a time
 };
 
-static void pause_briefly(int turn)
+static void pause_briefly(int looks)
 {
     static const struct timespec nap = {.tv_nsec = SLEEP_NS};
 
-    if (turn < SPINS) {
+    if (looks < SPINS) {
 #if defined(__x86_64__)
         __builtin_ia32_pause();
 #endif
         return;
     }
-    if (turn < SPINS + YIELDS)
+    if (looks < SPINS + YIELDS)
         sched_yield();
     else
         nanosleep(&nap, NULL);
@@ -27,8 +28,8 @@ static void pause_briefly(int turn)
 
 void oomph_lock_wait(oomph_lock_t *lock)
 {
-    for (int turn = 0;; turn += turn < SPINS + YIELDS) {
-        pause_briefly(turn);
+    for (int looks = 0;; looks += looks < SPINS + YIELDS) {
+        pause_briefly(looks);
         if (!atomic_load_explicit(&lock->taken, memory_order_relaxed) &&
             oomph_lock_try(lock))
             return;

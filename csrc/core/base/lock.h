@@ -3,7 +3,7 @@
  * It is taken twice for every block that comes and goes, held for tens of nanoseconds,
  * and hardly ever met taken. So it is one word, taken by one atomic exchange and given
  * by a plain store, without a call: with a mutex, half of the time of a cached block
- * went into locking. Who finds it taken looks again for a while, then lets others run,
+ * went into locking. A thread that finds it taken looks again for a while, then yields,
  * then sleeps for short times: the driver may be mapping pages under it.
  */
 #pragma once

@@ -1,4 +1,5 @@
-/* notice.h - what happened to memory, kept until it can be told without the lock. */
+/* notice.h - what happened to memory, kept until it can be reported without the lock.
+ */
 #pragma once
 #include "core/base/util.h"
 

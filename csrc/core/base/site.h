@@ -19,7 +19,8 @@ typedef struct oomph_site_counters {
 
 oomph_status_t oomph_site_counters_grow(oomph_site_counters_t *counters,
                                         oomph_site_t site);
-// So that a block of the site can be counted. Errors: OOMPH_ERR_NO_MEMORY (host).
+// Makes sure that a block of the site can be counted. Errors: OOMPH_ERR_NO_MEMORY
+// (host).
 static inline oomph_status_t
 oomph_site_counters_reserve(oomph_site_counters_t *counters, oomph_site_t site)
 {
@@ -30,7 +31,7 @@ oomph_site_counters_reserve(oomph_site_counters_t *counters, oomph_site_t site)
 // Counts a block of the site in, or with negative bytes out.
 void oomph_site_count(oomph_site_counters_t *counters, oomph_site_t site,
                       int64_t bytes);
-// The peak is that of now.
+// Starts a new peak at what is held now.
 void oomph_site_reset_peak(oomph_site_counters_t *counters);
 // The sites that hold blocks, or held them at the peak of all sites together: at most
 // `capacity` of them; gives how many there are.

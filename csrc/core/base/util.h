@@ -28,6 +28,11 @@ static inline size_t oomph_max(size_t a, size_t b)
     return a > b ? a : b;
 }
 
+static inline int64_t oomph_larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
 // `unit` is a power of two.
 static inline uint64_t oomph_round_up(uint64_t value, uint64_t unit)
 {

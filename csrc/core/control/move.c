@@ -102,7 +102,7 @@ static oomph_status_t make_room(oomph_device_t *device, oomph_tier_t tier, size_
     if (tier == OOMPH_TIER_HOST && !is_short && pages->tiers[tier].spare_count < want)
         oomph_make_host_pages(device, want); // if it fails, the exchange does
     if (is_short)
-        oomph_note_pressure(device); // so that the drain tells which free pages may go
+        oomph_note_pressure(device); // so that after the drain free pages may go
     oomph_status_t status = drain(device);
     if (status != OOMPH_OK)
         return status;

@@ -19,7 +19,7 @@ static bool layout_fits(oomph_pool_t *pool)
     return oomph_pages_available(pages, OOMPH_TIER_DEVICE, missing, false) == missing;
 }
 
-// Moves the pool's free pages into the arena at one go, once the work that used them
+// Moves the pool's free pages into the arena in one go, once the work that used them
 // has finished; what is missing then comes when a block needs it.
 static void move_in(oomph_pool_t *pool, oomph_segment_t *arena)
 {

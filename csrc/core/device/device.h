@@ -36,7 +36,7 @@ typedef struct oomph_range {
     size_t bytes;
 } oomph_range_t;
 
-// What guard knows.
+// The state of guard.
 typedef struct oomph_guarded {
     oomph_unmapped_t *ring; // OOMPH_UNMAPPED_KEPT; NULL: no block was guarded yet
     uint64_t unmapped;      // blocks so far: the next goes to unmapped % KEPT
@@ -93,7 +93,7 @@ struct oomph_device {
     struct oomph_import *imports; // ipc.c
     oomph_ahead_t ahead;
     oomph_host_prediction_t host_prediction;
-    oomph_stats_t stats; // what is counted there; the rest is told from elsewhere
+    oomph_stats_t stats; // what is counted here; oomph_get_stats() adds the rest
     oomph_counters_t counters;
     oomph_site_counters_t sites;
     oomph_tier_usage_t
@@ -106,7 +106,7 @@ struct oomph_device {
     int64_t promoted_step; // the last step at whose end blocks were promoted; 0: none
     pthread_t stepper;     // the thread that ended the first step
     bool has_steppers;     // others ended steps, too
-    bool promotes_not;     // that was in vain, until memory is no longer short
+    bool promotes_not; // promotion was in vain: none until memory is no longer short
     oomph_guarded_t guard;
     oomph_free_queue_t queue;
 };

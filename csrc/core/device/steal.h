@@ -27,7 +27,7 @@ static inline bool oomph_has_passed(const oomph_pool_t *pool, uint64_t stamp)
     return oomph_epoch_of(pool, stamp) <= pool->device->streams.clock.passed;
 }
 
-// Looks what has passed; gives the newest epoch that can be waited for.
+// Looks which epochs have passed; gives the newest epoch that can be waited for.
 uint64_t oomph_newest_epoch(oomph_device_t *device);
 // Counts the free pages within reach.
 oomph_survey_t oomph_steal_survey(oomph_device_t *device, const oomph_reach_t *reach);

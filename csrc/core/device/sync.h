@@ -8,9 +8,9 @@ static inline void oomph_lock(oomph_device_t *device)
     oomph_lock_take(&device->lock);
 }
 
-// Gives the lock up and tells what happened under it.
+// Gives the lock up and reports what happened under it.
 void oomph_unlock_and_report(oomph_device_t *device) __attribute__((cold));
-// The same; nearly always nobody wants to hear anything.
+// The same; nearly always there is nothing to report.
 static inline void oomph_unlock(oomph_device_t *device)
 {
     if (device->pages.notices.count == 0)

@@ -1,3 +1,4 @@
+/* owner.c - the leaves of the table are made when first needed, and never freed. */
 #include "core/memory/owner.h"
 
 #include <pthread.h>

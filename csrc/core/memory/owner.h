@@ -1,8 +1,8 @@
-/* owner.h - which device an address belongs to, told without a lock.
+/* owner.h - which device an address belongs to, found without a lock.
  *
- * Reserved ranges are aligned to chunks of 1 GiB, so that a table of two levels tells
- * the device of any address. Adopted memory lies anywhere: a short list, looked at only
- * when there is any.
+ * Reserved ranges are aligned to chunks of 1 GiB, so that a table of two levels
+ * gives the device of any address. Adopted memory lies anywhere: a short list, looked
+ * at only when there is any.
  */
 #pragma once
 #include "core/base/util.h"

@@ -1,3 +1,7 @@
+/* segment.c - pages mapped one by one, with access set once for all. What fails
+ * half-way is unmapped again; what cannot even be unmapped is leaked, and nobody may
+ * have it.
+ */
 #include "core/memory/segment.h"
 #include "core/heap/heap.h"
 #include "core/memory/owner.h"

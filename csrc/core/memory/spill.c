@@ -1,3 +1,4 @@
+/* spill.c - each kind of host memory is tried with one page, mapped and copied to. */
 #include "core/memory/spill.h"
 
 #include <stdlib.h>

@@ -1,4 +1,6 @@
-/* swap.c - see swap.h. */
+/* swap.c - all contents are copied first, then the pages change places run by run. If
+ * one run fails, those before it change back.
+ */
 #include "core/memory/swap.h"
 
 #include <stdio.h>

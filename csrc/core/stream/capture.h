@@ -11,9 +11,9 @@ void oomph_streams_begin(oomph_streams_t *streams, oomph_stream_state_t *stream)
 void oomph_streams_end(oomph_streams_t *streams);
 
 // Whether the stream captures: then no event of it is recorded or waited for. The
-// driver tells, so that a capture that failed is over once PyTorch has ended it; of a
-// stream that may be gone, what was true when it was used last.
-// oomph_stream_captures() takes a failure to tell for yes. Errors: OOMPH_ERR_DRIVER.
+// driver is asked, so that a capture that failed is over once PyTorch has ended it. For
+// a stream that may be gone, what was true when it was used last counts.
+// oomph_stream_captures() takes a failure for yes. Errors: OOMPH_ERR_DRIVER.
 oomph_status_t oomph_stream_ask(const oomph_streams_t *streams,
                                 const oomph_stream_state_t *stream, bool *captures);
 bool oomph_stream_captures(const oomph_streams_t *streams,
@@ -21,7 +21,7 @@ bool oomph_stream_captures(const oomph_streams_t *streams,
 
 // Whether any stream captures, or may begin to. Errors: OOMPH_ERR_DRIVER.
 oomph_status_t oomph_streams_ask(oomph_streams_t *streams, bool *capture);
-// The same; a failure to tell is taken for yes.
+// The same; a failure is taken for yes.
 bool oomph_streams_capture(oomph_streams_t *streams);
 
 // The thread that was about to begin, and comes again, has begun or did not mean to.

@@ -1,3 +1,6 @@
+/* deferred.c - freed blocks in a list, oldest first. A look at it costs one poll for
+ * each clock that is waited for, and a walk over the list.
+ */
 #include "core/stream/deferred.h"
 
 #include <stdlib.h>

@@ -1,3 +1,6 @@
+/* stream.c - streams in a list, the one found last first tried: a program has few. One
+ * that may be destroyed is known by its id, since its handle may come again.
+ */
 #include "core/stream/capture.h"
 #include "core/stream/clock.h"
 
