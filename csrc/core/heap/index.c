@@ -89,23 +89,16 @@ static unsigned bin_next(const oomph_heap_t *heap, unsigned bin)
     return word * 64 + (unsigned)__builtin_ctzll(bits);
 }
 
-// The list of all such blocks; NULL for those that bins are for.
-static oomph_block_t **list_of(oomph_heap_t *heap, const oomph_block_t *block)
-{
-    if (block->state == OOMPH_BLOCK_HOLE)
-        return &heap->holes;
-    return block->tier == OOMPH_TIER_HOST ? &heap->host : NULL;
-}
-
 void oomph_index_add(oomph_block_t *block)
 {
     oomph_heap_t *heap = block->segment->heap;
-    oomph_block_t **list = list_of(heap, block);
 
     if (block->quarantined)
         return;
-    if (list != NULL)
-        list_push(list, block);
+    if (block->state == OOMPH_BLOCK_HOLE)
+        list_push(&heap->holes, block);
+    else if (block->tier == OOMPH_TIER_HOST)
+        list_push(&heap->host, block);
     else if (oomph_index_has(heap, block))
         bin_push(heap, block);
 }
@@ -113,12 +106,13 @@ void oomph_index_add(oomph_block_t *block)
 void oomph_index_drop(oomph_block_t *block)
 {
     oomph_heap_t *heap = block->segment->heap;
-    oomph_block_t **list = list_of(heap, block);
 
     if (block->quarantined)
         return;
-    if (list != NULL)
-        list_drop(list, block);
+    if (block->state == OOMPH_BLOCK_HOLE)
+        list_drop(&heap->holes, block);
+    else if (block->tier == OOMPH_TIER_HOST)
+        list_drop(&heap->host, block);
     else if (oomph_index_has(heap, block))
         bin_drop(heap, block);
 }
