@@ -1,5 +1,9 @@
 /* kernel.c - kernels: registered by every library that nvcc built, while it is loaded,
  * and launched into nothing.
+ *
+ * They are found by the address of the host function that stands for them, in a hash
+ * table with chains: each launch looks one up, without a lock, as kernels are only ever
+ * added.
  */
 #include "rt.h"
 
