@@ -134,12 +134,12 @@ def claims() -> list[Claim]:
         Claim(
             "README.md",
             "the error says who holds the memory and what would help",
-            "tests/test_shortage.py::test_the_readme_shows_the_text_as_it_is",
+            "tests/diagnosis/test_shortage.py::test_the_readme_shows_the_text_as_it_is",
         ),
         Claim(
             "README.md",
             "Every block of at least 1 MiB knows the line that asked for it",
-            "tests/test_sites.py::"
+            "tests/diagnosis/test_sites.py::"
             "test_a_block_knows_the_line_and_function_that_asked_for_it",
         ),
         forecast(),
@@ -148,17 +148,17 @@ def claims() -> list[Claim]:
         Claim(
             f"{docs}/how_offload_works.md",
             "A tensor keeps its address and contents",
-            "tests/test_residency.py::test_a_tensor_moves_there_and_back_at_its_address",
+            "tests/allocator/test_residency.py::test_a_tensor_moves_there_and_back_at_its_address",
         ),
         Claim(
             f"{docs}/how_offload_works.md",
             "A program that fits pays nothing",
-            "tests/test_graph_room.py::test_a_program_that_fits_pays_nothing",
+            "tests/allocator/test_graph_room.py::test_a_program_that_fits_pays_nothing",
         ),
         Claim(
             f"{docs}/leaks.md",
             "If a leak grows with every step, five steps are usually enough",
-            "tests/test_zoo.py::test_a_mistake_is_named_with_its_line_within_five_steps",
+            "tests/leaks/test_zoo.py::test_a_mistake_is_named_with_its_line_within_five_steps",
         ),
         Claim(
             f"{docs}/leaks.md",
@@ -169,7 +169,7 @@ def claims() -> list[Claim]:
         Claim(
             f"{docs}/guard.md",
             "the address is known, so one block is named",
-            "tests/test_guard.py::test_a_kernel_that_uses_freed_memory_later_is_named",
+            "tests/allocator/test_guard.py::test_a_kernel_that_uses_freed_memory_later_is_named",
         ),
         Claim(
             f"{docs}/pytest.md",
@@ -181,7 +181,7 @@ def claims() -> list[Claim]:
         Claim(
             f"{docs}/architecture.md",
             "No page moves while queued work may touch it",
-            "tests/test_order.py",
+            "tests/allocator/test_order.py",
         ),
         Claim(
             f"{docs}/architecture.md",

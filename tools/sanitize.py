@@ -73,7 +73,10 @@ def main() -> int:
     reports.mkdir(exist_ok=True)
     for old in reports.iterdir():
         old.unlink()
-    named = [str(ROOT / "tests" / f"test_{t}.py") for t in TESTS[chosen.sanitizer]]
+    named = [
+        str(next((ROOT / "tests").rglob(f"test_{name}.py")))
+        for name in TESTS[chosen.sanitizer]
+    ]
     code = subprocess.run(
         [*(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q")]
         + (tests or named),

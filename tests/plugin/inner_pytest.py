@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support import ROOT, execute
+from support import execute
 
-INNER = ROOT / "tests" / "inner"
+INNER = Path(__file__).parent / "inner"
 _WORDS = "(PASSED|FAILED|MEMORY PROBLEMS|ERROR|XFAIL|SKIPPED)"
 _OUTCOME = re.compile(  # of xdist, and without it
     rf"\[gw\d+\] \[ *\d+%\] {_WORDS} \S+\.py::(.+)|"
