@@ -31,10 +31,19 @@ THREADED = [
     *("sim_threads", "test_alloc", "test_guard", "test_host", "test_pinned"),
     *("test_policy", "test_random", "test_threads"),
 ]
+SHARDS = {"test_faults": 4}  # that it is divided into, as it takes minutes
 RUNS = [
-    pytest.param(kind, program, marks=pytest.mark.xdist_group(f"{kind}-{program}"))
+    pytest.param(
+        kind,
+        program,
+        f"{shard}/{count}",
+        marks=pytest.mark.xdist_group(f"{kind}-{program}-{shard}"),
+        id="-".join([kind, program, *([] if count == 1 else [str(shard)])]),
+    )
     for kind, programs in (("address", PROGRAMS), ("thread", THREADED))
     for program in programs
+    for count in [SHARDS.get(program, 1)]
+    for shard in range(count)
 ]
 
 
@@ -66,12 +75,13 @@ def build(sanitizer: str) -> Path:
     return ROOT / "build" / "c" / sanitizer
 
 
-@pytest.mark.parametrize(("sanitizer", "program"), RUNS)
-def test_a_c_program_passes_under_a_sanitizer(sanitizer, program):
+@pytest.mark.parametrize(("sanitizer", "program", "shard"), RUNS)
+def test_a_c_program_passes_under_a_sanitizer(sanitizer, program, shard):
     reason = why_not(sanitizer)
     if reason is not None:
         pytest.skip(f"the {sanitizer} sanitizer does not work here: {reason.strip()}")
-    result = execute(build(sanitizer) / program, timeout=600, **OPTIONS[sanitizer])
+    options = {**OPTIONS[sanitizer], "OOMPH_TEST_SHARD": shard}
+    result = execute(build(sanitizer) / program, timeout=600, **options)
     if result.code != 0:
         pytest.fail(f"exit code {result.code}\n{result.said}", pytrace=False)
     assert " passed" in result.out
