@@ -167,6 +167,7 @@ def test_no_folder_calls_a_higher_one(house):
     assert up == []
 
 
+@pytest.mark.parametrize("house", ["core", "libcuda"], indirect=True, scope="module")
 def test_the_picture_of_the_folders_is_that_of_the_code(house):
     floors, found = house
     kind, names = ("core", OURS) if floors == FLOORS else ("driver", DRIVER)

@@ -107,7 +107,7 @@ def picture(name: str) -> Path:
 
 def of_files(calls: Graph, includes: Graph) -> str:
     """The picture of the core, or of the simulated driver, by its files."""
-    files = {name: calls.get(name, set()) | includes[name] for name in includes}
+    files = {name: {*calls.get(name, ()), *includes[name]} for name in includes}
     place = {name: str(Path(name).parent) for name in files}
     return drawn(
         folders(files, {n: "oomph.h" if p == "." else p for n, p in place.items()})
@@ -115,9 +115,13 @@ def of_files(calls: Graph, includes: Graph) -> str:
 
 
 def of_python(modules: Graph) -> str:
-    """The picture of the Python packages, by their modules."""
-    packages = {m.rpartition(".")[0] for m in modules if "." in m}
-    place = {m: m if m in packages else m.rpartition(".")[0] or m for m in modules}
+    """The picture of the Python packages, by their modules.
+
+    The modules of oomph itself stand for themselves: people import them by name.
+    """
+    packages = {m.rpartition(".")[0] for m in modules if "." in m} - {"oomph"}
+    inside = {m: m.rpartition(".")[0] for m in modules}
+    place = {m: inside[m] if inside[m] in packages else m for m in modules}
     return drawn(folders(modules, place))
 
 
