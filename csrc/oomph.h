@@ -78,8 +78,7 @@ typedef enum oomph_guard {
 
 typedef struct oomph_config {
     oomph_offload_t offload;
-    bool
-        strict; // what would fall back to the host for want of device pages is an error
+    bool strict; // what would fall back for want of device pages is an error
     oomph_host_kind_t host_kind;
     uint64_t host_limit_bytes;    // most host bytes of all devices; 0: none
     uint64_t host_page_max;       // most host pages of a process, as each that the CPU
