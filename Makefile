@@ -1,5 +1,6 @@
 # make demo   set up if need be, and see a script die and go on
 # make test   all tests
+# make check  quick static checks, and the tests that a change touches
 # make lint   format and static checks
 # make docs   the documentation as a site, in build/site
 # make bench  the benchmarks
@@ -18,13 +19,18 @@ BIN := $(VENV)/bin
 SOURCES := $(shell find csrc python setup.py pyproject.toml -type f \
 	-not -name '*.so*' -not -path '*/__pycache__/*' -not -path '*.egg-info/*')
 
-.PHONY: demo test lint format docs bench sanitize gpu clean
+.PHONY: demo test check lint format docs bench sanitize gpu clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/.installed $(VENV)/.tools
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup
+
+check: $(VENV)/.installed $(VENV)/.tools
+	tools/lint --quick
+	$(BIN)/python tools/touched.py | \
+		xargs $(BIN)/python -m pytest -q --numprocesses $(JOBS) --dist loadgroup
 
 lint: $(VENV)/.tools
 	tools/lint
