@@ -15,4 +15,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The tests of a file share processes, so one worker runs them, unless they say."""
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.location[0]))
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))

@@ -32,7 +32,7 @@ loss = next_token_loss(model(batch), batch)
 optimizer.zero_grad()
 loss.backward()
 optimizer.step()
-model(batch)  # <- leak: notebook
 # fixed: model(batch);
+model(batch)  # <- leak: notebook
 """,
     )
