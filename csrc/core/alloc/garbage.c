@@ -9,8 +9,8 @@
 #include "core/alloc/free.h"
 
 enum {
-    TIMES_MAX = 8, // that one request asks, as others may take what was freed
-    PAUSE = 50,    // until it is asked again, in times of what it took
+    TIMES_MAX = 32, // that one request asks, as others may take what was freed
+    PAUSE = 50,     // until it is asked again, in times of what it took
 };
 
 // How many blocks were taken and given back.
