@@ -138,7 +138,7 @@ def claims() -> list[Claim]:
         ),
         Claim(
             "README.md",
-            "Every block of at least 1 MiB knows the line that asked for it",
+            "oomph records the line that allocated each block of at least 1 MiB",
             "tests/diagnosis/test_sites.py::"
             "test_a_block_knows_the_line_and_function_that_asked_for_it",
         ),
@@ -185,7 +185,7 @@ def claims() -> list[Claim]:
         ),
         Claim(
             f"{docs}/architecture.md",
-            "A driver call that fails is undone",
+            "If a driver call fails, what came before it is undone",
             "tests/c/test_faults.c",
         ),
         planted(),
