@@ -23,27 +23,18 @@ import signal
 import socket
 import sys
 import types
-from pathlib import Path
 from typing import Any
 
-import oomph
+from oomph import simulate
 
 REQUEST_BYTES = 1 << 20
 PRELOADED = ("numpy", "torch")
-LIBRARIES = (
-    "libcuda.so.1",
-    "libcudart.so.13",
-    "liboomph_sim_math.so",
-    "libnvidia-ml.so.1",
-)
 
 
 def preload() -> None:
     """Loads what every child needs and none may have used."""
-    for name in LIBRARIES:
-        ctypes.CDLL(
-            str(Path(oomph.__file__).parent / "_sim" / name), ctypes.RTLD_GLOBAL
-        )
+    for name in (simulate._DRIVER, *simulate._LIBRARIES):
+        simulate._open(name, ctypes.RTLD_GLOBAL)
     for module in PRELOADED:
         importlib.import_module(module)
     gc.freeze()  # the collections of a child leave alone what was there before it
@@ -120,7 +111,7 @@ def become(request: dict[str, Any]) -> None:
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:2] = [request["path"], *filter(None, paths)]  # for "" and this folder
     torch = sys.modules.pop("torch")  # load() comes before it
-    oomph.simulate.load(os.environ["OOMPH_SIMULATE"])
+    simulate.load(os.environ["OOMPH_SIMULATE"])
     sys.modules["torch"] = torch
     torch._import_device_backends()  # oomph's among them, as at the end of its import
 

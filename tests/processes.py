@@ -59,7 +59,7 @@ class Fork:
             message = json.dumps(request).encode()
             socket.send_fds(self._connect(), [message], [*files, theirs.fileno()])
         self._lines = self._replies.makefile("r")
-        self.pid = int(self._lines.readline())
+        self.pid = self._answer()
         self.returncode: int | None = None
 
     @classmethod
@@ -70,11 +70,7 @@ class Fork:
             cls._server, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
             with theirs:
                 subprocess.Popen(
-                    [
-                        sys.executable,
-                        "-c",
-                        "import forkserver; exec(forkserver.serve())",
-                    ],
+                    [sys.executable, "-c", _SERVER],
                     env=environment(PYTHONPATH=os.pathsep.join(filter(None, folders))),
                     stdin=theirs,
                     start_new_session=True,
@@ -82,12 +78,19 @@ class Fork:
             atexit.register(cls._server.close)
         return cls._server
 
+    def _answer(self) -> int:
+        """The next number that the server says."""
+        line = self._lines.readline()
+        if not line:
+            raise RuntimeError("the fork server has ended: its error stands above")
+        return int(line)
+
     def wait(self, timeout: float | None = None) -> int:
         """Waits for its end; gives its exit code, or the signal's as a negative."""
         if self.returncode is None:
             if not select.select([self._replies], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired("a fork", timeout or 0)
-            self.returncode = int(self._lines.readline())
+            self.returncode = self._answer()
             self._lines.close()
             self._replies.close()
         return self.returncode
