@@ -32,7 +32,7 @@ from torch import nn
 PERIOD = 500
 WIDTH, LAYERS = 256, 6
 MIB = 1 << 20
-RECORDS = 1 << 16  # more than the planner keeps of a stream (plan.h)
+RECORDS = 1 << 16  # more than the planner keeps of a stream (layout.h)
 LENGTHS = (4096, 6144, 8192)  # rows of a batch; one of WIDTH is 4, 6 or 8 MiB
 
 sys.path.append(str(Path(__file__).parent.parent / "tests"))

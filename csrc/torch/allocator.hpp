@@ -1,5 +1,5 @@
 // allocator.hpp - PyTorch's allocator class: every call that it may make, handed
-// to the core or to the part of torch_*.hpp whose business it is.
+// to the core or to the part of csrc/torch whose business it is.
 //
 // No lock is held while calling the core or what PyTorch handed us (pool filters,
 // observers, trackers).

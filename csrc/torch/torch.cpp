@@ -4,7 +4,7 @@
 // The class stands between c10's CUDAAllocator and the functions of oomph.h, which it
 // reaches through a table handed over in a capsule. Memory itself, streams and pools
 // are the core's business. What differs between PyTorch versions is handled in
-// torch_*.hpp; the module remembers which version it was built for.
+// the headers beside; the module remembers which version it was built for.
 //
 // No lock of the core is ever held here. No exception crosses a C frame: callbacks keep
 // theirs in `pending`, and the call that caused it rethrows.

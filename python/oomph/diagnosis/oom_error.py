@@ -1,7 +1,7 @@
 """PyTorch's error for memory that is not there, made to explain itself.
 
 The error is thrown in C++, by threads that have no GIL and must not wait for it. So the
-core keeps what is needed (csrc/core/control/shortage.c), and the explanation is added
+core keeps what is needed (csrc/core/control/oom.c), and the explanation is added
 when PyTorch makes the Python exception of it. If anything fails meanwhile, PyTorch's
 text stays.
 """
