@@ -38,12 +38,21 @@ static void copy_unreal(uint64_t dst, uint64_t src, uint64_t bytes)
         sim_shadow_forget(dst, bytes);
 }
 
+// A sanitizer's memmove goes byte by byte: it is left to what overlaps.
+static void copy_real(char *to, const char *from, uint64_t bytes)
+{
+    if (from + bytes <= to || to + bytes <= from)
+        memcpy(to, from, bytes);
+    else
+        memmove(to, from, bytes);
+}
+
 static void copy_bytes(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t value)
 {
     bool to_real = sim_space_has_bytes(dst), from_real = sim_space_has_bytes(src);
 
     if (to_real && from_real)
-        memmove(sim_pointer(dst), sim_pointer(src), bytes);
+        copy_real(sim_pointer(dst), sim_pointer(src), bytes);
     else if (to_real)
         read_unreal(sim_pointer(dst), src, bytes, value);
     else if (from_real)
