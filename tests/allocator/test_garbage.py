@@ -334,7 +334,7 @@ def test_threads_that_are_short_at_once_all_get_their_blocks():
 
     def work():
         try:
-            for _ in range(20):
+            for _ in range(10):
                 Cycle(take(50))
         except torch.OutOfMemoryError as error:
             errors.append(error)

@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-enum { THREADS = 4, TURNS = 3000, LIVE = 24, SHARED = 64 };
+enum { THREADS = 4, TURNS = 1000, LIVE = 24, SHARED = 64 };
 
 static oomph_stream_t streams[THREADS];
 static _Atomic(oomph_addr_t) shared[SHARED]; // blocks that any thread may free

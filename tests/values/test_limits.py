@@ -11,13 +11,13 @@ from support import MIB, Simulated
 from test_models import differences
 from torch import nn
 
-CARD = "96MiB,context=0,memory=values,cc=8.6,host=4GiB"
+CARD = "60MiB,context=0,memory=values,cc=8.6,host=4GiB"
 COMMON = "reserve:0,host_ahead:0"
-short_of_host = Simulated(CARD, f"{COMMON},host_limit:96MiB")
+short_of_host = Simulated(CARD, f"{COMMON},host_limit:48MiB")
 strict = Simulated(CARD, f"{COMMON},host_limit:1GiB,strict:yes")
 roomy = Simulated(CARD, f"{COMMON},host_limit:1GiB")
 
-SMALL, MIDDLE, LARGE = 4096, 8192, 32768  # rows; a layer saves 1 KiB of each
+SMALL, MIDDLE, LARGE = 2048, 4096, 16384  # rows; a layer saves 1 KiB of each
 
 
 class Training:
@@ -81,12 +81,12 @@ def test_host_memory_that_ends_within_a_planned_step_ends_the_step_alone():
         failure = training.attempt(rows)
         if rows == LARGE:
             assert "CUDA out of memory." in failure
-            assert "host_limit is 96.00 MiB" in failure
+            assert "host_limit is 48.00 MiB" in failure
         else:
             assert failure == "", f"step {turn}"
         assert turn < 3 or stats()["sent_bytes"] > before, "nothing was planned"
     assert_like_cpu(training, sizes, skipped=LARGE)
-    assert stats()["host_bytes_peak"] <= 96 * MIB
+    assert stats()["host_bytes_peak"] <= 48 * MIB
 
 
 @strict
