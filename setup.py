@@ -82,7 +82,7 @@ def sources(pattern: str) -> list[str]:
 
 def core_sources(ending: str = "c") -> list[str]:
     """The C files of the core, which need no Python; or its headers."""
-    folders = ("csrc", "csrc/core/*", "csrc/driver")
+    folders = ("csrc", "csrc/oomph", "csrc/core/*", "csrc/driver")
     return [path for folder in folders for path in sources(f"{folder}/*.{ending}")]
 
 
@@ -223,7 +223,11 @@ def torch_extension(torch: Path, includes: list[str]) -> Extension:
     return Extension(
         "oomph._torch",
         sources=["csrc/torch/torch.cpp"],
-        depends=["csrc/oomph.h", *sources("csrc/torch/*.hpp")],
+        depends=[
+            "csrc/oomph.h",
+            *sources("csrc/oomph/*.h"),
+            *sources("csrc/torch/*.hpp"),
+        ],
         include_dirs=["csrc"],
         language="c++",
         extra_compile_args=[

@@ -18,9 +18,9 @@ CSRC = ROOT / "csrc"
 SIM = CSRC / "sim"
 
 # The folders from the bottom up: a call and an include go to the own folder, or to one
-# further down.
+# further down. The parts of the public header, in oomph, know each other alone.
 FLOORS = [
-    *("core/base", "core/heap", "core/layout", "driver", "core/stream"),
+    *("oomph", "core/base", "core/heap", "core/layout", "driver", "core/stream"),
     *("core/memory", "core/device", "core/alloc", "core/control", ".", "python"),
 ]
 # Those of the simulated driver, and the libraries above it, of one folder each.
@@ -31,6 +31,7 @@ LIBRARIES = ["libcudart", "libmath", "libnvml"]
 # What binds the core to others sees its public header alone, files of its own, and two
 # tools.
 FACE = {"oomph.h"}
+PARTS = "oomph"
 TOOLS = {"core/base/lock.h", "core/base/map.h"}
 BINDINGS = (".", "python", "torch")
 # Headers that are not ours, and who alone may include them.
@@ -205,12 +206,22 @@ def test_every_folder_has_its_floor():
 @pytest.mark.parametrize("name", OURS)
 def test_a_file_includes_only_what_lies_below_it(name):
     ours, _ = includes(CSRC / name)
-    if folder(name) in BINDINGS:
+    if name in FACE:
+        wrong = {h for h in ours if folder(h) != PARTS}
+    elif folder(name) in BINDINGS:
         wrong = {h for h in ours - FACE - TOOLS if folder(h) != folder(name)}
     else:
         floor = FLOORS.index(folder(name))
         wrong = {h for h in ours - FACE if FLOORS.index(folder(h)) > floor}
     assert wrong == set()
+
+
+def test_only_the_public_header_includes_its_parts():
+    for name in OURS:
+        if name not in FACE and folder(name) != PARTS:
+            assert PARTS not in map(folder, includes(CSRC / name)[0]), name
+    parts = {name for name in OURS if folder(name) == PARTS}
+    assert includes(CSRC / "oomph.h")[0] == parts
 
 
 @pytest.mark.parametrize("name", DRIVER)
@@ -255,7 +266,7 @@ def test_a_foreign_header_is_included_in_its_place_alone(foreign):
 
 
 def test_every_function_with_a_status_names_its_errors():
-    text = (CSRC / "oomph.h").read_text()
+    text = "".join(path.read_text() for path in (CSRC / PARTS).glob("*.h"))
     declared = r"((?://[^\n]*\n)*)((?:oomph_status_t oomph_\w+\([^;]*;\n)+)"
     found = re.findall(declared, text)
     assert len(found) > 30

@@ -109,8 +109,9 @@ def of_files(calls: Graph, includes: Graph) -> str:
     """The picture of the core, or of the simulated driver, by its files."""
     files = {name: {*calls.get(name, ()), *includes[name]} for name in includes}
     place = {name: str(Path(name).parent) for name in files}
+    face = (".", "oomph")  # the public header, and its parts
     return drawn(
-        folders(files, {n: "oomph.h" if p == "." else p for n, p in place.items()})
+        folders(files, {n: "oomph.h" if p in face else p for n, p in place.items()})
     )
 
 

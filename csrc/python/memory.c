@@ -254,11 +254,12 @@ PyMethodDef oomph_memory_methods[] = {
     {"copy", copy, METH_VARARGS, "Queues a copy: device, to, from, bytes, stream."},
     {"foresee", predict_host, METH_VARARGS,
      "Blocks that found no room in the last step go to the host: device, least bytes."},
-    {"tide", usage, METH_O, "Bytes of blocks in use; see oomph.h."},
+    {"tide", usage, METH_O, "Bytes of blocks in use; see oomph/plan.h."},
     {"move", move, METH_VARARGS, "Moves blocks in use to a tier; see oomph.evict()."},
     {"pin", pin, METH_VARARGS, "Whether a block is to stay on the device."},
     {"rests", mark_idle, METH_O,
-     "Nothing uses the blocks of these addresses between steps; see oomph.h. Addresses "
+     "Nothing uses the blocks of these addresses between steps; see oomph/move.h. "
+     "Addresses "
      "of no block in use are ignored."},
     {"set_resting_hook", set_idle_hook, METH_O,
      "A callable that gives the addresses of what is idle on a device between steps, "

@@ -1,4 +1,4 @@
-/* counter.h - counting. The statistics themselves are in oomph.h. */
+/* counter.h - counting. The statistics themselves are in oomph/stats.h. */
 #pragma once
 #include "core/base/util.h"
 
