@@ -1,13 +1,11 @@
-// allocator.hpp - PyTorch's allocator class: every call that it may make, handed
-// to the core or to the part of csrc/torch whose business it is.
+// allocator.hpp - PyTorch's allocator class: every call about memory, handed to the
+// core or to the part of csrc/torch whose business it is. What it tells is reports.hpp.
 //
 // No lock is held while calling the core or what PyTorch handed us (pool filters,
 // observers, trackers).
 #pragma once
-#include "torch/blocks.hpp"
 #include "torch/ipc.hpp"
-#include "torch/nccl.hpp"
-#include "torch/requests.hpp"
+#include "torch/reports.hpp"
 
 #include <c10/cuda/CUDAGuard.h>
 
@@ -28,27 +26,16 @@ inline void delete_block(void *pointer);
 
 // PyTorch's interface. Requests become the core's, statuses exceptions, blocks
 // snapshots, notices traces.
-class Allocator final : public native::CUDAAllocator
+class Allocator final : public Reports
 {
-    std::atomic<int> device_count_{-1}; // -1: not initialised
     std::atomic<bool> enabled_{true};
     std::atomic<bool> was_disabled_{false}; // some memory may be the driver's own
-    Settings settings_;
-    History history_;
-    Requests requests_{history_};
     Imports imports_;
 
   public:
-    /* ---- Start */
+    using Reports::Reports;
 
-    // `replaced` is the name of the allocator in whose place this one comes.
-    explicit Allocator(std::string replaced) : settings_(std::move(replaced))
-    {
-        settings_.follow([this] {
-            Settings::update();
-            requests_.update_involved();
-        });
-    }
+    /* ---- Start */
 
     void init(int device_count) override
     {
@@ -66,11 +53,6 @@ class Allocator final : public native::CUDAAllocator
     bool initialized() override
     {
         return device_count_ >= 0;
-    }
-
-    std::string name() override
-    {
-        return settings_.name();
     }
 
     // PyTorch's switch for debugging: without, each tensor is memory of its own.
@@ -154,14 +136,6 @@ class Allocator final : public native::CUDAAllocator
         return pointer(info.segment_addr);
     }
 
-    void cacheInfo(DeviceIndex device, size_t *largest) override
-    {
-        size_t free_bytes = 0;
-        check(core->largest_free(device, &free_bytes));
-        // 0 asks for a guess; otherwise the largest known so far comes in.
-        *largest = std::max(*largest, free_bytes);
-    }
-
     void emptyCache(MempoolId_t pool = {0, 0}) override
     {
         const Context caller = history_.gather(RecordContext::ALL);
@@ -170,86 +144,6 @@ class Allocator final : public native::CUDAAllocator
             size_t freed = 0;
             check(core->empty_cache(device, to_core(pool), &freed));
         }
-    }
-
-    /* ---- Limits and statistics */
-
-    double getMemoryFraction(DeviceIndex device) override
-    {
-        check_device(device);
-        return core->get_fraction(device);
-    }
-
-    void setMemoryFraction(double fraction, DeviceIndex device) override
-    {
-        check_device(device);
-        check(core->set_fraction(device, fraction));
-    }
-
-    std::pair<size_t, size_t> getMemoryInfo(DeviceIndex device) override
-    {
-        size_t free_bytes = 0, total_bytes = 0;
-        check_device(device);
-        check(core->memory_info(device, &free_bytes, &total_bytes));
-        return {free_bytes, total_bytes};
-    }
-
-    c10::CachingDeviceAllocator::DeviceStats getDeviceStats(DeviceIndex device) override
-    {
-        check_device(device);
-        return stats_of(device);
-    }
-
-    void resetAccumulatedStats(DeviceIndex device) override
-    {
-        check_device(device);
-        check(core->reset_accumulated_stats(device));
-    }
-
-    void resetPeakStats(DeviceIndex device) override
-    {
-        check_device(device);
-        check(core->reset_peak_stats(device));
-    }
-
-    std::vector<native::StreamSegmentSize>
-    getExpandableSegmentSizes(DeviceIndex device) override
-    {
-        std::vector<native::StreamSegmentSize> sizes;
-        for (const native::SegmentInfo &segment : segments_of(device, {0, 0}))
-            sizes.emplace_back(static_cast<cudaStream_t>(segment.stream),
-                               !segment.is_large, segment.total_size);
-        return sizes;
-    }
-
-    /* ---- Snapshots */
-
-#if TORCH_MINOR >= 211
-    native::SnapshotInfo snapshot(MempoolId_t pool = {0, 0},
-                                  bool include_traces = true) override
-#else
-    native::SnapshotInfo snapshot(MempoolId_t pool = {0, 0}) override
-#endif
-    {
-#if TORCH_MINOR < 211
-        const bool include_traces = true;
-#endif
-        if (pool == MempoolId_t{0, 0})
-            check_no_registration();
-        native::SnapshotInfo result;
-        result.device_traces = history_.entries(include_traces);
-        result.external_annotations = history_.annotations();
-        for (int device = 0; device < device_count_; device++) {
-            size_t active = 0;
-            for (native::SegmentInfo &segment : segments_of(device, pool)) {
-                active += segment.active_size;
-                result.segments.push_back(std::move(segment));
-            }
-            history_.add(TraceEntry::SNAPSHOT, device, 0, active, nullptr, pool,
-                         nullptr);
-        }
-        result.config_metadata = Settings::describe();
-        return result;
     }
 
     /* ---- Pools of graph captures and MemPools */
@@ -390,111 +284,6 @@ class Allocator final : public native::CUDAAllocator
         return cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, stream);
     }
 
-    /* ---- History, observers, trackers */
-
-    bool isHistoryEnabled() override
-    {
-        return history_.is_recording();
-    }
-
-#if TORCH_MINOR >= 211
-    void recordHistory(bool enabled, CreateContextFn recorder, size_t trace_max,
-                       RecordContext when, bool clear,
-                       const std::vector<std::string> &skipped_actions) override
-#else
-    void recordHistory(bool enabled, CreateContextFn recorder, size_t trace_max,
-                       RecordContext when, bool clear) override
-#endif
-    {
-#if TORCH_MINOR < 211
-        const std::vector<std::string> skipped_actions;
-#endif
-        history_.record({enabled, recorder, trace_max, when, clear, skipped_actions});
-        update_watch();
-    }
-
-    void pushCompileContext(std::string &name) override
-    {
-        history_.push_region(name);
-    }
-
-    void popCompileContext() override
-    {
-        history_.pop_region();
-    }
-
-    void recordAnnotation(
-        const std::vector<std::pair<std::string, std::string>> &metadata) override
-    {
-        history_.annotate(current_device(), metadata);
-    }
-
-    void attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) override
-    {
-        requests_.observe_oom(std::move(observer));
-    }
-
-    void attachAllocatorTraceTracker(native::AllocatorTraceTracker tracker) override
-    {
-        note_tracker();
-        history_.add_tracker(std::move(tracker));
-        update_watch();
-    }
-
-    void setUserMetadata(const std::string &metadata) override
-    {
-        history_.set_metadata(metadata);
-    }
-
-    std::string getUserMetadata() override
-    {
-        return history_.metadata();
-    }
-
-#if TORCH_MINOR >= 212
-    // Nothing is ever rejected before the ladder has been climbed.
-    void attachOomRejectionObserver(native::OomRejectionObserver) override
-    {
-    }
-
-    Context getContextForPointer(const void *block) override
-    {
-        oomph_block_info_t info;
-        if (core->lookup(address(block), &info) != OOMPH_OK || info.user == nullptr)
-            return nullptr;
-        return *static_cast<Context *>(info.user);
-    }
-#endif
-#if TORCH_MINOR >= 214
-    bool supportsUserMetadata() override
-    {
-        return true;
-    }
-#endif
-
-    /* ---- Called by the core */
-
-    // Pages are about to be unmapped.
-    void on_unmapping(int device, oomph_addr_t addr, size_t bytes,
-                      oomph_stream_t stream)
-    {
-        history_.add_done(TraceEntry::SEGMENT_UNMAP, device, addr, bytes, stream,
-                          {0, 0});
-    }
-
-    void on_notice(const oomph_notice_t &notice)
-    {
-        if (notice.kind == OOMPH_NOTICE_FREED) {
-            history_.add_completed(notice);
-            return;
-        }
-        // Pages are mapped below the layer that knows whose they are.
-        oomph_block_info_t owner = {};
-        core->lookup(notice.addr, &owner);
-        history_.add_done(TraceEntry::SEGMENT_MAP, notice.device, notice.addr,
-                          notice.bytes, owner.stream, from_core(owner.pool));
-    }
-
   private:
     static DataPtr from_driver(void *block, DeviceIndex device)
     {
@@ -505,19 +294,6 @@ class Allocator final : public native::CUDAAllocator
     {
         oomph_block_info_t info;
         return core->lookup(address(block), &info) == OOMPH_OK;
-    }
-
-    // PyTorch's own error for a device that is not there.
-    void check_device(DeviceIndex device) const
-    {
-        TORCH_CHECK(device >= 0 && device < device_count_, "Invalid device argument ",
-                    static_cast<int>(device), ": did you call init?");
-    }
-
-    void update_watch()
-    {
-        core->watch(history_.is_watched());
-        requests_.update_involved();
     }
 };
 
