@@ -35,8 +35,9 @@ class History
 
     std::mutex mutex_;
     std::atomic<bool> recording_{false};
-    std::atomic<bool> contexts_{false};
+    bool contexts_ = false; // blocks in use may carry a context
     std::atomic<bool> watched_{false};
+    std::atomic<bool> wants_frees_{false};
     std::atomic<CreateContextFn> recorder_{nullptr};
     std::atomic<RecordContext> record_when_{RecordContext::NEVER};
     size_t max_ = 1; // entries kept of each device, and annotations
@@ -82,14 +83,14 @@ class History
             contexts_ = true;
         if (wish.clear || !wish.enabled)
             clear();
-        watched_ = recording_ || !trackers_.empty();
+        update();
     }
 
     void add_tracker(native::AllocatorTraceTracker tracker)
     {
         std::lock_guard<std::mutex> guard(mutex_);
         trackers_.push_back(std::move(tracker));
-        watched_ = true;
+        update();
     }
 
     bool is_recording() const
@@ -103,10 +104,11 @@ class History
         return watched_;
     }
 
-    // Whether blocks in use may carry a context.
-    bool has_contexts() const
+    // Whether whoever frees must say so: entries are wanted, or blocks in use may carry
+    // a context.
+    bool wants_frees() const
     {
-        return contexts_;
+        return wants_frees_;
     }
 
     void push_region(const std::string &name)
@@ -294,6 +296,12 @@ class History
     }
 
     /* ---- The caller holds mutex_ */
+
+    void update()
+    {
+        watched_ = recording_ || !trackers_.empty();
+        wants_frees_ = watched_ || contexts_;
+    }
 
     void clear()
     {

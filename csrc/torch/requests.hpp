@@ -147,8 +147,7 @@ class Requests
     void give(void *block)
     {
         announce_free(block);
-        if (C10_UNLIKELY(history_.has_contexts() || history_.is_watched() ||
-                         has_profiler()))
+        if (C10_UNLIKELY(history_.wants_frees() || has_profiler()))
             free_involved(block);
         else
             check_free(core->free(address(block), nullptr));

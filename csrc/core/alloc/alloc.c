@@ -41,9 +41,8 @@ static void consult_layout(oomph_request_context_t *ctx, uint32_t *number)
         oomph_arena_rebuild(pool);
 }
 
-static void count_block(oomph_device_t *device, const oomph_block_t *block)
+static void count_block(oomph_device_t *device, const oomph_block_t *block, bool small)
 {
-    bool small = block->segment->heap->small;
     int64_t bytes = (int64_t)block->bytes;
 
     if (block->tier == OOMPH_TIER_HOST) {
@@ -92,13 +91,15 @@ static oomph_status_t enter(oomph_device_t *device, const oomph_request_t *reque
     return OOMPH_OK;
 }
 
-static oomph_status_t hand_out(oomph_device_t *device, const oomph_request_t *request,
-                               oomph_block_t *block)
+// `small`: of a pool of small blocks.
+static inline oomph_status_t hand_out(oomph_device_t *device,
+                                      const oomph_request_t *request,
+                                      oomph_block_t *block, bool small)
 {
     oomph_status_t status = enter(device, request, block);
 
     if (status == OOMPH_OK)
-        count_block(device, block);
+        count_block(device, block, small);
     return status;
 }
 
@@ -127,7 +128,7 @@ static oomph_status_t hand_out_slowly(const oomph_request_context_t *ctx,
     oomph_uses_t *uses = NULL;
 
     if (oomph_process.config.guard == OOMPH_GUARD_OFF)
-        return hand_out(device, ctx->request, block);
+        return hand_out(device, ctx->request, block, ctx->pool->small);
     // A block that was filled must not be given back as if nothing used it.
     oomph_status_t status = reserve_records(device, ctx->request);
     if (status == OOMPH_OK)
@@ -136,7 +137,7 @@ static oomph_status_t hand_out_slowly(const oomph_request_context_t *ctx,
         oomph_heap_give(block);
         return status;
     }
-    status = hand_out(device, ctx->request, block);
+    status = hand_out(device, ctx->request, block, ctx->pool->small);
     if (status != OOMPH_OK)
         oomph_uses_free(uses);
     else if (uses != NULL)
@@ -169,9 +170,10 @@ static oomph_status_t allocate(oomph_request_context_t *ctx, oomph_block_t **out
     return OOMPH_OK;
 }
 
-static oomph_status_t allocate_slowly(const oomph_request_t *request,
-                                      oomph_device_t *device, oomph_pool_t *pool,
-                                      size_t bytes, oomph_block_t **block)
+// Apart, so that the way of a block from a quick list saves no registers for it.
+__attribute__((noinline)) static oomph_status_t
+allocate_slowly(const oomph_request_t *request, oomph_device_t *device,
+                oomph_pool_t *pool, size_t bytes, oomph_block_t **block)
 {
     oomph_request_context_t ctx = {
         .request = request,
@@ -224,8 +226,8 @@ oomph_status_t oomph_malloc(const oomph_request_t *request, oomph_addr_t *addr)
     status = oomph_pool_get(device, request, bytes, &pool);
     if (status == OOMPH_OK)
         block = oomph_heap_quick_pop(&pool->heap, bytes);
-    if (block != NULL)
-        status = hand_out(device, request, block);
+    if (__builtin_expect(block != NULL, true))
+        status = hand_out(device, request, block, pool->small);
     else if (status == OOMPH_OK)
         status = allocate_slowly(request, device, pool, bytes, &block);
     if (status == OOMPH_OK)
@@ -252,7 +254,7 @@ static oomph_status_t revive(oomph_request_context_t *ctx, oomph_addr_t addr)
         return oomph_fail(OOMPH_ERR_INVALID, "0x%llx is not free in its pool",
                           (unsigned long long)addr);
     return hand_out(ctx->device, ctx->request,
-                    oomph_heap_take(span->block, addr, ctx->bytes));
+                    oomph_heap_take(span->block, addr, ctx->bytes), ctx->pool->small);
 }
 
 oomph_status_t oomph_revive(const oomph_request_t *request, oomph_addr_t addr)

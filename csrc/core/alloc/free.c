@@ -14,7 +14,7 @@
 #define EPOCH_BYTES ((size_t)64 << 20) // freed under pressure before an epoch is closed
 
 // It becomes a block that no caller knows.
-static void keep_for_ever(oomph_block_t *block)
+OOMPH_COLD static void keep_for_ever(oomph_block_t *block)
 {
     block->state = OOMPH_BLOCK_USED;
     block->use.requested_bytes = 0;
@@ -23,7 +23,8 @@ static void keep_for_ever(oomph_block_t *block)
 }
 
 // The block's memory may be used again, in the order of its stream.
-static void release(oomph_device_t *device, oomph_pool_t *pool, oomph_block_t *block)
+static inline void release(oomph_device_t *device, oomph_pool_t *pool,
+                           oomph_block_t *block)
 {
     if (block->workspace)
         pool->stream->workspace_bytes -= block->bytes;
@@ -67,8 +68,8 @@ static void count_free(oomph_device_t *device, const oomph_block_t *block, bool 
                               &device->counters.allocated_bytes, -bytes);
 }
 
-static void defer(oomph_device_t *device, oomph_pool_t *pool, oomph_block_t *block,
-                  oomph_site_t site)
+OOMPH_COLD static void defer(oomph_device_t *device, oomph_pool_t *pool,
+                             oomph_block_t *block, oomph_site_t site)
 {
     oomph_uses_t *uses = block->use.user;
 
@@ -80,8 +81,8 @@ static void defer(oomph_device_t *device, oomph_pool_t *pool, oomph_block_t *blo
 }
 
 // `site`: who frees it, where that is wanted.
-static oomph_status_t free_block(oomph_device_t *device, oomph_addr_t addr,
-                                 oomph_site_t site, oomph_block_info_t *freed)
+static inline oomph_status_t free_block(oomph_device_t *device, oomph_addr_t addr,
+                                        oomph_site_t site, oomph_block_info_t *freed)
 {
     oomph_block_t *block = oomph_table_take(&device->table, addr);
     if (block == NULL)
@@ -105,7 +106,7 @@ static oomph_status_t free_block(oomph_device_t *device, oomph_addr_t addr,
     return OOMPH_OK;
 }
 
-static oomph_notice_t completed(const oomph_block_t *block)
+OOMPH_COLD static oomph_notice_t completed(const oomph_block_t *block)
 {
     oomph_block_info_t info;
 
@@ -224,8 +225,8 @@ static bool collects(void)
 /* ---- Freeing */
 
 // Unmaps the block as soon as that may be; who frees it is asked, and may have to wait.
-static oomph_status_t free_guarded(oomph_device_t *device, oomph_addr_t addr,
-                                   oomph_block_info_t *freed)
+OOMPH_COLD static oomph_status_t free_guarded(oomph_device_t *device, oomph_addr_t addr,
+                                              oomph_block_info_t *freed)
 {
     oomph_site_t site = oomph_call_site(false);
 
@@ -257,7 +258,8 @@ static oomph_status_t free_any(oomph_addr_t addr, oomph_block_info_t *freed)
     return status;
 }
 
-static oomph_status_t free_garbage(oomph_addr_t addr, oomph_block_info_t *freed)
+OOMPH_COLD static oomph_status_t free_garbage(oomph_addr_t addr,
+                                              oomph_block_info_t *freed)
 {
     oomph_block_info_t garbage = {0};
 

@@ -1,19 +1,23 @@
 /* counter.c - a high-water mark for two readers: one mark since the later of their
- * resets, and for each the highest from before that. Counting itself stays two
- * comparisons.
+ * resets, and for each the highest from before that.
  */
 #include "core/base/counter.h"
+
+static void reset(oomph_level_t *level)
+{
+    *level = (oomph_level_t){.peak = oomph_level_now(level)};
+}
 
 void oomph_counter_report(const oomph_counter_t *counter, oomph_stats_by_kind_t stats)
 {
     oomph_stat_t *all = &stats[OOMPH_STAT_ALL];
 
-    *all =
-        (oomph_stat_t){.peak = oomph_larger(counter->peak, counter->peak_before_take)};
+    *all = (oomph_stat_t){
+        .peak = oomph_larger(counter->sum.peak, counter->peak_before_take)};
     for (int small = 0; small < 2; small++) {
         oomph_stat_t *stat = &stats[small ? OOMPH_STAT_SMALL : OOMPH_STAT_LARGE];
-        stat->current = counter->kind[small].current;
-        stat->peak = counter->kind[small].peak;
+        stat->current = oomph_level_now(&counter->kind[small].level);
+        stat->peak = counter->kind[small].level.peak;
         stat->allocated = counter->kind[small].allocated;
         stat->freed = stat->allocated - (stat->current - counter->kind[small].start);
         all->current += stat->current;
@@ -25,20 +29,21 @@ void oomph_counter_report(const oomph_counter_t *counter, oomph_stats_by_kind_t 
 void oomph_counter_reset_peak(oomph_counter_t *counter)
 {
     for (int small = 0; small < 2; small++)
-        counter->kind[small].peak = counter->kind[small].current;
+        reset(&counter->kind[small].level);
     counter->peak_before_reset =
-        oomph_larger(counter->peak_before_reset, counter->peak);
+        oomph_larger(counter->peak_before_reset, counter->sum.peak);
     counter->peak_before_take = 0;
-    counter->peak = oomph_counter_current(counter);
+    reset(&counter->sum);
 }
 
 int64_t oomph_counter_take_peak(oomph_counter_t *counter)
 {
-    int64_t high = oomph_larger(counter->peak, counter->peak_before_reset);
+    int64_t high = oomph_larger(counter->sum.peak, counter->peak_before_reset);
 
-    counter->peak_before_take = oomph_larger(counter->peak_before_take, counter->peak);
+    counter->peak_before_take =
+        oomph_larger(counter->peak_before_take, counter->sum.peak);
     counter->peak_before_reset = 0;
-    counter->peak = oomph_counter_current(counter);
+    reset(&counter->sum);
     return high;
 }
 
@@ -71,6 +76,6 @@ void oomph_counter_reset_accumulated(oomph_counter_t *counter)
 {
     for (int small = 0; small < 2; small++) {
         counter->kind[small].allocated = 0;
-        counter->kind[small].start = counter->kind[small].current;
+        counter->kind[small].start = oomph_level_now(&counter->kind[small].level);
     }
 }

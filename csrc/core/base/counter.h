@@ -2,24 +2,44 @@
 #pragma once
 #include "core/base/util.h"
 
+// A figure and its peak. It is kept as what it lacks to the peak: counting is on the
+// fast path, and this way it is a subtraction whose sign says whether the peak rises.
+typedef struct oomph_level {
+    int64_t peak, below;
+} oomph_level_t;
+
+static inline int64_t oomph_level_now(const oomph_level_t *level)
+{
+    return level->peak - level->below;
+}
+
+static inline void oomph_level_up(oomph_level_t *level, int64_t amount)
+{
+    level->below -= amount;
+    if (__builtin_expect(level->below < 0, false)) {
+        level->peak -= level->below;
+        level->below = 0;
+    }
+}
+
 // One figure, counted apart for small and for large blocks. What was freed follows from
-// the rest, and so does the sum of both, except its peak: counting is on the fast path.
+// the rest.
 typedef struct oomph_counter {
     struct {
-        int64_t current, peak;
         int64_t allocated; // since the last reset
-        int64_t start;     // current at the last reset
-    } kind[2];             // [small]
-    // Peaks of the sum of both kinds, for two readers that each start over: PyTorch,
-    // which resets them, and oomph_counter_take_peak().
-    int64_t peak;              // since the later of reset and take
+        int64_t start;     // the level at the last reset
+        oomph_level_t level;
+    } kind[2]; // [small]
+    // The sum of both kinds, with its peak for two readers that each start over:
+    // PyTorch, which resets it, and oomph_counter_take_peak().
+    oomph_level_t sum;         // its peak is that since the later of reset and take
     int64_t peak_before_take;  // from the reset to the last take
     int64_t peak_before_reset; // from the last take to the reset
 } oomph_counter_t;
 
 static inline int64_t oomph_counter_current(const oomph_counter_t *counter)
 {
-    return counter->kind[0].current + counter->kind[1].current;
+    return oomph_level_now(&counter->sum);
 }
 
 static inline int64_t oomph_counter_allocated(const oomph_counter_t *counter)
@@ -30,18 +50,16 @@ static inline int64_t oomph_counter_allocated(const oomph_counter_t *counter)
 static inline void oomph_counter_up(oomph_counter_t *counter, bool small,
                                     int64_t amount)
 {
-    counter->kind[small].current += amount;
     counter->kind[small].allocated += amount;
-    if (counter->kind[small].current > counter->kind[small].peak)
-        counter->kind[small].peak = counter->kind[small].current;
-    if (oomph_counter_current(counter) > counter->peak)
-        counter->peak = oomph_counter_current(counter);
+    oomph_level_up(&counter->kind[small].level, amount);
+    oomph_level_up(&counter->sum, amount);
 }
 
 static inline void oomph_counter_down(oomph_counter_t *counter, bool small,
                                       int64_t amount)
 {
-    counter->kind[small].current -= amount;
+    counter->kind[small].level.below += amount;
+    counter->sum.below += amount;
 }
 
 // Bytes of blocks by tier, with high-water marks since the last take. The fast path

@@ -15,26 +15,17 @@ static size_t next(const oomph_map_t *map, size_t i)
     return (i + 1) & (map->capacity - 1);
 }
 
-static void put(oomph_map_t *map, oomph_map_entry_t entry)
-{
-    size_t i = oomph_map_home(map, entry.key);
-
-    while (map->entries[i].key != 0)
-        i = next(map, i);
-    map->entries[i] = entry;
-}
-
 bool oomph_map_grow(oomph_map_t *map)
 {
     size_t capacity = map->capacity == 0 ? CAPACITY_FIRST : map->capacity * 2;
-    oomph_map_t grown = {oomph_map(capacity * sizeof grown.entries[0]), capacity,
-                         map->count, 64 - (unsigned)__builtin_ctzll(capacity)};
+    oomph_map_t grown = {oomph_map(capacity * sizeof grown.entries[0]), capacity, 0,
+                         64 - (unsigned)__builtin_ctzll(capacity)};
 
     if (grown.entries == NULL)
         return false;
     for (size_t i = 0; i < map->capacity; i++)
         if (map->entries[i].key != 0)
-            put(&grown, map->entries[i]);
+            oomph_map_put(&grown, map->entries[i].key, map->entries[i].value);
     oomph_map_destroy(map);
     *map = grown;
     return true;
@@ -44,8 +35,7 @@ bool oomph_map_add(oomph_map_t *map, uint64_t key, uint64_t value)
 {
     if (!oomph_map_reserve(map))
         return false;
-    put(map, (oomph_map_entry_t){key, value});
-    map->count++;
+    oomph_map_put(map, key, value);
     return true;
 }
 

@@ -35,8 +35,19 @@ static inline uint64_t oomph_map_get(const oomph_map_t *map, uint64_t key,
     return map->entries[i].value;
 }
 
+// Puts a key that is not there yet. Room was reserved for it.
+static inline void oomph_map_put(oomph_map_t *map, uint64_t key, uint64_t value)
+{
+    size_t i = oomph_map_home(map, key);
+
+    while (map->entries[i].key != 0)
+        i = (i + 1) & (map->capacity - 1);
+    map->entries[i] = (oomph_map_entry_t){key, value};
+    map->count++;
+}
+
 bool oomph_map_grow(oomph_map_t *map);
-// Makes sure that the next add cannot fail. False if there is no host memory.
+// Makes room for one key more. False if there is no host memory.
 static inline bool oomph_map_reserve(oomph_map_t *map)
 {
     return map->count < map->capacity / 2 || oomph_map_grow(map);

@@ -12,9 +12,12 @@ enum { OOMPH_ROUND_BYTES = 512 }; // sizes and addresses of blocks are multiples
     ((size_t)1 << 20) // bytes; larger blocks have pools of their own
 #define OOMPH_CHUNK_BYTES ((size_t)1 << 30) // alignment of reserved address space
 
+// Of a function that is seldom called: the compiler keeps it off the path of what is
+// called for every block, and has room there for what is.
+#define OOMPH_COLD __attribute__((cold))
+
 // Sets the error text of this thread and returns `status`, so that a function can say
-// `return oomph_fail(...)`. Cold: the compiler keeps what fails off the path of what
-// does not.
+// `return oomph_fail(...)`.
 oomph_status_t oomph_fail(oomph_status_t status, const char *format, ...)
     __attribute__((format(printf, 2, 3), cold));
 

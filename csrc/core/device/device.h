@@ -121,6 +121,24 @@ static inline oomph_status_t oomph_device_get(int ordinal, oomph_device_t **devi
     return *device != NULL ? OOMPH_OK : oomph_device_open(ordinal, device);
 }
 
+// The pool that serves a request of `bytes` (rounded). Errors: as oomph_pool_find(),
+// which it nearly always does without: a program mostly stays on a stream.
+static inline oomph_status_t oomph_pool_get(oomph_device_t *device,
+                                            const oomph_request_t *request,
+                                            size_t bytes, oomph_pool_t **pool)
+{
+    const oomph_streams_t *streams = &device->streams;
+    const oomph_stream_state_t *last = streams->last;
+
+    if (last != NULL && last->handle == request->stream && !streams->beginning &&
+        (request->pool.first | request->pool.second) == 0) {
+        *pool = last->pools[bytes <= OOMPH_SMALL_MAX];
+        if (*pool != NULL)
+            return OOMPH_OK;
+    }
+    return oomph_pool_find(device, request, bytes, pool);
+}
+
 // Sets the page limit from the settings and the fraction.
 void oomph_device_limit(oomph_device_t *device);
 // The kind of host memory that works, found by trying, once there is one.

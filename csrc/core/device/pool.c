@@ -69,8 +69,8 @@ static oomph_status_t pool_create(oomph_device_t *device, oomph_stream_state_t *
     return OOMPH_OK;
 }
 
-oomph_status_t oomph_pool_get(oomph_device_t *device, const oomph_request_t *request,
-                              size_t bytes, oomph_pool_t **pool)
+oomph_status_t oomph_pool_find(oomph_device_t *device, const oomph_request_t *request,
+                               size_t bytes, oomph_pool_t **pool)
 {
     bool small = bytes <= OOMPH_SMALL_MAX;
     oomph_stream_state_t *stream;

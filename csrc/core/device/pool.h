@@ -53,10 +53,10 @@ oomph_group_t *oomph_group_find(const oomph_device_t *device, oomph_pool_id_t id
 // The same, made if need be. Errors: OOMPH_ERR_NO_MEMORY (host memory).
 oomph_status_t oomph_group_get(oomph_device_t *device, oomph_pool_id_t id,
                                oomph_group_t **group);
-// The pool that serves a request of `bytes` (rounded). Errors: OOMPH_ERR_NO_MEMORY
-// (host memory), OOMPH_ERR_DRIVER.
-oomph_status_t oomph_pool_get(oomph_device_t *device, const oomph_request_t *request,
-                              size_t bytes, oomph_pool_t **pool);
+// The pool that serves a request of `bytes` (rounded), made if need be. Errors:
+// OOMPH_ERR_NO_MEMORY (host memory), OOMPH_ERR_DRIVER.
+oomph_status_t oomph_pool_find(oomph_device_t *device, const oomph_request_t *request,
+                               size_t bytes, oomph_pool_t **pool);
 // Address space for `bytes` more in the heap. Errors: OOMPH_ERR_NO_MEMORY,
 // OOMPH_ERR_DRIVER.
 oomph_status_t oomph_pool_extend(oomph_pool_t *pool, size_t bytes);

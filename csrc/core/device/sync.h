@@ -9,7 +9,7 @@ static inline void oomph_lock(oomph_device_t *device)
 }
 
 // Gives the lock up and reports what happened under it.
-void oomph_unlock_and_report(oomph_device_t *device) __attribute__((cold));
+OOMPH_COLD void oomph_unlock_and_report(oomph_device_t *device);
 // The same; nearly always there is nothing to report.
 static inline void oomph_unlock(oomph_device_t *device)
 {

@@ -16,7 +16,7 @@ static inline oomph_status_t oomph_table_reserve(oomph_map_t *table)
 
 static inline void oomph_table_add(oomph_map_t *table, oomph_block_t *block)
 {
-    oomph_map_add(table, block->addr, (uintptr_t)block);
+    oomph_map_put(table, block->addr, (uintptr_t)block);
 }
 
 // The block in use that begins at `addr`, or NULL.

@@ -91,8 +91,8 @@ oomph_status_t oomph_stream_get(oomph_streams_t *streams, int device,
     if (handle == NULL)
         lives = true;
     oomph_streams_see_begun(streams);
-    if (streams->last != NULL && streams->last->lives &&
-        streams->last->handle == handle && streams->last->device == device) {
+    if (streams->last != NULL && streams->last->handle == handle &&
+        device == streams->device) {
         *stream = streams->last;
         return OOMPH_OK;
     }
@@ -103,7 +103,8 @@ oomph_status_t oomph_stream_get(oomph_streams_t *streams, int device,
                        : get_passing(streams, device, handle, &found);
     if (status != OOMPH_OK)
         return status;
-    streams->last = found;
+    if (found->lives && device == streams->device)
+        streams->last = found;
     *stream = found;
     return OOMPH_OK;
 }
@@ -134,8 +135,6 @@ void oomph_streams_prune(oomph_streams_t *streams)
             link = &stream->next;
             continue;
         }
-        if (streams->last == stream)
-            streams->last = NULL;
         streams->strays = true;
         *link = stream->next;
         free(stream);

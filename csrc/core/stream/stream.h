@@ -57,7 +57,7 @@ typedef struct oomph_streams {
     const oomph_driver_t *driver;
     int device;
     oomph_stream_state_t *list;
-    oomph_stream_state_t *last; // found last
+    oomph_stream_state_t *last; // found last of our device that live; NULL: none yet
     oomph_clock_t clock;        // of the whole device
     uint64_t floor;             // what was freed before counts as freed in this epoch
     bool stamped;               // something counts as freed in the open epoch,
