@@ -6,7 +6,6 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import pytest
 from oomph.base.sizes import format_size, parse_size
@@ -67,21 +66,17 @@ class Seen:
         return f" of GPU {device}" if len(self.devices) > 1 else ""
 
 
-class Check(Protocol):
-    """One demand on a test."""
-
-    def problem(self, seen: Seen) -> str | None:
-        """What is wrong, in a sentence; None if the test does as it should."""
+# ---- The checks: each is made with the arguments of its marker
 
 
-@dataclass(frozen=True)
 class LimitMemory:
     """limit_cuda_memory."""
 
-    limit_bytes: int
+    def __init__(self, limit: object) -> None:
+        self.limit_bytes = _size(limit)
 
     def problem(self, seen: Seen) -> str | None:
-        """Compares the GPU with the highest peak."""
+        """What is wrong, in a sentence; compares the GPU with the highest peak."""
         worst = max(seen.devices, key=lambda device: device.peak_bytes)
         if worst.peak_bytes <= self.limit_bytes:
             return None
@@ -91,12 +86,12 @@ class LimitMemory:
         )
 
 
-@dataclass(frozen=True)
 class LimitLeaks:
     """limit_cuda_leaks."""
 
-    limit_bytes: int
-    warmups: int
+    def __init__(self, limit: object, warmups: object = 0) -> None:
+        self.limit_bytes = _size(limit)
+        self.warmups = _count("warmups", warmups, 0)
 
     def problem(self, seen: Seen) -> str | None:
         """Compares the GPU on which most is left."""
@@ -110,14 +105,20 @@ class LimitLeaks:
         )
 
 
-@dataclass(frozen=True)
 class StablePeak:
     """stable_cuda_peak."""
 
-    steps: int
-    warmup: int
-    optimizer_steps: int
-    tolerance_bytes: int
+    def __init__(
+        self,
+        steps: object,
+        warmup: object = 1,
+        optimizer_steps: object = 1,
+        tolerance: object = 0,
+    ) -> None:
+        self.steps = _count("steps", steps, 2)
+        self.warmup = _count("warmup", warmup, 0)
+        self.optimizer_steps = _count("optimizer_steps", optimizer_steps, 1)
+        self.tolerance_bytes = _size(tolerance)
 
     def problem(self, seen: Seen) -> str | None:
         """Compares the peaks of the steps after the warm-up with the first of them."""
@@ -158,11 +159,13 @@ class StablePeak:
         )
 
 
-@dataclass(frozen=True)
 class NoOom:
     """no_cuda_oom."""
 
-    allow_rescues: bool
+    def __init__(self, allow_rescues: object = True) -> None:
+        if not isinstance(allow_rescues, bool):
+            raise ValueError(f"{allow_rescues=} is neither True nor False")
+        self.allow_rescues = allow_rescues
 
     def problem(self, seen: Seen) -> str | None:
         """Counts errors, caught or not, and rescues if they count as such."""
@@ -180,14 +183,27 @@ class NoOom:
         return None
 
 
-@dataclass(frozen=True)
 class NoWorseMetric:
     """no_worse_metric."""
 
-    name: str
-    allowance: Allowance
-    better: str
-    baseline: float | None
+    def __init__(
+        self,
+        name: object,
+        tolerance: object = 0,
+        better: object = "lower",
+        baseline: object = None,
+    ) -> None:
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"{name!r} is no name of a metric")
+        if not isinstance(better, str) or better not in ("lower", "higher"):
+            raise ValueError(f"{better=} is neither 'lower' nor 'higher'")
+        self.baseline: float | None = None
+        if baseline is not None:
+            if not isinstance(baseline, int | float) or not math.isfinite(baseline):
+                raise ValueError(f"{baseline=} is no number")
+            self.baseline = float(baseline)
+        self.name, self.better = name, better
+        self.allowance = Allowance.parse(tolerance, float)
 
     def problem(self, seen: Seen) -> str | None:
         """Compares with the marker's own baseline, or that of the stored run."""
@@ -218,7 +234,10 @@ class NoWorseMetric:
         )
 
 
-# ---- From a marker to a check: the functions have the markers' arguments.
+Check = LimitMemory | LimitLeaks | StablePeak | NoOom | NoWorseMetric
+
+
+# ---- From a marker to a check
 
 
 def _size(value: object) -> int:
@@ -234,77 +253,24 @@ def _count(name: str, value: object, least: int) -> int:
     return value
 
 
-def limit_cuda_memory(limit: object) -> Check:
-    """Limits the peak."""
-    return LimitMemory(_size(limit))
-
-
-def limit_cuda_leaks(limit: object, warmups: object = 0) -> Check:
-    """Limits what is left."""
-    return LimitLeaks(_size(limit), _count("warmups", warmups, 0))
-
-
-def stable_cuda_peak(
-    steps: object,
-    warmup: object = 1,
-    optimizer_steps: object = 1,
-    tolerance: object = 0,
-) -> Check:
-    """Demands a peak that does not grow."""
-    return StablePeak(
-        _count("steps", steps, 2),
-        _count("warmup", warmup, 0),
-        _count("optimizer_steps", optimizer_steps, 1),
-        _size(tolerance),
-    )
-
-
-def no_cuda_oom(allow_rescues: object = True) -> Check:
-    """Forbids to run out of memory."""
-    if not isinstance(allow_rescues, bool):
-        raise ValueError(f"allow_rescues={allow_rescues!r} is neither True nor False")
-    return NoOom(allow_rescues)
-
-
-def no_worse_metric(
-    name: object,
-    tolerance: object = 0,
-    better: object = "lower",
-    baseline: object = None,
-) -> Check:
-    """Demands a metric that is as good as before."""
-    if not isinstance(name, str) or not name:
-        raise ValueError(f"{name!r} is no name of a metric")
-    if not isinstance(better, str) or better not in ("lower", "higher"):
-        raise ValueError(f"better={better!r} is neither 'lower' nor 'higher'")
-    if baseline is not None:
-        if not isinstance(baseline, int | float) or not math.isfinite(baseline):
-            raise ValueError(f"baseline={baseline!r} is no number")
-        baseline = float(baseline)
-    return NoWorseMetric(name, Allowance.parse(tolerance, float), better, baseline)
-
-
-PARSERS: dict[str, Callable[..., Check]] = {
-    function.__name__: function
-    for function in (
-        limit_cuda_memory,
-        limit_cuda_leaks,
-        stable_cuda_peak,
-        no_cuda_oom,
-        no_worse_metric,
-    )
+_KINDS: dict[str, type[Check]] = {
+    "limit_cuda_memory": LimitMemory,
+    "limit_cuda_leaks": LimitLeaks,
+    "stable_cuda_peak": StablePeak,
+    "no_cuda_oom": NoOom,
+    "no_worse_metric": NoWorseMetric,
 }
-assert PARSERS.keys() == MARKERS.keys()
+assert _KINDS.keys() == MARKERS.keys()
 
 
-def _parse(mark: pytest.Mark) -> Check:
-    parser = PARSERS[mark.name]
+def _parse(item: pytest.Item, mark: pytest.Mark) -> Check:
+    kind: Callable[..., Check] = _KINDS[mark.name]
     try:
-        bound = inspect.signature(parser).bind(*mark.args, **mark.kwargs)
-        return parser(*bound.args, **bound.kwargs)
+        bound = inspect.signature(kind).bind(*mark.args, **mark.kwargs)
+        return kind(*bound.args, **bound.kwargs)
     except (TypeError, ValueError) as error:
         given = [*map(repr, mark.args), *(f"{k}={v!r}" for k, v in mark.kwargs.items())]
-        text = f"{mark.name}({', '.join(given)}): {error}"
+        text = f"{item.nodeid}: {mark.name}({', '.join(given)}): {error}"
         raise MarkerError(text) from None
 
 
@@ -318,12 +284,9 @@ def checks_of(item: pytest.Item) -> list[Check]:
         return item.stash[CHECKS]
     found: dict[object, Check] = {}
     for mark in item.iter_markers():  # the nearest first
-        if mark.name not in PARSERS:
+        if mark.name not in _KINDS:
             continue
-        try:
-            check = _parse(mark)
-        except MarkerError as error:
-            raise MarkerError(f"{item.nodeid}: {error}") from None
+        check = _parse(item, mark)
         name = check.name if isinstance(check, NoWorseMetric) else None
         found.setdefault((mark.name, name), check)
         if name and FIXTURE not in getattr(item, "fixturenames", ()):

@@ -18,7 +18,6 @@ from oomph_pytest import sites
 
 _PEAKS = ("allocated", "reserved", "host")  # what has a peak
 _RESETS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
-_original_resets: dict[str, Callable[..., Any]] = {}
 _running: list[Meter] = []
 _oom_texts: list[str] | None = None  # None: nobody wants to know
 _is_prepared = False
@@ -46,6 +45,8 @@ def prepare() -> None:
     finally:
         torch.use_deterministic_algorithms(is_deterministic)
     torch._C._cuda_attach_out_of_memory_observer(_note_oom)  # type: ignore[attr-defined]
+    for name in _RESETS:
+        setattr(torch._C, name, _noting(getattr(torch._C, name)))
     _is_prepared = True
 
 
@@ -77,25 +78,15 @@ def _reset_peaks() -> None:
         torch.cuda.reset_peak_memory_stats(device)
 
 
-def _watch_resets() -> None:
+def _noting(reset: Callable[..., Any]) -> Callable[..., Any]:
     """Has the meters note peaks before anyone resets them."""
 
-    def noting(reset: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
-            for meter in _running:
-                meter.note()
-            return reset(*arguments)
+    def call(*arguments: Any) -> Any:
+        for meter in _running:
+            meter.note()
+        return reset(*arguments)
 
-        return call
-
-    for name in _RESETS:
-        _original_resets[name] = getattr(torch._C, name)
-        setattr(torch._C, name, noting(_original_resets[name]))
-
-
-def _unwatch_resets() -> None:
-    for name in _RESETS:
-        setattr(torch._C, name, _original_resets.pop(name))
+    return call
 
 
 class Meter:
@@ -112,8 +103,6 @@ class Meter:
 
     def __init__(self, on_peak: Callable[[int], None] | None = None) -> None:
         self._on_peak = on_peak
-        if not _running:
-            _watch_resets()
         _reset_peaks()
         self.base = [_read(device) for device in range(torch.cuda.device_count())]
         self.now = self.base
@@ -132,8 +121,6 @@ class Meter:
         """Ends the measuring."""
         self.note()
         _running.remove(self)
-        if not _running:
-            _unwatch_resets()
 
     def above(self, device: int, name: str) -> int:
         """A figure above the baseline; a peak above what was there at the start."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Generator, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,14 +36,10 @@ _VERDICT = pytest.StashKey[Verdict]()
 
 def prepare(item: pytest.Item) -> None:
     """Before the fixtures: skips where there is no GPU, fails for bad markers."""
-    checks: list[Check] = []
-    mistake = None
     try:
         checks = markers.checks_of(item)
-    except markers.MarkerError as error:
-        mistake = str(error)
-    if mistake is not None:  # raised here, the one error is all that is shown
-        pytest.fail(mistake, pytrace=False)
+    except markers.MarkerError as error:  # the one error is all that is shown
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
     reason = gpu.why_absent()
     if reason is None and _needs_values(checks) and not gpu.computes():
         reason = (
@@ -167,7 +163,7 @@ class _Watch:
             verdict.section = "\n".join([*own, lines])
         return verdict
 
-    def _section(self, broken: list[Check]) -> str:
+    def _section(self, broken: Sequence[Check]) -> str:
         """Who holds the memory: after the test, or at the peak, as the problems ask."""
         from oomph_pytest import sites
 
@@ -198,7 +194,9 @@ def watch(item: pytest.Item) -> Generator[None, object, object]:
     item.stash[_VERDICT] = Verdict()
     _warm_up(item)
     watched = _Watch(item)
-    with _lines_of(watched):
+    with ExitStack() as ends:
+        if watched.lines is not None:
+            ends.callback(watched.lines.stop)
         try:
             result = yield
         except BaseException as error:
@@ -210,15 +208,6 @@ def watch(item: pytest.Item) -> Generator[None, object, object]:
     if verdict.problems:
         pytest.fail("\n".join(verdict.problems), pytrace=False)
     return result
-
-
-@contextmanager
-def _lines_of(watched: _Watch) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        if watched.lines is not None:
-            watched.lines.stop()
 
 
 def complete_report(

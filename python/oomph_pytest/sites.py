@@ -8,15 +8,12 @@ what backward allocates. A line is the innermost of the user's own code.
 
 from __future__ import annotations
 
-import os
-import sysconfig
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
+from traceback import walk_stack
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from oomph.base import state
@@ -41,40 +38,23 @@ class Site:
     count: int
 
 
-@cache
-def _libraries() -> tuple[str, ...]:
-    """Folders of code that is not the user's."""
-    names = ("stdlib", "platstdlib", "purelib", "platlib")
-    folders = {str(Path(torch.__file__).parent.parent)}  # site-packages, wherever
-    folders.update(sysconfig.get_paths()[name] for name in names)
-    return tuple(folder + os.sep for folder in sorted(folders))
-
-
-@cache
-def _is_own(filename: str) -> bool:
-    return not filename.startswith((*_libraries(), "<frozen"))
-
-
 def _place(filename: str, line: int, function: str) -> str:
     return f"{sites.short(filename)}:{line} in {function}"
 
 
-def innermost_frame(frame: FrameType | None) -> str:
-    """The innermost line of the user's own code on a stack."""
-    while frame is not None:
-        code = frame.f_code
-        if _is_own(code.co_filename):
-            return _place(code.co_filename, frame.f_lineno, code.co_name)
-        frame = frame.f_back
-    return NO_LINE
+def _innermost(frames: Iterable[tuple[str, int, str]]) -> str:
+    """The innermost line of the user's own code: of files, lines and functions."""
+    return next(
+        (_place(*frame) for frame in frames if sites.is_user(frame[0])), NO_LINE
+    )
 
 
-def _innermost(frames: Iterable[dict[str, Any]]) -> str:
-    """The same for the frames of PyTorch's history."""
-    for frame in frames:
-        if _is_own(frame["filename"]):
-            return _place(frame["filename"], frame["line"], frame["name"])
-    return NO_LINE
+def innermost_frame(frame: FrameType) -> str:
+    """That of a stack."""
+    return _innermost(
+        (code.co_filename, line, code.co_name)
+        for code, line in ((frame.f_code, line) for frame, line in walk_stack(frame))
+    )
 
 
 def _replay(events: list[dict[str, Any]], end: int) -> dict[int, dict[str, Any]]:
@@ -104,25 +84,10 @@ def _peak_of(events: list[dict[str, Any]]) -> int:
     return at
 
 
-class Lines(Protocol):
-    """Who knows the lines, while a test runs."""
-
-    kind: str  # which blocks are known
-
-    def note_peak(self, device: int) -> None:
-        """More is allocated on a device than ever before in the test."""
-
-    def top(self, at_peak: bool) -> list[list[Site]]:
-        """The lines of each device, those that hold most first: at its peak, or now."""
-
-    def stop(self) -> None:
-        """The test has ended."""
-
-
 class History:
     """PyTorch's memory history; one that the test itself records is used as it is."""
 
-    kind = ""
+    kind = ""  # which blocks are known
 
     def __init__(self) -> None:
         self._is_ours = not torch._C._cuda_isHistoryEnabled()
@@ -139,13 +104,10 @@ class History:
         """The peak is found afterwards."""
 
     def top(self, at_peak: bool) -> list[list[Site]]:
-        """Replays the history."""
-        traces: list[list[dict[str, Any]]] = torch.cuda.memory._snapshot()[
-            "device_traces"
-        ]
+        """The lines of each device, those that hold most first: at its peak, or now."""
         return [
             _by_line(_replay(trace, _peak_of(trace) if at_peak else len(trace)))
-            for trace in traces
+            for trace in torch.cuda.memory._snapshot()["device_traces"]
         ]
 
     def stop(self) -> None:
@@ -193,6 +155,9 @@ class Core:
         """The core goes on."""
 
 
+Lines = History | Core  # who knows the lines, while a test runs
+
+
 def _line_of(number: int) -> str:
     site = sites.resolve(number)
     if site is None:
@@ -236,7 +201,8 @@ def _by_line(alive: dict[int, dict[str, Any]]) -> list[Site]:
     sizes: Counter[str] = Counter()
     counts: Counter[str] = Counter()
     for event in alive.values():
-        where = _innermost(event.get("frames", ()))
+        frames = event.get("frames", ())
+        where = _innermost((f["filename"], f["line"], f["name"]) for f in frames)
         sizes[where] += event["size"]
         counts[where] += 1
     return [Site(w, size_bytes, counts[w]) for w, size_bytes in sizes.most_common()]
