@@ -104,8 +104,4 @@ class Report:
 
     def as_dict(self) -> dict[str, Any]:
         """All of it in types that JSON knows."""
-        return {
-            "steps": self.steps,
-            "growth_bytes": self.growth_bytes,
-            "findings": [finding.as_dict() for finding in self.findings],
-        }
+        return asdict(self)

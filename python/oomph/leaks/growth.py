@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 PERIODS = (1, 4, 16, 64)  # steps
 NEEDED = 3  # windows, each with more than the one before
 _REST = 8  # windows for which a period that misled is not believed; then twice that
 
 
-@dataclass(frozen=True)
-class Counts:
+class Counts(NamedTuple):
     """What is allocated on all devices."""
 
     blocks: int
@@ -22,25 +22,18 @@ class Counts:
 @dataclass
 class _Window:
     period: int
-    blocks: int = 0
-    size_bytes: int = 0
-    steps: int = 0
-    ended: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=NEEDED))
+    counts: list[Counts] = field(default_factory=list)  # of the one that goes on
+    ended: deque[Counts] = field(default_factory=lambda: deque(maxlen=NEEDED))
     rest: int = 0
     misled: int = 0
 
     def add(self, now: Counts) -> bool:
         """Adds a step; whether a window ended, and the last of them grew throughout."""
-        first = self.steps == 0
-        self.blocks = now.blocks if first else min(self.blocks, now.blocks)
-        self.size_bytes = (
-            now.size_bytes if first else min(self.size_bytes, now.size_bytes)
-        )
-        self.steps += 1
-        if self.steps < self.period:
+        self.counts.append(now)
+        if len(self.counts) < self.period:
             return False
-        self.ended.append((self.blocks, self.size_bytes))
-        self.steps = 0
+        self.ended.append(Counts(*map(min, zip(*self.counts, strict=True))))
+        self.counts.clear()
         if self.rest > 0:
             self.rest -= 1
             return False
@@ -50,8 +43,7 @@ class _Window:
         """Whether blocks or bytes, at their least, grew from window to window."""
         if len(self.ended) < NEEDED:
             return False
-        pairs = list(zip(self.ended, list(self.ended)[1:], strict=False))
-        return any(all(b[i] > a[i] for a, b in pairs) for i in (0, 1))
+        return any(all(b[i] > a[i] for a, b in pairwise(self.ended)) for i in (0, 1))
 
 
 class Growth:

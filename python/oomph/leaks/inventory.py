@@ -83,11 +83,10 @@ class Inventory:
         """Meets all tensors. Gives the modules that it met, too."""
         with torch._C.DisableTorchFunctionSubclass():
             tensors, modules = _objects()
-            return self._note(tensors, modules)
+            self._note(tensors)
+            return modules
 
-    def _note(
-        self, tensors: list[torch.Tensor], modules: list[torch.nn.Module]
-    ) -> list[torch.nn.Module]:
+    def _note(self, tensors: list[torch.Tensor]) -> None:
         before, self._seen = self._seen, {}
         counts: Counter[Hashable] = Counter()
         for tensor in tensors:
@@ -99,7 +98,6 @@ class Inventory:
             self._seen[id(tensor)] = known
             counts[known.kind] += 1
         self._counts.append(counts)
-        return modules
 
     def tensors(self) -> list[Any]:
         """What the last scan met and what is still there."""

@@ -7,6 +7,7 @@ does not grow, so it is looked for by itself.
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from types import TracebackType
 
 import torch
@@ -14,7 +15,7 @@ import torch
 from oomph.base.sizes import format_size
 from oomph.leaks.findings import Finding
 from oomph.leaks.references import variables
-from oomph.leaks.source import line_of_traceback
+from oomph.leaks.source import line_of
 from oomph.memory.sites import is_user
 
 _MIN_BYTES = 1 << 20  # less is not worth a word
@@ -28,7 +29,7 @@ def find() -> Finding | None:
     while isinstance(traceback, TracebackType):
         code = traceback.tb_frame.f_code
         if is_user(code.co_filename):
-            line = line_of_traceback(traceback)
+            line = replace(line_of(traceback.tb_frame), line=traceback.tb_lineno)
         if code.co_name != "<module>":
             for value in variables(traceback.tb_frame).values():
                 if isinstance(value, torch.Tensor) and value.is_cuda:

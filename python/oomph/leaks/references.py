@@ -13,6 +13,7 @@ import sys
 import types
 from collections import deque
 from dataclasses import dataclass, field
+from traceback import walk_stack
 from typing import Any
 
 from oomph.leaks import source
@@ -116,14 +117,12 @@ def _module_dicts(frames: list[types.FrameType]) -> dict[int, str]:
 
 def _frames() -> list[types.FrameType]:
     """All that run, of every thread, innermost first; without our own."""
-    found = []
-    for top in sys._current_frames().values():
-        frame: types.FrameType | None = top
-        while frame is not None:
-            if not str(frame.f_globals.get("__name__", "")).startswith(_OURS):
-                found.append(frame)
-            frame = frame.f_back
-    return found
+    return [
+        frame
+        for top in sys._current_frames().values()
+        for frame, _ in walk_stack(top)
+        if not str(frame.f_globals.get("__name__", "")).startswith(_OURS)
+    ]
 
 
 def variables(frame: types.FrameType) -> dict[str, Any]:
@@ -159,7 +158,6 @@ class Search:
             for identity, name in _locals_of(frame).items():
                 hop = Hop("local", name, frame.f_code.co_name, line)
                 self._locals.setdefault(identity, hop)
-        self._found: list[tuple[int, list[Hop]]] = []
 
     def chain(self, target: object, avoid: frozenset[int] = frozenset()) -> Chain:
         """The shortest chain that holds it; without hops if none was found.
@@ -236,7 +234,7 @@ class Search:
                 continue  # told with its owner
             before = things[place - 2] if place > 1 else None
             if before is not None and _is_namespace(holder, held):
-                hops += _attribute(holder, held, before)
+                hops.append(_attribute(holder, held, before))
             elif isinstance(owner, types.FunctionType) and isinstance(held, _CELL):
                 continue  # the tuple of its cells: told with the function
             elif isinstance(holder, types.FunctionType) and isinstance(before, _CELL):
@@ -320,11 +318,11 @@ def _is_namespace(owner: object, thing: object) -> bool:
     return namespace is thing or any(namespace.get(t) is thing for t in tables)
 
 
-def _attribute(holder: Any, namespace: dict[Any, Any], held: Any) -> list[Hop]:
+def _attribute(holder: Any, namespace: dict[Any, Any], held: Any) -> Hop:
     name = next((str(key) for key, v in namespace.items() if v is held), "?")
     if name in ("_parameters", "_buffers", "_modules") and isinstance(held, dict):
-        return [Hop("skip")]
-    return [_of_object(name, holder)]
+        return Hop("skip")
+    return _of_object(name, holder)
 
 
 def _closure(function: types.FunctionType, held: Any) -> Hop:

@@ -51,11 +51,7 @@ def _held_by_nothing_else(
     ]
     avoid = frozenset([id(lost), *map(id, containers)])
     search = Search()
-    return [p for p in lost if not _is_held(search, p, avoid)]
-
-
-def _is_held(search: Search, parameter: torch.Tensor, avoid: frozenset[int]) -> bool:
-    return bool(search.chain(parameter, avoid).hops)
+    return [p for p in lost if not search.chain(p, avoid).hops]
 
 
 def _finding(optimizer: Any, lost: list[torch.Tensor], line: Line | None) -> Finding:

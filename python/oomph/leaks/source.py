@@ -8,7 +8,8 @@ import linecache
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import CodeType, FrameType, TracebackType
+from traceback import walk_stack
+from types import CodeType, FrameType
 
 from oomph.memory.sites import is_user, short
 
@@ -34,45 +35,27 @@ def line_of(frame: FrameType) -> Line:
     )
 
 
-def line_of_traceback(traceback: TracebackType) -> Line:
-    """Where an error passed."""
-    frame = line_of(traceback.tb_frame)
-    return Line(frame.file, traceback.tb_lineno, frame.function)
-
-
 def line_of_code(code: CodeType) -> Line:
     """Where a function begins."""
     return Line(code.co_filename, code.co_firstlineno, code.co_name)
 
 
-def user_line(frame: FrameType | None = None) -> Line | None:
+def user_line() -> Line | None:
     """The innermost line of the user's that is being executed by this thread."""
-    found = sys._getframe(1) if frame is None else frame
-    while found is not None:
-        if is_user(found.f_code.co_filename):
-            return line_of(found)
-        found = found.f_back  # type: ignore[assignment]
-    return None
+    stack = walk_stack(sys._getframe(1))
+    return next((line_of(f) for f, _ in stack if is_user(f.f_code.co_filename)), None)
 
 
 def running_functions() -> list[str]:
     """The names of the user's functions that are being executed by this thread."""
-    names = []
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if is_user(frame.f_code.co_filename):
-            names.append(frame.f_code.co_name)
-        frame = frame.f_back
-    return names
+    codes = [frame.f_code for frame, _ in walk_stack(sys._getframe(1))]
+    return [code.co_name for code in codes if is_user(code.co_filename)]
 
 
 def user_files() -> list[str]:
     """The user's files: those being executed, innermost first, and other modules'."""
-    files: dict[str, None] = {}
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        files[frame.f_code.co_filename] = None
-        frame = frame.f_back
+    stack = walk_stack(sys._getframe(1))
+    files = dict.fromkeys(frame.f_code.co_filename for frame, _ in stack)
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         if isinstance(file, str) and file.endswith(".py"):
