@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
 _installed: dict[str, Any] | None = None  # the settings in force
-_told: set[str] = set()  # whom the log has named
 
 
 def fix(values: dict[str, Any]) -> None:
@@ -34,11 +34,6 @@ def settings() -> dict[str, Any]:
     return _installed
 
 
-def setting(key: str) -> Any:
-    """The value of one of them."""
-    return settings()[key]
-
-
 def allocator_name() -> str:
     """Whose memory PyTorch's tensors are, as PyTorch names it; ``none`` without it."""
     torch = sys.modules.get("torch")
@@ -53,12 +48,10 @@ def is_replaced() -> bool:
     return name != "oomph"
 
 
+@functools.cache
 def _tell_replaced(name: str) -> None:
     import logging
 
-    if name in _told:
-        return
-    _told.add(name)
     logging.getLogger("oomph").warning(
         "oomph was installed, but is no longer in use: another allocator (%s) has been "
         "put in its place, perhaps by torch.cuda.memory.change_current_allocator()",

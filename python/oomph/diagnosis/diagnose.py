@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 import math
 import sys
-from types import FrameType
+from traceback import walk_stack
 from typing import Any
 
 from oomph import _C
@@ -245,7 +245,7 @@ def _context(
         in_optimizer=_is_in_optimizer(snapshot),
         autocast=snapshot["autocast"] or seen.program.half,
         device_count=torch.cuda.device_count(),
-        offload=state.setting("offload"),
+        offload=state.settings()["offload"],
         refusal=snapshot["message"],
     )
     is_to_go_on = missing > 0 and _is_recorded_forward(snapshot)
@@ -258,12 +258,8 @@ def _is_in_optimizer(snapshot: dict[str, Any]) -> bool:
 
     if not snapshot["requested_bytes"] or snapshot["grad"] or snapshot["doing"]:
         return False
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        if frame.f_code.co_filename == optimizer.__file__:
-            return True
-        frame = frame.f_back
-    return False
+    stack = walk_stack(sys._getframe())
+    return any(f.f_code.co_filename == optimizer.__file__ for f, _ in stack)
 
 
 def _useless(snapshot: dict[str, Any]) -> list[str]:

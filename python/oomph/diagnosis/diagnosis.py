@@ -182,7 +182,7 @@ def _shares(found: Diagnosis) -> list[str]:
         names = ", ".join(share.name for share in rest)
         rows.append(_row(sum(share.size_bytes for share in rest), names))
     if found.host_bytes:
-        rows.append(f"  {format_size(found.host_bytes):>10}  of this lies on the host")
+        rows.append(_row(found.host_bytes, "of this lies on the host"))
     return rows
 
 
