@@ -24,19 +24,6 @@ def not_in_use(reason: str) -> None:
     logger.warning("oomph is not in use: %s", reason)
 
 
-def registration_off(variable: str) -> None:
-    """Says that a wish of the environment cannot be granted, and what can.
-
-    Args:
-        variable: What had NCCL register all memory.
-    """
-    logger.warning(
-        "%s is switched off: NCCL would register memory whose pages oomph exchanges; "
-        "memory of torch.cuda.MemPool(pg.mem_allocator) may be registered",
-        variable,
-    )
-
-
 def _speed(bytes_per_s: int) -> str:
     return f"{bytes_per_s / 1e9:.1f} GB/s" if bytes_per_s > 0 else "not measured"
 
@@ -115,24 +102,20 @@ def rows(device: int) -> dict[str, str]:
     }
 
 
-def summary(device_count: int) -> str | None:
-    """A table for each device on which something was offloaded; None if there is none.
+def finish() -> None:
+    """At exit: what rescues cost, what others have to say, the end of the core's work.
 
-    Args:
-        device_count: Devices 0 to this are looked at; it may be more than there are.
+    A table for each device on which something was offloaded.
     """
-    tables = []
-    for device in range(device_count):
+    lines = []
+    for device in range(_C.DEVICE_MAX):
         found = rows(device)
         if found:
             wide = max(map(len, found))
-            lines = (f"  {name:{wide}}  {text}" for name, text in found.items())
-            tables.append("\n".join((f"GPU {device} was out of memory:", *lines)))
-    return "\n".join(tables) or None
-
-
-def log_summary(device_count: int) -> None:
-    """Logs the tables of :func:`summary`, if there are any."""
-    text = summary(device_count)
-    if text is not None:
-        logger.warning("%s", text)
+            lines.append(f"GPU {device} was out of memory:")
+            lines += (f"  {name:{wide}}  {text}" for name, text in found.items())
+    if lines:
+        logger.warning("%s", "\n".join(lines))
+    for tell in more_at_exit:
+        tell()
+    _C.stop()

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from oomph import _C
 from oomph.base import state
 from oomph.steps import times
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _MOVED = ("sent_bytes", "fetched_bytes", "waited_ms")
 

@@ -22,35 +22,31 @@ class Answer:
     """What becomes of a setting.
 
     Attributes:
-        honoured: Whether it does what PyTorch says of it.
-        meaning: How; or else why it has no meaning here.
+        meaning: How it is honoured; or else why it has no meaning here.
         default: The value that asks for nothing, of which nothing is said.
+        honoured: Whether it does what PyTorch says of it.
     """
 
-    honoured: bool
     meaning: str
     default: str = ""
+    honoured: bool = False
 
 
-def _honoured(meaning: str) -> Answer:
-    return Answer(True, meaning)
-
-
-def _without(reason: str, default: str = "") -> Answer:
-    return Answer(False, reason, default)
-
-
-_HOST = _honoured("PyTorch's allocator of pinned host memory reads it, as always")
-_ROUNDING = _honoured(
+_HOST = Answer(
+    "PyTorch's allocator of pinned host memory reads it, as always", honoured=True
+)
+_ROUNDING = Answer(
     "blocks are as large as with PyTorch's allocator; it saves nothing here, since the "
-    "rest of a block serves every request"
+    "rest of a block serves every request",
+    honoured=True,
 )
 _NO_CUDAMALLOC = "oomph does not call cudaMalloc: it maps pages of 2 MiB"
 
 ANSWERS: dict[str, Answer] = {
-    "per_process_memory_fraction": _honoured(
+    "per_process_memory_fraction": Answer(
         "the most of each card that the process takes on the device; what does not fit "
-        "is born on the host, or an error with `offload:off`"
+        "is born on the host, or an error with `offload:off`",
+        honoured=True,
     ),
     "roundup_power2_divisions": _ROUNDING,
     "pinned_use_cuda_host_register": _HOST,
@@ -58,27 +54,27 @@ ANSWERS: dict[str, Answer] = {
     "pinned_num_register_threads": _HOST,
     "pinned_reserve_segment_size_mb": _HOST,
     "pinned_use_background_threads": _HOST,
-    "expandable_segments": _without("all segments of oomph are expandable", "True"),
-    "backend": _without("oomph is the allocator", "native"),
-    "max_split_size_mb": _without(
+    "expandable_segments": Answer("all segments of oomph are expandable", "True"),
+    "backend": Answer("oomph is the allocator", "native"),
+    "max_split_size_mb": Answer(
         "the rest of a split block is of use, since free pages move to where they are "
         "needed"
     ),
-    "max_non_split_rounding_mb": _without("a free block is split for any request"),
-    "large_segment_size_mb": _without("segments are mapped page by page"),
-    "garbage_collection_threshold": _without(
+    "max_non_split_rounding_mb": Answer("a free block is split for any request"),
+    "large_segment_size_mb": Answer("segments are mapped page by page"),
+    "garbage_collection_threshold": Answer(
         "free pages serve whatever comes next, so none needs to be collected"
     ),
-    "graph_capture_record_stream_reuse": _without(
+    "graph_capture_record_stream_reuse": Answer(
         "blocks that several streams use wait for the end of the capture", "False"
     ),
-    "release_lock_on_cudamalloc": _without(_NO_CUDAMALLOC, "False"),
-    "release_lock_on_hipmalloc": _without(_NO_CUDAMALLOC, "False"),
-    "throw_on_cudamalloc_oom": _without(_NO_CUDAMALLOC, "False"),
+    "release_lock_on_cudamalloc": Answer(_NO_CUDAMALLOC, "False"),
+    "release_lock_on_hipmalloc": Answer(_NO_CUDAMALLOC, "False"),
+    "throw_on_cudamalloc_oom": Answer(_NO_CUDAMALLOC, "False"),
 }
 """What becomes of each setting; docs/allocator_settings.md has the same table."""
 
-_UNKNOWN = _without("this version of oomph does not know it")
+_UNKNOWN = Answer("this version of oomph does not know it")
 _PAIR = re.compile(r"([^,:\[\]]+):(\[[^]]*\]|[^,]*)")
 
 

@@ -138,7 +138,7 @@ def _attach(torch: ModuleType, values: dict[str, Any]) -> None:
         _limit_memory_info(torch)
     if values["guard"] not in ("off", "fill"):
         guard.watch()
-    atexit.register(_finish)
+    atexit.register(log.finish)
 
 
 def _switch_registration_off() -> None:
@@ -152,7 +152,12 @@ def _switch_registration_off() -> None:
         value = os.environ.get(variable, "").lower()
         if value in ("1", "t", "true", "y", "yes"):
             os.environ[variable] = "0"
-            log.registration_off(variable)
+            log.logger.warning(
+                "%s is switched off: NCCL would register memory whose pages oomph "
+                "exchanges; memory of torch.cuda.MemPool(pg.mem_allocator) may be "
+                "registered",
+                variable,
+            )
 
 
 def _note_rescue(device: int, size_bytes: int) -> None:
@@ -188,11 +193,3 @@ def _limit_memory_info(torch: ModuleType) -> None:
 
     torch.cuda.mem_get_info = mem_get_info
     torch.cuda.memory.mem_get_info = mem_get_info
-
-
-def _finish() -> None:
-    """At exit: what rescues cost, what leaks, and the end of background work."""
-    log.log_summary(_C.DEVICE_MAX)
-    for tell in log.more_at_exit:
-        tell()
-    _C.stop()

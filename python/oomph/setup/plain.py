@@ -56,7 +56,7 @@ def _prepare() -> None:
     _C.configure(**settings.for_core(values))
     _C.set_rescue_hook(log.rescued)
     sites.start()
-    atexit.register(_finish)
+    atexit.register(log.finish)
     if "torch" in sys.modules:
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -65,11 +65,6 @@ def _prepare() -> None:
 
 def _end_step(*_: object) -> None:
     _C.step()
-
-
-def _finish() -> None:
-    log.log_summary(_C.DEVICE_MAX)
-    _C.stop()
 
 
 def _note_refusal(device: int, size_bytes: int) -> None:

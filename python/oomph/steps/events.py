@@ -6,15 +6,13 @@ adds a function to one of the lists here; nothing here knows who does.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
 
 from oomph import _C
 from oomph.steps import times
 from oomph.steps.leader import StepLeader
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
 
 # An optimizer is about to take a step: it, and what step() is called with. Gives what
 # to call it with in place of that, or None.
