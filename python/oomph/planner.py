@@ -78,7 +78,7 @@ class Planner:
         activations.close_scope()
         for index in rescued_devices:
             self.device(index)
-        self.after_optimizer()
+        self.tell(DevicePlan.after_optimizer)
         state_host_bytes = self._look_at_optimizers()
         with transfer.lock:
             for index, device in self.devices.items():
@@ -113,30 +113,14 @@ class Planner:
 
     def before_optimizer(self) -> None:
         """An optimizer is about to work; within backward it is a part of that."""
-        if torch._C._current_graph_task_id() >= 0:
-            return
+        if torch._C._current_graph_task_id() < 0:
+            self.tell(DevicePlan.before_optimizer)
+
+    def tell(self, note: Callable[[DevicePlan], None]) -> None:
+        """Has each device note what an optimizer does."""
         with transfer.lock:
             for device in self.devices.values():
-                device.before_optimizer()
-
-    def after_optimizer(self) -> None:
-        """It has done its work."""
-        with transfer.lock:
-            for device in self.devices.values():
-                device.after_optimizer()
-
-    def interrupt_optimizer(self) -> None:
-        """What comes now is not the optimizer's work, though it has begun its step."""
-        with transfer.lock:
-            for device in self.devices.values():
-                device.interrupt_optimizer()
-
-    def close(self) -> None:
-        """Gives up what others were told."""
-        with transfer.lock:
-            for index in self.devices:
-                _C.foresee(index, 0)
-                optimizers.stop(index)
+                note(device)
 
     def is_wanted(self) -> bool:
         """Whether anything that forward saves is to be offloaded."""
@@ -180,8 +164,9 @@ def stop() -> None:
     with transfer.lock:
         ended, _planner = _planner, None
         _put_hooks()
-    if ended is not None:
-        ended.close()
+        for index in ended.devices if ended is not None else ():
+            _C.foresee(index, 0)
+            optimizers.stop(index)
 
 
 def _forget_in_child() -> None:
@@ -237,7 +222,7 @@ def _outside(
     @functools.wraps(closure)
     def run(*arguments: Any, **named: Any) -> Any:
         if (planner := _planner) is not None:
-            planner.interrupt_optimizer()
+            planner.tell(DevicePlan.interrupt_optimizer)
         result = closure(*arguments, **named)
         if (planner := _planner) is not None:
             planner.before_optimizer()
@@ -248,9 +233,8 @@ def _outside(
 
 def after_optimizer(_: torch.optim.Optimizer) -> None:
     """An optimizer has taken a step."""
-    planner = _planner
-    if planner is not None:
-        planner.after_optimizer()
+    if (planner := _planner) is not None:
+        planner.tell(DevicePlan.after_optimizer)
 
 
 def end_step(rescued_devices: set[int]) -> set[int]:

@@ -42,7 +42,30 @@ def describe(device: DevicePlan) -> dict[str, Any]:
 
 def _explain(device: DevicePlan) -> str:
     last = device.last
-    done = _activations(device) + _optimizer(device) + _elsewhere(device)
+    sent, state, rest = map(
+        format_size, (last.away_bytes, last.state_host_bytes, last.unreached_bytes)
+    )
+    done = []
+    if device.target_bytes > 0:
+        done.append(
+            f"of what forward saved, the earliest {sent} went to the host and came "
+            "back before backward used it"
+        )
+    if optimizers.is_on(device.index):
+        done.append(
+            "the optimizer worked piece by piece, so that what it needs for itself is "
+            "small"
+        )
+        if last.state_host_bytes > 0:
+            done[-1] += (
+                f", and {state} of its state, which lives on the host, came to the "
+                "device for its turn"
+            )
+    if last.unreached_bytes > 0:  # by any plan
+        done.append(
+            f"{rest} that is not saved for backward, or that others hold, lived on the "
+            "host, where kernels work on it at the speed of the link"
+        )
     if not done:
         return "everything fits: nothing is offloaded"
     why = (
@@ -55,57 +78,17 @@ def _explain(device: DevicePlan) -> str:
     return f"{why}: {'; '.join([*done, _cost(device)])}"
 
 
-def _activations(device: DevicePlan) -> list[str]:
-    if device.target_bytes <= 0:
-        return []
-    return [
-        "of what forward saved, the earliest "
-        f"{format_size(device.last.away_bytes)} went to the host and came back before "
-        "backward used it"
-    ]
-
-
-def _optimizer(device: DevicePlan) -> list[str]:
-    if not optimizers.is_on(device.index):
-        return []
-    state_bytes = device.last.state_host_bytes
-    staged = (
-        f", and {format_size(state_bytes)} of its state, which lives on the host, came "
-        "to the device for its turn"
-    )
-    return [
-        "the optimizer worked piece by piece, so that what it needs for itself is small"
-        + (staged if state_bytes > 0 else "")
-    ]
-
-
-def _elsewhere(device: DevicePlan) -> list[str]:
-    """What no plan reaches."""
-    rest_bytes = device.last.unreached_bytes
-    if rest_bytes <= 0:
-        return []
-    return [
-        f"{format_size(rest_bytes)} that is not saved for backward, or that others "
-        "hold, lived on the host, where kernels work on it at the speed of the link"
-    ]
-
-
 def _cost(device: DevicePlan) -> str:
     """What the copies of the last step cost, as expected and as measured."""
     last, known = device.last, times.of_device(device.index)
     speeds = _C.stats(device.index)
-    out, back = (
-        (size_bytes / speed * 1e3 if speed > 0 else math.nan)
-        for size_bytes, speed in (
-            (last.sent_bytes, speeds["link_to_host_bytes_per_s"]),
-            (last.fetched_bytes, speeds["link_to_device_bytes_per_s"]),
+    text = "the link's speed is not known yet"
+    if (out := speeds["link_to_host_bytes_per_s"]) > 0:
+        back = speeds["link_to_device_bytes_per_s"] or math.nan
+        text = (
+            f"the link was busy for about {last.sent_bytes / out * 1e3:.1f} ms out and "
+            f"{last.fetched_bytes / back * 1e3:.1f} ms back"
         )
-    )
-    text = (
-        f"the link was busy for about {out:.1f} ms out and {back:.1f} ms back"
-        if out >= 0
-        else "the link's speed is not known yet"
-    )
     text += f", and the device waited {last.waited_ms:.1f} ms for it"
     if known.last_ms > 0:
         text += f" in a step of {known.last_ms:.1f} ms"
