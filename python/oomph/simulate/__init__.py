@@ -32,7 +32,7 @@ import os
 import re
 import sys
 from _ctypes import dlclose
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from oomph.base import extension
@@ -122,16 +122,9 @@ class Usage:
 class _UsageOfDriver(ctypes.Structure):
     """``oomph_sim_usage_t`` of csrc/sim/sim.h; the order is that of Usage."""
 
-    _fields_ = (
-        ("now_ns", ctypes.c_uint64),
-        ("compute_busy_ns", ctypes.c_uint64),
-        ("h2d_busy_ns", ctypes.c_uint64),
-        ("d2h_busy_ns", ctypes.c_uint64),
-        ("h2d_bytes", ctypes.c_uint64),
-        ("d2h_bytes", ctypes.c_uint64),
-        ("operators", ctypes.c_uint64),
-        ("flops", ctypes.c_double),
-        ("device_bytes", ctypes.c_double),
+    _fields_ = tuple(
+        (field.name, ctypes.c_double if field.type == "float" else ctypes.c_uint64)
+        for field in fields(Usage)
     )
 
 
@@ -155,19 +148,6 @@ def _error_of(driver: ctypes.CDLL) -> SimulationError:
     return SimulationError(driver.oomph_sim_error().decode())
 
 
-def _describe(driver: ctypes.CDLL, text: str) -> Card:
-    found = _CardOfDriver()
-    if driver.oomph_sim_describe(os.fsencode(text), ctypes.byref(found)) != 0:
-        raise _error_of(driver)
-    return Card(
-        memory_bytes=found.memory_bytes,
-        devices=found.device_count,
-        host_bytes=None if found.host_bytes == _NO_LIMIT else found.host_bytes,
-        has_values=bool(found.has_values),
-        has_rates=bool(found.has_rates),
-    )
-
-
 def parse_card(text: str) -> Card:
     """Reads the description of a card, as the simulated driver reads it.
 
@@ -182,11 +162,20 @@ def parse_card(text: str) -> Card:
         2
     """
     driver = _open(_DRIVER, ctypes.RTLD_LOCAL)
+    found = _CardOfDriver()
     try:
-        return _describe(driver, text)
+        if driver.oomph_sim_describe(os.fsencode(text), ctypes.byref(found)) != 0:
+            raise _error_of(driver)
     finally:
         # Left open it would be this process's CUDA driver, simulated or not.
         dlclose(driver._handle)
+    return Card(
+        memory_bytes=found.memory_bytes,
+        devices=found.device_count,
+        host_bytes=None if found.host_bytes == _NO_LIMIT else found.host_bytes,
+        has_values=bool(found.has_values),
+        has_rates=bool(found.has_rates),
+    )
 
 
 def card_in_use() -> Card | None:
@@ -232,7 +221,7 @@ def usage(device: int = 0) -> Usage:
     driver = _open(_DRIVER, ctypes.RTLD_LOCAL)
     if driver.oomph_sim_usage(device, ctypes.byref(found)) != 0:
         raise SimulationError(f"the simulated card has no device {device}")
-    return Usage(*(getattr(found, name) for name, _ in _UsageOfDriver._fields_))
+    return Usage(*(getattr(found, field.name) for field in fields(Usage)))
 
 
 def _check_build(version: str, cuda: str | None) -> None:
@@ -367,13 +356,10 @@ def banner(card: str) -> str:
         if parsed.has_rates
         else "times are not a GPU's"
     )
-    if parsed.has_values:
-        return (
-            f"the GPU is simulated ({count}{format_size(parsed.memory_bytes)}): values "
-            f"are computed on the CPU, {times}"
-        )
-    return (
-        f"the GPU is simulated ({count}{format_size(parsed.memory_bytes)}): kernels "
-        f"compute nothing, so losses and other values mean nothing, and {times}; "
-        "memory is what PyTorch allocates on a GPU"
+    text = (
+        f"values are computed on the CPU, {times}"
+        if parsed.has_values
+        else "kernels compute nothing, so losses and other values mean nothing, and "
+        f"{times}; memory is what PyTorch allocates on a GPU"
     )
+    return f"the GPU is simulated ({count}{format_size(parsed.memory_bytes)}): {text}"

@@ -17,7 +17,7 @@ import importlib.util
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -186,20 +186,6 @@ _TEACHERS = {
 # ---- when they are imported
 
 
-class _Teaching(Loader):
-    """Loads a module as another does, and teaches it."""
-
-    def __init__(self, loader: Loader, teach: Callable[[ModuleType], None]) -> None:
-        self.loader, self.teach = loader, teach
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self.loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self.loader.exec_module(module)
-        self.teach(module)
-
-
 class _Finder(MetaPathFinder):
     """Finds the modules that are taught, when they are imported."""
 
@@ -218,7 +204,13 @@ class _Finder(MetaPathFinder):
         finally:
             sys.meta_path.insert(0, self)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Teaching(spec.loader, teach)
+            load = spec.loader.exec_module
+
+            def load_and_teach(module: ModuleType) -> None:
+                load(module)
+                teach(module)
+
+            spec.loader.exec_module = load_and_teach  # type: ignore[method-assign]
         return spec
 
 
