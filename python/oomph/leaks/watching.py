@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -117,7 +118,8 @@ class Watch:
             self._running = True
             self._backward.start()
             self._evaluation.start()
-            _watches.append(self)
+            for tells, told in self._heard():
+                tells.append(told)
         return self
 
     def stop(self) -> None:
@@ -125,7 +127,8 @@ class Watch:
         if not self._running:
             return
         self._running = False
-        _watches.remove(self)
+        for tells, told in self._heard():
+            tells.remove(told)
         self._evaluation.stop()
         self._backward.stop()
         self._hooks.stop()
@@ -134,6 +137,14 @@ class Watch:
         if self._look is not None:
             self._look.end()
             self._look = None
+
+    def _heard(self) -> list[tuple[list[Any], Callable[..., None]]]:
+        """Who tells it of what, and whom."""
+        return [
+            (events.after_optimizer, self.after_optimizer),
+            (events.ended, self.end_step),
+            (log.more_at_exit, self._finish),
+        ]
 
     def __enter__(self) -> Watch:
         return self.start()
@@ -144,6 +155,11 @@ class Watch:
     def report(self) -> Report:
         """What was found so far."""
         return Report(self.steps, list(self.findings), self._growth.step_bytes())
+
+    def _finish(self) -> None:
+        """The process ends: what is still watched is told."""
+        if self.findings:
+            log.logger.warning("%s", self.report().text)
 
     # ---- Steps
 
@@ -242,7 +258,6 @@ def _some(finding: Finding | None) -> list[Finding]:
 
 # ---- The process
 
-_watches: list[Watch] = []  # that run
 _last: Watch | None = None
 
 
@@ -315,27 +330,3 @@ def assert_no_leaks() -> None:
             f"{found.steps} steps are too few to say that nothing leaks; "
             f"watch {_SECOND_SCAN} or more"
         )
-
-
-def after_optimizer(optimizer: Any) -> None:
-    """An optimizer has taken a step."""
-    for watched in list(_watches):
-        watched.after_optimizer(optimizer)
-
-
-def end_step() -> None:
-    """A step has ended."""
-    for watched in list(_watches):
-        watched.end_step()
-
-
-def finish() -> None:
-    """The process ends: what is still watched is told."""
-    for watched in _watches:
-        if watched.findings:
-            log.logger.warning("%s", watched.report().text)
-
-
-events.after_optimizer.append(after_optimizer)
-events.ended.append(end_step)
-log.more_at_exit.append(finish)
