@@ -17,7 +17,6 @@ CHECKS = "TORCH_CHECK(?:_WITH)?"
 INTERNAL_FILES = {"check.c"}
 INTERNAL = {
     "a list of …",  # arguments of oomph._C
-    "activations are watched already",
     "module 'oomph' has no attribute …",
     "no buffer has … bytes",
     "there is no site …",

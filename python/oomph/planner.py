@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import math
 import os
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -82,30 +83,25 @@ class Planner:
         state_host_bytes = self._look_at_optimizers()
         with transfer.lock:
             for index, device in self.devices.items():
-                device.end_step(
-                    index in rescued_devices,
-                    self._sequence,
-                    self.always,
-                    state_host_bytes.get(index, 0),
-                )
+                rescued, state_bytes = index in rescued_devices, state_host_bytes[index]
+                device.end_step(rescued, self._sequence, state_bytes)
             return {d.index for d in self.devices.values() if d.last.used_host()}
 
-    def _look_at_optimizers(self) -> dict[int, int]:
+    def _look_at_optimizers(self) -> Counter[int]:
         """Bytes of optimizers' state on the host, by device.
 
         What optimizers have is idle between steps: the core is told, so that it returns
         where there is room. Not by a thread of autograd's, with which a step ends whose
         optimizers step in backward: it says nothing of the thread that launches work.
         """
-        found: dict[int, int] = {}
+        found: Counter[int] = Counter()
         with transfer.lock:
             if all(device.host_bytes == 0 for device in self.devices.values()):
                 return found
         for optimizer in idle.optimizers():
             state = [t for t in idle.state_of(optimizer) if is_on_host(t)]
             for tensor in state:
-                index = tensor.device.index
-                found[index] = found.get(index, 0) + tensor.nbytes
+                found[tensor.device.index] += tensor.nbytes
             others = [t for t in idle.trained_by(optimizer) if is_on_host(t)]
             if torch._C._current_graph_task_id() < 0:
                 _C.rests([t.untyped_storage().data_ptr() for t in (*state, *others)])
@@ -128,7 +124,6 @@ class Planner:
 
 
 _planner: Planner | None = None
-_running = False
 
 
 def _put_hooks() -> None:
@@ -136,13 +131,10 @@ def _put_hooks() -> None:
 
     The caller holds the lock.
     """
-    global _running
-    wanted = _planner is not None and _planner.is_wanted()
-    if _planner is not None and wanted and not _running:
+    if _planner is not None and _planner.is_wanted():
         activations.start(_planner)
-    elif _running and not wanted:
+    else:
         activations.stop()
-    _running = wanted
 
 
 def start(always: bool = False) -> Planner:
@@ -171,8 +163,8 @@ def stop() -> None:
 
 def _forget_in_child() -> None:
     """After a fork the core does nothing, so there is nothing to plan."""
-    global _planner, _running
-    _planner, _running = None, False
+    global _planner
+    _planner = None
     activations.forget_in_child()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 
 import pytest
 import torch
@@ -415,7 +416,7 @@ def test_an_optimizer_works_on_all_at_once_where_that_fits():
 def test_what_is_left_free_after_shortages_is_tried_again_more_and_more_seldom():
     from oomph.offload.policy import DevicePlan
 
-    plan = DevicePlan(0, target_bytes=1.0)
+    plan = DevicePlan(0, target_bytes=math.inf)
     plan.capacity = 1 << 30
     plan.headroom.extra_bytes = 64 * MIB
 
@@ -423,13 +424,13 @@ def test_what_is_left_free_after_shortages_is_tried_again_more_and_more_seldom()
         """How many steps without a shortage it takes until less is left free."""
         before, count = plan.headroom.extra_bytes, 0
         while plan.headroom.extra_bytes == before:
-            plan.end_step(False, 0, always=True, state_host_bytes=0)
+            plan.end_step(False, 0, state_host_bytes=0)
             count += 1
         return count
 
     def fall_short() -> None:
         plan.step.host_growth = 8 * MIB
-        plan.end_step(True, 0, always=True, state_host_bytes=0)
+        plan.end_step(True, 0, state_host_bytes=0)
 
     first = quiet_steps()
     assert plan.headroom.extra_bytes < 64 * MIB
@@ -443,11 +444,11 @@ def test_what_is_left_free_after_shortages_is_tried_again_more_and_more_seldom()
 def test_what_was_of_no_use_is_forgotten_when_it_comes_no_more():
     from oomph.offload.policy import DevicePlan
 
-    plan = DevicePlan(0, target_bytes=1.0)
+    plan = DevicePlan(0, target_bytes=math.inf)
     for i in range(1000):
         plan.useless[i, 5 * MIB] = i
         plan.step.saves = [(0, 5 * MIB)]
-        plan.end_step(False, 0, always=True, state_host_bytes=0)
+        plan.end_step(False, 0, state_host_bytes=0)
     assert (0, 5 * MIB) in plan.useless  # seen in each
     assert len(plan.useless) < 200
 

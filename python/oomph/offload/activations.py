@@ -246,8 +246,6 @@ def start(policy: Policy) -> None:
     """Puts the hooks on, from the next outermost module call of each thread."""
     global _policy, _originals
     with transfer.lock:
-        if _policy is not None:
-            raise RuntimeError("activations are watched already")
         _policy = policy
         if _handles:
             return

@@ -306,9 +306,7 @@ class DevicePlan:
         step.waited_ms = now[2] - self._before[2]
         self._before = now
 
-    def end_step(
-        self, rescued: bool, sequence: int, always: bool, state_host_bytes: int
-    ) -> None:
+    def end_step(self, rescued: bool, sequence: int, state_host_bytes: int) -> None:
         """Plans the next step from the one that has ended, after the optimizer."""
         self._note_link()
         self.step.state_host_bytes = state_host_bytes
@@ -332,8 +330,8 @@ class DevicePlan:
         if rescued:
             need_bytes = step.need_bytes - step.state_host_bytes
         wanted = need_bytes + more_bytes + self.headroom.extra_bytes - self.capacity
-        if always:
-            self.target_bytes = math.inf
+        if math.isinf(self.target_bytes):
+            pass  # offload:always
         elif wanted > 0:
             self.fitting_steps = 0
             if not self._little_less(wanted):
