@@ -12,6 +12,7 @@ from __future__ import annotations
 import gc
 import heapq
 from array import array
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -241,7 +242,7 @@ class _Look:
             return Category.ACTIVATION if self.graph else Category.UNKNOWN
         if flag & _MADE:
             return Category.ACTIVATION if flag & _SAVED else Category.TEMPORARY
-        if not flag & _SAVED and self._is_in_forward(site, self.graph):
+        if not flag & _SAVED and self._is_in_forward(site):
             return Category.TEMPORARY
         return Category.INPUT
 
@@ -258,18 +259,16 @@ class _Look:
         note_inputs(self.program, [self.objects[first] for _, first in largest])
 
     def _groups(self) -> dict[tuple[int, int], list[int]]:
-        groups: dict[tuple[int, int], list[int]] = {}
+        groups: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
         for site, size, category in zip(
             self.blocks.sites, self.blocks.sizes, self.categories, strict=True
         ):
-            group = groups.get((site, category))
-            if group is None:
-                group = groups[site, category] = [0, 0]
+            group = groups[site, category]
             group[0] += size
             group[1] += 1
         return groups
 
-    def _is_in_forward(self, site: int, graph: bool) -> bool:
+    def _is_in_forward(self, site: int) -> bool:
         """Whether the line is in a module's forward.
 
         Without a graph, any method of its class counts: there, what forward makes looks
@@ -279,7 +278,7 @@ class _Look:
         if known is None:
             return False
         owner, name = known.method
-        return owner in self.program.classes and (not graph or name == "forward")
+        return owner in self.program.classes and (not self.graph or name == "forward")
 
 
 def _subclasses(kinds: Iterable[type], of: type) -> set[type]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import math
 import sys
+from collections import Counter
 from traceback import walk_stack
 from typing import Any
 
@@ -142,17 +143,16 @@ def _lines(seen: Breakdown) -> list[Line]:
     found: dict[int, list[Any]] = {}  # bytes, inferred bytes, count, by category
     for (number, category), (size, count) in seen.groups.items():
         plain = number & ~_C.SITE_INFERRED
-        if not plain:
-            continue
-        held = found.setdefault(plain, [0, 0, 0, {}])
+        held = found.setdefault(plain, [0, 0, 0, Counter()])
         held[0] += size
         held[1] += size if number != plain else 0
         held[2] += count
-        held[3][category] = held[3].get(category, 0) + size
+        held[3][category] += size
     lines = []
     for plain, (size, inferred, count, by) in found.items():
         site = sites.resolve(plain)
-        assert site is not None
+        if site is None:
+            continue
         title = TITLES[Category(max(by, key=by.get))]
         line = Line(site.file, site.line, site.function, size, inferred, count, title)
         lines.append(line)
@@ -161,16 +161,16 @@ def _lines(seen: Breakdown) -> list[Line]:
 
 def _gap_bytes(blocks: BlockList, page_bytes: int) -> int:
     """Free bytes in device pages of which some are in use."""
-    ends: dict[int, int] = {}  # bytes in use of the pages at the ends of blocks
+    ends: Counter[int] = Counter()  # bytes in use of the pages at the ends of blocks
     for addr, size, mark in zip(blocks.addrs, blocks.sizes, blocks.marks, strict=True):
         if mark & _C.MARK_HOST:
             continue
         first, last = addr // page_bytes, (addr + size - 1) // page_bytes
         if first == last:
-            ends[first] = ends.get(first, 0) + size
+            ends[first] += size
             continue
-        ends[first] = ends.get(first, 0) + page_bytes - addr % page_bytes
-        ends[last] = ends.get(last, 0) + addr + size - last * page_bytes
+        ends[first] += page_bytes - addr % page_bytes
+        ends[last] += addr + size - last * page_bytes
     return len(ends) * page_bytes - sum(ends.values())
 
 

@@ -177,16 +177,16 @@ def _with_room(
     missing_bytes: int,
 ) -> Forecast:
     """Holds what the step comes to against what there is room for."""
-    held: dict[int, int] = {}
+    held: Counter[int] = Counter()
     for (_, category), (size, _) in breakdown.groups.items():
-        held[category] = held.get(category, 0) + size
+        held[category] += size
     room = sum(held.values()) + requested_bytes - missing_bytes
     passing = (Category.ACTIVATION, Category.TEMPORARY)
     lasting = sum(size for category, size in held.items() if category not in passing)
     program = breakdown.program
     coming = program.coming_bytes + program.first_step_bytes
     peak = max(lasting + coming + activation + loss, room + missing_bytes)
-    gradients = max(0, program.trained_bytes - held.get(Category.GRADIENT, 0))
+    gradients = max(0, program.trained_bytes - held[Category.GRADIENT])
     step = lasting + gradients + coming + program.temporary_bytes
     return Forecast(
         saved=saved,

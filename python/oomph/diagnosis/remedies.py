@@ -96,7 +96,7 @@ class Context:
         program = self.breakdown.program
         coming = program.coming_bytes + program.first_step_bytes
         if self.in_optimizer:
-            made = self.totals.get(Category.TEMPORARY, 0)
+            made = self.totals[Category.TEMPORARY]
             made += self.requested_bytes if not coming else 0  # else it is for state
             coming += max(0, program.temporary_bytes - made)
         return self.missing_bytes + coming if self.missing_bytes else 0
@@ -106,29 +106,27 @@ class Context:
         """What is saved for backward, without the loss where the step is predicted."""
         if self.forecast is not None:
             return self.forecast.activation_bytes
-        return self.totals.get(Category.ACTIVATION, 0)
+        return self.totals[Category.ACTIVATION]
 
     @property
     def activation_bytes(self) -> int:
         """What grows with the batch: saved, on its way, or asked for."""
-        inputs = self.totals.get(Category.INPUT, 0)
+        inputs = self.totals[Category.INPUT]
         if self.forecast is not None:
             return self.saved_bytes + self.forecast.loss_bytes + inputs
         asked = 0 if self.in_optimizer else self.requested_bytes
-        return (
-            self.saved_bytes + self.totals.get(Category.TEMPORARY, 0) + inputs + asked
-        )
+        return self.saved_bytes + self.totals[Category.TEMPORARY] + inputs + asked
 
     @property
     def state_bytes(self) -> int:
         """What does not: parameters, gradients, the optimizer's state."""
         kept = (Category.PARAMETER, Category.GRADIENT, Category.OPTIMIZER)
-        return sum(self.totals.get(category, 0) for category in kept)
+        return sum(self.totals[category] for category in kept)
 
     @property
     def saves_for_backward(self) -> bool:
         """Whether forward is recorded."""
-        return self.totals.get(Category.ACTIVATION, 0) > 0
+        return self.totals[Category.ACTIVATION] > 0
 
     @functools.cached_property
     def logits(self) -> Logits | None:
@@ -208,7 +206,7 @@ def _parts_of_batch(now: Context, grows: int, saved: int = 0) -> Remedy | None:
     batch = program.batch()
     if batch < 2 or now.in_optimizer:
         return None
-    held = now.totals.get(Category.GRADIENT, 0)
+    held = now.totals[Category.GRADIENT]
     trains = now.saves_for_backward or held > 0
     stays = max(0, program.trained_bytes - held) + program.largest_parameter_bytes()
 
@@ -277,7 +275,7 @@ def _sequential(now: Context) -> Iterator[Remedy]:
     segments = math.isqrt(count)
     if count < 4 or now.breakdown.program.families:
         return
-    saved = now.totals.get(Category.ACTIVATION, 0)
+    saved = now.totals[Category.ACTIVATION]
     yield Remedy(
         f"checkpoint_sequential() with {segments} segments",
         int(saved * (1 - 1 / segments - segments / count)),
@@ -321,7 +319,7 @@ def _optimizer(now: Context) -> Iterator[Remedy]:
             "nothing; it is faster",
             of_state_bytes=program.temporary_bytes,
         )
-    state = now.totals.get(Category.OPTIMIZER, 0)
+    state = now.totals[Category.OPTIMIZER]
     if falls_short:
         state += program.coming_bytes + program.first_step_bytes
     if state:
