@@ -24,7 +24,7 @@ rtx4090,host=64GiB
 """
 
 
-class UsageError(Exception):
+class UsageError(ValueError):
     """The command line cannot be carried out; the text says why."""
 
 
@@ -166,11 +166,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     try:
         return run(options)
-    except (
-        UsageError,
-        settings.SettingsError,
-        simulate.SimulationError,
-        ValueError,
-    ) as error:
+    except (ValueError, simulate.SimulationError) as error:
         print(f"oomph: {error}", file=sys.stderr)
         return 2
