@@ -19,7 +19,6 @@ from oomph_pytest import sites
 _PEAKS = ("allocated", "reserved", "host")  # what has a peak
 _RESETS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
 _running: list[Meter] = []
-_oom_texts: list[str] | None = None  # None: nobody wants to know
 _is_prepared = False
 
 
@@ -99,6 +98,7 @@ class Meter:
     Attributes:
         base: Figures of each device at its start.
         now: Figures of each device; their peaks are those since the start.
+        oom_texts: What ran out of memory since, and where.
     """
 
     def __init__(self, on_peak: Callable[[int], None] | None = None) -> None:
@@ -106,6 +106,7 @@ class Meter:
         _reset_peaks()
         self.base = [_read(device) for device in range(torch.cuda.device_count())]
         self.now = self.base
+        self.oom_texts: list[str] = []
         _running.append(self)
 
     def note(self) -> None:
@@ -154,21 +155,8 @@ class Steps:
 
 def _note_oom(device: int, size_bytes: int, _total: int, _free: int) -> None:
     """Called by the allocator, before the error is raised; keeps no frame."""
-    if _oom_texts is not None:
-        where = sites.innermost_frame(sys._getframe(1))
-        _oom_texts.append(
+    where = sites.innermost_frame(sys._getframe(1)) if _running else ""
+    for meter in _running:
+        meter.oom_texts.append(
             f"{where}: tried to allocate {format_size(size_bytes)} on GPU {device}"
         )
-
-
-def start_noting_ooms() -> list[str]:
-    """A list that errors will be added to, a text each."""
-    global _oom_texts
-    _oom_texts = []
-    return _oom_texts
-
-
-def stop_noting_ooms() -> None:
-    """No more of them."""
-    global _oom_texts
-    _oom_texts = None

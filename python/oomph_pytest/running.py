@@ -69,11 +69,9 @@ class _Watch:
         gc.collect()  # garbage of other tests must not be freed by this one
         self.lines = sites.start(item.config.option.cuda_memory_sites)
         self.meter = meter.Meter(self.lines.note_peak if self.lines else None)
-        self.ooms = meter.start_noting_ooms()
         self.steps: list[meter.Steps] = []  # an optimizer's, the test's own
         self._ends = ExitStack()
         self._ends.callback(self.meter.stop)
-        self._ends.callback(meter.stop_noting_ooms)
         if any(isinstance(check, markers.StablePeak) for check in self.checks):
             self._follow_steps()
 
@@ -125,7 +123,7 @@ class _Watch:
             devices,
             by_optimizer,
             own,
-            oom_texts=self.ooms,
+            oom_texts=self.meter.oom_texts,
             metrics=self.fixture.metrics if self.fixture else {},
             stored_metrics=stored,
             is_stored=config.option.cuda_memory_save is not None,
