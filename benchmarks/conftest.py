@@ -25,7 +25,7 @@ class Figure:
         limit: What it must not exceed.
         unit: Of both.
         kind: ``deterministic`` (bytes, calls, instructions), ``paired`` (alternating
-            runs in one session), ``timed`` (the best of several runs) or ``reckoned``
+            runs in one session), ``timed`` (the best of several runs) or ``computed``
             (by the simulated card's clock; how far the program runs ahead of the card
             differs a little from run to run).
         how: How it was measured, with what lies behind the value.

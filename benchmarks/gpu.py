@@ -137,9 +137,9 @@ def clock(machine: Machine, part: Part) -> None:
     described = f"{card['memory_bytes']},gpu={card['device']}"
     command = (sys.executable, script, described)
     _, *predicted = objects(machine.run(part, *command, OOMPH_SIMULATE=""))
-    for found, reckoned in zip(measured, predicted, strict=True):
-        ratio = found["ms"] / reckoned["ms"]
-        part.results.append({**found, "predicted_ms": reckoned["ms"], "ratio": ratio})
+    for found, computed in zip(measured, predicted, strict=True):
+        ratio = found["ms"] / computed["ms"]
+        part.results.append({**found, "predicted_ms": computed["ms"], "ratio": ratio})
 
 
 def full_card(machine: Machine, part: Part) -> None:

@@ -2,7 +2,7 @@
 
     python -m oomph run --simulate 12GiB,gpu=rtx4090 benchmarks/offload.py gpt
 
-Times are the device's, by events; on a simulated card with a clock they are reckoned.
+Times are the device's, by events; on a simulated card with a clock they are computed.
 The last line is JSON.
 """
 
@@ -250,7 +250,9 @@ def counters() -> dict[str, float]:
     told: dict[str, float] = {}
     if oomph.is_installed():
         now = oomph.stats()
-        told = {key: now[key] for key in ("rescues", "foreseen_bytes", "waited_ms")}
+        told = {
+            key: now[key] for key in ("rescues", "host_predicted_bytes", "waited_ms")
+        }
     if "OOMPH_SIMULATE" in os.environ:
         from oomph import simulate
 

@@ -39,7 +39,7 @@ def data(points: list[Point], cases: dict[seed_scenario.Case, Result]) -> str:
 
 _KEYS = (
     *("allocated_bytes.all.peak", "device_bytes_peak", "host_bytes_peak", "rescues"),
-    *("rescues_last_steps", "sent_bytes", "foreseen_bytes", "step_ms"),
+    *("rescues_last_steps", "sent_bytes", "host_predicted_bytes", "step_ms"),
 )
 
 
@@ -175,7 +175,7 @@ def markdown(points: list[Point], cases: dict[seed_scenario.Case, Result]) -> st
     """All of it for people."""
     return f"""# Training that needs more than the card
 
-Reckoned on the virtual clock of a simulated card (`{CARD}`), not measured on a GPU.
+Computed on the virtual clock of a simulated card (`{CARD}`), not measured on a GPU.
 Written by `python -m pytest benchmarks/test_offload.py --tables benchmarks/results`.
 
 The card is limited to the program's peak without a limit, divided by 1.2, 1.5 and 2.

@@ -1,4 +1,4 @@
-"""Is a step's memory what the error foresees of it?"""
+"""Is a step's memory what the error predicts?"""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ SHARES = [0.35, 0.5, 0.65]  # of what a step takes: all of these end in forward
 PROGRAMS = {
     "GPT-2 124 M, batch 16": [GPT, "--batch", "16", "--fused", "--steps", "2"],
     "with autocast": [GPT, "--batch", "16", "--amp", "--fused", "--steps", "2"],
-    "Llama of transformers": [FOLDER / "foreseen.py", "llama"],
-    "BERT classifier of transformers": [FOLDER / "foreseen.py", "bert"],
-    "ViT of transformers": [FOLDER / "foreseen.py", "vit"],
+    "Llama of transformers": [FOLDER / "predicted.py", "llama"],
+    "BERT classifier of transformers": [FOLDER / "predicted.py", "bert"],
+    "ViT of transformers": [FOLDER / "predicted.py", "vit"],
 }
-SAID = re.compile(r"A whole step would come to about ([\d.]+) (\w+),")
+SAID = re.compile(r"A whole step would need about ([\d.]+) (\w+),")
 
 
 def run(size_bytes: int, command: list[str | Path], *options: str | Path) -> str:
@@ -41,7 +41,7 @@ def run(size_bytes: int, command: list[str | Path], *options: str | Path) -> str
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_step_comes_to_what_was_foreseen(figure, name, tmp_path):
+def test_a_step_needs_what_was_predicted(figure, name, tmp_path):
     command = PROGRAMS[name]
     run(ROOM_BYTES, command, "--stats", tmp_path / "stats.json")
     stats = json.loads((tmp_path / "stats.json").read_text())["0"]
@@ -53,7 +53,7 @@ def test_a_step_comes_to_what_was_foreseen(figure, name, tmp_path):
         assert said is not None, text
         told[share] = parse_size(said[1] + said[2])
     figure(
-        name=f"foreseen of a step: {name}",
+        name=f"predicted peak of a step: {name}",
         value=100 * max(abs(size / peak - 1) for size in told.values()),
         limit=10,
         unit="% off",

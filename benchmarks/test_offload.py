@@ -52,7 +52,7 @@ def point(request: pytest.FixtureRequest, training: Training) -> Point:
 
 @pytest.fixture
 def clocked(figure, point) -> Callable[..., None]:
-    """A figure of this point, reckoned on the virtual clock."""
+    """A figure of this point, computed on the virtual clock."""
 
     def keep(name: str, value: float, limit: float, unit: str, how: str) -> None:
         figure(
@@ -60,7 +60,7 @@ def clocked(figure, point) -> Callable[..., None]:
             value=value,
             limit=limit,
             unit=unit,
-            kind="reckoned",
+            kind="computed",
             how=f"simulated clock; {how}",
         )
 

@@ -1,7 +1,7 @@
 """What oomph copied in a step, and when, by events around each copy.
 
 Copies are seen where all of them pass, in the core; the device's own clock tells the
-times, so that on a simulated card they are reckoned and on a GPU measured.
+times, so that on a simulated card they are computed and on a GPU measured.
 """
 
 from __future__ import annotations

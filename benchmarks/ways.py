@@ -154,7 +154,7 @@ class Point:
 
     @property
     def offloaded_share(self) -> float:
-        """Most bytes on the host at a time, sent or born there, to those missing."""
+        """The most bytes on the host at a time, as a share of those missing."""
         return self.oomph.mean("most_host_bytes") / self.missing_bytes
 
     @property

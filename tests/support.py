@@ -240,5 +240,5 @@ def on_each(cards: dict[str, Simulated]) -> Callable[..., Any]:
 
 def remedies(text: str) -> dict[str, bool]:
     """What an error names to be done, and whether it is said to be enough alone."""
-    rows = re.findall(r"^ +[\d.]+ \w+  (.+?); costs: (.*)$", text, re.MULTILINE)
+    rows = re.findall(r"^ +[\d.]+ \w+  (.+?); cost: (.*)$", text, re.MULTILINE)
     return {action: "(not enough alone)" not in cost for action, cost in rows}

@@ -71,9 +71,9 @@ def smallest_card() -> Claim:
 
 def forecast() -> Claim:
     """How far the error's prediction is off."""
-    worst = max(values("foreseen of a step"))
+    worst = max(values("predicted peak of a step"))
     quote = f"for GPT-2, Llama, BERT and a ViT it is off by at most {worst:.1f} %"
-    shown_by = "benchmarks/test_forecast.py::test_a_step_comes_to_what_was_foreseen"
+    shown_by = "benchmarks/test_forecast.py::test_a_step_needs_what_was_predicted"
     return Claim("README.md", quote, shown_by, "as quoted, at three points of forward")
 
 

@@ -2,7 +2,7 @@
 
     python host_pages.py numa|host|pinned
 
-A block that no device memory is left for is born on the host. Each operator runs on
+A block that no device memory is left for falls back to the host. Each operator runs on
 such blocks, then on blocks of the device, and the results are compared. Times are the
 best of several, by CUDA events; ``gb_per_s`` counts the bytes of operands that cross
 the link when they lie on the host. What the link gives is measured by copies from and

@@ -92,7 +92,7 @@ static oomph_status_t open_device(int device, oomph_device_info_t *info)
     info->page_bytes = oomph_max(granularity(device, OOMPH_TIER_DEVICE),
                                  granularity(device, OOMPH_TIER_HOST));
     if (info->page_bytes == 0)
-        return oomph_fail(OOMPH_ERR_DRIVER, "device %d tells no page size", device);
+        return oomph_fail(OOMPH_ERR_DRIVER, "device %d reports no page size", device);
     return OOMPH_OK;
 }
 
@@ -164,7 +164,7 @@ static oomph_status_t create(int device, oomph_tier_t tier, oomph_host_kind_t ki
 
     if (prop.location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA &&
         !has_node(prop.location.id))
-        return oomph_fail(OOMPH_ERR_DRIVER, "NUMA node %d is not there",
+        return oomph_fail(OOMPH_ERR_DRIVER, "there is no NUMA node %d",
                           prop.location.id);
     CUstreamCaptureMode mode = oomph_cuda_relax();
 

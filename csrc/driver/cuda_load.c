@@ -71,7 +71,7 @@ oomph_status_t oomph_cuda_find(void)
 
     void *symbol = dlsym(library, "cuDriverGetVersion");
     if (symbol == NULL)
-        return oomph_fail(OOMPH_ERR_DRIVER, "libcuda.so.1 is no CUDA driver");
+        return oomph_fail(OOMPH_ERR_DRIVER, "libcuda.so.1 is not a CUDA driver");
     memcpy(&get_version, &symbol, sizeof get_version);
     if (get_version(&version) != CUDA_SUCCESS || version < DRIVER_MIN)
         return oomph_fail(OOMPH_ERR_DRIVER,

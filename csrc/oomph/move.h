@@ -19,7 +19,7 @@
 // What became of a block that was to be moved.
 typedef enum oomph_outcome {
     OOMPH_OUTCOME_THERE,     // it lies where it was wanted, since now or before
-    OOMPH_OUTCOME_UNKNOWN,   // it is no block in use of the device
+    OOMPH_OUTCOME_UNKNOWN,   // it is not a block in use on the device
     OOMPH_OUTCOME_SMALL,     // it shares its pages with others of at most 1 MiB
     OOMPH_OUTCOME_NEIGHBOUR, // it shares its pages with blocks that do not move
     OOMPH_OUTCOME_POOL,      // it is of a CUDA graph or a MemPool

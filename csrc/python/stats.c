@@ -40,7 +40,9 @@ static const struct {
     {"rescues", offsetof(oomph_stats_t, rescues)},
     {"rescued_bytes", offsetof(oomph_stats_t, rescued_bytes)},
     {"host_block_bytes", offsetof(oomph_stats_t, host_block_bytes)},
-    {"foreseen", offsetof(oomph_stats_t, predicted_count)},
+    {"host_predicted", offsetof(oomph_stats_t, predicted_count)},
+    {"host_predicted_bytes", offsetof(oomph_stats_t, predicted_bytes)},
+    {"foreseen", offsetof(oomph_stats_t, predicted_count)}, // old names
     {"foreseen_bytes", offsetof(oomph_stats_t, predicted_bytes)},
     {"buffer_bytes", offsetof(oomph_stats_t, buffer_bytes)},
     {"promoted_bytes", offsetof(oomph_stats_t, promoted_bytes)},

@@ -1,4 +1,4 @@
-"""oomph: a CUDA memory allocator for PyTorch that goes on where memory ends.
+"""oomph: a CUDA memory allocator for PyTorch that continues when memory is full.
 
 Import it before the first use of CUDA and call :func:`install`, or run a script with
 ``oomph run``, or set ``OOMPH_CONF`` in the environment.

@@ -12,13 +12,13 @@ from oomph.base.sizes import parse_size
 from oomph.setup import environment
 
 _RUN_HELP = """\
-Runs a Python script with oomph as PyTorch's CUDA allocator. The script is not changed
-and knows nothing of it; its exit code is the command's. Processes that it starts do
-the same.
+Runs a Python script with oomph as PyTorch's CUDA allocator. The script needs no
+change. Processes that it starts use oomph, too. The command exits with the script's
+exit code.
 """
 
 _SIMULATE_HELP = """\
-on a simulated GPU: SIZE or a card's name [,devices=N][,host=SIZE][,link=SPEED]
+use a simulated GPU: SIZE or a card's name [,devices=N][,host=SIZE][,link=SPEED]
 [,cc=X.Y][,gpu=NAME], such as 12GiB,host=128GiB,link=25GB/s,cc=9.0 or
 rtx4090,host=64GiB
 """
@@ -31,13 +31,13 @@ class UsageError(ValueError):
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="oomph",
-        description="A CUDA memory allocator for PyTorch that goes on where "
-        "memory ends.",
+        description="A CUDA memory allocator for PyTorch that continues in host memory "
+        "when the GPU is full.",
     )
     parser.add_argument(
         "--version",
         action="store_true",
-        help="versions of oomph, PyTorch and the driver, and what works here",
+        help="show the versions of oomph, PyTorch and the driver, and what works here",
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     run = commands.add_parser(
@@ -48,19 +48,19 @@ def _parser() -> argparse.ArgumentParser:
     depth.add_argument(
         "--shapes",
         action="store_true",
-        help="simulate sizes but no values (the default)",
+        help="with --simulate: only sizes, kernels compute nothing (the default)",
     )
     depth.add_argument(
         "--values",
         action="store_true",
-        help="compute on the CPU what kernels would, for small models",
+        help="with --simulate: compute values on the CPU, for small models",
     )
     run.add_argument(
         "--allocator",
         choices=("oomph", "native", "expandable"),
         default="oomph",
-        help="oomph (the default), or PyTorch's own, without or with expandable "
-        "segments",
+        help="the allocator: oomph (default), PyTorch's own (native), or PyTorch's own "
+        "with expandable segments",
     )
     run.add_argument(
         "--device-limit",
@@ -73,8 +73,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="KEY:VALUE,…",
         default=[],
         dest="settings",
-        help="settings of oomph, together or one by one: "
-        + ", ".join(settings.SETTINGS),
+        help="settings of oomph, may be repeated: " + ", ".join(settings.SETTINGS),
     )
     run.add_argument(
         "--stats",
@@ -85,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
         "-m",
         action="store_true",
         dest="module",
-        help="the script is the name of a module, as for python -m",
+        help="SCRIPT is the name of a module, as for python -m",
     )
     run.add_argument("script", help="the script, or the module with -m")
     run.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")

@@ -34,16 +34,16 @@ class Unmapped:
     """A block whose pages were unmapped after it was freed.
 
     Attributes:
-        address: Of its first byte. No other block has had it since.
-        size_bytes: What it occupied: whole pages.
-        requested_bytes: What was asked for.
+        address: Address of its first byte. No other block has had it since.
+        size_bytes: Bytes that it occupied: whole pages.
+        requested_bytes: Bytes that were requested.
         stream: Handle of the stream that it was allocated on.
-        on_host: Whether it lay on host memory.
+        on_host: Whether it was in host memory.
         allocated_at: The line that allocated it; None: unknown.
         freed_at: The line that was executed when it was freed; None: unknown, such as
             in threads of autograd.
-        freed_ns: When it was freed, by ``time.monotonic_ns()``.
-        unmapped_ns: When its pages were unmapped.
+        freed_ns: When it was freed, in nanoseconds of ``time.monotonic_ns()``.
+        unmapped_ns: When its pages were unmapped, likewise.
     """
 
     address: int
@@ -67,11 +67,11 @@ class Report:
 
     Attributes:
         device: Index of the device.
-        fault_address: Where work met memory that is not mapped; None: CUDA does not
-            tell, or nothing was met.
-        candidates: The block of that address; where none is known, the blocks unmapped
-            last, newest first.
-        made_ns: When the report was made, by ``time.monotonic_ns()``.
+        fault_address: The address at which work met unmapped memory; None: CUDA did
+            not tell it, or there was no such access.
+        candidates: The block at that address; if the address is not known, the blocks
+            unmapped last, newest first.
+        made_ns: When the report was made, in nanoseconds of ``time.monotonic_ns()``.
     """
 
     device: int
@@ -81,7 +81,7 @@ class Report:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the one candidate is the block that was used."""
+        """Whether the address is known, so that the candidate is the block used."""
         address = self.fault_address
         return address is not None and any(address in b for b in self.candidates)
 
@@ -91,7 +91,7 @@ class Report:
 
     def _head(self) -> str:
         if not self.candidates:
-            return f"GPU {self.device}: guard has unmapped no block"
+            return f"GPU {self.device}: guard has not unmapped any block"
         if self.is_exact:
             return (
                 f"GPU {self.device}: memory was used after it was freed, at "
@@ -99,7 +99,7 @@ class Report:
             )
         return (
             f"GPU {self.device}: if memory was used after it was freed, it was most "
-            f"likely one of the blocks unmapped last, newest first "
+            f"likely one of these blocks, which were unmapped last, newest first "
             f"({min(SHOWN, len(self.candidates))} of {len(self.candidates)} known):"
         )
 
@@ -117,15 +117,24 @@ class Report:
 
 
 def report(device: int = 0) -> Report:
-    """Which blocks a use after free may have touched.
+    """Says which blocks a use after free may have touched.
 
-    Asks nothing of the driver, so it works after CUDA has failed.
+    It does not ask the driver, so it works after CUDA has failed. docs/guard.md says
+    what ``guard:unmap`` and ``guard:sync`` catch.
 
     Args:
         device: Index of the device.
 
+    Returns:
+        The report; ``print()`` shows its text. It has no candidates if ``guard`` is
+        off, or has not unmapped any block.
+
+    Raises:
+        ValueError: There is no such device.
+
     Example:
-        >>> print(oomph.guard.report())  # in the handler of the error, or later
+        >>> print(oomph.guard.report())  # after the error
+        GPU 0: guard has not unmapped any block
     """
     rows = [
         Unmapped(

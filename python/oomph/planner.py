@@ -1,11 +1,11 @@
 """What leaves the device ahead of need, and when it comes back.
 
-The first step that finds no device page is rescued at the moment of failure: blocks are
-born on host, and kernels read them over the link. That step also tells how many bytes
-were missing. From the next step on, as many bytes of what autograd saves are sent to
-the host ahead of need, the earliest saved first, since they are needed last; backward
-has them fetched again before it comes to them. Where the optimizer does not fit, it
-works piece by piece. When the pressure leaves, so does this.
+In the first step that runs out of device memory, blocks fall back to the host, where
+kernels use them over the link. That step also shows how many bytes were missing. From
+the next step on, oomph sends as many bytes of what autograd saves to the host ahead of
+need: the earliest saved first, since backward needs them last. They are fetched before
+backward comes to them. If the optimizer does not fit, it works piece by piece. All of
+this ends when memory is no longer short.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def note_shortage(device: int) -> None:
-    """A block was born on host: from the next step on, something else leaves."""
+    """A block fell back to the host: from the next step on, something else leaves."""
     start().device(device)
 
 
@@ -245,21 +245,28 @@ def end_step(rescued_devices: set[int]) -> set[int]:
 
 
 def explain() -> dict[int, dict[str, Any]]:
-    """What the planner does on each device, and why, as data and in words.
+    """Says what the planner does on each device, and why, as data and in words.
+
+    docs/how_offload_works.md describes the planner.
 
     Returns:
-        By device index: ``missing_bytes`` (what the last step needed beside what the
-        device has), ``offloaded_bytes`` (the most that was away at one time in it),
-        ``state_host_bytes`` (of optimizers' state that lives on the host),
-        ``unreached_bytes`` (the most that was on the host beside, since it is not saved
-        for backward or others hold it), ``step_sent_bytes`` and
-        ``step_fetched_bytes`` (over the link in it), ``step_waited_ms`` (that the
-        device waited for copies back), the metrics of the process that
-        :func:`oomph.stats` tells too (``sent_bytes``, ``fetched_bytes``, ``waited_ms``,
-        ``step_ms``, ``step_ms_without_offload``), and ``text``.
+        A dict for each device that was ever short of memory, by its index. Its keys:
+
+        * ``missing_bytes``: what the last step needed beyond what the device has.
+        * ``offloaded_bytes``: the most that was away at one time in that step.
+        * ``state_host_bytes``: bytes of optimizers' state that are on the host.
+        * ``unreached_bytes``: the most that was on the host besides, since it is not
+          saved for backward or others hold it.
+        * ``step_sent_bytes``, ``step_fetched_bytes``: what crossed the link in that
+          step.
+        * ``step_waited_ms``: how long the device waited for copies back in it.
+        * ``sent_bytes``, ``fetched_bytes``, ``waited_ms``, ``step_ms``,
+          ``step_ms_without_offload``: as :func:`oomph.stats` has them.
+        * ``text``: all of this in words.
 
     Example:
-        >>> print(oomph.planner.explain()[0]["text"])
+        >>> for device, plan in oomph.planner.explain().items():
+        ...     print(plan["text"])
     """
     with transfer.lock:
         plans = {} if _planner is None else _planner.devices

@@ -20,7 +20,15 @@ Core = Callable[[Any], dict[str, Any]]
 
 
 class SettingsError(ValueError):
-    """A setting is unknown, or its value is not allowed. Says what is allowed."""
+    """A setting is unknown, or its value is not allowed; the text says what is.
+
+    Example:
+        >>> try:
+        ...     oomph.install(offload="sometimes")
+        ... except oomph.SettingsError as error:
+        ...     print(error)
+        offload: 'sometimes' is not one of off, on-oom, always (allowed: ...)
+    """
 
 
 def _limit(value: Any) -> float | int:
@@ -44,7 +52,7 @@ def _auto_or_size(value: Any) -> str | int:
 def _page(value: Any) -> str | int:
     size = _auto_or_size(value)
     if isinstance(size, int) and (size < _PAGE_MIN or size & (size - 1)):
-        raise ValueError(f"{value!r} is no power of two from 2MiB on")
+        raise ValueError(f"{value!r} is not a power of two from 2MiB on")
     return size
 
 
@@ -109,46 +117,48 @@ SETTINGS: dict[str, Setting] = {
     "offload": _choice(
         "off, on-oom, always",
         "on-oom",
-        "what happens when no device memory is left: an error, or the block is born on "
-        "the host; always: what is planned to leave the device does so from the start",
+        "what happens when no device memory is left; off: an error; on-oom: the block "
+        "falls back to the host, and from the next step on oomph plans ahead; always: "
+        "oomph plans ahead from the start",
         _constant("offload", "OFFLOAD"),
     ),
     "strict": _choice(
         "yes, no",
         "no",
-        "whether a block that would be born on the host for want of device memory is "
-        "an error instead; what is planned ahead of need is not",
+        "yes: a block that would fall back to the host is an error; offload that is "
+        "planned ahead goes on",
         lambda value: {"strict": value == "yes"},
     ),
     "required": _choice(
         "auto, yes, no",
         "auto",
         "what happens where oomph cannot start; yes: an error, also at `import torch`; "
-        "no: PyTorch's own allocator is used, and the log says why; auto: yes for "
-        "`oomph.install()`, no for `OOMPH_CONF` and `oomph run`, and a driver is "
-        "looked for when CUDA is used first",
+        "no: PyTorch uses its own allocator, and the log says why; auto: yes for "
+        "`oomph.install()`; for `OOMPH_CONF` and `oomph run` no, and oomph looks for a "
+        "driver only when CUDA is first used",
     ),
     "host_limit": Setting(
         _auto_or_size,
         "auto",
         "auto, a size",
-        "the most host memory for such blocks, in each process; auto: half of what is "
-        "available, shared between the processes of a node that a launcher started",
+        "the most host memory that a process uses in place of device memory; auto: "
+        "half of what is available, divided among the processes that a launcher "
+        "started on the node",
         _host_limit,
     ),
     "device_limit": Setting(
         _limit,
         None,
         "a size, or a share of the card such as 0.9",
-        "the most device memory: a smaller card",
+        "the most device memory that a process uses, as if the card were smaller",
         _device_limit,
     ),
     "reserve": Setting(
         _auto_or_size,
         "auto",
         "auto, a size",
-        "device memory left free for libraries that allocate for themselves; auto: 2 % "
-        "of the card, at least 256 MiB",
+        "device memory left free for libraries that allocate their own; auto: 2 % of "
+        "the card, at least 256 MiB",
         lambda value: (
             _constant("reserve_bytes", "RESERVE")(value)
             if value == "auto"
@@ -158,28 +168,30 @@ SETTINGS: dict[str, Setting] = {
     "plan": _choice(
         "on, off",
         "on",
-        "whether steps that repeat are packed when memory is short",
+        "whether oomph packs steps that repeat when memory is short",
         lambda value: {"plan": value == "on"},
     ),
     "promote": _choice(
         "on, off",
         "on",
-        "whether parameters, gradients and optimizer state that lived on the host all "
-        "through a step return to the device at its end, if there is room",
+        "whether parameters, gradients and optimizer state that were on the host for a "
+        "whole step return to the device when it ends, if there is room",
         lambda value: {"promote": value == "on"},
     ),
     "leaks": _choice(
         "off, count, report, raise",
         "off",
-        "whether what grows from step to step is watched ([leaks](leaks.md)); "
-        "count: the log says what leaks when the program ends; report: also once it is "
-        "found; raise: the step in which it is found ends with `oomph.leaks.LeakError`",
+        "whether oomph looks for memory that grows from step to step "
+        "([leaks](leaks.md)); count: the log names leaks when the program ends; "
+        "report: also as soon as one is found; raise: the step that finds one ends "
+        "with `oomph.leaks.LeakError`",
     ),
     "guard": _choice(
         "off, unmap, sync, fill, unmap+fill, sync+fill",
         "off",
-        "for debugging: whether memory that was freed is unmapped, so that its use "
-        "fails (sync: each free waits for it), or filled with NaN; see docs/guard.md",
+        "for debugging use after free ([guard](guard.md)); unmap: freed memory is "
+        "unmapped, so that using it fails; sync: each free also waits for the GPU; "
+        "fill: memory is filled with NaN",
         _constant("guard", "GUARD"),
     ),
     "host_pages": _choice(
@@ -192,15 +204,15 @@ SETTINGS: dict[str, Setting] = {
         parse_size,
         256 << 20,
         "a size",
-        "host memory made ready ahead of need, once any was needed",
+        "host memory that is prepared in advance, once any was needed",
         lambda value: {"host_ahead_bytes": value},
     ),
     "page": Setting(
         _page,
         "auto",
         "auto, a power of two from 2MiB on",
-        "size of a physical page; auto: 2 MiB, more where host_limit needs more pages "
-        "than the system lets a process map",
+        "size of a physical page; auto: 2 MiB, or more where `host_limit` needs more "
+        "pages than the system lets a process map",
         lambda value: {"page_bytes": 0 if value == "auto" else value},
     ),
 }
@@ -226,7 +238,7 @@ def parse(text: str) -> dict[str, Any]:
     for pair in filter(None, (part.strip() for part in text.split(","))):
         key, colon, value = (piece.strip() for piece in pair.partition(":"))
         if not colon:
-            raise SettingsError(f"{pair!r} is no setting; write key:value")
+            raise SettingsError(f"{pair!r} is not a setting; write key:value")
         if key in found:
             raise SettingsError(f"{key!r} is given twice")
         found[key] = value

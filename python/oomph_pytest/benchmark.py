@@ -47,21 +47,20 @@ def _figures(meter: Meter) -> dict[str, float]:
 
 
 class CudaMemory:
-    """Measures GPU memory in a test, and takes what the test has to report.
+    """Measures GPU memory in a test, and takes the test's metrics.
 
     Attributes:
-        figures: What was measured so far, empty before: ``peak_bytes`` (the most that
-            was allocated above the baseline, the start of the measuring),
-            ``reserved_bytes`` (the most that the allocator took for it),
-            ``fragmentation`` (the share of that which no tensor used),
-            ``host_bytes`` and ``rescues`` (what oomph put on the host) and
-            ``left_bytes`` (what is still alive). Of several measurings the largest
-            counts, figure by figure.
+        figures: What was measured so far; empty before. ``peak_bytes``: the most that
+            was allocated above the start of the measurement; ``reserved_bytes``: the
+            most that the allocator took for it; ``fragmentation``: the share of that
+            which no tensor used, from 0 to 1; ``host_bytes`` and ``rescues``: bytes
+            and blocks that oomph put on the host; ``left_bytes``: bytes still alive.
+            If a test measures several times, each is the largest value.
         metrics: What was reported by :meth:`metric`.
 
     Example:
         >>> def test_a_step(cuda_memory):
-        ...     cuda_memory(train_step, model, batch)
+        ...     cuda_memory(model, batch)
         ...     assert cuda_memory.figures["fragmentation"] < 0.1
     """
 
@@ -83,13 +82,35 @@ class CudaMemory:
         *args: Parameters.args,
         **kwargs: Parameters.kwargs,
     ) -> Result:
-        """Calls a function, measures it, and gives its result."""
+        """Calls a function and measures it.
+
+        Args:
+            function: What to call.
+            *args: Its arguments.
+            **kwargs: Its arguments by name.
+
+        Returns:
+            The function's result.
+
+        Example:
+            >>> output = cuda_memory(model, batch)
+        """
         with self.measure():
             return function(*args, **kwargs)
 
     @contextmanager
     def measure(self) -> Iterator[None]:
-        """Measures a ``with`` block; nothing is kept if it raises."""
+        """Measures a ``with`` block; if it raises, nothing is kept.
+
+        Returns:
+            A context manager.
+
+        Example:
+            >>> with cuda_memory.measure():
+            ...     train(steps=1)
+            >>> cuda_memory.figures["peak_bytes"] > 0
+            True
+        """
         prepare()
         _settle()
         meter = Meter()
@@ -101,22 +122,33 @@ class CudaMemory:
             self.figures[name] = max(value, self.figures.get(name, value))
 
     def step(self) -> None:
-        """Ends a step for ``stable_cuda_peak``, where no optimizer does."""
+        """Ends a step for ``stable_cuda_peak``, in a test without an optimizer.
+
+        Example:
+            >>> for batch in batches:
+            ...     output = model(batch)
+            ...     cuda_memory.step()
+        """
         if self._steps is not None:
             self._steps.end()
 
     def metric(self, name: str, value: SupportsFloat) -> None:
-        """Reports a result, such as a loss: for the run's file, and no_worse_metric.
+        """Reports a result, such as a loss, for ``no_worse_metric`` and the run's file.
 
         Args:
-            name: Its name.
-            value: A number, or what ``float()`` makes one of, such as a tensor.
+            name: Name of the metric.
+            value: A number, or what ``float()`` converts to one, such as a tensor.
 
         Raises:
-            TypeError: The value is no number.
+            TypeError: The value is not a number.
+
+        Example:
+            >>> cuda_memory.metric("loss", 2.5)
+            >>> cuda_memory.metrics
+            {'loss': 2.5}
         """
         if isinstance(value, str | bytes):
-            raise TypeError(f"metric {name!r}: {value!r} is no number")
+            raise TypeError(f"metric {name!r}: {value!r} is not a number")
         self.metrics[name] = float(value)
 
     def forget(self) -> None:

@@ -126,9 +126,9 @@ class StablePeak:
         wanted = self.warmup + self.steps
         if len(peaks) < wanted:
             return (
-                f"Test was to show a stable peak over {self.steps} steps after "
-                f"{self.warmup} of warm-up, but ended {len(peaks)}; one ends with "
-                f"{self._end()}, or else with {FIXTURE}.step()"
+                f"Test must show a stable peak over {self.steps} steps after "
+                f"{self.warmup} of warm-up, but ended only {len(peaks)}; a step ends "
+                f"with {self._end()} or with {FIXTURE}.step()"
             )
         for device in seen.devices:
             series = [step[device.index] for step in peaks[self.warmup :]]
@@ -164,7 +164,7 @@ class NoOom:
 
     def __init__(self, allow_rescues: object = True) -> None:
         if not isinstance(allow_rescues, bool):
-            raise ValueError(f"{allow_rescues=} is neither True nor False")
+            raise ValueError(f"{allow_rescues=} must be True or False")
         self.allow_rescues = allow_rescues
 
     def problem(self, seen: Seen) -> str | None:
@@ -194,13 +194,13 @@ class NoWorseMetric:
         baseline: object = None,
     ) -> None:
         if not isinstance(name, str) or not name:
-            raise ValueError(f"{name!r} is no name of a metric")
+            raise ValueError(f"{name!r} is not the name of a metric")
         if not isinstance(better, str) or better not in ("lower", "higher"):
-            raise ValueError(f"{better=} is neither 'lower' nor 'higher'")
+            raise ValueError(f"{better=} must be 'lower' or 'higher'")
         self.baseline: float | None = None
         if baseline is not None:
             if not isinstance(baseline, int | float) or not math.isfinite(baseline):
-                raise ValueError(f"{baseline=} is no number")
+                raise ValueError(f"{baseline=} is not a number")
             self.baseline = float(baseline)
         self.name, self.better = name, better
         self.allowance = Allowance.parse(tolerance, float)
@@ -229,7 +229,7 @@ class NoWorseMetric:
     def _nothing_stored(self, seen: Seen) -> str:
         what = "no run is stored" if seen.stored_metrics is None else "it has none"
         return (
-            f"Metric {self.name!r} has nothing to be compared with, as {what} for this "
+            f"Metric {self.name!r} cannot be compared: {what} for this "
             "test; --cuda-memory-save stores a run, baseline= states a value"
         )
 
@@ -249,7 +249,7 @@ def _size(value: object) -> int:
 
 def _count(name: str, value: object, least: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name}={value!r} is no number of at least {least}")
+        raise ValueError(f"{name}={value!r} is not a number of at least {least}")
     return value
 
 
@@ -291,7 +291,7 @@ def checks_of(item: pytest.Item) -> list[Check]:
         found.setdefault((mark.name, name), check)
         if name and FIXTURE not in getattr(item, "fixturenames", ()):
             raise MarkerError(
-                f"{item.nodeid}: {mark.name} needs the fixture {FIXTURE}, by which a "
+                f"{item.nodeid}: {mark.name} needs the fixture {FIXTURE}, with which a "
                 f"test reports: {FIXTURE}.metric({name!r}, value)"
             )
     item.stash[CHECKS] = list(found.values())

@@ -64,7 +64,7 @@ class Allowance:
         else:
             share, amount = 0.0, read(text)
         if not (0 <= share < float("inf") and 0 <= amount < float("inf")):
-            raise ValueError(f"{text!r} is not from 0 on")
+            raise ValueError(f"{text!r} is not 0 or more")
         return cls(share, amount, text)
 
     def of(self, value: float) -> float:
@@ -79,7 +79,7 @@ def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ValueError(f"{text!r} is no number") from None
+        raise ValueError(f"{text!r} is not a number") from None
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def _read(path: Path) -> StoredRun:
             raise ValueError("another version wrote it")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise pytest.UsageError(
-            f"{path} is no stored run of GPU memory: {error}"
+            f"{path} is not a stored run of GPU memory: {error}"
         ) from None
     return StoredRun(path.stem, content)
 
@@ -198,7 +198,7 @@ def check_options(config: pytest.Config) -> None:
     option = config.option
     name = option.cuda_memory_save
     if name and not re.fullmatch(r"[\w.-]+", name):
-        raise pytest.UsageError(f"--cuda-memory-save: {name!r} is no name for a run")
+        raise pytest.UsageError(f"--cuda-memory-save: {name!r} is not a name for a run")
     try:
         config.stash[_RULES] = [Rule.parse(text) for text in option.cuda_memory_fail]
     except ValueError as error:

@@ -150,7 +150,7 @@ def test_without_offload_the_error_says_so(native):
     kind, wanted = native
     failed = train(kind, int(wanted["allocated"] / 1.6), "values", "offload:off")
     assert failed.code != 0
-    assert "offload is off (offload:on-oom goes on with host memory)" in failed.err
+    assert "offload is off (offload:on-oom continues in host memory)" in failed.err
 
 
 @pytest.mark.parametrize("native", ["layers"], indirect=True)

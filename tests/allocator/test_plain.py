@@ -56,7 +56,7 @@ def test_the_functions_serve_a_whole_process(installed):
     assert result.out.splitlines() == [
         *("False", "pluggable 1 900 300", "1200 4", "1", "0")
     ]
-    assert "300.00 MiB was born on host" in result.err
+    assert "300.00 MiB fell back to host memory" in result.err
     replaced = "another allocator (pluggable) has been put in its place"
     assert result.err.count(replaced) == installed
 

@@ -371,7 +371,7 @@ def test_the_error_says_that_it_was_the_pools_allocator(inner_library):
     ):
         take(8 * MIB)
     text = str(error.value)
-    assert "the allocator of the MemPool gave nothing for 8.00 MiB" in text
+    assert "the MemPool's own allocator gave no memory for 8.00 MiB" in text
     assert "offload" not in text and "Fragmentation" not in text
     del inner
 

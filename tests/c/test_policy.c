@@ -38,7 +38,7 @@ static void always_goes_on_at_the_moment_of_failure_as_on_oom_does(void)
 static void strict_makes_an_error_of_a_rescue_and_says_what_was_missing(void)
 {
     start_full_card(OOMPH_OFFLOAD_ON_OOM, true, 2 * MIB);
-    CHECK(fails_for("6.00 MiB are missing on the device, and strict makes an error"));
+    CHECK(fails_for("6.00 MiB are missing on the device, and strict:yes forbids"));
     CHECK(stats_of(0).rescues == 0 && stats_of(0).rungs[OOMPH_RUNG_HOST] == 0);
     CHECK(stats_of(0).oom_count == 1 && sim_stats_of(0).host_bytes == 0);
     check_sound();

@@ -16,39 +16,42 @@ pinned = Simulated(CARD + ",host-pages=none", "reserve:0,host_limit:64MiB")
 # What is written, and what the error says: which setting, and what is allowed.
 BAD_SETTINGS = [
     ("speed:3", "there is no setting 'speed'; there are: offload, strict, required"),
-    ("offload", "'offload' is no setting; write key:value"),
-    ("offload=off", "'offload=off' is no setting; write key:value"),
+    ("offload", "'offload' is not a setting; write key:value"),
+    ("offload=off", "'offload=off' is not a setting; write key:value"),
     (":off", "there is no setting ''"),
     ("offload:maybe", "offload: 'maybe' is not one of off, on-oom, always"),
     ("strict:on", "strict: 'on' is not one of yes, no"),
     ("required:maybe", "required: 'maybe' is not one of auto, yes, no"),
     ("offload:off,offload:off", "'offload' is given twice"),
-    ("device_limit:lots", "device_limit: 'lots' is no size; write a number with KiB"),
+    (
+        "device_limit:lots",
+        "device_limit: 'lots' is not a size; write a number with KiB",
+    ),
     ("device_limit:0", "device_limit: '0' is less than a page of 2 MiB"),
     ("device_limit:12", "device_limit: '12' is less than a page of 2 MiB: is a unit"),
-    ("device_limit:-1GiB", "device_limit: '-1GiB' is no size"),
-    ("device_limit:nan", "device_limit: 'nan' is no size"),
-    ("device_limit:1e400", "device_limit: '1e400' is no size"),
-    ("host_limit:", "host_limit: '' is no size"),
+    ("device_limit:-1GiB", "device_limit: '-1GiB' is not a size"),
+    ("device_limit:nan", "device_limit: 'nan' is not a size"),
+    ("device_limit:1e400", "device_limit: '1e400' is not a size"),
+    ("host_limit:", "host_limit: '' is not a size"),
     ("host_limit:17179869184GiB", "host_limit: '17179869184GiB' is more than any"),
-    ("reserve:-1", "reserve: '-1' is no size"),
+    ("reserve:-1", "reserve: '-1' is not a size"),
     ("reserve:9000000TiB", "reserve: '9000000TiB' is more than any machine has"),
-    ("page:3MiB", "page: '3MiB' is no power of two from 2MiB on"),
+    ("page:3MiB", "page: '3MiB' is not a power of two from 2MiB on"),
     ("plan:yes", "plan: 'yes' is not one of on, off"),
     ("host_pages:numa2", "host_pages: 'numa2' is not one of auto, numa, host"),
 ]
 BAD_OPTIONS = [
     ({"speed": 3}, "there is no setting 'speed'"),
-    ({"device_limit": True}, "device_limit: True is no size"),
+    ({"device_limit": True}, "device_limit: True is not a size"),
     ({"device_limit": 1.5}, "device_limit: 1.5 is less than a page"),
-    ({"device_limit": []}, r"device_limit: \[\] is no size"),
-    ({"host_limit": 1.5}, "host_limit: 1.5 is no size"),
-    ({"host_limit": b"1GiB"}, "host_limit: b'1GiB' is no size"),
+    ({"device_limit": []}, r"device_limit: \[\] is not a size"),
+    ({"host_limit": 1.5}, "host_limit: 1.5 is not a size"),
+    ({"host_limit": b"1GiB"}, "host_limit: b'1GiB' is not a size"),
     ({"reserve": -5}, "reserve: a size cannot be negative: -5"),
     ({"host_ahead": 1 << 65}, "host_ahead: .* is more than any machine has"),
     ({"plan": True}, "plan: True is not one of on, off"),
     ({"offload": ["off"]}, r"offload: \['off'\] is not one of off, on-oom"),
-    ({"page": 0}, "page: 0 is no power of two"),
+    ({"page": 0}, "page: 0 is not a power of two"),
 ]
 
 
@@ -104,15 +107,15 @@ def test_a_broken_variable_breaks_neither_import_torch_nor_cuda(text):
     ("arguments", "why"),
     [
         (["--set", "speed:3"], "there is no setting 'speed'"),
-        (["--set", "offload"], "'offload' is no setting"),
-        (["--device-limit", "lots"], "device_limit: 'lots' is no size"),
+        (["--set", "offload"], "'offload' is not a setting"),
+        (["--device-limit", "lots"], "device_limit: 'lots' is not a size"),
         (["--device-limit", "12"], "is a unit missing?"),
         (
             ["--device-limit", "12GiB", "--set", "device_limit:1GiB"],
             "--device-limit and --set device_limit: give one of them",
         ),
         (["--allocator", "native", "--set", "plan:off"], "--set is for oomph"),
-        (["--allocator", "native", "--device-limit", "x"], "'x' is no size"),
+        (["--allocator", "native", "--device-limit", "x"], "'x' is not a size"),
         (["--shapes"], "--shapes is for a simulated GPU: add --simulate CARD"),
         (["--allocator", "other"], "invalid choice: 'other'"),
     ],
@@ -214,7 +217,9 @@ def test_nothing_takes_nothing():
 @pytest.mark.parametrize("offset", [1, 512, -512, 1 << 30])
 def test_an_address_that_is_no_block_cannot_be_freed(offset):
     kept = take(4096)
-    with pytest.raises(RuntimeError, match="is no (block in use|address of oomph's)"):
+    with pytest.raises(
+        RuntimeError, match="is not (a block in use|an address of oomph's)"
+    ):
         torch.cuda.caching_allocator_delete(kept.data_ptr() + offset)
     assert torch.cuda.memory_allocated() == 4096
     del kept
@@ -224,7 +229,7 @@ def test_an_address_that_is_no_block_cannot_be_freed(offset):
 def test_a_block_cannot_be_freed_twice():
     address = torch.cuda.caching_allocator_alloc(4096)
     torch.cuda.caching_allocator_delete(address)
-    with pytest.raises(RuntimeError, match=r"is no block in use \(freed twice\?\)"):
+    with pytest.raises(RuntimeError, match=r"is not a block in use \(freed twice\?\)"):
         torch.cuda.caching_allocator_delete(address)
 
 
@@ -289,8 +294,9 @@ def test_installing_again_is_harmless_or_says_which_settings_differ():
     )
     assert result.code == 0, result.err
     assert result.out.splitlines() == [
-        f"oomph is installed already, with other settings ({what}); they are fixed "
-        "then: change them where it is installed first, perhaps in OOMPH_CONF"
+        f"oomph is installed already, with other settings ({what}); settings "
+        "cannot change after that: change them where it is installed first, perhaps "
+        "in OOMPH_CONF"
         for what in ("device_limit is 536870912, not 0.5", "plan is on, not off")
     ]
 

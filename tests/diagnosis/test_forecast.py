@@ -126,7 +126,7 @@ def step_bytes(text: str | None) -> int:
     from oomph.base.sizes import parse_size
 
     assert text is not None
-    found = re.search(r"A whole step would come to about ([\d.]+ \w+)", text)
+    found = re.search(r"A whole step would need about ([\d.]+ \w+)", text)
     assert found, text
     return parse_size(found[1].replace(" ", ""))
 
@@ -178,7 +178,7 @@ def test_checkpointing_and_a_smaller_batch_go_together_where_neither_is_enough()
     true = peak_bytes()
     named = remedies(text_within(0.55 * true, train) or "")
     (both,) = [action for action in named if ", and batch" in action]
-    assert both.startswith("checkpointing the 6 Block, and batch 16 -> ")
+    assert both.startswith("checkpointing the 6 Block modules, and batch 16 -> ")
 
 
 @card
@@ -190,7 +190,7 @@ def test_before_the_first_block_is_through_nothing_is_foreseen():
     assert text is not None
     assert "Block.forward" in text or "Attention.forward" in text
     assert "A whole step" not in text
-    assert "before backward wants more" in text
+    assert "backward will need more" in text
 
 
 @card

@@ -112,7 +112,7 @@ def test_the_report_is_text_and_data():
         for _ in range(5):
             kept.append(loop.step())
     report = oomph.leaks.report()
-    assert str(report).startswith("leaks, found in 5 steps:\n1. outputs retained at ")
+    assert str(report).startswith("leaks found in 5 steps:\n1. outputs retained at ")
     told = json.loads(json.dumps(report.as_dict()))
     assert told["steps"] == 5
     assert told["findings"][0]["verdict"] == "outputs retained"
@@ -366,7 +366,7 @@ def train(setting, *arguments, tmp_path, code=LEAKING):
 def test_count_says_at_exit_what_leaks(tmp_path):
     result = train("count", tmp_path=tmp_path)
     assert result.code == 0
-    assert "1. outputs retained at train.py:11, 2.00 MiB a step" in result.said
+    assert "1. outputs retained at train.py:11, 2.00 MiB per step" in result.said
     assert result.said.count("outputs retained") == 1
 
 
@@ -380,7 +380,7 @@ def test_raise_ends_the_step_in_which_it_is_found(tmp_path):
     result = train("raise", tmp_path=tmp_path)
     assert result.code == 1
     assert result.said.count("step") >= 4 and "step 4\n" not in result.out
-    assert "LeakError: leaks, found in 5 steps:" in result.err
+    assert "LeakError: leaks found in 5 steps:" in result.err
 
 
 def test_nothing_is_said_of_a_program_that_does_not_leak(tmp_path):

@@ -267,10 +267,10 @@ def test_a_block_that_no_card_could_hold_is_put_on_the_host_at_once():
             huge = torch.empty(3 << 30, dtype=torch.uint8, device="cuda")
         step = training.step()
         del huge
-    before = oomph.stats()["foreseen"]
+    before = oomph.stats()["host_predicted"]
     assert step["rescues"] == 0
     huge = torch.empty(3 << 30, dtype=torch.uint8, device="cuda")
-    assert oomph.stats()["foreseen"] == before + 1
+    assert oomph.stats()["host_predicted"] == before + 1
     del huge
 
 

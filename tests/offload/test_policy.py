@@ -33,7 +33,7 @@ def test_a_strict_run_ends_where_others_are_rescued():
     (text,) = caught.value.args
     assert text.startswith("CUDA out of memory. Tried to allocate 20.00 MiB.")
     assert "oomph: no room for 20.00 MiB" in text
-    assert "16.00 MiB are missing on the device, and strict makes an error" in text
+    assert "16.00 MiB are missing on the device, and strict:yes forbids" in text
     assert oomph.stats()["rescues"] == oomph.stats()["host_bytes"] == 0
     del kept
 
@@ -57,7 +57,7 @@ def test_always_sends_what_forward_saves_from_the_first_step_on():
     now = oomph.stats()
     assert sent_bytes >= 2 * 4 * MIB and now["fetched_bytes"] > 0
     assert now["rescues"] == 0
-    assert oomph.planner.explain()[0]["text"].startswith("GPU 0: offload:always asks")
+    assert oomph.planner.explain()[0]["text"].startswith("GPU 0: offload:always is set")
 
 
 @always

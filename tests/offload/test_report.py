@@ -33,9 +33,9 @@ def test_at_the_end_a_table_says_what_rescues_came_to():
     assert result.code == 0
     assert table(result) == {
         "steps": "4",
-        "blocks born on host": "4, 54.00 MiB",
-        "of these in the last steps": "0 2 1 1",
-        "each step paid on average": "for 13.50 MiB; each pass over it takes about "
+        "blocks that fell back to the host": "4, 54.00 MiB",
+        "by step, the last ones": "0 2 1 1",
+        "per step, on average": "13.50 MiB; each pass over it takes about "
         "0.6 ms at 24.7 GB/s",
         "device memory, peak": "60.00 MiB",
         "host memory, peak": "24.00 MiB of 256.00 MiB",
@@ -47,13 +47,13 @@ def test_a_run_that_ends_within_its_first_step_has_a_table_too():
     result = run_anew(STEPS + "kept = [take(64), take(10)]", card=CARD, conf=CONF)
     rows = table(result)
     assert rows["steps"] == "0"
-    assert rows["of these in the last steps"] == "none ended"
-    assert rows["the first step pays"].startswith("for 10.00 MiB; each pass over it")
+    assert rows["by step, the last ones"] == "none ended"
+    assert rows["in the first step"].startswith("10.00 MiB; each pass over it")
 
 
 def test_only_the_last_steps_are_shown_one_by_one():
     result = run_anew(STEPS + "steps(*[2] * 5, *[1] * 10)", card=CARD, conf=CONF)
-    assert table(result)["of these in the last steps"] == " ".join("1" * 10)
+    assert table(result)["by step, the last ones"] == " ".join("1" * 10)
 
 
 def test_a_run_that_fits_says_nothing():
@@ -63,7 +63,7 @@ def test_a_run_that_fits_says_nothing():
 
 def test_a_step_with_rescues_has_one_line():
     result = run_anew(STEPS + "steps(3, 0, 2)", card=CARD, conf=CONF)
-    assert len(lines(result.err, "MiB was born on host")) == 2
+    assert len(lines(result.err, "MiB fell back to host memory")) == 2
 
 
 def test_each_device_that_was_out_of_memory_has_a_table():
@@ -98,7 +98,7 @@ torch.ones(1, device="cuda:1")
     assert len(lines(result.err, "was out of memory:")) == 1
     rows = table(result)
     assert rows["moved to the host"] == "3.00 GiB"
-    assert "blocks born on host" not in rows
+    assert "blocks that fell back to the host" not in rows
 
 
 def test_why_oomph_is_not_in_use_is_said_once(caplog):

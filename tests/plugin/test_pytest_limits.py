@@ -200,18 +200,18 @@ def test_a_metric_of_a_gpu_that_computes_nothing_is_skipped(limits):
 @pytest.mark.parametrize(
     ("number", "why"),
     [
-        (0, "limit_cuda_memory('24 lightyears'): '24 lightyears' is no size"),
+        (0, "limit_cuda_memory('24 lightyears'): '24 lightyears' is not a size"),
         (1, "limit_cuda_memory('24'): '24' has no unit; write it as '24 MiB'"),
         (2, "limit_cuda_memory(): missing a required argument: 'limit'"),
         (3, "limit_cuda_leaks('1 MiB', per='call'): got an unexpected keyword"),
-        (4, "limit_cuda_leaks(None): None is no size"),
-        (5, "limit_cuda_leaks('1 MiB', warmups=0.5): warmups=0.5 is no number of at"),
-        (6, "stable_cuda_peak(steps=1): steps=1 is no number of at least 2"),
-        (7, "stable_cuda_peak(steps=2, warmup=-1): warmup=-1 is no number of at least"),
-        (8, "no_cuda_oom('never'): allow_rescues='never' is neither True nor False"),
-        (9, "better='bigger' is neither 'lower' nor 'higher'"),
-        (10, "'-1%' is not from 0 on"),
-        (11, "baseline='good' is no number"),
+        (4, "limit_cuda_leaks(None): None is not a size"),
+        (5, "limit_cuda_leaks('1 MiB', warmups=0.5): warmups=0.5 is not a number of"),
+        (6, "stable_cuda_peak(steps=1): steps=1 is not a number of at least 2"),
+        (7, "stable_cuda_peak(steps=2, warmup=-1): warmup=-1 is not a number of at"),
+        (8, "no_cuda_oom('never'): allow_rescues='never' must be True or False"),
+        (9, "better='bigger' must be 'lower' or 'higher'"),
+        (10, "'-1%' is not 0 or more"),
+        (11, "baseline='good' is not a number"),
     ],
 )
 def test_a_bad_marker_is_an_error_that_says_why(limits, number, why):

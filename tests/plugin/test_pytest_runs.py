@@ -166,7 +166,7 @@ def test_a_metric_without_a_stored_run_is_not_waved_through(tmp_path):
     add_tests(tmp_path, "runs.py")
     run = run_pytest(tmp_path, *SIMULATED, "-k", "test_reports")
     assert run.outcomes["test_reports"] == "MEMORY PROBLEMS"
-    assert "Metric 'loss' has nothing to be compared with" in run.texts["test_reports"]
+    assert "Metric 'loss' cannot be compared" in run.texts["test_reports"]
     assert not (tmp_path / ".cuda_memory").exists()
 
 
@@ -229,11 +229,11 @@ def test_the_card_can_stand_in_the_configuration_file(tmp_path):
         (["--simulate-gpu", "much"], "--simulate-gpu much: "),
         (["--oomph", "offload:never"], "--oomph offload:never: offload"),
         (["--cuda-memory-fail", "top:5%"], "'top:5%' is not FIGURE:GROWTH, such as"),
-        (["--cuda-memory-fail", "peak:much"], "'peak:much': 'much' is no size"),
+        (["--cuda-memory-fail", "peak:much"], "'peak:much': 'much' is not a size"),
         (["--cuda-memory-fail", "peak:5%"], "there is no stored run in"),
         (["--cuda-memory-compare=main"], "there is no stored run main in"),
-        (["--cuda-memory-compare=bad.json"], "bad.json is no stored run"),
-        (["--cuda-memory-save", "tests/"], "'tests/' is no name for a run"),
+        (["--cuda-memory-compare=bad.json"], "bad.json is not a stored run"),
+        (["--cuda-memory-save", "tests/"], "'tests/' is not a name for a run"),
     ],
 )
 def test_an_option_that_makes_no_sense_is_a_usage_error(tmp_path, arguments, why):

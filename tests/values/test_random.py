@@ -27,7 +27,7 @@ BATCH = 50  # programs in one test
 
 
 def same(gpu: torch.Tensor, cpu: torch.Tensor) -> bool:
-    """Whether all bits are the same, also of what is no number."""
+    """Whether all bits are the same, also of what is not a number."""
     return torch.equal(gpu.cpu().view(torch.int32), cpu.view(torch.int32))
 
 

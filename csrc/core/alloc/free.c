@@ -86,7 +86,8 @@ static inline oomph_status_t free_block(oomph_device_t *device, oomph_addr_t add
 {
     oomph_block_t *block = oomph_table_take(&device->table, addr);
     if (block == NULL)
-        return oomph_fail(OOMPH_ERR_INVALID, "0x%llx is no block in use (freed twice?)",
+        return oomph_fail(OOMPH_ERR_INVALID,
+                          "0x%llx is not a block in use (freed twice?)",
                           (unsigned long long)addr);
     oomph_pool_t *pool = oomph_block_pool(block);
     if (freed != NULL) {

@@ -55,7 +55,7 @@ bool oomph_offload_is_forbidden(void)
 const char *oomph_host_ban(const oomph_request_context_t *ctx)
 {
     if (oomph_process.config.offload == OOMPH_OFFLOAD_OFF)
-        return "offload is off (offload:on-oom goes on with host memory)";
+        return "offload is off (offload:on-oom continues in host memory)";
     if (oomph_offload_is_forbidden())
         return "nothing is offloaded within oomph.no_offload()";
     if (ctx->pool->group != NULL && ctx->pool->group->is_mem_pool)
@@ -71,9 +71,9 @@ const char *oomph_host_ban_now(const oomph_request_context_t *ctx)
 
     if (banned != NULL || !oomph_host_captures(&ctx->device->streams))
         return banned;
-    return "while a stream captures nothing moves, and no host memory is used but what "
-           "was made ready before, as much as earlier steps let expect; what the "
-           "capture does not need can be moved away before it (oomph.evict)";
+    return "a stream captures: nothing can move, and the host memory prepared for it "
+           "from what earlier steps needed is not enough; before the capture, "
+           "oomph.evict() can move away what it does not need";
 }
 
 /* ---- In words */
@@ -109,9 +109,9 @@ const char *oomph_host_refusal(const oomph_request_context_t *ctx)
     if (used + ctx->bytes <= limit && used + ctx->bytes > pages->host_pages_max_bytes &&
         pages->host_kind != OOMPH_HOST_PINNED)
         snprintf(text, sizeof text,
-                 "host memory in use: %s, and pages of %s serve for %s: the system "
-                 "(sysctl vm.max_map_count) gives a process no more mappings; set "
-                 "larger ones (OOMPH_CONF=page:%zuMiB)",
+                 "host memory in use: %s; with pages of %s it can be at most %s, since "
+                 "the system limits the mappings of a process (sysctl "
+                 "vm.max_map_count): set larger pages (OOMPH_CONF=page:%zuMiB)",
                  oomph_size_text(used).text, oomph_size_text(pages->page_bytes).text,
                  oomph_size_text(pages->host_pages_max_bytes).text,
                  4 * pages->page_bytes >> 20);
@@ -120,8 +120,8 @@ const char *oomph_host_refusal(const oomph_request_context_t *ctx)
                  oomph_size_text(used).text, oomph_size_text(limit).text);
     else if (oomph_process.config.strict)
         snprintf(text, sizeof text,
-                 "%s are missing on the device, and strict makes an error of what "
-                 "would have been born on host",
+                 "%s are missing on the device, and strict:yes forbids falling back to "
+                 "the host",
                  oomph_size_text(oomph_missing_bytes(ctx)).text);
     else
         snprintf(text, sizeof text, "the driver gives no more host memory (%s in use)",

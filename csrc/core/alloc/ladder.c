@@ -317,9 +317,8 @@ static oomph_status_t give_up(oomph_request_context_t *ctx)
     device->stats.oom_missing_bytes = (int64_t)oomph_missing_bytes(ctx);
     if (has_source(ctx->pool))
         return oomph_fail(OOMPH_ERR_NO_MEMORY,
-                          "the allocator of the MemPool gave nothing for %s, and "
-                          "nothing of the pool is free; its memory is its allocator's "
-                          "business, not oomph's",
+                          "the MemPool's own allocator gave no memory for %s, and the "
+                          "pool has no free block; oomph adds no memory to such a pool",
                           oomph_size_text(ctx->bytes).text);
     return oomph_fail(
         OOMPH_ERR_NO_MEMORY,

@@ -14,11 +14,11 @@
 const char *oomph_outcome_text(oomph_outcome_t outcome)
 {
     static const char *const texts[OOMPH_OUTCOMES] = {
-        "it lies where it was wanted",
-        "it is no block in use of the device",
+        "it is there already",
+        "it is not a block in use on the device",
         "it is at most 1 MiB and shares its pages with other small blocks",
         "it shares its pages with blocks in use that do not move with it",
-        "it is of a CUDA graph or a MemPool",
+        "it belongs to a CUDA graph or a MemPool",
         "it is not made of pages that oomph maps",
         "other processes have its pages mapped",
         "it is pinned to the device",

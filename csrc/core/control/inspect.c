@@ -20,7 +20,7 @@ oomph_status_t oomph_lookup(oomph_addr_t addr, oomph_block_info_t *info)
     if (segment != NULL)
         oomph_describe(oomph_segment_block(segment, addr), info);
     else
-        status = oomph_fail(OOMPH_ERR_INVALID, "0x%llx is in no segment",
+        status = oomph_fail(OOMPH_ERR_INVALID, "0x%llx does not lie in a segment",
                             (unsigned long long)addr);
     oomph_unlock(device);
     return status;

@@ -52,7 +52,7 @@ static oomph_status_t check_block(const oomph_block_t *block, size_t page_count)
     struct rlimit limit;
 
     if (block->state != OOMPH_BLOCK_USED)
-        return oomph_fail(OOMPH_ERR_INVALID, "0x%llx is in no block in use",
+        return oomph_fail(OOMPH_ERR_INVALID, "0x%llx does not lie in a block in use",
                           (unsigned long long)block->addr);
     if (block->segment->kind == OOMPH_SEGMENT_FOREIGN)
         return oomph_fail(OOMPH_ERR_INVALID,
@@ -144,9 +144,9 @@ static oomph_status_t fetch(int process_descriptor, int process, int descriptor,
     if (errno == EPERM)
         return oomph_fail(
             OOMPH_ERR_DRIVER,
-            "the system does not let this process have the memory that process %d "
-            "shares (pidfd_getfd: not permitted): it needs the right to trace it "
-            "(sysctl kernel.yama.ptrace_scope=0, or in a container "
+            "the system does not let this process use the memory that process %d "
+            "shares (pidfd_getfd: not permitted): it must be allowed to trace that "
+            "process (sysctl kernel.yama.ptrace_scope=0, or in a container "
             "--cap-add=SYS_PTRACE)",
             process);
     if (errno == EBADF)

@@ -67,8 +67,8 @@ static oomph_status_t check_host_pages(oomph_device_t *device)
     if (kind == OOMPH_HOST_NUMA || kind == OOMPH_HOST_PLAIN)
         return OOMPH_OK;
     return oomph_fail(OOMPH_ERR_STATE,
-                      "no block can move to the host here: that takes host pages that "
-                      "can be mapped, and there are: %s",
+                      "no block can move to the host here: that needs host pages that "
+                      "can be mapped, and this machine has: %s",
                       oomph_host_kind_name(kind));
 }
 
@@ -255,7 +255,7 @@ static oomph_block_t *lock_block(oomph_addr_t addr, oomph_device_t **device,
     oomph_block_t *block = oomph_block_at(*device, addr);
     if (block == NULL) {
         oomph_unlock(*device);
-        *status = oomph_fail(OOMPH_ERR_INVALID, "0x%llx is in no block in use",
+        *status = oomph_fail(OOMPH_ERR_INVALID, "0x%llx does not lie in a block in use",
                              (unsigned long long)addr);
     }
     return block;

@@ -47,10 +47,11 @@ static oomph_status_t check_sizes(int ordinal, const oomph_device_info_t *info,
 
     *page_bytes = config->page_bytes == 0 ? choose_page(info) : config->page_bytes;
     if (*page_bytes % info->page_bytes != 0 || *page_bytes > OOMPH_CHUNK_BYTES)
-        return oomph_fail(OOMPH_ERR_INVALID,
-                          "page: %zu bytes is no multiple of the %zu bytes that device "
-                          "%d maps at once, or more than 1 GiB",
-                          *page_bytes, info->page_bytes, ordinal);
+        return oomph_fail(
+            OOMPH_ERR_INVALID,
+            "page: %zu bytes is not a multiple of the %zu bytes that device "
+            "%d maps at once, or more than 1 GiB",
+            *page_bytes, info->page_bytes, ordinal);
     if (config->device_limit_bytes > info->total_bytes)
         return oomph_fail(
             OOMPH_ERR_INVALID,

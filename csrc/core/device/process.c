@@ -140,7 +140,7 @@ oomph_status_t oomph_not_ours(oomph_addr_t addr)
 {
     if (oomph_is_forked())
         return oomph_fail(OOMPH_ERR_STATE, "CUDA cannot be used in a forked child");
-    return oomph_fail(OOMPH_ERR_INVALID, "0x%llx is no address of oomph's",
+    return oomph_fail(OOMPH_ERR_INVALID, "0x%llx is not an address of oomph's",
                       (unsigned long long)addr);
 }
 

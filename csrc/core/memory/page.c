@@ -145,8 +145,8 @@ oomph_status_t oomph_pages_reserve(const oomph_pages_t *pages, size_t bytes,
     if (found % alignment != 0) {
         pages->driver->unreserve(found, bytes);
         return oomph_fail(OOMPH_ERR_DRIVER,
-                          "the driver gave address space at 0x%llx, which is not "
-                          "aligned to %s as was asked for",
+                          "the driver reserved addresses at 0x%llx, which is not "
+                          "aligned to %s as requested",
                           (unsigned long long)found, oomph_size_text(alignment).text);
     }
     *addr = found;

@@ -222,11 +222,11 @@ static void say_why(const swap_t *swap, oomph_status_t status)
     if (leaked == 0)
         oomph_fail(status, "%s", swap->why);
     else
-        oomph_fail(status,
-                   "%s; the driver would not undo the move, and %s in use, at 0x%llx "
-                   "among others, are lost",
-                   swap->why, oomph_size_text(leaked_bytes).text,
-                   (unsigned long long)leaked);
+        oomph_fail(
+            status,
+            "%s; the driver then failed to undo the move, so %s of memory in use "
+            "are lost, among them address 0x%llx",
+            swap->why, oomph_size_text(leaked_bytes).text, (unsigned long long)leaked);
 }
 
 static oomph_status_t take_pages(oomph_pages_t *pages, oomph_tier_t tier,

@@ -42,11 +42,11 @@ def rescued(device: int, size_bytes: int) -> None:
 
     Args:
         device: The device that ran out of memory.
-        size_bytes: Size of the block that was born on host.
+        size_bytes: Size of the block that fell back to the host.
     """
     now = _C.stats(device)
     logger.warning(
-        "GPU %d is out of memory: a block of %s was born on host (%s of %s there in "
+        "GPU %d is out of memory: a block of %s fell back to host memory (%s of %s in "
         "use); %s",
         device,
         format_size(size_bytes),
@@ -71,11 +71,12 @@ def _rescue_rows(now: dict[str, Any]) -> dict[str, str]:
         return {}
     by_step = now["rescues_last_steps"][-_STEPS_SHOWN:]
     paid = now["rescued_bytes"] / max(1, now["steps"])
+    total = f"{now['rescues']}, {format_size(now['rescued_bytes'])}"
     return {
-        "blocks born on host": f"{now['rescues']}, {format_size(now['rescued_bytes'])}",
-        "of these in the last steps": " ".join(map(str, by_step)) or "none ended",
-        "each step paid on average" if now["steps"] else "the first step pays": (
-            f"for {format_size(paid)}; {_cost(paid, now['link_to_device_bytes_per_s'])}"
+        "blocks that fell back to the host": total,
+        "by step, the last ones": " ".join(map(str, by_step)) or "none ended",
+        "per step, on average" if now["steps"] else "in the first step": (
+            f"{format_size(paid)}; {_cost(paid, now['link_to_device_bytes_per_s'])}"
         ),
     }
 

@@ -21,7 +21,8 @@ _SIZE_MAX = 2**62  # bytes; sizes and their sums are signed 64-bit numbers in C
 
 def _no_size(value: object) -> ValueError:
     return ValueError(
-        f"{value!r} is no size; write a number with KiB, MiB, GiB or TiB, such as 12GiB"
+        f"{value!r} is not a size; write a number with KiB, MiB, GiB or TiB, such as "
+        "12GiB"
     )
 
 
@@ -38,7 +39,7 @@ def parse_size(text: str | int, binary: bool = False) -> int:
         The size in bytes, rounded down.
 
     Raises:
-        ValueError: The text is no size, is negative, or is more than any machine has.
+        ValueError: The text is not a size, or is negative or more than any machine has.
 
     Example:
         >>> parse_size("1.5GiB")

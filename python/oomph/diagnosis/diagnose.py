@@ -24,9 +24,9 @@ from oomph.memory.stats import stats
 def explain(device: int | None = None) -> Diagnosis:
     """Says who holds the memory of a device now, and what would save how much.
 
-    Looks at every object of Python: some tenths of a second in a large program. Takes
-    no memory of the device and keeps no tensor alive. What nothing can reach any more
-    is named as garbage, and Python's collector frees it.
+    It looks at every object of Python: some tenths of a second in a large program. It
+    takes no device memory and keeps no tensor alive. Unreachable objects count as
+    garbage; it runs Python's collector, which frees them.
 
     Args:
         device: Index of the device; None: PyTorch's current one.
@@ -36,11 +36,12 @@ def explain(device: int | None = None) -> Diagnosis:
 
     Raises:
         RuntimeError: oomph is not installed.
-        ValueError: The index is no device's.
+        ValueError: There is no such device.
 
     Example:
         >>> print(oomph.explain())
-        >>> json.dumps(oomph.explain(0).as_dict())
+        GPU 0 has 12.00 GiB, held by:
+        ...
     """
     if not state.is_installed():
         raise RuntimeError("oomph is not installed: call oomph.install() first")
@@ -153,9 +154,19 @@ def _lines(seen: Breakdown) -> list[Line]:
         site = sites.resolve(plain)
         if site is None:
             continue
-        title = TITLES[Category(max(by, key=by.get))]
-        line = Line(site.file, site.line, site.function, size, inferred, count, title)
-        lines.append(line)
+        most = max(by, key=by.get)
+        lines.append(
+            Line(
+                file=site.file,
+                line=site.line,
+                function=site.function,
+                size_bytes=size,
+                inferred_bytes=inferred,
+                count=count,
+                category=TITLES[Category(most)],
+                category_bytes=by[most],
+            )
+        )
     return sorted(lines, key=lambda line: line.size_bytes, reverse=True)
 
 
@@ -268,6 +279,6 @@ def _useless(snapshot: dict[str, Any]) -> list[str]:
         0, now["reserved_bytes.all.current"] - now["allocated_bytes.all.current"]
     )
     return [
-        "expandable_segments: under oomph every free page serves every request already",
-        f"empty_cache(): the {format_size(cached)} that are cached were used first",
+        "expandable_segments (under oomph, any free page can serve any request)",
+        f"empty_cache() (the {format_size(cached)} in the cache were used first)",
     ]

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oomph.base.sizes import format_size
 from oomph.memory import sites
 
+if TYPE_CHECKING:
+    from oomph.diagnosis.remedies import Remedy
+
 
 @dataclass(frozen=True)
 class Share:
-    """What a category holds.
+    """What the blocks of one category hold.
 
     Attributes:
-        name: Of the category.
-        size_bytes: Of its blocks.
-        count: How many blocks; 0 for what others hold.
+        name: The category, such as ``activations saved for backward``.
+        size_bytes: Bytes of its blocks, on the device and on the host.
+        count: Number of its blocks; 0 for memory that is not oomph's.
     """
 
     name: str
@@ -27,16 +30,19 @@ class Share:
 
 @dataclass(frozen=True)
 class Line:
-    """What a line of source holds.
+    """What the blocks that one line of source allocated hold.
+
+    Blocks below 1 MiB have no line.
 
     Attributes:
-        file: As the code object names it.
-        line: From 1.
-        function: Its qualified name.
-        size_bytes: Of its blocks, what its backward allocated included.
-        inferred_bytes: Of these, what its backward allocated.
-        count: How many blocks.
-        category: What most of its bytes are.
+        file: Path of the file, as the code object has it.
+        line: Line number, from 1.
+        function: Qualified name of the function, such as ``Block.forward``.
+        size_bytes: Bytes of its blocks, including what its backward allocated.
+        inferred_bytes: Of these, the bytes that its backward allocated.
+        count: Number of its blocks.
+        category: The category of most of its bytes.
+        category_bytes: Of its bytes, those in that category.
     """
 
     file: str
@@ -46,6 +52,7 @@ class Line:
     inferred_bytes: int
     count: int
     category: str
+    category_bytes: int
 
 
 @dataclass(frozen=True)
@@ -53,19 +60,20 @@ class Request:
     """The allocation that failed.
 
     Attributes:
-        size_bytes: What was asked for.
-        missing_bytes: Bytes it was short of.
-        coming_bytes: What the optimizer has yet to make of its state.
+        size_bytes: Bytes requested.
+        missing_bytes: Bytes that there was no room for.
+        coming_bytes: Bytes of state that the optimizer has yet to allocate.
         where: The line of the user's code, as ``file:line (function)``; "": unknown.
-        inferred: Backward asked, for that line of forward.
-        source: The text of the line; "": not to be had.
-        operator: Autograd's node in backward; "" in forward.
-        shape: What the bytes look like, such as ``float32 [16, 1024, 50304]``; "": like
-            nothing known.
-        before_backward: Forward asked, and is recorded: backward will want more.
-        step_bytes: What the whole step would have in use at most
+        inferred: Whether backward asked, for that line of forward.
+        source: The text of the line; "": unknown.
+        operator: Name of autograd's node in backward; "" in forward.
+        shape: A shape and type of that size that the program has, such as
+            ``float32 [16, 1024, 50304]``; "": none is known.
+        before_backward: Whether forward asked and autograd records it, so that backward
+            will need more.
+        step_bytes: Predicted peak of the whole step in bytes
             (:mod:`oomph.diagnosis.forecast`); 0: not predicted.
-        step_missing_bytes: What there is no room for, of that.
+        step_missing_bytes: Of these, the bytes that there is no room for.
     """
 
     size_bytes: int
@@ -85,18 +93,30 @@ class Request:
 class Diagnosis:
     """Who holds the memory of a device, at one moment.
 
+    :func:`oomph.explain` gives one; the text of ``torch.OutOfMemoryError`` ends with
+    another. docs/errors.md says how to read the text.
+
     Attributes:
         device: Index of the device.
-        total_bytes: What it has, under the limits set.
-        free_bytes: What nobody holds of it.
+        total_bytes: Bytes of the device, or of the limit set for it.
+        free_bytes: Of these, the bytes that nobody holds.
         request: The allocation that failed; None: none did.
-        shares: What each category holds, the largest first; others at the end.
-        lines: What each line of source holds, the largest first: of blocks from 1 MiB.
-        host_bytes: Of all these, what lies on the host.
+        shares: What each category holds, the largest first; memory that is not oomph's
+            at the end. Each block counts in one category.
+        lines: What each line of source holds, the largest first; of blocks of at least
+            1 MiB.
+        host_bytes: Of all these bytes, those on the host.
         gap_bytes: Free bytes in pages that are partly in use: what perfect packing
             would gain.
-        remedies: What would help, by what it saves (``remedies.Remedy``).
+        remedies: What would help, the largest saving first.
         useless: Usual advice that would not help here, with reasons.
+
+    Example:
+        >>> found = oomph.explain(0)
+        >>> [s.size_bytes for s in found.shares if s.name == "parameters and buffers"]
+        [83886080]
+        >>> found.request is None  # nothing failed
+        True
     """
 
     device: int
@@ -107,16 +127,23 @@ class Diagnosis:
     lines: list[Line]
     host_bytes: int
     gap_bytes: int
-    remedies: list[Any]
+    remedies: list[Remedy]
     useless: list[str]
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it, of types that JSON knows."""
+        """Gives all attributes in types that JSON has.
+
+        Returns:
+            A dict with the names of the attributes; their parts are dicts as well.
+
+        Example:
+            >>> text = json.dumps(oomph.explain(0).as_dict())
+        """
         return dataclasses.asdict(self)
 
     @property
     def text(self) -> str:
-        """For people: at most 25 lines."""
+        """The report for people: at most 25 lines."""
         return "\n".join(_text(self))
 
     def __str__(self) -> str:
@@ -137,7 +164,7 @@ def _text(found: Diagnosis) -> list[str]:
     """At most 25, of which PyTorch's own is none."""
     return [
         *_request(found.request),
-        f"GPU {found.device} has {format_size(found.total_bytes)}:",
+        f"GPU {found.device} has {format_size(found.total_bytes)}, held by:",
         *_shares(found),
         *_lines(found.lines),
         _gaps(found),
@@ -161,7 +188,7 @@ def _request(request: Request | None) -> list[str]:
     if len(source) > SOURCE_WIDTH:
         source = source[: SOURCE_WIDTH - 3] + "..."
     more = (
-        f"The optimizer has yet to make {format_size(request.coming_bytes)} of state."
+        f"The optimizer will allocate another {format_size(request.coming_bytes)}."
         if request.coming_bytes
         else ""
     )
@@ -182,7 +209,7 @@ def _shares(found: Diagnosis) -> list[str]:
         names = ", ".join(share.name for share in rest)
         rows.append(_row(sum(share.size_bytes for share in rest), names))
     if found.host_bytes:
-        rows.append(_row(found.host_bytes, "of this lies on the host"))
+        rows.append(_row(found.host_bytes, "of this is on the host"))
     return rows
 
 
@@ -193,25 +220,27 @@ def _lines(lines: list[Line]) -> list[str]:
         _row(
             line.size_bytes,
             f"{sites.short(line.file)}:{line.line} ({line.function}), {line.count} "
-            f"block{'s' * (line.count != 1)}, {line.category}",
+            f"block{'s' * (line.count != 1)}, "
+            f"{'mostly ' * (line.category_bytes < line.size_bytes)}{line.category}",
         )
         for line in lines[:LINES_SHOWN]
     ]
-    return ["Most of it by line:", *rows]
+    return ["Most of it, by line:", *rows]
 
 
 def _gaps(found: Diagnosis) -> str:
     gaps = format_size(found.gap_bytes)
     if found.request is None:
-        return f"Fragmentation: {gaps} are free in pages that are held."
+        return f"Fragmentation: {gaps} are free in partly used pages."
+    missing = format_size(found.request.missing_bytes)
     if found.gap_bytes < found.request.missing_bytes:
         return (
-            f"Fragmentation had no part: {format_size(found.request.missing_bytes)} "
-            f"are missing, and only {gaps} are free in pages that are held."
+            f"Fragmentation is not the cause: {missing} are missing, and partly used "
+            f"pages have only {gaps} free."
         )
     return (
-        f"Fragmentation had a part: {format_size(found.request.missing_bytes)} are "
-        f"missing, and {gaps} are free in pages that are partly in use."
+        f"Fragmentation is a cause: {missing} are missing, and partly used pages have "
+        f"{gaps} free."
     )
 
 
@@ -219,31 +248,31 @@ def _step(request: Request | None) -> list[str]:
     if request is None or request.step_missing_bytes <= request.missing_bytes:
         return []
     return [
-        f"A whole step would come to about {format_size(request.step_bytes)}, "
+        f"A whole step would need about {format_size(request.step_bytes)}, "
         f"{format_size(request.step_missing_bytes)} more than there is room for."
     ]
 
 
 def _remedies(found: Diagnosis) -> list[str]:
     if not found.remedies:
-        return ["Nothing known here would save much.", *_useless(found)]
+        return ["Nothing that oomph knows of would save much.", *_useless(found)]
     shown = found.remedies[:REMEDIES_SHOWN]
     if not any(remedy.enough for remedy in shown):  # what is enough must be among them
         shown[-1:] = [r for r in found.remedies if r.enough][:1] or shown[-1:]
     rows = [
         _row(
             remedy.saves_bytes,
-            f"{remedy.action}; costs: {remedy.cost}"
+            f"{remedy.action}; cost: {remedy.cost}"
             + (" (not enough alone)" if remedy.enough is False else ""),
         )
         for remedy in shown
     ]
     is_early = found.request is not None and found.request.before_backward
-    title = "Would save here, as estimated"
+    title = "What would save memory (estimates)"
     if found.request is not None and found.request.step_bytes:
-        title = "Would save of the step's memory, as estimated"
+        title = "What would save memory at the step's peak (estimates)"
     elif is_early:
-        title += ", before backward wants more"
+        title = "What would save memory (estimates; backward will need more)"
     return [f"{title}:", *rows, *_useless(found)]
 
 

@@ -31,15 +31,16 @@ CHUNKS = 8  # that the loss is cut into
 
 @dataclass(frozen=True)
 class Remedy:
-    """Something to do.
+    """One way to save memory, as estimated for this program.
 
     Attributes:
-        action: What, in a few words.
-        saves_bytes: Of this device's memory, when the step needs most; where that is
-            not predicted, at the moment looked at. An estimate.
-        cost: What it costs.
-        of_state_bytes: What it saves of that in the optimizer's step as well.
-        enough: Whether it alone makes room for what is missing; None: nothing is.
+        action: What to do, in a few words.
+        saves_bytes: Bytes that it saves on this device at the step's peak; if that was
+            not predicted, at the moment looked at.
+        cost: What it costs, in words.
+        of_state_bytes: Of these, the bytes that it saves in the optimizer's step, too.
+        enough: Whether it alone makes room for what is missing; None: nothing is
+            missing.
     """
 
     action: str
@@ -166,7 +167,7 @@ def _leaks(now: Context) -> Iterator[Remedy]:
             grown = finding.growth_bytes * found.steps
             leaked = min(grown, sum(now.totals.values()))
             yield Remedy(
-                f"freeing what leaks: {finding.verdict} at "
+                f"fixing the leak: {finding.verdict} at "
                 f"{Path(finding.line.file).name}:{finding.line.line}",
                 leaked,
                 "nothing",
@@ -220,7 +221,7 @@ def _parts_of_batch(now: Context, grows: int, saved: int = 0) -> Remedy | None:
         f"batch {batch} -> {batch // parts}"
         + (f", accumulating gradients over {parts}" if trains else ""),
         saves(parts),
-        "about the same time a step" if trains else "more, smaller batches",
+        "about the same time per step" if trains else "more, smaller batches",
     )
 
 
@@ -233,7 +234,7 @@ def _autocast(now: Context) -> Iterator[Remedy]:
     yield Remedy(
         "torch.autocast('cuda', torch.bfloat16)",
         int(now.saved_bytes * 0.4),
-        "rounding to 8 bits in matrix products; mostly faster",
+        "matrix products are rounded to 8 bits; usually faster",
     )
 
 
@@ -251,9 +252,9 @@ def _checkpointing(now: Context) -> Iterator[Remedy]:
         family = entry.family
         one = entry.size_bytes // family.count
         yield Remedy(
-            f"checkpointing the {family.count} {family.name}",
+            f"checkpointing the {family.count} {family.name} modules",
             entry.size_bytes - entry.input_bytes - one,
-            "their forward is computed twice: about a third of a step",
+            "their forward is computed twice, about a third of a step",
         )
 
 
@@ -279,7 +280,7 @@ def _sequential(now: Context) -> Iterator[Remedy]:
     yield Remedy(
         f"checkpoint_sequential() with {segments} segments",
         int(saved * (1 - 1 / segments - segments / count)),
-        "forward is computed twice: about a third of a step",
+        "forward is computed twice, about a third of a step",
     )
 
 
@@ -300,7 +301,7 @@ def _chunked_loss(now: Context) -> Iterator[Remedy]:
         bytes_of_logits = now.forecast.loss_bytes
         stays = 2 * now.breakdown.program.largest_parameter_bytes(logits.columns)
     yield Remedy(
-        f"cross-entropy in {CHUNKS} chunks of the logits' {logits.rows} rows, "
+        f"cross-entropy in {CHUNKS} chunks of the {logits.rows} rows of logits, "
         "recomputed",
         int(bytes_of_logits * (1 - 1 / CHUNKS)) - stays,
         "the head's matrix product is computed twice",
@@ -326,7 +327,7 @@ def _optimizer(now: Context) -> Iterator[Remedy]:
         yield Remedy(
             "an optimizer with 8-bit states (bitsandbytes, torchao)",
             int(state * 0.75),
-            "rounded states; another package",
+            "rounded states, and another package",
             of_state_bytes=int(state * 0.75),
         )
 
@@ -339,7 +340,7 @@ def _sharding(now: Context) -> Iterator[Remedy]:
     yield Remedy(
         f"FSDP (ZeRO-3) over the {count} devices",
         int(now.state_bytes * (1 - 1 / count)),
-        "parameters go over the link in each pass",
+        "parameters cross the link in each pass",
         of_state_bytes=int(
             max(now.state_bytes, now.forecast.step_bytes if now.forecast else 0)
             * (1 - 1 / count)
@@ -356,8 +357,8 @@ def _offload(now: Context) -> Iterator[Remedy]:
     limit = now.stats["host_limit_bytes"]
     if not missing or (limit and missing > limit and "host_limit" not in now.refusal):
         return
-    each = f"{missing / speed * 1e3:.0f} ms a pass" if speed > 0 else "a pass"
-    cost = f"{format_size(missing)} over the link: {each}"
+    each = f", about {missing / speed * 1e3:.0f} ms each" if speed > 0 else ""
+    cost = f"{format_size(missing)} cross the link, once out and once back{each}"
     if now.offload == "off":
         action = "oomph's offload:on-oom"
     elif "strict" in now.refusal:

@@ -10,57 +10,79 @@ from oomph.leaks.source import Line
 from oomph.memory.sites import short
 
 ADVICE = {
-    "outputs retained": "keep what is needed of them: .detach().cpu(), or a number",
-    "loss kept": "keep its value: loss.item(), or loss.detach()",
-    "zero_grad missing": "call optimizer.zero_grad() once a step: each step adds its "
-    "gradients to those of all steps before",
-    "graph retained": "cut it between steps: .detach() what a step hands to the next",
-    "retain_graph": "leave out retain_graph=True: nothing goes back through the graph "
-    "again, and without it backward frees what forward saved",
+    "outputs retained": "keep only what you need: .detach().cpu(), or a number",
+    "loss kept": "keep only its value: loss.item(), or loss.detach()",
+    "zero_grad missing": "call optimizer.zero_grad() once per step: each step adds its "
+    "gradients to those of all earlier steps",
+    "graph retained": "cut it between steps: .detach() what a step passes to the next",
+    "retain_graph": "remove retain_graph=True: no other backward uses this graph, and "
+    "without it backward frees what forward saved",
     "traceback": "keep str(error), or error.with_traceback(None): a traceback holds "
-    "the variables of every function that it went through",
-    "closure": "give the function numbers, or .detach().cpu(): it holds what it uses",
-    "cycle": "it is garbage, which nothing can reach any more; break the circle, or "
-    "make one of its references weak: until Python's collector runs, which knows "
-    "nothing of GPU memory (oomph runs it where that is short), nothing of it is freed",
-    "global": "empty it, or bound its size: what a module holds lives for ever",
+    "the variables of every function it passed through",
+    "closure": "pass numbers or .detach().cpu() to the function: it holds what it uses",
+    "cycle": "break the reference cycle, or make one of its references weak: it is "
+    "garbage that only Python's collector frees, and the collector does not know about "
+    "GPU memory (oomph runs it when that is short)",
+    "global": "empty it, or bound its size: what a module holds is never freed",
     "hooks": "register it once, or call .remove() on the handle",
-    "evaluation with gradients": "evaluate under torch.no_grad(): otherwise forward "
-    "saves for a backward that never comes",
-    "replaced parameters": "make the optimizer after the last change of the model: it "
-    "holds the old parameters and their state, and does not train the new ones",
+    "evaluation with gradients": "evaluate under torch.no_grad(): without it, forward "
+    "saves tensors for a backward that never comes",
+    "replaced parameters": "create the optimizer after the last change of the model: "
+    "it holds the old parameters and their state, and does not train the new ones",
     "notebook": "end the line with a semicolon, or run %reset out: Out[] and the last "
     "traceback hold tensors",
-    "grows": "what holds it was not found among Python's objects",
+    "grows": "no Python object was found that holds it",
 }
-"""Every verdict, and what to do about it."""
+"""Each verdict, and what to do about it."""
 
 
 class LeakError(AssertionError):
-    """Something leaks; the text is that of the report."""
+    """A leak was found; the text is that of the report.
+
+    :func:`oomph.assert_no_leaks` raises it, and a watch with the action ``raise``.
+    """
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One mistake."""
+    """One mistake that leaks or wastes memory.
 
-    verdict: str  # a key of ADVICE
-    line: Line | None  # of the user's code, to be changed
-    growth_bytes: int = 0  # per step; 0: it costs memory, but does not grow
-    count: float = 0  # tensors per step
+    Attributes:
+        verdict: What kind of mistake; docs/leaks.md has the table.
+        line: The line of the user's code to change; None: not found.
+        growth_bytes: Bytes by which memory grows per step; 0: it takes memory, but
+            does not grow.
+        count: Tensors by which their number grows per step.
+        shape: Shape of such a tensor; None: it is not about tensors of one kind.
+        dtype: Its type, such as ``float32``; None: likewise.
+        made_by: Name of its backward node, such as ``NllLossBackward0``; None: it has
+            no graph.
+        held_by: The chain of references that holds it, starting at the tensor; None:
+            nothing in Python does.
+        allocated_at: Lines that allocated the memory, the most bytes first.
+        note: What else is known; "": nothing.
+        device: Index of the device.
+    """
+
+    verdict: str
+    line: Line | None
+    growth_bytes: int = 0
+    count: float = 0
     shape: tuple[int, ...] | None = None
     dtype: str | None = None
-    made_by: str | None = None  # the backward node: tells the operator
-    held_by: str | None = None  # the chain of references, from the tensor on
+    made_by: str | None = None
+    held_by: str | None = None
     allocated_at: tuple[Line, ...] = ()
     note: str = ""
     device: int = 0
 
     @property
     def text(self) -> str:
-        """Some lines that say all of it."""
+        """A paragraph for people: verdict, tensor, holder, lines and advice."""
         where = f" at {_plain(self.line)}" if self.line else ""
-        growth = f", {format_size(self.growth_bytes)} a step" * bool(self.growth_bytes)
+        growth = f", {format_size(self.growth_bytes)} per step" * bool(
+            self.growth_bytes
+        )
         lines = [f"{self.verdict}{where}{growth}"]
         if self.shape is not None:
             size = " x ".join(map(str, self.shape)) or "a single number"
@@ -74,7 +96,15 @@ class Finding:
         return "\n    ".join(lines)
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it in types that JSON knows."""
+        """Gives all attributes in types that JSON has.
+
+        Returns:
+            A dict with the names of the attributes; lines are dicts as well.
+
+        Example:
+            >>> [finding.as_dict()["verdict"] for finding in watched.report().findings]
+            []
+        """
         return asdict(self)
 
 
@@ -85,23 +115,38 @@ def _plain(line: Line) -> str:
 
 @dataclass(frozen=True)
 class Report:
-    """What a watch found so far."""
+    """What a watch has found so far.
+
+    Attributes:
+        steps: Steps that have ended during the watch.
+        findings: The mistakes found, in the order in which they were found.
+        growth_bytes: Bytes by which all allocated memory grew in a typical one of the
+            last steps.
+    """
 
     steps: int
     findings: list[Finding] = field(default_factory=list)
-    growth_bytes: int = 0  # of all allocated memory, in a typical step of the last ones
+    growth_bytes: int = 0
 
     @property
     def text(self) -> str:
-        """What leaks, or that nothing does."""
+        """The report for people: what leaks, or that no leak was found."""
         if not self.findings:
-            return f"nothing was found to leak in {self.steps} steps"
+            return f"no leak was found in {self.steps} steps"
         leaks = "\n".join(f"{i}. {f.text}" for i, f in enumerate(self.findings, 1))
-        return f"leaks, found in {self.steps} steps:\n{leaks}"
+        return f"leaks found in {self.steps} steps:\n{leaks}"
 
     def __str__(self) -> str:
         return self.text
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it in types that JSON knows."""
+        """Gives all attributes in types that JSON has.
+
+        Returns:
+            A dict with the keys ``steps``, ``findings``, a list of dicts, and
+            ``growth_bytes``.
+
+        Example:
+            >>> text = json.dumps(watched.report().as_dict())
+        """
         return asdict(self)

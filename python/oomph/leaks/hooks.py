@@ -96,7 +96,9 @@ class Hooks:
         for table, count in last.items():
             if first[table] < middle[table] < count and table in lines:
                 grown = (count - first[table]) / (_COUNTS - 1)
-                note = f"there are {count}, {grown:g} more with each step, and all run"
+                note = (
+                    f"there are {count}, {grown:g} more with each step; all of them run"
+                )
                 return Finding("hooks", lines[table], note=note)
         return None
 

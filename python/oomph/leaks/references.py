@@ -91,7 +91,11 @@ class Chain:
             parts.append(hop.text(container))
             container = hop.holder if hop.kind == "item" else ""
         told = ", in ".join(parts)
-        return f"{told}, in a circle that nothing else holds" if self.circle else told
+        return (
+            f"{told}, in a reference cycle that nothing else holds"
+            if self.circle
+            else told
+        )
 
     def kinds(self) -> set[str]:
         """Of all hops."""

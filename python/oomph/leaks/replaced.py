@@ -68,7 +68,7 @@ def _finding(optimizer: Any, lost: list[torch.Tensor], line: Line | None) -> Fin
         count=0,
         shape=tuple(lost[0].shape),
         dtype=str(lost[0].dtype).removeprefix("torch."),
-        held_by=f"the {type(optimizer).__name__} alone: {len(lost)} tensors",
+        held_by=f"the {type(optimizer).__name__} only: {len(lost)} tensors",
         note=f"{format_size(size_bytes)} with their state",
         device=lost[0].device.index or 0,
     )

@@ -214,7 +214,7 @@ class Judge:
             "outputs retained",
             store.line,
             growth_bytes=step_bytes,
-            held_by=f"`{store.to[-1]}`, which holds all that was joined so far",
+            held_by=f"`{store.to[-1]}`, which holds everything that was joined so far",
             allocated_at=(line,),
             **(_described(max(made, key=torch.Tensor.numel)) if made else {}),
         )
@@ -230,7 +230,7 @@ class Judge:
             growth_bytes=growth_bytes,
             held_by=self._told(chain),
             allocated_at=allocated_at(tensor),
-            note="the graph behind it goes back through all steps so far",
+            note="its graph goes back through all steps so far",
             **_described(tensor),
         )
 

@@ -48,28 +48,26 @@ def _explain(device: DevicePlan) -> str:
     done = []
     if device.target_bytes > 0:
         done.append(
-            f"of what forward saved, the earliest {sent} went to the host and came "
-            "back before backward used it"
+            f"the first {sent} that forward saved went to the host and came back "
+            "before backward used it"
         )
     if optimizers.is_on(device.index):
         done.append(
-            "the optimizer worked piece by piece, so that what it needs for itself is "
-            "small"
+            "the optimizer worked piece by piece, so its temporary tensors are small"
         )
         if last.state_host_bytes > 0:
             done[-1] += (
-                f", and {state} of its state, which lives on the host, came to the "
-                "device for its turn"
+                f"; {state} of its state is on the host and came to the device in turn"
             )
     if last.unreached_bytes > 0:  # by any plan
         done.append(
-            f"{rest} that is not saved for backward, or that others hold, lived on the "
-            "host, where kernels work on it at the speed of the link"
+            f"{rest} that is not saved for backward, or that others hold, stayed on "
+            "the host, where kernels use it at the speed of the link"
         )
     if not done:
         return "everything fits: nothing is offloaded"
     why = (
-        "offload:always asks for it"
+        "offload:always is set"
         if math.isinf(device.target_bytes)
         else "the last step needed "
         f"{format_size(max(last.need_bytes, last.optimizer_bytes))} where the device "

@@ -36,16 +36,16 @@ _HOST = Answer(
     "PyTorch's allocator of pinned host memory reads it, as always", honoured=True
 )
 _ROUNDING = Answer(
-    "blocks are as large as with PyTorch's allocator; it saves nothing here, since the "
-    "rest of a block serves every request",
+    "blocks have the same sizes as with PyTorch's allocator; it saves nothing here, "
+    "since the rest of a block can serve any request",
     honoured=True,
 )
 _NO_CUDAMALLOC = "oomph does not call cudaMalloc: it maps pages of 2 MiB"
 
 ANSWERS: dict[str, Answer] = {
     "per_process_memory_fraction": Answer(
-        "the most of each card that the process takes on the device; what does not fit "
-        "is born on the host, or an error with `offload:off`",
+        "the most of each card that the process may use; what does not fit falls back "
+        "to the host, or is an error with `offload:off`",
         honoured=True,
     ),
     "roundup_power2_divisions": _ROUNDING,
@@ -57,13 +57,12 @@ ANSWERS: dict[str, Answer] = {
     "expandable_segments": Answer("all segments of oomph are expandable", "True"),
     "backend": Answer("oomph is the allocator", "native"),
     "max_split_size_mb": Answer(
-        "the rest of a split block is of use, since free pages move to where they are "
-        "needed"
+        "the rest of a split block is not lost: free pages move where they are needed"
     ),
-    "max_non_split_rounding_mb": Answer("a free block is split for any request"),
-    "large_segment_size_mb": Answer("segments are mapped page by page"),
+    "max_non_split_rounding_mb": Answer("oomph splits a free block for any request"),
+    "large_segment_size_mb": Answer("oomph maps segments page by page"),
     "garbage_collection_threshold": Answer(
-        "free pages serve whatever comes next, so none needs to be collected"
+        "any free page can serve the next request, so none has to be collected"
     ),
     "graph_capture_record_stream_reuse": Answer(
         "blocks that several streams use wait for the end of the capture", "False"
@@ -114,9 +113,8 @@ def follow(torch: ModuleType, torch_class: ModuleType) -> None:
 
             torch._C._cuda_cudaCachingAllocator_enable(False)
             logger.warning(
-                "%s is set: each tensor is memory of the driver's, and oomph has no "
-                "part in it; to find memory that is used after it was freed, take "
-                "guard:unmap instead",
+                "%s is set: each tensor comes from the driver, without oomph; to find "
+                "memory that is used after it was freed, use guard:unmap instead",
                 UNCACHED,
             )
 

@@ -20,24 +20,23 @@ _lock = threading.Lock()
 
 
 def install(settings: str | None = None, **options: Any) -> None:
-    """Makes oomph PyTorch's CUDA allocator, for this process.
+    """Makes oomph PyTorch's CUDA allocator in this process.
 
-    Call it before CUDA is used. PyTorch is imported if it is not yet. Calling it again
-    is harmless as long as the settings are the same.
+    Call it before CUDA is used. It imports PyTorch if need be. Calling it again with
+    the same settings has no effect.
 
     Args:
         settings: A settings string, such as ``"offload:on-oom,device_limit:12GiB"``.
-        **options: The same settings by name; they win over the string.
-            docs/settings.md has the table; ``oomph.settings.SETTINGS`` is where it
-            comes from. Sizes are numbers of bytes or strings such as ``"12GiB"``; None
-            is the default.
+        **options: The same settings by name; they override the string.
+            docs/settings.md has the table. Sizes are numbers of bytes or strings such
+            as ``"12GiB"``; None is the default.
 
     Raises:
-        SettingsError: A setting is unknown or its value not allowed.
-        RuntimeError: oomph is installed with other settings; or CUDA is in use already,
-            PyTorch is no CUDA build, or oomph was built for another version of it. With
-            ``required="no"`` the latter, and a driver that is absent or too old, are
-            logged, and PyTorch's own allocator stays.
+        SettingsError: A setting is unknown, or its value is not allowed.
+        RuntimeError: oomph is installed with other settings. Or CUDA is in use already,
+            PyTorch is not a CUDA build, or oomph was built for another version of
+            PyTorch; with ``required="no"`` these, and a missing or old driver, are
+            logged instead, and PyTorch keeps its own allocator.
 
     Example:
         >>> import oomph
@@ -79,8 +78,8 @@ def _check_same(wanted: dict[str, Any]) -> None:
         raise RuntimeError(
             "oomph is installed already, with other settings "
             f"({', '.join(f'{k} is {fixed[k]}, not {wanted[k]}' for k in changed)}"
-            "); they are fixed then: change them where it is installed first, perhaps "
-            "in OOMPH_CONF"
+            "); settings cannot change after that: change them where it is installed "
+            "first, perhaps in OOMPH_CONF"
         )
 
 
@@ -154,8 +153,8 @@ def _switch_registration_off() -> None:
             os.environ[variable] = "0"
             log.logger.warning(
                 "%s is switched off: NCCL would register memory whose pages oomph "
-                "exchanges; memory of torch.cuda.MemPool(pg.mem_allocator) may be "
-                "registered",
+                "exchanges; NCCL can still register memory of "
+                "torch.cuda.MemPool(pg.mem_allocator)",
                 variable,
             )
 

@@ -20,15 +20,16 @@ _ready = False
 
 
 def library_path() -> str:
-    """The library that exports ``oomph_torch_malloc`` and ``oomph_torch_free``.
+    """Gives the library that has ``oomph_torch_malloc`` and ``oomph_torch_free``.
 
-    They are what ``torch.cuda.memory.CUDAPluggableAllocator`` takes, process-wide or
-    for a ``MemPool``. Where oomph is not installed, the settings are those of
-    ``OOMPH_CONF``; steps end with each optimizer's if PyTorch is imported by now.
+    ``torch.cuda.memory.CUDAPluggableAllocator`` takes these functions, process-wide or
+    for a ``MemPool``. If oomph is not installed, the settings are those of
+    ``OOMPH_CONF``; steps end with each optimizer's step if PyTorch is imported by now.
+    docs/plain_symbols.md compares this with :func:`oomph.install`.
 
     Returns:
-        The path of a shared library. It is the one that the functions of this package
-        use, so that :func:`oomph.stats` counts what it gives.
+        The path of a shared library. The functions of this package use the same, so
+        :func:`oomph.stats` counts what it allocates.
 
     Raises:
         SettingsError: ``OOMPH_CONF`` has a setting that is unknown or not allowed.
@@ -70,8 +71,8 @@ def _end_step(*_: object) -> None:
 def _note_refusal(device: int, size_bytes: int) -> None:
     """Process-wide PyTorch makes a tensor without memory of it: it must be said."""
     log.logger.error(
-        "GPU %d: oomph_torch_malloc had no memory for %s; process-wide PyTorch makes a "
-        "tensor at address 0 of that, and no error: oomph.install() would raise one",
+        "GPU %d: oomph_torch_malloc had no memory for %s; used process-wide, PyTorch "
+        "makes a tensor at address 0 without an error (oomph.install() raises one)",
         device,
         format_size(size_bytes),
     )

@@ -34,7 +34,7 @@ def _driver() -> str:
         return "none"
     version = ctypes.c_int()
     if library.cuDriverGetVersion(ctypes.byref(version)) != 0:
-        return "does not answer"
+        return "found, but does not respond"
     return f"CUDA {version.value // 1000}.{version.value % 1000 // 10}"
 
 

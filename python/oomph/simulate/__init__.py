@@ -53,19 +53,27 @@ _loaded: str | None = None  # the card of this process
 
 
 class SimulationError(RuntimeError):
-    """The simulated GPU cannot be used here. Says what to do."""
+    """The simulated GPU cannot be used here; the text says what to do.
+
+    Example:
+        >>> try:
+        ...     oomph.simulate.parse_card("12 apples")
+        ... except oomph.simulate.SimulationError as error:
+        ...     print(error)
+        simulated card: ...
+    """
 
 
 @dataclass(frozen=True)
 class Card:
-    """A simulated card.
+    """A simulated card, as :func:`parse_card` and :func:`card_in_use` describe it.
 
     Attributes:
-        memory_bytes: Device memory of each device.
-        devices: How many devices there are.
-        host_bytes: Host memory that stands behind them; None: that of this machine.
-        has_values: Whether operators compute (``memory=values``).
-        has_rates: Whether kernels take the time of a well-known card (``gpu=``).
+        memory_bytes: Bytes of device memory of each device.
+        devices: Number of devices.
+        host_bytes: Bytes of host memory that they can use; None: what this machine has.
+        has_values: Whether operators compute values (``memory=values``).
+        has_rates: Whether operators take the time of a well-known card (``gpu=``).
     """
 
     memory_bytes: int
@@ -91,21 +99,22 @@ class _CardOfDriver(ctypes.Structure):
 class Usage:
     """What a simulated device has done since its process started.
 
-    Work counts in full when it starts: synchronize before you ask.
+    Work counts in full when it starts, so synchronize before you ask. Times are
+    nanoseconds of the virtual clock, which docs/simulated_card.md describes.
 
     Attributes:
-        now_ns: The virtual time, in nanoseconds.
-        compute_busy_ns: Time of kernels, their waits for the link included. Without
-            ``gpu=`` it is 0: kernels do not take turns then.
-        h2d_busy_ns: Time in which the link was busy towards the device.
-        d2h_busy_ns: Time in which it was busy from the device.
+        now_ns: The virtual time.
+        compute_busy_ns: Time of kernels, including their waits for the link. 0 without
+            ``gpu=``, as kernels do not take turns then.
+        h2d_busy_ns: Time in which the link to the device was busy.
+        d2h_busy_ns: Time in which the link from the device was busy.
         h2d_bytes: Bytes moved to the device, by copies and by kernels that read host
             memory.
-        d2h_bytes: Bytes moved from it, likewise.
-        operators: PyTorch's operators that took time; 0 without ``gpu=``.
-        flops: Their arithmetic.
-        device_bytes: Device memory that they and copies within the device read and
-            wrote, in bytes.
+        d2h_bytes: Bytes moved from the device, likewise.
+        operators: Number of PyTorch's operators that took time; 0 without ``gpu=``.
+        flops: Floating-point operations of these.
+        device_bytes: Bytes of device memory that these, and copies within the device,
+            read and wrote.
     """
 
     now_ns: int
@@ -152,13 +161,18 @@ def parse_card(text: str) -> Card:
     """Reads the description of a card, as the simulated driver reads it.
 
     Args:
-        text: ``SIZE|GPU[,devices=N][,host=SIZE][,link=SPEED][,cc=X.Y]...``
+        text: ``SIZE|GPU[,devices=N][,host=SIZE][,link=SPEED][,cc=X.Y]...``;
+            docs/simulated_card.md has the keys.
+
+    Returns:
+        The card.
 
     Raises:
-        SimulationError: The text names no card; the error tells what is allowed.
+        SimulationError: The text does not describe a card; the error says what is
+            allowed.
 
     Example:
-        >>> parse_card("12GiB,devices=2").devices
+        >>> oomph.simulate.parse_card("12GiB,devices=2").devices
         2
     """
     driver = _open(_DRIVER, ctypes.RTLD_LOCAL)
@@ -179,15 +193,31 @@ def parse_card(text: str) -> Card:
 
 
 def card_in_use() -> Card | None:
-    """The card of this process, or None if its GPU is not simulated."""
+    """Gives the simulated card of this process.
+
+    Returns:
+        The card; None if the GPU of this process is not simulated.
+
+    Example:
+        >>> oomph.simulate.card_in_use().memory_bytes >> 30
+        12
+    """
     return None if _loaded is None else parse_card(_loaded)
 
 
 def misuses() -> list[str]:
-    """What no correct program does, as the simulated driver saw it: the last 16.
+    """Lists what the simulated driver saw that no correct program does.
 
-    Each names the call, and what was wrong with it. The newest is first; empty also
-    where the GPU is not simulated.
+    Examples are work of two streams on the same memory without an event between them,
+    and an access to memory that is not mapped.
+
+    Returns:
+        The last 16, the newest first; each names the call and says what was wrong.
+        Empty if the GPU is not simulated.
+
+    Example:
+        >>> oomph.simulate.misuses()
+        []
     """
     if _loaded is None:
         return []
@@ -199,21 +229,26 @@ def misuses() -> list[str]:
 
 
 def usage(device: int = 0) -> Usage:
-    """What a simulated device of this process has done so far, on the virtual clock.
+    """Gives what a simulated device of this process has done so far.
 
     Args:
-        device: Its number.
+        device: Index of the device.
+
+    Returns:
+        Counters since the process started; subtract two to measure a part.
 
     Raises:
-        SimulationError: This process's GPU is not simulated, or has no such device.
+        SimulationError: The GPU of this process is not simulated, or there is no such
+            device.
 
     Example:
-        >>> before = usage()
-        >>> step()
+        >>> before = oomph.simulate.usage()
+        >>> copy = torch.ones(1 << 20).cuda()  # 4 MiB
         >>> torch.cuda.synchronize()
-        >>> after = usage()
+        >>> after = oomph.simulate.usage()
+        >>> after.h2d_bytes - before.h2d_bytes
+        4194304
         >>> ms = (after.now_ns - before.now_ns) / 1e6
-        >>> idle = 1 - (after.h2d_busy_ns - before.h2d_busy_ns) / (ms * 1e6)
     """
     if _loaded is None:
         raise SimulationError("the GPU of this process is not simulated")
@@ -233,7 +268,7 @@ def _check_build(version: str, cuda: str | None) -> None:
         )
     if int(cuda.partition(".")[0]) != CUDA_MAJOR:
         raise SimulationError(
-            f"PyTorch {version} is built for CUDA {cuda}; the simulated GPU is one of "
+            f"PyTorch {version} is built for CUDA {cuda}; the simulated GPU needs "
             f"CUDA {CUDA_MAJOR}: install a PyTorch built for it "
             "(pip install 'torch>=2.11')"
         )
@@ -259,17 +294,17 @@ def check(card: str) -> None:
 
 
 def load(card: str) -> None:
-    """Makes this process see a simulated GPU. Call it before importing PyTorch.
+    """Gives this process a simulated GPU. Call it before importing PyTorch.
 
-    Child processes see the same card, and Triton (``torch.compile``) the same driver.
+    Child processes get the same card. Triton (``torch.compile``) gets the same driver.
 
     Args:
         card: The card, such as ``12GiB,devices=2,host=128GiB,link=25GB/s,cc=9.0`` or
             ``rtx4090,host=64GiB``.
 
     Raises:
-        SimulationError: PyTorch is imported already, is no CUDA build that fits, or
-            the card is not understood.
+        SimulationError: PyTorch is imported already or is not a CUDA build that fits,
+            or the description of the card is wrong.
 
     Example:
         >>> import oomph.simulate
