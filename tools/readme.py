@@ -14,12 +14,15 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-PAGES = ("settings", "allocator_settings", "how_offload_works", "api", "claims")
+PAGES = (
+    *("settings", "allocator_settings", "how_offload_works", "api", "claims", "files"),
+)
 FILES = [DOCS / f"{name}.md" for name in PAGES]
 OFFLOAD = ROOT / "benchmarks" / "results" / "offload.json"
 sys.path.insert(0, str(ROOT / "python"))
 
 import claims  # noqa: E402
+import files  # noqa: E402
 from claims import row  # noqa: E402
 from oomph.base.sizes import format_size  # noqa: E402
 from oomph.memory import metrics  # noqa: E402
@@ -122,6 +125,7 @@ TABLES = {
     "markers": markers,
     "claims": claims.table,
     "figures": claims.figures,
+    "files": files.table,
 }
 
 
@@ -133,7 +137,7 @@ def filled(text: str) -> str:
             continue
         before, _, rest = text.partition(begin)
         _, _, after = rest.partition(end)
-        table = "\n".join(rows())
+        table = "\n".join(rows()).strip()
         text = f"{before}{begin}\n{table}\n\n{end}{after}"
     return text
 
