@@ -24,7 +24,7 @@ ALWAYS = [  # by the begin of a path
     (r"csrc/sim/", [C_TEST.format("sim_stream"), C_TEST.format("sim_vmm")]),
     (r"csrc/sim/values", ["tests/values/test_draws.py"]),
     (r"python/oomph/diagnosis", ["tests/diagnosis/test_shortage.py"]),
-    (r"python/oomph/", ["tests/cli/test_bad_input.py"]),
+    (r"python/oomph/", ["tests/cli/test_bad_input.py", "tests/test_docstrings.py"]),
     (r"python/oomph_pytest", ["tests/plugin"]),
     (r"docs/|README|CHANGELOG|mkdocs", ["tests/test_site.py", "tests/test_errors.py"]),
     (

@@ -147,8 +147,19 @@ def pytest_collection_modifyitems(
 def cuda_memory(request: pytest.FixtureRequest) -> CudaMemory:
     """Measures the GPU memory of a function: a benchmark of memory.
 
-    ``cuda_memory(function, *arguments)`` calls it and gives its result. See
-    docs/pytest.md.
+    ``cuda_memory(function, *arguments)`` calls the function and returns its result.
+    docs/pytest.md says how figures are measured, stored and compared.
+
+    Args:
+        request: The test, from pytest.
+
+    Returns:
+        A new :class:`~oomph_pytest.benchmark.CudaMemory` for the test.
+
+    Example:
+        >>> def test_a_step(cuda_memory):
+        ...     cuda_memory(train, steps=1)
+        ...     assert cuda_memory.figures["peak_bytes"] < 1 << 30
     """
     from oomph_pytest.benchmark import CudaMemory
 

@@ -16,9 +16,16 @@ def fix(values: dict[str, Any]) -> None:
 
 
 def is_installed() -> bool:
-    """Whether oomph is PyTorch's allocator in this process.
+    """Tells whether oomph is PyTorch's allocator in this process.
 
-    Not where another was put in its place since, which the log says once.
+    Returns:
+        True after :func:`oomph.install`, ``oomph run`` or ``OOMPH_CONF`` took effect.
+        False if another allocator has been put in its place since, which the log says
+        once (``torch.cuda.memory.change_current_allocator``).
+
+    Example:
+        >>> oomph.is_installed()
+        True
     """
     return _installed is not None and not is_replaced()
 

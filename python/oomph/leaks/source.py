@@ -16,7 +16,13 @@ from oomph.memory.sites import is_user, short
 
 @dataclass(frozen=True)
 class Line:
-    """A line of source, and the function that it is in (empty: a module's own)."""
+    """A line of source.
+
+    Attributes:
+        file: Path of the file, as the code object has it.
+        line: Line number, from 1.
+        function: Name of the function that the line is in; "": it is in none.
+    """
 
     file: str
     line: int

@@ -85,11 +85,17 @@ def _counts() -> Counts:
 
 
 class Watch:
-    """A program that is watched. :func:`watch` makes and begins one.
+    """A watch for leaks, and a context manager. :func:`watch` begins one.
 
     Attributes:
-        steps: That have ended.
-        findings: What leaks, as found so far.
+        steps: Steps that have ended during the watch.
+        findings: The mistakes found so far.
+
+    Example:
+        >>> with oomph.leaks.watch() as watched:
+        ...     train(steps=5)
+        >>> watched.steps
+        5
     """
 
     def __init__(self, action: str = "count") -> None:
@@ -123,7 +129,12 @@ class Watch:
         return self
 
     def stop(self) -> None:
-        """Watches no more; what was found stays."""
+        """Ends the watch; what it found stays. Has no effect the second time.
+
+        Example:
+            >>> watched = oomph.leaks.watch()
+            >>> watched.stop()
+        """
         if not self._running:
             return
         self._running = False
@@ -153,7 +164,15 @@ class Watch:
         self.stop()
 
     def report(self) -> Report:
-        """What was found so far."""
+        """Gives what was found so far.
+
+        Returns:
+            A snapshot; ``print()`` shows its text, ``as_dict()`` is for JSON.
+
+        Example:
+            >>> print(watched.report())
+            no leak was found in 5 steps
+        """
         return Report(self.steps, list(self.findings), self._growth.step_bytes())
 
     def _finish(self) -> None:
@@ -264,20 +283,26 @@ _last: Watch | None = None
 def watch(action: str = "count") -> Watch:
     """Begins to watch for leaks, until the process ends or as a context manager.
 
-    Steps end as for :func:`oomph.step`: with each step of an optimizer.
+    A step ends with each step of an optimizer, or with :func:`oomph.step`.
+    docs/leaks.md says what is found, and how.
 
     Args:
-        action: What happens once a leak is found: ``count`` (it is told when the
-            process ends), ``report`` (the log says it at once), or ``raise``
-            (:class:`LeakError`, from the optimizer's ``step()``).
+        action: What happens when a leak is found. ``count``: the log says it when the
+            process ends; ``report``: the log says it at once; ``raise``: the
+            optimizer's ``step()`` raises :class:`LeakError`.
+
+    Returns:
+        The watch, which has begun. As a context manager it ends with the block.
 
     Raises:
-        RuntimeError: oomph is not installed: nobody tells when a step ends.
+        RuntimeError: oomph is not installed, so it does not know when steps end.
+        ValueError: The action is none of these.
 
     Example:
         >>> with oomph.leaks.watch() as watched:
         ...     train(steps=5)
         >>> print(watched.report())
+        no leak was found in 5 steps
     """
     global _last
     if not state.is_installed():
@@ -291,10 +316,13 @@ def watch(action: str = "count") -> Watch:
 
 
 def report() -> Report:
-    """What the watch that began last has found so far, as text and as data.
+    """Gives what the watch that began last has found so far.
+
+    Returns:
+        A snapshot; ``print()`` shows its text, ``as_dict()`` is for JSON.
 
     Raises:
-        RuntimeError: There was none.
+        RuntimeError: No watch has begun.
 
     Example:
         >>> for finding in oomph.leaks.report().findings:
@@ -311,11 +339,11 @@ def report() -> Report:
 def assert_no_leaks() -> None:
     """Raises if the watch that began last has found a leak.
 
-    Five steps are enough to find one that grows with each.
+    Five steps are usually enough to find a leak that grows with every step.
 
     Raises:
-        LeakError: An ``AssertionError`` with the report.
-        RuntimeError: Nothing was watched, or for fewer than five steps.
+        LeakError: A leak was found; the text is the report. An ``AssertionError``.
+        RuntimeError: No watch has begun, or it saw fewer than five steps.
 
     Example:
         >>> with oomph.leaks.watch():

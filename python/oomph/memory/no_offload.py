@@ -18,17 +18,24 @@ class _Region(ContextDecorator):
 
 
 def no_offload() -> ContextDecorator:
-    """A region in which nothing is offloaded: what does not fit the device is an error.
+    """Forbids offload in a region: what does not fit on the device is an error.
 
-    It holds for the whole process while it lasts, since backward passes allocate in
-    threads of their own. What lies on the host already stays there. Regions may nest
-    and overlap; a function can be decorated with one.
+    The region applies to the whole process while it lasts, since backward passes
+    allocate in threads of their own. What is on the host already stays there. Regions
+    may nest and overlap. As a decorator it applies to each call of a function.
 
     Returns:
-        A context manager, to be entered as often as needed.
+        A context manager and decorator, which can be entered any number of times.
+
+    Raises:
+        torch.OutOfMemoryError: Within the region, from an allocation that does not
+            fit.
 
     Example:
-        >>> with oomph.no_offload():  # a benchmark: slow is as bad as dead
-        ...     time_step(model)
+        >>> with oomph.no_offload():  # a benchmark: slow would be as bad as failed
+        ...     output = model(batch)
+        >>> @oomph.no_offload()
+        ... def evaluate():
+        ...     return model(batch)
     """
     return _Region()

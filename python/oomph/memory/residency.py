@@ -24,11 +24,16 @@ Tensors = torch.Tensor | Iterable[torch.Tensor]
 
 
 class Moved(NamedTuple):
-    """What became of tensors that were to be moved.
+    """What :func:`oomph.evict`, :func:`oomph.promote` and :func:`oomph.pin` moved.
 
     Attributes:
-        moved_bytes: Bytes that lay elsewhere before the call.
-        left: For each tensor that stayed where it was, its shape and why.
+        moved_bytes: Bytes that moved, those that were there already not included.
+        left: For each tensor that stayed where it was, its shape and the reason.
+
+    Example:
+        >>> moved = oomph.evict(model.parameters())
+        >>> moved.moved_bytes, moved.left
+        (83886080, ())
     """
 
     moved_bytes: int
@@ -37,11 +42,16 @@ class Moved(NamedTuple):
 
 @dataclass(frozen=True)
 class Residency:
-    """Where tensors lie.
+    """Where tensors are, as :func:`oomph.residency` tells.
 
     Attributes:
         device_bytes: Bytes of their storages on the device.
         host_bytes: Bytes of their storages on the host.
+
+    Example:
+        >>> found = oomph.residency(model.parameters())
+        >>> found.device_bytes + found.host_bytes
+        83886080
     """
 
     device_bytes: int
@@ -49,7 +59,7 @@ class Residency:
 
     @property
     def place(self) -> str:
-        """``device``, ``host`` or ``both``."""
+        """Where all of it is: ``"device"``, ``"host"`` or ``"both"``."""
         if self.host_bytes == 0:
             return "device"
         return "host" if self.device_bytes == 0 else "both"
@@ -128,74 +138,78 @@ def _move(tensors: Tensors, tier: int) -> Moved:
 
 
 def evict(tensors: Tensors) -> Moved:
-    """Moves tensors to the host; their addresses and contents stay.
+    """Moves tensors to the host, at the same addresses and with their contents.
 
-    They remain there until :func:`promote`, or until they are freed. Waits for the GPU;
-    no other thread may launch work that uses them meanwhile.
+    They remain there until :func:`promote`, or until they are freed. The call waits for
+    the GPU. No other thread may launch work that uses them until it has returned.
 
     Args:
-        tensors: A CUDA tensor, or several. What moves are whole storages.
+        tensors: A CUDA tensor, or several. Whole storages move.
 
     Returns:
-        How many bytes moved, and which of several tensors were left and why: those of
-        at most 1 MiB, those that share all their pages with live tensors that do not
-        move, those of CUDA graphs and MemPools, those that
-        other processes use, pinned ones, and what the host has no room for.
+        How many bytes moved, and which of several tensors stayed and why: those of at
+        most 1 MiB, those that share all their pages with live tensors that do not
+        move, those of CUDA graphs and MemPools, those that other processes use, pinned
+        ones, and those that the host has no room for.
 
     Raises:
-        ValueError: A tensor is not on a CUDA device or not oomph's, or the only one was
-            left.
+        TypeError: An argument is not a tensor.
+        ValueError: A tensor is not on a CUDA device, its memory is not oomph's, or the
+            only tensor stayed.
         RuntimeError: A stream captures, or no host pages can be mapped here. Then
             nothing has moved.
 
     Example:
         >>> oomph.evict(model.parameters())
-        Moved(moved_bytes=497759232, left=())
+        Moved(moved_bytes=83886080, left=())
     """
     return _move(tensors, _C.TIER_HOST)
 
 
 def promote(tensors: Tensors) -> Moved:
-    """Moves tensors to the device; their addresses and contents stay.
+    """Moves tensors to the device, at the same addresses and with their contents.
 
-    The opposite of :func:`evict`, also for tensors that were born on the host. As many
-    move as there is room for within the limit and beside the reserve, the first before
-    the others.
+    The opposite of :func:`evict`, also for tensors that fell back to the host. As many
+    move as there is room for within the limit and beside the reserve, in the order
+    given.
 
     Args:
-        tensors: A CUDA tensor, or several.
+        tensors: A CUDA tensor, or several. Whole storages move.
 
     Returns:
-        As :func:`evict`.
+        How many bytes moved, and which of several tensors stayed and why.
 
     Raises:
-        ValueError: As :func:`evict`.
+        TypeError: An argument is not a tensor.
+        ValueError: As for :func:`evict`.
         RuntimeError: A stream captures.
 
     Example:
-        >>> oomph.promote(weight).moved_bytes
-        16777216
+        >>> oomph.promote(model.parameters()).moved_bytes
+        83886080
     """
     return _move(tensors, _C.TIER_DEVICE)
 
 
 def pin(tensors: Tensors) -> Moved:
-    """Moves tensors to the device and keeps them there: :func:`evict` leaves them.
+    """Moves tensors to the device and keeps them there: :func:`evict` skips them.
 
-    Holds until :func:`unpin`, or until the memory is freed.
+    They stay pinned until :func:`unpin`, or until they are freed.
 
     Args:
         tensors: A CUDA tensor, or several.
 
     Returns:
-        As :func:`promote`. Those that were left are not pinned.
+        How many bytes moved, and which of several tensors stayed and why; these are
+        not pinned.
 
     Raises:
-        ValueError: As :func:`promote`.
-        RuntimeError: As :func:`promote`.
+        TypeError: An argument is not a tensor.
+        ValueError: As for :func:`evict`.
+        RuntimeError: A stream captures.
 
     Example:
-        >>> oomph.pin(model.lm_head.weight)
+        >>> oomph.pin(model.head.weight)  # it was on the device already
         Moved(moved_bytes=0, left=())
     """
     if not isinstance(tensors, torch.Tensor):
@@ -208,16 +222,17 @@ def pin(tensors: Tensors) -> Moved:
 
 
 def unpin(tensors: Tensors) -> None:
-    """Takes back :func:`pin`; tensors that are not pinned are left alone.
+    """Undoes :func:`pin`. Has no effect on tensors that are not pinned.
 
     Args:
         tensors: A CUDA tensor, or several.
 
     Raises:
-        ValueError: A tensor is not on a CUDA device or not oomph's.
+        TypeError: An argument is not a tensor.
+        ValueError: A tensor is not on a CUDA device, or its memory is not oomph's.
 
     Example:
-        >>> oomph.unpin(model.lm_head.weight)
+        >>> oomph.unpin(model.head.weight)
     """
     for storage in _storages(tensors):
         _place(storage)
@@ -225,16 +240,17 @@ def unpin(tensors: Tensors) -> None:
 
 
 def residency(tensors: Tensors) -> Residency:
-    """Tells where tensors lie.
+    """Tells where tensors are.
 
     Args:
         tensors: A CUDA tensor, or several; storages that they share count once.
 
     Returns:
-        Bytes of their storages by place.
+        Bytes of their storages on the device and on the host.
 
     Raises:
-        ValueError: A tensor is not on a CUDA device or not oomph's.
+        TypeError: An argument is not a tensor.
+        ValueError: A tensor is not on a CUDA device, or its memory is not oomph's.
 
     Example:
         >>> oomph.residency(model.parameters()).place

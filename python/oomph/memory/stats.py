@@ -17,27 +17,32 @@ more_metrics: list[Callable[[int], dict[str, float]]] = []
 
 
 def stats(device: int | None = None) -> dict[str, Any]:
-    """Statistics of one device.
+    """Gives statistics of one device.
 
-    Holds PyTorch's metrics under PyTorch's names (``allocated_bytes.all.peak``; see
-    ``torch.cuda.memory_stats``) and oomph's own, which ``metrics.OWN`` explains. As
-    PyTorch's, they count bytes on the device and on the host together; ``device_bytes``
-    and ``host_bytes`` tell them apart.
+    PyTorch's statistics have PyTorch's names, such as ``allocated_bytes.all.peak``;
+    ``torch.cuda.memory_stats`` defines them. The table in docs/settings.md defines
+    oomph's own, with their units. Like PyTorch's, ``allocated_bytes`` and the others
+    count bytes on the device and on the host together; ``device_bytes`` and
+    ``host_bytes`` tell them apart.
 
     Args:
         device: Index of the device; None: PyTorch's current one, or 0 without PyTorch.
 
     Returns:
         A dict of numbers, which are 0 before the device is used, a list of numbers
-        (``rescues_last_steps``) and two texts (``allocator``, ``host_kind``).
+        (``rescues_last_steps``) and two strings (``allocator``, ``host_kind``). Names
+        end in their unit: ``_bytes``, ``_ns``, ``_ms``, ``_bytes_per_s``; the others
+        are counts.
 
     Raises:
-        ValueError: The index is no device's.
+        ValueError: There is no such device.
 
     Example:
-        >>> import oomph
-        >>> oomph.stats(0)["rescues"]
-        0
+        >>> now = oomph.stats(0)
+        >>> now["rescues"], now["allocator"]
+        (0, 'oomph')
+        >>> now["device_bytes"] >= now["allocated_bytes.all.current"]
+        True
     """
     torch = sys.modules.get("torch")
     cuda = torch.cuda if torch is not None and torch.cuda.is_initialized() else None

@@ -27,15 +27,19 @@ ended: list[Callable[[], None]] = []
 
 
 def step() -> None:
-    """Tells that a step has ended, where no optimizer does.
+    """Tells oomph that a step has ended, in a loop without an optimizer.
 
     Steps are how oomph knows that work repeats: once two successive ones are alike, it
-    packs the next. Optimizers of ``torch.optim`` tell by themselves; call this at the
-    end of each round of a loop that has none, such as inference.
+    packs the next. Optimizers of ``torch.optim`` end steps by themselves. In a loop
+    that has none, such as inference, call this at the end of each round.
+
+    Raises:
+        LeakError: This step showed a leak, and the watch is to raise
+            (``leaks:raise``, ``oomph.leaks.watch("raise")``).
 
     Example:
         >>> for batch in batches:
-        ...     model(batch)
+        ...     output = model(batch)
         ...     oomph.step()
     """
     mask = _C.step()
