@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 FIXTURE = "cuda_memory"
 MARKERS = {
-    "limit_cuda_memory": "(limit): the test may allocate no more GPU memory than this "
-    "at a time, such as '24 MiB'; what was alive before does not count",
-    "limit_cuda_leaks": "(limit, warmups=0): no more of what the test allocated on "
-    "the GPU may be alive after it; it runs warmups times before, unmeasured",
+    "limit_cuda_memory": "(limit): the test may allocate at most this much GPU memory "
+    "at a time, such as '24 MiB'; what was allocated before it does not count",
+    "limit_cuda_leaks": "(limit, warmups=0): at most this much of what the test "
+    "allocated on the GPU may be left; it first runs warmups times, unmeasured",
     "stable_cuda_peak": "(steps, warmup=1, optimizer_steps=1, tolerance=0): after the "
-    "warm-up, the peak of GPU memory must not grow over so many steps",
-    "no_cuda_oom": "(allow_rescues=True): no allocation may run out of GPU memory, not "
+    "warm-up, the peak of GPU memory must not grow over that many steps",
+    "no_cuda_oom": "(allow_rescues=True): no allocation may run out of GPU memory, "
     "even if the test catches the error",
     "no_worse_metric": "(name, tolerance=0, better='lower', baseline=None): what the "
-    "test reports by cuda_memory.metric() must not be worse than in a stored run",
+    "test reports with cuda_memory.metric() must not be worse than in a stored run",
 }
 _FOLDER = ".cuda_memory"
 _OPTIONS: dict[
@@ -50,7 +50,8 @@ _OPTIONS: dict[
     ),
     "--oomph": (
         {"metavar": "SETTINGS"},
-        "have oomph allocate GPU memory, such as offload:on-oom (see OOMPH_CONF)",
+        "make oomph the allocator, with settings such as offload:on-oom (as in "
+        "OOMPH_CONF)",
     ),
     "--cuda-memory-sites": (
         {"action": "store_true"},
@@ -58,12 +59,12 @@ _OPTIONS: dict[
     ),
     "--cuda-memory-save": (
         {"nargs": "?", "const": "", "metavar": "NAME"},
-        "store the figures of this run, of tests that use cuda_memory",
+        "store the figures of this run, from tests that use cuda_memory",
     ),
     "--cuda-memory-compare": (
         {"nargs": "?", "const": "", "metavar": "RUN"},
-        "compare with a stored run: its number, its name or its file; the newest "
-        "unless said",
+        "compare with a stored run, given by number, name or file (default: the "
+        "newest)",
     ),
     "--cuda-memory-fail": (
         {"action": "append", "default": [], "metavar": "FIGURE:GROWTH"},
@@ -72,7 +73,7 @@ _OPTIONS: dict[
     ),
     "--cuda-memory-storage": (
         {"default": _FOLDER, "metavar": "FOLDER"},
-        "where runs are stored, from pytest's root (default: %(default)s)",
+        "where runs are stored, relative to pytest's root (default: %(default)s)",
     ),
     "--cuda-memory-json": (
         {"metavar": "FILE"},

@@ -1,4 +1,4 @@
-"""The fixture ``cuda_memory``: what a function takes of GPU memory."""
+"""The fixture ``cuda_memory``: how much GPU memory a function takes."""
 
 from __future__ import annotations
 

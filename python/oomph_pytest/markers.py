@@ -1,4 +1,4 @@
-"""The markers: what they say, and whether a test did it."""
+"""The markers: what they demand, and whether a test meets it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of a whole run: the table, the stored run and the JSON file."""
+"""What is reported about a whole run: the table, the stored run and the JSON file."""
 
 from __future__ import annotations
 

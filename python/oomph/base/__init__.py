@@ -1,1 +1,1 @@
-"""What all else uses: sizes, whether oomph is installed, the log."""
+"""What all other packages use: sizes, whether oomph is installed, the log."""

@@ -1,4 +1,4 @@
-"""What is said: why oomph is not in use, a line a step on rescues, a table at the end.
+"""What oomph logs: why it is not in use, a line a step on rescues, a table at exit.
 
 Through the logger ``oomph``; nothing else is ever said unasked.
 """

@@ -1,4 +1,4 @@
-"""PyTorch's error for memory that is not there, made to explain itself.
+"""Makes PyTorch's out-of-memory error explain itself.
 
 The error is thrown in C++, by threads that have no GIL and must not wait for it. So the
 core keeps what is needed (csrc/core/control/oom.c), and the explanation is added

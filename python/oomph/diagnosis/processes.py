@@ -1,4 +1,4 @@
-"""Other processes on a card, as NVIDIA's management library tells."""
+"""Other processes on a card, as NVIDIA's management library reports them."""
 
 from __future__ import annotations
 

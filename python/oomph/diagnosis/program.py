@@ -1,4 +1,4 @@
-"""What can be seen of a training program from its objects: plain numbers, no tensor."""
+"""What a program's objects show about its training: plain numbers, no tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What would help against a shortage of memory here: how much it saves, what it costs.
+"""What would save memory in this program, how much, and at what cost.
 
 Each rule looks at who holds the memory (``categories``) and gives remedies, or none
 where it cannot help. Figures are estimates from the blocks that are there, and from

@@ -1,4 +1,4 @@
-"""Which line leaks, and what holds what it leaks.
+"""Finds the line that leaks memory, and what holds that memory.
 
 ``with oomph.leaks.watch(): …`` or the setting ``leaks:count``; then
 :func:`oomph.leaks.report` and :func:`oomph.assert_no_leaks`. docs/leaks.md tells how.

@@ -1,4 +1,4 @@
-"""Gradients that no step sets back.
+"""Finds gradients that no step resets.
 
 The cheap sign: a gradient is the same tensor at the end of successive steps, and was
 written to. Then one parameter of the optimizer is asked, by hooks, what happens to its

@@ -1,4 +1,4 @@
-"""What is left of autograd's graphs, and of which steps it is."""
+"""Which of autograd's graphs are still alive, and which steps they come from."""
 
 from __future__ import annotations
 

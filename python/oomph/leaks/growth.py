@@ -1,4 +1,4 @@
-"""Whether memory grows: counts at the ends of steps, and when they are a suspicion."""
+"""Whether memory grows: counts at the ends of steps, and when they are suspicious."""
 
 from __future__ import annotations
 

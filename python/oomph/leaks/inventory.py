@@ -1,4 +1,4 @@
-"""Which tensors on GPUs there are, since when, and of which kind there are ever more.
+"""Which tensors are on GPUs, since when, and which kind of them grows in number.
 
 Looks at all objects that Python's collector knows, which takes some ten milliseconds;
 so it is done only when something is suspected. It keeps weak references alone.

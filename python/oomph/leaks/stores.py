@@ -1,4 +1,4 @@
-"""Which line of the user's put something where it is held.
+"""Which line of the user's code put something where it is held.
 
 References tell what holds a tensor, not who put it there. The holder has a name,
 though, and the user's source says where something is put under that name.

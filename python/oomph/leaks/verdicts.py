@@ -1,4 +1,4 @@
-"""From what grows and what holds it to the mistake, and the line that makes it."""
+"""Infers the mistake and its line from what grows and what holds it."""
 
 from __future__ import annotations
 

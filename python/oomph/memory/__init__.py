@@ -1,1 +1,1 @@
-"""What a program asks of its memory: how much there is, where, whose it is."""
+"""What a program can ask about its memory: how much, where, and whose it is."""

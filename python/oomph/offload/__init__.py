@@ -1,1 +1,1 @@
-"""Sends what a step needs last to the host ahead of need, and has it back in time."""
+"""Sends what a step needs last to the host, and fetches it back in time."""

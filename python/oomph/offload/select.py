@@ -1,4 +1,4 @@
-"""Which of the storages that a step saves are to leave the device in the next."""
+"""Selects which of the storages that a step saves leave the device in the next."""
 
 from __future__ import annotations
 

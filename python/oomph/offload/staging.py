@@ -1,4 +1,4 @@
-"""Work on tensors that lie on the host, at places on the device, beside the copies."""
+"""Works on tensors of the host in buffers on the device, while others are copied."""
 
 from __future__ import annotations
 
