@@ -151,7 +151,7 @@ def test_growth_within_the_tolerance_passes(limits):
 
 def test_too_few_steps_are_no_proof(limits):
     said = text(limits, "test_has_too_few_steps")
-    assert "over 6 steps after 1 of warm-up, but ended 6; one ends with" in said
+    assert "over 6 steps after 1 of warm-up, but ended only 6; a step ends with" in said
 
 
 def test_steps_of_an_epoch_are_taken_together(limits):
