@@ -381,7 +381,7 @@ def test_state_on_the_host_is_brought_to_the_device_for_its_turn():
     # Each byte in and out once, not as often as the optimizer passes over it.
     assert last["step_fetched_bytes"] == last["step_sent_bytes"]
     assert last["step_fetched_bytes"] == last["state_host_bytes"]
-    assert "came to the device for its turn" in last["text"]
+    assert "is on the host and came to the device in turn" in last["text"]
     del training, state, on_host
     assert oomph._C.stats(0)["allocated_bytes.all.current"] == 0
 
