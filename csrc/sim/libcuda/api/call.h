@@ -1,6 +1,10 @@
 /* call.h - what every driver call does first and last.
  *
- *     CUresult result = sim_enter("cuMemRelease");
+ *     return SIM_CALL(release(handle), "%#llx", handle);
+ *
+ * or the same in steps:
+ *
+ *     CUresult result = sim_enter(__func__);
  *     if (result == CUDA_SUCCESS)
  *         result = release(handle);
  *     return sim_leave(result, "%#llx", handle);
@@ -33,6 +37,16 @@ CUresult sim_enter_uninitialised(const char *function);
 // Traces the call with its arguments, gives the lock back, returns `result`.
 CUresult sim_leave(CUresult result, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+
+// A whole call: `work` gives its result, the rest says what to trace and may use
+// `result`. A macro, as both wait for the lock.
+#define SIM_CALL(work, ...)                                                            \
+    __extension__({                                                                    \
+        CUresult result = sim_enter(__func__);                                         \
+        if (result == CUDA_SUCCESS)                                                    \
+            result = (work);                                                           \
+        sim_leave(result, __VA_ARGS__);                                                \
+    })
 
 // sim_leave() for a call without arguments worth tracing.
 CUresult sim_return(CUresult result);

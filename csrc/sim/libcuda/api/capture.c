@@ -23,12 +23,10 @@ static CUresult begin(CUstream handle, CUstreamCaptureMode mode)
 
 CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode)
 {
-    CUresult result = sim_enter_checked(
-        "cuStreamBeginCapture_v2", (unsigned)mode <= CU_STREAM_CAPTURE_MODE_RELAXED);
-
-    if (result == CUDA_SUCCESS)
-        result = begin(stream, mode);
-    return sim_leave(result, "%p, %d", (void *)stream, (int)mode);
+    return SIM_CALL((unsigned)mode <= CU_STREAM_CAPTURE_MODE_RELAXED
+                        ? begin(stream, mode)
+                        : CUDA_ERROR_INVALID_VALUE,
+                    "%p, %d", (void *)stream, (int)mode);
 }
 
 // Every node that nothing depends on must have been waited for by the origin.
@@ -77,11 +75,7 @@ static CUresult end(CUstream handle, CUgraph *graph)
 
 CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
 {
-    CUresult result = sim_enter("cuStreamEndCapture");
-
-    if (result == CUDA_SUCCESS)
-        result = end(stream, graph);
-    return sim_leave(result, "%p", (void *)stream);
+    return SIM_CALL(end(stream, graph), "%p", (void *)stream);
 }
 
 // ---- questions: asked at every allocation, and safe at any time

@@ -56,11 +56,7 @@ static CUresult retain(CUcontext *context, CUdevice device)
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 {
-    CUresult result = sim_enter("cuDevicePrimaryCtxRetain");
-
-    if (result == CUDA_SUCCESS)
-        result = retain(context, device);
-    return sim_leave(result, "%d", device);
+    return SIM_CALL(retain(context, device), "%d", device);
 }
 
 static CUresult release(CUdevice device)
@@ -82,16 +78,12 @@ static CUresult release(CUdevice device)
 
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 {
-    CUresult result = sim_enter("cuDevicePrimaryCtxRelease_v2");
-
-    if (result == CUDA_SUCCESS)
-        result = release(device);
-    return sim_leave(result, "%d", device);
+    return SIM_CALL(release(device), "%d", device);
 }
 
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
 {
-    CUresult result = sim_enter("cuDevicePrimaryCtxReset_v2");
+    CUresult result = sim_enter(__func__);
 
     if (result == CUDA_SUCCESS && sim_device(device) == NULL)
         result = CUDA_ERROR_INVALID_DEVICE;
@@ -102,7 +94,7 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
 
 CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags)
 {
-    CUresult result = sim_enter("cuDevicePrimaryCtxSetFlags_v2");
+    CUresult result = sim_enter(__func__);
 
     if (result == CUDA_SUCCESS && sim_device(device) == NULL)
         result = CUDA_ERROR_INVALID_DEVICE;
@@ -113,8 +105,7 @@ CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags)
 
 CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active)
 {
-    CUresult result = sim_enter_checked("cuDevicePrimaryCtxGetState",
-                                        flags != NULL && active != NULL);
+    CUresult result = sim_enter_checked(__func__, flags != NULL && active != NULL);
 
     if (result == CUDA_SUCCESS && sim_device(device) == NULL)
         result = CUDA_ERROR_INVALID_DEVICE;
@@ -127,16 +118,12 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *activ
 
 CUresult cuCtxSetCurrent(CUcontext context)
 {
-    CUresult result = sim_enter("cuCtxSetCurrent");
-
-    if (result == CUDA_SUCCESS)
-        result = sim_context_replace(context);
-    return sim_leave(result, "%p", (void *)context);
+    return SIM_CALL(sim_context_replace(context), "%p", (void *)context);
 }
 
 CUresult cuCtxGetCurrent(CUcontext *context)
 {
-    CUresult result = sim_enter_checked("cuCtxGetCurrent", context != NULL);
+    CUresult result = sim_enter_checked(__func__, context != NULL);
 
     if (result == CUDA_SUCCESS)
         *context = sim_context_top();
@@ -145,16 +132,12 @@ CUresult cuCtxGetCurrent(CUcontext *context)
 
 CUresult cuCtxPushCurrent_v2(CUcontext context)
 {
-    CUresult result = sim_enter("cuCtxPushCurrent_v2");
-
-    if (result == CUDA_SUCCESS)
-        result = sim_context_push(context);
-    return sim_leave(result, "%p", (void *)context);
+    return SIM_CALL(sim_context_push(context), "%p", (void *)context);
 }
 
 CUresult cuCtxPopCurrent_v2(CUcontext *context)
 {
-    CUresult result = sim_enter("cuCtxPopCurrent_v2");
+    CUresult result = sim_enter(__func__);
     CUcontext popped = sim_context_top();
 
     if (result == CUDA_SUCCESS)
@@ -166,7 +149,7 @@ CUresult cuCtxPopCurrent_v2(CUcontext *context)
 
 CUresult cuCtxGetId(CUcontext context, unsigned long long *id)
 {
-    CUresult result = sim_enter_checked("cuCtxGetId", id != NULL);
+    CUresult result = sim_enter_checked(__func__, id != NULL);
 
     if (result == CUDA_SUCCESS && context == NULL)
         result = sim_context_of_thread(&context);
@@ -178,7 +161,7 @@ CUresult cuCtxGetId(CUcontext context, unsigned long long *id)
 CUresult cuCtxGetFlags(unsigned *flags)
 {
     CUcontext context;
-    CUresult result = sim_enter_checked("cuCtxGetFlags", flags != NULL);
+    CUresult result = sim_enter_checked(__func__, flags != NULL);
 
     if (result == CUDA_SUCCESS)
         result = sim_context_of_thread(&context);
@@ -189,7 +172,7 @@ CUresult cuCtxGetFlags(unsigned *flags)
 
 CUresult cuCtxGetApiVersion(CUcontext context, unsigned *version)
 {
-    CUresult result = sim_enter_checked("cuCtxGetApiVersion", version != NULL);
+    CUresult result = sim_enter_checked(__func__, version != NULL);
 
     if (result == CUDA_SUCCESS)
         *version = 3020;
@@ -254,7 +237,7 @@ CUresult cuCtxGetDevice(CUdevice *device)
 CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
 {
     CUcontext context;
-    CUresult result = sim_enter("cuCtxGetStreamPriorityRange");
+    CUresult result = sim_enter(__func__);
 
     if (result == CUDA_SUCCESS)
         result = sim_context_of_thread(&context);
@@ -268,7 +251,7 @@ CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
 CUresult cuCtxGetLimit(size_t *value, CUlimit limit)
 {
     CUcontext context;
-    CUresult result = sim_enter_checked("cuCtxGetLimit", value != NULL);
+    CUresult result = sim_enter_checked(__func__, value != NULL);
 
     if (result == CUDA_SUCCESS)
         result = sim_context_of_thread(&context);
@@ -280,11 +263,8 @@ CUresult cuCtxGetLimit(size_t *value, CUlimit limit)
 CUresult cuCtxSetLimit(CUlimit limit, size_t value)
 {
     CUcontext context;
-    CUresult result = sim_enter("cuCtxSetLimit");
 
-    if (result == CUDA_SUCCESS)
-        result = sim_context_of_thread(&context);
-    return sim_leave(result, "%d, %zu", (int)limit, value);
+    return SIM_CALL(sim_context_of_thread(&context), "%d, %zu", (int)limit, value);
 }
 
 static CUresult set_peer(CUcontext peer, bool enable)
@@ -307,18 +287,11 @@ static CUresult set_peer(CUcontext peer, bool enable)
 
 CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
 {
-    CUresult result = sim_enter_checked("cuCtxEnablePeerAccess", flags == 0);
-
-    if (result == CUDA_SUCCESS)
-        result = set_peer(peer, true);
-    return sim_leave(result, "%p", (void *)peer);
+    return SIM_CALL(flags == 0 ? set_peer(peer, true) : CUDA_ERROR_INVALID_VALUE, "%p",
+                    (void *)peer);
 }
 
 CUresult cuCtxDisablePeerAccess(CUcontext peer)
 {
-    CUresult result = sim_enter("cuCtxDisablePeerAccess");
-
-    if (result == CUDA_SUCCESS)
-        result = set_peer(peer, false);
-    return sim_leave(result, "%p", (void *)peer);
+    return SIM_CALL(set_peer(peer, false), "%p", (void *)peer);
 }

@@ -188,23 +188,23 @@ static CUresult copy_later(const char *function, uint64_t dst, uint64_t src,
 
 CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t bytes)
 {
-    return copy_now("cuMemcpy", dst, src, bytes);
+    return copy_now(__func__, dst, src, bytes);
 }
 
 CUresult cuMemcpyHtoD_v2(CUdeviceptr dst, const void *src, size_t bytes)
 {
-    return copy_now("cuMemcpyHtoD_v2", dst, from_pointer(src), bytes);
+    return copy_now(__func__, dst, from_pointer(src), bytes);
 }
 
 CUresult cuMemcpyDtoH_v2(void *dst, CUdeviceptr src, size_t bytes)
 {
-    return copy_now("cuMemcpyDtoH_v2", from_pointer(dst), src, bytes);
+    return copy_now(__func__, from_pointer(dst), src, bytes);
 }
 
 // Within and between devices the call returns before the copy is done.
 CUresult cuMemcpyDtoD_v2(CUdeviceptr dst, CUdeviceptr src, size_t bytes)
 {
-    return copy_later("cuMemcpyDtoD_v2", dst, src, bytes, NULL);
+    return copy_later(__func__, dst, src, bytes, NULL);
 }
 
 CUresult cuMemcpyPeer(CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src,
@@ -212,29 +212,29 @@ CUresult cuMemcpyPeer(CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src,
 {
     (void)dst_context;
     (void)src_context;
-    return copy_later("cuMemcpyPeer", dst, src, bytes, NULL);
+    return copy_later(__func__, dst, src, bytes, NULL);
 }
 
 CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream)
 {
-    return copy_later("cuMemcpyAsync", dst, src, bytes, stream);
+    return copy_later(__func__, dst, src, bytes, stream);
 }
 
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dst, const void *src, size_t bytes,
                               CUstream stream)
 {
-    return copy_later("cuMemcpyHtoDAsync_v2", dst, from_pointer(src), bytes, stream);
+    return copy_later(__func__, dst, from_pointer(src), bytes, stream);
 }
 
 CUresult cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t bytes, CUstream stream)
 {
-    return copy_later("cuMemcpyDtoHAsync_v2", from_pointer(dst), src, bytes, stream);
+    return copy_later(__func__, from_pointer(dst), src, bytes, stream);
 }
 
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dst, CUdeviceptr src, size_t bytes,
                               CUstream stream)
 {
-    return copy_later("cuMemcpyDtoDAsync_v2", dst, src, bytes, stream);
+    return copy_later(__func__, dst, src, bytes, stream);
 }
 
 CUresult cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src,
@@ -242,7 +242,7 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext dst_context, CUdeviceptr s
 {
     (void)dst_context;
     (void)src_context;
-    return copy_later("cuMemcpyPeerAsync", dst, src, bytes, stream);
+    return copy_later(__func__, dst, src, bytes, stream);
 }
 
 // ---- rows
@@ -284,15 +284,15 @@ static CUresult copy_2d(const char *function, const CUDA_MEMCPY2D *copy,
 
 CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *copy)
 {
-    return copy_2d("cuMemcpy2D_v2", copy, NULL, true);
+    return copy_2d(__func__, copy, NULL, true);
 }
 
 CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *copy)
 {
-    return copy_2d("cuMemcpy2DUnaligned_v2", copy, NULL, true);
+    return copy_2d(__func__, copy, NULL, true);
 }
 
 CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *copy, CUstream stream)
 {
-    return copy_2d("cuMemcpy2DAsync_v2", copy, stream, false);
+    return copy_2d(__func__, copy, stream, false);
 }

@@ -13,7 +13,7 @@
 
 CUresult cuInit(unsigned flags)
 {
-    CUresult result = sim_enter_uninitialised("cuInit");
+    CUresult result = sim_enter_uninitialised(__func__);
 
     if (result == CUDA_SUCCESS && flags != 0)
         result = CUDA_ERROR_INVALID_VALUE;
@@ -36,7 +36,7 @@ CUresult cuDriverGetVersion(int *version)
 
 CUresult cuDeviceGetCount(int *count)
 {
-    CUresult result = sim_enter_checked("cuDeviceGetCount", count != NULL);
+    CUresult result = sim_enter_checked(__func__, count != NULL);
 
     if (result == CUDA_SUCCESS)
         *count = sim_visible_device_count();
@@ -55,7 +55,7 @@ static CUresult enter(const char *function, const void *out, CUdevice device)
 
 CUresult cuDeviceGet(CUdevice *device, int ordinal)
 {
-    CUresult result = enter("cuDeviceGet", device, ordinal);
+    CUresult result = enter(__func__, device, ordinal);
 
     if (result == CUDA_SUCCESS)
         *device = ordinal;
@@ -64,7 +64,7 @@ CUresult cuDeviceGet(CUdevice *device, int ordinal)
 
 CUresult cuDeviceGetName(char *name, int bytes, CUdevice device)
 {
-    CUresult result = enter("cuDeviceGetName", name, device);
+    CUresult result = enter(__func__, name, device);
 
     if (result == CUDA_SUCCESS && bytes <= 0)
         result = CUDA_ERROR_INVALID_VALUE;
@@ -98,17 +98,17 @@ static CUresult get_uuid(const char *function, CUuuid *uuid, CUdevice device)
 
 CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
 {
-    return get_uuid("cuDeviceGetUuid", uuid, device);
+    return get_uuid(__func__, uuid, device);
 }
 
 CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)
 {
-    return get_uuid("cuDeviceGetUuid_v2", uuid, device);
+    return get_uuid(__func__, uuid, device);
 }
 
 CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
 {
-    CUresult result = enter("cuDeviceTotalMem_v2", bytes, device);
+    CUresult result = enter(__func__, bytes, device);
 
     if (result == CUDA_SUCCESS)
         *bytes = sim_config.capacity_bytes;
@@ -117,7 +117,7 @@ CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
 
 CUresult cuDeviceGetPCIBusId(char *id, int bytes, CUdevice device)
 {
-    CUresult result = enter("cuDeviceGetPCIBusId", id, device);
+    CUresult result = enter(__func__, id, device);
 
     if (result == CUDA_SUCCESS && bytes < 13)
         result = CUDA_ERROR_INVALID_VALUE;
@@ -139,8 +139,7 @@ int oomph_sim_device_of_bus_id(const char *id)
 
 CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *id)
 {
-    CUresult result =
-        sim_enter_checked("cuDeviceGetByPCIBusId", device != NULL && id != NULL);
+    CUresult result = sim_enter_checked(__func__, device != NULL && id != NULL);
     int found = sim_visible_device_find(oomph_sim_device_of_bus_id(id));
 
     if (result == CUDA_SUCCESS && found < 0)
@@ -152,7 +151,7 @@ CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *id)
 
 CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
 {
-    CUresult result = enter("cuDeviceCanAccessPeer", can, device);
+    CUresult result = enter(__func__, can, device);
 
     if (result == CUDA_SUCCESS && sim_device(peer) == NULL)
         result = CUDA_ERROR_INVALID_DEVICE;
@@ -164,7 +163,7 @@ CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
 CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attribute,
                                  CUdevice device, CUdevice peer)
 {
-    CUresult result = enter("cuDeviceGetP2PAttribute", value, device);
+    CUresult result = enter(__func__, value, device);
 
     if (result == CUDA_SUCCESS && (sim_device(peer) == NULL || device == peer))
         result = CUDA_ERROR_INVALID_DEVICE;
@@ -263,7 +262,7 @@ static int device_attribute(CUdevice_attribute attribute, int device)
 
 CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device)
 {
-    CUresult result = enter("cuDeviceGetAttribute", value, device);
+    CUresult result = enter(__func__, value, device);
 
     if (result == CUDA_SUCCESS &&
         (attribute <= 0 || attribute >= CU_DEVICE_ATTRIBUTE_MAX))

@@ -285,7 +285,7 @@ CUresult cuGetProcAddress(const char *name, void **out, int version, cuuint64_t 
 // Private tables of the real driver; whoever needs one cannot run on a simulation.
 CUresult cuGetExportTable(const void **table, const CUuuid *id)
 {
-    CUresult result = sim_enter_uninitialised("cuGetExportTable");
+    CUresult result = sim_enter_uninitialised(__func__);
 
     if (table != NULL)
         *table = NULL;

@@ -17,17 +17,13 @@
 
 CUresult cuEventCreate(CUevent *event, unsigned flags)
 {
-    CUresult result = sim_enter("cuEventCreate");
-
-    if (result == CUDA_SUCCESS)
-        result = sim_event_create(event, flags, NULL);
-    return sim_leave(result, "%p, %u", result == CUDA_SUCCESS ? (void *)*event : NULL,
-                     flags);
+    return SIM_CALL(sim_event_create(event, flags, NULL), "%p, %u",
+                    result == CUDA_SUCCESS ? (void *)*event : NULL, flags);
 }
 
 CUresult cuEventDestroy_v2(CUevent event)
 {
-    CUresult result = sim_enter("cuEventDestroy_v2");
+    CUresult result = sim_enter(__func__);
 
     if (result == CUDA_SUCCESS)
         result = sim_event_check(event);
@@ -127,20 +123,14 @@ static CUresult record(CUevent event, CUstream handle, unsigned flags)
 
 CUresult cuEventRecord(CUevent event, CUstream stream)
 {
-    CUresult result = sim_enter("cuEventRecord");
-
-    if (result == CUDA_SUCCESS)
-        result = record(event, stream, CU_EVENT_RECORD_DEFAULT);
-    return sim_leave(result, "%p, %p", (void *)event, (void *)stream);
+    return SIM_CALL(record(event, stream, CU_EVENT_RECORD_DEFAULT), "%p, %p",
+                    (void *)event, (void *)stream);
 }
 
 CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags)
 {
-    CUresult result = sim_enter("cuEventRecordWithFlags");
-
-    if (result == CUDA_SUCCESS)
-        result = record(event, stream, flags);
-    return sim_leave(result, "%p, %p, %u", (void *)event, (void *)stream, flags);
+    return SIM_CALL(record(event, stream, flags), "%p, %p, %u", (void *)event,
+                    (void *)stream, flags);
 }
 
 // What any stream of the context was given so far.
@@ -163,11 +153,8 @@ static CUresult record_all(CUcontext context, CUevent event)
 
 CUresult cuCtxRecordEvent(CUcontext context, CUevent event)
 {
-    CUresult result = sim_enter("cuCtxRecordEvent");
-
-    if (result == CUDA_SUCCESS)
-        result = record_all(context, event);
-    return sim_leave(result, "%p, %p", (void *)context, (void *)event);
+    return SIM_CALL(record_all(context, event), "%p, %p", (void *)context,
+                    (void *)event);
 }
 
 // The latest record of the event, if another process has made it.
@@ -244,11 +231,8 @@ static CUresult wait(CUstream handle, CUevent event, unsigned flags)
 
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
 {
-    CUresult result = sim_enter("cuStreamWaitEvent");
-
-    if (result == CUDA_SUCCESS)
-        result = wait(stream, event, flags);
-    return sim_leave(result, "%p, %p, %u", (void *)stream, (void *)event, flags);
+    return SIM_CALL(wait(stream, event, flags), "%p, %p, %u", (void *)stream,
+                    (void *)event, flags);
 }
 
 // ---- questions
@@ -301,7 +285,7 @@ static void wait_for(CUevent event)
 
 CUresult cuEventQuery(CUevent event)
 {
-    CUresult result = sim_enter("cuEventQuery");
+    CUresult result = sim_enter(__func__);
 
     if (result == CUDA_SUCCESS)
         result = check_question(event);
@@ -312,7 +296,7 @@ CUresult cuEventQuery(CUevent event)
 
 CUresult cuEventSynchronize(CUevent event)
 {
-    CUresult result = sim_enter("cuEventSynchronize");
+    CUresult result = sim_enter(__func__);
 
     if (result == CUDA_SUCCESS)
         result = check_question(event);
@@ -355,10 +339,10 @@ static CUresult get_elapsed(const char *function, float *ms, CUevent start, CUev
 
 CUresult cuEventElapsedTime(float *ms, CUevent start, CUevent end)
 {
-    return get_elapsed("cuEventElapsedTime", ms, start, end);
+    return get_elapsed(__func__, ms, start, end);
 }
 
 CUresult cuEventElapsedTime_v2(float *ms, CUevent start, CUevent end)
 {
-    return get_elapsed("cuEventElapsedTime_v2", ms, start, end);
+    return get_elapsed(__func__, ms, start, end);
 }

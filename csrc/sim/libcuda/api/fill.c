@@ -97,56 +97,50 @@ static CUresult fill_later(const char *function, CUdeviceptr dst, value_t value,
 
 CUresult cuMemsetD8_v2(CUdeviceptr dst, unsigned char value, size_t count)
 {
-    return fill_now("cuMemsetD8_v2", dst, (value_t){value, 1}, count);
+    return fill_now(__func__, dst, (value_t){value, 1}, count);
 }
 
 CUresult cuMemsetD8Async(CUdeviceptr dst, unsigned char value, size_t count,
                          CUstream stream)
 {
-    return fill_later("cuMemsetD8Async", dst, (value_t){value, 1}, count, stream);
+    return fill_later(__func__, dst, (value_t){value, 1}, count, stream);
 }
 
 CUresult cuMemsetD16_v2(CUdeviceptr dst, unsigned short value, size_t count)
 {
-    return fill_now("cuMemsetD16_v2", dst, (value_t){value, 2}, count);
+    return fill_now(__func__, dst, (value_t){value, 2}, count);
 }
 
 CUresult cuMemsetD16Async(CUdeviceptr dst, unsigned short value, size_t count,
                           CUstream stream)
 {
-    return fill_later("cuMemsetD16Async", dst, (value_t){value, 2}, count, stream);
+    return fill_later(__func__, dst, (value_t){value, 2}, count, stream);
 }
 
 CUresult cuMemsetD32_v2(CUdeviceptr dst, unsigned value, size_t count)
 {
-    return fill_now("cuMemsetD32_v2", dst, (value_t){value, 4}, count);
+    return fill_now(__func__, dst, (value_t){value, 4}, count);
 }
 
 CUresult cuMemsetD32Async(CUdeviceptr dst, unsigned value, size_t count,
                           CUstream stream)
 {
-    return fill_later("cuMemsetD32Async", dst, (value_t){value, 4}, count, stream);
+    return fill_later(__func__, dst, (value_t){value, 4}, count, stream);
 }
 
 CUresult cuMemsetD2D8_v2(CUdeviceptr dst, size_t pitch, unsigned char value,
                          size_t width, size_t height)
 {
-    CUresult result = sim_enter("cuMemsetD2D8_v2");
-
-    if (result == CUDA_SUCCESS)
-        result = fill_rows(dst, pitch, (value_t){value, 1}, width, height, NULL, true);
-    return sim_leave(result, "%#llx, %zu, %u, %zu, %zu", dst, pitch, (unsigned)value,
-                     width, height);
+    return SIM_CALL(
+        fill_rows(dst, pitch, (value_t){value, 1}, width, height, NULL, true),
+        "%#llx, %zu, %u, %zu, %zu", dst, pitch, (unsigned)value, width, height);
 }
 
 CUresult cuMemsetD2D8Async(CUdeviceptr dst, size_t pitch, unsigned char value,
                            size_t width, size_t height, CUstream stream)
 {
-    CUresult result = sim_enter("cuMemsetD2D8Async");
-
-    if (result == CUDA_SUCCESS)
-        result =
-            fill_rows(dst, pitch, (value_t){value, 1}, width, height, stream, false);
-    return sim_leave(result, "%#llx, %zu, %u, %zu, %zu, %p", dst, pitch,
-                     (unsigned)value, width, height, (void *)stream);
+    return SIM_CALL(
+        fill_rows(dst, pitch, (value_t){value, 1}, width, height, stream, false),
+        "%#llx, %zu, %u, %zu, %zu, %p", dst, pitch, (unsigned)value, width, height,
+        (void *)stream);
 }

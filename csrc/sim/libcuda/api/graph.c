@@ -28,7 +28,7 @@ static CUresult check_graph(CUgraph graph)
 
 CUresult cuGraphDestroy(CUgraph graph)
 {
-    CUresult result = sim_enter("cuGraphDestroy");
+    CUresult result = sim_enter(__func__);
 
     if (result == CUDA_SUCCESS)
         result = check_graph(graph);
@@ -49,7 +49,7 @@ static void give_nodes(const sim_nodes_t *nodes, CUgraphNode *out, size_t *count
 
 CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
 {
-    CUresult result = sim_enter_checked("cuGraphGetNodes", count != NULL);
+    CUresult result = sim_enter_checked(__func__, count != NULL);
 
     if (result == CUDA_SUCCESS)
         result = check_graph(graph);
@@ -68,17 +68,13 @@ static CUresult dependencies(CUgraphNode node, CUgraphNode *nodes, size_t *count
 
 CUresult cuGraphNodeGetDependencies(CUgraphNode node, CUgraphNode *nodes, size_t *count)
 {
-    CUresult result = sim_enter("cuGraphNodeGetDependencies");
-
-    if (result == CUDA_SUCCESS)
-        result = dependencies(node, nodes, count);
-    return sim_leave(result, "%p", (void *)node);
+    return SIM_CALL(dependencies(node, nodes, count), "%p", (void *)node);
 }
 
 CUresult cuGraphNodeGetDependencies_v2(CUgraphNode node, CUgraphNode *nodes,
                                        CUgraphEdgeData *edges, size_t *count)
 {
-    CUresult result = sim_enter("cuGraphNodeGetDependencies_v2");
+    CUresult result = sim_enter(__func__);
 
     if (result == CUDA_SUCCESS)
         result = dependencies(node, nodes, count);
@@ -113,8 +109,7 @@ static CUgraphNodeType node_type(const sim_work_t *work)
 
 CUresult cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType *type)
 {
-    CUresult result =
-        sim_enter_checked("cuGraphNodeGetType", node != NULL && type != NULL);
+    CUresult result = sim_enter_checked(__func__, node != NULL && type != NULL);
 
     if (result == CUDA_SUCCESS)
         *type = node_type(&node->work);
@@ -164,11 +159,7 @@ static CUresult print(CUgraph graph, const char *path)
 
 CUresult cuGraphDebugDotPrint(CUgraph graph, const char *path, unsigned flags)
 {
-    CUresult result = sim_enter("cuGraphDebugDotPrint");
-
-    if (result == CUDA_SUCCESS)
-        result = print(graph, path);
-    return sim_leave(result, "%p, %u", (void *)graph, flags);
+    return SIM_CALL(print(graph, path), "%p, %u", (void *)graph, flags);
 }
 
 static CUresult instantiate(CUgraphExec *out, CUgraph graph)
@@ -189,17 +180,13 @@ static CUresult instantiate(CUgraphExec *out, CUgraph graph)
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph,
                                      unsigned long long flags)
 {
-    CUresult result = sim_enter("cuGraphInstantiateWithFlags");
-
-    if (result == CUDA_SUCCESS)
-        result = instantiate(exec, graph);
-    return sim_leave(result, "%p, %llu", (void *)graph, flags);
+    return SIM_CALL(instantiate(exec, graph), "%p, %llu", (void *)graph, flags);
 }
 
 CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph,
                                       CUDA_GRAPH_INSTANTIATE_PARAMS *params)
 {
-    CUresult result = sim_enter("cuGraphInstantiateWithParams");
+    CUresult result = sim_enter(__func__);
 
     if (result == CUDA_SUCCESS)
         result = instantiate(exec, graph);
@@ -220,7 +207,7 @@ static CUresult check_exec(CUgraphExec exec)
 
 CUresult cuGraphExecDestroy(CUgraphExec exec)
 {
-    CUresult result = sim_enter("cuGraphExecDestroy");
+    CUresult result = sim_enter(__func__);
 
     if (result == CUDA_SUCCESS)
         result = check_exec(exec);
@@ -262,11 +249,7 @@ static CUresult update(CUgraphExec exec, CUgraph graph,
 CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph,
                               CUgraphExecUpdateResultInfo *info)
 {
-    CUresult result = sim_enter("cuGraphExecUpdate_v2");
-
-    if (result == CUDA_SUCCESS)
-        result = update(exec, graph, info);
-    return sim_leave(result, "%p, %p", (void *)exec, (void *)graph);
+    return SIM_CALL(update(exec, graph, info), "%p, %p", (void *)exec, (void *)graph);
 }
 
 static CUresult replay(const sim_work_t *work, CUstream stream)
@@ -303,18 +286,10 @@ static CUresult launch(CUgraphExec exec, CUstream handle)
 
 CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
 {
-    CUresult result = sim_enter("cuGraphLaunch");
-
-    if (result == CUDA_SUCCESS)
-        result = launch(exec, stream);
-    return sim_leave(result, "%p, %p", (void *)exec, (void *)stream);
+    return SIM_CALL(launch(exec, stream), "%p, %p", (void *)exec, (void *)stream);
 }
 
 CUresult cuGraphUpload(CUgraphExec exec, CUstream stream)
 {
-    CUresult result = sim_enter("cuGraphUpload");
-
-    if (result == CUDA_SUCCESS)
-        result = check_exec(exec);
-    return sim_leave(result, "%p, %p", (void *)exec, (void *)stream);
+    return SIM_CALL(check_exec(exec), "%p, %p", (void *)exec, (void *)stream);
 }

@@ -45,11 +45,8 @@ CUresult cuMemExportToShareableHandle(void *shareable,
                                       CUmemAllocationHandleType type,
                                       unsigned long long flags)
 {
-    CUresult result = sim_enter("cuMemExportToShareableHandle");
-
-    if (result == CUDA_SUCCESS)
-        result = export_handle(shareable, handle, type, flags);
-    return sim_leave(result, "%#llx, %d, %llu", handle, (int)type, flags);
+    return SIM_CALL(export_handle(shareable, handle, type, flags), "%#llx, %d, %llu",
+                    handle, (int)type, flags);
 }
 
 static CUresult import_handle(CUmemGenericAllocationHandle *value, void *shareable,
@@ -72,11 +69,8 @@ static CUresult import_handle(CUmemGenericAllocationHandle *value, void *shareab
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle,
                                         void *shareable, CUmemAllocationHandleType type)
 {
-    CUresult result = sim_enter("cuMemImportFromShareableHandle");
-
-    if (result == CUDA_SUCCESS)
-        result = import_handle(handle, shareable, type);
-    return sim_leave(result, "%p, %d", shareable, (int)type);
+    return SIM_CALL(import_handle(handle, shareable, type), "%p, %d", shareable,
+                    (int)type);
 }
 
 // ---- allocations
@@ -96,7 +90,7 @@ static CUresult find_own(CUdeviceptr addr, sim_handle_t **handle)
 CUresult cuIpcGetMemHandle(CUipcMemHandle *ipc, CUdeviceptr addr)
 {
     sim_handle_t *handle;
-    CUresult result = sim_enter_checked("cuIpcGetMemHandle", ipc != NULL);
+    CUresult result = sim_enter_checked(__func__, ipc != NULL);
 
     if (result == CUDA_SUCCESS)
         result = find_own(addr, &handle);
@@ -135,11 +129,8 @@ static CUresult open_allocation(CUdeviceptr *addr, const CUipcMemHandle *ipc,
 
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *addr, CUipcMemHandle ipc, unsigned flags)
 {
-    CUresult result = sim_enter("cuIpcOpenMemHandle_v2");
-
-    if (result == CUDA_SUCCESS)
-        result = open_allocation(addr, &ipc, flags);
-    return sim_leave(result, "%#llx, %u", result == CUDA_SUCCESS ? *addr : 0, flags);
+    return SIM_CALL(open_allocation(addr, &ipc, flags), "%#llx, %u",
+                    result == CUDA_SUCCESS ? *addr : 0, flags);
 }
 
 static sim_reservation_t *find_open(CUdeviceptr addr)
@@ -172,11 +163,7 @@ static CUresult close_allocation(CUdeviceptr addr)
 
 CUresult cuIpcCloseMemHandle(CUdeviceptr addr)
 {
-    CUresult result = sim_enter("cuIpcCloseMemHandle");
-
-    if (result == CUDA_SUCCESS)
-        result = close_allocation(addr);
-    return sim_leave(result, "%#llx", addr);
+    return SIM_CALL(close_allocation(addr), "%#llx", addr);
 }
 
 // ---- events
@@ -193,11 +180,8 @@ static CUresult describe_event(CUipcEventHandle *ipc, CUevent event)
 
 CUresult cuIpcGetEventHandle(CUipcEventHandle *ipc, CUevent event)
 {
-    CUresult result = sim_enter_checked("cuIpcGetEventHandle", ipc != NULL);
-
-    if (result == CUDA_SUCCESS)
-        result = describe_event(ipc, event);
-    return sim_leave(result, "%p", (void *)event);
+    return SIM_CALL(ipc != NULL ? describe_event(ipc, event) : CUDA_ERROR_INVALID_VALUE,
+                    "%p", (void *)event);
 }
 
 static CUresult open_event(CUevent *event, const CUipcEventHandle *ipc)
@@ -212,9 +196,6 @@ static CUresult open_event(CUevent *event, const CUipcEventHandle *ipc)
 
 CUresult cuIpcOpenEventHandle(CUevent *event, CUipcEventHandle ipc)
 {
-    CUresult result = sim_enter("cuIpcOpenEventHandle");
-
-    if (result == CUDA_SUCCESS)
-        result = open_event(event, &ipc);
-    return sim_leave(result, "%p", result == CUDA_SUCCESS ? (void *)*event : NULL);
+    return SIM_CALL(open_event(event, &ipc), "%p",
+                    result == CUDA_SUCCESS ? (void *)*event : NULL);
 }

@@ -82,27 +82,21 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y,
                         unsigned block_z, unsigned shared_bytes, CUstream stream,
                         void **parameters, void **extra)
 {
-    CUresult result = sim_enter("cuLaunchKernel");
-
     (void)parameters;
     (void)extra;
-    if (result == CUDA_SUCCESS)
-        result = launch_function(function, stream);
-    return sim_leave(result, "%p, %ux%ux%u, %ux%ux%u, %u, %p", (void *)function, grid_x,
-                     grid_y, grid_z, block_x, block_y, block_z, shared_bytes,
-                     (void *)stream);
+    return SIM_CALL(launch_function(function, stream), "%p, %ux%ux%u, %ux%ux%u, %u, %p",
+                    (void *)function, grid_x, grid_y, grid_z, block_x, block_y, block_z,
+                    shared_bytes, (void *)stream);
 }
 
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function,
                           void **parameters, void **extra)
 {
-    CUresult result = sim_enter_checked("cuLaunchKernelEx", config != NULL);
-
     (void)parameters;
     (void)extra;
-    if (result == CUDA_SUCCESS)
-        result = launch_function(function, config->hStream);
-    return sim_leave(result, "%p", (void *)function);
+    return SIM_CALL(config != NULL ? launch_function(function, config->hStream)
+                                   : CUDA_ERROR_INVALID_VALUE,
+                    "%p", (void *)function);
 }
 
 CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned grid_x,
@@ -111,20 +105,15 @@ CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned grid_x,
                                    unsigned shared_bytes, CUstream stream,
                                    void **parameters)
 {
-    CUresult result = sim_enter("cuLaunchCooperativeKernel");
-
     (void)parameters;
-    if (result == CUDA_SUCCESS)
-        result = launch_function(function, stream);
-    return sim_leave(result, "%p, %ux%ux%u, %ux%ux%u, %u, %p", (void *)function, grid_x,
-                     grid_y, grid_z, block_x, block_y, block_z, shared_bytes,
-                     (void *)stream);
+    return SIM_CALL(launch_function(function, stream), "%p, %ux%ux%u, %ux%ux%u, %u, %p",
+                    (void *)function, grid_x, grid_y, grid_z, block_x, block_y, block_z,
+                    shared_bytes, (void *)stream);
 }
 
 int oomph_sim_launch(CUstream stream, uint64_t addr, size_t bytes, int write,
                      uint64_t cost_ns)
 {
-    CUresult result = sim_enter("oomph_sim_launch");
     const sim_work_t work = {
         .kind = SIM_WORK_KERNEL,
         .call = "kernel",
@@ -135,20 +124,16 @@ int oomph_sim_launch(CUstream stream, uint64_t addr, size_t bytes, int write,
         .writes = write != 0,
     };
 
-    if (result == CUDA_SUCCESS)
-        result = submit(stream, &work);
-    return (int)sim_leave(result, "%p, %#llx, %zu, %d", (void *)stream,
-                          (unsigned long long)addr, bytes, write);
+    return (int)SIM_CALL(submit(stream, &work), "%p, %#llx, %zu, %d", (void *)stream,
+                         (unsigned long long)addr, bytes, write);
 }
 
 int oomph_sim_sleep(CUstream stream, uint64_t ns)
 {
-    CUresult result = sim_enter("oomph_sim_sleep");
     const sim_work_t work = {.kind = SIM_WORK_SLEEP, .call = "kernel", .cost_ns = ns};
 
-    if (result == CUDA_SUCCESS)
-        result = submit(stream, &work);
-    return (int)sim_leave(result, "%p, %llu", (void *)stream, (unsigned long long)ns);
+    return (int)SIM_CALL(submit(stream, &work), "%p, %llu", (void *)stream,
+                         (unsigned long long)ns);
 }
 
 // ---- operators: what they compute, and what that costs
@@ -223,11 +208,8 @@ static CUresult submit_call(CUstream stream, CUhostFn function, void *argument)
 
 CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *argument)
 {
-    CUresult result = sim_enter("cuLaunchHostFunc");
-
-    if (result == CUDA_SUCCESS)
-        result = submit_call(stream, function, argument);
-    return sim_leave(result, "%p, %p", (void *)stream, argument);
+    return SIM_CALL(submit_call(stream, function, argument), "%p, %p", (void *)stream,
+                    argument);
 }
 
 // A stream callback, an older kind of host function with more arguments.
@@ -261,12 +243,10 @@ static CUresult add_callback(CUstream stream, CUstreamCallback function, void *a
 CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback function, void *argument,
                              unsigned flags)
 {
-    CUresult result =
-        sim_enter_checked("cuStreamAddCallback", function != NULL && flags == 0);
-
-    if (result == CUDA_SUCCESS)
-        result = add_callback(stream, function, argument);
-    return sim_leave(result, "%p, %p, %u", (void *)stream, argument, flags);
+    return SIM_CALL(function != NULL && flags == 0
+                        ? add_callback(stream, function, argument)
+                        : CUDA_ERROR_INVALID_VALUE,
+                    "%p, %p, %u", (void *)stream, argument, flags);
 }
 
 // ---- values in memory
@@ -305,29 +285,27 @@ static CUresult use_value(const char *function, sim_work_kind_t kind, CUstream s
 CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value,
                                  unsigned flags)
 {
-    return use_value("cuStreamWriteValue32_v2", SIM_WORK_SET, stream, addr, value,
-                     sizeof value, flags);
+    return use_value(__func__, SIM_WORK_SET, stream, addr, value, sizeof value, flags);
 }
 
 CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value,
                                  unsigned flags)
 {
-    return use_value("cuStreamWriteValue64_v2", SIM_WORK_SET, stream, addr, value,
-                     sizeof value, flags);
+    return use_value(__func__, SIM_WORK_SET, stream, addr, value, sizeof value, flags);
 }
 
 CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value,
                                 unsigned flags)
 {
-    return use_value("cuStreamWaitValue32_v2", SIM_WORK_WAIT_VALUE, stream, addr, value,
-                     sizeof value, flags);
+    return use_value(__func__, SIM_WORK_WAIT_VALUE, stream, addr, value, sizeof value,
+                     flags);
 }
 
 CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value,
                                 unsigned flags)
 {
-    return use_value("cuStreamWaitValue64_v2", SIM_WORK_WAIT_VALUE, stream, addr, value,
-                     sizeof value, flags);
+    return use_value(__func__, SIM_WORK_WAIT_VALUE, stream, addr, value, sizeof value,
+                     flags);
 }
 
 typedef struct value_operation {
@@ -387,9 +365,6 @@ static CUresult submit_values(CUstream stream, unsigned count,
 CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned count,
                                CUstreamBatchMemOpParams *list, unsigned flags)
 {
-    CUresult result = sim_enter("cuStreamBatchMemOp_v2");
-
-    if (result == CUDA_SUCCESS)
-        result = submit_values(stream, count, list, flags);
-    return sim_leave(result, "%p, %u, %u", (void *)stream, count, flags);
+    return SIM_CALL(submit_values(stream, count, list, flags), "%p, %u, %u",
+                    (void *)stream, count, flags);
 }

@@ -39,18 +39,15 @@ static CUresult allocate_plain(CUdeviceptr *addr, size_t bytes)
 
 CUresult cuMemAlloc_v2(CUdeviceptr *addr, size_t bytes)
 {
-    CUresult result = sim_enter("cuMemAlloc_v2");
-
-    if (result == CUDA_SUCCESS)
-        result = allocate_plain(addr, bytes);
-    return sim_leave(result, "%#llx, %zu", result == CUDA_SUCCESS ? *addr : 0, bytes);
+    return SIM_CALL(allocate_plain(addr, bytes), "%#llx, %zu",
+                    result == CUDA_SUCCESS ? *addr : 0, bytes);
 }
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr *addr, size_t *pitch, size_t width,
                             size_t height, unsigned element_bytes)
 {
     const size_t alignment = 512;
-    CUresult result = sim_enter_checked("cuMemAllocPitch_v2", pitch != NULL);
+    CUresult result = sim_enter_checked(__func__, pitch != NULL);
 
     if (result == CUDA_SUCCESS) {
         *pitch = (width + alignment - 1) / alignment * alignment;
@@ -83,18 +80,14 @@ static CUresult free_plain(CUdeviceptr addr)
 
 CUresult cuMemFree_v2(CUdeviceptr addr)
 {
-    CUresult result = sim_enter("cuMemFree_v2");
-
-    if (result == CUDA_SUCCESS)
-        result = free_plain(addr);
-    return sim_leave(result, "%#llx", addr);
+    return SIM_CALL(free_plain(addr), "%#llx", addr);
 }
 
 CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
 {
     CUcontext context;
     CUresult result =
-        sim_enter_checked("cuMemGetInfo_v2", free_bytes != NULL && total_bytes != NULL);
+        sim_enter_checked(__func__, free_bytes != NULL && total_bytes != NULL);
 
     if (result == CUDA_SUCCESS)
         result = sim_context_usable(&context);
@@ -127,19 +120,18 @@ static CUresult get_pool(const char *function, CUmemoryPool *pool, CUdevice devi
 
 CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device)
 {
-    return get_pool("cuDeviceGetDefaultMemPool", pool, device);
+    return get_pool(__func__, pool, device);
 }
 
 CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device)
 {
-    return get_pool("cuDeviceGetMemPool", pool, device);
+    return get_pool(__func__, pool, device);
 }
 
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes)
 {
-    CUresult result = sim_enter_checked("cuMemPoolTrimTo", pool != NULL);
-
-    return sim_leave(result, "%p, %zu", (void *)pool, keep_bytes);
+    return SIM_CALL(pool != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE, "%p, %zu",
+                    (void *)pool, keep_bytes);
 }
 
 static CUresult set_attribute(CUcontext device, CUmemPool_attribute attribute,
@@ -156,12 +148,10 @@ static CUresult set_attribute(CUcontext device, CUmemPool_attribute attribute,
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
                                void *value)
 {
-    CUresult result =
-        sim_enter_checked("cuMemPoolSetAttribute", pool != NULL && value != NULL);
-
-    if (result == CUDA_SUCCESS)
-        result = set_attribute(device_of(pool), attribute, value);
-    return sim_leave(result, "%p, %d", (void *)pool, (int)attribute);
+    return SIM_CALL(pool != NULL && value != NULL
+                        ? set_attribute(device_of(pool), attribute, value)
+                        : CUDA_ERROR_INVALID_VALUE,
+                    "%p, %d", (void *)pool, (int)attribute);
 }
 
 static CUresult get_attribute(CUcontext device, CUmemPool_attribute attribute,
@@ -192,21 +182,19 @@ static CUresult get_attribute(CUcontext device, CUmemPool_attribute attribute,
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
                                void *value)
 {
-    CUresult result =
-        sim_enter_checked("cuMemPoolGetAttribute", pool != NULL && value != NULL);
-
-    if (result == CUDA_SUCCESS)
-        result = get_attribute(device_of(pool), attribute, value);
-    return sim_leave(result, "%p, %d", (void *)pool, (int)attribute);
+    return SIM_CALL(pool != NULL && value != NULL
+                        ? get_attribute(device_of(pool), attribute, value)
+                        : CUDA_ERROR_INVALID_VALUE,
+                    "%p, %d", (void *)pool, (int)attribute);
 }
 
 CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *access,
                             size_t count)
 {
-    CUresult result = sim_enter_checked("cuMemPoolSetAccess",
-                                        pool != NULL && (access != NULL || count == 0));
-
-    return sim_leave(result, "%p, %zu", (void *)pool, count);
+    return SIM_CALL(pool != NULL && (access != NULL || count == 0)
+                        ? CUDA_SUCCESS
+                        : CUDA_ERROR_INVALID_VALUE,
+                    "%p, %zu", (void *)pool, count);
 }
 
 // ---- in the order of streams
@@ -260,23 +248,17 @@ static CUresult allocate_pooled(CUdeviceptr *addr, size_t bytes, CUcontext owner
 
 CUresult cuMemAllocAsync(CUdeviceptr *addr, size_t bytes, CUstream stream)
 {
-    CUresult result = sim_enter("cuMemAllocAsync");
-
-    if (result == CUDA_SUCCESS)
-        result = allocate_pooled(addr, bytes, NULL, stream);
-    return sim_leave(result, "%#llx, %zu, %p", result == CUDA_SUCCESS ? *addr : 0,
-                     bytes, (void *)stream);
+    return SIM_CALL(allocate_pooled(addr, bytes, NULL, stream), "%#llx, %zu, %p",
+                    result == CUDA_SUCCESS ? *addr : 0, bytes, (void *)stream);
 }
 
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr *addr, size_t bytes, CUmemoryPool pool,
                                  CUstream stream)
 {
-    CUresult result = sim_enter_checked("cuMemAllocFromPoolAsync", pool != NULL);
-
-    if (result == CUDA_SUCCESS)
-        result = allocate_pooled(addr, bytes, device_of(pool), stream);
-    return sim_leave(result, "%#llx, %zu, %p", result == CUDA_SUCCESS ? *addr : 0,
-                     bytes, (void *)stream);
+    return SIM_CALL(pool != NULL ? allocate_pooled(addr, bytes, device_of(pool), stream)
+                                 : CUDA_ERROR_INVALID_VALUE,
+                    "%#llx, %zu, %p", result == CUDA_SUCCESS ? *addr : 0, bytes,
+                    (void *)stream);
 }
 
 static CUresult free_in_order(CUdeviceptr addr, CUstream handle)
@@ -300,9 +282,5 @@ static CUresult free_in_order(CUdeviceptr addr, CUstream handle)
 
 CUresult cuMemFreeAsync(CUdeviceptr addr, CUstream stream)
 {
-    CUresult result = sim_enter("cuMemFreeAsync");
-
-    if (result == CUDA_SUCCESS)
-        result = free_in_order(addr, stream);
-    return sim_leave(result, "%#llx, %p", addr, (void *)stream);
+    return SIM_CALL(free_in_order(addr, stream), "%#llx, %p", addr, (void *)stream);
 }

@@ -122,62 +122,40 @@ static CUresult find(CUfunction *out, CUmodule module, const char *name)
 
 CUresult cuModuleLoad(CUmodule *module, const char *path)
 {
-    CUresult result = sim_enter("cuModuleLoad");
-
-    if (result == CUDA_SUCCESS)
-        result = load(module);
-    return sim_leave(result, "%s", path ? path : "NULL");
+    return SIM_CALL(load(module), "%s", path ? path : "NULL");
 }
 
 CUresult cuModuleLoadData(CUmodule *module, const void *image)
 {
-    CUresult result = sim_enter("cuModuleLoadData");
-
-    if (result == CUDA_SUCCESS)
-        result = load(module);
-    return sim_leave(result, "%p", image);
+    return SIM_CALL(load(module), "%p", image);
 }
 
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count,
                             CUjit_option *options, void **values)
 {
-    CUresult result = sim_enter("cuModuleLoadDataEx");
-
     (void)options;
     (void)values;
-    if (result == CUDA_SUCCESS)
-        result = load(module);
-    return sim_leave(result, "%p, %u", image, count);
+    return SIM_CALL(load(module), "%p, %u", image, count);
 }
 
 CUresult cuModuleUnload(CUmodule module)
 {
-    CUresult result = sim_enter("cuModuleUnload");
-
-    if (result == CUDA_SUCCESS)
-        result = unload(module);
-    return sim_leave(result, "%p", (void *)module);
+    return SIM_CALL(unload(module), "%p", (void *)module);
 }
 
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
 {
-    CUresult result = sim_enter("cuModuleGetFunction");
-
-    if (result == CUDA_SUCCESS)
-        result = find(function, module, name);
-    return sim_leave(result, "%p, %s", (void *)module, name ? name : "NULL");
+    return SIM_CALL(find(function, module, name), "%p, %s", (void *)module,
+                    name ? name : "NULL");
 }
 
 CUresult cuModuleGetGlobal_v2(CUdeviceptr *addr, size_t *bytes, CUmodule module,
                               const char *name)
 {
-    CUresult result = sim_enter("cuModuleGetGlobal_v2");
-
     (void)addr;
     (void)bytes;
-    if (result == CUDA_SUCCESS)
-        result = CUDA_ERROR_NOT_FOUND;
-    return sim_leave(result, "%p, %s", (void *)module, name ? name : "NULL");
+    return SIM_CALL(CUDA_ERROR_NOT_FOUND, "%p, %s", (void *)module,
+                    name ? name : "NULL");
 }
 
 CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
@@ -193,39 +171,28 @@ CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *o
                            CUlibraryOption *library_options, void **library_values,
                            unsigned library_count)
 {
-    CUresult result = sim_enter("cuLibraryLoadData");
-
     (void)options;
     (void)values;
     (void)library_options;
     (void)library_values;
-    if (result == CUDA_SUCCESS)
-        result = load((CUmodule *)(void *)library);
-    return sim_leave(result, "%p, %u, %u", code, count, library_count);
+    return SIM_CALL(load((CUmodule *)(void *)library), "%p, %u, %u", code, count,
+                    library_count);
 }
 
 CUresult cuLibraryUnload(CUlibrary library)
 {
-    CUresult result = sim_enter("cuLibraryUnload");
-
-    if (result == CUDA_SUCCESS)
-        result = unload(module_of(library));
-    return sim_leave(result, "%p", (void *)library);
+    return SIM_CALL(unload(module_of(library)), "%p", (void *)library);
 }
 
 CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name)
 {
-    CUresult result = sim_enter("cuLibraryGetKernel");
-
-    if (result == CUDA_SUCCESS)
-        result = find((CUfunction *)(void *)kernel, module_of(library), name);
-    return sim_leave(result, "%p, %s", (void *)library, name ? name : "NULL");
+    return SIM_CALL(find((CUfunction *)(void *)kernel, module_of(library), name),
+                    "%p, %s", (void *)library, name ? name : "NULL");
 }
 
 CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library)
 {
-    CUresult result =
-        sim_enter_checked("cuLibraryGetModule", module != NULL && library != NULL);
+    CUresult result = sim_enter_checked(__func__, module != NULL && library != NULL);
 
     if (result == CUDA_SUCCESS)
         *module = module_of(library);
@@ -234,8 +201,7 @@ CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library)
 
 CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel)
 {
-    CUresult result =
-        sim_enter_checked("cuKernelGetFunction", function != NULL && kernel != NULL);
+    CUresult result = sim_enter_checked(__func__, function != NULL && kernel != NULL);
 
     if (result == CUDA_SUCCESS)
         *function = function_of(kernel);
@@ -263,8 +229,7 @@ static int attribute(const struct CUfunc_st *function, CUfunction_attribute name
 
 CUresult cuFuncGetAttribute(int *value, CUfunction_attribute name, CUfunction function)
 {
-    CUresult result =
-        sim_enter_checked("cuFuncGetAttribute", value != NULL && function != NULL);
+    CUresult result = sim_enter_checked(__func__, value != NULL && function != NULL);
 
     if (result == CUDA_SUCCESS)
         *value = attribute(function, name);
@@ -273,7 +238,7 @@ CUresult cuFuncGetAttribute(int *value, CUfunction_attribute name, CUfunction fu
 
 CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute name, int value)
 {
-    CUresult result = sim_enter_checked("cuFuncSetAttribute", function != NULL);
+    CUresult result = sim_enter_checked(__func__, function != NULL);
 
     if (result == CUDA_SUCCESS &&
         name == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES)
@@ -283,15 +248,12 @@ CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute name, int 
 
 CUresult cuFuncSetCacheConfig(CUfunction function, CUfunc_cache config)
 {
-    CUresult result = sim_enter("cuFuncSetCacheConfig");
-
-    return sim_leave(result, "%p, %d", (void *)function, (int)config);
+    return SIM_CALL(CUDA_SUCCESS, "%p, %d", (void *)function, (int)config);
 }
 
 CUresult cuFuncGetModule(CUmodule *module, CUfunction function)
 {
-    CUresult result =
-        sim_enter_checked("cuFuncGetModule", module != NULL && function != NULL);
+    CUresult result = sim_enter_checked(__func__, module != NULL && function != NULL);
 
     if (result == CUDA_SUCCESS)
         *module = function->module;
@@ -300,8 +262,7 @@ CUresult cuFuncGetModule(CUmodule *module, CUfunction function)
 
 CUresult cuFuncGetName(const char **name, CUfunction function)
 {
-    CUresult result =
-        sim_enter_checked("cuFuncGetName", name != NULL && function != NULL);
+    CUresult result = sim_enter_checked(__func__, name != NULL && function != NULL);
 
     if (result == CUDA_SUCCESS)
         *name = function->name;
@@ -325,12 +286,8 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction fun
                                                      int block_threads,
                                                      size_t shared_bytes)
 {
-    CUresult result = sim_enter("cuOccupancyMaxActiveBlocksPerMultiprocessor");
-
-    if (result == CUDA_SUCCESS)
-        result = occupancy(blocks, block_threads);
-    return sim_leave(result, "%p, %d, %zu", (void *)function, block_threads,
-                     shared_bytes);
+    return SIM_CALL(occupancy(blocks, block_threads), "%p, %d, %zu", (void *)function,
+                    block_threads, shared_bytes);
 }
 
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks,
@@ -339,19 +296,14 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks,
                                                               size_t shared_bytes,
                                                               unsigned flags)
 {
-    CUresult result = sim_enter("cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags");
-
-    if (result == CUDA_SUCCESS)
-        result = occupancy(blocks, block_threads);
-    return sim_leave(result, "%p, %d, %zu, %u", (void *)function, block_threads,
-                     shared_bytes, flags);
+    return SIM_CALL(occupancy(blocks, block_threads), "%p, %d, %zu, %u",
+                    (void *)function, block_threads, shared_bytes, flags);
 }
 
 CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction function,
                                       const CUlaunchConfig *config)
 {
-    CUresult result = sim_enter_checked("cuOccupancyMaxActiveClusters",
-                                        clusters != NULL && config != NULL);
+    CUresult result = sim_enter_checked(__func__, clusters != NULL && config != NULL);
 
     if (result == CUDA_SUCCESS)
         *clusters = 16;
@@ -373,7 +325,7 @@ cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t ra
     (void)swizzle;
     (void)promotion;
     (void)fill;
-    CUresult result = sim_enter("cuTensorMapEncodeTiled");
+    CUresult result = sim_enter(__func__);
     if (result == CUDA_SUCCESS && map == NULL)
         result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)

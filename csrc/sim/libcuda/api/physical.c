@@ -37,7 +37,7 @@ static CUresult check_properties(const CUmemAllocationProp *prop)
 CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp *prop,
                                        CUmemAllocationGranularity_flags option)
 {
-    CUresult result = sim_enter_checked("cuMemGetAllocationGranularity", bytes != NULL);
+    CUresult result = sim_enter_checked(__func__, bytes != NULL);
 
     if (result == CUDA_SUCCESS)
         result = check_properties(prop);
@@ -72,13 +72,10 @@ static CUresult create(CUmemGenericAllocationHandle *out, size_t bytes,
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
                      const CUmemAllocationProp *prop, unsigned long long flags)
 {
-    CUresult result = sim_enter("cuMemCreate");
-
-    if (result == CUDA_SUCCESS)
-        result = create(handle, bytes, prop, flags);
-    return sim_leave(result, "%#llx, %zu, %d:%d", result == CUDA_SUCCESS ? *handle : 0,
-                     bytes, prop ? (int)prop->location.type : -1,
-                     prop ? prop->location.id : -1);
+    return SIM_CALL(create(handle, bytes, prop, flags), "%#llx, %zu, %d:%d",
+                    result == CUDA_SUCCESS ? *handle : 0, bytes,
+                    prop ? (int)prop->location.type : -1,
+                    prop ? prop->location.id : -1);
 }
 
 static CUresult release(CUmemGenericAllocationHandle value)
@@ -96,11 +93,7 @@ static CUresult release(CUmemGenericAllocationHandle value)
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
-    CUresult result = sim_enter("cuMemRelease");
-
-    if (result == CUDA_SUCCESS)
-        result = release(handle);
-    return sim_leave(result, "%#llx", handle);
+    return SIM_CALL(release(handle), "%#llx", handle);
 }
 
 static CUresult retain(CUmemGenericAllocationHandle *handle, void *addr)
@@ -116,11 +109,7 @@ static CUresult retain(CUmemGenericAllocationHandle *handle, void *addr)
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
 {
-    CUresult result = sim_enter("cuMemRetainAllocationHandle");
-
-    if (result == CUDA_SUCCESS)
-        result = retain(handle, addr);
-    return sim_leave(result, "%p", addr);
+    return SIM_CALL(retain(handle, addr), "%p", addr);
 }
 
 static CUresult properties(CUmemAllocationProp *prop,
@@ -140,9 +129,5 @@ static CUresult properties(CUmemAllocationProp *prop,
 CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
                                                 CUmemGenericAllocationHandle value)
 {
-    CUresult result = sim_enter("cuMemGetAllocationPropertiesFromHandle");
-
-    if (result == CUDA_SUCCESS)
-        result = properties(prop, value);
-    return sim_leave(result, "%#llx", value);
+    return SIM_CALL(properties(prop, value), "%#llx", value);
 }

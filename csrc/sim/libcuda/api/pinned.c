@@ -43,21 +43,14 @@ static CUresult allocate(void **place, size_t bytes, unsigned flags)
 
 CUresult cuMemHostAlloc(void **place, size_t bytes, unsigned flags)
 {
-    CUresult result = sim_enter("cuMemHostAlloc");
-
-    if (result == CUDA_SUCCESS)
-        result = allocate(place, bytes, flags);
-    return sim_leave(result, "%p, %zu, %u", result == CUDA_SUCCESS ? *place : NULL,
-                     bytes, flags);
+    return SIM_CALL(allocate(place, bytes, flags), "%p, %zu, %u",
+                    result == CUDA_SUCCESS ? *place : NULL, bytes, flags);
 }
 
 CUresult cuMemAllocHost_v2(void **place, size_t bytes)
 {
-    CUresult result = sim_enter("cuMemAllocHost_v2");
-
-    if (result == CUDA_SUCCESS)
-        result = allocate(place, bytes, 0);
-    return sim_leave(result, "%p, %zu", result == CUDA_SUCCESS ? *place : NULL, bytes);
+    return SIM_CALL(allocate(place, bytes, 0), "%p, %zu",
+                    result == CUDA_SUCCESS ? *place : NULL, bytes);
 }
 
 // Work that still uses the buffer finishes first, though the program should have seen
@@ -94,11 +87,7 @@ static CUresult remove_buffer(void *place, bool is_registered, CUresult unknown)
 
 CUresult cuMemFreeHost(void *place)
 {
-    CUresult result = sim_enter("cuMemFreeHost");
-
-    if (result == CUDA_SUCCESS)
-        result = remove_buffer(place, false, CUDA_ERROR_INVALID_VALUE);
-    return sim_leave(result, "%p", place);
+    return SIM_CALL(remove_buffer(place, false, CUDA_ERROR_INVALID_VALUE), "%p", place);
 }
 
 static CUresult register_buffer(void *place, size_t bytes, unsigned flags)
@@ -117,25 +106,19 @@ static CUresult register_buffer(void *place, size_t bytes, unsigned flags)
 
 CUresult cuMemHostRegister_v2(void *place, size_t bytes, unsigned flags)
 {
-    CUresult result = sim_enter("cuMemHostRegister_v2");
-
-    if (result == CUDA_SUCCESS)
-        result = register_buffer(place, bytes, flags);
-    return sim_leave(result, "%p, %zu, %u", place, bytes, flags);
+    return SIM_CALL(register_buffer(place, bytes, flags), "%p, %zu, %u", place, bytes,
+                    flags);
 }
 
 CUresult cuMemHostUnregister(void *place)
 {
-    CUresult result = sim_enter("cuMemHostUnregister");
-
-    if (result == CUDA_SUCCESS)
-        result = remove_buffer(place, true, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
-    return sim_leave(result, "%p", place);
+    return SIM_CALL(remove_buffer(place, true, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED),
+                    "%p", place);
 }
 
 CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *addr, void *place, unsigned flags)
 {
-    CUresult result = sim_enter("cuMemHostGetDevicePointer_v2");
+    CUresult result = sim_enter(__func__);
 
     if (result == CUDA_SUCCESS && (addr == NULL || flags != 0 ||
                                    sim_pinned_find((uint64_t)(uintptr_t)place) == NULL))
@@ -147,7 +130,7 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *addr, void *place, unsigned f
 
 CUresult cuMemHostGetFlags(unsigned *flags, void *place)
 {
-    CUresult result = sim_enter("cuMemHostGetFlags");
+    CUresult result = sim_enter(__func__);
     const sim_pinned_t *buffer = sim_pinned_find((uint64_t)(uintptr_t)place);
 
     if (result == CUDA_SUCCESS && (flags == NULL || buffer == NULL))

@@ -199,15 +199,19 @@ static CUresult attribute_of(void *out, CUpointer_attribute attribute,
     }
 }
 
+static CUresult get_attribute(void *out, CUpointer_attribute attribute,
+                              CUdeviceptr addr)
+{
+    pointer_t pointer = look_up(addr);
+
+    return attribute_of(out, attribute, &pointer);
+}
+
 CUresult cuPointerGetAttribute(void *out, CUpointer_attribute attribute,
                                CUdeviceptr addr)
 {
-    CUresult result = sim_enter("cuPointerGetAttribute");
-    pointer_t pointer = look_up(addr);
-
-    if (result == CUDA_SUCCESS)
-        result = attribute_of(out, attribute, &pointer);
-    return sim_leave(result, "%d, %#llx", (int)attribute, addr);
+    return SIM_CALL(get_attribute(out, attribute, addr), "%d, %#llx", (int)attribute,
+                    addr);
 }
 
 // What a program gets for an attribute that an address does not have: zero, no error.
@@ -248,21 +252,17 @@ static CUresult get_attributes(unsigned count, const CUpointer_attribute *attrib
 CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes,
                                 void **out, CUdeviceptr addr)
 {
-    CUresult result = sim_enter("cuPointerGetAttributes");
-
-    if (result == CUDA_SUCCESS)
-        result = get_attributes(count, attributes, out, addr);
-    return sim_leave(result, "%u, %#llx", count, addr);
+    return SIM_CALL(get_attributes(count, attributes, out, addr), "%u, %#llx", count,
+                    addr);
 }
 
 CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
                                CUdeviceptr addr)
 {
-    CUresult result = sim_enter_checked(
-        "cuPointerSetAttribute",
-        value != NULL && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS);
-
-    return sim_leave(result, "%d, %#llx", (int)attribute, addr);
+    return SIM_CALL(value != NULL && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
+                        ? CUDA_SUCCESS
+                        : CUDA_ERROR_INVALID_VALUE,
+                    "%d, %#llx", (int)attribute, addr);
 }
 
 static CUresult address_range(CUdeviceptr *base, size_t *bytes, CUdeviceptr addr)
@@ -280,9 +280,5 @@ static CUresult address_range(CUdeviceptr *base, size_t *bytes, CUdeviceptr addr
 
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr addr)
 {
-    CUresult result = sim_enter("cuMemGetAddressRange_v2");
-
-    if (result == CUDA_SUCCESS)
-        result = address_range(base, bytes, addr);
-    return sim_leave(result, "%#llx", addr);
+    return SIM_CALL(address_range(base, bytes, addr), "%#llx", addr);
 }

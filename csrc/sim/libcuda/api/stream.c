@@ -139,28 +139,20 @@ static CUresult create_user_stream(CUstream *out, unsigned flags, int priority)
 
 CUresult cuStreamCreate(CUstream *stream, unsigned flags)
 {
-    CUresult result = sim_enter("cuStreamCreate");
-
-    if (result == CUDA_SUCCESS)
-        result = create_user_stream(stream, flags, 0);
-    return sim_leave(result, "%p, %u", result == CUDA_SUCCESS ? (void *)*stream : NULL,
-                     flags);
+    return SIM_CALL(create_user_stream(stream, flags, 0), "%p, %u",
+                    result == CUDA_SUCCESS ? (void *)*stream : NULL, flags);
 }
 
 CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority)
 {
-    CUresult result = sim_enter("cuStreamCreateWithPriority");
-
-    if (result == CUDA_SUCCESS)
-        result = create_user_stream(stream, flags, priority);
-    return sim_leave(result, "%p, %u, %d",
-                     result == CUDA_SUCCESS ? (void *)*stream : NULL, flags, priority);
+    return SIM_CALL(create_user_stream(stream, flags, priority), "%p, %u, %d",
+                    result == CUDA_SUCCESS ? (void *)*stream : NULL, flags, priority);
 }
 
 CUresult cuStreamDestroy_v2(CUstream handle)
 {
     CUstream stream;
-    CUresult result = sim_enter("cuStreamDestroy_v2");
+    CUresult result = sim_enter(__func__);
 
     if (result == CUDA_SUCCESS && !is_made(handle))
         result = CUDA_ERROR_INVALID_HANDLE; // 0, 1 and 2 cannot be destroyed
@@ -174,7 +166,7 @@ CUresult cuStreamDestroy_v2(CUstream handle)
 CUresult cuStreamSynchronize(CUstream handle)
 {
     CUstream stream;
-    CUresult result = sim_enter("cuStreamSynchronize");
+    CUresult result = sim_enter(__func__);
 
     if (result == CUDA_SUCCESS)
         result = sim_stream_find(handle, &stream);
@@ -190,7 +182,7 @@ CUresult cuStreamSynchronize(CUstream handle)
 CUresult cuStreamQuery(CUstream handle)
 {
     CUstream stream;
-    CUresult result = sim_enter("cuStreamQuery");
+    CUresult result = sim_enter(__func__);
 
     if (result == CUDA_SUCCESS)
         result = sim_stream_find(handle, &stream);
@@ -213,7 +205,7 @@ static CUresult enter_question(const char *function, CUstream handle, const void
 CUresult cuStreamGetFlags(CUstream handle, unsigned *flags)
 {
     CUstream stream;
-    CUresult result = enter_question("cuStreamGetFlags", handle, flags, &stream);
+    CUresult result = enter_question(__func__, handle, flags, &stream);
 
     if (result == CUDA_SUCCESS)
         *flags = stream->flags;
@@ -223,7 +215,7 @@ CUresult cuStreamGetFlags(CUstream handle, unsigned *flags)
 CUresult cuStreamGetPriority(CUstream handle, int *priority)
 {
     CUstream stream;
-    CUresult result = enter_question("cuStreamGetPriority", handle, priority, &stream);
+    CUresult result = enter_question(__func__, handle, priority, &stream);
 
     if (result == CUDA_SUCCESS)
         *priority = stream->priority;
@@ -233,7 +225,7 @@ CUresult cuStreamGetPriority(CUstream handle, int *priority)
 CUresult cuStreamGetId(CUstream handle, unsigned long long *id)
 {
     CUstream stream;
-    CUresult result = enter_question("cuStreamGetId", handle, id, &stream);
+    CUresult result = enter_question(__func__, handle, id, &stream);
 
     if (result == CUDA_SUCCESS)
         *id = stream->id;
@@ -243,7 +235,7 @@ CUresult cuStreamGetId(CUstream handle, unsigned long long *id)
 CUresult cuStreamGetCtx(CUstream handle, CUcontext *context)
 {
     CUstream stream;
-    CUresult result = enter_question("cuStreamGetCtx", handle, context, &stream);
+    CUresult result = enter_question(__func__, handle, context, &stream);
 
     if (result == CUDA_SUCCESS)
         *context = stream->context;
@@ -253,7 +245,7 @@ CUresult cuStreamGetCtx(CUstream handle, CUcontext *context)
 CUresult cuStreamGetDevice(CUstream handle, CUdevice *device)
 {
     CUstream stream;
-    CUresult result = enter_question("cuStreamGetDevice", handle, device, &stream);
+    CUresult result = enter_question(__func__, handle, device, &stream);
 
     if (result == CUDA_SUCCESS)
         *device = stream->context->device;

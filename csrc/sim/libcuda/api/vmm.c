@@ -37,12 +37,9 @@ static CUresult reserve(CUdeviceptr *addr, size_t bytes, size_t alignment,
 CUresult cuMemAddressReserve(CUdeviceptr *addr, size_t bytes, size_t alignment,
                              CUdeviceptr hint, unsigned long long flags)
 {
-    CUresult result = sim_enter("cuMemAddressReserve");
-
-    if (result == CUDA_SUCCESS)
-        result = reserve(addr, bytes, alignment, flags);
-    return sim_leave(result, "%#llx, %zu, %zu, %#llx, %llu",
-                     result == CUDA_SUCCESS ? *addr : 0, bytes, alignment, hint, flags);
+    return SIM_CALL(reserve(addr, bytes, alignment, flags),
+                    "%#llx, %zu, %zu, %#llx, %llu", result == CUDA_SUCCESS ? *addr : 0,
+                    bytes, alignment, hint, flags);
 }
 
 static CUresult unreserve(CUdeviceptr addr, size_t bytes)
@@ -67,11 +64,7 @@ static CUresult unreserve(CUdeviceptr addr, size_t bytes)
 
 CUresult cuMemAddressFree(CUdeviceptr addr, size_t bytes)
 {
-    CUresult result = sim_enter("cuMemAddressFree");
-
-    if (result == CUDA_SUCCESS)
-        result = unreserve(addr, bytes);
-    return sim_leave(result, "%#llx, %zu", addr, bytes);
+    return SIM_CALL(unreserve(addr, bytes), "%#llx, %zu", addr, bytes);
 }
 
 // ---- mappings
@@ -119,12 +112,8 @@ static CUresult map(CUdeviceptr addr, size_t bytes, size_t offset,
 CUresult cuMemMap(CUdeviceptr addr, size_t bytes, size_t offset,
                   CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
-    CUresult result = sim_enter("cuMemMap");
-
-    if (result == CUDA_SUCCESS)
-        result = map(addr, bytes, offset, handle, flags);
-    return sim_leave(result, "%#llx, %zu, %zu, %#llx, %llu", addr, bytes, offset,
-                     handle, flags);
+    return SIM_CALL(map(addr, bytes, offset, handle, flags),
+                    "%#llx, %zu, %zu, %#llx, %llu", addr, bytes, offset, handle, flags);
 }
 
 // The range must consist of whole mappings, side by side.
@@ -181,11 +170,7 @@ static CUresult unmap(CUdeviceptr addr, size_t bytes)
 
 CUresult cuMemUnmap(CUdeviceptr addr, size_t bytes)
 {
-    CUresult result = sim_enter("cuMemUnmap");
-
-    if (result == CUDA_SUCCESS)
-        result = unmap(addr, bytes);
-    return sim_leave(result, "%#llx, %zu", addr, bytes);
+    return SIM_CALL(unmap(addr, bytes), "%#llx, %zu", addr, bytes);
 }
 
 // ---- access
@@ -254,11 +239,8 @@ static CUresult set_access(CUdeviceptr addr, size_t bytes,
 CUresult cuMemSetAccess(CUdeviceptr addr, size_t bytes, const CUmemAccessDesc *access,
                         size_t count)
 {
-    CUresult result = sim_enter("cuMemSetAccess");
-
-    if (result == CUDA_SUCCESS)
-        result = set_access(addr, bytes, access, count);
-    return sim_leave(result, "%#llx, %zu, %zu", addr, bytes, count);
+    return SIM_CALL(set_access(addr, bytes, access, count), "%#llx, %zu, %zu", addr,
+                    bytes, count);
 }
 
 static CUresult get_access(unsigned long long *flags, const CUmemLocation *location,
@@ -284,9 +266,5 @@ static CUresult get_access(unsigned long long *flags, const CUmemLocation *locat
 CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location,
                         CUdeviceptr addr)
 {
-    CUresult result = sim_enter("cuMemGetAccess");
-
-    if (result == CUDA_SUCCESS)
-        result = get_access(flags, location, addr);
-    return sim_leave(result, "%#llx", addr);
+    return SIM_CALL(get_access(flags, location, addr), "%#llx", addr);
 }

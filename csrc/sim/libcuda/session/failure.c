@@ -17,7 +17,7 @@ typedef struct failure {
     CUresult error;
 } failure_t;
 
-// A call site: one name, told by the address of its literal.
+// A call site: one name, told by its address.
 typedef struct site {
     const char *function;
     uint64_t count;

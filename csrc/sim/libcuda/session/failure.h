@@ -7,7 +7,7 @@
 #pragma once
 #include "libcuda/session/cuda_api.h"
 
-// `function` must be a string literal: it is recognised by its address.
+// `function` is recognised by its address: a string literal, or __func__.
 void sim_count_call(const char *function);
 
 // Waits in calls that a test wants to be slow. The caller does not hold the lock.
