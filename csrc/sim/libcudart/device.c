@@ -5,7 +5,7 @@
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
-    return rt_start() ? rt_result(cuDeviceGetCount(count)) : cudaPeekAtLastError();
+    return RT_STARTED(cuDeviceGetCount(count));
 }
 
 cudaError_t cudaDriverGetVersion(int *version)
@@ -24,9 +24,8 @@ cudaError_t cudaRuntimeGetVersion(int *version)
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute,
                                    int device)
 {
-    return rt_start() ? rt_result(cuDeviceGetAttribute(
-                            value, (CUdevice_attribute)attribute, device))
-                      : cudaPeekAtLastError();
+    return RT_STARTED(
+        cuDeviceGetAttribute(value, (CUdevice_attribute)attribute, device));
 }
 
 static int attribute(enum cudaDeviceAttr name, int device)
@@ -121,62 +120,54 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
 
 cudaError_t cudaDeviceGetPCIBusId(char *id, int bytes, int device)
 {
-    return rt_start() ? rt_result(cuDeviceGetPCIBusId(id, bytes, device))
-                      : cudaPeekAtLastError();
+    return RT_STARTED(cuDeviceGetPCIBusId(id, bytes, device));
 }
 
 cudaError_t cudaDeviceGetByPCIBusId(int *device, const char *id)
 {
-    return rt_start() ? rt_result(cuDeviceGetByPCIBusId(device, id))
-                      : cudaPeekAtLastError();
+    return RT_STARTED(cuDeviceGetByPCIBusId(device, id));
 }
 
 cudaError_t cudaSetDeviceFlags(unsigned flags)
 {
-    return rt_start() ? rt_result(cuDevicePrimaryCtxSetFlags(rt_device(), flags))
-                      : cudaPeekAtLastError();
+    return RT_STARTED(cuDevicePrimaryCtxSetFlags(rt_device(), flags));
 }
 
 cudaError_t cudaGetDeviceFlags(unsigned *flags)
 {
-    return rt_bind() ? rt_result(cuCtxGetFlags(flags)) : cudaPeekAtLastError();
+    return RT_BOUND(cuCtxGetFlags(flags));
 }
 
 cudaError_t cudaDeviceSynchronize(void)
 {
-    return rt_bind() ? rt_result(cuCtxSynchronize()) : cudaPeekAtLastError();
+    return RT_BOUND(cuCtxSynchronize());
 }
 
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 {
-    return rt_bind() ? rt_result(cuCtxGetStreamPriorityRange(least, greatest))
-                     : cudaPeekAtLastError();
+    return RT_BOUND(cuCtxGetStreamPriorityRange(least, greatest));
 }
 
 cudaError_t cudaDeviceGetLimit(size_t *value, enum cudaLimit limit)
 {
-    return rt_bind() ? rt_result(cuCtxGetLimit(value, (CUlimit)limit))
-                     : cudaPeekAtLastError();
+    return RT_BOUND(cuCtxGetLimit(value, (CUlimit)limit));
 }
 
 cudaError_t cudaDeviceSetLimit(enum cudaLimit limit, size_t value)
 {
-    return rt_bind() ? rt_result(cuCtxSetLimit((CUlimit)limit, value))
-                     : cudaPeekAtLastError();
+    return RT_BOUND(cuCtxSetLimit((CUlimit)limit, value));
 }
 
 cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
 {
-    return rt_start() ? rt_result(cuDeviceCanAccessPeer(can, device, peer))
-                      : cudaPeekAtLastError();
+    return RT_STARTED(cuDeviceCanAccessPeer(can, device, peer));
 }
 
 cudaError_t cudaDeviceGetP2PAttribute(int *value, enum cudaDeviceP2PAttr name,
                                       int device, int peer)
 {
-    return rt_start() ? rt_result(cuDeviceGetP2PAttribute(
-                            value, (CUdevice_P2PAttribute)name, device, peer))
-                      : cudaPeekAtLastError();
+    return RT_STARTED(
+        cuDeviceGetP2PAttribute(value, (CUdevice_P2PAttribute)name, device, peer));
 }
 
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)

@@ -3,15 +3,12 @@
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode)
 {
-    return rt_bind()
-               ? rt_result(cuStreamBeginCapture(stream, (CUstreamCaptureMode)mode))
-               : cudaPeekAtLastError();
+    return RT_BOUND(cuStreamBeginCapture(stream, (CUstreamCaptureMode)mode));
 }
 
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
 {
-    return rt_bind() ? rt_result(cuStreamEndCapture(stream, graph))
-                     : cudaPeekAtLastError();
+    return RT_BOUND(cuStreamEndCapture(stream, graph));
 }
 
 // Asked at every allocation: no context is needed to know that nothing captures.
@@ -45,8 +42,7 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph,
                                  unsigned long long flags)
 {
-    return rt_bind() ? rt_result(cuGraphInstantiateWithFlags(exec, graph, flags))
-                     : cudaPeekAtLastError();
+    return RT_BOUND(cuGraphInstantiateWithFlags(exec, graph, flags));
 }
 
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t graph,
@@ -57,12 +53,12 @@ cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t gra
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
 {
-    return rt_bind() ? rt_result(cuGraphLaunch(exec, stream)) : cudaPeekAtLastError();
+    return RT_BOUND(cuGraphLaunch(exec, stream));
 }
 
 cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream)
 {
-    return rt_bind() ? rt_result(cuGraphUpload(exec, stream)) : cudaPeekAtLastError();
+    return RT_BOUND(cuGraphUpload(exec, stream));
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph)

@@ -9,9 +9,8 @@ _Static_assert(sizeof(cudaIpcMemHandle_t) == sizeof(CUipcMemHandle) &&
 
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *place)
 {
-    return rt_bind() ? rt_result(cuIpcGetMemHandle((CUipcMemHandle *)(void *)handle,
-                                                   rt_address(place)))
-                     : cudaPeekAtLastError();
+    return RT_BOUND(
+        cuIpcGetMemHandle((CUipcMemHandle *)(void *)handle, rt_address(place)));
 }
 
 cudaError_t cudaIpcOpenMemHandle(void **place, cudaIpcMemHandle_t handle,
@@ -33,15 +32,12 @@ cudaError_t cudaIpcOpenMemHandle(void **place, cudaIpcMemHandle_t handle,
 
 cudaError_t cudaIpcCloseMemHandle(void *place)
 {
-    return rt_bind() ? rt_result(cuIpcCloseMemHandle(rt_address(place)))
-                     : cudaPeekAtLastError();
+    return RT_BOUND(cuIpcCloseMemHandle(rt_address(place)));
 }
 
 cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t *handle, cudaEvent_t event)
 {
-    return rt_bind() ? rt_result(cuIpcGetEventHandle((CUipcEventHandle *)(void *)handle,
-                                                     event))
-                     : cudaPeekAtLastError();
+    return RT_BOUND(cuIpcGetEventHandle((CUipcEventHandle *)(void *)handle, event));
 }
 
 cudaError_t cudaIpcOpenEventHandle(cudaEvent_t *event, cudaIpcEventHandle_t handle)
@@ -49,6 +45,5 @@ cudaError_t cudaIpcOpenEventHandle(cudaEvent_t *event, cudaIpcEventHandle_t hand
     CUipcEventHandle same;
 
     memcpy(&same, &handle, sizeof same);
-    return rt_bind() ? rt_result(cuIpcOpenEventHandle(event, same))
-                     : cudaPeekAtLastError();
+    return RT_BOUND(cuIpcOpenEventHandle(event, same));
 }

@@ -166,9 +166,7 @@ static cudaError_t launch(const kernel_t *kernel, cudaStream_t stream)
 {
     if (kernel == NULL)
         return rt_error(cudaErrorInvalidDeviceFunction);
-    if (!rt_bind())
-        return cudaPeekAtLastError();
-    return rt_result((CUresult)oomph_sim_launch_kernel(kernel->name, stream));
+    return RT_BOUND((CUresult)oomph_sim_launch_kernel(kernel->name, stream));
 }
 
 cudaError_t __cudaGetKernel(cudaKernel_t *kernel, const void *host)

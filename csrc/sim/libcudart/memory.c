@@ -3,12 +3,12 @@
 
 #include <string.h>
 
-// Ends a call that was to find an address: the program gets it, and the result.
-static cudaError_t give(void **place, const CUdeviceptr *addr, CUresult result)
+// The program gets the address that a call was to find.
+static CUresult give(void **place, const CUdeviceptr *addr, CUresult result)
 {
     if (result == CUDA_SUCCESS)
         *place = (void *)(uintptr_t)*addr;
-    return rt_result(result);
+    return result;
 }
 
 // ---- device memory
@@ -19,20 +19,18 @@ cudaError_t cudaMalloc(void **place, size_t bytes)
 
     if (place == NULL)
         return rt_error(cudaErrorInvalidValue);
-    if (!rt_bind())
-        return cudaPeekAtLastError();
-    return give(place, &addr, bytes > 0 ? cuMemAlloc(&addr, bytes) : CUDA_SUCCESS);
+    return RT_BOUND(
+        give(place, &addr, bytes > 0 ? cuMemAlloc(&addr, bytes) : CUDA_SUCCESS));
 }
 
 cudaError_t cudaFree(void *place)
 {
-    return rt_bind() ? rt_result(cuMemFree(rt_address(place))) : cudaPeekAtLastError();
+    return RT_BOUND(cuMemFree(rt_address(place)));
 }
 
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
 {
-    return rt_bind() ? rt_result(cuMemGetInfo(free_bytes, total_bytes))
-                     : cudaPeekAtLastError();
+    return RT_BOUND(cuMemGetInfo(free_bytes, total_bytes));
 }
 
 // ---- stream-ordered memory
@@ -43,10 +41,9 @@ cudaError_t cudaMallocAsync(void **place, size_t bytes, cudaStream_t stream)
 
     if (place == NULL)
         return rt_error(cudaErrorInvalidValue);
-    if (!rt_bind())
-        return cudaPeekAtLastError();
-    return give(place, &addr,
-                bytes > 0 ? cuMemAllocAsync(&addr, bytes, stream) : CUDA_SUCCESS);
+    return RT_BOUND(
+        give(place, &addr,
+             bytes > 0 ? cuMemAllocAsync(&addr, bytes, stream) : CUDA_SUCCESS));
 }
 
 cudaError_t cudaMallocFromPoolAsync(void **place, size_t bytes, cudaMemPool_t pool,
@@ -56,29 +53,24 @@ cudaError_t cudaMallocFromPoolAsync(void **place, size_t bytes, cudaMemPool_t po
 
     if (place == NULL)
         return rt_error(cudaErrorInvalidValue);
-    if (!rt_bind())
-        return cudaPeekAtLastError();
-    return give(place, &addr,
-                bytes > 0 ? cuMemAllocFromPoolAsync(&addr, bytes, pool, stream)
-                          : CUDA_SUCCESS);
+    return RT_BOUND(give(place, &addr,
+                         bytes > 0 ? cuMemAllocFromPoolAsync(&addr, bytes, pool, stream)
+                                   : CUDA_SUCCESS));
 }
 
 cudaError_t cudaFreeAsync(void *place, cudaStream_t stream)
 {
-    return rt_bind() ? rt_result(cuMemFreeAsync(rt_address(place), stream))
-                     : cudaPeekAtLastError();
+    return RT_BOUND(cuMemFreeAsync(rt_address(place), stream));
 }
 
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int device)
 {
-    return rt_start() ? rt_result(cuDeviceGetDefaultMemPool(pool, device))
-                      : cudaPeekAtLastError();
+    return RT_STARTED(cuDeviceGetDefaultMemPool(pool, device));
 }
 
 cudaError_t cudaDeviceGetMemPool(cudaMemPool_t *pool, int device)
 {
-    return rt_start() ? rt_result(cuDeviceGetMemPool(pool, device))
-                      : cudaPeekAtLastError();
+    return RT_STARTED(cuDeviceGetMemPool(pool, device));
 }
 
 cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t keep_bytes)
@@ -110,8 +102,7 @@ cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool,
 
 cudaError_t cudaHostAlloc(void **place, size_t bytes, unsigned flags)
 {
-    return rt_bind() ? rt_result(cuMemHostAlloc(place, bytes, flags))
-                     : cudaPeekAtLastError();
+    return RT_BOUND(cuMemHostAlloc(place, bytes, flags));
 }
 
 cudaError_t cudaMallocHost(void **place, size_t bytes)
@@ -121,35 +112,30 @@ cudaError_t cudaMallocHost(void **place, size_t bytes)
 
 cudaError_t cudaFreeHost(void *place)
 {
-    if (!rt_bind())
-        return cudaPeekAtLastError();
-    return place != NULL ? rt_result(cuMemFreeHost(place)) : cudaSuccess;
+    return RT_BOUND(place != NULL ? cuMemFreeHost(place) : CUDA_SUCCESS);
 }
 
 cudaError_t cudaHostRegister(void *place, size_t bytes, unsigned flags)
 {
-    return rt_bind() ? rt_result(cuMemHostRegister(place, bytes, flags))
-                     : cudaPeekAtLastError();
+    return RT_BOUND(cuMemHostRegister(place, bytes, flags));
 }
 
 cudaError_t cudaHostUnregister(void *place)
 {
-    return rt_bind() ? rt_result(cuMemHostUnregister(place)) : cudaPeekAtLastError();
+    return RT_BOUND(cuMemHostUnregister(place));
 }
 
 cudaError_t cudaHostGetDevicePointer(void **device_place, void *place, unsigned flags)
 {
     CUdeviceptr addr = 0;
 
-    if (!rt_bind())
-        return cudaPeekAtLastError();
-    return give(device_place, &addr, cuMemHostGetDevicePointer(&addr, place, flags));
+    return RT_BOUND(
+        give(device_place, &addr, cuMemHostGetDevicePointer(&addr, place, flags)));
 }
 
 cudaError_t cudaHostGetFlags(unsigned *flags, void *place)
 {
-    return rt_bind() ? rt_result(cuMemHostGetFlags(flags, place))
-                     : cudaPeekAtLastError();
+    return RT_BOUND(cuMemHostGetFlags(flags, place));
 }
 
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes,
@@ -181,17 +167,14 @@ cudaError_t cudaMemcpy(void *dst, const void *src, size_t bytes,
                        enum cudaMemcpyKind kind)
 {
     (void)kind;
-    return rt_bind() ? rt_result(cuMemcpy(rt_address(dst), rt_address(src), bytes))
-                     : cudaPeekAtLastError();
+    return RT_BOUND(cuMemcpy(rt_address(dst), rt_address(src), bytes));
 }
 
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes,
                             enum cudaMemcpyKind kind, cudaStream_t stream)
 {
     (void)kind;
-    return rt_bind() ? rt_result(cuMemcpyAsync(rt_address(dst), rt_address(src), bytes,
-                                               stream))
-                     : cudaPeekAtLastError();
+    return RT_BOUND(cuMemcpyAsync(rt_address(dst), rt_address(src), bytes, stream));
 }
 
 cudaError_t cudaMemcpyPeer(void *dst, int dst_device, const void *src, int src_device,
@@ -231,7 +214,7 @@ cudaError_t cudaMemcpy2D(void *dst, size_t dst_pitch, const void *src, size_t sr
     CUDA_MEMCPY2D copy = rows(dst, dst_pitch, src, src_pitch, width, height);
 
     (void)kind;
-    return rt_bind() ? rt_result(cuMemcpy2D(&copy)) : cudaPeekAtLastError();
+    return RT_BOUND(cuMemcpy2D(&copy));
 }
 
 cudaError_t cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void *src,
@@ -241,29 +224,23 @@ cudaError_t cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void *src,
     CUDA_MEMCPY2D copy = rows(dst, dst_pitch, src, src_pitch, width, height);
 
     (void)kind;
-    return rt_bind() ? rt_result(cuMemcpy2DAsync(&copy, stream))
-                     : cudaPeekAtLastError();
+    return RT_BOUND(cuMemcpy2DAsync(&copy, stream));
 }
 
 cudaError_t cudaMemset(void *place, int value, size_t bytes)
 {
-    return rt_bind()
-               ? rt_result(cuMemsetD8(rt_address(place), (unsigned char)value, bytes))
-               : cudaPeekAtLastError();
+    return RT_BOUND(cuMemsetD8(rt_address(place), (unsigned char)value, bytes));
 }
 
 cudaError_t cudaMemsetAsync(void *place, int value, size_t bytes, cudaStream_t stream)
 {
-    return rt_bind() ? rt_result(cuMemsetD8Async(rt_address(place),
-                                                 (unsigned char)value, bytes, stream))
-                     : cudaPeekAtLastError();
+    return RT_BOUND(
+        cuMemsetD8Async(rt_address(place), (unsigned char)value, bytes, stream));
 }
 
 cudaError_t cudaMemset2DAsync(void *place, size_t pitch, int value, size_t width,
                               size_t height, cudaStream_t stream)
 {
-    return rt_bind() ? rt_result(cuMemsetD2D8Async(rt_address(place), pitch,
-                                                   (unsigned char)value, width, height,
-                                                   stream))
-                     : cudaPeekAtLastError();
+    return RT_BOUND(cuMemsetD2D8Async(rt_address(place), pitch, (unsigned char)value,
+                                      width, height, stream));
 }

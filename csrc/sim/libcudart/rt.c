@@ -104,7 +104,7 @@ cudaError_t cudaInitDevice(int device, unsigned device_flags, unsigned flags)
 
 cudaError_t cudaDeviceReset(void)
 {
-    return rt_bind() ? rt_result(cuCtxSynchronize()) : cudaPeekAtLastError();
+    return RT_BOUND(cuCtxSynchronize());
 }
 
 cudaError_t cudaGetLastError(void)

@@ -27,6 +27,11 @@ bool rt_start(void);
 // thread's last error is why.
 bool rt_bind(void);
 
+// What a call of the driver gives, once that is initialised, or works on the current
+// device. Macros, as the call is made only then.
+#define RT_STARTED(call) (rt_start() ? rt_result(call) : cudaPeekAtLastError())
+#define RT_BOUND(call) (rt_bind() ? rt_result(call) : cudaPeekAtLastError())
+
 // The device that is current to the thread, whether or not it is in use yet.
 int rt_device(void);
 

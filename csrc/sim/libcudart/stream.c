@@ -8,14 +8,13 @@ cudaError_t cudaStreamCreate(cudaStream_t *stream)
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
 {
-    return rt_bind() ? rt_result(cuStreamCreate(stream, flags)) : cudaPeekAtLastError();
+    return RT_BOUND(cuStreamCreate(stream, flags));
 }
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags,
                                          int priority)
 {
-    return rt_bind() ? rt_result(cuStreamCreateWithPriority(stream, flags, priority))
-                     : cudaPeekAtLastError();
+    return RT_BOUND(cuStreamCreateWithPriority(stream, flags, priority));
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
@@ -25,48 +24,43 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
-    return rt_bind() ? rt_result(cuStreamSynchronize(stream)) : cudaPeekAtLastError();
+    return RT_BOUND(cuStreamSynchronize(stream));
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
-    return rt_bind() ? rt_result(cuStreamQuery(stream)) : cudaPeekAtLastError();
+    return RT_BOUND(cuStreamQuery(stream));
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
 {
-    return rt_bind() ? rt_result(cuStreamWaitEvent(stream, event, flags))
-                     : cudaPeekAtLastError();
+    return RT_BOUND(cuStreamWaitEvent(stream, event, flags));
 }
 
 cudaError_t cudaStreamGetPriority(cudaStream_t stream, int *priority)
 {
-    return rt_bind() ? rt_result(cuStreamGetPriority(stream, priority))
-                     : cudaPeekAtLastError();
+    return RT_BOUND(cuStreamGetPriority(stream, priority));
 }
 
 cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned *flags)
 {
-    return rt_bind() ? rt_result(cuStreamGetFlags(stream, flags))
-                     : cudaPeekAtLastError();
+    return RT_BOUND(cuStreamGetFlags(stream, flags));
 }
 
 cudaError_t cudaStreamGetId(cudaStream_t stream, unsigned long long *id)
 {
-    return rt_bind() ? rt_result(cuStreamGetId(stream, id)) : cudaPeekAtLastError();
+    return RT_BOUND(cuStreamGetId(stream, id));
 }
 
 cudaError_t cudaStreamGetDevice(cudaStream_t stream, int *device)
 {
-    return rt_bind() ? rt_result(cuStreamGetDevice(stream, device))
-                     : cudaPeekAtLastError();
+    return RT_BOUND(cuStreamGetDevice(stream, device));
 }
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function,
                                void *argument)
 {
-    return rt_bind() ? rt_result(cuLaunchHostFunc(stream, function, argument))
-                     : cudaPeekAtLastError();
+    return RT_BOUND(cuLaunchHostFunc(stream, function, argument));
 }
 
 cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t function,
@@ -76,8 +70,7 @@ cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t func
     // agree.
     const CUstreamCallback same = (CUstreamCallback)(void (*)(void))function;
 
-    return rt_bind() ? rt_result(cuStreamAddCallback(stream, same, argument, flags))
-                     : cudaPeekAtLastError();
+    return RT_BOUND(cuStreamAddCallback(stream, same, argument, flags));
 }
 
 cudaError_t cudaEventCreate(cudaEvent_t *event)
@@ -87,7 +80,7 @@ cudaError_t cudaEventCreate(cudaEvent_t *event)
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
-    return rt_bind() ? rt_result(cuEventCreate(event, flags)) : cudaPeekAtLastError();
+    return RT_BOUND(cuEventCreate(event, flags));
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event)
@@ -97,14 +90,13 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
-    return rt_bind() ? rt_result(cuEventRecord(event, stream)) : cudaPeekAtLastError();
+    return RT_BOUND(cuEventRecord(event, stream));
 }
 
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream,
                                      unsigned flags)
 {
-    return rt_bind() ? rt_result(cuEventRecordWithFlags(event, stream, flags))
-                     : cudaPeekAtLastError();
+    return RT_BOUND(cuEventRecordWithFlags(event, stream, flags));
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event)
