@@ -62,8 +62,8 @@ def texts_of_python(path: Path) -> list[str]:
 
 
 def texts_of_c(path: Path) -> list[str]:
-    joined = re.sub(r"\bSIM_GPU_NAMES\b", '""', path.read_text())
-    return [words_of_c(f) for f in re.findall(rf"(?:{LITERAL}\s*)+", joined)]
+    found = re.findall(rf"(?:{LITERAL}\s*)+", path.read_text())
+    return [words_of_c(literals) for literals in found]
 
 
 def raised_by_python(path: Path) -> list[str]:

@@ -33,7 +33,7 @@ static CUresult submit(CUstream handle, const sim_work_t *work)
 // the computations that stand for them.
 static bool is_refused(const char *name)
 {
-    if (!sim_config.has_values || sim_is_dry())
+    if (sim_config.memory != SIM_MEMORY_VALUES || sim_is_dry())
         return false;
     sim_refuse_kernel(name);
     return true;

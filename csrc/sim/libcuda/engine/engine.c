@@ -45,7 +45,7 @@ static uint64_t duration_ns(double amount, double per_s)
 
 static uint64_t link_ns(double bytes)
 {
-    return duration_ns(bytes, (double)sim_config.link_bytes_per_s);
+    return duration_ns(bytes, sim_config.link_bytes_per_s);
 }
 
 // Keeps the engine busy as soon as it is free. Gives the time when it ends.

@@ -1,5 +1,6 @@
 #include "libcuda/session/config.h"
 
+#include "libcuda/session/gpu.h"
 #include "libcuda/session/quantity.h"
 #include "sim.h"
 
@@ -8,10 +9,15 @@
 
 sim_config_t sim_config;
 
+// How a key is read. `place` is that of its field, or the sim_config_t itself where the
+// key is about more than one.
+typedef bool read_t(const char *text, void *place);
+
 typedef struct key {
     const char *name;
-    const char *allowed;
-    bool (*read)(const char *text, sim_config_t *config);
+    const char *allowed; // NULL: the names of GPUs
+    read_t *read;
+    size_t place; // of the field, within sim_config_t
     bool needs_gpu;
 } sim_key_t;
 
@@ -25,89 +31,24 @@ static bool read_capacity(const char *text, sim_config_t *config)
     return config->capacity_bytes > 0;
 }
 
-static bool read_devices(const char *text, sim_config_t *config)
+static bool read_devices(const char *text, void *count)
 {
-    return sim_read_integer(text, 1, SIM_DEVICES_MAX, &config->device_count);
+    return sim_read_integer(text, 1, SIM_DEVICES_MAX, count);
 }
 
-static bool read_host(const char *text, sim_config_t *config)
+static bool read_sms(const char *text, void *count)
 {
-    return sim_read_bytes(text, &config->host_bytes);
+    return sim_read_integer(text, 1, 1024, count);
 }
 
-static bool read_link(const char *text, sim_config_t *config)
+static bool read_driver(const char *text, void *version)
 {
-    return sim_read_bytes_per_s(text, &config->link_bytes_per_s);
+    return sim_read_integer(text, 11000, 13000, version);
 }
 
-static bool read_bandwidth(const char *text, sim_config_t *config)
+static bool read_cc(const char *text, void *place)
 {
-    uint64_t bytes_per_s;
-
-    if (!sim_read_bytes_per_s(text, &bytes_per_s))
-        return false;
-    config->rates.bytes_per_s = (double)bytes_per_s;
-    return true;
-}
-
-static bool read_flops_share(const char *text, sim_config_t *config)
-{
-    return sim_read_share(text, &config->rates.flops_share);
-}
-
-static bool read_bandwidth_share(const char *text, sim_config_t *config)
-{
-    return sim_read_share(text, &config->rates.bytes_share);
-}
-
-static bool read_flops(const char *text, sim_config_t *config,
-                       oomph_sim_precision_t precision)
-{
-    uint64_t number;
-
-    if (!sim_read_flops(text, &number) || number == 0)
-        return false;
-    config->rates.flops_per_s[precision] = (double)number;
-    return true;
-}
-
-static bool read_fp32(const char *text, sim_config_t *config)
-{
-    return read_flops(text, config, OOMPH_SIM_FP32);
-}
-
-static bool read_tf32(const char *text, sim_config_t *config)
-{
-    return read_flops(text, config, OOMPH_SIM_TF32);
-}
-
-static bool read_fp16(const char *text, sim_config_t *config)
-{
-    return read_flops(text, config, OOMPH_SIM_FP16);
-}
-
-static bool read_bf16(const char *text, sim_config_t *config)
-{
-    return read_flops(text, config, OOMPH_SIM_BF16);
-}
-
-static bool read_fp8(const char *text, sim_config_t *config)
-{
-    return read_flops(text, config, OOMPH_SIM_FP8);
-}
-
-static bool read_launch(const char *text, sim_config_t *config)
-{
-    return sim_read_ns(text, &config->rates.launch_ns);
-}
-
-static bool read_sms(const char *text, sim_config_t *config)
-{
-    return sim_read_integer(text, 1, 1024, &config->sm_count);
-}
-
-static bool read_cc(const char *text, sim_config_t *config)
-{
+    sim_config_t *config = place;
     const char *point = strchr(text, '.');
     char major[3] = "";
 
@@ -118,13 +59,9 @@ static bool read_cc(const char *text, sim_config_t *config)
            sim_read_integer(point + 1, 0, 9, &config->cc_minor);
 }
 
-static bool read_context(const char *text, sim_config_t *config)
+static bool read_name(const char *text, void *place)
 {
-    return sim_read_bytes(text, &config->context_bytes);
-}
-
-static bool read_name(const char *text, sim_config_t *config)
-{
+    sim_config_t *config = place;
     size_t length = strlen(text);
 
     if (length == 0 || length >= sizeof config->name)
@@ -133,65 +70,47 @@ static bool read_name(const char *text, sim_config_t *config)
     return true;
 }
 
-static bool read_driver(const char *text, sim_config_t *config)
-{
-    return sim_read_integer(text, 11000, 13000, &config->driver_version);
-}
-
-static bool read_memory(const char *text, sim_config_t *config)
+static bool read_memory(const char *text, void *place)
 {
     static const char *const names[] = {"none", "real", "values", NULL};
-    int choice;
+    int choice = sim_read_choice(text, names);
 
-    if (!sim_read_choice(text, names, &choice))
-        return false;
-    config->memory = choice == 0 ? SIM_MEMORY_NONE : SIM_MEMORY_REAL;
-    config->has_values = choice == 2;
-    return true;
+    *(sim_memory_t *)place = (sim_memory_t)choice;
+    return choice >= 0;
 }
 
-static bool read_tick(const char *text, sim_config_t *config)
-{
-    return sim_read_ns(text, &config->tick_ns);
-}
-
-static bool read_kernels(const char *text, sim_config_t *config)
-{
-    static const char *const names[] = {"ignore", "error", NULL};
-    int choice;
-
-    if (!sim_read_choice(text, names, &choice))
-        return false;
-    config->kernels_fail = choice == 1;
-    return true;
-}
-
-static bool read_host_pages(const char *text, sim_config_t *config)
+static bool read_host_pages(const char *text, void *place)
 {
     static const char *const names[] = {"none", "host", "numa", NULL};
-    int choice;
+    int choice = sim_read_choice(text, names);
 
-    if (!sim_read_choice(text, names, &choice))
-        return false;
-    config->host_pages = (sim_host_pages_t)choice;
-    return true;
+    *(sim_host_pages_t *)place = (sim_host_pages_t)choice;
+    return choice >= 0;
 }
 
-static bool read_rdma(const char *text, sim_config_t *config)
+static bool read_kernels(const char *text, void *fail)
+{
+    static const char *const names[] = {"ignore", "error", NULL};
+    int choice = sim_read_choice(text, names);
+
+    *(bool *)fail = choice == 1;
+    return choice >= 0;
+}
+
+static bool read_rdma(const char *text, void *is_there)
 {
     static const char *const names[] = {"no", "yes", NULL};
-    int choice;
+    int choice = sim_read_choice(text, names);
 
-    if (!sim_read_choice(text, names, &choice))
-        return false;
-    config->has_rdma = choice == 1;
-    return true;
+    *(bool *)is_there = choice == 1;
+    return choice >= 0;
 }
 
 // Takes over the figures of a well-known card. For units that it lacks the nearest do
 // the work: fp32 for tf32 and bf16, fp16 for fp8.
-static bool read_gpu(const char *text, sim_config_t *config)
+static bool read_gpu(const char *text, void *place)
 {
+    sim_config_t *config = place;
     const double link_share = 0.8; // what headers and flow control leave of PCIe
     const sim_gpu_t *gpu = sim_gpu_find(text);
     sim_rates_t *rates = &config->rates;
@@ -199,7 +118,8 @@ static bool read_gpu(const char *text, sim_config_t *config)
     if (gpu == NULL)
         return false;
     config->capacity_bytes = (uint64_t)(gpu->memory_gib * 512) << 21;
-    config->link_bytes_per_s = (uint64_t)(gpu->link_gb_per_s * 1e9 * link_share);
+    config->link_bytes_per_s =
+        (double)(uint64_t)(gpu->link_gb_per_s * 1e9 * link_share);
     config->cc_major = gpu->cc_major;
     config->cc_minor = gpu->cc_minor;
     config->sm_count = gpu->sm_count;
@@ -213,30 +133,41 @@ static bool read_gpu(const char *text, sim_config_t *config)
     return true;
 }
 
+#define FIELD(field) offsetof(sim_config_t, field)
+
 static const sim_key_t KEYS[] = {
-    {"devices", "1 to 16", read_devices, false},
-    {"host", "a size, such as 128GiB", read_host, false},
-    {"link", "a size per second, such as 25GB/s", read_link, false},
-    {"cc", "a compute capability from 5.0, such as 9.0", read_cc, false},
-    {"context", "a size, such as 512MiB", read_context, false},
-    {"name", "a text of at most 95 bytes without a comma", read_name, false},
-    {"driver", "11000 to 13000", read_driver, false},
-    {"memory", "none, real or values", read_memory, false},
-    {"tick", "a time, such as 1us, or 0", read_tick, false},
-    {"kernels", "ignore or error", read_kernels, false},
-    {"host-pages", "numa, host or none", read_host_pages, false},
-    {"rdma", "yes or no", read_rdma, false},
-    {"sms", "1 to 1024", read_sms, false},
-    {"gpu", SIM_GPU_NAMES, read_gpu, false},
-    {"bandwidth", "a size per second, such as 1008GB/s", read_bandwidth, true},
-    {"bandwidth-share", "a number above 0, up to 1", read_bandwidth_share, true},
-    {"fp32", "a speed, such as 82.6TFLOPS", read_fp32, true},
-    {"tf32", "a speed, such as 82.6TFLOPS", read_tf32, true},
-    {"fp16", "a speed, such as 165.2TFLOPS", read_fp16, true},
-    {"bf16", "a speed, such as 165.2TFLOPS", read_bf16, true},
-    {"fp8", "a speed, such as 330.3TFLOPS", read_fp8, true},
-    {"flops-share", "a number above 0, up to 1", read_flops_share, true},
-    {"launch", "a time, such as 2us, or 0", read_launch, true},
+    {"devices", "1 to 16", read_devices, FIELD(device_count), false},
+    {"host", "a size, such as 128GiB", sim_read_bytes, FIELD(host_bytes), false},
+    {"link", "a size per second, such as 25GB/s", sim_read_bytes_per_s,
+     FIELD(link_bytes_per_s), false},
+    {"cc", "a compute capability from 5.0, such as 9.0", read_cc, 0, false},
+    {"context", "a size, such as 512MiB", sim_read_bytes, FIELD(context_bytes), false},
+    {"name", "a text of at most 95 bytes without a comma", read_name, 0, false},
+    {"driver", "11000 to 13000", read_driver, FIELD(driver_version), false},
+    {"memory", "none, real or values", read_memory, FIELD(memory), false},
+    {"tick", "a time, such as 1us, or 0", sim_read_ns, FIELD(tick_ns), false},
+    {"kernels", "ignore or error", read_kernels, FIELD(kernels_fail), false},
+    {"host-pages", "numa, host or none", read_host_pages, FIELD(host_pages), false},
+    {"rdma", "yes or no", read_rdma, FIELD(has_rdma), false},
+    {"sms", "1 to 1024", read_sms, FIELD(sm_count), false},
+    {"gpu", NULL, read_gpu, 0, false},
+    {"bandwidth", "a size per second, such as 1008GB/s", sim_read_bytes_per_s,
+     FIELD(rates.bytes_per_s), true},
+    {"bandwidth-share", "a number above 0, up to 1", sim_read_share,
+     FIELD(rates.bytes_share), true},
+    {"fp32", "a speed, such as 82.6TFLOPS", sim_read_flops,
+     FIELD(rates.flops_per_s[OOMPH_SIM_FP32]), true},
+    {"tf32", "a speed, such as 82.6TFLOPS", sim_read_flops,
+     FIELD(rates.flops_per_s[OOMPH_SIM_TF32]), true},
+    {"fp16", "a speed, such as 165.2TFLOPS", sim_read_flops,
+     FIELD(rates.flops_per_s[OOMPH_SIM_FP16]), true},
+    {"bf16", "a speed, such as 165.2TFLOPS", sim_read_flops,
+     FIELD(rates.flops_per_s[OOMPH_SIM_BF16]), true},
+    {"fp8", "a speed, such as 330.3TFLOPS", sim_read_flops,
+     FIELD(rates.flops_per_s[OOMPH_SIM_FP8]), true},
+    {"flops-share", "a number above 0, up to 1", sim_read_share,
+     FIELD(rates.flops_share), true},
+    {"launch", "a time, such as 2us, or 0", sim_read_ns, FIELD(rates.launch_ns), true},
 };
 enum { KEY_COUNT = sizeof KEYS / sizeof KEYS[0] };
 
@@ -265,10 +196,11 @@ static bool read_setting(char *setting, sim_config_t *config, char *error, size_
                      "simulated card: %s= needs a card: add gpu=", setting);
             return false;
         }
-        if (value != NULL && KEYS[i].read(value, config))
+        if (value != NULL && KEYS[i].read(value, (char *)config + KEYS[i].place))
             return true;
         snprintf(error, bytes, "simulated card: %s=%s is not allowed; use %s", setting,
-                 value ? value : "", KEYS[i].allowed);
+                 value ? value : "",
+                 KEYS[i].allowed ? KEYS[i].allowed : sim_gpu_names());
         return false;
     }
     name_keys(names, sizeof names);
@@ -327,8 +259,8 @@ static bool read_parts(char *const *parts, size_t count, sim_config_t *config,
         !(read_capacity(parts[0], config) || read_gpu(parts[0], config))) {
         snprintf(error, bytes,
                  "simulated card: '%s' must start with the memory of a device, at "
-                 "least 2MiB, such as 12GiB, or with a GPU: " SIM_GPU_NAMES,
-                 count > 0 ? parts[0] : "");
+                 "least 2MiB, such as 12GiB, or with a GPU: %s",
+                 count > 0 ? parts[0] : "", sim_gpu_names());
         return false;
     }
     for (size_t i = 1; i < count; i++)

@@ -1,6 +1,6 @@
 /* config.h - the card that is simulated, read from its description (syntax: sim.h). */
 #pragma once
-#include "libcuda/session/gpu.h"
+#include "sim.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -8,7 +8,11 @@
 
 enum { SIM_DEVICES_MAX = 16 };
 
-typedef enum sim_memory { SIM_MEMORY_NONE, SIM_MEMORY_REAL } sim_memory_t;
+typedef enum sim_memory {
+    SIM_MEMORY_NONE,
+    SIM_MEMORY_REAL,
+    SIM_MEMORY_VALUES, // real, and programs are to know: operators compute
+} sim_memory_t;
 
 typedef enum sim_host_pages {
     SIM_HOST_PAGES_NONE,
@@ -27,8 +31,8 @@ typedef struct sim_rates {
 typedef struct sim_config {
     uint64_t capacity_bytes; // of each device
     uint64_t context_bytes;
-    uint64_t host_bytes;       // UINT64_MAX: no limit
-    uint64_t link_bytes_per_s; // greater than 0
+    uint64_t host_bytes;     // UINT64_MAX: no limit
+    double link_bytes_per_s; // greater than 0
     uint64_t tick_ns;
     int device_count;
     int cc_major, cc_minor;
@@ -36,7 +40,6 @@ typedef struct sim_config {
     sim_rates_t rates;
     int driver_version;
     sim_memory_t memory;
-    bool has_values; // for programs to know: operators compute
     sim_host_pages_t host_pages;
     bool has_rdma; // network cards may use device memory made for it
     bool kernels_fail;
@@ -48,7 +51,7 @@ extern sim_config_t sim_config;
 
 static inline bool sim_memory_is_real(void)
 {
-    return sim_config.memory == SIM_MEMORY_REAL;
+    return sim_config.memory != SIM_MEMORY_NONE;
 }
 
 // Whether kernels of PyTorch take the time that their work needs (gpu=).

@@ -26,7 +26,7 @@
  */
 #include "libcuda/session/gpu.h"
 
-#include <string.h>
+#include <stdio.h>
 #include <strings.h>
 
 #define PCIE_3 15.75 // GB/s
@@ -55,10 +55,23 @@ static const sim_gpu_t GPUS[] = {
 };
 // clang-format on
 
+enum { GPU_COUNT = sizeof GPUS / sizeof GPUS[0] };
+
 const sim_gpu_t *sim_gpu_find(const char *name)
 {
-    for (size_t i = 0; i < sizeof GPUS / sizeof GPUS[0]; i++)
+    for (size_t i = 0; i < GPU_COUNT; i++)
         if (strcasecmp(name, GPUS[i].name) == 0 || strcasecmp(name, GPUS[i].title) == 0)
             return &GPUS[i];
     return NULL;
+}
+
+const char *sim_gpu_names(void)
+{
+    static char names[256];
+    size_t used = 0;
+
+    for (size_t i = 0; i < GPU_COUNT && used < sizeof names; i++)
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s",
+                                 i ? ", " : "", GPUS[i].name);
+    return names;
 }

@@ -13,9 +13,8 @@ typedef struct sim_gpu {
     double tflops[OOMPH_SIM_PRECISIONS]; // dense, sums in fp32; 0: no such units
 } sim_gpu_t;
 
-#define SIM_GPU_NAMES                                                                  \
-    "t4, a10, l4, rtx3060, rtx3090, rtx4070, rtx4090, rtx5090, a100-40gb, "            \
-    "a100-80gb, h100, gh200, h200, b200"
-
 // By name or title, in any case; NULL if it is unknown.
 const sim_gpu_t *sim_gpu_find(const char *name);
+
+// All names, for messages. The caller holds the driver's lock.
+const char *sim_gpu_names(void);

@@ -1,5 +1,6 @@
 #include "libcuda/session/quantity.h"
 
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -54,18 +55,40 @@ bool sim_read_integer(const char *text, int low, int high, int *value)
     return true;
 }
 
-bool sim_read_choice(const char *text, const char *const *names, int *value)
+int sim_read_choice(const char *text, const char *const *names)
 {
-    for (int i = 0; names[i] != NULL; i++) {
-        if (strcmp(text, names[i]) == 0) {
-            *value = i;
-            return true;
-        }
-    }
-    return false;
+    for (int i = 0; names[i] != NULL; i++)
+        if (strcmp(text, names[i]) == 0)
+            return i;
+    return -1;
 }
 
-bool sim_read_bytes_per_s(const char *text, uint64_t *bytes_per_s)
+bool sim_read_bytes(const char *text, void *bytes)
+{
+    return read_quantity(text, SIZE_UNITS, bytes);
+}
+
+bool sim_read_ns(const char *text, void *ns)
+{
+    return read_quantity(text, TIME_UNITS, ns);
+}
+
+static bool read_speed(const char *text, const unit_t *units, double *per_s)
+{
+    uint64_t number;
+
+    if (!read_quantity(text, units, &number) || number == 0)
+        return false;
+    *per_s = (double)number;
+    return true;
+}
+
+bool sim_read_flops(const char *text, void *flops_per_s)
+{
+    return read_speed(text, SPEED_UNITS, flops_per_s);
+}
+
+bool sim_read_bytes_per_s(const char *text, void *bytes_per_s)
 {
     char size[32];
     size_t length = strlen(text);
@@ -74,28 +97,14 @@ bool sim_read_bytes_per_s(const char *text, uint64_t *bytes_per_s)
         return false;
     memcpy(size, text, length - 2);
     size[length - 2] = '\0';
-    return sim_read_bytes(size, bytes_per_s) && *bytes_per_s > 0;
+    return read_speed(size, SIZE_UNITS, bytes_per_s);
 }
 
-bool sim_read_share(const char *text, double *share)
+bool sim_read_share(const char *text, void *share)
 {
     char *end;
+    double number = strtod(text, &end);
 
-    *share = strtod(text, &end);
-    return end != text && *end == '\0' && *share > 0 && *share <= 1;
-}
-
-bool sim_read_bytes(const char *text, uint64_t *bytes)
-{
-    return read_quantity(text, SIZE_UNITS, bytes);
-}
-
-bool sim_read_flops(const char *text, uint64_t *flops_per_s)
-{
-    return read_quantity(text, SPEED_UNITS, flops_per_s);
-}
-
-bool sim_read_ns(const char *text, uint64_t *ns)
-{
-    return read_quantity(text, TIME_UNITS, ns);
+    *(double *)share = number;
+    return end != text && *end == '\0' && number > 0 && number <= 1;
 }

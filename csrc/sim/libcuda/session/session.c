@@ -92,7 +92,7 @@ int oomph_sim_describe(const char *card, oomph_sim_card_t *found)
         .memory_bytes = config.capacity_bytes,
         .host_bytes = config.host_bytes,
         .device_count = config.device_count,
-        .has_values = config.has_values,
+        .has_values = config.memory == SIM_MEMORY_VALUES,
         .has_rates = sim_has_rates(&config),
     };
     return 0;
