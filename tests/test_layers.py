@@ -25,7 +25,8 @@ FLOORS = [
 ]
 # Those of the simulated driver, and the libraries above it, of one folder each.
 DRIVER_FLOORS = [
-    f"sim/libcuda/{name}" for name in ("session", "memory", "objects", "engine", "api")
+    f"sim/libcuda/{name}"
+    for name in ("base", "session", "memory", "objects", "engine", "api")
 ]
 LIBRARIES = ["libcudart", "libmath", "libnvml"]
 # What binds the core to others sees its public header alone, files of its own, and two

@@ -1,10 +1,10 @@
 #include "libcuda/api/call.h"
 
-#include "libcuda/engine/callback.h"
+#include "libcuda/base/lock.h"
+#include "libcuda/engine/effects.h"
 #include "libcuda/engine/queue.h"
 #include "libcuda/session/config.h"
 #include "libcuda/session/failure.h"
-#include "libcuda/session/lock.h"
 #include "libcuda/session/report.h"
 #include "libcuda/session/session.h"
 

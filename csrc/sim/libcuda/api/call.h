@@ -13,7 +13,7 @@
  * this one lock.
  */
 #pragma once
-#include "libcuda/session/cuda_api.h"
+#include "libcuda/base/cuda_api.h"
 
 #include <stdbool.h>
 

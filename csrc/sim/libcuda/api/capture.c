@@ -2,9 +2,9 @@
 #include "libcuda/objects/capture.h"
 #include "libcuda/api/call.h"
 #include "libcuda/api/stream.h"
+#include "libcuda/base/lock.h"
 #include "libcuda/objects/graph.h"
 #include "libcuda/objects/nodes.h"
-#include "libcuda/session/lock.h"
 #include "libcuda/session/session.h"
 
 static CUresult begin(CUstream handle, CUstreamCaptureMode mode)

@@ -3,8 +3,9 @@
  */
 #include "libcuda/api/module.h"
 #include "libcuda/api/stream.h"
-#include "libcuda/engine/answer.h"
-#include "libcuda/engine/callback.h"
+#include "libcuda/base/clock.h"
+#include "libcuda/base/lock.h"
+#include "libcuda/engine/effects.h"
 #include "libcuda/engine/engine.h"
 #include "libcuda/engine/pending.h"
 #include "libcuda/engine/queue.h"
@@ -14,19 +15,15 @@
 #include "libcuda/memory/device.h"
 #include "libcuda/memory/foreign.h"
 #include "libcuda/memory/handle.h"
-#include "libcuda/memory/label.h"
 #include "libcuda/memory/pinned.h"
 #include "libcuda/memory/shadow.h"
 #include "libcuda/memory/space.h"
-#include "libcuda/memory/traffic.h"
 #include "libcuda/objects/capture.h"
 #include "libcuda/objects/event.h"
 #include "libcuda/objects/graph.h"
 #include "libcuda/objects/mark.h"
-#include "libcuda/session/clock.h"
 #include "libcuda/session/config.h"
 #include "libcuda/session/failure.h"
-#include "libcuda/session/lock.h"
 #include "libcuda/session/report.h"
 #include "libcuda/session/session.h"
 #include "runtime.h"
@@ -85,9 +82,9 @@ static void fill(oomph_sim_stats_t *stats, const struct CUctx_st *device)
         .reservation_count = sim_space_reservation_count(),
         .pending_count = sim_pending_count(),
         .executed_count = sim_pending_executed_count(),
-        .h2d_bytes = sim_traffic_bytes(SIM_H2D),
-        .d2h_bytes = sim_traffic_bytes(SIM_D2H),
-        .d2d_bytes = sim_traffic_bytes(SIM_D2D),
+        .h2d_bytes = sim_copied_bytes(SIM_H2D),
+        .d2h_bytes = sim_copied_bytes(SIM_D2H),
+        .d2d_bytes = sim_copied_bytes(SIM_D2D),
         .misuse_count = sim_misuse_count(),
         .held_waits = sim_queue_held_waits(),
     };
@@ -118,13 +115,12 @@ void oomph_sim_reset(void)
 {
     sim_lock();
     sim_queue_reset();
-    sim_held_waits_reset();
     sim_value_reset();
     sim_shadow_forget_all();
     sim_capture_reset();
     sim_graph_reset();
     sim_event_reset();
-    sim_answer_reset();
+    sim_wait_reset();
     sim_mark_reset();
     sim_module_reset();
     sim_stream_reset();
@@ -132,10 +128,9 @@ void oomph_sim_reset(void)
     sim_space_reset();
     sim_handle_reset();
     sim_foreign_reset();
-    sim_label_reset();
     sim_address_reset();
     sim_engine_reset();
-    sim_traffic_reset();
+    sim_effects_reset();
     sim_device_reset();
     sim_failure_reset();
     sim_report_reset();

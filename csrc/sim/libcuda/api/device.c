@@ -1,8 +1,8 @@
 /* device.c - devices: how many there are, who they are, and their attributes. */
 #include "libcuda/memory/device.h"
 #include "libcuda/api/call.h"
+#include "libcuda/base/lock.h"
 #include "libcuda/session/config.h"
-#include "libcuda/session/lock.h"
 #include "libcuda/session/session.h"
 #include "libcuda/session/visible_devices.h"
 #include "runtime.h"

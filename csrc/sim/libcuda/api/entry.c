@@ -1,8 +1,8 @@
 /* entry.c - the entry points by name and version. */
 #include "libcuda/api/call.h"
 #include "libcuda/api/context.h"
+#include "libcuda/base/lock.h"
 #include "libcuda/session/config.h"
-#include "libcuda/session/lock.h"
 #include "libcuda/session/report.h"
 #include "libcuda/session/session.h"
 

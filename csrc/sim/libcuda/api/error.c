@@ -1,5 +1,5 @@
 /* error.c - the names of errors, and what they mean. */
-#include "libcuda/session/error.h"
+#include "libcuda/base/error.h"
 #include "runtime.h"
 
 CUresult cuGetErrorName(CUresult result, const char **name)

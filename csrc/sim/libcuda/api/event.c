@@ -2,7 +2,7 @@
 
 #include "libcuda/api/call.h"
 #include "libcuda/api/stream.h"
-#include "libcuda/engine/answer.h"
+#include "libcuda/base/clock.h"
 #include "libcuda/engine/pending.h"
 #include "libcuda/engine/queue.h"
 #include "libcuda/engine/record.h"
@@ -12,7 +12,6 @@
 #include "libcuda/objects/mark.h"
 #include "libcuda/objects/nodes.h"
 #include "libcuda/objects/work.h"
-#include "libcuda/session/clock.h"
 #include "libcuda/session/report.h"
 
 CUresult cuEventCreate(CUevent *event, unsigned flags)

@@ -4,7 +4,7 @@
 #include "libcuda/api/module.h"
 
 #include "libcuda/api/call.h"
-#include "libcuda/memory/slab.h"
+#include "libcuda/base/slab.h"
 #include "libcuda/objects/context.h"
 #include "libcuda/session/config.h"
 #include "libcuda/session/report.h"

@@ -2,7 +2,7 @@
  * driver's lock.
  */
 #pragma once
-#include "libcuda/session/cuda_api.h"
+#include "libcuda/base/cuda_api.h"
 
 const char *sim_function_name(CUfunction function);
 

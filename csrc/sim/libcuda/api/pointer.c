@@ -1,12 +1,12 @@
 /* pointer.c - what an address is. */
 #include "libcuda/api/call.h"
+#include "libcuda/base/lock.h"
+#include "libcuda/base/ranges.h"
 #include "libcuda/memory/handle.h"
 #include "libcuda/memory/pinned.h"
-#include "libcuda/memory/ranges.h"
 #include "libcuda/memory/space.h"
 #include "libcuda/objects/context.h"
 #include "libcuda/session/config.h"
-#include "libcuda/session/lock.h"
 #include "libcuda/session/session.h"
 #include "runtime.h"
 

@@ -1,13 +1,13 @@
 #include "libcuda/api/stream.h"
 
 #include "libcuda/api/call.h"
+#include "libcuda/base/lock.h"
+#include "libcuda/base/slab.h"
 #include "libcuda/engine/queue.h"
 #include "libcuda/engine/wait.h"
-#include "libcuda/memory/slab.h"
 #include "libcuda/objects/capture.h"
 #include "libcuda/objects/context.h"
 #include "libcuda/session/config.h"
-#include "libcuda/session/lock.h"
 #include "libcuda/session/report.h"
 #include "libcuda/session/session.h"
 

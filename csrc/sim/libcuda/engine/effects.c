@@ -1,5 +1,6 @@
 #include "libcuda/engine/effects.h"
 
+#include "libcuda/base/lock.h"
 #include "libcuda/engine/fault.h"
 #include "libcuda/engine/pending.h"
 #include "libcuda/engine/record.h"
@@ -8,15 +9,17 @@
 #include "libcuda/memory/allocation.h"
 #include "libcuda/memory/shadow.h"
 #include "libcuda/memory/space.h"
-#include "libcuda/memory/traffic.h"
 #include "libcuda/objects/event.h"
 #include "libcuda/objects/stream.h"
 #include "libcuda/session/report.h"
+#include "libcuda/session/session.h"
 #include "sim.h"
 
 #include <string.h>
 
 enum { KERNEL_FILL = 0xAB };
+
+static uint64_t copied[SIM_DIRECTIONS];
 
 // Bytes that are not real arrive at the host from the shadow, or else as a value
 // followed by zeros.
@@ -61,6 +64,19 @@ static void copy_bytes(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t valu
         copy_unreal(dst, src, bytes);
 }
 
+static void count_copy(uint64_t dst, uint64_t src, uint64_t bytes)
+{
+    bool to_host = sim_space_place(dst) == SIM_ON_HOST;
+    bool from_host = sim_space_place(src) == SIM_ON_HOST;
+
+    if (from_host && !to_host)
+        copied[SIM_H2D] += bytes;
+    else if (to_host && !from_host)
+        copied[SIM_D2H] += bytes;
+    else if (!to_host)
+        copied[SIM_D2D] += bytes;
+}
+
 static void copy(const sim_work_t *work, CUstream stream)
 {
     uint64_t src = work->staging ? (uint64_t)(uintptr_t)work->staging : work->src;
@@ -77,7 +93,7 @@ static void copy(const sim_work_t *work, CUstream stream)
             return;
         copy_bytes(to, from, work->bytes, work->value);
     }
-    sim_traffic_count(work->dst, work->src, work->bytes * work->rows);
+    count_copy(work->dst, work->src, work->bytes * work->rows);
 }
 
 static void fill(uint64_t addr, uint64_t bytes, uint64_t value, unsigned value_bytes)
@@ -122,9 +138,16 @@ static void touch(const sim_work_t *work, CUstream stream)
 
 static void compute(const sim_work_t *work, CUstream stream)
 {
-    const oomph_sim_compute_t *what = &work->compute->what;
+    const oomph_sim_compute_t what = work->compute->what;
 
-    if (sim_work_may_compute(work, stream) && what->run(what->argument) != 0)
+    if (!sim_work_may_compute(work, stream))
+        return;
+    if (what.makes_calls)
+        sim_unlock();
+    int failed = what.run(what.argument);
+    if (what.makes_calls)
+        sim_lock();
+    if (failed != 0)
         stream->context->sticky = CUDA_ERROR_ASSERT;
 }
 
@@ -197,4 +220,84 @@ void sim_work_execute(const sim_work_t *work, CUstream stream, uint64_t now_ns)
     case SIM_WORK_WAIT:
         break;
     }
+}
+
+// ---- what runs apart
+
+static sim_operation_t *first, *last; // due, by `next_due`
+static uint64_t due_count;            // the one that is running included
+static bool thread_is_running;
+static __thread bool is_in_function; // a computation may call the driver, no function
+
+static void call_function(const sim_work_t *work)
+{
+    CUhostFn function = work->function;
+    void *argument = work->argument;
+
+    sim_unlock();
+    is_in_function = true;
+    function(argument);
+    is_in_function = false;
+    sim_lock();
+}
+
+static void call(sim_operation_t *operation)
+{
+    if (operation->work.kind == SIM_WORK_CALL)
+        call_function(&operation->work);
+    else
+        compute(&operation->work, operation->stream);
+    due_count--;
+    operation->done(operation);
+}
+
+static void *run(void *nothing)
+{
+    (void)nothing;
+    sim_lock();
+    while (first != NULL) {
+        sim_operation_t *operation = first;
+        first = operation->next_due;
+        operation->next_due = NULL;
+        call(operation);
+    }
+    thread_is_running = false;
+    sim_unlock();
+    return NULL;
+}
+
+void sim_callback_run(sim_operation_t *operation, void (*done)(sim_operation_t *))
+{
+    operation->done = done;
+    due_count++;
+    if (!sim_start_thread(&thread_is_running, run)) {
+        call(operation);
+        return;
+    }
+    operation->next_due = NULL;
+    if (first == NULL)
+        first = operation;
+    else
+        last->next_due = operation;
+    last = operation;
+}
+
+uint64_t sim_callback_count(void)
+{
+    return due_count;
+}
+
+bool sim_callback_is_this_thread(void)
+{
+    return is_in_function;
+}
+
+uint64_t sim_copied_bytes(sim_direction_t direction)
+{
+    return copied[direction];
+}
+
+void sim_effects_reset(void)
+{
+    memset(copied, 0, sizeof copied);
 }

@@ -1,11 +1,10 @@
 #include "libcuda/engine/engine.h"
 
+#include "libcuda/base/clock.h"
 #include "libcuda/memory/address.h"
 #include "libcuda/memory/space.h"
-#include "libcuda/memory/traffic.h"
 #include "libcuda/objects/cost.h"
 #include "libcuda/objects/mark.h"
-#include "libcuda/session/clock.h"
 #include "libcuda/session/config.h"
 #include "sim.h"
 
@@ -75,7 +74,7 @@ static void add_use(const oomph_sim_use_t *use, moved_t *moved)
         const sim_mapping_t *mapping = sim_space_mapping(addr);
         next = mapping != NULL ? mapping->base + mapping->bytes : addr + SIM_PAGE;
         double bytes = (double)((next < end ? next : end) - addr);
-        if (sim_traffic_place(addr) == SIM_ON_HOST) {
+        if (sim_space_place(addr) == SIM_ON_HOST) {
             moved->from_host += bytes * reads;
             moved->to_host += bytes * writes;
         } else {
@@ -154,7 +153,7 @@ static uint64_t take_both(engine_t *in, engine_t *out, uint64_t from_ns,
 // to host does both.
 static uint64_t start_copy(const sim_work_t *work, int device, uint64_t now_ns)
 {
-    const int dst = sim_traffic_place(work->dst), src = sim_traffic_place(work->src);
+    const int dst = sim_space_place(work->dst), src = sim_space_place(work->src);
     const uint64_t bytes = work->bytes * work->rows;
     engine_t *in = NULL, *out = NULL;
 
@@ -174,7 +173,7 @@ static uint64_t start_copy(const sim_work_t *work, int device, uint64_t now_ns)
 static uint64_t start_fill(const sim_work_t *work, int device, uint64_t now_ns)
 {
     const uint64_t bytes = work->bytes * work->rows;
-    const int place = sim_traffic_place(work->dst);
+    const int place = sim_space_place(work->dst);
     engine_t *out = &engines[device].to_host;
 
     if (place != SIM_ON_HOST)

@@ -1,6 +1,6 @@
 #include "libcuda/engine/pending.h"
 
-#include "libcuda/memory/slab.h"
+#include "libcuda/base/slab.h"
 #include "libcuda/objects/work.h"
 
 static sim_slab_t operations = {.object_bytes = sizeof(sim_operation_t)};

@@ -16,7 +16,7 @@ struct sim_operation {
     uint64_t sequence; // orders equal end times
     bool started, executing, parked;
     sim_operation_t *next;                      // in the stream
-    sim_operation_t *next_due;                  // among those that callback.c runs
+    sim_operation_t *next_due;                  // among those that effects.c runs
     void (*done)(sim_operation_t *operation);   // called when it has run there
     sim_operation_t *next_memory, *prev_memory; // among those that touch memory
 };

@@ -1,20 +1,91 @@
 #include "libcuda/engine/queue.h"
 
-#include "libcuda/engine/callback.h"
+#include "libcuda/base/clock.h"
+#include "libcuda/base/lock.h"
 #include "libcuda/engine/effects.h"
 #include "libcuda/engine/engine.h"
-#include "libcuda/engine/event_queue.h"
 #include "libcuda/engine/race.h"
 #include "libcuda/engine/value.h"
 #include "libcuda/objects/stream.h"
 #include "libcuda/objects/work.h"
-#include "libcuda/session/clock.h"
-#include "libcuda/session/lock.h"
 
+#include <stdlib.h>
+
+static sim_operation_t **heap; // those that run
+static size_t heap_count, heap_capacity;
 static CUstream first_ready, last_ready;
 static CUstream blocked; // streams whose first operation may not start yet
 static uint64_t sequence;
 static bool checks_starts; // something waited outside: what follows may start late
+
+// ---- operations that run, the one that ends first on top: a binary heap, as each is
+// put in and taken out once. Equal ends come out in the order in which they went in, so
+// runs repeat.
+
+static bool ends_before(const sim_operation_t *a, const sim_operation_t *b)
+{
+    return a->end_ns != b->end_ns ? a->end_ns < b->end_ns : a->sequence < b->sequence;
+}
+
+static void swap(size_t a, size_t b)
+{
+    sim_operation_t *held = heap[a];
+
+    heap[a] = heap[b];
+    heap[b] = held;
+}
+
+static void sift_up(size_t place)
+{
+    while (place > 0 && ends_before(heap[place], heap[(place - 1) / 2])) {
+        swap(place, (place - 1) / 2);
+        place = (place - 1) / 2;
+    }
+}
+
+static void sift_down(size_t place)
+{
+    for (;;) {
+        size_t first = place, left = 2 * place + 1;
+        if (left < heap_count && ends_before(heap[left], heap[first]))
+            first = left;
+        if (left + 1 < heap_count && ends_before(heap[left + 1], heap[first]))
+            first = left + 1;
+        if (first == place)
+            return;
+        swap(place, first);
+        place = first;
+    }
+}
+
+static bool push(sim_operation_t *operation)
+{
+    if (heap_count == heap_capacity) {
+        size_t wanted = heap_capacity ? heap_capacity * 2 : 64;
+        sim_operation_t **grown = realloc(heap, wanted * sizeof(sim_operation_t *));
+        if (grown == NULL)
+            return false;
+        heap = grown;
+        heap_capacity = wanted;
+    }
+    heap[heap_count++] = operation;
+    sift_up(heap_count - 1);
+    return true;
+}
+
+const sim_operation_t *sim_queue_top(void)
+{
+    return heap_count > 0 ? heap[0] : NULL;
+}
+
+static sim_operation_t *pop(void)
+{
+    sim_operation_t *top = heap[0];
+
+    heap[0] = heap[--heap_count];
+    sift_down(0);
+    return top;
+}
 
 // ---- streams that may go on, and streams that wait
 
@@ -128,7 +199,7 @@ static void start_head(CUstream stream)
     operation->end_ns =
         sim_engine_start(&operation->work, stream->context, sim_clock_ns());
     operation->sequence = sequence++;
-    if (operation->end_ns == sim_clock_ns() || !sim_event_queue_push(operation))
+    if (operation->end_ns == sim_clock_ns() || !push(operation))
         complete(operation);
 }
 
@@ -140,7 +211,7 @@ void sim_queue_settle(void)
 
 void sim_queue_step(void)
 {
-    sim_operation_t *operation = sim_event_queue_pop();
+    sim_operation_t *operation = pop();
 
     sim_clock_move_to(operation->end_ns);
     if (operation->stream->held)
@@ -162,7 +233,7 @@ void sim_queue_advance(uint64_t ns)
 
     if (blocked != NULL) // the program may have written the value itself
         sim_queue_recheck();
-    while (sim_event_queue_top() != NULL && sim_event_queue_top()->end_ns <= until)
+    while (sim_queue_top() != NULL && sim_queue_top()->end_ns <= until)
         sim_queue_step();
     sim_clock_move_to(until);
 }
@@ -204,7 +275,7 @@ void sim_queue_reset(void)
     while (sim_callback_count() > 0)
         sim_wait(1);
     sim_pending_reset();
-    sim_event_queue_clear();
+    heap_count = 0;
     first_ready = blocked = NULL;
     sequence = 0;
     checks_starts = false;

@@ -3,7 +3,7 @@
  * stream and may start, and completes when engine.h says. The caller holds the driver's
  * lock.
  *
- * An operation costs O(log n) of those that run (event_queue.h), and each that
+ * An operation costs O(log n) of those that run, and each that
  * completes a look at every stream that waits.
  */
 #pragma once
@@ -17,6 +17,9 @@ bool sim_queue_append(CUstream stream, const sim_work_t *work);
 void sim_queue_settle(void);
 // The same, of what waited too: other threads and processes may have gone on.
 void sim_queue_recheck(void);
+
+// The operation that ends first, or NULL.
+const sim_operation_t *sim_queue_top(void);
 
 // Moves the clock to the next end of an operation, which must be there.
 void sim_queue_step(void);

@@ -1,6 +1,5 @@
 #include "libcuda/engine/submit.h"
 
-#include "libcuda/engine/event_queue.h"
 #include "libcuda/engine/pending.h"
 #include "libcuda/engine/queue.h"
 #include "libcuda/engine/race.h"
@@ -58,7 +57,7 @@ static bool order_with_default_stream(CUstream stream)
 // As on hardware, whoever gives a stream more than it can hold waits for it.
 static void relieve(CUstream stream)
 {
-    while (stream->pending_count > LAUNCH_QUEUE && sim_event_queue_top() != NULL) {
+    while (stream->pending_count > LAUNCH_QUEUE && sim_queue_top() != NULL) {
         CUstream blocker = sim_queue_find_blocker(stream);
         if (blocker->held || !blocker->head->started || blocker->head->executing)
             return;

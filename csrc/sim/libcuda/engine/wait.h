@@ -1,5 +1,8 @@
-/* wait.h - waits for work, by moving the clock. The caller holds the driver's lock. */
+/* wait.h - waits for work, by moving the clock: those of the program, and those of
+ * other processes. The caller holds the driver's lock.
+ */
 #pragma once
+#include "libcuda/objects/mark.h"
 #include "libcuda/objects/stream.h"
 
 // Block until done, moving the clock. Held streams on the way are released and counted.
@@ -11,9 +14,11 @@ void sim_queue_wait_for_context(CUcontext context);
 // stream that includes the blocking streams of its context.
 bool sim_queue_is_idle(CUstream stream);
 
-// Moves the clock towards the ticket, at most to `until_ns` (see mark.h), without
-// giving the lock away.
-void sim_queue_run(sim_ticket_t ticket, uint64_t until_ns);
-
 uint64_t sim_queue_held_waits(void);
-void sim_held_waits_reset(void);
+
+// As sim_record_begin(). While records of shared marks are pending (record.h), a thread
+// looks every millisecond whether another process asks for one, and moves the clock up
+// to it, as a thread of the program would that waits.
+CUresult sim_answer_begin(sim_mark_t *mark);
+
+void sim_wait_reset(void);

@@ -2,7 +2,7 @@
  * their memory and of the host's. The caller holds the driver's lock.
  */
 #pragma once
-#include "libcuda/session/cuda_api.h"
+#include "libcuda/base/cuda_api.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -2,7 +2,6 @@
 
 #include "libcuda/memory/device.h"
 #include "libcuda/memory/foreign.h"
-#include "libcuda/memory/label.h"
 
 static sim_slab_t handles = {.object_bytes = sizeof(sim_handle_t)};
 static uint64_t next_block_id = 1;

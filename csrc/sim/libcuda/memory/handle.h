@@ -3,9 +3,9 @@
  * lock.
  */
 #pragma once
+#include "libcuda/base/cuda_api.h"
+#include "libcuda/base/slab.h"
 #include "libcuda/memory/address.h"
-#include "libcuda/memory/slab.h"
-#include "libcuda/session/cuda_api.h"
 
 typedef struct sim_handle {
     sim_object_t object;
@@ -13,7 +13,7 @@ typedef struct sim_handle {
     uint64_t bytes;
     uint64_t charged_bytes;   // of the device's or the host's memory; usually the same
     sim_bytes_t bytes_at;     // of its bytes, where memory is real
-    uint64_t label;           // says what it is to other processes (label.h); 0: none
+    uint64_t label;           // says what it is to other processes (foreign.h); 0: none
     uint64_t block_id;        // unique among all physical memory ever made
     uint32_t reference_count; // handles that the program holds
     uint32_t mapping_count;

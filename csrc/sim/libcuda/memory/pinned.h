@@ -2,8 +2,8 @@
  * The caller holds the driver's lock.
  */
 #pragma once
+#include "libcuda/base/ranges.h"
 #include "libcuda/memory/device.h"
-#include "libcuda/memory/ranges.h"
 
 typedef struct sim_pinned {
     sim_range_t range;

@@ -1,6 +1,6 @@
 #include "libcuda/memory/shadow.h"
 
-#include "libcuda/memory/ranges.h"
+#include "libcuda/base/ranges.h"
 
 #include <stddef.h>
 #include <string.h>

@@ -3,7 +3,6 @@
 #include "libcuda/memory/address.h"
 #include "libcuda/memory/device.h"
 #include "libcuda/memory/foreign.h"
-#include "libcuda/memory/label.h"
 #include "libcuda/session/config.h"
 #include "libcuda/session/visible_devices.h"
 

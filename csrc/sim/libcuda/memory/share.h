@@ -3,7 +3,7 @@
  *
  * Each process simulates cards of its own, and its memory counts on these alone: what
  * is imported takes nothing. The bytes of a process lie in one file (address.h),
- * where a label (label.h) says of each exported piece what it is.
+ * where a label (foreign.h) says of each exported piece what it is.
  */
 #pragma once
 #include "libcuda/memory/handle.h"

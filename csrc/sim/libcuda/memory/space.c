@@ -1,7 +1,7 @@
 #include "libcuda/memory/space.h"
 
+#include "libcuda/base/slab.h"
 #include "libcuda/memory/address.h"
-#include "libcuda/memory/slab.h"
 #include "libcuda/session/config.h"
 
 #include <stdlib.h>
@@ -74,6 +74,15 @@ sim_mapping_t *sim_space_mapping(uint64_t addr)
     const sim_reservation_t *reservation = sim_space_find(addr);
 
     return reservation ? reservation->slots[slot_of(reservation, addr)] : NULL;
+}
+
+int sim_space_place(uint64_t addr)
+{
+    const sim_mapping_t *mapping = sim_space_mapping(addr);
+
+    if (mapping == NULL || sim_handle_is_on_host(mapping->handle))
+        return SIM_ON_HOST;
+    return mapping->handle->prop.location.id;
 }
 
 bool sim_space_has_bytes(uint64_t addr)

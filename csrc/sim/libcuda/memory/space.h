@@ -5,8 +5,8 @@
  * among the reservations (ranges.h) and one look, however much is mapped.
  */
 #pragma once
+#include "libcuda/base/ranges.h"
 #include "libcuda/memory/handle.h"
-#include "libcuda/memory/ranges.h"
 
 // One whole handle at one address.
 typedef struct sim_mapping {
@@ -36,6 +36,11 @@ void sim_space_unreserve(sim_reservation_t *reservation);
 // The reservation and the mapping at an address, or NULL.
 sim_reservation_t *sim_space_find(uint64_t addr);
 sim_mapping_t *sim_space_mapping(uint64_t addr);
+
+// The device that the bytes at an address lie on; SIM_ON_HOST: the host's own, pinned
+// or host-located pages.
+enum { SIM_ON_HOST = -1 };
+int sim_space_place(uint64_t addr);
 
 // Whether the bytes at an accessible address exist: the host's own always do.
 bool sim_space_has_bytes(uint64_t addr);

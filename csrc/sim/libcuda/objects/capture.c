@@ -1,6 +1,6 @@
 #include "libcuda/objects/capture.h"
 
-#include "libcuda/memory/slab.h"
+#include "libcuda/base/slab.h"
 #include "libcuda/objects/graph.h"
 #include "libcuda/objects/nodes.h"
 #include "libcuda/objects/work.h"

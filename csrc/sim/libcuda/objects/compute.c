@@ -1,6 +1,6 @@
 #include "libcuda/objects/compute.h"
 
-#include "libcuda/memory/ranges.h"
+#include "libcuda/base/ranges.h"
 
 #include <stdlib.h>
 #include <string.h>

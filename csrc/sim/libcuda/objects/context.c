@@ -1,6 +1,6 @@
 #include "libcuda/objects/context.h"
 
-#include "libcuda/session/cuda_api.h"
+#include "libcuda/base/cuda_api.h"
 
 enum { STACK_MAX = 16 };
 

@@ -3,7 +3,7 @@
  * caller holds the driver's lock.
  */
 #pragma once
-#include "libcuda/session/cuda_api.h"
+#include "libcuda/base/cuda_api.h"
 #include "sim.h"
 
 #include <stdbool.h>

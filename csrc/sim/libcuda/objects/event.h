@@ -1,7 +1,7 @@
 /* event.h - events: marks in the order of a stream. The caller holds the driver's lock.
  */
 #pragma once
-#include "libcuda/memory/slab.h"
+#include "libcuda/base/slab.h"
 #include "libcuda/objects/capture.h"
 #include "libcuda/objects/work.h"
 

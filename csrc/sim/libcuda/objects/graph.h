@@ -6,7 +6,7 @@
  * GPU would run side by side take their times in turn.
  */
 #pragma once
-#include "libcuda/memory/slab.h"
+#include "libcuda/base/slab.h"
 #include "libcuda/objects/nodes.h"
 #include "libcuda/objects/work.h"
 

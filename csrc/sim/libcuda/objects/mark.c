@@ -1,8 +1,8 @@
 #include "libcuda/objects/mark.h"
 
+#include "libcuda/base/clock.h"
+#include "libcuda/base/lock.h"
 #include "libcuda/memory/foreign.h"
-#include "libcuda/session/clock.h"
-#include "libcuda/session/lock.h"
 
 #include <fcntl.h>
 #include <stdatomic.h>

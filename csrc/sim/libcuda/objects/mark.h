@@ -14,7 +14,7 @@
  * from then on is told in this common time.
  */
 #pragma once
-#include "libcuda/session/cuda_api.h"
+#include "libcuda/base/cuda_api.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
 /* nodes.h - sets of nodes of a graph. The caller holds the driver's lock. */
 #pragma once
-#include "libcuda/session/cuda_api.h"
+#include "libcuda/base/cuda_api.h"
 
 #include <stdbool.h>
 #include <stddef.h>

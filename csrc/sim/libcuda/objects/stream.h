@@ -2,8 +2,8 @@
  * driver's lock.
  */
 #pragma once
+#include "libcuda/base/slab.h"
 #include "libcuda/memory/device.h"
-#include "libcuda/memory/slab.h"
 #include "libcuda/objects/nodes.h"
 #include "libcuda/objects/work.h"
 

@@ -1,6 +1,6 @@
 #include "libcuda/objects/work.h"
 
-#include "libcuda/memory/ranges.h"
+#include "libcuda/base/ranges.h"
 #include "sim.h"
 
 #include <stdlib.h>

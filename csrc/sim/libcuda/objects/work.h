@@ -3,10 +3,10 @@
  * the driver's lock.
  */
 #pragma once
+#include "libcuda/base/cuda_api.h"
 #include "libcuda/objects/compute.h"
 #include "libcuda/objects/cost.h"
 #include "libcuda/objects/mark.h"
-#include "libcuda/session/cuda_api.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -64,7 +64,7 @@ typedef struct sim_work {
     sim_ticket_t ticket; // to wait for
 } sim_work_t;
 
-// Whether callback.c runs the work.
+// Whether effects.c runs the work.
 static inline bool sim_work_runs_apart(const sim_work_t *work)
 {
     return work->kind == SIM_WORK_CALL ||

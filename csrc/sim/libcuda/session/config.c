@@ -1,7 +1,7 @@
 #include "libcuda/session/config.h"
 
+#include "libcuda/base/quantity.h"
 #include "libcuda/session/gpu.h"
-#include "libcuda/session/quantity.h"
 #include "sim.h"
 
 #include <stdio.h>

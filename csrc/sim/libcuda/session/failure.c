@@ -1,6 +1,6 @@
 #include "libcuda/session/failure.h"
 
-#include "libcuda/session/lock.h"
+#include "libcuda/base/lock.h"
 #include "libcuda/session/session.h"
 #include "sim.h"
 

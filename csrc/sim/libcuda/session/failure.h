@@ -5,7 +5,7 @@
  * address, and compared as texts only when somebody asks.
  */
 #pragma once
-#include "libcuda/session/cuda_api.h"
+#include "libcuda/base/cuda_api.h"
 
 // `function` is recognised by its address: a string literal, or __func__.
 void sim_count_call(const char *function);

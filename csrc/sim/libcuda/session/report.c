@@ -1,6 +1,6 @@
 #include "libcuda/session/report.h"
 
-#include "libcuda/session/error.h"
+#include "libcuda/base/error.h"
 #include "runtime.h"
 
 #include <stdarg.h>

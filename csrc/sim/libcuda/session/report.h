@@ -2,7 +2,7 @@
  * misuses, and what it asked for in vain. The caller holds the driver's lock.
  */
 #pragma once
-#include "libcuda/session/cuda_api.h"
+#include "libcuda/base/cuda_api.h"
 
 #include <stdarg.h>
 #include <stdbool.h>

@@ -2,7 +2,7 @@
  * which is read when the driver is first used.
  */
 #pragma once
-#include "libcuda/session/lock.h"
+#include "libcuda/base/lock.h"
 
 typedef enum sim_phase {
     SIM_PHASE_NEW, // nobody called cuInit yet

@@ -1,4 +1,4 @@
-#include "libcuda/memory/slab.h"
+#include "libcuda/base/slab.h"
 
 #include <stdlib.h>
 

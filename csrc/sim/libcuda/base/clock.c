@@ -1,4 +1,4 @@
-#include "libcuda/session/clock.h"
+#include "libcuda/base/clock.h"
 
 static uint64_t now_ns;
 

@@ -1,4 +1,4 @@
-#include "libcuda/session/quantity.h"
+#include "libcuda/base/quantity.h"
 
 #include <stdint.h>
 #include <stdlib.h>

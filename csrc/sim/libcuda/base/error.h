@@ -1,6 +1,6 @@
 /* error.h - the names of errors, and what they mean. */
 #pragma once
-#include "libcuda/session/cuda_api.h"
+#include "libcuda/base/cuda_api.h"
 
 typedef struct sim_error {
     CUresult result;

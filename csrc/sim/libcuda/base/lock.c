@@ -1,4 +1,4 @@
-#include "libcuda/session/lock.h"
+#include "libcuda/base/lock.h"
 
 #include <pthread.h>
 #include <time.h>

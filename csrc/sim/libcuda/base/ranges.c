@@ -1,4 +1,4 @@
-#include "libcuda/memory/ranges.h"
+#include "libcuda/base/ranges.h"
 
 #include <stdlib.h>
 #include <string.h>

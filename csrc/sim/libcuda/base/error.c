@@ -1,4 +1,4 @@
-#include "libcuda/session/error.h"
+#include "libcuda/base/error.h"
 
 #define ERROR(result, text) {result, #result, text}
 #define NAME(result) ERROR(result, NULL)
