@@ -26,7 +26,7 @@ FLOORS = [
 # Those of the simulated driver, and the libraries above it, of one folder each.
 DRIVER_FLOORS = [
     f"sim/libcuda/{name}"
-    for name in ("base", "session", "memory", "objects", "engine", "api")
+    for name in ("base", "session", "memory", "objects", "engine", "execution", "api")
 ]
 LIBRARIES = ["libcudart", "libmath", "libnvml"]
 # What binds the core to others sees its public header alone, files of its own, and two

@@ -1,8 +1,6 @@
 /* control.c - the control interface: the clock, the statistics, what is reported, and
  * the way back to the start.
  */
-#include "libcuda/api/module.h"
-#include "libcuda/api/stream.h"
 #include "libcuda/base/clock.h"
 #include "libcuda/base/lock.h"
 #include "libcuda/engine/effects.h"
@@ -11,6 +9,8 @@
 #include "libcuda/engine/queue.h"
 #include "libcuda/engine/value.h"
 #include "libcuda/engine/wait.h"
+#include "libcuda/execution/module.h"
+#include "libcuda/execution/stream.h"
 #include "libcuda/memory/address.h"
 #include "libcuda/memory/device.h"
 #include "libcuda/memory/foreign.h"

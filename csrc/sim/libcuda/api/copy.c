@@ -1,10 +1,10 @@
 /* copy.c - copies of memory. */
-#include "libcuda/api/call.h"
-#include "libcuda/api/stream.h"
 #include "libcuda/engine/engine.h"
 #include "libcuda/engine/pending.h"
 #include "libcuda/engine/submit.h"
 #include "libcuda/engine/wait.h"
+#include "libcuda/execution/call.h"
+#include "libcuda/execution/stream.h"
 #include "libcuda/memory/pinned.h"
 #include "libcuda/memory/shadow.h"
 #include "libcuda/memory/space.h"

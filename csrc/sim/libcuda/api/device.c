@@ -1,7 +1,7 @@
 /* device.c - devices: how many there are, who they are, and their attributes. */
 #include "libcuda/memory/device.h"
-#include "libcuda/api/call.h"
 #include "libcuda/base/lock.h"
+#include "libcuda/execution/call.h"
 #include "libcuda/session/config.h"
 #include "libcuda/session/session.h"
 #include "libcuda/session/visible_devices.h"

@@ -1,7 +1,7 @@
 /* entry.c - the entry points by name and version. */
-#include "libcuda/api/call.h"
-#include "libcuda/api/context.h"
 #include "libcuda/base/lock.h"
+#include "libcuda/execution/call.h"
+#include "libcuda/execution/context.h"
 #include "libcuda/session/config.h"
 #include "libcuda/session/report.h"
 #include "libcuda/session/session.h"

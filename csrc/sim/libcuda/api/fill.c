@@ -1,9 +1,9 @@
 /* fill.c - fills of memory with a value. */
-#include "libcuda/api/call.h"
-#include "libcuda/api/stream.h"
 #include "libcuda/engine/engine.h"
 #include "libcuda/engine/submit.h"
 #include "libcuda/engine/wait.h"
+#include "libcuda/execution/call.h"
+#include "libcuda/execution/stream.h"
 #include "libcuda/memory/space.h"
 #include "libcuda/objects/capture.h"
 #include "libcuda/objects/compute.h"

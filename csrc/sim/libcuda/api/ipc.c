@@ -1,9 +1,9 @@
 /* ipc.c - sharing with other processes: physical memory by file descriptor, whole
  * allocations and events by plain bytes.
  */
-#include "libcuda/api/call.h"
-#include "libcuda/api/event.h"
 #include "libcuda/engine/wait.h"
+#include "libcuda/execution/call.h"
+#include "libcuda/execution/event.h"
 #include "libcuda/memory/allocation.h"
 #include "libcuda/memory/handle.h"
 #include "libcuda/memory/share.h"

@@ -5,10 +5,10 @@
  * again. Of its settings only the high-water marks have an effect; the release
  * threshold is told as it was set.
  */
-#include "libcuda/api/call.h"
-#include "libcuda/api/stream.h"
 #include "libcuda/engine/submit.h"
 #include "libcuda/engine/wait.h"
+#include "libcuda/execution/call.h"
+#include "libcuda/execution/stream.h"
 #include "libcuda/memory/allocation.h"
 #include "libcuda/memory/device.h"
 #include "libcuda/memory/handle.h"

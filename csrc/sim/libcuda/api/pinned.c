@@ -1,8 +1,8 @@
 /* pinned.c - host memory that devices may use: allocated here, or registered. */
 #include "libcuda/memory/pinned.h"
-#include "libcuda/api/call.h"
 #include "libcuda/engine/pending.h"
 #include "libcuda/engine/wait.h"
+#include "libcuda/execution/call.h"
 #include "libcuda/memory/space.h"
 #include "libcuda/objects/capture.h"
 #include "libcuda/objects/context.h"

@@ -1,7 +1,7 @@
 /* pointer.c - what an address is. */
-#include "libcuda/api/call.h"
 #include "libcuda/base/lock.h"
 #include "libcuda/base/ranges.h"
+#include "libcuda/execution/call.h"
 #include "libcuda/memory/handle.h"
 #include "libcuda/memory/pinned.h"
 #include "libcuda/memory/space.h"

@@ -1,9 +1,9 @@
 /* context.c - primary contexts, and which is current to a thread. */
-#include "libcuda/api/context.h"
+#include "libcuda/execution/context.h"
 
-#include "libcuda/api/call.h"
-#include "libcuda/api/stream.h"
 #include "libcuda/engine/wait.h"
+#include "libcuda/execution/call.h"
+#include "libcuda/execution/stream.h"
 #include "libcuda/memory/allocation.h"
 #include "libcuda/memory/device.h"
 #include "libcuda/objects/capture.h"

@@ -1,10 +1,10 @@
 /* module.c - modules, libraries and kernels, as programs load that compile at run time.
  * Their code is not looked at: any name is found, and launches into nothing.
  */
-#include "libcuda/api/module.h"
+#include "libcuda/execution/module.h"
 
-#include "libcuda/api/call.h"
 #include "libcuda/base/slab.h"
+#include "libcuda/execution/call.h"
 #include "libcuda/objects/context.h"
 #include "libcuda/session/config.h"
 #include "libcuda/session/report.h"

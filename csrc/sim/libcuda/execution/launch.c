@@ -1,12 +1,12 @@
 /* launch.c - what a stream does besides copies: kernels, operators, host functions,
  * values in memory. Kernels do nothing but take their time.
  */
-#include "libcuda/api/call.h"
-#include "libcuda/api/module.h"
-#include "libcuda/api/stream.h"
 #include "libcuda/base/lock.h"
 #include "libcuda/engine/engine.h"
 #include "libcuda/engine/submit.h"
+#include "libcuda/execution/call.h"
+#include "libcuda/execution/module.h"
+#include "libcuda/execution/stream.h"
 #include "libcuda/objects/compute.h"
 #include "libcuda/objects/cost.h"
 #include "libcuda/objects/work.h"

@@ -1,4 +1,4 @@
-#include "libcuda/api/call.h"
+#include "libcuda/execution/call.h"
 
 #include "libcuda/base/lock.h"
 #include "libcuda/engine/effects.h"

@@ -1,8 +1,8 @@
 /* capture.c - the capture of streams into graphs: its begin and end, and questions. */
 #include "libcuda/objects/capture.h"
-#include "libcuda/api/call.h"
-#include "libcuda/api/stream.h"
 #include "libcuda/base/lock.h"
+#include "libcuda/execution/call.h"
+#include "libcuda/execution/stream.h"
 #include "libcuda/objects/graph.h"
 #include "libcuda/objects/nodes.h"
 #include "libcuda/session/session.h"

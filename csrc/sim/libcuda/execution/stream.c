@@ -1,10 +1,10 @@
-#include "libcuda/api/stream.h"
+#include "libcuda/execution/stream.h"
 
-#include "libcuda/api/call.h"
 #include "libcuda/base/lock.h"
 #include "libcuda/base/slab.h"
 #include "libcuda/engine/queue.h"
 #include "libcuda/engine/wait.h"
+#include "libcuda/execution/call.h"
 #include "libcuda/objects/capture.h"
 #include "libcuda/objects/context.h"
 #include "libcuda/session/config.h"
