@@ -6,8 +6,8 @@
 #include "libcuda/execution/stream.h"
 #include "libcuda/memory/space.h"
 #include "libcuda/objects/capture.h"
-#include "libcuda/objects/compute.h"
 #include "libcuda/objects/context.h"
+#include "libcuda/objects/operator.h"
 #include "libcuda/objects/work.h"
 #include "libcuda/session/report.h"
 

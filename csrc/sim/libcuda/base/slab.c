@@ -66,11 +66,22 @@ void sim_slab_give(sim_slab_t *slab, sim_object_t *object)
     slab->live_count--;
 }
 
+void *sim_slab_next(const sim_slab_t *slab, uint32_t *index)
+{
+    sim_object_t *object;
+
+    while ((object = sim_slab_at(slab, *index)) != NULL) {
+        ++*index;
+        if (sim_is_live(object))
+            return object;
+    }
+    return NULL;
+}
+
 void sim_slab_give_all(sim_slab_t *slab)
 {
-    for (uint32_t i = 0; i < slab->count; i++) {
-        sim_object_t *object = sim_slab_at(slab, i);
-        if (sim_is_live(object))
-            sim_slab_give(slab, object);
-    }
+    sim_object_t *object;
+
+    for (uint32_t i = 0; (object = sim_slab_next(slab, &i)) != NULL;)
+        sim_slab_give(slab, object);
 }

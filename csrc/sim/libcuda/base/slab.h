@@ -34,6 +34,9 @@ void sim_slab_give(sim_slab_t *slab, sim_object_t *object);
 // The object at `index`, in use or not; NULL past the end.
 void *sim_slab_at(const sim_slab_t *slab, uint32_t index);
 
+// The first object in use from `*index` on, which moves behind it; NULL: no more.
+void *sim_slab_next(const sim_slab_t *slab, uint32_t *index);
+
 // Gives back all objects that are in use.
 void sim_slab_give_all(sim_slab_t *slab);
 

@@ -140,7 +140,7 @@ static void compute(const sim_work_t *work, CUstream stream)
 {
     const oomph_sim_compute_t what = work->compute->what;
 
-    if (!sim_work_may_compute(work, stream))
+    if (!sim_work_may_use_memory(work, stream))
         return;
     if (what.makes_calls)
         sim_unlock();

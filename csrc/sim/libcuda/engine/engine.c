@@ -3,8 +3,8 @@
 #include "libcuda/base/clock.h"
 #include "libcuda/memory/address.h"
 #include "libcuda/memory/space.h"
-#include "libcuda/objects/cost.h"
 #include "libcuda/objects/mark.h"
+#include "libcuda/objects/operator.h"
 #include "libcuda/session/config.h"
 #include "sim.h"
 

@@ -47,32 +47,17 @@ bool sim_fault_check(const sim_work_t *work, CUstream stream, uint64_t addr, boo
     }
 }
 
-bool sim_work_may_compute(const sim_work_t *work, CUstream stream)
-{
-    const oomph_sim_compute_t *what = &work->compute->what;
-
-    if (stream->context->sticky != CUDA_SUCCESS)
-        return false;
-    for (size_t i = 0; i < what->range_count; i++) {
-        sim_work_t touched = *work;
-        touched.bytes = what->ranges[i].bytes;
-        if (!sim_fault_check(&touched, stream, what->ranges[i].addr,
-                             what->ranges[i].writes))
-            return false;
-    }
-    return true;
-}
-
-void sim_work_check_memory(const sim_work_t *work, CUstream stream)
+bool sim_work_may_use_memory(const sim_work_t *work, CUstream stream)
 {
     oomph_sim_range_t own[2];
     const oomph_sim_range_t *ranges;
     size_t count = sim_work_ranges(work, own, &ranges);
-    bool good = stream->context->sticky == CUDA_SUCCESS && !work->is_dry;
+    bool good = stream->context->sticky == CUDA_SUCCESS;
 
     for (size_t i = 0; i < count && good; i++) {
         sim_work_t touched = *work;
         touched.bytes = ranges[i].bytes;
         good = sim_fault_check(&touched, stream, ranges[i].addr, ranges[i].writes);
     }
+    return good;
 }

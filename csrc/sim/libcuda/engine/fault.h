@@ -8,8 +8,6 @@
 bool sim_fault_check(const sim_work_t *work, CUstream stream, uint64_t addr,
                      bool write);
 
-// Whether what the work computes may be run now: a fault if not.
-bool sim_work_may_compute(const sim_work_t *work, CUstream stream);
-
-// A fault if the stream's device may not touch all memory that the work uses.
-void sim_work_check_memory(const sim_work_t *work, CUstream stream);
+// Whether it may touch all memory that the work uses; a fault if not. False too if the
+// context is broken already.
+bool sim_work_may_use_memory(const sim_work_t *work, CUstream stream);

@@ -125,11 +125,10 @@ uint64_t sim_pending_executed_count(void)
 
 static void discard_all(void)
 {
-    for (uint32_t i = 0; i < operations.count; i++) {
-        sim_operation_t *operation = sim_slab_at(&operations, i);
-        if (sim_is_live(&operation->object))
-            sim_work_discard(&operation->work);
-    }
+    sim_operation_t *operation;
+
+    for (uint32_t i = 0; (operation = sim_slab_next(&operations, &i)) != NULL;)
+        sim_work_discard(&operation->work);
     sim_slab_give_all(&operations);
 }
 

@@ -107,7 +107,8 @@ void sim_race_report_start(const sim_operation_t *operation)
     const sim_work_t *work = &operation->work;
     uint64_t addr;
 
-    sim_work_check_memory(work, operation->stream);
+    if (!work->is_dry)
+        sim_work_may_use_memory(work, operation->stream);
     for (const sim_operation_t *o = sim_pending_users(); o != NULL;
          o = o->next_memory) {
         if (o->stream == operation->stream || !o->started ||

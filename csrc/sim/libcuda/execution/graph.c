@@ -6,8 +6,8 @@
 #include "libcuda/execution/call.h"
 #include "libcuda/execution/event.h"
 #include "libcuda/execution/stream.h"
-#include "libcuda/objects/compute.h"
 #include "libcuda/objects/nodes.h"
+#include "libcuda/objects/operator.h"
 #include "libcuda/objects/work.h"
 #include "libcuda/session/report.h"
 

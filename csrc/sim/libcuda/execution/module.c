@@ -89,11 +89,10 @@ static CUresult unload(CUmodule module)
 
 void sim_module_reset(void)
 {
-    for (uint32_t i = 0; i < modules.count; i++) {
-        CUmodule module = sim_slab_at(&modules, i);
-        if (sim_is_live(&module->object))
-            give_back(module);
-    }
+    CUmodule module;
+
+    for (uint32_t i = 0; (module = sim_slab_next(&modules, &i)) != NULL;)
+        give_back(module);
 }
 
 static CUresult find(CUfunction *out, CUmodule module, const char *name)

@@ -98,10 +98,11 @@ static void free_if_unused(sim_handle_t *handle)
 
 void sim_handle_collect(void)
 {
-    for (uint32_t i = 0; kept_count > 0 && i < handles.count; i++) {
-        sim_handle_t *handle = sim_slab_at(&handles, i);
-        if (!sim_is_live(&handle->object) || !is_unused(handle) ||
-            is_used_elsewhere(handle))
+    sim_handle_t *handle;
+
+    for (uint32_t i = 0;
+         kept_count > 0 && (handle = sim_slab_next(&handles, &i)) != NULL;) {
+        if (!is_unused(handle) || is_used_elsewhere(handle))
             continue;
         kept_count--;
         free_memory(handle);
@@ -145,13 +146,12 @@ sim_handle_t *sim_handle_reference(CUmemGenericAllocationHandle value)
 
 sim_handle_t *sim_handle_find_imported(const sim_bytes_t *bytes_at, uint64_t label)
 {
-    for (uint32_t i = 0; i < handles.count; i++) {
-        sim_handle_t *handle = sim_slab_at(&handles, i);
-        if (sim_is_live(&handle->object) && handle->bytes_at.file == bytes_at->file &&
-            handle->label == label)
-            return handle;
-    }
-    return NULL;
+    sim_handle_t *handle;
+
+    for (uint32_t i = 0; (handle = sim_slab_next(&handles, &i)) != NULL;)
+        if (handle->bytes_at.file == bytes_at->file && handle->label == label)
+            break;
+    return handle;
 }
 
 sim_handle_t *sim_handle_adopt(int device, uint64_t bytes, const sim_bytes_t *bytes_at,

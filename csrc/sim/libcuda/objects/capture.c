@@ -68,12 +68,12 @@ static bool forbids(const sim_capture_t *capture)
 CUresult sim_capture_forbid(void)
 {
     CUresult result = CUDA_SUCCESS;
+    sim_capture_t *capture;
 
     if (active_count == 0)
         return CUDA_SUCCESS;
-    for (uint32_t i = 0; i < captures.count; i++) {
-        sim_capture_t *capture = sim_slab_at(&captures, i);
-        if (!sim_is_live(&capture->object) || !forbids(capture))
+    for (uint32_t i = 0; (capture = sim_slab_next(&captures, &i)) != NULL;) {
+        if (!forbids(capture))
             continue;
         sim_capture_invalidate(capture);
         result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;

@@ -110,14 +110,11 @@ void sim_exec_destroy(CUgraphExec exec)
 
 void sim_graph_reset(void)
 {
-    for (uint32_t i = 0; i < graphs.count; i++) {
-        CUgraph graph = sim_slab_at(&graphs, i);
-        if (sim_is_live(&graph->object))
-            sim_graph_destroy(graph);
-    }
-    for (uint32_t i = 0; i < execs.count; i++) {
-        CUgraphExec exec = sim_slab_at(&execs, i);
-        if (sim_is_live(&exec->object))
-            sim_exec_destroy(exec);
-    }
+    CUgraph graph;
+    CUgraphExec exec;
+
+    for (uint32_t i = 0; (graph = sim_slab_next(&graphs, &i)) != NULL;)
+        sim_graph_destroy(graph);
+    for (uint32_t i = 0; (exec = sim_slab_next(&execs, &i)) != NULL;)
+        sim_exec_destroy(exec);
 }

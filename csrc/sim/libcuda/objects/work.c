@@ -70,8 +70,10 @@ bool sim_work_conflicts(const sim_work_t *a, const sim_work_t *b, uint64_t *addr
 
 void sim_work_share(const sim_work_t *work)
 {
-    sim_compute_share(work->compute);
-    sim_cost_share(work->cost);
+    if (work->compute != NULL)
+        work->compute->owners++;
+    if (work->cost != NULL)
+        work->cost->owners++;
 }
 
 void sim_work_unshare(const sim_work_t *work)

@@ -4,9 +4,8 @@
  */
 #pragma once
 #include "libcuda/base/cuda_api.h"
-#include "libcuda/objects/compute.h"
-#include "libcuda/objects/cost.h"
 #include "libcuda/objects/mark.h"
+#include "libcuda/objects/operator.h"
 
 #include <stdbool.h>
 #include <stdint.h>
