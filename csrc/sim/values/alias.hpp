@@ -16,6 +16,30 @@ namespace oomph_values
 using at::Tensor;
 using c10::IValue;
 
+/* ---- The bytes of the GPU that a tensor lies in */
+
+inline bool has_bytes(const Tensor &tensor)
+{
+    return tensor.defined() && tensor.is_cuda() && tensor.has_storage() &&
+           tensor.numel() > 0;
+}
+
+inline uint64_t address_of(const Tensor &tensor)
+{
+    return reinterpret_cast<uint64_t>(tensor.const_data_ptr());
+}
+
+// From its first element to its last.
+inline uint64_t span_bytes(const Tensor &tensor)
+{
+    int64_t last = 0;
+    for (int64_t i = 0; i < tensor.dim(); i++)
+        last += (tensor.size(i) - 1) * tensor.stride(i);
+    return (static_cast<uint64_t>(last) + 1) * tensor.element_size();
+}
+
+/* ---- Other tensors in the place of those of a value */
+
 template <typename Change> IValue changed(const IValue &value, Change change)
 {
     if (value.isTensor())

@@ -1,6 +1,7 @@
 // arguments.hpp - what can be told of an operator and of its arguments before it runs.
 #pragma once
 #include "alias.hpp"
+#include "stack.hpp"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -30,16 +31,18 @@ inline bool returns_no_tensor(const c10::OperatorHandle &op)
     return false;
 }
 
-inline c10::Device device_of(const Stack &values)
+// The GPU that a call names or has tensors on; the current one if it has none.
+inline c10::Device device_of(const Stack &arguments, const Stack &outputs = {})
 {
-    for (const IValue &value : values) {
-        if (value.isDevice() && value.toDevice().is_cuda() &&
-            value.toDevice().has_index())
-            return value.toDevice();
-        for (const Tensor &tensor : tensors(value))
-            if (tensor.defined() && tensor.is_cuda())
-                return tensor.device();
-    }
+    for (const Stack *values : {&arguments, &outputs})
+        for (const IValue &value : *values) {
+            if (value.isDevice() && value.toDevice().is_cuda() &&
+                value.toDevice().has_index())
+                return value.toDevice();
+            for (const Tensor &tensor : tensors(value))
+                if (tensor.defined() && tensor.is_cuda())
+                    return tensor.device();
+        }
     return {c10::kCUDA, c10::cuda::current_device()};
 }
 

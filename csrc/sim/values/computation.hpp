@@ -159,20 +159,4 @@ struct Computation {
     }
 };
 
-/* ---- What memory a call uses */
-
-inline void add_range(std::vector<oomph_sim_range_t> &ranges, const Tensor &tensor,
-                      bool writes)
-{
-    if (!tensor.defined() || !tensor.is_cuda() || !tensor.has_storage() ||
-        tensor.numel() == 0)
-        return;
-    int64_t last = 0;
-    for (int64_t i = 0; i < tensor.dim(); i++)
-        last += (tensor.size(i) - 1) * tensor.stride(i);
-    auto begin = reinterpret_cast<uint64_t>(tensor.const_data_ptr());
-    uint64_t bytes = (static_cast<uint64_t>(last) + 1) * tensor.element_size();
-    ranges.push_back({begin, bytes, writes});
-}
-
 } // namespace oomph_values

@@ -2,6 +2,7 @@
 // GPU takes the time for it: its arithmetic and memory, told to the driver once the
 // operator has launched its kernels. Operators that it calls are parts of it.
 #pragma once
+#include "arguments.hpp"
 #include "flops.hpp"
 #include "uses.hpp"
 
@@ -72,7 +73,7 @@ class Costed final : public c10::OperatorKernel
             return; // the driver's copy took its time
         count = static_cast<std::ptrdiff_t>(return_count_);
         Stack outputs(stack->end() - count, stack->end());
-        tell(Call(op, arguments, outputs));
+        tell(Call(op, arguments, outputs), device_of(arguments, outputs));
     }
 
   private:
@@ -82,7 +83,7 @@ class Costed final : public c10::OperatorKernel
         return stack[base].toTensor().device() != stack[base + 1].toTensor().device();
     }
 
-    void tell(const Call &call) const
+    void tell(const Call &call, c10::Device device) const
     {
         static thread_local std::vector<oomph_sim_use_t> uses;
         oomph_sim_cost_t cost = {name_.c_str(), 0, OOMPH_SIM_FP32, nullptr, 0};
@@ -98,25 +99,12 @@ class Costed final : public c10::OperatorKernel
             return;
         cost.uses = uses.data();
         cost.use_count = uses.size();
-        c10::cuda::CUDAGuard guard(device_of(call));
+        c10::cuda::CUDAGuard guard(device);
         int result = sim_cost(&cost, c10::cuda::getCurrentCUDAStream().stream());
         TORCH_CHECK(result == 0, "aten::", name_,
                     " failed on the simulated GPU: its stream takes no more work "
                     "(error ",
                     result, ")");
-    }
-
-    c10::Device device_of(const Call &call) const
-    {
-        for (size_t i = 0; i < argument_count_; i++)
-            for (const Tensor &tensor : tensors(call.argument(i)))
-                if (tensor.defined() && tensor.is_cuda())
-                    return tensor.device();
-        for (const IValue &output : call.outputs)
-            for (const Tensor &tensor : tensors(output))
-                if (tensor.defined() && tensor.is_cuda())
-                    return tensor.device();
-        return {c10::kCUDA, c10::cuda::current_device()};
     }
 };
 

@@ -69,7 +69,7 @@ class Kernel final : public c10::OperatorKernel
           has_cpu_(cpu_.equivalent.compute != nullptr ||
                    op.hasComputedKernelForDispatchKey(on_cpu)),
           draws_(op.hasTag(at::Tag::nondeterministic_seeded)),
-          needs_values_(need_values().count(name_) != 0 || returns_no_tensor(op) ||
+          needs_values_(NEED_VALUES.count(name_) != 0 || returns_no_tensor(op) ||
                         on_gpu != c10::DispatchKey::CUDA),
           is_copy_(name_ == "copy_"), is_item_(name_ == "_local_scalar_dense"),
           argument_count_(op.schema().arguments().size()),
@@ -233,12 +233,15 @@ class Kernel final : public c10::OperatorKernel
                                              const Stack &outputs) const
     {
         std::vector<oomph_sim_range_t> ranges;
+        auto add = [&](const IValue &value, bool writes) {
+            for (const Tensor &tensor : tensors(value))
+                if (has_bytes(tensor))
+                    ranges.push_back({address_of(tensor), span_bytes(tensor), writes});
+        };
         for (size_t i = 0; i < arguments.size(); i++)
-            for (const Tensor &tensor : tensors(arguments[i]))
-                add_range(ranges, tensor, is_written(i));
+            add(arguments[i], is_written(i));
         for (const IValue &output : outputs)
-            for (const Tensor &tensor : tensors(output))
-                add_range(ranges, tensor, true);
+            add(output, true);
         return ranges;
     }
 

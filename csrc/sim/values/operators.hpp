@@ -7,120 +7,100 @@ namespace oomph_values
 {
 
 // They only describe memory, or the driver moves the bytes.
-inline const std::set<std::string> &left_alone()
-{
-    static const std::set<std::string> names = {
-        "_cudnn_init_dropout_state",
-        "_efficientzerotensor",
-        "_fused_sdp_choice",
-        "_pin_memory",
-        "_cudnn_rnn_flatten_weight", // copies by operators that have values
-        "_use_cudnn_ctc_loss",
-        "_use_cudnn_ctc_loss.Tensor",
-        "_use_miopen_ctc_loss",
-        "_use_miopen_ctc_loss.Tensor",
-        "empty.memory_format",
-        "empty_strided",
-        "is_pinned",
-        "is_set_to",
-        "record_stream",
-        "resize_",
-        "set_",
-        "set_.source_Storage",
-        "set_.source_Storage_storage_offset",
-        "set_.source_Tensor",
-    };
-    return names;
-}
+inline const std::set<std::string> LEFT_ALONE = {
+    "_cudnn_init_dropout_state",
+    "_efficientzerotensor",
+    "_fused_sdp_choice",
+    "_pin_memory",
+    "_cudnn_rnn_flatten_weight", // copies by operators that have values
+    "_use_cudnn_ctc_loss",
+    "_use_cudnn_ctc_loss.Tensor",
+    "_use_miopen_ctc_loss",
+    "_use_miopen_ctc_loss.Tensor",
+    "empty.memory_format",
+    "empty_strided",
+    "is_pinned",
+    "is_set_to",
+    "record_stream",
+    "resize_",
+    "set_",
+    "set_.source_Storage",
+    "set_.source_Storage_storage_offset",
+    "set_.source_Tensor",
+};
 
 // The size of the result, or what the CUDA kernel does, depends on values.
-inline const std::set<std::string> &need_values()
-{
-    static const std::set<std::string> names = {
-        "_ctc_loss",
-        "_unique",
-        "_unique2",
-        "bincount",
-        "equal",
-        "histc",
-        "histc.out",
-        "masked_select",
-        "masked_select.out",
-        "mode",
-        "multinomial",
-        "multinomial.out",
-        "nonzero",
-        "nonzero.out",
-        "nonzero_static",
-        "repeat_interleave.Tensor",
-        "segment_reduce",
-        "unique_consecutive",
-        "unique_dim",
-        "unique_dim_consecutive",
-    };
-    return names;
-}
+inline const std::set<std::string> NEED_VALUES = {
+    "_ctc_loss",
+    "_unique",
+    "_unique2",
+    "bincount",
+    "equal",
+    "histc",
+    "histc.out",
+    "masked_select",
+    "masked_select.out",
+    "mode",
+    "multinomial",
+    "multinomial.out",
+    "nonzero",
+    "nonzero.out",
+    "nonzero_static",
+    "repeat_interleave.Tensor",
+    "segment_reduce",
+    "unique_consecutive",
+    "unique_dim",
+    "unique_dim_consecutive",
+};
 
 // They have no CUDA kernel of their own, and would be decomposed in another way than on
 // the CPU.
-inline const std::set<std::string> &taken_whole()
-{
-    static const std::set<std::string> names = {"convolution", "convolution_backward",
-                                                "copy_"};
-    return names;
-}
+inline const std::set<std::string> TAKEN_WHOLE = {"convolution", "convolution_backward",
+                                                  "copy_"};
 
 // Of sparse tensors: they only describe, or call operators on the parts.
-inline const std::set<std::string> &left_alone_if_sparse()
-{
-    static const std::set<std::string> names = {
-        "_coalesced_",
-        "_dimI",
-        "_dimV",
-        "_indices",
-        "_nnz",
-        "_sparse_coo_tensor_with_dims",
-        "_sparse_coo_tensor_with_dims_and_tensors",
-        "_values",
-        "ccol_indices",
-        "clone",
-        "col_indices",
-        "copy_",
-        "copy_sparse_to_sparse_",
-        "crow_indices",
-        "dense_dim",
-        "empty.memory_format",
-        "empty_like",
-        "indices",
-        "is_coalesced",
-        "resize_",
-        "resize_as_sparse_",
-        "row_indices",
-        "sparse_dim",
-        "sparse_resize_",
-        "sparse_resize_and_clear_",
-        "values",
-        "zero_",
-    };
-    return names;
-}
+inline const std::set<std::string> LEFT_ALONE_IF_SPARSE = {
+    "_coalesced_",
+    "_dimI",
+    "_dimV",
+    "_indices",
+    "_nnz",
+    "_sparse_coo_tensor_with_dims",
+    "_sparse_coo_tensor_with_dims_and_tensors",
+    "_values",
+    "ccol_indices",
+    "clone",
+    "col_indices",
+    "copy_",
+    "copy_sparse_to_sparse_",
+    "crow_indices",
+    "dense_dim",
+    "empty.memory_format",
+    "empty_like",
+    "indices",
+    "is_coalesced",
+    "resize_",
+    "resize_as_sparse_",
+    "row_indices",
+    "sparse_dim",
+    "sparse_resize_",
+    "sparse_resize_and_clear_",
+    "values",
+    "zero_",
+};
 
 // Of nested tensors.
-inline const std::set<std::string> &left_alone_if_nested()
-{
-    static const std::set<std::string> names = {
-        "_fused_sdp_choice",
-        "_nested_tensor_size",
-        "_nested_tensor_storage_offsets",
-        "_nested_tensor_strides",
-        "clone",
-        "copy_",
-        "detach",
-        "empty_like",
-        "is_same_size",
-        "values",
-    };
-    return names;
-}
+inline const std::set<std::string> LEFT_ALONE_IF_NESTED = {
+    "_fused_sdp_choice",
+    "_nested_tensor_size",
+    "_nested_tensor_storage_offsets",
+    "_nested_tensor_strides",
+    "clone",
+    "copy_",
+    "detach",
+    "empty_like",
+    "is_same_size",
+    "values",
+};
 
 } // namespace oomph_values

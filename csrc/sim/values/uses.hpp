@@ -24,15 +24,11 @@ inline uint64_t own_bytes(const Tensor &tensor)
 }
 
 // In-place operators that do not read what they write.
-inline const std::set<std::string> &overwriting()
-{
-    static const std::set<std::string> names = {
-        "_foreach_copy_", "_foreach_zero_", "bernoulli_", "cauchy_",     "copy_",
-        "exponential_",   "fill_",          "geometric_", "log_normal_", "normal_",
-        "random_",        "uniform_",       "zero_",
-    };
-    return names;
-}
+inline const std::set<std::string> OVERWRITING = {
+    "_foreach_copy_", "_foreach_zero_", "bernoulli_", "cauchy_",     "copy_",
+    "exponential_",   "fill_",          "geometric_", "log_normal_", "normal_",
+    "random_",        "uniform_",       "zero_",
+};
 
 // How much of an argument an operator works on.
 enum class Extent {
@@ -119,14 +115,9 @@ class Uses
     static void add(std::vector<oomph_sim_use_t> &uses, const Tensor &tensor,
                     uint64_t read, uint64_t written)
     {
-        if (!tensor.defined() || !tensor.is_cuda() || !tensor.has_storage() ||
-            tensor.numel() == 0 || read + written == 0)
+        if (!has_bytes(tensor) || read + written == 0)
             return;
-        uint64_t last = 0;
-        for (int64_t i = 0; i < tensor.dim(); i++)
-            last += static_cast<uint64_t>((tensor.size(i) - 1) * tensor.stride(i));
-        uses.push_back({reinterpret_cast<uint64_t>(tensor.const_data_ptr()),
-                        (last + 1) * tensor.element_size(), read, written});
+        uses.push_back({address_of(tensor), span_bytes(tensor), read, written});
     }
 
   public:
@@ -134,7 +125,7 @@ class Uses
     {
         const c10::FunctionSchema &schema = op.schema();
         std::string name = schema.name().substr(6); // without aten::
-        bool reads = overwriting().count(name) == 0;
+        bool reads = OVERWRITING.count(name) == 0;
 
         for (const c10::Argument &argument : schema.arguments()) {
             bool writes = argument.alias_info() != nullptr &&

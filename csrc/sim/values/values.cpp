@@ -100,25 +100,34 @@ torch::CppFunction with_cost(const OperatorHandle &op, std::string name)
         std::make_unique<Costed>(op, std::move(name), c10::DispatchKey::CUDA));
 }
 
-// Gives how many operators have values now.
-int install_all()
+// Gives what a function does that is called once, without warnings: kernels are
+// replaced on purpose.
+int once(bool &is_done, int (*install)())
 {
-    static bool is_done = false;
     if (is_done)
         return 0;
     is_done = true;
     Quiet quiet;
     c10::WarningUtils::WarningHandlerGuard guard(&quiet);
+    return install();
+}
+
+// Gives how many operators have values now.
+int install_all()
+{
+    static bool is_done = false;
     using Key = c10::DispatchKey;
-    int count = install_kernels({Key::CUDA, &left_alone(), &taken_whole()},
-                                with_values(Key::CUDA, Key::CPU));
-    count += install_kernels({Key::SparseCUDA, &left_alone_if_sparse(), &NONE},
-                             with_values(Key::SparseCUDA, Key::SparseCPU));
-    count += install_kernels({Key::SparseCsrCUDA, &left_alone_if_sparse(), &NONE},
-                             with_values(Key::SparseCsrCUDA, Key::SparseCsrCPU));
-    install_kernels({Key::NestedTensorCUDA, &left_alone_if_nested(), &NONE}, refused);
-    listen();
-    return count;
+    return once(is_done, [] {
+        int count = install_kernels({Key::CUDA, &LEFT_ALONE, &TAKEN_WHOLE},
+                                    with_values(Key::CUDA, Key::CPU));
+        count += install_kernels({Key::SparseCUDA, &LEFT_ALONE_IF_SPARSE, &NONE},
+                                 with_values(Key::SparseCUDA, Key::SparseCPU));
+        count += install_kernels({Key::SparseCsrCUDA, &LEFT_ALONE_IF_SPARSE, &NONE},
+                                 with_values(Key::SparseCsrCUDA, Key::SparseCsrCPU));
+        install_kernels({Key::NestedTensorCUDA, &LEFT_ALONE_IF_NESTED, &NONE}, refused);
+        listen();
+        return count;
+    });
 }
 
 // Gives how many operators have costs now. Comes after the values, which it wraps.
@@ -126,12 +135,10 @@ int install_costs()
 {
     static const std::set<std::string> whole = {"copy_"};
     static bool is_done = false;
-    if (is_done)
-        return 0;
-    is_done = true;
-    Quiet quiet;
-    c10::WarningUtils::WarningHandlerGuard guard(&quiet);
-    return install_kernels({c10::DispatchKey::CUDA, &left_alone(), &whole}, with_cost);
+    return once(is_done, [] {
+        return install_kernels({c10::DispatchKey::CUDA, &LEFT_ALONE, &whole},
+                               with_cost);
+    });
 }
 
 } // namespace
@@ -150,33 +157,37 @@ static PyObject *call(int (*function)())
     }
 }
 
-// Gives how many operators have values now. Needs the addresses of the simulated
-// driver's oomph_sim_compute() and oomph_sim_dry().
-static PyObject *install(PyObject *, PyObject *arguments)
+// Takes the addresses of two functions of the simulated driver. False: they are not
+// there, and Python is in an exception.
+template <typename First, typename Second>
+static bool take_addresses(PyObject *arguments, First &first, Second &second)
 {
-    unsigned long long compute = 0, dry = 0;
+    unsigned long long a = 0, b = 0;
 
-    if (!PyArg_ParseTuple(arguments, "KK", &compute, &dry))
-        return nullptr;
-    oomph_values::sim_compute =
-        reinterpret_cast<decltype(&oomph_sim_compute)>(compute);             // NOLINT
-    oomph_values::sim_dry = reinterpret_cast<decltype(&oomph_sim_dry)>(dry); // NOLINT
-    return call(oomph_values::install_all);
+    if (!PyArg_ParseTuple(arguments, "KK", &a, &b))
+        return false;
+    first = reinterpret_cast<First>(a);   // NOLINT
+    second = reinterpret_cast<Second>(b); // NOLINT
+    return true;
 }
 
-// Gives how many operators have costs now. Needs the addresses of the simulated
-// driver's oomph_sim_cost() and oomph_sim_operator().
+// Gives how many operators have values now. Needs oomph_sim_compute() and
+// oomph_sim_dry().
+static PyObject *install(PyObject *, PyObject *arguments)
+{
+    using namespace oomph_values;
+    return take_addresses(arguments, sim_compute, sim_dry) ? call(install_all)
+                                                           : nullptr;
+}
+
+// Gives how many operators have costs now. Needs oomph_sim_cost() and
+// oomph_sim_operator().
 static PyObject *install_costs(PyObject *, PyObject *arguments)
 {
-    unsigned long long cost = 0, in_operator = 0;
-
-    if (!PyArg_ParseTuple(arguments, "KK", &cost, &in_operator))
-        return nullptr;
-    oomph_values::sim_cost =
-        reinterpret_cast<decltype(&oomph_sim_cost)>(cost); // NOLINT
-    oomph_values::sim_operator =
-        reinterpret_cast<decltype(&oomph_sim_operator)>(in_operator); // NOLINT
-    return call(oomph_values::install_costs);
+    using namespace oomph_values;
+    return take_addresses(arguments, sim_cost, sim_operator)
+               ? call(oomph_values::install_costs)
+               : nullptr;
 }
 
 // Has the graph that the current stream captures call a function at each replay.
