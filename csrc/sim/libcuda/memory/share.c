@@ -1,7 +1,6 @@
 #include "libcuda/memory/share.h"
 
 #include "libcuda/memory/address.h"
-#include "libcuda/memory/device.h"
 #include "libcuda/memory/foreign.h"
 #include "libcuda/session/config.h"
 #include "libcuda/session/visible_devices.h"
