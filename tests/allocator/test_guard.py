@@ -153,6 +153,27 @@ print(len(oomph.guard.report().candidates))
     assert result.err.count("memory was used after it was freed") == 1
 
 
+def test_of_several_faults_the_first_is_told():
+    code = """
+use(address)
+drop(block)
+use(address)
+with torch.cuda.device(1):
+    block = [take()]
+    later = block[0].data_ptr()
+    drop(block)
+    use(later)
+for device in range(2):
+    try:
+        torch.cuda.synchronize(device)
+    except RuntimeError:
+        print(oomph.guard.report(device).is_exact)
+assert oomph.guard.report().fault_address == address
+"""
+    result = run(PROGRAM + code, card=f"{CARD},devices=2", conf="reserve:0,guard:sync")
+    assert (result.code, result.out) == (0, "True\nFalse\n"), result.err
+
+
 def test_other_errors_are_shown_as_ever():
     result = execute("unmap", "drop(block)\nraise RuntimeError('mine')")
     assert result.code == 1

@@ -85,11 +85,12 @@ def test_a_container_that_sees_its_own_group_as_the_root_is_limited(machine):
     assert host.available_bytes() == 6 * GIB
 
 
-def test_the_mark_above_which_a_group_is_slowed_down_counts(machine):
+@pytest.mark.parametrize("limit", ["max", 20 * GIB])
+def test_the_mark_above_which_a_group_is_slowed_down_counts(machine, limit):
     machine(
         **{
             "own_cgroup": "0::/job",
-            "cgroups/job/memory.max": "max",
+            "cgroups/job/memory.max": limit,
             "cgroups/job/memory.high": 9 * GIB,
             "cgroups/job/memory.current": 1 * GIB,
         }

@@ -109,6 +109,29 @@ static void test_other_streams_join_by_events(void)
     CHECK(pinned[0] == 7);
 }
 
+static void test_a_stream_joins_each_capture_anew(void)
+{
+    const CUgraphNode *nodes;
+    CUstreamCaptureStatus status;
+    size_t count;
+
+    prepare();
+    CUstream other = make_stream(CU_STREAM_NON_BLOCKING);
+    CUevent event = make_event(CU_EVENT_DISABLE_TIMING);
+    for (int i = 0; i < 2; i++) {
+        begin();
+        OK(cuMemsetD32Async(addr, 7, 1, stream));
+        OK(cuEventRecord(event, stream));
+        OK(cuStreamWaitEvent(other, event, 0));
+        OK(cuStreamGetCaptureInfo(other, &status, NULL, NULL, &nodes, NULL, &count));
+        CHECK(count == 1);
+        OK(cuMemsetD32Async(addr, 8, 1, other));
+        OK(cuEventRecord(event, other));
+        OK(cuStreamWaitEvent(stream, event, 0));
+        OK(cuGraphExecDestroy(end_and_instantiate()));
+    }
+}
+
 static void test_an_external_event_is_recorded_at_each_launch(void)
 {
     prepare();
@@ -412,6 +435,7 @@ int main(void)
     run(test_captured_work_runs_at_each_launch_and_not_before);
     run(test_a_capture_has_a_status_and_a_unique_id);
     run(test_other_streams_join_by_events);
+    run(test_a_stream_joins_each_capture_anew);
     run(test_an_external_event_is_recorded_at_each_launch);
     run(test_a_stream_that_does_not_join_again_spoils_the_capture);
     run(test_waiting_for_work_outside_the_capture_is_refused);

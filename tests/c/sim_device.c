@@ -116,6 +116,7 @@ static void test_contexts_are_a_stack_in_each_thread(void)
 
 static void test_each_device_has_its_own_memory_and_streams(void)
 {
+    CUstream blocking;
     CUdeviceptr addr;
 
     start("64MiB,devices=2,context=0,memory=real,tick=0");
@@ -126,8 +127,10 @@ static void test_each_device_has_its_own_memory_and_streams(void)
     CHECK_RESULT(cuMemAlloc(&addr, 60u << 20), CUDA_ERROR_OUT_OF_MEMORY);
     CHECK(oomph_sim_launch(NULL, 0, 0, 0, 1000) == CUDA_SUCCESS);
     CHECK_RESULT(cuStreamQuery(NULL), CUDA_ERROR_NOT_READY);
+    OK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+    CHECK(oomph_sim_launch(blocking, 0, 0, 0, 1000) == CUDA_SUCCESS);
     OK(cuCtxSetCurrent(retain(0)));
-    OK(cuStreamQuery(NULL)); // another default stream
+    OK(cuStreamQuery(NULL)); // another default stream, which waits for neither
 }
 
 static void test_a_fault_breaks_only_its_own_device(void)
@@ -216,6 +219,16 @@ static void test_small_allocations_share_pages(void)
     CHECK(stats().used_bytes == 512 + 2 * PAGE);
 }
 
+static uint64_t pool_bytes(void)
+{
+    CUmemoryPool pool;
+    cuuint64_t bytes = 0;
+
+    OK(cuDeviceGetDefaultMemPool(&pool, 0));
+    OK(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &bytes));
+    return bytes;
+}
+
 static void test_stream_ordered_memory_is_freed_in_its_streams_order(void)
 {
     CUdeviceptr addr;
@@ -225,9 +238,9 @@ static void test_stream_ordered_memory_is_freed_in_its_streams_order(void)
     OK(cuMemAllocAsync(&addr, 1000, stream));
     OK(cuMemsetD8Async(addr, 1, 1000, stream));
     OK(cuMemFreeAsync(addr, stream));
-    CHECK(stats().used_bytes == 1024);
+    CHECK(stats().used_bytes == 1024 && pool_bytes() == 1024);
     OK(cuStreamSynchronize(stream));
-    CHECK(stats().used_bytes == 0);
+    CHECK(stats().used_bytes == 0 && pool_bytes() == 0);
     CHECK(stats().misuse_count == 0);
     CHECK_RESULT(cuMemFreeAsync(addr, stream), CUDA_ERROR_INVALID_VALUE);
 }

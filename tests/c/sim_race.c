@@ -60,6 +60,18 @@ static void test_using_memory_on_two_streams_in_order_is_none(void)
     CHECK(use_on_two_streams(by_a_value) == 0);
 }
 
+static void test_the_default_stream_and_blocking_ones_need_no_event(void)
+{
+    start(NULL);
+    CUstream blocking = make_stream(CU_STREAM_DEFAULT);
+    CUdeviceptr addr = allocate(PAGE);
+    for (int i = 0; i < 2; i++) {
+        CHECK(oomph_sim_launch(blocking, addr, 4096, 1, 1000) == CUDA_SUCCESS);
+        CHECK(oomph_sim_launch(NULL, addr, 4096, 1, 1000) == CUDA_SUCCESS);
+    }
+    CHECK(stats().misuse_count == 0);
+}
+
 static void test_two_streams_may_read_side_by_side(void)
 {
     start(NULL);
@@ -132,6 +144,7 @@ int main(void)
 {
     run(test_using_memory_on_two_streams_side_by_side_is_a_misuse);
     run(test_using_memory_on_two_streams_in_order_is_none);
+    run(test_the_default_stream_and_blocking_ones_need_no_event);
     run(test_two_streams_may_read_side_by_side);
     run(test_two_streams_may_wait_for_each_other_many_times);
     run(test_a_stream_is_waited_for_up_to_the_event_alone);

@@ -71,6 +71,12 @@ def test_a_bad_setting_is_refused_with_what_is_allowed(text, why):
     assert str(caught.value).startswith(why)
 
 
+def test_a_limit_of_one_is_the_whole_card():
+    from oomph import settings
+
+    assert settings.parse("device_limit:1") == {"device_limit": 1.0}
+
+
 @pytest.mark.parametrize(("options", "why"), BAD_OPTIONS)
 def test_a_bad_option_of_install_is_refused(options, why):
     import oomph

@@ -154,6 +154,11 @@ def test_too_few_steps_are_no_proof(limits):
     assert "over 6 steps after 1 of warm-up, but ended only 6; a step ends with" in said
 
 
+def test_a_part_of_an_epoch_is_none(limits):
+    said = text(limits, "test_has_too_few_epochs")
+    assert "but ended 3; one ends with 2 steps of an optimizer" in said
+
+
 def test_steps_of_an_epoch_are_taken_together(limits):
     assert limits.outcomes["test_has_epochs_of_two_steps"] == "PASSED"
     assert limits.outcomes["test_has_unequal_steps"] == MEMORY

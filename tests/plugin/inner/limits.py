@@ -193,6 +193,11 @@ def test_has_too_few_steps():
     train(id)
 
 
+@pytest.mark.stable_cuda_peak(steps=3, optimizer_steps=2)
+def test_has_too_few_epochs():
+    train(id, steps=7)
+
+
 @pytest.mark.stable_cuda_peak(steps=2, optimizer_steps=2)
 def test_has_epochs_of_two_steps():
     train(id, every=2)
