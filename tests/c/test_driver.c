@@ -68,6 +68,20 @@ static void a_full_device_does_not_end_what_network_cards_may_use(void)
     check_sound();
 }
 
+/* ---- Copies */
+
+static void copies_are_not_done_if_waiting_for_them_fails(void)
+{
+    const oomph_driver_t *driver = oomph_driver_cuda();
+    oomph_config_t config = test_config();
+
+    start_card("64MiB,context=0,memory=real", &config);
+    const oomph_copy_t copy = {take(4 * MIB, NULL), take(4 * MIB, NULL), 4 * MIB};
+    CHECK(oomph_sim_fail("cuStreamSynchronize", 1, CUDA_ERROR_UNKNOWN) == 0);
+    CHECK(driver->copy_all(0, &copy, 1) == OOMPH_ERR_DRIVER);
+    CHECK(driver->copy_all(0, &copy, 1) == OOMPH_OK);
+}
+
 /* ---- Alignment */
 
 static oomph_driver_t other_driver; // differs from the usual in one call
@@ -277,6 +291,7 @@ int main(int argc, char **argv)
         TEST(nothing_is_made_for_network_cards_where_the_device_cannot),
         TEST(pages_are_made_without_what_the_driver_refuses_though_the_device_can),
         TEST(a_full_device_does_not_end_what_network_cards_may_use),
+        TEST(copies_are_not_done_if_waiting_for_them_fails),
         TEST(all_address_space_is_aligned_to_pages_however_large),
         TEST(address_space_that_the_driver_did_not_align_is_given_back),
         TEST(the_cpu_may_use_blocks_that_lie_on_the_host_and_no_buffers),

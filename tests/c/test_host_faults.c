@@ -73,6 +73,30 @@ static void host_memory_that_failed_is_tried_again(void)
     check_sound();
 }
 
+static oomph_outcome_t evict(oomph_addr_t addr, oomph_status_t expected)
+{
+    oomph_move_t move = {.addr = addr};
+    size_t moved_bytes;
+
+    CHECK(oomph_move(0, OOMPH_TIER_HOST, &move, 1, &moved_bytes) == expected);
+    return move.outcome;
+}
+
+static void pages_that_the_driver_did_not_make_do_not_count_for_the_limit(void)
+{
+    oomph_config_t config = host_config();
+
+    start_card("128MiB,context=0,memory=real", &config);
+    oomph_addr_t first = take_living(4 * MIB, NULL);
+    oomph_addr_t all = take_living(60 * MIB, NULL);
+    CHECK(evict(first, OOMPH_OK) == OOMPH_OUTCOME_THERE);
+    fail_always("create", OOMPH_ERR_NO_MEMORY);
+    evict(all, OOMPH_ERR_NO_MEMORY);
+    fail_always(NULL, OOMPH_OK);
+    CHECK(evict(all, OOMPH_OK) == OOMPH_OUTCOME_THERE);
+    check_sound();
+}
+
 int main(int argc, char **argv)
 {
     static const test_t tests[] = {
@@ -80,6 +104,7 @@ int main(int argc, char **argv)
         TEST(host_pages_that_the_driver_has_not_are_no_failure),
         TEST(the_error_names_the_question_that_failed),
         TEST(host_memory_that_failed_is_tried_again),
+        TEST(pages_that_the_driver_did_not_make_do_not_count_for_the_limit),
     };
 
     return run_tests(tests, sizeof tests / sizeof tests[0], argc, argv);

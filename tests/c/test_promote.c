@@ -280,6 +280,16 @@ static void the_oldest_return_first(void)
     CHECK(tier_of(young) == OOMPH_TIER_DEVICE);
 }
 
+static void of_the_same_age_the_largest_return_first(void)
+{
+    start("64MiB,context=0,memory=real");
+    oomph_addr_t small = take_on_host(8 * MIB), large = take_on_host(16 * MIB);
+    step(60 * MIB);
+    step(46 * MIB);
+    CHECK(tier_of(small) == OOMPH_TIER_HOST);
+    CHECK(tier_of(large) == OOMPH_TIER_DEVICE);
+}
+
 static void it_stays_if_the_settings_say_so(void)
 {
     oomph_config_t config = test_config();
@@ -404,6 +414,7 @@ int main(int argc, char **argv)
         TEST(the_peak_that_is_told_does_not_end_with_a_step),
         TEST(the_reserve_is_left),
         TEST(the_oldest_return_first),
+        TEST(of_the_same_age_the_largest_return_first),
         TEST(it_stays_if_the_settings_say_so),
         TEST(it_stays_where_several_threads_end_steps),
         TEST(what_its_user_evicted_stays),
