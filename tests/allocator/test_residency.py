@@ -294,7 +294,7 @@ def test_without_oomph_the_error_says_that_the_memory_is_not_its():
 @no_host_pages
 def test_where_no_host_pages_can_be_mapped_the_error_says_so():
     tensor = torch.zeros(16 * MIB, dtype=torch.uint8, device="cuda")
-    with pytest.raises(RuntimeError, match="there are: pinned blocks"):
+    with pytest.raises(RuntimeError, match="this machine has: pinned blocks"):
         oomph.evict(tensor)
 
 
