@@ -9,13 +9,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.testing._internal import common_utils
 from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.opinfo import core
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils import _pytree as pytree
 
 DTYPES = (torch.float32, torch.int64, torch.bool, torch.bfloat16, torch.complex64)
-SAMPLES_MAX = 2  # of each type, spread evenly over those of the database
+SAMPLES_MAX = 3  # of each type, spread evenly over those of the database
 SEED = 20
+
+# It looks through the stack, half of the time, for the unittest that asks for inputs.
+common_utils.extract_test_fn = core.extract_test_fn = lambda: None
 
 OPERATORS = {op.full_name: op for op in op_db}
 

@@ -34,7 +34,7 @@ on_oom = simulated("offload:on-oom")
 always = simulated("offload:always")
 strict = simulated("offload:always,strict:yes")
 
-ROWS, WIDTH = 4096, 80  # an activation takes 1.25 MiB
+ROWS, WIDTH = 2048, 80  # an activation takes 640 KiB
 LIMITED_STEPS = 3
 PIECE_BYTES = 96 * KIB
 NODES_MAX = 50_000  # that backward makes in a batch of programs
@@ -344,7 +344,7 @@ def limit(share: float) -> None:
     total = torch.cuda.get_device_properties(0).total_memory
     need = torch.cuda.max_memory_allocated()
     torch.cuda.empty_cache()
-    torch.cuda.set_per_process_memory_fraction(max(share * need, 16 * MIB) / total)
+    torch.cuda.set_per_process_memory_fraction(max(share * need, 8 * MIB) / total)
 
 
 @contextlib.contextmanager
