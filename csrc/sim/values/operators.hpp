@@ -1,13 +1,33 @@
 // operators.hpp - which operators are special.
 #pragma once
-#include <set>
-#include <string>
+#include <algorithm>
+#include <cstddef>
+#include <string_view>
 
 namespace oomph_values
 {
 
+// Some names of operators.
+class Names
+{
+  public:
+    constexpr Names() = default;
+    template <size_t N>
+    constexpr Names(const std::string_view (&names)[N]) : names_(names), count_(N)
+    {
+    }
+    bool contain(std::string_view name) const
+    {
+        return std::find(names_, names_ + count_, name) != names_ + count_;
+    }
+
+  private:
+    const std::string_view *names_ = nullptr;
+    size_t count_ = 0;
+};
+
 // They only describe memory, or the driver moves the bytes.
-inline const std::set<std::string> LEFT_ALONE = {
+inline constexpr std::string_view LEFT_ALONE[] = {
     "_cudnn_init_dropout_state",
     "_efficientzerotensor",
     "_fused_sdp_choice",
@@ -30,7 +50,7 @@ inline const std::set<std::string> LEFT_ALONE = {
 };
 
 // The size of the result, or what the CUDA kernel does, depends on values.
-inline const std::set<std::string> NEED_VALUES = {
+inline constexpr std::string_view NEED_VALUES[] = {
     "_ctc_loss",
     "_unique",
     "_unique2",
@@ -55,11 +75,14 @@ inline const std::set<std::string> NEED_VALUES = {
 
 // They have no CUDA kernel of their own, and would be decomposed in another way than on
 // the CPU.
-inline const std::set<std::string> TAKEN_WHOLE = {"convolution", "convolution_backward",
-                                                  "copy_"};
+inline constexpr std::string_view TAKEN_WHOLE[] = {"convolution",
+                                                   "convolution_backward", "copy_"};
+
+// Of those, what takes time by itself.
+inline constexpr std::string_view COPIED[] = {"copy_"};
 
 // Of sparse tensors: they only describe, or call operators on the parts.
-inline const std::set<std::string> LEFT_ALONE_IF_SPARSE = {
+inline constexpr std::string_view LEFT_ALONE_IF_SPARSE[] = {
     "_coalesced_",
     "_dimI",
     "_dimV",
@@ -90,7 +113,7 @@ inline const std::set<std::string> LEFT_ALONE_IF_SPARSE = {
 };
 
 // Of nested tensors.
-inline const std::set<std::string> LEFT_ALONE_IF_NESTED = {
+inline constexpr std::string_view LEFT_ALONE_IF_NESTED[] = {
     "_fused_sdp_choice",
     "_nested_tensor_size",
     "_nested_tensor_storage_offsets",

@@ -4,8 +4,8 @@
 #pragma once
 #include "alias.hpp"
 #include "flops.hpp"
+#include "operators.hpp"
 
-#include <set>
 #include <string>
 #include <vector>
 
@@ -24,7 +24,7 @@ inline uint64_t own_bytes(const Tensor &tensor)
 }
 
 // In-place operators that do not read what they write.
-inline const std::set<std::string> OVERWRITING = {
+inline constexpr std::string_view OVERWRITING[] = {
     "_foreach_copy_", "_foreach_zero_", "bernoulli_", "cauchy_",     "copy_",
     "exponential_",   "fill_",          "geometric_", "log_normal_", "normal_",
     "random_",        "uniform_",       "zero_",
@@ -125,7 +125,7 @@ class Uses
     {
         const c10::FunctionSchema &schema = op.schema();
         std::string name = schema.name().substr(6); // without aten::
-        bool reads = OVERWRITING.count(name) == 0;
+        bool reads = !Names(OVERWRITING).contain(name);
 
         for (const c10::Argument &argument : schema.arguments()) {
             bool writes = argument.alias_info() != nullptr &&

@@ -29,7 +29,6 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <set>
 #include <string>
 #include <utility>
 
@@ -44,8 +43,8 @@ using Wrap = std::function<torch::CppFunction(const OperatorHandle &, std::strin
 // The key of the kernels that are wrapped, and who keeps them as they are.
 struct Kind {
     c10::DispatchKey key;
-    const std::set<std::string> *left_alone;
-    const std::set<std::string> *whole; // wrapped though only their parts have kernels
+    Names left_alone;
+    Names whole; // wrapped though only their parts have kernels
 };
 
 // Kernels live as long as their library: to the end.
@@ -54,8 +53,6 @@ std::deque<torch::Library> &libraries()
     static auto *all = new std::deque<torch::Library>;
     return *all;
 }
-
-const std::set<std::string> NONE;
 
 int install_kernels(const Kind &kind, const Wrap &wrap)
 {
@@ -70,8 +67,8 @@ int install_kernels(const Kind &kind, const Wrap &wrap)
         std::string name = full.name.substr(6);
         if (!full.overload_name.empty())
             name += "." + full.overload_name;
-        if (kind.left_alone->count(name) != 0 || is_view(*op) ||
-            !(op->hasKernelForDispatchKey(kind.key) || kind.whole->count(name) != 0))
+        if (kind.left_alone.contain(name) || is_view(*op) ||
+            !(op->hasKernelForDispatchKey(kind.key) || kind.whole.contain(name)))
             continue;
         library.impl(name.c_str(), wrap(*op, name));
         count++;
@@ -118,13 +115,13 @@ int install_all()
     static bool is_done = false;
     using Key = c10::DispatchKey;
     return once(is_done, [] {
-        int count = install_kernels({Key::CUDA, &LEFT_ALONE, &TAKEN_WHOLE},
+        int count = install_kernels({Key::CUDA, LEFT_ALONE, TAKEN_WHOLE},
                                     with_values(Key::CUDA, Key::CPU));
-        count += install_kernels({Key::SparseCUDA, &LEFT_ALONE_IF_SPARSE, &NONE},
+        count += install_kernels({Key::SparseCUDA, LEFT_ALONE_IF_SPARSE, {}},
                                  with_values(Key::SparseCUDA, Key::SparseCPU));
-        count += install_kernels({Key::SparseCsrCUDA, &LEFT_ALONE_IF_SPARSE, &NONE},
+        count += install_kernels({Key::SparseCsrCUDA, LEFT_ALONE_IF_SPARSE, {}},
                                  with_values(Key::SparseCsrCUDA, Key::SparseCsrCPU));
-        install_kernels({Key::NestedTensorCUDA, &LEFT_ALONE_IF_NESTED, &NONE}, refused);
+        install_kernels({Key::NestedTensorCUDA, LEFT_ALONE_IF_NESTED, {}}, refused);
         listen();
         return count;
     });
@@ -133,11 +130,9 @@ int install_all()
 // Gives how many operators have costs now. Comes after the values, which it wraps.
 int install_costs()
 {
-    static const std::set<std::string> whole = {"copy_"};
     static bool is_done = false;
     return once(is_done, [] {
-        return install_kernels({c10::DispatchKey::CUDA, &LEFT_ALONE, &whole},
-                               with_cost);
+        return install_kernels({c10::DispatchKey::CUDA, LEFT_ALONE, COPIED}, with_cost);
     });
 }
 
