@@ -61,8 +61,8 @@ def smallest_card() -> Claim:
     native = [float(re.search(r"native ([\d.]+)", how)[1]) for how in hows]  # type: ignore[index]
     counts = {6: "six"}
     quote = (
-        f"{counts[len(ours)]} programs need {min(ours):.3f} to {max(ours):.3f} times "
-        "the card that their live tensors need, where PyTorch's allocator needs "
+        f"{counts[len(ours)]} programs run on cards {min(ours):.3f} to {max(ours):.3f} "
+        "times as large as their tensors at the peak, where PyTorch's allocator needs "
         f"{min(native):.2f} to {max(native):.2f} times"
     )
     shown_by = "benchmarks/test_smallest_card.py::test_the_smallest_card_is_the_peak"
