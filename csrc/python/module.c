@@ -1,4 +1,5 @@
-/* module.c - oomph._C: the core's functions as Python sees them.
+/* module.c - oomph._C: the core's functions as Python sees them; of the rescues of a
+ * step, Python hears of the first.
  *
  * Settings, start, devices, and what only Python can do for the core: give up the GIL
  * before waiting for the GPU, and log. Nothing here needs PyTorch.

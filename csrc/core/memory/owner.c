@@ -1,4 +1,6 @@
-/* owner.c - the leaves of the table are made when first needed, and never freed. */
+/* owner.c - the table by which the device of an address is found. Its leaves are made
+ * when first needed, and never freed.
+ */
 #include "core/memory/owner.h"
 
 #include <pthread.h>

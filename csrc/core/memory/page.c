@@ -1,5 +1,6 @@
-/* page.c - pages come one by one from the driver and go back one by one.
+/* page.c - the physical pages of a device, within its limit and beside its reserve.
  *
+ * They come one by one from the driver and go back one by one.
  * A page that nothing is mapped to is kept on a stack, the newest on top. What the
  * driver would still give is asked for seldom, as that is a driver call for each page:
  * when the last answer, less what was taken since, might not be enough, and after each

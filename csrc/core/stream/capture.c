@@ -1,4 +1,6 @@
-/* capture.c - the driver is asked each time: nobody else knows how a capture ended. */
+/* capture.c - whether a stream captures. The driver is asked each time: nobody else
+ * knows how a capture ended.
+ */
 #include "core/stream/capture.h"
 
 void oomph_streams_begin(oomph_streams_t *streams, oomph_stream_state_t *stream)

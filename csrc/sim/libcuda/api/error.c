@@ -1,4 +1,4 @@
-/* error.c - the names of errors, and what they mean. */
+/* error.c - the calls that give an error's name and text. */
 #include "libcuda/base/error.h"
 #include "runtime.h"
 

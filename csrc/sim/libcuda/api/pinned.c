@@ -1,4 +1,4 @@
-/* pinned.c - host memory that devices may use: allocated here, or registered. */
+/* pinned.c - the calls that allocate or register host memory for devices. */
 #include "libcuda/memory/pinned.h"
 #include "libcuda/engine/pending.h"
 #include "libcuda/engine/wait.h"
