@@ -342,7 +342,7 @@ def lend(m: Machine, s: int, side: int, kib: int, us: int) -> None:
 
 def can_move(oomph: Any) -> bool:
     """Whether tensors can move to the host: not into page-locked blocks."""
-    pages = oomph.base.state.setting("host_pages")
+    pages = oomph.base.state.settings()["host_pages"]
     return pages != "pinned" and oomph.stats()["host_limit_bytes"] > 0
 
 

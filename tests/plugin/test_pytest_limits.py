@@ -156,7 +156,7 @@ def test_too_few_steps_are_no_proof(limits):
 
 def test_a_part_of_an_epoch_is_none(limits):
     said = text(limits, "test_has_too_few_epochs")
-    assert "but ended 3; one ends with 2 steps of an optimizer" in said
+    assert "but ended only 3; a step ends with 2 steps of an optimizer" in said
 
 
 def test_steps_of_an_epoch_are_taken_together(limits):

@@ -34,12 +34,13 @@ int main(void)
 
     config.host_limit_bytes = 64 * MIB;
     start_card("64MiB,context=0", &config);
+    oomph_stream_t other = new_stream();
     take(40 * MIB, NULL);
     oomph_addr_t hole = take(8 * MIB, NULL);
     take(16 * MIB, NULL);
     give(hole);
     follows = true;
-    take(20 * MIB, NULL);
+    take(20 * MIB, other); // it is looked up; the stream of the last request would not be
     follows = false;
     CHECK(stats_of(0).rescues == 1 && entered_count < CALLS_MAX);
     for (size_t i = 0; i < entered_count; i++)
