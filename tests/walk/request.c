@@ -40,7 +40,7 @@ int main(void)
     take(16 * MIB, NULL);
     give(hole);
     follows = true;
-    take(20 * MIB, other); // it is looked up; the stream of the last request would not be
+    take(20 * MIB, other); // looked up, which the last request's stream is not
     follows = false;
     CHECK(stats_of(0).rescues == 1 && entered_count < CALLS_MAX);
     for (size_t i = 0; i < entered_count; i++)
