@@ -175,10 +175,13 @@ def test_the_trace_carries_the_users_metadata():
 
 @simulated
 def test_recording_again_can_clear_the_trace():
-    with History(context=None) as history:
-        take(4 * MIB)
+    with History(context=None, max_entries=5) as history:
+        for size in range(1, 7):
+            take(size * 1000)
         torch.cuda.memory._record_memory_history(context=None, clear_history=True)
         assert history.trace() == []
+        take(8000)
+        assert history.actions()[0] == ("alloc", 8000)
 
 
 @simulated
