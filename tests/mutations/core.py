@@ -78,12 +78,20 @@ MUTATIONS = {
         "csrc/torch/history.hpp",
         "        std::fill(next_.begin(), next_.end(), 0);\n",
         "",
-        ("tests/allocator/test_history.py", "tests/pytorch/test_cuda_snapshot.py"),
+        (
+            "tests/allocator/test_history.py::test_recording_again_can_clear_the_trace",
+            "tests/allocator/test_history.py",
+            "tests/pytorch/test_cuda_snapshot.py",
+        ),
     ),
     "the oldest of several pools gets a request": Mutation(
         "csrc/torch/pools.hpp",
         "auto i = routes.rbegin(); i != routes.rend(); ++i",
         "auto i = routes.begin(); i != routes.end(); ++i",
-        ("tests/allocator/test_pools.py", "tests/pytorch/test_cuda_mempool.py"),
+        (
+            "tests/allocator/test_pools.py::test_the_innermost_pool_wins",
+            "tests/allocator/test_pools.py",
+            "tests/pytorch/test_cuda_mempool.py",
+        ),
     ),
 }

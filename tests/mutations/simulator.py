@@ -62,7 +62,8 @@ MUTATIONS = {
 """,
         "        generator_.set_state(of_cpu.get_state());\n",
         (
-            "tests/values/test_draws.py::test_a_seeded_gpu_draws_what_the_cpu_draws",
+            "tests/values/test_draws.py::"
+            "test_drawing_on_the_gpu_leaves_the_cpus_generator_alone",
             "tests/values/test_draws.py",
         ),
     ),
@@ -71,8 +72,9 @@ MUTATIONS = {
         "cuEventRecordWithFlags(event, stream, flags)",
         "cuEventRecord(event, stream)",
         (
-            "tests/pytorch/test_cuda_device_streams.py",
+            "tests/pytorch/test_cuda_graphs.py::test_graph_timing",
             "tests/pytorch/test_cuda_graphs.py",
+            "tests/pytorch/test_cuda_device_streams.py",
         ),
     ),
     "the management library knows one device too many": Mutation(
