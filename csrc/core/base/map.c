@@ -10,11 +10,6 @@
 
 enum { CAPACITY_FIRST = 256 };
 
-static size_t next(const oomph_map_t *map, size_t i)
-{
-    return (i + 1) & (map->capacity - 1);
-}
-
 bool oomph_map_grow(oomph_map_t *map)
 {
     size_t capacity = map->capacity == 0 ? CAPACITY_FIRST : map->capacity * 2;
@@ -47,11 +42,12 @@ uint64_t oomph_map_take(oomph_map_t *map, uint64_t key, uint64_t missing)
     while (map->entries[hole].key != key) {
         if (map->entries[hole].key == 0)
             return missing;
-        hole = next(map, hole);
+        hole = oomph_map_next(map, hole);
     }
     uint64_t value = map->entries[hole].value;
     // Close the gap: move up each entry that it would cut off from its home.
-    for (size_t i = next(map, hole); map->entries[i].key != 0; i = next(map, i)) {
+    for (size_t i = oomph_map_next(map, hole); map->entries[i].key != 0;
+         i = oomph_map_next(map, i)) {
         size_t distance =
             (i - oomph_map_home(map, map->entries[i].key)) & (map->capacity - 1);
         if (distance < ((i - hole) & (map->capacity - 1)))

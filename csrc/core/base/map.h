@@ -20,6 +20,12 @@ static inline size_t oomph_map_home(const oomph_map_t *map, uint64_t key)
     return (size_t)((key * 0x9E3779B97F4A7C15u) >> map->shift);
 }
 
+// The entry that is tried after another.
+static inline size_t oomph_map_next(const oomph_map_t *map, size_t i)
+{
+    return (i + 1) & (map->capacity - 1);
+}
+
 // What was put under the key, which is not 0; `missing` if nothing was.
 static inline uint64_t oomph_map_get(const oomph_map_t *map, uint64_t key,
                                      uint64_t missing)
@@ -30,7 +36,7 @@ static inline uint64_t oomph_map_get(const oomph_map_t *map, uint64_t key,
     while (map->entries[i].key != key) {
         if (map->entries[i].key == 0)
             return missing;
-        i = (i + 1) & (map->capacity - 1);
+        i = oomph_map_next(map, i);
     }
     return map->entries[i].value;
 }
@@ -41,7 +47,7 @@ static inline void oomph_map_put(oomph_map_t *map, uint64_t key, uint64_t value)
     size_t i = oomph_map_home(map, key);
 
     while (map->entries[i].key != 0)
-        i = (i + 1) & (map->capacity - 1);
+        i = oomph_map_next(map, i);
     map->entries[i] = (oomph_map_entry_t){key, value};
     map->count++;
 }

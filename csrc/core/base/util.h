@@ -69,3 +69,9 @@ static inline bool oomph_same_pool(oomph_pool_id_t a, oomph_pool_id_t b)
 {
     return a.first == b.first && a.second == b.second;
 }
+
+// Whether it is neither a graph capture's nor a MemPool's.
+static inline bool oomph_is_default_pool(oomph_pool_id_t id)
+{
+    return (id.first | id.second) == 0;
+}

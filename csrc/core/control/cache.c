@@ -13,7 +13,7 @@ oomph_status_t oomph_empty_cache(int ordinal, oomph_pool_id_t id, size_t *freed_
         return OOMPH_OK; // never used: nothing is cached
     }
     int64_t start = oomph_now_ns();
-    bool all = oomph_same_pool(id, (oomph_pool_id_t){0, 0});
+    bool all = oomph_is_default_pool(id);
     oomph_reach_t reach = {.group = all ? NULL : oomph_group_find(device, id)};
     bool was_under_pressure = device->under_pressure;
     int64_t syncs = device->stats.sync_count;

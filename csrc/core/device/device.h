@@ -131,7 +131,7 @@ static inline oomph_status_t oomph_pool_get(oomph_device_t *device,
     const oomph_stream_state_t *last = streams->last;
 
     if (last != NULL && last->handle == request->stream && !streams->beginning &&
-        (request->pool.first | request->pool.second) == 0) {
+        oomph_is_default_pool(request->pool)) {
         *pool = last->pools[bytes <= OOMPH_SMALL_MAX];
         if (*pool != NULL)
             return OOMPH_OK;

@@ -29,8 +29,7 @@
 size_t oomph_guard_bytes(const oomph_device_t *device, oomph_pool_id_t pool,
                          size_t bytes)
 {
-    bool guarded = oomph_guards(OOMPH_GUARD_UNMAP) &&
-                   oomph_same_pool(pool, (oomph_pool_id_t){0, 0});
+    bool guarded = oomph_guards(OOMPH_GUARD_UNMAP) && oomph_is_default_pool(pool);
 
     return guarded ? oomph_round_up(bytes, device->pages.page_bytes) : bytes;
 }

@@ -81,7 +81,7 @@ oomph_status_t oomph_pool_find(oomph_device_t *device, const oomph_request_t *re
                          request->stream_lives, &stream);
     if (status != OOMPH_OK)
         return status;
-    if (oomph_same_pool(request->pool, (oomph_pool_id_t){0, 0})) {
+    if (oomph_is_default_pool(request->pool)) {
         *pool = stream->pools[small];
         if (*pool == NULL) {
             if (!stream->lives)
