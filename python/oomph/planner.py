@@ -10,11 +10,12 @@ this ends when memory is no longer short.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -23,6 +24,8 @@ from oomph import _C
 from oomph.base import log
 from oomph.memory.stats import more_metrics
 from oomph.offload import activations, idle, optimizers, report, transfer
+from oomph.offload.blocks import Blocks
+from oomph.offload.followers import Follower
 from oomph.offload.policy import DevicePlan
 from oomph.offload.staging import is_on_host
 from oomph.offload.transfer import OffloadedStorage
@@ -40,10 +43,33 @@ class Planner:
     they share is guarded by ``transfer.lock``.
     """
 
-    def __init__(self, always: bool = False) -> None:
+    def __init__(self, always: bool = False, recompute: bool = True) -> None:
         self.always = always
+        self.recompute = recompute
         self.devices: dict[int, DevicePlan] = {}
         self._sequence = 0
+        self.blocks = Blocks(lambda: self._sequence + 1, self._skip, self._aside)
+
+    @property
+    def follower(self) -> Follower | None:
+        """What follows the calls of modules in this step."""
+        return self.blocks.follower
+
+    def _skip(self, place: int) -> None:
+        """The next tensor that is saved has this place, or a later one."""
+        with transfer.lock:
+            self._sequence = max(self._sequence, place - 1)
+
+    @contextlib.contextmanager
+    def _aside(self) -> Iterator[None]:
+        """What runs meanwhile is no need of the program's, and uses no host memory."""
+        self.tell(DevicePlan.note)
+        _C.forbid_offload()
+        try:
+            yield
+        finally:
+            _C.allow_offload()
+            self.tell(DevicePlan.skip)
 
     def device(self, index: int) -> DevicePlan:
         """The state of a device, new if it had none."""
@@ -67,6 +93,8 @@ class Planner:
 
     def used(self, sequence: int) -> None:
         """Backward is about to use what was saved at this place."""
+        if self.follower is not None:
+            self.follower.used(sequence)
         for device in list(self.devices.values()):
             device.fetch_before(sequence)
 
@@ -85,7 +113,19 @@ class Planner:
             for index, device in self.devices.items():
                 rescued, state_bytes = index in rescued_devices, state_host_bytes[index]
                 device.end_step(rescued, self._sequence, state_bytes)
+        self._plan_blocks()
+        with transfer.lock:
             return {d.index for d in self.devices.values() if d.last.used_host()}
+
+    def _plan_blocks(self) -> None:
+        """Chooses what runs again, for the device that is shortest of memory."""
+        if self.always or not self.recompute or not self.devices:
+            return
+        device = max(self.devices.values(), key=lambda device: device.target_bytes)
+        blocks, waits = self.blocks, device.link.take_step_waits()
+        if blocks.end_step(device.last, device.room(waits)):
+            with transfer.lock:
+                device.expect(blocks.need_bytes, blocks.spans())
 
     def _look_at_optimizers(self) -> Counter[int]:
         """Bytes of optimizers' state on the host, by device.
@@ -110,9 +150,11 @@ class Planner:
     def before_optimizer(self) -> None:
         """An optimizer is about to work; within backward it is a part of that."""
         if torch._C._current_graph_task_id() < 0:
+            if self.follower is not None:
+                self.follower.finished()
             self.tell(DevicePlan.before_optimizer)
 
-    def tell(self, note: Callable[[DevicePlan], None]) -> None:
+    def tell(self, note: Callable[[DevicePlan], object]) -> None:
         """Has each device note what an optimizer does."""
         with transfer.lock:
             for device in self.devices.values():
@@ -120,10 +162,15 @@ class Planner:
 
     def is_wanted(self) -> bool:
         """Whether anything that forward saves is to be offloaded."""
-        return self.always or any(d.target_bytes > 0 for d in self.devices.values())
+        return (
+            self.always
+            or self.follower is not None
+            or any(d.target_bytes > 0 for d in self.devices.values())
+        )
 
 
 _planner: Planner | None = None
+_may_recompute = True
 
 
 def _put_hooks() -> None:
@@ -137,12 +184,18 @@ def _put_hooks() -> None:
         activations.stop()
 
 
+def allow_recompute(allowed: bool) -> None:
+    """Whether calls of modules may run again in backward, once a planner starts."""
+    global _may_recompute
+    _may_recompute = allowed
+
+
 def start(always: bool = False) -> Planner:
     """Creates the planner; the hooks follow with the first shortage, or at once."""
     global _planner
     with transfer.lock:
         if _planner is None:
-            _planner = Planner(always)
+            _planner = Planner(always, _may_recompute)
         _put_hooks()
         return _planner
 

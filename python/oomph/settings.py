@@ -122,6 +122,13 @@ SETTINGS: dict[str, Setting] = {
         "oomph plans ahead from the start",
         _constant("offload", "OFFLOAD"),
     ),
+    "recompute": _choice(
+        "auto, off",
+        "auto",
+        "whether calls of modules may run again in backward in place of keeping what "
+        "they save, where that is faster than sending it to the host "
+        "([how](how_offload_works.md#what-is-recomputed))",
+    ),
     "strict": _choice(
         "yes, no",
         "no",

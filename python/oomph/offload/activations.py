@@ -14,6 +14,7 @@ PyTorch's saved-tensor hooks, with the care that they need:
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -23,8 +24,8 @@ from torch import nn
 
 from oomph import _torch
 from oomph.offload import transfer
-
-SMALL_BYTES = 1 << 20  # storages up to this size stay
+from oomph.offload.followers import Follower
+from oomph.offload.headroom import SMALL_BYTES
 
 
 class Policy(Protocol):
@@ -40,6 +41,10 @@ class Policy(Protocol):
 
     def used(self, sequence: int) -> None:
         """Backward is about to use what was saved at this place."""
+
+    @property
+    def follower(self) -> Follower | None:
+        """What follows the calls of modules, if anything does."""
 
 
 class _Thread(threading.local):
@@ -137,6 +142,16 @@ def _may_leave(tensor: torch.Tensor) -> bool:
     )
 
 
+def _is_made_in_forward(tensor: torch.Tensor) -> bool:
+    """Whether it lies on a device and belongs to no module."""
+    return (
+        tensor.is_cuda
+        and tensor.layout is torch.strided
+        and not (tensor.is_leaf and tensor.requires_grad)
+        and tensor.untyped_storage()._cdata not in _thread.constant
+    )
+
+
 # Between the program's operators, which the compiler may be about to trace.
 @torch._disable_dynamo  # type: ignore[attr-defined]
 def _pack(tensor: torch.Tensor) -> Any:
@@ -144,6 +159,8 @@ def _pack(tensor: torch.Tensor) -> Any:
     if policy is None:
         return _Kept(tensor, 0)
     sequence = policy.saved()
+    if policy.follower is not None and _is_made_in_forward(tensor):
+        policy.follower.saved(tensor)
     offloaded = policy.send(tensor, sequence) if _may_leave(tensor) else None
     return _Kept(tensor, sequence) if offloaded is None else _Sent(tensor, offloaded)
 
@@ -184,9 +201,25 @@ def _constants(module: nn.Module) -> frozenset[int]:
     )
 
 
-def _enter(module: nn.Module, _: Any) -> None:
-    if torch.compiler.is_compiling() or _thread.module is not None:
+def _enter(module: nn.Module, args: Any) -> None:
+    if torch.compiler.is_compiling():
         return
+    if _thread.module is None:
+        _open(module)
+    follower = _policy.follower if _policy is not None else None
+    if follower is None or not _thread.pushed or not follower.wants(module):
+        return
+    if _is_ours():
+        # PyTorch tells hooks of all modules nothing of arguments by name. Hooks of one
+        # module would be told, but be copied and saved with it, and switch fast paths
+        # of evaluation off: so they are taken from the call that runs this hook.
+        named = sys._getframe(1).f_locals.get("kwargs")
+        if named is not None:
+            follower.enter(module, args, named)
+
+
+def _open(module: nn.Module) -> None:
+    """Begins this thread's scope, at its outermost module call."""
     global _open_count
     _thread.module = module
     with transfer.lock:
@@ -197,10 +230,15 @@ def _enter(module: nn.Module, _: Any) -> None:
         _thread.pushed = True
 
 
-def _leave(module: nn.Module, *_: Any) -> None:
-    if torch.compiler.is_compiling() or _thread.module is not module:
+def _leave(module: nn.Module, _: Any, *rest: Any) -> None:
+    if torch.compiler.is_compiling():
         return
-    close_scope()
+    follower = _policy.follower if _policy is not None else None
+    if follower is not None and follower.wants(module):
+        # Arguments by name and the output; the output alone if there was an exception.
+        follower.leave(module, rest[-1], failed=len(rest) < 2)
+    if _thread.module is module:
+        close_scope()
 
 
 def close_scope() -> None:
@@ -259,7 +297,9 @@ def start(policy: Policy) -> None:
     autograd._saved_tensors_hooks_enable = _enable
     _handles.append(nn.modules.module.register_module_forward_pre_hook(_enter))
     _handles.append(
-        nn.modules.module.register_module_forward_hook(_leave, always_call=True)
+        nn.modules.module.register_module_forward_hook(
+            _leave, with_kwargs=True, always_call=True
+        )
     )
 
 

@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 
+from oomph.offload.headroom import slack_bytes
+from oomph.offload.record import Step
 from oomph.offload.staging import Pipeline, Tensors, is_dense
 from oomph.offload.transfer import Link
 
@@ -27,6 +29,7 @@ _NAMES = (
     *("adadelta", "adagrad", "adam", "adamax", "asgd", "nadam", "radam", "rmsprop"),
     *("rprop", "sgd"),
 )
+_PIECE_SHARE = 128  # part of the device that is worked on at a time
 _ALIGNMENT = 4096  # elements: pieces start where vector instructions do
 
 Function = Callable[..., None]
@@ -78,6 +81,31 @@ def stop(device: int) -> None:
 def is_on(device: int) -> bool:
     """Whether the optimizers of the device work piece by piece."""
     return device in _plans
+
+
+class OptimizerChoice:
+    """Whether the optimizers of a device work piece by piece.
+
+    Args:
+        link: The streams for copies.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self._temporary_bytes = 0  # that they need if they work on all at once
+
+    def choose(self, step: Step, capacity: int) -> None:
+        """Has them do so where all at once would not fit, as a step showed."""
+        device = self.link.device
+        pieces = is_on(device)
+        if not pieces:
+            self._temporary_bytes = step.temporary_bytes
+        more = self._temporary_bytes - step.temporary_bytes if pieces else 0
+        fits = step.optimizer_bytes + more + slack_bytes(capacity) <= capacity
+        if fits and pieces:
+            stop(device)
+        elif not fits and not pieces:
+            start(device, Plan(self.link, capacity // _PIECE_SHARE))
 
 
 def _in_pieces(function: Function) -> Function:

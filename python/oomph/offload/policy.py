@@ -17,15 +17,16 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from oomph import _C
 from oomph.base.log import logger
-from oomph.offload import activations, optimizers, transfer
-from oomph.offload.headroom import EXTRA_SHARE, Headroom, slack_bytes
+from oomph.offload import transfer
+from oomph.offload.blocks import Room
+from oomph.offload.followers import Waits
+from oomph.offload.headroom import EXTRA_SHARE, Headroom, LargeBlocks, slack_bytes
+from oomph.offload.optimizers import OptimizerChoice
 from oomph.offload.record import Step
 from oomph.offload.select import Save, select
 from oomph.offload.transfer import Link, OffloadedStorage, is_hosted
 
 _FITTING_STEPS = 4  # steps that would have fitted, until the hooks are taken off
-_LARGE_SHARE = 32  # a block of this part of the device may be put on the host at once
-_PIECE_SHARE = 128  # part of the device that an optimizer works on at a time
 _FORGET_STEPS = 100  # steps after which what was not seen again is forgotten
 _PASSING_SAVES = 16  # so many later, what is still there was not on its way out
 _BLIND = 0.4  # share of the device left free by a fetch before a step was recorded
@@ -56,7 +57,6 @@ class DevicePlan:
         self.offloaded: weakref.WeakValueDictionary[int, OffloadedStorage] = (
             weakref.WeakValueDictionary()
         )  # the newest of each storage
-        # By their sequences.
         self.away: list[tuple[int, weakref.ref[OffloadedStorage]]] = []
         self._is_fetching = False  # some thread does, ahead of need
         self._resized: dict[int, StorageWeakRef] = {}  # storages that change their size
@@ -68,8 +68,9 @@ class DevicePlan:
         self._in_optimizer = 0  # most bytes, as in a step, since then
         self._now_bytes = self.host_bytes = 0  # in use, on either side and on host
         self._start_host_bytes = 0  # when the step began
-        self._large_share = _LARGE_SHARE // 2
-        self._temporary_bytes = 0  # that optimizers need if they work on all at once
+        self._latest_need_bytes = 0  # since the note before the last
+        self._large_blocks = LargeBlocks(index)
+        self.optimizers = OptimizerChoice(self.link)
         self._before = 0, 0, 0.0  # bytes sent and fetched, ms waited before this step
 
     # -- going out
@@ -131,6 +132,7 @@ class DevicePlan:
             return offloaded
         self.note()
         save = sequence - self.step.first, storage.nbytes()
+        self.step.forward_needs.append((save[0], self._latest_need_bytes))
         self.step.saves.append(save)
         self._is_saving = True
         return not is_hosted(storage.data_ptr()) and self.wants(*save)
@@ -160,11 +162,17 @@ class DevicePlan:
             step.device_need_bytes = max(step.device_need_bytes, device_need_bytes)
             self._note_growth(host_high - self._start_host_bytes)
             self._note_peak(need_bytes, place)
+        self._latest_need_bytes = need_bytes
         self._gone_bytes = gone_bytes
         step.host_bytes = max(step.host_bytes, host_high)
         if place is not None:
+            step.backward_needs.append((place, need_bytes))
             step.profile.note(place, high - self.link.restored_bytes)
         return now - host, self.capacity
+
+    def skip(self) -> None:
+        """What was in use since the last note counts for nothing."""
+        _C.tide(self.index)
 
     def _note_growth(self, growth: int) -> None:
         step = self.step
@@ -321,7 +329,7 @@ class DevicePlan:
         else:
             self.headroom.trust(self.capacity)
         self._forget_useless(step)
-        self._plan_optimizers(step)
+        self.optimizers.choose(step, self.capacity)
         more_bytes = step.born_bytes + slack_bytes(self.capacity)
         self._planned_need_bytes = step.need_bytes + more_bytes
         # State that lives on the host needs no place on the device, nor does what is
@@ -334,17 +342,29 @@ class DevicePlan:
             pass  # offload:always
         elif wanted > 0:
             self.fitting_steps = 0
-            if not self._little_less(wanted):
-                self.target_bytes = wanted
+            if not 0 <= self.target_bytes - wanted < self.capacity // EXTRA_SHARE:
+                self.target_bytes = wanted  # or the cut is too small to replan
         else:
             self.fitting_steps += 1
             if self.fitting_steps >= _FITTING_STEPS:
                 self.target_bytes = 0
         self._choose()
 
-    def _little_less(self, wanted: float) -> bool:
-        """Whether the cut is too small to be worth replanning."""
-        return 0 <= self.target_bytes - wanted < self.capacity // EXTRA_SHARE
+    def room(self, waits: Waits) -> Room:
+        """What it has for a step, and its link; the waits for copies in the last."""
+        free_bytes = slack_bytes(self.capacity) + self.headroom.extra_bytes
+        limit_bytes = self.capacity - free_bytes - self.last.born_bytes
+        return Room(self.index, limit_bytes, self.link.speed(), waits)
+
+    def expect(self, need_bytes: int, spans: list[tuple[int, int]]) -> None:
+        """The next step will need so much, and save nothing at these places."""
+        skipped = {place for first, end in spans for place in range(first, end)}
+        self.last.saves = [s for s in self.last.saves if s[0] not in skipped]
+        # What steps that were otherwise have taught of this is no more true.
+        self.headroom = Headroom()
+        self._large_blocks.forget()
+        self.target_bytes = max(need_bytes - self.room(()).limit_bytes, 0)
+        self._choose()
 
     def _learn_from_failure(self, step: Step) -> None:
         """It was planned for and not enough.
@@ -358,10 +378,7 @@ class DevicePlan:
         is_explained = sum(size for _, size in held) > step.host_growth // 2
         was_foreseen = step.need_bytes <= self._planned_need_bytes
         if self.target_bytes > 0 and was_foreseen and not is_explained:
-            self._large_share *= 2
-            share_bytes = self.capacity // self._large_share
-            large_bytes = max(share_bytes, activations.SMALL_BYTES)
-            _C.foresee(self.index, large_bytes)
+            self._large_blocks.grow(self.capacity)
             self.headroom.grow(step.host_growth, step.fetch_growth, self.capacity)
         self.headroom.note_shortage()
 
@@ -378,16 +395,3 @@ class DevicePlan:
             for key, weak in self._resized.items()
             if not weak.expired()  # type: ignore[no-untyped-call]
         }
-
-    def _plan_optimizers(self, step: Step) -> None:
-        """Has them work piece by piece where all at once would not fit."""
-        is_on = optimizers.is_on(self.index)
-        if not is_on:
-            self._temporary_bytes = step.temporary_bytes
-        more = self._temporary_bytes - step.temporary_bytes if is_on else 0
-        fits = step.optimizer_bytes + more + slack_bytes(self.capacity) <= self.capacity
-        if fits and is_on:
-            optimizers.stop(self.index)
-        elif not fits and not is_on:
-            piece_bytes = self.capacity // _PIECE_SHARE
-            optimizers.start(self.index, optimizers.Plan(self.link, piece_bytes))

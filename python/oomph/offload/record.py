@@ -28,6 +28,9 @@ class Step:
     held: set[Save] = field(default_factory=set)
     state_host_bytes: int = 0  # of the optimizers' state, on the host at its end
     born_bytes: int = 0  # that the optimizer made and kept, such as its state
+    # By place, most bytes in use since the one before: when it was saved, and used.
+    forward_needs: list[tuple[int, int]] = field(default_factory=list)
+    backward_needs: list[tuple[int, int]] = field(default_factory=list)
     saves: list[Save] = field(default_factory=list)
     backwards: list[int] = field(default_factory=list)  # places at which one began
     # Of each forward with its backward: most bytes needed, and before which place that

@@ -16,6 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from oomph import _C, _torch
 from oomph.base.log import logger
+from oomph.offload import schedule
 from oomph.steps import times
 
 # Guards what the planner's threads share: plans, links, storages, where hooks are on.
@@ -23,6 +24,7 @@ from oomph.steps import times
 # for its memory or runs the program's code, and no other lock is taken.
 lock = threading.RLock()
 
+_BYTES_PER_MS = 16e6  # of a link that was not measured yet
 GONE, AS_IT_WAS, CHANGED = range(3)  # as csrc/torch/saved.hpp has them
 
 
@@ -51,6 +53,7 @@ class Link:
         # Of storages that ended since: bytes that were away, and that were restored.
         self.ended: deque[tuple[int, int]] = deque()
         self.waits: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        self.step_waits: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self.waited_ms = 0.0  # that the device waited for copies back, as measured
 
     def settle(self) -> None:
@@ -75,6 +78,19 @@ class Link:
         after.record(stream)
         with lock:
             self.waits.append((before, after))
+            self.step_waits.append((before, after))
+
+    def speed(self) -> schedule.Link:
+        """Its speed, as measured, or what a slow one has."""
+        speeds = _C.stats(self.device)
+        out = speeds["link_to_host_bytes_per_s"] / 1e3 or _BYTES_PER_MS
+        return schedule.Link(out, speeds["link_to_device_bytes_per_s"] / 1e3 or out)
+
+    def take_step_waits(self) -> list[tuple[torch.cuda.Event, torch.cuda.Event]]:
+        """Events around each wait since the last call."""
+        with lock:
+            taken, self.step_waits = self.step_waits, []
+            return taken
 
     def collect_waits(self) -> None:
         """Adds up the waits that have ended. The caller holds the lock."""

@@ -118,6 +118,10 @@ def _attach(torch: ModuleType, values: dict[str, Any]) -> None:
     _C.set_resting_hook(_idle_between_steps)
     sites.start()
     oom_error.start()
+    if values["recompute"] == "off":
+        from oomph import planner
+
+        planner.allow_recompute(False)
     if values["offload"] == "always":
         from oomph import planner
 

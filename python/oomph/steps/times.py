@@ -29,6 +29,15 @@ def has_passed(event: Any) -> bool:
         return False
 
 
+def mark() -> Any:
+    """A ``torch.cuda.Event`` on the current stream, for times."""
+    import torch
+
+    event: Any = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
 class StepTimes:
     """The times of a device's steps, in milliseconds; 0 where none is known."""
 
@@ -77,6 +86,4 @@ def end_step(offloading: set[int]) -> None:
     if not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing():
         return
     device = torch.cuda.current_device()
-    event = torch.cuda.Event(enable_timing=True)
-    event.record()
-    of_device(device).end_step(event, device in offloading)
+    of_device(device).end_step(mark(), device in offloading)

@@ -1,0 +1,299 @@
+"""Which calls of modules run again in backward in place of keeping what they save.
+
+Three steps lead there. The first in which hooks are on shows what each call saves, and
+how many bytes are in use when. In the second the calls that save enough are watched and
+run twice, which shows whether they may be and how long it takes. Then the schedule
+chooses. From there on each step shows by how much the program has grown or shrunk
+since, and the plan follows; when all could have been kept for some steps, it is.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate
+
+from oomph.base.log import logger
+from oomph.base.sizes import format_size
+from oomph.offload import schedule
+from oomph.offload.calls import Call
+from oomph.offload.followers import Follower, Running, Times, Trying, Waits, Watching
+from oomph.offload.purity import Aside
+from oomph.offload.record import Step
+
+_LEAST_SHARE = 512  # part of a device that a call frees to be worth a trial,
+_LEAST_BYTES = 4 << 20  # and this at least
+_MOST_SHARE = 0.75  # of a device: what a call frees comes back at once
+_MOST_CALLS = 256  # that are tried
+_SIZES = 8  # steps of which the largest is planned for
+_KEPT_STEPS = 4  # steps in which all could have been kept, until it is
+_CHANGE = 0.02  # of the size that is worth another plan
+_OTHER_PROGRAM = 0.1  # of what a step needs after which calls are looked at again
+
+
+@dataclass(frozen=True)
+class Room:
+    """What there is on a device.
+
+    Attributes:
+        device: Its index.
+        limit_bytes: What may be in use.
+        link: Its speed.
+        waits: Events around each wait for a copy in the last step.
+    """
+
+    device: int
+    limit_bytes: int
+    link: schedule.Link
+    waits: Waits
+
+
+class Blocks:
+    """The calls that run again, and what leads to their choice.
+
+    Args:
+        place: Gives the place of the tensor that is saved next.
+        skip: Sets it.
+        aside: Gives a context for what the program itself would not run.
+
+    Attributes:
+        follower: What follows calls in this step; None: nothing does.
+        plan: What was chosen; None: nothing is.
+        left_alone: Why calls are not run again, and how many.
+    """
+
+    def __init__(
+        self, place: Callable[[], int], skip: Callable[[int], None], aside: Aside
+    ) -> None:
+        self.follower: Follower | None = None
+        self.plan: schedule.Plan | None = None
+        self.left_alone: Counter[str] = Counter()
+        self._place, self._skip, self._aside = place, skip, aside
+        self._step = Step()  # in which calls were watched
+        self._marks: list[tuple[Call, bool]] = []  # in it: one begins, or ends
+        self._calls: list[Call] = []  # that are tried, then those that may run again
+        self._record: schedule.Record | None = None
+        self._hopeless_bytes = 0  # what a step needed in which nothing was to gain
+        self._size = 1.0  # that the plan is for; 1: that of the step that was watched
+        self._sizes: deque[float] = deque(maxlen=_SIZES)
+        self._kept_steps = 0
+
+    def chosen(self) -> list[Call]:
+        """The calls that run again, in the order in which they begin."""
+        return [
+            self._calls[i] for i in sorted(self.plan.recomputed if self.plan else ())
+        ]
+
+    @property
+    def need_bytes(self) -> int:
+        """Most bytes in use in a step, nothing sent."""
+        return self.plan.need_bytes if self.plan is not None else 0
+
+    def spans(self) -> list[tuple[int, int]]:
+        """Of these, the places that they would have saved at, from the step's first."""
+        first = self._step.first
+        return [(call.first - first, call.end - first) for call in self.chosen()]
+
+    def stop(self) -> None:
+        """Keeps everything from now on."""
+        if self.follower is not None:
+            self.follower.close()
+        self.follower = self.plan = self._record = None
+        self._sizes.clear()
+        self._kept_steps, self._size = 0, 1.0
+
+    def end_step(self, step: Step, room: Room) -> bool:
+        """A step has ended.
+
+        Args:
+            step: What it showed.
+            room: What there is.
+
+        Returns:
+            Whether other calls than before run again.
+        """
+        if self.follower is not None:
+            self.follower.close()
+        if isinstance(self.follower, Watching):
+            self._select(self.follower, step, room)
+        elif isinstance(self.follower, Trying):
+            self._judge(self.follower, step, room)
+            changed = self._choose(room)
+            if self.plan is not None and not self.plan.recomputed:
+                self._give_up(step, "it would take longer")
+            return changed
+        elif isinstance(self.follower, Running):
+            return self._adapt(step, room)
+        elif step.need_bytes > room.limit_bytes and self._is_other(step):
+            self.follower = Watching(self._place)
+        return False
+
+    def _is_other(self, step: Step) -> bool:
+        """Whether a step needs clearly more or less than one that was hopeless."""
+        change = abs(step.need_bytes - self._hopeless_bytes)
+        return change > _OTHER_PROGRAM * self._hopeless_bytes
+
+    def _give_up(self, step: Step, why: str) -> None:
+        logger.debug("nothing is recomputed: %s", why)
+        self._hopeless_bytes = step.need_bytes
+        self.stop()
+
+    # -- after the step in which calls were watched
+
+    def _select(self, watching: Watching, step: Step, room: Room) -> None:
+        """Chooses the calls to try: those that save most."""
+        if not watching.trees:
+            self._give_up(step, "no module was called")
+            return
+        tree = max(watching.trees, key=lambda tree: tree.saved_bytes)
+        tree.count(room.device)
+        least = max(room.limit_bytes // _LEAST_SHARE, _LEAST_BYTES)
+        most = room.limit_bytes * _MOST_SHARE
+        found = [call for call in tree.calls if least <= call.gain_bytes <= most]
+        found = sorted(found, key=lambda call: -call.gain_bytes)[:_MOST_CALLS]
+        if not found:
+            self._give_up(step, "no call saves enough by itself")
+            return
+        self._step, self._calls = step, found
+        keys = {call.key for call in found}
+        self._marks = [
+            (tree.calls[i], is_end)
+            for i, is_end in tree.marks
+            if tree.calls[i].key in keys
+        ]
+        self.follower = Trying(self._place, found, self._bounds(), self._aside)
+
+    def _bounds(self) -> list[int]:
+        """The places at which calls begin and end, from the first of the step."""
+        return [
+            (call.end if is_end else call.first) - self._step.first
+            for call, is_end in self._marks
+        ]
+
+    # -- after the step in which they were tried
+
+    def _judge(self, trying: Trying, step: Step, room: Room) -> None:
+        """Keeps the calls that may run again, and how long each takes."""
+        times = trying.measured(room.waits)
+        if times is None or [call.key for call, _ in self._marks] != trying.boundaries:
+            self._give_up(step, "the calls of two steps differ")
+            return
+        self.left_alone.clear()
+        trials = trying.trials
+        for call in self._calls:
+            if (reason := trials[call.key].reason) is not None:
+                self.left_alone[f"{call.name}: {reason}"] += 1
+        self._calls = [c for c in self._calls if trials[c.key].reason is None]
+        begins = {c.key: i for i, (c, is_end) in enumerate(self._marks) if not is_end}
+        ends = {c.key: i for i, (c, is_end) in enumerate(self._marks) if is_end}
+        blocks = [
+            schedule.Block(
+                begins[call.key] + 1,
+                ends[call.key] + 1,
+                call.gain_bytes,
+                trials[call.key].again_ms,
+            )
+            for call in self._calls
+        ]
+        segments = _segments(self._step, self._bounds(), _without_waits(times, blocks))
+        self._record = schedule.Record(segments, blocks, times.rest)
+
+    def _choose(self, room: Room) -> bool:
+        """Plans the next step for the largest of the last."""
+        if self._record is None:
+            return False
+        before = {call.key for call in self.chosen()}
+        self._size = max(self._sizes, default=1.0)
+        record = self._record.scaled(self._size)
+        self.plan = schedule.choose(record, room.limit_bytes, room.link)
+        chosen = self.chosen()
+        logger.debug(
+            "%d of %d calls run again in backward, which frees %s",
+            len(chosen),
+            len(self._calls),
+            format_size(sum(call.gain_bytes for call in chosen)),
+        )
+        self.follower = Running(self._place, self._skip, chosen)
+        return before != {call.key for call in chosen}
+
+    # -- after steps in which calls ran again
+
+    def _adapt(self, step: Step, room: Room) -> bool:
+        """Follows the size of the steps."""
+        assert self.plan is not None and self._record is not None
+        size = self._size * step.need_bytes / max(self.plan.need_bytes, 1)
+        self._sizes.append(size)
+        nothing = schedule.play(
+            self._record.scaled(size), frozenset(), room.limit_bytes, room.link
+        )
+        fits = nothing.need_bytes <= room.limit_bytes
+        self._kept_steps = self._kept_steps + 1 if fits else 0
+        if self._kept_steps >= _KEPT_STEPS:
+            self.stop()
+            return True
+        if abs(max(self._sizes) / self._size - 1) > _CHANGE:
+            return self._choose(room)
+        self.follower = Running(self._place, self._skip, self.chosen())
+        return False
+
+
+def _without_waits(times: Times, blocks: list[schedule.Block]) -> Times:
+    """The times of a step in which forward waits for no copy.
+
+    The second run of a call waits for none. Where backward takes less, of the time that
+    forward takes, than in the calls that ran again, forward has waited.
+    """
+    forward = list(times.forward)
+    for block in blocks:
+        part = slice(block.first, block.end)
+        taken = sum(forward[part]) or 1.0
+        factor = min(block.ms / taken, 1.0)
+        forward[part] = [ms * factor for ms in forward[part]]
+    calls_ms = sum(block.ms for block in blocks)
+    back_ms = sum(sum(times.backward[b.first : b.end]) for b in blocks)
+    ratio = back_ms / calls_ms if calls_ms > 0 else 1.0
+    if ratio > 0:
+        pairs = zip(forward, times.backward, strict=True)
+        forward = [min(ms, back / ratio) for ms, back in pairs]
+    return Times(forward, times.backward, times.rest)
+
+
+def _segments(step: Step, bounds: list[int], times: Times) -> list[schedule.Segment]:
+    """The parts of a step between calls that begin or end.
+
+    Args:
+        step: It.
+        bounds: Places of the boundaries, in the order of time.
+        times: Of the parts.
+    """
+    count = len(bounds) + 1
+
+    def segment_of(place: int) -> int:
+        """The last that begins at a place or before it; those before may be empty."""
+        return bisect.bisect_right(bounds, place)
+
+    forward, backward, saved = [0] * count, [0] * count, [0] * count
+    last = 0
+    for place, need_bytes in step.forward_needs:
+        # What was in use since the tensor before was saved.
+        now = segment_of(place)
+        for i in range(segment_of(last), now + 1):
+            forward[i] = max(forward[i], need_bytes)
+        last = place
+    previous = count - 1
+    for place, need_bytes in step.backward_needs:
+        backward[previous] = max(backward[previous], need_bytes)
+        previous = segment_of(place)
+    for place, size_bytes in step.saves:
+        saved[segment_of(place)] += size_bytes
+    # Where nothing was noted, as much was in use as before.
+    forward = list(accumulate(forward, _or_before))
+    backward = list(accumulate(reversed(backward), _or_before))[::-1]
+    parts = zip(times.forward, times.backward, forward, backward, saved, strict=True)
+    return [schedule.Segment(*part) for part in parts]
+
+
+def _or_before(before: int, now: int) -> int:
+    return now or before

@@ -1,0 +1,155 @@
+"""The calls of modules in a step: what each saves for backward that nobody else does.
+
+That is what running its forward again would free. A storage counts for a call if all
+that save it do so within the call and if it is none of the call's inputs, which are
+needed to run again. Calls within calls are each looked at: any of them may be the one.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+Key = tuple[int, int]  # the identity of a module, and which of its calls in a turn
+
+
+def flatten(nest: Any) -> tuple[list[Any], pytree.TreeSpec]:
+    """The leaves of a nest of lists, tuples and dicts, and its shape.
+
+    Whatever else is a leaf, also if it is known to PyTorch as a container.
+    """
+    return pytree.tree_flatten(nest, lambda x: type(x) not in (list, tuple, dict))
+
+
+def tensors_in(*nests: Any) -> Iterator[torch.Tensor]:
+    """All tensors in nests."""
+    return (leaf for leaf in flatten(nests)[0] if isinstance(leaf, torch.Tensor))
+
+
+def storages_in(*nests: Any) -> frozenset[int]:
+    """The identities of the storages of all tensors on a CUDA device."""
+    return frozenset(
+        tensor.untyped_storage()._cdata
+        for tensor in tensors_in(*nests)
+        if tensor.is_cuda and tensor.layout is torch.strided
+    )
+
+
+@dataclass
+class Call:
+    """One call of a module.
+
+    Attributes:
+        key: Which.
+        module: The module.
+        parent: Index of the call around it; -1 if there is none.
+        first: Place of what was saved first in it.
+        end: Place after what was saved last in it.
+        gain_bytes: Bytes that running it again would free.
+    """
+
+    key: Key
+    module: weakref.ref[nn.Module]
+    parent: int
+    first: int
+    end: int = 0
+    gain_bytes: int = 0
+    inputs: frozenset[int] = field(default_factory=frozenset)
+
+    @property
+    def name(self) -> str:
+        """Of its class."""
+        module = self.module()
+        return type(module).__name__ if module is not None else "a module"
+
+
+class Numbers:
+    """Gives the calls of a turn their keys."""
+
+    def __init__(self) -> None:
+        self._seen: Counter[int] = Counter()
+
+    def key(self, module: nn.Module) -> Key:
+        """The key of a call that begins."""
+        number = self._seen[id(module)]
+        self._seen[id(module)] = number + 1
+        return id(module), number
+
+    def restart(self) -> None:
+        """Another turn begins."""
+        self._seen.clear()
+
+
+class CallTree:
+    """The calls of one turn: a forward, until its backward.
+
+    Attributes:
+        calls: In the order in which they began.
+        saved_bytes: Of storages that were saved, each once.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.saved_bytes = 0
+        # In the order of time: a call begins, or ends.
+        self.marks: list[tuple[int, bool]] = []
+        self._open: list[int] = []
+        self._numbers = Numbers()
+        # By the identity of a storage: bytes, its device, and calls.
+        self._saved: dict[int, tuple[int, int, set[int]]] = {}
+
+    def enter(self, module: nn.Module, args: Any, kwargs: Any, place: int) -> None:
+        """A call begins; the next tensor that is saved has this place."""
+        parent = self._open[-1] if self._open else -1
+        self._open.append(len(self.calls))
+        call = Call(self._numbers.key(module), weakref.ref(module), parent, place)
+        call.inputs = storages_in(args, kwargs)
+        self.marks.append((len(self.calls), False))
+        self.calls.append(call)
+
+    def leave(self, module: nn.Module, place: int) -> None:
+        """A call ends, and with it those within that were not seen to end."""
+        while self._open:
+            i = self._open.pop()
+            self.marks.append((i, True))
+            call = self.calls[i]
+            call.end = place
+            if call.module() is module:
+                return
+
+    def note(self, tensor: torch.Tensor) -> None:
+        """A tensor is saved, no parameter or buffer."""
+        storage = tensor.untyped_storage()
+        size_bytes, _, callers = self._saved.setdefault(
+            storage._cdata, (storage.nbytes(), tensor.device.index, set())
+        )
+        if not callers:
+            self.saved_bytes += size_bytes
+        callers.add(self._open[-1] if self._open else -1)
+
+    def count(self, device: int) -> None:
+        """Counts what each call would free on a device; all have ended."""
+        for identity, (size_bytes, index, callers) in self._saved.items():
+            for i in self._around(callers) if index == device else ():
+                if identity not in self.calls[i].inputs:
+                    self.calls[i].gain_bytes += size_bytes
+
+    def _around(self, callers: set[int]) -> Iterator[int]:
+        """The calls around all of these, the innermost first."""
+        common: list[int] | None = None
+        for i in callers:
+            chain = list(self._chain(i))
+            common = chain if common is None else [c for c in common if c in chain]
+        yield from common or ()
+
+    def _chain(self, i: int) -> Iterator[int]:
+        while i >= 0:
+            yield i
+            i = self.calls[i].parent

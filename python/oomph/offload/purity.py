@@ -1,0 +1,315 @@
+"""Whether a call of a module can be run again: shown by watching it, then by trying.
+
+The first forward is watched while everything is kept. It is left alone if it wrote to a
+tensor that it had not made, drew from a generator of its own, talked to other ranks,
+was given an object that it might change, or changed anything that Python can see:
+attributes, globals, closures, Python's and NumPy's random numbers. Nothing has been run
+twice by then. What passes is run a second time, under the same random states, and its
+outputs are compared bit by bit; buffers and random states are then as they were after
+the first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter as preserved
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import get_device_states, set_device_states
+
+from oomph import _torch
+from oomph.base.log import logger
+from oomph.offload import python_state
+from oomph.offload.calls import flatten, storages_in, tensors_in
+from oomph.steps import times
+
+_PLAIN = (
+    *(type(None), bool, int, float, complex, str, bytes, enum.Enum, slice),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size),
+)
+_RANKS = ("c10d", "_c10d_functional", "c10d_functional", "symm_mem")
+Aside = Callable[[], contextlib.AbstractContextManager[None]]
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+# ---- What can be said of a module before it runs
+
+
+def forbids(module: nn.Module) -> str | None:
+    """Why its calls are not run again, from what it is; None: nothing forbids it."""
+    for inner in module.modules():
+        name = type(inner).__name__
+        if isinstance(inner, torch.jit.ScriptModule):
+            return f"{name} is a script"
+        if getattr(inner, "_compiled_call_impl", None) is not None or hasattr(
+            inner, "_orig_mod"
+        ):
+            return f"{name} is compiled"
+        if (
+            inner._forward_hooks
+            or inner._forward_pre_hooks
+            or inner._backward_hooks
+            or inner._backward_pre_hooks
+        ):
+            return f"{name} has hooks"
+    return None
+
+
+def refuses(args: Any, kwargs: Any) -> str | None:
+    """Why a call with these arguments is not run again; None: nothing forbids it."""
+    for leaf in flatten((args, kwargs))[0]:
+        if not isinstance(leaf, (torch.Tensor, *_PLAIN)):
+            return f"it is given a {type(leaf).__name__}, which it might change"
+    return None
+
+
+# ---- What its operators do
+
+
+class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Watches the operators of calls that are open."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.open: list[Trial] = []
+        self._made: dict[int, int] = {}  # storages, by when they were made
+        self.count = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        schema = func._schema
+        self.count += 1
+        if func.namespace in _RANKS:
+            self._blame("it talks to other ranks")
+        if isinstance(kwargs.get("generator"), torch.Generator):
+            self._blame("it draws from a random generator of its own")
+        if schema.is_mutable and func is not torch.ops.aten.record_stream.default:
+            for i, argument in enumerate(schema.arguments):
+                if argument.alias_info is None or not argument.alias_info.is_write:
+                    continue
+                value = args[i] if i < len(args) else kwargs.get(argument.name)
+                for identity in storages_in(value):
+                    self._write(identity, func)
+        result = func(*args, **kwargs)
+        given = storages_in(args, kwargs)
+        for identity in storages_in(result) - given:
+            self._made[identity] = self.count
+        return result
+
+    def _write(self, identity: int, func: Any) -> None:
+        made = self._made.get(identity, -1)
+        for trial in self.open:
+            if made < trial.since and identity not in trial.buffers:
+                trial.blame(f"its {func} writes to a tensor that it did not make")
+
+    def _blame(self, reason: str) -> None:
+        for trial in self.open:
+            trial.blame(reason)
+
+
+# ---- Trying
+
+
+class Trial:
+    """One call that is watched, and then run again.
+
+    Attributes:
+        reason: Why it is to be left alone, as far as was seen; None: nothing was.
+        again_ms: Time of the second run; 0 if there was none. Waits for the device.
+    """
+
+    def __init__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        self.module, self.arguments = module, (args, kwargs)
+        self.reason = forbids(module) or refuses(args, kwargs)
+        self._events: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
+        self.since = 0
+        self.buffers: frozenset[int] = frozenset()
+        if self.reason is not None:
+            return
+        self.buffers = storages_in(list(module.buffers()))
+        self._state = python_state.marks(module, self.arguments)
+        self._sums = [_sum(tensor) for tensor in tensors_in(args, kwargs)]
+        self._hooks = [bool(t._backward_hooks) for t in tensors_in(args, kwargs)]
+        self._versions = [
+            (_torch.outline(t), t._version) for t in tensors_in(args, kwargs)
+        ]
+        self._cpu = torch.get_rng_state()
+        self._devices = get_device_states(args, kwargs)
+
+    @property
+    def again_ms(self) -> float:
+        """Time of the second run."""
+        if self._events is None:
+            return 0.0
+        start, end = self._events
+        end.synchronize()
+        return float(start.elapsed_time(end))
+
+    def blame(self, reason: str) -> None:
+        """Notes why the call is to be left alone; the first reason stands."""
+        self.reason = self.reason or reason
+
+    def end(self, output: Any, aside: Aside) -> None:
+        """The first forward has ended: looks at what it did, then runs it again."""
+        if self.reason is None:
+            self._look(output)
+        if self.reason is None:
+            with aside():
+                self._try(output)
+        self.arguments = (), {}
+
+    def inputs_changed(self) -> bool:
+        """Whether an input was written to since the call began."""
+        return any(_torch.version_now(o) != version for o, version in self._versions)
+
+    def _look(self, output: Any) -> None:
+        for leaf in flatten(output)[0]:
+            if not isinstance(leaf, (torch.Tensor, *_PLAIN)):
+                self.blame(f"it returns a {type(leaf).__name__}")
+        now = python_state.marks(self.module, self.arguments)
+        if len(now) > python_state.ENTRIES:
+            self.blame("it holds too much to be looked through")
+        if changed := python_state.changed(self._state, now):
+            self.blame(f"it changes {min(changed, key=len)}")
+        inputs = list(tensors_in(self.arguments))
+        if self._hooks != [bool(t._backward_hooks) for t in inputs]:
+            self.blame("it puts a hook on a tensor that it is given")
+        if any(a != b for a, b in zip(self._sums, map(_sum, inputs), strict=True)):
+            self.blame("it writes to a tensor that it did not make")
+
+    def _try(self, output: Any) -> None:
+        before = python_state.marks(self.module, self.arguments)
+        args, kwargs = self.arguments
+        try:
+            start = times.mark()
+            with (
+                torch.random.fork_rng(self._devices[0]),
+                Undone(self.module),
+                torch.autograd.graph.saved_tensors_hooks(_drop, _drop),
+            ):
+                torch.set_rng_state(self._cpu)
+                set_device_states(*self._devices)
+                again = self.module.forward(*args, **kwargs)
+            self._events = start, times.mark()
+        except torch.OutOfMemoryError:
+            self.blame("there is no room to run it twice")
+            return
+        except Exception as error:  # whatever a module raises that is not run twice
+            logger.debug("a block cannot be run again: %s", error)
+            self.blame(f"a second forward raised {type(error).__name__}")
+            return
+        if not same_bits(output, again):
+            self.blame("a second forward gave other values")
+            return
+        now = python_state.marks(self.module, self.arguments)
+        if changed := python_state.changed(before, now):
+            self.blame(f"a second forward changes {min(changed, key=len)}")
+
+
+def _drop(_: Any) -> Any:
+    """Keeps nothing, of a forward that has no backward."""
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    tensor = tensor.detach()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    return tensor.view(_BITS[tensor.element_size()])
+
+
+def _sum(tensor: torch.Tensor) -> int:
+    """Of the bits of its storage: another sum, other contents."""
+    if tensor.layout is not torch.strided:
+        return 0
+    words = torch.empty(0, dtype=torch.int64, device=tensor.device)
+    storage = tensor.untyped_storage()
+    return int(words.set_(storage, 0, (storage.nbytes() // 8,), (1,)).sum().item())
+
+
+def same_bits(one: Any, other: Any) -> bool:
+    """Whether two nests have the same shape, and their tensors the same bits."""
+    (ones, shape), (others, again) = flatten(one), flatten(other)
+    if shape != again:
+        return False
+    for a, b in zip(ones, others, strict=True):
+        if not isinstance(a, torch.Tensor):
+            if type(a) is not type(b) or a != b:
+                return False
+            continue
+        if (
+            not isinstance(b, torch.Tensor)
+            or a.dtype != b.dtype
+            or a.shape != b.shape
+            or a.layout is not torch.strided
+            or not torch.equal(_bits(a), _bits(b))
+        ):
+            return False
+    return True
+
+
+class Undone:
+    """Puts back what is written to the buffers of a module meanwhile.
+
+    Not by their versions: the kernels of batch norm write without counting. Nor are
+    versions counted when they are put back, as others may have saved them.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._before: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def __enter__(self) -> None:
+        buffers = self._module.buffers()
+        self._before = [(buffer, buffer.detach().clone()) for buffer in buffers]
+
+    def __exit__(self, *_: object) -> None:
+        before, self._before = self._before, []
+        with torch.no_grad():
+            for buffer, old in before:
+                with preserved(buffer):
+                    buffer.detach().copy_(old)
+
+
+class Trials:
+    """Watches the calls of one step that might be run again.
+
+    Args:
+        aside: Gives a context for what the program itself would not run.
+    """
+
+    def __init__(self, aside: Aside) -> None:
+        self._aside = aside
+        self._mode = _Operators()
+        self._is_on = False
+
+    def begin(self, module: nn.Module, args: Any, kwargs: Any) -> Trial:
+        """A call begins."""
+        trial = Trial(module, args, kwargs)
+        if not self._is_on:
+            self._mode.__enter__()  # type: ignore[no-untyped-call]
+            self._is_on = True
+        trial.since = self._mode.count + 1
+        self._mode.open.append(trial)
+        return trial
+
+    def end(self, trial: Trial, output: Any) -> None:
+        """It has ended. Others within it that are open are given up."""
+        while self._mode.open and self._mode.open.pop() is not trial:
+            pass
+        if not self._mode.open:
+            self.close()
+        trial.end(output, self._aside)
+
+    def close(self) -> None:
+        """Takes the watch off, whatever is open."""
+        self._mode.open.clear()
+        if self._is_on:
+            self._is_on = False
+            self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
