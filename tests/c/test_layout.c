@@ -230,6 +230,27 @@ static void a_layout_that_is_not_followed_is_dropped(void)
     CHECK(layout.places == NULL);
 }
 
+// Steps in which so many MiB move; gives whether a layout is in force at the end.
+static bool is_followed_after(int steps, size_t moved_mib)
+{
+    for (int step = 0; step < steps; step++) {
+        run_step(layers, LAYERS);
+        oomph_layout_note_moved(&layout, moved_mib * MIB);
+        end_step();
+    }
+    return layout.places != NULL;
+}
+
+static void a_layout_under_which_more_moves_than_without_is_dropped_for_good(void)
+{
+    oomph_layout_mark(&layout);
+    CHECK(is_followed_after(2, 10));
+    CHECK(is_followed_after(2, 90)); // moving in
+    CHECK(is_followed_after(8, 10));
+    CHECK(!is_followed_after(1, 11));
+    CHECK(!is_followed_after(8, 20));
+}
+
 static void repetition_is_found_without_steps(void)
 {
     for (int turn = 0; turn < 12 && layout.places == NULL; turn++)
@@ -345,6 +366,7 @@ int main(int argc, char **argv)
         TEST(what_is_freed_only_in_the_step_after_next_has_no_place),
         TEST(what_was_not_recorded_gets_no_place_and_does_no_harm),
         TEST(a_layout_that_is_not_followed_is_dropped),
+        TEST(a_layout_under_which_more_moves_than_without_is_dropped_for_good),
         TEST(repetition_is_found_without_steps),
         TEST(a_forward_pass_is_no_repetition),
         TEST(a_random_step_is_packed_close_to_its_peak),

@@ -14,6 +14,7 @@ static void lay_out_next_step(oomph_device_t *device)
         oomph_layout_t *layout = &pool->layout;
         if (pool->small || pool->group != NULL)
             continue;
+        oomph_layout_note_moved(layout, (size_t)device->stats.step_remapped_bytes);
         // Somebody settled down in the arena: pack again, elsewhere.
         if (layout->places != NULL && pool->conflicts > layout->place_count / 16)
             oomph_layout_drop(layout);

@@ -58,9 +58,7 @@ void oomph_arena_rebuild(oomph_pool_t *pool)
     if (!layout_fits(pool) ||
         oomph_segment_reserve(&pool->arena, &device->pages, pool->layout.bytes,
                               &arena) != OOMPH_OK) {
-        uint64_t hash = pool->layout.packed_hash;
-        oomph_layout_drop(&pool->layout);
-        pool->layout.packed_hash = hash; // not again for the same period
+        oomph_layout_refuse(&pool->layout);
         return;
     }
     pool->users++;

@@ -10,7 +10,8 @@
  *
  * A layout is followed by a cursor: the next allocation of the size that is due takes
  * its place, and up to 16 places may be skipped. A layout that misses more than it hits
- * is dropped.
+ * is dropped, and so is one under which more pages move than without: a timing that
+ * differs from step to step, as that of copies to the host, it cannot know.
  */
 #include "core/layout/layout.h"
 #include "core/layout/pack.h"
@@ -25,6 +26,7 @@ enum {
     STEADY_DIVISOR = 256, // 1/256 of what is alive may change in a period without marks
     WORTH_DIVISOR = 8, // without marks, at least 1/8 of what is alive must be planned
     LEFT_OUT_DIVISOR = 3, // no repetition if more than 1/3 of a period outlives it
+    SETTLING_STEPS = 3,   // until what moves with a layout is compared
     UNIT_SHIFT = 9,
 };
 
@@ -325,6 +327,25 @@ void oomph_layout_drop(oomph_layout_t *layout)
     layout->place_count = 0;
     layout->bytes = 0;
     layout->packed_hash = 0;
+}
+
+void oomph_layout_refuse(oomph_layout_t *layout)
+{
+    uint64_t hash = layout->packed_hash;
+
+    oomph_layout_drop(layout);
+    layout->packed_hash = hash;
+}
+
+void oomph_layout_note_moved(oomph_layout_t *layout, size_t moved_bytes)
+{
+    if (layout->places == NULL) {
+        layout->moved_bytes = moved_bytes;
+        layout->followed_steps = 0;
+    } else if (++layout->followed_steps >= SETTLING_STEPS &&
+               moved_bytes > layout->moved_bytes) {
+        oomph_layout_refuse(layout);
+    }
 }
 
 /* ---- Following the layout */

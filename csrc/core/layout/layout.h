@@ -60,6 +60,8 @@ typedef struct oomph_layout {
     size_t carried_bytes; // of its blocks that were alive when it was packed
     uint32_t cursor;
     uint32_t hits, misses; // since the last full period
+    uint32_t followed_steps;
+    size_t moved_bytes; // in the last step that followed none
 } oomph_layout_t;
 
 void oomph_layout_destroy(oomph_layout_t *layout);
@@ -70,6 +72,9 @@ size_t oomph_layout_record_bytes(const oomph_layout_t *layout);
 uint32_t oomph_layout_note(oomph_layout_t *layout, size_t bytes);
 // Records that the allocation of this number was freed.
 void oomph_layout_note_free(oomph_layout_t *layout, uint32_t number, size_t bytes);
+// So many bytes of pages have moved in a step, which ends now. Where following the
+// layout moves more than steps without it did, it is dropped for good. Before the mark.
+void oomph_layout_note_moved(oomph_layout_t *layout, size_t moved_bytes);
 // A step has ended.
 void oomph_layout_mark(oomph_layout_t *layout);
 
@@ -78,6 +83,8 @@ void oomph_layout_mark(oomph_layout_t *layout);
 bool oomph_layout_pack(oomph_layout_t *layout);
 // Puts the layout out of force.
 void oomph_layout_drop(oomph_layout_t *layout);
+// The same, and never packs the same period again until another was packed.
+void oomph_layout_refuse(oomph_layout_t *layout);
 
 // The offset planned for the next allocation, or OOMPH_NO_PLACE.
 size_t oomph_layout_next(oomph_layout_t *layout, size_t bytes);
