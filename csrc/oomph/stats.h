@@ -42,6 +42,10 @@ typedef struct oomph_stats {
     int64_t predicted_count;    // blocks put on the host as in the step before
     int64_t predicted_bytes;    // their bytes
     int64_t host_block_bytes;   // bytes of blocks in use that live on host pages
+    // What kernels could use there: bytes of the blocks that came to the host for
+    // whatever reason, once each, and of those that stayed, once for each whole step.
+    // Without buffers. What a graph has captured counts in each step.
+    int64_t host_used_bytes;
     int64_t buffer_bytes;       // bytes of buffers (oomph_buffer) in use
     int64_t promoted_bytes;     // of blocks in use that moved to the device
     int64_t evicted_bytes;      // of blocks in use that moved to the host
@@ -57,6 +61,7 @@ typedef struct oomph_stats {
     int64_t page_bytes;         // size of a physical page
     int64_t step_count;         // steps that ended
     int64_t step_remapped_bytes;          // bytes remapped in the last step that ended
+    int64_t step_host_used_bytes;         // host_used_bytes of the last step that ended
     int64_t step_rescues;                 // rescues in the last step that ended
     int64_t rescues_of[OOMPH_STEPS_KEPT]; // of the n-th step, from 0, at n % KEPT
     int64_t layout_hits;                  // allocations that took their planned place

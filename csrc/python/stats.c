@@ -40,6 +40,7 @@ static const struct {
     {"rescues", offsetof(oomph_stats_t, rescues)},
     {"rescued_bytes", offsetof(oomph_stats_t, rescued_bytes)},
     {"host_block_bytes", offsetof(oomph_stats_t, host_block_bytes)},
+    {"host_used_bytes", offsetof(oomph_stats_t, host_used_bytes)},
     {"host_predicted", offsetof(oomph_stats_t, predicted_count)},
     {"host_predicted_bytes", offsetof(oomph_stats_t, predicted_bytes)},
     {"foreseen", offsetof(oomph_stats_t, predicted_count)}, // old names
@@ -64,6 +65,7 @@ static const struct {
     {"page_bytes", offsetof(oomph_stats_t, page_bytes)},
     {"steps", offsetof(oomph_stats_t, step_count)},
     {"step_remapped_bytes", offsetof(oomph_stats_t, step_remapped_bytes)},
+    {"step_host_used_bytes", offsetof(oomph_stats_t, step_host_used_bytes)},
     {"step_rescues", offsetof(oomph_stats_t, step_rescues)},
     {"planned_hits", offsetof(oomph_stats_t, layout_hits)},
     {"planned_misses", offsetof(oomph_stats_t, layout_misses)},

@@ -79,6 +79,37 @@ def test_the_rescues_of_the_last_hundred_steps_are_told_newest_last():
 
 
 @simulated
+def test_bytes_used_on_the_host_are_told_by_step_though_nothing_is_rescued():
+    import oomph
+
+    oomph._C.foresee(0, 4 * MIB)
+    before = oomph.stats()
+    for _ in range(3):
+        kept = [take(128 * MIB), take(8 * MIB), take(9 * MIB)]
+        del kept
+        oomph.step()
+    oomph._C.foresee(0, 0)
+    now = oomph.stats()
+    assert now["step_rescues"] == 0
+    assert now["step_host_used_bytes"] == 17 * MIB
+    assert now["host_used_bytes"] - before["host_used_bytes"] == 3 * 17 * MIB
+
+
+@simulated
+def test_what_stays_on_the_host_is_used_there_in_each_step():
+    import oomph
+
+    weight = take(20 * MIB)
+    oomph.evict(weight)
+    for _ in range(3):
+        oomph.step()
+        assert oomph.stats()["step_host_used_bytes"] == 20 * MIB
+    oomph.promote(weight)
+    oomph.step()
+    assert oomph.stats()["step_host_used_bytes"] == 0
+
+
+@simulated
 def test_peaks_are_reset_with_pytorchs():
     import oomph
 

@@ -46,6 +46,7 @@ static void count_block(oomph_device_t *device, const oomph_block_t *block, bool
     int64_t bytes = (int64_t)block->bytes;
 
     if (block->tier == OOMPH_TIER_HOST) {
+        device->stats.host_used_bytes += bytes;
         oomph_tier_usage_move(&device->allocated_usage,
                               &device->counters.allocated_bytes, bytes);
         oomph_tier_usage_move(&device->active_usage, &device->counters.active_bytes,

@@ -22,7 +22,6 @@ enum {
     OLD = 2,             // ends of steps seen: a whole step lies between them
     SLACK_DIVISOR = 200, // 1/200 of the device stays free, as pages are not all full
     VAIN_STEPS = 4,      // in which a rescue shows that a promotion was in vain
-    SURVIVED_MAX = UINT8_MAX,
 };
 
 // The blocks that have outlived a whole step on host, and may return.
@@ -53,8 +52,6 @@ static void look_in(const oomph_heap_t *heap, survivors_t *survivors)
         for (oomph_block_t *b = s->first; b != NULL; b = b->next) {
             if (b->state != OOMPH_BLOCK_USED || b->tier != OOMPH_TIER_HOST || b->buffer)
                 continue;
-            if (b->survived < SURVIVED_MAX)
-                b->survived++;
             if (b->idle_between_steps && b->survived >= OLD && !b->evicted &&
                 !add(survivors, b))
                 return;

@@ -2,6 +2,7 @@
 #include "core/alloc/demand.h"
 #include "core/alloc/free.h"
 #include "core/alloc/trim.h"
+#include "core/control/host_use.h"
 #include "core/control/promote.h"
 #include "core/device/arena.h"
 #include "core/device/pool.h"
@@ -78,6 +79,7 @@ static void end_step(oomph_device_t *device)
     oomph_tier_usage_t taken =
         oomph_tier_usage_take(&device->active_usage, &device->counters.active_bytes);
     oomph_demand_end_step(device, taken.high);
+    oomph_host_use_end_step(device);
     oomph_promote_survivors(device, taken.device_high);
     relax(device);
     keep_reserve(device);

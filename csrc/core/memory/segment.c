@@ -361,6 +361,18 @@ void oomph_segment_capture(const oomph_block_t *block)
         segment->entries[i].captured = true;
 }
 
+size_t oomph_segment_captured_bytes(const oomph_segment_t *segment)
+{
+    size_t count = segment->bytes >> segment->page_shift, bytes = 0;
+
+    if (segment->entries == NULL)
+        return segment->captured ? segment->bytes : 0;
+    for (size_t i = 0; i < count; i++)
+        if (segment->entries[i].captured)
+            bytes += (size_t)1 << segment->page_shift;
+    return bytes;
+}
+
 static oomph_status_t set_access(const oomph_segment_t *segment,
                                  const oomph_pages_t *pages, const oomph_block_t *block)
 {

@@ -62,6 +62,8 @@ oomph_status_t oomph_segment_open_to_cpu(const oomph_block_t *block,
 
 // Notes that a capture has used the memory of a block on host pages.
 void oomph_segment_capture(const oomph_block_t *block);
+// Of a segment, the bytes that captures have used so.
+size_t oomph_segment_captured_bytes(const oomph_segment_t *segment);
 
 // Gives the devices in pages->devices access to all that is mapped.
 oomph_status_t oomph_segment_set_access(const oomph_segment_t *segment,

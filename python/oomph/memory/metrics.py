@@ -9,10 +9,14 @@ OWN: dict[str, str] = {
     "host_limit_bytes": "the most host bytes that all devices may take together",
     "device_limit_bytes": "the limit on device bytes; 0: the whole card",
     "host_block_bytes": "bytes of live blocks in host memory",
+    "host_used_bytes": "bytes of blocks that kernels used on host pages, whatever put "
+    "them there: of each block when it comes there, and again in each step that it "
+    "stays there for the whole of; without what was sent ahead of need",
+    "step_host_used_bytes": "the same in the last step that ended",
     "rescues": "blocks that fell back to the host since the start",
     "rescued_bytes": "bytes of these blocks, added up",
     "steps": "training steps that ended",
-    "step_rescues": "the same in the last step that ended",
+    "step_rescues": "rescues in the last step that ended",
     "rescues_last_steps": "a list of the same for the last 100 steps, newest last",
     "step_remapped_bytes": "bytes of free pages that moved to another address in the "
     "last step that ended",
