@@ -61,3 +61,7 @@ oomph_status_t oomph_pin(oomph_addr_t addr, bool on);
 // state of optimizers; a buffer that another thread fills does not. Only such
 // blocks return to the device by themselves. Errors: OOMPH_ERR_INVALID.
 oomph_status_t oomph_mark_idle(oomph_addr_t addr);
+
+// Says that the block in use that contains `addr` and lies on the host was, in the step
+// that goes on, worked on in copies alone. Errors: OOMPH_ERR_INVALID.
+oomph_status_t oomph_mark_copied(oomph_addr_t addr);

@@ -44,7 +44,8 @@ typedef struct oomph_stats {
     int64_t host_block_bytes;   // bytes of blocks in use that live on host pages
     // What kernels could use there: bytes of the blocks that came to the host for
     // whatever reason, once each, and of those that stayed, once for each whole step.
-    // Without buffers. What a graph has captured counts in each step.
+    // Without buffers, and what was worked on in copies (oomph_mark_copied). What a
+    // graph has captured counts in each step.
     int64_t host_used_bytes;
     int64_t buffer_bytes;       // bytes of buffers (oomph_buffer) in use
     int64_t promoted_bytes;     // of blocks in use that moved to the device

@@ -186,21 +186,32 @@ static oomph_addr_t *parse_addresses(PyObject *list, size_t *count)
     return addrs;
 }
 
-static PyObject *mark_idle(PyObject *Py_UNUSED(module), PyObject *arg)
+// Says something of the blocks of a list of addresses.
+static PyObject *mark_all(PyObject *list, oomph_status_t (*mark)(oomph_addr_t))
 {
     size_t count = 0;
-    oomph_addr_t *addrs = parse_addresses(arg, &count);
+    oomph_addr_t *addrs = parse_addresses(list, &count);
     oomph_status_t status = OOMPH_OK;
 
     if (addrs == NULL)
         return NULL;
     for (size_t i = 0; i < count && status == OOMPH_OK; i++) {
-        status = oomph_mark_idle(addrs[i]);
+        status = mark(addrs[i]);
         if (status == OOMPH_ERR_INVALID)
             status = OOMPH_OK;
     }
     free(addrs);
     return oomph_none_or_raise(status);
+}
+
+static PyObject *mark_idle(PyObject *Py_UNUSED(module), PyObject *arg)
+{
+    return mark_all(arg, oomph_mark_idle);
+}
+
+static PyObject *mark_copied(PyObject *Py_UNUSED(module), PyObject *arg)
+{
+    return mark_all(arg, oomph_mark_copied);
 }
 
 // An error of the embedder's is reported, and nothing counts as idle.
@@ -261,6 +272,9 @@ PyMethodDef oomph_memory_methods[] = {
      "Nothing uses the blocks of these addresses between steps; see oomph/move.h. "
      "Addresses "
      "of no block in use are ignored."},
+    {"copied", mark_copied, METH_O,
+     "The blocks of these addresses were, in this step, worked on in copies alone; see "
+     "oomph/move.h. Addresses of no block in use are ignored."},
     {"set_resting_hook", set_idle_hook, METH_O,
      "A callable that gives the addresses of what is idle on a device between steps, "
      "in "

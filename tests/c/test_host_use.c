@@ -136,6 +136,19 @@ static void buffers_of_our_own_copies_do_not_count(void)
     give(buffer);
 }
 
+static void what_was_worked_on_in_copies_alone_does_not_count_in_that_step(void)
+{
+    start(OOMPH_HOST_AUTO);
+    oomph_addr_t state = take_on_host(16 * MIB);
+    CHECK(oomph_mark_copied(state) == OOMPH_OK);
+    CHECK(end_step() == 16); // it was made there in this one
+    CHECK(oomph_mark_copied(state) == OOMPH_OK);
+    CHECK(end_step() == 0);
+    CHECK(end_step() == 16);
+    give(state);
+    CHECK(oomph_mark_copied(state) == OOMPH_ERR_INVALID);
+}
+
 /* ---- Graphs */
 
 static oomph_addr_t capture(oomph_stream_t stream, size_t bytes)
@@ -203,6 +216,7 @@ int main(int argc, char **argv)
         TEST(what_the_user_moves_to_the_host_counts_until_it_returns),
         TEST(what_returns_when_a_step_ends_was_used_in_that_step),
         TEST(buffers_of_our_own_copies_do_not_count),
+        TEST(what_was_worked_on_in_copies_alone_does_not_count_in_that_step),
         TEST(what_a_graph_captured_counts_in_each_step_until_it_is_gone),
         TEST(what_a_graph_captured_of_page_locked_memory_counts),
     };

@@ -3,7 +3,7 @@
  * - A block counts when it comes to the host, which alloc.c and move.c see, and again
  *   in each step that it stays there for the whole of, which is seen here at its end.
  *   So one that the next step frees, such as a gradient, counts once.
- * - Buffers for offloaded copies do not: no kernel uses them.
+ * - What was worked on in copies alone does not, nor do buffers for offloaded copies.
  * - Replays are not seen: what a graph has captured counts in each step, by pages.
  */
 #include "core/control/host_use.h"
@@ -25,10 +25,12 @@ static int64_t stayed_bytes(const oomph_device_t *device)
         if (table->entries[i].key == 0 || block->tier != OOMPH_TIER_HOST ||
             block->buffer)
             continue;
-        if (block->survived > 0 && !is_captured(oomph_block_pool(block)))
+        if (block->survived > 0 && !block->copied &&
+            !is_captured(oomph_block_pool(block)))
             bytes += (int64_t)block->bytes;
         if (block->survived < UINT8_MAX)
             block->survived++;
+        block->copied = false;
     }
     return bytes;
 }

@@ -132,6 +132,7 @@ static size_t account(const oomph_batch_t *batch)
         block->moving = false; // it may be named twice
         batch->moves[i].outcome = OOMPH_OUTCOME_THERE;
         block->survived = 0;
+        block->copied = false;
         moved_bytes += block->bytes;
     }
     int64_t to_host_bytes = to_host ? (int64_t)moved_bytes : -(int64_t)moved_bytes;
@@ -271,6 +272,19 @@ oomph_status_t oomph_pin(oomph_addr_t addr, bool on)
 
     if (block != NULL) {
         block->pinned = on;
+        oomph_unlock(device);
+    }
+    return status;
+}
+
+oomph_status_t oomph_mark_copied(oomph_addr_t addr)
+{
+    oomph_status_t status;
+    oomph_device_t *device;
+    oomph_block_t *block = lock_block(addr, &device, &status);
+
+    if (block != NULL) {
+        block->copied = true;
         oomph_unlock(device);
     }
     return status;

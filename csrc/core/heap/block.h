@@ -48,6 +48,7 @@ struct oomph_block {
     bool evicted : 1;  // its user wants it to stay on host
     bool idle_between_steps : 1; // in use, but by nothing between steps
                                  // (oomph_mark_idle)
+    bool copied : 1; // in this step its user worked on copies of it (oomph_mark_copied)
     bool leaked : 1; // some of its pages could not be mapped again: nobody may have it
     bool moving : 1; // of a batch that is being moved (move.c)
     bool mixed_tier : 1; // in use, with end pages of another tier than its own
@@ -116,8 +117,9 @@ static inline void oomph_block_reset(oomph_block_t *block)
 {
     block->survived = 0;
     block->recorded = block->shared = block->quick = block->buffer = false;
-    block->pinned = block->evicted = block->idle_between_steps = block->leaked = false;
-    block->moving = block->mixed_tier = block->guarded = block->workspace = false;
+    block->pinned = block->evicted = block->idle_between_steps = block->copied = false;
+    block->leaked = block->moving = block->mixed_tier = false;
+    block->guarded = block->workspace = false;
 }
 
 // Cuts [addr, addr + bytes) out of a FREE block and makes it USED. Needs two records.

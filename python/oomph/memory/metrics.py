@@ -11,7 +11,8 @@ OWN: dict[str, str] = {
     "host_block_bytes": "bytes of live blocks in host memory",
     "host_used_bytes": "bytes of blocks that kernels used on host pages, whatever put "
     "them there: of each block when it comes there, and again in each step that it "
-    "stays there for the whole of; without what was sent ahead of need",
+    "stays there for the whole of; without what was sent ahead of need or worked on in "
+    "copies",
     "step_host_used_bytes": "the same in the last step that ended",
     "rescues": "blocks that fell back to the host since the start",
     "rescued_bytes": "bytes of these blocks, added up",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from oomph import _C
 from oomph.base.log import logger
 from oomph.offload.transfer import Link, copy, is_hosted
 
@@ -16,6 +17,7 @@ _BUFFERS = 2 * _AHEAD  # beside them those on their way out
 # The list of gradients. SGD with Nesterov's momentum adds to them, others only read
 # them. Their version tells; that of others does not, as _foreach_lerp_ counts none.
 _GRADIENTS = 1
+_STATE = 2  # the first list of what nothing but the optimizer uses
 _ALIGNMENT = 512
 
 Tensors = list[torch.Tensor]
@@ -78,6 +80,7 @@ class Pipeline:
         self._link = link
         self._stream = torch.cuda.current_stream(link.device)
         self._hosted = [_hosted(entries) for entries in lists]
+        self._at_home: set[int] = set()  # of these, what was worked on there
         self._buffers: deque[_Buffer] = deque()  # those in use, the longest first
 
     def run(self, pieces: Iterator[list[Tensors]], work: Work) -> None:
@@ -97,6 +100,8 @@ class Pipeline:
                 self._finish(waiting.popleft(), work)
         finally:
             self._wait_for_copies()
+        state = {address for entries in self._hosted[_STATE:] for address in entries}
+        _C.copied(list(state - self._at_home))
 
     def _wait_for_copies(self) -> None:
         """Has the stream wait, or this thread if that cannot be queued."""
@@ -109,12 +114,14 @@ class Pipeline:
             raise
 
     def _fetch(self, piece: list[Tensors]) -> _Piece:
-        homes = [
+        hosted = [
             (i, j, tensor)
             for i, entries in enumerate(piece)
             for j, tensor in enumerate(entries)
-            if address_of(tensor) in self._hosted[i] and is_dense(tensor)
+            if address_of(tensor) in self._hosted[i]
         ]
+        homes = [entry for entry in hosted if is_dense(entry[-1])]
+        self._at_home |= {address_of(t) for *_, t in hosted if not is_dense(t)}
         if not homes:
             return piece
         sizes = [_round_up(tensor.nbytes) for *_, tensor in homes]
@@ -122,6 +129,7 @@ class Pipeline:
             buffer = self._take_buffer(sum(sizes))
         except torch.OutOfMemoryError as error:
             logger.debug("an optimizer works on the host: %s", error)
+            self._at_home |= {address_of(home) for *_, home in homes}
             return piece
         lists, moves, offset = [list(entries) for entries in piece], [], 0
         for (i, j, home), size_bytes in zip(homes, sizes, strict=True):
