@@ -308,6 +308,8 @@ def explain() -> dict[int, dict[str, Any]]:
         * ``missing_bytes``: what the last step needed beyond what the device has.
         * ``offloaded_bytes``: the most that was away at one time in that step.
         * ``state_host_bytes``: bytes of optimizers' state that are on the host.
+        * ``step_host_used_bytes``: what the last step used on host pages, as
+          :func:`oomph.stats` has it.
         * ``unreached_bytes``: the most that was on the host besides, since it is not
           saved for backward or others hold it.
         * ``step_sent_bytes``, ``step_fetched_bytes``: what crossed the link in that

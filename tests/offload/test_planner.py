@@ -275,6 +275,19 @@ def test_a_block_that_no_card_could_hold_is_put_on_the_host_at_once():
 
 
 @card
+def test_what_kernels_used_on_the_host_is_explained_where_nothing_was_rescued():
+    training = Training(2)
+    for _ in range(4):
+        with torch.no_grad():
+            huge = torch.empty(3 << 30, dtype=torch.uint8, device="cuda")
+        step = training.step()
+        del huge
+    assert step["rescues"] == 0
+    assert step["step_host_used_bytes"] == 3 << 30
+    assert "kernels used 3.00 GiB on host pages" in step["text"]
+
+
+@card
 def test_blocks_are_foreseen_after_any_number_of_steps_that_fell_short():
     import oomph
 
@@ -381,6 +394,7 @@ def test_state_on_the_host_is_brought_to_the_device_for_its_turn():
     # Each byte in and out once, not as often as the optimizer passes over it.
     assert last["step_fetched_bytes"] == last["step_sent_bytes"]
     assert last["step_fetched_bytes"] == last["state_host_bytes"]
+    assert last["step_host_used_bytes"] == 0  # kernels used the copies
     assert "is on the host and came to the device in turn" in last["text"]
     del training, state, on_host
     assert oomph._C.stats(0)["allocated_bytes.all.current"] == 0
@@ -541,4 +555,4 @@ def test_what_other_threads_train_is_left_alone():
         ''',
         card="1GiB,context=0",
     )
-    assert result.said == "True\n", result.err
+    assert result.out == "True\n", result.err

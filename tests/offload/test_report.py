@@ -1,4 +1,7 @@
-"""What is said of rescues: a line a step, and a table at the end."""
+"""What is said of memory on the host: a line a step, and a table at the end."""
+
+import re
+import textwrap
 
 from support import lines, run_anew
 
@@ -23,7 +26,7 @@ def steps(*rescues):
 
 def table(result) -> dict[str, str]:
     """The rows of the table at the end, by their names."""
-    text = result.err.partition("was out of memory:\n")[2]
+    text = re.split("GPU . (?:was out of|used host) memory:\n", result.err)[-1]
     rows = (line.strip().split("  ", 1) for line in text.splitlines())
     return {name: value.strip() for name, value in rows}
 
@@ -37,6 +40,8 @@ def test_at_the_end_a_table_says_what_rescues_came_to():
         "by step, the last ones": "0 2 1 1",
         "per step, on average": "13.50 MiB; each pass over it takes about "
         "0.6 ms at 24.7 GB/s",
+        "used on host pages in the last step": "16.00 MiB; each pass over it takes "
+        "about 0.7 ms at 24.7 GB/s",
         "device memory, peak": "60.00 MiB",
         "host memory, peak": "24.00 MiB of 256.00 MiB",
         "link": "24.7 GB/s to the host, 24.7 GB/s to the device",
@@ -49,6 +54,42 @@ def test_a_run_that_ends_within_its_first_step_has_a_table_too():
     assert rows["steps"] == "0"
     assert rows["by step, the last ones"] == "none ended"
     assert rows["in the first step"].startswith("10.00 MiB; each pass over it")
+    assert rows["used on host pages so far"].startswith("10.00 MiB; each pass over it")
+
+
+def test_the_table_says_what_steps_without_rescues_used_on_the_host():
+    # What is predicted goes there in each step, and is no rescue.
+    code = """
+    oomph._C.foresee(0, 4 << 20)
+    for _ in range(12):
+        kept = [take(60), take(20), take(20)]
+        del kept
+        oomph.step()
+    """
+    result = run_anew(STEPS + textwrap.dedent(code), card=CARD, conf=CONF)
+    rows = table(result)
+    assert rows["by step, the last ones"] == " ".join("0" * 10)
+    used = rows["used on host pages in the last step"]
+    assert used == "40.00 MiB; each pass over it takes about 1.7 ms at 24.7 GB/s"
+
+
+def test_the_table_says_that_the_last_step_used_nothing_there():
+    result = run_anew(STEPS + "steps(0, 2, 1, 0)", card=CARD, conf=CONF)
+    assert table(result)["used on host pages in the last step"] == "0 bytes"
+
+
+def test_what_the_program_has_moved_there_itself_is_in_the_table():
+    code = """
+    kept = take(20)
+    oomph.evict(kept)
+    oomph.step()
+    oomph.step()
+    """
+    result = run_anew(STEPS + textwrap.dedent(code), card=CARD, conf=CONF)
+    assert len(lines(result.err, "GPU 0 used host memory:")) == 1
+    rows = table(result)
+    assert rows["used on host pages in the last step"].startswith("20.00 MiB; ")
+    assert "blocks that fell back to the host" not in rows
 
 
 def test_only_the_last_steps_are_shown_one_by_one():
@@ -64,6 +105,13 @@ def test_a_run_that_fits_says_nothing():
 def test_a_step_with_rescues_has_one_line():
     result = run_anew(STEPS + "steps(3, 0, 2)", card=CARD, conf=CONF)
     assert len(lines(result.err, "MiB fell back to host memory")) == 2
+
+
+def test_the_line_says_what_the_step_before_used_on_the_host():
+    result = run_anew(STEPS + "steps(3, 2)", card=CARD, conf=CONF)
+    first, second = lines(result.err, "MiB fell back to host memory")
+    assert first.endswith("GB/s")
+    assert second.endswith("; the last step used 30.00 MiB on host pages")
 
 
 def test_each_device_that_was_out_of_memory_has_a_table():
@@ -95,7 +143,7 @@ torch.ones(1, device="cuda:1")
         card=f"{CARD},devices=2",
         conf=CONF,
     )
-    assert len(lines(result.err, "was out of memory:")) == 1
+    assert lines(result.err, "used host memory:") == ["GPU 1 used host memory:"]
     rows = table(result)
     assert rows["moved to the host"] == "3.00 GiB"
     assert "blocks that fell back to the host" not in rows

@@ -45,14 +45,16 @@ def rescued(device: int, size_bytes: int) -> None:
         size_bytes: Size of the block that fell back to the host.
     """
     now = _C.stats(device)
+    used = now["step_host_used_bytes"]
     logger.warning(
         "GPU %d is out of memory: a block of %s fell back to host memory (%s of %s in "
-        "use); %s",
+        "use); %s%s",
         device,
         format_size(size_bytes),
         format_size(now["host_bytes"]),
         format_size(now["host_limit_bytes"]),
         _cost(size_bytes, now["link_to_device_bytes_per_s"]),
+        f"; the last step used {format_size(used)} on host pages" if used else "",
     )
 
 
@@ -81,13 +83,25 @@ def _rescue_rows(now: dict[str, Any]) -> dict[str, str]:
     }
 
 
+def _host_rows(now: dict[str, Any]) -> dict[str, str]:
+    """What the last step used on host pages; empty if none ever did."""
+    if now["host_used_bytes"] == 0:
+        return {}
+    name, used = "used on host pages so far", now["host_used_bytes"]
+    if now["steps"]:
+        name = "used on host pages in the last step"
+        used = now["step_host_used_bytes"]
+    cost = f"; {_cost(used, now['link_to_device_bytes_per_s'])}" if used else ""
+    return {name: format_size(used) + cost}
+
+
 def rows(device: int) -> dict[str, str]:
     """The table's column of a device: texts by the name of their row.
 
-    Empty if nothing was rescued or offloaded there.
+    Empty if nothing was rescued or offloaded there, or used on host pages.
     """
     now = _C.stats(device)
-    paid = _rescue_rows(now)
+    paid = {**_rescue_rows(now), **_host_rows(now)}
     for source in more_rows:
         paid.update(source(device))
     if not paid:
@@ -113,7 +127,8 @@ def finish() -> None:
         found = rows(device)
         if found:
             wide = max(map(len, found))
-            lines.append(f"GPU {device} was out of memory:")
+            what = "was out of" if _C.stats(device)["rescues"] else "used host"
+            lines.append(f"GPU {device} {what} memory:")
             lines += (f"  {name:{wide}}  {text}" for name, text in found.items())
     if lines:
         logger.warning("%s", "\n".join(lines))

@@ -25,11 +25,14 @@ def metrics(device: DevicePlan | None) -> dict[str, float]:
 def describe(device: DevicePlan) -> dict[str, Any]:
     """The plan of a device, as :func:`oomph.planner.explain` gives it."""
     last, known = device.last, times.of_device(device.index)
+    used_bytes = _C.stats(device.index)["step_host_used_bytes"]
+    used = f"; kernels used {format_size(used_bytes)} on host pages"
     told = {
         "missing_bytes": device.missing_bytes,
         "offloaded_bytes": last.away_bytes,
         "unreached_bytes": last.unreached_bytes,
         "state_host_bytes": last.state_host_bytes,
+        "step_host_used_bytes": used_bytes,
         "step_sent_bytes": last.sent_bytes,
         "step_fetched_bytes": last.fetched_bytes,
         "step_waited_ms": last.waited_ms,
@@ -37,7 +40,8 @@ def describe(device: DevicePlan) -> dict[str, Any]:
         "step_ms": known.last_ms,
         "step_ms_without_offload": known.last_without_ms,
     }
-    return {**told, "text": f"GPU {device.index}: {_explain(device)}."}
+    text = f"GPU {device.index}: {_explain(device)}{used if used_bytes else ''}."
+    return {**told, "text": text}
 
 
 def _explain(device: DevicePlan) -> str:
