@@ -250,9 +250,8 @@ def counters() -> dict[str, float]:
     told: dict[str, float] = {}
     if oomph.is_installed():
         now = oomph.stats()
-        told = {
-            key: now[key] for key in ("rescues", "host_predicted_bytes", "waited_ms")
-        }
+        keys = ("rescues", "host_predicted_bytes", "host_used_bytes", "waited_ms")
+        told = {key: now[key] for key in keys}
     if "OOMPH_SIMULATE" in os.environ:
         from oomph import simulate
 
