@@ -50,6 +50,12 @@ MUTATIONS = {
         "",
         ("c:test_host", "tests/allocator/test_stats.py"),
     ),
+    "what comes to the host counts as what stayed, too": Mutation(
+        "csrc/core/control/host_use.c",
+        "block->survived > 0 && ",
+        "",
+        ("c:test_host_use",),
+    ),
     "a failed import leaves pages mapped": Mutation(
         "csrc/core/control/ipc.c",
         "    else\n        done--;\n",
