@@ -400,6 +400,25 @@ def test_state_on_the_host_is_brought_to_the_device_for_its_turn():
     assert oomph._C.stats(0)["allocated_bytes.all.current"] == 0
 
 
+@card
+def test_state_that_finds_no_room_for_its_turn_is_used_on_the_host():
+    from oomph.offload.staging import Pipeline
+
+    def refuse(*_: object) -> None:
+        raise torch.OutOfMemoryError("full")
+
+    training = Optimizing(640)
+    for _ in range(5):
+        training.step()
+    take, Pipeline._take_buffer = Pipeline._take_buffer, refuse
+    try:
+        step = training.step()
+    finally:
+        Pipeline._take_buffer = take
+    assert step["step_fetched_bytes"] == 0
+    assert step["step_host_used_bytes"] == step["state_host_bytes"] > 0
+
+
 def hosted(tensor: torch.Tensor) -> bool:
     import oomph
 
