@@ -12,8 +12,9 @@ from __future__ import annotations
 import bisect
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import Any
 
 from oomph.base.log import logger
 from oomph.base.sizes import format_size
@@ -22,6 +23,7 @@ from oomph.offload.calls import Call
 from oomph.offload.followers import Follower, Running, Times, Trying, Waits, Watching
 from oomph.offload.purity import Aside
 from oomph.offload.record import Step
+from oomph.steps import times
 
 _LEAST_SHARE = 512  # part of a device that a call frees to be worth a trial,
 _LEAST_BYTES = 4 << 20  # and this at least
@@ -30,6 +32,10 @@ _MOST_CALLS = 256  # that are tried
 _SIZES = 8  # steps of which the largest is planned for
 _KEPT_STEPS = 4  # steps in which all could have been kept, until it is
 _CHANGE = 0.02  # of the size that is worth another plan
+_MEASURED = 3  # ends of steps: the first step under a plan still meets what was before
+_ERROR = 0.03  # of a step's time that is worth a correction,
+_CORRECTIONS = 4  # as long as there were fewer
+_LEAST_FACTOR = 0.1  # of the time that backward was said to take
 _OTHER_PROGRAM = 0.1  # of what a step needs after which calls are looked at again
 
 
@@ -62,6 +68,7 @@ class Blocks:
         follower: What follows calls in this step; None: nothing does.
         plan: What was chosen; None: nothing is.
         left_alone: Why calls are not run again, and how many.
+        step_ms: Time of a step under the plan; 0: not known yet.
     """
 
     def __init__(
@@ -79,6 +86,9 @@ class Blocks:
         self._size = 1.0  # that the plan is for; 1: that of the step that was watched
         self._sizes: deque[float] = deque(maxlen=_SIZES)
         self._kept_steps = 0
+        self.step_ms = 0.0
+        self._ends: list[Any] = []  # of two steps in a row under the plan
+        self._corrections = 0
 
     def chosen(self) -> list[Call]:
         """The calls that run again, in the order in which they begin."""
@@ -103,6 +113,7 @@ class Blocks:
         self.follower = self.plan = self._record = None
         self._sizes.clear()
         self._kept_steps, self._size = 0, 1.0
+        self._ends.clear()
 
     def end_step(self, step: Step, room: Room) -> bool:
         """A step has ended.
@@ -176,8 +187,11 @@ class Blocks:
 
     def _judge(self, trying: Trying, step: Step, room: Room) -> None:
         """Keeps the calls that may run again, and how long each takes."""
-        times = trying.measured(room.waits)
-        if times is None or [call.key for call, _ in self._marks] != trying.boundaries:
+        measured = trying.measured(room.waits)
+        if (
+            measured is None
+            or [call.key for call, _ in self._marks] != trying.boundaries
+        ):
             self._give_up(step, "the calls of two steps differ")
             return
         self.left_alone.clear()
@@ -197,8 +211,11 @@ class Blocks:
             )
             for call in self._calls
         ]
-        segments = _segments(self._step, self._bounds(), _without_waits(times, blocks))
-        self._record = schedule.Record(segments, blocks, times.rest)
+        segments = _segments(
+            self._step, self._bounds(), _without_waits(measured, blocks)
+        )
+        self._record = schedule.Record(segments, blocks, measured.rest)
+        self._corrections = 0
 
     def _choose(self, room: Room) -> bool:
         """Plans the next step for the largest of the last."""
@@ -216,7 +233,11 @@ class Blocks:
             format_size(sum(call.gain_bytes for call in chosen)),
         )
         self.follower = Running(self._place, self._skip, chosen)
-        return before != {call.key for call in chosen}
+        if before == {call.key for call in chosen}:
+            return False
+        self.step_ms = 0.0
+        self._ends.clear()
+        return True
 
     # -- after steps in which calls ran again
 
@@ -233,40 +254,71 @@ class Blocks:
         if self._kept_steps >= _KEPT_STEPS:
             self.stop()
             return True
-        if abs(max(self._sizes) / self._size - 1) > _CHANGE:
+        self._measure()
+        if abs(max(self._sizes) / self._size - 1) > _CHANGE or self._correct():
             return self._choose(room)
         self.follower = Running(self._place, self._skip, self.chosen())
         return False
 
+    def _measure(self) -> None:
+        """Learns the time of the last step under the plan that the device has ended."""
+        if len(self._ends) < _MEASURED:
+            self._ends.append(times.mark())
+        elif times.has_passed(self._ends[-1]):
+            self.step_ms = self._ends[-2].elapsed_time(self._ends[-1])
+            self._ends[:] = [times.mark()]
 
-def _without_waits(times: Times, blocks: list[schedule.Block]) -> Times:
+    def _correct(self) -> bool:
+        """Sets the record right where a step takes another time than it says.
+
+        Steps in which calls were watched and tried may have used host pages, or waited
+        where nothing tells: in backward, most of them. Whether it is another now.
+        """
+        assert self.plan is not None and self._record is not None
+        more_ms = self.step_ms - self.plan.step_ms
+        if self.step_ms == 0 or abs(more_ms) < _ERROR * self.step_ms:
+            return False
+        if self._corrections == _CORRECTIONS:
+            return False
+        self._corrections += 1
+        segments = self._record.segments
+        backward_ms = sum(s.backward_ms for s in segments) * self._size
+        factor = max(1 + more_ms / max(backward_ms, 1e-9), _LEAST_FACTOR)
+        self._record = replace(
+            self._record,
+            segments=[replace(s, backward_ms=s.backward_ms * factor) for s in segments],
+        )
+        return True
+
+
+def _without_waits(measured: Times, blocks: list[schedule.Block]) -> Times:
     """The times of a step in which forward waits for no copy.
 
     The second run of a call waits for none. Where backward takes less, of the time that
     forward takes, than in the calls that ran again, forward has waited.
     """
-    forward = list(times.forward)
+    forward = list(measured.forward)
     for block in blocks:
         part = slice(block.first, block.end)
         taken = sum(forward[part]) or 1.0
         factor = min(block.ms / taken, 1.0)
         forward[part] = [ms * factor for ms in forward[part]]
     calls_ms = sum(block.ms for block in blocks)
-    back_ms = sum(sum(times.backward[b.first : b.end]) for b in blocks)
+    back_ms = sum(sum(measured.backward[b.first : b.end]) for b in blocks)
     ratio = back_ms / calls_ms if calls_ms > 0 else 1.0
     if ratio > 0:
-        pairs = zip(forward, times.backward, strict=True)
+        pairs = zip(forward, measured.backward, strict=True)
         forward = [min(ms, back / ratio) for ms, back in pairs]
-    return Times(forward, times.backward, times.rest)
+    return Times(forward, measured.backward, measured.rest)
 
 
-def _segments(step: Step, bounds: list[int], times: Times) -> list[schedule.Segment]:
+def _segments(step: Step, bounds: list[int], spent: Times) -> list[schedule.Segment]:
     """The parts of a step between calls that begin or end.
 
     Args:
         step: It.
         bounds: Places of the boundaries, in the order of time.
-        times: Of the parts.
+        spent: Times of the parts.
     """
     count = len(bounds) + 1
 
@@ -291,7 +343,7 @@ def _segments(step: Step, bounds: list[int], times: Times) -> list[schedule.Segm
     # Where nothing was noted, as much was in use as before.
     forward = list(accumulate(forward, _or_before))
     backward = list(accumulate(reversed(backward), _or_before))[::-1]
-    parts = zip(times.forward, times.backward, forward, backward, saved, strict=True)
+    parts = zip(spent.forward, spent.backward, forward, backward, saved, strict=True)
     return [schedule.Segment(*part) for part in parts]
 
 
