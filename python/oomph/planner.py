@@ -305,7 +305,13 @@ def explain() -> dict[int, dict[str, Any]]:
     Returns:
         A dict for each device that was ever short of memory, by its index. Its keys:
 
-        * ``missing_bytes``: what the last step needed beyond what the device has.
+        * ``missing_bytes``: what the last step needed beyond what the device has, with
+          all that runs again kept.
+        * ``recomputed_calls``, ``recomputed_bytes``, ``recompute_ms``: calls of modules
+          that run again in backward, what that frees, and about how long it takes.
+        * ``expected_step_ms``: what a step is expected to take with that; 0 if none
+          runs again.
+        * ``left_alone``: why other calls do not run again, and how many.
         * ``offloaded_bytes``: the most that was away at one time in that step.
         * ``state_host_bytes``: bytes of optimizers' state that are on the host.
         * ``step_host_used_bytes``: what the last step used on host pages, as
@@ -325,12 +331,21 @@ def explain() -> dict[int, dict[str, Any]]:
     """
     with transfer.lock:
         plans = {} if _planner is None else _planner.devices
-        return {index: report.describe(plan) for index, plan in plans.items()}
+        return {
+            index: report.describe(plan, _blocks_of(index))
+            for index, plan in plans.items()
+        }
 
 
 def _plan_of(device: int) -> DevicePlan | None:
     planner = _planner
     return None if planner is None else planner.devices.get(device)
+
+
+def _blocks_of(device: int) -> Blocks | None:
+    """What runs again on a device; None: nothing was looked at there."""
+    blocks = _planner.blocks if _planner is not None else None
+    return blocks if blocks is not None and blocks.device == device else None
 
 
 def metrics(device: int) -> dict[str, float]:
@@ -344,7 +359,7 @@ figures = metrics  # its name up to 0.1
 def _rows(device: int) -> dict[str, str]:
     """What the table at exit says of this."""
     plan = _plan_of(device)
-    return {} if plan is None else report.rows(plan)
+    return {} if plan is None else report.rows(plan, _blocks_of(device))
 
 
 log.more_rows.append(_rows)

@@ -69,6 +69,8 @@ class Blocks:
         plan: What was chosen; None: nothing is.
         left_alone: Why calls are not run again, and how many.
         step_ms: Time of a step under the plan; 0: not known yet.
+        freed_bytes: By which a step needs less under the plan.
+        device: Whose step was watched last; -1: none was.
     """
 
     def __init__(
@@ -87,6 +89,8 @@ class Blocks:
         self._sizes: deque[float] = deque(maxlen=_SIZES)
         self._kept_steps = 0
         self.step_ms = 0.0
+        self.freed_bytes = 0
+        self.device = -1
         self._ends: list[Any] = []  # of two steps in a row under the plan
         self._corrections = 0
 
@@ -113,6 +117,7 @@ class Blocks:
         self.follower = self.plan = self._record = None
         self._sizes.clear()
         self._kept_steps, self._size = 0, 1.0
+        self.step_ms, self.freed_bytes = 0.0, 0
         self._ends.clear()
 
     def end_step(self, step: Step, room: Room) -> bool:
@@ -155,6 +160,7 @@ class Blocks:
 
     def _select(self, watching: Watching, step: Step, room: Room) -> None:
         """Chooses the calls to try: those that save most."""
+        self.device = room.device
         if not watching.trees:
             self._give_up(step, "no module was called")
             return
@@ -225,6 +231,8 @@ class Blocks:
         self._size = max(self._sizes, default=1.0)
         record = self._record.scaled(self._size)
         self.plan = schedule.choose(record, room.limit_bytes, room.link)
+        nothing = schedule.play(record, frozenset(), room.limit_bytes, room.link)
+        self.freed_bytes = nothing.need_bytes - self.plan.need_bytes
         chosen = self.chosen()
         logger.debug(
             "%d of %d calls run again in backward, which frees %s",

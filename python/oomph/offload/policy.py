@@ -48,7 +48,6 @@ class DevicePlan:
         self.capacity = 0  # bytes that blocks can have on it
         self.step = Step()
         self.last = Step()
-        self.missing_bytes = 0
         self.fitting_steps = 0
         self.useless: dict[Save, int] = {}  # and the step in which it was last seen
         self._known: set[Save] = set()  # of the last step
@@ -322,8 +321,6 @@ class DevicePlan:
         self.step = Step(first=sequence)
         self._is_saving = False
         self._start_host_bytes = self.host_bytes
-        most = max(step.need_bytes, step.optimizer_bytes)
-        self.missing_bytes = max(most - self.capacity, 0)
         if rescued:
             self._learn_from_failure(step)
         else:

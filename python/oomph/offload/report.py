@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any
 
 from oomph import _C
 from oomph.base.sizes import format_size
 from oomph.offload import optimizers
+from oomph.offload.blocks import Blocks
 from oomph.offload.policy import DevicePlan
 from oomph.steps import times
 
@@ -22,13 +24,18 @@ def metrics(device: DevicePlan | None) -> dict[str, float]:
     }
 
 
-def describe(device: DevicePlan) -> dict[str, Any]:
-    """The plan of a device, as :func:`oomph.planner.explain` gives it."""
+def describe(device: DevicePlan, blocks: Blocks | None) -> dict[str, Any]:
+    """The plan of a device, as :func:`oomph.planner.explain` gives it.
+
+    Args:
+        device: Its plan.
+        blocks: What runs again there, if anything was looked at.
+    """
     last, known = device.last, times.of_device(device.index)
     used_bytes = _C.stats(device.index)["step_host_used_bytes"]
     used = f"; kernels used {format_size(used_bytes)} on host pages"
     told = {
-        "missing_bytes": device.missing_bytes,
+        "missing_bytes": _missing_bytes(device, blocks),
         "offloaded_bytes": last.away_bytes,
         "unreached_bytes": last.unreached_bytes,
         "state_host_bytes": last.state_host_bytes,
@@ -39,17 +46,54 @@ def describe(device: DevicePlan) -> dict[str, Any]:
         **metrics(device),
         "step_ms": known.last_ms,
         "step_ms_without_offload": known.last_without_ms,
+        **_recomputed(blocks),
     }
-    text = f"GPU {device.index}: {_explain(device)}{used if used_bytes else ''}."
+    text = (
+        f"GPU {device.index}: {_explain(device, blocks)}{used if used_bytes else ''}."
+    )
     return {**told, "text": text}
 
 
-def _explain(device: DevicePlan) -> str:
+def _missing_bytes(device: DevicePlan, blocks: Blocks | None) -> int:
+    """What the last step needed beyond the device, with all that ran again kept."""
+    freed_bytes = blocks.freed_bytes if blocks is not None else 0
+    most = max(device.last.need_bytes + freed_bytes, device.last.optimizer_bytes)
+    return max(most - device.capacity, 0)
+
+
+def _recomputed(blocks: Blocks | None) -> dict[str, Any]:
+    """What runs again, as data."""
+    plan = blocks.plan if blocks is not None else None
+    return {
+        "recomputed_calls": len(plan.recomputed) if plan else 0,
+        "recomputed_bytes": blocks.freed_bytes if blocks is not None else 0,
+        "recompute_ms": plan.recompute_ms if plan else 0.0,
+        "expected_step_ms": plan.step_ms if plan else 0.0,
+        "left_alone": dict(blocks.left_alone) if blocks is not None else {},
+    }
+
+
+def _again(blocks: Blocks) -> str:
+    """The calls that run again, and what that frees and takes; empty if none does."""
+    if blocks.plan is None or not blocks.plan.recomputed:
+        return ""
+    names = Counter(call.name for call in blocks.chosen())
+    calls = ", ".join(f"{count} x {name}" for name, count in names.most_common(3))
+    more = "" if len(names) <= 3 else " and others"
+    return (
+        f"{calls}{more}, which frees {format_size(blocks.freed_bytes)} and takes about "
+        f"{blocks.plan.recompute_ms:.1f} ms"
+    )
+
+
+def _explain(device: DevicePlan, blocks: Blocks | None) -> str:
     last = device.last
     sent, state, rest = map(
         format_size, (last.away_bytes, last.state_host_bytes, last.unreached_bytes)
     )
     done = []
+    if blocks is not None and (again := _again(blocks)):
+        done.append(f"what was called runs again in backward: {again}")
     if device.target_bytes > 0:
         done.append(
             f"the first {sent} that forward saved went to the host and came back "
@@ -77,6 +121,14 @@ def _explain(device: DevicePlan) -> str:
         f"{format_size(max(last.need_bytes, last.optimizer_bytes))} where the device "
         f"has {format_size(device.capacity)}"
     )
+    if blocks is not None and blocks.plan is not None and blocks.step_ms > 0:
+        done.append(
+            f"{blocks.plan.step_ms:.1f} ms a step were expected of this, and "
+            f"{blocks.step_ms:.1f} ms were taken"
+        )
+    if blocks is not None and blocks.left_alone:
+        reasons = (f"{n} x {why}" for why, n in blocks.left_alone.most_common(3))
+        done.append(f"not run again: {', '.join(reasons)}")
     return f"{why}: {'; '.join([*done, _cost(device)])}"
 
 
@@ -99,10 +151,11 @@ def _cost(device: DevicePlan) -> str:
     return text
 
 
-def rows(device: DevicePlan) -> dict[str, str]:
-    """What the table at exit says of it; empty if nothing was sent."""
+def rows(device: DevicePlan, blocks: Blocks | None) -> dict[str, str]:
+    """What the table at exit says of it; empty if nothing was sent or ran again."""
     now = metrics(device)
-    if now["sent_bytes"] == 0:
+    again = _again(blocks) if blocks is not None else ""
+    if now["sent_bytes"] == 0 and not again:
         return {}
     known = times.of_device(device.index)
     without = (
@@ -110,9 +163,15 @@ def rows(device: DevicePlan) -> dict[str, str]:
         if known.last_without_ms > 0
         else ""
     )
-    return {
-        "sent to the host ahead of need": format_size(int(now["sent_bytes"])),
-        "fetched from there": f"{format_size(int(now['fetched_bytes']))}; the device "
-        f"waited {now['waited_ms']:.1f} ms for it",
-        "the last step took": f"{known.last_ms:.1f} ms{without}",
-    }
+    told = {"the last step took": f"{known.last_ms:.1f} ms{without}"}
+    if again:
+        told = {"runs again in backward": again, **told}
+    if now["sent_bytes"] > 0:
+        fetched = format_size(int(now["fetched_bytes"]))
+        waited = f"the device waited {now['waited_ms']:.1f} ms for it"
+        told = {
+            "sent to the host ahead of need": format_size(int(now["sent_bytes"])),
+            "fetched from there": f"{fetched}; {waited}",
+            **told,
+        }
+    return told
