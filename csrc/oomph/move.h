@@ -47,6 +47,11 @@ typedef struct oomph_move {
 oomph_status_t oomph_move(int device, oomph_tier_t tier, oomph_move_t *moves,
                           size_t count, size_t *moved_bytes);
 
+// The same to the host, of blocks that are idle between steps (oomph_mark_idle), by the
+// thread that ends steps: they return by themselves once there is room.
+oomph_status_t oomph_move_idle(int device, oomph_move_t *moves, size_t count,
+                               size_t *moved_bytes);
+
 // The outcome in words, such as "it is of a CUDA graph or a MemPool".
 const char *oomph_outcome_text(oomph_outcome_t outcome);
 

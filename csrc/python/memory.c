@@ -123,12 +123,13 @@ static PyObject *report_moves(size_t moved_bytes, const oomph_move_t *moves,
 
 static PyObject *move(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    int device, tier;
+    int device, tier, idle = false;
     PyObject *addresses, *result = NULL;
     size_t moved_bytes = 0;
     oomph_status_t status;
 
-    if (!PyArg_ParseTuple(args, "iiO!:move", &device, &tier, &PyList_Type, &addresses))
+    if (!PyArg_ParseTuple(args, "iiO!|p:move", &device, &tier, &PyList_Type, &addresses,
+                          &idle))
         return NULL;
     Py_ssize_t count = PyList_GET_SIZE(addresses);
     oomph_move_t *moves = PyMem_Calloc((size_t)count, sizeof *moves);
@@ -136,8 +137,9 @@ static PyObject *move(PyObject *Py_UNUSED(module), PyObject *args)
         return PyErr_NoMemory();
     if (parse_moves(addresses, moves, count)) {
         Py_BEGIN_ALLOW_THREADS
-        status =
-            oomph_move(device, (oomph_tier_t)tier, moves, (size_t)count, &moved_bytes);
+        status = idle ? oomph_move_idle(device, moves, (size_t)count, &moved_bytes)
+                      : oomph_move(device, (oomph_tier_t)tier, moves, (size_t)count,
+                                   &moved_bytes);
         Py_END_ALLOW_THREADS
         result = status == OOMPH_OK ? report_moves(moved_bytes, moves, count)
                                     : oomph_raise(status);
@@ -266,7 +268,9 @@ PyMethodDef oomph_memory_methods[] = {
     {"foresee", predict_host, METH_VARARGS,
      "Blocks that found no room in the last step go to the host: device, least bytes."},
     {"tide", usage, METH_O, "Bytes of blocks in use; see oomph/plan.h."},
-    {"move", move, METH_VARARGS, "Moves blocks in use to a tier; see oomph.evict()."},
+    {"move", move, METH_VARARGS,
+     "Moves blocks in use to a tier; see oomph.evict(). With a last True those that "
+     "are idle between steps go to the host, and return by themselves."},
     {"pin", pin, METH_VARARGS, "Whether a block is to stay on the device."},
     {"rests", mark_idle, METH_O,
      "Nothing uses the blocks of these addresses between steps; see oomph/move.h. "

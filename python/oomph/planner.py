@@ -22,6 +22,7 @@ import torch
 
 from oomph import _C
 from oomph.base import log
+from oomph.base.log import logger
 from oomph.memory.stats import more_metrics
 from oomph.offload import activations, idle, optimizers, report, transfer
 from oomph.offload.blocks import Blocks
@@ -114,6 +115,7 @@ class Planner:
                 rescued, state_bytes = index in rescued_devices, state_host_bytes[index]
                 device.end_step(rescued, self._sequence, state_bytes)
         self._plan_blocks()
+        self._move_state()
         with transfer.lock:
             return {d.index for d in self.devices.values() if d.last.used_host()}
 
@@ -126,6 +128,22 @@ class Planner:
         if blocks.end_step(device.last, device.room(waits)):
             with transfer.lock:
                 device.expect(blocks.need_bytes, blocks.spans())
+
+    def _move_state(self) -> None:
+        """Moves optimizers' state to the host where nothing else helped.
+
+        It returns by itself where there is room for it.
+        """
+        if self.blocks.is_looking() or torch._C._current_graph_task_id() >= 0:
+            return
+        for device in self.devices.values():
+            if device.short_bytes > 0:
+                addresses = idle.state_on(device.index, device.short_bytes)
+                _C.rests(addresses)
+                try:
+                    _C.move(device.index, _C.TIER_HOST, addresses, True)
+                except (RuntimeError, MemoryError) as error:
+                    logger.debug("optimizers' state stays on the device: %s", error)
 
     def _look_at_optimizers(self) -> Counter[int]:
         """Bytes of optimizers' state on the host, by device.

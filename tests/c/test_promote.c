@@ -323,6 +323,33 @@ static void it_stays_where_several_threads_end_steps(void)
     CHECK(tier_of(block) == OOMPH_TIER_HOST);
 }
 
+static void what_was_moved_as_idle_returns_when_there_is_room(void)
+{
+    start("64MiB,context=0,memory=real");
+    oomph_move_t move = {.addr = take(16 * MIB, NULL)};
+    size_t moved_bytes;
+    mark(move.addr, 16 * MIB, 5);
+    CHECK(oomph_mark_idle(move.addr) == OOMPH_OK);
+    CHECK(oomph_move_idle(0, &move, 1, &moved_bytes) == OOMPH_OK);
+    CHECK(moved_bytes == 16 * MIB && tier_of(move.addr) == OOMPH_TIER_HOST);
+    for (int i = 0; i < 2; i++)
+        step(56 * MIB); // beside it there is no room
+    CHECK(tier_of(move.addr) == OOMPH_TIER_HOST);
+    for (int i = 0; i < 2; i++)
+        step(32 * MIB);
+    CHECK(tier_of(move.addr) == OOMPH_TIER_DEVICE);
+    CHECK(is_marked(move.addr, 16 * MIB, 5));
+}
+
+static void what_is_not_idle_is_not_moved_as_idle(void)
+{
+    start("64MiB,context=0,memory=real");
+    oomph_move_t move = {.addr = take(16 * MIB, NULL)};
+    size_t moved_bytes = 1;
+    CHECK(oomph_move_idle(0, &move, 1, &moved_bytes) == OOMPH_OK);
+    CHECK(moved_bytes == 0 && tier_of(move.addr) == OOMPH_TIER_DEVICE);
+}
+
 static void what_its_user_evicted_stays(void)
 {
     size_t moved_bytes;
@@ -417,6 +444,8 @@ int main(int argc, char **argv)
         TEST(of_the_same_age_the_largest_return_first),
         TEST(it_stays_if_the_settings_say_so),
         TEST(it_stays_where_several_threads_end_steps),
+        TEST(what_was_moved_as_idle_returns_when_there_is_room),
+        TEST(what_is_not_idle_is_not_moved_as_idle),
         TEST(what_its_user_evicted_stays),
         TEST(a_promotion_in_vain_is_not_tried_again_while_memory_is_short),
         TEST(host_pages_go_when_nothing_lies_there),

@@ -575,3 +575,26 @@ def test_what_other_threads_train_is_left_alone():
         card="1GiB,context=0",
     )
     assert result.out == "True\n", result.err
+
+
+@card
+def test_state_that_rests_leaves_where_nothing_else_makes_room():
+    import oomph
+
+    held = torch.empty(700 * MIB, dtype=torch.uint8, device="cuda")
+    model = nn.Sequential(*(nn.Linear(4096, 4096, device="cuda") for _ in range(5)))
+    optimizer = torch.optim.Adam(model.parameters(), foreach=True)
+    used = []
+    for _ in range(10):
+        model(torch.zeros(8, 4096, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        used.append(oomph.stats()["step_host_used_bytes"])
+    assert max(used[:3]) > 100 * MIB
+    assert used[-4:] == [0] * 4
+    states = [v for s in optimizer.state.values() for v in s.values() if v.is_cuda]
+    assert oomph.residency(states).host_bytes > 100 * MIB
+    del held
+    for _ in range(8):
+        optimizer.step()
+    assert oomph.residency(states).host_bytes == 0

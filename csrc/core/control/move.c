@@ -228,11 +228,11 @@ oomph_status_t oomph_move_blocks(oomph_device_t *device, oomph_tier_t tier,
     return status;
 }
 
-oomph_status_t oomph_move(int ordinal, oomph_tier_t tier, oomph_move_t *moves,
-                          size_t count, size_t *moved_bytes)
+static oomph_status_t enter_and_move(int ordinal, oomph_tier_t tier,
+                                     oomph_move_t *moves, size_t count,
+                                     oomph_move_limits_t limits, size_t *moved_bytes)
 {
     oomph_device_t *device = oomph_enter_open(ordinal);
-    oomph_move_limits_t limits = {.most_bytes = SIZE_MAX, .wished = true};
 
     if (device == NULL)
         return oomph_not_open(ordinal);
@@ -240,6 +240,22 @@ oomph_status_t oomph_move(int ordinal, oomph_tier_t tier, oomph_move_t *moves,
         oomph_move_blocks(device, tier, moves, count, limits, moved_bytes);
     oomph_unlock(device);
     return status;
+}
+
+oomph_status_t oomph_move(int ordinal, oomph_tier_t tier, oomph_move_t *moves,
+                          size_t count, size_t *moved_bytes)
+{
+    oomph_move_limits_t limits = {.most_bytes = SIZE_MAX, .wished = true};
+
+    return enter_and_move(ordinal, tier, moves, count, limits, moved_bytes);
+}
+
+oomph_status_t oomph_move_idle(int ordinal, oomph_move_t *moves, size_t count,
+                               size_t *moved_bytes)
+{
+    oomph_move_limits_t limits = {.most_bytes = SIZE_MAX, .idle_only = true};
+
+    return enter_and_move(ordinal, OOMPH_TIER_HOST, moves, count, limits, moved_bytes);
 }
 
 /* ---- What is known of blocks */

@@ -100,6 +100,10 @@ class Blocks:
             self._calls[i] for i in sorted(self.plan.recomputed if self.plan else ())
         ]
 
+    def is_looking(self) -> bool:
+        """Whether it is not known yet what may run again."""
+        return isinstance(self.follower, (Watching, Trying))
+
     @property
     def need_bytes(self) -> int:
         """Most bytes in use in a step, nothing sent."""

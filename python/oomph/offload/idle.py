@@ -15,6 +15,7 @@ from collections.abc import Iterator
 import torch
 
 from oomph.offload.staging import address_of
+from oomph.offload.transfer import is_hosted
 
 # With the thread that steps; 0: backward does.
 _optimizers: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = (
@@ -63,3 +64,16 @@ def on_device(device: int) -> list[int]:
     trained = (tensor for optimizer in known for tensor in trained_by(optimizer))
     found = [t for t in itertools.chain(states, trained) if t.device.index == device]
     return [address for tensor in found if (address := address_of(tensor)) != 0]
+
+
+def state_on(device: int, size_bytes: int) -> list[int]:
+    """Addresses of optimizers' state on a device, of so many bytes or somewhat more."""
+    found: list[int] = []
+    for tensor in (t for o in optimizers() for t in state_of(o)):
+        if size_bytes <= 0:
+            break
+        address = address_of(tensor) if tensor.device.index == device else 0
+        if address != 0 and not is_hosted(address):
+            found.append(address)
+            size_bytes -= tensor.untyped_storage().nbytes()
+    return found

@@ -48,6 +48,7 @@ class DevicePlan:
         self.capacity = 0  # bytes that blocks can have on it
         self.step = Step()
         self.last = Step()
+        self.short_bytes = 0  # of the target, that the last step did not reach
         self.fitting_steps = 0
         self.useless: dict[Save, int] = {}  # and the step in which it was last seen
         self._known: set[Save] = set()  # of the last step
@@ -321,7 +322,10 @@ class DevicePlan:
         self.step = Step(first=sequence)
         self._is_saving = False
         self._start_host_bytes = self.host_bytes
+        self.short_bytes = 0
         if rescued:
+            if math.isfinite(self.target_bytes):
+                self.short_bytes = max(int(self.target_bytes) - step.away_bytes, 0)
             self._learn_from_failure(step)
         else:
             self.headroom.trust(self.capacity)
