@@ -31,11 +31,11 @@ it, as no moment lies in the optimizer's step.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from math import inf
+from math import inf, log
 
 import numpy as np
 from recorded import GIB, Record
@@ -58,8 +58,13 @@ class Movable:
     """
 
     bytes: int
-    gaps: list[tuple[int, int]]
+    gaps: tuple[tuple[int, int], ...]
     recompute_ms: float
+
+    @property
+    def ms_per_gib(self) -> float:
+        """Of recomputing it."""
+        return self.recompute_ms / self.bytes * GIB
 
 
 @dataclass(frozen=True)
@@ -111,11 +116,12 @@ def problem_of(record: Record, moments: int = MOMENTS) -> Problem:
     for storage in record.made:
         for operator in storage.touches:
             touched_bytes[operator] += storage.bytes
-    gaps = ((storage, list(_gaps(storage.touches, chosen))) for storage in record.made)
+    gaps = ((storage, tuple(_gaps(storage.touches, chosen))) for storage in record.made)
+    movable = [Movable(made.bytes, at, made.recompute_ms) for made, at in gaps if at]
     return Problem(
         [float(b - a) for a, b in pairwise(marks_ms)],
         [Moment(record.operators_ms[op], touched_bytes[op]) for op in chosen],
-        [Movable(made.bytes, at, made.recompute_ms) for made, at in gaps if at],
+        _joined(movable),
         record.resident_bytes,
         record.frozen_bytes,
         record.out_bytes_per_ms,
@@ -137,6 +143,27 @@ def _gaps(touches: list[int], chosen: list[int]) -> Iterator[tuple[int, int]]:
         first, end = bisect_right(chosen, use), bisect_left(chosen, following)
         if first < end:
             yield first, end - 1
+
+
+def _joined(tensors: list[Movable]) -> list[Movable]:
+    """Makes one of tensors that are alike, which leaves fewer variables.
+
+    Those take about the same time a byte, to which the least of them is set.
+    """
+    alike = defaultdict(list)
+    for tensor in tensors:
+        alike[tensor.gaps, _size_class(tensor.ms_per_gib)].append(tensor)
+    joined = []
+    for (gaps, _), group in alike.items():
+        total_bytes = sum(tensor.bytes for tensor in group)
+        least = min(tensor.ms_per_gib for tensor in group)
+        joined.append(Movable(total_bytes, gaps, least * total_bytes / GIB))
+    return joined
+
+
+def _size_class(ms: float) -> float:
+    """The same for times within 10 %."""
+    return round(log(ms) / log(1.1)) if 0 < ms < inf else ms
 
 
 class _Program:

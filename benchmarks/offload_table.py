@@ -1,40 +1,65 @@
-"""The comparison of ways to train on a card that is too small, as tables."""
+"""The comparison of ways to train on a card that is too small, as tables.
+
+The results lie in offload.json, from which offload.md is written. Each training's can
+be put in by itself.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from math import isfinite
+from pathlib import Path
 from typing import Any
 
 import seed_scenario
 from support import GIB, Result
-from ways import CARD, OTHERS, Point, Run
+from ways import BY_HAND, CARD, TRAININGS, ByHand, Point, Run
+
+Data = dict[str, Any]
 
 _NAMES = {
-    "oomph": "oomph",
-    "save_on_cpu": "`save_on_cpu`",
     "checkpoint": "checkpointing of every block",
-    "accumulate": "half the batch, twice",
+    "checkpoint2": "of every second block",
+    "save_on_cpu": "`save_on_cpu`",
+    "evict": "evicted optimizer state",
 }
+_ORDER = [training.name for training in TRAININGS]
 
 
-def data(points: list[Point], cases: dict[seed_scenario.Case, Result]) -> str:
-    """All of it as JSON."""
-    told: dict[str, Any] = {
-        "points": [_data(point) for point in points],
-        "scenario": [
-            {
-                "name": case.name,
-                "allocator": case.allocator,
-                "finished": result.code == 0,
-                "died_in_block": seed_scenario.block(result),
-                "wanted_gib": seed_scenario.wanted_gib(result),
-                **{key: result.stats.get(key) for key in _KEYS},
-            }
-            for case, result in cases.items()
-        ],
+def keep(folder: Path, **results: list[Data]) -> None:
+    """Puts results in place of those with the same names, and writes the tables.
+
+    Args:
+        folder: Where offload.json and offload.md are, or will be.
+        results: ``points`` or ``scenario``.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "offload.json"
+    data = json.loads(path.read_text()) if path.exists() else {}
+    for key, new in results.items():
+        names = {entry["program"] for entry in new}
+        old = [e for e in data.get(key, []) if e["program"] not in names]
+        data[key] = [*old, *new]
+    data["points"] = sorted(data.get("points", []), key=_place)
+    path.write_text(json.dumps(data, indent=1) + "\n")
+    (folder / "offload.md").write_text(markdown(data))
+
+
+def _place(point: Data) -> tuple[int, float]:
+    return _ORDER.index(point["program"]), point["factor"]
+
+
+def data_of_case(case: seed_scenario.Case, result: Result) -> Data:
+    return {
+        "program": f"{case.name}, {case.allocator}",
+        "name": case.name,
+        "allocator": case.allocator,
+        "finished": result.code == 0,
+        "died_in_block": seed_scenario.block(result),
+        "wanted_gib": seed_scenario.wanted_gib(result),
+        **{key: result.stats.get(key) for key in _KEYS},
     }
-    return json.dumps(told, indent=1) + "\n"
 
 
 _KEYS = (
@@ -43,19 +68,10 @@ _KEYS = (
 )
 
 
-def _data(point: Point) -> dict[str, Any]:
-    ways = {
-        way: {
-            "finished": not run.died,
-            "step_ms": None if run.died else run.step_ms,
-            "error": run.error,
-        }
-        for way, run in point.runs.items()
-    }
-    alone = {
-        way: {"step_ms": run.step_ms, "peak_bytes": run.peak_bytes}
-        for way, run in point.without.items()
-    }
+def data_of_point(point: Point) -> Data:
+    ways = {"oomph": _data(point.oomph)}
+    ways |= {way: _data_by_hand(x) for way, x in point.by_hand.items()}
+    ways["accumulate"] = _data_by_hand(point.halves)
     return {
         "program": point.training.name,
         "factor": point.factor,
@@ -63,16 +79,39 @@ def _data(point: Point) -> dict[str, Any]:
         "limit_bytes": point.limit_bytes,
         "floor_ms": point.floor.step_ms,
         "bound_ms": point.bound_ms,
+        "bound_of_parts_ms": point.bound_of_parts_ms,
+        "fastest_by_hand": point.fastest_by_hand,
         "steps_until_calm": point.steps_until_calm,
-        "offloaded_share": point.offloaded_share,
-        "sent_share": point.sent_share,
+        "offloaded_share": _number(point.offloaded_share),
+        "sent_share": _number(point.sent_share),
         "idle_waiting_share": point.idle_share("both", "waiting_ms"),
         "idle_out_share": point.idle_share("out", "idle_ms"),
         "idle_in_share": point.idle_share("in", "idle_ms"),
         "rescues": [step["rescues"] for step in point.oomph.steps],
         "ways": ways,
-        "without_limit": alone,
     }
+
+
+def _data(run: Run) -> Data:
+    return {
+        "finished": not run.died,
+        "step_ms": _number(run.step_ms),
+        "error": run.error,
+    }
+
+
+def _data_by_hand(way: ByHand) -> Data:
+    return {
+        **_data(way.limited),
+        "has_offload": way.has_offload,
+        "unlimited_ms": way.unlimited.step_ms,
+        "unlimited_peak_bytes": way.unlimited.peak_bytes,
+    }
+
+
+def _number(value: float) -> float | None:
+    """Null in JSON where there is none."""
+    return value if isfinite(value) else None
 
 
 def _table(heads: list[str], rows: Iterable[list[str]]) -> str:
@@ -80,121 +119,154 @@ def _table(heads: list[str], rows: Iterable[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _time(run: Run, without: Run) -> str:
-    """Milliseconds, or what it would take if it did not die."""
-    return f"dies ({without.step_ms:.0f})" if run.died else f"{run.step_ms:.0f}"
+def _time(way: Data) -> str:
+    """Milliseconds of a way; with offload where it dies alone."""
+    if not way["finished"]:
+        return "dies"
+    return f"{way['step_ms']:.0f}" + ("+" if way.get("has_offload") else "")
 
 
-def _steps(points: list[Point]) -> str:
+def _fastest(point: Data) -> str:
+    way = point["fastest_by_hand"]
+    return f"{_time(point['ways'][way])} ({_NAMES[way]})" if way else "-"
+
+
+def _ratio(point: Data, to_ms: float | None) -> str:
+    oomph_ms = point["ways"]["oomph"]["step_ms"]
+    return f"{oomph_ms / to_ms:.2f}" if oomph_ms and to_ms else "-"
+
+
+def _steps(points: list[Data]) -> str:
     heads = ["program", "x card", "no limit", "bound", "oomph", "/ bound"]
     return _table(
-        [*heads, *(_NAMES[way] for way in OTHERS), "fastest"],
+        [*heads, "fastest by hand", "oomph / fastest"],
         (
             [
-                point.training.name,
-                f"{point.factor}",
-                f"{point.floor.step_ms:.0f}",
-                f"{point.bound_ms:.0f}",
-                f"{point.oomph.step_ms:.0f}",
-                f"{point.oomph.step_ms / point.bound_ms:.2f}",
-                *(_time(point.runs[way], point.without[way]) for way in OTHERS),
-                _NAMES[_fastest(point)],
+                *_named(point),
+                f"{point['floor_ms']:.0f}",
+                f"{point['bound_ms']:.0f}",
+                _time(point["ways"]["oomph"]),
+                _ratio(point, point["bound_ms"]),
+                _fastest(point),
+                _ratio(point, _fastest_ms(point)),
             ]
             for point in points
         ),
     )
 
 
-def _fastest(point: Point) -> str:
-    finished = [way for way, run in point.runs.items() if not run.died]
-    return min(finished, key=lambda way: point.runs[way].step_ms)
+def _fastest_ms(point: Data) -> float | None:
+    way = point["fastest_by_hand"]
+    return point["ways"][way]["step_ms"] if way else None
 
 
-def _figures(points: list[Point]) -> str:
+def _named(point: Data) -> list[str]:
+    return [point["program"], f"{point['factor']}"]
+
+
+def _by_hand(points: list[Data]) -> str:
+    heads = ["program", "x card", "bound, any part", "oomph"]
+    return _table(
+        [*heads, *(_NAMES[way] for way in BY_HAND), "half the batch, twice"],
+        (
+            [
+                *_named(point),
+                f"{point['bound_of_parts_ms']:.0f}",
+                *(_time(way) for way in point["ways"].values()),
+            ]
+            for point in points
+        ),
+    )
+
+
+def _figures(points: list[Data]) -> str:
     heads = ["program", "x card", "steps until calm", "on host / missing"]
     return _table(
         [*heads, "sent / missing", "idle while ready", "idle out", "idle in"],
         (
             [
-                point.training.name,
-                f"{point.factor}",
-                f"{point.steps_until_calm}",
-                f"{point.offloaded_share:.2f}",
-                f"{point.sent_share:.2f}",
-                f"{point.idle_share('both', 'waiting_ms'):.1%}",
-                f"{point.idle_share('out', 'idle_ms'):.1%}",
-                f"{point.idle_share('in', 'idle_ms'):.1%}",
+                *_named(point),
+                f"{point['steps_until_calm']}",
+                f"{point['offloaded_share']:.2f}",
+                f"{point['sent_share']:.2f}",
+                f"{point['idle_waiting_share']:.1%}",
+                f"{point['idle_out_share']:.1%}",
+                f"{point['idle_in_share']:.1%}",
             ]
             for point in points
+            if point["ways"]["oomph"]["finished"]
         ),
     )
 
 
-def _checkpointing(points: list[Point]) -> str:
-    """What each gives up in time for what it gains in memory."""
+def _without_limit(points: list[Data]) -> str:
+    """What each way needs and takes without a limit, of each program."""
+    programs = {point["program"]: point for point in points}.values()
     return _table(
-        ["program", "x card", "checkpointing needs", "has", "it adds", "oomph adds"],
+        ["program", "plain", *(_NAMES[way] for way in BY_HAND if way != "evict")],
         (
             [
-                point.training.name,
-                f"{point.factor}",
-                f"{point.without['checkpoint'].peak_bytes / GIB:.2f} GiB",
-                f"{point.limit_bytes / GIB:.2f} GiB",
-                f"{point.without['checkpoint'].step_ms - point.floor.step_ms:.0f} ms"
-                + (" and dies" if point.runs["checkpoint"].died else ""),
-                f"{point.oomph.step_ms - point.floor.step_ms:.0f} ms",
+                point["program"],
+                f"{point['peak_bytes'] / GIB:.2f} GiB, {point['floor_ms']:.0f} ms",
+                *(
+                    f"{way['unlimited_peak_bytes'] / GIB:.2f} GiB, "
+                    f"{way['unlimited_ms']:.0f} ms"
+                    for way in (point["ways"][w] for w in BY_HAND if w != "evict")
+                ),
             ]
-            for point in points
+            for point in programs
         ),
     )
 
 
-def _scenario(cases: dict[seed_scenario.Case, Result]) -> str:
+def _scenario(cases: list[Data]) -> str:
     return _table(
         ["program", "allocator", "outcome", "needs", "on host", "rescues", "step"],
-        ([case.name, case.allocator, *_outcome(r)] for case, r in cases.items()),
+        ([case["name"], case["allocator"], *_outcome(case)] for case in cases),
     )
 
 
-def _outcome(result: Result) -> list[str]:
-    stats = result.stats
-    died = f"dies, {seed_scenario.block(result)} blocks run or begun, wants "
-    step_ms = stats.get("step_ms", 0)
+def _outcome(case: Data) -> list[str]:
+    died = f"dies, {case['died_in_block']} blocks run or begun, wants "
+    step_ms = case["step_ms"] or 0
     return [
-        "finishes"
-        if result.code == 0
-        else f"{died}{seed_scenario.wanted_gib(result):.2f} GiB",
-        f"{stats['allocated_bytes.all.peak'] / GIB:.2f} GiB",
-        f"{stats['host_bytes_peak'] / GIB:.2f} GiB",
-        " ".join(map(str, stats.get("rescues_last_steps") or [])) or "-",
+        "finishes" if case["finished"] else f"{died}{case['wanted_gib']:.2f} GiB",
+        f"{case['allocated_bytes.all.peak'] / GIB:.2f} GiB",
+        f"{case['host_bytes_peak'] / GIB:.2f} GiB",
+        " ".join(map(str, case["rescues_last_steps"] or [])) or "-",
         f"{step_ms:.0f} ms" if step_ms else "-",
     ]
 
 
-def markdown(points: list[Point], cases: dict[seed_scenario.Case, Result]) -> str:
+def markdown(data: Data) -> str:
     """All of it for people."""
+    points = data["points"]
     return f"""# Training that needs more than the card
 
 Computed on the virtual clock of a simulated card (`{CARD}`), not measured on a GPU.
-Written by `python -m pytest benchmarks/test_offload.py --tables benchmarks/results`.
+Written by `python -m pytest benchmarks/test_offload.py --tables benchmarks/results`;
+with `-k gpt` for one program.
 
-The card is limited to the program's peak without a limit, divided by 1.2, 1.5 and 2.
-Milliseconds a step, the mean of the last steps. *Bound*: max(forward, M / link out) +
-max(backward with optimizer, M / link in), M = peak without a limit - limit. *Dies*:
-`CUDA out of memory` under the limit; in brackets the time without one. The other ways
-run with oomph's allocator and `offload:off`.
+The card is limited to the program's peak without a limit, divided by 1.2 to 4.
+Milliseconds a step, the mean of the last steps. *Bound*: the best mixture of keeping,
+sending and recomputing whole blocks, by a linear program over the recorded step
+([what it assumes](../bound.py)). *By hand*: run with oomph's allocator and
+`offload:off`. What dies alone, with `CUDA out of memory`, runs with offload too, which
+*+* marks. *Dies*: even so.
 
 {_steps(points)}
 
-## Against checkpointing
+## All ways
 
-Checkpointing computes forward twice, whatever is missing; oomph moves what is missing,
-out and back, and no more. So checkpointing is faster where the missing bytes take the
-link longer than a second forward takes the card, and it dies where memory is short for
-another reason than the blocks' activations: logits, parameters, the optimizer's state
-and its temporary tensors. oomph goes on there. Both can be used together.
+*Bound, any part*: as above if any part of a block may be recomputed by itself, with no
+regard to what that needs. Half the batch, twice, is another computation for models with
+batch normalization, and the program has to be changed for it.
 
-{_checkpointing(points)}
+{_by_hand(points)}
+
+## Without a limit
+
+{_without_limit(points)}
 
 ## How closely memory is kept
 
@@ -212,5 +284,5 @@ copies one way.
 
 *Rescues*: of each step.
 
-{_scenario(cases)}
+{_scenario(data.get("scenario", []))}
 """

@@ -143,8 +143,8 @@ class Recorder(TorchDispatchMode):
         touched = [self._at[at] for at in {**read, **given} if at in self._at]
         for storage in touched:
             storage.touches.append(index)
-        changed = touched if func._schema.is_mutable else list(made.values())
-        self._writes.append((index, changed))
+        changed = given if func._schema.is_mutable else made
+        self._writes.append((index, [self._at[at] for at in changed if at in self._at]))
         return result
 
     def record(self, marks: dict[str, torch.cuda.Event], model: Any) -> Record:

@@ -25,7 +25,7 @@ def step(*recompute_ms: float, rate: float) -> Problem:
     return Problem(
         [FORWARD_MS, BACKWARD_MS],
         [Moment(0.0, 0)],
-        [Movable(GIB, [(0, 0)], ms) for ms in recompute_ms],
+        [Movable(GIB, ((0, 0),), ms) for ms in recompute_ms],
         out_bytes_per_ms=rate,
         in_bytes_per_ms=rate,
     )
@@ -63,7 +63,7 @@ def test_without_a_link_and_recompute_no_schedule_will_do():
 
 
 def test_what_forward_uses_again_is_sent_once_and_fetched_twice():
-    tensor = Movable(GIB, [(0, 0), (1, 1)], inf)
+    tensor = Movable(GIB, ((0, 0), (1, 1)), inf)
     problem = Problem([10, 10, 10], [Moment(0.0, 0)] * 2, [tensor], 0, 0)
     slow_out = problem_with(problem, out=per_gib(20), back=INFINITE)
     slow_in = problem_with(problem, out=INFINITE, back=per_gib(20))
@@ -96,7 +96,7 @@ def record(*made: Storage, blocks: list[tuple[int, int]]) -> Record:
 
 def test_a_tensor_can_be_away_where_no_operator_uses_it():
     problem = problem_of(record(Storage(GIB, [1, 2, 6], 3.0), blocks=[]), moments=8)
-    assert problem.movable == [Movable(GIB, [(3, 5)], 3.0)]
+    assert problem.movable == [Movable(GIB, ((3, 5),), 3.0)]
     assert [m.touched_bytes // GIB for m in problem.moments] == [0, 1, 1, 0, 0, 0, 1, 0]
     assert problem.windows_ms == [0, *([10] * 7), 20]
 

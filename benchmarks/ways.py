@@ -1,29 +1,38 @@
 """Training that needs more than the card, under oomph and in the ways people know.
 
-Each program first runs without a limit, which tells how much memory it needs and how
-long forward and backward take (the floor). Then the card is limited to a part of that,
-for oomph and for the other ways; these run with oomph's allocator but ``offload:off``,
-so that they die where nothing but their own saving helps.
+Each program first runs without a limit, which tells how much memory it needs, how long
+it takes (the floor), and by its record how fast it could be on a smaller card
+(bound.py). Then the card is limited to a part of that, for oomph and for the ways by
+hand. These run with oomph's allocator but ``offload:off``, so that they die where
+nothing but their own saving helps. Where one dies, it runs with offload, too.
 """
 
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 from itertools import repeat
+from math import isnan, nan
+from pathlib import Path
 from typing import Any
 
+from bound import bound_ms, problem_of
+from recorded import Record
 from support import GIB, ROOT, Result, run_script
 
 SCRIPT = ROOT / "benchmarks" / "offload.py"
 CARD = "96GiB,gpu=rtx4090,host=120GiB"
-FACTORS = (1.2, 1.5, 2.0)
-OTHERS = ("save_on_cpu", "checkpoint", "accumulate")
-STEPS = {"oomph": 9, "save_on_cpu": 2}  # the latter's copies really take their time
+FACTORS = (1.2, 1.5, 2.0, 2.5, 4.0)
+BY_HAND = ("checkpoint", "checkpoint2", "save_on_cpu", "evict")
+HALVES = "accumulate"  # trains with other batches, and so stands beside
+OFFLOAD = "offload:on-oom,host_limit:100GiB"
 SETTLED = 3  # steps at the end that count
+STEPS = {False: 4, True: 9}  # by whether there is offload, which has to settle
+FEW_STEPS = {False: 2, True: 4}  # for save_on_cpu, whose copies really take their time
 
 Step = dict[str, Any]
 
@@ -37,8 +46,12 @@ class Training:
 
 
 TRAININGS = (
-    Training("GPT-2 124 M, batch 16", ("gpt", "--batch", "16")),
-    Training("ResNet-50, batch 128", ("cnn", "--batch", "128")),
+    Training("GPT-2 124 M, batch 16", ("gpt",)),
+    Training("ResNet-50, batch 128", ("cnn",)),
+    Training("Llama 1.1 B with LoRA, batch 4", ("lora",)),
+    Training("Llama 1.1 B, batch 4", ("llama",)),
+    Training("U-Net 114 M, batch 8", ("unet",)),
+    Training("ViT-L, batch 48", ("vit",)),
     Training("MLP, 277 M parameters", ("mlp",)),
     Training("MLP, 277 M parameters, fused AdamW", ("mlp", "--fused")),
 )
@@ -61,26 +74,34 @@ class Run:
         return not self.steps
 
     def mean(self, key: str) -> float:
-        """Of the steps that count."""
+        """Of the steps that count; not a number if it died."""
         settled = self.steps[-SETTLED:]
-        return sum(step[key] for step in settled) / len(settled)
+        return (
+            sum(step.get(key, 0) for step in settled) / len(settled) if settled else nan
+        )
 
     @property
     def step_ms(self) -> float:
-        return self.mean("step_ms") if self.steps else float("nan")
+        return self.mean("step_ms")
 
 
-def run(training: Training, way: str, limit_bytes: int | None = None) -> Run:
+def run(
+    training: Training,
+    way: str = "plain",
+    limit_bytes: int | None = None,
+    offload: bool = False,
+    record: Path | None = None,
+) -> Run:
     """Trains on the simulated card, under a limit or without."""
-    plan = "offload:on-oom,host_limit:100GiB" if way == "oomph" else "offload:off"
+    plan = OFFLOAD if offload else "offload:off"
+    steps = (FEW_STEPS if way == "save_on_cpu" else STEPS)[offload]
     limit = f",device_limit:{limit_bytes}" if limit_bytes else ""
-    options = [] if way in ("oomph", "floor") else ["--way", way]
     arguments = [
-        *(*training.arguments, *options),
-        *("--steps", str(STEPS.get(way, 3))),
+        *(*training.arguments, "--way", way, "--steps", str(steps)),
+        *(["--record", str(record)] if record else []),
     ]
     result = run_script(SCRIPT, arguments, card=CARD, settings=plan + limit)
-    if result.out_of_memory and way != "oomph":
+    if result.out_of_memory:
         return Run(0, [], _error_of(result))
     assert result.code == 0, result.error[-3000:]
     return Run(**json.loads(result.output.splitlines()[-1]))
@@ -91,15 +112,57 @@ def _error_of(result: Result) -> str:
     return next(x for x in result.error.splitlines() if x.startswith(mark))[len(mark) :]
 
 
+class Hand:
+    """A way by hand, under lower and lower limits."""
+
+    def __init__(self, training: Training, way: str) -> None:
+        self._run = partial(run, training, way)
+        self._unlimited = self._run()
+        self._needs_offload = False  # under the last limit, and so under a lower one
+
+    def under(self, limit_bytes: int) -> ByHand:
+        if not self._needs_offload:
+            alone = self._run(limit_bytes)
+            self._needs_offload = alone.died
+            if not alone.died:
+                return ByHand(self._unlimited, alone, has_offload=False)
+        with_offload = self._run(limit_bytes, offload=True)
+        return ByHand(self._unlimited, with_offload, has_offload=True)
+
+
+@dataclass(frozen=True)
+class ByHand:
+    """A way by hand under a limit.
+
+    Attributes:
+        unlimited: Its run without a limit.
+        limited: Its run under the limit; where it dies alone, that with offload.
+        has_offload: Whether it needs offload.
+    """
+
+    unlimited: Run
+    limited: Run
+    has_offload: bool
+
+
 @dataclass(frozen=True)
 class Point:
-    """One program under one limit, in all ways."""
+    """One program under one limit, in all ways.
+
+    Attributes:
+        bound_ms: The best mixture of keeping, sending and recomputing whole blocks.
+        bound_of_parts_ms: The same if any part of a block may be recomputed.
+    """
 
     training: Training
     factor: float
     floor: Run
-    runs: dict[str, Run]  # by way
-    without: dict[str, Run]  # the other ways, without a limit
+    record: Record
+    oomph: Run
+    by_hand: dict[str, ByHand]
+    halves: ByHand
+    bound_ms: float
+    bound_of_parts_ms: float
 
     @property
     def limit_bytes(self) -> int:
@@ -111,19 +174,17 @@ class Point:
         return self.floor.peak_bytes - self.limit_bytes
 
     @property
-    def oomph(self) -> Run:
-        return self.runs["oomph"]
+    def fastest_by_hand(self) -> str | None:
+        """Of those that finish, alone or with offload; None: all die."""
+        times = {w: x.limited.step_ms for w, x in self.by_hand.items()}
+        return min(
+            (w for w in times if not isnan(times[w])), key=times.get, default=None
+        )
 
     def link_ms(self, way: str) -> float:
         """What moving the missing bytes takes, at the speed of the simulated link."""
-        key = {"out": "d2h", "in": "h2d"}[way]
-        steps = self.oomph.steps
-        busy_ns = sum(step[f"{key}_busy_ns"] for step in steps)
-        return (
-            self.missing_bytes
-            / sum(step[f"{key}_bytes"] for step in steps)
-            * (busy_ns / 1e6)
-        )
+        rates = {"out": self.record.out_bytes_per_ms, "in": self.record.in_bytes_per_ms}
+        return self.missing_bytes / rates[way]
 
     @property
     def forward_ms(self) -> float:
@@ -134,17 +195,6 @@ class Point:
     def backward_ms(self) -> float:
         """Of the floor, with the optimizer."""
         return self.floor.mean("backward_ms") + self.floor.mean("optimizer_ms")
-
-    @cached_property
-    def bound_ms(self) -> float:
-        """The best that link and compute allow when each missing byte goes and comes.
-
-        It can be beaten: by what need not be moved, such as temporary tensors of an
-        optimizer that works piece by piece.
-        """
-        return max(self.forward_ms, self.link_ms("out")) + max(
-            self.backward_ms, self.link_ms("in")
-        )
 
     @property
     def steps_until_calm(self) -> int:
@@ -177,11 +227,6 @@ class Point:
         alone = self.forward_ms if way == "out" else self.backward_ms
         return self.link_ms(way) > alone
 
-    def against(self, way: str) -> float:
-        """oomph's step time to that of another way, without a limit if it died."""
-        other = self.runs[way]
-        return self.oomph.step_ms / (self.without[way] if other.died else other).step_ms
-
     def describe(self) -> str:
         return (
             f"{self.training.name}, {self.factor} x: needs "
@@ -191,13 +236,28 @@ class Point:
 
 def measure(training: Training) -> Iterator[Point]:
     """Runs a program in all ways, under all limits, two at a time."""
-    floor = run(training, "floor")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "record.json"
+        floor = run(training, record=path)
+        record = Record.read(path)
+    whole, parts = problem_of(record.by_block()), problem_of(record)
     with ThreadPoolExecutor(2) as pool:
-        alone = pool.map(run, repeat(training), OTHERS)
-        without = dict(zip(OTHERS, alone, strict=True))
+        ways = (*BY_HAND, HALVES)
+        hands = list(pool.map(partial(Hand, training), ways))
         for factor in FACTORS:
             limit_bytes = int(floor.peak_bytes / factor)
-            ways = ("oomph", *OTHERS)
-            found = pool.map(run, repeat(training), ways, repeat(limit_bytes))
-            runs = dict(zip(ways, found, strict=True))
-            yield Point(training, factor, floor, runs, without)
+            oomph = pool.submit(run, training, "plain", limit_bytes, offload=True)
+            found = pool.map(Hand.under, hands, repeat(limit_bytes))
+            by_hand = dict(zip(ways, found, strict=True))
+            halves = by_hand.pop(HALVES)
+            yield Point(
+                training,
+                factor,
+                floor,
+                record,
+                oomph.result(),
+                by_hand,
+                halves,
+                bound_ms(whole, limit_bytes),
+                bound_ms(parts, limit_bytes),
+            )
