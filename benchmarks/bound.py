@@ -18,8 +18,9 @@ constraint holds for all of them:
   and for recomputing any part of them. That of ``record.by_block()`` is higher; it
   holds where blocks are recomputed as a whole.
 * What was there before the step (parameters, the optimizer's state) may be away, too.
-  Each byte then goes out once and comes in once, at any time of the step; what is not
-  trained need not go out.
+  The optimizer writes all of it: so what is away in a moment went out since the last
+  optimizer's step, and comes in before the next. What is not trained need not go out,
+  and comes in once, at any time of the step.
 * An operator may work on host memory itself. It then takes at least the time of the
   link for these bytes.
 
@@ -235,6 +236,32 @@ class _Windows:
                 program.row([(away[moment], 1.0), *stays, *returns])
 
 
+class _Residents:
+    """The variables of what was there before the step, in GiB."""
+
+    def __init__(self, program: _Program, problem: Problem, windows: _Windows) -> None:
+        def moved(link: list[list[Term]]) -> list[int]:
+            for terms in link:
+                terms.append((program.variable(), 1.0))
+            return [terms[-1][0] for terms in link]
+
+        self._out, self._back = moved(windows.out), moved(windows.back)
+        self._trained_gib = (problem.resident_bytes - problem.frozen_bytes) / GIB
+        self.frozen = program.variable()  # of it, away in all moments
+        program.row([(self.frozen, 1.0)], problem.frozen_bytes / GIB)
+        back = [(variable, -1.0) for variable in moved(windows.back)]
+        program.row([(self.frozen, 1.0), *back])
+
+    def away_in(self, program: _Program, moment: int) -> int:
+        """The variable of what is trained and away in a moment."""
+        away = program.variable()
+        before = [*self._out[: moment + 1], self._out[-1]]  # since the last optimizer
+        for moved in (before, self._back[moment + 1 :]):
+            program.row([(away, 1.0), *((variable, -1.0) for variable in moved)])
+        program.row([(away, 1.0)], self._trained_gib)
+        return away
+
+
 def bound_ms(problem: Problem, limit_bytes: int) -> float:
     """The least time of a step with no more than that in use on the device.
 
@@ -244,13 +271,7 @@ def bound_ms(problem: Problem, limit_bytes: int) -> float:
     program, windows = _Program(), _Windows(problem)
     for tensor in problem.movable:
         windows.add(program, tensor)
-    residents = program.variable()  # GiB of them that are away
-    program.row([(residents, 1.0)], problem.resident_bytes / GIB)
-    for link, unwritten in ((windows.out, problem.frozen_bytes), (windows.back, 0)):
-        moved = [program.variable() for _ in link]
-        program.row([(residents, 1.0), *((v, -1.0) for v in moved)], unwritten / GIB)
-        for terms, variable in zip(link, moved, strict=True):
-            terms.append((variable, 1.0))
+    residents = _Residents(program, problem, windows)
     rates = problem.out_bytes_per_ms / GIB, problem.in_bytes_per_ms / GIB
     longer = [program.variable(cost=1.0) for _ in problem.windows_ms]  # ms
     for i, window_ms in enumerate(problem.windows_ms):
@@ -264,7 +285,8 @@ def bound_ms(problem: Problem, limit_bytes: int) -> float:
             slower = [(variable, 1.0), (longer[i + 1], -rate)]
             program.row(slower, rate * moment.operator_ms)
         needed_bytes = problem.resident_bytes + moment.touched_bytes - limit_bytes
-        gone = [*windows.away[i], (residents, 1.0), *((v, 1.0) for v in on_host)]
+        others = (*on_host, residents.frozen, residents.away_in(program, i))
+        gone = [*windows.away[i], *((v, 1.0) for v in others)]
         room = needed_bytes / GIB + sum(gib for _, gib in windows.away[i])
         program.row([(variable, -gib) for variable, gib in gone], -room)
     return sum(problem.windows_ms) + program.least()

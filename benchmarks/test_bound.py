@@ -82,6 +82,12 @@ def test_residents_come_in_once_and_go_out_once_unless_frozen(frozen, expected_m
     assert bound_ms(problem, GIB) == pytest.approx(expected_ms)
 
 
+def test_what_the_optimizer_writes_comes_back_after_the_peak():
+    rates = INFINITE, per_gib(100)
+    problem = Problem([40, 60], [Moment(0.0, 0)], [], 2 * GIB, 0, *rates)
+    assert bound_ms(problem, GIB) == pytest.approx(40 + 100)
+
+
 def test_an_operator_on_host_memory_takes_the_time_of_the_link():
     rate = per_gib(100)
     problem = Problem([40, 60], [Moment(5.0, 3 * GIB)], [], 0, 0, rate, rate)
