@@ -1,9 +1,11 @@
 """Starts Python processes on the simulated GPU: forks of one that imported PyTorch.
 
-Importing PyTorch takes three seconds of a core, and hundreds of tests want a process of
+Importing PyTorch takes two seconds of a core, and hundreds of tests want a process of
 their own. The server loads the simulated driver and imports PyTorch, but describes no
 card and makes no call; a fork then does what a Python does that is started with its
-environment: it loads the card and applies OOMPH_CONF.
+command line and environment: it loads the card, imports oomph when it comes to that,
+and applies OOMPH_CONF when PyTorch is imported. If it is to become another Python by
+os.execve, it starts again as that one, with its own number.
 
 Requests come over the socket of the server's standard input, one at a time: JSON, with
 the descriptors of the child's three standard files and of a socket, to which the server
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import gc
 import importlib
 import json
@@ -23,11 +26,15 @@ import signal
 import socket
 import sys
 import types
-from typing import Any
+from collections.abc import Mapping, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from typing import Any, NoReturn
 
 from oomph import simulate
 
 REQUEST_BYTES = 1 << 20
+Program = tuple[types.CodeType, dict[str, Any]]  # what exec() takes
 PRELOADED = ("numpy", "torch")  # no Triton: simulate.triton sees its import
 
 
@@ -101,28 +108,102 @@ def next_request(server: socket.socket) -> dict[str, Any]:
         children.add(pid, reply)
 
 
-def become(request: dict[str, Any]) -> None:
-    """Makes this process what a Python is that was started with an environment."""
-    os.setsid()
-    os.chdir(request["cwd"])
+class FirstImport:
+    """Finds PyTorch where it is imported: the one that was, before the fork."""
+
+    def __init__(self) -> None:
+        self._torch = sys.modules.pop("torch")
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        """What importing a module would find; another PyTorch may stand before ours."""
+        if name != "torch":
+            return None
+        found = PathFinder.find_spec(name, path)
+        if found is not None and found.origin == self._torch.__file__:
+            found.loader = self
+        return found
+
+    def create_module(self, spec: ModuleSpec) -> types.ModuleType:
+        """PyTorch as it is before the last line of its import."""
+        return self._torch
+
+    def exec_module(self, torch: Any) -> None:
+        """Ends the import: that line loads oomph's plug-in, among others."""
+        if torch._is_device_backend_autoload_enabled():
+            torch._import_device_backends()
+        sys.meta_path.remove(self)
+
+
+class Replaced(BaseException):
+    """This process is to become another Python: ``start`` begins that one."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        self.start = functools.partial(begin, command[1:], environment)
+
+
+def execve(path: str, command: Sequence[str], variables: Mapping[str, str]) -> NoReturn:
+    """Takes the place of os.execve."""
+    if path != sys.executable:
+        _execve(path, command, variables)
+    raise Replaced(command, variables)
+
+
+_execve = os.execve
+
+
+def begin(command: Sequence[str], environment: Mapping[str, str]) -> Program:
+    """Does what a Python does that is started, up to its program, which it gives.
+
+    Args:
+        command: The arguments of Python: a script, or ``-c`` or ``-m`` with what
+            follows; then the program's.
+        environment: All of it.
+    """
     os.environ.clear()
-    os.environ.update(request["environment"])
-    sys.argv = request["argv"]
-    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    sys.path[:2] = [request["path"], *filter(None, paths)]  # for "" and this folder
-    torch = sys.modules.pop("torch")  # load() comes before it
-    simulate.load(os.environ["OOMPH_SIMULATE"])
-    sys.modules["torch"] = torch
-    torch._import_device_backends()  # oomph's among them, as at the end of its import
+    os.environ.update(environment)
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    name = "<string>"
+    if command[0] == "-c":
+        _, text, *arguments = command
+        sys.argv, folder = ["-c", *arguments], ""
+    elif command[0] == "-m":
+        _, module, *arguments = command
+        sys.argv, folder = ["-m", *arguments], os.getcwd()
+        text = f"__import__('runpy')._run_module_as_main({module!r})"
+    else:
+        main.__file__ = name = command[0]
+        sys.argv, folder = list(command), str(Path(name).resolve().parent)
+        text = Path(name).read_text()
+    paths = environment.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:] = [folder, *filter(None, paths), *_PATHS]
+    for known in [n for n in sys.modules if n.partition(".")[0] == "oomph"]:
+        del sys.modules[known]
+    if "OOMPH_SIMULATE" in environment:  # as oomph_simulate.pth does
+        importlib.import_module("oomph.simulate.startup")
+    return compile(text, name, "exec"), vars(main)
 
 
-def serve() -> types.CodeType:
-    """Serves requests; in each child it gives what that is to run as ``__main__``."""
+_PATHS: list[str] = []  # where modules are for all
+
+
+def end_early() -> None:
+    """Leaves out what PyTorch's libraries do when a process exits: 0.2 s of a core.
+
+    All else is done: Python's end, and then that of the libraries loaded from now on.
+    """
+    libc = ctypes.CDLL(None)
+    libc.on_exit(libc._exit, None)
+
+
+def serve() -> Program:
+    """Serves requests; returns in each child, with what that is to run."""
     preload()
     request = next_request(socket.socket(fileno=os.dup(0)))
-    become(request)
-    main = vars(sys.modules["__main__"])
-    del main["forkserver"]
-    if request["file"] is not None:
-        main["__file__"] = request["file"]
-    return compile(request["code"], request["file"] or "<string>", "exec")
+    os.setsid()
+    os.chdir(request["cwd"])
+    given = [Path(p).resolve() for p in os.environ["PYTHONPATH"].split(os.pathsep)]
+    _PATHS[:] = [p for p in sys.path if p and Path(p).resolve() not in given]
+    end_early()
+    os.execve = execve
+    sys.meta_path.insert(0, FirstImport())
+    return begin(request["command"], request["environment"])

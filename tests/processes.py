@@ -21,10 +21,21 @@ _SETTINGS = re.compile(  # of ours and PyTorch's; and what pytest and rich write
     r"OOMPH_(?!TEST_)|PYTORCH_|CUDA_|CUBLAS|TORCH_|"
     r"(?:CI|BUILD_NUMBER|PYTEST_.*|.*_COLORS?|COLUMNS|LINES)$"
 )
-_SERVER = "import forkserver; exec(forkserver.serve())"
+# A program's frame has Python's own above it and no other, and nothing else holds it.
+_SERVER = """
+import forkserver
+start = forkserver.serve
+while True:
+    try:
+        exec(*start())
+        break
+    except forkserver.Replaced as replaced:
+        start = replaced.start
+"""
 # What nothing reads before a fork has become what was asked for.
 _READ_LATE = re.compile(
-    r"OOMPH_(?!TEST_)|(?:PYTHONPATH|CUDA_VISIBLE_DEVICES|HF_HUB_OFFLINE)$"
+    r"OOMPH_(?!TEST_)|TORCH_DEVICE_BACKEND_AUTOLOAD$|"
+    r"(?:PYTHONPATH|CUDA_VISIBLE_DEVICES|HF_HUB_OFFLINE|COLUMNS)$"
 )
 
 
@@ -102,38 +113,33 @@ class Fork:
 
 
 def start(
-    code: str,
-    arguments: list[str],
+    command: list[str],
     variables: dict[str, str],
     *,
-    file: Path | None = None,
     cwd: Path | None = None,
     files: list[int | IO[Any]],
+    anew: bool = False,
 ) -> Fork | subprocess.Popen[bytes]:
-    """Starts Python code in a session of its own.
+    """Starts a program in a session of its own.
 
     Args:
-        code: What runs as ``__main__``.
-        arguments: What follows in sys.argv.
+        command: The program, and its arguments.
         variables: The whole environment.
-        file: Where the code stands; None: nowhere, as with ``python -c``.
         cwd: The working directory; None: this one.
         files: What its three standard files are.
+        anew: Whether it may be no fork, even if it is this Python.
     """
-    if _can_fork(variables):
+    python = _arguments_of_python(command)
+    if python and not anew and _can_fork(python, variables):
         request = {
-            "code": code,
-            "argv": ["-c" if file is None else str(file), *arguments],
+            "command": python,
             "environment": variables,
-            "file": None if file is None else str(file),
-            "path": "" if file is None else str(file.parent),
             "cwd": str(cwd or Path.cwd()),
         }
         numbers = [f if isinstance(f, int) else f.fileno() for f in files]
         return Fork(request, numbers)
-    command = ["-c", code] if file is None else [str(file)]
     return subprocess.Popen(
-        [sys.executable, *command, *arguments],
+        command,
         env=variables,
         cwd=cwd,
         stdin=files[0],
@@ -143,10 +149,24 @@ def start(
     )
 
 
-def _can_fork(variables: dict[str, str]) -> bool:
-    """Whether no variable differs that is read before or while PyTorch is imported."""
+def _arguments_of_python(command: list[str]) -> list[str]:
+    """What a command has this Python do; nothing if it is no program of Python."""
+    program = Path(command[0])
+    if command[0] == sys.executable:
+        return command[1:]
+    if program.name == "oomph" and program.parent == Path(sys.executable).parent:
+        return command
+    return []
+
+
+def _can_fork(arguments: list[str], variables: dict[str, str]) -> bool:
+    """Whether the GPU is simulated, and PyTorch's import does not depend on the rest.
+
+    That is: no variable differs that is read before or while PyTorch is imported.
+    """
     early, ours = (
         {k: v for k, v in found.items() if not _READ_LATE.match(k)}
         for found in (variables, environment())
     )
-    return "OOMPH_SIMULATE" in variables and early == ours
+    simulated = any(a.startswith("--simulate") for a in arguments)
+    return (simulated or "OOMPH_SIMULATE" in variables) and early == ours

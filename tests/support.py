@@ -62,42 +62,24 @@ def execute(
     conf: str | None = None,
     timeout: float = TIMEOUT_S,
     cwd: Path | None = None,
+    anew: bool = False,
     **variables: str | None,
 ) -> Result:
-    """Runs a command to its end, in a clean environment."""
-    done = subprocess.run(
-        [str(part) for part in command],
-        env=environment(card, conf, **variables),
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        cwd=cwd,
-        check=False,
-    )
-    return Result(done.returncode, done.stdout, done.stderr)
+    """Runs a command to its end, in a clean environment.
 
-
-def run(
-    code: str,
-    *arguments: str | Path,
-    card: str | None = None,
-    conf: str | None = None,
-    timeout: float = TIMEOUT_S,
-    cwd: Path | None = None,
-    **variables: str | None,
-) -> Result:
-    """Runs Python code in a process of its own, a fork where nothing forbids it."""
+    This Python is a fork where nothing forbids it, unless it is to start anew.
+    """
     with (
         open(os.devnull) as nothing,
         tempfile.TemporaryFile("w+") as out,
         tempfile.TemporaryFile("w+") as err,
     ):
         process = start(
-            textwrap.dedent(code),
-            [str(part) for part in arguments],
+            [str(part) for part in command],
             environment(card, conf, **variables),
             cwd=cwd,
             files=[nothing, out, err],
+            anew=anew,
         )
         try:
             process.wait(timeout)
@@ -108,13 +90,13 @@ def run(
         return Result(process.wait(), out.read(), err.read())
 
 
-def run_anew(code: str, *arguments: str | Path, **options: Any) -> Result:
-    """Runs Python code in a Python that starts; options as for :func:`execute`."""
+def run(code: str, *arguments: str | Path, **options: Any) -> Result:
+    """Runs Python code in a process of its own; options as for :func:`execute`."""
     return execute(sys.executable, "-c", textwrap.dedent(code), *arguments, **options)
 
 
 def oomph(*arguments: str | Path, **options: Any) -> Result:
-    """Runs the command ``oomph``."""
+    """Runs the command ``oomph``; options as for :func:`execute`."""
     return execute(Path(sys.executable).with_name("oomph"), *arguments, **options)
 
 
@@ -192,10 +174,8 @@ class Simulated:
         replies, its_output = os.pipe()
         folders = [path for path in sys.path if Path(path).is_relative_to(TESTS)]
         self.process = start(
-            (TESTS / "remote.py").read_text(),
-            folders,  # in which pytest found the tests
+            [sys.executable, str(TESTS / "remote.py"), *folders],  # of pytest's tests
             self.environment,
-            file=TESTS / "remote.py",
             files=[its_input, its_output, self.errors],
         )
         os.close(its_input)

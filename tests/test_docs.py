@@ -2,6 +2,7 @@
 
 import re
 import runpy
+import shlex
 import sys
 from pathlib import Path
 
@@ -80,10 +81,17 @@ def test_every_page_can_be_reached_from_the_readme(page):
 def test_a_command_runs(command, tmp_path):
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    words = shlex.split(command)
+    if words[0] in ("oomph", "python"):
+        words[0] = str(Path(sys.executable).with_name(words[0]))
+        variables = {}
+    else:  # something for the shell
+        words = ["bash", "-c", command]
+        path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+        own_port = {"PET_STANDALONE": "1"}  # torchrun's; others may run beside
+        variables = {"PATH": path, **own_port}
     card = None if "--simulate" in command else "2GiB,devices=2"
-    own_port = {"PET_STANDALONE": "1"}  # torchrun's; others may run beside
-    ran = execute("bash", "-c", command, card=card, cwd=tmp_path, PATH=path, **own_port)
+    ran = execute(*words, card=card, cwd=tmp_path, **variables)
     if "offload:off" in command:  # it shows an error
         assert ran.code == 1 and "torch.OutOfMemoryError" in ran.err
     else:

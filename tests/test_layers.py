@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from support import ROOT, build_description, run_anew
+from support import ROOT, build_description, run
 
 CSRC = ROOT / "csrc"
 SIM = CSRC / "sim"
@@ -386,7 +386,7 @@ def test_no_package_has_many_modules():
 
 def added_modules(statement: str) -> set[str]:
     """The modules that a statement imports."""
-    result = run_anew(
+    result = run(
         f"import sys; had = set(sys.modules); {statement}\n"
         "print(*(sys.modules.keys() - had))"
     )
@@ -403,7 +403,7 @@ def test_import_oomph_imports_neither_pytorch_nor_a_driver():
 
 @pytest.mark.parametrize("name", ["guard", "leaks", "planner", "simulate"])
 def test_a_public_module_is_there_after_import_oomph(name):
-    result = run_anew(f"import oomph; print(oomph.{name}.__name__)")
+    result = run(f"import oomph; print(oomph.{name}.__name__)")
     assert result.out == f"oomph.{name}\n"
 
 

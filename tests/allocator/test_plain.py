@@ -1,7 +1,7 @@
 """The two plain C functions, process-wide and in pools; and who is the allocator."""
 
 import pytest
-from support import run_anew
+from support import run
 
 CARD = "1GiB,context=0"
 CONF = "reserve:0,host_limit:1GiB"
@@ -26,7 +26,7 @@ def program(body: str, *, installed: bool, **options):
     import textwrap
 
     native = {} if installed else {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
-    return run_anew(
+    return run(
         PRELUDE + textwrap.dedent(body), card=CARD, conf=CONF, **native, **options
     )
 
@@ -92,7 +92,7 @@ def test_such_a_pool_is_oomphs_own_where_oomph_is_installed():
 
 
 def test_the_contents_are_those_that_were_written():
-    result = run_anew(  # without settings, 256 MiB of the card are kept free
+    result = run(  # without settings, 256 MiB of the card are kept free
         PRELUDE
         + """
 torch.cuda.memory.change_current_allocator(allocator)

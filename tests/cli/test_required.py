@@ -1,7 +1,7 @@
 """Where oomph cannot start: an error, or PyTorch's own allocator and a word why."""
 
 import pytest
-from support import lines, oomph, run_anew
+from support import lines, oomph, run
 
 CARD = "1GiB,context=0"
 OLD = f"{CARD},driver=11080"
@@ -30,13 +30,13 @@ def reasons(result) -> list[str]:
 
 def test_install_goes_on_with_pytorchs_allocator_where_it_is_not_required():
     install = "import oomph; oomph.install(required='no')\n"
-    result = run_anew(install + install + USE, card=OLD)
+    result = run(install + install + USE, card=OLD)
     assert result.out.splitlines() == NATIVE
     assert reasons(result) == [f"oomph is not in use: {TOO_OLD}"]
 
 
 def test_install_without_a_driver_goes_on_where_it_is_not_required():
-    result = run_anew(
+    result = run(
         """
         import oomph
         oomph.install(required="no")
@@ -52,7 +52,7 @@ def test_install_without_a_driver_goes_on_where_it_is_not_required():
 
 
 def test_install_says_that_cuda_is_in_use_already_where_it_is_not_required():
-    result = run_anew(
+    result = run(
         """
         import torch
         kept = torch.ones(3, device="cuda")
@@ -70,18 +70,18 @@ def test_install_says_that_cuda_is_in_use_already_where_it_is_not_required():
 
 def test_install_raises_by_default_and_where_it_is_required():
     for options in ("", "required='yes'"):
-        result = run_anew(f"{MISFIT}import oomph; oomph.install({options})", card=CARD)
+        result = run(f"{MISFIT}import oomph; oomph.install({options})", card=CARD)
         assert result.code == 1
         assert "RuntimeError: oomph was not built for PyTorch" in result.err
 
 
 def test_a_wrong_setting_is_an_error_even_where_it_is_not_required():
-    result = run_anew("import oomph; oomph.install(required='no', speed=3)", card=CARD)
+    result = run("import oomph; oomph.install(required='no', speed=3)", card=CARD)
     assert "SettingsError: there is no setting 'speed'" in result.err
 
 
 def test_looking_for_a_driver_leaves_the_choice_of_devices_open():
-    result = run_anew(
+    result = run(
         """
         import os
         import torch
@@ -99,27 +99,27 @@ def test_looking_for_a_driver_leaves_the_choice_of_devices_open():
 
 
 def test_the_variable_goes_on_by_default_and_says_why():
-    result = run_anew(MISFIT + USE, card=CARD, conf="reserve:0")
+    result = run(MISFIT + USE, card=CARD, conf="reserve:0")
     assert result.out.splitlines() == NATIVE
     (reason,) = reasons(result)
     assert "oomph was not built for PyTorch" in reason
 
 
 def test_a_warning_that_is_an_error_does_not_break_import_torch():
-    result = run_anew(MISFIT + USE, card=CARD, conf="reserve:0", PYTHONWARNINGS="error")
+    result = run(MISFIT + USE, card=CARD, conf="reserve:0", PYTHONWARNINGS="error")
     assert result.out.splitlines() == NATIVE
     assert len(reasons(result)) == 1
 
 
 def test_the_variable_may_say_that_an_old_driver_is_no_error():
-    result = run_anew(USE, card=OLD, conf="required:no")
+    result = run(USE, card=OLD, conf="required:no")
     assert result.out.splitlines() == NATIVE
     assert reasons(result) == [f"oomph is not in use: {TOO_OLD}"]
 
 
 @pytest.mark.parametrize("conf", ["required:yes", "speed:3, required : yes"])
 def test_the_variable_may_say_that_import_torch_fails_instead(conf):
-    result = run_anew(MISFIT + USE, card=CARD, conf=conf)
+    result = run(MISFIT + USE, card=CARD, conf=conf)
     assert (result.code, result.out) == (1, "")
     cause = "no setting 'speed'" if "speed" in conf else "not built for PyTorch"
     assert cause in result.err
@@ -128,8 +128,8 @@ def test_the_variable_may_say_that_import_torch_fails_instead(conf):
 
 def test_a_script_may_require_what_the_variable_did_not():
     script = "import torch, oomph; oomph.install(required='yes'); print('in use')"
-    assert run_anew(script, card=CARD, conf="required:no").said == "in use\n"
-    result = run_anew(MISFIT + script, card=CARD, conf="required:no")
+    assert run(script, card=CARD, conf="required:no").said == "in use\n"
+    result = run(MISFIT + script, card=CARD, conf="required:no")
     assert result.code == 1 and len(reasons(result)) == 1
 
 
@@ -152,7 +152,7 @@ def test_a_pytorch_for_the_cpu_alone_is_told(tmp_path):
         "oomph.install(required='no')\n"
         "print(oomph.is_installed())\n"
     )
-    result = run_anew(script, card=CARD)
+    result = run(script, card=CARD)
     assert result.out == "False\n"
     (reason,) = reasons(result)
     assert "is built for the CPU alone" in reason

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import GIB, MIB, ROOT, execute, lines, oomph, run_anew
+from support import GIB, MIB, ROOT, execute, lines, oomph, run
 
 CARD = "1GiB,context=0"
 SETTINGS = "reserve:0,host_limit:1GiB"
@@ -44,7 +44,7 @@ def test_run_runs_a_script_as_python_does(script):
         WHO + "import __main__\n"
         "print(__main__.kept is kept, __file__ == sys.argv[0], sys.path[0])\n"
     )
-    result = run_simulated(path, "--lr", "0.1", "-x", "--", "--set")
+    result = run_simulated(path, "--lr", "0.1", "-x", "--", "--set", anew=True)
     assert result.out.splitlines() == [
         "__main__ True ['--lr', '0.1', '-x', '--', '--set']",
         f"True True {path.parent}",
@@ -54,7 +54,8 @@ def test_run_runs_a_script_as_python_does(script):
 
 def test_run_runs_a_module_as_python_does(script):
     path = script(WHO, "who.py")
-    result = run_simulated("-m", "who", "--lr", "1", PYTHONPATH=str(path.parent))
+    found_there = {"PYTHONPATH": str(path.parent)}
+    result = run_simulated("-m", "who", "--lr", "1", anew=True, **found_there)
     assert result.said == "__main__ True ['--lr', '1']\n"
 
 
@@ -221,9 +222,8 @@ def test_a_folder_that_is_not_there_is_named_before_the_script_starts(script, tm
 
 
 def test_python_m_oomph_is_the_same_command(script):
-    result = execute(
-        sys.executable, "-m", "oomph", "run", "--simulate", CARD, script(WHO)
-    )
+    command = (sys.executable, "-m", "oomph", "run", "--simulate", CARD, script(WHO))
+    result = execute(*command, anew=True)
     assert result.said == "__main__ True []\n"
 
 
@@ -250,17 +250,18 @@ def test_the_version_needs_no_driver():
 
 
 def test_the_variable_installs_at_import_torch():
-    result = run_anew(
+    result = run(
         "import torch; torch.ones(3, device='cuda')\n"
         "import oomph; print(oomph.is_installed(), oomph.stats()['device_bytes'])",
         card=CARD,
         conf=SETTINGS,
+        anew=True,
     )
     assert result.said == f"True {2 * MIB}\n"
 
 
 def test_a_script_can_install():
-    result = run_anew(
+    result = run(
         """
         import oomph
         oomph.install("reserve:0", device_limit="128MiB", host_limit=1 << 30)
@@ -270,6 +271,7 @@ def test_a_script_can_install():
         print(oomph.stats()["rescues"], torch.cuda.mem_get_info()[1])
         """,
         card=CARD,
+        anew=True,
     )
     assert result.out == f"1 {128 * MIB}\n", result.err
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from oomph.memory import host
-from support import MIB, ROOT, Simulated, execute, oomph, remedies, run, run_anew
+from support import MIB, ROOT, Simulated, execute, oomph, remedies, run
 from torch import nn
 
 CARD = "512MiB,context=0,memory=real"
@@ -529,7 +529,7 @@ def test_at_exit_it_is_explained_or_plain():
         except torch.OutOfMemoryError as error:
             print(str(error)[:18])
     """
-    result = run_anew(code, card=CARD, conf="offload:off")
+    result = run(code, card=CARD, conf="offload:off")
     assert result.code == 0, result.err
     assert result.out.splitlines() == ["CUDA out of memory"] * 2
 

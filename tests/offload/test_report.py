@@ -3,7 +3,7 @@
 import re
 import textwrap
 
-from support import lines, run_anew
+from support import lines, run
 
 CARD = "64MiB,context=0,link=25GB/s"
 CONF = "reserve:0,host_ahead:0,host_limit:256MiB"
@@ -32,7 +32,7 @@ def table(result) -> dict[str, str]:
 
 
 def test_at_the_end_a_table_says_what_rescues_came_to():
-    result = run_anew(STEPS + "steps(0, 2, 1, 1)", card=CARD, conf=CONF)
+    result = run(STEPS + "steps(0, 2, 1, 1)", card=CARD, conf=CONF)
     assert result.code == 0
     assert table(result) == {
         "steps": "4",
@@ -49,7 +49,7 @@ def test_at_the_end_a_table_says_what_rescues_came_to():
 
 
 def test_a_run_that_ends_within_its_first_step_has_a_table_too():
-    result = run_anew(STEPS + "kept = [take(64), take(10)]", card=CARD, conf=CONF)
+    result = run(STEPS + "kept = [take(64), take(10)]", card=CARD, conf=CONF)
     rows = table(result)
     assert rows["steps"] == "0"
     assert rows["by step, the last ones"] == "none ended"
@@ -93,17 +93,17 @@ def test_what_the_program_has_moved_there_itself_is_in_the_table():
 
 
 def test_only_the_last_steps_are_shown_one_by_one():
-    result = run_anew(STEPS + "steps(*[2] * 5, *[1] * 10)", card=CARD, conf=CONF)
+    result = run(STEPS + "steps(*[2] * 5, *[1] * 10)", card=CARD, conf=CONF)
     assert table(result)["by step, the last ones"] == " ".join("1" * 10)
 
 
 def test_a_run_that_fits_says_nothing():
-    result = run_anew(STEPS + "steps(0, 0)", card=CARD, conf=CONF)
+    result = run(STEPS + "steps(0, 0)", card=CARD, conf=CONF)
     assert result.said == ""
 
 
 def test_a_step_with_rescues_has_one_line():
-    result = run_anew(STEPS + "steps(3, 0, 2)", card=CARD, conf=CONF)
+    result = run(STEPS + "steps(3, 0, 2)", card=CARD, conf=CONF)
     assert len(lines(result.err, "MiB fell back to host memory")) == 2
 
 
@@ -123,7 +123,7 @@ def test_each_device_that_was_out_of_memory_has_a_table():
         for size in (64, 10)
     ]
     """
-    result = run_anew(code, card=f"{CARD},devices=3", conf=CONF)
+    result = run(code, card=f"{CARD},devices=3", conf=CONF)
     assert [line[:6] for line in lines(result.err, "was out of memory:")] == [
         "GPU 0 ",
         "GPU 2 ",
@@ -131,7 +131,7 @@ def test_each_device_that_was_out_of_memory_has_a_table():
 
 
 def test_others_add_rows_where_they_offloaded_something():
-    result = run_anew(
+    result = run(
         STEPS
         + """
 from oomph.base import log

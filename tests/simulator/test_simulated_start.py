@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support import GIB, lines, oomph, run_anew
+from support import GIB, lines, oomph, run
 
 BAD_CARDS = [
     ("", "must start with the memory of a device"),
@@ -49,9 +49,10 @@ def test_a_bad_card_is_refused_before_the_script_starts(card, why, tmp_path):
 
 @pytest.mark.parametrize(("card", "why"), BAD_CARDS[1:])
 def test_a_bad_card_in_the_environment_is_one_line_and_python_goes_on(card, why):
-    result = run_anew(
+    result = run(
         "import subprocess, sys; subprocess.run([sys.executable, '-c', 'print(2)'])",
         card=card,
+        anew=True,
     )
     assert result.code == 0
     assert result.out == "2\n"
@@ -73,7 +74,7 @@ def test_the_program_sees_the_devices_that_are_visible(visible, count):
         if torch.cuda.is_available():
             torch.ones(3, device=f"cuda:{torch.cuda.device_count() - 1}")
     """
-    result = run_anew(code, card="1GiB,devices=2", CUDA_VISIBLE_DEVICES=visible)
+    result = run(code, card="1GiB,devices=2", CUDA_VISIBLE_DEVICES=visible)
     assert result.code == 0, result.err
     assert result.out == f"{count} {count}\n"
 
@@ -90,12 +91,12 @@ def test_devices_are_known_by_their_uuids_as_nvml_tells_them():
         assert text.value.decode() == f"GPU-{torch.cuda.get_device_properties(1).uuid}"
         assert nvml.nvmlDeviceGetHandleByIndex_v2(2, ctypes.byref(handle)) != 0
     """
-    result = run_anew(code, card="1GiB,devices=2")
+    result = run(code, card="1GiB,devices=2")
     assert result.code == 0, result.err
 
 
 def test_python_and_the_driver_read_a_card_alike():
-    result = run_anew(
+    result = run(
         """
         from oomph.simulate import Card, parse_card
         assert parse_card("1.5gib") == Card(3 << 29)
@@ -106,7 +107,7 @@ def test_python_and_the_driver_read_a_card_alike():
 
 
 def test_asking_about_a_card_leaves_no_driver_behind():
-    result = run_anew(
+    result = run(
         """
         from pathlib import Path
         from oomph.simulate import parse_card
@@ -121,14 +122,12 @@ def test_asking_about_a_card_leaves_no_driver_behind():
 
 
 def test_without_the_variable_nothing_is_loaded():
-    result = run_anew(
-        "import sys; print('oomph' in sys.modules, 'ctypes' in sys.modules)"
-    )
+    result = run("import sys; print('oomph' in sys.modules, 'ctypes' in sys.modules)")
     assert result.out == "False False\n"
 
 
 def test_a_process_can_load_a_card_itself():
-    result = run_anew(
+    result = run(
         """
         import oomph.simulate
         oomph.simulate.load("2GiB")
@@ -140,7 +139,7 @@ def test_a_process_can_load_a_card_itself():
 
 
 def test_the_children_of_a_process_that_loaded_a_card_have_it_too():
-    result = run_anew(
+    result = run(
         """
         import subprocess, sys
         import oomph.simulate
@@ -153,7 +152,7 @@ def test_the_children_of_a_process_that_loaded_a_card_have_it_too():
 
 
 def test_a_card_comes_too_late_after_pytorch(tmp_path):
-    result = run_anew(
+    result = run(
         "import torch, oomph.simulate; oomph.simulate.load('1GiB')",
         PYTHONPATH=str(make_torch(tmp_path, "2.11.0+cu130", "13.0")),
     )
@@ -161,12 +160,12 @@ def test_a_card_comes_too_late_after_pytorch(tmp_path):
 
 
 def test_a_second_card_is_refused():
-    result = run_anew("import oomph.simulate as s; s.load('1GiB'); s.load('2GiB')")
+    result = run("import oomph.simulate as s; s.load('1GiB'); s.load('2GiB')")
     assert "a card of 1GiB is simulated already" in result.err
 
 
 def test_the_banner_is_said_once_for_all_processes():
-    result = run_anew(
+    result = run(
         """
         import subprocess, sys
         import torch
@@ -181,7 +180,7 @@ def test_the_banner_is_said_once_for_all_processes():
 
 
 def test_the_banner_of_a_well_known_card_says_that_times_are_modelled():
-    result = run_anew("import torch", card="t4")
+    result = run("import torch", card="t4")
     assert "times on the virtual clock are modelled from the card's" in result.err
 
 
@@ -200,14 +199,14 @@ def test_a_pytorch_that_does_not_fit_is_refused(version, cuda, why, tmp_path):
     result = oomph("run", "--simulate", "1GiB", "-m", "this", PYTHONPATH=path)
     assert result.code == 2
     assert why in result.err
-    result = run_anew("print('on')", card="1GiB", PYTHONPATH=path)
+    result = run("print('on')", card="1GiB", PYTHONPATH=path, anew=True)
     assert result.out == "on\n"
     assert len(result.err.splitlines()) == 1
     assert why in result.err
 
 
 def test_a_pytorch_that_is_not_found_yet_is_no_error():
-    result = run_anew(
+    result = run(
         """
         import importlib.util
         importlib.util.find_spec = lambda name: None
@@ -219,7 +218,7 @@ def test_a_pytorch_that_is_not_found_yet_is_no_error():
 
 
 def test_a_run_without_pytorch_is_refused():
-    result = run_anew(
+    result = run(
         """
         import importlib.util
         importlib.util.find_spec = lambda name: None
