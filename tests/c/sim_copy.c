@@ -172,6 +172,29 @@ static void test_copies_to_the_host_read_the_value_that_was_set(void)
     CHECK(byte == 0);
 }
 
+static int word_at(CUdeviceptr addr)
+{
+    int word = -1;
+
+    OK(cuMemcpyDtoH(&word, addr, sizeof word));
+    return word;
+}
+
+static void test_zeros_that_were_never_written_are_copied_too(void)
+{
+    start("1GiB,memory=real");
+    CUdeviceptr from = allocate(2 * PAGE), to = allocate(2 * PAGE);
+    OK(cuMemsetD32(from + PAGE + 40960, 5, 1));
+    OK(cuMemsetD32(to + 20480, 7, 1));
+    OK(cuMemsetD32(to + PAGE + 40964, 7, 1));
+    OK(cuMemsetD32(to + 2 * PAGE - 4, 7, 1));
+    OK(cuMemcpyDtoD(to + 100, from + 100, 2 * PAGE - 104));
+    CHECK(word_at(to + 20480) == 0);
+    CHECK(word_at(to + PAGE + 40960) == 5);
+    CHECK(word_at(to + PAGE + 40964) == 0);
+    CHECK(word_at(to + 2 * PAGE - 4) == 7);
+}
+
 int main(void)
 {
     run(test_a_copy_moves_its_bytes_at_its_completion);
@@ -185,5 +208,6 @@ int main(void)
     run(test_the_shadow_follows_copies_and_is_overwritten);
     run(test_only_so_much_is_shadowed);
     run(test_copies_to_the_host_read_the_value_that_was_set);
+    run(test_zeros_that_were_never_written_are_copied_too);
     return finish();
 }

@@ -17,7 +17,10 @@
 
 #include <string.h>
 
-enum { KERNEL_FILL = 0xAB };
+enum {
+    KERNEL_FILL = 0xAB,
+    LARGE_COPY = 64 << 10, // bytes, from which on it is worth to look what was written
+};
 
 static uint64_t copied[SIM_DIRECTIONS];
 
@@ -41,13 +44,30 @@ static void copy_unreal(uint64_t dst, uint64_t src, uint64_t bytes)
         sim_shadow_forget(dst, bytes);
 }
 
-// A sanitizer's memmove goes byte by byte: it is left to what overlaps.
-static void copy_real(char *to, const char *from, uint64_t bytes)
+// Leaves out what neither side was ever written to, and so is zero on both: to touch a
+// page costs more than to copy it.
+static void copy_written(uint64_t to, uint64_t from, uint64_t bytes)
 {
-    if (from + bytes <= to || to + bytes <= from)
-        memcpy(to, from, bytes);
+    while (bytes > 0) {
+        uint64_t zeros = sim_space_unwritten(from, sim_space_unwritten(to, bytes));
+        to += zeros, from += zeros, bytes -= zeros;
+        uint64_t written = sim_space_written(from, bytes);
+        if (written == 0)
+            written = sim_space_written(to, bytes);
+        memcpy(sim_pointer(to), sim_pointer(from), written);
+        to += written, from += written, bytes -= written;
+    }
+}
+
+// A sanitizer's memmove goes byte by byte: it is left to what overlaps.
+static void copy_real(uint64_t to, uint64_t from, uint64_t bytes)
+{
+    if (from + bytes > to && to + bytes > from)
+        memmove(sim_pointer(to), sim_pointer(from), bytes);
+    else if (bytes < LARGE_COPY)
+        memcpy(sim_pointer(to), sim_pointer(from), bytes);
     else
-        memmove(to, from, bytes);
+        copy_written(to, from, bytes);
 }
 
 static void copy_bytes(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t value)
@@ -55,7 +75,7 @@ static void copy_bytes(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t valu
     bool to_real = sim_space_has_bytes(dst), from_real = sim_space_has_bytes(src);
 
     if (to_real && from_real)
-        copy_real(sim_pointer(dst), sim_pointer(src), bytes);
+        copy_real(dst, src, bytes);
     else if (to_real)
         read_unreal(sim_pointer(dst), src, bytes, value);
     else if (from_real)

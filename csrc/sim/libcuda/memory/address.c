@@ -152,6 +152,25 @@ void sim_bytes_give(const sim_bytes_t *taken, uint64_t bytes)
                   (off_t)taken->offset, (off_t)bytes);
 }
 
+// How far it is to the next data, or to the next hole, of the file.
+static uint64_t distance(const sim_bytes_t *at, uint64_t bytes, int to)
+{
+    off_t end = lseek(at->file >= 0 ? at->file : file, (off_t)at->offset, to);
+    uint64_t found = (uint64_t)end - at->offset;
+
+    return end < 0 || found > bytes ? bytes : found;
+}
+
+uint64_t sim_bytes_unwritten(const sim_bytes_t *at, uint64_t bytes)
+{
+    return distance(at, bytes, SEEK_DATA);
+}
+
+uint64_t sim_bytes_written(const sim_bytes_t *at, uint64_t bytes)
+{
+    return distance(at, bytes, SEEK_HOLE);
+}
+
 bool sim_bytes_map(uint64_t addr, uint64_t bytes, const sim_bytes_t *shown)
 {
     return !sim_memory_is_real() ||

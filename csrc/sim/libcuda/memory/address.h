@@ -36,6 +36,11 @@ typedef struct sim_bytes {
 bool sim_bytes_take(uint64_t bytes, sim_bytes_t *taken);
 void sim_bytes_give(const sim_bytes_t *taken, uint64_t bytes);
 
+// How many of `bytes`, from there on, were never written, so that they are zero; and
+// how many follow each other that may have been.
+uint64_t sim_bytes_unwritten(const sim_bytes_t *at, uint64_t bytes);
+uint64_t sim_bytes_written(const sim_bytes_t *at, uint64_t bytes);
+
 // The file of this process; -1 when the system refuses one.
 int sim_bytes_file(void);
 

@@ -90,6 +90,36 @@ bool sim_space_has_bytes(uint64_t addr)
     return sim_memory_is_real() || sim_space_find(addr) == NULL;
 }
 
+// Where the bytes at an address lie, and how many of `bytes` follow there. False if
+// they are the host's own.
+static bool find_bytes(uint64_t addr, uint64_t *bytes, sim_bytes_t *at)
+{
+    const sim_mapping_t *mapping = sim_space_mapping(addr);
+
+    if (mapping == NULL)
+        return false;
+    uint64_t offset = addr - mapping->base;
+    *at = mapping->handle->bytes_at;
+    at->offset += offset;
+    if (*bytes > mapping->bytes - offset)
+        *bytes = mapping->bytes - offset;
+    return true;
+}
+
+uint64_t sim_space_unwritten(uint64_t addr, uint64_t bytes)
+{
+    sim_bytes_t at;
+
+    return find_bytes(addr, &bytes, &at) ? sim_bytes_unwritten(&at, bytes) : 0;
+}
+
+uint64_t sim_space_written(uint64_t addr, uint64_t bytes)
+{
+    sim_bytes_t at;
+
+    return find_bytes(addr, &bytes, &at) ? sim_bytes_written(&at, bytes) : bytes;
+}
+
 static void fill_slots(sim_reservation_t *reservation, const sim_mapping_t *mapping,
                        sim_mapping_t *value)
 {

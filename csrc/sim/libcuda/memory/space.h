@@ -45,6 +45,11 @@ int sim_space_place(uint64_t addr);
 // Whether the bytes at an accessible address exist: the host's own always do.
 bool sim_space_has_bytes(uint64_t addr);
 
+// As sim_bytes_unwritten and sim_bytes_written, of bytes that exist; the host's own may
+// all have been written.
+uint64_t sim_space_unwritten(uint64_t addr, uint64_t bytes);
+uint64_t sim_space_written(uint64_t addr, uint64_t bytes);
+
 // Maps the first `bytes` of a handle, without access. Errors: OUT_OF_MEMORY, and
 // OPERATING_SYSTEM if the host has no more mappings.
 CUresult sim_space_map(sim_reservation_t *reservation, uint64_t addr, uint64_t bytes,
