@@ -6,158 +6,75 @@ is missing still is ready on the host.
 
 from __future__ import annotations
 
+import functools
 import json
+import sys
+from pathlib import Path
 
 import pytest
-from support import MIB, Result, run
+from support import MIB, Result, Simulated, execute
 
-PROGRAM = """
-import hashlib, json, sys
-import oomph, torch
-from torch import nn
-
-kind, steps = sys.argv[1], 4
-torch.manual_seed(0)
-
-class Block(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.norm = nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-    def forward(self, x):
-        q, k, v = self.qkv(self.norm(x)).chunk(3, -1)
-        x = x + self.out((q @ k.transpose(-1, -2) / 16).softmax(-1) @ v)
-        return x + self.down(nn.functional.gelu(self.up(x)))
-
-if kind == "attention":
-    model = nn.Sequential(*[Block(384) for _ in range(4)])
-    shape = (16, 64, 384)
-else:
-    layers = [nn.Sequential(nn.Linear(768, 768), nn.Tanh()) for _ in range(6)]
-    model = nn.Sequential(*layers)
-    shape = (1024, 768)
-model.cuda()
-optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, capturable=kind == "step")
-
-def batch(step):
-    generator = torch.Generator().manual_seed(step)
-    return torch.randn(shape, generator=generator).cuda()
-
-def train(forward, x):
-    optimizer.zero_grad(set_to_none=True)
-    forward(x).square().mean().backward()
-    optimizer.step()
-
-if kind == "step":  # a whole one is captured
-    x = torch.zeros(shape, device="cuda")
-    warm_up = torch.cuda.Stream()
-    warm_up.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(warm_up):
-        for step in range(3):
-            x.copy_(batch(step))
-            train(model, x)
-    torch.cuda.current_stream().wait_stream(warm_up)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        train(model, x)
-    for step in range(steps):
-        x.copy_(batch(3 + step))
-        graph.replay()
-else:
-    if kind == "callables":
-        forward = torch.cuda.make_graphed_callables(model, (batch(0),))
-    else:
-        forward = torch.compile(model, backend="cudagraphs")
-    for step in range(steps):
-        torch.compiler.cudagraph_mark_step_begin()
-        train(forward, batch(step))
-torch.cuda.synchronize()
-digest = hashlib.sha256()
-for values in optimizer.state.values():
-    for value in values.values():
-        digest.update(value.cpu().numpy().tobytes())
-for parameter in model.parameters():
-    digest.update(parameter.detach().cpu().numpy().tobytes())
-from torch._inductor.cudagraph_trees import get_manager, reset_cudagraph_trees
-trees = get_manager(0, create_if_none_exists=False)
-graphs = 0 if trees is None else trees.new_graph_id().id
-stats = oomph.stats(0)
-print(json.dumps({
-    "digest": digest.hexdigest(),
-    "graphs": graphs,
-    "allocated": torch.cuda.max_memory_allocated(),
-    "reserved": torch.cuda.max_memory_reserved(),
-    **{k: stats[k] for k in (
-        "evicted_bytes", "host_bytes_peak", "swap_drains", "rescues") if k in stats},
-}), flush=True)
-reset_cudagraph_trees()
-"""
+KINDS = ["layers", "attention", "step", "callables"]
+CARD = "4GiB,context=0"
+natively = Simulated(f"{CARD},memory=values", None)
+computing = Simulated(f"{CARD},memory=values", "reserve:0")
+sizing = Simulated(f"{CARD},memory=none", "reserve:0")
 
 
-def train(kind: str, limit_bytes: int, memory: str, *settings: str) -> Result:
+def run_alone(kind: str, limit_bytes: int, *settings: str) -> Result:
+    """Runs a program of captured.py in a process that has run none yet."""
     conf = ",".join(("reserve:0", f"device_limit:{limit_bytes}", *settings))
-    card = f"4GiB,context=0,memory={memory}"
-    return run(PROGRAM, kind, card=card, conf=conf)
-
-
-def told(result: Result) -> dict:
-    assert result.code == 0, result.err
-    return json.loads(result.out.splitlines()[-1])
-
-
-@pytest.fixture(scope="module", params=["layers", "attention", "step", "callables"])
-def native(request) -> tuple[str, dict]:
-    """A program, and what it gives with PyTorch's allocator and room.
-
-    The first two are compiled to trees of graphs; of the last, a whole training step
-    is captured by hand, or its network by ``make_graphed_callables``.
-    """
-    result = run(
-        PROGRAM,
-        request.param,
-        card="4GiB,context=0,memory=values",
+    program = Path(__file__).with_name("captured.py")
+    return execute(
+        sys.executable, program, kind, card=f"{CARD},memory=values", conf=conf
     )
-    return request.param, told(result)
+
+
+@functools.cache
+def wanted(kind: str) -> dict:
+    """What a program of captured.py gives with PyTorch's allocator and room."""
+    return natively.call("captured", "run", kind)
 
 
 @pytest.mark.parametrize("times", [1.2, 2.5])
-def test_a_card_too_small_for_a_captured_network_gives_the_same_values(native, times):
-    kind, wanted = native
-    found = told(train(kind, int(wanted["allocated"] / times), "values"))
-    assert found["digest"] == wanted["digest"]
-    assert found["graphs"] == wanted["graphs"]
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_card_too_small_for_a_captured_network_gives_the_same_values(kind, times):
+    limit_bytes = int(wanted(kind)["allocated"] / times)
+    found = computing.call("captured", "run", kind, limit_bytes)
+    assert found["digest"] == wanted(kind)["digest"]
+    assert found["graphs"] == wanted(kind)["graphs"]
     assert found["graphs"] >= 2 or kind in ("step", "callables")
-    assert found["host_bytes_peak"] > 0
+    assert found["to_host"] > 0
 
 
-def test_sizes_alone_finish_too(native):
-    kind, wanted = native
-    found = told(train(kind, int(wanted["allocated"] / 2.5), "none"))
-    assert found["graphs"] == wanted["graphs"]
+@pytest.mark.parametrize("kind", KINDS)
+def test_sizes_alone_finish_too(kind):
+    limit_bytes = int(wanted(kind)["allocated"] / 2.5)
+    found = sizing.call("captured", "run", kind, limit_bytes)
+    assert found["graphs"] == wanted(kind)["graphs"]
 
 
-def test_a_program_that_fits_pays_nothing(native):
-    kind, wanted = native
-    found = told(train(kind, wanted["reserved"], "values"))
-    assert found["digest"] == wanted["digest"]
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_program_that_fits_pays_nothing(kind):
+    done = run_alone(kind, wanted(kind)["reserved"])
+    assert done.code == 0, done.err
+    found = json.loads(done.out.splitlines()[-1])
+    assert found["digest"] == wanted(kind)["digest"]
     costs = ("evicted_bytes", "host_bytes_peak", "swap_drains", "rescues")
     assert [found[name] for name in costs] == [0, 0, 0, 0]
 
 
-@pytest.mark.parametrize("native", ["layers"], indirect=True)
-def test_without_offload_the_error_says_so(native):
-    kind, wanted = native
-    failed = train(kind, int(wanted["allocated"] / 1.6), "values", "offload:off")
+def test_without_offload_the_error_says_so():
+    limit_bytes = int(wanted("layers")["allocated"] / 1.6)
+    failed = run_alone("layers", limit_bytes, "offload:off")
     assert failed.code != 0
     assert "offload is off (offload:on-oom continues in host memory)" in failed.err
 
 
-@pytest.mark.parametrize("native", ["layers"], indirect=True)
-def test_where_the_host_has_no_room_either_the_error_says_what_helps(native):
-    kind, wanted = native
-    limit = int(wanted["allocated"] / 1.2)
-    failed = train(kind, limit, "values", f"host_limit:{40 * MIB}", "host_ahead:0")
+def test_where_the_host_has_no_room_either_the_error_says_what_helps():
+    limit_bytes = int(wanted("layers")["allocated"] / 1.2)
+    host = (f"host_limit:{40 * MIB}", "host_ahead:0")
+    failed = run_alone("layers", limit_bytes, *host)
     assert failed.code != 0
     assert "torch.OutOfMemoryError" in failed.err
     assert "oomph.evict" in failed.err or "host_limit is 40.00 MiB" in failed.err
