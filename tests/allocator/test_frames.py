@@ -101,17 +101,32 @@ def cuda_flags() -> list[str]:
     return setup["system_includes"](setup["cuda_includes"]())
 
 
-def build(python: Path, out: Path, *flags: str) -> None:
+def compile_sources(out: Path, sources: list[str | Path], *flags: str | Path) -> None:
     subprocess.run(
         [
-            *("cc", "-std=c17", "-D_GNU_SOURCE", "-g", "-fPIC", "-shared", *flags),
-            *(*cuda_flags(), "-isystem", include_of(python)),
-            f"-I{ROOT / 'csrc'}",
-            *(ROOT / name for name in build_description()["allocator_sources"]()),
+            *("cc", "-std=c17", "-D_GNU_SOURCE", "-g", "-fPIC", *flags),
+            *(*cuda_flags(), f"-I{ROOT / 'csrc'}"),
+            *(ROOT / name for name in sources),
             *("-o", out, "-lpthread", "-ldl"),
         ],
         check=True,
     )
+
+
+@pytest.fixture(scope="module")
+def core(tmp_path_factory) -> Path:
+    """An object of the core, which needs no Python."""
+    out = tmp_path_factory.mktemp("core") / "core.o"
+    compile_sources(out, build_description()["core_sources"](), "-O1", "-r")
+    return out
+
+
+def build(python: Path, out: Path, core: list[str | Path], *flags: str) -> None:
+    """Builds oomph._C for a Python."""
+    setup = build_description()
+    binding = sorted({*setup["allocator_sources"]()} - {*setup["core_sources"]()})
+    headers = ("-isystem", include_of(python))
+    compile_sources(out, [*binding, *core], "-O1", "-shared", *headers, *flags)
 
 
 def check(text: str) -> None:
@@ -126,10 +141,10 @@ def check(text: str) -> None:
 
 
 @pytest.mark.parametrize("python", pythons(), ids=str)
-def test_lines_are_right_with_this_python(python, tmp_path):
+def test_lines_are_right_with_this_python(python, core, tmp_path):
     if not (include_of(python) / "Python.h").exists():
         pytest.skip(f"the headers of {python} are not installed")
-    build(python, tmp_path / "_C.so", "-O1")
+    build(python, tmp_path / "_C.so", [core])
     done = subprocess.run(
         [python, "-c", PROGRAM, tmp_path / "_C.so"],
         capture_output=True,
@@ -142,7 +157,8 @@ def test_lines_are_right_with_this_python(python, tmp_path):
 
 def test_reading_frames_is_clean_under_a_sanitizer(tmp_path):
     python = Path(sys.executable)
-    build(python, tmp_path / "_C.so", "-O1", *SANITIZED)
+    core = build_description()["core_sources"]()
+    build(python, tmp_path / "_C.so", core, *SANITIZED)
     libraries = [
         subprocess.check_output(["cc", f"-print-file-name={name}"], text=True).strip()
         for name in ("libasan.so", "libubsan.so")

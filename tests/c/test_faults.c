@@ -366,6 +366,8 @@ static void every_call_fails_in_turn(void)
     printf("%u failures\n", runs);
 }
 
+enum { NOTHING_FAILED = 3 }; // exit code
+
 static const char *member_now;
 
 static void one_member(void)
@@ -375,6 +377,7 @@ static void one_member(void)
     flow_now->run(streams[0], streams[1]);
     // What failed at undoing may have cost memory, but nothing that is live.
     recover();
+    exit(failed_member() == NULL ? NOTHING_FAILED : 0);
 }
 
 static void every_kind_of_call_fails_for_good(void)
@@ -395,7 +398,10 @@ static void every_kind_of_call_fails_for_good(void)
                 flow_now = &flows[i];
                 member_now = members[m];
                 status_now = statuses[s];
-                if (in_child(one_member) != 0) {
+                int ended = in_child(one_member);
+                if (ended == NOTHING_FAILED)
+                    break; // the flow has no such call: any status would be the same
+                if (ended != 0) {
                     fprintf(stderr, "flow %s: %s always fails with status %d\n",
                             flow_now->name, member_now, status_now);
                     exit(1);
