@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import IO, Any
 
@@ -63,12 +64,15 @@ class Fork:
     """A process that the fork server started, used as a :class:`subprocess.Popen`."""
 
     _server: socket.socket | None = None
+    _starting = threading.Lock()
 
     def __init__(self, request: dict[str, Any], files: list[int]) -> None:
         self._replies, theirs = socket.socketpair()
         with theirs:
             message = json.dumps(request).encode()
-            socket.send_fds(self._connect(), [message], [*files, theirs.fileno()])
+            with self._starting:
+                server = self._connect()
+            socket.send_fds(server, [message], [*files, theirs.fileno()])
         self._lines = self._replies.makefile("r")
         self.pid = self._answer()
         self.returncode: int | None = None
