@@ -35,8 +35,9 @@ while True:
 """
 # What nothing reads before a fork has become what was asked for.
 _READ_LATE = re.compile(
-    r"OOMPH_(?!TEST_)|TORCH_DEVICE_BACKEND_AUTOLOAD$|"
-    r"(?:PYTHONPATH|CUDA_VISIBLE_DEVICES|HF_HUB_OFFLINE|COLUMNS)$"
+    r"OOMPH_(?!TEST_)|TORCHINDUCTOR_|TRITON_CACHE_DIR$|TORCH_DEVICE_BACKEND_AUTOLOAD$|"
+    r"(?:PYTHONPATH|CUDA_VISIBLE_DEVICES|HF_HUB_OFFLINE|COLUMNS|PET_STANDALONE)$|"
+    r"(?:BATCH|GROWTH|LOSS)$"  # by programs of tests
 )
 
 
@@ -158,7 +159,8 @@ def _arguments_of_python(command: list[str]) -> list[str]:
     program = Path(command[0])
     if command[0] == sys.executable:
         return command[1:]
-    if program.name == "oomph" and program.parent == Path(sys.executable).parent:
+    ours = program.parent == Path(sys.executable).parent
+    if ours and program.name in ("oomph", "torchrun"):
         return command
     return []
 

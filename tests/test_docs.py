@@ -83,16 +83,16 @@ def test_a_command_runs(command, tmp_path):
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     words = shlex.split(command)
-    if words[0] in ("oomph", "python"):
-        words[0] = str(Path(sys.executable).with_name(words[0]))
-        variables = {}
-    else:  # something for the shell
-        words = ["bash", "-c", command]
-        path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
-        own_port = {"PET_STANDALONE": "1"}  # torchrun's; others may run beside
-        variables = {"PATH": path, **own_port}
+    given = dict(word.split("=", 1) for word in words if re.match(r"[A-Z_]+=", word))
+    program, *arguments = words[len(given) :]
     card = None if "--simulate" in command else "2GiB,devices=2"
-    ran = execute(*words, card=card, cwd=tmp_path, **variables)
+    own_port = {"PET_STANDALONE": "1"}  # torchrun's; others may run beside
+    ran = execute(
+        *(Path(sys.executable).with_name(program), *arguments),
+        card=card,
+        cwd=tmp_path,
+        **{**own_port, **given},
+    )
     if "offload:off" in command:  # it shows an error
         assert ran.code == 1 and "torch.OutOfMemoryError" in ran.err
     else:
