@@ -7,6 +7,9 @@
 
 enum { TIMEOUT_S = 900 }; // of a machine that does much else
 
+// Of the sanitizer, where there is one.
+__attribute__((weak)) int __lsan_do_recoverable_leak_check(void);
+
 static int run_one(const test_t *test)
 {
     int status = 0;
@@ -29,6 +32,9 @@ int run_tests(const test_t *tests, size_t count, int argc, char **argv)
 {
     size_t passed = 0, failed = 0;
 
+    // It reads megabytes of libraries, whose pages the children then have already.
+    if (__lsan_do_recoverable_leak_check != NULL)
+        __lsan_do_recoverable_leak_check();
     for (size_t i = 0; i < count; i++) {
         if (argc > 1 && strcmp(argv[1], tests[i].name) != 0)
             continue;
