@@ -35,7 +35,11 @@ from oomph import simulate
 
 REQUEST_BYTES = 1 << 20
 Program = tuple[types.CodeType, dict[str, Any]]  # what exec() takes
-PRELOADED = ("numpy", "torch")  # no Triton: simulate.triton sees its import
+PRELOADED = (  # nothing that imports Triton, as torch._dynamo: simulate.triton sees it
+    *("numpy", "torch"),
+    # Half of what torch._dynamo imports, and so whoever makes an optimizer.
+    *("torch.fx.experimental.symbolic_shapes", "torch.distributed.fsdp"),
+)
 
 
 def preload() -> None:
