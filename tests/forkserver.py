@@ -175,7 +175,7 @@ def begin(command: Sequence[str], environment: Mapping[str, str]) -> Program:
         sys.argv, folder = ["-m", *arguments], os.getcwd()
         text = f"__import__('runpy')._run_module_as_main({module!r})"
     else:
-        main.__file__ = name = command[0]
+        main.__file__ = name = os.path.abspath(command[0])
         sys.argv, folder = list(command), str(Path(name).resolve().parent)
         text = Path(name).read_text()
     paths = environment.get("PYTHONPATH", "").split(os.pathsep)

@@ -155,10 +155,11 @@ def start(
 
 
 def _arguments_of_python(command: list[str]) -> list[str]:
-    """What a command has this Python do; nothing if it is no program of Python."""
+    """What a command has this Python do, without options; nothing if that is not it."""
     program = Path(command[0])
     if command[0] == sys.executable:
-        return command[1:]
+        rest = command[1:]
+        return [] if rest[0].startswith("-") and rest[0] not in ("-c", "-m") else rest
     ours = program.parent == Path(sys.executable).parent
     if ours and program.name in ("oomph", "torchrun"):
         return command

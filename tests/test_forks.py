@@ -1,0 +1,40 @@
+"""A fork of the process that imported PyTorch begins as a Python does that starts."""
+
+import json
+import sys
+
+import pytest
+from support import execute
+
+TELLS = """
+import json, os, sys
+ours = sorted(name for name in sys.modules if name.partition(".")[0] == "oomph")
+known = [__name__, globals().get("__file__"), sys.argv, sys.path, ours]
+print(json.dumps(["forkserver" in sys.modules, "torch" in sys.modules, known]))
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["-c", TELLS],
+        ["-m", "told"],
+        ["told.py"],
+        ["-m", "oomph", "run", "--simulate", "1GiB", "-m", "told"],
+        ["-m", "oomph", "run", "--simulate", "1GiB", "told.py"],
+    ],
+    ids=lambda arguments: " ".join(arguments).replace(TELLS, "CODE"),
+)
+def test_a_program_finds_what_it_finds_in_a_python_that_starts(arguments, tmp_path):
+    (tmp_path / "told.py").write_text(TELLS)
+    command = (sys.executable, *arguments, "a", "-b")
+    card = None if "oomph" in arguments else "1GiB"
+    path = str(tmp_path / "theirs")
+    forked, anew = (
+        json.loads(
+            execute(*command, card=card, cwd=tmp_path, PYTHONPATH=path, anew=anew).out
+        )
+        for anew in (False, True)
+    )
+    assert forked == [True, False, anew[2]]
+    assert anew[:2] == [False, False]
