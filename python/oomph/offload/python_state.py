@@ -1,10 +1,12 @@
 """What Python can see of the state that a module's forward might change.
 
-Its attributes and those of the modules in it, what they hold, its arguments, the
-globals and closures of its functions, and the random numbers of Python and NumPy. Each
-is marked by where it is found; marks that differ tell what was changed. Not seen is
-what lies deeper than some levels; of a container of more than a thousand entries their
-number alone is seen. What belongs to PyTorch or to the log is not looked into.
+Its attributes and those of the modules in it, what they hold, its arguments, the random
+numbers of Python and NumPy, and what its code names: globals, closures, defaults and
+attributes of functions and classes, and the same of the functions and classes that it
+calls, as far as they belong to no library. Each is marked by where it is found; marks
+that differ tell what was changed. An iterator that does not say how far it is counts as
+changed. Not seen is what lies deeper than some levels, or is hidden in an object that
+has no attributes. What belongs to PyTorch or to the log is not looked into.
 """
 
 from __future__ import annotations
@@ -13,18 +15,58 @@ import contextlib
 import random
 import sys
 import types
+import zlib
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
-_DEPTH = 4  # of containers and objects that are looked into
+_DEPTH = 8  # of containers and objects that are looked into
 _LONG = 1000  # entries of a container that are looked at one by one
 ENTRIES = 50_000  # that are looked at
 
 Marks = dict[str, object]
+
+
+def _is_of_library(value: object, name: str | None = None) -> bool:
+    """Whether a function, class or module is Python's, PyTorch's or NumPy's."""
+    name = name or getattr(value, "__module__", None) or "builtins"
+    top = name.partition(".")[0]
+    return top in ("torch", "numpy") or (
+        top in sys.stdlib_module_names and top != "__main__"
+    )
+
+
+def _attributes(value: object) -> Iterator[tuple[str, object]]:
+    """Those of an object, in its dict and in slots."""
+    yield from list(getattr(value, "__dict__", {}).items())
+    for kind in type(value).__mro__:
+        slots = vars(kind).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
+                yield name, getattr(value, name)
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    """All names that code uses, and functions within it."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
+
+
+def _functions_of(value: object) -> Iterator[types.FunctionType]:
+    """The functions of a program behind an attribute of a class or a global."""
+    if isinstance(value, (staticmethod, classmethod, types.MethodType)):
+        value = value.__func__
+    accessors = (value.fget, value.fset) if isinstance(value, property) else (value,)
+    for found in accessors:
+        while found is not None:
+            if isinstance(found, types.FunctionType) and not _is_of_library(found):
+                yield found
+            found = getattr(found, "__wrapped__", None)
 
 
 class _Walk:
@@ -33,45 +75,122 @@ class _Walk:
     def __init__(self) -> None:
         self.marks: Marks = {}
         self._seen: set[int] = set()
+        self._classes: set[type] = set()
+        self._functions: deque[types.FunctionType] = deque()
+        self._methods: dict[str, list[object]] = {}  # of classes that were met
+        self._named: set[str] = set()  # by code that was met
 
     def look(self, path: str, value: object, depth: int = _DEPTH) -> None:
         """At a value; two marks of it are equal if nothing changed it meanwhile."""
         if len(self.marks) > ENTRIES:
             return
         if isinstance(value, torch.Tensor):
-            self.marks[path] = id(value), value._version
+            version = None if value.is_inference() else value._version
+            self.marks[path] = id(value), version
             return
         if isinstance(value, (bool, int, float, complex, str, bytes)):
             self.marks[path] = value
             return
-        self.marks[path] = repr(value) if _counts(value) else id(value)
-        if depth == 0 or id(value) in self._seen or not _is_open(value):
+        if isinstance(value, types.MethodType):  # made anew whenever it is asked for
+            self.look(f"{path}.__self__", value.__self__, depth)
+            value = value.__func__
+        self.marks[path] = id(value), _content(value)
+        if id(value) in self._seen:
+            return
+        if isinstance(value, type):
+            self.look_at_class(value)
+            return
+        self._functions.extend(_functions_of(value))
+        if depth == 0 or not _is_open(value):
             return
         self._seen.add(id(value))
         if isinstance(value, Mapping):
-            self.marks[path] = id(value), len(value)
             if len(value) <= _LONG:
                 for key, item in list(value.items()):
                     self.look(f"{path}[{key!r:.40}]", item, depth - 1)
         elif isinstance(value, (list, tuple, set, frozenset, deque)):
-            self.marks[path] = id(value), len(value)
             if len(value) <= _LONG:
                 for i, item in enumerate(list(value)):
                     self.look(f"{path}[{i}]", item, depth - 1)
         else:
-            for name, item in list(getattr(value, "__dict__", {}).items()):
+            self.look_at_class(type(value))
+            for name, item in _attributes(value):
                 self.look(f"{path}.{name}", item, depth - 1)
 
+    def look_at_class(self, kind: type) -> None:
+        """At what a class and those above it hold; methods follow once named."""
+        for base in kind.__mro__:
+            if _is_of_library(base) or base in self._classes:
+                continue
+            self._classes.add(base)
+            for name, value in list(vars(base).items()):
+                if any(True for _ in _functions_of(value)):
+                    self._methods.setdefault(name, []).append(value)
+                    if name in self._named:
+                        self._functions.extend(_functions_of(value))
+                elif not name.startswith("__"):
+                    self.look(f"{base.__name__}.{name}", value, 2)
 
-def _counts(value: object) -> bool:
-    """Whether it is an iterator whose text tells how far it is."""
-    return type(value).__module__ == "itertools" and type(value).__name__ == "count"
+    def follow(self) -> None:
+        """Looks at what the code of all functions that were met names."""
+        done: set[types.FunctionType] = set()
+        while self._functions and len(self.marks) <= ENTRIES:
+            function = self._functions.popleft()
+            if function not in done:
+                done.add(function)
+                self._look_at_function(function)
+
+    def _look_at_function(self, function: types.FunctionType) -> None:
+        where = function.__qualname__
+        for i, cell in enumerate(function.__closure__ or ()):
+            with contextlib.suppress(ValueError):  # it is empty
+                name = function.__code__.co_freevars[i]
+                self.look(f"{where}: {name}", cell.cell_contents)
+        self.look(f"{where}: its defaults", function.__defaults__)
+        self.look(f"{where}: its defaults by name", function.__kwdefaults__)
+        self.look(f"{where}: its attributes", vars(function))
+        names = set(_names(function.__code__))
+        for name in names - self._named:
+            self._named.add(name)
+            for method in self._methods.get(name, ()):
+                self._functions.extend(_functions_of(method))
+        for name in names & (function.__globals__.keys() | sys.modules.keys()):
+            value = function.__globals__.get(name, sys.modules.get(name))
+            if not isinstance(value, types.ModuleType):
+                self.look(f"the global {name}", value)
+            elif not _is_of_library(value, value.__name__):
+                for attribute in names & vars(value).keys():
+                    self.look(f"{name}.{attribute}", vars(value)[attribute])
+
+
+def _content(value: object) -> object:
+    """What tells that the content of a container or a generator has changed."""
+    if isinstance(value, Mapping):
+        return len(value), hash(tuple(map(id, value.values())))
+    if isinstance(value, (list, tuple, deque)):
+        return len(value), hash(tuple(map(id, value)))
+    if isinstance(value, (set, frozenset)):
+        return len(value)
+    if isinstance(value, random.Random):
+        return hash(value.getstate())
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        if isinstance(value, numpy.ndarray):
+            return zlib.crc32(repr(value.dtype).encode() + value.tobytes())
+        if isinstance(value, numpy.random.Generator):
+            return repr(value.bit_generator.state)
+        if isinstance(value, numpy.random.RandomState):
+            return repr(value.get_state())
+    if isinstance(value, Iterator):
+        is_count = type(value).__module__ == "itertools" and "count" in repr(value)
+        return repr(value) if is_count else object()
+    return None
 
 
 def _is_open(value: object) -> bool:
     """Whether it is looked into: what programs make, not what libraries are."""
-    if isinstance(value, (nn.Module, types.ModuleType, type)) or callable(value):
-        return isinstance(value, types.MethodType)
+    if isinstance(value, (nn.Module, types.ModuleType)) or callable(value):
+        return False
     return type(value).__module__.split(".")[0] not in ("torch", "logging", "threading")
 
 
@@ -82,7 +201,6 @@ def marks(module: nn.Module, arguments: Any) -> Marks:
     """Marks of all that its forward might change, by where it is found."""
     walk = _Walk()
     walk.look("its arguments", arguments)
-    functions: set[types.FunctionType] = set()
     for name, inner in module.named_modules():
         for attribute, value in vars(inner).items():
             if attribute in _OWN:
@@ -94,25 +212,9 @@ def marks(module: nn.Module, arguments: Any) -> Marks:
                     walk.marks[f"{path}[{key!r}]"] = id(buffer)
                 continue
             walk.look(path, value, depth)
-        if type(inner).__module__.split(".")[0] == "torch":
-            continue
-        for attribute, value in list(vars(type(inner)).items()):
-            if isinstance(value, types.FunctionType):
-                functions.add(value)
-            elif not attribute.startswith("__"):
-                walk.look(f"{type(inner).__name__}.{attribute}", value, 2)
-    seen: set[int] = set()
-    for function in functions:
-        for i, cell in enumerate(function.__closure__ or ()):
-            with contextlib.suppress(ValueError):  # it is empty
-                name = function.__code__.co_freevars[i]
-                walk.look(f"{function.__qualname__}: {name}", cell.cell_contents)
-        if id(function.__globals__) in seen:
-            continue
-        seen.add(id(function.__globals__))
-        for name, value in list(function.__globals__.items()):
-            if not name.startswith("__"):
-                walk.look(f"the global {name}", value)
+        walk.look_at_class(type(inner))
+        walk.look(f"{name}.forward".lstrip("."), inner.forward)
+    walk.follow()
     walk.marks["Python's random numbers"] = hash(random.getstate())
     if (numpy := sys.modules.get("numpy")) is not None:
         state = numpy.random.get_state()
