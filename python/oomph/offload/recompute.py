@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 from torch import nn
@@ -22,6 +22,38 @@ from oomph.offload.purity import Undone
 
 _generator = checkpoint._checkpoint_without_reentrant_generator
 _PARAMETERS = inspect.signature(_generator).parameters
+
+
+class _Modules:
+    """How a module and those in it were: training or not, with which parameters.
+
+    Both may be others by the time of backward: a program evaluates in between, or
+    ``torch.func.functional_call`` has put its own parameters back.
+
+    Args:
+        module: It.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._were = [(m, m.training, dict(m._parameters)) for m in module.modules()]
+
+    @contextlib.contextmanager
+    def as_they_were(self) -> Iterator[None]:
+        """Meanwhile they are as they were."""
+        are = [(m, m.training, dict(m._parameters)) for m, _, _ in self._were]
+        try:
+            self._set(self._were)
+            yield
+        finally:
+            self._set(are)
+
+    @staticmethod
+    def _set(states: list[tuple[nn.Module, bool, Any]]) -> None:
+        for module, training, parameters in states:
+            if module.training != training:
+                module.training = training
+            if any(module._parameters[n] is not p for n, p in parameters.items()):
+                module._parameters.update(parameters)
 
 
 class Rerun:
@@ -38,10 +70,12 @@ class Rerun:
 
     def __init__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         leaves, shape = flatten((args, kwargs))
+        modules = _Modules(module)
 
         def again(*leaves: Any) -> None:
             inputs, named = pytree.tree_unflatten(leaves, shape)
-            module.forward(*inputs, **named)
+            with modules.as_they_were():
+                module.forward(*inputs, **named)
 
         fixed: list[Any] = [
             True,  # the random states are kept
