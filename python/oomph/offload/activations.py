@@ -17,6 +17,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, Protocol
 
 import torch
@@ -49,6 +50,7 @@ class Policy(Protocol):
 
 class _Thread(threading.local):
     module: nn.Module | None = None  # the outermost that is running
+    frame: FrameType | None = None  # in which it does
     pushed = False
     suspended = False
     constant: frozenset[int] = frozenset()  # storages of parameters and buffers
@@ -204,12 +206,14 @@ def _constants(module: nn.Module) -> frozenset[int]:
 def _enter(module: nn.Module, args: Any) -> None:
     if torch.compiler.is_compiling():
         return
+    if _thread.frame is not None and not _is_running(_thread.frame):
+        close_scope()
     if _thread.module is None:
-        _open(module)
+        _open(module, sys._getframe(1))
     follower = _policy.follower if _policy is not None else None
     if follower is None or not _thread.pushed or not follower.wants(module):
         return
-    if _is_ours():
+    if _is_ours() and torch._C._functorch.maybe_current_level() is None:
         # PyTorch tells hooks of all modules nothing of arguments by name. Hooks of one
         # module would be told, but be copied and saved with it, and switch fast paths
         # of evaluation off: so they are taken from the call that runs this hook.
@@ -218,10 +222,19 @@ def _enter(module: nn.Module, args: Any) -> None:
             follower.enter(module, args, named)
 
 
-def _open(module: nn.Module) -> None:
+def _is_running(frame: FrameType) -> bool:
+    """Whether a call goes on. PyTorch tells nobody of one that Ctrl-C has ended."""
+    try:
+        frame.clear()
+    except RuntimeError:  # it is being executed
+        return True
+    return False
+
+
+def _open(module: nn.Module, frame: FrameType) -> None:
     """Begins this thread's scope, at its outermost module call."""
     global _open_count
-    _thread.module = module
+    _thread.module, _thread.frame = module, frame
     with transfer.lock:
         _open_count += 1
     if _policy is not None and _may_push():
@@ -246,9 +259,12 @@ def close_scope() -> None:
     global _open_count
     if _thread.module is None:
         return
-    _thread.module = None
-    if _thread.pushed and _is_ours():
-        torch._C._autograd._pop_saved_tensors_default_hooks()
+    _thread.module = _thread.frame = None
+    if _thread.pushed:
+        if _policy is not None and _policy.follower is not None:
+            _policy.follower.abandon()
+        if _is_ours():
+            torch._C._autograd._pop_saved_tensors_default_hooks()
     _thread.pushed = _thread.suspended = False
     _thread.constant = frozenset()
     with transfer.lock:

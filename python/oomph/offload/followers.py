@@ -94,6 +94,11 @@ class Follower:
             if opened is module:
                 return
 
+    def abandon(self) -> None:
+        """The outermost call of this thread has ended: what is open in it has, too."""
+        if threading.get_ident() == self._thread:
+            self.close()
+
     def close(self) -> None:
         """Ends all that is open."""
         while self._open:
