@@ -16,11 +16,15 @@ import torch
 import torch.nn.functional as F
 from recomputing import (
     WIDTH,
+    check_left_alone,
     check_recomputed,
+    compare,
+    square,
     train,
 )
 from support import Simulated
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 CARD = "256MiB,context=0,memory=values,cc=8.6,host=8GiB"
 card = Simulated(CARD, "reserve:0,host_limit:4GiB")
@@ -500,3 +504,223 @@ def test_what_a_forward_does_beside_happens_once(block):
         return [*results, *(made.found() for made in blocks)]
 
     check_recomputed(run, "Pure")
+
+
+# ---- what others do to it
+
+
+class Collects:
+    """Counts the calls that it is told of, from a step on."""
+
+    def __init__(self, first_step: int) -> None:
+        self.first_step, self.steps, self.calls = first_step, 0, 0
+
+    def __call__(self, *_: Any) -> None:
+        self.calls += 1
+
+
+@pytest.mark.parametrize("step", [0, 1, 2, 3, 6])
+@pytest.mark.parametrize("where", ["block", "inside", "all", "tensor"])
+@card
+def test_a_users_hook_sees_each_call_once(where, step):
+    def run() -> list[Any]:
+        model = chain(Pure(), Pure(), Pure())
+        collects = Collects(step)
+        handles = []
+
+        def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+            if collects.steps == step:
+                if where == "block":
+                    handles.append(model[1].register_forward_hook(collects))
+                elif where == "inside":
+                    handles.append(model[1].up.register_forward_pre_hook(collects))
+                elif where == "all":
+                    register = nn.modules.module.register_module_forward_hook
+                    handles.append(register(collects))  # none runs again from now on
+                else:
+                    handles.append(model[1].up.weight.register_hook(collects))
+            collects.steps += 1
+            return square(model, x)
+
+        results = train(model, loss)
+        for handle in handles:
+            handle.remove()
+        return [*results, collects.calls]
+
+    compare(run)
+
+
+class Replaces:
+    """A hook of all modules that changes what blocks are given."""
+
+    def __call__(self, module: nn.Module, args: Any) -> Any:
+        return (args[0] * 1.5,) if isinstance(module, Pure) else None
+
+
+@card
+def test_a_users_hook_of_all_modules_changes_what_they_are_given():
+    def run() -> list[Any]:
+        handle = nn.modules.module.register_module_forward_pre_hook(Replaces())
+        results = train(chain(Pure(), Pure()))
+        handle.remove()
+        return results
+
+    compare(run)
+
+
+@card
+def test_a_users_mode_sees_each_operator_once():
+    def run() -> list[Any]:
+        counts = []
+
+        def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+            with FlopCounterMode(display=False) as counter:
+                value = square(model, x)
+                value.backward()
+            counts.append(counter.get_total_flops())
+            return square(model, x)
+
+        return [*train(chain(Pure(), Pure()), loss), *counts]
+
+    compare(run)
+
+
+@card
+def test_a_default_device_is_no_mode_of_the_users():
+    def run() -> list[Any]:
+        with torch.device("cuda"):
+            return train(chain(Pure(), Pure()))
+
+    check_recomputed(run, "Pure")
+
+
+class Gated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.block, self.last = Gate(), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode():
+            gate = x.sigmoid()
+        return self.last(self.block(self.last(x), gate))
+
+
+class Gate(Pure):
+    def forward(self, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+        return self.compute(x) + gate.clone()
+
+
+@card
+def test_tensors_of_inference_mode_are_not_kept():
+    check_left_alone(lambda: train(Gated()), "Gate", "torch.inference_mode()")
+
+
+@pytest.mark.parametrize("how", ["in place", "by data"])
+@card
+def test_a_caller_that_writes_to_the_input_afterwards(how):
+    class Caller(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList([Loose(), Loose(), Loose()])
+            self.kept: list[torch.Tensor] = []
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for block in self.blocks:
+                y = block(x * 2)
+                given = x * 2
+                self.kept.append(given.detach())  # where one writes, one has it
+                y = y + block(given)
+                if how == "in place":
+                    given.mul_(0.5)
+                else:
+                    given.data.mul_(0.5)
+                x = y + given
+            return x
+
+    class Loose(Pure):
+        """Saves nothing of its input."""
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.compute(x * 2)[:, :WIDTH] * 0.1
+
+        def compute(self, x: torch.Tensor) -> torch.Tensor:
+            return self.down(F.gelu(self.up(x + 1)))
+
+    seen = compare(lambda: train(Caller()))
+    assert "Loose: its inputs are written to after it has run" in seen.left_alone
+
+
+class WritesToADict(Pure):
+    def forward(self, x: torch.Tensor, kept: dict[str, Any]) -> torch.Tensor:
+        kept["norm"] = x.detach().norm()
+        kept["calls"] = kept.get("calls", 0) + 1
+        return self.compute(x)
+
+
+@card
+def test_a_block_that_writes_to_a_dict_it_is_given():
+    class Caller(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList([WritesToADict(), WritesToADict()])
+            self.calls: list[int] = []
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            kept: dict[str, Any] = {}
+            for block in self.blocks:
+                x = block(x, kept) / kept["norm"]
+            self.calls.append(kept["calls"])
+            return x
+
+    def run() -> list[Any]:
+        model = Caller()
+        return [*train(model), model.calls]
+
+    check_left_alone(run, "WritesToADict", "it changes its arguments")
+
+
+class Opens(Pure):
+    """Turns to other work at a count that a buffer holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros((), device="cuda"))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return self.compute(x) * torch.where(self.calls > 5, 0.5, 1.0)
+
+
+@card
+def test_a_block_that_turns_at_a_count_in_a_buffer():
+    compare(lambda: train(chain(Pure(), Opens(), Opens())))
+
+
+class Averages(Pure):
+    """Uses a buffer that it has just changed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.mean.lerp_(x.detach().mean(0), 0.1)
+        return self.compute(x - self.mean)
+
+
+@card
+def test_a_block_that_uses_a_buffer_it_has_changed():
+    compare(lambda: train(chain(Pure(), Averages(), Averages())))
+
+
+@card
+def test_a_bias_that_is_changed_before_backward():
+    def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        value = square(model, x)
+        with torch.no_grad():
+            for block in (model[0], model[1]):
+                block.down.bias.add_(0.01)
+                block.up.bias.add_(0.01)
+        return value
+
+    compare(lambda: train(chain(Pure(), Pure()), loss))

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from oomph.offload.calls import Call, CallTree, Key, Numbers
-from oomph.offload.purity import Aside, Trial, Trials, refuses
+from oomph.offload.purity import Aside, Trial, Trials, forbids, is_watched, refuses
 from oomph.offload.recompute import Rerun
 from oomph.steps import times
 
@@ -348,7 +348,7 @@ class Running(_Chosen):
     def begin(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         """A call begins."""
         call = self.call_of(module)
-        if call is None or refuses(args, kwargs) is not None:
+        if call is None or refuses(args, kwargs) or forbids(module) or is_watched():
             return None
         return Rerun(module, args, kwargs), self.place() + call.end - call.first
 

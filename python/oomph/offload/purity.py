@@ -13,25 +13,31 @@ from __future__ import annotations
 
 import contextlib
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd.grad_mode import _unsafe_preserve_version_counter as preserved
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _get_current_dispatch_mode_stack,
+)
 from torch.utils.checkpoint import get_device_states, set_device_states
 
 from oomph import _torch
 from oomph.base.log import logger
 from oomph.offload import python_state
 from oomph.offload.calls import flatten, storages_in, tensors_in
+from oomph.offload.headroom import SMALL_BYTES
 from oomph.steps import times
 
 _PLAIN = (
     *(type(None), bool, int, float, complex, str, bytes, enum.Enum, slice),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size),
 )
+_HOOKS = 2  # of all modules that are oomph's own: before and after a call
 _RANKS = ("c10d", "_c10d_functional", "c10d_functional", "symm_mem")
 Aside = Callable[[], contextlib.AbstractContextManager[None]]
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -65,6 +71,24 @@ def refuses(args: Any, kwargs: Any) -> str | None:
     for leaf in flatten((args, kwargs))[0]:
         if not isinstance(leaf, (torch.Tensor, *_PLAIN)):
             return f"it is given a {type(leaf).__name__}, which it might change"
+        if isinstance(leaf, torch.Tensor) and leaf.is_inference():
+            return "it is given a tensor of torch.inference_mode()"
+    return None
+
+
+def is_watched() -> str | None:
+    """Who beside oomph sees what runs now, and would see it twice; None: nobody."""
+    hooks = nn.modules.module
+    if (
+        len(hooks._global_forward_hooks) + len(hooks._global_forward_pre_hooks) > _HOOKS
+        or hooks._global_backward_hooks
+        or hooks._global_backward_pre_hooks
+    ):
+        return "all modules have hooks"
+    functions: Any = _get_current_function_mode_stack
+    for mode in (*functions(), *_get_current_dispatch_mode_stack()):
+        if not isinstance(mode, (DeviceContext, _Operators)):
+            return f"a {type(mode).__name__} is on"
     return None
 
 
@@ -90,6 +114,9 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._blame("it talks to other ranks")
         if isinstance(kwargs.get("generator"), torch.Generator):
             self._blame("it draws from a random generator of its own")
+        for argument, value in zip(schema.arguments, args, strict=False):
+            if argument.name == "dropout_state" and value is not None:
+                self._blame("it draws from cuDNN's random numbers")
         if schema.is_mutable and func is not torch.ops.aten.record_stream.default:
             for i, argument in enumerate(schema.arguments):
                 if argument.alias_info is None or not argument.alias_info.is_write:
@@ -127,19 +154,19 @@ class Trial:
 
     def __init__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         self.module, self.arguments = module, (args, kwargs)
-        self.reason = forbids(module) or refuses(args, kwargs)
+        self.reason = forbids(module) or refuses(args, kwargs) or is_watched()
         self._events: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
         self.since = 0
         self.buffers: frozenset[int] = frozenset()
         if self.reason is not None:
             return
         self.buffers = storages_in(list(module.buffers()))
+        self._undone = Undone(module)
         self._state = python_state.marks(module, self.arguments)
         self._sums = [_sum(tensor) for tensor in tensors_in(args, kwargs)]
         self._hooks = [bool(t._backward_hooks) for t in tensors_in(args, kwargs)]
-        self._versions = [
-            (_torch.outline(t), t._version) for t in tensors_in(args, kwargs)
-        ]
+        used = (*tensors_in(args, kwargs), *module.parameters())
+        self._versions = [(_torch.outline(t), t._version) for t in used]
         self._cpu = torch.get_rng_state()
         self._devices = get_device_states(args, kwargs)
 
@@ -166,8 +193,17 @@ class Trial:
         self.arguments = (), {}
 
     def inputs_changed(self) -> bool:
-        """Whether an input was written to since the call began."""
-        return any(_torch.version_now(o) != version for o, version in self._versions)
+        """Whether an input or a parameter was written to since the call began.
+
+        An input that nobody has any more is written to by nobody.
+        """
+        if any(_torch.version_now(o) != version for o, version in self._versions):
+            return True
+        for (outline, _), before in zip(self._versions, self._sums, strict=False):
+            now = _torch.original(outline)
+            if now is not None and _sum(now) != before:
+                return True
+        return False
 
     def _look(self, output: Any) -> None:
         for leaf in flatten(output)[0]:
@@ -181,7 +217,7 @@ class Trial:
         inputs = list(tensors_in(self.arguments))
         if self._hooks != [bool(t._backward_hooks) for t in inputs]:
             self.blame("it puts a hook on a tensor that it is given")
-        if any(a != b for a, b in zip(self._sums, map(_sum, inputs), strict=True)):
+        if self._sums != [_sum(tensor) for tensor in inputs]:
             self.blame("it writes to a tensor that it did not make")
 
     def _try(self, output: Any) -> None:
@@ -191,7 +227,7 @@ class Trial:
             start = times.mark()
             with (
                 torch.random.fork_rng(self._devices[0]),
-                Undone(self.module),
+                self._undone,
                 torch.autograd.graph.saved_tensors_hooks(_drop, _drop),
             ):
                 torch.set_rng_state(self._cpu)
@@ -254,27 +290,51 @@ def same_bits(one: Any, other: Any) -> bool:
     return True
 
 
-class Undone:
-    """Puts back what is written to the buffers of a module meanwhile.
+_Contents = list[tuple[torch.Tensor, torch.Tensor]]  # of buffers
 
-    Not by their versions: the kernels of batch norm write without counting. Nor are
-    versions counted when they are put back, as others may have saved them.
+
+class Undone:
+    """Has a module's buffers as they are now; puts back what they were meanwhile.
+
+    Large ones are not kept, nor those of batch norm, which only writes to them. Their
+    versions tell nothing: the kernels of batch norm write without counting. Nor are
+    they counted here, as others may have saved them.
+
+    Args:
+        module: The module.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
-        self._before: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._before: _Contents = []
+        self._start = _contents(
+            buffer
+            for inner in module.modules()
+            if not isinstance(inner, nn.modules.batchnorm._NormBase)
+            for buffer in inner.buffers(recurse=False)
+            if buffer.nbytes <= SMALL_BYTES
+        )
 
     def __enter__(self) -> None:
-        buffers = self._module.buffers()
-        self._before = [(buffer, buffer.detach().clone()) for buffer in buffers]
+        self._before = _contents(self._module.buffers())
+        self._versions = [buffer._version for buffer, _ in self._before]
+        _set(self._start)
 
     def __exit__(self, *_: object) -> None:
         before, self._before = self._before, []
-        with torch.no_grad():
-            for buffer, old in before:
-                with preserved(buffer):
-                    buffer.detach().copy_(old)
+        _set(before)
+        buffers = tuple(buffer for buffer, _ in before)
+        torch._C._autograd._unsafe_set_version_counter(buffers, tuple(self._versions))
+
+
+def _contents(buffers: Iterable[torch.Tensor]) -> _Contents:
+    return [(buffer, buffer.detach().clone()) for buffer in buffers]
+
+
+def _set(contents: _Contents) -> None:
+    with torch.no_grad():
+        for buffer, content in contents:
+            buffer.detach().copy_(content)
 
 
 class Trials:

@@ -36,10 +36,24 @@ class _Modules:
 
     def __init__(self, module: nn.Module) -> None:
         self._were = [(m, m.training, dict(m._parameters)) for m in module.modules()]
+        self._versions = [(p, p._version) for p in module.parameters()]
 
     @contextlib.contextmanager
     def as_they_were(self) -> Iterator[None]:
-        """Meanwhile they are as they were."""
+        """Meanwhile they are as they were.
+
+        Raises:
+            RuntimeError: A parameter was written to since.
+        """
+        for parameter, version in self._versions:
+            if parameter._version != version:
+                raise RuntimeError(
+                    "oomph: a parameter of a module was modified by an inplace "
+                    f"operation before backward: {list(parameter.shape)} is at version "
+                    f"{parameter._version}; expected version {version}, as the module "
+                    "runs again in backward. Modify it after backward, or set "
+                    "recompute:off."
+                )
         are = [(m, m.training, dict(m._parameters)) for m, _, _ in self._were]
         try:
             self._set(self._were)
@@ -70,7 +84,7 @@ class Rerun:
 
     def __init__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         leaves, shape = flatten((args, kwargs))
-        modules = _Modules(module)
+        modules, buffers = _Modules(module), Undone(module)
 
         def again(*leaves: Any) -> None:
             inputs, named = pytree.tree_unflatten(leaves, shape)
@@ -79,7 +93,7 @@ class Rerun:
 
         fixed: list[Any] = [
             True,  # the random states are kept
-            lambda: (contextlib.nullcontext(), Undone(module)),
+            lambda: (contextlib.nullcontext(), buffers),
             "default",  # shapes are compared
             False,
         ]
