@@ -529,7 +529,11 @@ def test_copies_of_a_model_are_plain(way):
 # ---- whole programs
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+# The simulated cuDNN draws where PyTorch's generator stands, and what runs again puts
+# that back to where it stood; the real one has a state of its own.
+@pytest.mark.parametrize(
+    "program", [name for name in PROGRAMS if not PROGRAMS[name].drops_in_cudnn]
+)
 @card
 def test_programs_give_the_cpus_values(program):
     chosen = prepared(program)

@@ -125,6 +125,9 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 for identity in storages_in(value):
                     self._write(identity, func)
         result = func(*args, **kwargs)
+        for tensor in tensors_in(args, kwargs, result):
+            if type(tensor) not in (torch.Tensor, nn.Parameter):
+                self._blame(f"it computes with a {type(tensor).__name__}")
         given = storages_in(args, kwargs)
         for identity in storages_in(result) - given:
             self._made[identity] = self.count
