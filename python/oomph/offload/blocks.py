@@ -66,7 +66,8 @@ class Blocks:
 
     Attributes:
         follower: What follows calls in this step; None: nothing does.
-        plan: What was chosen; None: nothing is.
+        plan: What was chosen, in the size of the step that was watched; None: nothing
+            is.
         left_alone: Why calls are not run again, and how many.
         step_ms: Time of a step under the plan; 0: not known yet.
         freed_bytes: By which a step needs less under the plan.
@@ -105,9 +106,19 @@ class Blocks:
         return isinstance(self.follower, (Watching, Trying))
 
     @property
+    def expected_ms(self) -> float:
+        """The time that a step should take under the plan."""
+        return self._size * self.plan.step_ms if self.plan is not None else 0.0
+
+    @property
+    def again_ms(self) -> float:
+        """Of it, what calls take that run again."""
+        return self._size * self.plan.recompute_ms if self.plan is not None else 0.0
+
+    @property
     def need_bytes(self) -> int:
         """Most bytes in use in a step, nothing sent."""
-        return self.plan.need_bytes if self.plan is not None else 0
+        return int(self._size * self.plan.need_bytes) if self.plan is not None else 0
 
     def spans(self) -> list[tuple[int, int]]:
         """Of these, the places that they would have saved at, from the step's first."""
@@ -233,10 +244,10 @@ class Blocks:
             return False
         before = {call.key for call in self.chosen()}
         self._size = max(self._sizes, default=1.0)
-        record = self._record.scaled(self._size)
-        self.plan = schedule.choose(record, room.limit_bytes, room.link)
-        nothing = schedule.play(record, frozenset(), room.limit_bytes, room.link)
-        self.freed_bytes = nothing.need_bytes - self.plan.need_bytes
+        limit_bytes = room.limit_bytes / self._size
+        self.plan = schedule.choose(self._record, limit_bytes, room.link)
+        freed_bytes = self._record.columns.need_bytes - self.plan.need_bytes
+        self.freed_bytes = int(self._size * freed_bytes)
         chosen = self.chosen()
         logger.debug(
             "%d of %d calls run again in backward, which frees %s",
@@ -256,12 +267,9 @@ class Blocks:
     def _adapt(self, step: Step, room: Room) -> bool:
         """Follows the size of the steps."""
         assert self.plan is not None and self._record is not None
-        size = self._size * step.need_bytes / max(self.plan.need_bytes, 1)
+        size = step.need_bytes / max(self.plan.need_bytes, 1)
         self._sizes.append(size)
-        nothing = schedule.play(
-            self._record.scaled(size), frozenset(), room.limit_bytes, room.link
-        )
-        fits = nothing.need_bytes <= room.limit_bytes
+        fits = self._record.columns.need_bytes * size <= room.limit_bytes
         self._kept_steps = self._kept_steps + 1 if fits else 0
         if self._kept_steps >= _KEPT_STEPS:
             self.stop()
@@ -287,7 +295,7 @@ class Blocks:
         where nothing tells: in backward, most of them. Whether it is another now.
         """
         assert self.plan is not None and self._record is not None
-        more_ms = self.step_ms - self.plan.step_ms
+        more_ms = self.step_ms - self.expected_ms
         if self.step_ms == 0 or abs(more_ms) < _ERROR * self.step_ms:
             return False
         if self._corrections == _CORRECTIONS:

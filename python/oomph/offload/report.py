@@ -67,8 +67,8 @@ def _recomputed(blocks: Blocks | None) -> dict[str, Any]:
     return {
         "recomputed_calls": len(plan.recomputed) if plan else 0,
         "recomputed_bytes": blocks.freed_bytes if blocks is not None else 0,
-        "recompute_ms": plan.recompute_ms if plan else 0.0,
-        "expected_step_ms": plan.step_ms if plan else 0.0,
+        "recompute_ms": blocks.again_ms if blocks is not None else 0.0,
+        "expected_step_ms": blocks.expected_ms if blocks is not None else 0.0,
         "left_alone": dict(blocks.left_alone) if blocks is not None else {},
     }
 
@@ -82,7 +82,7 @@ def _again(blocks: Blocks) -> str:
     more = "" if len(names) <= 3 else " and others"
     return (
         f"{calls}{more}, which frees {format_size(blocks.freed_bytes)} and takes about "
-        f"{blocks.plan.recompute_ms:.1f} ms"
+        f"{blocks.again_ms:.1f} ms"
     )
 
 
@@ -123,7 +123,7 @@ def _explain(device: DevicePlan, blocks: Blocks | None) -> str:
     )
     if blocks is not None and blocks.plan is not None and blocks.step_ms > 0:
         done.append(
-            f"{blocks.plan.step_ms:.1f} ms a step were expected of this, and "
+            f"{blocks.expected_ms:.1f} ms a step were expected of this, and "
             f"{blocks.step_ms:.1f} ms were taken"
         )
     if blocks is not None and blocks.left_alone:

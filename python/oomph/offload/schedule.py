@@ -10,9 +10,13 @@ Three resources work at the same time: kernels, the link out and the link back.
 blocks that make it shortest. Of two blocks the one that frees more bytes a millisecond
 is recomputed first. A block may contain others: it replaces them where that is cheaper,
 so the blocks in question form a row of steps with falling return, the lower hull of all
-mixtures without the link. What is missing beside the first of that row is sent, and
-only its length is searched: as many plays as the logarithm of the number of blocks,
-twice.
+mixtures without the link. What a block frees comes back at once, in backward, which a
+small device cannot bear: so blocks that contain none form another row. What is missing
+beside the first of a row is sent, and only its length is searched, from where a bound
+on the time is lowest.
+
+All is proportional: of a step with so many times the bytes and the times of another the
+plan is the same where the limit is so many times as high.
 
 Nothing here knows PyTorch or a driver: sizes are bytes, times milliseconds.
 """
@@ -20,14 +24,20 @@ Nothing here knows PyTorch or a driver: sizes are bytes, times milliseconds.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import accumulate
+from operator import add, sub
+from typing import NamedTuple
 
 # What is on the host without having been sent is written and read there by kernels:
 # about so many times it goes over the link.
 _PASSES = 4
+_STRIDES = 16  # in a row, at first; halved
+_PRECISION = 64  # part of a row
 
 
 @dataclass(frozen=True)
@@ -72,10 +82,31 @@ class Block:
 
 @dataclass(frozen=True)
 class Link:
-    """Bytes a millisecond, each way."""
+    """Bytes a millisecond, each way; more than 0."""
 
     out: float
     back: float
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The segments of a record, one list for each attribute."""
+
+    forward_ms: list[float]
+    backward_ms: list[float]
+    forward_bytes: list[int]
+    backward_bytes: list[int]
+    saved_bytes: list[int]
+
+    @cached_property
+    def kernels_ms(self) -> tuple[float, float]:
+        """Time of forward, and of backward."""
+        return sum(self.forward_ms), sum(self.backward_ms)
+
+    @cached_property
+    def need_bytes(self) -> int:
+        """Most bytes in use."""
+        return max(*self.forward_bytes, *self.backward_bytes, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -93,32 +124,46 @@ class Record:
     blocks: Sequence[Block]
     rest_ms: float = 0.0
 
-    def scaled(self, factor: float) -> Record:
-        """The same with all that grows with a batch, so many times as large."""
-        return Record(
-            [
-                Segment(
-                    s.forward_ms * factor,
-                    s.backward_ms * factor,
-                    int(s.forward_bytes * factor),
-                    int(s.backward_bytes * factor),
-                    int(s.saved_bytes * factor),
-                )
-                for s in self.segments
-            ],
-            [
-                Block(b.first, b.end, int(b.gain_bytes * factor), b.ms * factor)
-                for b in self.blocks
-            ],
-            self.rest_ms,
+    @cached_property
+    def columns(self) -> Columns:
+        """The same of all segments, in lists."""
+        return Columns(
+            [s.forward_ms for s in self.segments],
+            [s.backward_ms for s in self.segments],
+            [s.forward_bytes for s in self.segments],
+            [s.backward_bytes for s in self.segments],
+            [s.saved_bytes for s in self.segments],
         )
 
     @cached_property
-    def hull(self) -> list[Step]:
-        """The steps of falling return from nothing recomputed to all."""
+    def left_bytes(self) -> list[list[int]]:
+        """What is left to send in the segments of each block that is recomputed."""
+        return [self._left_of(block) for block in self.blocks]
+
+    def _left_of(self, block: Block) -> list[int]:
+        """Its inputs: in its first segments."""
+        inputs = sum(s.saved_bytes for s in self.segments[block.first : block.end])
+        inputs -= block.gain_bytes
+        left = []
+        for segment in self.segments[block.first : block.end]:
+            left.append(max(min(segment.saved_bytes, inputs), 0))
+            inputs -= left[-1]
+        return left
+
+    @cached_property
+    def rows(self) -> tuple[list[Step], list[Step]]:
+        """The steps from nothing recomputed to all, the best return first.
+
+        Of all blocks, and of those that contain no other.
+        """
         roots, inner = _nested(self.blocks)
         steps = [s for root in roots for s in _steps(root, self.blocks, inner)]
-        return sorted(steps, key=lambda s: (s.ms / s.gain_bytes, s.first))
+        innermost = [
+            Step(block.first, block.gain_bytes, block.ms, frozenset([i]))
+            for i, block in enumerate(self.blocks)
+            if not inner[i]
+        ]
+        return _in_order(steps), _in_order(innermost)
 
 
 @dataclass(frozen=True)
@@ -142,15 +187,19 @@ class Plan:
     recompute_ms: float
 
 
-@dataclass(frozen=True)
-class Step:
-    """One step along the hull: these blocks come, those they contain go."""
+class Step(NamedTuple):
+    """One step along a row: these blocks come, those they contain go."""
 
     first: int  # segment
     gain_bytes: int
     ms: float
     come: frozenset[int]
-    go: frozenset[int] = field(default_factory=frozenset)
+    go: frozenset[int] = frozenset()
+
+    @property
+    def ratio(self) -> float:
+        """Milliseconds a byte: the smaller, the better the return."""
+        return self.ms / self.gain_bytes
 
 
 def _nested(blocks: Sequence[Block]) -> tuple[list[int], dict[int, list[int]]]:
@@ -173,26 +222,35 @@ def _steps(
     """The hull of one block and all that it contains, the best return first."""
     block = blocks[root]
     steps = [s for child in inner[root] for s in _steps(child, blocks, inner)]
-    steps.sort(key=lambda s: s.ms / s.gain_bytes)
+    steps.sort(key=lambda step: step.ratio)
     # The block itself is the last point: steps that lie above the line to it go.
     gain, ms = sum(s.gain_bytes for s in steps), sum(s.ms for s in steps)
-    while True:
-        if block.gain_bytes <= gain:
-            return steps
-        ratio = (block.ms - ms) / (block.gain_bytes - gain)
-        if not steps or steps[-1].ms / steps[-1].gain_bytes < ratio:
-            break
+    while steps and steps[-1].ratio * (block.gain_bytes - gain) >= block.ms - ms:
         last = steps.pop()
         gain, ms = gain - last.gain_bytes, ms - last.ms
-    replaced = frozenset(i for s in steps for i in s.come)
+    if block.gain_bytes <= gain:
+        return steps
     more = Step(
         block.first,
         block.gain_bytes - gain,
         max(block.ms - ms, 0.0),
         frozenset([root]),
-        replaced,
+        frozenset(i for s in steps for i in s.come),
     )
     return [*steps, more]
+
+
+def _in_order(steps: list[Step]) -> list[Step]:
+    """The best return first; of about the same return, the last segment first.
+
+    A block comes after those within it: these begin later, or stood before it.
+    """
+
+    def key(step: Step) -> tuple[float, int]:
+        grade = round(math.log(step.ratio) * 10) if step.ms > 0 else -math.inf
+        return grade, -step.first
+
+    return sorted(steps, key=key)
 
 
 def _taken(steps: Sequence[Step]) -> frozenset[int]:
@@ -217,103 +275,124 @@ def play(
     Returns:
         The plan with its time.
     """
-    segments, count = record.segments, len(record.segments)
-    freed = [0] * (count + 1)  # bytes that recomputing frees after a segment
-    again_ms = [0.0] * count  # forward run again before backward of a segment
-    sendable = [s.saved_bytes for s in segments]
+    columns = record.columns
+    freed = [0] * len(columns.saved_bytes)  # by recomputing, after a segment
+    again_ms = [0.0] * len(freed)  # forward run again before backward of a segment
+    sendable = list(columns.saved_bytes)
     for i in recomputed:
         block = record.blocks[i]
-        freed[block.end] += block.gain_bytes
+        freed[block.end - 1] += block.gain_bytes
         again_ms[block.end - 1] += block.ms
-        left = block.gain_bytes
-        for k in range(block.end - 1, block.first - 1, -1):
-            less = min(sendable[k], left)
-            sendable[k] -= less
-            left -= less
-    forward = [0] * count  # most bytes in use, nothing sent
-    backward = [0] * count
-    gone = 0
-    for k, segment in enumerate(segments):
-        gone += freed[k]
-        forward[k] = segment.forward_bytes - gone
-        backward[k] = segment.backward_bytes - gone
-    need = max(max(forward, default=0), max(backward, default=0))
-    target = max(need - limit_bytes, 0)
-    sent = [0.0] * count
-    for k in range(count):
-        sent[k] = min(sendable[k], target)
-        target -= sent[k]
-    ms = _Timeline(segments, sent, limit_bytes, link).run(forward, backward, again_ms)
-    ms += record.rest_ms + target * _PASSES / min(link.out, link.back)
+        sendable[block.first : block.end] = record.left_bytes[i]
+    # Bytes in use in each segment, nothing sent, beyond what may be.
+    allowed = list(accumulate(freed, initial=limit_bytes))
+    forward = list(map(sub, columns.forward_bytes, allowed))
+    backward = list(map(sub, columns.backward_bytes, allowed))
+    most = max(*forward, *backward, -limit_bytes, -limit_bytes)
+    sent: list[float] = []
+    short = 0.0
+    ms = sum(columns.kernels_ms) + sum(again_ms)
+    if most > 0:
+        sent, short = _send(sendable, list(map(max, forward, backward)))
+        timeline = _Timeline(sent, link)
+        timeline.forward(columns.forward_ms, forward)
+        timeline.backward(list(map(add, columns.backward_ms, again_ms)), backward)
+        ms = timeline.now_ms + short * _PASSES / min(link.out, link.back)
     return Plan(
-        recomputed, ms, int(sum(sent)), int(need), math.ceil(target), sum(again_ms)
+        recomputed,
+        ms + record.rest_ms,
+        round(sum(sent)),
+        round(limit_bytes + most),
+        math.ceil(short),
+        sum(again_ms),
     )
 
 
-class _Timeline:
-    """A step on kernels and link, segment by segment."""
+def _send(sendable: list[int], missing: list[float]) -> tuple[list[float], float]:
+    """What each segment sends, the earliest first, and what is missing nevertheless.
 
-    def __init__(
-        self,
-        segments: Sequence[Segment],
-        sent: list[float],
-        limit_bytes: float,
-        link: Link,
-    ) -> None:
-        self._segments, self._sent = segments, sent
-        self._limit_bytes, self._link = limit_bytes, link
-        self._now = 0.0  # of the kernels
+    What leaves lowers what is in use from its segment on, and not before.
+
+    Args:
+        sendable: Bytes that each segment may send.
+        missing: Bytes in use in each beyond what may be.
+    """
+    count = len(missing)
+    later = list(accumulate(reversed(missing), max))[::-1]  # the most from each on
+    gone = list(accumulate(sendable, initial=0))  # before each, if all is sent
+    # The first that need not send all that it may.
+    k = bisect_left(range(count), x=True, key=lambda k: gone[k + 1] >= later[k])
+    short = max(0.0, *map(sub, missing[:k], gone[1:]), 0.0)
+    rest = [max(most - gone[k], 0.0) for most in later[k : k + 1]]
+    return [*sendable[:k], *rest, *[0] * (count - k - 1)], short
+
+
+class _Timeline:
+    """A step on kernels and link, segment by segment.
+
+    Args:
+        sent: Bytes that each segment sends.
+        link: Its speed.
+
+    Attributes:
+        now_ms: Of the kernels.
+    """
+
+    def __init__(self, sent: list[float], link: Link) -> None:
+        self.now_ms = 0.0
+        self._sent, self._link = sent, link
         self._leaving: deque[tuple[float, float]] = deque()  # ends of copies, and bytes
         self._gone = 0.0  # bytes, at the host alone
 
-    def run(
-        self, forward: list[int], backward: list[int], again_ms: list[float]
-    ) -> float:
-        """The time of forward and backward.
+    def forward(self, times_ms: list[float], missing: list[float]) -> None:
+        """Runs forward.
 
         Args:
-            forward: Most bytes in use in each segment, nothing sent.
-            backward: The same in its backward.
-            again_ms: What runs before its backward.
+            times_ms: Time of each segment.
+            missing: Bytes in use in it beyond what may be, nothing sent.
         """
-        out_free = 0.0
-        for k, segment in enumerate(self._segments):
-            self._wait_for_room(forward[k])
-            self._now += segment.forward_ms
-            if self._sent[k] > 0:
-                out_free = max(self._now, out_free) + self._sent[k] / self._link.out
-                self._leaving.append((out_free, self._sent[k]))
-        # The one that is used next comes last.
-        waiting = [k for k in range(len(self._segments)) if self._sent[k] > 0]
+        now, out_free, out = self.now_ms, 0.0, self._link.out
+        for ms, need, size in zip(times_ms, missing, self._sent, strict=True):
+            if need > self._gone:
+                now = self._wait_until_gone(now, need)
+            now += ms
+            if size > 0:
+                out_free = (now if now > out_free else out_free) + size / out
+                self._leaving.append((out_free, size))
+        self.now_ms = now
+
+    def backward(self, times_ms: list[float], missing: list[float]) -> None:
+        """Runs backward; what it needs next comes back as soon as there is room.
+
+        Args:
+            times_ms: Time of each segment.
+            missing: Bytes in use in it beyond what may be, nothing sent.
+        """
+        now, back_free, back, sent = self.now_ms, 0.0, self._link.back, self._sent
+        waiting = [k for k, size in enumerate(sent) if size > 0]  # the next comes last
+        i = waiting.pop() if waiting else -1
         ready: dict[int, float] = {}  # when what a segment sent is back
-        back_free = 0.0
-        for k in range(len(self._segments) - 1, -1, -1):
-            self._wait_for_room(backward[k])
-            room = self._limit_bytes - (backward[k] - self._gone)
-            while waiting and (waiting[-1] >= k or self._sent[waiting[-1]] <= room):
-                i = waiting.pop()
-                self._let_go(self._sent[i])
-                back_free = max(self._now, back_free) + self._sent[i] / self._link.back
-                ready[i] = back_free
-                room -= self._sent[i]
-            self._now = max(self._now, ready.get(k, 0.0))
-            self._now += again_ms[k] + self._segments[k].backward_ms
-        return self._now
+        for k in range(len(sent) - 1, -1, -1):
+            if missing[k] > self._gone:
+                now = self._wait_until_gone(now, missing[k])
+            while i >= k or (i >= 0 and sent[i] <= self._gone - missing[k]):
+                # Of what is gone, or else of what was about to leave.
+                now = self._wait_until_gone(now, sent[i])
+                self._gone -= sent[i]
+                ready[i] = back_free = max(now, back_free) + sent[i] / back
+                i = waiting.pop() if waiting else -1
+            if k in ready and ready[k] > now:
+                now = ready[k]
+            now += times_ms[k]
+        self.now_ms = now
 
-    def _wait_for_room(self, need_bytes: float) -> None:
-        """Kernels wait until enough has left."""
-        while self._leaving and self._gone < need_bytes - self._limit_bytes:
+    def _wait_until_gone(self, now: float, size_bytes: float) -> float:
+        """Kernels wait until so much has left, or all; gives the time then."""
+        while self._gone < size_bytes and self._leaving:
             end, size = self._leaving.popleft()
-            self._now = max(self._now, end)
+            now = max(now, end)
             self._gone += size
-
-    def _let_go(self, size_bytes: float) -> None:
-        """So much comes back: of what is gone, or else of what was about to leave."""
-        while self._leaving and self._gone < size_bytes:
-            end, size = self._leaving.popleft()
-            self._now = max(self._now, end)
-            self._gone += size
-        self._gone -= size_bytes
+        return now
 
 
 def choose(record: Record, limit_bytes: float, link: Link) -> Plan:
@@ -322,7 +401,7 @@ def choose(record: Record, limit_bytes: float, link: Link) -> Plan:
     Args:
         record: What a step showed.
         limit_bytes: What may be in use at any time.
-        link: Its speed; 0 each way where nothing may be sent.
+        link: Its speed.
 
     Returns:
         The plan. With ``short_bytes`` > 0 nothing that was tried fits.
@@ -334,40 +413,53 @@ def choose(record: Record, limit_bytes: float, link: Link) -> Plan:
         frozenset({0})
     """
     best = play(record, frozenset(), limit_bytes, link)
-    if best.need_bytes <= limit_bytes or not record.blocks:
-        return best
-    hull = record.hull
-    for order in (hull, _from_the_end(hull)):
-        tried: dict[int, Plan] = {}
-
-        def at(
-            k: int, order: list[Step] = order, tried: dict[int, Plan] = tried
-        ) -> Plan:
-            if k not in tried:
-                tried[k] = play(record, _taken(order[:k]), limit_bytes, link)
-            return tried[k]
-
-        stride = max(len(hull) // 6, 1)
-        for k in (*range(0, len(hull), stride), len(hull)):
-            at(k)
-        while stride > 1:
-            stride //= 2
-            middle = min(tried, key=lambda k: tried[k].step_ms)
-            for k in (middle - stride, middle + stride):
-                if 0 <= k <= len(hull):
-                    at(k)
-        found = min(tried.values(), key=lambda plan: plan.step_ms)
-        if found.step_ms < best.step_ms:
-            best = found
+    if best.need_bytes > limit_bytes:
+        for row in record.rows:
+            best = _search(row, best, record, limit_bytes, link)
     return best
 
 
-def _from_the_end(hull: list[Step]) -> list[Step]:
-    """The same steps, of those with about the same return the last segment first."""
+def _search(
+    row: list[Step], best: Plan, record: Record, limit_bytes: float, link: Link
+) -> Plan:
+    """The fastest plan found in which the first steps of a row are taken, or the best.
 
-    def key(step: Step) -> tuple[float, int]:
-        ratio = step.ms / step.gain_bytes
-        grade = round(math.log(ratio) * 10) if ratio > 0 else -math.inf
-        return grade, -step.first
+    A few lengths are tried, at first far from each other, around the best of them.
+    """
+    hopes = _hopes(row, record, limit_bytes, link)
 
-    return sorted(hull, key=key)
+    @cache
+    def ms_with(k: int) -> float:
+        nonlocal best
+        if not 0 <= k <= len(row) or hopes[k] >= best.step_ms:
+            return math.inf
+        plan = play(record, _taken(row[:k]), limit_bytes, link)
+        best = min(best, plan, key=lambda plan: plan.step_ms)
+        return plan.step_ms
+
+    k = min(hopes.index(min(hopes)), len(row), key=ms_with)
+    stride = max(len(row) // _STRIDES, 1)
+    while stride > len(row) // _PRECISION:
+        before, k = k, min(k, k - stride, k + stride, key=ms_with)
+        if k == before:
+            stride //= 2
+    return best
+
+
+def _hopes(
+    row: list[Step], record: Record, limit_bytes: float, link: Link
+) -> list[float]:
+    """The time of a step in which kernels and link never wait in between.
+
+    By how many steps of a row are taken.
+    """
+    forward_ms, backward_ms = record.columns.kernels_ms
+    missing = record.columns.need_bytes - limit_bytes
+    gains = accumulate((step.gain_bytes for step in row), initial=0)
+    again = accumulate((step.ms for step in row), initial=record.rest_ms)
+    return [
+        max(forward_ms, (missing - gain) / link.out)
+        + max(backward_ms, (missing - gain) / link.back - ms)
+        + ms
+        for gain, ms in zip(gains, again, strict=True)
+    ]
