@@ -21,6 +21,7 @@ from oomph.offload import transfer
 from oomph.offload.blocks import Room
 from oomph.offload.followers import Waits
 from oomph.offload.headroom import EXTRA_SHARE, Headroom, LargeBlocks, slack_bytes
+from oomph.offload.leaving import Leaving
 from oomph.offload.optimizers import OptimizerChoice
 from oomph.offload.record import Step
 from oomph.offload.select import Save, select
@@ -28,7 +29,6 @@ from oomph.offload.transfer import Link, OffloadedStorage, is_hosted
 
 _FITTING_STEPS = 4  # steps that would have fitted, until the hooks are taken off
 _FORGET_STEPS = 100  # steps after which what was not seen again is forgotten
-_PASSING_SAVES = 16  # so many later, what is still there was not on its way out
 _BLIND = 0.4  # share of the device left free by a fetch before a step was recorded
 
 
@@ -60,8 +60,7 @@ class DevicePlan:
         self.away: list[tuple[int, weakref.ref[OffloadedStorage]]] = []
         self._is_fetching = False  # some thread does, ahead of need
         self._resized: dict[int, StorageWeakRef] = {}  # storages that change their size
-        # Sent, not yet gone.
-        self._leaving: weakref.WeakSet[OffloadedStorage] = weakref.WeakSet()
+        self._leaving = Leaving()
         self._gone_bytes = 0  # sent and gone, when last looked
         self._is_saving = False  # forward runs; else backward
         self._before_optimizer: int | None = None  # bytes in use
@@ -134,6 +133,7 @@ class DevicePlan:
         save = sequence - self.step.first, storage.nbytes()
         self.step.forward_needs.append((save[0], self._latest_need_bytes))
         self.step.saves.append(save)
+        self._leaving.age(sequence)
         self._is_saving = True
         return not is_hosted(storage.data_ptr()) and self.wants(*save)
 
@@ -181,14 +181,8 @@ class DevicePlan:
             step.fetch_growth += more
         elif more > 0:
             step.host_growth += more
-            step.held |= self._held()
-
-    def _held(self) -> set[Save]:
-        """What was sent and is still there, but for what was in use just now."""
-        saves = self.step.saves
-        end = saves[-1][0] - _PASSING_SAVES if saves else 0
-        sent = map(self._save_of, self._leaving)
-        return {save for save in sent if save[0] < end}
+            held = filter(self._is_there, self._leaving.take_held())
+            step.held.update(map(self._save_of, held))
 
     def _save_of(self, offloaded: OffloadedStorage) -> Save:
         return offloaded.sequence - self.step.first, offloaded.bytes
@@ -204,16 +198,16 @@ class DevicePlan:
 
     def _count_gone(self) -> int:
         """Bytes that are away and that the device has no more."""
-        for offloaded in list(self._leaving):
-            state = offloaded.state()
-            if offloaded.is_away and state == transfer.CHANGED:
-                self._resized[offloaded.storage.cdata] = offloaded.storage
-                self._keep(offloaded)
-            if not offloaded.is_away or state == transfer.GONE:
-                self._leaving.discard(offloaded)
-        return self.link.away_bytes - sum(
-            offloaded.bytes for offloaded in self._leaving
-        )
+        self._leaving.look(self._is_there)
+        return max(self.link.away_bytes - self._leaving.bytes, 0)
+
+    def _is_there(self, offloaded: OffloadedStorage) -> bool:
+        """Whether a storage that was sent still takes room."""
+        state = offloaded.state()
+        if offloaded.is_away and state == transfer.CHANGED:
+            self._resized[offloaded.storage.cdata] = offloaded.storage
+            self._keep(offloaded)
+        return offloaded.is_away and state != transfer.GONE
 
     # -- coming back
 
@@ -272,6 +266,7 @@ class DevicePlan:
                 continue
             if offloaded.state() != transfer.GONE:
                 self._keep(offloaded)
+        self._leaving.look(self._is_there, at_all=True)
 
     def _keep(self, offloaded: OffloadedStorage) -> None:
         """Sending it did not help, and would not in the next step."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 
 class RangeMax:
     """By place: the most bytes in use there, as one step showed.
 
-    Backward asks for the most of ranges of which both ends go down, again and again.
-    So the last range is kept, with those of its places at which all that came before
-    in it is less: each place is looked at once in a backward.
+    Of what was noted, rows of pairs are made when somebody asks: of places, of pairs of
+    places, and so on. Any range then consists of at most two entries of each row, in
+    whatever order backward asks.
 
     Example:
         >>> profile = RangeMax()
@@ -22,29 +20,37 @@ class RangeMax:
 
     def __init__(self) -> None:
         self._bytes: dict[int, int] = {}
-        self._first = self._end = 0  # the range asked for last
-        self._highest: deque[tuple[int, int]] = deque()  # its last place first
+        self._rows: list[list[int]] = []  # -1: nothing is known
 
     def note(self, place: int, size_bytes: int) -> None:
-        """So much was in use at a place."""
+        """So much was in use at a place, from 0 on."""
         self._bytes[place] = max(self._bytes.get(place, 0), size_bytes)
-        self._first = self._end = 0
-        self._highest.clear()
+        self._rows.clear()
 
     def most(self, first: int, end: int) -> int | None:
         """The most bytes from ``first`` to before ``end``; None: nothing is known."""
-        if first > self._first or end > self._end:
-            self._first = end
-            self._highest.clear()
-        self._end = end
-        for place in range(min(self._first, end) - 1, first - 1, -1):
-            size_bytes = self._bytes.get(place)
-            if size_bytes is None:
-                continue
-            while self._highest and self._highest[-1][1] <= size_bytes:
-                self._highest.pop()
-            self._highest.append((place, size_bytes))
-        self._first = first
-        while self._highest and self._highest[0][0] >= end:
-            self._highest.popleft()
-        return self._highest[0][1] if self._highest else None
+        if not self._rows:
+            self._make_rows()
+        first, end = max(first, 0), min(end, len(self._rows[0]))
+        found = -1
+        for row in self._rows:
+            if first >= end:
+                break
+            if first % 2:
+                found = max(found, row[first])
+                first += 1
+            if end % 2:
+                end -= 1
+                found = max(found, row[end])
+            first, end = first // 2, end // 2
+        return found if found >= 0 else None
+
+    def _make_rows(self) -> None:
+        last = max(self._bytes, default=0)
+        row = [self._bytes.get(place, -1) for place in range(last + 1)]
+        self._rows.append(row)
+        while len(row) > 1:
+            if len(row) % 2:
+                row.append(-1)
+            row = list(map(max, row[::2], row[1::2]))
+            self._rows.append(row)

@@ -52,7 +52,7 @@ class Link:
         self.restored_bytes = 0  # now back, and still to be used
         # Of storages that ended since: bytes that were away, and that were restored.
         self.ended: deque[tuple[int, int]] = deque()
-        self.waits: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        self.waits: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
         self.step_waits: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self.waited_ms = 0.0  # that the device waited for copies back, as measured
 
@@ -95,7 +95,7 @@ class Link:
     def collect_waits(self) -> None:
         """Adds up the waits that have ended. The caller holds the lock."""
         while self.waits and times.has_passed(self.waits[0][1]):
-            before, after = self.waits.pop(0)
+            before, after = self.waits.popleft()
             self.waited_ms += before.elapsed_time(after)
 
 
