@@ -15,7 +15,7 @@ pinned = Simulated(CARD + ",host-pages=none", "reserve:0,host_limit:64MiB")
 
 # What is written, and what the error says: which setting, and what is allowed.
 BAD_SETTINGS = [
-    ("speed:3", "there is no setting 'speed'; there are: offload, strict, required"),
+    ("speed:3", "there is no setting 'speed'; there are: offload, recompute, strict"),
     ("offload", "'offload' is not a setting; write key:value"),
     ("offload=off", "'offload=off' is not a setting; write key:value"),
     (":off", "there is no setting ''"),
