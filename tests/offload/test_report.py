@@ -66,7 +66,7 @@ def test_the_table_says_what_steps_without_rescues_used_on_the_host():
         del kept
         oomph.step()
     """
-    result = run_anew(STEPS + textwrap.dedent(code), card=CARD, conf=CONF)
+    result = run(STEPS + textwrap.dedent(code), card=CARD, conf=CONF)
     rows = table(result)
     assert rows["by step, the last ones"] == " ".join("0" * 10)
     used = rows["used on host pages in the last step"]
@@ -74,7 +74,7 @@ def test_the_table_says_what_steps_without_rescues_used_on_the_host():
 
 
 def test_the_table_says_that_the_last_step_used_nothing_there():
-    result = run_anew(STEPS + "steps(0, 2, 1, 0)", card=CARD, conf=CONF)
+    result = run(STEPS + "steps(0, 2, 1, 0)", card=CARD, conf=CONF)
     assert table(result)["used on host pages in the last step"] == "0 bytes"
 
 
@@ -85,7 +85,7 @@ def test_what_the_program_has_moved_there_itself_is_in_the_table():
     oomph.step()
     oomph.step()
     """
-    result = run_anew(STEPS + textwrap.dedent(code), card=CARD, conf=CONF)
+    result = run(STEPS + textwrap.dedent(code), card=CARD, conf=CONF)
     assert len(lines(result.err, "GPU 0 used host memory:")) == 1
     rows = table(result)
     assert rows["used on host pages in the last step"].startswith("20.00 MiB; ")
@@ -108,7 +108,7 @@ def test_a_step_with_rescues_has_one_line():
 
 
 def test_the_line_says_what_the_step_before_used_on_the_host():
-    result = run_anew(STEPS + "steps(3, 2)", card=CARD, conf=CONF)
+    result = run(STEPS + "steps(3, 2)", card=CARD, conf=CONF)
     first, second = lines(result.err, "MiB fell back to host memory")
     assert first.endswith("GB/s")
     assert second.endswith("; the last step used 30.00 MiB on host pages")

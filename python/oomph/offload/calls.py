@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,36 @@ def flatten(nest: Any) -> tuple[list[Any], pytree.TreeSpec]:
     Whatever else is a leaf, also if it is known to PyTorch as a container.
     """
     return pytree.tree_flatten(nest, lambda x: type(x) not in (list, tuple, dict))
+
+
+class Given:
+    """The arguments of a call, taken apart: what is given twice is there once.
+
+    Modules look whether two arguments are one tensor, as attention does. So what is
+    rebuilt has one wherever the call had.
+
+    Attributes:
+        once: The leaves, each once.
+
+    Example:
+        >>> x, y = torch.ones(1), torch.ones(1)
+        >>> (a, b), named = Given((x, x), {"z": y}).rebuilt([y, x])
+        >>> a is b is y, named["z"] is x
+        (True, True)
+    """
+
+    def __init__(self, args: Any, kwargs: Any) -> None:
+        leaves, self._shape = flatten((args, kwargs))
+        places: dict[int, int] = {}
+        self._places = [places.setdefault(id(leaf), len(places)) for leaf in leaves]
+        self.once: list[Any] = [None] * len(places)
+        for leaf, place in zip(leaves, self._places, strict=True):
+            self.once[place] = leaf
+
+    def rebuilt(self, once: Sequence[Any]) -> Any:
+        """The arguments and those by name, from leaves in place of those there were."""
+        leaves = [once[place] for place in self._places]
+        return pytree.tree_unflatten(leaves, self._shape)
 
 
 def tensors_in(*nests: Any) -> Iterator[torch.Tensor]:

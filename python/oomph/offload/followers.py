@@ -238,21 +238,22 @@ class Trying(_Chosen):
         if call is None or self._turns > 1:
             return None
         self._bound(call.key)
-        self.trials[call.key] = self._watch.begin(module, args, kwargs)
+        trial = self.trials[call.key] = self._watch.begin(module, args, kwargs)
         self._mark(counts=False)
-        return call.key
+        return call.key, trial, self.place()
 
     def end(self, begun: Any, output: Any) -> None:
         """A call has ended: it runs again."""
         if begun is not None:
-            self._bound(begun)
-            self._watch.end(self.trials[begun], output)
+            key, trial, first = begun
+            self._bound(key)
+            self._watch.end(trial, output, self.place() - first)
             self._mark(counts=False)
 
     def give_up(self, begun: Any) -> None:
         """A call ended with an exception."""
         if begun is not None:
-            self.trials[begun].blame("it raised an exception")
+            begun[1].blame("it raised an exception")
             self._watch.close()
 
     def used(self, place: int) -> None:

@@ -29,7 +29,7 @@ from torch.utils.checkpoint import get_device_states, set_device_states
 from oomph import _torch
 from oomph.base.log import logger
 from oomph.offload import python_state
-from oomph.offload.calls import flatten, storages_in, tensors_in
+from oomph.offload.calls import Given, flatten, storages_in, tensors_in
 from oomph.offload.headroom import SMALL_BYTES
 from oomph.steps import times
 
@@ -186,13 +186,19 @@ class Trial:
         """Notes why the call is to be left alone; the first reason stands."""
         self.reason = self.reason or reason
 
-    def end(self, output: Any, aside: Aside) -> None:
-        """The first forward has ended: looks at what it did, then runs it again."""
+    def end(self, output: Any, saved: int, aside: Aside) -> None:
+        """The first forward has ended: looks at what it did, then runs it again.
+
+        Args:
+            output: What it gave.
+            saved: How many tensors it saved.
+            aside: Gives a context for what the program itself would not run.
+        """
         if self.reason is None:
             self._look(output)
         if self.reason is None:
             with aside():
-                self._try(output)
+                self._try(output, saved)
         self.arguments = (), {}
 
     def inputs_changed(self) -> bool:
@@ -223,18 +229,26 @@ class Trial:
         if self._sums != [_sum(tensor) for tensor in inputs]:
             self.blame("it writes to a tensor that it did not make")
 
-    def _try(self, output: Any) -> None:
+    def _try(self, output: Any, saved: int) -> None:
         before = python_state.marks(self.module, self.arguments)
-        args, kwargs = self.arguments
+        given = Given(*self.arguments)
+        count = 0
+
+        def drop(_: torch.Tensor) -> Any:
+            """Keeps nothing, of a forward that has no backward."""
+            nonlocal count
+            count += 1
+
         try:
             start = times.mark()
             with (
                 torch.random.fork_rng(self._devices[0]),
                 self._undone,
-                torch.autograd.graph.saved_tensors_hooks(_drop, _drop),
+                torch.autograd.graph.saved_tensors_hooks(drop, drop),
             ):
                 torch.set_rng_state(self._cpu)
                 set_device_states(*self._devices)
+                args, kwargs = given.rebuilt([_as_another(x) for x in given.once])
                 again = self.module.forward(*args, **kwargs)
             self._events = start, times.mark()
         except torch.OutOfMemoryError:
@@ -247,13 +261,19 @@ class Trial:
         if not same_bits(output, again):
             self.blame("a second forward gave other values")
             return
+        if count != saved:
+            self.blame("a second forward saved other tensors")
+            return
         now = python_state.marks(self.module, self.arguments)
         if changed := python_state.changed(before, now):
             self.blame(f"a second forward changes {min(changed, key=len)}")
 
 
-def _drop(_: Any) -> Any:
-    """Keeps nothing, of a forward that has no backward."""
+def _as_another(leaf: Any) -> Any:
+    """The same tensor by another object, as autograd gives it back."""
+    if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:
+        return leaf.view_as(leaf)
+    return leaf
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
@@ -362,13 +382,13 @@ class Trials:
         self._mode.open.append(trial)
         return trial
 
-    def end(self, trial: Trial, output: Any) -> None:
+    def end(self, trial: Trial, output: Any, saved: int) -> None:
         """It has ended. Others within it that are open are given up."""
         while self._mode.open and self._mode.open.pop() is not trial:
             pass
         if not self._mode.open:
             self.close()
-        trial.end(output, self._aside)
+        trial.end(output, saved, self._aside)
 
     def close(self) -> None:
         """Takes the watch off, whatever is open."""

@@ -14,10 +14,9 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 from torch import nn
-from torch.utils import _pytree as pytree
 from torch.utils import checkpoint
 
-from oomph.offload.calls import flatten
+from oomph.offload.calls import Given
 from oomph.offload.purity import Undone
 
 _generator = checkpoint._checkpoint_without_reentrant_generator
@@ -83,11 +82,11 @@ class Rerun:
     """
 
     def __init__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        leaves, shape = flatten((args, kwargs))
+        given = Given(args, kwargs)
         modules, buffers = _Modules(module), Undone(module)
 
-        def again(*leaves: Any) -> None:
-            inputs, named = pytree.tree_unflatten(leaves, shape)
+        def again(*once: Any) -> None:
+            inputs, named = given.rebuilt(once)
             with modules.as_they_were():
                 module.forward(*inputs, **named)
 
@@ -99,7 +98,7 @@ class Rerun:
         ]
         if "early_stop" in _PARAMETERS:
             fixed.append(True)
-        self._run: Generator[None, None, None] = _generator(again, *fixed, *leaves)
+        self._run: Generator[None, None, None] = _generator(again, *fixed, *given.once)
         next(self._run)
 
     def end(self) -> None:
