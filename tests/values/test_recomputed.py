@@ -27,6 +27,8 @@ from recomputing import (
 )
 from support import Simulated
 from test_models import differences, prepared, train_on_cpu
+from test_random_training import UNKNOWN, are_same
+from test_random_training import Program as Random
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -542,3 +544,15 @@ def test_programs_give_the_cpus_values(program):
         found = train_program(chosen, "cuda", STEPS)
     assert differences(found, wanted) == [], seen
     check_clean()
+
+
+@pytest.mark.parametrize("seed", [1, 3])
+@card
+def test_random_programs_give_the_cpus_values(seed):
+    wanted = Random(seed, "cpu").run(lambda: None)
+    with recomputing() as seen:
+        found = Random(seed, "cuda").run(lambda: None)
+    pairs = enumerate(zip(found, wanted, strict=True))
+    bad = [i for i, (a, b) in pairs if a is not UNKNOWN and not are_same(a, b)]
+    assert bad == [], seen
+    assert seen.reruns
