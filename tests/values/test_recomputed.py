@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from models import PROGRAMS
 from models import train as train_program
@@ -30,6 +31,9 @@ from test_models import differences, prepared, train_on_cpu
 from test_random_training import UNKNOWN, are_same
 from test_random_training import Program as Random
 from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 CARD = "256MiB,context=0,memory=values,cc=8.6,host=8GiB"
@@ -452,6 +456,30 @@ def test_batches_of_changing_size():
         return square(model, x[: int(x[0, 0].abs() * 20) + 8])
 
     check_recomputed(lambda: train(chain(Mlp(nn.Dropout(0.1)), Mlp()), loss), "Mlp")
+
+
+@pytest.mark.parametrize("way", ["ddp", "fsdp"])
+@card
+def test_a_model_that_is_wrapped_for_ranks(way):
+    def run() -> list[Any]:
+        store = dist.HashStore()
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+        try:
+            blocks = (Mlp(nn.Dropout(0.2), Mlp()) for _ in range(2))
+            model: nn.Module = chain(*blocks).cuda()
+            if way == "ddp":
+                model = DistributedDataParallel(model)
+            else:
+                mesh = dist.init_device_mesh("cuda", (1,))
+                for block in model:
+                    fully_shard(block, mesh=mesh)
+                fully_shard(model, mesh=mesh)
+            results = train(model)
+            return [r.to_local() if isinstance(r, DTensor) else r for r in results]
+        finally:
+            dist.destroy_process_group()
+
+    check_recomputed(run)
 
 
 # ---- what is cut short
