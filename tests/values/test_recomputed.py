@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import copy
 import io
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -531,6 +533,33 @@ def test_training_goes_on_after_a_forward_that_was_cut_short(error, step, again)
     seen = compare(run)
     if step == 5:  # else steps may differ too much to tell
         assert "Failing" in seen.reruns
+
+
+@card
+def test_training_goes_on_after_a_trial_that_was_cut_short():
+    from oomph.offload import purity
+
+    def run() -> list[Any]:
+        def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+            with contextlib.suppress(KeyboardInterrupt):
+                return square(model, x)
+            return square(model, x)
+
+        return train(chain(Mlp(), Mlp()), loss)
+
+    effects = mock.Mock(side_effect=[True, KeyboardInterrupt, *[True] * 100])
+    with mock.patch.object(purity, "same_bits", effects):
+        compare(run)
+    assert effects.call_count >= 2
+
+
+@card
+def test_a_compiled_block_is_left_alone():
+    def run() -> list[Any]:
+        compiled = torch.compile(Mlp(nn.LayerNorm(WIDTH)), backend="eager")
+        return train(chain(Mlp(), compiled, Mlp()))
+
+    check_left_alone(run, "OptimizedModule", "is compiled")
 
 
 # ---- copies
