@@ -319,7 +319,7 @@ _Contents = list[tuple[torch.Tensor, torch.Tensor]]  # of buffers
 class Undone:
     """Has a module's buffers as they are now; puts back what they were meanwhile.
 
-    Large ones are not kept, nor those of batch norm, which only writes to them. Their
+    Large and sparse ones are not kept, nor those of batch norm, which only writes to them. Their
     versions tell nothing: the kernels of batch norm write without counting. Nor are
     they counted here, as others may have saved them.
 
@@ -335,7 +335,7 @@ class Undone:
             for inner in module.modules()
             if not isinstance(inner, nn.modules.batchnorm._NormBase)
             for buffer in inner.buffers(recurse=False)
-            if buffer.nbytes <= SMALL_BYTES
+            if buffer.layout is torch.strided and buffer.nbytes <= SMALL_BYTES
         )
 
     def __enter__(self) -> None:
