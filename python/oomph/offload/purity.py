@@ -319,9 +319,9 @@ _Contents = list[tuple[torch.Tensor, torch.Tensor]]  # of buffers
 class Undone:
     """Has a module's buffers as they are now; puts back what they were meanwhile.
 
-    Large and sparse ones are not kept, nor those of batch norm, which only writes to them. Their
-    versions tell nothing: the kernels of batch norm write without counting. Nor are
-    they counted here, as others may have saved them.
+    Large and sparse ones are not kept as they are now, nor those of batch norm, which
+    only writes to them. Versions tell nothing: the kernels of batch norm write without
+    counting. Nor are they counted here, as others may have saved them.
 
     Args:
         module: The module.
