@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 
 import pytest
 import torch
@@ -177,3 +178,15 @@ def test_a_tensor_that_was_given_twice_is_given_twice_again():
     training.model = Pairs()
     training.steps(6, mib=20)
     assert oomph.planner.explain()[0]["recomputed_calls"] > 0
+
+
+def test_what_will_run_again_holds_none_of_its_inputs_itself():
+    from oomph.offload.recompute import Rerun
+
+    given = torch.ones(4, requires_grad=True) * 2
+    held = weakref.ref(given)
+    with torch.autograd.graph.saved_tensors_hooks(lambda _: None, lambda _: None):
+        rerun = Rerun(nn.ReLU(), (given, [given]), {"by_name": given})
+        rerun.end()
+    del given
+    assert held() is None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,34 +28,35 @@ def flatten(nest: Any) -> tuple[list[Any], pytree.TreeSpec]:
     return pytree.tree_flatten(nest, lambda x: type(x) not in (list, tuple, dict))
 
 
-class Given:
+Rebuild = Callable[[Sequence[Any]], Any]
+
+
+def apart(args: Any, kwargs: Any) -> tuple[list[Any], Rebuild]:
     """The arguments of a call, taken apart: what is given twice is there once.
 
     Modules look whether two arguments are one tensor, as attention does. So what is
     rebuilt has one wherever the call had.
 
-    Attributes:
-        once: The leaves, each once.
+    Returns:
+        The leaves, each once, and what makes the arguments and those by name from
+        others in their places. It holds none of the leaves.
 
     Example:
         >>> x, y = torch.ones(1), torch.ones(1)
-        >>> (a, b), named = Given((x, x), {"z": y}).rebuilt([y, x])
+        >>> once, rebuild = apart((x, x), {"z": y})
+        >>> (a, b), named = rebuild([y, x])
         >>> a is b is y, named["z"] is x
         (True, True)
     """
+    leaves, shape = flatten((args, kwargs))
+    order: dict[int, int] = {}
+    places = [order.setdefault(id(leaf), len(order)) for leaf in leaves]
+    once = list({id(leaf): leaf for leaf in leaves}.values())
 
-    def __init__(self, args: Any, kwargs: Any) -> None:
-        leaves, self._shape = flatten((args, kwargs))
-        places: dict[int, int] = {}
-        self._places = [places.setdefault(id(leaf), len(places)) for leaf in leaves]
-        self.once: list[Any] = [None] * len(places)
-        for leaf, place in zip(leaves, self._places, strict=True):
-            self.once[place] = leaf
+    def rebuild(others: Sequence[Any]) -> Any:
+        return pytree.tree_unflatten([others[place] for place in places], shape)
 
-    def rebuilt(self, once: Sequence[Any]) -> Any:
-        """The arguments and those by name, from leaves in place of those there were."""
-        leaves = [once[place] for place in self._places]
-        return pytree.tree_unflatten(leaves, self._shape)
+    return once, rebuild
 
 
 def tensors_in(*nests: Any) -> Iterator[torch.Tensor]:

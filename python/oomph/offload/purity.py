@@ -29,7 +29,7 @@ from torch.utils.checkpoint import get_device_states, set_device_states
 from oomph import _torch
 from oomph.base.log import logger
 from oomph.offload import python_state
-from oomph.offload.calls import Given, flatten, storages_in, tensors_in
+from oomph.offload.calls import apart, flatten, storages_in, tensors_in
 from oomph.offload.headroom import SMALL_BYTES
 from oomph.steps import times
 
@@ -231,7 +231,7 @@ class Trial:
 
     def _try(self, output: Any, saved: int) -> None:
         before = python_state.marks(self.module, self.arguments)
-        given = Given(*self.arguments)
+        leaves, rebuild = apart(*self.arguments)
         count = 0
 
         def drop(_: torch.Tensor) -> Any:
@@ -248,7 +248,7 @@ class Trial:
             ):
                 torch.set_rng_state(self._cpu)
                 set_device_states(*self._devices)
-                args, kwargs = given.rebuilt([_as_another(x) for x in given.once])
+                args, kwargs = rebuild([_as_another(x) for x in leaves])
                 again = self.module.forward(*args, **kwargs)
             self._events = start, times.mark()
         except torch.OutOfMemoryError:

@@ -16,7 +16,7 @@ from typing import Any
 from torch import nn
 from torch.utils import checkpoint
 
-from oomph.offload.calls import Given
+from oomph.offload.calls import apart
 from oomph.offload.purity import Undone
 
 _generator = checkpoint._checkpoint_without_reentrant_generator
@@ -82,11 +82,11 @@ class Rerun:
     """
 
     def __init__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        given = Given(args, kwargs)
+        leaves, rebuild = apart(args, kwargs)
         modules, buffers = _Modules(module), Undone(module)
 
         def again(*once: Any) -> None:
-            inputs, named = given.rebuilt(once)
+            inputs, named = rebuild(once)
             with modules.as_they_were():
                 module.forward(*inputs, **named)
 
@@ -98,7 +98,7 @@ class Rerun:
         ]
         if "early_stop" in _PARAMETERS:
             fixed.append(True)
-        self._run: Generator[None, None, None] = _generator(again, *fixed, *given.once)
+        self._run: Generator[None, None, None] = _generator(again, *fixed, *leaves)
         next(self._run)
 
     def end(self) -> None:
