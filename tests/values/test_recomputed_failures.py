@@ -1,0 +1,54 @@
+"""Each driver call fails in turn in a step of which a part runs again in backward."""
+
+from __future__ import annotations
+
+import pytest
+import test_failures
+import torch
+from support import Simulated
+from test_failures import ERRORS, each_call_fails_once
+from torch import nn
+
+recomputing = Simulated(
+    "64MiB,context=0,memory=values,cc=8.6,host=2GiB,link=100MB/s",
+    "reserve:0,host_limit:1GiB,host_ahead:0",
+)
+
+
+class Block(nn.Sequential):
+    """Saves 16 times its input; counts how often it ran in backward."""
+
+    again = 0
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(64, 512), nn.GELU(), nn.Linear(512, 64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        Block.again += torch._C._current_graph_task_id() >= 0
+        return super().forward(x)
+
+
+class Training(test_failures.Training):
+    """Some of its blocks run again in backward, and something is sent."""
+
+    rows = 4096
+
+    def __init__(self, device: str) -> None:
+        super().__init__(device)
+        for _ in range(5 if device == "cuda" else 0):
+            self.begin()
+            self.step()
+
+    def make_network(self) -> nn.Sequential:
+        return nn.Sequential(*(Block() for _ in range(6)))
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@recomputing
+def test_a_step_that_recomputes_survives_the_failure_of_any_call(error):
+    import oomph
+
+    Block.again, sent_bytes = 0, oomph.stats()["sent_bytes"]
+    outcomes = each_call_fails_once(ERRORS[error], Training)
+    assert Block.again > outcomes.total(), (Block.again, outcomes)  # in most steps
+    assert oomph.stats()["sent_bytes"] > sent_bytes
