@@ -187,6 +187,8 @@ def test_what_will_run_again_holds_none_of_its_inputs_itself():
     held = weakref.ref(given)
     with torch.autograd.graph.saved_tensors_hooks(lambda _: None, lambda _: None):
         rerun = Rerun(nn.ReLU(), (given, [given]), {"by_name": given})
+        output = torch.relu(given)
         rerun.end()
     del given
     assert held() is None
+    del output
