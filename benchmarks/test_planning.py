@@ -6,7 +6,7 @@ import time
 from random import Random
 
 import pytest
-from oomph.offload import schedule
+from oomph.recompute import schedule, timeline
 from support import MIB
 
 LAYERS = 100
@@ -14,18 +14,18 @@ MOST_PLAYS = 8
 LINKS = {"slow": 5e5, "as fast as kernels": 2e6, "fast": 8e6}  # bytes a millisecond
 
 
-def record_of(layers: int) -> schedule.Record:
+def record_of(layers: int) -> timeline.Record:
     """A transformer: of each layer itself, its attention and its MLP may run again."""
     draw = Random(1)
-    segments: list[schedule.Segment] = []
-    blocks: list[schedule.Block] = []
+    segments: list[timeline.Segment] = []
+    blocks: list[timeline.Block] = []
     in_use = 0
 
     def add(ms: float, saved_mib: int, extra_mib: int = 0) -> int:
         nonlocal in_use
         in_use += saved_mib * MIB
         need = in_use + extra_mib * MIB
-        segment = schedule.Segment(ms, 2 * ms, need, need, saved_mib * MIB)
+        segment = timeline.Segment(ms, 2 * ms, need, need, saved_mib * MIB)
         segments.append(segment)
         return len(segments) - 1
 
@@ -37,21 +37,21 @@ def record_of(layers: int) -> schedule.Record:
         mlp = add(times[1], 40, extra_mib=10)
         end = add(0.1, 0) + 1
         blocks += [
-            schedule.Block(first, end, 74 * MIB, sum(times) + 0.3),
-            schedule.Block(attention, attention + 1, 26 * MIB, times[0]),
-            schedule.Block(mlp, mlp + 1, 36 * MIB, times[1]),
+            timeline.Block(first, end, 74 * MIB, sum(times) + 0.3),
+            timeline.Block(attention, attention + 1, 26 * MIB, times[0]),
+            timeline.Block(mlp, mlp + 1, 36 * MIB, times[1]),
         ]
     add(20, 200, extra_mib=400)
-    return schedule.Record(segments, blocks, rest_ms=20)
+    return timeline.Record(segments, blocks, rest_ms=20)
 
 
 @pytest.mark.parametrize("link", LINKS)
 @pytest.mark.parametrize("share", [0.8, 0.4, 0.2])
 def test_a_plan_of_300_blocks_takes_a_few_plays(figure, monkeypatch, link, share):
     limit_bytes = share * record_of(LAYERS).columns.need_bytes
-    speed = schedule.Link(LINKS[link], LINKS[link])
+    speed = timeline.Link(LINKS[link], LINKS[link])
     plays: list[int] = []
-    play = schedule.play
+    play = timeline.play
 
     def counted(*arguments):
         plays.append(1)

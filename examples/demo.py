@@ -91,7 +91,7 @@ SMALL_CASE = Case(
     limit="",
     arguments=[*SMALL.split(), "--steps", str(STEPS)],
     allocators=["cpu", "native", "oomph"],
-    settings="reserve:0",
+    settings="reserve:0,host_ahead:0",
     values=True,
 )
 

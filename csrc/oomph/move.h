@@ -48,7 +48,8 @@ oomph_status_t oomph_move(int device, oomph_tier_t tier, oomph_move_t *moves,
                           size_t count, size_t *moved_bytes);
 
 // The same to the host, of blocks that are idle between steps (oomph_mark_idle), by the
-// thread that ends steps: they return by themselves once there is room.
+// thread that ends steps: they return by themselves once there is room. Errors: the
+// same.
 oomph_status_t oomph_move_idle(int device, oomph_move_t *moves, size_t count,
                                size_t *moved_bytes);
 

@@ -26,10 +26,10 @@ from oomph.base.log import logger
 from oomph.memory.stats import more_metrics
 from oomph.offload import activations, idle, optimizers, report, transfer
 from oomph.offload.blocks import Blocks
-from oomph.offload.followers import Follower
 from oomph.offload.policy import DevicePlan
 from oomph.offload.staging import is_on_host
 from oomph.offload.transfer import OffloadedStorage
+from oomph.recompute.followers import Follower
 from oomph.steps import events
 
 Arguments = tuple[Any, ...]

@@ -181,7 +181,7 @@ def test_a_tensor_that_was_given_twice_is_given_twice_again():
 
 
 def test_what_will_run_again_holds_none_of_its_inputs_itself():
-    from oomph.offload.recompute import Rerun
+    from oomph.recompute.rerun import Rerun
 
     given = torch.ones(4, requires_grad=True) * 2
     held = weakref.ref(given)

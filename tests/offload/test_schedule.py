@@ -10,7 +10,8 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from oomph.offload.schedule import Block, Link, Plan, Record, Segment, choose, play
+from oomph.recompute.schedule import choose
+from oomph.recompute.timeline import Block, Link, Plan, Record, Segment, play
 
 FAST, SLOW = Link(math.inf, math.inf), Link(1e-6, 1e-6)  # bytes a millisecond
 KEPT = frozenset[int]()

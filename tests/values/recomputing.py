@@ -32,7 +32,7 @@ class Seen:
 
 def choose_all(record: Any, limit_bytes: float, link: Any) -> Any:
     """Recomputes all that may be, but for a call around all others."""
-    from oomph.offload import schedule
+    from oomph.recompute import timeline
 
     def outermost(indices: set[int]) -> set[int]:
         blocks = record.blocks
@@ -46,14 +46,15 @@ def choose_all(record: Any, limit_bytes: float, link: Any) -> Any:
     chosen = outermost(every)
     if len(chosen) == 1 < len(every):
         chosen = outermost(every - chosen)
-    return schedule.play(record, frozenset(chosen), limit_bytes, link)
+    return timeline.play(record, frozenset(chosen), limit_bytes, link)
 
 
 @contextlib.contextmanager
 def recomputing() -> Iterator[Seen]:
     """Memory is taken for short, and whatever may run again does."""
     from oomph import planner
-    from oomph.offload import activations, blocks, followers, policy, schedule
+    from oomph.offload import activations, blocks, policy
+    from oomph.recompute import followers, schedule
 
     seen = Seen()
 

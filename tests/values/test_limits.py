@@ -13,7 +13,7 @@ from torch import nn
 
 CARD = "60MiB,context=0,memory=values,cc=8.6,host=4GiB"
 COMMON = "reserve:0,host_ahead:0"
-short_of_host = Simulated(CARD, f"{COMMON},host_limit:48MiB")
+short_of_host = Simulated(CARD, f"{COMMON},host_limit:48MiB,recompute:off")
 strict = Simulated(CARD, f"{COMMON},host_limit:1GiB,strict:yes")
 roomy = Simulated(CARD, f"{COMMON},host_limit:1GiB")
 

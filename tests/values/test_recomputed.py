@@ -537,7 +537,7 @@ def test_training_goes_on_after_a_forward_that_was_cut_short(error, step, again)
 
 @card
 def test_training_goes_on_after_a_trial_that_was_cut_short():
-    from oomph.offload import purity
+    from oomph.recompute import purity
 
     def run() -> list[Any]:
         def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:

@@ -16,6 +16,7 @@ _UNITS = {
     "GIB": 2**30,
     "TIB": 2**40,
 }
+SMALL_BYTES = 1 << 20  # tensors up to this size stay where they are
 _SIZE_MAX = 2**62  # bytes; sizes and their sums are signed 64-bit numbers in C
 
 

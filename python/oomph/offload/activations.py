@@ -24,9 +24,9 @@ import torch
 from torch import nn
 
 from oomph import _torch
+from oomph.base.sizes import SMALL_BYTES
 from oomph.offload import transfer
-from oomph.offload.followers import Follower
-from oomph.offload.headroom import SMALL_BYTES
+from oomph.recompute.followers import Follower
 
 
 class Policy(Protocol):

@@ -18,11 +18,11 @@ from typing import Any
 
 from oomph.base.log import logger
 from oomph.base.sizes import format_size
-from oomph.offload import schedule
-from oomph.offload.calls import Call
-from oomph.offload.followers import Follower, Running, Times, Trying, Waits, Watching
-from oomph.offload.purity import Aside
 from oomph.offload.record import Step
+from oomph.recompute import schedule, timeline
+from oomph.recompute.calls import Call
+from oomph.recompute.followers import Follower, Running, Times, Trying, Waits, Watching
+from oomph.recompute.purity import Aside
 from oomph.steps import times
 
 _LEAST_SHARE = 512  # part of a device that a call frees to be worth a trial,
@@ -52,7 +52,7 @@ class Room:
 
     device: int
     limit_bytes: int
-    link: schedule.Link
+    link: timeline.Link
     waits: Waits
 
 
@@ -78,13 +78,13 @@ class Blocks:
         self, place: Callable[[], int], skip: Callable[[int], None], aside: Aside
     ) -> None:
         self.follower: Follower | None = None
-        self.plan: schedule.Plan | None = None
+        self.plan: timeline.Plan | None = None
         self.left_alone: Counter[str] = Counter()
         self._place, self._skip, self._aside = place, skip, aside
         self._step = Step()  # in which calls were watched
         self._marks: list[tuple[Call, bool]] = []  # in it: one begins, or ends
         self._calls: list[Call] = []  # that are tried, then those that may run again
-        self._record: schedule.Record | None = None
+        self._record: timeline.Record | None = None
         self._hopeless_bytes = 0  # what a step needed in which nothing was to gain
         self._size = 1.0  # that the plan is for; 1: that of the step that was watched
         self._sizes: deque[float] = deque(maxlen=_SIZES)
@@ -224,7 +224,7 @@ class Blocks:
         begins = {c.key: i for i, (c, is_end) in enumerate(self._marks) if not is_end}
         ends = {c.key: i for i, (c, is_end) in enumerate(self._marks) if is_end}
         blocks = [
-            schedule.Block(
+            timeline.Block(
                 begins[call.key] + 1,
                 ends[call.key] + 1,
                 call.gain_bytes,
@@ -235,7 +235,7 @@ class Blocks:
         segments = _segments(
             self._step, self._bounds(), _without_waits(measured, blocks)
         )
-        self._record = schedule.Record(segments, blocks, measured.rest)
+        self._record = timeline.Record(segments, blocks, measured.rest)
         self._corrections = 0
 
     def _choose(self, room: Room) -> bool:
@@ -311,7 +311,7 @@ class Blocks:
         return True
 
 
-def _without_waits(measured: Times, blocks: list[schedule.Block]) -> Times:
+def _without_waits(measured: Times, blocks: list[timeline.Block]) -> Times:
     """The times of a step in which forward waits for no copy.
 
     The second run of a call waits for none. Where backward takes less, of the time that
@@ -332,7 +332,7 @@ def _without_waits(measured: Times, blocks: list[schedule.Block]) -> Times:
     return Times(forward, measured.backward, measured.rest)
 
 
-def _segments(step: Step, bounds: list[int], spent: Times) -> list[schedule.Segment]:
+def _segments(step: Step, bounds: list[int], spent: Times) -> list[timeline.Segment]:
     """The parts of a step between calls that begin or end.
 
     Args:
@@ -364,7 +364,7 @@ def _segments(step: Step, bounds: list[int], spent: Times) -> list[schedule.Segm
     forward = list(accumulate(forward, _or_before))
     backward = list(accumulate(reversed(backward), _or_before))[::-1]
     parts = zip(spent.forward, spent.backward, forward, backward, saved, strict=True)
-    return [schedule.Segment(*part) for part in parts]
+    return [timeline.Segment(*part) for part in parts]
 
 
 def _or_before(before: int, now: int) -> int:

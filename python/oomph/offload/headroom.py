@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from oomph import _C
+from oomph.base.sizes import SMALL_BYTES
 
-SMALL_BYTES = 1 << 20  # storages up to this size stay
 EXTRA_SHARE = 50  # part of the device that is left free after a step that fell short
 _LARGE_SHARE = 32  # a block of this part of the device may be put on the host at once
 _SLACK = 0.005  # share of the device left free, as pages are not filled to the full

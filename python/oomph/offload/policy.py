@@ -19,13 +19,13 @@ from oomph import _C
 from oomph.base.log import logger
 from oomph.offload import transfer
 from oomph.offload.blocks import Room
-from oomph.offload.followers import Waits
 from oomph.offload.headroom import EXTRA_SHARE, Headroom, LargeBlocks, slack_bytes
 from oomph.offload.leaving import Leaving
 from oomph.offload.optimizers import OptimizerChoice
 from oomph.offload.record import Step
 from oomph.offload.select import Save, select
 from oomph.offload.transfer import Link, OffloadedStorage, is_hosted
+from oomph.recompute.followers import Waits
 
 _FITTING_STEPS = 4  # steps that would have fitted, until the hooks are taken off
 _FORGET_STEPS = 100  # steps after which what was not seen again is forgotten

@@ -16,15 +16,16 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from oomph import _C, _torch
 from oomph.base.log import logger
-from oomph.offload import schedule
+from oomph.recompute import timeline
 from oomph.steps import times
+
+_BYTES_PER_MS = 16e6  # of a link that was not measured yet
 
 # Guards what the planner's threads share: plans, links, storages, where hooks are on.
 # It is held for looking and noting alone: under it nothing waits for the device, asks
 # for its memory or runs the program's code, and no other lock is taken.
 lock = threading.RLock()
 
-_BYTES_PER_MS = 16e6  # of a link that was not measured yet
 GONE, AS_IT_WAS, CHANGED = range(3)  # as csrc/torch/saved.hpp has them
 
 
@@ -80,11 +81,11 @@ class Link:
             self.waits.append((before, after))
             self.step_waits.append((before, after))
 
-    def speed(self) -> schedule.Link:
+    def speed(self) -> timeline.Link:
         """Its speed, as measured, or what a slow one has."""
         speeds = _C.stats(self.device)
         out = speeds["link_to_host_bytes_per_s"] / 1e3 or _BYTES_PER_MS
-        return schedule.Link(out, speeds["link_to_device_bytes_per_s"] / 1e3 or out)
+        return timeline.Link(out, speeds["link_to_device_bytes_per_s"] / 1e3 or out)
 
     def take_step_waits(self) -> list[tuple[torch.cuda.Event, torch.cuda.Event]]:
         """Events around each wait since the last call."""

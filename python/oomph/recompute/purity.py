@@ -28,9 +28,9 @@ from torch.utils.checkpoint import get_device_states, set_device_states
 
 from oomph import _torch
 from oomph.base.log import logger
-from oomph.offload import python_state
-from oomph.offload.calls import apart, flatten, storages_in, tensors_in
-from oomph.offload.headroom import SMALL_BYTES
+from oomph.base.sizes import SMALL_BYTES
+from oomph.recompute import python_state
+from oomph.recompute.calls import apart, flatten, storages_in, tensors_in
 from oomph.steps import times
 
 _PLAIN = (

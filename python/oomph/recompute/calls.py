@@ -80,6 +80,7 @@ class Call:
     Attributes:
         key: Which.
         module: The module.
+        name: Of its class.
         parent: Index of the call around it; -1 if there is none.
         first: Place of what was saved first in it.
         end: Place after what was saved last in it.
@@ -88,17 +89,12 @@ class Call:
 
     key: Key
     module: weakref.ref[nn.Module]
+    name: str
     parent: int
     first: int
     end: int = 0
     gain_bytes: int = 0
     inputs: frozenset[int] = field(default_factory=frozenset)
-
-    @property
-    def name(self) -> str:
-        """Of its class."""
-        module = self.module()
-        return type(module).__name__ if module is not None else "a module"
 
 
 class Numbers:
@@ -140,7 +136,8 @@ class CallTree:
         """A call begins; the next tensor that is saved has this place."""
         parent = self._open[-1] if self._open else -1
         self._open.append(len(self.calls))
-        call = Call(self._numbers.key(module), weakref.ref(module), parent, place)
+        key, name = self._numbers.key(module), type(module).__name__
+        call = Call(key, weakref.ref(module), name, parent, place)
         call.inputs = storages_in(args, kwargs)
         self.marks.append((len(self.calls), False))
         self.calls.append(call)

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from oomph.offload.calls import Call, CallTree, Key, Numbers
-from oomph.offload.purity import Aside, Trial, Trials, forbids, is_watched, refuses
-from oomph.offload.recompute import Rerun
+from oomph.recompute.calls import Call, CallTree, Key, Numbers
+from oomph.recompute.purity import Aside, Trial, Trials, forbids, is_watched, refuses
+from oomph.recompute.rerun import Rerun
 from oomph.steps import times
 
 Waits = Iterable[tuple[torch.cuda.Event, torch.cuda.Event]]

@@ -16,8 +16,8 @@ from typing import Any
 from torch import nn
 from torch.utils import checkpoint
 
-from oomph.offload.calls import apart
-from oomph.offload.purity import Undone
+from oomph.recompute.calls import apart
+from oomph.recompute.purity import Undone
 
 _generator = checkpoint._checkpoint_without_reentrant_generator
 _PARAMETERS = inspect.signature(_generator).parameters

@@ -1,0 +1,1 @@
+"""Calls of modules that run again in backward: watched, tried, chosen, repeated."""
