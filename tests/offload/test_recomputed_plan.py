@@ -192,3 +192,18 @@ def test_what_will_run_again_holds_none_of_its_inputs_itself():
     del given
     assert held() is None
     del output
+
+
+@pytest.mark.parametrize("calls", [0, 1, 3])
+@slow_link
+def test_calls_run_again_in_whichever_turn_is_the_largest(calls):
+    import oomph
+
+    training, other = Training(), Block()
+    for _ in range(6):
+        small = torch.zeros(8, WIDTH, device="cuda", requires_grad=True)
+        for block in training.model[:calls] if calls else [other]:
+            small = block(small)
+        small.sum().backward()
+        training.steps(1, mib=20)
+    assert oomph.planner.explain()[0]["recomputed_calls"] > 0

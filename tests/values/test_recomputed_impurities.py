@@ -6,7 +6,11 @@ what it does where nothing runs again: nothing twice, nothing lost.
 
 from __future__ import annotations
 
+import array
+import ctypes
+import functools
 import itertools
+import operator
 import random
 from typing import Any
 
@@ -479,7 +483,49 @@ class PutsAHookInside(PutsAHook):
         return y * 2
 
 
+class CountsInBytes(Pure):
+    """In an object of C: its bytes alone tell."""
+
+    def __init__(self, counter: Any) -> None:
+        super().__init__()
+        self.counter = counter
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.counter[0] += 1
+        return self.compute(x)
+
+    def found(self) -> Any:
+        return self.counter[0]
+
+
+def counting_in_an_array() -> nn.Module:
+    return CountsInBytes(array.array("l", [0]))
+
+
+def counting_in_a_bytearray() -> nn.Module:
+    return CountsInBytes(bytearray(1))
+
+
+def counting_in_ctypes() -> nn.Module:
+    return CountsInBytes((ctypes.c_int * 1)())
+
+
+class CountsInAPartial(Pure):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bump = functools.partial(operator.setitem, {"count": 0}, "count")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.bump(self.bump.args[0]["count"] + 1)
+        return self.compute(x)
+
+    def found(self) -> Any:
+        return self.bump.args[0]["count"]
+
+
 IMPURE = [
+    *(counting_in_an_array, counting_in_a_bytearray, counting_in_ctypes),
+    CountsInAPartial,
     *(CountsItself, CountsInAGlobal, CountsInADict, counting, CountsOnItsClass),
     *(CountsOnAParent, CountsInAFunction, CountsInADefault, CountsOnAnotherClass),
     *(CountsInAnotherModule, Appends, AppendsALot, ReplacesInALongList),

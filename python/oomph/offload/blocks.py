@@ -179,7 +179,8 @@ class Blocks:
         if not watching.trees:
             self._give_up(step, "no module was called")
             return
-        tree = max(watching.trees, key=lambda tree: tree.saved_bytes)
+        trees = watching.trees
+        tree = max(trees, key=lambda tree: tree.saved_bytes)
         tree.count(room.device)
         least = max(room.limit_bytes // _LEAST_SHARE, _LEAST_BYTES)
         most = room.limit_bytes * _MOST_SHARE
@@ -195,7 +196,13 @@ class Blocks:
             for i, is_end in tree.marks
             if tree.calls[i].key in keys
         ]
-        self.follower = Trying(self._place, found, self._bounds(), self._aside)
+        modules = {call.key[0] for call in found}
+        # A turn is one in which any of these modules is called.
+        turn = sum(
+            not modules.isdisjoint(call.key[0] for call in one.calls)
+            for one in trees[: trees.index(tree) + 1]
+        )
+        self.follower = Trying(self._place, found, self._bounds(), self._aside, turn)
 
     def _bounds(self) -> list[int]:
         """The places at which calls begin and end, from the first of the step."""

@@ -199,6 +199,7 @@ class Trying(_Chosen):
         bounds: The places of their boundaries, in the order of time, from the first
             place of the step.
         aside: Gives a context for what the program itself would not run.
+        turn: In which forward of the step, from 1.
 
     Attributes:
         trials: By the keys of the calls.
@@ -211,8 +212,10 @@ class Trying(_Chosen):
         calls: Iterable[Call],
         bounds: list[int],
         aside: Aside,
+        turn: int,
     ) -> None:
         super().__init__(place, calls)
+        self._turn = turn
         self.trials: dict[Key, Trial] = {}
         self.boundaries: list[Key] = []
         self._bounds = [place() - 1 + bound for bound in bounds]
@@ -226,16 +229,16 @@ class Trying(_Chosen):
         self._end: torch.cuda.Event | None = None
 
     def turn(self) -> None:
-        """Another forward begins: the first is tried."""
+        """Another forward begins."""
         super().turn()
         self._turns += 1
-        if self._turns == 1:
+        if self._turns == self._turn:
             self._mark()
 
     def begin(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         """A call begins."""
         call = self.call_of(module)
-        if call is None or self._turns > 1:
+        if call is None or self._turns != self._turn:
             return None
         self._bound(call.key)
         trial = self.trials[call.key] = self._watch.begin(module, args, kwargs)
@@ -258,7 +261,7 @@ class Trying(_Chosen):
 
     def used(self, place: int) -> None:
         """Backward uses what was saved at a place."""
-        if self._turns == 1:
+        if self._turns == self._turn:
             part = bisect.bisect_right(self._bounds, place)
             if not self._backward:
                 self._check_inputs()

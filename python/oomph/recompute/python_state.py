@@ -12,6 +12,7 @@ has no attributes. What belongs to PyTorch or to the log is not looked into.
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 import sys
 import types
@@ -100,6 +101,9 @@ class _Walk:
         if isinstance(value, type):
             self.look_at_class(value)
             return
+        if isinstance(value, functools.partial):
+            self.look(f"{path}.args", (value.args, value.keywords), depth)
+            value = value.func
         self._functions.extend(_functions_of(value))
         if depth == 0 or not _is_open(value):
             return
@@ -181,6 +185,8 @@ def _content(value: object) -> object:
             return repr(value.bit_generator.state)
         if isinstance(value, numpy.random.RandomState):
             return repr(value.get_state())
+    with contextlib.suppress(TypeError, ValueError, BufferError):  # it has no bytes
+        return zlib.crc32(memoryview(value).cast("B"))  # type: ignore[arg-type]
     if isinstance(value, Iterator):
         is_count = type(value).__module__ == "itertools" and "count" in repr(value)
         return repr(value) if is_count else object()
