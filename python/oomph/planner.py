@@ -120,11 +120,18 @@ class Planner:
             return {d.index for d in self.devices.values() if d.last.used_host()}
 
     def _plan_blocks(self) -> None:
-        """Chooses what runs again, for the device that is shortest of memory."""
+        """Chooses what runs again, for the device that is shortest of memory at first.
+
+        Others send what they lack.
+        """
         if self.always or not self.recompute or not self.devices:
             return
-        device = max(self.devices.values(), key=lambda device: device.target_bytes)
-        blocks, waits = self.blocks, device.link.take_step_waits()
+        blocks = self.blocks
+        if blocks.has_device():
+            device = self.devices[blocks.device]
+        else:
+            device = max(self.devices.values(), key=lambda device: device.target_bytes)
+        waits = device.link.take_step_waits()
         if blocks.end_step(device.last, device.room(waits)):
             with transfer.lock:
                 device.expect(blocks.need_bytes, blocks.spans())

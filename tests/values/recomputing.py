@@ -50,8 +50,8 @@ def choose_all(record: Any, limit_bytes: float, link: Any) -> Any:
 
 
 @contextlib.contextmanager
-def recomputing() -> Iterator[Seen]:
-    """Memory is taken for short, and whatever may run again does."""
+def recomputing(device: int = 0) -> Iterator[Seen]:
+    """A device's memory is taken for short, and whatever may run again does."""
     from oomph import planner
     from oomph.offload import activations, blocks, policy
     from oomph.recompute import followers, schedule
@@ -73,7 +73,7 @@ def recomputing() -> Iterator[Seen]:
         mock.patch.object(schedule, "choose", choose_all),
         mock.patch.object(followers, "Rerun", Rerun),
     ):
-        planner.note_shortage(0)
+        planner.note_shortage(device)
         assert planner._planner is not None
         watched = planner._planner.blocks
         try:
@@ -119,15 +119,15 @@ def same(one: Any, other: Any) -> bool:
     return one.dtype == other.dtype and torch.equal(one, other)
 
 
-def compare(run: Callable[[], list[Any]]) -> Seen:
-    """Runs a program with enough memory, then with calls that run again.
+def compare(run: Callable[[], list[Any]], device: int = 0) -> Seen:
+    """Runs a program with enough memory, then with calls of a device that run again.
 
     Fails if their results differ, or if either leaves hooks or a mode on.
     """
     torch.manual_seed(0)
     wanted = run()
     torch.manual_seed(0)
-    with recomputing() as seen:
+    with recomputing(device) as seen:
         found = run()
         check_clean()
     assert len(found) == len(wanted)

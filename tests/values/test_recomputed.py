@@ -40,6 +40,7 @@ from torch.utils.checkpoint import checkpoint
 
 CARD = "256MiB,context=0,memory=values,cc=8.6,host=8GiB"
 card = Simulated(CARD, "reserve:0,host_limit:4GiB")
+two = Simulated(f"{CARD},devices=2", "reserve:0,host_limit:4GiB")
 
 
 class Mlp(nn.Module):
@@ -86,6 +87,31 @@ def test_batch_norm_counts_each_batch_once(momentum):
         return train(chain(*map(Mlp, norms)))
 
     check_recomputed(run, "Mlp")
+
+
+class OnTwo(nn.Module):
+    """Blocks on two devices by turns, in a program that sets none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        blocks = (Mlp(nn.Dropout(0.3)).to(f"cuda:{i % 2}") for i in range(4))
+        self.blocks = nn.ModuleList(blocks)
+
+    def cuda(self, device: Any = None) -> OnTwo:
+        return self
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for i, block in enumerate(self.blocks):
+            x = block(x.to(f"cuda:{i % 2}"))
+        return x.to("cuda:0")
+
+
+@pytest.mark.parametrize("short", [0, 1])
+@two
+def test_times_are_taken_on_the_device_that_is_short(short):
+    seen = compare(lambda: train(OnTwo()), short)
+    assert seen.reruns == ["Mlp"] * 2 * (STEPS - 3), seen
+    assert "OnTwo: a second forward gave other values" in seen.left_alone
 
 
 class InPlace(Mlp):

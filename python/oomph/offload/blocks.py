@@ -101,6 +101,10 @@ class Blocks:
             self._calls[i] for i in sorted(self.plan.recomputed if self.plan else ())
         ]
 
+    def has_device(self) -> bool:
+        """Whether it is known whose calls run again, or are tried."""
+        return isinstance(self.follower, (Trying, Running))
+
     def is_looking(self) -> bool:
         """Whether it is not known yet what may run again."""
         return isinstance(self.follower, (Watching, Trying))
@@ -202,7 +206,9 @@ class Blocks:
             not modules.isdisjoint(call.key[0] for call in one.calls)
             for one in trees[: trees.index(tree) + 1]
         )
-        self.follower = Trying(self._place, found, self._bounds(), self._aside, turn)
+        self.follower = Trying(
+            self._place, found, self._bounds(), self._aside, turn, room.device
+        )
 
     def _bounds(self) -> list[int]:
         """The places at which calls begin and end, from the first of the step."""
@@ -290,10 +296,10 @@ class Blocks:
     def _measure(self) -> None:
         """Learns the time of the last step under the plan that the device has ended."""
         if len(self._ends) < _MEASURED:
-            self._ends.append(times.mark())
+            self._ends.append(times.mark(self.device))
         elif times.has_passed(self._ends[-1]):
             self.step_ms = self._ends[-2].elapsed_time(self._ends[-1])
-            self._ends[:] = [times.mark()]
+            self._ends[:] = [times.mark(self.device)]
 
     def _correct(self) -> bool:
         """Sets the record right where a step takes another time than it says.

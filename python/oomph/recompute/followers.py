@@ -200,6 +200,7 @@ class Trying(_Chosen):
             place of the step.
         aside: Gives a context for what the program itself would not run.
         turn: In which forward of the step, from 1.
+        device: Whose times are taken.
 
     Attributes:
         trials: By the keys of the calls.
@@ -213,13 +214,15 @@ class Trying(_Chosen):
         bounds: list[int],
         aside: Aside,
         turn: int,
+        device: int,
     ) -> None:
         super().__init__(place, calls)
         self._turn = turn
+        self._device = device
         self.trials: dict[Key, Trial] = {}
         self.boundaries: list[Key] = []
         self._bounds = [place() - 1 + bound for bound in bounds]
-        self._watch = Trials(aside)
+        self._watch = Trials(aside, device)
         self._turns = 0
         # Events, and whether the time since the one before counts: what runs for
         # trials alone does not.
@@ -260,20 +263,24 @@ class Trying(_Chosen):
             self._watch.close()
 
     def used(self, place: int) -> None:
-        """Backward uses what was saved at a place."""
-        if self._turns == self._turn:
+        """Backward uses what was saved at a place.
+
+        Autograd has a thread for each device, which is the current one there.
+        """
+        is_here = torch.cuda.current_device() == self._device
+        if self._turns == self._turn and is_here:
             part = bisect.bisect_right(self._bounds, place)
             if not self._backward:
                 self._check_inputs()
                 part = len(self._bounds)
             if not self._backward or part < self._backward[-1][1]:
-                self._backward.append((times.mark(), part))
+                self._backward.append((times.mark(self._device), part))
         super().used(place)
 
     def finished(self) -> None:
         """Backward is through."""
         if self._end is None and self._backward:
-            self._end = times.mark()
+            self._end = times.mark(self._device)
 
     def close(self) -> None:
         """Ends all that is open."""
@@ -291,7 +298,7 @@ class Trying(_Chosen):
         """
         if not self._backward:
             return None
-        last = times.mark()
+        last = times.mark(self._device)
         last.synchronize()
         start = self._backward[0][0]
         self._forward.append((start, True))
@@ -329,7 +336,7 @@ class Trying(_Chosen):
         self._mark()
 
     def _mark(self, counts: bool = True) -> None:
-        self._forward.append((times.mark(), counts))
+        self._forward.append((times.mark(self._device), counts))
 
 
 class Running(_Chosen):

@@ -186,19 +186,20 @@ class Trial:
         """Notes why the call is to be left alone; the first reason stands."""
         self.reason = self.reason or reason
 
-    def end(self, output: Any, saved: int, aside: Aside) -> None:
+    def end(self, output: Any, saved: int, aside: Aside, device: int) -> None:
         """The first forward has ended: looks at what it did, then runs it again.
 
         Args:
             output: What it gave.
             saved: How many tensors it saved.
             aside: Gives a context for what the program itself would not run.
+            device: Whose time is taken.
         """
         if self.reason is None:
             self._look(output)
         if self.reason is None:
             with aside():
-                self._try(output, saved)
+                self._try(output, saved, device)
         self.arguments = (), {}
 
     def inputs_changed(self) -> bool:
@@ -223,14 +224,14 @@ class Trial:
             self.blame("it holds too much to be looked through")
         if changed := python_state.changed(self._state, now):
             self.blame(f"it changes {min(changed, key=len)}")
+        self._state = now
         inputs = list(tensors_in(self.arguments))
         if self._hooks != [bool(t._backward_hooks) for t in inputs]:
             self.blame("it puts a hook on a tensor that it is given")
         if self._sums != [_sum(tensor) for tensor in inputs]:
             self.blame("it writes to a tensor that it did not make")
 
-    def _try(self, output: Any, saved: int) -> None:
-        before = python_state.marks(self.module, self.arguments)
+    def _try(self, output: Any, saved: int, device: int) -> None:
         leaves, rebuild = apart(*self.arguments)
         count = 0
 
@@ -240,9 +241,9 @@ class Trial:
             count += 1
 
         try:
-            start = times.mark()
+            start = times.mark(device)
             with (
-                torch.random.fork_rng(self._devices[0]),
+                torch.random.fork_rng(range(torch.cuda.device_count())),
                 self._undone,
                 torch.autograd.graph.saved_tensors_hooks(drop, drop),
             ):
@@ -250,7 +251,7 @@ class Trial:
                 set_device_states(*self._devices)
                 args, kwargs = rebuild([_as_another(x) for x in leaves])
                 again = self.module.forward(*args, **kwargs)
-            self._events = start, times.mark()
+            self._events = start, times.mark(device)
         except torch.OutOfMemoryError:
             self.blame("there is no room to run it twice")
             return
@@ -265,7 +266,7 @@ class Trial:
             self.blame("a second forward saved other tensors")
             return
         now = python_state.marks(self.module, self.arguments)
-        if changed := python_state.changed(before, now):
+        if changed := python_state.changed(self._state, now):
             self.blame(f"a second forward changes {min(changed, key=len)}")
 
 
@@ -365,10 +366,11 @@ class Trials:
 
     Args:
         aside: Gives a context for what the program itself would not run.
+        device: Whose times are taken.
     """
 
-    def __init__(self, aside: Aside) -> None:
-        self._aside = aside
+    def __init__(self, aside: Aside, device: int) -> None:
+        self._aside, self._device = aside, device
         self._mode = _Operators()
         self._is_on = False
 
@@ -388,7 +390,7 @@ class Trials:
             pass
         if not self._mode.open:
             self.close()
-        trial.end(output, saved, self._aside)
+        trial.end(output, saved, self._aside, self._device)
 
     def close(self) -> None:
         """Takes the watch off, whatever is open."""

@@ -29,12 +29,16 @@ def has_passed(event: Any) -> bool:
         return False
 
 
-def mark() -> Any:
-    """A ``torch.cuda.Event`` on the current stream, for times."""
+def mark(device: int | None = None) -> Any:
+    """A ``torch.cuda.Event`` on the current stream, for times.
+
+    Args:
+        device: Of which device; ``None``: the current one.
+    """
     import torch
 
     event: Any = torch.cuda.Event(enable_timing=True)
-    event.record()
+    event.record(torch.cuda.current_stream(device))
     return event
 
 
