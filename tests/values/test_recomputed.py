@@ -89,6 +89,17 @@ def test_batch_norm_counts_each_batch_once(momentum):
     check_recomputed(run, "Mlp")
 
 
+@card
+def test_no_room_to_compare_two_runs_is_no_error():
+    def fail(*_: Any) -> bool:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    with mock.patch("oomph.recompute.purity.same_bits", fail):
+        check_left_alone(
+            lambda: train(chain(Mlp(), Mlp())), "Mlp", "no room to run it twice"
+        )
+
+
 class OnTwo(nn.Module):
     """Blocks on two devices by turns, in a program that sets none."""
 

@@ -252,6 +252,7 @@ class Trial:
                 args, kwargs = rebuild([_as_another(x) for x in leaves])
                 again = self.module.forward(*args, **kwargs)
             self._events = start, times.mark(device)
+            is_same = same_bits(output, again)
         except torch.OutOfMemoryError:
             self.blame("there is no room to run it twice")
             return
@@ -259,7 +260,7 @@ class Trial:
             logger.debug("a block cannot be run again: %s", error)
             self.blame(f"a second forward raised {type(error).__name__}")
             return
-        if not same_bits(output, again):
+        if not is_same:
             self.blame("a second forward gave other values")
             return
         if count != saved:
