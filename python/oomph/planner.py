@@ -319,6 +319,7 @@ def end_step(rescued_devices: set[int]) -> set[int]:
     offloading = planner.end_step(rescued_devices)
     with transfer.lock:
         _put_hooks()
+        activations.cover_thread()
     return offloading
 
 

@@ -67,7 +67,7 @@ PLANTS = {
         (
             (
                 "python/oomph/offload/policy.py",
-                "offloaded = self.offloaded.get(storage._cdata)\n"
+                "offloaded = self.offloaded.get(key)\n"
                 "        if offloaded is not None and offloaded.serves(tensor):",
                 "offloaded = self.offloaded.get(storage.data_ptr())\n"
                 "        if (\n"

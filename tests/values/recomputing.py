@@ -129,7 +129,7 @@ def compare(run: Callable[[], list[Any]], device: int = 0) -> Seen:
     torch.manual_seed(0)
     with recomputing(device) as seen:
         found = run()
-        check_clean()
+    check_clean()
     assert len(found) == len(wanted)
     pairs = enumerate(zip(found, wanted, strict=True))
     bad = [i for i, (a, b) in pairs if not same(a, b)]

@@ -2,9 +2,10 @@
 
 PyTorch's saved-tensor hooks, with the care that they need:
 
-* they are pushed when a thread enters its outermost module call and popped when it
-  leaves it, never above hooks of the user's, nor in backward, under ``torch.func``, or
-  while a stream captures;
+* they are pushed at the end of a step, for what the thread that ended it does in the
+  next, in modules and outside of them; in other threads, when one enters its outermost
+  module call, and popped when it leaves it. Never above hooks of the user's, nor in
+  backward, under ``torch.func``, or while a stream captures;
 * the unit is the storage: it leaves once, comes back once, and all views of it are
   rebuilt over it. Parameters, buffers, and what is small stay, and so does whatever is
   more than a block of oomph's own: others may use that in ways which nobody tells;
@@ -52,6 +53,7 @@ class _Thread(threading.local):
     module: nn.Module | None = None  # the outermost that is running
     frame: FrameType | None = None  # in which it does
     pushed = False
+    stays = False  # pushed when that call ends, too
     suspended = False
     constant: frozenset[int] = frozenset()  # storages of parameters and buffers
 
@@ -98,12 +100,12 @@ class _Sent:
     __slots__ = ("offloaded", "outline", "sequence", "version", "what")
 
     def __init__(
-        self, tensor: torch.Tensor, offloaded: transfer.OffloadedStorage
+        self, tensor: torch.Tensor, offloaded: transfer.OffloadedStorage, sequence: int
     ) -> None:
         self.what = tensor.type(), tensor.shape
         self.outline = _torch.outline(tensor)
         self.version = tensor._version
-        self.sequence = offloaded.sequence
+        self.sequence = sequence
         self.offloaded = offloaded
         with transfer.lock:
             offloaded.users += 1
@@ -136,12 +138,21 @@ def _may_leave(tensor: torch.Tensor) -> bool:
         and tensor.is_cuda
         and not (tensor.is_leaf and tensor.requires_grad)
         and torch._C._functorch.maybe_current_level() is None
-        and torch._C._current_graph_task_id() == -1
+        and not _runs_again()
         and _torch.own_tier(tensor) is not None
         and tensor.untyped_storage().nbytes() > SMALL_BYTES
         and tensor.untyped_storage()._cdata not in _thread.constant
-        and not torch.cuda.is_current_stream_capturing()
     )
+
+
+def _runs_again() -> bool:
+    """Whether a function in Python has its backward: it uses what it saves at once.
+
+    So does checkpointing that is reentrant. What operators save in backward is for
+    another one, which comes later: ``create_graph=True``.
+    """
+    node = torch._C._current_autograd_node()
+    return isinstance(node, torch.autograd.function.BackwardCFunction)
 
 
 def _is_made_in_forward(tensor: torch.Tensor) -> bool:
@@ -158,19 +169,21 @@ def _is_made_in_forward(tensor: torch.Tensor) -> bool:
 @torch._disable_dynamo  # type: ignore[attr-defined]
 def _pack(tensor: torch.Tensor) -> Any:
     policy = _policy
-    if policy is None:
+    if policy is None or torch.cuda.is_current_stream_capturing():
         return _Kept(tensor, 0)
     sequence = policy.saved()
     if policy.follower is not None and _is_made_in_forward(tensor):
         policy.follower.saved(tensor)
     offloaded = policy.send(tensor, sequence) if _may_leave(tensor) else None
-    return _Kept(tensor, sequence) if offloaded is None else _Sent(tensor, offloaded)
+    if offloaded is None:
+        return _Kept(tensor, sequence)
+    return _Sent(tensor, offloaded, sequence)
 
 
 @torch._disable_dynamo  # type: ignore[attr-defined]
 def _unpack(packed: Any) -> torch.Tensor:
     policy = _policy
-    if policy is not None:
+    if policy is not None and packed.sequence > 0:
         policy.used(packed.sequence)
     tensor: torch.Tensor = packed.unpack()
     return tensor
@@ -237,10 +250,34 @@ def _open(module: nn.Module, frame: FrameType) -> None:
     _thread.module, _thread.frame = module, frame
     with transfer.lock:
         _open_count += 1
-    if _policy is not None and _may_push():
+    if _policy is not None:
+        _push()
+    if _thread.pushed:
         _thread.constant = _constants(module)
+
+
+def _push() -> None:
+    """Puts the hooks on in this thread, if they may be."""
+    if not _thread.pushed and _may_push():
         torch._C._autograd._push_saved_tensors_default_hooks(_pack, _unpack)
         _thread.pushed = True
+
+
+def _pop() -> None:
+    """Takes them off where no module runs and no hooks of others lie above."""
+    if _thread.pushed and _is_ours():
+        torch._C._autograd._pop_saved_tensors_default_hooks()
+        _thread.pushed = False
+
+
+def cover_thread() -> None:
+    """Has the hooks on in this thread from now on, outside of modules, too.
+
+    To be called at the end of a step.
+    """
+    if _policy is not None and _thread.module is None:
+        _push()
+        _thread.stays = _thread.pushed
 
 
 def _leave(module: nn.Module, _: Any, *rest: Any) -> None:
@@ -260,12 +297,11 @@ def close_scope() -> None:
     if _thread.module is None:
         return
     _thread.module = _thread.frame = None
-    if _thread.pushed:
-        if _policy is not None and _policy.follower is not None:
-            _policy.follower.abandon()
-        if _is_ours():
-            torch._C._autograd._pop_saved_tensors_default_hooks()
-    _thread.pushed = _thread.suspended = False
+    if _thread.pushed and _policy is not None and _policy.follower is not None:
+        _policy.follower.abandon()
+    if not _thread.stays:
+        _pop()
+        _thread.pushed = _thread.suspended = False
     _thread.constant = frozenset()
     with transfer.lock:
         _open_count -= 1
@@ -322,9 +358,13 @@ def start(policy: Policy) -> None:
 def stop() -> None:
     """Takes the hooks off. What was packed stays usable.
 
-    A thread within a module call takes them off when it leaves it.
+    A thread within a module call takes them off when it leaves it. In others they do
+    nothing from now on.
     """
     global _policy
+    _thread.stays = False
+    if _thread.module is None:
+        _pop()
     with transfer.lock:
         _policy = None
         _remove_if_unused()

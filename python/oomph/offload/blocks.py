@@ -124,10 +124,16 @@ class Blocks:
         """Most bytes in use in a step, nothing sent."""
         return int(self._size * self.plan.need_bytes) if self.plan is not None else 0
 
-    def spans(self) -> list[tuple[int, int]]:
-        """Of these, the places that they would have saved at, from the step's first."""
+    def spans(self) -> list[tuple[int, int, int]]:
+        """Of these, the places that they would have saved at, from the step's first.
+
+        The first, the end, and the bytes that are free until their backward.
+        """
         first = self._step.first
-        return [(call.first - first, call.end - first) for call in self.chosen()]
+        return [
+            (call.first - first, call.end - first, int(self._size * call.gain_bytes))
+            for call in self.chosen()
+        ]
 
     def stop(self) -> None:
         """Keeps everything from now on."""
@@ -361,16 +367,17 @@ def _segments(step: Step, bounds: list[int], spent: Times) -> list[timeline.Segm
 
     forward, backward, saved = [0] * count, [0] * count, [0] * count
     last = 0
-    for place, need_bytes in step.forward_needs:
-        # What was in use since the tensor before was saved.
+    previous = count - 1
+    for place, is_use, need_bytes, *_ in step.events:
         now = segment_of(place)
+        if is_use:
+            backward[previous] = max(backward[previous], need_bytes)
+            previous = now
+            continue
+        # What was in use since the tensor before was saved.
         for i in range(segment_of(last), now + 1):
             forward[i] = max(forward[i], need_bytes)
         last = place
-    previous = count - 1
-    for place, need_bytes in step.backward_needs:
-        backward[previous] = max(backward[previous], need_bytes)
-        previous = segment_of(place)
     for place, size_bytes in step.saves:
         saved[segment_of(place)] += size_bytes
     # Where nothing was noted, as much was in use as before.

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from oomph import _C
-from oomph.base.sizes import SMALL_BYTES
-
 EXTRA_SHARE = 50  # part of the device that is left free after a step that fell short
-_LARGE_SHARE = 32  # a block of this part of the device may be put on the host at once
 _SLACK = 0.005  # share of the device left free, as pages are not filled to the full
 _SLACK_BYTES = 16 << 20  # and this beside
 _FETCH_SLACK = 0.01  # share that is left free beside by what comes back ahead of need
@@ -59,25 +55,3 @@ class Headroom:
             self.extra_bytes = max(self.extra_bytes - less, 0)
             self.fetch_bytes = max(self.fetch_bytes - less, 0)
             self._quiet_steps, self._is_trying = 0, True
-
-
-class LargeBlocks:
-    """The size of blocks that go to the host at once, since no plan has helped.
-
-    Args:
-        index: Of the device.
-    """
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self._share = _LARGE_SHARE // 2
-
-    def grow(self, capacity: int) -> None:
-        """A step fell short once more: smaller blocks go, too."""
-        self._share *= 2
-        _C.foresee(self.index, max(capacity // self._share, SMALL_BYTES))
-
-    def forget(self) -> None:
-        """Steps are otherwise now: none goes."""
-        self._share = _LARGE_SHARE // 2
-        _C.foresee(self.index, 0)

@@ -17,13 +17,14 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from oomph import _C
 from oomph.base.log import logger
+from oomph.base.sizes import SMALL_BYTES
 from oomph.offload import transfer
 from oomph.offload.blocks import Room
-from oomph.offload.headroom import EXTRA_SHARE, Headroom, LargeBlocks, slack_bytes
+from oomph.offload.headroom import EXTRA_SHARE, Headroom, slack_bytes
 from oomph.offload.leaving import Leaving
 from oomph.offload.optimizers import OptimizerChoice
-from oomph.offload.record import Step
-from oomph.offload.select import Save, select
+from oomph.offload.record import Event, Step
+from oomph.offload.sends import Choice, Save, choose
 from oomph.offload.transfer import Link, OffloadedStorage, is_hosted
 from oomph.recompute.followers import Waits
 
@@ -48,6 +49,8 @@ class DevicePlan:
         self.capacity = 0  # bytes that blocks can have on it
         self.step = Step()
         self.last = Step()
+        self._unreached_bytes = 0.0  # that what is chosen does not free
+        self._predicts = False
         self.short_bytes = 0  # of the target, that the last step did not reach
         self.fitting_steps = 0
         self.useless: dict[Save, int] = {}  # and the step in which it was last seen
@@ -67,8 +70,10 @@ class DevicePlan:
         self._in_optimizer = 0  # most bytes, as in a step, since then
         self._now_bytes = self.host_bytes = 0  # in use, on either side and on host
         self._start_host_bytes = 0  # when the step began
-        self._latest_need_bytes = 0  # since the note before the last
-        self._large_blocks = LargeBlocks(index)
+        # Since the last event: what it has of bytes.
+        self._since_event = 0, 0, 0
+        # Of storages that stay: where they were saved first.
+        self._kept: dict[int, tuple[int, StorageWeakRef]] = {}
         self.optimizers = OptimizerChoice(self.link)
         self._before = 0, 0, 0.0  # bytes sent and fetched, ms waited before this step
 
@@ -79,27 +84,34 @@ class DevicePlan:
         save = place, size_bytes
         if _C.offload_is_forbidden() or save in self.useless:
             return False
-        if save in self._known and save not in self._chosen:
-            return False
+        if save in self._known and math.isfinite(self.target_bytes):
+            return save in self._chosen
         return self.target_bytes > self.link.away_bytes
 
-    def _choose(self) -> None:
-        """Selects what reaches the target in each forward of the last step."""
-        saves, ends = self.last.saves, [*self.last.backwards, math.inf]
-        self._known, self._chosen = set(saves), set()
-        start = 0
-        for turn, end in enumerate(ends):
-            stop = bisect.bisect_left(saves, (end, 0), start)
-            # What lies behind the peak will be back already when memory is shortest.
-            peaks = self.last.peaks[turn : turn + 1]
-            peak = peaks[0][1] if peaks else None
-            may_leave = (
-                save
-                for save in saves[start:stop]
-                if save not in self.useless and (peak is None or save[0] <= peak)
-            )
-            self._chosen.update(select(may_leave, self.target_bytes))
-            start = stop
+    def _choose(self, needs: list[int], limit_bytes: float) -> None:
+        """Chooses what leaves in the next step.
+
+        What leaves now goes on to, if that is enough and hardly more than needed.
+
+        Args:
+            needs: Bytes in use up to each event of the last step.
+            limit_bytes: What may be in use.
+        """
+        saves = [save for save in self.last.saves if save not in self.useless]
+        stays = self.last.stays(saves)
+        before = frozenset(i for i, s in enumerate(saves) if s in self._chosen)
+
+        def size_of(choice: Choice) -> int:
+            return sum(saves[i][1] for i in choice.leaving)
+
+        choice = choose(needs, stays, limit_bytes)
+        same = choose(needs, stays, limit_bytes, before)
+        band = self.capacity // EXTRA_SHARE
+        if same.leaving == before and size_of(same) - size_of(choice) < band:
+            choice = same
+        self._known = set(self.last.saves)
+        self._chosen = {saves[i] for i in choice.leaving}
+        self._unreached_bytes = choice.short_bytes
 
     def send(self, tensor: torch.Tensor, sequence: int) -> OffloadedStorage | None:
         """Sends its storage to the host, if it is not there, or None if it stays."""
@@ -123,19 +135,28 @@ class DevicePlan:
         self, tensor: torch.Tensor, sequence: int
     ) -> OffloadedStorage | bool:
         """What has the tensor's storage as it is, or whether to send it."""
-        storage = tensor.untyped_storage()
-        if storage._cdata in self._resized:
+        storage, step = tensor.untyped_storage(), self.step
+        key, place = storage._cdata, sequence - step.first
+        if key in self._resized:
             return False
-        offloaded = self.offloaded.get(storage._cdata)
+        offloaded = self.offloaded.get(key)
         if offloaded is not None and offloaded.serves(tensor):
+            step.same[place] = offloaded.sequence - step.first
             return offloaded
         self.note()
-        save = sequence - self.step.first, storage.nbytes()
-        self.step.forward_needs.append((save[0], self._latest_need_bytes))
-        self.step.saves.append(save)
         self._leaving.age(sequence)
-        self._is_saving = True
-        return not is_hosted(storage.data_ptr()) and self.wants(*save)
+        self._is_saving = torch._C._current_graph_task_id() < 0
+        first, reference = self._kept.get(key, (place, None))
+        if reference is not None and not reference.expired():  # type: ignore[no-untyped-call]
+            step.same[place] = first
+            self._note_event(first, is_use=False)
+            return False
+        self._note_event(place, is_use=False)
+        step.saves.append((place, storage.nbytes()))
+        if not is_hosted(storage.data_ptr()) and self.wants(place, storage.nbytes()):
+            return True
+        self._kept[key] = place, StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+        return False
 
     def _note_sent(self, offloaded: OffloadedStorage) -> None:
         self.offloaded[offloaded.storage.cdata] = offloaded
@@ -144,7 +165,7 @@ class DevicePlan:
         self._leaving.add(offloaded)
         self.step.away_bytes = max(self.step.away_bytes, self.link.away_bytes)
 
-    def note(self, place: int | None = None) -> tuple[int, int]:
+    def note(self) -> tuple[int, int]:
         """Records the time since the last note; gives bytes in use and their limit."""
         self.link.settle()
         now, high, host, host_high, device_high, self.capacity = _C.tide(self.index)
@@ -161,14 +182,21 @@ class DevicePlan:
             device_need_bytes = device_high + was_gone_bytes
             step.device_need_bytes = max(step.device_need_bytes, device_need_bytes)
             self._note_growth(host_high - self._start_host_bytes)
-            self._note_peak(need_bytes, place)
-        self._latest_need_bytes = need_bytes
+            rest_bytes = high - self.link.restored_bytes
+            need, device_need, rest = self._since_event
+            self._since_event = (
+                max(need, need_bytes),
+                max(device_need, device_need_bytes),
+                max(rest, rest_bytes),
+            )
         self._gone_bytes = gone_bytes
         step.host_bytes = max(step.host_bytes, host_high)
-        if place is not None:
-            step.backward_needs.append((place, need_bytes))
-            step.profile.note(place, high - self.link.restored_bytes)
         return now - host, self.capacity
+
+    def _note_event(self, place: int, is_use: bool) -> None:
+        """A storage is saved or used, and what that needed has been noted."""
+        self.step.events.append(Event(place, is_use, *self._since_event))
+        self._since_event = 0, 0, 0
 
     def skip(self) -> None:
         """What was in use since the last note counts for nothing."""
@@ -186,15 +214,6 @@ class DevicePlan:
 
     def _save_of(self, offloaded: OffloadedStorage) -> Save:
         return offloaded.sequence - self.step.first, offloaded.bytes
-
-    def _note_peak(self, need_bytes: int, place: int | None) -> None:
-        peaks = self.step.peaks
-        is_backward = place is not None and not self._is_saving
-        turn = max(len(self.step.backwards) - is_backward, 0)
-        while len(peaks) <= turn:
-            peaks.append((0, None))
-        if need_bytes > peaks[turn][0]:
-            peaks[turn] = need_bytes, place
 
     def _count_gone(self) -> int:
         """Bytes that are away and that the device has no more."""
@@ -217,14 +236,19 @@ class DevicePlan:
         One thread at a time: what others come to use meanwhile they take themselves.
         """
         with transfer.lock:
-            used, capacity = self.note(sequence - self.step.first)
+            used, capacity = self.note()
+            place = sequence - self.step.first
+            place = self.step.same.get(place, place)
+            self._note_event(place, is_use=True)
             self._forget_stayed(sequence)
             if self._is_fetching:
                 return
             self._is_fetching = True
         try:
             free = capacity - self.headroom.for_fetches(capacity) - used
-            while (offloaded := self._next_to_fetch(sequence, free, used)) is not None:
+            while (
+                offloaded := self._next_to_fetch(sequence, place, free, used)
+            ) is not None:
                 offloaded.fetch()
                 free, used = free - offloaded.bytes, used + offloaded.bytes
         except (torch.OutOfMemoryError, _C.DriverError) as error:
@@ -233,26 +257,28 @@ class DevicePlan:
             self._is_fetching = False
 
     def _next_to_fetch(
-        self, sequence: int, free: int, used: int
+        self, sequence: int, place: int, free: int, used: int
     ) -> OffloadedStorage | None:
-        """The last that was saved before a place, if there is room for it."""
+        """The last that was saved before what is used now, if there is room for it."""
         with transfer.lock:
             end = bisect.bisect_left(self.away, sequence, key=itemgetter(0))
             while end > 0:
                 end -= 1
                 offloaded = self.away[end][1]()
                 if offloaded is not None and offloaded.is_away:
-                    margin = self._margin(offloaded.sequence, sequence, used)
+                    margin = self._margin(offloaded, place, used)
                     return offloaded if offloaded.bytes + margin <= free else None
                 del self.away[end]
             return None
 
-    def _margin(self, first: int, end: int, used: int) -> int:
-        """By how much the rest will grow between now and the use of a storage."""
-        start = self.step.first
-        most = self.last.profile.most(first - start, end - start)
-        if most is None:
+    def _margin(self, offloaded: OffloadedStorage, place: int, used: int) -> int:
+        """By how much the rest will grow from a place's use to that of a storage."""
+        index = self.last.index
+        now = index.get((place, True))
+        then = index.get((offloaded.sequence - self.step.first, True))
+        if now is None or then is None:
             return int(self.capacity * _BLIND)
+        most = self.last.rest.most(now + 1, then + 1)
         return max(most + self.link.restored_bytes - used, 0)
 
     def _forget_stayed(self, sequence: int) -> None:
@@ -260,7 +286,6 @@ class DevicePlan:
         if not self._is_saving:
             return
         self._is_saving = False
-        self.step.backwards.append(sequence - self.step.first + 1)
         for offloaded in (reference() for _, reference in self.away):
             if offloaded is None or not offloaded.is_away:
                 continue
@@ -278,6 +303,7 @@ class DevicePlan:
     def before_optimizer(self) -> None:
         """The optimizer is about to make its state, if it has none."""
         self.note()
+        self._note_event(-1, is_use=True)  # the last that backward needed
         self._before_optimizer = self._now_bytes
         self._in_optimizer = 0
 
@@ -313,14 +339,15 @@ class DevicePlan:
         """Plans the next step from the one that has ended, after the optimizer."""
         self._note_link()
         self.step.state_host_bytes = state_host_bytes
+        unreached_bytes = 0
+        if rescued and math.isfinite(self.target_bytes):
+            unreached_bytes = max(int(self.target_bytes) - self.step.away_bytes, 0)
         step, self.last = self.step, self.step
         self.step = Step(first=sequence)
         self._is_saving = False
         self._start_host_bytes = self.host_bytes
-        self.short_bytes = 0
+        self._kept.clear()
         if rescued:
-            if math.isfinite(self.target_bytes):
-                self.short_bytes = max(int(self.target_bytes) - step.away_bytes, 0)
             self._learn_from_failure(step)
         else:
             self.headroom.trust(self.capacity)
@@ -328,12 +355,15 @@ class DevicePlan:
         self.optimizers.choose(step, self.capacity)
         more_bytes = step.born_bytes + slack_bytes(self.capacity)
         self._planned_need_bytes = step.need_bytes + more_bytes
+        limit_bytes = float(self.capacity - more_bytes - self.headroom.extra_bytes)
         # State that lives on the host needs no place on the device, nor does what is
         # foreseen there; but what a rescue put there might have one.
         need_bytes = step.device_need_bytes
+        needs = [event.device_need_bytes for event in step.events]
         if rescued:
             need_bytes = step.need_bytes - step.state_host_bytes
-        wanted = need_bytes + more_bytes + self.headroom.extra_bytes - self.capacity
+            needs = [e.need_bytes - step.state_host_bytes for e in step.events]
+        wanted = need_bytes - limit_bytes
         if math.isinf(self.target_bytes):
             pass  # offload:always
         elif wanted > 0:
@@ -344,7 +374,22 @@ class DevicePlan:
             self.fitting_steps += 1
             if self.fitting_steps >= _FITTING_STEPS:
                 self.target_bytes = 0
-        self._choose()
+        self._choose(needs, limit_bytes)
+        self._place_the_rest(unreached_bytes)
+
+    def _place_the_rest(self, unreached_bytes: int) -> None:
+        """Of what did not leave: blocks as large go to the host at once.
+
+        If there are none, optimizers' state has to leave.
+        """
+        self.short_bytes = unreached_bytes if self._predicts else 0
+        if unreached_bytes > 0:
+            self._predict(max(unreached_bytes, SMALL_BYTES))
+
+    def _predict(self, min_bytes: int) -> None:
+        """Blocks of this size that fell to the host do so at once; 0: none does."""
+        self._predicts = min_bytes > 0
+        _C.foresee(self.index, min_bytes)
 
     def room(self, waits: Waits) -> Room:
         """What it has for a step, and its link; the waits for copies in the last."""
@@ -352,15 +397,21 @@ class DevicePlan:
         limit_bytes = self.capacity - free_bytes - self.last.born_bytes
         return Room(self.index, limit_bytes, self.link.speed(), waits)
 
-    def expect(self, need_bytes: int, spans: list[tuple[int, int]]) -> None:
-        """The next step will need so much, and save nothing at these places."""
-        skipped = {place for first, end in spans for place in range(first, end)}
-        self.last.saves = [s for s in self.last.saves if s[0] not in skipped]
+    def expect(self, need_bytes: int, spans: list[tuple[int, int, int]]) -> None:
+        """The next step will need so much, as calls are to run again.
+
+        Args:
+            need_bytes: It.
+            spans: Of each call, where it would have saved: the first place, the end;
+                and what it frees until its backward.
+        """
         # What steps that were otherwise have taught of this is no more true.
         self.headroom = Headroom()
-        self._large_blocks.forget()
-        self.target_bytes = max(need_bytes - self.room(()).limit_bytes, 0)
-        self._choose()
+        limit_bytes = self.room(()).limit_bytes
+        self.target_bytes = max(need_bytes - limit_bytes, 0)
+        self._choose(self.last.skip(spans), limit_bytes)
+        self.short_bytes = 0  # as far as is known
+        self._predict(0)
 
     def _learn_from_failure(self, step: Step) -> None:
         """It was planned for and not enough.
@@ -369,12 +420,13 @@ class DevicePlan:
         something else is to leave. Large blocks cannot be helped, for small ones some
         more room will do.
         """
-        held = step.held - self.useless.keys()
-        self.useless.update(dict.fromkeys(held, self._step_count))
-        is_explained = sum(size for _, size in held) > step.host_growth // 2
+        self.useless.update(dict.fromkeys(step.held, self._step_count))
+        is_explained = (
+            sum(size for _, size in step.held) > step.host_growth // 2
+            or step.host_growth <= self._unreached_bytes
+        )
         was_foreseen = step.need_bytes <= self._planned_need_bytes
         if self.target_bytes > 0 and was_foreseen and not is_explained:
-            self._large_blocks.grow(self.capacity)
             self.headroom.grow(step.host_growth, step.fetch_growth, self.capacity)
         self.headroom.note_shortage()
 

@@ -2,10 +2,33 @@
 
 from __future__ import annotations
 
+import bisect
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
+from typing import NamedTuple
 
 from oomph.offload.range_max import RangeMax
-from oomph.offload.select import Save
+from oomph.offload.sends import Save, Stay
+
+
+class Event(NamedTuple):
+    """A storage is saved, or used.
+
+    Attributes:
+        place: Of the tensor that was the first to save it, from the step's first.
+        is_use: Whether it is used.
+        need_bytes: Most bytes of blocks since the event before, on either side, as if
+            nothing had been sent.
+        device_need_bytes: Of these, most but for blocks that fell back to the host.
+        rest_bytes: Most bytes in use since then, but for what had been fetched.
+    """
+
+    place: int
+    is_use: bool
+    need_bytes: int
+    device_need_bytes: int
+    rest_bytes: int
 
 
 @dataclass
@@ -28,16 +51,63 @@ class Step:
     held: set[Save] = field(default_factory=set)
     state_host_bytes: int = 0  # of the optimizers' state, on the host at its end
     born_bytes: int = 0  # that the optimizer made and kept, such as its state
-    # By place, most bytes in use since the one before: when it was saved, and used.
-    forward_needs: list[tuple[int, int]] = field(default_factory=list)
-    backward_needs: list[tuple[int, int]] = field(default_factory=list)
-    saves: list[Save] = field(default_factory=list)
-    backwards: list[int] = field(default_factory=list)  # places at which one began
-    # Of each forward with its backward: most bytes needed, and before which place that
-    # was (None: in forward). What lies behind it had been used by then.
-    peaks: list[tuple[int, int | None]] = field(default_factory=list)
-    # Before what was saved at a place was used, without what had been fetched.
-    profile: RangeMax = field(default_factory=RangeMax)
+    events: list[Event] = field(default_factory=list)
+    saves: list[Save] = field(default_factory=list)  # that may leave, each once
+    same: dict[int, int] = field(default_factory=dict)  # places of it, to the first
+
+    @cached_property
+    def rest(self) -> RangeMax:
+        """How much was in use at each event, but for what had been fetched."""
+        return RangeMax([event.rest_bytes for event in self.events])
+
+    @cached_property
+    def index(self) -> dict[tuple[int, bool], int]:
+        """The first event of each place and kind."""
+        found: dict[tuple[int, bool], int] = {}
+        for i, event in enumerate(self.events):
+            found.setdefault((event.place, event.is_use), i)
+        return found
+
+    def stays(self, saves: list[Save]) -> list[Stay]:
+        """From when to when these lie on the device unused."""
+        index, end = self.index, len(self.events)
+        return [
+            Stay(index[place, False], index.get((place, True), end), size)
+            for place, size in saves
+        ]
+
+    def skip(self, spans: list[tuple[int, int, int]]) -> list[int]:
+        """Takes out what calls saved that are to run again.
+
+        Args:
+            spans: Of each call its first place, the place after its last, and the bytes
+                that it frees from there to its backward.
+
+        Returns:
+            Bytes in use up to each event without that.
+        """
+        skipped = {place for first, end, _ in spans for place in range(first, end)}
+        self.saves = [save for save in self.saves if save[0] not in skipped]
+        events = self.events
+        freed = [0] * (len(events) + 1)
+        used: dict[int, int] = {}  # places that are skipped, and when they are used
+        saved: list[tuple[int, int]] = []  # places, and when they are saved
+        for i, event in enumerate(events):
+            if not event.is_use:
+                saved.append((event.place, i))
+            elif event.place in skipped:
+                used.setdefault(event.place, i)
+        saved.sort()
+        for first, end, size_bytes in spans:
+            after = bisect.bisect_left(saved, (end, 0))
+            last = min((used[p] for p in range(first, end) if p in used), default=-1)
+            start = saved[after][1] if after < len(saved) else len(events)
+            if start < last:
+                freed[start] += size_bytes
+                freed[last + 1] -= size_bytes
+        return [
+            e.need_bytes - f for e, f in zip(events, accumulate(freed), strict=False)
+        ]
 
     @property
     def unreached_bytes(self) -> int:
