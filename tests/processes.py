@@ -18,8 +18,10 @@ from typing import IO, Any
 
 TESTS = Path(__file__).parent
 
-_SETTINGS = re.compile(  # of ours and PyTorch's; and what pytest and rich write by
-    r"OOMPH_(?!TEST_)|PYTORCH_|CUDA_|CUBLAS|TORCH_|"
+# Of ours and PyTorch's; what pytest and rich write by; and what has each Python compile
+# its modules anew, and pytest the plugins that it rewrites: a second of a core.
+_SETTINGS = re.compile(
+    r"OOMPH_(?!TEST_)|PYTORCH_|CUDA_|CUBLAS|TORCH_|PYTHONDONTWRITEBYTECODE$|"
     r"(?:CI|BUILD_NUMBER|PYTEST_.*|.*_COLORS?|COLUMNS|LINES)$"
 )
 # A program's frame has Python's own above it and no other, and nothing else holds it.
