@@ -9,7 +9,8 @@ os.execve, it starts again as that one, with its own number.
 
 Requests come over the socket of the server's standard input, one at a time: JSON, with
 the descriptors of the child's three standard files and of a socket, to which the server
-writes the child's number, and how it ended (as Popen.returncode).
+writes the child's number, and how it ended (as Popen.returncode). Forks ask over a
+socket of their own, which all of them have: torchrun's ranks are forks if it is one.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import os
 import select
 import signal
 import socket
+import subprocess
 import sys
 import types
 from collections.abc import Mapping, Sequence
@@ -31,6 +33,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any, NoReturn
 
+import processes
 from oomph import simulate
 
 REQUEST_BYTES = 1 << 20
@@ -39,7 +42,9 @@ PRELOADED = (  # nothing that imports Triton, as torch._dynamo: simulate.triton 
     *("numpy", "torch"),
     # Half of what torch._dynamo imports, and so whoever makes an optimizer.
     *("torch.fx.experimental.symbolic_shapes", "torch.distributed.fsdp"),
+    "torch.distributed.launcher.api",  # of torchrun
 )
+_ELASTIC = "torch.distributed.elastic.multiprocessing"
 
 
 def preload() -> None:
@@ -86,14 +91,16 @@ class Children:
 def next_request(server: socket.socket) -> dict[str, Any]:
     """Forks for each request; returns in the child, with what it is asked to be."""
     children = Children()
+    forks, asking = socket.socketpair(type=socket.SOCK_SEQPACKET)
     while True:
-        readable = select.select([server, *children.running], [], [])[0]
+        readable = select.select([server, forks, *children.running], [], [])[0]
         for ended in readable:
-            if ended is not server:
+            if ended not in (server, forks):
                 children.reap(ended)
-        if server not in readable:
+        asked = next((s for s in (server, forks) if s in readable), None)
+        if asked is None:
             continue
-        text, files, _, _ = socket.recv_fds(server, REQUEST_BYTES, 4)
+        text, files, _, _ = socket.recv_fds(asked, REQUEST_BYTES, 4)
         if not text:  # whoever asked is gone
             children.kill()
             sys.exit(0)
@@ -108,6 +115,8 @@ def next_request(server: socket.socket) -> dict[str, Any]:
         if pid == 0:
             reply.close()
             server.close()
+            forks.close()
+            processes.Fork.use(asking)
             return json.loads(text)
         children.add(pid, reply)
 
@@ -159,12 +168,15 @@ def begin(command: Sequence[str], environment: Mapping[str, str]) -> Program:
     """Does what a Python does that is started, up to its program, which it gives.
 
     Args:
-        command: The arguments of Python: a script, or ``-c`` or ``-m`` with what
-            follows; then the program's.
+        command: The arguments of Python: ``-u`` or not, a script, or ``-c`` or ``-m``
+            with what follows; then the program's.
         environment: All of it.
     """
     os.environ.clear()
     os.environ.update(environment)
+    if command[0] == "-u":
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        command = command[1:]
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     name = "<string>"
     if command[0] == "-c":
@@ -185,6 +197,13 @@ def begin(command: Sequence[str], environment: Mapping[str, str]) -> Program:
     if "OOMPH_SIMULATE" in environment:  # as oomph_simulate.pth does
         importlib.import_module("oomph.simulate.startup")
     return compile(text, name, "exec"), vars(main)
+
+
+def start_rank(
+    args: Sequence[str], env: dict[str, str], stdout: Any, stderr: Any, **_: Any
+) -> processes.Fork | subprocess.Popen[bytes]:
+    """Takes the place of Popen where torchrun starts a rank."""
+    return processes.start(list(args), env, files=[0, stdout or 1, stderr or 2])
 
 
 _PATHS: list[str] = []  # where modules are for all
@@ -209,5 +228,7 @@ def serve() -> Program:
     _PATHS[:] = [p for p in sys.path if p and Path(p).resolve() not in given]
     end_early()
     os.execve = execve
+    ranks = f"{_ELASTIC}.subprocess_handler.subprocess_handler"
+    sys.modules[ranks].Popen = start_rank  # type: ignore[attr-defined]
     sys.meta_path.insert(0, FirstImport())
     return begin(request["command"], request["environment"])

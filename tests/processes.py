@@ -39,6 +39,8 @@ while True:
 _READ_LATE = re.compile(
     r"OOMPH_(?!TEST_)|TORCHINDUCTOR_|TRITON_CACHE_DIR$|TORCH_DEVICE_BACKEND_AUTOLOAD$|"
     r"(?:PYTHONPATH|CUDA_VISIBLE_DEVICES|HF_HUB_OFFLINE|COLUMNS|PET_STANDALONE)$|"
+    r"(?:(?:LOCAL_|GROUP_|ROLE_)?(?:RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(?:ADDR|PORT))$|"
+    r"TORCHELASTIC_|TORCH_NCCL_ASYNC_ERROR_HANDLING$|"  # as torchrun tells its ranks
     r"(?:BATCH|GROWTH|LOSS)$"  # by programs of tests
 )
 
@@ -66,7 +68,7 @@ def kill_group(leader: int) -> None:
 class Fork:
     """A process that the fork server started, used as a :class:`subprocess.Popen`."""
 
-    _server: socket.socket | None = None
+    _server: socket.socket | None = None  # a fork has that which it comes from
     _starting = threading.Lock()
 
     def __init__(self, request: dict[str, Any], files: list[int]) -> None:
@@ -79,6 +81,11 @@ class Fork:
         self._lines = self._replies.makefile("r")
         self.pid = self._answer()
         self.returncode: int | None = None
+
+    @classmethod
+    def use(cls, server: socket.socket) -> None:
+        """Has a server start the forks that this process asks for."""
+        cls._server = server
 
     @classmethod
     def _connect(cls) -> socket.socket:
@@ -111,6 +118,12 @@ class Fork:
             self.returncode = self._answer()
             self._lines.close()
             self._replies.close()
+        return self.returncode
+
+    def poll(self) -> int | None:
+        """Its exit code if it has ended, as that of wait."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
         return self.returncode
 
     def send_signal(self, number: int) -> None:
@@ -157,11 +170,12 @@ def start(
 
 
 def _arguments_of_python(command: list[str]) -> list[str]:
-    """What a command has this Python do, without options; nothing if that is not it."""
+    """What a command has this Python do; nothing if it is another or has options."""
     program = Path(command[0])
     if command[0] == sys.executable:
         rest = command[1:]
-        return [] if rest[0].startswith("-") and rest[0] not in ("-c", "-m") else rest
+        first = rest[1] if rest[0] == "-u" else rest[0]
+        return [] if first.startswith("-") and first not in ("-c", "-m") else rest
     ours = program.parent == Path(sys.executable).parent
     if ours and program.name in ("oomph", "torchrun"):
         return command

@@ -22,6 +22,7 @@ print(json.dumps(["forkserver" in sys.modules, "torch" in sys.modules, known]))
         ["told.py"],
         ["-m", "oomph", "run", "--simulate", "1GiB", "-m", "told"],
         ["-m", "oomph", "run", "--simulate", "1GiB", "told.py"],
+        ["-m", "torch.distributed.run", "--standalone", "told.py"],
     ],
     ids=lambda arguments: " ".join(arguments).replace(TELLS, "CODE"),
 )

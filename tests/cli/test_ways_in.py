@@ -331,6 +331,7 @@ def test_the_ranks_of_torchrun_share_what_there_is(script, tmp_path):
         "--standalone",
         *("--nproc-per-node", "2", path),
         card="1GiB,devices=2,host=8GiB",
+        anew=True,
     )
     assert result.code == 0, result.err
     told = [Path(f"{path}.{rank}").read_text() for rank in (0, 1)]
