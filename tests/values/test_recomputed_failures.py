@@ -10,7 +10,7 @@ from test_failures import ERRORS, each_call_fails_once
 from torch import nn
 
 recomputing = Simulated(
-    "64MiB,context=0,memory=values,cc=8.6,host=2GiB,link=100MB/s",
+    "40MiB,context=0,memory=values,cc=8.6,host=2GiB,link=100MB/s",
     "reserve:0,host_limit:1GiB,host_ahead:0",
 )
 
@@ -31,7 +31,7 @@ class Block(nn.Sequential):
 class Training(test_failures.Training):
     """Some of its blocks run again in backward, and something is sent."""
 
-    rows = 4096
+    rows = 2048
 
     def __init__(self, device: str) -> None:
         super().__init__(device)
