@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import IO, Any
@@ -167,6 +168,21 @@ def start(
         stderr=files[2],
         start_new_session=True,
     )
+
+
+def run_captured(
+    command: list[str], *, env: dict[str, str], cwd: Path, timeout: float, **_: Any
+) -> subprocess.CompletedProcess[str]:
+    """Takes the place of subprocess.run where that captures text."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        process = start(command, env, cwd=cwd, files=[0, out, err])
+        try:
+            code = process.wait(timeout)
+        finally:
+            kill_group(process.pid)
+        out.seek(0)
+        err.seek(0)
+        return subprocess.CompletedProcess(command, code, out.read(), err.read())
 
 
 def _arguments_of_python(command: list[str]) -> list[str]:
