@@ -1,7 +1,7 @@
 """A training on a card that is always short, and what its process holds meanwhile.
 
 Run in a process of its own, on a simulated card, by test_endurance.py; prints JSON: one
-sample a line. Every PERIOD steps are as the PERIOD before: batches of all lengths, an
+sample a line. Every period of steps is as the period before: batches of all lengths, an
 evaluation, several streams with and without ``record_stream``, streams of other
 libraries, threads, exceptions, errors, graphs, pools and what else a long training
 meets from time to time. So what two periods leave behind can be compared. A capture
@@ -225,12 +225,13 @@ def evaluate(net: Net) -> None:
     net.train()
 
 
-def train(steps: int, every: int) -> None:
+def train(steps: int, period: int) -> None:
+    """Trains; prints a sample at the end of each period, of 200 steps or more."""
     net = Net().cuda()
     optimizer = torch.optim.AdamW(net.parameters(), fused=True)
     fill_records(net)
     draw = random.Random(0)
-    lengths = [draw.choice(LENGTHS) for _ in range(PERIOD // 2)]
+    lengths = [draw.choice(LENGTHS) for _ in range(period // 2)]
     now_and_then = {  # every so many steps
         17: on_foreign_stream,
         31: lambda: in_thread(net),
@@ -240,11 +241,11 @@ def train(steps: int, every: int) -> None:
         127: torch.cuda.empty_cache,
         149: in_pool,
         199: on_watch,
-        PERIOD: lambda: evaluate(net),
+        period: lambda: evaluate(net),
     }
     for step in range(steps):
         # Lengths that stay for a while, then lengths that vary.
-        of_period = step % PERIOD
+        of_period = step % period
         rows = lengths[of_period] if of_period < len(lengths) else LENGTHS[-1]
         x = torch.zeros(rows, WIDTH, device="cuda")
         if of_period % 50 == 25:
@@ -256,13 +257,13 @@ def train(steps: int, every: int) -> None:
         for often, act in now_and_then.items():
             if of_period % often == often - 1:
                 act()
-        if (step + 1) % every == 0:
+        if (step + 1) % period == 0:
             print(json.dumps(sample(step + 1)), flush=True)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=20_000)
-    parser.add_argument("--every", type=int, default=PERIOD, help="steps for a sample")
+    parser.add_argument("--period", type=int, default=PERIOD, help="steps of a period")
     chosen = parser.parse_args()
-    train(chosen.steps, chosen.every)
+    train(chosen.steps, chosen.period)
