@@ -20,6 +20,7 @@ INTERNAL = {
     "module 'oomph' has no attribute …",
     "no buffer has … bytes",
     "there is no site …",
+    "there is no such ban",
     "a stream may be gone",
     "only a tensor has an outline",
     "only a tensor has a storage",

@@ -152,6 +152,11 @@ def claims() -> list[Claim]:
         ),
         Claim(
             f"{docs}/how_offload_works.md",
+            "it finds the batch that it would find with `offload:off`",
+            "tests/offload/test_batch_finders.py::test_a_finder_finds_what_it_would_without_host_memory",
+        ),
+        Claim(
+            f"{docs}/how_offload_works.md",
             "A program that fits pays nothing",
             "tests/allocator/test_graph_room.py::test_a_program_that_fits_pays_nothing",
         ),

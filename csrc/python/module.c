@@ -118,22 +118,34 @@ static PyObject *step(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 
 /* ---- Regions without offload */
 
-static PyObject *forbid_offload(PyObject *Py_UNUSED(module),
-                                PyObject *Py_UNUSED(unused))
+static PyObject *forbid_offload(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    oomph_forbid_offload();
-    Py_RETURN_NONE;
+    int ban;
+
+    if (!PyArg_ParseTuple(args, "i:forbid_offload", &ban))
+        return NULL;
+    return oomph_none_or_raise(oomph_forbid_offload((oomph_ban_t)ban));
 }
 
-static PyObject *allow_offload(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+static PyObject *allow_offload(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    return oomph_none_or_raise(oomph_allow_offload());
+    int ban;
+
+    if (!PyArg_ParseTuple(args, "i:allow_offload", &ban))
+        return NULL;
+    return oomph_none_or_raise(oomph_allow_offload((oomph_ban_t)ban));
 }
 
 static PyObject *offload_is_forbidden(PyObject *Py_UNUSED(module),
                                       PyObject *Py_UNUSED(unused))
 {
     return PyBool_FromLong(oomph_offload_is_forbidden());
+}
+
+static PyObject *batch_finder_runs(PyObject *Py_UNUSED(module),
+                                   PyObject *Py_UNUSED(unused))
+{
+    return PyBool_FromLong(oomph_offload_is_forbidden_by(OOMPH_BAN_BATCH_FINDER));
 }
 
 /* ---- Devices */
@@ -198,10 +210,13 @@ static PyMethodDef methods[] = {
      "Whether the driver is so old that all streams must be known."},
     {"stop", stop, METH_NOARGS, "Ends background work."},
     {"step", step, METH_NOARGS, "A training step has ended."},
-    {"forbid_offload", forbid_offload, METH_NOARGS, "Until allow_offload(); nests."},
-    {"allow_offload", allow_offload, METH_NOARGS, "Ends what forbid_offload() began."},
+    {"forbid_offload", forbid_offload, METH_VARARGS,
+     "For one of BAN_*, until allow_offload(); nests."},
+    {"allow_offload", allow_offload, METH_VARARGS, "Ends what forbid_offload() began."},
     {"offload_is_forbidden", offload_is_forbidden, METH_NOARGS,
      "Whether one of those regions is open."},
+    {"batch_finder_runs", batch_finder_runs, METH_NOARGS,
+     "Whether one for BAN_BATCH_FINDER is."},
     {"memory_info", memory_info, METH_O, "Free and total bytes of a device."},
     {"probe_host", probe_host, METH_O, "Which kind of host memory works."},
     {"check", check, METH_O, "Raises ValueError if the records do not agree."},
@@ -237,6 +252,8 @@ static int add_constants(PyObject *module)
         {"MARK_HOST", OOMPH_MARK_HOST},
         {"MARK_POOL", OOMPH_MARK_POOL},
         {"MARK_WAITING", OOMPH_MARK_WAITING},
+        {"BAN_REGION", OOMPH_BAN_REGION},
+        {"BAN_BATCH_FINDER", OOMPH_BAN_BATCH_FINDER},
         {"SITE_INFERRED", (long)OOMPH_SITE_INFERRED},
     };
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from oomph.memory.residency import unpin as unpin
     from oomph.memory.stats import stats as stats
     from oomph.settings import SettingsError as SettingsError
+    from oomph.setup.batch_finders import batch_finder as batch_finder
     from oomph.setup.installation import install as install
     from oomph.setup.plain import library_path as library_path
     from oomph.steps.events import step as step
@@ -48,6 +49,7 @@ _HOMES = {
     ],
     "memory.stats": ["stats"],
     "settings": ["SettingsError"],
+    "setup.batch_finders": ["batch_finder"],
     "setup.installation": ["install"],
     "setup.plain": ["library_path"],
     "steps.events": ["step"],

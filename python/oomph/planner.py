@@ -65,11 +65,11 @@ class Planner:
     def _aside(self) -> Iterator[None]:
         """What runs meanwhile is no need of the program's, and uses no host memory."""
         self.tell(DevicePlan.note)
-        _C.forbid_offload()
+        _C.forbid_offload(_C.BAN_REGION)
         try:
             yield
         finally:
-            _C.allow_offload()
+            _C.allow_offload(_C.BAN_REGION)
             self.tell(DevicePlan.skip)
 
     def device(self, index: int) -> DevicePlan:
@@ -215,10 +215,16 @@ def allow_recompute(allowed: bool) -> None:
     _may_recompute = allowed
 
 
-def start(always: bool = False) -> Planner:
-    """Creates the planner; the hooks follow with the first shortage, or at once."""
+def start(always: bool = False) -> Planner | None:
+    """Creates the planner; the hooks follow with the first shortage, or at once.
+
+    Returns:
+        It; None while a batch finder runs, of whose tries nothing is learnt.
+    """
     global _planner
     with transfer.lock:
+        if _C.batch_finder_runs():
+            return None
         if _planner is None:
             _planner = Planner(always, _may_recompute)
         _put_hooks()
@@ -251,7 +257,9 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 def note_shortage(device: int) -> None:
     """A block fell back to the host: from the next step on, something else leaves."""
-    start().device(device)
+    planner = start()
+    if planner is not None:
+        planner.device(device)
 
 
 def before_optimizer(

@@ -185,6 +185,14 @@ SETTINGS: dict[str, Setting] = {
         "whole step return to the device when it ends, if there is room",
         lambda value: {"promote": value == "on"},
     ),
+    "batch_finder": _choice(
+        "auto, off",
+        "auto",
+        "auto: while a batch finder of accelerate or Lightning runs, nothing is "
+        "offloaded, so that it finds the batch that fits the device "
+        "([how](how_offload_works.md#while-a-batch-finder-runs)); off: rescues let "
+        "nearly any batch fit",
+    ),
     "leaks": _choice(
         "off, count, report, raise",
         "off",

@@ -67,10 +67,11 @@ static void strict_is_not_blamed_where_no_rescue_was_possible(void)
 static void nothing_is_born_on_host_while_offload_is_forbidden(void)
 {
     start_full_card(OOMPH_OFFLOAD_ON_OOM, false, 0);
-    oomph_forbid_offload();
+    oomph_forbid_offload(OOMPH_BAN_REGION);
     CHECK(oomph_offload_is_forbidden());
     CHECK(fails_for("nothing is offloaded within oomph.no_offload()"));
-    CHECK(oomph_allow_offload() == OOMPH_OK && !oomph_offload_is_forbidden());
+    CHECK(oomph_allow_offload(OOMPH_BAN_REGION) == OOMPH_OK &&
+          !oomph_offload_is_forbidden());
     take(8 * MIB, NULL);
     CHECK(stats_of(0).rescues == 1);
     check_sound();
@@ -80,34 +81,51 @@ static void host_memory_that_rests_is_not_used_while_offload_is_forbidden(void)
 {
     start_full_card(OOMPH_OFFLOAD_ON_OOM, false, 0);
     give(take(8 * MIB, NULL));
-    oomph_forbid_offload();
+    oomph_forbid_offload(OOMPH_BAN_REGION);
     CHECK(fails_for("nothing is offloaded"));
 }
 
 static void regions_nest(void)
 {
     start_full_card(OOMPH_OFFLOAD_ON_OOM, false, 0);
-    oomph_forbid_offload();
-    oomph_forbid_offload();
-    CHECK(oomph_allow_offload() == OOMPH_OK);
+    oomph_forbid_offload(OOMPH_BAN_REGION);
+    oomph_forbid_offload(OOMPH_BAN_REGION);
+    CHECK(oomph_allow_offload(OOMPH_BAN_REGION) == OOMPH_OK);
     CHECK(fails_for("nothing is offloaded"));
-    CHECK(oomph_allow_offload() == OOMPH_OK);
+    CHECK(oomph_allow_offload(OOMPH_BAN_REGION) == OOMPH_OK);
     take(8 * MIB, NULL);
+}
+
+static void a_batch_finder_forbids_offload_as_a_region_does(void)
+{
+    start_full_card(OOMPH_OFFLOAD_ON_OOM, false, 0);
+    CHECK(oomph_forbid_offload(OOMPH_BAN_BATCH_FINDER) == OOMPH_OK);
+    oomph_forbid_offload(OOMPH_BAN_REGION);
+    CHECK(fails_for("a batch finder runs"));
+    CHECK(oomph_allow_offload(OOMPH_BAN_BATCH_FINDER) == OOMPH_OK);
+    CHECK(!oomph_offload_is_forbidden_by(OOMPH_BAN_BATCH_FINDER));
+    CHECK(oomph_allow_offload(OOMPH_BAN_BATCH_FINDER) == OOMPH_ERR_INVALID);
+    CHECK(fails_for("nothing is offloaded"));
+    CHECK(oomph_allow_offload(OOMPH_BAN_REGION) == OOMPH_OK);
+    take(8 * MIB, NULL);
+    CHECK(stats_of(0).rescues == 1);
+    CHECK(oomph_forbid_offload(OOMPH_BANS) == OOMPH_ERR_INVALID);
+    CHECK(oomph_allow_offload(OOMPH_BANS) == OOMPH_ERR_INVALID);
 }
 
 static void the_end_of_a_region_that_was_not_begun_is_an_error(void)
 {
-    CHECK(oomph_allow_offload() == OOMPH_ERR_INVALID);
-    oomph_forbid_offload();
+    CHECK(oomph_allow_offload(OOMPH_BAN_REGION) == OOMPH_ERR_INVALID);
+    oomph_forbid_offload(OOMPH_BAN_REGION);
     CHECK(oomph_offload_is_forbidden());
 }
 
 static void *come_and_go(void *unused)
 {
     for (int i = 0; i < 20000; i++) {
-        oomph_forbid_offload();
+        oomph_forbid_offload(OOMPH_BAN_REGION);
         CHECK(oomph_offload_is_forbidden());
-        CHECK(oomph_allow_offload() == OOMPH_OK);
+        CHECK(oomph_allow_offload(OOMPH_BAN_REGION) == OOMPH_OK);
     }
     return unused;
 }
@@ -169,6 +187,7 @@ int main(int argc, char **argv)
         TEST(nothing_is_born_on_host_while_offload_is_forbidden),
         TEST(host_memory_that_rests_is_not_used_while_offload_is_forbidden),
         TEST(regions_nest),
+        TEST(a_batch_finder_forbids_offload_as_a_region_does),
         TEST(the_end_of_a_region_that_was_not_begun_is_an_error),
         TEST(threads_come_and_go_through_regions),
         TEST(the_rescues_of_the_last_hundred_steps_are_kept),

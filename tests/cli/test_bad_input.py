@@ -39,6 +39,7 @@ BAD_SETTINGS = [
     ("page:3MiB", "page: '3MiB' is not a power of two from 2MiB on"),
     ("plan:yes", "plan: 'yes' is not one of on, off"),
     ("recompute:on", "recompute: 'on' is not one of auto, off"),
+    ("batch_finder:on", "batch_finder: 'on' is not one of auto, off"),
     ("host_pages:numa2", "host_pages: 'numa2' is not one of auto, numa, host"),
 ]
 BAD_OPTIONS = [
@@ -52,6 +53,7 @@ BAD_OPTIONS = [
     ({"host_ahead": 1 << 65}, "host_ahead: .* is more than any machine has"),
     ({"plan": True}, "plan: True is not one of on, off"),
     ({"recompute": False}, "recompute: False is not one of auto, off"),
+    ({"batch_finder": False}, "batch_finder: False is not one of auto, off"),
     ({"offload": ["off"]}, r"offload: \['off'\] is not one of off, on-oom"),
     ({"page": 0}, "page: 0 is not a power of two"),
 ]

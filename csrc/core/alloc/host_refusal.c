@@ -30,24 +30,45 @@ bool oomph_host_captures(oomph_streams_t *streams)
 
 /* ---- Regions without offload */
 
-void oomph_forbid_offload(void)
+static atomic_int *count_of(oomph_ban_t ban)
 {
-    atomic_fetch_add(&oomph_process.offload_bans, 1);
+    return (unsigned)ban < OOMPH_BANS ? &oomph_process.offload_bans[ban] : NULL;
 }
 
-oomph_status_t oomph_allow_offload(void)
+oomph_status_t oomph_forbid_offload(oomph_ban_t ban)
 {
-    int bans = atomic_load(&oomph_process.offload_bans);
+    atomic_int *count = count_of(ban);
 
-    while (bans > 0)
-        if (atomic_compare_exchange_weak(&oomph_process.offload_bans, &bans, bans - 1))
+    if (count == NULL)
+        return oomph_fail(OOMPH_ERR_INVALID, "there is no such ban");
+    atomic_fetch_add(count, 1);
+    return OOMPH_OK;
+}
+
+oomph_status_t oomph_allow_offload(oomph_ban_t ban)
+{
+    atomic_int *count = count_of(ban);
+    int open = count != NULL ? atomic_load(count) : 0;
+
+    while (open > 0)
+        if (atomic_compare_exchange_weak(count, &open, open - 1))
             return OOMPH_OK;
     return oomph_fail(OOMPH_ERR_INVALID, "offload is not forbidden");
 }
 
+bool oomph_offload_is_forbidden_by(oomph_ban_t ban)
+{
+    const atomic_int *count = count_of(ban);
+
+    return count != NULL && atomic_load(count) > 0;
+}
+
 bool oomph_offload_is_forbidden(void)
 {
-    return atomic_load(&oomph_process.offload_bans) > 0;
+    for (int ban = 0; ban < OOMPH_BANS; ban++)
+        if (oomph_offload_is_forbidden_by(ban))
+            return true;
+    return false;
 }
 
 /* ---- Bans */
@@ -56,6 +77,9 @@ const char *oomph_host_ban(const oomph_request_context_t *ctx)
 {
     if (oomph_process.config.offload == OOMPH_OFFLOAD_OFF)
         return "offload is off (offload:on-oom continues in host memory)";
+    if (oomph_offload_is_forbidden_by(OOMPH_BAN_BATCH_FINDER))
+        return "a batch finder runs, or oomph.batch_finder(): until it ends nothing "
+               "falls back to the host";
     if (oomph_offload_is_forbidden())
         return "nothing is offloaded within oomph.no_offload()";
     if (ctx->pool->group != NULL && ctx->pool->group->is_mem_pool)

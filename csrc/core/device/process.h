@@ -15,9 +15,9 @@ typedef struct oomph_process {
     const oomph_driver_t *driver;
     oomph_config_t config;
     oomph_hooks_t hooks;
-    atomic_bool watched;     // somebody wants to hear of notices and of unmapping
-    atomic_int offload_bans; // regions in which nothing is offloaded, now open
-    _Atomic(int64_t) garbage_again_ns; // garbage is not looked for before
+    atomic_bool watched; // somebody wants to hear of notices and of unmapping
+    atomic_int offload_bans[OOMPH_BANS]; // regions without offload, now open
+    _Atomic(int64_t) garbage_again_ns;   // garbage is not looked for before
     oomph_host_limit_t host;
     int device_count;
     double fractions[OOMPH_DEVICE_MAX]; // of each card, open or not, that may be taken

@@ -11,10 +11,10 @@ class _Region(ContextDecorator):
     """Counted in the core, for all threads; it keeps nothing itself, so it nests."""
 
     def __enter__(self) -> None:
-        _C.forbid_offload()
+        _C.forbid_offload(_C.BAN_REGION)
 
     def __exit__(self, *_: object) -> None:
-        _C.allow_offload()
+        _C.allow_offload(_C.BAN_REGION)
 
 
 def no_offload() -> ContextDecorator:

@@ -13,7 +13,7 @@ from oomph import settings as _settings
 from oomph.base import extension, log, state
 from oomph.diagnosis import oom_error
 from oomph.memory import sites
-from oomph.setup import allocator_settings, known_streams
+from oomph.setup import allocator_settings, batch_finders, known_streams
 from oomph.steps import events
 
 _lock = threading.Lock()
@@ -126,6 +126,8 @@ def _attach(torch: ModuleType, values: dict[str, Any]) -> None:
         from oomph import planner
 
         planner.start(always=True)
+    if values["batch_finder"] == "auto":
+        batch_finders.start()
     if _C.must_know_streams():
         known_streams.start()
     events.before_optimizer.append(idle.note)

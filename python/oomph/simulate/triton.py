@@ -13,18 +13,15 @@ import ctypes
 import dataclasses
 import functools
 import importlib
-import importlib.util
-import sys
 import threading
 from collections.abc import Callable, Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
 import torch
 
 from oomph import _values
+from oomph.base import imports
 
 # Functions of libdevice that PyTorch has under another name.
 _NAMES = {
@@ -176,7 +173,7 @@ def _teach_autotuner(module: ModuleType) -> None:
     module.Autotuner._bench = measure
 
 
-_TEACHERS = {
+_TEACHERS: dict[str, Callable[[Any], None]] = {
     "triton.runtime.interpreter": _teach_interpreter,
     "triton.runtime.autotuner": _teach_autotuner,
     "triton.language.extra.libdevice": _teach_libdevice,
@@ -186,35 +183,7 @@ _TEACHERS = {
 # ---- when they are imported
 
 
-class _Finder(MetaPathFinder):
-    """Finds the modules that are taught, when they are imported."""
-
-    def find_spec(
-        self,
-        name: str,
-        path: Sequence[str] | None,
-        target: ModuleType | None = None,
-    ) -> ModuleSpec | None:
-        teach = _TEACHERS.get(name)
-        if teach is None:
-            return None
-        sys.meta_path.remove(self)
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            sys.meta_path.insert(0, self)
-        if spec is not None and spec.loader is not None:
-            load = spec.loader.exec_module
-
-            def load_and_teach(module: ModuleType) -> None:
-                load(module)
-                teach(module)
-
-            spec.loader.exec_module = load_and_teach  # type: ignore[method-assign]
-        return spec
-
-
 def install() -> None:
     """Teaches what of Triton is imported from now on."""
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    for name, teach in _TEACHERS.items():
+        imports.when_imported(name, teach)
