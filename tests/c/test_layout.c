@@ -1,4 +1,4 @@
-/* The record of a step and the layout packed from it (layout.h). */
+/* The record of a step (record.h) and the layout packed from it (layout.h). */
 #include "core/layout/layout.h"
 #include "harness.h"
 
@@ -22,7 +22,7 @@ static void free_dying(const step_block_t *blocks, int count, int position)
 {
     for (int i = 0; i < count; i++)
         if (blocks[i].dies == position)
-            oomph_layout_note_free(&layout, numbers[i], blocks[i].mib * MIB);
+            oomph_record_note_free(&layout.record, numbers[i], blocks[i].mib * MIB);
 }
 
 // Blocks that die at `count` or later die in the next step, before its first
@@ -40,7 +40,7 @@ static void run_step(const step_block_t *blocks, int count)
 static bool end_step(void)
 {
     oomph_layout_mark(&layout);
-    return layout.found_period != 0 && oomph_layout_pack(&layout);
+    return layout.record.found_period != 0 && oomph_layout_pack(&layout);
 }
 
 // The most bytes alive at once in a step whose blocks all die in it.
@@ -130,12 +130,12 @@ static void a_lifetime_may_run_over_the_end_of_a_step(void)
         early = oomph_layout_next(&layout, 4 * MIB);
         uint32_t activation = oomph_layout_note(&layout, 4 * MIB);
         if (step > 0)
-            oomph_layout_note_free(&layout, gradient, 6 * MIB);
+            oomph_record_note_free(&layout.record, gradient, 6 * MIB);
         late = oomph_layout_next(&layout, 6 * MIB);
         gradient = oomph_layout_note(&layout, 6 * MIB);
-        oomph_layout_note_free(&layout, activation, 4 * MIB);
+        oomph_record_note_free(&layout.record, activation, 4 * MIB);
         oomph_layout_mark(&layout);
-        if (layout.found_period != 0)
+        if (layout.record.found_period != 0)
             oomph_layout_pack(&layout);
     }
     CHECK(early != OOMPH_NO_PLACE && late != OOMPH_NO_PLACE);
@@ -163,7 +163,7 @@ static void what_is_alive_when_the_layout_is_made_is_carried_into_it(void)
     oomph_layout_mark(&layout);
     for (int step = 0; step < 3 && layout.places == NULL; step++) {
         if (step > 0)
-            oomph_layout_note_free(&layout, gradient, 6 * MIB);
+            oomph_record_note_free(&layout.record, gradient, 6 * MIB);
         run_step(layers, LAYERS);
         gradient = oomph_layout_note(&layout, 6 * MIB);
         end_step();
@@ -178,7 +178,7 @@ static void what_outlives_a_period_has_no_place(void)
         for (int i = 0; i < 4; i++) {
             oomph_layout_next(&layout, 8 * MIB);
             uint32_t number = oomph_layout_note(&layout, 8 * MIB);
-            oomph_layout_note_free(&layout, number, 8 * MIB);
+            oomph_record_note_free(&layout.record, number, 8 * MIB);
         }
         places[0] = oomph_layout_next(&layout, 3 * MIB);
         oomph_layout_note(&layout, 3 * MIB); // a leak
@@ -198,7 +198,7 @@ static void what_is_freed_only_in_the_step_after_next_has_no_place(void)
         kept[step] = oomph_layout_note(&layout, 3 * MIB);
         run_step(layers, LAYERS);
         if (step > 0) // more than a period after its allocation
-            oomph_layout_note_free(&layout, kept[step - 1], 3 * MIB);
+            oomph_record_note_free(&layout.record, kept[step - 1], 3 * MIB);
         end_step();
     }
     CHECK(layout.places != NULL && place == OOMPH_NO_PLACE);
@@ -260,7 +260,7 @@ static void repetition_is_found_without_steps(void)
                 free_dying(layers, LAYERS, LAYERS);
             oomph_layout_next(&layout, layers[i].mib * MIB);
             numbers[i] = oomph_layout_note(&layout, layers[i].mib * MIB);
-            if (layout.found_period != 0)
+            if (layout.record.found_period != 0)
                 oomph_layout_pack(&layout);
         }
     CHECK(layout.places != NULL && layout.place_count == LAYERS);
@@ -273,9 +273,9 @@ static void a_forward_pass_is_no_repetition(void)
         for (int i = 0; i < 5; i++) {
             oomph_layout_note(&layout, 4 * MIB); // saved for backward
             uint32_t number = oomph_layout_note(&layout, 2 * MIB);
-            oomph_layout_note_free(&layout, number, 2 * MIB);
+            oomph_record_note_free(&layout.record, number, 2 * MIB);
         }
-        CHECK(layout.found_period == 0);
+        CHECK(layout.record.found_period == 0);
     }
 }
 
@@ -347,9 +347,10 @@ static void the_record_keeps_its_size(void)
 {
     for (uint32_t i = 0; i < 5 * OOMPH_RECORD_MAX; i++) {
         uint32_t number = oomph_layout_note(&layout, (i % 977 + 1) * MIB);
-        oomph_layout_note_free(&layout, number, (i % 977 + 1) * MIB);
+        oomph_record_note_free(&layout.record, number, (i % 977 + 1) * MIB);
     }
-    CHECK(layout.capacity <= OOMPH_RECORD_MAX && layout.live_units == 0);
+    CHECK(layout.record.capacity <= OOMPH_RECORD_MAX);
+    CHECK(layout.record.live_units == 0);
 }
 
 int main(int argc, char **argv)

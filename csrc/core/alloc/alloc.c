@@ -36,8 +36,8 @@ static void consult_layout(oomph_request_context_t *ctx, uint32_t *number)
         oomph_arena_rebuild(pool); // the layout has just been dropped
     *number = oomph_layout_note(&pool->layout, ctx->bytes);
     if (!ctx->device->under_pressure)
-        pool->layout.found_period = 0; // there is room enough without a layout
-    if (pool->layout.found_period != 0)
+        pool->layout.record.found_period = 0; // there is room enough without a layout
+    if (pool->layout.record.found_period != 0)
         oomph_arena_rebuild(pool);
 }
 

@@ -99,7 +99,7 @@ static inline oomph_status_t free_block(oomph_device_t *device, oomph_addr_t add
         oomph_site_count(&device->sites, block->site, -(int64_t)block->bytes);
     count_free(device, block, pool->small);
     if (block->recorded)
-        oomph_layout_note_free(&pool->layout, block->record, block->bytes);
+        oomph_record_note_free(&pool->layout.record, block->record, block->bytes);
     if (block->shared)
         defer(device, pool, block, site);
     else

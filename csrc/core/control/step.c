@@ -22,8 +22,8 @@ static void lay_out_next_step(oomph_device_t *device)
         pool->conflicts = 0;
         oomph_layout_mark(layout);
         if (!device->under_pressure)
-            layout->found_period = 0; // there is room enough without a layout
-        if (layout->found_period != 0 ||
+            layout->record.found_period = 0; // there is room enough without a layout
+        if (layout->record.found_period != 0 ||
             (layout->places == NULL && pool->arena.segments != NULL))
             oomph_arena_rebuild(pool);
     }

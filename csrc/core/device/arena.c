@@ -53,7 +53,7 @@ void oomph_arena_rebuild(oomph_pool_t *pool)
 
     oomph_arena_empty(pool);
     pool->conflicts = 0;
-    if (pool->layout.found_period == 0 || !oomph_layout_pack(&pool->layout))
+    if (pool->layout.record.found_period == 0 || !oomph_layout_pack(&pool->layout))
         return;
     if (!layout_fits(pool) ||
         oomph_segment_reserve(&pool->arena, &device->pages, pool->layout.bytes,

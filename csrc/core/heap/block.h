@@ -35,7 +35,7 @@ struct oomph_block {
             void *user;
         } use; // of a USED or DEFERRED block
     };
-    uint32_t record;   // number in the record of the step (layout.h)
+    uint32_t record;   // number in the record of the step (record.h)
     oomph_site_t site; // of a USED or DEFERRED block: who asked for it
     uint8_t state;     // oomph_block_state_t
     uint8_t tier;      // oomph_tier_t; DEVICE for a HOLE

@@ -1,31 +1,18 @@
-/* layout.h - the record of what a pool is asked for, and the layout packed from it.
+/* layout.h - the layout packed from the record of what a pool is asked for.
  *
- * Training repeats itself. The record keeps the size and lifetime of each allocation of
- * one pool, in order; time is counted in allocations. Once two successive periods are
- * equal, the lifetimes of one are packed into as little address space as possible, and
- * from then on each allocation that comes in the same order gets its place. Lifetimes
- * may run over the end of a period (gradients do): time is a circle.
+ * Once a period has been found (record.h), the lifetimes of one are packed into as
+ * little address space as possible, and from then on each allocation that comes in the
+ * same order gets its place. Lifetimes may run over the end of a period (gradients do):
+ * time is a circle.
  *
  * Pure: no driver, no lock, no clock. The caller holds the device lock.
  */
 #pragma once
-#include "core/base/util.h"
+#include "core/layout/record.h"
 
-enum {
-    OOMPH_LAYOUT_MARKS = 8,     // a period has at most so many steps
-    OOMPH_RECORD_MAX = 1 << 16, // allocations remembered
-    OOMPH_LAYOUT_MAX = 1 << 14, // allocations packed
-    OOMPH_CONTEXT_BITS = 8,
-};
+enum { OOMPH_LAYOUT_MAX = 1 << 14 }; // allocations packed
 
 #define OOMPH_NO_PLACE SIZE_MAX
-
-typedef struct oomph_record_entry {
-    uint64_t hash;  // of all entries before this one
-    uint32_t units; // size in multiples of 512 bytes
-    uint32_t death; // allocations made when it was freed; its own number: not freed
-    uint32_t live_units; // alive before it, of this pool
-} oomph_record_entry_t;
 
 typedef struct oomph_place {
     size_t bytes;
@@ -33,29 +20,13 @@ typedef struct oomph_place {
 } oomph_place_t;
 
 typedef struct oomph_layout {
-    // The record: a ring of the last `capacity` entries, numbered from 0.
-    oomph_record_entry_t *entries;
-    uint32_t capacity; // a power of two, or 0
-    uint32_t count;
-    uint32_t live_units;                    // alive now
-    uint64_t hash;                          // of all entries
-    uint32_t marks[2 * OOMPH_LAYOUT_MARKS]; // where steps ended, oldest first
-    unsigned mark_count;
-    bool marked; // steps are announced, so repetition is not looked for
-    uint32_t repeat_period, repeat_since;       // a candidate, and since when it holds
-    uint32_t contexts[1 << OOMPH_CONTEXT_BITS]; // where the same sizes last occurred
-
-    // A period that occurred twice and has not been packed; 0: none.
-    uint32_t found_period;
-    unsigned found_steps; // marks in it
-    uint64_t found_hash;
+    oomph_record_t record;
 
     // The layout in force.
     oomph_place_t *places; // NULL: none
     uint32_t place_count;
-    uint32_t starts[OOMPH_LAYOUT_MARKS]; // first place of each of its steps
+    uint32_t starts[OOMPH_RECORD_MARKS]; // first place of each of its steps
     unsigned step_count, step;
-    uint64_t packed_hash; // of the period packed last
     size_t bytes;         // address space that the layout needs
     size_t carried_bytes; // of its blocks that were alive when it was packed
     uint32_t cursor;
@@ -67,11 +38,8 @@ typedef struct oomph_layout {
 void oomph_layout_destroy(oomph_layout_t *layout);
 size_t oomph_layout_record_bytes(const oomph_layout_t *layout);
 
-// Records an allocation and gives its number. Without host memory nothing is recorded
-// from then on, and nothing planned.
+// Records an allocation, as oomph_record_note().
 uint32_t oomph_layout_note(oomph_layout_t *layout, size_t bytes);
-// Records that the allocation of this number was freed.
-void oomph_layout_note_free(oomph_layout_t *layout, uint32_t number, size_t bytes);
 // So many bytes of pages have moved in a step, which ends now. Where following the
 // layout moves more than steps without it did, it is dropped for good. Before the mark.
 void oomph_layout_note_moved(oomph_layout_t *layout, size_t moved_bytes);
