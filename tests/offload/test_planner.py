@@ -13,6 +13,7 @@ from torch import nn
 # Shapes alone: a step is quick, whatever its size.
 card = Simulated("2GiB,context=0", "reserve:0,host_limit:16GiB")
 LAYER_MIB = 64
+HUGE_BYTES = 3 << 30  # more than the card has
 
 
 class Layer(nn.Module):
@@ -257,33 +258,37 @@ def test_what_lies_on_the_host_already_is_not_sent_there():
     assert step["step_sent_bytes"] == 0
 
 
+def huge_block() -> torch.Tensor:
+    return torch.empty(HUGE_BYTES, dtype=torch.uint8, device="cuda")
+
+
+def step_beside_a_huge_block() -> dict:
+    """The fourth of some alike: such a block comes in each, and is gone after it."""
+    training = Training(2)
+    for _ in range(4):
+        huge = huge_block()
+        step = training.step()
+        del huge
+    return step
+
+
 @card
 def test_a_block_that_no_card_could_hold_is_put_on_the_host_at_once():
     import oomph
 
-    training = Training(2)
-    for _ in range(4):
-        with torch.no_grad():
-            huge = torch.empty(3 << 30, dtype=torch.uint8, device="cuda")
-        step = training.step()
-        del huge
+    step = step_beside_a_huge_block()
     before = oomph.stats()["host_predicted"]
     assert step["rescues"] == 0
-    huge = torch.empty(3 << 30, dtype=torch.uint8, device="cuda")
+    huge = huge_block()
     assert oomph.stats()["host_predicted"] == before + 1
     del huge
 
 
 @card
 def test_what_kernels_used_on_the_host_is_explained_where_nothing_was_rescued():
-    training = Training(2)
-    for _ in range(4):
-        with torch.no_grad():
-            huge = torch.empty(3 << 30, dtype=torch.uint8, device="cuda")
-        step = training.step()
-        del huge
+    step = step_beside_a_huge_block()
     assert step["rescues"] == 0
-    assert step["step_host_used_bytes"] == 3 << 30
+    assert step["step_host_used_bytes"] == HUGE_BYTES
     assert "kernels used 3.00 GiB on host pages" in step["text"]
 
 
