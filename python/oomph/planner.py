@@ -141,9 +141,11 @@ class Planner:
 
         It returns by itself where there is room for it.
         """
-        if self.blocks.is_looking() or torch._C._current_graph_task_id() >= 0:
+        if torch._C._current_graph_task_id() >= 0:
             return
         for device in self.devices.values():
+            if self.blocks.is_looking() and not device.is_far_short:
+                continue  # calls that run again may do
             if device.short_bytes > 0:
                 addresses = idle.state_on(device.index, device.short_bytes)
                 _C.rests(addresses)

@@ -486,11 +486,11 @@ def test_what_was_of_no_use_is_forgotten_when_it_comes_no_more():
 
     plan = DevicePlan(0, target_bytes=math.inf)
     for i in range(1000):
-        plan.useless[i, 5 * MIB] = i
+        plan.leavers.useless[i, 5 * MIB] = i
         plan.step.saves = [(0, 5 * MIB)]
         plan.end_step(False, 0, state_host_bytes=0)
-    assert (0, 5 * MIB) in plan.useless  # seen in each
-    assert len(plan.useless) < 200
+    assert (0, 5 * MIB) in plan.leavers.useless  # seen in each
+    assert len(plan.leavers.useless) < 200
 
 
 def test_optimizers_step_while_another_thread_imports_the_planner():

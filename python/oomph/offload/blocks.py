@@ -9,19 +9,19 @@ since, and the plan follows; when all could have been kept for some steps, it is
 
 from __future__ import annotations
 
-import bisect
+import math
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import Any
 
 from oomph.base.log import logger
 from oomph.base.sizes import format_size
+from oomph.offload import segments
 from oomph.offload.record import Step
 from oomph.recompute import schedule, timeline
 from oomph.recompute.calls import Call
-from oomph.recompute.followers import Follower, Running, Times, Trying, Waits, Watching
+from oomph.recompute.followers import Follower, Running, Trying, Waits, Watching
 from oomph.recompute.purity import Aside
 from oomph.steps import times
 
@@ -35,6 +35,7 @@ _CHANGE = 0.02  # of the size that is worth another plan
 _MEASURED = 3  # ends of steps: the first step under a plan still meets what was before
 _ERROR = 0.03  # of a step's time that is worth a correction,
 _CORRECTIONS = 4  # as long as there were fewer
+_WORSE = 0.01  # by which a step under a corrected plan is too long
 _LEAST_FACTOR = 0.1  # of the time that backward was said to take
 _OTHER_PROGRAM = 0.1  # of what a step needs after which calls are looked at again
 
@@ -94,6 +95,8 @@ class Blocks:
         self.device = -1
         self._ends: list[Any] = []  # of two steps in a row under the plan
         self._corrections = 0
+        # The shortest step that was measured in this size, and what ran again in it.
+        self._best: tuple[float, frozenset[int]] = math.inf, frozenset()
 
     def chosen(self) -> list[Call]:
         """The calls that run again, in the order in which they begin."""
@@ -251,20 +254,29 @@ class Blocks:
             )
             for call in self._calls
         ]
-        segments = _segments(
-            self._step, self._bounds(), _without_waits(measured, blocks)
+        parts = segments.of_step(
+            self._step, self._bounds(), segments.without_waits(measured, blocks)
         )
-        self._record = timeline.Record(segments, blocks, measured.rest)
+        self._record = timeline.Record(parts, blocks, measured.rest)
         self._corrections = 0
+        self._best = math.inf, frozenset()
 
-    def _choose(self, room: Room) -> bool:
-        """Plans the next step for the largest of the last."""
+    def _choose(self, room: Room, again: frozenset[int] | None = None) -> bool:
+        """Plans the next step for the largest of the last.
+
+        Args:
+            room: What there is.
+            again: The calls that run again; None: those that make it shortest.
+        """
         if self._record is None:
             return False
         before = {call.key for call in self.chosen()}
         self._size = max(self._sizes, default=1.0)
         limit_bytes = room.limit_bytes / self._size
-        self.plan = schedule.choose(self._record, limit_bytes, room.link)
+        if again is None:
+            self.plan = schedule.choose(self._record, limit_bytes, room.link)
+        else:
+            self.plan = timeline.play(self._record, again, limit_bytes, room.link)
         freed_bytes = self._record.columns.need_bytes - self.plan.need_bytes
         self.freed_bytes = int(self._size * freed_bytes)
         chosen = self.chosen()
@@ -294,7 +306,12 @@ class Blocks:
             self.stop()
             return True
         self._measure()
-        if abs(max(self._sizes) / self._size - 1) > _CHANGE or self._correct():
+        if abs(max(self._sizes) / self._size - 1) > _CHANGE:
+            self._best = math.inf, frozenset()
+            return self._choose(room)
+        if (better := self._better()) is not None:
+            return self._choose(room, better)
+        if self._correct():
             return self._choose(room)
         self.follower = Running(self._place, self._skip, self.chosen())
         return False
@@ -306,6 +323,17 @@ class Blocks:
         elif times.has_passed(self._ends[-1]):
             self.step_ms = self._ends[-2].elapsed_time(self._ends[-1])
             self._ends[:] = [times.mark(self.device)]
+
+    def _better(self) -> frozenset[int] | None:
+        """What ran again in a shorter step, if the last correction was none."""
+        assert self.plan is not None
+        best_ms, best = self._best
+        if 0 < self.step_ms <= best_ms:
+            self._best = self.step_ms, self.plan.recomputed
+        elif self.step_ms > (1 + _WORSE) * best_ms and best != self.plan.recomputed:
+            self._corrections = _CORRECTIONS
+            return best
+        return None
 
     def _correct(self) -> bool:
         """Sets the record right where a step takes another time than it says.
@@ -320,72 +348,11 @@ class Blocks:
         if self._corrections == _CORRECTIONS:
             return False
         self._corrections += 1
-        segments = self._record.segments
-        backward_ms = sum(s.backward_ms for s in segments) * self._size
+        parts = self._record.segments
+        backward_ms = sum(s.backward_ms for s in parts) * self._size
         factor = max(1 + more_ms / max(backward_ms, 1e-9), _LEAST_FACTOR)
         self._record = replace(
             self._record,
-            segments=[replace(s, backward_ms=s.backward_ms * factor) for s in segments],
+            segments=[replace(s, backward_ms=s.backward_ms * factor) for s in parts],
         )
         return True
-
-
-def _without_waits(measured: Times, blocks: list[timeline.Block]) -> Times:
-    """The times of a step in which forward waits for no copy.
-
-    The second run of a call waits for none. Where backward takes less, of the time that
-    forward takes, than in the calls that ran again, forward has waited.
-    """
-    forward = list(measured.forward)
-    for block in blocks:
-        part = slice(block.first, block.end)
-        taken = sum(forward[part]) or 1.0
-        factor = min(block.ms / taken, 1.0)
-        forward[part] = [ms * factor for ms in forward[part]]
-    calls_ms = sum(block.ms for block in blocks)
-    back_ms = sum(sum(measured.backward[b.first : b.end]) for b in blocks)
-    ratio = back_ms / calls_ms if calls_ms > 0 else 1.0
-    if ratio > 0:
-        pairs = zip(forward, measured.backward, strict=True)
-        forward = [min(ms, back / ratio) for ms, back in pairs]
-    return Times(forward, measured.backward, measured.rest)
-
-
-def _segments(step: Step, bounds: list[int], spent: Times) -> list[timeline.Segment]:
-    """The parts of a step between calls that begin or end.
-
-    Args:
-        step: It.
-        bounds: Places of the boundaries, in the order of time.
-        spent: Times of the parts.
-    """
-    count = len(bounds) + 1
-
-    def segment_of(place: int) -> int:
-        """The last that begins at a place or before it; those before may be empty."""
-        return bisect.bisect_right(bounds, place)
-
-    forward, backward, saved = [0] * count, [0] * count, [0] * count
-    last = 0
-    previous = count - 1
-    for place, is_use, need_bytes, *_ in step.events:
-        now = segment_of(place)
-        if is_use:
-            backward[previous] = max(backward[previous], need_bytes)
-            previous = now
-            continue
-        # What was in use since the tensor before was saved.
-        for i in range(segment_of(last), now + 1):
-            forward[i] = max(forward[i], need_bytes)
-        last = place
-    for place, size_bytes in step.saves:
-        saved[segment_of(place)] += size_bytes
-    # Where nothing was noted, as much was in use as before.
-    forward = list(accumulate(forward, _or_before))
-    backward = list(accumulate(reversed(backward), _or_before))[::-1]
-    parts = zip(spent.forward, spent.backward, forward, backward, saved, strict=True)
-    return [timeline.Segment(*part) for part in parts]
-
-
-def _or_before(before: int, now: int) -> int:
-    return now or before

@@ -21,15 +21,16 @@ from oomph.base.sizes import SMALL_BYTES
 from oomph.offload import transfer
 from oomph.offload.blocks import Room
 from oomph.offload.headroom import EXTRA_SHARE, Headroom, slack_bytes
+from oomph.offload.leavers import Leavers
 from oomph.offload.leaving import Leaving
 from oomph.offload.optimizers import OptimizerChoice
 from oomph.offload.record import Event, Step
-from oomph.offload.sends import Choice, Save, choose
+from oomph.offload.sends import Save
 from oomph.offload.transfer import Link, OffloadedStorage, is_hosted
 from oomph.recompute.followers import Waits
 
 _FITTING_STEPS = 4  # steps that would have fitted, until the hooks are taken off
-_FORGET_STEPS = 100  # steps after which what was not seen again is forgotten
+_MUCH = 3  # part of the device that no single block is worth
 _BLIND = 0.4  # share of the device left free by a fetch before a step was recorded
 
 
@@ -49,14 +50,11 @@ class DevicePlan:
         self.capacity = 0  # bytes that blocks can have on it
         self.step = Step()
         self.last = Step()
-        self._unreached_bytes = 0.0  # that what is chosen does not free
         self._predicts = False
+        self.is_far_short = False  # by more than calls that run again may free
         self.short_bytes = 0  # of the target, that the last step did not reach
         self.fitting_steps = 0
-        self.useless: dict[Save, int] = {}  # and the step in which it was last seen
-        self._known: set[Save] = set()  # of the last step
-        self._chosen: set[Save] = set()  # of these
-        self._step_count = 0
+        self.leavers = Leavers()
         self.offloaded: weakref.WeakValueDictionary[int, OffloadedStorage] = (
             weakref.WeakValueDictionary()
         )  # the newest of each storage
@@ -70,48 +68,19 @@ class DevicePlan:
         self._in_optimizer = 0  # most bytes, as in a step, since then
         self._now_bytes = self.host_bytes = 0  # in use, on either side and on host
         self._start_host_bytes = 0  # when the step began
-        # Since the last event: what it has of bytes.
-        self._since_event = 0, 0, 0
+        self._since_event: tuple[int, ...] = 0, 0, 0  # bytes, as in an event
         # Of storages that stay: where they were saved first.
         self._kept: dict[int, tuple[int, StorageWeakRef]] = {}
         self.optimizers = OptimizerChoice(self.link)
-        self._before = 0, 0, 0.0  # bytes sent and fetched, ms waited before this step
 
     # -- going out
 
     def wants(self, place: int, size_bytes: int) -> bool:
         """Whether a storage is to leave: chosen, or new and the target not reached."""
-        save = place, size_bytes
-        if _C.offload_is_forbidden() or save in self.useless:
+        if _C.offload_is_forbidden():
             return False
-        if save in self._known and math.isfinite(self.target_bytes):
-            return save in self._chosen
-        return self.target_bytes > self.link.away_bytes
-
-    def _choose(self, needs: list[int], limit_bytes: float) -> None:
-        """Chooses what leaves in the next step.
-
-        What leaves now goes on to, if that is enough and hardly more than needed.
-
-        Args:
-            needs: Bytes in use up to each event of the last step.
-            limit_bytes: What may be in use.
-        """
-        saves = [save for save in self.last.saves if save not in self.useless]
-        stays = self.last.stays(saves)
-        before = frozenset(i for i, s in enumerate(saves) if s in self._chosen)
-
-        def size_of(choice: Choice) -> int:
-            return sum(saves[i][1] for i in choice.leaving)
-
-        choice = choose(needs, stays, limit_bytes)
-        same = choose(needs, stays, limit_bytes, before)
-        band = self.capacity // EXTRA_SHARE
-        if same.leaving == before and size_of(same) - size_of(choice) < band:
-            choice = same
-        self._known = set(self.last.saves)
-        self._chosen = {saves[i] for i in choice.leaving}
-        self._unreached_bytes = choice.short_bytes
+        wanted = self.leavers.wants((place, size_bytes))
+        return self.target_bytes > self.link.away_bytes if wanted is None else wanted
 
     def send(self, tensor: torch.Tensor, sequence: int) -> OffloadedStorage | None:
         """Sends its storage to the host, if it is not there, or None if it stays."""
@@ -183,12 +152,8 @@ class DevicePlan:
             step.device_need_bytes = max(step.device_need_bytes, device_need_bytes)
             self._note_growth(host_high - self._start_host_bytes)
             rest_bytes = high - self.link.restored_bytes
-            need, device_need, rest = self._since_event
-            self._since_event = (
-                max(need, need_bytes),
-                max(device_need, device_need_bytes),
-                max(rest, rest_bytes),
-            )
+            now_bytes = need_bytes, device_need_bytes, rest_bytes
+            self._since_event = tuple(map(max, self._since_event, now_bytes))
         self._gone_bytes = gone_bytes
         step.host_bytes = max(step.host_bytes, host_high)
         return now - host, self.capacity
@@ -295,7 +260,7 @@ class DevicePlan:
 
     def _keep(self, offloaded: OffloadedStorage) -> None:
         """Sending it did not help, and would not in the next step."""
-        self.useless[self._save_of(offloaded)] = self._step_count
+        self.leavers.blame([self._save_of(offloaded)])
         offloaded.stay()
 
     # -- a step ends
@@ -325,19 +290,10 @@ class DevicePlan:
         step.temporary_bytes = max(step.temporary_bytes, temporary_bytes)
         self._before_optimizer = None
 
-    def _note_link(self) -> None:
-        """What went over the link in the step."""
-        self.link.collect_waits()
-        link, step = self.link, self.step
-        now = link.out_bytes, link.back_bytes, link.waited_ms
-        step.sent_bytes = now[0] - self._before[0]
-        step.fetched_bytes = now[1] - self._before[1]
-        step.waited_ms = now[2] - self._before[2]
-        self._before = now
-
     def end_step(self, rescued: bool, sequence: int, state_host_bytes: int) -> None:
         """Plans the next step from the one that has ended, after the optimizer."""
-        self._note_link()
+        used = self.link.end_step()
+        self.step.sent_bytes, self.step.fetched_bytes, self.step.waited_ms = used
         self.step.state_host_bytes = state_host_bytes
         unreached_bytes = 0
         if rescued and math.isfinite(self.target_bytes):
@@ -351,38 +307,40 @@ class DevicePlan:
             self._learn_from_failure(step)
         else:
             self.headroom.trust(self.capacity)
-        self._forget_useless(step)
+        self._forget(step)
         self.optimizers.choose(step, self.capacity)
         more_bytes = step.born_bytes + slack_bytes(self.capacity)
         self._planned_need_bytes = step.need_bytes + more_bytes
         limit_bytes = float(self.capacity - more_bytes - self.headroom.extra_bytes)
         # State that lives on the host needs no place on the device, nor does what is
         # foreseen there; but what a rescue put there might have one.
-        need_bytes = step.device_need_bytes
+        wanted = step.device_need_bytes - limit_bytes
         needs = [event.device_need_bytes for event in step.events]
         if rescued:
-            need_bytes = step.need_bytes - step.state_host_bytes
+            wanted = step.need_bytes - step.state_host_bytes - limit_bytes
             needs = [e.need_bytes - step.state_host_bytes for e in step.events]
-        wanted = need_bytes - limit_bytes
-        if math.isinf(self.target_bytes):
-            pass  # offload:always
-        elif wanted > 0:
-            self.fitting_steps = 0
-            if not 0 <= self.target_bytes - wanted < self.capacity // EXTRA_SHARE:
-                self.target_bytes = wanted  # or the cut is too small to replan
-        else:
-            self.fitting_steps += 1
-            if self.fitting_steps >= _FITTING_STEPS:
-                self.target_bytes = 0
-        self._choose(needs, limit_bytes)
+        if math.isfinite(self.target_bytes):  # not offload:always
+            self._aim_at(wanted)
+            self.leavers.choose(step, needs, limit_bytes, self.capacity)
         self._place_the_rest(unreached_bytes)
+
+    def _aim_at(self, wanted: float) -> None:
+        """So much is to be away at the peak, unless that is hardly less than now."""
+        self.fitting_steps = 0 if wanted > 0 else self.fitting_steps + 1
+        if wanted > 0:
+            if not 0 <= self.target_bytes - wanted < self.capacity // EXTRA_SHARE:
+                self.target_bytes = wanted
+        elif self.fitting_steps >= _FITTING_STEPS:
+            self.target_bytes = 0
 
     def _place_the_rest(self, unreached_bytes: int) -> None:
         """Of what did not leave: blocks as large go to the host at once.
 
-        If there are none, optimizers' state has to leave.
+        If there are none, or it is much, optimizers' state has to leave.
         """
-        self.short_bytes = unreached_bytes if self._predicts else 0
+        self.is_far_short = unreached_bytes > self.capacity // _MUCH
+        is_last = self._predicts or self.is_far_short
+        self.short_bytes = unreached_bytes if is_last else 0
         if unreached_bytes > 0:
             self._predict(max(unreached_bytes, SMALL_BYTES))
 
@@ -409,7 +367,8 @@ class DevicePlan:
         self.headroom = Headroom()
         limit_bytes = self.room(()).limit_bytes
         self.target_bytes = max(need_bytes - limit_bytes, 0)
-        self._choose(self.last.skip(spans), limit_bytes)
+        needs = self.last.skip(spans)
+        self.leavers.choose(self.last, needs, limit_bytes, self.capacity)
         self.short_bytes = 0  # as far as is known
         self._predict(0)
 
@@ -420,24 +379,19 @@ class DevicePlan:
         something else is to leave. Large blocks cannot be helped, for small ones some
         more room will do.
         """
-        self.useless.update(dict.fromkeys(step.held, self._step_count))
+        self.leavers.blame(step.held)
         is_explained = (
             sum(size for _, size in step.held) > step.host_growth // 2
-            or step.host_growth <= self._unreached_bytes
+            or step.host_growth <= self.leavers.short_bytes
         )
         was_foreseen = step.need_bytes <= self._planned_need_bytes
         if self.target_bytes > 0 and was_foreseen and not is_explained:
             self.headroom.grow(step.host_growth, step.fetch_growth, self.capacity)
         self.headroom.note_shortage()
 
-    def _forget_useless(self, step: Step) -> None:
-        """What is saved no more, as shapes change, is not kept for ever."""
-        self._step_count += 1
-        for key in self.useless.keys() & set(step.saves):
-            self.useless[key] = self._step_count
-        oldest = self._step_count - _FORGET_STEPS
-        for key in [k for k, seen in self.useless.items() if seen < oldest]:
-            del self.useless[key]
+    def _forget(self, step: Step) -> None:
+        """What is saved no more is not kept for ever."""
+        self.leavers.end_step(step)
         self._resized = {
             key: weak
             for key, weak in self._resized.items()

@@ -56,6 +56,7 @@ class Link:
         self.waits: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
         self.step_waits: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self.waited_ms = 0.0  # that the device waited for copies back, as measured
+        self._before = 0, 0, 0.0  # this step: sent, fetched, waited
 
     def settle(self) -> None:
         """Takes account of storages that have ended. The caller holds the lock."""
@@ -92,6 +93,21 @@ class Link:
         with lock:
             taken, self.step_waits = self.step_waits, []
             return taken
+
+    def end_step(self) -> tuple[int, int, float]:
+        """What went over it since the last call, as far as is known.
+
+        Returns:
+            Bytes sent and fetched, and milliseconds waited.
+        """
+        self.collect_waits()
+        out_bytes, back_bytes, ms = self._before
+        self._before = self.out_bytes, self.back_bytes, self.waited_ms
+        return (
+            self.out_bytes - out_bytes,
+            self.back_bytes - back_bytes,
+            self.waited_ms - ms,
+        )
 
     def collect_waits(self) -> None:
         """Adds up the waits that have ended. The caller holds the lock."""
