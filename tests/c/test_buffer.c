@@ -85,6 +85,20 @@ static void a_buffer_in_use_by_a_copy_is_not_reused(void)
     check_sound();
 }
 
+static void pages_that_a_copy_fills_stay_although_memory_was_never_short(void)
+{
+    start("32MiB,context=0,memory=real");
+    oomph_stream_t out = new_stream();
+    oomph_addr_t a = take(8 * MIB, out), buffer = take_buffer(8 * MIB, out);
+    oomph_sim_hold(out);
+    CHECK(oomph_copy(0, buffer, a, 8 * MIB, out) == OOMPH_OK);
+    give(buffer);
+    take_buffer(16 * MIB, out);
+    oomph_sim_release(out);
+    CHECK(cuStreamSynchronize(out) == CUDA_SUCCESS);
+    check_sound();
+}
+
 static void without_host_memory_there_is_no_buffer(void)
 {
     oomph_addr_t addr = 7;
@@ -272,6 +286,7 @@ int main(int argc, char **argv)
         TEST(contents_go_out_and_come_back),
         TEST(a_buffer_is_no_allocation_of_the_programs),
         TEST(a_buffer_in_use_by_a_copy_is_not_reused),
+        TEST(pages_that_a_copy_fills_stay_although_memory_was_never_short),
         TEST(without_host_memory_there_is_no_buffer),
         TEST(the_host_pages_of_buffers_outlast_a_step),
         TEST(the_tide_tells_the_highest_since_it_was_read),

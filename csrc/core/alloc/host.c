@@ -138,6 +138,7 @@ static oomph_rung_result_t host_pages(oomph_request_context_t *ctx)
         oomph_ahead_take(&ctx->device->ahead, pages, count - *spare);
     if (*spare < count) { // making a page is slower than moving one
         oomph_reach_t reach = {.tier = OOMPH_TIER_HOST};
+        oomph_note_pressure(ctx->device); // or else nothing tells when it was freed
         oomph_steal(ctx->device, &reach, count - *spare, ctx->pool->stream);
     }
     size_t have = oomph_pages_available(pages, OOMPH_TIER_HOST, count, false);
