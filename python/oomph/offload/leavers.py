@@ -39,8 +39,8 @@ class Leavers:
 
     def choose(
         self, step: Step, needs: list[int], limit_bytes: float, capacity: int
-    ) -> None:
-        """Chooses what leaves in the next step.
+    ) -> float:
+        """Chooses what leaves in the next step; gives the bytes that are missing.
 
         What leaves now goes on to, if that is enough and hardly more than needed.
 
@@ -67,6 +67,7 @@ class Leavers:
         self._known = set(step.saves)
         self._chosen = {saves[i] for i in choice.leaving}
         self.short_bytes = choice.short_bytes
+        return choice.missing_bytes
 
     def end_step(self, step: Step) -> None:
         """What is saved no more, as shapes change, is not kept for ever."""

@@ -17,7 +17,6 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from oomph import _C
 from oomph.base.log import logger
-from oomph.base.sizes import SMALL_BYTES
 from oomph.offload import transfer
 from oomph.offload.blocks import Room
 from oomph.offload.headroom import EXTRA_SHARE, Headroom, slack_bytes
@@ -31,6 +30,7 @@ from oomph.recompute.followers import Waits
 
 _FITTING_STEPS = 4  # steps that would have fitted, until the hooks are taken off
 _MUCH = 3  # part of the device that no single block is worth
+_LARGE = 32  # part of it that one is worth which goes to the host at once
 _BLIND = 0.4  # share of the device left free by a fetch before a step was recorded
 
 
@@ -148,11 +148,9 @@ class DevicePlan:
             step.optimizer_bytes = max(step.optimizer_bytes, need_bytes)
         else:
             step.need_bytes = max(step.need_bytes, need_bytes)
-            device_need_bytes = device_high + was_gone_bytes
-            step.device_need_bytes = max(step.device_need_bytes, device_need_bytes)
             self._note_growth(host_high - self._start_host_bytes)
             rest_bytes = high - self.link.restored_bytes
-            now_bytes = need_bytes, device_need_bytes, rest_bytes
+            now_bytes = need_bytes, device_high + was_gone_bytes, rest_bytes
             self._since_event = tuple(map(max, self._since_event, now_bytes))
         self._gone_bytes = gone_bytes
         step.host_bytes = max(step.host_bytes, host_high)
@@ -212,10 +210,10 @@ class DevicePlan:
         try:
             free = capacity - self.headroom.for_fetches(capacity) - used
             while (
-                offloaded := self._next_to_fetch(sequence, place, free, used)
+                found := self._next_to_fetch(sequence, place, free, used)
             ) is not None:
-                offloaded.fetch()
-                free, used = free - offloaded.bytes, used + offloaded.bytes
+                found.fetch()
+                free, used = free - found.bytes, used + found.bytes
         except (torch.OutOfMemoryError, _C.DriverError) as error:
             logger.debug("nothing is fetched ahead now: %s", error)
         finally:
@@ -268,7 +266,6 @@ class DevicePlan:
     def before_optimizer(self) -> None:
         """The optimizer is about to make its state, if it has none."""
         self.note()
-        self._note_event(-1, is_use=True)  # the last that backward needed
         self._before_optimizer = self._now_bytes
         self._in_optimizer = 0
 
@@ -292,6 +289,7 @@ class DevicePlan:
 
     def end_step(self, rescued: bool, sequence: int, state_host_bytes: int) -> None:
         """Plans the next step from the one that has ended, after the optimizer."""
+        self._note_event(-1, is_use=True)  # the last that was needed
         used = self.link.end_step()
         self.step.sent_bytes, self.step.fetched_bytes, self.step.waited_ms = used
         self.step.state_host_bytes = state_host_bytes
@@ -312,16 +310,19 @@ class DevicePlan:
         more_bytes = step.born_bytes + slack_bytes(self.capacity)
         self._planned_need_bytes = step.need_bytes + more_bytes
         limit_bytes = float(self.capacity - more_bytes - self.headroom.extra_bytes)
-        # State that lives on the host needs no place on the device, nor does what is
-        # foreseen there; but what a rescue put there might have one.
-        wanted = step.device_need_bytes - limit_bytes
-        needs = [event.device_need_bytes for event in step.events]
-        if rescued:
-            wanted = step.need_bytes - step.state_host_bytes - limit_bytes
-            needs = [e.need_bytes - step.state_host_bytes for e in step.events]
+        choose = self.leavers.choose
         if math.isfinite(self.target_bytes):  # not offload:always
+            # State on the host needs no place; what a rescue put there might have one,
+            # and what goes there at once, if all that may leave makes it.
+            if rescued or self._predicts:
+                needs = [e.need_bytes - step.state_host_bytes for e in step.events]
+                wanted = choose(step, needs, limit_bytes, self.capacity)
+            if not rescued and self._predicts and self.leavers.short_bytes == 0:
+                self._predict(0)
+            elif not rescued:
+                needs = [event.device_need_bytes for event in step.events]
+                wanted = choose(step, needs, limit_bytes, self.capacity)
             self._aim_at(wanted)
-            self.leavers.choose(step, needs, limit_bytes, self.capacity)
         self._place_the_rest(unreached_bytes)
 
     def _aim_at(self, wanted: float) -> None:
@@ -342,7 +343,7 @@ class DevicePlan:
         is_last = self._predicts or self.is_far_short
         self.short_bytes = unreached_bytes if is_last else 0
         if unreached_bytes > 0:
-            self._predict(max(unreached_bytes, SMALL_BYTES))
+            self._predict(max(unreached_bytes, self.capacity // _LARGE))
 
     def _predict(self, min_bytes: int) -> None:
         """Blocks of this size that fell to the host do so at once; 0: none does."""
@@ -380,10 +381,8 @@ class DevicePlan:
         more room will do.
         """
         self.leavers.blame(step.held)
-        is_explained = (
-            sum(size for _, size in step.held) > step.host_growth // 2
-            or step.host_growth <= self.leavers.short_bytes
-        )
+        held_bytes = sum(size for _, size in step.held)
+        is_explained = step.host_growth < max(2 * held_bytes, self.leavers.short_bytes)
         was_foreseen = step.need_bytes <= self._planned_need_bytes
         if self.target_bytes > 0 and was_foreseen and not is_explained:
             self.headroom.grow(step.host_growth, step.fetch_growth, self.capacity)

@@ -37,7 +37,6 @@ class Step:
 
     first: int = 0  # sequence of the first tensor that it saved
     need_bytes: int = 0  # most bytes of blocks, on either side, before the optimizer
-    device_need_bytes: int = 0  # of these, most but for what fell back to the host
     optimizer_bytes: int = 0  # most while it worked
     temporary_bytes: int = 0  # of these, what it had for itself, and gave back
     away_bytes: int = 0  # most that was away at one time
