@@ -58,12 +58,11 @@ class Leavers:
             return sum(saves[i][1] for i in choice.leaving)
 
         choice = choose(needs, stays, limit_bytes)
-        same = choose(needs, stays, limit_bytes, before)
-        if (
-            same.leaving == before
-            and size_of(same) - size_of(choice) < capacity // EXTRA_SHARE
-        ):
-            choice = same
+        if choice.leaving != before:
+            same = choose(needs, stays, limit_bytes, before)
+            more_bytes = size_of(same) - size_of(choice)
+            if same.leaving == before and more_bytes < capacity // EXTRA_SHARE:
+                choice = same
         self._known = set(step.saves)
         self._chosen = {saves[i] for i in choice.leaving}
         self.short_bytes = choice.short_bytes
