@@ -134,7 +134,7 @@ class Planner:
         waits = device.link.take_step_waits()
         if blocks.end_step(device.last, device.room(waits)):
             with transfer.lock:
-                device.expect(blocks.need_bytes, blocks.spans())
+                device.expect(blocks.need_bytes, blocks.expected())
 
     def _move_state(self) -> None:
         """Moves optimizers' state to the host where nothing else helped.

@@ -34,11 +34,19 @@ class Block(nn.Module):
         return x + (x * self.scale).sin().exp().tanh()
 
 
+class Narrow(Block):
+    """Works in half precision; its input in single precision is saved nowhere."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        tick(object())
+        return x + (x.half() * self.scale.half()).sin().exp().tanh().sin().float()
+
+
 class Training:
     """A row of blocks."""
 
-    def __init__(self, blocks: int = 8) -> None:
-        self.model = nn.Sequential(*(Block() for _ in range(blocks)))
+    def __init__(self, blocks: int = 8, kind: type[Block] = Block) -> None:
+        self.model = nn.Sequential(*(kind() for _ in range(blocks)))
         self.count = blocks
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.0)
 
@@ -91,6 +99,15 @@ def test_calls_run_again_from_the_fourth_step_on():
     assert steps[1] == {"rescues": 0, "again": 0}
     assert steps[2] == {"rescues": 0, "again": 8}  # each once, to see whether it may
     assert all(s["rescues"] == 0 and 0 < s["again"] < 8 for s in steps[3:])
+
+
+@pytest.mark.parametrize("is_narrow", [False, True])
+@pytest.mark.parametrize("mib", [20, 24, 28])
+@slow_link
+def test_what_is_needed_when_calls_run_again_is_foreseen(is_narrow, mib):
+    steps = Training(12, Narrow if is_narrow else Block).steps(12, mib)
+    assert steps[3]["again"] > 0
+    assert [step["rescues"] for step in steps[3:]] == [0] * 9
 
 
 @slow_link

@@ -127,16 +127,15 @@ class Blocks:
         """Most bytes in use in a step, nothing sent."""
         return int(self._size * self.plan.need_bytes) if self.plan is not None else 0
 
-    def spans(self) -> list[tuple[int, int, int]]:
-        """Of these, the places that they would have saved at, from the step's first.
-
-        The first, the end, and the bytes that are free until their backward.
-        """
+    def expected(self) -> Step:
+        """The step in which calls were watched, as it is with those that run again."""
         first = self._step.first
-        return [
-            (call.first - first, call.end - first, int(self._size * call.gain_bytes))
+        spans = [
+            (call.first - first, call.end - first, call.gain_bytes)
             for call in self.chosen()
         ]
+        step = self._step.without(spans)
+        return step if abs(self._size - 1) <= _CHANGE else step.scaled(self._size)
 
     def stop(self) -> None:
         """Keeps everything from now on."""

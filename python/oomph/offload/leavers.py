@@ -18,11 +18,14 @@ class Leavers:
         useless: What others hold, so that sending frees nothing; and the step in which
             it was last saved.
         short_bytes: What all that leaves does not free.
+        away_bytes: What is to be away at each event of the step that they were chosen
+            from.
     """
 
     def __init__(self) -> None:
         self.useless: dict[Save, int] = {}
         self.short_bytes = 0.0
+        self.away_bytes: list[int] = []
         self._known: set[Save] = set()  # what the last step saved
         self._chosen: set[Save] = set()  # of it
         self._step_count = 0
@@ -66,6 +69,7 @@ class Leavers:
         self._known = set(step.saves)
         self._chosen = {saves[i] for i in choice.leaving}
         self.short_bytes = choice.short_bytes
+        self.away_bytes = choice.away_bytes
         return choice.missing_bytes
 
     def end_step(self, step: Step) -> None:

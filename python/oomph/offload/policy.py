@@ -50,6 +50,7 @@ class DevicePlan:
         self.capacity = 0  # bytes that blocks can have on it
         self.step = Step()
         self.last = Step()
+        self._like = Step()  # what the step that runs is expected to be
         self._predicts = False
         self.is_far_short = False  # by more than calls that run again may free
         self.short_bytes = 0  # of the target, that the last step did not reach
@@ -236,12 +237,12 @@ class DevicePlan:
 
     def _margin(self, offloaded: OffloadedStorage, place: int, used: int) -> int:
         """By how much the rest will grow from a place's use to that of a storage."""
-        index = self.last.index
+        index = self._like.index
         now = index.get((place, True))
         then = index.get((offloaded.sequence - self.step.first, True))
         if now is None or then is None:
             return int(self.capacity * _BLIND)
-        most = self.last.rest.most(now + 1, then + 1)
+        most = self._like.rest.most(now + 1, then + 1)
         return max(most + self.link.restored_bytes - used, 0)
 
     def _forget_stayed(self, sequence: int) -> None:
@@ -296,7 +297,7 @@ class DevicePlan:
         unreached_bytes = 0
         if rescued and math.isfinite(self.target_bytes):
             unreached_bytes = max(int(self.target_bytes) - self.step.away_bytes, 0)
-        step, self.last = self.step, self.step
+        step = self.last = self._like = self.step
         self.step = Step(first=sequence)
         self._is_saving = False
         self._start_host_bytes = self.host_bytes
@@ -356,20 +357,20 @@ class DevicePlan:
         limit_bytes = self.capacity - free_bytes - self.last.born_bytes
         return Room(self.index, limit_bytes, self.link.speed(), waits)
 
-    def expect(self, need_bytes: int, spans: list[tuple[int, int, int]]) -> None:
+    def expect(self, need_bytes: int, step: Step) -> None:
         """The next step will need so much, as calls are to run again.
 
         Args:
             need_bytes: It.
-            spans: Of each call, where it would have saved: the first place, the end;
-                and what it frees until its backward.
+            step: It as the record of another says.
         """
         # What steps that were otherwise have taught of this is no more true.
         self.headroom = Headroom()
         limit_bytes = self.room(()).limit_bytes
         self.target_bytes = max(need_bytes - limit_bytes, 0)
-        needs = self.last.skip(spans)
-        self.leavers.choose(self.last, needs, limit_bytes, self.capacity)
+        needs = [event.need_bytes for event in step.events]
+        self.leavers.choose(step, needs, limit_bytes, self.capacity)
+        self._like = step.resting(self.leavers.away_bytes)
         self.short_bytes = 0  # as far as is known
         self._predict(0)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
@@ -75,23 +75,18 @@ class Step:
             for place, size in saves
         ]
 
-    def skip(self, spans: list[tuple[int, int, int]]) -> list[int]:
-        """Takes out what calls saved that are to run again.
+    def without(self, spans: list[tuple[int, int, int]]) -> Step:
+        """The step as it would be if calls ran again.
 
         Args:
             spans: Of each call its first place, the place after its last, and the bytes
                 that it frees from there to its backward.
-
-        Returns:
-            Bytes in use up to each event without that.
         """
         skipped = {place for first, end, _ in spans for place in range(first, end)}
-        self.saves = [save for save in self.saves if save[0] not in skipped]
-        events = self.events
-        freed = [0] * (len(events) + 1)
+        freed = [0] * (len(self.events) + 1)
         used: dict[int, int] = {}  # places that are skipped, and when they are used
         saved: list[tuple[int, int]] = []  # places, and when they are saved
-        for i, event in enumerate(events):
+        for i, event in enumerate(self.events):
             if not event.is_use:
                 saved.append((event.place, i))
             elif event.place in skipped:
@@ -100,13 +95,33 @@ class Step:
         for first, end, size_bytes in spans:
             after = bisect.bisect_left(saved, (end, 0))
             last = min((used[p] for p in range(first, end) if p in used), default=-1)
-            start = saved[after][1] if after < len(saved) else len(events)
+            start = saved[after][1] if after < len(saved) else len(self.events)
             if start < last:
                 freed[start] += size_bytes
                 freed[last + 1] -= size_bytes
-        return [
-            e.need_bytes - f for e, f in zip(events, accumulate(freed), strict=False)
+        events = [
+            event._replace(need_bytes=event.need_bytes - free_bytes)
+            for event, free_bytes in zip(self.events, accumulate(freed), strict=False)
         ]
+        saves = [save for save in self.saves if save[0] not in skipped]
+        return replace(self, events=events, saves=saves)
+
+    def scaled(self, factor: float) -> Step:
+        """The step as it would be if all in it were larger."""
+        events = [
+            event._replace(need_bytes=int(factor * event.need_bytes))
+            for event in self.events
+        ]
+        saves = [(place, int(factor * size_bytes)) for place, size_bytes in self.saves]
+        return replace(self, events=events, saves=saves)
+
+    def resting(self, away_bytes: list[int]) -> Step:
+        """The step as it would be if so much were away at each event."""
+        events = [
+            event._replace(rest_bytes=event.need_bytes - away)
+            for event, away in zip(self.events, away_bytes, strict=True)
+        ]
+        return replace(self, events=events)
 
     @property
     def unreached_bytes(self) -> int:

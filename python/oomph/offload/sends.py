@@ -44,11 +44,13 @@ class Choice:
         leaving: Indices of the storages.
         missing_bytes: The most that was in use beyond what may be.
         short_bytes: Of that, what nothing that may leave would free.
+        away_bytes: What is away at each event.
     """
 
     leaving: frozenset[int]
     missing_bytes: float
     short_bytes: float
+    away_bytes: list[int]
 
 
 def choose(
@@ -80,6 +82,7 @@ def choose(
     staying: list[tuple[int, int]] = []  # the last that is used comes first
     leaving: set[int] = set()
     away = 0
+    away_bytes = []
     missing = short = 0.0
     later = list(accumulate(reversed(needs), max))[::-1]  # the most from each on
     for event, need in enumerate(needs):
@@ -98,7 +101,8 @@ def choose(
                 leaving.add(i)
                 away += _leave(stays[i], returns)
             short = max(short, excess - away)
-    return Choice(frozenset(leaving), missing, short)
+        away_bytes.append(away)
+    return Choice(frozenset(leaving), missing, short, away_bytes)
 
 
 def _leave(stay: Stay, returns: list[int]) -> int:

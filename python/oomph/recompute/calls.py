@@ -2,7 +2,8 @@
 
 That is what running its forward again would free. A storage counts for a call if all
 that save it do so within the call and if it is none of the call's inputs, which are
-needed to run again. Calls within calls are each looked at: any of them may be the one.
+needed to run again; inputs that nobody else would keep until backward count against it.
+Calls within calls are each looked at: any of them may be the one.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 
 Key = tuple[int, int]  # the identity of a module, and which of its calls in a turn
@@ -85,6 +87,7 @@ class Call:
         first: Place of what was saved first in it.
         end: Place after what was saved last in it.
         gain_bytes: Bytes that running it again would free.
+        inputs: The identities of its inputs' storages.
     """
 
     key: Key
@@ -131,6 +134,9 @@ class CallTree:
         self._numbers = Numbers()
         # By the identity of a storage: bytes, its device, and calls.
         self._saved: dict[int, tuple[int, int, set[int]]] = {}
+        # Inputs of calls, by the same: bytes, device, and what tells if it is alive.
+        self._inputs: dict[int, tuple[int, int, StorageWeakRef]] = {}
+        self._let_go: set[int] = set()  # of these, when backward began
 
     def enter(self, module: nn.Module, args: Any, kwargs: Any, place: int) -> None:
         """A call begins; the next tensor that is saved has this place."""
@@ -139,6 +145,8 @@ class CallTree:
         key, name = self._numbers.key(module), type(module).__name__
         call = Call(key, weakref.ref(module), name, parent, place)
         call.inputs = storages_in(args, kwargs)
+        for tensor in tensors_in(args, kwargs):
+            self._note_input(tensor)
         self.marks.append((len(self.calls), False))
         self.calls.append(call)
 
@@ -162,8 +170,28 @@ class CallTree:
             self.saved_bytes += size_bytes
         callers.add(self._open[-1] if self._open else -1)
 
+    def _note_input(self, tensor: torch.Tensor) -> None:
+        if tensor.is_cuda and tensor.layout is torch.strided:
+            storage = tensor.untyped_storage()
+            if storage._cdata not in self._inputs:
+                reference = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+                known = storage.nbytes(), tensor.device.index, reference
+                self._inputs[storage._cdata] = known
+
+    def end_forward(self) -> None:
+        """Backward begins: what nobody has any more, only a call would have kept."""
+        self._let_go = {
+            identity
+            for identity, (_, _, reference) in self._inputs.items()
+            if identity not in self._saved and reference.expired()  # type: ignore[no-untyped-call]
+        }
+
     def count(self, device: int) -> None:
         """Counts what each call would free on a device; all have ended."""
+        for call in self.calls:
+            for identity in call.inputs & self._let_go:
+                size_bytes, index, _ = self._inputs[identity]
+                call.gain_bytes -= size_bytes if index == device else 0
         for identity, (size_bytes, index, callers) in self._saved.items():
             for i in self._around(callers) if index == device else ():
                 if identity not in self.calls[i].inputs:

@@ -139,8 +139,14 @@ class Watching(Follower):
 
     def saved(self, tensor: torch.Tensor) -> None:
         """A tensor is saved."""
-        if threading.get_ident() == self._thread and self._open:
+        if threading.get_ident() == self._thread and not self._is_new_turn:
             self.trees[-1].note(tensor)
+
+    def used(self, place: int) -> None:
+        """Backward uses what was saved at a place."""
+        if not self._is_new_turn and self.trees:
+            self.trees[-1].end_forward()
+        super().used(place)
 
 
 class _Chosen(Follower):
