@@ -10,6 +10,7 @@ since, and the plan follows; when all could have been kept for some steps, it is
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from oomph.base.sizes import format_size
 from oomph.offload import segments
 from oomph.offload.record import Step
 from oomph.recompute import schedule, timeline
-from oomph.recompute.calls import Call
+from oomph.recompute.calls import Call, Key
 from oomph.recompute.followers import Follower, Running, Trying, Waits, Watching
 from oomph.recompute.purity import Aside
 from oomph.steps import times
@@ -83,10 +84,14 @@ class Blocks:
         self.left_alone: Counter[str] = Counter()
         self._place, self._skip, self._aside = place, skip, aside
         self._step = Step()  # in which calls were watched
+        self._turn = slice(0)  # of it, where most was saved: its places
+        # By call, its first place, its end, and what it frees, in each turn.
+        self._spans: dict[Key, list[tuple[int, int, int]]] = {}
         self._marks: list[tuple[Call, bool]] = []  # in it: one begins, or ends
         self._calls: list[Call] = []  # that are tried, then those that may run again
         self._record: timeline.Record | None = None
         self._hopeless_bytes = 0  # what a step needed in which nothing was to gain
+        self._need_bytes = 0  # most bytes in use in a step, in the size of that step
         self._size = 1.0  # that the plan is for; 1: that of the step that was watched
         self._sizes: deque[float] = deque(maxlen=_SIZES)
         self._kept_steps = 0
@@ -122,20 +127,19 @@ class Blocks:
         """Of it, what calls take that run again."""
         return self._size * self.plan.recompute_ms if self.plan is not None else 0.0
 
+    def expected(self) -> Step:
+        """The step in which calls were watched, as it is with those that run again."""
+        step = self._step.without(self._spans_of(self.chosen()))
+        return step if abs(self._size - 1) <= _CHANGE else step.scaled(self._size)
+
     @property
     def need_bytes(self) -> int:
         """Most bytes in use in a step, nothing sent."""
-        return int(self._size * self.plan.need_bytes) if self.plan is not None else 0
+        return int(self._size * self._need_bytes)
 
-    def expected(self) -> Step:
-        """The step in which calls were watched, as it is with those that run again."""
-        first = self._step.first
-        spans = [
-            (call.first - first, call.end - first, call.gain_bytes)
-            for call in self.chosen()
-        ]
-        step = self._step.without(spans)
-        return step if abs(self._size - 1) <= _CHANGE else step.scaled(self._size)
+    def _spans_of(self, calls: list[Call]) -> list[tuple[int, int, int]]:
+        """Where they save, in each turn."""
+        return [span for call in calls for span in self._spans[call.key]]
 
     def stop(self) -> None:
         """Keeps everything from now on."""
@@ -193,7 +197,8 @@ class Blocks:
             return
         trees = watching.trees
         tree = max(trees, key=lambda tree: tree.saved_bytes)
-        tree.count(room.device)
+        for one in trees:
+            one.count(room.device)
         least = max(room.limit_bytes // _LEAST_SHARE, _LEAST_BYTES)
         most = room.limit_bytes * _MOST_SHARE
         found = [call for call in tree.calls if least <= call.gain_bytes <= most]
@@ -203,6 +208,14 @@ class Blocks:
             return
         self._step, self._calls = step, found
         keys = {call.key for call in found}
+        self._spans = {key: [] for key in keys}
+        for call in (call for one in trees for call in one.calls if call.key in keys):
+            span = call.first - step.first, call.end - step.first, call.gain_bytes
+            self._spans[call.key].append(span)
+        ends = [one.first for one in trees if one.first > tree.first]
+        self._turn = slice(
+            tree.first - step.first, min(ends, default=sys.maxsize) - step.first
+        )
         self._marks = [
             (tree.calls[i], is_end)
             for i, is_end in tree.marks
@@ -254,7 +267,9 @@ class Blocks:
             for call in self._calls
         ]
         parts = segments.of_step(
-            self._step, self._bounds(), segments.without_waits(measured, blocks)
+            self._step.between(self._turn.start, self._turn.stop),
+            self._bounds(),
+            segments.without_waits(measured, blocks),
         )
         self._record = timeline.Record(parts, blocks, measured.rest)
         self._corrections = 0
@@ -279,6 +294,8 @@ class Blocks:
         freed_bytes = self._record.columns.need_bytes - self.plan.need_bytes
         self.freed_bytes = int(self._size * freed_bytes)
         chosen = self.chosen()
+        elsewhere = self._step.without(self._spans_of(chosen)).most_bytes()
+        self._need_bytes = max(self.plan.need_bytes, elsewhere)
         logger.debug(
             "%d of %d calls run again in backward, which frees %s",
             len(chosen),
@@ -297,9 +314,9 @@ class Blocks:
     def _adapt(self, step: Step, room: Room) -> bool:
         """Follows the size of the steps."""
         assert self.plan is not None and self._record is not None
-        size = step.need_bytes / max(self.plan.need_bytes, 1)
+        size = step.need_bytes / max(self._need_bytes, 1)
         self._sizes.append(size)
-        fits = self._record.columns.need_bytes * size <= room.limit_bytes
+        fits = self._step.most_bytes() * size <= room.limit_bytes
         self._kept_steps = self._kept_steps + 1 if fits else 0
         if self._kept_steps >= _KEPT_STEPS:
             self.stop()

@@ -324,6 +324,7 @@ class DevicePlan:
                 needs = [event.device_need_bytes for event in step.events]
                 wanted = choose(step, needs, limit_bytes, self.capacity)
             self._aim_at(wanted)
+            self._like = step.resting(self.leavers.away_bytes)
         self._place_the_rest(unreached_bytes)
 
     def _aim_at(self, wanted: float) -> None:

@@ -106,6 +106,16 @@ class Step:
         saves = [save for save in self.saves if save[0] not in skipped]
         return replace(self, events=events, saves=saves)
 
+    def between(self, first: int, end: int) -> Step:
+        """A part of the step: what was saved at these places, and its use."""
+        events = [event for event in self.events if first <= event.place < end]
+        saves = [save for save in self.saves if first <= save[0] < end]
+        return replace(self, events=events, saves=saves)
+
+    def most_bytes(self) -> int:
+        """Most bytes in use, until backward is through."""
+        return max((event.need_bytes for event in self.events), default=0)
+
     def scaled(self, factor: float) -> Step:
         """The step as it would be if all in it were larger."""
         events = [

@@ -120,12 +120,17 @@ class Numbers:
 class CallTree:
     """The calls of one turn: a forward, until its backward.
 
+    Args:
+        first: The place of the tensor that is saved next.
+
     Attributes:
+        first: Of the turn.
         calls: In the order in which they began.
         saved_bytes: Of storages that were saved, each once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, first: int) -> None:
+        self.first = first
         self.calls: list[Call] = []
         self.saved_bytes = 0
         # In the order of time: a call begins, or ends.

@@ -122,7 +122,7 @@ class Watching(Follower):
 
     def turn(self) -> None:
         """Another forward begins."""
-        self.trees.append(CallTree())
+        self.trees.append(CallTree(self.place()))
 
     def begin(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         """A call begins."""
