@@ -68,6 +68,10 @@ oomph_status_t oomph_pin(oomph_addr_t addr, bool on);
 // blocks return to the device by themselves. Errors: OOMPH_ERR_INVALID.
 oomph_status_t oomph_mark_idle(oomph_addr_t addr);
 
+// Takes that back: the block stays where it is, as if nothing had been said of it.
+// Errors: OOMPH_ERR_INVALID.
+oomph_status_t oomph_unmark_idle(oomph_addr_t addr);
+
 // Says that the block in use that contains `addr` and lies on the host was, in the step
 // that goes on, worked on in copies alone. Errors: OOMPH_ERR_INVALID.
 oomph_status_t oomph_mark_copied(oomph_addr_t addr);

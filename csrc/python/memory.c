@@ -211,6 +211,11 @@ static PyObject *mark_idle(PyObject *Py_UNUSED(module), PyObject *arg)
     return mark_all(arg, oomph_mark_idle);
 }
 
+static PyObject *unmark_idle(PyObject *Py_UNUSED(module), PyObject *arg)
+{
+    return mark_all(arg, oomph_unmark_idle);
+}
+
 static PyObject *mark_copied(PyObject *Py_UNUSED(module), PyObject *arg)
 {
     return mark_all(arg, oomph_mark_copied);
@@ -276,6 +281,7 @@ PyMethodDef oomph_memory_methods[] = {
      "Nothing uses the blocks of these addresses between steps; see oomph/move.h. "
      "Addresses "
      "of no block in use are ignored."},
+    {"stays", unmark_idle, METH_O, "Takes back what rests() said of these addresses."},
     {"copied", mark_copied, METH_O,
      "The blocks of these addresses were, in this step, worked on in copies alone; see "
      "oomph/move.h. Addresses of no block in use are ignored."},

@@ -14,7 +14,6 @@ import contextlib
 import functools
 import math
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -109,11 +108,12 @@ class Planner:
         for index in rescued_devices:
             self.device(index)
         self.tell(DevicePlan.after_optimizer)
-        state_host_bytes = self._look_at_optimizers()
+        state = self._look_at_optimizers()
         with transfer.lock:
             for index, device in self.devices.items():
-                rescued, state_bytes = index in rescued_devices, state_host_bytes[index]
-                device.end_step(rescued, self._sequence, state_bytes)
+                device.end_step(
+                    index in rescued_devices, self._sequence, state.get(index, (0, 0))
+                )
         self._plan_blocks()
         self._move_state()
         with transfer.lock:
@@ -137,41 +137,41 @@ class Planner:
                 device.expect(blocks.need_bytes, blocks.expected())
 
     def _move_state(self) -> None:
-        """Moves optimizers' state to the host where nothing else helped.
+        """Moves optimizers' state to the host where nothing else helps.
 
-        It returns by itself where there is room for it.
+        What is there and need not be returns by itself where there is room for it: the
+        core is told of it. Not by a thread of autograd's, with which a step ends whose
+        optimizers step in backward: it says nothing of the thread that launches work.
         """
         if torch._C._current_graph_task_id() >= 0:
             return
         for device in self.devices.values():
-            if self.blocks.is_looking() and not device.is_far_short:
-                continue  # calls that run again may do
-            if device.short_bytes > 0:
-                addresses = idle.state_on(device.index, device.short_bytes)
-                _C.rests(addresses)
+            if device.last.host_bytes == 0:
+                continue
+            looks = self.blocks.is_looking() and not device.is_far_short
+            stays_bytes = 0 if looks else device.state_bytes
+            state = idle.divide_state(device.index, stays_bytes)
+            _C.rests([*state.leaves, *state.returns])
+            if state.leaves:
                 try:
-                    _C.move(device.index, _C.TIER_HOST, addresses, True)
+                    _C.move(device.index, _C.TIER_HOST, state.leaves, True)
                 except (RuntimeError, MemoryError) as error:
                     logger.debug("optimizers' state stays on the device: %s", error)
+            _C.stays([*state.leaves, *state.stays])
 
-    def _look_at_optimizers(self) -> Counter[int]:
-        """Bytes of optimizers' state on the host, by device.
-
-        What optimizers have is idle between steps: the core is told, so that it returns
-        where there is room. Not by a thread of autograd's, with which a step ends whose
-        optimizers step in backward: it says nothing of the thread that launches work.
-        """
-        found: Counter[int] = Counter()
+    def _look_at_optimizers(self) -> dict[int, tuple[int, int]]:
+        """Bytes of optimizers' state on the host, and of all of it, by device."""
         with transfer.lock:
-            if all(device.host_bytes == 0 for device in self.devices.values()):
-                return found
+            if all(d.step.host_bytes == 0 for d in self.devices.values()):
+                return {}
+        found: dict[int, tuple[int, int]] = {}
         for optimizer in idle.optimizers():
-            state = [t for t in idle.state_of(optimizer) if is_on_host(t)]
-            for tensor in state:
-                found[tensor.device.index] += tensor.nbytes
-            others = [t for t in idle.trained_by(optimizer) if is_on_host(t)]
-            if torch._C._current_graph_task_id() < 0:
-                _C.rests([t.untyped_storage().data_ptr() for t in (*state, *others)])
+            for tensor in idle.state_of(optimizer):
+                if tensor.is_cuda:
+                    hosted, size_bytes = found.get(tensor.device.index, (0, 0))
+                    more = tensor.nbytes if is_on_host(tensor) else 0
+                    both = hosted + more, size_bytes + tensor.nbytes
+                    found[tensor.device.index] = both
         return found
 
     def before_optimizer(self) -> None:

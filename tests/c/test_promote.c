@@ -72,6 +72,21 @@ static void what_nobody_said_to_rest_between_steps_stays(void)
     CHECK(tier_of(block) == OOMPH_TIER_DEVICE);
 }
 
+static void what_is_to_stay_stays_until_it_rests_again(void)
+{
+    start("64MiB,context=0,memory=real");
+    oomph_addr_t block = take_on_host(16 * MIB);
+    CHECK(oomph_unmark_idle(block) == OOMPH_OK);
+    for (int i = 0; i < 4; i++)
+        step(8 * MIB);
+    CHECK(tier_of(block) == OOMPH_TIER_HOST);
+    CHECK(oomph_mark_idle(block) == OOMPH_OK);
+    step(8 * MIB);
+    CHECK(tier_of(block) == OOMPH_TIER_DEVICE);
+    CHECK(is_marked(block, 16 * MIB, block));
+    CHECK(oomph_unmark_idle(1) == OOMPH_ERR_INVALID);
+}
+
 static void a_block_rests_until_it_is_freed(void)
 {
     start("64MiB,context=0,memory=real");
@@ -429,6 +444,7 @@ int main(int argc, char **argv)
     static const test_t tests[] = {
         TEST(a_survivor_returns_after_a_whole_step),
         TEST(what_nobody_said_to_rest_between_steps_stays),
+        TEST(what_is_to_stay_stays_until_it_rests_again),
         TEST(a_block_rests_until_it_is_freed),
         TEST(what_came_in_the_place_of_one_that_rested_stays),
         TEST(a_page_that_one_uses_who_does_not_rest_stays),

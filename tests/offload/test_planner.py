@@ -464,13 +464,13 @@ def test_what_is_left_free_after_shortages_is_tried_again_more_and_more_seldom()
         """How many steps without a shortage it takes until less is left free."""
         before, count = plan.headroom.extra_bytes, 0
         while plan.headroom.extra_bytes == before:
-            plan.end_step(False, 0, state_host_bytes=0)
+            plan.end_step(False, 0, state=(0, 0))
             count += 1
         return count
 
     def fall_short() -> None:
         plan.step.host_growth = 8 * MIB
-        plan.end_step(True, 0, state_host_bytes=0)
+        plan.end_step(True, 0, state=(0, 0))
 
     first = quiet_steps()
     assert plan.headroom.extra_bytes < 64 * MIB
@@ -488,7 +488,7 @@ def test_what_was_of_no_use_is_forgotten_when_it_comes_no_more():
     for i in range(1000):
         plan.leavers.useless[i, 5 * MIB] = i
         plan.step.saves = [(0, 5 * MIB)]
-        plan.end_step(False, 0, state_host_bytes=0)
+        plan.end_step(False, 0, state=(0, 0))
     assert (0, 5 * MIB) in plan.leavers.useless  # seen in each
     assert len(plan.leavers.useless) < 200
 

@@ -306,15 +306,25 @@ oomph_status_t oomph_mark_copied(oomph_addr_t addr)
     return status;
 }
 
-oomph_status_t oomph_mark_idle(oomph_addr_t addr)
+static oomph_status_t set_idle(oomph_addr_t addr, bool is_idle)
 {
     oomph_status_t status;
     oomph_device_t *device;
     oomph_block_t *block = lock_block(addr, &device, &status);
 
     if (block != NULL) {
-        block->idle_between_steps = true;
+        block->idle_between_steps = is_idle;
         oomph_unlock(device);
     }
     return status;
+}
+
+oomph_status_t oomph_mark_idle(oomph_addr_t addr)
+{
+    return set_idle(addr, true);
+}
+
+oomph_status_t oomph_unmark_idle(oomph_addr_t addr)
+{
+    return set_idle(addr, false);
 }

@@ -11,6 +11,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 
@@ -66,14 +67,42 @@ def on_device(device: int) -> list[int]:
     return [address for tensor in found if (address := address_of(tensor)) != 0]
 
 
-def state_on(device: int, size_bytes: int) -> list[int]:
-    """Addresses of optimizers' state on a device, of so many bytes or somewhat more."""
-    found: list[int] = []
-    for tensor in (t for o in optimizers() for t in state_of(o)):
-        if size_bytes <= 0:
-            break
-        address = address_of(tensor) if tensor.device.index == device else 0
-        if address != 0 and not is_hosted(address):
-            found.append(address)
+class Division(NamedTuple):
+    """What optimizers have, by where it is to be; addresses.
+
+    Attributes:
+        leaves: State on the device that is to be on the host.
+        stays: State on the host that is to be there.
+        returns: State, parameters and gradients on the host that need not be there.
+    """
+
+    leaves: list[int]
+    stays: list[int]
+    returns: list[int]
+
+
+def divide_state(device: int, size_bytes: int) -> Division:
+    """Chooses which of optimizers' state is on the host.
+
+    Args:
+        device: Index of theirs.
+        size_bytes: Of state, that are to be on the host; it is somewhat more. What is
+            there already comes first.
+    """
+    found = Division([], [], [])
+    known = optimizers()
+    states = (t for optimizer in known for t in state_of(optimizer))
+    here = [t for t in states if t.device.index == device and address_of(t) != 0]
+    here.sort(key=lambda tensor: not is_hosted(address_of(tensor)))
+    for tensor in here:
+        address = address_of(tensor)
+        hosted = is_hosted(address)
+        if size_bytes > 0:
+            (found.stays if hosted else found.leaves).append(address)
             size_bytes -= tensor.untyped_storage().nbytes()
+        elif hosted:
+            found.returns.append(address)
+    for tensor in (t for optimizer in known for t in trained_by(optimizer)):
+        if tensor.device.index == device and is_hosted(address := address_of(tensor)):
+            found.returns.append(address)
     return found

@@ -30,6 +30,7 @@ _NAMES = (
     *("rprop", "sgd"),
 )
 _PIECE_SHARE = 128  # part of the device that is worked on at a time
+_PIECES = 10  # that have room beside: parameters, gradients and state on their way
 _ALIGNMENT = 4096  # elements: pieces start where vector instructions do
 
 Function = Callable[..., None]
@@ -94,14 +95,29 @@ class OptimizerChoice:
         self.link = link
         self._temporary_bytes = 0  # that they need if they work on all at once
 
-    def choose(self, step: Step, capacity: int) -> None:
-        """Has them do so where all at once would not fit, as a step showed."""
+    def need_bytes(self, step: Step, capacity: int) -> int:
+        """What a device has in use, as a step showed, while they work by pieces."""
+        need_bytes = step.optimizer_bytes + slack_bytes(capacity)
+        if is_on(self.link.device):
+            return need_bytes
+        least_bytes = capacity // _PIECE_SHARE * _PIECES
+        return need_bytes - max(step.temporary_bytes - least_bytes, 0)
+
+    def choose(self, step: Step, capacity: int, is_state_away: bool) -> None:
+        """Has them do so where all at once would not fit, as a step showed.
+
+        Args:
+            step: It.
+            capacity: Bytes of the device.
+            is_state_away: Whether state of theirs is to be on the host.
+        """
         device = self.link.device
         pieces = is_on(device)
         if not pieces:
             self._temporary_bytes = step.temporary_bytes
         more = self._temporary_bytes - step.temporary_bytes if pieces else 0
-        fits = step.optimizer_bytes + more + slack_bytes(capacity) <= capacity
+        needs_bytes = step.optimizer_bytes + more + slack_bytes(capacity)
+        fits = needs_bytes <= capacity and not is_state_away
         if fits and pieces:
             stop(device)
         elif not fits and not pieces:

@@ -30,6 +30,7 @@ from oomph.recompute.followers import Waits
 
 _FITTING_STEPS = 4  # steps that would have fitted, until the hooks are taken off
 _MUCH = 3  # part of the device that no single block is worth
+_MARGIN = 100  # part of it by which more state leaves than has to
 _LARGE = 32  # part of it that one is worth which goes to the host at once
 _BLIND = 0.4  # share of the device left free by a fetch before a step was recorded
 
@@ -53,7 +54,7 @@ class DevicePlan:
         self._like = Step()  # what the step that runs is expected to be
         self._predicts = False
         self.is_far_short = False  # by more than calls that run again may free
-        self.short_bytes = 0  # of the target, that the last step did not reach
+        self.state_bytes = 0  # of optimizers' state, that are to be on the host
         self.fitting_steps = 0
         self.leavers = Leavers()
         self.offloaded: weakref.WeakValueDictionary[int, OffloadedStorage] = (
@@ -288,12 +289,18 @@ class DevicePlan:
         step.temporary_bytes = max(step.temporary_bytes, temporary_bytes)
         self._before_optimizer = None
 
-    def end_step(self, rescued: bool, sequence: int, state_host_bytes: int) -> None:
-        """Plans the next step from the one that has ended, after the optimizer."""
+    def end_step(self, rescued: bool, sequence: int, state: tuple[int, int]) -> None:
+        """Plans the next step from the one that has ended, after the optimizer.
+
+        Args:
+            rescued: Whether blocks fell back to the host in it.
+            sequence: How much has been saved in all steps.
+            state: Bytes of optimizers' state on the host, and of all.
+        """
         self._note_event(-1, is_use=True)  # the last that was needed
         used = self.link.end_step()
         self.step.sent_bytes, self.step.fetched_bytes, self.step.waited_ms = used
-        self.step.state_host_bytes = state_host_bytes
+        self.step.state_host_bytes, self.step.state_bytes = state
         unreached_bytes = 0
         if rescued and math.isfinite(self.target_bytes):
             unreached_bytes = max(int(self.target_bytes) - self.step.away_bytes, 0)
@@ -307,25 +314,51 @@ class DevicePlan:
         else:
             self.headroom.trust(self.capacity)
         self._forget(step)
-        self.optimizers.choose(step, self.capacity)
         more_bytes = step.born_bytes + slack_bytes(self.capacity)
         self._planned_need_bytes = step.need_bytes + more_bytes
         limit_bytes = float(self.capacity - more_bytes - self.headroom.extra_bytes)
-        choose = self.leavers.choose
         if math.isfinite(self.target_bytes):  # not offload:always
-            # State on the host needs no place; what a rescue put there might have one,
-            # and what goes there at once, if all that may leave makes it.
-            if rescued or self._predicts:
-                needs = [e.need_bytes - step.state_host_bytes for e in step.events]
-                wanted = choose(step, needs, limit_bytes, self.capacity)
-            if not rescued and self._predicts and self.leavers.short_bytes == 0:
-                self._predict(0)
-            elif not rescued:
+            if not (rescued or self._predicts or step.state_host_bytes > 0):
                 needs = [event.device_need_bytes for event in step.events]
-                wanted = choose(step, needs, limit_bytes, self.capacity)
+                wanted = self._choose(step, needs, limit_bytes)
+            else:
+                # What a rescue put on the host might have a place, and what goes there
+                # at once, if all that may leave makes it.
+                needs = [event.need_bytes for event in step.events]
+                wanted = self._choose(step, needs, limit_bytes)
+                if self.leavers.short_bytes == 0:
+                    unreached_bytes = 0
+                    self._predict(0)
+                elif not rescued:
+                    needs = [event.device_need_bytes for event in step.events]
+                    wanted = self.leavers.choose(
+                        step, needs, limit_bytes, self.capacity
+                    )
             self._aim_at(wanted)
             self._like = step.resting(self.leavers.away_bytes)
-        self._place_the_rest(unreached_bytes)
+        self._place_the_rest(step, unreached_bytes)
+        self.optimizers.choose(step, self.capacity, self.state_bytes > 0)
+
+    def _choose(self, step: Step, needs: list[int], limit_bytes: float) -> float:
+        """Chooses what leaves, and how much of optimizers' state, if that is short.
+
+        Returns:
+            Bytes that are missing beside the state that leaves.
+        """
+        choose = self.leavers.choose
+        wanted = choose(step, needs, limit_bytes, self.capacity)
+        short_bytes = max(
+            int(self.leavers.short_bytes),
+            self.optimizers.need_bytes(step, self.capacity) - self.capacity,
+        )
+        is_known = step.had_hooks() or self.state_bytes > 0
+        self.state_bytes = 0
+        if short_bytes > 0 and is_known:
+            more_bytes = self.capacity // _MARGIN
+            self.state_bytes = min(short_bytes + more_bytes, step.state_bytes)
+            needs = [need_bytes - self.state_bytes for need_bytes in needs]
+            wanted = choose(step, needs, limit_bytes, self.capacity)
+        return wanted
 
     def _aim_at(self, wanted: float) -> None:
         """So much is to be away at the peak, unless that is hardly less than now."""
@@ -336,14 +369,14 @@ class DevicePlan:
         elif self.fitting_steps >= _FITTING_STEPS:
             self.target_bytes = 0
 
-    def _place_the_rest(self, unreached_bytes: int) -> None:
+    def _place_the_rest(self, step: Step, unreached_bytes: int) -> None:
         """Of what did not leave: blocks as large go to the host at once.
 
-        If there are none, or it is much, optimizers' state has to leave.
+        If it is much before anything could leave, optimizers' state does.
         """
         self.is_far_short = unreached_bytes > self.capacity // _MUCH
-        is_last = self._predicts or self.is_far_short
-        self.short_bytes = unreached_bytes if is_last else 0
+        if self.is_far_short and not step.had_hooks():
+            self.state_bytes = min(unreached_bytes, step.state_bytes)
         if unreached_bytes > 0:
             self._predict(max(unreached_bytes, self.capacity // _LARGE))
 
@@ -370,9 +403,8 @@ class DevicePlan:
         limit_bytes = self.room(()).limit_bytes
         self.target_bytes = max(need_bytes - limit_bytes, 0)
         needs = [event.need_bytes for event in step.events]
-        self.leavers.choose(step, needs, limit_bytes, self.capacity)
+        self._choose(step, needs, limit_bytes)
         self._like = step.resting(self.leavers.away_bytes)
-        self.short_bytes = 0  # as far as is known
         self._predict(0)
 
     def _learn_from_failure(self, step: Step) -> None:

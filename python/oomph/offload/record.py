@@ -49,6 +49,7 @@ class Step:
     # What had been sent long before they grew, and others held: it took the room.
     held: set[Save] = field(default_factory=set)
     state_host_bytes: int = 0  # of the optimizers' state, on the host at its end
+    state_bytes: int = 0  # of all of it; 0: nothing was on the host
     born_bytes: int = 0  # that the optimizer made and kept, such as its state
     events: list[Event] = field(default_factory=list)
     saves: list[Save] = field(default_factory=list)  # that may leave, each once
@@ -105,6 +106,10 @@ class Step:
         ]
         saves = [save for save in self.saves if save[0] not in skipped]
         return replace(self, events=events, saves=saves)
+
+    def had_hooks(self) -> bool:
+        """Whether anything was seen of what it saved: only its end, without hooks."""
+        return len(self.events) > 1
 
     def between(self, first: int, end: int) -> Step:
         """A part of the step: what was saved at these places, and its use."""
