@@ -6,6 +6,7 @@
 #include "recurrent.hpp"
 #include "stack.hpp"
 
+#include <ATen/OpMathType.h>
 #include <map>
 #include <string>
 #include <vector>
@@ -186,6 +187,28 @@ inline void histogram(Stack &s)
     s = {found};
 }
 
+// The CPU's kernel for 16 bits reads momenta as if they were float and leaves most
+// parameters as they were (pytorch/pytorch#191763).
+template <typename Rate> void fused_sgd(Stack &s)
+{
+    std::vector<std::vector<Tensor>> wide;
+    for (size_t i = 0; i < 3; i++) {
+        wide.emplace_back();
+        for (const Tensor &tensor : s[i].toTensorVector())
+            wide[i].push_back(
+                tensor.to(at::toOpMathType(tensor.scalar_type()), false, true));
+    }
+    at::_fused_sgd_(wide[0], wide[1], wide[2], s[3].toDouble(), s[4].toDouble(),
+                    s[5].to<Rate>(), s[6].toDouble(), s[7].toBool(), s[8].toBool(),
+                    s[9].toBool(), maybe(s[10]), maybe(s[11]));
+    for (size_t i = 0; i < 3; i++) {
+        std::vector<Tensor> tensors = s[i].toTensorVector();
+        for (size_t j = 0; j < tensors.size(); j++)
+            tensors[j].copy_(wide[i][j]);
+    }
+    s = {};
+}
+
 struct Equivalent {
     // Takes arguments as CPU kernels do, and leaves results in the order of the
     // operator's.
@@ -239,6 +262,8 @@ inline Equivalent equivalent(const std::string &name)
         {"native_layer_norm_backward", {layer_norm_backward, never}},
         {"native_group_norm_backward", {group_norm_backward, never}},
         {"_fused_rms_norm_backward", {rms_norm_backward, never}},
+        {"_fused_sgd_", {fused_sgd<double>, never}},
+        {"_fused_sgd_.tensor_lr", {fused_sgd<Tensor>, never}},
         {"_fused_dropout", {fused_dropout, always}},
         {"log_sigmoid_backward", {log_sigmoid_backward, never}},
         {"log_sigmoid_backward.grad_input", {log_sigmoid_backward, never}},

@@ -29,6 +29,8 @@ _NAMES = (
     *("adadelta", "adagrad", "adam", "adamax", "asgd", "nadam", "radam", "rmsprop"),
     *("rprop", "sgd"),
 )
+_FUSED = "_fused_{}"
+_KINDS = ("_multi_tensor_{}", "_single_tensor_{}", _FUSED)
 _PIECE_SHARE = 128  # part of the device that is worked on at a time
 _PIECES = 10  # that have room beside: parameters, gradients and state on their way
 _ALIGNMENT = 4096  # elements: pieces start where vector instructions do
@@ -61,8 +63,7 @@ def start(device: int, plan: Plan) -> None:
         return
     for name in _NAMES:
         module = importlib.import_module(f"torch.optim.{name}")
-        for kind in ("multi", "single"):
-            attribute = f"_{kind}_tensor_{name}"
+        for attribute in (kind.format(name) for kind in _KINDS):
             original = getattr(module, attribute, None)
             if original is not None:
                 _originals[module, attribute] = original
@@ -126,6 +127,8 @@ class OptimizerChoice:
 
 def _in_pieces(function: Function) -> Function:
     """The function, called for one piece after another where there is a plan."""
+    # Fused ones divide gradients by the scale, which their versions do not tell.
+    writes_all = function.__name__.startswith(_FUSED.format(""))
 
     @functools.wraps(function)
     def work(*arguments: Any, **options: Any) -> None:
@@ -137,7 +140,7 @@ def _in_pieces(function: Function) -> Function:
         lists = [a for a in arguments if isinstance(a, list) and len(a) in (0, count)]
         rest = arguments[len(lists) :]
         pieces = _cut(lists, plan.piece_bytes)
-        Pipeline(plan.link, lists).run(
+        Pipeline(plan.link, lists, writes_all).run(
             pieces, lambda piece: function(*piece, *rest, **options)
         )
 

@@ -74,9 +74,12 @@ class Pipeline:
     Args:
         link: The streams for copies.
         lists: All tensors; the pieces are views of them, or of nothing on the host.
+        writes_all: Whether the work may write to gradients without their versions
+            telling.
     """
 
-    def __init__(self, link: Link, lists: list[Tensors]) -> None:
+    def __init__(self, link: Link, lists: list[Tensors], writes_all: bool) -> None:
+        self._writes_all = writes_all
         self._link = link
         self._stream = torch.cuda.current_stream(link.device)
         self._hosted = [_hosted(entries) for entries in lists]
@@ -136,6 +139,7 @@ class Pipeline:
             place = buffer.carve(offset, home)
             self._copy(place, home, self._link.back)
             is_counted = i == _GRADIENTS and not place.is_inference()
+            is_counted = is_counted and not self._writes_all
             moves.append(_Move(home, place, place._version if is_counted else None))
             lists[i][j] = place
             offset += size_bytes
