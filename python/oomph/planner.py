@@ -130,7 +130,7 @@ class Planner:
         if blocks.has_device():
             device = self.devices[blocks.device]
         else:
-            device = max(self.devices.values(), key=lambda device: device.target_bytes)
+            device = max(self.devices.values(), key=lambda d: d.plan.target_bytes)
         waits = device.link.take_step_waits()
         if blocks.end_step(device.last, device.room(waits)):
             with transfer.lock:
@@ -192,7 +192,7 @@ class Planner:
         return (
             self.always
             or self.follower is not None
-            or any(d.target_bytes > 0 for d in self.devices.values())
+            or any(d.is_short for d in self.devices.values())
         )
 
 

@@ -202,7 +202,7 @@ def test_an_edit_in_place_of_what_is_saved_raises_pytorchs_error(sends):
     assert "modified by an inplace operation: [torch.cuda.FloatTensor" in own
     planner()
     if not sends:
-        oomph.planner._planner.device(0).target_bytes = 0
+        oomph.planner._planner.device(0).plan.target_bytes = 0
     error = expect_modified(lambda y: y.mul_(3))
     assert (sent_bytes() > 0) == sends
     start, _, end = own.partition(", which is output 0 of")

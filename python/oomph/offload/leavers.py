@@ -3,74 +3,102 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
-from oomph.offload.headroom import EXTRA_SHARE
 from oomph.offload.record import Step
 from oomph.offload.sends import Choice, Save, choose
 
+_LIKE = 8  # part of its size, by which another storage may differ in its place
 _FORGET_STEPS = 100  # steps after which what was not seen again is forgotten
 
 
+@dataclass(frozen=True)
+class Chosen:
+    """What leaves in a step.
+
+    Attributes:
+        sizes: Bytes of what the step is expected to save, by place.
+        places: Of these, of what leaves.
+        missing_bytes: Most bytes in use beyond what may be.
+        short_bytes: Of these, what all that leaves does not free.
+        away_bytes: What is away at each event.
+    """
+
+    sizes: dict[int, int] = field(default_factory=dict)
+    places: frozenset[int] = frozenset()
+    missing_bytes: float = 0.0
+    short_bytes: float = 0.0
+    away_bytes: list[int] = field(default_factory=list)
+
+    def wants(self, save: Save) -> bool | None:
+        """Whether it leaves; None: nothing like it was expected there."""
+        place, size_bytes = save
+        expected_bytes = self.sizes.get(place)
+        if (
+            expected_bytes is None
+            or abs(size_bytes - expected_bytes) > expected_bytes // _LIKE
+        ):
+            return None
+        return place in self.places
+
+
 class Leavers:
-    """What leaves of what is saved, by its place and size.
+    """What leaves of what is saved, and what is of no use there.
 
     Attributes:
         useless: What others hold, so that sending frees nothing; and the step in which
             it was last saved.
-        short_bytes: What all that leaves does not free.
-        away_bytes: What is to be away at each event of the step that they were chosen
-            from.
     """
 
     def __init__(self) -> None:
         self.useless: dict[Save, int] = {}
-        self.short_bytes = 0.0
-        self.away_bytes: list[int] = []
-        self._known: set[Save] = set()  # what the last step saved
-        self._chosen: set[Save] = set()  # of it
         self._step_count = 0
-
-    def wants(self, save: Save) -> bool | None:
-        """Whether it is to leave; None: the last step saved nothing like it."""
-        if save in self.useless:
-            return False
-        return save in self._chosen if save in self._known else None
 
     def blame(self, saves: Iterable[Save]) -> None:
         """Sending these was of no use."""
         self.useless.update(dict.fromkeys(saves, self._step_count))
 
     def choose(
-        self, step: Step, needs: list[int], limit_bytes: float, capacity: int
-    ) -> float:
-        """Chooses what leaves in the next step; gives the bytes that are missing.
-
-        What leaves now goes on to, if that is enough and hardly more than needed.
+        self,
+        step: Step,
+        needs: list[int],
+        limit_bytes: float,
+        before: Chosen | None = None,
+        slack_bytes: int = 0,
+        factor: float = 1.0,
+    ) -> Chosen:
+        """Chooses what leaves in a step.
 
         Args:
-            step: The last one.
+            step: One like it.
             needs: Bytes in use up to each of its events.
             limit_bytes: What may be in use.
-            capacity: Bytes of the device.
+            before: What left in the step before. It leaves again, if that is enough,
+            slack_bytes: and no more than so much beyond what is needed.
+            factor: By how much larger all is that it saves.
         """
-        saves = [save for save in step.saves if save not in self.useless]
+        sizes = {place: int(factor * size_bytes) for place, size_bytes in step.saves}
+        saves = [(s[0], sizes[s[0]]) for s in step.saves if s not in self.useless]
         stays = step.stays(saves)
-        before = frozenset(i for i, save in enumerate(saves) if save in self._chosen)
 
         def size_of(choice: Choice) -> int:
             return sum(saves[i][1] for i in choice.leaving)
 
         choice = choose(needs, stays, limit_bytes)
-        if choice.leaving != before:
-            same = choose(needs, stays, limit_bytes, before)
-            more_bytes = size_of(same) - size_of(choice)
-            if same.leaving == before and more_bytes < capacity // EXTRA_SHARE:
-                choice = same
-        self._known = set(step.saves)
-        self._chosen = {saves[i] for i in choice.leaving}
-        self.short_bytes = choice.short_bytes
-        self.away_bytes = choice.away_bytes
-        return choice.missing_bytes
+        if before is not None:
+            left = frozenset(i for i, save in enumerate(saves) if before.wants(save))
+            if choice.leaving != left:
+                same = choose(needs, stays, limit_bytes, left)
+                more_bytes = size_of(same) - size_of(choice)
+                if same.leaving == left and more_bytes < slack_bytes:
+                    choice = same
+        return Chosen(
+            sizes,
+            frozenset(saves[i][0] for i in choice.leaving),
+            choice.missing_bytes,
+            choice.short_bytes,
+            choice.away_bytes,
+        )
 
     def end_step(self, step: Step) -> None:
         """What is saved no more, as shapes change, is not kept for ever."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 import math
 import weakref
+from dataclasses import replace
 from operator import itemgetter
 
 import torch
@@ -20,7 +21,8 @@ from oomph.base.log import logger
 from oomph.offload import transfer
 from oomph.offload.blocks import Room
 from oomph.offload.headroom import EXTRA_SHARE, Headroom, slack_bytes
-from oomph.offload.leavers import Leavers
+from oomph.offload.kinds import SAME, Kinds, StepPlan
+from oomph.offload.leavers import Chosen, Leavers
 from oomph.offload.leaving import Leaving
 from oomph.offload.optimizers import OptimizerChoice
 from oomph.offload.record import Event, Step
@@ -28,7 +30,10 @@ from oomph.offload.sends import Save
 from oomph.offload.transfer import Link, OffloadedStorage, is_hosted
 from oomph.recompute.followers import Waits
 
-_FITTING_STEPS = 4  # steps that would have fitted, until the hooks are taken off
+_FITTING_STEPS = 8  # steps that would have fitted, until the hooks are taken off,
+_MOST_PATIENCE = 64  # and at most, where shortages came back
+_SMALLER = 0.1  # share by which a step is smaller than expected, to be planned anew
+_GUESSES = 8  # plans for one step of an unknown kind
 _MUCH = 3  # part of the device that no single block is worth
 _MARGIN = 100  # part of it by which more state leaves than has to
 _LARGE = 32  # part of it that one is worth which goes to the host at once
@@ -45,17 +50,18 @@ class DevicePlan:
     def __init__(self, index: int, target_bytes: float) -> None:
         self.index = index
         self.link = Link(index)
-        self.target_bytes: float = target_bytes  # bytes to be away at the peak
+        self.plan = StepPlan(target_bytes=target_bytes)  # of the step that runs
+        self.kinds = Kinds()
+        self._saved_bytes = 0  # in this step
+        self._guesses = 0  # of what it will be
+        self.is_short = target_bytes > 0  # of memory, now or not long ago
         self.headroom = Headroom()
-        self._planned_need_bytes = 0
         self.capacity = 0  # bytes that blocks can have on it
         self.step = Step()
         self.last = Step()
-        self._like = Step()  # what the step that runs is expected to be
-        self._predicts = False
         self.is_far_short = False  # by more than calls that run again may free
-        self.state_bytes = 0  # of optimizers' state, that are to be on the host
-        self.fitting_steps = 0
+        self._fitting_steps = 0
+        self._patience = _FITTING_STEPS
         self.leavers = Leavers()
         self.offloaded: weakref.WeakValueDictionary[int, OffloadedStorage] = (
             weakref.WeakValueDictionary()
@@ -81,8 +87,13 @@ class DevicePlan:
         """Whether a storage is to leave: chosen, or new and the target not reached."""
         if _C.offload_is_forbidden():
             return False
-        wanted = self.leavers.wants((place, size_bytes))
-        return self.target_bytes > self.link.away_bytes if wanted is None else wanted
+        save = place, size_bytes
+        if save in self.leavers.useless:
+            return False
+        wanted = self.plan.chosen.wants(save)
+        if wanted is None:
+            wanted = self.plan.target_bytes > self.link.away_bytes
+        return wanted
 
     def send(self, tensor: torch.Tensor, sequence: int) -> OffloadedStorage | None:
         """Sends its storage to the host, if it is not there, or None if it stays."""
@@ -124,10 +135,55 @@ class DevicePlan:
             return False
         self._note_event(place, is_use=False)
         step.saves.append((place, storage.nbytes()))
+        self._saved_bytes += storage.nbytes()
+        if self._is_saving:
+            self._look_at_kind(place)
         if not is_hosted(storage.data_ptr()) and self.wants(place, storage.nbytes()):
             return True
         self._kept[key] = place, StorageWeakRef(storage)  # type: ignore[no-untyped-call]
         return False
+
+    def _look_at_kind(self, place: int) -> None:
+        """Follows another plan if this step saves more or less than was expected."""
+        error = self.plan.error(place, self._saved_bytes)
+        if abs(error) <= SAME or not self.kinds or math.isinf(self.plan.target_bytes):
+            return
+        plan = self.kinds.find(place, self._saved_bytes)
+        if plan is None and (error > SAME or error < -_SMALLER):
+            plan = self._guess(place)
+        if plan is not None:
+            self._follow(plan)
+
+    def _guess(self, place: int) -> StepPlan | None:
+        """A plan for a step of an unknown kind, from the nearest one."""
+        nearest = self.kinds.nearest(place, self._saved_bytes)
+        if nearest is None or self._guesses == _GUESSES:
+            return None
+        self._guesses += 1
+        factor = 1 + nearest.error(place, self._saved_bytes)
+        step = nearest.like
+        needs = step.needs(on_device=nearest.predicted_bytes > 0, factor=factor)
+        state_bytes = self.kinds.state_bytes
+        chosen = self.leavers.choose(
+            step,
+            [need_bytes - state_bytes for need_bytes in needs],
+            self._limit_bytes(step),
+            factor=factor,
+        )
+        return replace(
+            nearest,
+            like=step.resting(needs, chosen.away_bytes),
+            chosen=chosen,
+            target_bytes=max(chosen.missing_bytes, 0.0),
+            need_bytes=max(needs, default=0),
+            factor=factor,
+        )
+
+    def _follow(self, plan: StepPlan) -> None:
+        """Does from now on what is planned for a kind of step."""
+        if plan.predicted_bytes != self.plan.predicted_bytes:
+            _C.foresee(self.index, plan.predicted_bytes)
+        self.plan = plan
 
     def _note_sent(self, offloaded: OffloadedStorage) -> None:
         self.offloaded[offloaded.storage.cdata] = offloaded
@@ -238,12 +294,12 @@ class DevicePlan:
 
     def _margin(self, offloaded: OffloadedStorage, place: int, used: int) -> int:
         """By how much the rest will grow from a place's use to that of a storage."""
-        index = self._like.index
+        index = self.plan.like.index
         now = index.get((place, True))
         then = index.get((offloaded.sequence - self.step.first, True))
         if now is None or then is None:
             return int(self.capacity * _BLIND)
-        most = self._like.rest.most(now + 1, then + 1)
+        most = self.plan.like.rest.most(now + 1, then + 1)
         return max(most + self.link.restored_bytes - used, 0)
 
     def _forget_stayed(self, sequence: int) -> None:
@@ -302,10 +358,12 @@ class DevicePlan:
         self.step.sent_bytes, self.step.fetched_bytes, self.step.waited_ms = used
         self.step.state_host_bytes, self.step.state_bytes = state
         unreached_bytes = 0
-        if rescued and math.isfinite(self.target_bytes):
-            unreached_bytes = max(int(self.target_bytes) - self.step.away_bytes, 0)
-        step = self.last = self._like = self.step
+        if rescued and math.isfinite(self.plan.target_bytes):
+            target_bytes = int(self.plan.target_bytes)
+            unreached_bytes = max(target_bytes - self.step.away_bytes, 0)
+        step = self.last = self.step
         self.step = Step(first=sequence)
+        self._saved_bytes = self._guesses = 0
         self._is_saving = False
         self._start_host_bytes = self.host_bytes
         self._kept.clear()
@@ -314,81 +372,92 @@ class DevicePlan:
         else:
             self.headroom.trust(self.capacity)
         self._forget(step)
-        more_bytes = step.born_bytes + slack_bytes(self.capacity)
-        self._planned_need_bytes = step.need_bytes + more_bytes
-        limit_bytes = float(self.capacity - more_bytes - self.headroom.extra_bytes)
-        if math.isfinite(self.target_bytes):  # not offload:always
-            if not (rescued or self._predicts or step.state_host_bytes > 0):
-                needs = [event.device_need_bytes for event in step.events]
-                wanted = self._choose(step, needs, limit_bytes)
-            else:
-                # What a rescue put on the host might have a place, and what goes there
-                # at once, if all that may leave makes it.
-                needs = [event.need_bytes for event in step.events]
-                wanted = self._choose(step, needs, limit_bytes)
-                if self.leavers.short_bytes == 0:
-                    unreached_bytes = 0
-                    self._predict(0)
-                elif not rescued:
-                    needs = [event.device_need_bytes for event in step.events]
-                    wanted = self.leavers.choose(
-                        step, needs, limit_bytes, self.capacity
-                    )
-            self._aim_at(wanted)
-            self._like = step.resting(self.leavers.away_bytes)
-        self._place_the_rest(step, unreached_bytes)
+        if math.isfinite(self.plan.target_bytes):  # not offload:always
+            self._plan_for(step, rescued, unreached_bytes)
         self.optimizers.choose(step, self.capacity, self.state_bytes > 0)
 
-    def _choose(self, step: Step, needs: list[int], limit_bytes: float) -> float:
-        """Chooses what leaves, and how much of optimizers' state, if that is short.
+    @property
+    def state_bytes(self) -> int:
+        """Of optimizers' state, that are to be on the host."""
+        return max(self.plan.state_bytes, self.kinds.state_bytes)
 
-        Returns:
-            Bytes that are missing beside the state that leaves.
-        """
-        choose = self.leavers.choose
-        wanted = choose(step, needs, limit_bytes, self.capacity)
+    def _limit_bytes(self, step: Step) -> float:
+        """What may be in use in a step."""
+        free_bytes = slack_bytes(self.capacity) + self.headroom.extra_bytes
+        return float(self.capacity - step.born_bytes - free_bytes)
+
+    def _plan_for(self, step: Step, rescued: bool, unreached_bytes: int) -> None:
+        """Plans for steps like one that has ended."""
+        limit_bytes = self._limit_bytes(step)
+        predicted_bytes = self.plan.predicted_bytes
+        if not (rescued or predicted_bytes > 0 or step.state_host_bytes > 0):
+            plan = self._choose(step, step.needs(on_device=True), limit_bytes)
+        else:
+            # What a rescue put on the host might have a place, and what goes there at
+            # once, if all that may leave makes it.
+            plan = self._choose(step, step.needs(), limit_bytes)
+            if plan.chosen.short_bytes == 0:
+                unreached_bytes = predicted_bytes = 0
+            elif not rescued:
+                chosen = self._leavers_of(step, step.needs(on_device=True), limit_bytes)
+                plan = replace(
+                    plan, chosen=chosen, target_bytes=max(chosen.missing_bytes, 0.0)
+                )
+        # Of what did not leave: blocks as large go to the host at once. If it is much
+        # before anything could leave, optimizers' state does.
+        self.is_far_short = unreached_bytes > self.capacity // _MUCH
+        if self.is_far_short and not step.had_hooks():
+            plan.state_bytes = min(unreached_bytes, step.state_bytes)
+        if unreached_bytes > 0:
+            predicted_bytes = max(unreached_bytes, self.capacity // _LARGE)
+        plan.predicted_bytes = predicted_bytes
+        self._follow(plan)
+        self._note_whether_short(plan.target_bytes > 0)
+        if step.had_hooks():
+            self.kinds.add(plan)
+
+    def _leavers_of(self, step: Step, needs: list[int], limit_bytes: float) -> Chosen:
+        slack_bytes = self.capacity // EXTRA_SHARE
+        before = self.plan.chosen
+        return self.leavers.choose(step, needs, limit_bytes, before, slack_bytes)
+
+    def _choose(self, step: Step, needs: list[int], limit_bytes: float) -> StepPlan:
+        """Chooses what leaves, and how much of optimizers' state, if that is short."""
+        chosen = self._leavers_of(step, needs, limit_bytes)
         short_bytes = max(
-            int(self.leavers.short_bytes),
+            int(chosen.short_bytes),
             self.optimizers.need_bytes(step, self.capacity) - self.capacity,
         )
         is_known = step.had_hooks() or self.state_bytes > 0
-        self.state_bytes = 0
+        state_bytes = 0
         if short_bytes > 0 and is_known:
             more_bytes = self.capacity // _MARGIN
-            self.state_bytes = min(short_bytes + more_bytes, step.state_bytes)
-            needs = [need_bytes - self.state_bytes for need_bytes in needs]
-            wanted = choose(step, needs, limit_bytes, self.capacity)
-        return wanted
+            state_bytes = min(short_bytes + more_bytes, step.state_bytes)
+            rest = [need_bytes - state_bytes for need_bytes in needs]
+            chosen = self._leavers_of(step, rest, limit_bytes)
+        return StepPlan(
+            like=step.resting(step.needs(), chosen.away_bytes),
+            chosen=chosen,
+            target_bytes=max(chosen.missing_bytes, 0.0),
+            need_bytes=step.need_bytes + step.born_bytes + slack_bytes(self.capacity),
+            state_bytes=state_bytes,
+        )
 
-    def _aim_at(self, wanted: float) -> None:
-        """So much is to be away at the peak, unless that is hardly less than now."""
-        self.fitting_steps = 0 if wanted > 0 else self.fitting_steps + 1
-        if wanted > 0:
-            if not 0 <= self.target_bytes - wanted < self.capacity // EXTRA_SHARE:
-                self.target_bytes = wanted
-        elif self.fitting_steps >= _FITTING_STEPS:
-            self.target_bytes = 0
-
-    def _place_the_rest(self, step: Step, unreached_bytes: int) -> None:
-        """Of what did not leave: blocks as large go to the host at once.
-
-        If it is much before anything could leave, optimizers' state does.
-        """
-        self.is_far_short = unreached_bytes > self.capacity // _MUCH
-        if self.is_far_short and not step.had_hooks():
-            self.state_bytes = min(unreached_bytes, step.state_bytes)
-        if unreached_bytes > 0:
-            self._predict(max(unreached_bytes, self.capacity // _LARGE))
-
-    def _predict(self, min_bytes: int) -> None:
-        """Blocks of this size that fell to the host do so at once; 0: none does."""
-        self._predicts = min_bytes > 0
-        _C.foresee(self.index, min_bytes)
+    def _note_whether_short(self, is_short: bool) -> None:
+        """Ends all planning after steps that fitted: more of them, each time."""
+        if is_short:
+            if self._fitting_steps >= self._patience:
+                self._patience = min(2 * self._patience, _MOST_PATIENCE)
+            self._fitting_steps, self.is_short = 0, True
+            return
+        self._fitting_steps += 1
+        if self._fitting_steps >= self._patience:
+            self.is_short = False
+            self.kinds.clear()
 
     def room(self, waits: Waits) -> Room:
         """What it has for a step, and its link; the waits for copies in the last."""
-        free_bytes = slack_bytes(self.capacity) + self.headroom.extra_bytes
-        limit_bytes = self.capacity - free_bytes - self.last.born_bytes
+        limit_bytes = int(self._limit_bytes(self.last))
         return Room(self.index, limit_bytes, self.link.speed(), waits)
 
     def expect(self, need_bytes: int, step: Step) -> None:
@@ -398,14 +467,14 @@ class DevicePlan:
             need_bytes: It.
             step: It as the record of another says.
         """
-        # What steps that were otherwise have taught of this is no more true.
+        # What steps that were otherwise have taught is no more true.
         self.headroom = Headroom()
+        self.kinds.clear()
         limit_bytes = self.room(()).limit_bytes
-        self.target_bytes = max(need_bytes - limit_bytes, 0)
-        needs = [event.need_bytes for event in step.events]
-        self._choose(step, needs, limit_bytes)
-        self._like = step.resting(self.leavers.away_bytes)
-        self._predict(0)
+        plan = self._choose(step, step.needs(), limit_bytes)
+        plan.target_bytes = max(need_bytes - limit_bytes, 0)
+        self._follow(plan)
+        self.kinds.add(plan)
 
     def _learn_from_failure(self, step: Step) -> None:
         """It was planned for and not enough.
@@ -416,9 +485,10 @@ class DevicePlan:
         """
         self.leavers.blame(step.held)
         held_bytes = sum(size for _, size in step.held)
-        is_explained = step.host_growth < max(2 * held_bytes, self.leavers.short_bytes)
-        was_foreseen = step.need_bytes <= self._planned_need_bytes
-        if self.target_bytes > 0 and was_foreseen and not is_explained:
+        short_bytes = self.plan.chosen.short_bytes
+        is_explained = step.host_growth < max(2 * held_bytes, short_bytes)
+        was_foreseen = step.need_bytes <= self.plan.need_bytes
+        if self.plan.target_bytes > 0 and was_foreseen and not is_explained:
             self.headroom.grow(step.host_growth, step.fetch_growth, self.capacity)
         self.headroom.note_shortage()
 

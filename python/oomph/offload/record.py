@@ -68,6 +68,50 @@ class Step:
             found.setdefault((event.place, event.is_use), i)
         return found
 
+    @cached_property
+    def _saved(self) -> tuple[list[int], list[int]]:
+        """Places in order, and bytes saved before each, and in all."""
+        saves = sorted(self.saves)
+        before = accumulate((size for _, size in saves), initial=0)
+        return [place for place, _ in saves], list(before)
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all that it saved."""
+        return self._saved[1][-1]
+
+    def saved_before(self, place: int) -> int:
+        """Bytes of what it saved before a place."""
+        places, before = self._saved
+        return before[bisect.bisect_left(places, place)]
+
+    def needs(self, *, on_device: bool = False, factor: float = 1.0) -> list[int]:
+        """Most bytes of blocks before each event, as if nothing had been sent.
+
+        Args:
+            on_device: But for those that fell back to the host.
+            factor: By how much larger all is that it saves. If it is larger, so is the
+                rest beyond what was there when it began; if smaller, only what it saves
+                is for certain.
+        """
+        needs = [
+            e.device_need_bytes if on_device else e.need_bytes for e in self.events
+        ]
+        if factor == 1 or not needs:
+            return needs
+        if factor > 1:
+            base = needs[0]
+            return [base + int(factor * (need - base)) for need in needs]
+        lives = [0] * (len(needs) + 1)
+        for stay in self.stays(self.saves):
+            lives[stay.first + 1] += stay.bytes
+            lives[stay.last] -= stay.bytes
+        live = accumulate(lives)
+        return [
+            need - int((1 - factor) * max(n, 0))
+            for need, n in zip(needs, live, strict=False)
+        ]
+
     def stays(self, saves: list[Save]) -> list[Stay]:
         """From when to when these lie on the device unused."""
         index, end = self.index, len(self.events)
@@ -130,11 +174,13 @@ class Step:
         saves = [(place, int(factor * size_bytes)) for place, size_bytes in self.saves]
         return replace(self, events=events, saves=saves)
 
-    def resting(self, away_bytes: list[int]) -> Step:
-        """The step as it would be if so much were away at each event."""
+    def resting(self, needs: list[int], away_bytes: list[int]) -> Step:
+        """The step as it would be if so much were needed and away at each event."""
         events = [
-            event._replace(rest_bytes=event.need_bytes - away)
-            for event, away in zip(self.events, away_bytes, strict=True)
+            event._replace(rest_bytes=need_bytes - away)
+            for event, need_bytes, away in zip(
+                self.events, needs, away_bytes, strict=True
+            )
         ]
         return replace(self, events=events)
 

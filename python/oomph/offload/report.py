@@ -94,7 +94,7 @@ def _explain(device: DevicePlan, blocks: Blocks | None) -> str:
     done = []
     if blocks is not None and (again := _again(blocks)):
         done.append(f"what was called runs again in backward: {again}")
-    if device.target_bytes > 0:
+    if device.plan.target_bytes > 0:
         done.append(
             f"the first {sent} that forward saved went to the host and came back "
             "before backward used it"
@@ -116,7 +116,7 @@ def _explain(device: DevicePlan, blocks: Blocks | None) -> str:
         return "everything fits: nothing is offloaded"
     why = (
         "offload:always is set"
-        if math.isinf(device.target_bytes)
+        if math.isinf(device.plan.target_bytes)
         else "the last step needed "
         f"{format_size(max(last.need_bytes, last.optimizer_bytes))} where the device "
         f"has {format_size(device.capacity)}"

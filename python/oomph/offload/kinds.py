@@ -1,0 +1,107 @@
+"""What is planned for each kind of step, and which kind one is, told from its begin.
+
+Batches differ in length, a GAN has two turns: the next step is often not like the last.
+So the plans of the last few kinds of steps are kept. What a step saves first tells
+which of them it follows: that whose step had saved as many bytes up to the same place.
+If none had, the nearest serves, as if all that it saved had been so much larger or
+smaller.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from oomph.offload.leavers import Chosen
+from oomph.offload.record import Step
+
+_KINDS = 8  # that are remembered,
+_REMEMBERED_STEPS = 64  # for so many steps
+SAME = 0.02  # of what was saved: steps of a kind differ by less
+
+
+@dataclass
+class StepPlan:
+    """What is to be away in a step.
+
+    Attributes:
+        like: What the step is expected to be.
+        chosen: What leaves of what it saves.
+        target_bytes: What is to be away at the peak.
+        need_bytes: The most that it is expected to need.
+        predicted_bytes: Blocks of this size go to the host at once; 0: none does.
+        state_bytes: Optimizers' state that is to be on the host.
+        factor: By how much larger it is expected to be than the step that it is known
+            from.
+    """
+
+    like: Step = field(default_factory=Step)
+    chosen: Chosen = field(default_factory=Chosen)
+    target_bytes: float = 0.0
+    need_bytes: int = 0
+    predicted_bytes: int = 0
+    state_bytes: int = 0
+    factor: float = 1.0
+
+    def error(self, place: int, saved_bytes: int) -> float:
+        """By how much more is saved up to a place than was expected, as a share."""
+        expected_bytes = self.factor * self.like.saved_before(place + 1)
+        return saved_bytes / max(expected_bytes, 1.0) - 1
+
+
+def _are_alike(step: Step, other: Step) -> bool:
+    """Whether two steps save as much."""
+    most = max(step.total_bytes, other.total_bytes)
+    return abs(step.total_bytes - other.total_bytes) <= SAME * most
+
+
+class Kinds:
+    """The plans of the last kinds of steps."""
+
+    def __init__(self) -> None:
+        self._plans: list[tuple[int, StepPlan]] = []  # and when last followed
+        self._step_count = 0
+
+    def __len__(self) -> int:
+        return len(self._plans)
+
+    @property
+    def state_bytes(self) -> int:
+        """Optimizers' state that is to be on the host for all of them."""
+        return max((plan.state_bytes for _, plan in self._plans), default=0)
+
+    def add(self, plan: StepPlan) -> None:
+        """A step has ended, from whose record this is planned for others like it."""
+        self._step_count += 1
+        oldest = self._step_count - _REMEMBERED_STEPS
+        others = [
+            (seen, other)
+            for seen, other in self._plans
+            if seen > oldest and not _are_alike(plan.like, other.like)
+        ]
+        self._plans = [(self._step_count, plan), *others[: _KINDS - 1]]
+
+    def clear(self) -> None:
+        """What is saved is no more what it was."""
+        self._plans.clear()
+
+    def find(self, place: int, saved_bytes: int) -> StepPlan | None:
+        """The plan of the kind whose steps save so much up to a place, if one does.
+
+        Of several the one by which most leaves: what differs later is not known yet.
+        """
+        found = [
+            plan
+            for _, plan in self._plans
+            if abs(plan.error(place, saved_bytes)) <= SAME
+        ]
+        return max(found, key=lambda plan: plan.target_bytes) if found else None
+
+    def nearest(self, place: int, saved_bytes: int) -> StepPlan | None:
+        """The plan of the kind whose steps come next to that."""
+
+        def distance(plan: StepPlan) -> float:
+            return abs(math.log1p(plan.error(place, saved_bytes)))
+
+        near = [plan for _, plan in self._plans if plan.like.saved_before(place + 1)]
+        return min(near, key=distance) if near else None
