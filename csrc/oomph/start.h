@@ -73,7 +73,7 @@ typedef struct oomph_hooks {
                       oomph_stream_t stream);
     // Something happened. Only while watched.
     void (*notice)(const oomph_notice_t *notice);
-    // A block fell back to the host, the `nth` of its step, from 1.
+    // So many bytes of a block fell back to the host, the `nth` of its step, from 1.
     void (*rescued)(int device, size_t bytes, int64_t nth);
     // Which line this thread executes (oomph_call_site). It must not wait for anything.
     oomph_site_t (*call_site)(bool in_backward);

@@ -26,8 +26,8 @@ from oomph.memory.stats import more_metrics
 from oomph.offload import activations, idle, optimizers, report, transfer
 from oomph.offload.blocks import Blocks
 from oomph.offload.policy import DevicePlan
-from oomph.offload.staging import is_on_host
-from oomph.offload.transfer import OffloadedStorage
+from oomph.offload.staging import address_of
+from oomph.offload.transfer import OffloadedStorage, hosted_bytes
 from oomph.recompute.followers import Follower
 from oomph.steps import events
 
@@ -169,7 +169,7 @@ class Planner:
             for tensor in idle.state_of(optimizer):
                 if tensor.is_cuda:
                     hosted, size_bytes = found.get(tensor.device.index, (0, 0))
-                    more = tensor.nbytes if is_on_host(tensor) else 0
+                    more = min(hosted_bytes(address_of(tensor)), tensor.nbytes)
                     both = hosted + more, size_bytes + tensor.nbytes
                     found[tensor.device.index] = both
         return found

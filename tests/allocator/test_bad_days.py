@@ -107,7 +107,7 @@ check()
         card=CARD,
         conf=RESCUES,
     )
-    assert result.out.splitlines() == ["3 1", "1 302"]
+    assert result.out.splitlines() == ["3 2", "3 302"]
     assert len(lines(result.err, "GPU 0 was out of memory:")) == 1, "the table of one"
 
 
@@ -135,7 +135,7 @@ check()
         "Cannot re-initialize CUDA in forked subprocess. To",
         "oomph: CUDA cannot be used in a forked child",
         "3",
-        "1 302",
+        "3 302",
     ]
 
 

@@ -54,9 +54,9 @@ def test_the_functions_serve_a_whole_process(installed):
     result = program(WIDE, installed=installed)
     assert result.code == 0, result.said
     assert result.out.splitlines() == [
-        *("False", "pluggable 1 900 300", "1200 4", "1", "0")
+        *("False", "pluggable 1 1024 176", "1200 4", "1", "0")
     ]
-    assert "300.00 MiB fell back to host memory" in result.err
+    assert "176.00 MiB fell back to host memory" in result.err
     replaced = "another allocator (pluggable) has been put in its place"
     assert result.err.count(replaced) == installed
 
@@ -82,7 +82,7 @@ oomph._C.check(0)
 def test_the_functions_serve_a_pool_of_the_native_allocator():
     result = program(POOL.format(count=4), installed=False)
     assert result.code == 0, result.said
-    assert result.out.splitlines() == [*("cuda:0 1200", "1 300 1200", "error", "0")]
+    assert result.out.splitlines() == [*("cuda:0 1200", "1 176 1200", "error", "0")]
 
 
 def test_such_a_pool_is_oomphs_own_where_oomph_is_installed():

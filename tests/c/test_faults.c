@@ -228,6 +228,19 @@ static void survive(oomph_stream_t first, oomph_stream_t second)
     drop(survivor);
 }
 
+static void split(oomph_stream_t first, oomph_stream_t second)
+{
+    oomph_addr_t tried = attempt(4 * MIB, first);
+    move_live(OOMPH_TIER_HOST); // tries host memory while there is room
+    drop(tried);
+    oomph_addr_t large = attempt(10 * MIB, first);
+    attempt(16 * MIB, first);
+    move_live(OOMPH_TIER_HOST);
+    drop(large);
+    move_live(OOMPH_TIER_DEVICE);
+    attempt(3 * MIB, second);
+}
+
 static const flow_t flows[] = {
     {"grow", "16MiB,context=0,memory=real", 0, grow},
     {"steal", "16MiB,context=0,memory=real", 0, steal},
@@ -253,6 +266,8 @@ static const flow_t flows[] = {
     {"move to host pages", "20MiB,context=0,memory=real,host-pages=host", 64 * MIB,
      move},
     {"move little", "16MiB,context=0,memory=real", 8 * MIB, move},
+    {"split", "20MiB,context=0,memory=real", 64 * MIB, split},
+    {"split to little", "20MiB,context=0,memory=real", 12 * MIB, split},
     {"survive", "16MiB,context=0,memory=real", 64 * MIB, survive},
     {"share", "16MiB,context=0,memory=real", 0, share},
 };

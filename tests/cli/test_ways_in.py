@@ -180,7 +180,7 @@ def test_stats_are_written_however_a_script_ends(script, ending, code):
     assert stats["0"]["allocator"] == "oomph"
     assert stats["0"]["allocated_bytes.all.current"] == 1100 * MIB
     assert stats["0"]["rescues"] == 1
-    assert stats["0"]["host_bytes"] >= 200 * MIB
+    assert stats["0"]["host_bytes"] >= 76 * MIB  # what is missing
     assert stats["0"]["num_ooms"] == (1 if "1 << 40" in ending else 0)
 
 

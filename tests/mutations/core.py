@@ -45,7 +45,8 @@ MUTATIONS = {
         """\
     if (block->tier == OOMPH_TIER_HOST)
         oomph_tier_usage_move(&device->allocated_usage,
-                              &device->counters.allocated_bytes, -bytes);
+                              &device->counters.allocated_bytes,
+                              -(int64_t)oomph_block_host_bytes(block));
 """,
         "",
         ("c:test_host", "tests/allocator/test_stats.py"),

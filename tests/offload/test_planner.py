@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from oomph.base.sizes import format_size
 from support import MIB, Simulated, run
 from torch import nn
 
@@ -288,8 +289,10 @@ def test_a_block_that_no_card_could_hold_is_put_on_the_host_at_once():
 def test_what_kernels_used_on_the_host_is_explained_where_nothing_was_rescued():
     step = step_beside_a_huge_block()
     assert step["rescues"] == 0
-    assert step["step_host_used_bytes"] == HUGE_BYTES
-    assert "kernels used 3.00 GiB on host pages" in step["text"]
+    # What the card cannot hold of it, and room for the rest.
+    assert HUGE_BYTES / 3 < step["step_host_used_bytes"] < HUGE_BYTES * 2 / 3
+    used = format_size(step["step_host_used_bytes"])
+    assert f"kernels used {used} on host pages" in step["text"]
 
 
 @card
@@ -309,7 +312,8 @@ def test_blocks_are_foreseen_after_any_number_of_steps_that_fell_short():
 
     for i in range(40):  # of another size each time, so that none is foreseen
         assert step_beside((3 << 30) + i * MIB) > 0
-    step_beside(4 << 30)
+    for _ in range(2):
+        step_beside(4 << 30)
     assert [step_beside(4 << 30) for _ in range(2)] == [0, 0]
 
 
@@ -395,10 +399,11 @@ def test_state_on_the_host_is_brought_to_the_device_for_its_turn():
     last = steps[-1]
     state = training.optimizer.state[training.model.weight]
     on_host = [t for t in (state["exp_avg"], state["exp_avg_sq"]) if hosted(t)]
-    assert last["state_host_bytes"] == sum(t.nbytes for t in on_host) > 0
+    on_host_bytes = sum(oomph.residency(t).host_bytes for t in on_host)
+    assert last["state_host_bytes"] == on_host_bytes > 0
     # Each byte in and out once, not as often as the optimizer passes over it.
     assert last["step_fetched_bytes"] == last["step_sent_bytes"]
-    assert last["step_fetched_bytes"] == last["state_host_bytes"]
+    assert last["step_fetched_bytes"] == sum(t.nbytes for t in on_host)
     assert last["step_host_used_bytes"] == 0  # kernels used the copies
     assert "is on the host and came to the device in turn" in last["text"]
     del training, state, on_host

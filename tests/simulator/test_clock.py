@@ -252,13 +252,14 @@ def test_a_kernel_reads_and_writes_what_was_born_on_host_at_the_speed_of_the_lin
 
     first = torch.empty(400 * MIB, dtype=torch.uint8, device="cuda")
     second = torch.empty(200 * MIB, dtype=torch.uint8, device="cuda")
-    assert package.stats()["host_block_bytes"] == 200 * MIB
+    born = package.stats()["host_block_bytes"]  # what did not fit the card
+    assert 88 * MIB <= born < 100 * MIB
     ms, used = measure(lambda: second.add_(1))
-    assert ms == about(200 * MIB / LINK * 1e3)
-    assert (used.h2d_bytes, used.d2h_bytes) == (200 * MIB, 200 * MIB)
+    assert ms == about(born / LINK * 1e3)
+    assert (used.h2d_bytes, used.d2h_bytes) == (born, born)
     ms, used = measure(lambda: second.zero_())
-    assert ms == about(200 * MIB / LINK * 1e3)
-    assert (used.h2d_bytes, used.d2h_bytes) == (0, 200 * MIB)
+    assert ms == about(born / LINK * 1e3)
+    assert (used.h2d_bytes, used.d2h_bytes) == (0, born)
     ms, _ = measure(lambda: first.add_(1))
     assert ms == about(800 * MIB / MEMORY * 1e3)
 

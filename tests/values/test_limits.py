@@ -84,7 +84,8 @@ def test_host_memory_that_ends_within_a_planned_step_ends_the_step_alone():
             assert "host_limit is 48.00 MiB" in failure
         else:
             assert failure == "", f"step {turn}"
-        assert turn < 3 or stats()["sent_bytes"] > before, "nothing was planned"
+        if turn >= 3 and rows != LARGE:  # of that, none of what may leave was saved yet
+            assert stats()["sent_bytes"] > before, "nothing was planned"
     assert_like_cpu(training, sizes, skipped=LARGE)
     assert stats()["host_bytes_peak"] <= 48 * MIB
 

@@ -46,11 +46,12 @@ static void count_block(oomph_device_t *device, const oomph_block_t *block, bool
     int64_t bytes = (int64_t)block->bytes;
 
     if (block->tier == OOMPH_TIER_HOST) {
-        device->stats.host_used_bytes += bytes;
+        int64_t host_bytes = (int64_t)oomph_block_host_bytes(block);
+        device->stats.host_used_bytes += host_bytes;
         oomph_tier_usage_move(&device->allocated_usage,
-                              &device->counters.allocated_bytes, bytes);
+                              &device->counters.allocated_bytes, host_bytes);
         oomph_tier_usage_move(&device->active_usage, &device->counters.active_bytes,
-                              bytes);
+                              host_bytes);
     }
     oomph_counter_up(&device->counters.allocation, small, 1);
     oomph_counter_up(&device->counters.active, small, 1);
@@ -104,20 +105,23 @@ static inline oomph_status_t hand_out(oomph_device_t *device,
     return status;
 }
 
-static void count_host_fallback(oomph_request_context_t *ctx, size_t bytes)
+static void count_host_fallback(oomph_request_context_t *ctx,
+                                const oomph_block_t *block)
 {
     oomph_device_t *device = ctx->device;
+    int64_t bytes = (int64_t)oomph_block_host_bytes(block);
     size_t ahead = oomph_process.config.host_ahead_bytes / device->pages.page_bytes;
 
-    oomph_host_prediction_note(&device->host_prediction, bytes);
+    oomph_host_prediction_note(&device->host_prediction, block->bytes);
     if (ctx->host_expected) {
         device->stats.predicted_count++;
-        device->stats.predicted_bytes += (int64_t)bytes;
+        device->stats.predicted_bytes += bytes;
         device->step_buffers++;
         return;
     }
     ctx->rescued = ++device->stats.rescues - device->step_start_rescues;
-    device->stats.rescued_bytes += (int64_t)bytes;
+    ctx->rescued_bytes = (size_t)bytes;
+    device->stats.rescued_bytes += bytes;
     if (ahead > 0 && device->pages.host_kind != OOMPH_HOST_PINNED)
         oomph_ahead_want(&device->ahead, ahead);
 }
@@ -166,7 +170,7 @@ static oomph_status_t allocate(oomph_request_context_t *ctx, oomph_block_t **out
     block->recorded = planned;
     block->record = number;
     if (ctx->fell_back_to_host)
-        count_host_fallback(ctx, block->bytes);
+        count_host_fallback(ctx, block);
     *out = block;
     return OOMPH_OK;
 }
@@ -190,7 +194,7 @@ allocate_slowly(const oomph_request_t *request, oomph_device_t *device,
     pool->users--;
     if (ctx.rescued > 0 && oomph_process.hooks.rescued != NULL) {
         oomph_unlock(device);
-        oomph_process.hooks.rescued(request->device, bytes, ctx.rescued);
+        oomph_process.hooks.rescued(request->device, ctx.rescued_bytes, ctx.rescued);
         oomph_enter(device);
     }
     return status;

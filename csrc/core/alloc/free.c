@@ -36,7 +36,7 @@ static inline void release(oomph_device_t *device, oomph_pool_t *pool,
                            (int64_t)block->use.requested_bytes);
         if (block->tier == OOMPH_TIER_HOST)
             oomph_tier_usage_move(&device->active_usage, &device->counters.active_bytes,
-                                  -(int64_t)block->bytes);
+                                  -(int64_t)oomph_block_host_bytes(block));
     }
     if (oomph_process.config.guard != OOMPH_GUARD_OFF)
         oomph_guard_fill(device, block);
@@ -65,7 +65,8 @@ static void count_free(oomph_device_t *device, const oomph_block_t *block, bool 
     oomph_counter_down(&device->counters.allocated_bytes, small, bytes);
     if (block->tier == OOMPH_TIER_HOST)
         oomph_tier_usage_move(&device->allocated_usage,
-                              &device->counters.allocated_bytes, -bytes);
+                              &device->counters.allocated_bytes,
+                              -(int64_t)oomph_block_host_bytes(block));
 }
 
 OOMPH_COLD static void defer(oomph_device_t *device, oomph_pool_t *pool,

@@ -1,14 +1,17 @@
 /* host.c - the rung of the ladder on which a block falls back to the host.
  *
- * The block lies on host pages alone, mapped at an ordinary address of its pool, or, if
- * only that works, in a page-locked allocation; either is made without the lock, as it
- * takes seconds for tens of GiB. Blocks of MemPools never do. While a stream captures,
- * only blocks of graphs do, on what their pool has ready. Small blocks and workspaces
- * may use half of the headroom first; they come here only when that is used up.
+ * The block begins on device pages as far as there are any (split.c). It lies on host
+ * pages alone where there are none, or no block may be split; they are mapped at an
+ * ordinary address of its pool. If only that works, it lies in a page-locked
+ * allocation. Host memory is made without the lock, as it takes seconds for tens of
+ * GiB. Blocks of MemPools never come here. While a stream captures, only blocks of
+ * graphs do, on what their pool has ready. Small blocks and workspaces may use half of
+ * the headroom first; they come here only when that is used up.
  */
 #include "core/alloc/host.h"
 #include "core/alloc/free.h"
 #include "core/alloc/host_refusal.h"
+#include "core/alloc/split.h"
 #include "core/alloc/trim.h"
 #include "core/heap/index.h"
 
@@ -129,26 +132,30 @@ static oomph_rung_result_t steal_host(oomph_request_context_t *ctx, size_t want)
     return oomph_wait_for_pages(device) ? OOMPH_RETRY : OOMPH_NEXT;
 }
 
-static oomph_rung_result_t host_pages(oomph_request_context_t *ctx)
+static oomph_rung_result_t host_pages(oomph_request_context_t *ctx, size_t on_device,
+                                      oomph_block_t **block)
 {
     oomph_pages_t *pages = &ctx->device->pages;
-    size_t count = oomph_round_up(ctx->bytes, pages->page_bytes) / pages->page_bytes;
+    size_t all = oomph_round_up(ctx->bytes, pages->page_bytes) / pages->page_bytes;
+    size_t count = all - on_device;
+    if (on_device > 0 && !oomph_split_have_pages(ctx, on_device))
+        return OOMPH_RETRY;
     const size_t *spare = &pages->tiers[OOMPH_TIER_HOST].spare_count;
-    if (*spare < count)
-        oomph_ahead_take(&ctx->device->ahead, pages, count - *spare);
-    if (*spare < count) { // making a page is slower than moving one
+    if (*spare < count) { // making a page is slower than moving one, and is more memory
         oomph_reach_t reach = {.tier = OOMPH_TIER_HOST};
         oomph_note_pressure(ctx->device); // or else nothing tells when it was freed
         oomph_steal(ctx->device, &reach, count - *spare, ctx->pool->stream);
     }
+    if (*spare < count)
+        oomph_ahead_take(&ctx->device->ahead, pages, count - *spare);
     size_t have = oomph_pages_available(pages, OOMPH_TIER_HOST, count, false);
     if (have < count && oomph_ahead_recall(&ctx->device->ahead, pages) > 0)
         return OOMPH_RETRY;
     if (have < count)
         return steal_host(ctx, count - have);
-    const oomph_block_t *hole = oomph_heap_hole(&ctx->pool->heap, count);
+    const oomph_block_t *hole = oomph_heap_hole(&ctx->pool->heap, all);
     if (hole == NULL) {
-        oomph_status_t status = oomph_pool_extend(ctx->pool, count * pages->page_bytes);
+        oomph_status_t status = oomph_pool_extend(ctx->pool, all * pages->page_bytes);
         return status == OOMPH_OK ? OOMPH_RETRY : oomph_rung_fail(ctx, status);
     }
     if (*spare < count) {
@@ -158,6 +165,8 @@ static oomph_rung_result_t host_pages(oomph_request_context_t *ctx)
             status == OOMPH_OK || oomph_ahead_recall(&ctx->device->ahead, pages) > 0;
         return more ? OOMPH_RETRY : oomph_host_go_without(status);
     }
+    if (on_device > 0)
+        return oomph_split_map(ctx, hole, on_device, count, block);
     oomph_status_t status = oomph_segment_map(
         hole->segment, pages, oomph_segment_page(hole->segment, hole->addr), count,
         OOMPH_TIER_HOST);
@@ -272,7 +281,7 @@ oomph_rung_result_t oomph_rung_host(oomph_request_context_t *ctx, oomph_block_t 
         ready = bring_ready(ctx);
     if (ready != NULL)
         return hand_over(ctx, ready, block);
-    while (result == OOMPH_RETRY) {
+    while (result == OOMPH_RETRY && *block == NULL) {
         ctx->host_ban =
             oomph_host_ban_now(ctx); // each time: the lock may have been given up
         if (ctx->host_ban != NULL)
@@ -281,10 +290,13 @@ oomph_rung_result_t oomph_rung_host(oomph_request_context_t *ctx, oomph_block_t 
         if (kind == OOMPH_HOST_OFF ||
             (oomph_process.config.strict && !ctx->host_expected))
             return OOMPH_NEXT;
-        oomph_block_t *fit = oomph_heap_fit_host(&ctx->pool->heap, ctx->bytes);
+        size_t on_device = oomph_split_pages(ctx);
+        oomph_block_t *fit =
+            on_device > 0 ? NULL : oomph_heap_fit_host(&ctx->pool->heap, ctx->bytes);
         if (fit != NULL && oomph_slab_reserve(&device->slab, 2) == OOMPH_OK)
             return hand_over(ctx, fit, block);
-        result = kind == OOMPH_HOST_PINNED ? pinned_block(ctx) : host_pages(ctx);
+        result = kind == OOMPH_HOST_PINNED ? pinned_block(ctx)
+                                           : host_pages(ctx, on_device, block);
         if (result == OOMPH_NEXT)
             result = ask_others(ctx);
     }

@@ -17,6 +17,7 @@
 #include "core/alloc/garbage.h"
 #include "core/alloc/host.h"
 #include "core/alloc/host_refusal.h"
+#include "core/alloc/split.h"
 #include "core/alloc/trim.h"
 #include "core/device/steal.h"
 #include "core/heap/index.h"
@@ -287,10 +288,15 @@ static oomph_rung_result_t next_rung(oomph_request_context_t *ctx,
     }
     if (result == OOMPH_NEXT)
         result = rung_lent(ctx, block);
-    if (result == OOMPH_NEXT && ctx->host_expected && !may_fit_later(ctx))
+    // Where it may lie on both tiers, each page that comes free later is worth the
+    // wait.
+    if (result == OOMPH_NEXT && ctx->host_expected && !oomph_splits(ctx) &&
+        !may_fit_later(ctx))
         result = rung_host(ctx, block);
     if (result == OOMPH_NEXT)
         result = rung_deferred(ctx);
+    if (result == OOMPH_NEXT && ctx->host_expected && oomph_splits(ctx))
+        result = rung_host(ctx, block);
     if (result == OOMPH_NEXT)
         result = rung_callbacks(ctx, false);
     if (result == OOMPH_NEXT)

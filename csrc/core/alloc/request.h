@@ -19,9 +19,11 @@ typedef struct oomph_request_context {
     bool buffer;          // for our own copies: the CPU need not use it
     bool prepared;        // to be ready for a capture (capture.c)
     const char *host_ban; // why it must not fall back to the host; NULL: it may
+    bool whole;           // it does not come on both tiers
     bool asked_others;    // other devices have been asked for host memory
     bool fell_back_to_host;
     int64_t rescued;         // ordinal of this rescue within its step, from 1; 0: none
+    size_t rescued_bytes;    // of the block, on the host
     oomph_status_t status;   // why, after OOMPH_FAIL
     const char *uncollected; // why garbage was not, as the error has it; "" or NULL
 } oomph_request_context_t;

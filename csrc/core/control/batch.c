@@ -59,8 +59,11 @@ static bool may_move(const oomph_block_t *block, oomph_tier_t tier,
 {
     const oomph_pool_t *pool = oomph_block_pool(block);
 
+    bool is_split = block->tier == OOMPH_TIER_HOST && block->mixed_tier &&
+                    oomph_block_host_bytes(block) < block->bytes;
+
     *outcome = OOMPH_OUTCOME_THERE;
-    if (block->tier == tier)
+    if (block->tier == tier && !is_split)
         return false;
     if (pool->small)
         *outcome = OOMPH_OUTCOME_SMALL;
@@ -117,7 +120,8 @@ static bool find_run(const oomph_batch_t *batch, const oomph_block_t *block,
     if (!has_own && !(first_may && last_may))
         return false;
     *run = (oomph_swap_run_t){.segment = segment, .first = first};
-    if (has_own && entries[first + 1].moving)
+    if (has_own &&
+        (tier == OOMPH_TIER_HOST ? entries[first + 1] : entries[last - 1]).moving)
         return true; // it was named before
     bool first_moves =
         first_may && !entries[first].moving && entries[first].tier != tier;
@@ -125,6 +129,13 @@ static bool find_run(const oomph_batch_t *batch, const oomph_block_t *block,
     size_t end = last_moves ? last + 1 : last;
     run->first = first_moves ? first : first + 1;
     run->count = end > run->first ? end - run->first : 0;
+    // Of a split block one part is there.
+    while (run->count > 0 && entries[run->first].tier == tier) {
+        run->first++;
+        run->count--;
+    }
+    while (run->count > 0 && entries[run->first + run->count - 1].tier == tier)
+        run->count--;
     return true;
 }
 
@@ -180,6 +191,7 @@ void oomph_batch_choose(oomph_batch_t *batch, size_t room)
             batch->moves[i].outcome = OOMPH_OUTCOME_UNKNOWN;
         else
             block->moving = may_move(block, batch->tier, &batch->moves[i].outcome);
+        batch->host_bytes[i] = block == NULL ? 0 : oomph_block_host_bytes(block);
     }
     for (size_t i = 0; i < batch->count; i++) {
         const oomph_block_t *block = batch->blocks[i];

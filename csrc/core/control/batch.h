@@ -17,6 +17,7 @@ typedef struct oomph_batch {
     oomph_move_t *moves;
     size_t count;
     oomph_block_t **blocks; // of each move; NULL: it has none
+    size_t *host_bytes;     // of each block, before it moves
     oomph_swap_run_t *runs; // of the pages chosen
     size_t run_count, page_count;
     oomph_announced_t *announced;

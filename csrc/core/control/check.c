@@ -28,9 +28,16 @@ static oomph_status_t check_tiers(const oomph_segment_t *segment,
         return wrong(block, "of another tier than its pages");
     if (block->mixed_tier && is_indexed(block))
         return wrong(block, "free, and of two tiers");
+    // Between its ends: of a split block those on the device come first.
+    size_t on_host = oomph_block_host_bytes(block);
+    oomph_addr_t begin = block->tier == OOMPH_TIER_HOST
+                             ? oomph_block_end(block) - on_host
+                             : oomph_block_end(block);
     for (size_t i = first + 1; i < last; i++)
-        if (segment->entries[i].tier != block->tier)
-            return wrong(block, "not of one tier between its ends");
+        if ((segment->entries[i].tier == OOMPH_TIER_HOST) !=
+            (oomph_segment_addr(segment, i + 1) > begin))
+            return wrong(block,
+                         "not of one tier between its ends, or not of two in turn");
     return OOMPH_OK;
 }
 
@@ -94,9 +101,10 @@ static void count_block(const oomph_heap_t *heap, const oomph_block_t *block,
 
     if (block->tier == OOMPH_TIER_HOST && !leaked && !block->buffer &&
         block->state != OOMPH_BLOCK_FREE) {
-        found->active_on_host_bytes += (int64_t)block->bytes;
+        int64_t host_bytes = (int64_t)oomph_block_host_bytes(block);
+        found->active_on_host_bytes += host_bytes;
         if (block->state == OOMPH_BLOCK_USED)
-            found->on_host_bytes += (int64_t)block->bytes;
+            found->on_host_bytes += host_bytes;
     }
     found->holes += block->state == OOMPH_BLOCK_HOLE && !block->quarantined;
     found->quick += block->quick;

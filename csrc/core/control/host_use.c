@@ -27,7 +27,7 @@ static int64_t stayed_bytes(const oomph_device_t *device)
             continue;
         if (block->survived > 0 && !block->copied &&
             !is_captured(oomph_block_pool(block)))
-            bytes += (int64_t)block->bytes;
+            bytes += (int64_t)oomph_block_host_bytes(block);
         if (block->survived < UINT8_MAX)
             block->survived++;
         block->copied = false;

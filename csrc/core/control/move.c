@@ -129,11 +129,14 @@ static size_t account(const oomph_batch_t *batch)
         oomph_block_t *block = batch->blocks[i];
         if (block == NULL || !block->moving || block->tier != batch->tier)
             continue;
+        size_t now = oomph_block_host_bytes(block), before = batch->host_bytes[i];
+        if (now == before)
+            continue;
         block->moving = false; // it may be named twice
         batch->moves[i].outcome = OOMPH_OUTCOME_THERE;
         block->survived = 0;
         block->copied = false;
-        moved_bytes += block->bytes;
+        moved_bytes += to_host ? now - before : before - now;
     }
     int64_t to_host_bytes = to_host ? (int64_t)moved_bytes : -(int64_t)moved_bytes;
     oomph_counters_t *counters = &batch->device->counters;
@@ -213,16 +216,18 @@ oomph_status_t oomph_move_blocks(oomph_device_t *device, oomph_tier_t tier,
                            .moves = moves,
                            .count = count,
                            .blocks = calloc(count, sizeof(oomph_block_t *)),
+                           .host_bytes = calloc(count, sizeof *batch.host_bytes),
                            .runs = calloc(count, sizeof *batch.runs),
                            .announced = calloc(count, sizeof *batch.announced)};
     oomph_status_t status;
 
-    if (count > 0 &&
-        (batch.blocks == NULL || batch.runs == NULL || batch.announced == NULL))
+    if (count > 0 && (batch.blocks == NULL || batch.host_bytes == NULL ||
+                      batch.runs == NULL || batch.announced == NULL))
         status = oomph_fail(OOMPH_ERR_NO_MEMORY, "no host memory to move blocks");
     else
         status = move_batch(&batch, moved_bytes);
     free(batch.blocks);
+    free(batch.host_bytes);
     free(batch.runs);
     free(batch.announced);
     return status;

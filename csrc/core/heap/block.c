@@ -155,7 +155,7 @@ oomph_block_t *oomph_heap_take(oomph_block_t *block, oomph_addr_t addr, size_t b
 
 /* ---- Blocks whose pages are of two tiers */
 
-enum { PARTS = 3 }; // that such a block falls into at most: its ends, and between
+enum { PARTS = 4 }; // that such a block falls into at most: its ends, and two between
 
 static void set_mixed(oomph_block_t *block, bool mixed)
 {
@@ -191,19 +191,67 @@ static oomph_block_t *give_first_parts(oomph_block_t *block)
     return block;
 }
 
+// The first page on the host of a split block, its ends aside; 0: it is not split.
+static size_t split_page(const oomph_block_t *block)
+{
+    const oomph_page_entry_t *entries = block->segment->entries;
+    size_t first = oomph_segment_page(block->segment, block->addr);
+    size_t last = oomph_segment_page(block->segment, oomph_block_end(block) - 1);
+
+    if (last - first < 3 || entries[first + 1].tier == entries[last - 1].tier)
+        return 0;
+    size_t on_device = first + 1, on_host = last - 1;
+    while (on_host - on_device > 1) {
+        size_t middle = on_device + (on_host - on_device) / 2;
+        if (entries[middle].tier == OOMPH_TIER_HOST)
+            on_host = middle;
+        else
+            on_device = middle;
+    }
+    return on_host;
+}
+
 bool oomph_block_is_mixed(const oomph_block_t *block, oomph_tier_t *own)
 {
     const oomph_page_entry_t *entries = block->segment->entries;
     size_t first = oomph_segment_page(block->segment, block->addr);
     size_t last = oomph_segment_page(block->segment, oomph_block_end(block) - 1);
 
-    if (last - first >= PARTS - 1)
-        *own = (oomph_tier_t)entries[first + 1].tier;
+    if (last - first >= 2)
+        *own = (oomph_tier_t)entries[last - 1].tier;
     else if (entries[first].tier == entries[last].tier)
         *own = (oomph_tier_t)entries[first].tier;
     else
         *own = (oomph_tier_t)block->tier;
-    return entries[first].tier != *own || entries[last].tier != *own;
+    return entries[first].tier != *own || entries[last].tier != *own ||
+           split_page(block) != 0;
+}
+
+size_t oomph_block_host_bytes(const oomph_block_t *block)
+{
+    if (block->tier != OOMPH_TIER_HOST)
+        return 0;
+    size_t page = block->mixed_tier ? split_page(block) : 0;
+    return page == 0
+               ? block->bytes
+               : oomph_block_end(block) - oomph_segment_addr(block->segment, page);
+}
+
+oomph_block_t *oomph_heap_take_split(oomph_block_t *block, oomph_addr_t addr,
+                                     size_t bytes)
+{
+    oomph_block_t *right = block->next;
+
+    oomph_assert(block->state == OOMPH_BLOCK_FREE && block->tier == OOMPH_TIER_DEVICE &&
+                 right->state == OOMPH_BLOCK_FREE && right->tier == OOMPH_TIER_HOST);
+    block = carve(block, addr, oomph_block_end(block) - addr);
+    right = carve(right, right->addr, addr + bytes - right->addr);
+    block = join(block, right);
+    block->tier = OOMPH_TIER_HOST;
+    block->state = OOMPH_BLOCK_USED;
+    oomph_block_reset(block);
+    set_mixed(block, true);
+    return block;
 }
 
 oomph_block_t *oomph_heap_give(oomph_block_t *block)

@@ -7,7 +7,8 @@
  * the same kind (HOLE, quarantined or not; FREE of one tier) are always merged. Nothing
  * finds a quarantined HOLE. All pages of a FREE block are of its tier. So are those of
  * a block in use, except end pages that it shares with a neighbour that has not moved
- * along: once freed, such a block falls into parts.
+ * along, and but for split blocks: those are on the host from some page on, and on the
+ * device before. Once freed, such blocks fall into parts.
  *
  * Small blocks that are freed first go to a quick list of their size, unmerged, and are
  * handed out again whole. Whoever needs to see all free space consolidates the heap.
@@ -51,7 +52,7 @@ struct oomph_block {
     bool copied : 1; // in this step its user worked on copies of it (oomph_mark_copied)
     bool leaked : 1; // some of its pages could not be mapped again: nobody may have it
     bool moving : 1; // of a batch that is being moved (move.c)
-    bool mixed_tier : 1; // in use, with end pages of another tier than its own
+    bool mixed_tier : 1; // in use, with some pages of another tier than its own
     bool guarded : 1; // in use, with pages that are unmapped once it is freed (guard.c)
     bool quarantined : 1; // a HOLE that is never to be used again
     bool workspace : 1;   // of a library, counted in its stream
@@ -124,6 +125,11 @@ static inline void oomph_block_reset(oomph_block_t *block)
 
 // Cuts [addr, addr + bytes) out of a FREE block and makes it USED. Needs two records.
 oomph_block_t *oomph_heap_take(oomph_block_t *block, oomph_addr_t addr, size_t bytes);
+// The same for a split block: from a FREE block on device pages across its end into
+// the next one, on host pages. It has two pages at least on either side, and begins
+// with one. Needs five records.
+oomph_block_t *oomph_heap_take_split(oomph_block_t *block, oomph_addr_t addr,
+                                     size_t bytes);
 // Makes a USED or DEFERRED block FREE. Gives the FREE block that contains it now.
 oomph_block_t *oomph_heap_give(oomph_block_t *block);
 
@@ -183,9 +189,12 @@ size_t oomph_heap_quarantine_all(oomph_segment_t *segment);
 void oomph_heap_retier(oomph_segment_t *segment, size_t first, size_t count,
                        oomph_tier_t tier);
 
-// Whether end pages of a block in use, of pages, are of another tier than the one that
-// is its own.
+// Whether some pages of a block in use, of pages, are of another tier than the one that
+// is its own: of a split block, the host.
 bool oomph_block_is_mixed(const oomph_block_t *block, oomph_tier_t *own);
+// Bytes of a block that count as on the host: all, none, or those of a split block from
+// where it is. End pages that it shares do not matter.
+size_t oomph_block_host_bytes(const oomph_block_t *block);
 
 // The whole pages inside a FREE block: [*first, *first + count); gives the count.
 size_t oomph_block_whole_pages(const oomph_block_t *block, size_t *first);

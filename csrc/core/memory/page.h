@@ -62,6 +62,7 @@ typedef struct oomph_pages {
     size_t retired_bytes;                // released when they were retired
     oomph_stuck_t *stuck;
     oomph_page_stack_t tiers[OOMPH_TIERS];
+    bool splits; // blocks may lie on pages of both tiers: a copy went across (spill.h)
     size_t adopted_bytes[OOMPH_TIERS]; // memory in use that is no page of ours
     size_t peak_bytes[OOMPH_TIERS];    // of pages and adopted memory together
     // What the segments hold (segment.h), by size class of their blocks.

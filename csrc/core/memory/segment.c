@@ -322,6 +322,12 @@ oomph_status_t oomph_segment_unmap_block(const oomph_block_t *block,
                  block->bytes >> segment->page_shift);
 }
 
+// Whether the CPU may use a page already, or never will.
+static bool is_open(const oomph_page_entry_t *entry)
+{
+    return entry->cpu || entry->tier == OOMPH_TIER_DEVICE;
+}
+
 oomph_status_t oomph_segment_open_to_cpu(const oomph_block_t *block,
                                          const oomph_pages_t *pages)
 {
@@ -334,7 +340,7 @@ oomph_status_t oomph_segment_open_to_cpu(const oomph_block_t *block,
     size_t end = oomph_segment_page(segment, oomph_block_end(block) - 1) + 1;
     size_t first = oomph_segment_page(segment, block->addr);
     for (size_t next; first < end && status == OOMPH_OK; first = next) {
-        for (next = first; next < end && !entries[next].cpu; next++)
+        for (next = first; next < end && !is_open(&entries[next]); next++)
             ;
         if (next > first)
             status = pages->driver->set_access(oomph_segment_addr(segment, first),
@@ -342,7 +348,7 @@ oomph_status_t oomph_segment_open_to_cpu(const oomph_block_t *block,
                                                pages->devices, true);
         for (size_t i = first; i < next && status == OOMPH_OK; i++)
             entries[i].cpu = true;
-        while (next < end && entries[next].cpu)
+        while (next < end && is_open(&entries[next]))
             next++;
     }
     return status;

@@ -56,7 +56,8 @@ static inline int oomph_segment_descriptor(const oomph_segment_t *segment, size_
     return segment->exported == NULL ? -1 : segment->exported[page] - 1;
 }
 
-// Lets the CPU use a block's pages, which lie on the host. Errors: OOMPH_ERR_DRIVER.
+// Lets the CPU use those pages of a block that lie on the host. Errors:
+// OOMPH_ERR_DRIVER.
 oomph_status_t oomph_segment_open_to_cpu(const oomph_block_t *block,
                                          const oomph_pages_t *pages);
 

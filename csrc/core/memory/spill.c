@@ -15,41 +15,56 @@ typedef struct lone_page {
 
 // What cannot be undone stays as it is: address space that is still mapped is not
 // freed.
+static bool unmap_at(const oomph_pages_t *pages, const lone_page_t *page)
+{
+    bool unmapped = pages->driver->unmap(page->addr, pages->page_bytes) == OOMPH_OK;
+
+    pages->driver->release(page->handle);
+    return unmapped;
+}
+
 static void unmap_page(const oomph_pages_t *pages, const lone_page_t *page)
 {
-    const oomph_driver_t *driver = pages->driver;
+    if (unmap_at(pages, page))
+        pages->driver->unreserve(page->addr, pages->page_bytes);
+}
 
-    bool unmapped = driver->unmap(page->addr, pages->page_bytes) == OOMPH_OK;
-    driver->release(page->handle);
-    if (unmapped)
-        driver->unreserve(page->addr, pages->page_bytes);
+// Makes a page and maps it at page->addr. What fails is undone, but for the map that
+// cannot be, which `stuck` tells.
+static oomph_status_t map_at(const oomph_pages_t *pages, oomph_tier_t tier,
+                             oomph_host_kind_t kind, lone_page_t *page, bool *stuck)
+{
+    const oomph_driver_t *driver = pages->driver;
+    size_t bytes = pages->page_bytes;
+
+    oomph_status_t status =
+        driver->create(pages->device, tier, kind, bytes, &page->handle);
+    if (status != OOMPH_OK)
+        return status;
+    status = driver->map(page->addr, bytes, page->handle);
+    if (status != OOMPH_OK) {
+        driver->release(page->handle);
+        return status;
+    }
+    status = driver->set_access(page->addr, bytes, 1ull << pages->device,
+                                tier == OOMPH_TIER_HOST);
+    if (status != OOMPH_OK)
+        *stuck = !unmap_at(pages, page);
+    return status;
 }
 
 static oomph_status_t map_page(const oomph_pages_t *pages, oomph_tier_t tier,
                                oomph_host_kind_t kind, lone_page_t *page)
 {
-    const oomph_driver_t *driver = pages->driver;
-    size_t bytes = pages->page_bytes;
+    bool stuck = false;
 
-    oomph_status_t status = oomph_pages_reserve(pages, bytes, bytes, &page->addr);
+    oomph_status_t status =
+        oomph_pages_reserve(pages, pages->page_bytes, pages->page_bytes, &page->addr);
     if (status != OOMPH_OK)
         return status;
-    status = driver->create(pages->device, tier, kind, bytes, &page->handle);
-    if (status != OOMPH_OK)
-        goto undo_reserve;
-    status = driver->map(page->addr, bytes, page->handle);
-    if (status != OOMPH_OK)
-        goto undo_create;
-    status = driver->set_access(page->addr, bytes, 1ull << pages->device,
-                                tier == OOMPH_TIER_HOST);
-    if (status != OOMPH_OK)
-        unmap_page(pages, page);
-    return status;
-
-undo_create:
-    driver->release(page->handle);
-undo_reserve:
-    driver->unreserve(page->addr, bytes);
+    status = map_at(pages, tier, kind, page, &stuck);
+    if (status != OOMPH_OK && !stuck)
+        pages->driver->unreserve(page->addr, pages->page_bytes);
     return status;
 }
 
@@ -89,6 +104,37 @@ static bool try_pages(const oomph_pages_t *pages, oomph_host_kind_t kind,
     return true;
 }
 
+// Whether copies go across from a device page to a host page behind it, both ways. A
+// page that cannot be had, or a driver that refuses, is a no.
+static bool copies_across(const oomph_pages_t *pages, oomph_host_kind_t kind)
+{
+    size_t bytes = pages->page_bytes;
+    lone_page_t other, parts[OOMPH_TIERS];
+    bool stuck = false, works = false;
+    oomph_addr_t base;
+    int mapped = 0;
+
+    if (map_page(pages, OOMPH_TIER_HOST, kind, &other) != OOMPH_OK)
+        return false;
+    if (oomph_pages_reserve(pages, 2 * bytes, bytes, &base) != OOMPH_OK)
+        goto undo_other;
+    for (; mapped < 2; mapped++) {
+        oomph_tier_t tier = mapped == 0 ? OOMPH_TIER_DEVICE : OOMPH_TIER_HOST;
+        parts[mapped].addr = base + (size_t)mapped * bytes;
+        if (map_at(pages, tier, kind, &parts[mapped], &stuck) != OOMPH_OK)
+            break;
+    }
+    works = mapped == 2 && speed(pages, other.addr, base + bytes / 2) > 0 &&
+            speed(pages, base + bytes / 2, other.addr) > 0;
+    while (mapped-- > 0)
+        stuck |= !unmap_at(pages, &parts[mapped]);
+    if (!stuck)
+        pages->driver->unreserve(base, 2 * bytes);
+undo_other:
+    unmap_page(pages, &other);
+    return works;
+}
+
 static bool try_pinned(const oomph_pages_t *pages, oomph_link_t *link)
 {
     oomph_addr_t addr;
@@ -112,6 +158,8 @@ void oomph_spill_probe(oomph_pages_t *pages, oomph_host_kind_t wanted,
                          : try_pages(pages, (oomph_host_kind_t)kind, link);
         if (works) {
             pages->host_kind = (oomph_host_kind_t)kind;
+            pages->splits = kind != OOMPH_HOST_PINNED &&
+                            copies_across(pages, (oomph_host_kind_t)kind);
             return;
         }
     }

@@ -13,8 +13,8 @@ typedef struct oomph_link {
 
 // Finds the first kind of host memory that works, by using it, and measures the link.
 // `wanted` is a kind to insist on, or OOMPH_HOST_AUTO. Sets pages->host_kind, to
-// OOMPH_HOST_OFF if none works. The caller holds the device lock. Waits for its own
-// copies only.
+// OOMPH_HOST_OFF if none works, and pages->splits. The caller holds the device lock.
+// Waits for its own copies only.
 void oomph_spill_probe(oomph_pages_t *pages, oomph_host_kind_t wanted,
                        oomph_link_t *link);
 

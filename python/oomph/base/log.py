@@ -42,13 +42,12 @@ def rescued(device: int, size_bytes: int) -> None:
 
     Args:
         device: The device that ran out of memory.
-        size_bytes: Size of the block that fell back to the host.
+        size_bytes: Bytes of a block that fell back to the host.
     """
     now = _C.stats(device)
     used = now["step_host_used_bytes"]
     logger.warning(
-        "GPU %d is out of memory: a block of %s fell back to host memory (%s of %s in "
-        "use); %s%s",
+        "GPU %d is out of memory: %s fell back to host memory (%s of %s in use); %s%s",
         device,
         format_size(size_bytes),
         format_size(now["host_bytes"]),

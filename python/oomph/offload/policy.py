@@ -467,14 +467,14 @@ class DevicePlan:
             need_bytes: It.
             step: It as the record of another says.
         """
-        # What steps that were otherwise have taught is no more true.
+        # What steps that were otherwise have taught is no more true, and what is
+        # expected is no record by which a kind could be told.
         self.headroom = Headroom()
         self.kinds.clear()
         limit_bytes = self.room(()).limit_bytes
         plan = self._choose(step, step.needs(), limit_bytes)
         plan.target_bytes = max(need_bytes - limit_bytes, 0)
         self._follow(plan)
-        self.kinds.add(plan)
 
     def _learn_from_failure(self, step: Step) -> None:
         """It was planned for and not enough.

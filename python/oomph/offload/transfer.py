@@ -339,8 +339,14 @@ class OffloadedStorage:
 
 
 def is_hosted(address: int) -> bool:
-    """Whether it is that of a block of oomph's on the host."""
+    """Whether it is that of a block of oomph's on the host, or split."""
+    return hosted_bytes(address) > 0
+
+
+def hosted_bytes(address: int) -> int:
+    """Bytes on the host of the block of oomph's there; 0: it belongs to the device."""
     try:
-        return bool(_C.place(address)[0] == _C.TIER_HOST)
+        tier, host_bytes = _C.place(address)
     except ValueError:  # other memory
-        return False
+        return 0
+    return host_bytes if tier == _C.TIER_HOST else 0
