@@ -124,6 +124,8 @@ static void check_everything(void)
     check_pointers();
     check_host_pages(CU_MEM_LOCATION_TYPE_HOST_NUMA, "host_numa");
     check_host_pages(CU_MEM_LOCATION_TYPE_HOST, "host");
+    check_split_pages(CU_MEM_LOCATION_TYPE_HOST_NUMA, "host_numa");
+    check_split_pages(CU_MEM_LOCATION_TYPE_HOST, "host");
     check_memory();
     check_stream_ids(context);
     check_order();

@@ -202,3 +202,61 @@ static void check_host_pages(CUmemLocationType type, const char *kind)
     drop_pages(addr, 2, 1, &device);
     cu.release(host);
 }
+
+// A device page and a host page behind it, as a block has them that is split: copies go
+// across the border, whatever the other side is, and so does what fills memory.
+static void check_split_pages(CUmemLocationType type, const char *kind)
+{
+    char name[64];
+    CUmemGenericAllocationHandle handles[2], host;
+    CUmemAccessDesc both[2] = {
+        access_by(CU_MEM_LOCATION_TYPE_DEVICE, CU_MEM_ACCESS_FLAGS_PROT_READWRITE),
+        access_by(type, CU_MEM_ACCESS_FLAGS_PROT_READWRITE)};
+    unsigned *sent = malloc(page), *found = calloc(1, page), memory_type = 0;
+    size_t count = page / sizeof(unsigned);
+
+    snprintf(name, sizeof name, "%s_split_pages", kind);
+    CUresult result = create_on(type, page, &host);
+    if (result != CUDA_SUCCESS) {
+        report("waived", name, name_of(result));
+        goto free_both;
+    }
+    CUdeviceptr addr = pages(name, 4, 2, handles); // the second is another side
+    if (addr == 0)
+        goto free_both;
+    CUdeviceptr other = addr + page, across = addr + 3 * page / 2;
+    cu.map(addr + 2 * page, page, 0, host, 0);
+    cu.set_access(addr + 2 * page, page, both, 2);
+    for (size_t i = 0; i < count; i++)
+        sent[i] = (unsigned)(7 * i + 1);
+
+    snprintf(name, sizeof name, "%s_copy_in_across_the_border", kind);
+    expect(name, cu.copy_in(across, sent, page), CUDA_SUCCESS);
+    snprintf(name, sizeof name, "%s_copy_out_across_the_border", kind);
+    expect(name, cu.copy_out(found, across, page), CUDA_SUCCESS);
+    snprintf(name, sizeof name, "%s_bytes_are_kept_across_the_border", kind);
+    check(name, memcmp(sent, found, page) == 0);
+    snprintf(name, sizeof name, "%s_copy_from_across_the_border", kind);
+    expect(name, cu.copy_across(addr, across, page), CUDA_SUCCESS);
+    cu.fill(across, 5, count);
+    snprintf(name, sizeof name, "%s_copy_to_across_the_border", kind);
+    expect(name, cu.copy_across(across, addr, page), CUDA_SUCCESS);
+    memset(found, 0, page);
+    cu.copy_out(found, across, page);
+    snprintf(name, sizeof name, "%s_bytes_came_back_across_the_border", kind);
+    check(name, memcmp(sent, found, page) == 0);
+    snprintf(name, sizeof name, "%s_fill_across_the_border", kind);
+    expect(name, cu.fill(across, 5, count), CUDA_SUCCESS);
+    cu.copy_out(found, across, page);
+    snprintf(name, sizeof name, "%s_all_is_filled_across_the_border", kind);
+    check(name, found[0] == 5 && found[count - 1] == 5);
+    cu.pointer_attribute(&memory_type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, other);
+    snprintf(name, sizeof name, "%s_memory_type_before_the_border", kind);
+    check(name, memory_type == CU_MEMORYTYPE_DEVICE);
+    cu.unmap(addr + 2 * page, page);
+    drop_pages(addr, 4, 2, handles);
+    cu.release(host);
+free_both:
+    free(sent);
+    free(found);
+}
