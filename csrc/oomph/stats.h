@@ -38,9 +38,9 @@ typedef struct oomph_stats {
     int64_t host_limit_bytes;   // the cap on host bytes of all devices together
     int64_t device_limit_bytes; // the most device bytes; 0: the whole card
     int64_t rescues;            // blocks that fell back to the host
-    int64_t rescued_bytes;      // their bytes
+    int64_t rescued_bytes;      // their bytes on the host
     int64_t predicted_count;    // blocks put on the host as in the step before
-    int64_t predicted_bytes;    // their bytes
+    int64_t predicted_bytes;    // their bytes on the host
     int64_t host_block_bytes;   // bytes of blocks in use that live on host pages
     // What kernels could use there: bytes of the blocks that came to the host for
     // whatever reason, once each, and of those that stayed, once for each whole step.

@@ -19,19 +19,24 @@ static size_t move_to(oomph_tier_t tier, oomph_addr_t addr)
     return moved_bytes;
 }
 
-// A card of 128 MiB, with host memory that was tried while there was room.
-static void start(const char *card)
+#define CARD "128MiB,context=0,memory=real"
+
+// With host memory that is tried while there is room on the card.
+static void start_limited(const char *card, size_t host_limit_bytes)
 {
     oomph_config_t config = test_config();
 
-    config.host_limit_bytes = 256 * MIB;
+    config.host_limit_bytes = host_limit_bytes;
     start_card(card, &config);
     oomph_addr_t block = take_living(4 * MIB, NULL);
     move_to(OOMPH_TIER_HOST, block);
     give(block);
 }
 
-#define CARD "128MiB,context=0,memory=real"
+static void start(const char *card)
+{
+    start_limited(card, 256 * MIB);
+}
 
 static void what_is_missing_lies_on_the_host(void)
 {
@@ -143,7 +148,7 @@ static void it_waits_for_pages_whose_work_has_not_finished(void)
     check_sound();
 }
 
-static void small_and_captured_blocks_and_buffers_are_not_split(void)
+static void small_blocks_and_buffers_are_not_split(void)
 {
     oomph_addr_t copy;
 
@@ -157,13 +162,8 @@ static void small_and_captured_blocks_and_buffers_are_not_split(void)
 
 static void where_no_copy_goes_across_it_lies_on_the_host(void)
 {
-    oomph_config_t config = test_config();
-
-    config.host_limit_bytes = 256 * MIB;
-    start_card(CARD, &config);
-    oomph_addr_t block = take_living(4 * MIB, NULL);
     fail_always("time_copy", OOMPH_ERR_DRIVER);
-    move_to(OOMPH_TIER_HOST, block);
+    start(CARD);
     fail_always(NULL, OOMPH_OK);
     take_living(80 * MIB, NULL);
     CHECK(info_of(take_living(64 * MIB, NULL)).host_bytes == 64 * MIB);
@@ -172,13 +172,7 @@ static void where_no_copy_goes_across_it_lies_on_the_host(void)
 
 static void little_host_memory_is_enough_for_what_is_missing(void)
 {
-    oomph_config_t config = test_config();
-
-    config.host_limit_bytes = 16 * MIB;
-    start_card(CARD, &config);
-    oomph_addr_t block = take_living(4 * MIB, NULL);
-    move_to(OOMPH_TIER_HOST, block);
-    give(block);
+    start_limited(CARD, 16 * MIB);
     take_living(80 * MIB, NULL);
     CHECK(info_of(take_living(60 * MIB, NULL)).host_bytes == 12 * MIB);
     check_sound();
@@ -193,7 +187,7 @@ int main(int argc, char **argv)
         TEST(it_moves_as_a_whole),
         TEST(one_that_is_named_twice_moves_once),
         TEST(it_waits_for_pages_whose_work_has_not_finished),
-        TEST(small_and_captured_blocks_and_buffers_are_not_split),
+        TEST(small_blocks_and_buffers_are_not_split),
         TEST(where_no_copy_goes_across_it_lies_on_the_host),
         TEST(little_host_memory_is_enough_for_what_is_missing),
     };

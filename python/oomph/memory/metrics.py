@@ -15,7 +15,7 @@ OWN: dict[str, str] = {
     "copies",
     "step_host_used_bytes": "the same in the last step that ended",
     "rescues": "blocks that fell back to the host since the start",
-    "rescued_bytes": "bytes of these blocks, added up",
+    "rescued_bytes": "bytes of these blocks on the host, added up",
     "steps": "training steps that ended",
     "step_rescues": "rescues in the last step that ended",
     "rescues_last_steps": "a list of the same for the last 100 steps, newest last",
@@ -48,7 +48,7 @@ OWN: dict[str, str] = {
     "measured",
     "host_predicted": "blocks put on the host at once, because one of that size fell "
     "back to the host in the step before; not counted as rescues",
-    "host_predicted_bytes": "bytes of these blocks, added up",
+    "host_predicted_bytes": "bytes of these blocks on the host, added up",
     "foreseen": "the old name of `host_predicted`, for one release",
     "foreseen_bytes": "the old name of `host_predicted_bytes`, for one release",
     "buffer_bytes": "host bytes of what was sent ahead of need and is not back yet",

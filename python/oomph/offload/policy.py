@@ -174,7 +174,7 @@ class DevicePlan:
             nearest,
             like=step.resting(needs, chosen.away_bytes),
             chosen=chosen,
-            target_bytes=max(chosen.missing_bytes, 0.0),
+            target_bytes=chosen.missing_bytes,
             need_bytes=max(needs, default=0),
             factor=factor,
         )
@@ -400,9 +400,7 @@ class DevicePlan:
                 unreached_bytes = predicted_bytes = 0
             elif not rescued:
                 chosen = self._leavers_of(step, step.needs(on_device=True), limit_bytes)
-                plan = replace(
-                    plan, chosen=chosen, target_bytes=max(chosen.missing_bytes, 0.0)
-                )
+                plan = replace(plan, chosen=chosen, target_bytes=chosen.missing_bytes)
         # Of what did not leave: blocks as large go to the host at once. If it is much
         # before anything could leave, optimizers' state does.
         self.is_far_short = unreached_bytes > self.capacity // _MUCH
@@ -438,7 +436,7 @@ class DevicePlan:
         return StepPlan(
             like=step.resting(step.needs(), chosen.away_bytes),
             chosen=chosen,
-            target_bytes=max(chosen.missing_bytes, 0.0),
+            target_bytes=chosen.missing_bytes,
             need_bytes=step.need_bytes + step.born_bytes + slack_bytes(self.capacity),
             state_bytes=state_bytes,
         )
