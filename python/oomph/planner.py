@@ -26,6 +26,7 @@ from oomph.memory.stats import more_metrics
 from oomph.offload import activations, idle, optimizers, report, transfer
 from oomph.offload.blocks import Blocks
 from oomph.offload.policy import DevicePlan
+from oomph.offload.recorder import Recorder
 from oomph.offload.staging import address_of
 from oomph.offload.transfer import OffloadedStorage, hosted_bytes
 from oomph.recompute.followers import Follower
@@ -63,13 +64,13 @@ class Planner:
     @contextlib.contextmanager
     def _aside(self) -> Iterator[None]:
         """What runs meanwhile is no need of the program's, and uses no host memory."""
-        self.tell(DevicePlan.note)
+        self.tell(Recorder.note)
         _C.forbid_offload(_C.BAN_REGION)
         try:
             yield
         finally:
             _C.allow_offload(_C.BAN_REGION)
-            self.tell(DevicePlan.skip)
+            self.tell(Recorder.skip)
 
     def device(self, index: int) -> DevicePlan:
         """The state of a device, new if it had none."""
@@ -78,7 +79,7 @@ class Planner:
             return found
         made = DevicePlan(index, math.inf if self.always else 0)
         with transfer.lock:
-            made.step.first = self._sequence
+            made.recorder.step.first = self._sequence
             return self.devices.setdefault(index, made)
 
     def send(self, tensor: torch.Tensor, sequence: int) -> OffloadedStorage | None:
@@ -107,7 +108,7 @@ class Planner:
         activations.close_scope()
         for index in rescued_devices:
             self.device(index)
-        self.tell(DevicePlan.after_optimizer)
+        self.tell(Recorder.after_optimizer)
         state = self._look_at_optimizers()
         with transfer.lock:
             for index, device in self.devices.items():
@@ -162,7 +163,7 @@ class Planner:
     def _look_at_optimizers(self) -> dict[int, tuple[int, int]]:
         """Bytes of optimizers' state on the host, and of all of it, by device."""
         with transfer.lock:
-            if all(d.step.host_bytes == 0 for d in self.devices.values()):
+            if all(d.recorder.step.host_bytes == 0 for d in self.devices.values()):
                 return {}
         found: dict[int, tuple[int, int]] = {}
         for optimizer in idle.optimizers():
@@ -179,13 +180,13 @@ class Planner:
         if torch._C._current_graph_task_id() < 0:
             if self.follower is not None:
                 self.follower.finished()
-            self.tell(DevicePlan.before_optimizer)
+            self.tell(Recorder.before_optimizer)
 
-    def tell(self, note: Callable[[DevicePlan], object]) -> None:
+    def tell(self, note: Callable[[Recorder], object]) -> None:
         """Has each device note what an optimizer does."""
         with transfer.lock:
             for device in self.devices.values():
-                note(device)
+                note(device.recorder)
 
     def is_wanted(self) -> bool:
         """Whether anything that forward saves is to be offloaded."""
@@ -302,7 +303,7 @@ def _outside(
     @functools.wraps(closure)
     def run(*arguments: Any, **named: Any) -> Any:
         if (planner := _planner) is not None:
-            planner.tell(DevicePlan.interrupt_optimizer)
+            planner.tell(Recorder.interrupt_optimizer)
         result = closure(*arguments, **named)
         if (planner := _planner) is not None:
             planner.before_optimizer()
@@ -314,7 +315,7 @@ def _outside(
 def after_optimizer(_: torch.optim.Optimizer) -> None:
     """An optimizer has taken a step."""
     if (planner := _planner) is not None:
-        planner.tell(DevicePlan.after_optimizer)
+        planner.tell(Recorder.after_optimizer)
 
 
 def end_step(rescued_devices: set[int]) -> set[int]:

@@ -126,7 +126,7 @@ PLANTS = {
                 "self._fetching = contextlib.nullcontext()",
             ),
             (
-                "python/oomph/offload/policy.py",
+                "python/oomph/offload/fetches.py",
                 "            if self._is_fetching:\n                return\n",
                 "",
             ),

@@ -6,7 +6,7 @@ from mutations.mutation import Mutation
 
 MUTATIONS = {
     "an optimizer that has ended works on": Mutation(
-        "python/oomph/offload/policy.py",
+        "python/oomph/offload/recorder.py",
         """\
         step.temporary_bytes = max(step.temporary_bytes, temporary_bytes)
         self._before_optimizer = None

@@ -462,7 +462,7 @@ def test_what_is_left_free_after_shortages_is_tried_again_more_and_more_seldom()
     from oomph.offload.policy import DevicePlan
 
     plan = DevicePlan(0, target_bytes=math.inf)
-    plan.capacity = 1 << 30
+    plan.recorder.capacity = 1 << 30
     plan.headroom.extra_bytes = 64 * MIB
 
     def quiet_steps() -> int:
@@ -474,7 +474,7 @@ def test_what_is_left_free_after_shortages_is_tried_again_more_and_more_seldom()
         return count
 
     def fall_short() -> None:
-        plan.step.host_growth = 8 * MIB
+        plan.recorder.step.host_growth = 8 * MIB
         plan.end_step(True, 0, state=(0, 0))
 
     first = quiet_steps()
@@ -492,7 +492,7 @@ def test_what_was_of_no_use_is_forgotten_when_it_comes_no_more():
     plan = DevicePlan(0, target_bytes=math.inf)
     for i in range(1000):
         plan.leavers.useless[i, 5 * MIB] = i
-        plan.step.saves = [(0, 5 * MIB)]
+        plan.recorder.step.saves = [(0, 5 * MIB)]
         plan.end_step(False, 0, state=(0, 0))
     assert (0, 5 * MIB) in plan.leavers.useless  # seen in each
     assert len(plan.leavers.useless) < 200

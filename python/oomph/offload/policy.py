@@ -1,17 +1,15 @@
 """How much of a device's memory must be elsewhere, as its last step showed.
 
-A step is recorded: what it needed, when memory was shortest, what was saved and used at
-which place. From this follow the target of the next step, which storages leave to reach
-it, and when each of them must be back.
+A step is recorded (``recorder.py``): what it needed, when memory was shortest, what was
+saved and used at which place. From this follow the target of the next step, which
+storages leave to reach it, and when each must be back (``fetches.py``).
 """
 
 from __future__ import annotations
 
-import bisect
 import math
 import weakref
 from dataclasses import replace
-from operator import itemgetter
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -20,13 +18,13 @@ from oomph import _C
 from oomph.base.log import logger
 from oomph.offload import transfer
 from oomph.offload.blocks import Room
+from oomph.offload.fetches import Fetches
 from oomph.offload.headroom import EXTRA_SHARE, Headroom, slack_bytes
 from oomph.offload.kinds import SAME, Kinds, StepPlan
 from oomph.offload.leavers import Chosen, Leavers
-from oomph.offload.leaving import Leaving
 from oomph.offload.optimizers import OptimizerChoice
-from oomph.offload.record import Event, Step
-from oomph.offload.sends import Save
+from oomph.offload.record import Step
+from oomph.offload.recorder import Recorder
 from oomph.offload.transfer import Link, OffloadedStorage, is_hosted
 from oomph.recompute.followers import Waits
 
@@ -37,7 +35,6 @@ _GUESSES = 8  # plans for one step of an unknown kind
 _MUCH = 3  # part of the device that no single block is worth
 _MARGIN = 100  # part of it by which more state leaves than has to
 _LARGE = 32  # part of it that one is worth which goes to the host at once
-_BLIND = 0.4  # share of the device left free by a fetch before a step was recorded
 
 
 class DevicePlan:
@@ -56,8 +53,8 @@ class DevicePlan:
         self._guesses = 0  # of what it will be
         self.is_short = target_bytes > 0  # of memory, now or not long ago
         self.headroom = Headroom()
-        self.capacity = 0  # bytes that blocks can have on it
-        self.step = Step()
+        self.recorder = Recorder(self.link, self._is_there)
+        self.fetches = Fetches(self.recorder)
         self.last = Step()
         self.is_far_short = False  # by more than calls that run again may free
         self._fitting_steps = 0
@@ -66,20 +63,16 @@ class DevicePlan:
         self.offloaded: weakref.WeakValueDictionary[int, OffloadedStorage] = (
             weakref.WeakValueDictionary()
         )  # the newest of each storage
-        self.away: list[tuple[int, weakref.ref[OffloadedStorage]]] = []
-        self._is_fetching = False  # some thread does, ahead of need
         self._resized: dict[int, StorageWeakRef] = {}  # storages that change their size
-        self._leaving = Leaving()
-        self._gone_bytes = 0  # sent and gone, when last looked
         self._is_saving = False  # forward runs; else backward
-        self._before_optimizer: int | None = None  # bytes in use
-        self._in_optimizer = 0  # most bytes, as in a step, since then
-        self._now_bytes = self.host_bytes = 0  # in use, on either side and on host
-        self._start_host_bytes = 0  # when the step began
-        self._since_event: tuple[int, ...] = 0, 0, 0  # bytes, as in an event
         # Of storages that stay: where they were saved first.
         self._kept: dict[int, tuple[int, StorageWeakRef]] = {}
         self.optimizers = OptimizerChoice(self.link)
+
+    @property
+    def capacity(self) -> int:
+        """Bytes that blocks can have on the device."""
+        return self.recorder.capacity
 
     # -- going out
 
@@ -117,7 +110,7 @@ class DevicePlan:
         self, tensor: torch.Tensor, sequence: int
     ) -> OffloadedStorage | bool:
         """What has the tensor's storage as it is, or whether to send it."""
-        storage, step = tensor.untyped_storage(), self.step
+        storage, step = tensor.untyped_storage(), self.recorder.step
         key, place = storage._cdata, sequence - step.first
         if key in self._resized:
             return False
@@ -125,15 +118,15 @@ class DevicePlan:
         if offloaded is not None and offloaded.serves(tensor):
             step.same[place] = offloaded.sequence - step.first
             return offloaded
-        self.note()
-        self._leaving.age(sequence)
+        self.recorder.note()
+        self.recorder.leaving.age(sequence)
         self._is_saving = torch._C._current_graph_task_id() < 0
         first, reference = self._kept.get(key, (place, None))
         if reference is not None and not reference.expired():  # type: ignore[no-untyped-call]
             step.same[place] = first
-            self._note_event(first, is_use=False)
+            self.recorder.note_event(first, is_use=False)
             return False
-        self._note_event(place, is_use=False)
+        self.recorder.note_event(place, is_use=False)
         step.saves.append((place, storage.nbytes()))
         self._saved_bytes += storage.nbytes()
         if self._is_saving:
@@ -187,59 +180,8 @@ class DevicePlan:
 
     def _note_sent(self, offloaded: OffloadedStorage) -> None:
         self.offloaded[offloaded.storage.cdata] = offloaded
-        entry = offloaded.sequence, weakref.ref(offloaded)
-        bisect.insort(self.away, entry, key=itemgetter(0))
-        self._leaving.add(offloaded)
-        self.step.away_bytes = max(self.step.away_bytes, self.link.away_bytes)
-
-    def note(self) -> tuple[int, int]:
-        """Records the time since the last note; gives bytes in use and their limit."""
-        self.link.settle()
-        now, high, host, host_high, device_high, self.capacity = _C.tide(self.index)
-        self._now_bytes, self.host_bytes = now, host
-        step = self.step
-        gone_bytes = self._count_gone()
-        was_gone_bytes = min(self._gone_bytes, gone_bytes)
-        need_bytes = high + was_gone_bytes
-        if self._before_optimizer is not None:
-            self._in_optimizer = max(self._in_optimizer, need_bytes)
-            step.optimizer_bytes = max(step.optimizer_bytes, need_bytes)
-        else:
-            step.need_bytes = max(step.need_bytes, need_bytes)
-            self._note_growth(host_high - self._start_host_bytes)
-            rest_bytes = high - self.link.restored_bytes
-            now_bytes = need_bytes, device_high + was_gone_bytes, rest_bytes
-            self._since_event = tuple(map(max, self._since_event, now_bytes))
-        self._gone_bytes = gone_bytes
-        step.host_bytes = max(step.host_bytes, host_high)
-        return now - host, self.capacity
-
-    def _note_event(self, place: int, is_use: bool) -> None:
-        """A storage is saved or used, and what that needed has been noted."""
-        self.step.events.append(Event(place, is_use, *self._since_event))
-        self._since_event = 0, 0, 0
-
-    def skip(self) -> None:
-        """What was in use since the last note counts for nothing."""
-        _C.tide(self.index)
-
-    def _note_growth(self, growth: int) -> None:
-        step = self.step
-        more = max(growth - step.host_growth - step.fetch_growth, 0)
-        if self.link.restored_bytes > 0:
-            step.fetch_growth += more
-        elif more > 0:
-            step.host_growth += more
-            held = filter(self._is_there, self._leaving.take_held())
-            step.held.update(map(self._save_of, held))
-
-    def _save_of(self, offloaded: OffloadedStorage) -> Save:
-        return offloaded.sequence - self.step.first, offloaded.bytes
-
-    def _count_gone(self) -> int:
-        """Bytes that are away and that the device has no more."""
-        self._leaving.look(self._is_there)
-        return max(self.link.away_bytes - self._leaving.bytes, 0)
+        self.fetches.add(offloaded)
+        self.recorder.note_sent(offloaded)
 
     def _is_there(self, offloaded: OffloadedStorage) -> bool:
         """Whether a storage that was sent still takes room."""
@@ -252,98 +194,30 @@ class DevicePlan:
     # -- coming back
 
     def fetch_before(self, sequence: int) -> None:
-        """Fetches what will be used next, as far as memory allows.
-
-        One thread at a time: what others come to use meanwhile they take themselves.
-        """
+        """Fetches what will be used next, as far as memory allows."""
         with transfer.lock:
-            used, capacity = self.note()
-            place = sequence - self.step.first
-            place = self.step.same.get(place, place)
-            self._note_event(place, is_use=True)
-            self._forget_stayed(sequence)
-            if self._is_fetching:
-                return
-            self._is_fetching = True
-        try:
-            free = capacity - self.headroom.for_fetches(capacity) - used
-            while (
-                found := self._next_to_fetch(sequence, place, free, used)
-            ) is not None:
-                found.fetch()
-                free, used = free - found.bytes, used + found.bytes
-        except (torch.OutOfMemoryError, _C.DriverError) as error:
-            logger.debug("nothing is fetched ahead now: %s", error)
-        finally:
-            self._is_fetching = False
+            used, capacity = self.recorder.note()
+            self.recorder.note_event(self.recorder.place_of(sequence), is_use=True)
+            self._forget_stayed()
+            limit = capacity - self.headroom.for_fetches(capacity)
+        self.fetches.ahead(sequence, self.plan.like, used, limit)
 
-    def _next_to_fetch(
-        self, sequence: int, place: int, free: int, used: int
-    ) -> OffloadedStorage | None:
-        """The last that was saved before what is used now, if there is room for it."""
-        with transfer.lock:
-            end = bisect.bisect_left(self.away, sequence, key=itemgetter(0))
-            while end > 0:
-                end -= 1
-                offloaded = self.away[end][1]()
-                if offloaded is not None and offloaded.is_away:
-                    margin = self._margin(offloaded, place, used)
-                    return offloaded if offloaded.bytes + margin <= free else None
-                del self.away[end]
-            return None
-
-    def _margin(self, offloaded: OffloadedStorage, place: int, used: int) -> int:
-        """By how much the rest will grow from a place's use to that of a storage."""
-        index = self.plan.like.index
-        now = index.get((place, True))
-        then = index.get((offloaded.sequence - self.step.first, True))
-        if now is None or then is None:
-            return int(self.capacity * _BLIND)
-        most = self.plan.like.rest.most(now + 1, then + 1)
-        return max(most + self.link.restored_bytes - used, 0)
-
-    def _forget_stayed(self, sequence: int) -> None:
+    def _forget_stayed(self) -> None:
         """Where backward begins: learns what others hold and sending does not free."""
         if not self._is_saving:
             return
         self._is_saving = False
-        for offloaded in (reference() for _, reference in self.away):
-            if offloaded is None or not offloaded.is_away:
-                continue
+        for offloaded in self.fetches.away():
             if offloaded.state() != transfer.GONE:
                 self._keep(offloaded)
-        self._leaving.look(self._is_there, at_all=True)
+        self.recorder.leaving.look(self._is_there, at_all=True)
 
     def _keep(self, offloaded: OffloadedStorage) -> None:
         """Sending it did not help, and would not in the next step."""
-        self.leavers.blame([self._save_of(offloaded)])
+        self.leavers.blame([self.recorder.save_of(offloaded)])
         offloaded.stay()
 
     # -- a step ends
-
-    def before_optimizer(self) -> None:
-        """The optimizer is about to make its state, if it has none."""
-        self.note()
-        self._before_optimizer = self._now_bytes
-        self._in_optimizer = 0
-
-    def interrupt_optimizer(self) -> None:
-        """The optimizer has others work before it goes on."""
-        self.note()
-        self._before_optimizer = None
-
-    def after_optimizer(self) -> None:
-        """What the optimizer made and kept, and what it only needed for a while."""
-        if self._before_optimizer is None:
-            self.note()
-            return
-        before, step = self._before_optimizer, self.step
-        self.note()
-        now = self._now_bytes
-        step.born_bytes += max(now - before, 0)
-        temporary_bytes = self._in_optimizer - max(now, before)
-        step.temporary_bytes = max(step.temporary_bytes, temporary_bytes)
-        self._before_optimizer = None
 
     def end_step(self, rescued: bool, sequence: int, state: tuple[int, int]) -> None:
         """Plans the next step from the one that has ended, after the optimizer.
@@ -353,19 +227,13 @@ class DevicePlan:
             sequence: How much has been saved in all steps.
             state: Bytes of optimizers' state on the host, and of all.
         """
-        self._note_event(-1, is_use=True)  # the last that was needed
-        used = self.link.end_step()
-        self.step.sent_bytes, self.step.fetched_bytes, self.step.waited_ms = used
-        self.step.state_host_bytes, self.step.state_bytes = state
+        step = self.last = self.recorder.end_step(sequence, state)
         unreached_bytes = 0
         if rescued and math.isfinite(self.plan.target_bytes):
             target_bytes = int(self.plan.target_bytes)
-            unreached_bytes = max(target_bytes - self.step.away_bytes, 0)
-        step = self.last = self.step
-        self.step = Step(first=sequence)
+            unreached_bytes = max(target_bytes - step.away_bytes, 0)
         self._saved_bytes = self._guesses = 0
         self._is_saving = False
-        self._start_host_bytes = self.host_bytes
         self._kept.clear()
         if rescued:
             self._learn_from_failure(step)

@@ -1,0 +1,98 @@
+"""Brings back what backward will use next, as far ahead as memory allows.
+
+What was saved last is used first, so what lies just before the place that is used now
+comes next. It may come as early as there is room for it beside all that the rest needs
+until then, as the record of a step of the same kind says.
+"""
+
+from __future__ import annotations
+
+import bisect
+import weakref
+from collections.abc import Iterator
+from operator import itemgetter
+
+import torch
+
+from oomph import _C
+from oomph.base.log import logger
+from oomph.offload import transfer
+from oomph.offload.record import Step
+from oomph.offload.recorder import Recorder
+from oomph.offload.transfer import OffloadedStorage
+
+_BLIND = 0.4  # share of the device left free by a fetch before a step was recorded
+
+
+class Fetches:
+    """What is away from a device, and its way back."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._away: list[tuple[int, weakref.ref[OffloadedStorage]]] = []
+        self._is_fetching = False  # some thread does, ahead of need
+
+    def add(self, offloaded: OffloadedStorage) -> None:
+        """It was sent; the caller holds ``transfer.lock``."""
+        entry = offloaded.sequence, weakref.ref(offloaded)
+        bisect.insort(self._away, entry, key=itemgetter(0))
+
+    def away(self) -> Iterator[OffloadedStorage]:
+        """What is away; the caller holds ``transfer.lock``."""
+        for _, reference in self._away:
+            offloaded = reference()
+            if offloaded is not None and offloaded.is_away:
+                yield offloaded
+
+    def ahead(self, sequence: int, like: Step, used: int, limit: int) -> None:
+        """Fetches what will be used next.
+
+        One thread at a time: what others come to use meanwhile they take themselves.
+
+        Args:
+            sequence: When what is used now was saved.
+            like: The record of such a step.
+            used: Bytes in use on the device.
+            limit: To how many they may grow.
+        """
+        with transfer.lock:
+            if self._is_fetching:
+                return
+            self._is_fetching = True
+        try:
+            while (found := self._next(sequence, like, used, limit)) is not None:
+                found.fetch()
+                used += found.bytes
+        except (torch.OutOfMemoryError, _C.DriverError) as error:
+            logger.debug("nothing is fetched ahead now: %s", error)
+        finally:
+            self._is_fetching = False
+
+    def _next(
+        self, sequence: int, like: Step, used: int, limit: int
+    ) -> OffloadedStorage | None:
+        """The last that was saved before what is used now, if there is room for it."""
+        with transfer.lock:
+            end = bisect.bisect_left(self._away, sequence, key=itemgetter(0))
+            while end > 0:
+                end -= 1
+                offloaded = self._away[end][1]()
+                if offloaded is not None and offloaded.is_away:
+                    more = offloaded.bytes + self._growth(
+                        sequence, offloaded, like, used
+                    )
+                    return offloaded if used + more <= limit else None
+                del self._away[end]
+            return None
+
+    def _growth(
+        self, sequence: int, offloaded: OffloadedStorage, like: Step, used: int
+    ) -> int:
+        """By how much the rest will grow from what is used now to a storage's use."""
+        recorder = self._recorder
+        now = like.index.get((recorder.place_of(sequence), True))
+        then = like.index.get((recorder.save_of(offloaded)[0], True))
+        if now is None or then is None:
+            return int(recorder.capacity * _BLIND)
+        most = like.rest.most(now + 1, then + 1)
+        return max(most + recorder.link.restored_bytes - used, 0)
