@@ -92,6 +92,7 @@ def settle() -> None:
         torch.cuda.reset_peak_memory_stats(device)
         torch.cuda.reset_accumulated_memory_stats(device)
     check_sound()
+    gc.freeze()  # later collections leave alone what tests have imported
 
 
 def explain(error: BaseException) -> str:
