@@ -49,6 +49,7 @@ class Planner:
         self.recompute = recompute
         self.devices: dict[int, DevicePlan] = {}
         self._sequence = 0
+        self._has_old_workspaces = False  # from steps that were short
         self.blocks = Blocks(lambda: self._sequence + 1, self._skip, self._aside)
 
     @property
@@ -117,6 +118,7 @@ class Planner:
                 )
         self._plan_blocks()
         self._move_state()
+        self._renew_workspaces(bool(rescued_devices))
         with transfer.lock:
             return {d.index for d in self.devices.values() if d.last.used_host()}
 
@@ -159,6 +161,15 @@ class Planner:
                 except (RuntimeError, MemoryError) as error:
                     logger.debug("optimizers' state stays on the device: %s", error)
             _C.stays([*state.leaves, *state.stays])
+
+    def _renew_workspaces(self, rescued: bool) -> None:
+        """After a shortage: what cuBLAS took on a full device, it takes once more."""
+        if rescued:
+            self._has_old_workspaces = True
+        elif self._has_old_workspaces and any(
+            device.last.unreached_bytes > 0 for device in self.devices.values()
+        ):
+            self._has_old_workspaces = not idle.free_workspaces()
 
     def _look_at_optimizers(self) -> dict[int, tuple[int, int]]:
         """Bytes of optimizers' state on the host, and of all of it, by device."""

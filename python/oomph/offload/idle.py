@@ -1,8 +1,9 @@
-"""What is idle between steps: the tensors of optimizers.
+"""What is idle between steps: the tensors of optimizers, and cuBLAS's workspaces.
 
-Their state is used by an optimizer's step alone, their parameters and gradients by
+Optimizers' state is used by their steps alone, their parameters and gradients by
 forward and backward too, all by the thread that trains. So between steps, and before a
-capture of that thread, they may move.
+capture of that thread, they may move. PyTorch keeps a workspace for each thread and
+stream that multiplies matrices, and gets a new one where it has none.
 """
 
 from __future__ import annotations
@@ -56,6 +57,17 @@ def trained_by(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
             yield parameter
             if parameter.grad is not None:
                 yield parameter.grad
+
+
+def free_workspaces() -> bool:
+    """Frees the workspaces of cuBLAS, if no thread beside may be using one."""
+    others = (t for t in threading.enumerate() if t is not threading.current_thread())
+    in_backward = torch._C._current_graph_task_id() >= 0
+    # Of autograd's threads, which wait between steps, Python knows no more than that.
+    if in_backward or not all(isinstance(t, threading._DummyThread) for t in others):
+        return False
+    torch._C._cuda_clearCublasWorkspaces()
+    return True
 
 
 def on_device(device: int) -> list[int]:
