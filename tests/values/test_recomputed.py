@@ -514,6 +514,9 @@ def test_a_model_that_is_wrapped_for_ranks(way):
                     fully_shard(block, mesh=mesh)
                 fully_shard(model, mesh=mesh)
             results = train(model)
+            # Else DDP's reducer is the last to hold the group, and frees it with the
+            # GIL, for which gloo's threads may wait, which that joins.
+            del model
             return [r.to_local() if isinstance(r, DTensor) else r for r in results]
         finally:
             dist.destroy_process_group()
