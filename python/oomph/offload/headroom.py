@@ -22,12 +22,22 @@ class Headroom:
         fetch_bytes: When something is fetched ahead of need.
     """
 
-    def __init__(self) -> None:
-        self.extra_bytes = 0
-        self.fetch_bytes = 0
+    def __init__(self, extra_bytes: int = 0, fetch_bytes: int = 0) -> None:
+        self.extra_bytes = extra_bytes
+        self.fetch_bytes = fetch_bytes
         self._quiet_steps = 0  # with a target and without a rescue
         self._patience = _QUIET_STEPS
         self._is_trying = False  # less has been left free since the last shortage
+
+    @classmethod
+    def of_unknown(cls, capacity: int) -> Headroom:
+        """What so many bytes leave free in a step that is expected, not recorded.
+
+        As a call runs again, it needs for a while more than it has saved. So what comes
+        back ahead of need leaves more.
+        """
+        most = capacity // EXTRA_SHARE
+        return cls(most, 2 * most)
 
     def for_fetches(self, capacity: int) -> int:
         """What is left free of so many bytes by what comes back ahead of need."""

@@ -334,8 +334,8 @@ class DevicePlan:
             step: It as the record of another says.
         """
         # What steps that were otherwise have taught is no more true, and what is
-        # expected is no record by which a kind could be told.
-        self.headroom = Headroom()
+        # expected is no record by which a kind could be told, nor as exact as one.
+        self.headroom = Headroom.of_unknown(self.capacity)
         self.kinds.clear()
         limit_bytes = self.room(()).limit_bytes
         plan = self._choose(step, step.needs(), limit_bytes)
