@@ -138,3 +138,25 @@ def test_hooks_stay_longer_where_shortages_come_back():
         training.step(512)
     plan = oomph.planner.explain()[0]
     assert plan["text"].endswith("nothing is offloaded.")
+
+
+@sends
+def test_state_on_the_host_is_worked_on_by_pieces_though_it_need_not_be_there():
+    import oomph
+
+    layers = nn.ModuleList(nn.Linear(1024, 1024) for _ in range(12)).cuda()
+    optimizer = torch.optim.Adam(layers.parameters())
+    used = []
+    for step in range(10):
+        x = torch.randn(4096, 1024, device="cuda")
+        for layer in layers:
+            x = layer(x).sin()
+        x.sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        used.append(oomph.stats()["step_host_used_bytes"])
+        if step == 5:
+            state = [v for s in optimizer.state.values() for v in s.values()]
+            moved = oomph.evict([value for value in state if value.is_cuda])
+            assert moved.moved_bytes > 80 * MIB
+    assert used[-2:] == [0, 0], used

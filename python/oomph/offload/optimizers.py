@@ -110,7 +110,7 @@ class OptimizerChoice:
         Args:
             step: It.
             capacity: Bytes of the device.
-            is_state_away: Whether state of theirs is to be on the host.
+            is_state_away: Whether state of theirs is on the host, or is to be.
         """
         device = self.link.device
         pieces = is_on(device)

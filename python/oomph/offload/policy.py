@@ -242,7 +242,9 @@ class DevicePlan:
         self._forget(step)
         if math.isfinite(self.plan.target_bytes):  # not offload:always
             self._plan_for(step, rescued, unreached_bytes)
-        self.optimizers.choose(step, self.capacity, self.state_bytes > 0)
+        # What returns does so where there is room, which may take some steps.
+        is_state_away = self.state_bytes > 0 or step.state_host_bytes > 0
+        self.optimizers.choose(step, self.capacity, is_state_away)
 
     @property
     def state_bytes(self) -> int:
