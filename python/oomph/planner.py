@@ -167,7 +167,7 @@ class Planner:
         if rescued:
             self._has_old_workspaces = True
         elif self._has_old_workspaces and any(
-            device.last.unreached_bytes > 0 for device in self.devices.values()
+            _C.stats(index)["step_host_used_bytes"] > 0 for index in self.devices
         ):
             self._has_old_workspaces = not idle.free_workspaces()
 
