@@ -68,6 +68,10 @@ typedef struct oomph_hooks {
     // that (oomph_collection_begin). It may call oomph. `last`: an error comes next, so
     // it may try harder. Gives the bytes freed, or false if it could not look.
     bool (*collect_garbage)(bool last, size_t *bytes);
+    // Asks it to send to the host, of what lies on the device and will be used last, at
+    // least so many bytes, if it can. It may call oomph. Gives the bytes that come free
+    // once their copies have been made.
+    size_t (*make_room)(int device, size_t bytes);
     // The pages at [addr, addr + bytes) are about to be unmapped. Only while watched.
     void (*unmapping)(int device, oomph_addr_t addr, size_t bytes,
                       oomph_stream_t stream);

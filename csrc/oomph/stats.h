@@ -18,6 +18,7 @@ enum {
     OOMPH_RUNG_WAIT,      // the same, after waiting for their streams
     OOMPH_RUNG_CALLBACKS, // PyTorch's free-memory callbacks, the driver's own pool
     OOMPH_RUNG_GARBAGE,   // what Python has not collected yet
+    OOMPH_RUNG_ROOM,      // what Python sends away to make room
     OOMPH_RUNG_HOST,      // host memory
     OOMPH_RUNG_ERROR,     // none helped
     OOMPH_RUNGS

@@ -100,7 +100,7 @@ static PyObject *stop(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
     oomph_frames_stop();
     Py_BEGIN_ALLOW_THREADS
-    oomph_garbage_stop();
+    oomph_helper_stop();
     oomph_stop();
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
@@ -224,6 +224,8 @@ static PyMethodDef methods[] = {
      "Runs Python's collector, unless the device captures; gives the bytes freed."},
     {"set_rescue_hook", set_rescue_hook, METH_O,
      "A callable for (device, bytes) of the first rescue of a step."},
+    {"set_room_maker", oomph_set_room_maker, METH_O,
+     "A callable that sends (device, bytes) to the host and gives how many; or None."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -268,6 +270,7 @@ static int execute(PyObject *module)
     static const oomph_hooks_t hooks = {.before_wait = release_gil,
                                         .after_wait = take_gil,
                                         .collect_garbage = oomph_collect_garbage,
+                                        .make_room = oomph_make_room,
                                         .rescued = note_rescue,
                                         .idle_blocks = oomph_idle_blocks,
                                         .call_site = oomph_frames_site,
@@ -286,7 +289,7 @@ static int execute(PyObject *module)
     }
     if (oomph_driver_error == NULL ||
         PyModule_AddObjectRef(module, "DriverError", oomph_driver_error) < 0 ||
-        !oomph_garbage_init())
+        !oomph_helper_init())
         return -1;
     oomph_set_hooks(&hooks);
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)

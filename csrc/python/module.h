@@ -39,11 +39,13 @@ extern _Thread_local bool oomph_keeps_gil;
 // The figures of a device, as oomph.stats() has them.
 PyObject *oomph_stats_dict(const oomph_stats_t *stats);
 
-// What garbage.c does: a hook of the core; its beginning, false with an
-// exception; its end, without the GIL.
+// What helper.c does: hooks of the core; what Python sets one of them to; its
+// beginning, false with an exception; its end, without the GIL.
 bool oomph_collect_garbage(bool last, size_t *bytes);
-bool oomph_garbage_init(void);
-void oomph_garbage_stop(void);
+size_t oomph_make_room(int device, size_t want);
+PyObject *oomph_set_room_maker(PyObject *module, PyObject *callable);
+bool oomph_helper_init(void);
+void oomph_helper_stop(void);
 
 // What memory.c does: the hook that lists what is idle between steps.
 size_t oomph_idle_blocks(int device, oomph_addr_t **addrs);

@@ -58,6 +58,7 @@ static const struct {
     {"rung_wait", offsetof(oomph_stats_t, rungs[OOMPH_RUNG_WAIT])},
     {"rung_callbacks", offsetof(oomph_stats_t, rungs[OOMPH_RUNG_CALLBACKS])},
     {"rung_garbage", offsetof(oomph_stats_t, rungs[OOMPH_RUNG_GARBAGE])},
+    {"rung_room", offsetof(oomph_stats_t, rungs[OOMPH_RUNG_ROOM])},
     {"rung_host", offsetof(oomph_stats_t, rungs[OOMPH_RUNG_HOST])},
     {"rung_error", offsetof(oomph_stats_t, rungs[OOMPH_RUNG_ERROR])},
     {"pages_remapped", offsetof(oomph_stats_t, pages_remapped)},

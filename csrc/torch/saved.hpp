@@ -11,6 +11,7 @@
 
 #include <ATen/SequenceNumber.h>
 #include <ATen/core/Tensor.h>
+#include <torch/csrc/Storage.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/variable.h>
@@ -222,6 +223,56 @@ inline PyObject *own_tier(PyObject *, PyObject *tensor)
         info.addr != address(data.get()) || from_core(info.pool) != MempoolId_t{0, 0})
         Py_RETURN_NONE;
     return PyLong_FromLong(info.tier);
+}
+
+// Whether only one Python object has the tensor, and only its owner and the list that
+// it is in have that.
+inline bool has_one_owner(PyObject *item)
+{
+    return THPVariable_Check(item) && Py_REFCNT(item) == 2 &&
+           THPVariable_Unpack(item).use_count() == 1;
+}
+
+// References to a storage's Python object, of which the caller has the only one that is
+// not PyTorch's own; -1 with an exception.
+inline Py_ssize_t references(const at::Tensor &tensor)
+{
+    PyObject *object = THPStorage_Wrap(tensor.storage());
+    if (object == nullptr)
+        return -1;
+    const Py_ssize_t count = Py_REFCNT(object);
+    Py_DECREF(object);
+    return count;
+}
+
+// are_alone(tensors): whether their storage, which is one, goes when they go. Each may
+// be known to one owner and to the list.
+inline PyObject *are_alone(PyObject *, PyObject *list)
+{
+    static const Py_ssize_t fresh = references(at::empty({1}));
+    if (!PyList_Check(list)) {
+        PyErr_SetString(PyExc_TypeError, "a list of tensors is wanted");
+        return nullptr;
+    }
+    const Py_ssize_t count = PyList_GET_SIZE(list);
+    for (Py_ssize_t i = 0; i < count; i++)
+        if (!has_one_owner(PyList_GET_ITEM(list, i)))
+            Py_RETURN_FALSE;
+    if (count == 0)
+        Py_RETURN_FALSE;
+    const at::Tensor &first = THPVariable_Unpack(PyList_GET_ITEM(list, 0));
+    const c10::StorageImpl *storage = first.storage().unsafeGetStorageImpl();
+    for (Py_ssize_t i = 1; i < count; i++)
+        if (THPVariable_Unpack(PyList_GET_ITEM(list, i))
+                .storage()
+                .unsafeGetStorageImpl() != storage)
+            Py_RETURN_FALSE;
+    const Py_ssize_t found = references(first);
+    if (found < 0)
+        return nullptr;
+    // The Python object that is there now has one, too.
+    const auto users = static_cast<Py_ssize_t>(first.storage().use_count());
+    return PyBool_FromLong(found == fresh && users <= count + 1);
 }
 
 } // namespace oomph_torch

@@ -107,6 +107,8 @@ PyMethodDef methods[] = {
     {"restored", restored, METH_VARARGS, "The tensor over another's storage."},
     {"own_tier", own_tier, METH_O,
      "Tier of the block of oomph's that a tensor has for itself, or None."},
+    {"are_alone", are_alone, METH_O,
+     "Whether the storage of a list of tensors goes when they go."},
     {"settings_keys", &Settings::keys, METH_NOARGS,
      "The settings of its allocator that PyTorch knows."},
     {"set_settings_hook", &Settings::listen, METH_O,

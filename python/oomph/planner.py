@@ -4,8 +4,9 @@ In the first step that runs out of device memory, blocks fall back to the host, 
 kernels use them over the link. That step also shows how many bytes were missing. From
 the next step on, oomph sends as many bytes of what autograd saves to the host ahead of
 need: the earliest saved first, since backward needs them last. They are fetched before
-backward comes to them. If the optimizer does not fit, it works piece by piece. All of
-this ends when memory is no longer short.
+backward comes to them. If memory runs out all the same, more of it leaves at that
+moment. If the optimizer does not fit, it works piece by piece. All of this ends when
+memory is no longer short.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from oomph.offload import activations, idle, optimizers, report, transfer
 from oomph.offload.blocks import Blocks
 from oomph.offload.policy import DevicePlan
 from oomph.offload.recorder import Recorder
+from oomph.offload.room import Saved
 from oomph.offload.staging import address_of
 from oomph.offload.transfer import OffloadedStorage, hosted_bytes
 from oomph.recompute.followers import Follower
@@ -86,6 +88,12 @@ class Planner:
     def send(self, tensor: torch.Tensor, sequence: int) -> OffloadedStorage | None:
         """Sends its storage to the host, if it is not there, or None if it stays."""
         return self.device(tensor.device.index).send(tensor, sequence)
+
+    def stays(self, tensor: torch.Tensor, saved: Saved) -> None:
+        """A tensor was saved, whose storage may leave later."""
+        device = self.device(tensor.device.index)
+        with transfer.lock:
+            device.staying.add(tensor.untyped_storage()._cdata, saved)
 
     def saved(self) -> int:
         """Counts one saved tensor; gives its place among all of them."""
@@ -241,6 +249,7 @@ def start(always: bool = False) -> Planner | None:
             return None
         if _planner is None:
             _planner = Planner(always, _may_recompute)
+            _C.set_room_maker(_make_room)
         _put_hooks()
         return _planner
 
@@ -253,10 +262,17 @@ def stop() -> None:
     global _planner
     with transfer.lock:
         ended, _planner = _planner, None
+        _C.set_room_maker(None)
         _put_hooks()
         for index in ended.devices if ended is not None else ():
             _C.foresee(index, 0)
             optimizers.stop(index)
+
+
+def _make_room(device: int, size_bytes: int) -> int:
+    """A block finds no room: sends so much away, if there is that; gives how much."""
+    plan = _plan_of(device)
+    return 0 if plan is None else plan.make_room(size_bytes)
 
 
 def _forget_in_child() -> None:
@@ -368,6 +384,8 @@ def explain() -> dict[int, dict[str, Any]]:
           saved for backward or others hold it.
         * ``step_sent_bytes``, ``step_fetched_bytes``: what crossed the link in that
           step.
+        * ``step_sent_late_bytes``: of what was sent, what left only when memory had run
+          out, as the plan was not enough.
         * ``step_waited_ms``: how long the device waited for copies back in it.
         * ``sent_bytes``, ``fetched_bytes``, ``waited_ms``, ``step_ms``,
           ``step_ms_without_offload``: as :func:`oomph.stats` has them.

@@ -950,6 +950,89 @@ static void the_garbage_of_a_pool_with_a_source_of_its_own_is_collected(void)
     check_sound();
 }
 
+/* ---- Room */
+
+static oomph_addr_t saved[8]; // what the embedder can send away, what goes first last
+static size_t saved_count, asked_for;
+static int sent;
+
+static size_t make_room(int device, size_t bytes)
+{
+    size_t freed = 0;
+
+    CHECK(device == 0);
+    sent++;
+    asked_for = bytes;
+    while (freed < bytes && saved_count > 0) {
+        give(saved[--saved_count]);
+        freed += 8 * MIB;
+    }
+    return freed;
+}
+
+static void start_with_saved(size_t host_limit_bytes, bool strict)
+{
+    oomph_config_t config = test_config();
+    oomph_hooks_t hooks = {.make_room = make_room};
+
+    config.host_limit_bytes = host_limit_bytes;
+    config.strict = strict;
+    oomph_set_hooks(&hooks);
+    start_card("32MiB,context=0,memory=real", &config);
+    saved_count = 2;
+    for (size_t i = 0; i < saved_count; i++)
+        saved[i] = take(8 * MIB, NULL);
+}
+
+static void what_is_used_last_leaves_before_a_block_falls_back(void)
+{
+    start_with_saved(64 * MIB, false);
+    oomph_addr_t kept = take(8 * MIB, NULL);
+    mark(kept, 8 * MIB, 1ull << 40);
+    oomph_addr_t addr = take(14 * MIB, NULL); // of which 8 MiB are free
+    mark(addr, 14 * MIB, 2ull << 40);
+    CHECK(sent == 1 && asked_for == 6 * MIB && saved_count == 1);
+    CHECK(stats_of(0).rescues == 0 && stats_of(0).tier_bytes[OOMPH_TIER_HOST] == 0);
+    CHECK(stats_of(0).rungs[OOMPH_RUNG_ROOM] == 1);
+    CHECK(is_marked(kept, 8 * MIB, 1ull << 40));
+    CHECK(is_marked(addr, 14 * MIB, 2ull << 40));
+    check_sound();
+}
+
+static void what_did_not_leave_falls_back(void)
+{
+    start_with_saved(64 * MIB, false);
+    saved_count = 1; // the other is in use
+    take(8 * MIB, NULL);
+    take(24 * MIB, NULL);
+    CHECK(sent == 2 && saved_count == 0 && stats_of(0).rescues == 1);
+    take(2 * MIB, NULL);
+    CHECK(stats_of(0).rungs[OOMPH_RUNG_ROOM] == 1); // nothing came of the others
+    check_sound();
+}
+
+static void nothing_leaves_for_a_block_that_must_not_be_rescued(void)
+{
+    oomph_addr_t addr;
+
+    start_with_saved(64 * MIB, true);
+    CHECK(try_take(20 * MIB, NULL, &addr) == OOMPH_ERR_NO_MEMORY && sent == 0);
+    check_sound();
+}
+
+static void nothing_leaves_while_offload_is_forbidden(void)
+{
+    oomph_addr_t addr;
+
+    start_with_saved(64 * MIB, false);
+    CHECK(oomph_forbid_offload(OOMPH_BAN_REGION) == OOMPH_OK);
+    CHECK(try_take(20 * MIB, NULL, &addr) == OOMPH_ERR_NO_MEMORY && sent == 0);
+    CHECK(oomph_allow_offload(OOMPH_BAN_REGION) == OOMPH_OK);
+    CHECK(try_take(20 * MIB, NULL, &addr) == OOMPH_OK && sent == 1);
+    CHECK(stats_of(0).rescues == 0);
+    check_sound();
+}
+
 /* ---- Captures */
 
 static void a_capture_is_neither_waited_for_nor_disturbed(void)
@@ -1237,6 +1320,10 @@ int main(int argc, char **argv)
         TEST(a_collection_in_vain_is_repeated_before_errors_alone),
         TEST(where_garbage_cannot_be_collected_the_error_says_so),
         TEST(the_garbage_of_a_pool_with_a_source_of_its_own_is_collected),
+        TEST(what_is_used_last_leaves_before_a_block_falls_back),
+        TEST(what_did_not_leave_falls_back),
+        TEST(nothing_leaves_for_a_block_that_must_not_be_rescued),
+        TEST(nothing_leaves_while_offload_is_forbidden),
         TEST(an_embedder_that_freed_nothing_is_asked_before_each_error_all_the_same),
         TEST(a_capture_is_neither_waited_for_nor_disturbed),
         TEST(a_free_deferred_in_a_capture_waits_for_its_end),

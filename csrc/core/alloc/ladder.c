@@ -8,7 +8,8 @@
  *   and streams, at once if their work has finished, else after waiting for it; what
  *   PyTorch and the driver cache themselves; host pages; the error.
  * - Before a block falls back to the host, and before the error, the collector is
- *   asked to free what the program can no longer reach.
+ *   asked to free what the program can no longer reach. Then, before it falls back,
+ *   what will be used last is sent to the host in its place.
  * - Each rung is climbed again only if something changed. Waiting happens without
  *   the lock; another thread that would have to wait takes the first one's result.
  */
@@ -17,6 +18,7 @@
 #include "core/alloc/garbage.h"
 #include "core/alloc/host.h"
 #include "core/alloc/host_refusal.h"
+#include "core/alloc/room.h"
 #include "core/alloc/split.h"
 #include "core/alloc/trim.h"
 #include "core/device/steal.h"
@@ -185,6 +187,8 @@ static oomph_rung_result_t rung_host(oomph_request_context_t *ctx,
         return OOMPH_RETRY;
     oomph_rung_result_t result = oomph_rung_garbage(ctx, false);
 
+    if (result == OOMPH_NEXT)
+        result = oomph_rung_room(ctx);
     if (result == OOMPH_NEXT)
         result = oomph_rung_host(ctx, block);
     if (*block == NULL)

@@ -15,6 +15,7 @@ typedef struct oomph_request_context {
     int collections;      // how often garbage has been collected,
     bool collected;       // whether the last time gave anything,
     int64_t traffic;      // and what had been taken and given back before
+    int rooms;            // how often others were sent away to make room
     bool host_expected;   // if it finds no room at once, it goes to the host
     bool buffer;          // for our own copies: the CPU need not use it
     bool prepared;        // to be ready for a capture (capture.c)

@@ -65,6 +65,8 @@ void oomph_set_hooks(const oomph_hooks_t *hooks)
         ours->free_memory = hooks->free_memory;
     if (hooks->collect_garbage != NULL)
         ours->collect_garbage = hooks->collect_garbage;
+    if (hooks->make_room != NULL)
+        ours->make_room = hooks->make_room;
     if (hooks->unmapping != NULL)
         ours->unmapping = hooks->unmapping;
     if (hooks->notice != NULL)

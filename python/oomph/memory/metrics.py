@@ -39,6 +39,7 @@ OWN: dict[str, str] = {
     "rung_wait": "times that oomph waited for the work that used them",
     "rung_callbacks": "times that PyTorch's free-memory callbacks were called",
     "rung_garbage": "times that Python's unreachable objects were collected",
+    "rung_room": "times that what was saved for backward left to make room",
     "rung_host": "times that a block fell back to the host",
     "rung_error": "times that nothing helped",
     "oom_missing_bytes": "bytes that were missing the last time that nothing helped",

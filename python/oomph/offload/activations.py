@@ -27,6 +27,7 @@ from torch import nn
 from oomph import _torch
 from oomph.base.sizes import SMALL_BYTES
 from oomph.offload import transfer
+from oomph.offload.room import Saved
 from oomph.recompute.followers import Follower
 
 
@@ -37,6 +38,9 @@ class Policy(Protocol):
         self, tensor: torch.Tensor, sequence: int
     ) -> transfer.OffloadedStorage | None:
         """Sends its storage to the host, if it is not there, or None if it stays."""
+
+    def stays(self, tensor: torch.Tensor, saved: Saved) -> None:
+        """Hears of a tensor whose storage stays."""
 
     def saved(self) -> int:
         """Counts one saved tensor; gives its place among all of them."""
@@ -69,48 +73,52 @@ _originals: tuple[Callable[..., None], Callable[[], None]] | None = None
 # ---- Packing
 
 
-class _Kept:
-    """A tensor that stays, and its version."""
+class _Saved:
+    """A tensor that was saved: over a storage that stays, or that went to the host."""
 
-    __slots__ = ("outline", "sequence", "tensor", "version")
+    __slots__ = (
+        *("__weakref__", "offloaded", "outline", "sequence", "stream", "tensor"),
+        *("version", "what"),
+    )
 
     def __init__(self, tensor: torch.Tensor, sequence: int) -> None:
         self.version = tensor._version
         self.sequence = sequence
-        self.outline = None
+        self.outline: object | None = None
+        self.offloaded: transfer.OffloadedStorage | None = None
+        self.stream = 0
+        self.tensor: torch.Tensor | None
         if tensor.is_leaf:
             self.tensor = tensor  # as PyTorch does: its data may be exchanged
         else:
             self.tensor = tensor.detach()  # what has a graph would keep itself alive
             self.outline = _torch.outline(tensor)
 
-    def unpack(self) -> torch.Tensor:
-        if self.tensor._version != self.version:
-            kind, size = self.tensor.type(), self.tensor.shape
-            raise _modified(kind, size, self.tensor._version, self.version)
-        if self.outline is None:
-            return self.tensor
-        other = _torch.exchanged(self.outline, self.tensor)
-        return self.tensor if other is None else other
-
-
-class _Sent:
-    """A tensor whose storage went to the host."""
-
-    __slots__ = ("offloaded", "outline", "sequence", "version", "what")
-
-    def __init__(
-        self, tensor: torch.Tensor, offloaded: transfer.OffloadedStorage, sequence: int
-    ) -> None:
+    def leave(self, offloaded: transfer.OffloadedStorage) -> None:
+        """Lets go of the tensor, whose storage has been sent."""
+        tensor = self.tensor
+        assert tensor is not None
         self.what = tensor.type(), tensor.shape
-        self.outline = _torch.outline(tensor)
-        self.version = tensor._version
-        self.sequence = sequence
-        self.offloaded = offloaded
+        if self.outline is None:
+            self.outline = _torch.outline(tensor)
         with transfer.lock:
             offloaded.users += 1
+        self.offloaded = offloaded
+        self.tensor = None
 
     def unpack(self) -> torch.Tensor:
+        tensor = self.tensor
+        if tensor is None:
+            return self._unpack_sent()
+        if tensor._version != self.version:
+            raise _modified(tensor.type(), tensor.shape, tensor._version, self.version)
+        if self.outline is None:
+            return tensor
+        other = _torch.exchanged(self.outline, tensor)
+        return tensor if other is None else other
+
+    def _unpack_sent(self) -> torch.Tensor:
+        assert self.outline is not None and self.offloaded is not None
         now = _torch.version_now(self.outline)
         if now != self.version:
             raise _modified(*self.what, now, self.version)
@@ -170,14 +178,19 @@ def _is_made_in_forward(tensor: torch.Tensor) -> bool:
 def _pack(tensor: torch.Tensor) -> Any:
     policy = _policy
     if policy is None or torch.cuda.is_current_stream_capturing():
-        return _Kept(tensor, 0)
+        return _Saved(tensor, 0)
     sequence = policy.saved()
     if policy.follower is not None and _is_made_in_forward(tensor):
         policy.follower.saved(tensor)
-    offloaded = policy.send(tensor, sequence) if _may_leave(tensor) else None
-    if offloaded is None:
-        return _Kept(tensor, sequence)
-    return _Sent(tensor, offloaded, sequence)
+    saved = _Saved(tensor, sequence)
+    if _may_leave(tensor):
+        offloaded = policy.send(tensor, sequence)
+        if offloaded is not None:
+            saved.leave(offloaded)
+        else:
+            saved.stream = torch._C._cuda_getCurrentRawStream(tensor.device.index)
+            policy.stays(tensor, saved)
+    return saved
 
 
 @torch._disable_dynamo  # type: ignore[attr-defined]

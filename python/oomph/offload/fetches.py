@@ -21,7 +21,11 @@ from oomph.offload.record import Step
 from oomph.offload.recorder import Recorder
 from oomph.offload.transfer import OffloadedStorage
 
+_EARLY = 64  # of what came back early, until what was used is forgotten
 _BLIND = 0.4  # share of the device left free by a fetch before a step was recorded
+
+
+_Entry = tuple[int, weakref.ref[OffloadedStorage]]  # with its sequence
 
 
 class Fetches:
@@ -29,7 +33,8 @@ class Fetches:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._away: list[tuple[int, weakref.ref[OffloadedStorage]]] = []
+        self._away: list[_Entry] = []
+        self._early: list[_Entry] = []  # that came back ahead of need
         self._is_fetching = False  # some thread does, ahead of need
 
     def add(self, offloaded: OffloadedStorage) -> None:
@@ -43,6 +48,13 @@ class Fetches:
             offloaded = reference()
             if offloaded is not None and offloaded.is_away:
                 yield offloaded
+
+    def early(self) -> list[OffloadedStorage]:
+        """What came back ahead of need; the caller holds ``transfer.lock``."""
+        found = [(entry, entry[1]()) for entry in self._early]
+        here = [(e, o) for e, o in found if o is not None and o.is_early]
+        self._early = [entry for entry, _ in here]
+        return [offloaded for _, offloaded in here]
 
     def ahead(self, sequence: int, like: Step, used: int, limit: int) -> None:
         """Fetches what will be used next.
@@ -62,11 +74,18 @@ class Fetches:
         try:
             while (found := self._next(sequence, like, used, limit)) is not None:
                 found.fetch()
+                self._note_early(found)
                 used += found.bytes
         except (torch.OutOfMemoryError, _C.DriverError) as error:
             logger.debug("nothing is fetched ahead now: %s", error)
         finally:
             self._is_fetching = False
+
+    def _note_early(self, offloaded: OffloadedStorage) -> None:
+        with transfer.lock:
+            if len(self._early) > 2 * len(self._away) + _EARLY:
+                self.early()  # forgets those that were used
+            self._early.append((offloaded.sequence, weakref.ref(offloaded)))
 
     def _next(
         self, sequence: int, like: Step, used: int, limit: int

@@ -25,6 +25,7 @@ from oomph.offload.leavers import Chosen, Leavers
 from oomph.offload.optimizers import OptimizerChoice
 from oomph.offload.record import Step
 from oomph.offload.recorder import Recorder
+from oomph.offload.room import Staying
 from oomph.offload.transfer import Link, OffloadedStorage, is_hosted
 from oomph.recompute.followers import Waits
 
@@ -55,6 +56,7 @@ class DevicePlan:
         self.headroom = Headroom()
         self.recorder = Recorder(self.link, self._is_there)
         self.fetches = Fetches(self.recorder)
+        self.staying = Staying(self.link, self.fetches, self._note_late)
         self.last = Step()
         self.is_far_short = False  # by more than calls that run again may free
         self._fitting_steps = 0
@@ -182,6 +184,21 @@ class DevicePlan:
         self.offloaded[offloaded.storage.cdata] = offloaded
         self.fetches.add(offloaded)
         self.recorder.note_sent(offloaded)
+
+    def make_room(self, size_bytes: int) -> int:
+        """Sends away so much of what stayed, if there is as much; gives how much."""
+        # What is used up to now has been needed together with what leaves.
+        with transfer.lock:
+            _, capacity = self.recorder.note()
+        freed_bytes = self.staying.make_room(size_bytes, capacity)
+        with transfer.lock:
+            self.recorder.note()
+        return freed_bytes
+
+    def _note_late(self, offloaded: OffloadedStorage) -> None:
+        """It left only as memory had run out."""
+        self._note_sent(offloaded)
+        self.recorder.step.late_bytes += offloaded.bytes
 
     def _is_there(self, offloaded: OffloadedStorage) -> bool:
         """Whether a storage that was sent still takes room."""
@@ -363,6 +380,7 @@ class DevicePlan:
     def _forget(self, step: Step) -> None:
         """What is saved no more is not kept for ever."""
         self.leavers.end_step(step)
+        self.staying.forget_used()
         self._resized = {
             key: weak
             for key, weak in self._resized.items()

@@ -41,6 +41,7 @@ class Step:
     temporary_bytes: int = 0  # of these, what it had for itself, and gave back
     away_bytes: int = 0  # most that was away at one time
     sent_bytes: int = 0
+    late_bytes: int = 0  # of what left only as memory had run out
     fetched_bytes: int = 0
     waited_ms: float = 0.0  # as far as it was known when the step ended
     host_bytes: int = 0  # most bytes of blocks on the host

@@ -41,6 +41,7 @@ def describe(device: DevicePlan, blocks: Blocks | None) -> dict[str, Any]:
         "state_host_bytes": last.state_host_bytes,
         "step_host_used_bytes": used_bytes,
         "step_sent_bytes": last.sent_bytes,
+        "step_sent_late_bytes": last.late_bytes,
         "step_fetched_bytes": last.fetched_bytes,
         "step_waited_ms": last.waited_ms,
         **metrics(device),
@@ -98,6 +99,10 @@ def _explain(device: DevicePlan, blocks: Blocks | None) -> str:
         done.append(
             f"the first {sent} that forward saved went to the host and came back "
             "before backward used it"
+        )
+    if last.late_bytes > 0:
+        done.append(
+            f"{format_size(last.late_bytes)} went there only when memory had run out"
         )
     if optimizers.is_on(device.index):
         done.append(

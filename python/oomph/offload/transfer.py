@@ -142,13 +142,20 @@ class OffloadedStorage:
         tensor: A tensor over the storage, which is alive and on the device. The caller
             lets go of it.
         sequence: Its place among all that was saved.
+        stream: Whose work has made it what it is; None: that of the current one.
 
     Raises:
         MemoryError: The host has no room, within its limit.
         oomph._C.DriverError: The copy could not be queued.
     """
 
-    def __init__(self, link: Link, tensor: torch.Tensor, sequence: int) -> None:
+    def __init__(
+        self,
+        link: Link,
+        tensor: torch.Tensor,
+        sequence: int,
+        stream: torch.cuda.Stream | None = None,
+    ) -> None:
         self._addr = 0  # of the copy on the host
         self._kept: torch.UntypedStorage | None = None  # in place of the copy
         storage = tensor.untyped_storage()
@@ -166,13 +173,13 @@ class OffloadedStorage:
         self._ready: torch.cuda.Event | None = None  # its copy
         self._owner: torch.cuda.Stream | None = None  # that its memory belongs to
         self._waited: set[int] = set()  # streams that waited for the copy
-        self._send(tensor)
+        self._send(tensor, stream or torch.cuda.current_stream(link.device))
         with lock:
             link.note_copied(self.bytes, 0)
             link.away_bytes += self.bytes
             self.is_away = True
 
-    def _send(self, tensor: torch.Tensor) -> None:
+    def _send(self, tensor: torch.Tensor, stream: torch.cuda.Stream) -> None:
         link = self.link
         self._addr = _C.buffer(
             link.device, self.bytes, link.out.cuda_stream, link.back.cuda_stream
@@ -180,7 +187,7 @@ class OffloadedStorage:
         try:
             source = tensor.untyped_storage().data_ptr()
             tensor.record_stream(link.out)
-            link.out.wait_stream(torch.cuda.current_stream(link.device))
+            link.out.wait_stream(stream)
             copy(link.device, self._addr, source, self.bytes, link.out.cuda_stream)
         except BaseException:
             self._free_copy()
@@ -296,6 +303,31 @@ class OffloadedStorage:
         if self._base is not None:
             self.link.restored_bytes -= self.bytes
         self._base = None
+
+    @property
+    def is_early(self) -> bool:
+        """Whether it came back, and somebody is still to use it."""
+        return self._base is not None
+
+    def let_go(self) -> int:
+        """Gives up what came back ahead of need; its copy on the host serves later.
+
+        Returns:
+            Its bytes; 0: it is in use, or not here.
+        """
+        if not self._fetching.acquire(blocking=False):
+            return 0
+        try:
+            with lock:
+                if self._base is None or not _torch.are_alone([self._base]):
+                    return 0
+                self._wait_before_reuse()
+                self._drop_base()
+                self.link.away_bytes += self.bytes
+                self.is_away = True
+                return self.bytes
+        finally:
+            self._fetching.release()
 
     def _wait_before_reuse(self) -> None:
         """What was restored and not used is freed while it may still be written to."""

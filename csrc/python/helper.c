@@ -1,12 +1,13 @@
-/* garbage.c - Python's unreachable objects, collected when memory is short.
+/* helper.c - a thread that runs Python for one that needs memory.
  *
- * Tensors in reference cycles hold memory until Python's collector runs, which may be
- * long after the last use. The thread that needs memory must not run it: destructors
- * and finalizers would run in the middle of an operator, which may hold locks that they
- * want. So a thread of its own runs it, started when it is first needed, while the
+ * Two things free memory that only Python knows of: tensors in reference cycles keep
+ * theirs until Python's collector runs, and what autograd saved is not used for a
+ * while. The thread that needs memory must not do that itself: destructors and
+ * finalizers would run in the middle of an operator, which may hold locks that they
+ * want. So a thread of its own does it, started when it is first needed, while the
  * other waits without the GIL, and not for ever: whoever has the GIL may wait for a
  * lock that the waiting thread holds. After that time it goes on without, and what the
- * collector still frees, it frees later.
+ * helper still frees, it frees later.
  */
 #include "python/module.h"
 
@@ -19,59 +20,108 @@
 #include <unistd.h>
 
 enum {
-    // What the thread may take to get the GIL, and then to collect.
+    // What the thread may take to get the GIL, and then for its job.
     PATIENCE_MS = 2000,
     LAST_PATIENCE_MS = 10000, // before an error
     END_PATIENCE_MS = 2000,   // when the process ends
 };
 
+typedef enum kind { COLLECT, MAKE_ROOM, KINDS } kind_t;
+
+typedef struct job {
+    uint64_t asked, begun, done; // numbers of requests
+    size_t bytes;                // freed by the one that was done last
+} job_t;
+
 static PyObject *run_collector; // gc.collect, as it was at import
+static PyObject *room_maker;    // called with (device, bytes); guarded by the GIL
+static atomic_bool has_room_maker;
 
 // Everything here is guarded by the lock, which is not held while the GIL is taken.
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     pthread_t thread;
-    _Atomic(pid_t) process;      // whose thread it is; 0: none was started
-    uint64_t asked, begun, done; // numbers of requests
-    size_t bytes;                // freed by the collection that was done last
+    _Atomic(pid_t) process; // whose thread it is; 0: none was started
+    job_t jobs[KINDS];
+    int device;  // that needs room,
+    size_t want; // and how much
     bool lives, stopping;
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER};
+// Who asks for room, until it has an answer; before the lock.
+static pthread_mutex_t room_turn = PTHREAD_MUTEX_INITIALIZER;
 
 /* ---- The thread */
 
+static size_t collect(void)
+{
+    oomph_collection_begin();
+    PyObject *count = PyObject_CallNoArgs(run_collector);
+    size_t bytes = oomph_collection_end();
+
+    if (count == NULL)
+        PyErr_WriteUnraisable(run_collector);
+    Py_XDECREF(count);
+    return bytes;
+}
+
+static size_t send_away(int device, size_t want)
+{
+    PyObject *maker = Py_XNewRef(room_maker);
+
+    if (maker == NULL)
+        return 0;
+    PyObject *freed = PyObject_CallFunction(maker, "in", device, (Py_ssize_t)want);
+    size_t bytes = freed != NULL ? PyLong_AsSize_t(freed) : 0;
+    if (PyErr_Occurred()) {
+        PyErr_WriteUnraisable(maker);
+        bytes = 0;
+    }
+    Py_XDECREF(freed);
+    Py_DECREF(maker);
+    return bytes;
+}
+
 // Gives the bytes that were freed.
-static size_t collect_now(void)
+static size_t run(kind_t kind)
 {
     PyGILState_STATE gil = PyGILState_Ensure();
 
     pthread_mutex_lock(&state.lock);
-    state.begun = state.asked;
+    state.jobs[kind].begun = state.jobs[kind].asked;
+    int device = state.device;
+    size_t want = state.want;
     pthread_cond_broadcast(&state.changed);
     pthread_mutex_unlock(&state.lock);
-    oomph_collection_begin();
-    PyObject *count = PyObject_CallNoArgs(run_collector);
-    size_t bytes = oomph_collection_end();
-    if (count == NULL)
-        PyErr_WriteUnraisable(run_collector);
-    Py_XDECREF(count);
+    size_t bytes = kind == COLLECT ? collect() : send_away(device, want);
     PyGILState_Release(gil);
     return bytes;
+}
+
+// The job that is asked for; KINDS: none is.
+static kind_t next_job(void)
+{
+    kind_t kind = COLLECT;
+
+    while (kind < KINDS && state.jobs[kind].asked == state.jobs[kind].done)
+        kind++;
+    return kind;
 }
 
 static void *work(void *unused)
 {
     pthread_mutex_lock(&state.lock);
     while (!state.stopping) {
-        if (state.asked == state.done) {
+        kind_t kind = next_job();
+        if (kind == KINDS) {
             pthread_cond_wait(&state.changed, &state.lock);
             continue;
         }
         pthread_mutex_unlock(&state.lock);
-        size_t bytes = collect_now();
+        size_t bytes = run(kind);
         pthread_mutex_lock(&state.lock);
-        state.bytes = bytes;
-        state.done = state.begun;
+        state.jobs[kind].bytes = bytes;
+        state.jobs[kind].done = state.jobs[kind].begun;
         pthread_cond_broadcast(&state.changed);
     }
     state.lives = false;
@@ -123,19 +173,19 @@ static bool wait_until(const uint64_t *reached, uint64_t number, long ms)
 }
 
 // The caller holds the lock, and no GIL.
-static bool ask(bool last, size_t *bytes)
+static bool ask(kind_t kind, long ms, size_t *bytes)
 {
     bool own = state.lives && pthread_equal(state.thread, pthread_self());
+    job_t *job = &state.jobs[kind];
 
-    // A finalizer that wants memory must not wait for the collector that runs it.
+    // A finalizer that wants memory must not wait for the helper that runs it.
     if (own || state.stopping || (!state.lives && !start()))
         return false;
-    long ms = last ? LAST_PATIENCE_MS : PATIENCE_MS;
-    uint64_t number = ++state.asked;
+    uint64_t number = ++job->asked;
     pthread_cond_broadcast(&state.changed);
     bool done =
-        wait_until(&state.begun, number, ms) && wait_until(&state.done, number, ms);
-    *bytes = done ? state.bytes : 0;
+        wait_until(&job->begun, number, ms) && wait_until(&job->done, number, ms);
+    *bytes = done ? job->bytes : 0;
     return done;
 }
 
@@ -144,16 +194,42 @@ bool oomph_collect_garbage(bool last, size_t *bytes)
     PyThreadState *gil = PyGILState_Check() ? PyEval_SaveThread() : NULL;
 
     pthread_mutex_lock(&state.lock);
-    bool done = ask(last, bytes);
+    bool done = ask(COLLECT, last ? LAST_PATIENCE_MS : PATIENCE_MS, bytes);
     pthread_mutex_unlock(&state.lock);
     if (gil != NULL)
         PyEval_RestoreThread(gil);
     return done;
 }
 
+size_t oomph_make_room(int device, size_t want)
+{
+    size_t bytes = 0;
+
+    if (!atomic_load(&has_room_maker))
+        return 0;
+    PyThreadState *gil = PyGILState_Check() ? PyEval_SaveThread() : NULL;
+    pthread_mutex_lock(&room_turn);
+    pthread_mutex_lock(&state.lock);
+    state.device = device;
+    state.want = want;
+    ask(MAKE_ROOM, PATIENCE_MS, &bytes);
+    pthread_mutex_unlock(&state.lock);
+    pthread_mutex_unlock(&room_turn);
+    if (gil != NULL)
+        PyEval_RestoreThread(gil);
+    return bytes;
+}
+
+PyObject *oomph_set_room_maker(PyObject *Py_UNUSED(module), PyObject *callable)
+{
+    atomic_store(&has_room_maker, !Py_IsNone(callable));
+    Py_XSETREF(room_maker, Py_IsNone(callable) ? NULL : Py_NewRef(callable));
+    Py_RETURN_NONE;
+}
+
 /* ---- Start and end */
 
-bool oomph_garbage_init(void)
+bool oomph_helper_init(void)
 {
     pthread_condattr_t clock;
 
@@ -170,7 +246,7 @@ bool oomph_garbage_init(void)
     return run_collector != NULL;
 }
 
-void oomph_garbage_stop(void)
+void oomph_helper_stop(void)
 {
     pid_t process = atomic_load(&state.process);
     struct timespec end = in(END_PATIENCE_MS);
