@@ -143,8 +143,10 @@ class Planner:
         else:
             device = max(self.devices.values(), key=lambda d: d.plan.target_bytes)
         waits = device.link.take_step_waits()
-        if blocks.end_step(device.last, device.room(waits)):
-            with transfer.lock:
+        has_changed = blocks.end_step(device.last, device.room(waits))
+        with transfer.lock:
+            device.least_state_bytes = blocks.state_bytes
+            if has_changed:
                 device.expect(blocks.need_bytes, blocks.expected())
 
     def _move_state(self) -> None:

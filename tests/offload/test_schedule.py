@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from itertools import accumulate, combinations
 from random import Random
 
@@ -172,6 +172,34 @@ def test_what_is_short_is_used_over_the_link():
     some = [play(record, KEPT, limit, Link(1, 1)) for limit in (200, 199, 150)]
     assert [plan.short_bytes for plan in some] == [0, 1, 50]
     assert some[0].step_ms < some[1].step_ms < some[2].step_ms
+
+
+def with_state(state_bytes: int, rest_ms: float) -> Record:
+    return replace(row([100] * 4), state_bytes=state_bytes, rest_ms=rest_ms)
+
+
+def test_optimizers_state_leaves_where_that_is_faster():
+    record = with_state(200, rest_ms=20)
+    plan = choose(record, 200, Link(10, 10))
+    # All that is missing comes and goes while the optimizer works.
+    assert (plan.state_bytes, plan.sent_bytes) == (200, 0)
+    assert plan.step_ms == kernels_ms(record)
+
+
+def test_optimizers_state_stays_where_what_is_saved_takes_less():
+    # Of what is saved a part leaves while forward goes on.
+    plan = choose(with_state(200, rest_ms=0), 300, Link(100, 100))
+    assert (plan.state_bytes, plan.sent_bytes) == (0, 100)
+
+
+def test_optimizers_state_stays_where_all_fits():
+    assert choose(with_state(200, rest_ms=20), 400, Link(10, 10)).state_bytes == 0
+
+
+def test_half_of_the_state_leaves_where_that_is_enough():
+    plan = choose(with_state(400, rest_ms=0), 200, Link(10, 10))
+    assert (plan.state_bytes, plan.sent_bytes) == (200, 0)
+    assert plan.step_ms == kernels_ms(with_state(0, 0)) + 20
 
 
 def test_a_step_without_segments_takes_what_is_left():

@@ -100,8 +100,8 @@ class Blocks:
         self.device = -1
         self._ends: list[Any] = []  # of two steps in a row under the plan
         self._corrections = 0
-        # The shortest step that was measured in this size, and what ran again in it.
-        self._best: tuple[float, frozenset[int]] = math.inf, frozenset()
+        # The shortest step that was measured in this size, and its plan.
+        self._best: tuple[float, timeline.Plan | None] = math.inf, None
 
     def chosen(self) -> list[Call]:
         """The calls that run again, in the order in which they begin."""
@@ -131,6 +131,11 @@ class Blocks:
         """The step in which calls were watched, as it is with those that run again."""
         step = self._step.without(self._spans_of(self.chosen()))
         return step if abs(self._size - 1) <= _CHANGE else step.scaled(self._size)
+
+    @property
+    def state_bytes(self) -> int:
+        """Of optimizers' state, that are to be on the host under the plan."""
+        return int(self._size * self.plan.state_bytes) if self.plan is not None else 0
 
     @property
     def need_bytes(self) -> int:
@@ -271,26 +276,27 @@ class Blocks:
             self._bounds(),
             segments.without_waits(measured, blocks),
         )
-        self._record = timeline.Record(parts, blocks, measured.rest)
+        self._record = timeline.Record(parts, blocks, measured.rest, step.state_bytes)
         self._corrections = 0
-        self._best = math.inf, frozenset()
+        self._best = math.inf, None
 
-    def _choose(self, room: Room, again: frozenset[int] | None = None) -> bool:
+    def _choose(self, room: Room, plan: timeline.Plan | None = None) -> bool:
         """Plans the next step for the largest of the last.
 
         Args:
             room: What there is.
-            again: The calls that run again; None: those that make it shortest.
+            plan: It; None: the one that makes it shortest.
         """
         if self._record is None:
             return False
         before = {call.key for call in self.chosen()}
         self._size = max(self._sizes, default=1.0)
         limit_bytes = room.limit_bytes / self._size
-        if again is None:
-            self.plan = schedule.choose(self._record, limit_bytes, room.link)
-        else:
-            self.plan = timeline.play(self._record, again, limit_bytes, room.link)
+        if plan is None:
+            state_bytes = int(self._record.state_bytes / self._size)
+            record = replace(self._record, state_bytes=state_bytes)
+            plan = schedule.choose(record, limit_bytes, room.link)
+        self.plan = plan
         freed_bytes = self._record.columns.need_bytes - self.plan.need_bytes
         self.freed_bytes = int(self._size * freed_bytes)
         chosen = self.chosen()
@@ -323,7 +329,7 @@ class Blocks:
             return True
         self._measure()
         if abs(max(self._sizes) / self._size - 1) > _CHANGE:
-            self._best = math.inf, frozenset()
+            self._best = math.inf, None
             return self._choose(room)
         if (better := self._better()) is not None:
             return self._choose(room, better)
@@ -340,13 +346,13 @@ class Blocks:
             self.step_ms = self._ends[-2].elapsed_time(self._ends[-1])
             self._ends[:] = [times.mark(self.device)]
 
-    def _better(self) -> frozenset[int] | None:
-        """What ran again in a shorter step, if the last correction was none."""
+    def _better(self) -> timeline.Plan | None:
+        """The plan of a shorter step, if the last correction was none."""
         assert self.plan is not None
         best_ms, best = self._best
         if 0 < self.step_ms <= best_ms:
-            self._best = self.step_ms, self.plan.recomputed
-        elif self.step_ms > (1 + _WORSE) * best_ms and best != self.plan.recomputed:
+            self._best = self.step_ms, self.plan
+        elif self.step_ms > (1 + _WORSE) * best_ms and best != self.plan:
             self._corrections = _CORRECTIONS
             return best
         return None

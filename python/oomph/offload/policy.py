@@ -58,6 +58,7 @@ class DevicePlan:
         self.fetches = Fetches(self.recorder)
         self.staying = Staying(self.link, self.fetches, self._note_late)
         self.last = Step()
+        self.least_state_bytes = 0  # of optimizers' state, that are to be on the host
         self.is_far_short = False  # by more than calls that run again may free
         self._fitting_steps = 0
         self._patience = _FITTING_STEPS
@@ -308,16 +309,15 @@ class DevicePlan:
 
     def _choose(self, step: Step, needs: list[int], limit_bytes: float) -> StepPlan:
         """Chooses what leaves, and how much of optimizers' state, if that is short."""
-        chosen = self._leavers_of(step, needs, limit_bytes)
-        short_bytes = max(
-            int(chosen.short_bytes),
-            self.optimizers.need_bytes(step, self.capacity) - self.capacity,
-        )
+        state_bytes = min(self.least_state_bytes, step.state_bytes)
+        rest = [need_bytes - state_bytes for need_bytes in needs]
+        chosen = self._leavers_of(step, rest, limit_bytes)
+        optimizer_bytes = self.optimizers.need_bytes(step, self.capacity) - state_bytes
+        short_bytes = max(int(chosen.short_bytes), optimizer_bytes - self.capacity)
         is_known = step.had_hooks() or self.state_bytes > 0
-        state_bytes = 0
         if short_bytes > 0 and is_known:
-            more_bytes = self.capacity // _MARGIN
-            state_bytes = min(short_bytes + more_bytes, step.state_bytes)
+            short_bytes += state_bytes + self.capacity // _MARGIN
+            state_bytes = min(short_bytes, step.state_bytes)
             rest = [need_bytes - state_bytes for need_bytes in needs]
             chosen = self._leavers_of(step, rest, limit_bytes)
         return StepPlan(
@@ -358,7 +358,7 @@ class DevicePlan:
         self.kinds.clear()
         limit_bytes = self.room(()).limit_bytes
         plan = self._choose(step, step.needs(), limit_bytes)
-        plan.target_bytes = max(need_bytes - limit_bytes, 0)
+        plan.target_bytes = max(need_bytes - plan.state_bytes - limit_bytes, 0)
         self._follow(plan)
 
     def _learn_from_failure(self, step: Step) -> None:

@@ -6,7 +6,8 @@ replaces them where that is cheaper, so the blocks in question form a row of ste
 falling return, the lower hull of all mixtures without the link. What a block frees
 comes back at once, in backward, which a small device cannot bear: so blocks that
 contain none form another row. What is missing beside the first of a row is sent, and
-only its length is searched, from where a bound on the time is lowest.
+only its length is searched, from where a bound on the time is lowest: with optimizers'
+state on the device, with half of it, and with none.
 
 All is proportional: of a step with so many times the bytes and the times of another the
 plan is the same where the limit is so many times as high.
@@ -24,6 +25,7 @@ from oomph.recompute.timeline import Block, Link, Plan, Record, play
 
 _STRIDES = 16  # in a row, at first; halved
 _PRECISION = 64  # part of a row
+_STATE_SHARES = 0.0, 0.5, 1.0  # of optimizers' state, that are tried on the host
 
 
 class Step(NamedTuple):
@@ -133,27 +135,36 @@ def choose(record: Record, limit_bytes: float, link: Link) -> Plan:
         frozenset({0})
     """
     best = play(record, frozenset(), limit_bytes, link)
-    if best.need_bytes > limit_bytes:
-        for row in _rows(record.blocks):
-            best = _search(row, best, record, limit_bytes, link)
+    if best.need_bytes <= limit_bytes:
+        return best
+    rows = _rows(record.blocks)
+    for share in _STATE_SHARES if record.state_bytes > 0 else (0.0,):
+        state_bytes = int(share * record.state_bytes)
+        for row in rows:
+            best = _search(row, best, record, limit_bytes, link, state_bytes)
     return best
 
 
 def _search(
-    row: list[Step], best: Plan, record: Record, limit_bytes: float, link: Link
+    row: list[Step],
+    best: Plan,
+    record: Record,
+    limit_bytes: float,
+    link: Link,
+    state_bytes: int,
 ) -> Plan:
     """The fastest plan found in which the first steps of a row are taken, or the best.
 
     A few lengths are tried, at first far from each other, around the best of them.
     """
-    hopes = _hopes(row, record, limit_bytes, link)
+    hopes = _hopes(row, record, limit_bytes, link, state_bytes)
 
     @cache
     def ms_with(k: int) -> float:
         nonlocal best
         if not 0 <= k <= len(row) or hopes[k] >= best.step_ms:
             return math.inf
-        plan = play(record, _taken(row[:k]), limit_bytes, link)
+        plan = play(record, _taken(row[:k]), limit_bytes, link, state_bytes)
         best = min(best, plan, key=lambda plan: plan.step_ms)
         return plan.step_ms
 
@@ -167,16 +178,21 @@ def _search(
 
 
 def _hopes(
-    row: list[Step], record: Record, limit_bytes: float, link: Link
+    row: list[Step],
+    record: Record,
+    limit_bytes: float,
+    link: Link,
+    state_bytes: int,
 ) -> list[float]:
     """The time of a step in which kernels and link never wait in between.
 
     By how many steps of a row are taken.
     """
     forward_ms, backward_ms = record.columns.kernels_ms
-    missing = record.columns.need_bytes - limit_bytes
+    missing = record.columns.need_bytes - limit_bytes - state_bytes
+    rest_ms = max(record.rest_ms, state_bytes / min(link.out, link.back))
     gains = accumulate((step.gain_bytes for step in row), initial=0)
-    again = accumulate((step.ms for step in row), initial=record.rest_ms)
+    again = accumulate((step.ms for step in row), initial=rest_ms)
     return [
         max(forward_ms, (missing - gain) / link.out)
         + max(backward_ms, (missing - gain) / link.back - ms)

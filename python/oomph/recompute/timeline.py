@@ -103,11 +103,13 @@ class Record:
         blocks: Those that may be recomputed. Of two, one contains the other or they
             have no segment in common.
         rest_ms: What a step takes beside: the optimizer.
+        state_bytes: Of optimizers' state, which may be on the host but for its turn.
     """
 
     segments: Sequence[Segment]
     blocks: Sequence[Block]
     rest_ms: float = 0.0
+    state_bytes: int = 0
 
     @cached_property
     def columns(self) -> Columns:
@@ -147,6 +149,7 @@ class Plan:
         need_bytes: Most bytes in use, with what is recomputed and nothing sent.
         short_bytes: What neither recomputing nor sending frees: it uses host pages.
         recompute_ms: Of ``step_ms``, forward run again.
+        state_bytes: Of optimizers' state, that are on the host.
     """
 
     recomputed: frozenset[int]
@@ -155,10 +158,15 @@ class Plan:
     need_bytes: int
     short_bytes: int
     recompute_ms: float
+    state_bytes: int = 0
 
 
 def play(
-    record: Record, recomputed: frozenset[int], limit_bytes: float, link: Link
+    record: Record,
+    recomputed: frozenset[int],
+    limit_bytes: float,
+    link: Link,
+    state_bytes: int = 0,
 ) -> Plan:
     """Runs a step in which these blocks are recomputed and what is missing is sent.
 
@@ -167,11 +175,15 @@ def play(
         recomputed: Indices of blocks; none contains another.
         limit_bytes: What may be in use at any time.
         link: Its speed.
+        state_bytes: Of optimizers' state, that are on the host: they come and go by
+            pieces, both ways at once, while the optimizer works on others.
 
     Returns:
         The plan with its time.
     """
     columns = record.columns
+    limit_bytes += state_bytes
+    slower = min(link.out, link.back)
     freed = [0] * len(columns.saved_bytes)  # by recomputing, after a segment
     again_ms = [0.0] * len(freed)  # forward run again before backward of a segment
     sendable = list(columns.saved_bytes)
@@ -193,14 +205,15 @@ def play(
         timeline = _Timeline(sent, link)
         timeline.forward(columns.forward_ms, forward)
         timeline.backward(list(map(add, columns.backward_ms, again_ms)), backward)
-        ms = timeline.now_ms + short * _PASSES / min(link.out, link.back)
+        ms = timeline.now_ms + short * _PASSES / slower
     return Plan(
         recomputed,
-        ms + record.rest_ms,
+        ms + max(record.rest_ms, state_bytes / slower),
         round(sum(sent)),
         round(limit_bytes + most),
         math.ceil(short),
         sum(again_ms),
+        state_bytes,
     )
 
 
