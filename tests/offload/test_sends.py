@@ -69,6 +69,15 @@ def test_with_a_large_one_the_small_ones_stay_that_are_not_needed_any_more():
     assert choose([0, 0, 0, 0, 0, 160, 0, 0, 0, 0], stays, 50).leaving == {0, 2}
 
 
+def test_a_large_one_stays_that_is_used_at_once():
+    needs = [0, 100, 100, 130, 130, 130, 100, *[0] * 33]
+    soon, later = Stay(0, 5, 100), Stay(0, 6, 100)
+    choice = choose(needs, [soon], 120)
+    assert (choice.leaving, choice.missing_bytes, choice.short_bytes) == (set(), 10, 10)
+    assert choose(needs, [later], 120).leaving == {0}
+    assert choose(needs, [soon], 30).leaving == {0}  # as much would be on the host
+
+
 def test_what_leaves_already_counts():
     needs, stays = row(10, 10, 10, 10)
     assert choose(needs, stays, 25, before=[1]).leaving == {0, 1}

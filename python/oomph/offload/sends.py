@@ -5,7 +5,8 @@ was in use since the one before, as if nothing had left. Where that is more than
 may be, the storages leave that are used last: they are away the longest, so that they
 free the most of what is missing later (Belady's rule for caches), and they have the
 most time to leave. Of those that would free more than is ever missing the smallest
-does.
+does, unless it is used at once: kernels would wait for all of it twice, and for what is
+missing on host pages they wait no longer.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import NamedTuple
 
 _LARGER = 64  # storages larger than what is missing that are looked at at once
 _LEAVES = 2  # events after it was saved, a storage is gone
+_AT_ONCE = 8  # events after it was saved, or this part of all, it is used at once
 
 Save = tuple[int, int]  # its place in the step, and its bytes
 
@@ -85,6 +87,7 @@ def choose(
     away_bytes = []
     missing = short = 0.0
     later = list(accumulate(reversed(needs), max))[::-1]  # the most from each on
+    at_once = min(_AT_ONCE, len(needs) // _AT_ONCE)
     for event, need in enumerate(needs):
         for i in comes[event]:
             if i in before:
@@ -97,7 +100,7 @@ def choose(
         missing = max(missing, excess)
         if excess > away:
             most = later[event] - limit_bytes - away
-            for i in _farthest(staying, stays, event, excess - away, most):
+            for i in _farthest(staying, stays, event, excess - away, most, at_once):
                 leaving.add(i)
                 away += _leave(stays[i], returns)
             short = max(short, excess - away)
@@ -118,6 +121,7 @@ def _farthest(
     event: int,
     missing: float,
     most: float,
+    at_once: int,
 ) -> list[int]:
     """Takes storages out of the heap.
 
@@ -127,6 +131,7 @@ def _farthest(
         event: Index of an event.
         missing: Bytes that are to be freed for it.
         most: Bytes that are missing then or later.
+        at_once: Events after it was saved, what is larger stays if it is used by then.
 
     Returns:
         What leaves, by its indices; all that helps if that is not enough.
@@ -144,8 +149,9 @@ def _farthest(
             taken.append(entry)
         else:
             larger.append(entry)
-    if missing > 0 and larger:
-        smallest = min(larger, key=lambda entry: stays[entry[1]].bytes)
+    later = [e for e in larger if stays[e[1]].last - stays[e[1]].first > at_once]
+    if missing > 0 and later:
+        smallest = min(later, key=lambda entry: stays[entry[1]].bytes)
         larger.remove(smallest)
         surplus = stays[smallest[1]].bytes - missing
         # With it, those are not needed any more that are used first.
