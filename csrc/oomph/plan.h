@@ -19,6 +19,11 @@ oomph_status_t oomph_buffer(int device, size_t bytes, oomph_stream_t stream,
 oomph_status_t oomph_copy(int device, oomph_addr_t to, oomph_addr_t from, size_t bytes,
                           oomph_stream_t stream);
 
+// Has every stream that is known to use memory of the device, and is never destroyed,
+// wait for what `stream` has been given so far; those that capture do not. Errors:
+// OOMPH_ERR_DRIVER, OOMPH_ERR_INVALID (no such device).
+oomph_status_t oomph_all_wait(int device, oomph_stream_t stream);
+
 // Whether the device has reached an event that others recorded. False while any stream
 // captures, on any device: asking CUDA would end the capture. Errors: OOMPH_ERR_DRIVER,
 // OOMPH_ERR_INVALID (no such device).

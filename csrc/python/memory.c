@@ -38,6 +38,17 @@ static PyObject *free_buffer(PyObject *Py_UNUSED(module), PyObject *arg)
     return oomph_none_or_raise(oomph_free(addr, NULL));
 }
 
+static PyObject *all_wait(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    unsigned long long stream;
+    int device;
+
+    if (!PyArg_ParseTuple(args, "iK:all_wait", &device, &stream))
+        return NULL;
+    return oomph_none_or_raise(
+        oomph_all_wait(device, (oomph_stream_t)(uintptr_t)stream));
+}
+
 static PyObject *copy(PyObject *Py_UNUSED(module), PyObject *args)
 {
     int device;
@@ -269,6 +280,8 @@ PyMethodDef oomph_memory_methods[] = {
     {"free_buffer", free_buffer, METH_O, "Frees it once both streams are done."},
     {"event_passed", event_passed, METH_VARARGS,
      "Whether the device has reached an event: device, handle; not in a capture."},
+    {"all_wait", all_wait, METH_VARARGS,
+     "Has all known streams of a device wait for one of them."},
     {"copy", copy, METH_VARARGS, "Queues a copy: device, to, from, bytes, stream."},
     {"foresee", predict_host, METH_VARARGS,
      "Blocks that found no room in the last step go to the host: device, least bytes."},

@@ -78,8 +78,8 @@ PLANTS = {
             ),
             (
                 "python/oomph/offload/policy.py",
-                "self._note_sent(offloaded)",
-                "self._note_sent(offloaded)\n"
+                "transfer.lock:\n                self._note_sent(offloaded)",
+                "transfer.lock:\n                self._note_sent(offloaded)\n"
                 "                self.offloaded[tensor.data_ptr()] = offloaded",
             ),
         )

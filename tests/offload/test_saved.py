@@ -250,13 +250,18 @@ def test_two_tensors_over_one_storage_keep_their_own_versions():
 # ---- what the program writes to
 
 
+@pytest.mark.parametrize("elsewhere", [False, True])
 @pytest.mark.parametrize("used", [False, True])
 @card
-def test_what_was_sent_may_be_written_to_once_its_graph_has_gone(used):
+def test_what_was_sent_may_be_written_to_once_its_graph_has_gone(used, elsewhere):
     import oomph.planner
-    from remote import sim
+    from remote import check_sound, sim
 
     planner()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        others = rows().detach()  # the stream has memory
+    torch.cuda.synchronize()
     x, scale = rows().detach(), torch.ones(1, device="cuda", requires_grad=True)
     out = oomph.planner._planner.device(0).link.out.cuda_stream
     sim.oomph_sim_hold(out)  # what leaves goes on leaving
@@ -265,11 +270,16 @@ def test_what_was_sent_may_be_written_to_once_its_graph_has_gone(used):
         assert sent_bytes() == BYTES
         if used:
             y.backward()
+        side.wait_stream(torch.cuda.current_stream())  # for what reads x
         del y
-        x.add_(1)
+        with torch.cuda.stream(side if elsewhere else None):
+            x.add_(1)
     finally:
         sim.oomph_sim_release(out)
+    torch.cuda.synchronize()
+    check_sound()
     assert torch.equal(x.cpu(), rows("cpu").detach() + 1)
+    assert torch.equal(others.cpu(), rows("cpu").detach())
 
 
 # ---- memory that is not only ours

@@ -24,6 +24,38 @@ oomph_status_t oomph_copy(int device, oomph_addr_t to, oomph_addr_t from, size_t
                : status;
 }
 
+static oomph_status_t have_all_wait(const oomph_streams_t *streams,
+                                    oomph_stream_t stream, oomph_event_t event)
+{
+    const oomph_driver_t *driver = streams->driver;
+    oomph_status_t status = driver->event_record(streams->device, event, stream);
+
+    for (const oomph_stream_state_t *s = streams->list;
+         s != NULL && status == OOMPH_OK; s = s->next)
+        if (s->lives && s->handle != stream && !oomph_stream_captures(streams, s))
+            status = driver->stream_wait(s->device, s->handle, event);
+    return status;
+}
+
+oomph_status_t oomph_all_wait(int ordinal, oomph_stream_t stream)
+{
+    const oomph_driver_t *driver;
+    oomph_device_t *device;
+    oomph_event_t event;
+
+    oomph_status_t status = oomph_enter_device(ordinal, &device);
+    if (status != OOMPH_OK)
+        return status;
+    driver = oomph_process.driver;
+    status = driver->event_create(ordinal, &event);
+    if (status == OOMPH_OK) {
+        status = have_all_wait(&device->streams, stream, event);
+        driver->event_destroy(ordinal, event);
+    }
+    oomph_unlock(device);
+    return status;
+}
+
 bool oomph_captures(int ordinal)
 {
     oomph_device_t *device = oomph_enter_open(ordinal);

@@ -134,8 +134,8 @@ class OffloadedStorage:
     It owns the copy there, and the restored storage while somebody is still to use it.
     A storage that somebody holds is used as it is, whatever became of it, as PyTorch
     would; the copy serves once it is gone. When it ends, and with it the graph, the
-    current stream waits for the copy from what others still hold: from then on it
-    may be written to, and the program knows of no other reader.
+    program's streams wait for the copy from what others still hold: from then on it
+    may be written to, on any of them, and the program knows of no other reader.
 
     Args:
         link: The link of its device.
@@ -351,7 +351,8 @@ class OffloadedStorage:
             with torch.cuda.device(self.link.device):
                 if not torch.cuda.is_current_stream_capturing():
                     torch.cuda.current_stream().wait_stream(self.link.out)
-        except RuntimeError as error:
+                    _C.all_wait(self.link.device, self.link.out.cuda_stream)
+        except (RuntimeError, _C.DriverError) as error:
             logger.debug("a copy may read what is written meanwhile: %s", error)
 
     def __del__(self) -> None:
