@@ -6,6 +6,7 @@ the next step gives the right values in any case, from the same state.
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import re
@@ -124,6 +125,7 @@ class Trial:
 
     def __init__(self, make: type[Training] = Training) -> None:
         self.wanted = expected(make)
+        gc.freeze()  # what that imported: each failure collects garbage, some steps do
         self.training = make("cuda")
         self.outcomes: Counter[str] = Counter()
         self.undisturbed("the first step")
