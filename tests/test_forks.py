@@ -39,3 +39,34 @@ def test_a_program_finds_what_it_finds_in_a_python_that_starts(arguments, tmp_pa
     )
     assert forked == [True, False, anew[2]]
     assert anew[:2] == [False, False]
+
+
+ENDS = """
+import atexit, weakref
+import torch, told
+
+class Tells:
+    def __init__(self, name):
+        self.name = name
+
+    def __del__(self):
+        print("gone:", self.name)
+
+tensor = torch.ones(8, device="cuda")
+weakref.finalize(tensor, print, "the tensor")
+atexit.register(print, "at exit")
+kept, told.kept = Tells("the program's"), Tells("a module's")
+raise SystemExit(3)
+"""
+
+
+def test_a_program_ends_as_in_a_python_that_ends(tmp_path):
+    (tmp_path / "told.py").write_text("")
+    (tmp_path / "ends.py").write_text(ENDS)
+    forked, anew = (
+        execute(sys.executable, "ends.py", card="1GiB", conf="", cwd=tmp_path, anew=a)
+        for a in (False, True)
+    )
+    assert (forked.code, forked.out) == (anew.code, anew.out)
+    assert forked.code == 3
+    assert forked.out.count("gone:") == 2
