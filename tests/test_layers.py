@@ -105,7 +105,7 @@ def symbols(source: Path, out: Path) -> tuple[set[str], set[str]]:
     made = out / (str(source.relative_to(CSRC)).replace("/", "-") + ".o")
     python = sysconfig.get_paths()["include"]
     folders = [CSRC, SIM, python, *build_description()["cuda_includes"]()]
-    flags = ["-std=c17", "-D_GNU_SOURCE", "-O1", *(f"-I{f}" for f in folders)]
+    flags = ["-std=c17", "-D_GNU_SOURCE", "-O0", *(f"-I{f}" for f in folders)]
     compiler = os.environ.get("CC", "cc")
     subprocess.run([compiler, *flags, "-c", str(source), "-o", str(made)], check=True)
     listed = subprocess.run(
