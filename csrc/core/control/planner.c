@@ -30,8 +30,8 @@ static oomph_status_t have_all_wait(const oomph_streams_t *streams,
     const oomph_driver_t *driver = streams->driver;
     oomph_status_t status = driver->event_record(streams->device, event, stream);
 
-    for (const oomph_stream_state_t *s = streams->list;
-         s != NULL && status == OOMPH_OK; s = s->next)
+    for (const oomph_stream_state_t *s = streams->list; s != NULL && status == OOMPH_OK;
+         s = s->next)
         if (s->lives && s->handle != stream && !oomph_stream_captures(streams, s))
             status = driver->stream_wait(s->device, s->handle, event);
     return status;
