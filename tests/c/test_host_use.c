@@ -116,6 +116,24 @@ static void what_the_user_moves_to_the_host_counts_until_it_returns(void)
     CHECK(end_step() == 16); // it came anew, and was not there before
 }
 
+static void what_leaves_between_steps_counts_unless_it_is_worked_on_in_copies(void)
+{
+    start(OOMPH_HOST_AUTO);
+    oomph_move_t moves[] = {{.addr = take(16 * MIB, NULL)},
+                            {.addr = take(8 * MIB, NULL)}};
+    size_t moved_bytes;
+    CHECK(oomph_mark_idle(moves[0].addr) == OOMPH_OK);
+    CHECK(oomph_mark_idle(moves[1].addr) == OOMPH_OK);
+    CHECK(end_step() == 0);
+    CHECK(oomph_move_idle(0, moves, 2, &moved_bytes) == OOMPH_OK);
+    CHECK(moved_bytes == 24 * MIB && stats_of(0).host_used_bytes == 0);
+    CHECK(oomph_unmark_idle(moves[0].addr) == OOMPH_OK); // neither returns
+    CHECK(oomph_unmark_idle(moves[1].addr) == OOMPH_OK);
+    CHECK(oomph_mark_copied(moves[0].addr) == OOMPH_OK);
+    CHECK(end_step() == 8);
+    CHECK(end_step() == 24);
+}
+
 static void what_returns_when_a_step_ends_was_used_in_that_step(void)
 {
     start(OOMPH_HOST_AUTO);
@@ -214,6 +232,7 @@ int main(int argc, char **argv)
         TEST(what_stays_counts_again_in_each_step),
         TEST(what_is_left_over_for_the_next_step_to_free_counts_once),
         TEST(what_the_user_moves_to_the_host_counts_until_it_returns),
+        TEST(what_leaves_between_steps_counts_unless_it_is_worked_on_in_copies),
         TEST(what_returns_when_a_step_ends_was_used_in_that_step),
         TEST(buffers_of_our_own_copies_do_not_count),
         TEST(what_was_worked_on_in_copies_alone_does_not_count_in_that_step),

@@ -2,7 +2,8 @@
  *
  * - A block counts when it comes to the host, which alloc.c and move.c see, and again
  *   in each step that it stays there for the whole of, which is seen here at its end.
- *   So one that the next step frees, such as a gradient, counts once.
+ *   So one that the next step frees, such as a gradient, counts once. What moved there
+ *   between steps, as it is idle, counts at the end of the next.
  * - What was worked on in copies alone does not, nor do buffers for offloaded copies.
  * - Replays are not seen: what a graph has captured counts in each step, by pages.
  */

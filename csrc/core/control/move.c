@@ -118,11 +118,14 @@ static oomph_status_t make_room(oomph_device_t *device, oomph_tier_t tier, size_
 
 /* ---- Moving */
 
-// Enters where the blocks chosen lie now; gives the bytes that moved.
+// Enters where the blocks chosen lie now; gives the bytes that moved. What went to the
+// host as it is idle was not used there yet: at the end of the step it has been, if it
+// was not worked on in copies (host_use.c).
 static size_t account(const oomph_batch_t *batch)
 {
     oomph_stats_t *stats = &batch->device->stats;
     bool to_host = batch->tier == OOMPH_TIER_HOST;
+    bool is_unused = to_host && !batch->limits.wished;
     size_t moved_bytes = 0;
 
     for (size_t i = 0; i < batch->count; i++) {
@@ -134,7 +137,7 @@ static size_t account(const oomph_batch_t *batch)
             continue;
         block->moving = false; // it may be named twice
         batch->moves[i].outcome = OOMPH_OUTCOME_THERE;
-        block->survived = 0;
+        block->survived = is_unused;
         block->copied = false;
         moved_bytes += to_host ? now - before : before - now;
     }
@@ -144,7 +147,7 @@ static size_t account(const oomph_batch_t *batch)
                           to_host_bytes);
     oomph_tier_usage_move(&batch->device->active_usage, &counters->active_bytes,
                           to_host_bytes);
-    if (to_host)
+    if (to_host && !is_unused)
         stats->host_used_bytes += to_host_bytes;
     *(to_host ? &stats->evicted_bytes : &stats->promoted_bytes) += (int64_t)moved_bytes;
     return moved_bytes;
