@@ -144,6 +144,36 @@ def test_what_needs_no_gradient_leaves_too():
     assert torch.equal(found, gradient(function, "cpu"))
 
 
+class Adjoint(torch.autograd.Function):
+    """Builds a graph of its own in backward, and uses it there."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return chain(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            y = chain(x)
+        if x.is_cuda:
+            Adjoint.freed = make_room(1 << 40)
+        return torch.autograd.grad(y, x, gradient)
+
+
+@card
+def test_what_is_saved_within_a_backward_leaves_too():
+    from oomph.offload import activations
+
+    watch()
+    activations.cover_thread()  # backward runs outside of modules
+    found = gradient(Adjoint.apply, "cuda")
+    assert Adjoint.freed == 3 * STORAGE  # not y
+    assert torch.equal(found, gradient(Adjoint.apply, "cpu"))
+
+
 @card
 def test_what_is_used_last_leaves_first():
     from oomph import planner

@@ -146,7 +146,6 @@ def _may_leave(tensor: torch.Tensor) -> bool:
         and tensor.is_cuda
         and not (tensor.is_leaf and tensor.requires_grad)
         and torch._C._functorch.maybe_current_level() is None
-        and not _runs_again()
         and _torch.own_tier(tensor) is not None
         and tensor.untyped_storage().nbytes() > SMALL_BYTES
         and tensor.untyped_storage()._cdata not in _thread.constant
@@ -156,8 +155,9 @@ def _may_leave(tensor: torch.Tensor) -> bool:
 def _runs_again() -> bool:
     """Whether a function in Python has its backward: it uses what it saves at once.
 
-    So does checkpointing that is reentrant. What operators save in backward is for
-    another one, which comes later: ``create_graph=True``.
+    So does checkpointing that is reentrant. It leaves only if memory runs out. What
+    operators save in backward is for another one, which comes later:
+    ``create_graph=True``.
     """
     node = torch._C._current_autograd_node()
     return isinstance(node, torch.autograd.function.BackwardCFunction)
@@ -184,7 +184,7 @@ def _pack(tensor: torch.Tensor) -> Any:
         policy.follower.saved(tensor)
     saved = _Saved(tensor, sequence)
     if _may_leave(tensor):
-        offloaded = policy.send(tensor, sequence)
+        offloaded = None if _runs_again() else policy.send(tensor, sequence)
         if offloaded is not None:
             saved.leave(offloaded)
         else:
