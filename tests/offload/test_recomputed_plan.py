@@ -122,6 +122,26 @@ def test_when_steps_shrink_all_is_kept_again_and_the_hooks_are_off():
 
 
 @slow_link
+def test_steps_that_need_less_than_expected_and_save_as_much_have_not_shrunk():
+    from oomph.offload.blocks import Blocks
+
+    choose = Blocks._choose
+
+    def expect_more(self, *arguments):
+        """As where graphs outlive their backward: that of the record frees less."""
+        changed = choose(self, *arguments)
+        self._need_bytes *= 2
+        return changed
+
+    Blocks._choose = expect_more
+    try:
+        steps = Training().steps(14, mib=20)
+    finally:
+        Blocks._choose = choose
+    assert all(step["again"] > 0 for step in steps[3:])
+
+
+@slow_link
 def test_when_steps_grow_more_runs_again_and_nothing_is_rescued_after_two():
     training = Training()
     before = training.steps(5, mib=20)[-1]["again"]

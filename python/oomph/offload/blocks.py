@@ -92,6 +92,7 @@ class Blocks:
         self._record: timeline.Record | None = None
         self._hopeless_bytes = 0  # what a step needed in which nothing was to gain
         self._need_bytes = 0  # most bytes in use in a step, in the size of that step
+        self._saved_bytes = 0  # by what does not run again, likewise
         self._size = 1.0  # that the plan is for; 1: that of the step that was watched
         self._sizes: deque[float] = deque(maxlen=_SIZES)
         self._kept_steps = 0
@@ -300,8 +301,9 @@ class Blocks:
         freed_bytes = self._record.columns.need_bytes - self.plan.need_bytes
         self.freed_bytes = int(self._size * freed_bytes)
         chosen = self.chosen()
-        elsewhere = self._step.without(self._spans_of(chosen)).most_bytes()
-        self._need_bytes = max(self.plan.need_bytes, elsewhere)
+        elsewhere = self._step.without(self._spans_of(chosen))
+        self._need_bytes = max(self.plan.need_bytes, elsewhere.most_bytes())
+        self._saved_bytes = elsewhere.total_bytes
         logger.debug(
             "%d of %d calls run again in backward, which frees %s",
             len(chosen),
@@ -320,7 +322,9 @@ class Blocks:
     def _adapt(self, step: Step, room: Room) -> bool:
         """Follows the size of the steps."""
         assert self.plan is not None and self._record is not None
-        size = step.need_bytes / max(self._need_bytes, 1)
+        # It may need less than was expected and save as much: then it has not shrunk.
+        saved = step.total_bytes / max(self._saved_bytes, 1)
+        size = max(step.need_bytes / max(self._need_bytes, 1), min(saved, 1.0))
         self._sizes.append(size)
         fits = self._step.most_bytes() * size <= room.limit_bytes
         self._kept_steps = self._kept_steps + 1 if fits else 0
