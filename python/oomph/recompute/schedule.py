@@ -190,7 +190,7 @@ def _hopes(
     """
     forward_ms, backward_ms = record.columns.kernels_ms
     missing = record.columns.need_bytes - limit_bytes - state_bytes
-    rest_ms = max(record.rest_ms, state_bytes / min(link.out, link.back))
+    rest_ms = record.rest_ms + state_bytes / min(link.out, link.back)
     gains = accumulate((step.gain_bytes for step in row), initial=0)
     again = accumulate((step.ms for step in row), initial=rest_ms)
     return [

@@ -176,7 +176,7 @@ def play(
         limit_bytes: What may be in use at any time.
         link: Its speed.
         state_bytes: Of optimizers' state, that are on the host: they come and go by
-            pieces, both ways at once, while the optimizer works on others.
+            pieces, both ways at once. What of that is hidden is not known.
 
     Returns:
         The plan with its time.
@@ -208,7 +208,7 @@ def play(
         ms = timeline.now_ms + short * _PASSES / slower
     return Plan(
         recomputed,
-        ms + max(record.rest_ms, state_bytes / slower),
+        ms + record.rest_ms + state_bytes / slower,
         round(sum(sent)),
         round(limit_bytes + most),
         math.ceil(short),
