@@ -4,6 +4,7 @@
 
 #include <cuda.h>
 #include <pthread.h>
+#include <time.h>
 
 // Starts with a full card, on which every further block must be born on host.
 static void fill_card(const char *more, size_t limit_bytes)
@@ -209,6 +210,34 @@ static void so_are_its_idle_page_locked_blocks(void)
     expect_shared_limit(",host-pages=none");
 }
 
+static oomph_addr_t unreachable; // a block that only a collection gives back
+
+// The first collection finds nothing and takes long, so the next comes before an error.
+static bool collect_slowly(bool last, size_t *bytes)
+{
+    CHECK(last == (unreachable != 0));
+    nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+    oomph_collection_begin();
+    if (unreachable != 0)
+        give(unreachable);
+    unreachable = 0;
+    *bytes = oomph_collection_end();
+    return true;
+}
+
+static void what_another_device_has_idle_after_a_collection_is_had(void)
+{
+    oomph_hooks_t hooks = {.collect_garbage = collect_slowly};
+    oomph_addr_t addr;
+
+    oomph_set_hooks(&hooks);
+    share_limit(",host-pages=none", 16 * MIB);
+    CHECK(try_on(0, 12 * MIB, &unreachable) == OOMPH_OK); // on the host
+    CHECK(try_on(1, 12 * MIB, &addr) == OOMPH_OK);
+    CHECK(unreachable == 0 && stats_of(1).rescues == 1);
+    check_sound();
+}
+
 static void pages_that_were_made_ahead_for_another_device_are_had(void)
 {
     oomph_config_t config = test_config();
@@ -270,6 +299,7 @@ int main(int argc, char **argv)
         TEST(a_buffer_gets_their_room_too),
         TEST(idle_host_memory_of_another_device_is_had),
         TEST(so_are_its_idle_page_locked_blocks),
+        TEST(what_another_device_has_idle_after_a_collection_is_had),
         TEST(pages_that_were_made_ahead_for_another_device_are_had),
         TEST(devices_that_beg_from_each_other_at_once_never_wait_for_ever),
     };

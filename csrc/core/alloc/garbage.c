@@ -52,6 +52,7 @@ oomph_rung_result_t oomph_rung_garbage(oomph_request_context_t *ctx, bool last)
     ctx->uncollected = done ? "" : "; garbage could not be collected at that moment";
     ctx->collections += done;
     ctx->collected = bytes > 0;
+    ctx->asked_others = ctx->asked_others && bytes == 0; // they may have more idle now
     ctx->traffic = before; // what others took since may have come too late for it
     device->stats.garbage_bytes += (int64_t)bytes;
     // Others may have given back meanwhile what they collected.
