@@ -11,7 +11,7 @@
 
 enum { TIMES_MAX = 32 }; // that one request asks, as others may take what came free
 
-// Whether the block may be on the device only if nothing else has to leave it.
+// Whether nothing may leave for the block's sake.
 static bool is_banned(const oomph_request_context_t *ctx)
 {
     return oomph_process.config.strict || oomph_host_ban_now(ctx) != NULL;
