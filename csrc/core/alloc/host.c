@@ -14,6 +14,7 @@
 #include "core/alloc/split.h"
 #include "core/alloc/trim.h"
 #include "core/heap/index.h"
+#include "core/memory/access.h"
 
 enum { PIECE = 64 }; // pages made before they are entered
 

@@ -12,6 +12,7 @@
 #include "core/alloc/host_refusal.h"
 #include "core/device/steal.h"
 #include "core/device/sync.h"
+#include "core/memory/access.h"
 
 enum {
     LEAST_SPLIT = 8, // pages of a block that is split, and of each part of it
@@ -42,7 +43,7 @@ static size_t least_on_host(const oomph_request_context_t *ctx)
 {
     oomph_device_t *device = ctx->device;
     size_t page_bytes = device->pages.page_bytes;
-    int64_t rescues = device->stats.rescues - device->step_start_rescues;
+    size_t rescues = (size_t)(device->stats.rescues - device->step_start_rescues);
     size_t bytes = (oomph_device_room(device) / LEAVES_DIVISOR)
                    << oomph_min(rescues, LEAVES_DOUBLED);
 

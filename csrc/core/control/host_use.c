@@ -8,6 +8,7 @@
  * - Replays are not seen: what a graph has captured counts in each step, by pages.
  */
 #include "core/control/host_use.h"
+#include "core/memory/access.h"
 
 // Whether graphs may use free pages of the pool, too.
 static bool is_captured(const oomph_pool_t *pool)

@@ -8,6 +8,7 @@
 #include "core/control/ipc.h"
 #include "core/alloc/free.h"
 #include "core/device/lookup.h"
+#include "core/memory/access.h"
 #include "core/memory/owner.h"
 
 #include <errno.h>
