@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,9 +28,9 @@ from torch.utils.checkpoint import get_device_states, set_device_states
 
 from oomph import _torch
 from oomph.base.log import logger
-from oomph.base.sizes import SMALL_BYTES
 from oomph.recompute import python_state
 from oomph.recompute.calls import apart, flatten, storages_in, tensors_in
+from oomph.recompute.contents import Undone, same_bits, sum_of
 from oomph.steps import times
 
 _PLAIN = (
@@ -40,7 +40,6 @@ _PLAIN = (
 _HOOKS = 2  # of all modules that are oomph's own: before and after a call
 _RANKS = ("c10d", "_c10d_functional", "c10d_functional", "symm_mem")
 Aside = Callable[[], contextlib.AbstractContextManager[None]]
-_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 # ---- What can be said of a module before it runs
@@ -166,7 +165,7 @@ class Trial:
         self.buffers = storages_in(list(module.buffers()))
         self._undone = Undone(module)
         self._state = python_state.marks(module, self.arguments)
-        self._sums = [_sum(tensor) for tensor in tensors_in(args, kwargs)]
+        self._sums = [sum_of(tensor) for tensor in tensors_in(args, kwargs)]
         self._hooks = [bool(t._backward_hooks) for t in tensors_in(args, kwargs)]
         used = (*tensors_in(args, kwargs), *module.parameters())
         self._versions = [(_torch.outline(t), t._version) for t in used]
@@ -211,7 +210,7 @@ class Trial:
             return True
         for (outline, _), before in zip(self._versions, self._sums, strict=False):
             now = _torch.original(outline)
-            if now is not None and _sum(now) != before:
+            if now is not None and sum_of(now) != before:
                 return True
         return False
 
@@ -228,7 +227,7 @@ class Trial:
         inputs = list(tensors_in(self.arguments))
         if self._hooks != [bool(t._backward_hooks) for t in inputs]:
             self.blame("it puts a hook on a tensor that it is given")
-        if self._sums != [_sum(tensor) for tensor in inputs]:
+        if self._sums != [sum_of(tensor) for tensor in inputs]:
             self.blame("it writes to a tensor that it did not make")
 
     def _try(self, output: Any, saved: int, device: int) -> None:
@@ -276,90 +275,6 @@ def _as_another(leaf: Any) -> Any:
     if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:
         return leaf.view_as(leaf)
     return leaf
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    tensor = tensor.detach()
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor)
-    return tensor.view(_BITS[tensor.element_size()])
-
-
-def _sum(tensor: torch.Tensor) -> int:
-    """Of the bits of its storage: another sum, other contents."""
-    if tensor.layout is not torch.strided:
-        return 0
-    words = torch.empty(0, dtype=torch.int64, device=tensor.device)
-    storage = tensor.untyped_storage()
-    return int(words.set_(storage, 0, (storage.nbytes() // 8,), (1,)).sum().item())
-
-
-def same_bits(one: Any, other: Any) -> bool:
-    """Whether two nests have the same shape, and their tensors the same bits."""
-    (ones, shape), (others, again) = flatten(one), flatten(other)
-    if shape != again:
-        return False
-    for a, b in zip(ones, others, strict=True):
-        if not isinstance(a, torch.Tensor):
-            if type(a) is not type(b) or a != b:
-                return False
-            continue
-        if (
-            not isinstance(b, torch.Tensor)
-            or a.dtype != b.dtype
-            or a.shape != b.shape
-            or a.layout is not torch.strided
-            or not torch.equal(_bits(a), _bits(b))
-        ):
-            return False
-    return True
-
-
-_Contents = list[tuple[torch.Tensor, torch.Tensor]]  # of buffers
-
-
-class Undone:
-    """Has a module's buffers as they are now; puts back what they were meanwhile.
-
-    Large and sparse ones are not kept as they are now, nor those of batch norm, which
-    only writes to them. Versions tell nothing: the kernels of batch norm write without
-    counting. Nor are they counted here, as others may have saved them.
-
-    Args:
-        module: The module.
-    """
-
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
-        self._before: _Contents = []
-        self._start = _contents(
-            buffer
-            for inner in module.modules()
-            if not isinstance(inner, nn.modules.batchnorm._NormBase)
-            for buffer in inner.buffers(recurse=False)
-            if buffer.layout is torch.strided and buffer.nbytes <= SMALL_BYTES
-        )
-
-    def __enter__(self) -> None:
-        self._before = _contents(self._module.buffers())
-        self._versions = [buffer._version for buffer, _ in self._before]
-        _set(self._start)
-
-    def __exit__(self, *_: object) -> None:
-        before, self._before = self._before, []
-        _set(before)
-        buffers = tuple(buffer for buffer, _ in before)
-        torch._C._autograd._unsafe_set_version_counter(buffers, tuple(self._versions))
-
-
-def _contents(buffers: Iterable[torch.Tensor]) -> _Contents:
-    return [(buffer, buffer.detach().clone()) for buffer in buffers]
-
-
-def _set(contents: _Contents) -> None:
-    with torch.no_grad():
-        for buffer, content in contents:
-            buffer.detach().copy_(content)
 
 
 class Trials:

@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils import checkpoint
 
 from oomph.recompute.calls import apart
-from oomph.recompute.purity import Undone
+from oomph.recompute.contents import Undone
 
 _generator = checkpoint._checkpoint_without_reentrant_generator
 _PARAMETERS = inspect.signature(_generator).parameters
