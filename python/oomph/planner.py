@@ -12,7 +12,6 @@ memory is no longer short.
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import os
 from collections.abc import Callable, Iterator
@@ -33,9 +32,6 @@ from oomph.offload.staging import address_of
 from oomph.offload.transfer import OffloadedStorage, hosted_bytes
 from oomph.recompute.followers import Follower
 from oomph.steps import events
-
-Arguments = tuple[Any, ...]
-Named = dict[str, Any]
 
 
 class Planner:
@@ -294,51 +290,16 @@ def note_shortage(device: int) -> None:
         planner.device(device)
 
 
-def before_optimizer(
-    optimizer: torch.optim.Optimizer, arguments: Arguments, named: Named
-) -> tuple[Arguments, Named] | None:
-    """An optimizer is about to take a step.
-
-    Args:
-        optimizer: Which.
-        arguments: What its ``step()`` is called with, itself first.
-        named: The same by name.
-
-    Returns:
-        What to call it with, where it would call a closure: forward and backward run in
-        there, and are not the optimizer's work.
-    """
-    planner = _planner
-    if planner is None:
-        return None
-    planner.before_optimizer()
-    if not any(map(callable, (*arguments[1:], *named.values()))):
-        return None
-
-    def outside(argument: Any) -> Any:
-        return _outside(optimizer, argument) if callable(argument) else argument
-
-    return (
-        (arguments[0], *map(outside, arguments[1:])),
-        {name: outside(argument) for name, argument in named.items()},
-    )
+def before_optimizer(_: torch.optim.Optimizer) -> None:
+    """An optimizer is about to work."""
+    if (planner := _planner) is not None:
+        planner.before_optimizer()
 
 
-def _outside(
-    optimizer: torch.optim.Optimizer, closure: Callable[..., Any]
-) -> Callable[..., Any]:
-    """The closure of an optimizer's step, told from the optimizer's own work."""
-
-    @functools.wraps(closure)
-    def run(*arguments: Any, **named: Any) -> Any:
-        if (planner := _planner) is not None:
-            planner.tell(Recorder.interrupt_optimizer)
-        result = closure(*arguments, **named)
-        if (planner := _planner) is not None:
-            planner.before_optimizer()
-        return result
-
-    return run
+def before_closure(_: torch.optim.Optimizer) -> None:
+    """Forward and backward run within an optimizer's step."""
+    if (planner := _planner) is not None:
+        planner.tell(Recorder.interrupt_optimizer)
 
 
 def after_optimizer(_: torch.optim.Optimizer) -> None:
@@ -433,5 +394,6 @@ def _rows(device: int) -> dict[str, str]:
 log.more_rows.append(_rows)
 more_metrics.append(metrics)
 events.before_optimizer.append(before_optimizer)
+events.before_closure.append(before_closure)
 events.after_optimizer.append(after_optimizer)
 events.ending.append(end_step)

@@ -30,7 +30,7 @@ def _stepper() -> int:
     return 0 if in_backward else threading.get_ident()
 
 
-def note(optimizer: torch.optim.Optimizer, *_: object) -> None:
+def note(optimizer: torch.optim.Optimizer) -> None:
     """An optimizer takes a step."""
     _optimizers[optimizer] = _stepper()
 

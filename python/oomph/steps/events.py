@@ -6,6 +6,7 @@ adds a function to one of the lists here; nothing here knows who does.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -14,9 +15,10 @@ from oomph import _C
 from oomph.steps import times
 from oomph.steps.leader import StepLeader
 
-# An optimizer is about to take a step: it, and what step() is called with. Gives what
-# to call it with in place of that, or None.
-before_optimizer: list[Callable[[Any, Any, Any], Any]] = []
+# An optimizer is about to work: as its step begins, and after each closure of its.
+before_optimizer: list[Callable[[Any], None]] = []
+# It calls a closure: forward and backward run in there, and are not its work.
+before_closure: list[Callable[[Any], None]] = []
 # It has taken it.
 after_optimizer: list[Callable[[Any], None]] = []
 # A step ends; the devices that were rescued in it. Gives those that had something on
@@ -76,8 +78,7 @@ def follow(torch: ModuleType) -> None:
             engine.queue_callback(lambda: end_with_backward(backward))
 
     def end_with(optimizer: Any) -> None:
-        for tell in list(after_optimizer):
-            tell(optimizer)
+        _tell(after_optimizer, optimizer)
         if leader.end_with(optimizer):
             step()
 
@@ -86,14 +87,38 @@ def follow(torch: ModuleType) -> None:
         step()
 
     # As torch.compiler.disable, which would import the compiler at once.
-    register_optimizer_step_pre_hook(torch._disable_dynamo(_begin))
+    register_optimizer_step_pre_hook(torch._disable_dynamo(_before))
     register_optimizer_step_post_hook(torch._disable_dynamo(after))
 
 
-def _begin(optimizer: Any, arguments: Any, named: Any) -> Any:
-    replaced = None
-    for tell in list(before_optimizer):
-        found = tell(optimizer, arguments, named)
-        if found is not None:
-            replaced = arguments, named = found
-    return replaced
+def _before(optimizer: Any, arguments: Any, named: Any) -> Any:
+    """Gives what to call an optimizer with in place of these, or None."""
+    _tell(before_optimizer, optimizer)
+    if not before_closure or not any(map(callable, (*arguments[1:], *named.values()))):
+        return None
+
+    def outside(argument: Any) -> Any:
+        return _outside(optimizer, argument) if callable(argument) else argument
+
+    return (
+        (arguments[0], *map(outside, arguments[1:])),
+        {name: outside(argument) for name, argument in named.items()},
+    )
+
+
+def _outside(optimizer: Any, closure: Callable[..., Any]) -> Callable[..., Any]:
+    """The closure of an optimizer's step, told from the optimizer's own work."""
+
+    @functools.wraps(closure)
+    def run(*arguments: Any, **named: Any) -> Any:
+        _tell(before_closure, optimizer)
+        result = closure(*arguments, **named)
+        _tell(before_optimizer, optimizer)
+        return result
+
+    return run
+
+
+def _tell(listeners: list[Callable[[Any], None]], optimizer: Any) -> None:
+    for tell in list(listeners):
+        tell(optimizer)
