@@ -165,6 +165,30 @@ static void free_pages_of_any_hole_serve_a_large_block(void)
     check_sound();
 }
 
+// The span that lacks fewest pages takes a part of a free block: the rest of that block
+// is what the span lacks.
+static void what_is_left_of_a_block_fills_a_hole_beside_it(void)
+{
+    oomph_config_t config = test_config();
+
+    config.offload = OOMPH_OFFLOAD_OFF;
+    start_card("20MiB,context=0,memory=real", &config);
+    oomph_stream_t other = new_stream();
+    oomph_addr_t first = take(8 * MIB, NULL), middle = take(4 * MIB, NULL);
+    oomph_addr_t last = take(8 * MIB, NULL);
+    CHECK(middle == first + 8 * MIB && last == middle + 4 * MIB);
+    give(middle);
+    oomph_addr_t held = take(4 * MIB, other); // leaves a hole in the middle
+    mark(held, 4 * MIB, 7ull << 32);
+    give(first);
+    give(last);
+    oomph_addr_t large = take(16 * MIB, NULL);
+    mark(large, 16 * MIB, 99ull << 32);
+    CHECK(is_marked(held, 4 * MIB, 7ull << 32));
+    CHECK(is_marked(large, 16 * MIB, 99ull << 32));
+    check_sound();
+}
+
 static void free_pages_of_one_stream_serve_another(void)
 {
     oomph_config_t config = test_config();
@@ -1280,6 +1304,7 @@ int main(int argc, char **argv)
         TEST(a_device_that_is_not_there_is_refused),
         TEST(lookup_tells_the_block_that_contains_an_address),
         TEST(free_pages_of_any_hole_serve_a_large_block),
+        TEST(what_is_left_of_a_block_fills_a_hole_beside_it),
         TEST(free_pages_of_one_stream_serve_another),
         TEST(a_block_that_waited_for_a_free_counts_as_a_retry),
         TEST(a_watcher_hears_of_pages_that_are_unmapped),

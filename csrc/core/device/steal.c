@@ -52,12 +52,6 @@ typedef struct run {
 // Gives false to end the walk.
 typedef bool (*visit_run_t)(const run_t *run, oomph_pool_t *pool, void *context);
 
-static bool is_kept(const oomph_block_t *block, const oomph_span_t *keep)
-{
-    return keep->segment == block->segment && block->addr < keep->addr + keep->bytes &&
-           keep->addr < oomph_block_end(block);
-}
-
 typedef enum fate {
     STAYS, // a graph may use it whenever it runs
     WAITS, // until the work has finished that used it
@@ -71,26 +65,40 @@ static fate_t fate_of(const oomph_page_entry_t *entry, const oomph_pool_t *pool)
     return oomph_has_passed(pool, entry->epoch) ? MAY_GO : WAITS;
 }
 
-// Visits the whole pages of a FREE block that may ever move, in runs that have passed
-// or have not.
-static bool visit_block(const oomph_block_t *block, oomph_pool_t *pool,
-                        visit_run_t visit, void *context)
+// Visits the pages [first, end) of a FREE block that may ever move, in runs that have
+// passed or have not.
+static bool visit_pages(oomph_segment_t *segment, size_t first, size_t end,
+                        oomph_pool_t *pool, visit_run_t visit, void *context)
 {
-    const oomph_page_entry_t *entries = block->segment->entries;
-    size_t first;
-    size_t end = oomph_block_whole_pages(block, &first);
+    const oomph_page_entry_t *entries = segment->entries;
 
-    for (end += first; first < end;) {
+    while (first < end) {
         fate_t fate = fate_of(&entries[first], pool);
         size_t next = first + 1;
         while (next < end && fate == fate_of(&entries[next], pool))
             next++;
-        run_t run = {block->segment, first, next - first, fate == MAY_GO};
+        run_t run = {segment, first, next - first, fate == MAY_GO};
         if (fate != STAYS && !visit(&run, pool, context))
             return false;
         first = next;
     }
     return true;
+}
+
+// The same for the whole pages of a block, but for those of a span that is kept.
+static bool visit_block(const oomph_block_t *block, const oomph_span_t *keep,
+                        oomph_pool_t *pool, visit_run_t visit, void *context)
+{
+    oomph_segment_t *segment = block->segment;
+    size_t first;
+    size_t end = oomph_block_whole_pages(block, &first) + first;
+
+    if (keep->segment != segment || keep->bytes == 0)
+        return visit_pages(segment, first, end, pool, visit, context);
+    size_t from = oomph_segment_page(segment, keep->addr);
+    size_t to = oomph_segment_page(segment, keep->addr + keep->bytes - 1) + 1;
+    return visit_pages(segment, first, oomph_min(end, from), pool, visit, context) &&
+           visit_pages(segment, oomph_max(first, to), end, pool, visit, context);
 }
 
 static bool visit_heap(const oomph_heap_t *heap, oomph_pool_t *pool,
@@ -107,7 +115,7 @@ static bool visit_heap(const oomph_heap_t *heap, oomph_pool_t *pool,
 
     while (block != NULL) {
         if (block->segment->kind == OOMPH_SEGMENT_VIRTUAL &&
-            !is_kept(block, &reach->keep) && !visit_block(block, pool, visit, context))
+            !visit_block(block, &reach->keep, pool, visit, context))
             return false;
         block =
             host ? block->links.after : oomph_index_walk(heap, page_bytes, &bin, block);

@@ -7,7 +7,7 @@ typedef struct oomph_reach {
     oomph_tier_t tier;
     const oomph_group_t *group; // only of this group; NULL: of all that may move
     const oomph_heap_t *heap;   // only of this heap; NULL: of all
-    oomph_span_t keep;          // not of blocks that touch this span, if it has bytes
+    oomph_span_t keep;          // not of this span, if it has bytes
 } oomph_reach_t;
 
 typedef struct oomph_survey {
