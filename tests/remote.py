@@ -74,6 +74,7 @@ def settle() -> None:
     planner = sys.modules.get("oomph.planner")
     if planner is not None:
         planner.stop()
+        planner.resume()
     gc.collect()
     torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.synchronize()

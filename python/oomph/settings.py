@@ -123,11 +123,13 @@ SETTINGS: dict[str, Setting] = {
         _constant("offload", "OFFLOAD"),
     ),
     "recompute": _choice(
-        "auto, off",
+        "auto, always, off",
         "auto",
-        "whether calls of modules may run again in backward in place of keeping what "
-        "they save, where that is faster than sending it to the host "
-        "([how](how_offload_works.md#what-is-recomputed))",
+        "whether calls of modules run again in backward in place of keeping what they "
+        "save; auto: where memory is short and that is faster than sending it to the "
+        "host; always: also in the first step, before anything is known, so that no "
+        "host memory is needed ([how](how_offload_works.md#what-is-recomputed)); with "
+        "`offload:off`, auto is always if you write it, and off if you do not",
     ),
     "strict": _choice(
         "yes, no",
@@ -286,6 +288,11 @@ def check(values: dict[str, Any]) -> dict[str, Any]:
 
 def complete(values: dict[str, Any]) -> dict[str, Any]:
     """Adds the defaults of all settings that are not named."""
+    values = dict(values)
+    if values.get("offload") == "off":
+        # Nothing leaves: what runs again must do so before a step can show its need.
+        asked = values.get("recompute", "off")
+        values["recompute"] = "always" if asked == "auto" else asked
     return {key: values.get(key, setting.default) for key, setting in SETTINGS.items()}
 
 

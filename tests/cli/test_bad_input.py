@@ -38,7 +38,7 @@ BAD_SETTINGS = [
     ("reserve:9000000TiB", "reserve: '9000000TiB' is more than any machine has"),
     ("page:3MiB", "page: '3MiB' is not a power of two from 2MiB on"),
     ("plan:yes", "plan: 'yes' is not one of on, off"),
-    ("recompute:on", "recompute: 'on' is not one of auto, off"),
+    ("recompute:on", "recompute: 'on' is not one of auto, always, off"),
     ("batch_finder:on", "batch_finder: 'on' is not one of auto, off"),
     ("host_pages:numa2", "host_pages: 'numa2' is not one of auto, numa, host"),
 ]
@@ -52,7 +52,7 @@ BAD_OPTIONS = [
     ({"reserve": -5}, "reserve: a size cannot be negative: -5"),
     ({"host_ahead": 1 << 65}, "host_ahead: .* is more than any machine has"),
     ({"plan": True}, "plan: True is not one of on, off"),
-    ({"recompute": False}, "recompute: False is not one of auto, off"),
+    ({"recompute": False}, "recompute: False is not one of auto, always, off"),
     ({"batch_finder": False}, "batch_finder: False is not one of auto, off"),
     ({"offload": ["off"]}, r"offload: \['off'\] is not one of off, on-oom"),
     ({"page": 0}, "page: 0 is not a power of two"),

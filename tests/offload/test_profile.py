@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from oomph.offload.range_max import RangeMax
+from oomph.base.range_max import RangeMax
 
 
 @given(

@@ -26,7 +26,7 @@ def steps(*rescues):
 
 def table(result) -> dict[str, str]:
     """The rows of the table at the end, by their names."""
-    text = re.split("GPU . (?:was out of|used host) memory:\n", result.err)[-1]
+    text = re.split("GPU . was (?:out|short) of memory:\n", result.err)[-1]
     rows = (line.strip().split("  ", 1) for line in text.splitlines())
     return {name: value.strip() for name, value in rows}
 
@@ -86,7 +86,7 @@ def test_what_the_program_has_moved_there_itself_is_in_the_table():
     oomph.step()
     """
     result = run(STEPS + textwrap.dedent(code), card=CARD, conf=CONF)
-    assert len(lines(result.err, "GPU 0 used host memory:")) == 1
+    assert len(lines(result.err, "GPU 0 was short of memory:")) == 1
     rows = table(result)
     assert rows["used on host pages in the last step"].startswith("20.00 MiB; ")
     assert "blocks that fell back to the host" not in rows
@@ -143,7 +143,7 @@ torch.ones(1, device="cuda:1")
         card=f"{CARD},devices=2",
         conf=CONF,
     )
-    assert lines(result.err, "used host memory:") == ["GPU 1 used host memory:"]
+    assert lines(result.err, "was short of memory:") == ["GPU 1 was short of memory:"]
     rows = table(result)
     assert rows["moved to the host"] == "3.00 GiB"
     assert "blocks that fell back to the host" not in rows

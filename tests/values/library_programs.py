@@ -313,3 +313,11 @@ def run_sent(name: str) -> tuple[dict[str, Any], int]:
 
     with all_leave():
         return values(name), sent_bytes()
+
+
+def run_again(name: str) -> tuple[dict[str, Any], int]:
+    """Gives the values, and how many calls run again: all that may, from the start."""
+    from recomputing import recomputing
+
+    with recomputing(early=True) as seen:
+        return values(name), len(seen.reruns)

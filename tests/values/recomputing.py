@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
+import pytest
 import torch
 from torch import nn
 
@@ -50,11 +51,17 @@ def choose_all(record: Any, limit_bytes: float, link: Any) -> Any:
 
 
 @contextlib.contextmanager
-def recomputing(device: int = 0) -> Iterator[Seen]:
-    """A device's memory is taken for short, and whatever may run again does."""
+def recomputing(device: int = 0, early: bool = False) -> Iterator[Seen]:
+    """A device's memory is taken for short, and whatever may run again does.
+
+    Args:
+        device: Its index.
+        early: Whether from the first step on, with nothing that leaves for the host.
+    """
     from oomph import planner
     from oomph.offload import activations, blocks, policy
-    from oomph.recompute import followers, schedule
+    from oomph.offload.devices import Mode
+    from oomph.recompute import followers, purity, schedule
 
     seen = Seen()
 
@@ -68,20 +75,27 @@ def recomputing(device: int = 0) -> Iterator[Seen]:
 
     with (
         mock.patch.object(activations, "SMALL_BYTES", 1 << 10),
-        mock.patch.multiple(blocks, _LEAST_BYTES=1, _MOST_SHARE=1e15),
+        mock.patch.multiple(
+            blocks, _LEAST_BYTES=1, _LEAST_SHARE=1 << 40, _MOST_SHARE=1e15
+        ),
         mock.patch.object(policy.DevicePlan, "room", room),
         mock.patch.object(schedule, "choose", choose_all),
         mock.patch.object(followers, "Rerun", Rerun),
+        mock.patch.object(purity, "Rerun", Rerun),
     ):
-        planner.note_shortage(device)
+        if early:
+            planner.set_mode(Mode(sends=False, early=True))
+        else:
+            planner.note_shortage(device)
         assert planner._planner is not None
         watched = planner._planner.blocks
         try:
             yield seen
             plan = watched.plan
             seen.left_alone = "; ".join(watched.left_alone)
-            assert (plan and plan.recomputed) or not seen.reruns
+            assert early or (plan and plan.recomputed) or not seen.reruns
         finally:
+            planner.set_mode(Mode())
             planner.stop()
 
 
@@ -119,15 +133,44 @@ def same(one: Any, other: Any) -> bool:
     return one.dtype == other.dtype and torch.equal(one, other)
 
 
-def compare(run: Callable[[], list[Any]], device: int = 0) -> Seen:
+def compare(run: Callable[[], list[Any]], device: int = 0) -> tuple[Seen, Seen]:
     """Runs a program with enough memory, then with calls of a device that run again.
 
     Fails if their results differ, or if either leaves hooks or a mode on.
+
+    Returns:
+        What became of the calls that may run again from the fourth step on, and of
+        those that may from the first.
     """
     torch.manual_seed(0)
     wanted = run()
+    return compared(run, wanted, device), compared(run, wanted, device, early=True)
+
+
+def check_known_late_alone(run: Callable[[], list[Any]]) -> Seen:
+    """What forbids it comes after the call, so that the first step cannot know it.
+
+    There it is an error, before backward uses anything that is wrong.
+
+    Returns:
+        What became of the calls where all is known before any runs again.
+    """
     torch.manual_seed(0)
-    with recomputing(device) as seen:
+    seen = compared(run, run(), 0)
+    with (
+        recomputing(early=True),
+        pytest.raises(RuntimeError, match="modified by an inplace operation"),
+    ):
+        run()
+    return seen
+
+
+def compared(
+    run: Callable[[], list[Any]], wanted: list[Any], device: int, early: bool = False
+) -> Seen:
+    """Runs a program with calls of a device that run again, and compares its values."""
+    torch.manual_seed(0)
+    with recomputing(device, early) as seen:
         found = run()
     check_clean()
     assert len(found) == len(wanted)
@@ -145,13 +188,13 @@ def check_clean() -> None:
 
 def check_recomputed(run: Callable[[], list[Any]], *names: str) -> None:
     """The same, and that calls of these classes ran again, from the 4th step on."""
-    seen = compare(run)
-    assert set(names) <= set(seen.reruns), seen
-    assert len(seen.reruns) >= STEPS - 3, seen
+    for seen in compare(run):
+        assert set(names) <= set(seen.reruns), seen
+        assert len(seen.reruns) >= STEPS - 3, seen
 
 
 def check_left_alone(run: Callable[[], list[Any]], name: str, reason: str) -> None:
     """The same, and that no call of this class ran again, for this reason."""
-    seen = compare(run)
-    assert f"{name}: " in seen.left_alone and reason in seen.left_alone, seen
-    assert name not in seen.reruns, seen
+    for seen in compare(run):
+        assert f"{name}: " in seen.left_alone and reason in seen.left_alone, seen
+        assert name not in seen.reruns, seen

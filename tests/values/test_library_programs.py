@@ -17,6 +17,7 @@ ALONE = {"HF_HUB_OFFLINE": "1"}
 native = Simulated(CARD, None, **ALONE)
 installed = Simulated(CARD, "reserve:0,host_limit:2GiB", **ALONE)
 Values = dict[str, Any]
+SINGLE = ["lightning"]  # one layer, which saves its input alone
 UNHOOKED = ["torch.func, ensemble"]  # torch.func takes no hooks on what is saved
 
 
@@ -63,3 +64,11 @@ def test_if_all_that_is_saved_leaves_and_returns_they_are_the_same(name):
     print(f"{sent_bytes} bytes sent")
     assert_like_native(name, found)
     assert sent_bytes > 0
+
+
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in UNHOOKED])
+def test_if_all_that_may_runs_again_they_are_the_same(name):
+    found, calls = installed.call("library_programs", "run_again", name)
+    print(f"{calls} calls run again")
+    assert_like_native(name, found)
+    assert calls > 0 or name in SINGLE

@@ -9,9 +9,10 @@ from support import Simulated
 from test_failures import ERRORS, each_call_fails_once
 from torch import nn
 
-recomputing = Simulated(
-    "40MiB,context=0,memory=values,cc=8.6,host=2GiB,link=100MB/s",
-    "reserve:0,host_limit:1GiB,host_ahead:0",
+CARD = "40MiB,context=0,memory=values,cc=8.6,host=2GiB,link=100MB/s"
+recomputing = Simulated(CARD, "reserve:0,host_limit:1GiB,host_ahead:0")
+converting = Simulated(
+    CARD.replace("40MiB", "64MiB"), "reserve:0,offload:off,recompute:auto"
 )
 
 
@@ -52,3 +53,28 @@ def test_a_step_that_recomputes_survives_the_failure_of_any_call(error):
     outcomes = each_call_fails_once(ERRORS[error], Training)
     assert Block.again > outcomes.total(), (Block.again, outcomes)  # in most steps
     assert oomph.stats()["sent_bytes"] > sent_bytes
+
+
+class First(Training):
+    """Each of its steps is the first, in which calls run again at once."""
+
+    def begin(self) -> None:
+        super().begin()
+        if self.device == "cuda":
+            from oomph import planner
+
+            planner.stop()
+            planner.resume()
+
+
+@pytest.mark.parametrize("step", ["first", "later"])
+@pytest.mark.parametrize("error", ERRORS)
+@converting
+def test_a_step_without_host_memory_survives_the_failure_of_any_call(error, step):
+    import oomph
+
+    Block.again = 0
+    kind = First if step == "first" else Training
+    outcomes = each_call_fails_once(ERRORS[error], kind)
+    assert Block.again > outcomes.total(), (Block.again, outcomes)
+    assert oomph.stats()["host_bytes_peak"] == 0

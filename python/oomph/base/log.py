@@ -105,10 +105,15 @@ def rows(device: int) -> dict[str, str]:
         paid.update(source(device))
     if not paid:
         return {}
-    return {
+    told = {
         "steps": str(now["steps"]),
         **paid,
         "device memory, peak": format_size(now["device_bytes_peak"]),
+    }
+    if now["host_bytes_peak"] == 0:  # what ran again was enough
+        return told
+    return {
+        **told,
         "host memory, peak": f"{format_size(now['host_bytes_peak'])} of "
         f"{format_size(now['host_limit_bytes'])}",
         "link": f"{_speed(now['link_to_host_bytes_per_s'])} to the host, "
@@ -126,8 +131,8 @@ def finish() -> None:
         found = rows(device)
         if found:
             wide = max(map(len, found))
-            what = "was out of" if _C.stats(device)["rescues"] else "used host"
-            lines.append(f"GPU {device} {what} memory:")
+            how = "out of" if _C.stats(device)["rescues"] else "short of"
+            lines.append(f"GPU {device} was {how} memory:")
             lines += (f"  {name:{wide}}  {text}" for name, text in found.items())
     if lines:
         logger.warning("%s", "\n".join(lines))

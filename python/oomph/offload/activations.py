@@ -195,8 +195,7 @@ def _pack(tensor: torch.Tensor) -> Any:
 
 @torch._disable_dynamo  # type: ignore[attr-defined]
 def _unpack(packed: Any) -> torch.Tensor:
-    policy = _policy
-    if policy is not None and packed.sequence > 0:
+    if (policy := _policy) is not None and packed.sequence > 0:
         policy.used(packed.sequence)
     tensor: torch.Tensor = packed.unpack()
     return tensor
@@ -293,15 +292,17 @@ def cover_thread() -> None:
         _thread.stays = _thread.pushed
 
 
-def _leave(module: nn.Module, _: Any, *rest: Any) -> None:
+def _leave(module: nn.Module, _: Any, *rest: Any) -> Any:
+    replaced = None
     if torch.compiler.is_compiling():
-        return
-    follower = _policy.follower if _policy is not None else None
+        return replaced
+    follower = None if _policy is None else _policy.follower
     if follower is not None and follower.wants(module):
         # Arguments by name and the output; the output alone if there was an exception.
-        follower.leave(module, rest[-1], failed=len(rest) < 2)
+        replaced = follower.leave(module, rest[-1], failed=len(rest) < 2)
     if _thread.module is module:
         close_scope()
+    return replaced
 
 
 def close_scope() -> None:
@@ -354,10 +355,8 @@ def start(policy: Policy) -> None:
             return
     autograd = torch._C._autograd
     if _originals is None:
-        _originals = (
-            autograd._saved_tensors_hooks_disable,
-            autograd._saved_tensors_hooks_enable,
-        )
+        disable = autograd._saved_tensors_hooks_disable
+        _originals = disable, autograd._saved_tensors_hooks_enable
     autograd._saved_tensors_hooks_disable = _disable
     autograd._saved_tensors_hooks_enable = _enable
     _handles.append(nn.modules.module.register_module_forward_pre_hook(_enter))

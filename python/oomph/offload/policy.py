@@ -27,7 +27,8 @@ from oomph.offload.record import Step
 from oomph.offload.recorder import Recorder
 from oomph.offload.room import Staying
 from oomph.offload.transfer import Link, OffloadedStorage, is_hosted
-from oomph.recompute.followers import Waits
+from oomph.recompute import timeline
+from oomph.recompute.stopwatch import Waits
 
 _FITTING_STEPS = 8  # steps that would have fitted, until the hooks are taken off,
 _MOST_PATIENCE = 64  # and at most, where shortages came back
@@ -36,6 +37,8 @@ _GUESSES = 8  # plans for one step of an unknown kind
 _MUCH = 3  # part of the device that no single block is worth
 _MARGIN = 100  # part of it by which more state leaves than has to
 _LARGE = 32  # part of it that one is worth which goes to the host at once
+_UNSURE = 32  # part of it that is kept free where nothing may leave
+_NO_LINK = timeline.Link(1e-9, 1e-9)  # where nothing may leave
 
 
 class DevicePlan:
@@ -45,8 +48,9 @@ class DevicePlan:
     which take it for themselves and give it up while they ask for memory.
     """
 
-    def __init__(self, index: int, target_bytes: float) -> None:
+    def __init__(self, index: int, target_bytes: float, sends: bool = True) -> None:
         self.index = index
+        self.sends = sends  # else nothing may leave
         self.link = Link(index)
         self.plan = StepPlan(target_bytes=target_bytes)  # of the step that runs
         self.kinds = Kinds()
@@ -81,7 +85,7 @@ class DevicePlan:
 
     def wants(self, place: int, size_bytes: int) -> bool:
         """Whether a storage is to leave: chosen, or new and the target not reached."""
-        if _C.offload_is_forbidden():
+        if not self.sends or _C.offload_is_forbidden():
             return False
         save = place, size_bytes
         if save in self.leavers.useless:
@@ -343,7 +347,11 @@ class DevicePlan:
     def room(self, waits: Waits) -> Room:
         """What it has for a step, and its link; the waits for copies in the last."""
         limit_bytes = int(self._limit_bytes(self.last))
-        return Room(self.index, limit_bytes, self.link.speed(), waits)
+        if self.sends:
+            return Room(self.index, limit_bytes, self.link.speed(), waits)
+        # An error is worse than some calls more that run again.
+        limit_bytes -= self.capacity // _UNSURE
+        return Room(self.index, limit_bytes, _NO_LINK, waits)
 
     def expect(self, need_bytes: int, step: Step) -> None:
         """The next step will need so much, as calls are to run again.

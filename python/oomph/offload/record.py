@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
-from oomph.offload.range_max import RangeMax
+from oomph.base.range_max import RangeMax
 from oomph.offload.sends import Save, Stay
 
 
@@ -156,8 +156,9 @@ class Step:
         """Whether anything was seen of what it saved: only its end, without hooks."""
         return len(self.events) > 1
 
-    def between(self, first: int, end: int) -> Step:
+    def between(self, places: slice) -> Step:
         """A part of the step: what was saved at these places, and its use."""
+        first, end = places.start, places.stop
         events = [event for event in self.events if first <= event.place < end]
         saves = [save for save in self.saves if first <= save[0] < end]
         return replace(self, events=events, saves=saves)
@@ -174,6 +175,13 @@ class Step:
         ]
         saves = [(place, int(factor * size_bytes)) for place, size_bytes in self.saves]
         return replace(self, events=events, saves=saves)
+
+    def with_born(self) -> Step:
+        """The step as it would be if what the optimizer made had been there before."""
+        more = self.born_bytes
+        events = [e._replace(need_bytes=e.need_bytes + more) for e in self.events]
+        need_bytes = self.need_bytes + more
+        return replace(self, events=events, need_bytes=need_bytes, born_bytes=0)
 
     def resting(self, needs: list[int], away_bytes: list[int]) -> Step:
         """The step as it would be if so much were needed and away at each event."""

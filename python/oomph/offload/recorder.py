@@ -43,6 +43,8 @@ class Recorder:
         self._in_optimizer = 0  # most bytes, as in a step, since then
         self._now_bytes = 0  # in use, on either side
         self._start_host_bytes = 0  # when the step began
+        self._freed_bytes = 0  # as calls run again of which the record knows nothing,
+        self._next_freed_bytes = 0  # and from the next note on
         self._since_event: tuple[int, ...] = 0, 0, 0  # bytes, as in an event
 
     def place_of(self, sequence: int) -> int:
@@ -62,7 +64,8 @@ class Recorder:
         self._now_bytes, self.host_bytes = now, host
         step = self.step
         gone_bytes = self._count_gone()
-        was_gone_bytes = min(self._gone_bytes, gone_bytes)
+        was_gone_bytes = min(self._gone_bytes, gone_bytes) + self._freed_bytes
+        self._freed_bytes = self._next_freed_bytes
         need_bytes = high + was_gone_bytes
         if self._before_optimizer is not None:
             self._in_optimizer = max(self._in_optimizer, need_bytes)
@@ -86,6 +89,10 @@ class Recorder:
         """It is on its way to the host."""
         self.leaving.add(offloaded)
         self.step.away_bytes = max(self.step.away_bytes, self.link.away_bytes)
+
+    def note_freed(self, size_bytes: int) -> None:
+        """So much less is in use than if all were kept, after what is in use now."""
+        self._next_freed_bytes = max(self._next_freed_bytes + size_bytes, 0)
 
     def skip(self) -> None:
         """What was in use since the last note counts for nothing."""
@@ -128,6 +135,7 @@ class Recorder:
         step.sent_bytes, step.fetched_bytes, step.waited_ms = used
         step.state_host_bytes, step.state_bytes = state
         self.step = Step(first=sequence)
+        self._freed_bytes = self._next_freed_bytes = 0
         self._start_host_bytes = self.host_bytes
         return step
 

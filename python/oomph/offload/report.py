@@ -57,9 +57,13 @@ def describe(device: DevicePlan, blocks: Blocks | None) -> dict[str, Any]:
 
 def _missing_bytes(device: DevicePlan, blocks: Blocks | None) -> int:
     """What the last step needed beyond the device, with all that ran again kept."""
+    return max(_need_bytes(device, blocks) - device.capacity, 0)
+
+
+def _need_bytes(device: DevicePlan, blocks: Blocks | None) -> int:
+    """What the last step would have needed with all that ran again kept."""
     freed_bytes = blocks.freed_bytes if blocks is not None else 0
-    most = max(device.last.need_bytes + freed_bytes, device.last.optimizer_bytes)
-    return max(most - device.capacity, 0)
+    return max(device.last.need_bytes + freed_bytes, device.last.optimizer_bytes)
 
 
 def _recomputed(blocks: Blocks | None) -> dict[str, Any]:
@@ -95,7 +99,7 @@ def _explain(device: DevicePlan, blocks: Blocks | None) -> str:
     done = []
     if blocks is not None and (again := _again(blocks)):
         done.append(f"what was called runs again in backward: {again}")
-    if device.plan.target_bytes > 0:
+    if device.plan.target_bytes > 0 and device.sends:
         done.append(
             f"the first {sent} that forward saved went to the host and came back "
             "before backward used it"
@@ -122,9 +126,8 @@ def _explain(device: DevicePlan, blocks: Blocks | None) -> str:
     why = (
         "offload:always is set"
         if math.isinf(device.plan.target_bytes)
-        else "the last step needed "
-        f"{format_size(max(last.need_bytes, last.optimizer_bytes))} where the device "
-        f"has {format_size(device.capacity)}"
+        else f"the last step needed {format_size(_need_bytes(device, blocks))} where "
+        f"the device has {format_size(device.capacity)}"
     )
     if blocks is not None and blocks.plan is not None and blocks.step_ms > 0:
         done.append(
@@ -134,7 +137,9 @@ def _explain(device: DevicePlan, blocks: Blocks | None) -> str:
     if blocks is not None and blocks.left_alone:
         reasons = (f"{n} x {why}" for why, n in blocks.left_alone.most_common(3))
         done.append(f"not run again: {', '.join(reasons)}")
-    return f"{why}: {'; '.join([*done, _cost(device)])}"
+    if device.sends:
+        done.append(_cost(device))
+    return f"{why}: {'; '.join(done)}"
 
 
 def _cost(device: DevicePlan) -> str:

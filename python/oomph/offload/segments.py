@@ -3,11 +3,116 @@
 from __future__ import annotations
 
 import bisect
+import sys
+from collections.abc import Callable, Iterable
 from itertools import accumulate
 
 from oomph.offload.record import Step
 from oomph.recompute import timeline
-from oomph.recompute.followers import Times
+from oomph.recompute.calls import Call, CallTree, Key
+from oomph.recompute.stopwatch import Times
+
+_MOST_CALLS = 256  # that are tried
+_SAME = 0.02  # by which turns may differ that save as much
+
+
+class Watched:
+    """A step in which calls were watched, and those of a turn that save most.
+
+    Args:
+        step: It.
+        trees: Of its turns; at least one. What they save has been counted.
+
+    Attributes:
+        step: It.
+        tree: Of the turn that needs most.
+        calls: Of that turn.
+    """
+
+    def __init__(self, step: Step, trees: list[CallTree]) -> None:
+        self.step, self._trees = step, trees
+        self.calls: list[Call] = []
+        # Of those that save as much, the one beside which most is in use: gradients.
+        most_bytes = (1 - _SAME) * max(tree.saved_bytes for tree in trees)
+        self.tree = max(
+            (tree for tree in trees if tree.saved_bytes >= most_bytes),
+            key=lambda tree: step.between(self._slice_of(tree)).most_bytes(),
+        )
+
+    def choose(self, least_bytes: int, may: Callable[[Call], bool]) -> None:
+        """Takes the calls that save most: so much at least, of those that may be."""
+        found = [c for c in self.tree.calls if c.gain_bytes >= least_bytes and may(c)]
+        self.calls = sorted(found, key=lambda call: -call.gain_bytes)[:_MOST_CALLS]
+
+    def marks(self, tree: CallTree) -> list[tuple[Call, bool]]:
+        """In the order of time: which of the calls begins in a turn, or ends."""
+        keys = {call.key for call in self.calls}
+        marks = ((tree.calls[i], is_end) for i, is_end in tree.marks)
+        return [(call, is_end) for call, is_end in marks if call.key in keys]
+
+    def bounds(self, tree: CallTree) -> list[int]:
+        """The places of these marks, from the first of the step."""
+        return [
+            (call.end if is_end else call.first) - self.step.first
+            for call, is_end in self.marks(tree)
+        ]
+
+    def to_try(self) -> tuple[list[int], int]:
+        """In which turn the calls are to be tried: the first that has the same.
+
+        There is most room: gradients come later.
+
+        Returns:
+            The bounds of that turn, and which it is, from 1, of the turns in which one
+            of these modules is called.
+        """
+        keys = [call.key for call, _ in self.marks(self.tree)]
+        modules = {key[0] for key in keys}
+        number = 0
+        for tree in self._trees:
+            number += not modules.isdisjoint(call.key[0] for call in tree.calls)
+            if [call.key for call, _ in self.marks(tree)] == keys:
+                return self.bounds(tree), number
+        raise AssertionError("the turn itself has the same")
+
+    def blocks(self, ms: dict[Key, float]) -> list[timeline.Block]:
+        """Calls as the schedule takes them.
+
+        Args:
+            ms: How long each takes that may run again, by its key.
+        """
+        marks = self.marks(self.tree)
+        begins = {c.key: i for i, (c, is_end) in enumerate(marks) if not is_end}
+        ends = {c.key: i for i, (c, is_end) in enumerate(marks) if is_end}
+        return [
+            timeline.Block(
+                begins[call.key] + 1, ends[call.key] + 1, call.gain_bytes, ms[call.key]
+            )
+            for call in self.calls
+            if call.key in ms
+        ]
+
+    def segments(self, spent: Times) -> list[timeline.Segment]:
+        """The parts of the turn, which took so long."""
+        turn = self.step.between(self._slice_of(self.tree))
+        return of_step(turn, self.bounds(self.tree), spent)
+
+    def without(self, calls: Iterable[Call]) -> Step:
+        """The step as it would be if these ran again, in each turn."""
+        keys = {call.key for call in calls}
+        first = self.step.first
+        spans = [
+            (call.first - first, call.end - first, call.gain_bytes)
+            for tree in self._trees
+            for call in tree.calls
+            if call.key in keys
+        ]
+        return self.step.without(spans)
+
+    def _slice_of(self, tree: CallTree) -> slice:
+        ends = [one.first for one in self._trees if one.first > tree.first]
+        first, end = tree.first, min(ends, default=sys.maxsize)
+        return slice(first - self.step.first, end - self.step.first)
 
 
 def without_waits(measured: Times, blocks: list[timeline.Block]) -> Times:

@@ -66,6 +66,11 @@ def tensors_in(*nests: Any) -> Iterator[torch.Tensor]:
     return (leaf for leaf in flatten(nests)[0] if isinstance(leaf, torch.Tensor))
 
 
+def size_of(*nests: Any) -> int:
+    """Bytes of all tensors in nests."""
+    return sum(tensor.nbytes for tensor in tensors_in(*nests))
+
+
 def storages_in(*nests: Any) -> frozenset[int]:
     """The identities of the storages of all tensors on a CUDA device."""
     return frozenset(
@@ -183,12 +188,23 @@ class CallTree:
                 known = storage.nbytes(), tensor.device.index, reference
                 self._inputs[storage._cdata] = known
 
-    def end_forward(self) -> None:
-        """Backward begins: what nobody has any more, only a call would have kept."""
+    def exchange(self, old: torch.Tensor, new: torch.Tensor) -> None:
+        """What a call returned, and another in its place: it counts as the same."""
+        if old.is_cuda and old.layout is torch.strided:
+            identity = old.untyped_storage()._cdata
+            if (saved := self._saved.pop(identity, None)) is not None:
+                self._saved[new.untyped_storage()._cdata] = saved
+
+    def end_forward(self, held: frozenset[int] = frozenset()) -> None:
+        """Backward begins: what nobody has any more, only a call would have kept.
+
+        Args:
+            held: Inputs that calls do keep, for they run again.
+        """
         self._let_go = {
             identity
             for identity, (_, _, reference) in self._inputs.items()
-            if identity not in self._saved and reference.expired()  # type: ignore[no-untyped-call]
+            if identity not in self._saved and (identity in held or reference.expired())  # type: ignore[no-untyped-call]
         }
 
     def count(self, device: int) -> None:

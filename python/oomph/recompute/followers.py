@@ -6,23 +6,47 @@ they began, from the last; what an exception cut short ends with those around it
 
 from __future__ import annotations
 
-import bisect
 import threading
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from oomph.recompute.calls import Call, CallTree, Key, Numbers
-from oomph.recompute.purity import Aside, Trial, Trials, forbids, is_watched, refuses
+from oomph.recompute.purity import Trial, Trials, forbids, is_watched, refuses
 from oomph.recompute.rerun import Rerun
-from oomph.steps import times
+from oomph.recompute.stopwatch import Stopwatch, Times, Waits
 
-Waits = Iterable[tuple[torch.cuda.Event, torch.cuda.Event]]
+
+class Host(Protocol):
+    """Who plans, as far as those that follow calls need it."""
+
+    def place(self) -> int:
+        """Gives the place of the tensor that is saved next."""
+
+    def aside(self) -> AbstractContextManager[None]:
+        """Gives a context for what the program itself would not run."""
+
+    def skip(self, place: int) -> None:
+        """The next tensor that is saved has this place, or a later one."""
+
+    def inputs_at(self, place: int) -> AbstractContextManager[None]:
+        """Meanwhile what is saved are inputs, which have this place."""
+
+    def note_freed(self, device: int, size_bytes: int) -> None:
+        """So much less is in use on a device than if all were kept."""
+
+    def convert(self) -> Follower:
+        """Gives a follower of all calls that are to come, in place of the present."""
+
+    def used_bytes(self) -> int:
+        """Bytes in use on the device whose calls run again."""
+
+    def sizes(self, device: int) -> tuple[int, int]:
+        """Bytes that a call must free to be worth a trial, and may save at most."""
 
 
 class Follower:
@@ -49,8 +73,8 @@ class Follower:
         """A call begins; gives what is to be known when it ends."""
         raise NotImplementedError
 
-    def end(self, begun: Any, output: Any) -> None:
-        """A call has ended."""
+    def end(self, begun: Any, output: Any) -> Any:
+        """A call has ended; gives what takes the place of its output, or None."""
         raise NotImplementedError
 
     def give_up(self, begun: Any) -> None:
@@ -79,20 +103,26 @@ class Follower:
             self.turn()
         self._open.append((module, self.begin(module, args, kwargs)))
 
-    def leave(self, module: nn.Module, output: Any, failed: bool) -> None:
-        """A call has ended that may have been followed."""
+    def leave(self, module: nn.Module, output: Any, failed: bool) -> Any:
+        """A call has ended that may have been followed.
+
+        Returns:
+            What takes the place of its output; None: nothing does.
+        """
         if threading.get_ident() != self._thread:
-            return
+            return None
         if not any(module is opened for opened, _ in self._open):
-            return
+            return None
         while self._open:
             opened, begun = self._open.pop()
             if opened is module and not failed:
-                self.end(begun, output)
-            else:
-                self.give_up(begun)
+                return self.end(begun, output)
+            self.give_up(begun)
             if opened is module:
-                return
+                break
+        if not self._open:
+            self._is_new_turn = True  # nothing of what failed will be used
+        return None
 
     def abandon(self) -> None:
         """The outermost call of this thread has ended: what is open in it has, too."""
@@ -179,32 +209,14 @@ class _Chosen(Follower):
         return self._calls.get(self._numbers.key(module))
 
 
-@dataclass
-class Times:
-    """What the parts of a step took, in milliseconds.
-
-    The parts lie between the boundaries: where calls begin and end.
-
-    Attributes:
-        forward: Of each part.
-        backward: Of each part, less what it waited for copies.
-        rest: From the end of backward to that of the step.
-    """
-
-    forward: list[float]
-    backward: list[float]
-    rest: float
-
-
 class Trying(_Chosen):
     """Watches calls, and runs each again, to see whether it may be.
 
     Args:
-        place: As of a follower.
+        host: Who plans.
         calls: These.
         bounds: The places of their boundaries, in the order of time, from the first
             place of the step.
-        aside: Gives a context for what the program itself would not run.
         turn: In which forward of the step, from 1.
         device: Whose times are taken.
 
@@ -215,34 +227,29 @@ class Trying(_Chosen):
 
     def __init__(
         self,
-        place: Callable[[], int],
+        host: Host,
         calls: Iterable[Call],
         bounds: list[int],
-        aside: Aside,
         turn: int,
         device: int,
     ) -> None:
-        super().__init__(place, calls)
+        super().__init__(host.place, calls)
         self._turn = turn
-        self._device = device
         self.trials: dict[Key, Trial] = {}
         self.boundaries: list[Key] = []
-        self._bounds = [place() - 1 + bound for bound in bounds]
-        self._watch = Trials(aside, device)
+        self._bounds = [host.place() - 1 + bound for bound in bounds]
+        self._watch = Trials(host.aside, device)
         self._turns = 0
-        # Events, and whether the time since the one before counts: what runs for
-        # trials alone does not.
-        self._forward: list[tuple[torch.cuda.Event, bool]] = []
-        self._at: list[int] = []  # the event at each boundary
-        self._backward: list[tuple[torch.cuda.Event, int]] = []  # and the part
-        self._end: torch.cuda.Event | None = None
+        self._stopwatch = Stopwatch(device)
 
     def turn(self) -> None:
         """Another forward begins."""
         super().turn()
         self._turns += 1
         if self._turns == self._turn:
-            self._mark()
+            self._stopwatch.mark()
+        elif self._turns > self._turn:
+            self._stopwatch.finished()
 
     def begin(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         """A call begins."""
@@ -251,7 +258,7 @@ class Trying(_Chosen):
             return None
         self._bound(call.key)
         trial = self.trials[call.key] = self._watch.begin(module, args, kwargs)
-        self._mark(counts=False)
+        self._stopwatch.mark(counts=False)
         return call.key, trial, self.place()
 
     def end(self, begun: Any, output: Any) -> None:
@@ -260,7 +267,7 @@ class Trying(_Chosen):
             key, trial, first = begun
             self._bound(key)
             self._watch.end(trial, output, self.place() - first)
-            self._mark(counts=False)
+            self._stopwatch.mark(counts=False)
 
     def give_up(self, begun: Any) -> None:
         """A call ended with an exception."""
@@ -269,24 +276,16 @@ class Trying(_Chosen):
             self._watch.close()
 
     def used(self, place: int) -> None:
-        """Backward uses what was saved at a place.
-
-        Autograd has a thread for each device, which is the current one there.
-        """
-        is_here = torch.cuda.current_device() == self._device
-        if self._turns == self._turn and is_here:
-            part = bisect.bisect_right(self._bounds, place)
-            if not self._backward:
+        """Backward uses what was saved at a place."""
+        if self._turns == self._turn and self._stopwatch.is_here():
+            if not self._stopwatch.is_in_backward:
                 self._check_inputs()
-                part = len(self._bounds)
-            if not self._backward or part < self._backward[-1][1]:
-                self._backward.append((times.mark(self._device), part))
+            self._stopwatch.used(place, self._bounds)
         super().used(place)
 
     def finished(self) -> None:
         """Backward is through."""
-        if self._end is None and self._backward:
-            self._end = times.mark(self._device)
+        self._stopwatch.finished()
 
     def close(self) -> None:
         """Ends all that is open."""
@@ -294,41 +293,9 @@ class Trying(_Chosen):
         self._watch.close()
 
     def measured(self, waits: Waits) -> Times | None:
-        """The times of the step, which ends now. Waits for the device.
-
-        Args:
-            waits: Events before and after each wait for a copy.
-
-        Returns:
-            The times; None: no backward was seen.
-        """
-        if not self._backward:
-            return None
-        last = times.mark(self._device)
-        last.synchronize()
-        start = self._backward[0][0]
-        self._forward.append((start, True))
-        passed, at = 0.0, [0.0]
-        for (before, _), (event, counts) in pairwise(self._forward):
-            passed += before.elapsed_time(event) if counts else 0.0
-            at.append(passed)
-        ends = [*(at[i] for i in self._at), passed]
-        forward = [b - a for a, b in pairwise([0.0, *ends])]
-        end = self._end or last
-        return Times(forward, self._backward_ms(end, waits), end.elapsed_time(last))
-
-    def _backward_ms(self, end: torch.cuda.Event, waits: Waits) -> list[float]:
-        start = self._backward[0][0]
-        begins = [start.elapsed_time(event) for event, _ in self._backward]
-        lengths = [b - a for a, b in pairwise([*begins, start.elapsed_time(end)])]
-        for before, after in waits:
-            i = bisect.bisect_right(begins, start.elapsed_time(before)) - 1
-            if i >= 0:
-                lengths[i] -= before.elapsed_time(after)
-        spent = [0.0] * (len(self._bounds) + 1)
-        for (_, part), length in zip(self._backward, lengths, strict=True):
-            spent[part] += max(length, 0.0)
-        return spent
+        """The times of the parts of the step, as a stopwatch gives them."""
+        which = range(len(self.boundaries))
+        return self._stopwatch.measured(self._bounds, which, waits)
 
     def _check_inputs(self) -> None:
         """Where backward begins: inputs are as they were, or may not be used again."""
@@ -338,43 +305,44 @@ class Trying(_Chosen):
 
     def _bound(self, key: Key) -> None:
         self.boundaries.append(key)
-        self._at.append(len(self._forward))
-        self._mark()
-
-    def _mark(self, counts: bool = True) -> None:
-        self._forward.append((times.mark(self._device), counts))
+        self._stopwatch.bound()
 
 
 class Running(_Chosen):
     """Has chosen calls run again in backward.
 
-    Attributes:
-        skip: Sets the place of the tensor that is saved next: what a call would have
-            saved is skipped, so that what comes behind it keeps its place.
+    What a call would have saved is skipped, so that what comes behind it keeps its
+    place.
+
+    Args:
+        host: Who plans.
+        calls: These.
     """
 
-    def __init__(
-        self,
-        place: Callable[[], int],
-        skip: Callable[[int], None],
-        calls: Iterable[Call],
-    ) -> None:
-        super().__init__(place, calls)
-        self.skip = skip
+    def __init__(self, host: Host, calls: Iterable[Call]) -> None:
+        super().__init__(host.place, calls)
+        self.host = host
 
     def begin(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         """A call begins."""
         call = self.call_of(module)
-        if call is None or refuses(args, kwargs) or forbids(module) or is_watched():
+        if call is None or not self.may_run(call):
             return None
-        return Rerun(module, args, kwargs), self.place() + call.end - call.first
+        if refuses(args, kwargs) or forbids(module) or is_watched():
+            return None
+        place = self.place() + call.end - call.first
+        return Rerun(module, args, kwargs), place
+
+    def may_run(self, call: Call) -> bool:
+        """Whether a call is to run again that begins now."""
+        return True
 
     def end(self, begun: Any, output: Any) -> None:
         """A call has ended."""
         if begun is not None:
             rerun, place = begun
             rerun.end()
-            self.skip(place)
+            self.host.skip(place)
 
     def give_up(self, begun: Any) -> None:
         """A call ended with an exception."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -31,6 +31,7 @@ from oomph.base.log import logger
 from oomph.recompute import python_state
 from oomph.recompute.calls import apart, flatten, storages_in, tensors_in
 from oomph.recompute.contents import Undone, same_bits, sum_of
+from oomph.recompute.rerun import Rerun
 from oomph.steps import times
 
 _PLAIN = (
@@ -214,6 +215,17 @@ class Trial:
                 return True
         return False
 
+    def _check_inputs(self, args: Any, kwargs: Any) -> None:
+        """Backward has it run again, with these arguments."""
+        now = [sum_of(tensor) for tensor in tensors_in(args, kwargs)]
+        if now != self._sums:
+            raise RuntimeError(
+                f"oomph: an input of {type(self.module).__name__} was modified by an "
+                "inplace operation before backward. The module runs again in backward "
+                "and would give other values. Modify it after backward, or set "
+                "recompute:off."
+            )
+
     def _look(self, output: Any) -> None:
         for leaf in flatten(output)[0]:
             if not isinstance(leaf, (torch.Tensor, *_PLAIN)):
@@ -230,6 +242,35 @@ class Trial:
         if self._sums != [sum_of(tensor) for tensor in inputs]:
             self.blame("it writes to a tensor that it did not make")
 
+    @contextlib.contextmanager
+    def _as_before(self) -> Iterator[None]:
+        """Meanwhile random states and buffers are as they were before the call."""
+        devices = range(torch.cuda.device_count())
+        with torch.random.fork_rng(devices), self._undone:
+            torch.set_rng_state(self._cpu)
+            set_device_states(*self._devices)
+            yield
+
+    def run_to_repeat(self, args: Any, kwargs: Any) -> Any:
+        """Runs it once more, keeping only its arguments until backward.
+
+        Args:
+            args: What it was called with.
+            kwargs: The same by name.
+
+        Returns:
+            Its output.
+        """
+        with self._as_before():
+            rerun = Rerun(self.module, args, kwargs, self._check_inputs)
+            try:
+                output = self.module.forward(*args, **kwargs)
+            except BaseException:
+                rerun.close()
+                raise
+            rerun.end()
+        return output
+
     def _try(self, output: Any, saved: int, device: int) -> None:
         leaves, rebuild = apart(*self.arguments)
         count = 0
@@ -242,12 +283,9 @@ class Trial:
         try:
             start = times.mark(device)
             with (
-                torch.random.fork_rng(range(torch.cuda.device_count())),
-                self._undone,
+                self._as_before(),
                 torch.autograd.graph.saved_tensors_hooks(drop, drop),
             ):
-                torch.set_rng_state(self._cpu)
-                set_device_states(*self._devices)
                 args, kwargs = rebuild([_as_another(x) for x in leaves])
                 again = self.module.forward(*args, **kwargs)
             self._events = start, times.mark(device)
@@ -301,12 +339,16 @@ class Trials:
         return trial
 
     def end(self, trial: Trial, output: Any, saved: int) -> None:
-        """It has ended. Others within it that are open are given up."""
+        """It has ended, and runs again. Others within it that are open are given up."""
+        self.drop(trial)
+        trial.end(output, saved, self._aside, self._device)
+
+    def drop(self, trial: Trial) -> None:
+        """It has ended, and is not to run again."""
         while self._mode.open and self._mode.open.pop() is not trial:
             pass
         if not self._mode.open:
             self.close()
-        trial.end(output, saved, self._aside, self._device)
 
     def close(self) -> None:
         """Takes the watch off, whatever is open."""

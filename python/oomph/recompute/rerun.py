@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 from torch import nn
@@ -79,14 +79,23 @@ class Rerun:
         module: Whose call.
         args: Its arguments.
         kwargs: Its arguments by name.
+        check: Looks at the arguments that it runs again with.
     """
 
-    def __init__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        args: Any,
+        kwargs: Any,
+        check: Callable[[Any, Any], None] | None = None,
+    ) -> None:
         leaves, rebuild = apart(args, kwargs)
         modules, buffers = _Modules(module), Undone(module)
 
         def again(*once: Any) -> None:
             inputs, named = rebuild(once)
+            if check is not None:
+                check(inputs, named)
             with modules.as_they_were():
                 module.forward(*inputs, **named)
 

@@ -31,10 +31,10 @@ class _Search(ContextDecorator):
 
     def __exit__(self, *_: object) -> None:
         _C.allow_offload(_C.BAN_BATCH_FINDER)
-        if state.settings_are_fixed() and state.settings()["offload"] == "always":
+        if state.settings_are_fixed():
             from oomph import planner
 
-            planner.start(always=True)
+            planner.resume()
 
 
 def batch_finder() -> ContextDecorator:

@@ -118,14 +118,7 @@ def _attach(torch: ModuleType, values: dict[str, Any]) -> None:
     _C.set_resting_hook(_idle_between_steps)
     sites.start()
     oom_error.start()
-    if values["recompute"] == "off":
-        from oomph import planner
-
-        planner.allow_recompute(False)
-    if values["offload"] == "always":
-        from oomph import planner
-
-        planner.start(always=True)
+    _set_mode(values)
     if values["batch_finder"] == "auto":
         batch_finders.start()
     if _C.must_know_streams():
@@ -144,6 +137,23 @@ def _attach(torch: ModuleType, values: dict[str, Any]) -> None:
     if values["guard"] not in ("off", "fill"):
         guard.watch()
     atexit.register(log.finish)
+
+
+def _set_mode(values: dict[str, Any]) -> None:
+    """Has the planner know what it may do; it is imported where that is unusual."""
+    offload, recompute = values["offload"], values["recompute"]
+    if offload == "on-oom" and recompute == "auto":
+        return
+    from oomph import planner
+    from oomph.offload.devices import Mode
+
+    mode = Mode(
+        always=offload == "always",
+        sends=offload != "off",
+        recompute=recompute != "off",
+        early=recompute == "always",
+    )
+    planner.set_mode(mode)
 
 
 def _switch_registration_off() -> None:
