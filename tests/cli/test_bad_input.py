@@ -284,6 +284,18 @@ def test_installing_once_cuda_is_in_use_is_refused(use):
     ]
 
 
+def test_installing_again_with_a_setting_that_depends_on_another_is_harmless():
+    result = run(
+        """
+        import oomph
+        for settings in ("offload:off,recompute:auto", "recompute:auto", "offload:off"):
+            oomph.install(settings)
+        """,
+        card=CARD,
+    )
+    assert result.code == 0, result.err
+
+
 def test_installing_again_is_harmless_or_says_which_settings_differ():
     result = run(
         """

@@ -69,10 +69,11 @@ def install(settings: str | None = None, **options: Any) -> None:
 
 def _check_same(wanted: dict[str, Any]) -> None:
     fixed = state.settings()
+    meant = _settings.complete({**fixed, **wanted})  # one may depend on another
     changed = [
         key
-        for key, value in wanted.items()
-        if fixed[key] != value and key != "required"  # it is in use
+        for key in wanted
+        if fixed[key] != meant[key] and key != "required"  # it is in use
     ]
     if changed:
         raise RuntimeError(
