@@ -109,6 +109,25 @@ def test_forwards_that_accumulate_gradients_are_all_converted():
         training.optimizer.step()
 
 
+class Varying(nn.Module):
+    """Saves nothing but what it returns where there is much, else something more."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.tanh() if x.nbytes > 20 * MIB else x.sin().exp().tanh()
+
+
+@no_host
+def test_forwards_of_which_each_tries_other_calls_are_no_error():
+    training = Training()
+    training.model = nn.Sequential(Block(), *(Varying() for _ in range(4)))
+    for _ in range(5):
+        for mib in (24, 8):
+            rows = mib * MIB // 4 // WIDTH
+            x = torch.zeros(rows, WIDTH, device="cuda", requires_grad=True)
+            training.model(x).sum().backward()
+        training.optimizer.step()
+
+
 @no_host
 def test_forwards_whose_graph_nobody_uses_hold_nothing():
     training = Training()

@@ -771,3 +771,24 @@ def test_a_bias_that_is_changed_before_backward():
         return value
 
     check_known_late_alone(lambda: train(chain(Pure(), Pure()), loss))
+
+
+class Lazy(dict[str, Any]):
+    """Loads what it holds when it is asked, as registries of libraries do."""
+
+    def _load(self, *_: Any) -> Any:
+        raise ValueError("it is not there")
+
+    __iter__ = __len__ = values = items = _load  # type: ignore[assignment]
+
+
+REGISTRY = Lazy()
+
+
+@card
+def test_containers_are_looked_through_without_asking_their_classes():
+    class Registered(Pure):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.compute(x) if REGISTRY is not None else x
+
+    check_recomputed(lambda: train(chain(Registered(), Registered())), "Registered")

@@ -21,7 +21,7 @@ from oomph.offload.record import Step
 from oomph.offload.segments import Watched
 from oomph.recompute import schedule, timeline
 from oomph.recompute.calls import Call, CallTree, Key
-from oomph.recompute.converting import Converting, Turn
+from oomph.recompute.converting import Converting, all_trials, rest_ms
 from oomph.recompute.correction import Correction
 from oomph.recompute.followers import Follower, Host, Running, Trying, Watching
 from oomph.recompute.following import Following
@@ -263,8 +263,8 @@ class Blocks:
         if measured is None:
             self._give_up(step, "there was no backward")
             return False
-        measured.rest = _rest_ms(turn, ended)
-        blocks = self._judge(watched, turn.trials)
+        measured.rest = rest_ms(turn, ended)
+        blocks = self._judge(watched, all_trials(ended))
         self._note_record(watched, blocks, measured, step)
         self._sizes.clear()
         return self._choose_or_give_up(step, room)
@@ -382,12 +382,3 @@ class Blocks:
             return self._choose(room)
         self.follower = self._running(self.chosen())
         return False
-
-
-def _rest_ms(turn: Turn, turns: list[Turn]) -> float:
-    """What a step takes beside a turn, without what ran again in the others."""
-    whole = {id(t): t.measured(set(), ()) for t in turns}
-    others = (spent for t, spent in whole.items() if t != id(turn) and spent)
-    ms = sum(sum(spent.forward) + sum(spent.backward) for spent in others)
-    last = whole[id(turns[-1])]
-    return ms + (last.rest if last else 0.0)

@@ -308,3 +308,21 @@ class Converting(Follower):
         """Ends all that is open."""
         super().close()
         self._watch.close()
+
+
+def all_trials(turns: list[Turn]) -> dict[Key, Trial]:
+    """Of each call, the trial that says most: why it is to be left alone."""
+    trials: dict[Key, Trial] = {}
+    for key, trial in (pair for turn in turns for pair in turn.trials.items()):
+        if key not in trials or trial.reason is not None:
+            trials[key] = trial
+    return trials
+
+
+def rest_ms(turn: Turn, turns: list[Turn]) -> float:
+    """What a step takes beside a turn, without what ran again in the others."""
+    whole = {id(t): t.measured(set(), ()) for t in turns}
+    others = (spent for t, spent in whole.items() if t != id(turn) and spent)
+    ms = sum(sum(spent.forward) + sum(spent.backward) for spent in others)
+    last = whole[id(turns[-1])]
+    return ms + (last.rest if last else 0.0)

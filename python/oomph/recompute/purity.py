@@ -165,7 +165,7 @@ class Trial:
             return
         self.buffers = storages_in(list(module.buffers()))
         self._undone = Undone(module)
-        self._state = python_state.marks(module, self.arguments)
+        self._state = self._marks()
         self._sums = [sum_of(tensor) for tensor in tensors_in(args, kwargs)]
         self._hooks = [bool(t._backward_hooks) for t in tensors_in(args, kwargs)]
         used = (*tensors_in(args, kwargs), *module.parameters())
@@ -230,7 +230,7 @@ class Trial:
         for leaf in flatten(output)[0]:
             if not isinstance(leaf, (torch.Tensor, *_PLAIN)):
                 self.blame(f"it returns a {type(leaf).__name__}")
-        now = python_state.marks(self.module, self.arguments)
+        now = self._marks()
         if len(now) > python_state.ENTRIES:
             self.blame("it holds too much to be looked through")
         if changed := python_state.changed(self._state, now):
@@ -241,6 +241,15 @@ class Trial:
             self.blame("it puts a hook on a tensor that it is given")
         if self._sums != [sum_of(tensor) for tensor in inputs]:
             self.blame("it writes to a tensor that it did not make")
+
+    def _marks(self) -> python_state.Marks:
+        """Of what Python can see; what is asked may be of any class."""
+        try:
+            return python_state.marks(self.module, self.arguments)
+        except Exception as error:
+            logger.debug("a module cannot be looked through: %s", error)
+            self.blame(f"it cannot be looked through ({type(error).__name__})")
+            return {}
 
     @contextlib.contextmanager
     def _as_before(self) -> Iterator[None]:
@@ -303,7 +312,7 @@ class Trial:
         if count != saved:
             self.blame("a second forward saved other tensors")
             return
-        now = python_state.marks(self.module, self.arguments)
+        now = self._marks()
         if changed := python_state.changed(self._state, now):
             self.blame(f"a second forward changes {min(changed, key=len)}")
 

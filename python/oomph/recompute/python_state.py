@@ -18,7 +18,7 @@ import sys
 import types
 import zlib
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -70,6 +70,9 @@ def _functions_of(value: object) -> Iterator[types.FunctionType]:
             found = getattr(found, "__wrapped__", None)
 
 
+_SEQUENCES: tuple[type[Any], ...] = (list, tuple, set, frozenset, deque)
+
+
 class _Walk:
     """Looks at objects and what they hold: a path and a mark of each."""
 
@@ -108,13 +111,15 @@ class _Walk:
         if depth == 0 or not _is_open(value):
             return
         self._seen.add(id(value))
-        if isinstance(value, Mapping):
-            if len(value) <= _LONG:
-                for key, item in list(value.items()):
-                    self.look(f"{path}[{key!r:.40}]", item, depth - 1)
-        elif isinstance(value, (list, tuple, set, frozenset, deque)):
-            if len(value) <= _LONG:
-                for i, item in enumerate(list(value)):
+        if isinstance(value, dict):
+            if dict.__len__(value) <= _LONG:
+                for key, item in list(dict.items(value)):
+                    name = repr(key)[:40] if isinstance(key, (str, int)) else id(key)
+                    self.look(f"{path}[{name}]", item, depth - 1)
+        elif isinstance(value, _SEQUENCES):
+            items = _items(value)
+            if len(items) <= _LONG:
+                for i, item in enumerate(items):
                     self.look(f"{path}[{i}]", item, depth - 1)
         else:
             self.look_at_class(type(value))
@@ -167,14 +172,20 @@ class _Walk:
                     self.look(f"{name}.{attribute}", vars(value)[attribute])
 
 
+def _items(value: Any) -> list[Any]:
+    """What a container holds, whatever its class makes of being asked."""
+    kind = next(kind for kind in _SEQUENCES if isinstance(value, kind))
+    return list(kind.__iter__(value))
+
+
 def _content(value: object) -> object:
     """What tells that the content of a container or a generator has changed."""
-    if isinstance(value, Mapping):
-        return len(value), hash(tuple(map(id, value.values())))
-    if isinstance(value, (list, tuple, deque)):
-        return len(value), hash(tuple(map(id, value)))
+    if isinstance(value, dict):
+        return dict.__len__(value), hash(tuple(map(id, dict.values(value))))
     if isinstance(value, (set, frozenset)):
-        return len(value)
+        return len(_items(value))
+    if isinstance(value, _SEQUENCES):
+        return hash(tuple(map(id, _items(value))))
     if isinstance(value, random.Random):
         return hash(value.getstate())
     numpy = sys.modules.get("numpy")
