@@ -67,13 +67,17 @@ class Watched:
             of these modules is called.
         """
         keys = [call.key for call, _ in self.marks(self.tree)]
-        modules = {key[0] for key in keys}
-        number = 0
-        for tree in self._trees:
-            number += not modules.isdisjoint(call.key[0] for call in tree.calls)
-            if [call.key for call, _ in self.marks(tree)] == keys:
-                return self.bounds(tree), number
-        raise AssertionError("the turn itself has the same")
+        same = (
+            i
+            for i, tree in enumerate(self._trees)
+            if [call.key for call, _ in self.marks(tree)] == keys
+        )
+        first, modules = next(same), {key[0] for key in keys}
+        number = sum(
+            not modules.isdisjoint(call.key[0] for call in tree.calls)
+            for tree in self._trees[: first + 1]
+        )
+        return self.bounds(self._trees[first]), number
 
     def blocks(self, ms: dict[Key, float]) -> list[timeline.Block]:
         """Calls as the schedule takes them.
