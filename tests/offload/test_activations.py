@@ -320,6 +320,29 @@ def test_functions_of_torch_func_work_within_a_module():
 
 
 @card
+def test_parameters_that_torch_func_wraps_are_no_plain_memory():
+    import oomph
+
+    def gradients(device: str) -> torch.Tensor:
+        torch.manual_seed(0)
+        module = nn.Linear(WIDTH, WIDTH).to(device)
+        if device == "cuda":
+            module(rows()).sum().backward()
+            oomph.step()  # hooks are on from here, also outside of modules
+
+        def loss(given: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+            return torch.func.functional_call(module, given, (x,)).sum()
+
+        given = {name: p.detach() for name, p in module.named_parameters()}
+        x = rows(device).detach()[:8]
+        each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))
+        return each(given, x)["weight"].cpu()
+
+    planner()
+    assert torch.equal(gradients("cuda"), gradients("cpu"))
+
+
+@card
 def test_a_module_under_torch_func_saves_as_ever():
     planner()
     module = Call(chain)

@@ -225,6 +225,7 @@ def _constants(module: nn.Module) -> frozenset[int]:
         if tensor.is_cuda
         and tensor.layout is torch.strided
         and type(tensor) in (torch.Tensor, nn.Parameter)
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
     )
 
 
