@@ -128,6 +128,9 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for tensor in tensors_in(args, kwargs, result):
             if type(tensor) not in (torch.Tensor, nn.Parameter):
                 self._blame(f"it computes with a {type(tensor).__name__}")
+            if tensor.is_cuda:
+                for trial in self.open:
+                    trial.devices.add(tensor.device.index)
         given = storages_in(args, kwargs)
         for identity in storages_in(result) - given:
             self._made[identity] = self.count
@@ -160,6 +163,7 @@ class Trial:
         self.reason = forbids(module) or refuses(args, kwargs) or is_watched()
         self._events: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
         self.since = 0
+        self.devices: set[int] = set()  # that it computes on
         self.buffers: frozenset[int] = frozenset()
         if self.reason is not None:
             return
@@ -230,6 +234,8 @@ class Trial:
         for leaf in flatten(output)[0]:
             if not isinstance(leaf, (torch.Tensor, *_PLAIN)):
                 self.blame(f"it returns a {type(leaf).__name__}")
+        if len(self.devices) > 1:  # autograd has a thread for each, checkpoint no lock
+            self.blame("it computes on several devices")
         now = self._marks()
         if len(now) > python_state.ENTRIES:
             self.blame("it holds too much to be looked through")
