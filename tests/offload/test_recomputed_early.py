@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support import MIB, Simulated
+from support import MIB, Simulated, run
 from test_recomputed_plan import WIDTH, Block, Training, hooks_are_on, tick
 from torch import nn
 
@@ -73,6 +73,20 @@ def test_modules_that_were_not_seen_before_are_no_error():
     steps = Training(10).steps(3, mib=KEPT)
     assert steps[0]["again"] == 3 * 10
     assert all(0 < step["again"] < 10 for step in steps[2:])
+
+
+def test_a_forward_on_the_cpu_does_not_begin_cuda():
+    result = run(
+        """
+        import torch
+        model = torch.nn.Linear(8, 8)
+        model(torch.ones(2, 8)).sum().backward()
+        print(torch.cuda.is_initialized())
+        """,
+        card=CARD,
+        conf="offload:off,recompute:auto",
+    )
+    assert result.out.split() == ["False"], result.err
 
 
 class Deep(nn.Module):

@@ -100,7 +100,10 @@ class Planner:
 
     def sizes(self, device: int) -> tuple[int, int]:
         """Bytes that a call must free to be worth a trial, and may free at most."""
-        return self.blocks.sizes(_C.memory_info(device)[1])
+        plan = self.device(device)
+        with transfer.lock:
+            _, capacity = plan.recorder.note()
+        return self.blocks.sizes(capacity)
 
     def note_freed(self, device: int, size_bytes: int) -> None:
         """So much less is in use on a device than if all were kept."""

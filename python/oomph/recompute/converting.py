@@ -139,8 +139,11 @@ class Converting(Follower):
         self._watch = Trials(host.aside, 0)
 
     def wants(self, module: nn.Module) -> bool:
-        """Whether the calls of a module are of interest."""
-        return True
+        """Whether the calls of a module are of interest.
+
+        Before CUDA is in use none is: to ask for its state would begin it.
+        """
+        return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
     def turn(self) -> None:
         """Another forward begins."""
