@@ -171,7 +171,7 @@ class Blocks:
         elif isinstance(self.follower, Running):
             return self._adapt(step, room)
         elif step.need_bytes > room.limit_bytes and self._is_other(step):
-            self.follower = Watching(self._host.place)
+            self.follower = Watching(self._host)
         return False
 
     def _is_other(self, step: Step) -> bool:
@@ -228,16 +228,16 @@ class Blocks:
 
     def _plan_tried(self, trying: Trying, step: Step, room: Room) -> bool:
         """Plans after a step in which calls were tried; whether other calls run."""
-        assert self._watched is not None
-        measured = trying.measured(room.waits)
         watched = self._watched
+        assert watched is not None
+        measured = trying.measured(room.waits)
         keys = [call.key for call, _ in watched.marks(watched.tree)]
         if measured is None or keys != trying.boundaries:
             self._give_up(step, "the calls of two steps differ")
             return False
-        blocks = self._judge(self._watched, trying.trials)
+        blocks = self._judge(watched, trying.trials)
         spent = segments.without_waits(measured, blocks)
-        self._note_record(self._watched, blocks, spent, step)
+        self._note_record(watched, blocks, spent, step)
         return self._choose_or_give_up(step, room)
 
     def _plan_converted(self, converting: Converting, step: Step, room: Room) -> bool:

@@ -124,8 +124,7 @@ class Converting(Follower):
     """
 
     def __init__(self, host: Host) -> None:
-        super().__init__(host.place)
-        self._host = host
+        super().__init__(host)
         self.turns: list[Turn] = []
         self.has_failed = False
         self._calls: list[_Open] = []
@@ -136,7 +135,7 @@ class Converting(Follower):
         self._is_converting = False
         self._device = 0
         self._least_bytes = self._most_bytes = 0
-        self._watch = Trials(host.aside, 0)
+        self._watch = Trials(host.aside, self._device)
 
     def wants(self, module: nn.Module) -> bool:
         """Whether the calls of a module are of interest.
@@ -150,12 +149,12 @@ class Converting(Follower):
         if self.turns:
             self.turns[-1].stopwatch.finished()
         self._device = torch.cuda.current_device()
-        self._least_bytes, self._most_bytes = self._host.sizes(self._device)
-        self._watch = Trials(self._host.aside, self._device)
+        self._least_bytes, self._most_bytes = self.host.sizes(self._device)
+        self._watch = Trials(self.host.aside, self._device)
         self._seen.clear()
         self._calls.clear()
         self._inputs = frozenset()
-        self.turns.append(Turn(self.place(), self._device))
+        self.turns.append(Turn(self.host.place(), self._device))
 
     def begin(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         """A call begins."""
@@ -164,12 +163,12 @@ class Converting(Follower):
             self.turn()
         turn = self.turns[-1]
         turn.stopwatch.bound()
-        turn.tree.enter(module, args, kwargs, self.place())
+        turn.tree.enter(module, args, kwargs, self.host.place())
         trial = self._watch.begin(module, args, kwargs)
         call = turn.tree.calls[-1]
         if call.parent < 0:
             turn.roots[call.key] = size_of(args, kwargs)
-        begun = _Open(call, trial, (args, kwargs), self.place())
+        begun = _Open(call, trial, (args, kwargs), self.host.place())
         self._calls.append(begun)
         turn.stopwatch.mark(counts=False)
         return begun
@@ -177,7 +176,7 @@ class Converting(Follower):
     def end(self, begun: Any, output: Any) -> Any:
         """A call has ended; gives its output as made by one that runs again."""
         turn = self._ended(begun)
-        turn.tree.leave(begun.trial.module, self.place())
+        turn.tree.leave(begun.trial.module, self.host.place())
         left = {
             identity: held
             for identity, held in begun.held.items()
@@ -193,7 +192,7 @@ class Converting(Follower):
         replaced = None
         if self._is_worth(gain_bytes, begun.saved_bytes):
             turn.trials[begun.call.key] = begun.trial
-            self._watch.end(begun.trial, output, self.place() - begun.first)
+            self._watch.end(begun.trial, output, self.host.place() - begun.first)
             if begun.trial.reason is None:
                 replaced = self._convert(begun, output)
         else:
@@ -237,7 +236,7 @@ class Converting(Follower):
         args, kwargs = begun.arguments
         self._is_converting = True
         try:
-            with self._host.aside(), self._host.inputs_at(begun.first):
+            with self.host.aside(), self.host.inputs_at(begun.first):
                 again = begun.trial.run_to_repeat(args, kwargs)
             is_same = same_bits(output, again)
         except torch.OutOfMemoryError:
@@ -261,15 +260,15 @@ class Converting(Follower):
             freed_bytes += turn.converted.pop().freed_bytes
         while self._waiting and self._waiting[-1].first >= begun.first:
             self._waiting.pop()
-        converted = _Converted(begun.first, self.place(), freed_bytes, begun.trial)
+        converted = _Converted(begun.first, self.host.place(), freed_bytes, begun.trial)
         turn.converted.append(converted)
         self._waiting.append(converted)
-        self._host.note_freed(self._device, gain_bytes)
+        self.host.note_freed(self._device, gain_bytes)
 
     def give_up(self, begun: Any) -> None:
         """A call ended with an exception."""
         turn = self._ended(begun)
-        turn.tree.leave(begun.trial.module, self.place())
+        turn.tree.leave(begun.trial.module, self.host.place())
         begun.trial.blame("it raised an exception")
         self._watch.close()
         self.has_failed = True
@@ -299,7 +298,7 @@ class Converting(Follower):
             turn.stopwatch.used(place, turn.bounds)
         i = bisect_right(self._waiting, place, key=lambda call: call.first) - 1
         if i >= 0 and place < self._waiting[i].end:
-            self._host.note_freed(self._device, -self._waiting.pop(i).freed_bytes)
+            self.host.note_freed(self._device, -self._waiting.pop(i).freed_bytes)
         super().used(place)
 
     def finished(self) -> None:

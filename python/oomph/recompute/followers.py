@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -53,11 +53,11 @@ class Follower:
     """Follows calls; what it does with each is its kind's.
 
     Args:
-        place: Gives the place of the tensor that is saved next.
+        host: Who plans.
     """
 
-    def __init__(self, place: Callable[[], int]) -> None:
-        self.place = place
+    def __init__(self, host: Host) -> None:
+        self.host = host
         self._thread = 0
         self._open: list[tuple[nn.Module, Any]] = []
         self._is_new_turn = True
@@ -142,8 +142,8 @@ class Watching(Follower):
         trees: Of each turn.
     """
 
-    def __init__(self, place: Callable[[], int]) -> None:
-        super().__init__(place)
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
         self.trees: list[CallTree] = []
 
     def wants(self, module: nn.Module) -> bool:
@@ -152,16 +152,16 @@ class Watching(Follower):
 
     def turn(self) -> None:
         """Another forward begins."""
-        self.trees.append(CallTree(self.place()))
+        self.trees.append(CallTree(self.host.place()))
 
     def begin(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         """A call begins."""
-        self.trees[-1].enter(module, args, kwargs, self.place())
+        self.trees[-1].enter(module, args, kwargs, self.host.place())
         return module
 
     def end(self, begun: Any, output: Any) -> None:
         """A call has ended."""
-        self.trees[-1].leave(begun, self.place())
+        self.trees[-1].leave(begun, self.host.place())
 
     def give_up(self, begun: Any) -> None:
         """A call ended with an exception."""
@@ -183,12 +183,12 @@ class _Chosen(Follower):
     """Follows calls that were seen before.
 
     Args:
-        place: As of a follower.
+        host: Who plans.
         calls: These, by their keys.
     """
 
-    def __init__(self, place: Callable[[], int], calls: Iterable[Call]) -> None:
-        super().__init__(place)
+    def __init__(self, host: Host, calls: Iterable[Call]) -> None:
+        super().__init__(host)
         self._calls = {call.key: call for call in calls}
         self._modules: dict[int, weakref.ref[nn.Module]] = {
             call.key[0]: call.module for call in self._calls.values()
@@ -233,7 +233,7 @@ class Trying(_Chosen):
         turn: int,
         device: int,
     ) -> None:
-        super().__init__(host.place, calls)
+        super().__init__(host, calls)
         self._turn = turn
         self.trials: dict[Key, Trial] = {}
         self.boundaries: list[Key] = []
@@ -259,14 +259,14 @@ class Trying(_Chosen):
         self._bound(call.key)
         trial = self.trials[call.key] = self._watch.begin(module, args, kwargs)
         self._stopwatch.mark(counts=False)
-        return call.key, trial, self.place()
+        return call.key, trial, self.host.place()
 
     def end(self, begun: Any, output: Any) -> None:
         """A call has ended: it runs again."""
         if begun is not None:
             key, trial, first = begun
             self._bound(key)
-            self._watch.end(trial, output, self.place() - first)
+            self._watch.end(trial, output, self.host.place() - first)
             self._stopwatch.mark(counts=False)
 
     def give_up(self, begun: Any) -> None:
@@ -313,15 +313,7 @@ class Running(_Chosen):
 
     What a call would have saved is skipped, so that what comes behind it keeps its
     place.
-
-    Args:
-        host: Who plans.
-        calls: These.
     """
-
-    def __init__(self, host: Host, calls: Iterable[Call]) -> None:
-        super().__init__(host.place, calls)
-        self.host = host
 
     def begin(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         """A call begins."""
@@ -330,7 +322,7 @@ class Running(_Chosen):
             return None
         if refuses(args, kwargs) or forbids(module) or is_watched():
             return None
-        place = self.place() + call.end - call.first
+        place = self.host.place() + call.end - call.first
         return Rerun(module, args, kwargs), place
 
     def may_run(self, call: Call) -> bool:
