@@ -89,6 +89,23 @@ def test_a_forward_on_the_cpu_does_not_begin_cuda():
     assert result.out.split() == ["False"], result.err
 
 
+@pytest.mark.parametrize(
+    ("conf", "is_there"),
+    [
+        ("offload:on-oom", False),
+        ("offload:off", False),
+        ("offload:off,recompute:auto", True),
+    ],
+)
+def test_the_planner_is_there_from_the_start_only_where_it_plans(conf, is_there):
+    code = """
+    import sys, torch
+    print("oomph.planner" in sys.modules)
+    """
+    result = run(code, card=CARD, conf=conf)
+    assert result.out.split() == [str(is_there)], result.err
+
+
 class Deep(nn.Module):
     """Calls within calls: two blocks, and something beside."""
 

@@ -141,9 +141,9 @@ def _attach(torch: ModuleType, values: dict[str, Any]) -> None:
 
 
 def _set_mode(values: dict[str, Any]) -> None:
-    """Has the planner know what it may do; it is imported where that is unusual."""
+    """Has the planner know what it may do, where it has not the usual or nothing to."""
     offload, recompute = values["offload"], values["recompute"]
-    if offload == "on-oom" and recompute == "auto":
+    if (offload, recompute) in (("on-oom", "auto"), ("off", "off")):
         return
     from oomph import planner
     from oomph.offload.devices import Mode
