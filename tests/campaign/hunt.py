@@ -159,14 +159,21 @@ def _left(left: dict[str, list[int]]) -> tuple[str, str] | None:
 def _needless(found: Any, program: Program, wanted: Settings) -> tuple[str, str] | None:
     """What was short although there was room; a plan may send what it likes.
 
-    Garbage is not looked for again at once where that was in vain, but before an error.
+    Garbage is not looked for again at once where that was in vain, but before an error;
+    never while a stream captures, and then the error says so.
     """
     if not program.is_ample or "offload:always" in wanted.conf:
         return None
-    rescues = 0 if program.has("garbage") else found["rescues"]
-    if not found["short"] and not rescues:
+    rescues, short = found["rescues"], found["short"]
+    if program.has("garbage"):
+        rescues, short = 0, [place for place in short if not _captures(place)]
+    if not short and not rescues:
         return None
-    return "need", f"{rescues} rescues, short at {found['short']}, with room"
+    return "need", f"{rescues} rescues, short at {short}, with room"
+
+
+def _captures(place: str) -> bool:
+    return place.endswith("capture")
 
 
 # ---- making it short
