@@ -9,10 +9,10 @@ from support import Simulated
 from test_failures import ERRORS, each_call_fails_once
 from torch import nn
 
-CARD = "40MiB,context=0,memory=values,cc=8.6,host=2GiB,link=100MB/s"
+CARD = "28MiB,context=0,memory=values,cc=8.6,host=2GiB,link=100MB/s"
 recomputing = Simulated(CARD, "reserve:0,host_limit:1GiB,host_ahead:0")
 converting = Simulated(
-    CARD.replace("40MiB", "64MiB"), "reserve:0,offload:off,recompute:auto"
+    CARD.replace("28MiB", "47MiB"), "reserve:0,offload:off,recompute:auto"
 )
 
 
@@ -41,7 +41,7 @@ class Training(test_failures.Training):
             self.step()
 
     def make_network(self) -> nn.Sequential:
-        return nn.Sequential(*(Block() for _ in range(6)))
+        return nn.Sequential(*(Block() for _ in range(4)))
 
 
 @pytest.mark.parametrize("error", ERRORS)
