@@ -99,7 +99,8 @@ def answers() -> Iterable[str]:
 def offload() -> Iterable[str]:
     """The table of training on cards that are too small, in milliseconds a step."""
     heads = ("program", "needs, of the card", "no limit", "bound", "oomph")
-    others = ("save_on_cpu", "checkpointing", "half the batch, twice")
+    every = ("checkpointing", "every second block")
+    others = (*every, "save_on_cpu", "evict", "half the batch, twice")
     yield row(*heads, *others)
     yield row(*["---"] * (len(heads) + len(others)))
     for point in json.loads(OFFLOAD.read_text())["points"]:
@@ -113,8 +114,9 @@ def offload() -> Iterable[str]:
 
 
 def time_of(way: dict[str, Any]) -> str:
-    """A way's step time, or that it died."""
-    return f"{way['step_ms']:.0f}" if way["finished"] else "dies"
+    """A way's step time, marked if it needs offload, or that it died."""
+    mark = "+" if way.get("has_offload") else ""
+    return f"{way['step_ms']:.0f}{mark}" if way["finished"] else "dies"
 
 
 TABLES = {
