@@ -411,6 +411,31 @@ def test_state_on_the_host_is_brought_to_the_device_for_its_turn():
 
 
 @card
+def test_state_of_which_a_part_fell_back_is_not_taken_to_be_away():
+    import oomph
+    from oomph.offload import idle
+
+    weight = nn.Parameter(torch.zeros(64 * MIB, device="cuda"))  # 256 MiB
+    weight.grad = torch.zeros_like(weight)
+    optimizer = torch.optim.Adam([weight], fused=True)
+    kept = torch.empty(2 * 640 * MIB - 128 * MIB, dtype=torch.uint8, device="cuda")
+    optimizer.step()
+    idle.note(optimizer)
+    state = [optimizer.state[weight][name] for name in ("exp_avg", "exp_avg_sq")]
+    parts = [oomph.residency(tensor) for tensor in state]
+    in_part = [p for p in parts if p.host_bytes > 0 and p.device_bytes > 0]
+    assert len(in_part) == 1, parts
+    size_bytes = sum(tensor.nbytes for tensor in state)
+    division = idle.divide_state(0, size_bytes)
+    assert set(division.leaves) >= {tensor.data_ptr() for tensor in state}
+    oomph._C.rests(division.leaves)
+    oomph._C.move(0, oomph._C.TIER_HOST, division.leaves, True)
+    assert sum(oomph.residency(tensor).host_bytes for tensor in state) >= size_bytes
+    assert idle.divide_state(0, size_bytes).leaves == []
+    del kept
+
+
+@card
 def test_state_that_finds_no_room_for_its_turn_is_used_on_the_host():
     from oomph.offload.staging import Pipeline
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 
 from oomph.offload.staging import address_of
-from oomph.offload.transfer import is_hosted
+from oomph.offload.transfer import hosted_bytes, is_hosted
 
 # With the thread that steps; 0: backward does.
 _optimizers: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = (
@@ -107,12 +107,13 @@ def divide_state(device: int, size_bytes: int) -> Division:
     here = [t for t in states if t.device.index == device and address_of(t) != 0]
     here.sort(key=lambda tensor: not is_hosted(address_of(tensor)))
     for tensor in here:
-        address = address_of(tensor)
-        hosted = is_hosted(address)
-        if size_bytes > 0:
-            (found.stays if hosted else found.leaves).append(address)
-            size_bytes -= tensor.untyped_storage().nbytes()
-        elif hosted:
+        address, storage_bytes = address_of(tensor), tensor.untyped_storage().nbytes()
+        host_bytes = hosted_bytes(address)
+        if size_bytes > 0:  # what fell back may have a part on the device
+            is_away = host_bytes >= storage_bytes
+            (found.stays if is_away else found.leaves).append(address)
+            size_bytes -= storage_bytes
+        elif host_bytes > 0:
             found.returns.append(address)
     for tensor in (t for optimizer in known for t in trained_by(optimizer)):
         if tensor.device.index == device and is_hosted(address := address_of(tensor)):
