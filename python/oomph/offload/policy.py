@@ -299,6 +299,9 @@ class DevicePlan:
         if self.is_far_short and not step.had_hooks():
             plan.state_bytes = min(unreached_bytes, step.state_bytes)
         if unreached_bytes > 0:
+            needs_bytes = self.optimizers.need_bytes(step, self.capacity)
+            short_bytes = needs_bytes - plan.state_bytes - self.capacity
+            unreached_bytes = max(unreached_bytes, short_bytes)
             predicted_bytes = max(unreached_bytes, self.capacity // _LARGE)
         plan.predicted_bytes = predicted_bytes
         self._follow(plan)
