@@ -418,7 +418,7 @@ def test_state_of_which_a_part_fell_back_is_not_taken_to_be_away():
     weight = nn.Parameter(torch.zeros(64 * MIB, device="cuda"))  # 256 MiB
     weight.grad = torch.zeros_like(weight)
     optimizer = torch.optim.Adam([weight], fused=True)
-    kept = torch.empty(2 * 640 * MIB - 128 * MIB, dtype=torch.uint8, device="cuda")
+    kept = torch.empty(1152 * MIB, dtype=torch.uint8, device="cuda")
     optimizer.step()
     idle.note(optimizer)
     state = [optimizer.state[weight][name] for name in ("exp_avg", "exp_avg_sq")]

@@ -96,13 +96,19 @@ class OptimizerChoice:
         self.link = link
         self._temporary_bytes = 0  # that they need if they work on all at once
 
-    def need_bytes(self, step: Step, capacity: int) -> int:
-        """What a device has in use, as a step showed, while they work by pieces."""
+    def short_bytes(self, step: Step, capacity: int, state_bytes: int) -> int:
+        """What a device lacks, as a step showed, while they work by pieces.
+
+        Args:
+            step: It.
+            capacity: Bytes of the device.
+            state_bytes: Of their state, that are on the host.
+        """
         need_bytes = step.optimizer_bytes + slack_bytes(capacity)
-        if is_on(self.link.device):
-            return need_bytes
-        least_bytes = capacity // _PIECE_SHARE * _PIECES
-        return need_bytes - max(step.temporary_bytes - least_bytes, 0)
+        if not is_on(self.link.device):
+            least_bytes = capacity // _PIECE_SHARE * _PIECES
+            need_bytes -= max(step.temporary_bytes - least_bytes, 0)
+        return need_bytes - state_bytes - capacity
 
     def choose(self, step: Step, capacity: int, is_state_away: bool) -> None:
         """Has them do so where all at once would not fit, as a step showed.

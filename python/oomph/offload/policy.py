@@ -299,10 +299,11 @@ class DevicePlan:
         if self.is_far_short and not step.had_hooks():
             plan.state_bytes = min(unreached_bytes, step.state_bytes)
         if unreached_bytes > 0:
-            needs_bytes = self.optimizers.need_bytes(step, self.capacity)
-            short_bytes = needs_bytes - plan.state_bytes - self.capacity
-            unreached_bytes = max(unreached_bytes, short_bytes)
-            predicted_bytes = max(unreached_bytes, self.capacity // _LARGE)
+            short_bytes = self.optimizers.short_bytes(
+                step, self.capacity, plan.state_bytes
+            )
+            least_bytes = self.capacity // _LARGE
+            predicted_bytes = max(unreached_bytes, short_bytes, least_bytes)
         plan.predicted_bytes = predicted_bytes
         self._follow(plan)
         self._note_whether_short(plan.target_bytes > 0)
@@ -319,8 +320,8 @@ class DevicePlan:
         state_bytes = min(self.least_state_bytes, step.state_bytes)
         rest = [need_bytes - state_bytes for need_bytes in needs]
         chosen = self._leavers_of(step, rest, limit_bytes)
-        optimizer_bytes = self.optimizers.need_bytes(step, self.capacity) - state_bytes
-        short_bytes = max(int(chosen.short_bytes), optimizer_bytes - self.capacity)
+        optimizer_bytes = self.optimizers.short_bytes(step, self.capacity, state_bytes)
+        short_bytes = max(int(chosen.short_bytes), optimizer_bytes)
         is_known = step.had_hooks() or self.state_bytes > 0
         if short_bytes > 0 and is_known:
             short_bytes += state_bytes + self.capacity // _MARGIN
