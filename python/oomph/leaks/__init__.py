@@ -4,6 +4,8 @@
 :func:`oomph.leaks.report` and :func:`oomph.assert_no_leaks`. docs/leaks.md tells how.
 """
 
+import torch  # noqa: F401  # first: as its import ends, it may ask for a watch
+
 from oomph.leaks.findings import Finding, LeakError, Report
 from oomph.leaks.source import Line
 from oomph.leaks.watching import Watch, assert_no_leaks, report, watch

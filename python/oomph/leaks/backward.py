@@ -32,6 +32,7 @@ class Backward:
         self._steps = 0  # in succession whose last pass did, none of whose did not
         self._in_step: Line | None = None
         self._looks = 0  # at graphs that were kept
+        self.created: Line | None = None  # of the last that left its graph in .grad
         self._original: Any = None
         self._wrapped: Any = None
 
@@ -44,6 +45,8 @@ class Backward:
                 return original(tensors, *args, **kwargs)
             keeps = len(args) > 2 and bool(args[1]) and not args[2]
             self._note(tensors, keeps)
+            if len(args) > 2 and args[2] and kwargs.get("accumulate_grad"):
+                self.created = user_line()
             return original(tensors, *args, **kwargs)
 
         self._original, self._wrapped = original, run_backward

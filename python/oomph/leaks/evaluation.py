@@ -7,13 +7,13 @@ pass came between, nobody needed it.
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
+from oomph.leaks.calls import Outermost
 from oomph.leaks.findings import Finding
 from oomph.leaks.source import Line, user_line
 
@@ -24,46 +24,28 @@ class Evaluation:
     """Follows models into evaluation and out of it."""
 
     def __init__(self) -> None:
+        self._trained = Outermost("train", self._follow)
         self._phases = 0
         self._module: weakref.ref[torch.nn.Module] | None = None  # that is followed
         self._handle: Any = None
         self._call: tuple[Line | None, tuple[int, ...], str] | None = None
-        self._original: Any = None
-        self._wrapped: Any = None
         self._found: list[Finding] = []
-        self._depth = 0  # of calls of train(), which calls that of the parts
 
     def start(self) -> None:
         """Begins to notice."""
-        original = torch.nn.Module.train
-        follow = self._follow
-
-        @functools.wraps(original)
-        def train(module: torch.nn.Module, mode: bool = True) -> torch.nn.Module:
-            self._depth += 1
-            try:
-                return original(module, mode)
-            finally:
-                self._depth -= 1
-                if self._depth == 0 and self._wrapped is train:  # not a part's
-                    follow(module, mode)
-
-        self._original, self._wrapped = original, train
-        torch.nn.Module.train = train  # type: ignore[method-assign,assignment]
+        self._trained.start()
 
     def stop(self) -> None:
         """Notices no more."""
         self._forget()
-        if torch.nn.Module.train is self._wrapped:
-            torch.nn.Module.train = self._original  # type: ignore[method-assign]
-        self._wrapped = None
+        self._trained.stop()
 
     def _forget(self) -> None:
         if self._handle is not None:
             self._handle.remove()
         self._handle = self._call = None
 
-    def _follow(self, module: torch.nn.Module, mode: bool) -> None:
+    def _follow(self, module: torch.nn.Module, mode: bool = True) -> None:
         """A model goes into evaluation or out of it."""
         if mode:
             if self._module is not None and self._module() is module:

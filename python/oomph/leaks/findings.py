@@ -9,12 +9,18 @@ from oomph.base.sizes import format_size
 from oomph.leaks.source import Line
 from oomph.memory.sites import short
 
+LEAKS = "leaks"
+BOUNDED = "grows, may be bounded"
+
 ADVICE = {
     "outputs retained": "keep only what you need: .detach().cpu(), or a number",
     "loss kept": "keep only its value: loss.item(), or loss.detach()",
     "zero_grad missing": "call optimizer.zero_grad() once per step: each step adds its "
     "gradients to those of all earlier steps",
     "graph retained": "cut it between steps: .detach() what a step passes to the next",
+    "create_graph": "take gradients whose graph you need from torch.autograd.grad(…, "
+    "create_graph=True): backward() leaves the graph in .grad, which holds the "
+    "parameters it came from; set .grad to None if you must",
     "retain_graph": "remove retain_graph=True: no other backward uses this graph, and "
     "without it backward frees what forward saved",
     "traceback": "keep str(error), or error.with_traceback(None): a traceback holds "
@@ -34,6 +40,7 @@ ADVICE = {
     "grows": "no Python object was found that holds it",
 }
 """Each verdict, and what to do about it."""
+_TITLES = {LEAKS: "leaks found in", BOUNDED: "memory grows, may be bounded, seen in"}
 
 
 class LeakError(AssertionError):
@@ -62,6 +69,8 @@ class Finding:
         allocated_at: Lines that allocated the memory, the most bytes first.
         note: What else is known; "": nothing.
         device: Index of the device.
+        certainty: ``leaks``, or ``grows, may be bounded``: it grew in all rounds that
+            were looked at, and may yet come to an end.
     """
 
     verdict: str
@@ -75,6 +84,7 @@ class Finding:
     allocated_at: tuple[Line, ...] = ()
     note: str = ""
     device: int = 0
+    certainty: str = LEAKS
 
     @property
     def text(self) -> str:
@@ -133,8 +143,13 @@ class Report:
         """The report for people: what leaks, or that no leak was found."""
         if not self.findings:
             return f"no leak was found in {self.steps} steps"
-        leaks = "\n".join(f"{i}. {f.text}" for i, f in enumerate(self.findings, 1))
-        return f"leaks found in {self.steps} steps:\n{leaks}"
+        parts = []
+        for certainty, title in _TITLES.items():
+            found = [f.text for f in self.findings if f.certainty == certainty]
+            if found:
+                numbered = "\n".join(f"{i}. {text}" for i, text in enumerate(found, 1))
+                parts.append(f"{title} {self.steps} steps:\n{numbered}")
+        return "\n".join(parts)
 
     def __str__(self) -> str:
         return self.text

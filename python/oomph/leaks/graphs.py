@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -43,6 +43,16 @@ def steps_spanned(root: Any, starts: list[int]) -> int:
             if place > 0:
                 found.add(place)
     return len(found)
+
+
+def sources(roots: Iterable[Any]) -> list[Any]:
+    """Those of some nodes whose graphs contain none of the others."""
+    known = set(roots)
+    return [
+        root
+        for root in known
+        if not any(node in known for node in nodes(root) if node is not root)
+    ]
 
 
 def begins_before(root: Any, number: int) -> bool:

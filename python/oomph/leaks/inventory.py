@@ -11,13 +11,15 @@ import weakref
 from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import torch
 
+_OTHERS = 2  # of each group, older and newer
+_SCANS_MIN = 3
 
-@dataclass
+
+@dataclass(eq=False)
 class Seen:
     """A tensor that was met."""
 
@@ -29,10 +31,12 @@ class Seen:
 
 @dataclass
 class Group:
-    """Tensors of a kind of which each scan met more."""
+    """Tensors of a kind of which each scan met more that stay."""
 
-    kept: list[Seen]  # met first two scans ago or earlier, and still there
-    count: float  # more of them at each scan
+    kind: Hashable
+    kept: list[Seen]  # met after the first scan, and still there one scan later
+    others: list[Seen]  # a few of the kind that are older or newer
+    count: float  # by so many there are more in a round
     size_bytes: float  # the same in bytes
 
 
@@ -68,27 +72,35 @@ def _is_on_gpu(tensor: torch.Tensor) -> bool:
 
 
 class Inventory:
-    """What successive scans met."""
+    """What successive scans met.
+
+    Tensors that a program makes, uses and frees are of no interest, however many there
+    are; so of each kind those are counted that were there at the scan before, too.
+    """
 
     def __init__(self) -> None:
+        self.rounds: list[int] = []  # at whose ends it scanned
         self._seen: dict[int, Seen] = {}
-        self._counts: list[Counter[Hashable]] = []
+        self._stayed: list[Counter[Hashable]] = []  # at each scan, by kind
+        self._new: list[Counter[Hashable]] = []  # those that came after the first scan
 
     @property
     def scans(self) -> int:
         """How many there were."""
-        return len(self._counts)
+        return len(self.rounds)
 
-    def scan(self) -> list[torch.nn.Module]:
-        """Meets all tensors. Gives the modules that it met, too."""
+    def scan(self, number: int) -> list[torch.nn.Module]:
+        """Meets all tensors at the end of a round. Gives the modules it met, too."""
         with torch._C.DisableTorchFunctionSubclass():
             tensors, modules = _objects()
             self._note(tensors)
+            self.rounds.append(number)
             return modules
 
     def _note(self, tensors: list[torch.Tensor]) -> None:
         before, self._seen = self._seen, {}
-        counts: Counter[Hashable] = Counter()
+        stayed: Counter[Hashable] = Counter()
+        new: Counter[Hashable] = Counter()
         for tensor in tensors:
             known = before.get(id(tensor))
             if known is None or known.ref() is not tensor:
@@ -96,8 +108,10 @@ class Inventory:
                 ref = weakref.ref(tensor)
                 known = Seen(ref, _kind(tensor), self.scans, storage)
             self._seen[id(tensor)] = known
-            counts[known.kind] += 1
-        self._counts.append(counts)
+            stayed[known.kind] += known.since < self.scans
+            new[known.kind] += 0 < known.since < self.scans
+        self._stayed.append(stayed)
+        self._new.append(new)
 
     def tensors(self) -> list[Any]:
         """What the last scan met and what is still there."""
@@ -105,35 +119,58 @@ class Inventory:
             t for t in (seen.ref() for seen in self._seen.values()) if t is not None
         ]
 
-    def growing(self, scans: int) -> list[Group]:
-        """Kinds of which each of the last scans met more than the one before.
+    def growing(self, all_grows: bool) -> list[Group]:
+        """Kinds of which more stayed at the last scan than at the one before.
 
-        Only what came after the first of these scans and outlived two more is given:
-        what the program made in the last step may be on its way.
+        Args:
+            all_grows: Memory as a whole has grown: what was there at first and went
+                does not count, such as garbage.
         """
-        last = self._counts[-scans:]
-        first = self.scans - scans
+        if self.scans < _SCANS_MIN:
+            return []
+        last = (self._new if all_grows else self._stayed)[-2:]
+        first = self.scans - _SCANS_MIN  # met at this scan at the latest: not new
+        over = self.rounds[-2] - self.rounds[first]
         groups = []
         for kind in last[-1]:
-            numbers = [counts[kind] for counts in last]
-            if any(b <= a for a, b in pairwise(numbers)):
+            if last[1][kind] <= last[0][kind]:
                 continue
-            alive = [seen for seen in self._seen.values() if seen.kind == kind]
             kept = [
                 seen
-                for seen in alive
-                if first < seen.since <= self.scans - 3 and seen.ref() is not None
+                for seen in self._seen.values()
+                if seen.kind == kind
+                and first < seen.since < self.scans - 1
+                and seen.ref() is not None
             ]
             if kept:
-                count = (numbers[-1] - numbers[0]) / (scans - 1)
-                groups.append(Group(kept, count, count * _mean_bytes(kept)))
+                sizes = sum(_sizes(kept).values())
+                others = self._others(kind, kept)
+                groups.append(Group(kind, kept, others, len(kept) / over, sizes / over))
         return groups
 
+    def _others(self, kind: Hashable, kept: list[Seen]) -> list[Seen]:
+        known = {id(seen) for seen in kept}
+        rest = [
+            seen
+            for seen in self._seen.values()
+            if seen.kind == kind and id(seen) not in known and seen.ref() is not None
+        ]
+        old = [seen for seen in rest if seen.since < kept[0].since]
+        return old[-_OTHERS:] + [s for s in rest if s.since > kept[0].since][:_OTHERS]
 
-def _mean_bytes(seen: list[Seen]) -> float:
+    def has_grown(self, kinds: set[Hashable]) -> bool:
+        """Whether more of one of these kinds stayed than at the scan before."""
+        if self.scans < 2:
+            return False
+        before, now = self._stayed[-2:]
+        return any(now[kind] > before[kind] for kind in kinds)
+
+
+def _sizes(seen: list[Seen]) -> dict[int, int]:
+    """The bytes of storages by their identity."""
     sizes = {}
     for each in seen:
         tensor = each.ref()
         if tensor is not None:
             sizes[each.storage] = tensor.untyped_storage().nbytes()
-    return sum(sizes.values()) / max(1, len(sizes))
+    return sizes

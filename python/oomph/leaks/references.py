@@ -73,11 +73,21 @@ class Hop:
 
 @dataclass
 class Chain:
-    """From a tensor outwards to a name, or around a circle that nothing holds."""
+    """From a tensor outwards to a name, or around a circle that nothing holds.
+
+    Attributes:
+        hops: The references, the tensor's own first.
+        things: The objects on the way, from the tensor to the last holder.
+        circle: Whether it goes round.
+        closing: Of a circle: the reference that closes it.
+        frame: The running function whose variable the last hop is.
+    """
 
     hops: list[Hop] = field(default_factory=list)
+    things: list[Any] = field(default_factory=list, repr=False)
     circle: bool = False
-    closing: Hop | None = None  # of a circle: the reference that closes it
+    closing: Hop | None = None
+    frame: types.FrameType | None = field(default=None, repr=False)
 
     @property
     def text(self) -> str:
@@ -156,12 +166,12 @@ class Search:
     def __init__(self) -> None:
         frames = _frames()
         self._globals = _module_dicts(frames)
-        self._locals: dict[int, Hop] = {}
+        self._locals: dict[int, tuple[Hop, types.FrameType]] = {}
         for frame in frames:
             line = source.line_of(frame)
             for identity, name in _locals_of(frame).items():
                 hop = Hop("local", name, frame.f_code.co_name, line)
-                self._locals.setdefault(identity, hop)
+                self._locals.setdefault(identity, (hop, frame))
 
     def chain(self, target: object, avoid: frozenset[int] = frozenset()) -> Chain:
         """The shortest chain that holds it; without hops if none was found.
@@ -207,29 +217,29 @@ class Search:
         self, level: list[Any], inner: dict[int, int], known: dict[int, Any]
     ) -> Chain | None:
         """The best name among the objects of one distance, if any has one."""
-        best: tuple[int, list[Hop]] | None = None
+        best: tuple[int, Any] | None = None
         for thing in level:
-            end: list[Hop] | None = None
             rank = 9
             if id(thing) in self._globals and id(thing) in inner:
-                end, rank = [], 1
+                rank = 1
             elif id(thing) in self._locals:
-                end, rank = [self._locals[id(thing)]], 0
+                rank = 0
             elif isinstance(thing, type) and id(thing) in inner:
-                end, rank = [], 2
-            if end is not None and (best is None or rank < best[0]):
-                best = rank, [*self._hops(id(thing), inner, known), *end]
-        return None if best is None else Chain(best[1])
+                rank = 2
+            if rank < 9 and (best is None or rank < best[0]):
+                best = rank, thing
+        if best is None:
+            return None
+        rank, thing = best
+        things = _path(id(thing), inner, known)
+        hops = self._hops(things)
+        if rank > 0:
+            return Chain(hops, things)
+        hop, frame = self._locals[id(thing)]
+        return Chain([*hops, hop], things, frame=frame)
 
-    def _hops(
-        self, outermost: int, inner: dict[int, int], known: dict[int, Any]
-    ) -> list[Hop]:
-        """The hops from the target to an object, in this order."""
-        path = [outermost]
-        while path[-1] in inner:
-            path.append(inner[path[-1]])
-        path.reverse()
-        things = [known[identity] for identity in path]
+    def _hops(self, things: list[Any]) -> list[Hop]:
+        """The hops along a path, in its order."""
         hops: list[Hop] = []
         for place in range(1, len(things)):
             holder, held = things[place], things[place - 1]
@@ -279,13 +289,22 @@ class Search:
     ) -> Chain:
         """What goes round: ``closing`` holds what is further out than itself."""
         holder, held = closing
-        hops = self._hops(id(held), inner, known)
+        things = _path(id(held), inner, known)
+        hops = self._hops(things)
         if _is_namespace(holder, held) or isinstance(holder, dict):
             last = Hop("skip")
         else:
             last = self._hop(holder, held)
         named = [hop for hop in (last, *reversed(hops)) if hop.kind in ("attr", "cell")]
-        return Chain(hops, circle=True, closing=named[0] if named else None)
+        return Chain(hops, things, True, named[0] if named else None)
+
+
+def _path(outermost: int, inner: dict[int, int], known: dict[int, Any]) -> list[Any]:
+    """The objects from the target to one that holds it."""
+    path = [outermost]
+    while path[-1] in inner:
+        path.append(inner[path[-1]])
+    return [known[identity] for identity in reversed(path)]
 
 
 def _is_ours(thing: object) -> bool:

@@ -10,8 +10,7 @@ import torch
 from oomph.base.sizes import format_size
 from oomph.leaks.findings import Finding
 from oomph.leaks.references import Search
-from oomph.leaks.source import Line, user_files
-from oomph.leaks.stores import Stores
+from oomph.leaks.source import Line, puts_into
 
 
 def find(
@@ -76,16 +75,14 @@ def _finding(optimizer: Any, lost: list[torch.Tensor], line: Line | None) -> Fin
 
 def _replacement(modules: list[torch.nn.Module], trained: set[int]) -> Line | None:
     """Where a module came in whose parameters no optimizer has."""
-    stores = None
     for module in modules:
         own = [p for p in module._parameters.values() if p is not None]
         if not own or any(id(p) in trained or not p.requires_grad for p in own):
             continue
-        stores = stores or Stores(user_files())
         for name in _names(module, modules):
-            found = stores.attribute(name)
-            if found is not None:
-                return found.line
+            line = puts_into(name)
+            if line is not None:
+                return line
     return None
 
 

@@ -13,6 +13,9 @@ from types import CodeType, FrameType
 
 from oomph.memory.sites import is_user, short
 
+_ADDING = frozenset(("append", "appendleft", "add", "extend", "insert", "update"))
+_ADDING |= {"setdefault", "put", "put_nowait", "push"}
+
 
 @dataclass(frozen=True)
 class Line:
@@ -89,6 +92,87 @@ def calls(file: str, name: str) -> Iterator[ast.Call]:
     for node in ast.walk(parsed) if parsed is not None else ():
         if isinstance(node, ast.Call) and last_name(node.func) == name:
             yield node
+
+
+def statement(file: str, line: int) -> ast.stmt | None:
+    """The innermost statement that a line is in; None: it cannot be read."""
+    parsed = tree(file)
+    around = [
+        node
+        for node in (ast.walk(parsed) if parsed is not None else ())
+        if isinstance(node, ast.stmt)
+        and node.lineno <= line <= (node.end_lineno or node.lineno)
+    ]
+    return max(around, key=lambda node: node.lineno) if around else None
+
+
+def own_nodes(outer: ast.stmt) -> Iterator[ast.AST]:
+    """A statement's own expressions: of a loop its head, without its body."""
+    yield outer
+    for child in ast.iter_child_nodes(outer):
+        if not isinstance(child, (ast.stmt, ast.ExceptHandler, ast.match_case)):
+            yield from ast.walk(child)
+
+
+def puts_into(name: str, binds: bool = True) -> Line | None:
+    """A statement of the user's that puts something into what has this name.
+
+    The first in the nearest file: ``name.append(…)``, ``x.name[k] = …``,
+    ``name += …``, ``x.name = …``, rather outside of ``__init__``.
+
+    Args:
+        name: Of a variable or an attribute.
+        binds: Whether it may be bound anew; else something is added to it.
+    """
+    for file in user_files():
+        parsed = tree(file)
+        found = [
+            Line(file, getattr(node, "lineno", 0), function)
+            for function, node in (_in_functions(parsed) if parsed is not None else ())
+            if _puts(node, name, function, binds)
+        ]
+        if found:
+            return min(found, key=lambda line: line.function == "__init__")
+    return None
+
+
+def keeps_old(line: Line, names: set[str]) -> bool:
+    """Whether a line binds what has one of these names to something made of it."""
+    found: ast.stmt | None = statement(line.file, line.line)
+    if isinstance(found, ast.AugAssign):
+        return True
+    if not isinstance(found, (ast.Assign, ast.AnnAssign)) or found.value is None:
+        return found is not None and not isinstance(found, (ast.For, ast.With))
+    return any(last_name(part) in names for part in ast.walk(found.value))
+
+
+def _in_functions(tree: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+    """Each node, and the name of the function that it is in."""
+    rest: list[tuple[str, ast.AST]] = [("", tree)]
+    while rest:
+        function, node = rest.pop(0)
+        yield function, node
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            function = node.name
+        rest += ((function, child) for child in ast.iter_child_nodes(node))
+
+
+def _puts(node: ast.AST, name: str, function: str, binds: bool) -> bool:
+    if isinstance(node, ast.AugAssign):
+        return last_name(node.target) == name
+    if isinstance(node, ast.Assign):
+        return any(
+            last_name(target) == name
+            and (
+                isinstance(target, ast.Subscript)
+                or (binds and (isinstance(target, ast.Attribute) or function != ""))
+            )
+            for target in node.targets
+        )
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    adds = node.func.attr in _ADDING and bool(node.args)
+    return adds and last_name(node.func.value) == name
 
 
 def last_name(node: ast.AST) -> str:

@@ -1,47 +1,34 @@
-"""Infers the mistake and its line from what grows and what holds it."""
+"""Infers the mistake from what grows and what holds it."""
 
 from __future__ import annotations
 
+import functools
 import linecache
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+import weakref
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
 import torch
 
 from oomph import _C
-from oomph.leaks import graphs, source
+from oomph.leaks import graphs, slots, source
 from oomph.leaks.findings import Finding
-from oomph.leaks.inventory import Group
+from oomph.leaks.inventory import Group, Seen
 from oomph.leaks.references import Chain, Hop, Search
 from oomph.leaks.source import Line
-from oomph.leaks.stores import Stores
+from oomph.leaks.suspects import Suspect
 from oomph.memory import sites
 from oomph.memory.sites import Site, is_user
 
-_SAMPLES = 4  # of a group, whose holders are searched for
-_CRUMBS_BYTES = 2048  # per step; numbers that hold no graph are not worth a word
+_SEARCHED_MAX = 24  # groups of one scan, the most bytes first
+_SUSPECTS_MAX = 4  # of one scan
+_CRUMBS_BYTES = 2048  # per round; numbers that hold no graph are not worth a word
 _ERRORS = ("last_value", "last_traceback", "last_exc")
 _LINES_MAX = 3
-_CACHES = ("_lru_cache_wrapper",)
+_JOINED_MAX = 2  # lines whose tensors get longer, searched at one scan
 Sites = dict[int, tuple[int, int]]  # blocks and bytes by the number of a site
 _NAMED = ("attr", "local", "global", "class", "cell", "frame")
-
-
-@dataclass(frozen=True)
-class Judged:
-    """A finding, and what the code says about an end of its growth.
-
-    Attributes:
-        finding: What grows.
-        limit: ``bounded``: the code takes things out again; ``unknown``: it may well
-            end, since it is a cache, or grows up to a number, or since no line of the
-            user's fills it; empty: nothing speaks for it.
-    """
-
-    finding: Finding
-    limit: str = ""
 
 
 def allocated_at(tensor: torch.Tensor) -> tuple[Line, ...]:
@@ -56,233 +43,264 @@ def allocated_at(tensor: torch.Tensor) -> tuple[Line, ...]:
 
 
 class Judge:
-    """Judges what one look found."""
+    """Judges what one scan shows; the world must stand still meanwhile.
 
-    def __init__(self, files: Iterable[str]) -> None:
-        self._stores = Stores(files)
+    Args:
+        before: The round from which on it is seen to grow.
+        now: The round that has ended.
+    """
+
+    def __init__(self, before: int, now: int) -> None:
         self._search = Search()
-        self._running = {"", *source.running_functions()}
+        self._before = before
+        self._now = now
 
-    def group(self, group: Group) -> list[Judged]:
-        """The mistakes behind a kind of tensor of which there are ever more."""
-        found: dict[tuple[str, Line | None], Judged] = {}
-        samples = group.kept[:_SAMPLES]
-        for seen in samples:
-            tensor = seen.ref()
-            if tensor is None:
-                continue
-            chain = self._search.chain(tensor, frozenset([id(samples), id(group)]))
-            judged = self._judge(tensor, chain, group)
-            if judged is not None:
-                key = judged.finding.verdict, judged.finding.line
-                found.setdefault(key, judged)
+    # ---- More and more tensors
+
+    def groups(self, groups: list[Group]) -> list[Suspect]:
+        """The places that hold kinds of tensors of which there are ever more."""
+        found: dict[object, Suspect] = {}
+        most = sorted(groups, key=lambda group: group.size_bytes, reverse=True)
+        for group in most[:_SEARCHED_MAX]:
+            if len(found) >= _SUSPECTS_MAX:
+                break
+            samples = _spread(group.kept)
+            for suspect in self._group(group, samples):
+                if suspect.finding.verdict == "grows":
+                    continue  # nothing in Python holds it: lines tell more
+                slot = suspect.slot
+                place = (id(slot.holder), slot.key) if slot else suspect.finding.held_by
+                known = found.setdefault(place, suspect)
+                if known is not suspect:
+                    known.join(suspect)
         return list(found.values())
 
-    def _judge(self, tensor: torch.Tensor, chain: Chain, group: Group) -> Judged | None:
-        if not chain.hops or any(hop.bounded for hop in chain.hops):
-            return None
-        if tensor.grad_fn is None and group.size_bytes <= _CRUMBS_BYTES:
-            return None
-        if any(hop.holder in _CACHES for hop in chain.hops):
-            return None
-        verdict, name, into = self._mistake(tensor, chain)
-        line, limit = self._line(chain, verdict, name, into)
-        return Judged(
-            Finding(
-                verdict,
-                line or next(iter(allocated_at(tensor)), None),
-                growth_bytes=int(group.size_bytes),
-                count=group.count,
-                held_by=self._told(chain),
-                allocated_at=allocated_at(tensor),
-                **_described(tensor),
-            ),
-            limit,
+    def _group(self, group: Group, samples: list[Seen]) -> Iterator[Suspect]:
+        tensors = [(s, s.ref()) for s in (*samples, *group.others)]
+        avoid = frozenset([id(tensors), *map(id, tensors)])
+        chains = [
+            (seen, tensor, self._search.chain(tensor, avoid))
+            for seen, tensor in tensors
+            if tensor is not None
+        ]
+        placed = []
+        for seen, tensor, chain in chains:
+            if _is_crumb(tensor, group) or _limits_itself(chain):
+                continue
+            rest = [o for s, _, o in chains if s.since != seen.since or seen.since == 0]
+            placed.append((tensor, chain, slots.shared(chain, rest)))
+        together = [each for each in placed if each[2] is not None]
+        for tensor, chain, place in together or placed[:1]:
+            yield self._suspect(tensor, chain, place, group)
+
+    def _suspect(
+        self, tensor: torch.Tensor, chain: Chain, place: int | None, group: Group
+    ) -> Suspect:
+        verdict = self._mistake(tensor, chain)
+        finding = Finding(
+            verdict,
+            _known_line(verdict, chain),
+            growth_bytes=int(group.size_bytes),
+            count=group.count,
+            held_by=chain.text if chain.hops else None,
+            allocated_at=allocated_at(tensor),
+            **described(tensor),
         )
+        suspect = Suspect(
+            finding,
+            {group.kind},
+            self._before,
+            self._now,
+            slots.find(chain, place or 0) if finding.line is None else None,
+            has_graph=tensor.grad_fn is not None,
+            is_global=_fills_a_module(chain),
+        )
+        suspect.members.append(weakref.ref(tensor))
+        return suspect
 
-    def _mistake(
-        self, tensor: torch.Tensor, chain: Chain
-    ) -> tuple[str, Hop | None, bool]:
-        """The verdict, the name that tells the line, and if things are put into it."""
+    def _mistake(self, tensor: torch.Tensor, chain: Chain) -> str:
         hops, kinds = chain.hops, chain.kinds()
+        if not hops:
+            has_graph = tensor.is_leaf and _gradient_graph(tensor) is not None
+            return "create_graph" if has_graph else "grows"
         if chain.circle:
-            return "cycle", chain.closing, False
+            return "cycle"
         if _is_notebook(hops):
-            return "notebook", hops[-1], True
-        beyond = _beyond(hops, ("traceback", "exception"))
-        if beyond:
-            name, into = _first_name(beyond)
-            return "traceback", name, into
-        name, into = _first_name(hops)
+            return "notebook"
+        if kinds & {"traceback", "exception"}:
+            return "traceback"
+        name, _ = _first_name(hops)
         if name is not None and name.kind == "cell":
-            outer, outer_into = _first_name(hops[hops.index(name) + 1 :])
-            if outer is not None:
-                return "closure", outer, outer_into
+            return "closure"
         if tensor.dim() == 0 and tensor.grad_fn is not None:
-            return "loss kept", name, into
-        if "global" in kinds and self._is_hidden(name, into):
-            return "global", name, into
-        return "outputs retained", name, into
+            return "loss kept"
+        return "outputs retained"
 
-    def _told(self, chain: Chain) -> str:
-        """The chain in words; variables are told with the line that makes them."""
-        hops = []
-        for hop in chain.hops:
-            made = self._stores.made(hop) if hop.kind in ("local", "global") else None
-            hops.append(hop if made is None else replace(hop, line=made.line))
-        return replace(chain, hops=hops).text
-
-    def _is_hidden(self, name: Hop | None, into: bool) -> bool:
-        """Whether a module's global grows inside of a function that has ended."""
-        if name is None or name.kind != "global":
-            return False
-        store = self._stores.into(name) if into else None
-        return store is not None and store.line.function not in self._running
-
-    def _line(
-        self, chain: Chain, verdict: str, name: Hop | None, into: bool
-    ) -> tuple[Line | None, str]:
-        """The line that makes the mistake, and what limits it: see :class:`Judged`."""
-        if verdict == "notebook":
-            return _cell_line(chain.hops), ""
-        if name is None:
-            return None, "" if chain.circle else "unknown"
-        if into:
-            store = self._stores.into(name)
-            if store is None:
-                return name.line, "unknown"
-            if self._stores.is_bounded(store, name):
-                return store.line, "bounded"
-            return store.line, "unknown" if store.guarded else ""
-        if name.kind == "attr":
-            store = self._stores.attribute(name.name) or self._stores.binding(name)
-        else:
-            store = self._stores.binding(name)
-        return (store.line if store else name.line), ""
+    # ---- Graphs that go back through several rounds
 
     def chained(
         self, tensors: list[torch.Tensor], starts: list[int], growth_bytes: int
-    ) -> list[Finding]:
-        """Tensors whose graph goes back through several steps.
+    ) -> list[Suspect]:
+        """Tensors whose graph goes back through several rounds.
+
+        Of those whose graphs contain each other, the one is given from which the others
+        were computed.
 
         Args:
             tensors: What there is.
-            starts: The numbers of autograd's nodes at which the last steps began.
-            growth_bytes: What each step adds, as measured.
+            starts: The numbers of autograd's nodes at which the last rounds began.
+            growth_bytes: What each round adds, as measured.
         """
-        found: dict[Line | None, Finding] = {}
+        roots: dict[Any, tuple[torch.Tensor, bool]] = {}
         for tensor in tensors:
-            root = tensor.grad_fn
-            if root is None or graphs.steps_spanned(root, starts) < len(starts):
+            root = tensor.grad_fn if tensor.grad_fn is not None else None
+            is_gradient = root is None
+            root = root if root is not None else _gradient_graph(tensor)
+            if root is not None and graphs.steps_spanned(root, starts) >= len(starts):
+                roots.setdefault(root, (tensor, is_gradient))
+        found: dict[str, Suspect] = {}
+        avoid = frozenset([id(tensors)])
+        for root in graphs.sources(roots):
+            tensor, is_gradient = roots[root]
+            chain = self._search.chain(tensor, avoid)
+            if not chain.hops:
                 continue
-            chain = self._search.chain(tensor, frozenset([id(tensors)]))
-            name, _ = _first_name(chain.hops)
-            if name is None:
-                continue
-            finding = self._chained(tensor, chain, name, growth_bytes)
-            found.setdefault(finding.line, finding)
+            verdict = (
+                "create_graph"
+                if is_gradient
+                else "loss kept"
+                if tensor.dim() == 0
+                else "graph retained"
+            )
+            finding = Finding(
+                verdict,
+                None,
+                growth_bytes=growth_bytes,
+                held_by=chain.text,
+                allocated_at=allocated_at(tensor),
+                note="its graph goes back through all steps so far",
+                **described(tensor),
+            )
+            slot = None if is_gradient else slots.find(chain, 0)
+            found.setdefault(
+                verdict + (slot.name if slot else ""),
+                Suspect(finding, set(), self._before, self._now, slot, has_graph=True),
+            )
         return list(found.values())
 
+    # ---- One tensor that gets longer
+
     def joined(
-        self, sites: list[Sites], period: int, tensors: list[torch.Tensor]
-    ) -> list[Judged]:
-        """Tensors that a line joins with more, again and again.
+        self, scans: list[Sites], rounds: list[int], tensors: list[torch.Tensor]
+    ) -> list[Suspect]:
+        """Tensors that are replaced by longer ones.
 
         Args:
-            sites: Blocks and bytes by site, at each scan.
-            period: Steps from scan to scan.
+            scans: Blocks and bytes by site, at each scan.
+            rounds: At whose ends the scans were.
             tensors: What there is.
         """
-        steps = period * (len(sites) - 1)
-        found = [
-            self._joined(line, grown_bytes // steps, tensors)
-            for number, grown_bytes in _longer(sites).items()
-            if grown_bytes > _CRUMBS_BYTES * steps and (line := _resolved(number))
-        ]
-        return [judged for judged in found if judged is not None]
-
-    def _joined(
-        self, line: Line, step_bytes: int, tensors: list[torch.Tensor]
-    ) -> Judged | None:
-        store = self._stores.joining(line)
-        if store is None or store.function not in self._running:
-            return None
-        if self._stores.is_bounded(store):
-            return None
-        made = [tensor for tensor in tensors if allocated_at(tensor) == (line,)]
-        finding = Finding(
-            "outputs retained",
-            store.line,
-            growth_bytes=step_bytes,
-            held_by=f"`{store.to[-1]}`, which holds everything that was joined so far",
-            allocated_at=(line,),
-            **(_described(max(made, key=torch.Tensor.numel)) if made else {}),
-        )
-        return Judged(finding, "unknown" if store.guarded else "")
-
-    def _chained(
-        self, tensor: torch.Tensor, chain: Chain, name: Hop, growth_bytes: int
-    ) -> Finding:
-        store = self._stores.binding(name)
-        return Finding(
-            "loss kept" if tensor.dim() == 0 else "graph retained",
-            store.line if store else name.line,
-            growth_bytes=growth_bytes,
-            held_by=self._told(chain),
-            allocated_at=allocated_at(tensor),
-            note="its graph goes back through all steps so far",
-            **_described(tensor),
-        )
+        over = rounds[-1] - rounds[0] if len(rounds) > 1 else 1
+        found = []
+        longer = sorted(_longer(scans).items(), key=lambda item: -item[1])
+        for number, grown_bytes in longer[:_JOINED_MAX]:
+            line = _resolved(number)
+            if line is None or grown_bytes <= _CRUMBS_BYTES * over:
+                continue
+            made = [tensor for tensor in tensors if allocated_at(tensor) == (line,)]
+            if not made:
+                continue
+            tensor = max(made, key=torch.Tensor.numel)
+            chain = self._search.chain(tensor, frozenset([id(made), id(tensors)]))
+            slot = slots.find(chain, 0)
+            if not chain.hops or slot is None or _limits_itself(chain):
+                continue
+            finding = Finding(
+                "outputs retained",
+                None,
+                growth_bytes=grown_bytes // over,
+                held_by=f"{chain.text}: everything that was joined so far",
+                allocated_at=(line,),
+                **described(tensor),
+            )
+            suspect = Suspect(finding, set(), rounds[0], self._now, slot)
+            suspect.site = number
+            found.append(suspect)
+        return found
 
 
-def explain(
-    findings: list[Finding], lines: list[Line], growth_bytes: int
-) -> list[Finding]:
-    """Adds the lines that allocate what grows, and all of what grows.
-
-    Args:
-        findings: Of one look; several share what grows in a way that is not known.
-        lines: As :func:`growing_lines` gives them.
-        growth_bytes: By how much memory grows in a step, in all: what a graph keeps is
-            seen by autograd alone.
-    """
-    if len(findings) != 1:
-        return findings
-    known = findings[0].allocated_at
-    places = (*known, *(line for line in lines if line not in known))
-    size_bytes = max(findings[0].growth_bytes, growth_bytes)
-    return [
-        replace(findings[0], growth_bytes=size_bytes, allocated_at=places[:_LINES_MAX])
-    ]
+def _spread(kept: list[Seen]) -> list[Seen]:
+    """A few of a group's tensors: the oldest, the newest, and between."""
+    places = dict.fromkeys((0, len(kept) // 2, len(kept) - 1))
+    return [kept[place] for place in places]
 
 
-def unheld(lines: list[Line], growth_bytes: int) -> Finding:
-    """What grows though nothing in Python holds more and more tensors."""
-    return Finding("grows", lines[0], growth_bytes, allocated_at=tuple(lines))
+def _is_crumb(tensor: torch.Tensor, group: Group) -> bool:
+    """Whether it is not worth a word."""
+    return tensor.grad_fn is None and group.size_bytes <= _CRUMBS_BYTES
 
 
-def growing_lines(sites: list[Sites]) -> list[Line]:
+def _gradient_graph(tensor: torch.Tensor) -> Any:
+    """The graph of a leaf's gradient, which a pass with create_graph leaves."""
+    if not tensor.is_leaf or not tensor.requires_grad or tensor.grad is None:
+        return None
+    return tensor.grad.grad_fn
+
+
+def _limits_itself(chain: Chain) -> bool:
+    """Whether a holder on the way is built to have a bound, and has one."""
+    if any(hop.bounded for hop in chain.hops):
+        return True
+    for thing in chain.things[1:]:
+        if isinstance(thing, functools._lru_cache_wrapper):
+            return thing.cache_info().maxsize is not None
+        size = getattr(thing, "__dict__", {}).get("maxsize")
+        if type(size) is int and size > 0:
+            return True
+    return False
+
+
+def _fills_a_module(chain: Chain) -> bool:
+    """Whether a module's variable is a container that holds it."""
+    name, into = _first_name(chain.hops)
+    return name is not None and name.kind == "global" and into
+
+
+def _known_line(verdict: str, chain: Chain) -> Line | None:
+    """The line that the chain itself tells."""
+    if verdict == "notebook":
+        return _cell_line(chain.hops)
+    for thing in chain.things[1:]:
+        if isinstance(thing, functools._lru_cache_wrapper):
+            code = getattr(thing.__wrapped__, "__code__", None)
+            return None if code is None else source.line_of_code(code)
+    if chain.circle and chain.closing is not None:
+        return source.puts_into(chain.closing.name) or chain.closing.line
+    return None
+
+
+def growing_lines(scans: list[Sites]) -> list[Line]:
     """The lines of which there were more blocks at each scan, the most bytes first.
 
     Args:
-        sites: Blocks and bytes by site, at each scan.
+        scans: Blocks and bytes by site, at each scan.
     """
-    grown = _grown(sites, 0)
+    grown = _grown(scans, 0)
     most = sorted(grown, key=lambda n: grown[n], reverse=True)[:_LINES_MAX]
     return [line for line in map(_resolved, most) if line is not None]
 
 
-def _longer(sites: list[Sites]) -> dict[int, int]:
+def _longer(scans: list[Sites]) -> dict[int, int]:
     """The sites whose blocks had more bytes at each scan, but were not more."""
-    blocks = _grown(sites, 0)
-    return {n: size for n, size in _grown(sites, 1).items() if n not in blocks}
+    blocks = _grown(scans, 0)
+    return {n: size for n, size in _grown(scans, 1).items() if n not in blocks}
 
 
-def _grown(sites: list[Sites], which: int) -> dict[int, int]:
+def _grown(scans: list[Sites], which: int) -> dict[int, int]:
     """The growth in bytes of sites that had more blocks (0) or bytes (1) each time."""
     grown: dict[int, int] = {}
-    for number, (_, last_bytes) in sites[-1].items() if len(sites) > 1 else ():
-        counts = [scan.get(number, (0, 0)) for scan in sites]
+    for number, (_, last_bytes) in scans[-1].items() if len(scans) > 1 else ():
+        counts = [scan.get(number, (0, 0)) for scan in scans]
         if all(b[which] > a[which] for a, b in pairwise(counts)):
             grown[number] = last_bytes - counts[0][1]
     return grown
@@ -298,7 +316,8 @@ def _line_of(site: Site) -> Line:
     return Line(site.file, site.line, "" if name == "<module>" else name)
 
 
-def _described(tensor: torch.Tensor) -> dict[str, Any]:
+def described(tensor: torch.Tensor) -> dict[str, Any]:
+    """What a finding says of a tensor."""
     made_by = tensor.grad_fn
     return {
         "shape": tuple(tensor.shape),
@@ -316,12 +335,6 @@ def _first_name(hops: list[Hop]) -> tuple[Hop | None, bool]:
             return hop, into
         into |= hop.kind == "item"
     return None, into
-
-
-def _beyond(hops: list[Hop], kinds: tuple[str, ...]) -> list[Hop]:
-    """The hops after the last of these kinds; none if there is none."""
-    places = [i for i, hop in enumerate(hops) if hop.kind in kinds]
-    return hops[places[-1] + 1 :] if places else []
 
 
 def _is_notebook(hops: list[Hop]) -> bool:

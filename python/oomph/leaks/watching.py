@@ -1,87 +1,37 @@
 """Watching a program for leaks, step by step.
 
-At the end of each step two numbers are read: how many blocks are allocated, and how
-many bytes. Twice, early on, all tensors are looked at. Only once the numbers grow is
-more done: tensors are looked at for some steps, those that stay are traced to what
-holds them, small blocks learn their lines. Then all of it is switched off again.
+What grows is found by :mod:`oomph.leaks.detector`, in steps, and in calls of a model
+where no steps come. Mistakes that grow nothing, or that have a sign of their own, are
+found by what is asked here in turn: hooks, gradients, backward passes, evaluation.
 """
 
 from __future__ import annotations
 
+import threading
 import weakref
-from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from oomph import _C, _torch
 from oomph.base import log, state
-from oomph.leaks import graphs, last_error, replaced, verdicts
+from oomph.leaks import last_error, replaced
 from oomph.leaks.backward import Backward
+from oomph.leaks.calls import Calls
+from oomph.leaks.detector import FIRST_SCAN, SECOND_SCAN, Detector
 from oomph.leaks.evaluation import Evaluation
-from oomph.leaks.findings import Finding, LeakError, Report
+from oomph.leaks.findings import LEAKS, Finding, LeakError, Report
 from oomph.leaks.gradients import Gradients
-from oomph.leaks.growth import Counts, Growth
 from oomph.leaks.hooks import Hooks
-from oomph.leaks.inventory import Inventory
-from oomph.leaks.source import user_files, user_line
+from oomph.leaks.source import user_line
 from oomph.steps import events
 
 ACTIONS = ("count", "report", "raise")
-_FIRST_SCAN, _SECOND_SCAN = 2, 5  # steps
-_SCANS = 4  # of a look: three steps to grow in
-_LONG = 16  # steps a window: what grows for three of these grows whatever the code says
-
-
-class _Look:
-    """A close look: some scans, a period apart."""
-
-    def __init__(self, period: int, inventory: Inventory) -> None:
-        self.period = period
-        self.inventory = inventory
-        self.sites: list[verdicts.Sites] = []
-        self._wait = 0
-        self._min_bytes = _torch.set_site_min_bytes(1)  # small blocks, too
-
-    def is_due(self) -> bool:
-        """Whether this step's end is one to scan at."""
-        due = self._wait == 0
-        self._wait = self.period - 1 if due else self._wait - 1
-        return due
-
-    def scan(self) -> list[torch.nn.Module]:
-        """Looks at everything; gives all modules."""
-        self.sites.append(_live_sites())
-        return self.inventory.scan()
-
-    def has_ended(self) -> bool:
-        """Whether it has seen enough."""
-        return self.inventory.scans >= _SCANS
-
-    def end(self) -> None:
-        """Small blocks need their lines no more."""
-        _torch.set_site_min_bytes(self._min_bytes)
-
-
-def _live_sites() -> verdicts.Sites:
-    """Blocks and bytes by the line that allocated them, backward's with forward's."""
-    found: verdicts.Sites = {}
-    for device in range(torch.cuda.device_count()):
-        for number, size_bytes, count in _C.live_sites(device):
-            site = number & ~_C.SITE_INFERRED
-            blocks, known = found.get(site, (0, 0))
-            found[site] = blocks + count, known + size_bytes
-    return found
-
-
-def _counts() -> Counts:
-    blocks = size_bytes = 0
-    for device in range(torch.cuda.device_count()):
-        now = _C.stats(device)
-        blocks += now["allocation.all.current"]
-        size_bytes += now["allocated_bytes.all.current"]
-    return Counts(blocks, size_bytes)
+_CERTAIN_STEPS = 60  # of growth, after which it is a leak
+_CERTAIN_CALLS = 512  # of an evaluation, say, that may free all at its end
+_CALLS_MIN = 8  # of a model without gradients, and no step, before calls are rounds
+_CALLS_WITH_GRADIENTS_MIN = 64  # more than most steps accumulate
 
 
 class Watch:
@@ -89,7 +39,6 @@ class Watch:
 
     Attributes:
         steps: Steps that have ended during the watch.
-        findings: The mistakes found so far.
 
     Example:
         >>> with oomph.leaks.watch() as watched:
@@ -103,18 +52,31 @@ class Watch:
             raise ValueError(f"{action!r} is not one of {', '.join(ACTIONS)}")
         self.action = action
         self.steps = 0
-        self.findings: list[Finding] = []
-        self._growth = Growth()
-        self._first = Inventory()
-        self._look: _Look | None = None
-        self._starts: deque[int] = deque([graphs.now()], maxlen=3)
+        self._found: list[Finding] = []  # all but what grows
+        self._told: dict[Any, str] = {}  # how certain it was when it was said
+        self._ended = False
+        self._backward = Backward(lambda: self._evaluation.note_backward())
+        self._by_steps = Detector(_CERTAIN_STEPS, lambda: self._backward.created)
+        self._by_calls: Detector | None = None
+        self._calls = Calls(self._end_call)
+        self._calls_since_step = 0
         self._evaluation = Evaluation()
-        self._backward = Backward(self._evaluation.note_backward)
         self._hooks = Hooks()
         self._gradients: weakref.WeakKeyDictionary[Any, Gradients] = (
             weakref.WeakKeyDictionary()
         )
         self._running = False
+        self._lock = threading.RLock()  # steps and calls end in any thread
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The mistakes found so far, and what grows; what has ended to grow is gone."""
+        grown = self._by_steps.findings(self._ended)
+        if self._by_calls is not None:
+            grown += self._by_calls.findings(self._ended)
+        lines = {(finding.verdict, finding.line) for finding in grown}
+        found = [f for f in self._found if (f.verdict, f.line) not in lines]
+        return [*found, *_merged(grown)]
 
     # ---- Beginning and end
 
@@ -124,6 +86,7 @@ class Watch:
             self._running = True
             self._backward.start()
             self._evaluation.start()
+            self._calls.start()
             for tells, told in self._heard():
                 tells.append(told)
         return self
@@ -138,16 +101,16 @@ class Watch:
         if not self._running:
             return
         self._running = False
+        self._ended = True
         for tells, told in self._heard():
             tells.remove(told)
-        self._evaluation.stop()
-        self._backward.stop()
-        self._hooks.stop()
+        for each in (self._evaluation, self._calls, self._backward, self._hooks):
+            each.stop()
         for gradients in self._gradients.values():
             gradients.stop()
-        if self._look is not None:
-            self._look.end()
-            self._look = None
+        self._by_steps.stop()
+        if self._by_calls is not None:
+            self._by_calls.stop()
 
     def _heard(self) -> list[tuple[list[Any], Callable[..., None]]]:
         """Who tells it of what, and whom."""
@@ -173,10 +136,15 @@ class Watch:
             >>> print(watched.report())
             no leak was found in 5 steps
         """
-        return Report(self.steps, list(self.findings), self._growth.step_bytes())
+        return Report(self.steps, self.findings, self._by_steps.growth_bytes)
+
+    def finish(self) -> None:
+        """No more will be seen: what grew until now is judged by that."""
+        self._ended = True
 
     def _finish(self) -> None:
         """The process ends: what is still watched is told."""
+        self.finish()
         if self.findings:
             log.logger.warning("%s", self.report().text)
 
@@ -185,90 +153,89 @@ class Watch:
     def after_optimizer(self, optimizer: Any) -> None:
         """An optimizer has taken a step."""
         gradients = self._gradients.setdefault(optimizer, Gradients())
-        self._tell(_some(gradients.end_step(optimizer, user_line())))
+        self._note(_some(gradients.end_step(optimizer, user_line())))
 
     def end_step(self) -> None:
         """A step has ended."""
         self.steps += 1
-        self._tell(self._look_around())
+        self._calls_since_step = 0
+        with self._lock:
+            self._look_around()
+        self._tell()
 
-    def _look_around(self) -> list[Finding]:
-        found = self._evaluation.end_step()
-        kept = _some(self._backward.end_step())
-        period = self._growth.add(_counts())
-        if self._look is None and period is not None:
-            self._look = self._begin_look(period)
-        found += self._scan()
-        if not any(finding.verdict == "graph retained" for finding in found):
-            found += kept
-        self._starts.append(graphs.now())
-        return found
-
-    def _begin_look(self, period: int) -> _Look:
-        """The first scan is of use if it was just one period ago."""
-        fresh = period == 1 and self.steps == _FIRST_SCAN + 1
-        return _Look(period, self._first if fresh else Inventory())
-
-    def _scan(self) -> list[Finding]:
-        """Looks at all tensors and modules if anything calls for it."""
-        look = self._look if self._look is not None and self._look.is_due() else None
+    def _look_around(self) -> None:
+        if self._by_calls is not None:
+            self._by_calls.stop()
+            self._by_calls = None
+        self._note(self._evaluation.end_step())
+        self._note(_some(self._backward.end_step()))
         hooks = self._hooks.end_step()
-        early = self.steps in (_FIRST_SCAN, _SECOND_SCAN)
-        if not (look or hooks or early):
-            return []
-        inventory = self._first if self.steps == _FIRST_SCAN else Inventory()
-        modules = look.scan() if look else inventory.scan()
-        found = _some(self._hooks.count(modules)) if hooks else []
-        if early:
-            found += replaced.find(list(self._gradients), modules, user_line())
-            found += _some(last_error.find())
-        if (look and look.has_ended()) or self.steps == _SECOND_SCAN:
-            tensors = (look.inventory if look else inventory).tensors()
-            found += self._judge(look, tensors)
-        return found
+        if self._by_steps.end_round(scan=hooks):
+            self._look_at(self._by_steps.modules, hooks)
+            self._by_steps.modules.clear()
 
-    def _judge(self, look: _Look | None, tensors: list[torch.Tensor]) -> list[Finding]:
-        """What the last scan shows, and the scans before it, if it ended a look."""
-        judge = verdicts.Judge(user_files())
-        growth_bytes = self._growth.step_bytes()
-        found = judge.chained(tensors, list(self._starts), growth_bytes)
-        if look is None or not look.has_ended():
-            return found
-        judged = [] if found else judge.joined(look.sites, look.period, tensors)
-        tensors.clear()
-        groups = look.inventory.growing(_SCANS)
-        for group in groups if not found else ():
-            judged += judge.group(group)
-        found += [
-            each.finding
-            for each in judged
-            if each.limit == "" or (each.limit == "unknown" and look.period >= _LONG)
+    def _look_at(self, modules: list[Any], hooks: bool) -> None:
+        """All modules there are."""
+        if hooks:
+            self._note(_some(self._hooks.count(modules)))
+        if self.steps in (FIRST_SCAN, SECOND_SCAN):
+            self._note(list(replaced.find(list(self._gradients), modules, user_line())))
+            self._note(_some(last_error.find()))
+
+    def _end_call(self) -> None:
+        """A model was called; such rounds count where no steps end."""
+        self._calls_since_step += 1
+        enough = _CALLS_WITH_GRADIENTS_MIN if torch.is_grad_enabled() else _CALLS_MIN
+        if self._calls_since_step < enough or not self._lock.acquire(blocking=False):
+            return  # another thread's call or step ends; this one is of no interest
+        try:
+            if self._by_calls is None:
+                created = Detector(_CERTAIN_CALLS, lambda: self._backward.created)
+                self._by_calls = created
+            self._by_calls.end_round()
+            self._by_calls.modules.clear()
+        finally:
+            self._lock.release()
+        self._tell()
+
+    # ---- What is said
+
+    def _note(self, found: list[Finding]) -> None:
+        known = {(finding.verdict, finding.line) for finding in self._found}
+        self._found += [f for f in found if (f.verdict, f.line) not in known]
+
+    def _tell(self) -> None:
+        """Says what is new, or certain now, as asked."""
+        if self.action == "count":
+            return
+        new = [
+            finding
+            for finding in self.findings
+            if self._told.get((finding.verdict, finding.line))
+            not in (LEAKS, finding.certainty)
         ]
-        lines = verdicts.growing_lines(look.sites)
-        if found:
-            found = verdicts.explain(found, lines, growth_bytes)
-        elif lines and not groups and look.period > 1:
-            found = [verdicts.unheld(lines, growth_bytes)]
-        self._growth.misled(look.period)
-        look.end()
-        self._look = None
-        return found
-
-    def _tell(self, found: list[Finding]) -> None:
-        """Adds what is new, and says it as asked."""
-        known = {(finding.verdict, finding.line) for finding in self.findings}
-        new = []
-        for finding in found:
-            if (finding.verdict, finding.line) not in known:
-                known.add((finding.verdict, finding.line))
-                new.append(finding)
-        self.findings += new
-        if not new or self.action == "count":
+        self._told.update({(f.verdict, f.line): f.certainty for f in new})
+        if self.action == "raise":
+            new = [finding for finding in new if finding.certainty == LEAKS]
+        if not new:
             return
         text = Report(self.steps, new).text
         if self.action == "raise":
             raise LeakError(text)
         log.logger.warning("%s", text)
+
+
+def _merged(findings: list[Finding]) -> list[Finding]:
+    """Of the same line one, with the bytes of all."""
+    found: dict[Any, Finding] = {}
+    for finding in findings:
+        known = found.get(finding.line)
+        if known is None or finding.line is None:
+            found[finding.line or len(found)] = finding
+        else:
+            size_bytes = known.growth_bytes + finding.growth_bytes
+            found[finding.line] = replace(known, growth_bytes=size_bytes)
+    return list(found.values())
 
 
 def _some(finding: Finding | None) -> list[Finding]:
@@ -311,7 +278,7 @@ def watch(action: str = "count") -> Watch:
             "oomph.install() before CUDA is used"
         )
     _last = Watch(action).start()
-    log.leaks_found = report
+    log.leaks_found = _final_report
     return _last
 
 
@@ -336,6 +303,13 @@ def report() -> Report:
     return _last.report()
 
 
+def _final_report() -> Report:
+    """The same as the process ends."""
+    if _last is not None:
+        _last.finish()
+    return report()
+
+
 def assert_no_leaks() -> None:
     """Raises if the watch that began last has found a leak.
 
@@ -353,8 +327,8 @@ def assert_no_leaks() -> None:
     found = report()
     if found.findings:
         raise LeakError(found.text)
-    if found.steps < _SECOND_SCAN:
+    if found.steps < SECOND_SCAN:
         raise RuntimeError(
             f"{found.steps} steps are too few to say that nothing leaks; "
-            f"watch {_SECOND_SCAN} or more"
+            f"watch {SECOND_SCAN} or more"
         )

@@ -130,9 +130,9 @@ def _attach(torch: ModuleType, values: dict[str, Any]) -> None:
         state.is_replaced
     )  # once CUDA is in use, none can be replaced
     if values["leaks"] != "off":
-        from oomph import leaks
+        from oomph.leaks import watching
 
-        leaks.watch(values["leaks"])
+        watching.watch(values["leaks"])
     if values["device_limit"] is not None:
         _limit_memory_info(torch)
     if values["guard"] not in ("off", "fill"):

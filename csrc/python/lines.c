@@ -1,0 +1,120 @@
+/* lines.c - tells Python of each line of the user's code that a thread executes.
+ *
+ * sys.settrace would do, but it copies the variables of each frame that it follows, and
+ * so holds tensors for longer than the program does; and it is called for each call of
+ * a library, too. Here those cost a look at a dict.
+ */
+#include "python/module.h"
+
+typedef struct oomph_follower {
+    PyObject_HEAD PyObject
+        *told;         // called with (frame, what) for each line of the user's
+    PyObject *is_user; // called with the name of a file that was not yet met
+    PyObject *files;   // a dict: whether each that was met is the user's
+    Py_ssize_t rest;   // events that may still come
+} oomph_follower_t;
+
+static void follower_free(PyObject *self)
+{
+    oomph_follower_t *follower = (oomph_follower_t *)self;
+
+    Py_XDECREF(follower->told);
+    Py_XDECREF(follower->is_user);
+    Py_XDECREF(follower->files);
+    PyObject_Free(self);
+}
+
+static PyTypeObject follower_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "oomph._C.LineFollower",
+    .tp_doc = "Whom a thread tells of the lines that it executes.",
+    .tp_basicsize = sizeof(oomph_follower_t),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_dealloc = follower_free,
+};
+
+// Whether a file is the user's; -1 with an exception.
+static int is_of_user(oomph_follower_t *follower, PyObject *file)
+{
+    PyObject *known = PyDict_GetItemWithError(follower->files, file);
+
+    if (known != NULL)
+        return known == Py_True;
+    if (PyErr_Occurred())
+        return -1;
+    PyObject *answer = PyObject_CallOneArg(follower->is_user, file);
+    int is_user = answer == NULL ? -1 : PyObject_IsTrue(answer);
+    Py_XDECREF(answer);
+    if (is_user >= 0 &&
+        PyDict_SetItem(follower->files, file, is_user ? Py_True : Py_False) < 0)
+        return -1;
+    return is_user;
+}
+
+static int tell(oomph_follower_t *follower, PyFrameObject *frame, int what)
+{
+    PyCodeObject *code = PyFrame_GetCode(frame);
+    int is_user = is_of_user(follower, code->co_filename);
+
+    Py_DECREF(code);
+    if (is_user <= 0)
+        return is_user;
+    PyObject *done =
+        PyObject_CallFunction(follower->told, "Oi", (PyObject *)frame, what);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
+// The program goes on whatever happens here.
+static int on_event(PyObject *self, PyFrameObject *frame, int what,
+                    PyObject *Py_UNUSED(arg))
+{
+    oomph_follower_t *follower = (oomph_follower_t *)self;
+
+    if (what != PyTrace_CALL && what != PyTrace_LINE && what != PyTrace_RETURN)
+        return 0;
+    Py_INCREF(self);
+    if (follower->rest-- <= 0) {
+        PyEval_SetTrace(NULL, NULL);
+    } else if (tell(follower, frame, what) < 0) {
+        PyEval_SetTrace(NULL, NULL);
+        PyErr_WriteUnraisable(follower->told);
+    }
+    Py_DECREF(self);
+    return 0;
+}
+
+static PyObject *follow_lines(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *told, *is_user;
+    Py_ssize_t events_max;
+
+    if (!PyArg_ParseTuple(args, "OOn:follow_lines", &told, &is_user, &events_max) ||
+        PyType_Ready(&follower_type) < 0)
+        return NULL;
+    oomph_follower_t *follower = PyObject_New(oomph_follower_t, &follower_type);
+    if (follower == NULL)
+        return NULL;
+    follower->told = Py_NewRef(told);
+    follower->is_user = Py_NewRef(is_user);
+    follower->files = PyDict_New();
+    follower->rest = events_max;
+    if (follower->files != NULL)
+        PyEval_SetTrace(on_event, (PyObject *)follower);
+    Py_DECREF(follower);
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *unfollow_lines(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(arg))
+{
+    PyEval_SetTrace(NULL, NULL);
+    Py_RETURN_NONE;
+}
+
+PyMethodDef oomph_line_methods[] = {
+    {"follow_lines", follow_lines, METH_VARARGS,
+     "Has this thread call told(frame, what) for each call (0), line (2) and return "
+     "(3) in a file for which is_user(name) is true, until so many events of any file "
+     "have come. Takes the place of another tracer of this thread."},
+    {"unfollow_lines", unfollow_lines, METH_NOARGS, "Ends what follow_lines began."},
+    {NULL, NULL, 0, NULL},
+};

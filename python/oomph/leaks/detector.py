@@ -1,0 +1,382 @@
+"""Looks at what stays from round to round, ever more seldom, and follows suspects.
+
+At the end of each round two numbers are read: how many blocks are allocated, and how
+many bytes. All tensors are looked at in the rounds 2, 4 and 5, and between and after
+them at growing distances as long as the numbers grow. So a leak that comes with
+each round is found within a few, one that comes with each tenth within some dozens, and
+what is looked at in a million rounds costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+
+from oomph import _C, _torch
+from oomph.leaks import graphs, verdicts
+from oomph.leaks.findings import Finding
+from oomph.leaks.following import Follower
+from oomph.leaks.inventory import Inventory
+from oomph.leaks.source import Line
+from oomph.leaks.suspects import Suspect
+
+PERIODS = (1, 4, 16, 64)  # steps
+NEEDED = 3  # windows, each with more than the one before
+_REST = 8  # windows for which a period that misled is not believed; then twice that
+FIRST_SCAN, SECOND_SCAN = 2, 5  # rounds; both always
+_GRAPH_SCAN = 4  # the first at which a graph may go back through three rounds; always
+_DENSE = 4  # scans, one round after another; then each distance is half as much more
+_CALM_SCANS = 5  # after which growth that shows no suspect is not believed
+_SITE_SCANS = 3  # that a line's blocks must have grown over
+_UNHELD_ROUNDS = 12  # of growth that nothing in Python explains
+_FOLLOWED = 16  # rounds in which the line is searched
+
+
+class Counts(NamedTuple):
+    """What is allocated on all devices."""
+
+    blocks: int
+    size_bytes: int
+
+
+@dataclass
+class _Window:
+    period: int
+    counts: list[Counts] = field(default_factory=list)  # of the one that goes on
+    ended: deque[Counts] = field(default_factory=lambda: deque(maxlen=NEEDED))
+    rest: int = 0
+    misled: int = 0
+
+    def add(self, now: Counts) -> bool:
+        """Adds a step; whether a window ended, and the last of them grew throughout."""
+        self.counts.append(now)
+        if len(self.counts) < self.period:
+            return False
+        self.ended.append(Counts(*map(min, zip(*self.counts, strict=True))))
+        self.counts.clear()
+        if self.rest > 0:
+            self.rest -= 1
+            return False
+        return self.grows()
+
+    def grows(self) -> bool:
+        """Whether blocks or bytes, at their least, grew from window to window."""
+        if len(self.ended) < NEEDED:
+            return False
+        return any(all(b[i] > a[i] for a, b in pairwise(self.ended)) for i in (0, 1))
+
+
+class Growth:
+    """Watches counts over windows of several lengths.
+
+    What is allocated at the end of a step differs from step to step for good reasons:
+    lengths, evaluation now and then, caches that fill. The least of a window does not
+    grow by any of these for long.
+    """
+
+    def __init__(self) -> None:
+        self._windows = [_Window(period) for period in PERIODS]
+
+    def add(self, now: Counts) -> int | None:
+        """Adds a step. Gives the shortest period over which memory grows, or None."""
+        growing = [window.period for window in self._windows if window.add(now)]
+        return growing[0] if growing else None
+
+    def misled(self, period: int) -> None:
+        """What grew over this period was no leak: it is not believed for a while."""
+        window = next(w for w in self._windows if w.period == period)
+        window.misled += 1
+        window.rest = _REST << min(window.misled, 10)
+
+
+def _live_sites() -> verdicts.Sites:
+    """Blocks and bytes by the line that allocated them, backward's with forward's."""
+    found: verdicts.Sites = {}
+    for device in range(torch.cuda.device_count()):
+        for number, size_bytes, count in _C.live_sites(device):
+            site = number & ~_C.SITE_INFERRED
+            blocks, known = found.get(site, (0, 0))
+            found[site] = blocks + count, known + size_bytes
+    return found
+
+
+def _counts() -> Counts:
+    blocks = size_bytes = 0
+    for device in range(torch.cuda.device_count()):
+        now = _C.stats(device)
+        blocks += now["allocation.all.current"]
+        size_bytes += now["allocated_bytes.all.current"]
+    return Counts(blocks, size_bytes)
+
+
+class Detector:
+    """Finds what grows over rounds of one kind: steps, or calls of a model.
+
+    Args:
+        certain_rounds: Of growth, after which what has no graph is called a leak.
+        created: Gives the line of the last backward pass that created a graph.
+
+    Attributes:
+        rounds: How many have ended.
+        modules: All that there are, as the last scan met them.
+    """
+
+    def __init__(self, certain_rounds: int, created: Callable[[], Line | None]) -> None:
+        self.rounds = 0
+        self.modules: list[torch.nn.Module] = []
+        self._certain_rounds = certain_rounds
+        self._created = created
+        self._growth = Growth()
+        self._starts: deque[int] = deque([graphs.now()], maxlen=3)
+        self._suspects: list[Suspect] = []
+        self._dismissed: set[Any] = set()
+        self._follower: Follower | None = None
+        self._rest = 0  # rounds in which lines are still searched
+        self._min_bytes: int | None = None  # before small blocks learned their lines
+        self._period: int | None = None  # of the growth that began this look
+        self._begin(FIRST_SCAN, 1)
+
+    def _begin(self, first: int, unit: int) -> None:
+        """Begins to look from a round on."""
+        self._first, self._unit, self._next = first, unit, first
+        self._inventory = Inventory()
+        self._sites: list[verdicts.Sites] = []
+        self._counts: list[Counts] = []  # at each scan
+
+    def stop(self) -> None:
+        """Leaves the program as it was."""
+        self._end_following()
+        self._give_up(self._searched())
+        self._know_small_blocks(False)
+
+    # ---- Rounds
+
+    def end_round(self, scan: bool = False) -> bool:
+        """A round has ended.
+
+        Args:
+            scan: Somebody needs the modules.
+
+        Returns:
+            Whether it scanned.
+        """
+        self.rounds += 1
+        self._end_following()
+        now = _counts()
+        period = self._growth.add(now)
+        calm = not any(suspect.is_live for suspect in self._suspects)
+        if calm and period is not None and self._next - self.rounds > 4 * period:
+            self._period = period
+            self._begin(self.rounds, period)
+        due = self.rounds == self._next
+        if due:
+            self._plan_next()
+        always = self.rounds in (_GRAPH_SCAN, SECOND_SCAN)
+        scans = scan or always or (due and self._is_worth(now))
+        grown = self._has_grown(now)
+        if scans:
+            self._scan(now, grown)
+        self._starts.append(graphs.now())
+        soon = self._next == self.rounds + 1 or bool(self._searched())
+        early = self.rounds == FIRST_SCAN
+        found = any(s.is_live and s.slot is None for s in self._suspects)
+        self._know_small_blocks(soon and not found and (early or grown))
+        self._begin_following()
+        return scans
+
+    def _plan_next(self) -> None:
+        past = (self.rounds - self._first) // self._unit
+        apart = 1 if past < _DENSE else max(1, past // 2)
+        self._next = self.rounds + apart * self._unit
+
+    def _is_worth(self, now: Counts) -> bool:
+        """Whether a scan can show anything."""
+        return bool(self._suspects) or not self._counts or self._has_grown(now)
+
+    def _has_grown(self, now: Counts) -> bool:
+        if not self._counts:
+            return False
+        last = self._counts[-1]
+        return self._period is not None or (
+            now.blocks > last.blocks or now.size_bytes > last.size_bytes
+        )
+
+    def _know_small_blocks(self, know: bool) -> None:
+        """Small blocks learn their lines, which costs something each."""
+        if know and self._min_bytes is None:
+            self._min_bytes = _torch.set_site_min_bytes(1)
+        elif not know and self._min_bytes is not None:
+            _torch.set_site_min_bytes(self._min_bytes)
+            self._min_bytes = None
+
+    # ---- Scans
+
+    def _scan(self, now: Counts, grown: bool) -> None:
+        inventory = self._inventory
+        self.modules = inventory.scan(self.rounds)
+        self._sites.append(_live_sites())
+        self._counts.append(now)
+        for suspect in self._suspects:
+            if suspect.kinds:
+                suspect.follow(inventory)
+            elif suspect.site:
+                suspect.note(self._site_grew(suspect), self.rounds)
+        known = self._dismissed.union(*(s.kinds for s in self._suspects))
+        groups = [g for g in inventory.growing(grown) if g.kind not in known]
+        tensors = inventory.tensors()
+        judge = verdicts.Judge(self._before(), self.rounds)
+        self._chained(judge, tensors)
+        if groups:
+            found = judge.groups(groups)
+            self._dismissed.update(group.kind for group in groups)
+            self._suspects += found
+        if len(self._sites) >= _SITE_SCANS and not groups:
+            self._joined(judge, tensors)
+        tensors.clear()
+        for suspect in self._suspects:
+            if suspect.finding.verdict == "create_graph":
+                suspect.finding = replace(suspect.finding, line=self._created())
+        self._judge_growth()
+        if any(s.slot is not None for s in self._suspects):
+            self._rest = _FOLLOWED * self._unit
+
+    def _before(self) -> int:
+        rounds = self._inventory.rounds
+        return rounds[-3] if len(rounds) > 2 else rounds[0]
+
+    def _chained(self, judge: verdicts.Judge, tensors: list[torch.Tensor]) -> None:
+        """Tensors whose graphs go back through rounds, and whether they still do."""
+        if len(self._starts) < (self._starts.maxlen or 0):
+            return
+        found = judge.chained(tensors, list(self._starts), self.growth_bytes)
+        names = {_name(suspect): suspect for suspect in found}
+        for suspect in self._suspects:
+            if suspect.is_chain:
+                suspect.note(names.pop(_name(suspect), None) is not None, self.rounds)
+        for suspect in names.values():
+            suspect.is_chain, suspect.confirmed = True, 2
+            self._suspects.append(suspect)
+
+    def _joined(self, judge: verdicts.Judge, tensors: list[torch.Tensor]) -> None:
+        known = {suspect.site for suspect in self._suspects}
+        sites = self._sites[-_SITE_SCANS:]
+        rounds = self._inventory.rounds[-_SITE_SCANS:]
+        if any(suspect.is_live for suspect in self._suspects):
+            return
+        for suspect in judge.joined(sites, rounds, tensors):
+            if suspect.site not in known:
+                self._suspects.append(suspect)
+
+    def _site_grew(self, suspect: Suspect) -> bool:
+        if len(self._sites) < 2:
+            return False
+        before, now = (sites.get(suspect.site, (0, 0)) for sites in self._sites[-2:])
+        return now[1] > before[1]
+
+    def _judge_growth(self) -> None:
+        """Growth that shows no suspect: of something outside Python, or of nothing."""
+        live = any(suspect.is_live for suspect in self._suspects)
+        if live or self._inventory.scans < _CALM_SCANS:
+            return
+        rounds = self._inventory.rounds
+        lines = verdicts.growing_lines(self._sites[-_CALM_SCANS:])
+        if lines and rounds[-1] - rounds[-_CALM_SCANS] >= _UNHELD_ROUNDS:
+            finding = Finding(
+                "grows", lines[0], self.growth_bytes, allocated_at=tuple(lines)
+            )
+            self._suspects.append(
+                Suspect(finding, set(), rounds[-_CALM_SCANS], self.rounds, confirmed=2)
+            )
+        elif self._period is not None:
+            self._growth.misled(self._period)
+            self._period = None
+
+    # ---- Lines
+
+    def _searched(self) -> list[Suspect]:
+        return [s for s in self._suspects if s.slot is not None]
+
+    def _begin_following(self) -> None:
+        """Follows the lines of the next round, if a line is to be found."""
+        searched = self._searched()
+        if not searched:
+            return
+        self._rest -= 1
+        follower = Follower([s.slot for s in searched if s.slot is not None])
+        if self._rest >= 0 and follower.start():
+            self._follower = follower
+        else:
+            self._give_up(searched)
+
+    def _end_following(self) -> None:
+        if self._follower is None:
+            return
+        changes = self._follower.stop()
+        self._follower = None
+        for suspect in self._searched():
+            assert suspect.slot is not None
+            found = changes.get(suspect.slot)
+            if found is not None and found.line is not None:
+                suspect.learn(found)
+                suspect.slot = None
+
+    def _give_up(self, searched: list[Suspect]) -> None:
+        """The line was not seen: where the source fills what has this name, if any."""
+        for suspect in searched:
+            assert suspect.slot is not None
+            suspect.suppose()
+            suspect.slot = None
+
+    # ---- What was found
+
+    def findings(self, at_end: bool = False) -> list[Finding]:
+        """What can be said now.
+
+        Args:
+            at_end: Nothing more will be seen.
+        """
+        at_end = at_end and self._grows_still()
+        found = [
+            each
+            for suspect in self._suspects
+            if (each := suspect.told(self._certain_rounds, at_end)) is not None
+        ]
+        return self._explained(found)
+
+    def _grows_still(self) -> bool:
+        """Whether it grew in the last rounds, as far as they were looked at."""
+        rounds = self._inventory.rounds
+        if not rounds or self.rounds - rounds[-1] <= 2:
+            return True
+        return self._has_grown(_counts())
+
+    def _explained(self, found: list[Finding]) -> list[Finding]:
+        """Adds the lines that allocate what grows, and what only a graph keeps."""
+        if len(found) != 1 or not self._sites:
+            return found
+        (finding,) = found
+        lines = verdicts.growing_lines(self._sites[-_SITE_SCANS:])
+        known = finding.allocated_at
+        places = (*known, *(line for line in lines if line not in known))
+        size_bytes = finding.growth_bytes
+        if finding.made_by is not None:
+            size_bytes = max(size_bytes, self.growth_bytes)
+        return [replace(finding, growth_bytes=size_bytes, allocated_at=places[:3])]
+
+    @property
+    def growth_bytes(self) -> int:
+        """By how much memory has grown with each round of this look."""
+        if len(self._counts) < 2:
+            return 0
+        first, last = self._counts[0], self._counts[-1]
+        over = self._inventory.rounds[-1] - self._inventory.rounds[0]
+        return max(0, last.size_bytes - first.size_bytes) // max(1, over)
+
+
+def _name(suspect: Suspect) -> tuple[str, str | None]:
+    return suspect.finding.verdict, suspect.finding.held_by

@@ -1,0 +1,153 @@
+"""Which line of the user's code changes what a slot holds, seen as it happens.
+
+For a step, or a few, each line that the program executes is followed. After each the
+slots are looked at: the line before a change made it. Nothing is read from the source
+but what the line calls the slot.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from types import FrameType
+from typing import Any
+
+from oomph import _C
+from oomph.leaks import source
+from oomph.leaks.references import variables
+from oomph.leaks.slots import Slot
+from oomph.leaks.source import Line
+from oomph.memory.sites import is_user
+
+_EVENTS_MAX = 100_000  # of one step: calls, lines and returns of all code
+_LINES_MAX = 4_000  # of the user's, looked at in one step
+_CALL, _RETURN = 0, 3  # kinds of events, as _C gives them
+
+
+@dataclass
+class Changes:
+    """What happened to a slot.
+
+    Attributes:
+        lines: How often each line changed it, by whether the line names the slot.
+        shrank: Whether something was taken out again.
+        names: What lines that changed it call it.
+    """
+
+    lines: Counter[tuple[bool, Line]] = field(default_factory=Counter)
+    shrank: bool = False
+    names: set[str] = field(default_factory=set)
+
+    @property
+    def line(self) -> Line | None:
+        """The line that changed it most often, rather one that names it."""
+        if not self.lines:
+            return None
+        return max(self.lines, key=lambda key: (key[0], self.lines[key]))[1]
+
+    @property
+    def all(self) -> list[Line]:
+        """All lines that changed it."""
+        return [line for _, line in self.lines]
+
+    @property
+    def is_named(self) -> bool:
+        """Whether that line names it; else it calls what changes it."""
+        return any(named for named, _ in self.lines)
+
+
+class Follower:
+    """Follows the lines of the thread that starts it.
+
+    Args:
+        slots: What is looked at.
+    """
+
+    def __init__(self, slots: Sequence[Slot]) -> None:
+        self._changes = [(slot, slot.state(), Changes()) for slot in slots]
+        self._last: tuple[FrameType, int] | None = None
+        self._rest = _LINES_MAX
+
+    def start(self) -> bool:
+        """Begins, unless another tracer follows this thread; whether it did."""
+        if sys.gettrace() is not None or not self._changes:
+            return False
+        self._last = _innermost(sys._getframe(1))
+        _C.follow_lines(self._event, is_user, _EVENTS_MAX)
+        return True
+
+    def stop(self) -> dict[Slot, Changes]:
+        """Ends it, in the same thread; what happened to each slot."""
+        if type(sys.gettrace()).__name__ == "LineFollower":
+            _C.unfollow_lines()
+        self._look()
+        found = {slot: changes for slot, _, changes in self._changes}
+        self._changes, self._last = [], None
+        return found
+
+    def _event(self, frame: FrameType, what: int) -> None:
+        """A line is about to run, or a call begins or ends."""
+        self._rest -= 1
+        if self._rest < 0 or not self._changes:
+            _C.unfollow_lines()
+            return
+        self._look()
+        if what != _RETURN:
+            self._last = frame, frame.f_lineno
+            return
+        self._last = _innermost(frame.f_back)
+        self._changes = [kept for kept in self._changes if kept[0].holder is not frame]
+
+    def _look(self) -> None:
+        """Attributes what has changed to the line before."""
+        for place, (slot, before, changes) in enumerate(self._changes):
+            now = slot.state()
+            if now != before:
+                self._changes[place] = slot, now, changes
+                self._note(slot, changes, _size(now) < _size(before))
+
+    def _note(self, slot: Slot, changes: Changes, shrank: bool) -> None:
+        changes.shrank |= shrank
+        if self._last is None or shrank:
+            return
+        frame, number = self._last
+        line = replace(source.line_of(frame), line=number)
+        statement = source.statement(line.file, number)
+        if statement is None:
+            changes.lines[True, line] += 1
+            return
+        names = _names_of(slot, statement, frame)
+        changes.names |= names
+        changes.lines[bool(names), replace(line, line=statement.lineno)] += 1
+
+
+def _size(state: object) -> int:
+    """Of a container; 0 for the state of a name."""
+    return state if isinstance(state, int) else 0
+
+
+def _innermost(frame: FrameType | None) -> tuple[FrameType, int] | None:
+    """The nearest frame of the user's, and the line that it is at."""
+    while frame is not None and not is_user(frame.f_code.co_filename):
+        frame = frame.f_back
+    return None if frame is None else (frame, frame.f_lineno)
+
+
+def _names_of(slot: Slot, statement: ast.stmt, frame: FrameType) -> set[str]:
+    """What a statement calls a slot: the names that lead to its holder."""
+    found = set()
+    known: dict[str, Any] = {}
+    for node in source.own_nodes(statement):
+        if isinstance(node, (ast.Attribute, ast.Name)):
+            name = node.attr if isinstance(node, ast.Attribute) else node.id
+            if slot.name and name == slot.name:
+                found.add(name)
+        if isinstance(node, ast.Name):
+            known = known or variables(frame)
+            value = known.get(node.id, frame.f_globals.get(node.id))
+            if value is not None and slot.is_meant_by(value):
+                found.add(node.id)
+    return found
