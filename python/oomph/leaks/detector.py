@@ -243,7 +243,7 @@ class Detector:
                 suspect.finding = replace(suspect.finding, line=self._created())
         self._judge_growth()
         if any(s.slot is not None for s in self._suspects):
-            self._rest = _FOLLOWED * self._unit
+            self._rest = max(_FOLLOWED, self._next - self.rounds)
 
     def _before(self) -> int:
         rounds = self._inventory.rounds

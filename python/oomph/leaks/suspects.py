@@ -18,7 +18,8 @@ from oomph.leaks.inventory import Inventory
 from oomph.leaks.slots import Slot
 from oomph.leaks.source import Line
 
-_CERTAIN_SCANS = 5  # that showed growth, before it is a leak
+_CERTAIN_SCANS = 9  # that showed growth, before it is a leak
+_ENOUGH_SCANS = 6  # the same, if the watch ends
 _APART_MIN = 2  # rounds without growth that say nothing
 _ENOUGH_ROUNDS = 16  # if the watch ends, and it has grown until then
 _DOUBTED_ROUNDS = 24  # where the code speaks for a bound: not told before
@@ -40,6 +41,7 @@ class Suspect:
         is_doubted: Whether the code speaks for a bound.
         has_graph: Whether what it holds has a graph, which nobody keeps for long.
         is_global: Whether a module's variable holds it.
+        held_at: Where the function is, or the code, whose variable leads to it.
         members: Some of what it holds.
         site: Of the one tensor that gets longer: who allocates it.
         dismissed: Whether it is no leak, however much it grows.
@@ -57,6 +59,7 @@ class Suspect:
     is_doubted: bool = False
     has_graph: bool = False
     is_global: bool = False
+    held_at: Line | None = None
     members: list[weakref.ref[Any]] = field(default_factory=list)
     site: int = 0
     dismissed: bool = False
@@ -112,7 +115,7 @@ class Suspect:
         name = self.slot.name if self.slot is not None else ""
         binds = self.slot is not None and self.slot.key is not None
         line = source.puts_into(name, binds) if name else None
-        places = (line, *self.finding.allocated_at)
+        places = (line, *self.finding.allocated_at, self.held_at)
         self._set_line(next(filter(None, places), None), {name} if name else set())
 
     def _set_line(self, line: Line | None, names: set[str]) -> None:
@@ -135,7 +138,8 @@ class Suspect:
         rounds = self.seen - self.began
         if self.is_doubted and rounds < _DOUBTED_ROUNDS:
             return None
-        certain = self.has_graph or (at_end and rounds >= _ENOUGH_ROUNDS)
+        enough = rounds >= _ENOUGH_ROUNDS and self.confirmed >= _ENOUGH_SCANS
+        certain = self.has_graph or (at_end and enough)
         if rounds >= certain_rounds and self.confirmed >= _CERTAIN_SCANS:
             certain = True
         doubted = self.is_doubted and rounds < 2 * certain_rounds

@@ -114,8 +114,11 @@ class Judge:
             slots.find(chain, place or 0) if finding.line is None else None,
             has_graph=tensor.grad_fn is not None,
             is_global=_fills_a_module(chain),
+            held_at=next((hop.line for hop in chain.hops if hop.line), None),
         )
         suspect.members.append(weakref.ref(tensor))
+        if suspect.slot is None and finding.line is None:
+            suspect.suppose()
         return suspect
 
     def _mistake(self, tensor: torch.Tensor, chain: Chain) -> str:
