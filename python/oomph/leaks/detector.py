@@ -1,7 +1,7 @@
 """Looks at what stays from round to round, ever more seldom, and follows suspects.
 
 At the end of each round two numbers are read: how many blocks are allocated, and how
-many bytes. All tensors are looked at in the rounds 2, 4 and 5, and between and after
+many bytes. All tensors are looked at in the rounds 2 and 4, and between and after
 them at growing distances as long as the numbers grow. So a leak that comes with
 each round is found within a few, one that comes with each tenth within some dozens, and
 what is looked at in a million rounds costs nothing.
@@ -28,8 +28,8 @@ from oomph.leaks.suspects import Suspect
 PERIODS = (1, 4, 16, 64)  # steps
 NEEDED = 3  # windows, each with more than the one before
 _REST = 8  # windows for which a period that misled is not believed; then twice that
-FIRST_SCAN, SECOND_SCAN = 2, 5  # rounds; both always
-_GRAPH_SCAN = 4  # the first at which a graph may go back through three rounds; always
+FIRST_SCAN = 2  # round; and the next: a graph may go back through three rounds
+SECOND_SCAN = 4
 _DENSE = 4  # scans, one round after another; then each distance is half as much more
 _CALM_SCANS = 5  # after which growth that shows no suspect is not believed
 _SITE_SCANS = 3  # that a line's blocks must have grown over
@@ -176,8 +176,7 @@ class Detector:
         due = self.rounds == self._next
         if due:
             self._plan_next()
-        always = self.rounds in (_GRAPH_SCAN, SECOND_SCAN)
-        scans = scan or always or (due and self._is_worth(now))
+        scans = scan or self.rounds == SECOND_SCAN or (due and self._is_worth(now))
         grown = self._has_grown(now)
         if scans:
             self._scan(now, grown)

@@ -30,6 +30,7 @@ from oomph.steps import events
 ACTIONS = ("count", "report", "raise")
 _CERTAIN_STEPS = 60  # of growth, after which it is a leak
 _CERTAIN_CALLS = 512  # of an evaluation, say, that may free all at its end
+_STEPS_MIN = 5  # to say that nothing leaks
 _CALLS_MIN = 8  # of a model without gradients, and no step, before calls are rounds
 _CALLS_WITH_GRADIENTS_MIN = 64  # more than most steps accumulate
 
@@ -327,8 +328,8 @@ def assert_no_leaks() -> None:
     found = report()
     if found.findings:
         raise LeakError(found.text)
-    if found.steps < SECOND_SCAN:
+    if found.steps < _STEPS_MIN:
         raise RuntimeError(
             f"{found.steps} steps are too few to say that nothing leaks; "
-            f"watch {SECOND_SCAN} or more"
+            f"watch {_STEPS_MIN} or more"
         )
