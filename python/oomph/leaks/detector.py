@@ -149,7 +149,7 @@ class Detector:
         self._counts: list[Counts] = []  # at each scan
 
     def stop(self) -> None:
-        """Leaves the program as it was."""
+        """Leaves the program as it was; lines that were not seen are supposed."""
         self._end_following()
         self._give_up(self._searched())
         self._know_small_blocks(False)

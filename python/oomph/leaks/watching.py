@@ -102,16 +102,13 @@ class Watch:
         if not self._running:
             return
         self._running = False
-        self._ended = True
+        self.finish()
         for tells, told in self._heard():
             tells.remove(told)
         for each in (self._evaluation, self._calls, self._backward, self._hooks):
             each.stop()
         for gradients in self._gradients.values():
             gradients.stop()
-        self._by_steps.stop()
-        if self._by_calls is not None:
-            self._by_calls.stop()
 
     def _heard(self) -> list[tuple[list[Any], Callable[..., None]]]:
         """Who tells it of what, and whom."""
@@ -142,6 +139,9 @@ class Watch:
     def finish(self) -> None:
         """No more will be seen: what grew until now is judged by that."""
         self._ended = True
+        self._by_steps.stop()
+        if self._by_calls is not None:
+            self._by_calls.stop()
 
     def _finish(self) -> None:
         """The process ends: what is still watched is told."""
