@@ -28,8 +28,8 @@ from oomph.leaks.suspects import Suspect
 PERIODS = (1, 4, 16, 64)  # steps
 NEEDED = 3  # windows, each with more than the one before
 _REST = 8  # windows for which a period that misled is not believed; then twice that
-FIRST_SCAN = 2  # round; and the next: a graph may go back through three rounds
-SECOND_SCAN = 4
+FIRST_SCAN = 2  # round
+SECOND_SCAN = 4  # by then a graph may go back through three rounds
 _DENSE = 4  # scans, one round after another; then each distance is half as much more
 _CALM_SCANS = 5  # after which growth that shows no suspect is not believed
 _SITE_SCANS = 3  # that a line's blocks must have grown over
@@ -169,8 +169,8 @@ class Detector:
         self._end_following()
         now = _counts()
         period = self._growth.add(now)
-        calm = not any(suspect.is_live for suspect in self._suspects)
-        if calm and period is not None and self._next - self.rounds > 4 * period:
+        is_late = period is not None and self._next - self.rounds > 4 * period
+        if period is not None and is_late and not self._has_live():
             self._period = period
             self._begin(self.rounds, period)
         due = self.rounds == self._next
@@ -187,6 +187,10 @@ class Detector:
         self._know_small_blocks(soon and not found and (early or grown))
         self._begin_following()
         return scans
+
+    def _has_live(self) -> bool:
+        """Whether anything is seen to grow already."""
+        return any(suspect.is_live for suspect in self._suspects)
 
     def _plan_next(self) -> None:
         past = (self.rounds - self._first) // self._unit
@@ -241,7 +245,7 @@ class Detector:
             if suspect.finding.verdict == "create_graph":
                 suspect.finding = replace(suspect.finding, line=self._created())
         self._judge_growth()
-        if any(s.slot is not None for s in self._suspects):
+        if self._searched():
             self._rest = max(_FOLLOWED, self._next - self.rounds)
 
     def _before(self) -> int:
@@ -265,7 +269,7 @@ class Detector:
         known = {suspect.site for suspect in self._suspects}
         sites = self._sites[-_SITE_SCANS:]
         rounds = self._inventory.rounds[-_SITE_SCANS:]
-        if any(suspect.is_live for suspect in self._suspects):
+        if self._has_live():
             return
         for suspect in judge.joined(sites, rounds, tensors):
             if suspect.site not in known:
@@ -279,8 +283,7 @@ class Detector:
 
     def _judge_growth(self) -> None:
         """Growth that shows no suspect: of something outside Python, or of nothing."""
-        live = any(suspect.is_live for suspect in self._suspects)
-        if live or self._inventory.scans < _CALM_SCANS:
+        if self._has_live() or self._inventory.scans < _CALM_SCANS:
             return
         rounds = self._inventory.rounds
         lines = verdicts.growing_lines(self._sites[-_CALM_SCANS:])

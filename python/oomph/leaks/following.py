@@ -24,7 +24,7 @@ from oomph.memory.sites import is_user
 
 _EVENTS_MAX = 100_000  # of one step: calls, lines and returns of all code
 _LINES_MAX = 4_000  # of the user's, looked at in one step
-_CALL, _RETURN = 0, 3  # kinds of events, as _C gives them
+_RETURN = 3  # the kind of event, as _C gives it
 
 
 @dataclass
@@ -141,10 +141,9 @@ def _names_of(slot: Slot, statement: ast.stmt, frame: FrameType) -> set[str]:
     found = set()
     known: dict[str, Any] = {}
     for node in source.own_nodes(statement):
-        if isinstance(node, (ast.Attribute, ast.Name)):
-            name = node.attr if isinstance(node, ast.Attribute) else node.id
-            if slot.name and name == slot.name:
-                found.add(name)
+        is_name = isinstance(node, (ast.Attribute, ast.Name))
+        if is_name and slot.name and source.last_name(node) == slot.name:
+            found.add(slot.name)
         if isinstance(node, ast.Name):
             known = known or variables(frame)
             value = known.get(node.id, frame.f_globals.get(node.id))

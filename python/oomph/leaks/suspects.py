@@ -102,13 +102,13 @@ class Suspect:
         """Its slot was followed, and changed."""
         assert self.slot is not None
         line, name = changes.line, self.slot.name
-        names = changes.names | {name}
+        names = changes.names | ({name} if name else set())
         if self.site and not all(source.keeps_old(each, names) for each in changes.all):
             self.dismissed = True  # made anew each time, and longer each time
         if not changes.is_named and name:
             line = source.puts_into(name, self.slot.key is not None) or line
         self.gave_back |= changes.shrank
-        self._set_line(line, changes.names | ({name} if name else set()))
+        self._set_line(line, names)
 
     def suppose(self) -> None:
         """Its slot was not seen to change: the source may tell, or who allocates."""

@@ -124,8 +124,7 @@ class Judge:
     def _mistake(self, tensor: torch.Tensor, chain: Chain) -> str:
         hops, kinds = chain.hops, chain.kinds()
         if not hops:
-            has_graph = tensor.is_leaf and _gradient_graph(tensor) is not None
-            return "create_graph" if has_graph else "grows"
+            return "grows" if _gradient_graph(tensor) is None else "create_graph"
         if chain.circle:
             return "cycle"
         if _is_notebook(hops):
@@ -156,9 +155,8 @@ class Judge:
         """
         roots: dict[Any, tuple[torch.Tensor, bool]] = {}
         for tensor in tensors:
-            root = tensor.grad_fn if tensor.grad_fn is not None else None
-            is_gradient = root is None
-            root = root if root is not None else _gradient_graph(tensor)
+            is_gradient = tensor.grad_fn is None
+            root = _gradient_graph(tensor) if is_gradient else tensor.grad_fn
             if root is not None and graphs.steps_spanned(root, starts) >= len(starts):
                 roots.setdefault(root, (tensor, is_gradient))
         found: dict[str, Suspect] = {}

@@ -57,7 +57,7 @@ class Watch:
         self._told: dict[Any, str] = {}  # how certain it was when it was said
         self._ended = False
         self._backward = Backward(lambda: self._evaluation.note_backward())
-        self._by_steps = Detector(_CERTAIN_STEPS, lambda: self._backward.created)
+        self._by_steps = self._detector(_CERTAIN_STEPS)
         self._by_calls: Detector | None = None
         self._calls = Calls(self._end_call)
         self._calls_since_step = 0
@@ -68,6 +68,9 @@ class Watch:
         )
         self._running = False
         self._lock = threading.RLock()  # steps and calls end in any thread
+
+    def _detector(self, certain_rounds: int) -> Detector:
+        return Detector(certain_rounds, lambda: self._backward.created)
 
     @property
     def findings(self) -> list[Finding]:
@@ -191,8 +194,7 @@ class Watch:
             return  # another thread's call or step ends; this one is of no interest
         try:
             if self._by_calls is None:
-                created = Detector(_CERTAIN_CALLS, lambda: self._backward.created)
-                self._by_calls = created
+                self._by_calls = self._detector(_CERTAIN_CALLS)
             self._by_calls.end_round()
             self._by_calls.modules.clear()
         finally:
