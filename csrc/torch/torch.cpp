@@ -12,6 +12,7 @@
 #include <Python.h>
 
 #include "torch/allocator.hpp"
+#include "torch/backward.hpp"
 #include "torch/holders.hpp"
 #include "torch/saved.hpp"
 
@@ -109,6 +110,10 @@ PyMethodDef methods[] = {
      "Tier of the block of oomph's that a tensor has for itself, or None."},
     {"are_alone", are_alone, METH_O,
      "Whether the storage of a list of tensors goes when they go."},
+    {"backward_here", backward_here, METH_VARARGS,
+     "Backward within this thread, for a forked process."},
+    {"leave_cuda", leave_cuda, METH_NOARGS,
+     "Switches devices without CUDA from now on, in a forked process."},
     {"settings_keys", &Settings::keys, METH_NOARGS,
      "The settings of its allocator that PyTorch knows."},
     {"set_settings_hook", &Settings::listen, METH_O,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from oomph.base.state import is_installed as is_installed
     from oomph.diagnosis.diagnose import explain as explain
     from oomph.diagnosis.diagnosis import Diagnosis as Diagnosis
+    from oomph.diagnosis.oom_error import last_oom as last_oom
     from oomph.leaks import assert_no_leaks as assert_no_leaks
     from oomph.memory.no_offload import no_offload as no_offload
     from oomph.memory.residency import Moved as Moved
@@ -42,6 +43,7 @@ _HOMES = {
     "base.state": ["is_installed"],
     "diagnosis.diagnose": ["explain"],
     "diagnosis.diagnosis": ["Diagnosis"],
+    "diagnosis.oom_error": ["last_oom"],
     "leaks": ["assert_no_leaks"],
     "memory.no_offload": ["no_offload"],
     "memory.residency": [

@@ -195,6 +195,12 @@ SETTINGS: dict[str, Setting] = {
         "([how](how_offload_works.md#while-a-batch-finder-runs)); off: rescues let "
         "nearly any batch fit",
     ),
+    "error": _choice(
+        "brief, full",
+        "brief",
+        "how much `torch.OutOfMemoryError` says; full: all that `oomph.last_oom()` "
+        "knows ([error texts](errors.md#memory-is-gone))",
+    ),
     "leaks": _choice(
         "off, count, report, raise",
         "off",

@@ -14,7 +14,7 @@ from support import GIB, MIB, Simulated, remedies
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-card = Simulated("4GiB,context=0", "offload:off,reserve:0")
+card = Simulated("4GiB,context=0", "offload:off,reserve:0,error:full")
 TOKENS, WORDS, WIDTH, BLOCKS = 128, 8192, 512, 6
 FRACTIONS = [0.45, 0.55, 0.62, 0.9]  # of what a step takes; forward has no more
 
@@ -126,7 +126,7 @@ def step_bytes(text: str | None) -> int:
     from oomph.base.sizes import parse_size
 
     assert text is not None
-    found = re.search(r"A whole step would need about ([\d.]+ \w+)", text)
+    found = re.search(r"A whole step needs about ([\d.]+ \w+)", text)
     assert found, text
     return parse_size(found[1].replace(" ", ""))
 
@@ -153,7 +153,7 @@ def test_a_step_comes_to_what_was_foreseen(fraction, half):
     how = functools.partial(train, half=half)
     true = peak_bytes(how)
     text = text_within(fraction * true, how)
-    assert step_bytes(text) == pytest.approx(true, rel=0.06)
+    assert step_bytes(text) == pytest.approx(true, rel=0.01)
 
 
 @pytest.mark.parametrize("fraction", [0.6, 0.68, 0.75, 0.82, 0.9, 0.97])
@@ -182,15 +182,14 @@ def test_checkpointing_and_a_smaller_batch_go_together_where_neither_is_enough()
 
 
 @card
-def test_before_the_first_block_is_through_nothing_is_foreseen():
+def test_a_step_that_nobody_sees_is_not_foreseen():
     model = Words().cuda()
     x = torch.randint(WORDS, (64, TOKENS), device="cuda")
     size = torch.cuda.memory_allocated() + 60 * MIB
-    text = text_within(size, lambda: model(x, x))
+    text = text_within(size, lambda: model(x, x))  # nothing goes back
     assert text is not None
     assert "Block.forward" in text or "Attention.forward" in text
-    assert "A whole step" not in text
-    assert "backward will need more" in text
+    assert "How much a whole step needs is not known. Backward will need more." in text
 
 
 @card
@@ -203,46 +202,41 @@ def test_the_blocks_of_a_library_are_named_too():
     true = peak_bytes(train_encoder)
     text = text_within(0.7 * true, train_encoder)
     assert text is not None
-    assert "checkpointing the 6 TransformerEncoderLayer" in text
-    assert step_bytes(text) == pytest.approx(true, rel=0.1)
+    assert "checkpointing the 6 TransformerEncoderLayer modules (blocks.*)" in text
+    assert step_bytes(text) == pytest.approx(true, rel=0.01)
 
 
 @card
-def test_before_a_librarys_blocks_nothing_is_foreseen():
-    model = Words(encoder_layer).cuda()
-    x = torch.randint(WORDS, (256, TOKENS), device="cuda")
-    size = torch.cuda.memory_allocated() + 100 * MIB
-    text = text_within(size, lambda: model(x, x))
+def test_an_encoder_and_a_decoder_are_foreseen_before_either_is_through():
+    def train_both() -> None:
+        model = nn.Transformer(WIDTH, 8, 3, 3, 2048, batch_first=True).cuda()
+        x = torch.ones(16, TOKENS, WIDTH, device="cuda")
+        for _ in range(2):
+            model(x, x).sum().backward()
+
+    true = peak_bytes(train_both)
+    text = text_within(0.6 * true, train_both)
     assert text is not None
-    assert "Words.forward" in text.splitlines()[1]
-    assert "A whole step" not in text
+    assert step_bytes(text) == pytest.approx(true, rel=0.01)
+    (action,) = [action for action in remedies(text) if action.startswith("checkpoint")]
+    assert "Layer modules (" in action
 
 
 @card
-def test_a_librarys_encoder_and_decoder_are_named_together():
-    model = nn.Transformer(WIDTH, 8, 3, 3, 2048, batch_first=True).cuda()
-    x = torch.ones(16, TOKENS, WIDTH, device="cuda")
-    text = text_within(260 * MIB, lambda: model(x, x))
-    assert text is not None
-    (action,) = [action for action in remedies(text) if "checkpointing" in action]
-    assert action.startswith("checkpointing the 6 Transformer")
-    assert "TransformerEncoderLayer" in action and "TransformerDecoderLayer" in action
-    saved = re.search(r"([\d.]+) MiB  checkpointing", text)
-    held = re.search(r"([\d.]+) MiB  activations saved", text)
-    assert saved is not None and held is not None
-    assert float(saved[1]) < float(held[1])
+def test_blocks_of_several_containers_are_foreseen_and_checkpointed():
+    def train_stages() -> None:
+        stages = nn.Sequential(
+            *(nn.Sequential(Block(), Block(), Block()) for _ in range(3))
+        ).cuda()
+        x = torch.ones(16, TOKENS, WIDTH, device="cuda")
+        for _ in range(2):
+            stages(x).sum().backward()
 
-
-@card
-def test_blocks_of_several_containers_are_checkpointed_but_nothing_is_foreseen():
-    stages = nn.Sequential(
-        *(nn.Sequential(Block(), Block(), Block()) for _ in range(3))
-    ).cuda()
-    x = torch.ones(16, TOKENS, WIDTH, device="cuda")
-    text = text_within(360 * MIB, lambda: stages(x))
+    true = peak_bytes(train_stages)
+    text = text_within(0.6 * true, train_stages)
     assert text is not None
-    assert "A whole step" not in text
-    assert "checkpointing the 9 Block" in text
+    assert step_bytes(text) == pytest.approx(true, rel=0.01)
+    assert "checkpointing the 9 Block modules (*.*)" in text
 
 
 @card
@@ -270,19 +264,23 @@ def test_at_the_logits_a_step_is_foreseen_without_blocks():
     true = peak_bytes(train_recurrent)
     text = text_within(0.55 * true, train_recurrent)
     assert text is not None
-    assert step_bytes(text) == pytest.approx(true, rel=0.1)
+    assert step_bytes(text) == pytest.approx(true, rel=0.01)
     (chunked,) = [action for action in remedies(text) if "cross-entropy" in action]
     assert "8192 rows" in chunked
 
 
 @card
-def test_no_step_is_foreseen_of_an_evaluation():
+def test_evaluation_that_records_is_told_not_to():
     model = Words().cuda().eval()
     x = torch.randint(WORDS, (16, TOKENS), device="cuda")
-    text = text_within(400 * MIB, lambda: model(x, x))
+
+    def evaluate() -> None:
+        for _ in range(2):
+            model(x, x)
+
+    text = text_within(400 * MIB, evaluate)
     assert text is not None
-    assert "A whole step" not in text
-    assert "torch.no_grad() around evaluation" in text
+    assert remedies(text)["torch.no_grad() around evaluation"]
 
 
 @card
@@ -290,7 +288,7 @@ def test_the_batch_is_that_of_the_words():
     model = Words().cuda()
     x = torch.randint(WORDS, (16, TOKENS), device="cuda")
     places = torch.zeros(1, TOKENS, 64 * WIDTH, device="cuda")  # larger, and of all
-    text = text_within(500 * MIB, lambda: model(x, x))
+    text = text_within(600 * MIB, lambda: model(x, x).backward())
     assert text is not None
     assert "batch 16 -> " in text
     assert places.shape[0] == 1
@@ -316,7 +314,7 @@ def test_what_the_optimizer_will_make_is_foreseen(fused):
     true = peak_bytes(train_wide)
     text = text_within(660 * MIB, train_wide)
     assert text is not None
-    assert step_bytes(text) == pytest.approx(true, rel=0.05)
+    assert step_bytes(text) == pytest.approx(true, rel=0.01)
     named = remedies(text)
     assert not any(enough for action, enough in named.items() if "batch" in action)
     assert any("fused=True" in action for action in named) == (not fused)

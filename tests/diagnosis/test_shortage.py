@@ -20,7 +20,7 @@ from support import MIB, ROOT, Simulated, execute, oomph, remedies, run
 from torch import nn
 
 CARD = "512MiB,context=0,memory=real"
-card = Simulated(CARD, "offload:off,reserve:0")
+card = Simulated(CARD, "offload:off,reserve:0,error:full")
 small = Simulated("128MiB,context=0,memory=real", "offload:off,reserve:0")
 
 
@@ -231,10 +231,7 @@ def test_a_smaller_batch_that_fits_is_named():
 
 @card
 def test_the_blocks_that_checkpointing_helps_are_named():
-    net = Net(8).cuda()
-    loss = net(batch(20))
-    assert "checkpointing the 8 Layer" in fail()
-    assert loss.grad_fn is not None
+    assert "checkpointing the 8 Layer modules (layers.*)" in shortage(8, 64)
 
 
 @card
@@ -287,16 +284,16 @@ def test_a_step_of_an_optimizer_is_helped_by_a_fused_one():
 def test_what_a_step_has_yet_to_make_for_itself_is_wanted_as_well():
     net = Net(16).cuda()
     optimizer = torch.optim.AdamW(net.parameters())
-    net(batch(1)).backward()
-    optimizer.step()  # makes 4 MiB a layer for itself, one after another
+
+    def step() -> None:
+        net(batch(1)).backward()
+        optimizer.step()  # makes 4 MiB a layer for itself, one after another
+
+    step()
     torch.cuda.empty_cache()
     free = torch.cuda.mem_get_info()[0]
     kept = take((free >> 20) - 16)
-
-    def update() -> None:
-        getattr(optimizer, "step")()  # noqa: B009  # no line says that it steps
-
-    text = fail(update)
+    text = fail(step)
     named = remedies(text)
     assert named["AdamW(..., fused=True)"]
     assert "batch" not in text

@@ -13,7 +13,7 @@ import gc
 import heapq
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -124,7 +124,6 @@ def look(
     blocks: BlockList,
     alive: BlockList | None = None,
     graph: bool = True,
-    active: Sequence[int] = (),
     garbage: frozenset[int] = frozenset(),
 ) -> Breakdown:
     """Finds out who holds each of the blocks.
@@ -134,14 +133,13 @@ def look(
         alive: Of now, where the first is of a moment ago: what is gone since then was
             a temporary of the operator that failed.
         graph: Whether autograd may hold anything.
-        active: The modules whose forward runs (``_C.active_modules``).
         garbage: Addresses of blocks that were garbage (:func:`sort_out`).
     """
     objects = gc.get_objects()
     try:
         look = _Look(blocks, alive or blocks, objects, graph)
         look.note_garbage(garbage)
-        return look.result(active)
+        return look.result()
     finally:
         objects.clear()
 
@@ -161,7 +159,7 @@ class _Look:
             if addr in addrs:
                 self.categories[i] = Category.GARBAGE
 
-    def result(self, active: Sequence[int]) -> Breakdown:
+    def result(self) -> Breakdown:
         import torch
 
         self.flags, firsts = self._held(self.objects)
@@ -169,8 +167,8 @@ class _Look:
         kinds = set(map(type, self.objects))
         self._mark_all(self.flags, _GRADIENT, Category.GRADIENT)
         self._note_parameters(_subclasses(kinds, torch.nn.Parameter))
-        self._note_modules(_subclasses(kinds, torch.nn.Module), active)
-        self._note_optimizers(_subclasses(kinds, torch.optim.Optimizer))
+        trained = self._note_optimizers(_subclasses(kinds, torch.optim.Optimizer))
+        self._note_modules(_subclasses(kinds, torch.nn.Module), trained)
         self._note_rest()
         self._note_inputs()
         return Breakdown(self.blocks, self.categories, self._groups(), self.program)
@@ -196,7 +194,7 @@ class _Look:
         self.program.parameter_shapes = list(map(shape_of, parameters))
         self._mark(parameters, Category.PARAMETER)
 
-    def _note_modules(self, kinds: set[type], active: Sequence[int]) -> None:
+    def _note_modules(self, kinds: set[type], trained: set[int]) -> None:
         modules = [m for m in self.objects if type(m) in kinds]
         entries: list[Any] = []
         for module in modules:
@@ -204,14 +202,19 @@ class _Look:
             entries += (known.get("_parameters") or {}).values()
             entries += (known.get("_buffers") or {}).values()
         self._mark(entries, Category.PARAMETER)
-        note_modules(self.program, modules, active)
+        note_modules(self.program, modules, trained)
 
-    def _note_optimizers(self, kinds: set[type]) -> None:
+    def _note_optimizers(self, kinds: set[type]) -> set[int]:
+        """Gives the identities of the parameters that they have."""
+        trained: set[int] = set()
         for optimizer in (o for o in self.objects if type(o) in kinds):
             known = optimizer.__dict__
             state = list(tensors_in(known.get("state") or {}))
             self._mark(state, Category.OPTIMIZER)
             note_optimizer(self.program, type(optimizer).__name__, known)
+            for group in known.get("param_groups") or ():
+                trained.update(map(id, group.get("params", ())))
+        return trained
 
     def _note_rest(self) -> None:
         """What is no parameter, no gradient and no state."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import linecache
 import math
 import sys
 from collections import Counter
 from traceback import walk_stack
+from types import TracebackType
 from typing import Any
 
 from oomph import _C
@@ -15,6 +17,7 @@ from oomph.base.sizes import format_size
 from oomph.diagnosis import categories, processes, remedies
 from oomph.diagnosis.categories import TITLES, BlockList, Breakdown, Category
 from oomph.diagnosis.diagnosis import Diagnosis, Line, Request, Share
+from oomph.diagnosis.forecast import Forecast, foresee
 from oomph.diagnosis.program import Program
 from oomph.diagnosis.remedies import Context
 from oomph.memory import sites
@@ -52,7 +55,7 @@ def explain(device: int | None = None) -> Diagnosis:
         device = torch.cuda.current_device()
     free_bytes, total_bytes = _C.memory_info(device)
     blocks, garbage = categories.sort_out(device)
-    return diagnose(
+    case = Case.look(
         {
             "device": device,
             "requested_bytes": 0,
@@ -70,40 +73,75 @@ def explain(device: int | None = None) -> Diagnosis:
         None,
         garbage,
     )
+    return case.diagnosis()
 
 
-def diagnose(
-    snapshot: dict[str, Any],
-    blocks: BlockList,
-    alive: BlockList | None,
-    garbage: frozenset[int],
-) -> Diagnosis:
-    """The diagnosis of a snapshot.
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A moment, as far as it was looked at.
 
-    Args:
+    Attributes:
         snapshot: As ``_C.take_shortage()`` gives it.
         blocks: The blocks in use then.
-        alive: Those in use now; None: the same.
-        garbage: Addresses of those that were garbage (``categories.sort_out``).
+        context: What rules look at.
     """
-    graph = snapshot["grad"] or bool(snapshot["doing"])
-    seen = categories.look(blocks, alive, graph, snapshot["modules"], garbage)
-    now = snapshot["stats"]
-    totals, counts = _totals(seen)
-    context = _context(snapshot, seen, totals)
-    request = _request(snapshot, seen, context) if snapshot["requested_bytes"] else None
-    return Diagnosis(
-        device=snapshot["device"],
-        total_bytes=snapshot["total_bytes"],
-        free_bytes=snapshot["free_bytes"],
-        request=request,
-        shares=[*_shares(totals, counts), *_others(snapshot)],
-        lines=_lines(seen),
-        host_bytes=now["host_block_bytes"],
-        gap_bytes=_gap_bytes(blocks, now["page_bytes"]),
-        remedies=remedies.rank(context),
-        useless=_useless(snapshot),
-    )
+
+    snapshot: dict[str, Any]
+    blocks: BlockList
+    context: Context
+
+    @classmethod
+    def look(
+        cls,
+        snapshot: dict[str, Any],
+        blocks: BlockList,
+        alive: BlockList | None,
+        garbage: frozenset[int],
+    ) -> Case:
+        """Finds out who holds the blocks.
+
+        Args:
+            snapshot: As ``_C.take_shortage()`` gives it.
+            blocks: The blocks in use then.
+            alive: Those in use now; None: the same.
+            garbage: Addresses of those that were garbage (``categories.sort_out``).
+        """
+        graph = snapshot["grad"] or bool(snapshot["doing"])
+        seen = categories.look(blocks, alive, graph, garbage)
+        return cls(snapshot, blocks, _context(snapshot, seen, _totals(seen)[0]))
+
+    def foreseen(self, traceback: TracebackType) -> Case:
+        """The same, with what the whole step comes to, if that can be found out.
+
+        Args:
+            traceback: Of the error: the step is on its stack.
+        """
+        forecast = _forecast(self.snapshot, self.context, traceback)
+        context = dataclasses.replace(self.context, forecast=forecast)
+        return dataclasses.replace(self, context=context)
+
+    def close(self) -> None:
+        """Ends what runs for the forecast."""
+        if self.context.forecast is not None:
+            self.context.forecast.close()
+
+    def diagnosis(self) -> Diagnosis:
+        """What is to be said of it."""
+        snapshot, context = self.snapshot, self.context
+        seen, now = context.breakdown, snapshot["stats"]
+        request = _request(snapshot, seen, context) if context.requested_bytes else None
+        return Diagnosis(
+            device=snapshot["device"],
+            total_bytes=snapshot["total_bytes"],
+            free_bytes=snapshot["free_bytes"],
+            request=request,
+            shares=[*_shares(*_totals(seen)), *_others(snapshot)],
+            lines=_lines(seen),
+            host_bytes=now["host_block_bytes"],
+            gap_bytes=_gap_bytes(self.blocks, now["page_bytes"]),
+            remedies=remedies.rank(context),
+            useless=_useless(snapshot),
+        )
 
 
 # ---- Who holds it
@@ -202,10 +240,9 @@ def _request(snapshot: dict[str, Any], seen: Breakdown, context: Context) -> Req
         operator=snapshot["doing"],
         shape=guess_shape(snapshot["requested_bytes"], seen.program),
         before_backward=_is_recorded_forward(snapshot),
-        step_bytes=max(step.peak_bytes, step.step_bytes) if step else 0,
-        step_missing_bytes=(
-            max(step.missing_bytes, step.step_missing_bytes) if step else 0
-        ),
+        step_bytes=step.peak_bytes if step else 0,
+        step_missing_bytes=step.missing_bytes if step else 0,
+        step_phase=step.outcome.phase if step else "",
     )
 
 
@@ -246,7 +283,7 @@ def _context(
     missing = (
         snapshot["stats"]["oom_missing_bytes"] if snapshot["requested_bytes"] else 0
     )
-    context = Context(
+    return Context(
         breakdown=seen,
         totals=totals,
         stats=snapshot["stats"],
@@ -259,8 +296,20 @@ def _context(
         offload=state.settings()["offload"],
         refusal=snapshot["message"],
     )
-    is_to_go_on = missing > 0 and _is_recorded_forward(snapshot)
-    return context.with_forecast() if is_to_go_on else context
+
+
+def _forecast(
+    snapshot: dict[str, Any], context: Context, traceback: TracebackType
+) -> Forecast | None:
+    """Of a step; elsewhere there is none."""
+    is_step = snapshot["modules"] or snapshot["doing"] or context.in_optimizer
+    is_step = is_step or context.saves_for_backward
+    if not snapshot["requested_bytes"] or not is_step:
+        return None
+    records = snapshot["grad"] or bool(snapshot["doing"]) or context.in_optimizer
+    trains = records and context.breakdown.program.training is not False
+    in_optimizer = context.in_optimizer
+    return foresee(context.breakdown, snapshot, traceback, trains, in_optimizer)
 
 
 def _is_in_optimizer(snapshot: dict[str, Any]) -> bool:

@@ -74,6 +74,7 @@ class Request:
         step_bytes: Predicted peak of the whole step in bytes
             (:mod:`oomph.diagnosis.forecast`); 0: not predicted.
         step_missing_bytes: Of these, the bytes that there is no room for.
+        step_phase: When that peak is: "forward", "backward" or "optimizer".
     """
 
     size_bytes: int
@@ -87,14 +88,16 @@ class Request:
     before_backward: bool
     step_bytes: int = 0
     step_missing_bytes: int = 0
+    step_phase: str = ""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
     """Who holds the memory of a device, at one moment.
 
-    :func:`oomph.explain` gives one; the text of ``torch.OutOfMemoryError`` ends with
-    another. docs/errors.md says how to read the text.
+    :func:`oomph.explain` gives one, :func:`oomph.last_oom` that of the last error, and
+    ``torch.OutOfMemoryError`` ends with its brief form. docs/errors.md says how to read
+    them.
 
     Attributes:
         device: Index of the device.
@@ -108,7 +111,7 @@ class Diagnosis:
         host_bytes: Of all these bytes, those on the host.
         gap_bytes: Free bytes in pages that are partly in use: what perfect packing
             would gain.
-        remedies: What would help, the largest saving first.
+        remedies: What would help: first what is enough, then the largest saving.
         useless: Usual advice that would not help here, with reasons.
 
     Example:
@@ -143,11 +146,16 @@ class Diagnosis:
 
     @property
     def text(self) -> str:
-        """The report for people: at most 25 lines."""
+        """All of it for people: at most 25 lines."""
         return "\n".join(_text(self))
 
+    @property
+    def brief(self) -> str:
+        """What is missing, who has it, what helps: at most 11 lines."""
+        return "\n".join(_brief(self))
+
     def __str__(self) -> str:
-        """The text."""
+        """All of it."""
         return self.text
 
 
@@ -155,6 +163,7 @@ class Diagnosis:
 
 SHARES_SHOWN = 6
 LINES_SHOWN = 4  # of source
+BRIEF = 3  # holders and remedies in the brief form
 REMEDIES_SHOWN = 5
 SOURCE_WIDTH = 60  # characters of a line of source that are shown
 SMALL_SHARE = 0.005  # categories below this share of the card go together
@@ -173,6 +182,42 @@ def _text(found: Diagnosis) -> list[str]:
     ]
 
 
+def _brief(found: Diagnosis) -> list[str]:
+    """At most 11, of which PyTorch's own is none."""
+    request = found.request
+    if request is None:
+        return _text(found)
+    title, rows = _best(found, BRIEF)
+    return [
+        f"{format_size(request.missing_bytes)} are missing"
+        + (f" at {request.where}" if request.where else "")
+        + (", in its backward" if request.inferred else "")
+        + (f": {_shortened(request.source)}" if request.source else ""),
+        *_step(request),
+        f"GPU {found.device} has {format_size(found.total_bytes)}. Most of it is held by:",
+        *(
+            _row(share.size_bytes, share.name + _main_line(found, share))
+            for share in sorted(found.shares, key=lambda s: -s.size_bytes)[:BRIEF]
+        ),
+        title,
+        *rows,
+        "oomph.last_oom() tells the rest; with error:full, the error does.",
+    ]
+
+
+def _main_line(found: Diagnosis, share: Share) -> str:
+    """Which line has most of a category."""
+    of = [line for line in found.lines if line.category == share.name]
+    if not of:
+        return ""
+    most = max(of, key=lambda line: line.category_bytes)
+    return f", most by {sites.short(most.file)}:{most.line} ({most.function})"
+
+
+def _shortened(source: str) -> str:
+    return source if len(source) <= SOURCE_WIDTH else source[: SOURCE_WIDTH - 3] + "..."
+
+
 def _request(request: Request | None) -> list[str]:
     if request is None:
         return []
@@ -184,9 +229,7 @@ def _request(request: Request | None) -> list[str]:
         text += f", in {request.operator}"
     if request.shape:
         text += f"; it looks like {request.shape}"
-    source = request.source
-    if len(source) > SOURCE_WIDTH:
-        source = source[: SOURCE_WIDTH - 3] + "..."
+    source = _shortened(request.source)
     more = (
         f"The optimizer will allocate another {format_size(request.coming_bytes)}."
         if request.coming_bytes
@@ -245,35 +288,55 @@ def _gaps(found: Diagnosis) -> str:
 
 
 def _step(request: Request | None) -> list[str]:
-    if request is None or request.step_missing_bytes <= request.missing_bytes:
+    if request is None:
         return []
+    if not request.step_bytes:
+        more = " Backward will need more." if request.before_backward else ""
+        return ["How much a whole step needs is not known." + more]
+    missing = format_size(request.step_missing_bytes)
     return [
-        f"A whole step would need about {format_size(request.step_bytes)}, "
-        f"{format_size(request.step_missing_bytes)} more than there is room for."
+        f"A whole step needs about {format_size(request.step_bytes)}, most in "
+        f"{PHASES[request.step_phase]}: {missing} more than there is room for."
     ]
 
 
-def _remedies(found: Diagnosis) -> list[str]:
+PHASES = {
+    "forward": "forward",
+    "backward": "backward",
+    "optimizer": "the optimizer's step",
+}
+
+
+def _best(found: Diagnosis, count: int) -> tuple[str, list[str]]:
+    """The remedies that save most, with a title; what is enough comes first."""
     if not found.remedies:
-        return ["Nothing that oomph knows of would save much.", *_useless(found)]
-    shown = found.remedies[:REMEDIES_SHOWN]
-    if not any(remedy.enough for remedy in shown):  # what is enough must be among them
-        shown[-1:] = [r for r in found.remedies if r.enough][:1] or shown[-1:]
+        return "Nothing that oomph knows of would save much.", []
     rows = [
         _row(
             remedy.saves_bytes,
-            f"{remedy.action}; cost: {remedy.cost}"
-            + (" (not enough alone)" if remedy.enough is False else ""),
+            f"{remedy.action}; cost: {remedy.cost}{_mark(remedy, found.request)}",
         )
-        for remedy in shown
+        for remedy in found.remedies[:count]
     ]
-    is_early = found.request is not None and found.request.before_backward
-    title = "What would save memory (estimates)"
-    if found.request is not None and found.request.step_bytes:
-        title = "What would save memory at the step's peak (estimates)"
-    elif is_early:
-        title = "What would save memory (estimates; backward will need more)"
-    return [f"{title}:", *rows, *_useless(found)]
+    if found.request is None:
+        return "What would save memory (estimates):", rows
+    if not found.request.step_bytes:
+        return "What would save memory (estimates):", rows
+    if not found.remedies[0].enough:
+        return "What would save memory at the step's peak; none is enough alone:", rows
+    return "What would save memory at the step's peak:", rows
+
+
+def _mark(remedy: Remedy, request: Request | None) -> str:
+    if remedy.enough is False:
+        return " (not enough alone)"
+    is_open = request is not None and remedy.enough is None
+    return " (not known whether this is enough)" if is_open else ""
+
+
+def _remedies(found: Diagnosis) -> list[str]:
+    title, rows = _best(found, REMEDIES_SHOWN)
+    return [title, *rows, *_useless(found)]
 
 
 def _useless(found: Diagnosis) -> list[str]:

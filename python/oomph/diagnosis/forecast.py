@@ -1,284 +1,139 @@
-"""Predicts the peak of a step that ran out of memory, from what ran of forward.
+"""What a whole step comes to of which a part ran out of memory.
 
-What runs out in forward is the first piece that finds no room. The rest of forward and
-the begin of backward want more, and a remedy that saves the missing piece alone ends
-in the same error a moment later. Modules of which a container has several are alike,
-so what the first ones saved tells of the others; of the loss, the shape of the logits
-does.
+What runs out is the first piece that finds no room. The rest of the step wants more,
+and a remedy that saves the missing piece alone ends in the same error a moment later.
+So the step runs again on tensors without memory (:mod:`oomph.replay`), as it is and as
+a remedy would have it.
 """
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from dataclasses import dataclass
+import sys
+import time
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
 from oomph.diagnosis.categories import Breakdown, Category
-from oomph.diagnosis.program import Family, Program
-from oomph.memory import sites
 
-LOSS_BYTES = 8  # an element of the logits: softmax and its gradient, in 32 bits
-MOSTLY = 0.8  # of the bytes in use are of tensors with a row for each token
-GRADIENTS = 2  # that an operator has at a time, of what came in and of what went out
+if TYPE_CHECKING:
+    from oomph.replay.search import Outcome, Search
+    from oomph.replay.step import Change
 
+SECONDS = 30.0  # for one error
+SECONDS_IN_ALL = 120.0  # for all of a process: a loop that fails and tries again goes on
+SPARE = 0.005  # of the room, left for what no tensor shows
+PASSING = (Category.ACTIVATION, Category.TEMPORARY)
 
-@dataclass(frozen=True)
-class Saved:
-    """What a family of modules keeps for backward.
-
-    Attributes:
-        family: The modules.
-        size_bytes: When forward is through.
-        coming_bytes: Of this, what they have not saved yet.
-        input_bytes: Of the size, one tensor for each of them: what checkpointing keeps.
-    """
-
-    family: Family
-    size_bytes: int
-    coming_bytes: int
-    input_bytes: int
+_spent_s = 0.0
 
 
-@dataclass(frozen=True)
+@dataclass
 class Forecast:
-    """What a step comes to, once the optimizer has its state.
+    """What a step comes to.
 
     Attributes:
-        saved: What each family has saved when forward is through.
-        activation_bytes: All that is saved then, without the loss.
-        loss_bytes: What the loss and the begin of backward take beside it.
-        peak_bytes: All that is in use then.
-        missing_bytes: What there is no room for, then.
-        step_bytes: All that is in use in the optimizer's step.
-        step_missing_bytes: What there is no room for, in the optimizer's step.
+        outcome: Of the step as it is.
+        base_bytes: What is there beside it: parameters, gradients, states, inputs.
+        room_bytes: That there are for all.
     """
 
-    saved: list[Saved]
-    activation_bytes: int
-    loss_bytes: int
-    peak_bytes: int
-    missing_bytes: int
-    step_bytes: int
-    step_missing_bytes: int
-
-
-@dataclass(frozen=True)
-class Logits:
-    """What a model says of each token of its input: rows by columns.
-
-    Attributes:
-        rows: One for each token.
-        columns: As many as there are tokens to choose from.
-        element_bytes: Of one element.
-        are_made: Something of their size is there, or was asked for: forward is at its
-            end.
-    """
-
-    rows: int
-    columns: int
-    element_bytes: int
-    are_made: bool
+    outcome: Outcome
+    base_bytes: int
+    room_bytes: int
+    search: Search = field(repr=False)
+    began: float = field(repr=False)
+    _known: dict[str, Outcome | None] = field(default_factory=dict, repr=False)
 
     @property
-    def count(self) -> int:
-        """Elements."""
-        return self.rows * self.columns
+    def peak_bytes(self) -> int:
+        """All that is in use at the peak."""
+        return self.base_bytes + self.outcome.peak_bytes
 
     @property
-    def loss_bytes(self) -> int:
-        """When backward begins: softmax, its gradient, and the logits' own."""
-        return self.count * (LOSS_BYTES + self.element_bytes)
+    def missing_bytes(self) -> int:
+        """What there is no room for at the peak."""
+        return max(0, self.peak_bytes - self.room_bytes)
+
+    def fits(self, peak_bytes: int) -> bool:
+        """Whether there is room for so much."""
+        return peak_bytes <= self.room_bytes * (1 - SPARE)
+
+    def attempt(self, changes: list[Change]) -> None:
+        """Runs the step with each of some changes, several at a time."""
+        new = [change for change in changes if repr(change) not in self._known]
+        if new:
+            found = self.search.attempt(new)
+            self._known |= dict(zip(map(repr, new), found, strict=True))
+
+    def outcome_with(self, change: Change) -> Outcome | None:
+        """What a step with a change comes to; None: not known."""
+        self.attempt([change])
+        return self._known[repr(change)]
+
+    def peak_with(self, change: Change) -> int | None:
+        """All that is in use at the peak of a step with a change; None: not known."""
+        outcome = self.outcome_with(change)
+        return self.base_bytes + outcome.peak_bytes if outcome else None
+
+    def close(self) -> None:
+        """Ends what runs for it; it can be asked nothing new."""
+        global _spent_s
+        self.search.close()
+        _spent_s += time.monotonic() - self.began
+
+    def peak_without(self, what: str) -> int:
+        """The same, had something been smaller: see ``replay.step``'s ``without``."""
+        return self.base_bytes + int(self.outcome.raw["without"][what])
 
 
-def find_logits(
-    breakdown: Breakdown, requested_bytes: int, half: bool
-) -> Logits | None:
-    """The logits of tokens, if the program has such.
-
-    Their rows are those of the input of whole numbers of which most of what is saved
-    has a row each. Their columns are what a linear layer gives, if that is as wide as a
-    vocabulary; else the tokens of an embedding, if something of that size is there.
-
-    Args:
-        breakdown: Who holds the memory.
-        requested_bytes: Of the allocation that failed.
-        half: Whether products have 16 bits an element.
-    """
-    program = breakdown.program
-    tokens = program.tokens() - {0}
-    if not tokens:
-        return None
-    blocks = [*zip(breakdown.blocks.sizes, breakdown.categories, strict=True)]
-    saved = [size for size, kind in blocks if kind == Category.ACTIVATION]
-    fitting = {
-        rows: sum(size for size in saved if size % (2 * rows) == 0) for rows in tokens
-    }
-    least = MOSTLY * max(fitting.values())
-    rows = max(rows for rows in tokens if fitting[rows] >= least)
-    kinds = {Category.ACTIVATION, Category.TEMPORARY, Category.INPUT}
-    sizes = {size for size, kind in blocks if kind in kinds} | {requested_bytes}
-    known = program.vocabularies | {program.columns()} - {0}
-    made = {c for c in known if {rows * c * 2, rows * c * 4} & sizes}
-    columns = program.columns() or max(made, default=0)
-    if not columns:
-        return None
-    return Logits(rows, columns, 2 if half else 4, are_made=columns in made)
-
-
-def saved_by_family(breakdown: Breakdown, logits: Logits | None) -> list[Saved]:
-    """What each family has saved for backward; none for those that saved nothing.
-
-    Args:
-        breakdown: Who holds the memory.
-        logits: What is of their size is the loss's.
-    """
-    kept = _counts_by_site(breakdown, logits) if breakdown.program.families else {}
-    return _saved_by_family(breakdown.program, kept, whole=False)
-
-
-def predict(
+def foresee(
     breakdown: Breakdown,
-    logits: Logits | None,
-    requested_bytes: int,
-    missing_bytes: int,
+    snapshot: dict[str, Any],
+    traceback: TracebackType,
+    trains: bool,
+    in_optimizer: bool,
 ) -> Forecast | None:
-    """What the step comes to whose forward ran out of memory.
+    """Runs the step again that ran out of memory.
 
     Args:
-        breakdown: Who holds the memory.
-        logits: Those of tokens, if there are.
-        requested_bytes: Of the allocation that failed.
-        missing_bytes: Bytes it was short of.
+        breakdown: Who held the memory.
+        snapshot: Of the shortage.
+        traceback: Of its error.
+        trains: Whether the step has a backward.
+        in_optimizer: Whether it ran out in an optimizer's step.
 
     Returns:
-        The forecast; None where too little of forward was seen. It was not at its end,
-        and its modules are of no family, or are spread over several containers, or
-        forward was not through with the first of them.
+        What it comes to; None if no step was seen that can run again.
     """
-    kept = _counts_by_site(breakdown, logits)
-    is_through = logits is not None and logits.are_made
-    if not is_through and not _tells_the_rest(breakdown.program, kept):
+    seconds = min(SECONDS, SECONDS_IN_ALL - _spent_s)
+    if seconds <= 0 or "torch" not in sys.modules:
         return None
-    saved = _saved_by_family(breakdown.program, kept, whole=not is_through)
-    counts: Counter[int] = sum(kept.values(), Counter())
-    now = sum(size * count for size, count in counts.items())
-    coming = sum(entry.coming_bytes for entry in saved)
-    loss = logits.loss_bytes if logits else GRADIENTS * max(counts, default=0)
-    asked = requested_bytes, missing_bytes
-    return _with_room(breakdown, saved, now + coming, loss, *asked)
+    from oomph.replay.search import Search
+    from oomph.replay.statements import stack_of
 
-
-def _with_room(
-    breakdown: Breakdown,
-    saved: list[Saved],
-    activation: int,
-    loss: int,
-    requested_bytes: int,
-    missing_bytes: int,
-) -> Forecast:
-    """Holds what the step comes to against what there is room for."""
-    held: Counter[int] = Counter()
-    for (_, category), (size, _) in breakdown.groups.items():
-        held[category] += size
-    room = sum(held.values()) + requested_bytes - missing_bytes
-    passing = (Category.ACTIVATION, Category.TEMPORARY)
-    lasting = sum(size for category, size in held.items() if category not in passing)
-    program = breakdown.program
-    coming = program.coming_bytes + program.first_step_bytes
-    peak = max(lasting + coming + activation + loss, room + missing_bytes)
-    gradients = max(0, program.trained_bytes - held[Category.GRADIENT])
-    step = lasting + gradients + coming + program.temporary_bytes
-    return Forecast(
-        saved=saved,
-        activation_bytes=activation,
-        loss_bytes=loss,
-        peak_bytes=peak,
-        missing_bytes=peak - room,
-        step_bytes=step,
-        step_missing_bytes=max(0, step - room),
-    )
-
-
-def _tells_the_rest(program: Program, kept: dict[int, Counter[int]]) -> bool:
-    """Whether what the families have saved so far tells of all of forward.
-
-    Where forward is in none of their modules, it may be before the first as well as
-    behind: then each must have saved a block at least.
-    """
-    for family in program.families:
-        saved = sum(map(Counter.total, _rows_of(family, program, kept).values()))
-        least = family.count if family.passed is None else 1
-        if family.containers > 1 or family.passed == 0 or saved < least:
-            return False
-    return bool(program.families)
-
-
-def _counts_by_site(
-    breakdown: Breakdown, logits: Logits | None
-) -> dict[int, Counter[int]]:
-    """How many blocks of each size a line has saved, but for those of logits."""
     held = breakdown.blocks
-    large = {logits.count * 2, logits.count * 4} if logits else set()
-    blocks = zip(held.sites, held.sizes, breakdown.categories, strict=True)
-    found: dict[int, Counter[int]] = {}
-    for (site, size, category), count in Counter(blocks).items():
-        if category == Category.ACTIVATION and size not in large:
-            found.setdefault(site, Counter())[size] = count
-    return found
+    blocks = [*zip(held.addrs, held.sizes, breakdown.categories, strict=True)]
+    gone = frozenset(addr for addr, _, kind in blocks if kind in PASSING)
+    base = sum(size for _, size, kind in blocks if kind not in PASSING)
+    is_forward = not snapshot["doing"] and not in_optimizer
+    began = time.monotonic()
+    search = Search(
+        stack_of(traceback), held.device, gone, trains, is_forward, seconds
+    )
+    outcome = search.find()
+    if outcome is None:
+        return None
+    if all(kind != Category.WORKSPACE for _, _, kind in blocks):
+        base += _workspace_bytes(held.device)
+    room = sum(held.sizes) + snapshot["requested_bytes"]
+    room -= snapshot["stats"]["oom_missing_bytes"]
+    return Forecast(outcome, base, room, search, began)
 
 
-def _saved_by_family(
-    program: Program, kept: dict[int, Counter[int]], whole: bool
-) -> list[Saved]:
-    """Of those that saved anything; if `whole`, when forward is through."""
-    rows = {family.name: _rows_of(family, program, kept) for family in program.families}
-    return [
-        _saved(family, rows[family.name], whole)
-        for family in program.families
-        if rows[family.name]
-    ]
+def _workspace_bytes(device: int) -> int:
+    """What cuBLAS and cuBLASLt take with the first product, by PyTorch's defaults."""
+    import torch
 
-
-def _rows_of(
-    family: Family, program: Program, kept: dict[int, Counter[int]]
-) -> dict[int, Counter[int]]:
-    """Those of a family's lines; of a library's family, of all lines of no family."""
-    inside = {s: row for s, row in kept.items() if _owner(s) in family.classes}
-    if inside or family.is_users:
-        return inside
-    others = frozenset().union(*(f.classes for f in program.families))
-    return {site: row for site, row in kept.items() if _owner(site) not in others}
-
-
-def _saved(family: Family, rows: dict[int, Counter[int]], whole: bool) -> Saved:
-    total, so_far, counts = 0.0, 0, dict[int, float]()
-    for row in rows.values():
-        for size, count in row.items():
-            grown = count * _growth(family, count) if whole else count
-            total += grown * size
-            so_far += count * size
-            counts[size] = counts.get(size, 0) + grown
-    usual = max(counts, key=lambda size: (counts[size], size))
-    inputs = usual * min(family.count, int(counts[usual]))
-    return Saved(family, int(total), int(total) - so_far, min(inputs, int(total)))
-
-
-def _growth(family: Family, count: int) -> float:
-    """How many times as many blocks of a line and size there will be.
-
-    A whole number in each module that forward is through with, and either as many or
-    fewer in the one that it is in. Blocks that are fewer than these modules are made
-    beside them.
-    """
-    passed = family.passed
-    if not passed or count < passed:
-        return 1
-    each = range(math.ceil(count / (passed + 1)), count // passed + 1)
-    usual = sum(each) / len(each) if each else count / (passed + 0.5)
-    return usual * family.count / count
-
-
-def _owner(site: int) -> str:
-    """The class whose method a line is in; "" if it is in none."""
-    known = sites.resolve(site)
-    return known.method[0] if known else ""
+    major, _ = torch.cuda.get_device_capability(device)
+    return 2 * (32 << 20 if major >= 9 else 8320 << 10)

@@ -2,22 +2,27 @@
 
 The error is thrown in C++, by threads that have no GIL and must not wait for it. So the
 core keeps what is needed (csrc/core/control/oom.c), and the explanation is added
-when PyTorch makes the Python exception of it. If anything fails meanwhile, PyTorch's
-text stays.
+when PyTorch makes the Python exception of it. What the whole step would come to takes
+seconds to find out: that waits until somebody reads the error's text. If anything fails
+meanwhile, PyTorch's text stays.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import threading
 from typing import Any
 
 from oomph import _C
+from oomph.base import state
 from oomph.base.log import logger
 from oomph.diagnosis.categories import BlockList
-from oomph.diagnosis.diagnose import diagnose
+from oomph.diagnosis.diagnose import Case
+from oomph.diagnosis.diagnosis import Diagnosis
 
 _busy = threading.local()
+_last: Diagnosis | None = None
 
 
 def start() -> None:
@@ -28,42 +33,94 @@ def start() -> None:
     import torch
 
     torch.OutOfMemoryError.__init__ = _init  # type: ignore[method-assign]
-    atexit.register(lambda: delattr(torch.OutOfMemoryError, "__init__"))
+    torch.OutOfMemoryError.__str__ = _str  # type: ignore[method-assign]
+    torch.OutOfMemoryError.__reduce__ = _reduce  # type: ignore[method-assign]
+    atexit.register(_stop)
+
+
+def _stop() -> None:
+    import torch
+
+    del torch.OutOfMemoryError.__init__
+    del torch.OutOfMemoryError.__str__
+    del torch.OutOfMemoryError.__reduce__
 
 
 def _init(self: Any, *arguments: Any) -> None:
     RuntimeError.__init__(self, *arguments)
     if len(arguments) != 1 or not isinstance(arguments[0], str):
         return
-    report = explained(arguments[0])
-    if report:
-        self.args = (f"{arguments[0]}\n{report}",)
+    with _Once() as once:
+        snapshot = _C.take_shortage() if once else None
+        if snapshot is None or not arguments[0].startswith(snapshot["message"]):
+            return
+        case = _case(snapshot)
+        self.args = (f"{arguments[0]}\n{_told(case)}",)
+        self._oomph_case = case, arguments[0]
 
 
-def explained(message: str) -> str:
-    """What is to be said of the shortage that an error's message tells of.
+def _str(self: Any) -> str:
+    """Its text, with what the whole step would come to."""
+    case, message = self.__dict__.pop("_oomph_case", (None, ""))
+    if case is not None and self.__traceback__ is not None:
+        with _Once() as once:
+            if once:
+                with contextlib.closing(case.foreseen(self.__traceback__)) as whole:
+                    self.args = (f"{message}\n{_told(whole)}",)
+    return RuntimeError.__str__(self)
+
+
+def _reduce(self: Any) -> Any:
+    """To be pickled: with the text as it is read."""
+    str(self)
+    return RuntimeError.__reduce__(self)
+
+
+def _told(case: Case) -> str:
+    """What the error says."""
+    global _last
+    _last = case.diagnosis()
+    return _last.text if state.settings()["error"] == "full" else _last.brief
+
+
+def last_oom() -> Diagnosis | None:
+    """What is known of the last ``torch.OutOfMemoryError``.
 
     Returns:
-        Some lines; "" if the message is not the core's, or the report failed.
+        The diagnosis, of which the error tells the most important; ``print()`` shows
+        all of it. None: there was no such error.
+
+    Example:
+        >>> try:
+        ...     train()
+        ... except torch.OutOfMemoryError as error:
+        ...     text = str(error)  # has the step run again, some seconds
+        >>> oomph.last_oom().remedies[0].enough
+        True
     """
-    if getattr(_busy, "now", False):
-        return ""
-    _busy.now = True
-    try:
-        snapshot = _C.take_shortage()
-        if snapshot is None or not message.startswith(snapshot["message"]):
-            return ""
-        return _report(snapshot)
-    except Exception:
-        logger.debug("a shortage of memory could not be explained", exc_info=True)
-        return ""
-    finally:
-        _busy.now = False
+    return _last
 
 
-def _report(snapshot: dict[str, Any]) -> str:
+class _Once:
+    """Not within itself; what fails in it is logged, and goes no further."""
+
+    def __enter__(self) -> bool:
+        self._is_first = not getattr(_busy, "now", False)
+        _busy.now = True
+        return self._is_first
+
+    def __exit__(self, kind: Any, error: Any, _: Any) -> bool:
+        if self._is_first:
+            _busy.now = False
+        if isinstance(error, Exception):
+            logger.debug("a shortage of memory could not be explained", exc_info=error)
+            return True
+        return False
+
+
+def _case(snapshot: dict[str, Any]) -> Case:
     device = snapshot["device"]
     blocks = BlockList(device, snapshot.pop("census"))
     # The core had garbage collected, or says why not. To do so here would make the
     # error old for the collector, and what a circle through it holds live longer.
-    return diagnose(snapshot, blocks, BlockList.take(device), frozenset()).text
+    return Case.look(snapshot, blocks, BlockList.take(device), frozenset())

@@ -1,0 +1,1 @@
+"""Runs a step again in a forked child, on tensors without memory, and counts bytes."""

@@ -1,0 +1,61 @@
+"""What recurrent networks of cuDNN allocate, without cuDNN.
+
+PyTorch calls them through code in C++ that needs a GPU, whatever its tensors are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+_GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+
+
+class _Layers(torch.autograd.Function):
+    """All layers of a network, as one node."""
+
+    @staticmethod
+    def forward(ctx: Any, reserve: int, shapes: Any, *tensors: torch.Tensor) -> Any:
+        made = tuple(tensors[0].new_empty(shape) for shape in shapes)
+        kept = tensors[0].new_empty(reserve, dtype=torch.uint8)
+        ctx.save_for_backward(*tensors, made[0], kept)
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, *_: torch.Tensor) -> Any:
+        *tensors, _, _ = ctx.saved_tensors
+        return None, None, *map(torch.empty_like, tensors)
+
+
+def stand_in() -> None:
+    """Replaces PyTorch's own calls, in this process and for good."""
+    for kind, gates in _GATES.items():
+        setattr(torch._VF, kind, _network(gates, has_cell=kind == "lstm"))
+    flatten = lambda self: None  # noqa: E731
+    torch.nn.RNNBase.flatten_parameters = flatten  # type: ignore[method-assign]
+
+
+def _network(gates: int, has_cell: bool) -> Callable[..., Any]:
+    """As ``torch._VF.lstm`` and its kin, for both forms of their arguments."""
+
+    def run(data: torch.Tensor, *arguments: Any) -> Any:
+        if isinstance(arguments[2], bool):  # sequences of one length, by time and batch
+            states, weights, _, layers, _, _, both_ways, _ = arguments
+        else:
+            _, states, weights, _, layers, _, _, both_ways = arguments
+        states = list(states) if has_cell else [states]
+        if torch.is_autocast_enabled("cuda"):
+            kind = torch.get_autocast_dtype("cuda")
+            data, states = data.to(kind), [state.to(kind) for state in states]
+            weights = [weight.to(kind) for weight in weights]
+        directions = 2 if both_ways else 1
+        steps = data.numel() // data.shape[-1]
+        cells = layers * directions * (gates + 1) * states[-1].shape[-1]
+        shapes = [(*data.shape[:-1], directions * states[0].shape[-1])]
+        shapes += [tuple(state.shape) for state in states]
+        reserve = steps * cells * data.element_size()
+        return _Layers.apply(reserve, shapes, data, *states, *weights)
+
+    return run

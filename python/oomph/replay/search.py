@@ -1,0 +1,245 @@
+"""Finds the step that a program is in, and tries it in other ways."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from oomph.base.log import logger
+from oomph.replay import child, statements
+
+if TYPE_CHECKING:
+    from oomph.replay.step import Change
+
+CANDIDATES = 8  # stretches that are tried
+DEPTH = 3  # of lists and dicts that are looked through for tensors
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a step came to when it ran again; bytes are beyond what was there.
+
+    Attributes:
+        peak_bytes: The most, in all turns.
+        phase: "forward", "backward" or "optimizer": when that was.
+        grows_bytes: What the second turn left behind, more than the first.
+        raw: All of :func:`oomph.replay.step.replay`.
+    """
+
+    peak_bytes: int
+    phase: str
+    grows_bytes: int
+    raw: dict[str, Any] = field(repr=False)
+
+    @classmethod
+    def of(cls, raw: dict[str, Any]) -> Outcome:
+        """That of a replay."""
+        ends = raw["ends"]
+        grows = ends[1] - ends[0] if len(ends) > 1 else 0
+        return cls(max(raw["peaks"]), raw["phase"], max(0, grows), raw)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Statements, and the index of the one to begin with."""
+
+    stretch: statements.Stretch
+    first: int
+
+
+class Search:
+    """The step that a stack is in, as far as it can run again.
+
+    Args:
+        stack: Frames and lines, as :func:`oomph.replay.statements.stack_of` has them.
+        device: Index of the device that counts.
+        gone: Addresses of blocks that the step itself has made so far.
+        trains: Whether a backward is wanted, else a step without one is one, too.
+        in_forward: Whether forward ran; else the statement that runs now is no begin.
+        seconds: For all that follows.
+    """
+
+    def __init__(
+        self,
+        stack: list[tuple[FrameType, int]],
+        device: int,
+        gone: frozenset[int],
+        trains: bool,
+        in_forward: bool,
+        seconds: float,
+    ) -> None:
+        self.stack, self.device, self.gone = stack, device, gone
+        self.trains, self.in_forward = trains, in_forward
+        self._end = time.monotonic() + seconds
+        self._found: _Run | None = None
+        self._inner: _Run | None = None
+        self._session: child.Session | None = None
+        self._of_inner: child.Session | None = None
+        self._plain: Outcome | None = None
+        self._from_now: Outcome | None = None
+
+    def find(self) -> Outcome | None:
+        """Runs the step as it is; None if there is none, or it cannot run again.
+
+        A step that trains has a backward; and a step of an optimizer, if one is found
+        further out: losses may be summed up over the turns of a loop within.
+        """
+        done: set[int] = set()  # stretches that came to their end
+        for run in list(self._candidates())[:CANDIDATES]:
+            if id(run.stretch) in done:
+                continue
+            session, outcome = self._begin(run)
+            if outcome is not None and outcome.raw["made_line"] and not run.stretch.is_loop:
+                session.close()
+                run = _Run(run.stretch, run.stretch.after(outcome.raw["made_line"]))
+                session, outcome = self._begin(run)
+            if outcome is not None and outcome.raw["whole"]:
+                done.add(id(run.stretch))
+            if outcome is None or not self._is_step(run, outcome):
+                session.close()
+                continue
+            if self._plain is None:
+                self._inner, self._of_inner = run, session
+            if self._plain is None or outcome.raw["optimized"]:
+                self._found, self._plain, self._session = run, outcome, session
+            else:
+                session.close()
+            raw = self._plain.raw
+            if not self.trains or not raw["optimizers"] or raw["optimized"]:
+                break
+        return self._plain
+
+    def _is_step(self, run: _Run, outcome: Outcome) -> bool:
+        if self.trains:
+            return bool(outcome.raw["backwards"])
+        stretch = run.stretch
+        return bool(outcome.raw["whole"]) and (stretch.is_loop or not stretch.is_script)
+
+    def attempt(self, changes: list[Change]) -> list[Outcome | None]:
+        """Runs the step that was found with changes; None for those that do not work."""
+        from oomph.replay.step import Change
+
+        assert self._found is not None and self._inner is not None
+        # Statements before the one that failed may have made the batch.
+        is_apart = self.in_forward or self._inner != self._found
+        cut = [c for c in changes if c.batch is not None] if is_apart else []
+        if cut and self._from_now is None:
+            cut.append(Change())
+        cut = [dataclasses.replace(c, from_now=self.in_forward) for c in cut]
+        of_part = self._ask(self._of_inner, self._inner, cut)
+        if cut and self._from_now is None:
+            self._from_now = of_part.pop()
+        whole = [c for c in changes if c.batch is None or not is_apart]
+        of_whole = self._ask(self._session, self._found, whole)
+        return [
+            self._as_of_all(of_part.pop(0))
+            if change.batch is not None and is_apart
+            else of_whole.pop(0)
+            for change in changes
+        ]
+
+    def close(self) -> None:
+        """Ends what still runs."""
+        for session in (self._session, self._of_inner):
+            if session is not None:
+                session.close()
+
+    def _as_of_all(self, outcome: Outcome | None) -> Outcome | None:
+        """What a part of the step with less of the batch tells of all of it."""
+        if outcome is None or self._from_now is None or self._plain is None:
+            return None
+        saved = self._from_now.peak_bytes - outcome.peak_bytes
+        return dataclasses.replace(outcome, peak_bytes=self._plain.peak_bytes - saved)
+
+    def batches(self, outcome: Outcome) -> list[int]:
+        """Sizes that the batch may have, the likeliest first.
+
+        First dimensions of what the statements work on: the data loader's, if there is
+        one, else what most tensors have. None whose samples look at each other by
+        index. Whether one is the batch's, a step with less of it shows.
+        """
+        assert self._inner is not None
+        stretch = self._inner.stretch
+        names = stretch.names()
+        values = {n: v for n, v in stretch.frame.f_locals.items() if n in names}
+        sizes: Counter[int] = Counter(t.shape[0] for t in _tensors(values, DEPTH))
+        mixed = {n for n, count in outcome.raw["gathered"] if n != count}
+        likely = [n for n in sizes if n > 1 and n not in mixed]
+        by_loader = [n for n in likely if n in _loader_sizes()]
+        return by_loader or sorted(likely, key=lambda n: -sizes[n])[:2]
+
+    def _candidates(self) -> Iterator[_Run]:
+        innermost: set[FrameType] = set()
+        for stretch in statements.stretches(self.stack):
+            is_first = stretch.frame not in innermost
+            innermost.add(stretch.frame)
+            starts = []
+            if stretch.is_loop or (is_first and not stretch.is_script):
+                starts.append(0)
+            if self.in_forward and stretch.now not in starts:
+                starts.append(stretch.now)
+            for first in starts:
+                yield _Run(stretch, first)
+
+    def _begin(self, run: _Run) -> tuple[child.Session, Outcome | None]:
+        """Runs statements as they are; the session can run them again."""
+
+        def begin() -> tuple[Any, Any]:
+            from oomph.replay.step import Replay
+
+            replay = Replay(run.stretch, run.first, self.device, self.gone)
+            return replay.begin(), replay.again
+
+        session = child.Session(begin, self._end - time.monotonic())
+        return session, self._outcome(run, session.first)
+
+    def _ask(
+        self, session: child.Session | None, run: _Run, changes: list[Change]
+    ) -> list[Outcome | None]:
+        if session is None or not changes:
+            return [None] * len(changes)
+        raws = session.ask([dataclasses.asdict(change) for change in changes])
+        found = [self._outcome(run, raw) for raw in raws]
+        return [o if o is not None and self._is_step(run, o) else None for o in found]
+
+    def _outcome(self, run: _Run, raw: dict[str, Any] | None) -> Outcome | None:
+        where = f"{run.stretch.frame.f_code.co_name}, line {run.stretch.line}"
+        if raw is None or not raw["peaks"]:
+            logger.debug("no step could run again in %s", where)
+            return None
+        seen = raw["error"] or raw["peaks"]
+        logger.debug("a step ran again in %s: %s", where, seen)
+        return Outcome.of(raw)
+
+
+def _tensors(value: Any, depth: int) -> Iterator[Any]:
+    """Those of variables that may be a batch's."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        if value.ndim and not value.requires_grad:
+            yield value
+    elif depth > 0 and isinstance(value, dict):
+        for part in list(value.values()):
+            yield from _tensors(part, depth - 1)
+    elif depth > 0 and isinstance(value, list | tuple) and len(value) < 64:
+        for part in value:
+            yield from _tensors(part, depth - 1)
+    elif depth > 0 and isinstance(getattr(value, "data", None), dict):
+        yield from _tensors(value.data, depth - 1)  # a BatchEncoding
+
+
+def _loader_sizes() -> set[int]:
+    """The sizes of the batches of all data loaders."""
+    loader = getattr(sys.modules.get("torch.utils.data"), "DataLoader", None)
+    if loader is None:
+        return set()
+    found = (o.batch_size for o in gc.get_objects() if issubclass(type(o), loader))
+    return {size for size in found if isinstance(size, int)}

@@ -1,0 +1,348 @@
+"""Which statements of a program make up the step that it is in.
+
+A step is a stretch of statements of one function: the body of a loop, or of the
+function. Seen from what runs now, several come into question, from the innermost to the
+outermost; which is a step shows when it runs again.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import ctypes
+import inspect
+import linecache
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import CodeType, FrameType, TracebackType
+from typing import Any
+
+_FRAMES_MAX = 24  # that are looked at
+_GENERATORS = (
+    inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+)
+_LOOPS = (ast.For, ast.While)
+_FUNCTIONS = (ast.FunctionDef, ast.Module)
+AGAIN = "__oomph_again__"  # the function that runs statements again
+_GIVEN = "__oomph_given__"
+_END = "__oomph_end__"  # of the name of what tells that the last statement ran
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """The statements of one body, in a frame that runs one of them.
+
+    Attributes:
+        frame: That runs it, or ran it when an exception came.
+        inner: The frames of the calls that it waited for.
+        body: All statements of the body.
+        now: Index of the one that runs.
+        is_loop: Whether the body is that of a loop.
+        line: Number of its first line.
+    """
+
+    frame: FrameType
+    inner: tuple[FrameType, ...]
+    body: tuple[ast.stmt, ...]
+    now: int
+    is_loop: bool
+    line: int
+
+    @property
+    def is_of_module(self) -> bool:
+        """Whether its variables are those of a module."""
+        return self.frame.f_code.co_name == "<module>"
+
+    @property
+    def is_script(self) -> bool:
+        """Whether it is the whole of a file's own statements."""
+        return not self.is_loop and self.is_of_module
+
+    def names(self) -> set[str]:
+        """Of all variables that the statements name, and those a loop assigns."""
+        nodes = (node for statement in self.body for node in ast.walk(statement))
+        return {node.id for node in nodes if isinstance(node, ast.Name)}
+
+    def bound_first(self, first: int) -> set[str]:
+        """Of the variables that statements from one on bind before they read them."""
+        order = _Order()
+        for statement in self.body[first:]:
+            order.visit(statement)
+        return {name for name, is_bound in order.known.items() if is_bound}
+
+    def after(self, line: int) -> int:
+        """Index of the first statement behind a line."""
+        return sum(statement.lineno <= line for statement in self.body)
+
+    def compile(self, first: int) -> Callable[[dict[str, Any]], dict[str, Any] | None]:
+        """A function that runs the statements again, from one of them on.
+
+        Args:
+            first: Index of the statement to begin with.
+
+        Returns:
+            It takes the variables of the frame, and gives them as they are after the
+            last statement; None if the statements returned.
+        """
+        if self.is_of_module:
+            return self._compiled_for_module(first)
+        return self._compiled_for_function(first)
+
+    def _once(self, first: int, end: list[ast.stmt]) -> ast.stmt:
+        """A loop of one turn, so that ``break`` and ``continue`` have their sense."""
+        return ast.For(
+            target=ast.Name("__oomph_turn__", ast.Store()),
+            iter=ast.Tuple([ast.Constant(0)], ast.Load()),
+            body=list(self.body[first:]),
+            orelse=end,
+            type_comment=None,
+        )
+
+    def _compiled_for_module(
+        self, first: int
+    ) -> Callable[[dict[str, Any]], dict[str, Any] | None]:
+        tree = ast.Module([self._once(first, [])], [])
+        code = _compile(tree, self.frame)
+
+        def run(names: dict[str, Any]) -> dict[str, Any]:
+            variables = self.frame.f_globals
+            if names is not variables:
+                variables.update(names)
+            exec(code, variables)
+            return variables
+
+        return run
+
+    def _compiled_for_function(
+        self, first: int
+    ) -> Callable[[dict[str, Any]], dict[str, Any] | None]:
+        frame, code = self.frame, self.frame.f_code
+        outer = _declared(self.body, ast.Global)
+        inner = _declared(self.body, ast.Nonlocal)
+        known = [*code.co_varnames, *code.co_cellvars, *code.co_freevars]
+        names = [n for n in dict.fromkeys(known) if n.isidentifier() and n != "__class__"]
+
+        def run(values: dict[str, Any]) -> dict[str, Any] | None:
+            given = [n for n in names if n in values and n not in outer]
+            call = ast.Call(ast.Name("locals", ast.Load()), [], [])
+            end = ast.Tuple([ast.Constant(_END), call], ast.Load())
+            body: list[ast.stmt] = [ast.Global(sorted(outer))] if outer else []
+            # Arguments would live as long as the call does.
+            body += [_parsed(f"{name} = {_GIVEN}.pop({name!r})") for name in given]
+            body += [self._once(first, []), ast.Return(end)]
+            function = _define(AGAIN, [_GIVEN], body)
+            cell = ast.Return(ast.Name(AGAIN, ast.Load()))
+            maker = _define("__oomph_make__", ["__class__"], [function, cell])
+            tree = _Mangled(_class_of(code)).visit(_without(ast.Module([maker], []), inner))
+            found: dict[str, Any] = {}
+            exec(_compile(tree, frame), frame.f_globals, found)
+            again = found["__oomph_make__"](values.get("__class__"))
+            result = again(values)
+            if isinstance(result, tuple) and len(result) == 2 and result[0] == _END:
+                return {n: v for n, v in result[1].items() if n in names}
+            return None  # the function returned
+
+        return run
+
+
+def stack_of(traceback: TracebackType | None) -> list[tuple[FrameType, int]]:
+    """The frames that an exception passed, and those below, with the lines they ran.
+
+    Returns:
+        The innermost first.
+    """
+    found: list[tuple[FrameType, int]] = []
+    below = traceback.tb_frame.f_back if traceback is not None else None
+    while traceback is not None:
+        found.insert(0, (traceback.tb_frame, traceback.tb_lineno))
+        traceback = traceback.tb_next
+    while below is not None:
+        found.append((below, below.f_lineno))
+        below = below.f_back
+    return found
+
+
+def stretches(stack: list[tuple[FrameType, int]]) -> Iterator[Stretch]:
+    """Those that a stack is in, the innermost first; none within calls of modules."""
+    import torch.nn.modules.module as modules
+
+    files = [frame.f_code.co_filename for frame, _ in stack]
+    first = len(files) - files[::-1].index(modules.__file__) if modules.__file__ in files else 0
+    inner = [frame for frame, _ in stack[:first]]
+    own = __name__.partition(".")[0]
+    for frame, line in stack[first : first + _FRAMES_MAX]:
+        name = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if name not in (own, "torch", "runpy"):
+            yield from _of_frame(frame, line, tuple(inner))
+        inner.append(frame)
+
+
+def take_variables(frame: FrameType) -> dict[str, Any]:
+    """Takes them from a frame that will not run any more: only the result has them.
+
+    Those of a module are its own still.
+    """
+    if frame.f_code.co_name == "<module>":
+        return frame.f_globals
+    fast = frame.f_locals  # read once: each time copies them anew
+    names = dict(fast)
+    for name in names.keys() - {*frame.f_code.co_freevars}:  # those are of others, too
+        fast[name] = None
+    if sys.version_info < (3, 13):  # from then on it is no copy
+        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), 0)
+    with contextlib.suppress(RuntimeError):  # it still runs
+        frame.clear()
+    return names
+
+
+def _of_frame(
+    frame: FrameType, line: int, inner: tuple[FrameType, ...]
+) -> Iterator[Stretch]:
+    code = frame.f_code
+    if code.co_flags & _GENERATORS:
+        return
+    lines = linecache.getlines(code.co_filename, frame.f_globals)
+    try:
+        tree: ast.AST | None = ast.parse("".join(lines)) if lines else None
+    except SyntaxError:
+        return
+    if tree is not None and code.co_name != "<module>":
+        tree = _function(tree, code)
+    if tree is None:
+        return
+    yield from reversed([*_bodies(tree, frame, line, inner)])
+
+
+def _function(tree: ast.AST, code: CodeType) -> ast.AST | None:
+    if code.co_name == "<lambda>":
+        line = code.co_firstlineno
+        found = [n for n in ast.walk(tree) if isinstance(n, ast.Lambda)]
+        found = [node for node in found if node.lineno == line]
+        return _as_function(found[0]) if len(found) == 1 else None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
+            lines = [node.lineno, *(d.lineno for d in node.decorator_list)]
+            if min(lines) == code.co_firstlineno:
+                return node
+    return None
+
+
+def _as_function(node: ast.Lambda) -> ast.stmt:
+    result = ast.copy_location(ast.Return(node.body), node)
+    function = ast.FunctionDef("lambda_", node.args, [result], [], None, None)
+    return ast.copy_location(function, node)
+
+
+def _bodies(
+    owner: ast.AST, frame: FrameType, line: int, inner: tuple[FrameType, ...]
+) -> Iterator[Stretch]:
+    """Those that the frame is in, the outermost first."""
+    found: tuple[list[ast.stmt], int] | None = None
+    for body in _lists(owner):
+        for i, statement in enumerate(body):
+            if statement.lineno <= line <= (statement.end_lineno or 0):
+                found = body, i
+    if found is None:
+        return
+    body, i = found
+    if isinstance(owner, _LOOPS + _FUNCTIONS):
+        is_loop = isinstance(owner, _LOOPS)
+        yield Stretch(frame, inner, tuple(body), i, is_loop, body[0].lineno)
+    if not isinstance(body[i], ast.FunctionDef | ast.ClassDef):
+        yield from _bodies(body[i], frame, line, inner)
+
+
+def _lists(owner: ast.AST) -> Iterator[list[ast.stmt]]:
+    for name in ("body", "orelse", "finalbody"):
+        value = getattr(owner, name, None)
+        if isinstance(value, list):
+            yield value
+    for part in [*getattr(owner, "handlers", ()), *getattr(owner, "cases", ())]:
+        yield part.body
+
+
+def _declared(body: tuple[ast.stmt, ...], kind: type) -> set[str]:
+    nodes = (node for statement in body for node in ast.walk(statement))
+    return {name for node in nodes if isinstance(node, kind) for name in node.names}
+
+
+def _without(tree: ast.Module, nonlocals: set[str]) -> ast.Module:
+    """Variables of functions around are plain variables here."""
+    if nonlocals:
+        for node in ast.walk(tree):
+            for _, value in ast.iter_fields(node):
+                if isinstance(value, list):
+                    value[:] = [v for v in value if not isinstance(v, ast.Nonlocal)]
+    return tree
+
+
+def _define(name: str, arguments: list[str], body: list[ast.stmt]) -> ast.stmt:
+    found = _parsed(f"def {name}({', '.join(arguments)}): pass")
+    assert isinstance(found, ast.FunctionDef)
+    found.body = body
+    return found
+
+
+def _parsed(text: str) -> ast.stmt:
+    return ast.parse(text).body[0]
+
+
+def _compile(tree: ast.Module, frame: FrameType) -> CodeType:
+    ast.fix_missing_locations(tree)
+    return compile(tree, frame.f_code.co_filename, "exec", dont_inherit=True)
+
+
+def _class_of(code: CodeType) -> str:
+    """The name of the class whose method it is; "" if it is none."""
+    parts = getattr(code, "co_qualname", code.co_name).split(".")
+    return parts[-2] if len(parts) > 1 and parts[-2] != "<locals>" else ""
+
+
+class _Order(ast.NodeVisitor):
+    """Whether a variable is first bound or first read, as statements run."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, bool] = {}
+
+    def visit_Name(self, node: ast.Name) -> None:
+        """A variable."""
+        self.known.setdefault(node.id, isinstance(node.ctx, ast.Store))
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        """What is assigned comes before what it is assigned to."""
+        self.visit(node.value)
+        for target in node.targets:
+            self.visit(target)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        """It is read."""
+        if isinstance(node.target, ast.Name):
+            self.known.setdefault(node.target.id, False)
+        self.generic_visit(node)
+
+    def visit_For(self, node: ast.For) -> None:
+        """What it runs over comes first."""
+        for part in (node.iter, node.target, *node.body, *node.orelse):
+            self.visit(part)
+
+
+class _Mangled(ast.NodeTransformer):
+    """Names with two underscores, as a class's body has them."""
+
+    def __init__(self, owner: str) -> None:
+        self.prefix = f"_{owner.lstrip('_')}" if owner else ""
+
+    def _name(self, name: str) -> str:
+        is_private = name.startswith("__") and not name.endswith("__")
+        return self.prefix + name if is_private and self.prefix else name
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        """An attribute."""
+        node.attr = self._name(node.attr)
+        return self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        """A variable."""
+        node.id = self._name(node.id)
+        return node

@@ -1,0 +1,251 @@
+"""Counts the bytes of tensors that have none: what they would take on a device."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_map_only
+
+ROUND_BYTES = 512  # what every block's size is a multiple of
+REAL_MAX = 1 << 20  # elements of what is really computed on the CPU
+
+_aten = torch.ops.aten
+_GATHERS = frozenset(
+    [
+        *(_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default),
+        *(_aten.index_select.default, _aten.index_add.default, _aten.gather.default),
+        *(_aten.index_add_.default, _aten.scatter_add_.default, _aten.scatter_.src),
+        *(_aten.scatter_add.default, _aten.scatter_reduce.two),
+    ]
+)
+
+
+@dataclass
+class Piece:
+    """One storage that a step made.
+
+    Attributes:
+        size_bytes: That its block takes.
+        shape: Of the tensor that it was made for.
+        begin: Index of the event that it came with.
+        end: Index of the event that it went with; None: it is there still.
+        phase: What ran as it was made, as ``Tracker.phase`` has it.
+    """
+
+    size_bytes: int
+    shape: tuple[int, ...]
+    begin: int
+    end: int | None = None
+    phase: str = "forward"
+
+
+@dataclass
+class Tracker(TorchDispatchMode):
+    """Counts while it is entered, above a ``FakeTensorMode``.
+
+    What is on the CPU, small and known is really computed, so that lengths, masks and
+    options keep their values.
+
+    Attributes:
+        fakes: Makes tensors without memory of others.
+        device: Index of the device that counts.
+        now_bytes: What is in use beyond what was there as it began.
+        peak_bytes: The most that it was since :meth:`mark`.
+        phase: "forward", "backward" or "optimizer".
+        pieces: All storages, in the order in which they came.
+        events: What was in use after each event.
+        guessed: Whether a value was asked for that nobody knows.
+        gathered: Of each tensor of which rows were taken or written by index, how many
+            it had, and how many were.
+        chosen_from: Shapes of which the last dimension was the choice of a loss.
+        peak_phase: The phase of the peak.
+    """
+
+    fakes: FakeTensorMode
+    device: int
+    now_bytes: int = 0
+    peak_bytes: int = 0
+    phase: str = "forward"
+    pieces: list[Piece] = field(default_factory=list)
+    events: list[int] = field(default_factory=list)
+    guessed: bool = False
+    gathered: set[tuple[int, int]] = field(default_factory=set)
+    chosen_from: set[tuple[int, ...]] = field(default_factory=set)
+    peak_phase: str = "forward"
+
+    def __post_init__(self) -> None:
+        """Makes it a mode."""
+        super().__init__()
+        self._known: dict[int, weakref.ref[Any]] = {}
+        self.alive: dict[int, Piece] = {}
+
+    def __hash__(self) -> int:
+        """Modes are compared by identity."""
+        return id(self)
+
+    def mark(self) -> None:
+        """Begins a new peak."""
+        self.peak_bytes = self.now_bytes
+
+    def change(self, size_bytes: int) -> int:
+        """So many bytes more, or fewer; gives the event's index."""
+        self.now_bytes += size_bytes
+        if self.now_bytes > self.peak_bytes:
+            self.peak_bytes, self.peak_phase = self.now_bytes, self.phase
+        self.events.append(self.now_bytes)
+        return len(self.events) - 1
+
+    def watch_real(self, storage: Any, size_bytes: int) -> None:
+        """Counts what a storage of before gives back when it goes."""
+        self._watch(storage, lambda: self.change(-size_bytes))
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Runs an operator."""
+        kwargs = kwargs or {}
+        if func is _aten._local_scalar_dense.default and not _is_known(args[0]):
+            self.guessed = True
+            return _plausible(args[0])
+        given = _tensors((*args, *kwargs.values()))
+        if not all(isinstance(tensor, FakeTensor) for tensor in given):
+            if _is_small_and_real(func, given, kwargs):
+                with _disable_current_modes():
+                    return func(*args, **kwargs)
+            args, kwargs = tree_map_only(torch.Tensor, self._as_fake, (args, kwargs))
+        if func in _GATHERS:
+            self._note_rows(args)
+        result = func(*args, **kwargs)
+        if func is _aten._log_softmax.default:
+            self.chosen_from.add(tuple(result.shape))
+        made = _tensors(result if isinstance(result, tuple | list) else (result,))
+        if not given and made and _are_small(made):
+            with _disable_current_modes():
+                return func(*args, **kwargs)
+        for tensor in made:
+            if isinstance(tensor, FakeTensor):
+                self._note(tensor)
+        return result
+
+    def _as_fake(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if isinstance(tensor, FakeTensor) else self.fakes.from_tensor(tensor)
+
+    def _note_rows(self, args: Any) -> None:
+        first, where = args[0], args[1]
+        if isinstance(where, list | tuple):  # of index and index_put
+            index = where[0] if where else None
+        else:
+            index = args[2] if where == 0 else None
+        if isinstance(index, torch.Tensor) and first.ndim:
+            count = index.shape[0] if index.ndim else 1
+            self.gathered.add((first.shape[0], count))
+
+    def _note(self, tensor: torch.Tensor) -> None:
+        where = tensor.device
+        if where.type != "cuda" or (where.index or 0) != self.device:
+            return
+        if tensor.layout is not torch.strided:
+            return
+        storage = tensor.untyped_storage()
+        if id(storage) in self._known:
+            return
+        size = -(-storage.nbytes() // ROUND_BYTES) * ROUND_BYTES
+        piece = Piece(size, tuple(tensor.shape), self.change(size), phase=self.phase)
+        self.pieces.append(piece)
+        key = id(storage)
+        self.alive[key] = piece
+
+        def gone() -> None:
+            piece.end = self.change(-size)
+            self.alive.pop(key, None)
+
+        self._watch(storage, gone)
+
+    def _watch(self, storage: Any, gone: Callable[[], object]) -> None:
+        key = id(storage)
+
+        def forget(_: Any) -> None:
+            self._known.pop(key, None)
+            gone()
+
+        self._known[key] = weakref.ref(storage, forget)
+
+    def expect(self, tensor: torch.Tensor) -> None:
+        """Takes a tensor's storage as one that was there before."""
+        if tensor.layout is torch.strided:
+            storage = tensor.untyped_storage()
+            if id(storage) not in self._known:
+                self._watch(storage, lambda: None)
+
+    def piece_of(self, tensor: torch.Tensor) -> Piece | None:
+        """The piece of a tensor's storage; None if it was there before."""
+        return self.alive.get(id(tensor.untyped_storage()))
+
+    def peak_without(self, share: Callable[[Piece], float]) -> int:
+        """The peak of all, had each piece been a share smaller.
+
+        Args:
+            share: Of a piece, from 0 (stays as it is) to 1 (was never there).
+        """
+        deltas = [0] * (len(self.events) + 1)
+        for piece in self.pieces:
+            if part := share(piece):
+                saved = int(piece.size_bytes * part)
+                deltas[piece.begin] -= saved
+                if piece.end is not None:
+                    deltas[piece.end] += saved
+        most, sum_bytes = 0, 0
+        for now, delta in zip(self.events, deltas, strict=False):
+            sum_bytes += delta
+            most = max(most, now + sum_bytes)
+        return most
+
+
+def _plausible(tensor: torch.Tensor) -> bool | int | float:
+    if tensor.dtype is torch.bool:
+        return True
+    return 0.0 if tensor.is_floating_point() else 1
+
+
+def _is_known(value: Any) -> bool:
+    """Whether its elements can be read."""
+    if isinstance(value, FakeTensor):
+        return value.constant is not None
+    return isinstance(value, torch.Tensor) and value.device.type == "cpu"
+
+
+def _tensors(values: Iterable[Any]) -> list[torch.Tensor]:
+    """Those among arguments or results, and in lists among these."""
+    found = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, list | tuple):
+            found += [part for part in value if isinstance(part, torch.Tensor)]
+    return found
+
+
+def _is_small_and_real(func: Any, given: list[torch.Tensor], kwargs: Any) -> bool:
+    """Whether an operator is one on small tensors of the CPU, whose bytes are there."""
+    device = kwargs.get("device")
+    if device is not None and torch.device(device).type != "cpu":
+        return False
+    return func.namespace == "aten" and all(
+        not isinstance(t, FakeTensor)
+        and t.device.type == "cpu"
+        and t.layout is torch.strided
+        and t.numel() <= REAL_MAX
+        and not (func._schema.is_mutable and t.is_shared())
+        for t in given
+    )
+
+
+def _are_small(made: list[torch.Tensor]) -> bool:
+    """Whether they are of the CPU, and so small that they can be made."""
+    return all(t.device.type == "cpu" and t.numel() <= REAL_MAX for t in made)
