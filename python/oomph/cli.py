@@ -1,4 +1,4 @@
-"""The command ``oomph``: runs scripts, and tells versions."""
+"""The command ``oomph``: runs scripts, explains logs, and tells versions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from oomph import settings, simulate
 from oomph.base.sizes import parse_size
+from oomph.doctor import command as doctor
 from oomph.setup import environment
 
 _RUN_HELP = """\
@@ -88,6 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("script", help="the script, or the module with -m")
     run.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
+    doctor.add_to(commands)
     return parser
 
 
@@ -164,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 2
     try:
-        return run(options)
+        return doctor.run(options) if options.command == "doctor" else run(options)
     except (ValueError, simulate.SimulationError) as error:
         print(f"oomph: {error}", file=sys.stderr)
         return 2

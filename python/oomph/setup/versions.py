@@ -8,7 +8,8 @@ from importlib import metadata
 from oomph import _C
 
 
-def _torch() -> str:
+def torch_version() -> str:
+    """PyTorch's, without importing it."""
     try:
         return metadata.version("torch")
     except metadata.PackageNotFoundError:
@@ -26,8 +27,8 @@ def gpu_count() -> int:
     return 0 if failed else count.value
 
 
-def _driver() -> str:
-    """The driver's CUDA version, from libcuda itself."""
+def driver_version() -> str:
+    """The driver's CUDA version, from libcuda itself, which does not start CUDA."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -51,8 +52,8 @@ def report() -> str:
     return "\n".join(
         (
             f"oomph {metadata.version('oomph')}",
-            f"PyTorch {_torch()}",
-            f"driver: {_driver()}",
+            f"PyTorch {torch_version()}",
+            f"driver: {driver_version()}",
             f"host memory in place of device memory: {_host_pages()}",
         )
     )

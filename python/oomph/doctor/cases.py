@@ -1,0 +1,70 @@
+"""What is known of one error, and what advice on it consists of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from oomph.doctor.amounts import ZERO, Amount
+from oomph.doctor.found import Found
+from oomph.doctor.surroundings import Place, Traces
+from oomph.doctor.verdict import Account, Shape
+
+
+@dataclass(frozen=True)
+class Case:
+    """All that is known of an error.
+
+    Attributes:
+        found: Its text.
+        account: What follows from its numbers.
+        place: Where the program was.
+        shapes: What the request may be.
+        traces: What the log shows of the program.
+    """
+
+    found: Found
+    account: Account
+    place: Place
+    shapes: list[Shape]
+    traces: Traces
+
+    @property
+    def on_linux(self) -> bool:
+        """Whether nothing shows another system."""
+        return "windows" not in self.traces.seen and self.found.backend == "CUDA"
+
+    @property
+    def short(self) -> Amount | None:
+        """What is missing, if surely something is."""
+        missing = self.account.missing
+        return missing if missing and missing.surely_above(ZERO) else None
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What may help, or what cannot.
+
+    Attributes:
+        action: What to do, or not to.
+        why: With the numbers.
+        weight: How likely it helps; only for their order.
+    """
+
+    action: str
+    why: str
+    weight: int = 0
+
+
+@dataclass
+class Advised:
+    """All advice on an error.
+
+    Attributes:
+        helps: At most three, most likely first.
+        cannot: What cannot help.
+        unknown: What the text does not say although it matters.
+    """
+
+    helps: list[Advice] = field(default_factory=list)
+    cannot: list[Advice] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
