@@ -25,6 +25,8 @@ INTERNAL = {
     "only a tensor has an outline",
     "only a tensor has a storage",
     "… names no MemAvailable",
+    "backward of what an earlier step made",  # in a forked child, which tells nobody
+    "open …",
     "oomph: …",  # another error's text, as are those that follow
     "--cuda-memory-fail: …",
 }

@@ -42,7 +42,7 @@ FOREIGN = {
     r"Python\.h": {
         *("python/frames.h", "python/frames_layout.h", "python/module.h"),
         *("torch/torch.cpp", "torch/holders.hpp", "torch/saved.hpp"),
-        "torch/settings.hpp",
+        *("torch/settings.hpp", "torch/backward.hpp"),
     },
     r"(torch|c10|ATen)/.*|cuda_runtime.*": {"torch/"},
 }
@@ -361,7 +361,8 @@ def test_no_module_of_ours_is_looked_up_where_modules_are_kept():
 # The packages and public modules of oomph, from the bottom up.
 ROOMS = [
     *("base", "simulate", "steps", "memory", "settings", "recompute", "offload"),
-    *("diagnosis", "leaks", "guard", "planner", "setup", "doctor", "cli", "__main__"),
+    *("replay", "diagnosis", "leaks", "guard", "planner", "setup", "doctor", "cli"),
+    "__main__",
 ]
 
 

@@ -72,7 +72,10 @@ def smallest_card() -> Claim:
 def forecast() -> Claim:
     """How far the error's prediction is off."""
     worst = max(values("predicted peak of a step"))
-    quote = f"for GPT-2, Llama, BERT and a ViT it is off by at most {worst:.1f} %"
+    quote = (
+        "For GPT-2, Llama, BERT and a ViT the prediction is off by at most "
+        f"{worst:.1f} %"
+    )
     shown_by = "benchmarks/test_forecast.py::test_a_step_needs_what_was_predicted"
     return Claim("README.md", quote, shown_by, "as quoted, at three points of forward")
 
@@ -135,7 +138,8 @@ def claims() -> list[Claim]:
         Claim("README.md", "`torch.OutOfMemoryError` work as before", "tests/pytorch"),
         Claim(
             "README.md",
-            "the error says who holds the memory and what would help",
+            "the error says what the whole step needs, who holds the memory and what "
+            "would help",
             "tests/diagnosis/test_shortage.py::test_the_readme_shows_the_text_as_it_is",
         ),
         Claim(

@@ -52,7 +52,8 @@ class Backward
         for (auto &[edge, gradient] : starts_)
             add(edge, std::move(gradient));
         for (const auto &[edge, gradient] : starts_)
-            if (uses_[edge.function.get()] == 0 && queued_.insert(edge.function.get()).second)
+            if (uses_[edge.function.get()] == 0 &&
+                queued_.insert(edge.function.get()).second)
                 ready_.push(edge.function);
         starts_.clear();
         while (!ready_.empty()) {
@@ -97,9 +98,11 @@ class Backward
         at::Tensor &sum = inputs[edge.input_nr];
         if (!gradient.defined())
             return;
+        // Besides this one, an object of Python's may hold it, which nobody else does.
         if (!sum.defined())
             sum = std::move(gradient);
-        else if (!c10::GradMode::is_enabled() && sum.use_count() == 1 && !sum.is_sparse())
+        else if (!c10::GradMode::is_enabled() && sum.use_count() <= 2 &&
+                 !sum.is_sparse())
             sum.add_(gradient);
         else
             sum = sum + gradient;
@@ -145,7 +148,8 @@ class Backward
     std::unordered_set<Node *> seen_, queued_;
     std::unordered_map<Node *, size_t> uses_;
     std::unordered_map<Node *, List> inputs_;
-    std::priority_queue<std::shared_ptr<Node>, std::vector<std::shared_ptr<Node>>, Later>
+    std::priority_queue<std::shared_ptr<Node>, std::vector<std::shared_ptr<Node>>,
+                        Later>
         ready_;
 };
 

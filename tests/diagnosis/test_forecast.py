@@ -177,8 +177,8 @@ def test_what_is_said_to_be_enough_is_enough(fraction):
 def test_checkpointing_and_a_smaller_batch_go_together_where_neither_is_enough():
     true = peak_bytes()
     named = remedies(text_within(0.55 * true, train) or "")
-    (both,) = [action for action in named if ", and batch" in action]
-    assert both.startswith("checkpointing the 6 Block modules, and batch 16 -> ")
+    both = [action for action in named if ", and " in action]
+    assert any("checkpointing" in action and "batch 16" in action for action in both)
 
 
 @card
@@ -196,8 +196,9 @@ def test_a_step_that_nobody_sees_is_not_foreseen():
 def test_the_blocks_of_a_library_are_named_too():
     def train_encoder() -> None:
         model = Words(encoder_layer).cuda()
-        x = torch.randint(WORDS, (16, TOKENS), device="cuda")
-        model(x, x).backward()
+        for _ in range(2):
+            x = torch.randint(WORDS, (16, TOKENS), device="cuda")
+            model(x, x).backward()
 
     true = peak_bytes(train_encoder)
     text = text_within(0.7 * true, train_encoder)
@@ -308,8 +309,9 @@ def test_what_the_optimizer_will_make_is_foreseen(fused):
     def train_wide() -> None:
         model = nn.Sequential(*(Layer() for _ in range(8))).cuda()
         optimizer = torch.optim.AdamW(model.parameters(), fused=fused)
-        model(torch.ones(512, 4096, device="cuda")).sum().backward()
-        optimizer.step()
+        for _ in range(2):
+            model(torch.ones(512, 4096, device="cuda")).sum().backward()
+            optimizer.step()
 
     true = peak_bytes(train_wide)
     text = text_within(660 * MIB, train_wide)

@@ -19,7 +19,7 @@ from oomph.diagnosis.categories import TITLES, BlockList, Breakdown, Category
 from oomph.diagnosis.diagnosis import Diagnosis, Line, Request, Share
 from oomph.diagnosis.forecast import Forecast, foresee
 from oomph.diagnosis.program import Program
-from oomph.diagnosis.remedies import Context
+from oomph.diagnosis.remedy import Context
 from oomph.memory import sites
 from oomph.memory.stats import stats
 
@@ -243,6 +243,7 @@ def _request(snapshot: dict[str, Any], seen: Breakdown, context: Context) -> Req
         step_bytes=step.peak_bytes if step else 0,
         step_missing_bytes=step.missing_bytes if step else 0,
         step_phase=step.outcome.phase if step else "",
+        step_grows_bytes=step.outcome.grows_bytes if step else 0,
     )
 
 
@@ -302,9 +303,8 @@ def _forecast(
     snapshot: dict[str, Any], context: Context, traceback: TracebackType
 ) -> Forecast | None:
     """Of a step; elsewhere there is none."""
-    is_step = snapshot["modules"] or snapshot["doing"] or context.in_optimizer
-    is_step = is_step or context.saves_for_backward
-    if not snapshot["requested_bytes"] or not is_step:
+    has_model = context.breakdown.program.training is not None
+    if not snapshot["requested_bytes"] or not (has_model or context.saves_for_backward):
         return None
     records = snapshot["grad"] or bool(snapshot["doing"]) or context.in_optimizer
     trains = records and context.breakdown.program.training is not False

@@ -10,7 +10,7 @@ from oomph.base.sizes import format_size
 from oomph.memory import sites
 
 if TYPE_CHECKING:
-    from oomph.diagnosis.remedies import Remedy
+    from oomph.diagnosis.remedy import Remedy
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,7 @@ class Request:
         step_bytes: Predicted peak of the whole step in bytes
             (:mod:`oomph.diagnosis.forecast`); 0: not predicted.
         step_missing_bytes: Of these, the bytes that there is no room for.
+        step_grows_bytes: What each turn of the loop leaves behind.
         step_phase: When that peak is: "forward", "backward" or "optimizer".
     """
 
@@ -89,6 +90,7 @@ class Request:
     step_bytes: int = 0
     step_missing_bytes: int = 0
     step_phase: str = ""
+    step_grows_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -194,7 +196,7 @@ def _brief(found: Diagnosis) -> list[str]:
         + (", in its backward" if request.inferred else "")
         + (f": {_shortened(request.source)}" if request.source else ""),
         *_step(request),
-        f"GPU {found.device} has {format_size(found.total_bytes)}. Most of it is held by:",
+        f"GPU {found.device} has {format_size(found.total_bytes)}. Most is held by:",
         *(
             _row(share.size_bytes, share.name + _main_line(found, share))
             for share in sorted(found.shares, key=lambda s: -s.size_bytes)[:BRIEF]
@@ -297,6 +299,11 @@ def _step(request: Request | None) -> list[str]:
     return [
         f"A whole step needs about {format_size(request.step_bytes)}, most in "
         f"{PHASES[request.step_phase]}: {missing} more than there is room for."
+        + (
+            f" Each turn leaves {format_size(request.step_grows_bytes)} behind."
+            if request.step_grows_bytes
+            else ""
+        )
     ]
 
 

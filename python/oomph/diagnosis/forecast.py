@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 from oomph.diagnosis.categories import Breakdown, Category
 
 if TYPE_CHECKING:
+    from oomph.replay.change import Change
     from oomph.replay.search import Outcome, Search
-    from oomph.replay.step import Change
 
 SECONDS = 30.0  # for one error
-SECONDS_IN_ALL = 120.0  # for all of a process: a loop that fails and tries again goes on
+SECONDS_IN_ALL = 120.0  # for all of a process: a loop that tries again goes on
 SPARE = 0.005  # of the room, left for what no tensor shows
 PASSING = (Category.ACTIVATION, Category.TEMPORARY)
 
@@ -55,9 +55,18 @@ class Forecast:
         """What there is no room for at the peak."""
         return max(0, self.peak_bytes - self.room_bytes)
 
-    def fits(self, peak_bytes: int) -> bool:
-        """Whether there is room for so much."""
-        return peak_bytes <= self.room_bytes * (1 - SPARE)
+    def fits(self, peak_bytes: int, outcome: Outcome | None = None) -> bool | None:
+        """Whether there is room for so much, in each turn.
+
+        Args:
+            peak_bytes: All that is in use at the peak.
+            outcome: Of what was tried; None: of the step as it is.
+
+        Returns:
+            None if it is not known: turns grow.
+        """
+        fits = peak_bytes <= self.room_bytes * (1 - SPARE)
+        return None if fits and (outcome or self.outcome).grows_bytes else fits
 
     def attempt(self, changes: list[Change]) -> None:
         """Runs the step with each of some changes, several at a time."""
@@ -74,7 +83,7 @@ class Forecast:
     def peak_with(self, change: Change) -> int | None:
         """All that is in use at the peak of a step with a change; None: not known."""
         outcome = self.outcome_with(change)
-        return self.base_bytes + outcome.peak_bytes if outcome else None
+        return self.base_bytes + outcome.last_bytes if outcome else None
 
     def close(self) -> None:
         """Ends what runs for it; it can be asked nothing new."""
@@ -118,8 +127,9 @@ def foresee(
     base = sum(size for _, size, kind in blocks if kind not in PASSING)
     is_forward = not snapshot["doing"] and not in_optimizer
     began = time.monotonic()
+    is_silent = is_forward and not snapshot["grad"]
     search = Search(
-        stack_of(traceback), held.device, gone, trains, is_forward, seconds
+        stack_of(traceback), held.device, gone, trains, is_forward, is_silent, seconds
     )
     outcome = search.find()
     if outcome is None:

@@ -91,11 +91,7 @@ def last_oom() -> Diagnosis | None:
         all of it. None: there was no such error.
 
     Example:
-        >>> try:
-        ...     train()
-        ... except torch.OutOfMemoryError as error:
-        ...     text = str(error)  # has the step run again, some seconds
-        >>> oomph.last_oom().remedies[0].enough
+        >>> oomph.last_oom() is None  # nothing has failed
         True
     """
     return _last

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
-
-from oomph.memory import sites
-
 
 
 @dataclass
@@ -27,7 +23,7 @@ class Program:
             in one fused kernel, and do not, end with ``*``.
         classes: Names of the user's module classes.
         half: Some tensor that an operator made is of 16 bits an element.
-        training: Some module is in training mode; None: there is no module.
+        training: Some module with parameters is in training mode; None: there is none.
         trained_bytes: Of the parameters that optimizers have.
         coming_bytes: State that optimizers have begun to make, and have not made yet.
         temporary_bytes: Of tensors that an optimizer's step makes for itself, in the
@@ -48,7 +44,8 @@ class Program:
 
     def parameter_sizes(self) -> list[tuple[int, int]]:
         """Of each parameter its bytes, and those of an element."""
-        return [(math.prod(shape) * size, size) for shape, size in self.parameter_shapes]
+        shapes = self.parameter_shapes
+        return [(math.prod(shape) * size, size) for shape, size in shapes]
 
 
 def note_modules(program: Program, modules: list[Any], trained: set[int]) -> None:
@@ -65,8 +62,9 @@ def note_modules(program: Program, modules: list[Any], trained: set[int]) -> Non
             program.classes.add(kind.__qualname__)
         if "num_embeddings" in known:
             program.table_bytes += sum(map(bytes_of, _parameters(module)))
-    if modules:
-        program.training = any(m.__dict__.get("training") for m in modules)
+    layers = [module for module in modules if _parameters(module)]
+    if layers:
+        program.training = any(layer.__dict__.get("training") for layer in layers)
     if trained:
         inside = {id(child) for module in modules for child in _children(module)}
         found: dict[str, list[int]] = {}

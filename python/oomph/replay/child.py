@@ -9,6 +9,7 @@ it. It is gone when its time is over, or when its parent is.
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import os
 import resource
@@ -29,7 +30,7 @@ _FORBIDDEN = frozenset(
     [
         *("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink"),
         *("os.truncate", "os.chmod", "os.chown", "os.utime", "os.setxattr"),
-        *("os.system", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn"),
+        *("os.system", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn"),
         *("os.kill", "os.killpg", "signal.pthread_kill", "subprocess.Popen"),
         *("socket.connect", "socket.bind", "socket.sendto", "socket.sendmsg"),
         *("shutil.rmtree", "shutil.move", "shutil.copyfile", "sqlite3.connect"),
@@ -40,7 +41,7 @@ _may = False  # fork and kill: this module itself does
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
-class Forbidden(Exception):
+class Forbidden(PermissionError):
     """The child wanted to do something that others would see."""
 
 
@@ -51,6 +52,7 @@ class Session:
         begin: Is called in the child. It gives the first answer, and a function that
             answers questions; questions and answers must be what JSON has.
         seconds: How long all of it may take.
+        first_seconds: How long the first answer may take; None: as long.
 
     Attributes:
         first: The first answer; None if the child failed, or took too long.
@@ -62,21 +64,29 @@ class Session:
     """
 
     def __init__(
-        self, begin: Callable[[], tuple[Any, Callable[[Any], Any]]], seconds: float
+        self,
+        begin: Callable[[], tuple[Any, Callable[[Any], Any]]],
+        seconds: float,
+        first_seconds: float | None = None,
     ) -> None:
         self._end = time.monotonic() + seconds
         reader, self._questions = os.pipe()
         self._child = _start(lambda answers: _serve(begin, reader, answers), seconds)
         os.close(reader)
-        self.first = self._answer()
+        within = seconds if first_seconds is None else first_seconds
+        self.first = self._answer(time.monotonic() + within)
 
     def ask(self, questions: list[Any]) -> list[Any | None]:
         """Asks several; None for what failed, or took too long."""
         if self._child is None:
             return [None] * len(questions)
         left = self._end - time.monotonic()
-        os.write(self._questions, json.dumps([questions, left]).encode() + b"\n")
-        return self._answer() or [None] * len(questions)
+        try:
+            os.write(self._questions, json.dumps([questions, left]).encode() + b"\n")
+        except BrokenPipeError:  # its time was over
+            self.close()
+            return [None] * len(questions)
+        return self._answer(self._end) or [None] * len(questions)
 
     def close(self) -> None:
         """Ends the child, and those that it has."""
@@ -98,10 +108,10 @@ class Session:
         """Closes it."""
         self.close()
 
-    def _answer(self) -> Any | None:
+    def _answer(self, end: float) -> Any | None:
         if self._child is None:
             return None
-        result = _result(_read(self._child[1], self._end))
+        result = _result(_read(self._child[1], min(end, self._end)))
         if result is None:
             self.close()
         return result
@@ -133,7 +143,7 @@ def _each(
     found: list[Any | None] = []
     for i in range(0, len(questions), count):
         children = [
-            _start(lambda answers, q=q: _tell(answers, answer, q), end - time.monotonic())
+            _start(functools.partial(_tell, answer, q), end - time.monotonic())
             for q in questions[i : i + count]
         ]
         for child in children:
@@ -145,7 +155,7 @@ def _each(
     return found
 
 
-def _tell(answers: int, answer: Callable[[Any], Any], question: Any) -> None:
+def _tell(answer: Callable[[Any], Any], question: Any, answers: int) -> None:
     try:
         _write(answers, {"result": answer(question)})
     except BaseException:
@@ -222,6 +232,7 @@ def _read(fd: int, end: float) -> bytes:
 
 def _shut_in(kept: set[int]) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    sys.dont_write_bytecode = True
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     nothing = os.open(os.devnull, os.O_RDWR)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+_aten = torch.ops.aten
 _GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
 
@@ -27,6 +28,37 @@ class _Layers(torch.autograd.Function):
     def backward(ctx: Any, *_: torch.Tensor) -> Any:
         *tensors, _, _ = ctx.saved_tensors
         return None, None, *map(torch.empty_like, tensors)
+
+
+def _lstm_cell(gates: torch.Tensor, _: Any, cell: torch.Tensor, *__: Any) -> Any:
+    states = [cell.new_empty(cell.shape) for _ in range(2)]
+    return *states, gates.new_empty(gates.shape)
+
+
+def _lstm_cell_back(_: Any, __: Any, cell: Any, ___: Any, kept: Any, bias: bool) -> Any:
+    sums = kept.new_empty(kept.shape[1]) if bias else None
+    return kept.new_empty(kept.shape), cell.new_empty(cell.shape), sums
+
+
+def _gru_cell(_: Any, __: Any, state: torch.Tensor, *___: Any) -> Any:
+    rows, width = state.shape
+    return state.new_empty(state.shape), state.new_empty(rows, 5 * width)
+
+
+def _gru_cell_back(gradient: torch.Tensor, _: Any, bias: bool) -> Any:
+    rows, width = gradient.shape
+    gates = [gradient.new_empty(rows, 3 * width) for _ in range(2)]
+    sums = [gradient.new_empty(3 * width) if bias else None for _ in range(2)]
+    return *gates, gradient.new_empty(gradient.shape), *sums
+
+
+# What PyTorch has no shapes of.
+CELLS: dict[Any, Callable[..., Any]] = {
+    _aten._thnn_fused_lstm_cell.default: _lstm_cell,
+    _aten._thnn_fused_lstm_cell_backward_impl.default: _lstm_cell_back,
+    _aten._thnn_fused_gru_cell.default: _gru_cell,
+    _aten._thnn_fused_gru_cell_backward.default: _gru_cell_back,
+}
 
 
 def stand_in() -> None:
@@ -56,6 +88,8 @@ def _network(gates: int, has_cell: bool) -> Callable[..., Any]:
         shapes = [(*data.shape[:-1], directions * states[0].shape[-1])]
         shapes += [tuple(state.shape) for state in states]
         reserve = steps * cells * data.element_size()
-        return _Layers.apply(reserve, shapes, data, *states, *weights)
+        return _Layers.apply(  # type: ignore[no-untyped-call]
+            reserve, shapes, data, *states, *weights
+        )
 
     return run

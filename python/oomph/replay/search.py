@@ -16,9 +16,11 @@ from oomph.base.log import logger
 from oomph.replay import child, statements
 
 if TYPE_CHECKING:
-    from oomph.replay.step import Change
+    from oomph.replay.change import Change
 
 CANDIDATES = 8  # stretches that are tried
+GROWS = 1 << 20  # bytes that each turn leaves behind, from which on turns differ
+CALLS = 4  # of what the statements call: their arguments are looked at, too
 DEPTH = 3  # of lists and dicts that are looked through for tensors
 
 
@@ -29,7 +31,8 @@ class Outcome:
     Attributes:
         peak_bytes: The most, in all turns.
         phase: "forward", "backward" or "optimizer": when that was.
-        grows_bytes: What the second turn left behind, more than the first.
+        grows_bytes: What the second turn left behind, more than the first; 0 below
+            1 MiB.
         raw: All of :func:`oomph.replay.step.replay`.
     """
 
@@ -43,7 +46,13 @@ class Outcome:
         """That of a replay."""
         ends = raw["ends"]
         grows = ends[1] - ends[0] if len(ends) > 1 else 0
-        return cls(max(raw["peaks"]), raw["phase"], max(0, grows), raw)
+        grows = grows if grows >= GROWS else 0
+        return cls(max(raw["peaks"]), raw["phase"], grows, raw)
+
+    @property
+    def last_bytes(self) -> int:
+        """The most in the last turn, which began with what one like it left."""
+        return int(self.raw["peaks"][-1])
 
 
 @dataclass(frozen=True)
@@ -63,6 +72,7 @@ class Search:
         gone: Addresses of blocks that the step itself has made so far.
         trains: Whether a backward is wanted, else a step without one is one, too.
         in_forward: Whether forward ran; else the statement that runs now is no begin.
+        is_silent: Whether nothing was recorded.
         seconds: For all that follows.
     """
 
@@ -73,17 +83,15 @@ class Search:
         gone: frozenset[int],
         trains: bool,
         in_forward: bool,
+        is_silent: bool,
         seconds: float,
     ) -> None:
         self.stack, self.device, self.gone = stack, device, gone
-        self.trains, self.in_forward = trains, in_forward
+        self.trains, self.in_forward, self.is_silent = trains, in_forward, is_silent
         self._end = time.monotonic() + seconds
         self._found: _Run | None = None
-        self._inner: _Run | None = None
         self._session: child.Session | None = None
-        self._of_inner: child.Session | None = None
         self._plain: Outcome | None = None
-        self._from_now: Outcome | None = None
 
     def find(self) -> Outcome | None:
         """Runs the step as it is; None if there is none, or it cannot run again.
@@ -96,18 +104,18 @@ class Search:
             if id(run.stretch) in done:
                 continue
             session, outcome = self._begin(run)
-            if outcome is not None and outcome.raw["made_line"] and not run.stretch.is_loop:
+            made_line = outcome.raw["made_line"] if outcome is not None else 0
+            if made_line and not run.stretch.is_loop:
                 session.close()
-                run = _Run(run.stretch, run.stretch.after(outcome.raw["made_line"]))
+                run = _Run(run.stretch, run.stretch.after(made_line))
                 session, outcome = self._begin(run)
             if outcome is not None and outcome.raw["whole"]:
                 done.add(id(run.stretch))
             if outcome is None or not self._is_step(run, outcome):
                 session.close()
                 continue
-            if self._plain is None:
-                self._inner, self._of_inner = run, session
             if self._plain is None or outcome.raw["optimized"]:
+                self.close()
                 self._found, self._plain, self._session = run, outcome, session
             else:
                 session.close()
@@ -123,40 +131,28 @@ class Search:
         return bool(outcome.raw["whole"]) and (stretch.is_loop or not stretch.is_script)
 
     def attempt(self, changes: list[Change]) -> list[Outcome | None]:
-        """Runs the step that was found with changes; None for those that do not work."""
-        from oomph.replay.step import Change
+        """Runs the step that was found with changes; None for what does not work."""
+        if self._session is None or self._found is None or not changes:
+            return [None] * len(changes)
+        assert self._plain is not None
+        wanted = [dataclasses.asdict(change) for change in changes]
+        if not self._plain.grows_bytes:
+            raws = self._session.ask(wanted)
+        else:  # what the turns without the change left would be in the way
+            raws = [self._first_of(self._found, change) for change in wanted]
+        found = [self._outcome(self._found, raw) for raw in raws]
+        return [o if o is not None and self._is_like_found(o) else None for o in found]
 
-        assert self._found is not None and self._inner is not None
-        # Statements before the one that failed may have made the batch.
-        is_apart = self.in_forward or self._inner != self._found
-        cut = [c for c in changes if c.batch is not None] if is_apart else []
-        if cut and self._from_now is None:
-            cut.append(Change())
-        cut = [dataclasses.replace(c, from_now=self.in_forward) for c in cut]
-        of_part = self._ask(self._of_inner, self._inner, cut)
-        if cut and self._from_now is None:
-            self._from_now = of_part.pop()
-        whole = [c for c in changes if c.batch is None or not is_apart]
-        of_whole = self._ask(self._session, self._found, whole)
-        return [
-            self._as_of_all(of_part.pop(0))
-            if change.batch is not None and is_apart
-            else of_whole.pop(0)
-            for change in changes
-        ]
+    def _is_like_found(self, outcome: Outcome) -> bool:
+        """Whether a step with a change came as far as the step without."""
+        assert self._found is not None and self._plain is not None
+        came_as_far = outcome.raw["whole"] or not self._plain.raw["whole"]
+        return came_as_far and self._is_step(self._found, outcome)
 
     def close(self) -> None:
         """Ends what still runs."""
-        for session in (self._session, self._of_inner):
-            if session is not None:
-                session.close()
-
-    def _as_of_all(self, outcome: Outcome | None) -> Outcome | None:
-        """What a part of the step with less of the batch tells of all of it."""
-        if outcome is None or self._from_now is None or self._plain is None:
-            return None
-        saved = self._from_now.peak_bytes - outcome.peak_bytes
-        return dataclasses.replace(outcome, peak_bytes=self._plain.peak_bytes - saved)
+        if self._session is not None:
+            self._session.close()
 
     def batches(self, outcome: Outcome) -> list[int]:
         """Sizes that the batch may have, the likeliest first.
@@ -165,11 +161,12 @@ class Search:
         one, else what most tensors have. None whose samples look at each other by
         index. Whether one is the batch's, a step with less of it shows.
         """
-        assert self._inner is not None
-        stretch = self._inner.stretch
+        assert self._found is not None
+        stretch = self._found.stretch
         names = stretch.names()
-        values = {n: v for n, v in stretch.frame.f_locals.items() if n in names}
-        sizes: Counter[int] = Counter(t.shape[0] for t in _tensors(values, DEPTH))
+        values = [v for n, v in stretch.frame.f_locals.items() if n in names]
+        values += [[*frame.f_locals.values()] for frame in stretch.inner[-CALLS:]]
+        sizes: Counter[int] = Counter(t.shape[0] for t in _tensors(values, DEPTH + 1))
         mixed = {n for n, count in outcome.raw["gathered"] if n != count}
         likely = [n for n in sizes if n > 1 and n not in mixed]
         by_loader = [n for n in likely if n in _loader_sizes()]
@@ -190,24 +187,34 @@ class Search:
 
     def _begin(self, run: _Run) -> tuple[child.Session, Outcome | None]:
         """Runs statements as they are; the session can run them again."""
+        session = self._session_of(run, None)
+        return session, self._outcome(run, session.first)
 
+    def _first_of(self, run: _Run, change: dict[str, Any]) -> Any | None:
+        """Runs statements with a change from the begin."""
+        with self._session_of(run, change) as session:
+            return session.first
+
+    def _session_of(self, run: _Run, change: dict[str, Any] | None) -> child.Session:
         def begin() -> tuple[Any, Any]:
             from oomph.replay.step import Replay
 
-            replay = Replay(run.stretch, run.first, self.device, self.gone)
-            return replay.begin(), replay.again
+            turns = 2 if run.stretch.repeats else 1
+            replay = Replay(
+                run.stretch,
+                run.first,
+                turns,
+                self.device,
+                self.gone,
+                self.in_forward,
+                self.is_silent,
+            )
+            return replay.begin(change), replay.again
 
-        session = child.Session(begin, self._end - time.monotonic())
-        return session, self._outcome(run, session.first)
-
-    def _ask(
-        self, session: child.Session | None, run: _Run, changes: list[Change]
-    ) -> list[Outcome | None]:
-        if session is None or not changes:
-            return [None] * len(changes)
-        raws = session.ask([dataclasses.asdict(change) for change in changes])
-        found = [self._outcome(run, raw) for raw in raws]
-        return [o if o is not None and self._is_step(run, o) else None for o in found]
+        left = self._end - time.monotonic()
+        # A step was found already: one further out must not take all the time.
+        first = left / 4 if self._plain is not None and change is None else None
+        return child.Session(begin, left, first)
 
     def _outcome(self, run: _Run, raw: dict[str, Any] | None) -> Outcome | None:
         where = f"{run.stretch.frame.f_code.co_name}, line {run.stretch.line}"

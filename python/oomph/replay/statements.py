@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import ctypes
+import dataclasses
 import inspect
 import linecache
 import sys
@@ -18,10 +19,10 @@ from dataclasses import dataclass
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
+from oomph.memory import sites
+
 _FRAMES_MAX = 24  # that are looked at
-_GENERATORS = (
-    inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-)
+_GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _LOOPS = (ast.For, ast.While)
 _FUNCTIONS = (ast.FunctionDef, ast.Module)
 AGAIN = "__oomph_again__"  # the function that runs statements again
@@ -39,7 +40,9 @@ class Stretch:
         body: All statements of the body.
         now: Index of the one that runs.
         is_loop: Whether the body is that of a loop.
+        repeats: Whether it is in a loop, be that in a function further out.
         line: Number of its first line.
+        around: The ``with`` statements that it is in, the outermost first.
     """
 
     frame: FrameType
@@ -47,7 +50,9 @@ class Stretch:
     body: tuple[ast.stmt, ...]
     now: int
     is_loop: bool
+    repeats: bool
     line: int
+    around: tuple[ast.With, ...] = ()
 
     @property
     def is_of_module(self) -> bool:
@@ -89,20 +94,26 @@ class Stretch:
             return self._compiled_for_module(first)
         return self._compiled_for_function(first)
 
-    def _once(self, first: int, end: list[ast.stmt]) -> ast.stmt:
-        """A loop of one turn, so that ``break`` and ``continue`` have their sense."""
-        return ast.For(
+    def _once(self, first: int) -> ast.stmt:
+        """A loop of one turn, so that ``break`` and ``continue`` have their sense.
+
+        What it is in is entered again.
+        """
+        loop: ast.stmt = ast.For(
             target=ast.Name("__oomph_turn__", ast.Store()),
             iter=ast.Tuple([ast.Constant(0)], ast.Load()),
             body=list(self.body[first:]),
-            orelse=end,
+            orelse=[],
             type_comment=None,
         )
+        for outer in reversed(self.around):
+            loop = ast.With(outer.items, [loop], None)
+        return loop
 
     def _compiled_for_module(
         self, first: int
     ) -> Callable[[dict[str, Any]], dict[str, Any] | None]:
-        tree = ast.Module([self._once(first, [])], [])
+        tree = ast.Module([self._once(first)], [])
         code = _compile(tree, self.frame)
 
         def run(names: dict[str, Any]) -> dict[str, Any]:
@@ -121,7 +132,8 @@ class Stretch:
         outer = _declared(self.body, ast.Global)
         inner = _declared(self.body, ast.Nonlocal)
         known = [*code.co_varnames, *code.co_cellvars, *code.co_freevars]
-        names = [n for n in dict.fromkeys(known) if n.isidentifier() and n != "__class__"]
+        names = [n for n in dict.fromkeys(known) if n.isidentifier()]
+        names = [name for name in names if name != "__class__"]
 
         def run(values: dict[str, Any]) -> dict[str, Any] | None:
             given = [n for n in names if n in values and n not in outer]
@@ -130,11 +142,12 @@ class Stretch:
             body: list[ast.stmt] = [ast.Global(sorted(outer))] if outer else []
             # Arguments would live as long as the call does.
             body += [_parsed(f"{name} = {_GIVEN}.pop({name!r})") for name in given]
-            body += [self._once(first, []), ast.Return(end)]
+            body += [self._once(first), ast.Return(end)]
             function = _define(AGAIN, [_GIVEN], body)
             cell = ast.Return(ast.Name(AGAIN, ast.Load()))
             maker = _define("__oomph_make__", ["__class__"], [function, cell])
-            tree = _Mangled(_class_of(code)).visit(_without(ast.Module([maker], []), inner))
+            plain = _without(ast.Module([maker], []), inner)
+            tree = _Mangled(_class_of(code)).visit(plain)
             found: dict[str, Any] = {}
             exec(_compile(tree, frame), frame.f_globals, found)
             again = found["__oomph_make__"](values.get("__class__"))
@@ -163,19 +176,26 @@ def stack_of(traceback: TracebackType | None) -> list[tuple[FrameType, int]]:
     return found
 
 
-def stretches(stack: list[tuple[FrameType, int]]) -> Iterator[Stretch]:
+def stretches(stack: list[tuple[FrameType, int]]) -> list[Stretch]:
     """Those that a stack is in, the innermost first; none within calls of modules."""
     import torch.nn.modules.module as modules
 
     files = [frame.f_code.co_filename for frame, _ in stack]
-    first = len(files) - files[::-1].index(modules.__file__) if modules.__file__ in files else 0
+    calls = [i for i, file in enumerate(files) if file == modules.__file__]
+    first = calls[-1] + 1 if calls else 0
     inner = [frame for frame, _ in stack[:first]]
     own = __name__.partition(".")[0]
+    found: list[Stretch] = []
     for frame, line in stack[first : first + _FRAMES_MAX]:
         name = str(frame.f_globals.get("__name__", "")).partition(".")[0]
         if name not in (own, "torch", "runpy"):
-            yield from _of_frame(frame, line, tuple(inner))
+            found += _of_frame(frame, line, tuple(inner))
         inner.append(frame)
+    repeats = False
+    for i, stretch in reversed([*enumerate(found)]):
+        repeats |= stretch.is_loop and sites.is_user(stretch.frame.f_code.co_filename)
+        found[i] = dataclasses.replace(stretch, repeats=repeats or stretch.is_loop)
+    return found
 
 
 def take_variables(frame: FrameType) -> dict[str, Any]:
@@ -235,7 +255,11 @@ def _as_function(node: ast.Lambda) -> ast.stmt:
 
 
 def _bodies(
-    owner: ast.AST, frame: FrameType, line: int, inner: tuple[FrameType, ...]
+    owner: ast.AST,
+    frame: FrameType,
+    line: int,
+    inner: tuple[FrameType, ...],
+    around: tuple[ast.With, ...] = (),
 ) -> Iterator[Stretch]:
     """Those that the frame is in, the outermost first."""
     found: tuple[list[ast.stmt], int] | None = None
@@ -248,9 +272,13 @@ def _bodies(
     body, i = found
     if isinstance(owner, _LOOPS + _FUNCTIONS):
         is_loop = isinstance(owner, _LOOPS)
-        yield Stretch(frame, inner, tuple(body), i, is_loop, body[0].lineno)
-    if not isinstance(body[i], ast.FunctionDef | ast.ClassDef):
-        yield from _bodies(body[i], frame, line, inner)
+        first = body[0].lineno
+        yield Stretch(frame, inner, tuple(body), i, is_loop, is_loop, first, around)
+    statement = body[i]
+    if isinstance(statement, ast.With):
+        around = (*around, statement)
+    if not isinstance(statement, ast.FunctionDef | ast.ClassDef):
+        yield from _bodies(statement, frame, line, inner, around)
 
 
 def _lists(owner: ast.AST) -> Iterator[list[ast.stmt]]:
@@ -262,9 +290,15 @@ def _lists(owner: ast.AST) -> Iterator[list[ast.stmt]]:
         yield part.body
 
 
-def _declared(body: tuple[ast.stmt, ...], kind: type) -> set[str]:
-    nodes = (node for statement in body for node in ast.walk(statement))
-    return {name for node in nodes if isinstance(node, kind) for name in node.names}
+def _declared(
+    body: tuple[ast.stmt, ...], kind: type[ast.Global] | type[ast.Nonlocal]
+) -> set[str]:
+    found: set[str] = set()
+    for statement in body:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Global | ast.Nonlocal) and isinstance(node, kind):
+                found.update(node.names)
+    return found
 
 
 def _without(tree: ast.Module, nonlocals: set[str]) -> ast.Module:

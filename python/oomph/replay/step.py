@@ -10,156 +10,27 @@ and this batch, whatever the model is.
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import math
 import re
-import sys
 import traceback
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from oomph import _torch
-from oomph.replay import recurrent
-from oomph.replay.statements import AGAIN, Stretch, take_variables
+from oomph.replay.change import Change, change_modules, with_batch
+from oomph.replay.engine import Engine, stand_in
+from oomph.replay.statements import Stretch, take_variables
 from oomph.replay.tracking import Piece, Tracker
 
-TURNS = 2  # the second begins with what the first one left
 GROWTH_MIN = 1 << 20  # bytes that a module's call saves, to be told
+LEFT_SHARE = 0.02  # of the peak: what is left behind, from which on it counts
 CHUNKS = 8  # that a loss is cut into
 WIDE = 4096  # choices from which on logits are large
-
-
-class UnknownStep(Exception):
-    """The statements are no step, or do what has no answer without memory."""
-
-
-@dataclass(frozen=True)
-class Change:
-    """How a step is to differ from the program's.
-
-    Attributes:
-        batch: Size of the batch, and the one to have instead; None: as it is.
-        autocast: In ``torch.autocast`` with bfloat16.
-        checkpoint: Identities of modules whose calls run again in backward.
-        no_grad: Identities of modules whose calls record nothing.
-        every_call_silent: No call records anything.
-        from_now: It begins with the statement that failed.
-    """
-
-    batch: tuple[int, int] | None = None
-    autocast: bool = False
-    checkpoint: tuple[int, ...] = ()
-    no_grad: tuple[int, ...] = ()
-    every_call_silent: bool = False
-    from_now: bool = False
-
-    @classmethod
-    def of(cls, values: dict[str, Any]) -> Change:
-        """That of a dict, as JSON has it."""
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
-
-    def joined(self, other: Change) -> Change:
-        """Both."""
-        return Change(
-            self.batch or other.batch,
-            self.autocast or other.autocast,
-            self.checkpoint + other.checkpoint,
-            self.no_grad + other.no_grad,
-            self.every_call_silent or other.every_call_silent,
-        )
-
-
-@dataclass
-class Engine:
-    """What stands for PyTorch's engine: backward in this thread."""
-
-    mode: FakeTensorMode
-    tracker: Tracker
-    count: int = 0
-    depth: int = 0
-    optimized: int = 0
-    made_line: int = 0
-
-    def run_backward(
-        self,
-        tensors: Any,
-        gradients: Any,
-        keep_graph: bool,
-        create_graph: bool,
-        inputs: Any = (),
-        allow_unreachable: bool = True,
-        accumulate_grad: bool = False,
-        **_: Any,
-    ) -> tuple[Any, ...]:
-        """As ``torch._C._EngineBase.run_backward``."""
-        if any(not isinstance(tensor, FakeTensor) for tensor in tensors):
-            raise UnknownStep("backward of what an earlier step made")
-        before, self.tracker.phase = self.tracker.phase, "backward"
-        self.depth += 1
-        wanted = [] if accumulate_grad else list(inputs)
-        try:
-            self._give_gradients()
-            got = _torch.backward_here(
-                list(tensors), list(gradients), wanted, bool(keep_graph), bool(create_graph)
-            )
-            self._take_gradients()
-        finally:
-            self.depth -= 1
-            self.tracker.phase = before
-        self.count += self.depth == 0
-        return got
-
-    def note_made(self, register: Any, *args: Any) -> None:
-        """A module gets a parameter: the statements before make the model."""
-        frame: FrameType | None = sys._getframe()
-        while frame is not None and frame.f_code.co_name != AGAIN:
-            frame = frame.f_back
-        self.made_line = max(self.made_line, frame.f_lineno if frame else 0)
-        register(*args)
-
-    def begin_step(self, *_: Any) -> None:
-        """An optimizer's."""
-        self.tracker.phase = "optimizer"
-
-    def end_step(self, *_: Any) -> None:
-        """An optimizer's."""
-        self.tracker.phase = "forward"
-        self.optimized += 1
-
-    def queue_callback(self, _: Any) -> None:
-        """What would run after backward does not."""
-
-    def is_checkpoint_valid(self) -> bool:
-        """Reentrant checkpoints are."""
-        return True
-
-    def _leaves(self) -> Iterator[tuple[torch.Tensor, FakeTensor]]:
-        converter = self.mode.fake_tensor_converter.meta_converter
-        for real, number in list(converter.describer.lookup_tensor.items()):
-            fake = converter.tensor_memo.get(number)
-            if real.requires_grad and real.is_leaf and isinstance(fake, FakeTensor):
-                yield real, fake
-
-    def _give_gradients(self) -> None:
-        for real, fake in self._leaves():
-            kept = real.grad
-            if kept is not None and not isinstance(kept, FakeTensor):
-                kept = self.mode.from_tensor(kept)
-            fake.grad = kept
-
-    def _take_gradients(self) -> None:
-        for real, fake in self._leaves():
-            if fake.grad is not None:
-                real.grad, fake.grad = fake.grad, None
 
 
 @dataclass
@@ -175,9 +46,11 @@ class Calls:
     def enter(self, module: nn.Module, _: Any) -> None:
         """A call begins."""
         self._open.append(self.tracker.now_bytes)
+        self.tracker.depth += 1
 
     def leave(self, module: nn.Module, _: Any, output: Any) -> None:
         """A call ends."""
+        self.tracker.depth = max(0, self.tracker.depth - 1)
         grown = self.tracker.now_bytes - self._open.pop() if self._open else 0
         if torch.is_grad_enabled() and self.tracker.phase == "forward":
             name = type(module).__qualname__
@@ -193,15 +66,27 @@ class Replay:
     Args:
         stretch: The statements.
         first: Index of the statement to begin with.
+        turns: How often they run: twice where they are in a loop, as the second turn
+            begins with what the first one left.
         device: Index of the device that counts.
         gone: Addresses of blocks that are not counted as there when it begins: what
             the step has made so far.
+        is_silent: Whether nothing was recorded, by a function further out.
+        in_forward: Whether it ended in forward, not in backward or an optimizer's step.
     """
 
     def __init__(
-        self, stretch: Stretch, first: int, device: int, gone: frozenset[int]
+        self,
+        stretch: Stretch,
+        first: int,
+        turns: int,
+        device: int,
+        gone: frozenset[int],
+        in_forward: bool,
+        is_silent: bool,
     ) -> None:
-        self.stretch, self.first = stretch, first
+        self.is_silent = is_silent
+        self.stretch, self.first, self.turns = stretch, first, turns
         self.names = _take(stretch, first, gone)
         gc.collect()
         objects = gc.get_objects()
@@ -212,17 +97,19 @@ class Replay:
         self.tracker = Tracker(self.mode, device)
         self.engine = Engine(self.mode, self.tracker)
         self.calls = Calls(self.tracker, _names_of_modules(self.modules))
+        if not in_forward:
+            _drop_half_made(self.optimizers)
         _expect_converted(self.mode, self.tracker)
-        _stand_in(self.engine)
+        stand_in(self.engine)
         _watch_real(self.tracker, objects, gone)
         del objects
         gc.freeze()  # what is there need not be looked at again
         hooks = nn.modules.module
         hooks.register_module_forward_pre_hook(self.calls.enter)
-        hooks.register_module_forward_hook(self.calls.leave, always_call=True)
+        hooks.register_module_forward_hook(self.calls.leave)
 
-    def begin(self) -> dict[str, Any]:
-        """Runs it as it is.
+    def begin(self, change: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Runs it from its begin, as it is or with a change.
 
         Returns:
             ``peaks``: of each turn the most bytes beyond what was there, and ``ends``
@@ -235,29 +122,60 @@ class Replay:
             bytes, and how they are named; ``without``: the peak, had some things been
             smaller; ``error``: what ended it.
         """
-        return self._run(Change(), TURNS, self.first)
+        wanted = Change.of(change or {})
+        change_modules(self.modules, wanted)
+        if wanted.batch is not None:
+            self._cut(wanted.batch)
+        return self._run(wanted, self.turns)
 
     def again(self, change: dict[str, Any]) -> dict[str, Any]:
         """Runs one more turn, with a change, as :meth:`begin` tells of all."""
         wanted = Change.of(change)
         self.engine.count = self.engine.optimized = 0
-        _change_modules(self.modules, wanted)
-        first = self.stretch.now if wanted.from_now else self.first
-        return self._run(wanted, 1, first)
+        change_modules(self.modules, wanted)
+        turns = 1
+        if wanted.batch is not None:
+            self._accumulate(wanted, wanted.batch)
+        elif self._drop_left() > LEFT_SHARE * self.tracker.peak_bytes:
+            turns = 2  # what the last turn left was made without the change
+        return self._run(wanted, turns)
 
-    def _run(self, change: Change, turns: int, first: int) -> dict[str, Any]:
+    def _drop_left(self) -> int:
+        """Forgets what a turn left for the next one to replace; gives its bytes."""
+        before = self.tracker.now_bytes
+        for name in self.stretch.bound_first(self.first):
+            if isinstance(self.names.get(name), torch.Tensor):
+                del self.names[name]
+        return before - self.tracker.now_bytes
+
+    def _accumulate(self, change: Change, batch: tuple[int, int]) -> None:
+        """Runs a part of the batch that the optimizer does not yet see."""
+        self._cut(batch)
+        held = [(o, name) for o in self.optimizers for name in ("step", "zero_grad")]
+        held += [(m, "zero_grad") for m in self.modules]
+        for thing, name in held:
+            thing.__dict__[name] = lambda *_, **__: None
+        self._run(change, 1)
+        for thing, name in held:
+            del thing.__dict__[name]
+
+    def _cut(self, batch: tuple[int, int]) -> None:
+        used, bound = self.stretch.names(), self.stretch.bound_first(self.first)
+        with self.mode, self.tracker:
+            self.names = with_batch(self.names, used, bound, *batch)
+        self.tracker.cut = batch
+
+    def _run(self, change: Change, turns: int) -> dict[str, Any]:
         whole, error, peaks, ends = False, "", list[int](), list[int]()
-        run = self.stretch.compile(first)
+        run = self.stretch.compile(self.first)
         with contextlib.ExitStack() as stack:
             stack.enter_context(self.mode)
             stack.enter_context(self.tracker)
-            if change.every_call_silent:
+            if change.every_call_silent or self.is_silent:
                 stack.enter_context(torch.no_grad())
+            self.engine.casts = change.autocast
             if change.autocast:
                 stack.enter_context(torch.autocast("cuda", torch.bfloat16))
-            if change.batch is not None:
-                used, bound = self.stretch.names(), self.stretch.bound_first(first)
-                self.names = _with_batch(self.names, used, bound, *change.batch)
             try:
                 for _ in range(turns):
                     self.tracker.mark()
@@ -295,52 +213,14 @@ class Replay:
         }
 
 
-# ---- What stands in for what works on no child
+# ---- What is there when it begins
 
 
-def _stand_in(engine: Engine) -> None:
-    cuda = torch.cuda
-    nothing = lambda *_, **__: None  # noqa: E731
-    for name in (
-        *("synchronize", "empty_cache", "_lazy_init", "reset_peak_memory_stats"),
-        *("ipc_collect", "set_device", "manual_seed", "manual_seed_all"),
-    ):
-        setattr(cuda, name, nothing)
-        if hasattr(cuda.memory, name):
-            setattr(cuda.memory, name, nothing)
-    state = torch.zeros(16, dtype=torch.uint8)
-    for place in (cuda, cuda.random):
-        place.get_rng_state = lambda *_: state  # type: ignore[attr-defined]
-        place.set_rng_state = nothing  # type: ignore[attr-defined]
-    for name in ("memory_allocated", "memory_reserved", "max_memory_allocated"):
-        setattr(cuda, name, lambda *_, **__: 0)
-    for place in (cuda, cuda.graphs):
-        place.is_current_stream_capturing = lambda: False  # type: ignore[assignment]
-    cuda._is_in_bad_fork = lambda: False  # type: ignore[attr-defined]
-    device = engine.tracker.device
-    _torch.leave_cuda()
-    for name in ("_cuda_getDevice", "_cuda_exchangeDevice", "_cuda_maybeExchangeDevice"):
-        setattr(torch._C, name, lambda *_: device)
-    torch._C._cuda_setDevice = nothing  # type: ignore[attr-defined]
-    fake_tensor.init_gpu_context = nothing  # type: ignore[attr-defined]
-    torch.autograd.Variable._execution_engine = engine  # type: ignore[attr-defined]
-    torch._C._current_graph_task_id = lambda: 1 if engine.depth else -1
-    recurrent.stand_in()
-    register = nn.Module.register_parameter
-    nn.Module.register_parameter = (  # type: ignore[method-assign]
-        lambda *args: engine.note_made(register, *args)
-    )
-    if "torch._dynamo" in sys.modules:
-        torch.compiler.set_stance("force_eager")
-    hooks = nn.modules.module
-    for known in ("_global_forward_hooks", "_global_forward_pre_hooks"):
-        getattr(hooks, known).clear()
-    from torch.optim import optimizer as optim
-
-    optim._global_optimizer_pre_hooks.clear()
-    optim._global_optimizer_post_hooks.clear()
-    optim.register_optimizer_step_pre_hook(engine.begin_step)
-    optim.register_optimizer_step_post_hook(engine.end_step)
+def _drop_half_made(optimizers: list[Any]) -> None:
+    """Optimizers make their state where there is none; the last may be half made."""
+    for optimizer in optimizers:
+        if optimizer.state:
+            del optimizer.state[[*optimizer.state][-1]]
 
 
 def _expect_converted(mode: FakeTensorMode, tracker: Tracker) -> None:
@@ -366,10 +246,13 @@ def _take(stretch: Stretch, first: int, made: frozenset[int]) -> dict[str, Any]:
     names = take_variables(stretch.frame)
     for name in stretch.bound_first(first):
         value = names.get(name)
-        if isinstance(value, torch.Tensor) and value.is_cuda:
-            if value.grad_fn is not None and _addr(value) in made:
-                del names[name]
+        if isinstance(value, torch.Tensor) and _is_of(value, made):
+            del names[name]
     return names
+
+
+def _is_of(tensor: torch.Tensor, made: frozenset[int]) -> bool:
+    return tensor.is_cuda and tensor.grad_fn is not None and _addr(tensor) in made
 
 
 def _addr(tensor: torch.Tensor) -> int:
@@ -395,60 +278,6 @@ def _watch_real(tracker: Tracker, objects: list[Any], gone: frozenset[int]) -> N
         tracker.watch_real(storage, size)
         if addr in gone:
             tracker.change(size)
-
-
-# ---- What is to be otherwise
-
-
-def _change_modules(modules: list[nn.Module], change: Change) -> None:
-    if not change.checkpoint and not change.no_grad:
-        return
-    from torch.utils.checkpoint import checkpoint
-
-    for module in modules:
-        if id(module) in change.checkpoint:
-            module.forward = functools.partial(
-                checkpoint, module.forward, use_reentrant=False
-            )
-        elif id(module) in change.no_grad:
-            module.forward = torch.no_grad()(module.forward)
-
-
-def _with_batch(
-    names: dict[str, Any], used: set[str], bound: set[str], size: int, wanted: int
-) -> dict[str, Any]:
-    """The variables with all tensors of the batch cut.
-
-    Those that a step makes anew are left of one with less of the batch, too.
-    """
-    known: dict[int, Any] = {}
-    for name in bound:
-        value = names.get(name)
-        if isinstance(value, torch.Tensor) and value.grad_fn is not None:
-            names[name] = value.detach()
-    return {
-        name: _cut(value, size, wanted, known, 3) if name in used else value
-        for name, value in names.items()
-    }
-
-
-def _cut(value: Any, size: int, wanted: int, known: dict[int, Any], depth: int) -> Any:
-    if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter):
-        if value.ndim and value.shape[0] == size and not value.requires_grad:
-            if id(value) not in known:
-                known[id(value)] = value.narrow(0, 0, wanted).clone()
-            return known[id(value)]
-        return value
-    if depth == 0 or isinstance(value, nn.Module):
-        return value
-    if type(value) in (list, tuple):
-        return type(value)(_cut(v, size, wanted, known, depth - 1) for v in value)
-    if isinstance(value, dict) and not isinstance(value, nn.Module):
-        for key, part in list(value.items()):
-            value[key] = _cut(part, size, wanted, known, depth - 1)
-    elif hasattr(value, "data") and isinstance(getattr(value, "data", None), dict):
-        _cut(value.data, size, wanted, known, depth - 1)  # a BatchEncoding
-    return value
 
 
 # ---- What is told
@@ -513,6 +342,6 @@ def _states(tracker: Tracker, optimizers: list[Any]) -> set[int]:
     for optimizer in optimizers:
         for state in optimizer.state.values():
             for value in state.values() if isinstance(state, dict) else ():
-                piece = tracker.piece_of(value) if isinstance(value, FakeTensor) else None
-                found.add(id(piece))
+                if isinstance(value, FakeTensor):
+                    found.add(id(tracker.piece_of(value)))
     return found

@@ -12,10 +12,13 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
+from oomph.replay.recurrent import CELLS
+
 ROUND_BYTES = 512  # what every block's size is a multiple of
 REAL_MAX = 1 << 20  # elements of what is really computed on the CPU
 
 _aten = torch.ops.aten
+_WITHOUT_EFFECT = {_aten._pin_memory.default, _aten.record_stream.default}
 _GATHERS = frozenset(
     [
         *(_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default),
@@ -46,7 +49,7 @@ class Piece:
 
 
 @dataclass
-class Tracker(TorchDispatchMode):
+class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts while it is entered, above a ``FakeTensorMode``.
 
     What is on the CPU, small and known is really computed, so that lengths, masks and
@@ -65,6 +68,8 @@ class Tracker(TorchDispatchMode):
             it had, and how many were.
         chosen_from: Shapes of which the last dimension was the choice of a loss.
         peak_phase: The phase of the peak.
+        cut: Rows that a batch has, and how many it is to have.
+        depth: Of the calls of modules.
     """
 
     fakes: FakeTensorMode
@@ -78,10 +83,12 @@ class Tracker(TorchDispatchMode):
     gathered: set[tuple[int, int]] = field(default_factory=set)
     chosen_from: set[tuple[int, ...]] = field(default_factory=set)
     peak_phase: str = "forward"
+    cut: tuple[int, int] | None = None
+    depth: int = 0
 
     def __post_init__(self) -> None:
         """Makes it a mode."""
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._known: dict[int, weakref.ref[Any]] = {}
         self.alive: dict[int, Piece] = {}
 
@@ -113,6 +120,10 @@ class Tracker(TorchDispatchMode):
         if func is _aten._local_scalar_dense.default and not _is_known(args[0]):
             self.guessed = True
             return _plausible(args[0])
+        if func in _WITHOUT_EFFECT:
+            return args[0] if func is _aten._pin_memory.default else None
+        if kwargs.get("pin_memory"):
+            kwargs = {**kwargs, "pin_memory": False}
         given = _tensors((*args, *kwargs.values()))
         if not all(isinstance(tensor, FakeTensor) for tensor in given):
             if _is_small_and_real(func, given, kwargs):
@@ -121,20 +132,37 @@ class Tracker(TorchDispatchMode):
             args, kwargs = tree_map_only(torch.Tensor, self._as_fake, (args, kwargs))
         if func in _GATHERS:
             self._note_rows(args)
-        result = func(*args, **kwargs)
+        result = CELLS.get(func, func)(*args, **kwargs)
         if func is _aten._log_softmax.default:
             self.chosen_from.add(tuple(result.shape))
         made = _tensors(result if isinstance(result, tuple | list) else (result,))
         if not given and made and _are_small(made):
             with _disable_current_modes():
                 return func(*args, **kwargs)
+        if self.cut is not None and self._brings_batch(given, result):
+            return result.narrow(0, 0, self.cut[1]).clone()
         for tensor in made:
             if isinstance(tensor, FakeTensor):
                 self._note(tensor)
         return result
 
+    def _brings_batch(self, given: list[torch.Tensor], result: Any) -> bool:
+        """Whether an operator gives the first tensor of the device with all rows.
+
+        Within calls of modules none does.
+        """
+        if self.depth or self.phase != "forward" or not isinstance(result, FakeTensor):
+            return False
+        assert self.cut is not None
+        rows, wanted = self.cut
+        return _has_rows(result, rows) and not any(
+            _has_rows(tensor, rows) or _has_rows(tensor, wanted) for tensor in given
+        )
+
     def _as_fake(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor if isinstance(tensor, FakeTensor) else self.fakes.from_tensor(tensor)
+        if isinstance(tensor, FakeTensor):
+            return tensor
+        return self.fakes.from_tensor(tensor)
 
     def _note_rows(self, args: Any) -> None:
         first, where = args[0], args[1]
@@ -241,11 +269,20 @@ def _is_small_and_real(func: Any, given: list[torch.Tensor], kwargs: Any) -> boo
         and t.device.type == "cpu"
         and t.layout is torch.strided
         and t.numel() <= REAL_MAX
-        and not (func._schema.is_mutable and t.is_shared())
+        and not (func._schema.is_mutable and _is_shared(t))
         for t in given
     )
+
+
+def _is_shared(tensor: torch.Tensor) -> bool:
+    """Whether other processes see what is written to it."""
+    return bool(tensor.is_shared())  # type: ignore[no-untyped-call]
 
 
 def _are_small(made: list[torch.Tensor]) -> bool:
     """Whether they are of the CPU, and so small that they can be made."""
     return all(t.device.type == "cpu" and t.numel() <= REAL_MAX for t in made)
+
+
+def _has_rows(tensor: torch.Tensor, rows: int) -> bool:
+    return tensor.is_cuda and tensor.ndim > 0 and tensor.shape[0] == rows

@@ -1,0 +1,236 @@
+"""Remedies that are tried on the step that ran out of memory.
+
+Each is what a person would change in the program. The step runs again with it
+(``forecast``), and what that run saves is what the remedy saves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from oomph.base.sizes import format_size
+from oomph.diagnosis.categories import Category
+from oomph.diagnosis.forecast import Forecast
+from oomph.diagnosis.remedy import Context, Remedy
+
+if TYPE_CHECKING:
+    from oomph.replay.change import Change
+
+UNITS_TRIED = 3  # classes of modules whose calls are run again
+SHRINKS = 0.85  # of the peak: what half a batch must at least come down to
+
+
+@dataclass
+class _Trials:
+    """Remedies as the step ran with them."""
+
+    forecast: Forecast
+    found: list[tuple[Remedy, Change]] = field(default_factory=list)
+
+    def attempt(self, action: str, cost: str, change: Change) -> Remedy | None:
+        """Runs the step with a change; None if it does not run, or saves nothing."""
+        peak = self.forecast.peak_with(change)
+        if peak is None or peak >= self.forecast.peak_bytes:
+            return None
+        saves = self.forecast.peak_bytes - peak
+        enough = self.forecast.fits(peak, self.forecast.outcome_with(change))
+        remedy = Remedy(action, saves, cost, enough)
+        self.found.append((remedy, change))
+        return remedy
+
+    def said(self, action: str, cost: str, peak_bytes: int) -> Remedy:
+        """A remedy that leaves the step such a peak."""
+        saves = self.forecast.peak_bytes - peak_bytes
+        return Remedy(action, saves, cost, self.forecast.fits(peak_bytes))
+
+
+def tried(now: Context) -> Iterator[Remedy]:
+    """All that help, as the step ran with them; it must have run again."""
+    assert now.forecast is not None
+    trials = _Trials(now.forecast)
+    now.forecast.attempt(_first_changes(now, now.forecast))
+    for rule in (_no_gradients, _smaller_batch, _autocast, _checkpointing, _both):
+        rule(now, trials)
+    yield from (remedy for remedy, _ in trials.found)
+    yield from _chunked_loss(trials)
+    yield from _smaller_state(now, trials)
+    yield from _growing(now, now.forecast)
+
+
+def _first_changes(now: Context, forecast: Forecast) -> list[Change]:
+    """All whose outcome is wanted in any case, to be run together."""
+    from oomph.replay.change import Change
+
+    batches = forecast.search.batches(forecast.outcome)[:1]
+    return [
+        *(Change(batch=(batch, batch // 2)) for batch in batches),
+        *(Change(checkpoint=tuple(unit["modules"])) for unit in _units(forecast)),
+        *([Change(autocast=True)] if _may_autocast(now, forecast) else []),
+    ]
+
+
+def _no_gradients(now: Context, trials: _Trials) -> None:
+    """Where forward is recorded, and nothing goes back through it."""
+    from oomph.replay.change import Change
+
+    if now.forecast is None or not now.saves_for_backward:
+        return
+    if not now.forecast.outcome.raw["backwards"]:
+        action, cost = "torch.no_grad() around evaluation", "nothing"
+        trials.attempt(action, cost, Change(every_call_silent=True))
+        return
+    for name, modules in now.breakdown.program.untrained:
+        trials.attempt(
+            f"torch.no_grad() around the calls of {name}, which no optimizer trains",
+            "nothing, if no gradient is to pass it",
+            Change(no_grad=tuple(modules)),
+        )
+
+
+def _smaller_batch(now: Context, trials: _Trials) -> None:
+    """As few parts as are enough, or one sample at a time."""
+    from oomph.replay.change import Change
+
+    forecast = trials.forecast
+    for batch in forecast.search.batches(forecast.outcome):
+        half = forecast.peak_with(Change(batch=(batch, batch // 2)))
+        beside = forecast.peak_bytes - forecast.base_bytes
+        if half is None or half - forecast.base_bytes > SHRINKS * beside:
+            continue
+        sample = 2 * (forecast.peak_bytes - half) / batch
+        wanted = batch // 2
+        while wanted > 1 and forecast.peak_bytes - sample * (
+            batch - wanted
+        ) > forecast.room_bytes * (1 - 0.01):
+            wanted //= 2
+        while wanted >= 1:
+            change = Change(batch=(batch, wanted))
+            remedy = trials.attempt(*_batch_words(forecast, batch, wanted), change)
+            if remedy is None or remedy.enough:
+                break
+            del trials.found[-1 if wanted > 1 else len(trials.found) :]
+            wanted //= 2
+        return
+
+
+def _batch_words(forecast: Forecast, batch: int, wanted: int) -> tuple[str, str]:
+    from oomph.replay.change import Change
+
+    raw = forecast.outcome.raw
+    action = f"batch {batch} -> {wanted}"
+    if not raw["backwards"]:
+        return action, "more, smaller batches"
+    action += f", accumulating gradients over {-(-batch // wanted)}"
+    half = forecast.outcome_with(Change(batch=(batch, batch // 2)))
+    squares = set(half.raw["squares"]) - set(raw["squares"]) if half else set()
+    sizes = [n for n in (batch, 2 * batch) if n in raw["squares"]]
+    if any(n // 2 in squares for n in sizes):
+        return action, "the loss compares samples with each other, so it changes"
+    return action, "about the same time per step"
+
+
+def _autocast(now: Context, trials: _Trials) -> None:
+    """Products with 16 bits; norms and losses stay as they are."""
+    from oomph.replay.change import Change
+
+    if _may_autocast(now, trials.forecast):
+        trials.attempt(
+            "torch.autocast('cuda', torch.bfloat16)",
+            "matrix products are rounded to 8 bits; usually faster",
+            Change(autocast=True),
+        )
+
+
+def _may_autocast(now: Context, forecast: Forecast) -> bool:
+    halves = any(size == 2 for _, size in now.breakdown.program.parameter_shapes)
+    trains = bool(forecast.outcome.raw["backwards"])
+    return trains and not now.autocast and not halves
+
+
+def _units(forecast: Forecast) -> list[dict[str, Any]]:
+    """Classes of modules whose calls save most, in a step that goes back."""
+    raw = forecast.outcome.raw
+    if not raw["backwards"]:
+        return []
+    units = [c for c in raw["calls"] if len(c["modules"]) > 1 and c["parts"]]
+    return units[:UNITS_TRIED]
+
+
+def _checkpointing(now: Context, trials: _Trials) -> None:
+    """Of the modules whose calls save much, those with which the peak is lowest."""
+    from oomph.replay.change import Change
+
+    tried = _Trials(trials.forecast)
+    for unit in _units(trials.forecast):
+        count, paths = len(unit["modules"]), ", ".join(unit["paths"][:3])
+        where = f" ({paths})" if paths else ""
+        tried.attempt(
+            f"checkpointing the {count} {unit['class']} modules{where}",
+            "their forward is computed twice, about a third of a step",
+            Change(checkpoint=tuple(unit["modules"])),
+        )
+    if tried.found:
+        trials.found.append(max(tried.found, key=lambda found: found[0].saves_bytes))
+
+
+def _both(now: Context, trials: _Trials) -> None:
+    """Two of them, where none is enough."""
+    if any(remedy.enough for remedy, _ in trials.found):
+        return
+    best = sorted(trials.found, key=lambda found: -found[0].saves_bytes)[:3]
+    for i, (first, one) in enumerate(best):
+        for second, other in best[i + 1 :]:
+            action = f"{first.action}, and {second.action}"
+            cost = f"{first.cost}; {second.cost}"
+            remedy = trials.attempt(action, cost, one.joined(other))
+            if remedy is not None and remedy.enough:
+                return
+
+
+def _chunked_loss(trials: _Trials) -> Iterator[Remedy]:
+    """Logits and what is made of them, one chunk of rows at a time."""
+    from oomph.replay.step import CHUNKS
+
+    shape = trials.forecast.outcome.raw["without"]["logits"]
+    if not shape:
+        return
+    rows = 1
+    for size in shape[:-1]:
+        rows *= size
+    yield trials.said(
+        f"the head and cross-entropy in {CHUNKS} chunks of the {rows} rows of logits, "
+        "recomputed",
+        "the head's matrix product is computed twice",
+        trials.forecast.peak_without("chunked"),
+    )
+
+
+def _smaller_state(now: Context, trials: _Trials) -> Iterator[Remedy]:
+    """A fused optimizer makes nothing beside its state; 8-bit states are a quarter."""
+    forecast, program = trials.forecast, now.breakdown.program
+    unfused = [n.rstrip("*") for n in program.optimizers if "*" in n]
+    if unfused:
+        action = f"{unfused[0]}(..., fused=True)"
+        peak = forecast.peak_without("fused")
+        yield trials.said(action, "nothing; it is faster", peak)
+    state = now.totals[Category.OPTIMIZER]
+    if state + forecast.outcome.raw["without"]["state_bytes"]:
+        yield trials.said(
+            "an optimizer with 8-bit states (bitsandbytes, torchao)",
+            "rounded states, and another package",
+            forecast.peak_without("state") - int(0.75 * state),
+        )
+
+
+def _growing(now: Context, forecast: Forecast) -> Iterator[Remedy]:
+    """What each turn of the loop leaves behind, and the next ones add to."""
+    grows = forecast.outcome.grows_bytes
+    if grows and not now.saves_for_backward:
+        yield Remedy(
+            f".cpu() of what the loop keeps, {format_size(grows)} each turn",
+            grows,
+            "a copy each turn",
+            enough=None,
+        )

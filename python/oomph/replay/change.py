@@ -1,0 +1,97 @@
+"""How a step may differ from the program's, and what makes it differ."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Change:
+    """How a step is to differ from the program's.
+
+    Attributes:
+        batch: Size of the batch, and the one to have instead; None: as it is.
+        autocast: In ``torch.autocast`` with bfloat16.
+        checkpoint: Identities of modules whose calls run again in backward.
+        no_grad: Identities of modules whose calls record nothing.
+        every_call_silent: No call records anything.
+    """
+
+    batch: tuple[int, int] | None = None
+    autocast: bool = False
+    checkpoint: tuple[int, ...] = ()
+    no_grad: tuple[int, ...] = ()
+    every_call_silent: bool = False
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> Change:
+        """That of a dict, as JSON has it."""
+        lists = {k: tuple(v) for k, v in values.items() if isinstance(v, list)}
+        return cls(**{**values, **lists})
+
+    def joined(self, other: Change) -> Change:
+        """Both."""
+        return Change(
+            self.batch or other.batch,
+            self.autocast or other.autocast,
+            self.checkpoint + other.checkpoint,
+            self.no_grad + other.no_grad,
+            self.every_call_silent or other.every_call_silent,
+        )
+
+
+def change_modules(modules: list[nn.Module], change: Change) -> None:
+    """Has modules run again in backward, or record nothing."""
+    if not change.checkpoint and not change.no_grad:
+        return
+    from torch.utils.checkpoint import checkpoint
+
+    for module in modules:
+        if id(module) in change.checkpoint:
+            module.forward = functools.partial(
+                checkpoint, module.forward, use_reentrant=False
+            )
+        elif id(module) in change.no_grad:
+            module.forward = torch.no_grad()(module.forward)
+
+
+def with_batch(
+    names: dict[str, Any], used: set[str], bound: set[str], size: int, wanted: int
+) -> dict[str, Any]:
+    """The variables with all tensors of the batch cut.
+
+    Those that a step makes anew are left of one with less of the batch, too.
+    """
+    known: dict[int, Any] = {}
+    for name in bound:
+        value = names.get(name)
+        if isinstance(value, torch.Tensor) and value.grad_fn is not None:
+            names[name] = value.detach()
+    return {
+        name: _cut(value, size, wanted, known, 3) if name in used else value
+        for name, value in names.items()
+    }
+
+
+def _cut(value: Any, size: int, wanted: int, known: dict[int, Any], depth: int) -> Any:
+    if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter):
+        if value.ndim and value.shape[0] == size and not value.requires_grad:
+            if id(value) not in known:
+                known[id(value)] = value.narrow(0, 0, wanted).clone()
+            return known[id(value)]
+        return value
+    if depth == 0 or isinstance(value, nn.Module):
+        return value
+    if type(value) in (list, tuple):
+        return type(value)(_cut(v, size, wanted, known, depth - 1) for v in value)
+    if isinstance(value, dict) and not isinstance(value, nn.Module):
+        for key, part in list(value.items()):
+            value[key] = _cut(part, size, wanted, known, depth - 1)
+    elif hasattr(value, "data") and isinstance(getattr(value, "data", None), dict):
+        _cut(value.data, size, wanted, known, depth - 1)  # a BatchEncoding
+    return value

@@ -1,0 +1,276 @@
+"""Steps that run again without memory: what they tell, and that they leave nothing."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from oomph.replay.child import Session
+from support import MIB, Simulated, remedies
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+CONF = "offload:off,reserve:0,error:full"
+card = Simulated("1GiB,context=0", CONF)
+brief = Simulated("1GiB,context=0", "offload:off,reserve:0")
+
+
+def text_of(function) -> str:
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        function()
+    return str(caught.value)
+
+
+def layers(count: int) -> nn.Sequential:
+    parts = [nn.Sequential(nn.Linear(1024, 1024), nn.GELU()) for _ in range(count)]
+    return nn.Sequential(*parts).cuda()
+
+
+# ---- The child
+
+
+def answers(work, seconds: float = 10.0):
+    with Session(lambda: (work(), None), seconds) as session:
+        return session.first
+
+
+def test_a_child_tells_what_it_found():
+    assert answers(lambda: {"found": [1, 2]}) == {"found": [1, 2]}
+
+
+def test_a_child_that_fails_or_takes_too_long_tells_nothing():
+    def fail():
+        raise ValueError
+
+    began = time.monotonic()
+    assert answers(fail) is None
+    assert answers(lambda: time.sleep(30), 0.5) is None
+    assert time.monotonic() - began < 5
+
+
+def children() -> set[str]:
+    tasks = Path("/proc/self/task").glob("*/children")
+    return {pid for task in tasks for pid in task.read_text().split()}
+
+
+def test_no_child_is_left():
+    before = children()
+    answers(lambda: 1)
+    answers(lambda: time.sleep(30), 0.2)
+    assert children() <= before
+
+
+def test_a_child_answers_questions_each_from_the_same_state():
+    state: list[int] = []
+
+    def answer(number: int) -> int:
+        state.append(number)
+        return len(state)
+
+    with Session(lambda: ("ready", answer), 10) as session:
+        assert session.first == "ready"
+        assert session.ask([5, 6, 7]) == [1, 1, 1]
+    assert state == []
+    assert session.ask([1]) == [None]
+
+
+def test_a_child_changes_no_file(tmp_path):
+    log, data = tmp_path / "log", tmp_path / "data"
+    data.write_text("abcdef")
+    with open(log, "w", buffering=1) as written, open(data) as read:
+        written.write("before\n")
+        assert read.read(2) == "ab"
+
+        def work():
+            written.write("from the child\n")
+            rest = read.read()
+            tried = []
+            for act in (
+                lambda: (tmp_path / "new").write_text("new"),
+                lambda: os.remove(data),
+                lambda: os.fork(),
+                lambda: os.kill(os.getppid(), 0),
+            ):
+                try:
+                    act()
+                except PermissionError:
+                    tried.append("refused")
+            return [rest, tried]
+
+        assert answers(work) == ["cdef", ["refused"] * 4]
+        assert os.lseek(read.fileno(), 0, os.SEEK_CUR) == 6  # Python read it ahead
+    assert log.read_text() == "before\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "log"]
+
+
+# ---- The program
+
+
+@card
+def test_the_program_is_as_it_was():
+    net = layers(8)
+    optimizer = torch.optim.Adam(net.parameters())
+    seen: list[int] = []
+    counts = {"steps": 0}
+
+    def train() -> None:
+        for _ in range(2):
+            counts["steps"] += 1
+            x = torch.ones(16384, 1024, device="cuda")
+            out = net(x)
+            seen.append(len(seen))
+            out.sum().backward()
+            optimizer.step()
+
+    text = text_of(train)
+    assert "A whole step needs about" in text
+    assert (seen, counts) == ([], {"steps": 1})
+    assert optimizer.state == {}
+    assert all(parameter.grad is None for parameter in net.parameters())
+    assert type(net[0][0].weight) is nn.Parameter
+
+
+@card
+def test_a_frozen_teacher_is_to_record_nothing():
+    teacher, student = layers(12), layers(2)
+    optimizer = torch.optim.SGD(student.parameters())
+
+    def train() -> None:
+        for _ in range(2):
+            x = torch.ones(8192, 1024, device="cuda")
+            loss = F.mse_loss(student(x), teacher(x).detach())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    named = remedies(text_of(train))
+    (action,) = [action for action in named if "torch.no_grad()" in action]
+    assert named[action]
+    assert "which no optimizer trains" in action
+
+
+@card
+def test_the_batch_is_that_of_the_loader():
+    net = layers(16)
+    data = TensorDataset(torch.ones(32, 512, 1024), torch.ones(32, 512, 1024))
+
+    def train() -> None:
+        for x, y in DataLoader(data, batch_size=16):
+            F.mse_loss(net(x.cuda()), y.cuda()).backward()
+
+    assert "batch 16 -> " in text_of(train)
+
+
+@card
+def test_nodes_of_a_graph_are_no_batch():
+    net = layers(6)
+    nodes = torch.ones(16384, 1024, device="cuda")
+    labels = torch.ones(16384, 1024, device="cuda")
+    edges = torch.randint(16384, (2, 50000), device="cuda")
+
+    def train() -> None:
+        for _ in range(2):
+            summed = torch.zeros_like(nodes).index_add(0, edges[1], nodes[edges[0]])
+            F.mse_loss(net(summed), labels).backward()
+
+    text = text_of(train)
+    assert "A whole step needs about" in text
+    assert "batch 16384" not in text
+
+
+@card
+def test_a_loss_that_compares_samples_is_changed_by_accumulation():
+    net = layers(1)
+    x = torch.ones(10240, 512, device="cuda")
+    right = torch.arange(10240, device="cuda")
+
+    def train() -> None:
+        for _ in range(2):
+            made = F.normalize(net(torch.cat([x, x], dim=1)), dim=1)
+            F.cross_entropy(made @ made.T, right).backward()
+
+    text = text_of(train)
+    (line,) = [line for line in text.splitlines() if "  batch 10240 -> " in line]
+    assert "the loss compares samples with each other" in line
+
+
+@card
+def test_a_loop_that_grows_says_so_and_nothing_is_called_enough():
+    net = layers(2).eval()
+    kept = []
+
+    def evaluate() -> None:
+        with torch.no_grad():
+            for _ in range(100):
+                kept.append(net(torch.ones(8192, 1024, device="cuda")))
+
+    text = text_of(evaluate)
+    assert "Each turn leaves 32.00 MiB behind" in text
+    kept.clear()
+
+
+@card
+def test_cells_and_networks_of_cudnn_are_foreseen():
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = nn.GRU(512, 512, 2, batch_first=True)
+            self.cell = nn.LSTMCell(512, 512)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            rows = self.network(x)[0]
+            state = None
+            for i in range(rows.shape[1]):
+                state = self.cell(rows[:, i], state)
+            return state[0].sum()
+
+    net = Both().cuda()
+
+    def train() -> None:
+        for _ in range(2):
+            net(torch.ones(512, 32, 512, device="cuda")).backward()
+
+    torch.cuda.reset_peak_memory_stats()
+    train()
+    true = torch.cuda.max_memory_allocated()
+    net.zero_grad()
+    torch.cuda.empty_cache()
+    with torch.no_grad():
+        net.cell(torch.ones(1, 512, device="cuda"))  # brings cuBLAS's workspaces back
+    torch.cuda.set_per_process_memory_fraction(0.7 * true / (1 << 30))
+    text = text_of(train)
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    (line,) = [line for line in text.splitlines() if "A whole step needs" in line]
+    size, unit = line.split("about ")[1].split(",")[0].split()
+    assert unit == "MiB"
+    assert float(size) == pytest.approx(true / MIB, rel=0.05)
+
+
+# ---- The brief text
+
+
+@brief
+def test_the_error_has_twelve_lines_and_the_rest_on_request():
+    import oomph
+
+    net = layers(8)
+
+    def train() -> None:
+        for _ in range(2):
+            net(torch.ones(32, 1024, 1024, device="cuda")).sum().backward()
+
+    lines = text_of(train).splitlines()
+    assert len(lines) <= 12
+    assert lines[0].startswith("CUDA out of memory. Tried to allocate ")
+    assert " are missing at " in lines[1]
+    assert lines[2].startswith("A whole step needs about ")
+    assert lines[3] == "GPU 0 has 1.00 GiB. Most is held by:"
+    assert "oomph.last_oom()" in lines[-1]
+    found = oomph.last_oom()
+    assert found is not None and found.request is not None
+    assert found.request.step_missing_bytes > 0
+    assert len(str(found).splitlines()) > 12
