@@ -340,6 +340,22 @@ def test_evaluation_needs_no_graph():
 
 
 @card
+def test_a_model_that_nobody_trains_may_have_half_the_bits():
+    nets = [Net(32).cuda() for _ in range(3)]
+    text = fail(lambda: Net(64).cuda())
+    assert re.search(r"2\d\d\.\d+ MiB  parameters in bfloat16", text), text
+    assert len(nets) == 3
+
+
+@card
+def test_data_that_waits_on_the_device_is_named():
+    data = take(400)
+    text = fail(lambda: take(200))
+    assert "400.00 MiB  keeping inputs and other tensors on the CPU" in text
+    del data
+
+
+@card
 def test_oomphs_own_offload_is_named_where_it_is_off():
     kept = take(400)
     assert "oomph's offload:on-oom" in fail(lambda: take(200))

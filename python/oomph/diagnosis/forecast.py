@@ -8,13 +8,15 @@ a remedy would have it.
 
 from __future__ import annotations
 
-import sys
+import re
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from oomph.diagnosis.categories import Breakdown, Category
+from oomph.memory import host
 
 if TYPE_CHECKING:
     from oomph.replay.change import Change
@@ -116,7 +118,7 @@ def foresee(
         What it comes to; None if no step was seen that can run again.
     """
     seconds = min(SECONDS, SECONDS_IN_ALL - _spent_s)
-    if seconds <= 0 or "torch" not in sys.modules:
+    if seconds <= 0 or not _may_fork():
         return None
     from oomph.replay.search import Search
     from oomph.replay.statements import stack_of
@@ -139,6 +141,15 @@ def foresee(
     room = sum(held.sizes) + snapshot["requested_bytes"]
     room -= snapshot["stats"]["oom_missing_bytes"]
     return Forecast(outcome, base, room, search, began)
+
+
+def _may_fork() -> bool:
+    """Whether copies of what Python holds would fit: children touch all of it."""
+    from oomph.replay.child import at_a_time
+
+    found = re.search(r"RssAnon:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    own_bytes = int(found[1]) << 10 if found else 0
+    return own_bytes * (1 + at_a_time()) <= host.available_bytes()
 
 
 def _workspace_bytes(device: int) -> int:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     pass
 
 MIN_SHARE = 0.01  # of the memory held: less is no help
+DATA = 0.4  # of all that is held are inputs and other tensors
 TABLES = 0.5  # of the parameters are in embeddings
 
 
@@ -100,7 +101,7 @@ def _parameters(now: Context) -> Iterator[Remedy]:
     """Half the bits, where nothing is trained; tables on the host, where they are."""
     program = now.breakdown.program
     parameters = now.totals[Category.PARAMETER]
-    wide = sum(b for s, b in program.parameter_sizes() if s == 4)
+    wide = sum(size for size, each in program.parameter_sizes() if each == 4)
     if not program.optimizers and wide > parameters // 2:
         yield _guess(
             now,
@@ -117,6 +118,19 @@ def _parameters(now: Context) -> Iterator[Remedy]:
             "the embedding tables on the host, or sparse=True with SparseAdam",
             tables + states + min(now.totals[Category.GRADIENT], tables),
             "the rows of a batch cross the link",
+        )
+
+
+def _data(now: Context) -> Iterator[Remedy]:
+    """What was brought before it is needed, such as a whole data set."""
+    held = sum(now.totals.values()) + now.requested_bytes
+    if now.totals[Category.INPUT] > DATA * held:
+        yield _guess(
+            now,
+            "keeping inputs and other tensors on the CPU until they are used, batch by "
+            "batch",
+            now.totals[Category.INPUT],
+            "a copy of each batch, which pinned memory and non_blocking=True hide",
         )
 
 
@@ -157,6 +171,7 @@ def _offload(now: Context) -> Iterator[Remedy]:
 ALWAYS: tuple[Callable[[Context], Iterator[Remedy]], ...] = (
     _leaks,
     _parameters,
+    _data,
     _sharding,
     _offload,
 )

@@ -33,6 +33,7 @@ SECOND_SCAN = 4  # by then a graph may go back through three rounds
 _DENSE = 4  # scans, one round after another; then each distance is half as much more
 _CALM_SCANS = 5  # after which growth that shows no suspect is not believed
 _SITE_SCANS = 3  # that a line's blocks must have grown over
+_SLOWS = 0.5  # of the growth a round before: what grows by less has come to a bound
 _UNHELD_ROUNDS = 12  # of growth that nothing in Python explains
 _FOLLOWED = 16  # rounds in which the line is searched
 
@@ -276,10 +277,14 @@ class Detector:
                 self._suspects.append(suspect)
 
     def _site_grew(self, suspect: Suspect) -> bool:
+        """Since the last scan; what slows down has come to its bound meanwhile."""
         if len(self._sites) < 2:
             return False
-        before, now = (sites.get(suspect.site, (0, 0)) for sites in self._sites[-2:])
-        return now[1] > before[1]
+        sizes = [sites.get(suspect.site, (0, 0))[1] for sites in self._sites[-3:]]
+        grown = [b - a for a, b in pairwise(sizes)]
+        apart = [b - a for a, b in pairwise(self._inventory.rounds[-len(sizes) :])]
+        rates = [size / max(1, n) for size, n in zip(grown, apart, strict=True)]
+        return rates[-1] > 0 and rates[-1] >= _SLOWS * rates[0]
 
     def _judge_growth(self) -> None:
         """Growth that shows no suspect: of something outside Python, or of nothing."""

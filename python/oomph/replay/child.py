@@ -25,6 +25,7 @@ from typing import Any
 
 from oomph.base.log import logger
 
+AT_A_TIME_MAX = 4  # questions: each child may copy what Python holds
 _PR_SET_PDEATHSIG = 1
 _FORBIDDEN = frozenset(
     [
@@ -137,9 +138,9 @@ def _serve(
 def _each(
     answer: Callable[[Any], Any], questions: list[Any], seconds: float
 ) -> list[Any | None]:
-    """Answers in children of their own, as many at a time as there are processors."""
+    """Answers in children of their own, some at a time."""
     end = time.monotonic() + seconds
-    count = max(1, len(os.sched_getaffinity(0)))
+    count = at_a_time()
     found: list[Any | None] = []
     for i in range(0, len(questions), count):
         children = [
@@ -153,6 +154,11 @@ def _each(
                 _kill(child[0])
             found.append(result)
     return found
+
+
+def at_a_time() -> int:
+    """How many questions are answered at a time."""
+    return min(AT_A_TIME_MAX, len(os.sched_getaffinity(0)))
 
 
 def _tell(answer: Callable[[Any], Any], question: Any, answers: int) -> None:
