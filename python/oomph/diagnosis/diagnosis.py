@@ -295,15 +295,15 @@ def _step(request: Request | None) -> list[str]:
     if not request.step_bytes:
         more = " Backward will need more." if request.before_backward else ""
         return ["How much a whole step needs is not known." + more]
+    if request.step_grows_bytes:
+        return [
+            f"Each turn of the loop leaves {format_size(request.step_grows_bytes)} "
+            "behind: how much all of them need is not known."
+        ]
     missing = format_size(request.step_missing_bytes)
     return [
         f"A whole step needs about {format_size(request.step_bytes)}, most in "
         f"{PHASES[request.step_phase]}: {missing} more than there is room for."
-        + (
-            f" Each turn leaves {format_size(request.step_grows_bytes)} behind."
-            if request.step_grows_bytes
-            else ""
-        )
     ]
 
 

@@ -140,7 +140,11 @@ def foresee(
         base += _workspace_bytes(held.device)
     room = sum(held.sizes) + snapshot["requested_bytes"]
     room -= snapshot["stats"]["oom_missing_bytes"]
-    return Forecast(outcome, base, room, search, began)
+    found = Forecast(outcome, base, room, search, began)
+    if found.missing_bytes > 0:
+        return found
+    found.close()  # there was too little room, so this is not what ran
+    return None
 
 
 def _may_fork() -> bool:

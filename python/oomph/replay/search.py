@@ -127,8 +127,9 @@ class Search:
     def _is_step(self, run: _Run, outcome: Outcome) -> bool:
         if self.trains:
             return bool(outcome.raw["backwards"])
-        stretch = run.stretch
-        return bool(outcome.raw["whole"]) and (stretch.is_loop or not stretch.is_script)
+        stretch, raw = run.stretch, outcome.raw
+        is_part = stretch.is_loop or not stretch.is_script
+        return bool(raw["whole"] and raw["called"] and is_part)
 
     def attempt(self, changes: list[Change]) -> list[Outcome | None]:
         """Runs the step that was found with changes; None for what does not work."""

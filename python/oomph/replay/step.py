@@ -41,10 +41,12 @@ class Calls:
     names: dict[int, str]
     found: dict[str, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
     parts: set[str] = field(default_factory=set)
+    count: int = 0
     _open: list[int] = field(default_factory=list)
 
     def enter(self, module: nn.Module, _: Any) -> None:
         """A call begins."""
+        self.count += 1
         self._open.append(self.tracker.now_bytes)
         self.tracker.depth += 1
 
@@ -118,9 +120,10 @@ class Replay:
             how often one took its step; ``made_line``: the last line that made a model;
             ``whole``: whether the statements came to their end; ``guessed`` and
             ``gathered`` as :class:`Tracker` has them; ``squares``: the sizes of square
-            matrices; ``calls``: of each class of modules, what their calls saved in
-            bytes, and how they are named; ``without``: the peak, had some things been
-            smaller; ``error``: what ended it.
+            matrices; ``called``: how often a module was; ``calls``: of each class of
+            modules, what their calls saved in bytes, and how they are named;
+            ``without``: the peak, had some things been smaller; ``error``: what ended
+            it.
         """
         wanted = Change.of(change or {})
         change_modules(self.modules, wanted)
@@ -208,6 +211,7 @@ class Replay:
             "gathered": sorted(tracker.gathered),
             "squares": sorted(_squares(tracker)),
             "error": error,
+            "called": self.calls.count,
             "calls": _summary(self.calls),
             "without": _without(tracker, self.optimizers),
         }
