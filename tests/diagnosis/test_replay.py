@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from oomph.diagnosis import forecast
 from oomph.replay.child import Session
 from support import MIB, Simulated, remedies
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+# The tests of a module share a process, and a machine that may be slow.
+forecast.SECONDS = forecast.SECONDS_IN_ALL = 600.0
 CONF = "offload:off,reserve:0,error:full"
 card = Simulated("1GiB,context=0", CONF)
 brief = Simulated("1GiB,context=0", "offload:off,reserve:0")

@@ -15,10 +15,13 @@ import weakref
 import pytest
 import torch
 import torch.nn.functional as F
+from oomph.diagnosis import forecast
 from oomph.memory import host
 from support import MIB, ROOT, Simulated, execute, oomph, remedies, run
 from torch import nn
 
+# The tests of a module share a process, and a machine that may be slow.
+forecast.SECONDS = forecast.SECONDS_IN_ALL = 600.0
 CARD = "512MiB,context=0,memory=real"
 card = Simulated(CARD, "offload:off,reserve:0,error:full")
 small = Simulated("128MiB,context=0,memory=real", "offload:off,reserve:0")

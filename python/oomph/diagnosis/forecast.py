@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from oomph.replay.change import Change
     from oomph.replay.search import Outcome, Search
 
-SECONDS = 30.0  # for one error
-SECONDS_IN_ALL = 120.0  # for all of a process: a loop that tries again goes on
+SECONDS = 60.0  # for one error
+SECONDS_IN_ALL = 180.0  # for all of a process: a loop that tries again goes on
 SPARE = 0.005  # of the room, left for what no tensor shows
 PASSING = (Category.ACTIVATION, Category.TEMPORARY)
 
