@@ -42,6 +42,17 @@ class Program:
     coming_bytes: int = 0
     temporary_bytes: int = 0
 
+    @property
+    def unfused(self) -> str:
+        """An optimizer that could work in one fused kernel; "" if there is none."""
+        names = (name.rstrip("*") for name in self.optimizers if "*" in name)
+        return next(names, "")
+
+    @property
+    def has_halves(self) -> bool:
+        """Whether some parameter has 16 bits an element."""
+        return any(size == 2 for _, size in self.parameter_shapes)
+
     def parameter_sizes(self) -> list[tuple[int, int]]:
         """Of each parameter its bytes, and those of an element."""
         shapes = self.parameter_shapes

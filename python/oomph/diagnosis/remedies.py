@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from oomph.base import log
 from oomph.base.sizes import format_size
 from oomph.diagnosis.categories import Category
-from oomph.diagnosis.remedy import Context, Remedy
+from oomph.diagnosis.remedy import AUTOCAST, EIGHT_BITS, Context, Remedy, fused
 from oomph.diagnosis.trials import tried
 
 if TYPE_CHECKING:
@@ -49,25 +49,16 @@ def _estimated(now: Context) -> Iterator[Remedy]:
             now.totals[Category.ACTIVATION],
             "nothing",
         )
-    halves = any(size == 2 for _, size in program.parameter_shapes)
-    if now.saves_for_backward and not now.autocast and not halves:
-        yield _guess(
-            now,
-            "torch.autocast('cuda', torch.bfloat16)",
-            int(now.totals[Category.ACTIVATION] * 0.4),
-            "matrix products are rounded to 8 bits; usually faster",
-        )
-    unfused = [n.rstrip("*") for n in program.optimizers if "*" in n]
-    if unfused and program.temporary_bytes and now.in_optimizer:
-        action = f"{unfused[0]}(..., fused=True)"
-        yield _guess(now, action, program.temporary_bytes, "nothing; it is faster")
-    if now.totals[Category.OPTIMIZER]:
-        yield _guess(
-            now,
-            "an optimizer with 8-bit states (bitsandbytes, torchao)",
-            int(now.totals[Category.OPTIMIZER] * 0.75),
-            "rounded states, and another package",
-        )
+    held = now.totals
+    if now.saves_for_backward and not now.autocast and not program.has_halves:
+        action, cost = AUTOCAST
+        yield _guess(now, action, int(held[Category.ACTIVATION] * 0.4), cost)
+    if program.unfused and program.temporary_bytes and now.in_optimizer:
+        action, cost = fused(program.unfused)
+        yield _guess(now, action, program.temporary_bytes, cost)
+    if held[Category.OPTIMIZER]:
+        action, cost = EIGHT_BITS
+        yield _guess(now, action, int(held[Category.OPTIMIZER] * 0.75), cost)
 
 
 def _guess(now: Context, action: str, saves_bytes: int, cost: str) -> Remedy:

@@ -7,6 +7,21 @@ from dataclasses import dataclass
 from oomph.diagnosis.categories import Breakdown, Category
 from oomph.diagnosis.forecast import Forecast
 
+# What to do, and what it costs: tried on a step, or estimated.
+AUTOCAST = (
+    "torch.autocast('cuda', torch.bfloat16)",
+    "matrix products are rounded to 8 bits; usually faster",
+)
+EIGHT_BITS = (
+    "an optimizer with 8-bit states (bitsandbytes, torchao)",
+    "rounded states, and another package",
+)
+
+
+def fused(optimizer: str) -> tuple[str, str]:
+    """The same of an optimizer that works in one kernel."""
+    return f"{optimizer}(..., fused=True)", "nothing; it is faster"
+
 
 @dataclass(frozen=True)
 class Remedy:

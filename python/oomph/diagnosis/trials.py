@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from oomph.base.sizes import format_size
 from oomph.diagnosis.categories import Category
 from oomph.diagnosis.forecast import Forecast
-from oomph.diagnosis.remedy import Context, Remedy
+from oomph.diagnosis.remedy import AUTOCAST, EIGHT_BITS, Context, Remedy, fused
 
 if TYPE_CHECKING:
     from oomph.replay.change import Change
@@ -110,7 +110,8 @@ def _smaller_batch(now: Context, trials: _Trials) -> None:
             remedy = trials.attempt(*_batch_words(forecast, batch, wanted), change)
             if remedy is None or remedy.enough:
                 break
-            del trials.found[-1 if wanted > 1 else len(trials.found) :]
+            if wanted > 1:
+                trials.found.pop()
             wanted //= 2
         return
 
@@ -136,17 +137,12 @@ def _autocast(now: Context, trials: _Trials) -> None:
     from oomph.replay.change import Change
 
     if _may_autocast(now, trials.forecast):
-        trials.attempt(
-            "torch.autocast('cuda', torch.bfloat16)",
-            "matrix products are rounded to 8 bits; usually faster",
-            Change(autocast=True),
-        )
+        trials.attempt(*AUTOCAST, Change(autocast=True))
 
 
 def _may_autocast(now: Context, forecast: Forecast) -> bool:
-    halves = any(size == 2 for _, size in now.breakdown.program.parameter_shapes)
     trains = bool(forecast.outcome.raw["backwards"])
-    return trains and not now.autocast and not halves
+    return trains and not now.autocast and not now.breakdown.program.has_halves
 
 
 def _units(forecast: Forecast) -> list[dict[str, Any]]:
@@ -210,16 +206,12 @@ def _chunked_loss(trials: _Trials) -> Iterator[Remedy]:
 def _smaller_state(now: Context, trials: _Trials) -> Iterator[Remedy]:
     """A fused optimizer makes nothing beside its state; 8-bit states are a quarter."""
     forecast, program = trials.forecast, now.breakdown.program
-    unfused = [n.rstrip("*") for n in program.optimizers if "*" in n]
-    if unfused:
-        action = f"{unfused[0]}(..., fused=True)"
-        peak = forecast.peak_without("fused")
-        yield trials.said(action, "nothing; it is faster", peak)
+    if program.unfused:
+        yield trials.said(*fused(program.unfused), forecast.peak_without("fused"))
     state = now.totals[Category.OPTIMIZER]
     if state + forecast.outcome.raw["without"]["state_bytes"]:
         yield trials.said(
-            "an optimizer with 8-bit states (bitsandbytes, torchao)",
-            "rounded states, and another package",
+            *EIGHT_BITS,
             forecast.peak_without("state") - int(0.75 * state),
         )
 

@@ -33,7 +33,7 @@ class Outcome:
         phase: "forward", "backward" or "optimizer": when that was.
         grows_bytes: What the second turn left behind, more than the first; 0 below
             1 MiB.
-        raw: All of :func:`oomph.replay.step.replay`.
+        raw: All of :meth:`oomph.replay.step.Replay.begin`.
     """
 
     peak_bytes: int
