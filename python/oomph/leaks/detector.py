@@ -23,7 +23,7 @@ from oomph.leaks.findings import Finding
 from oomph.leaks.following import Follower
 from oomph.leaks.inventory import Inventory
 from oomph.leaks.source import Line
-from oomph.leaks.suspects import Suspect
+from oomph.leaks.suspects import SLOWS, Suspect
 
 PERIODS = (1, 4, 16, 64)  # steps
 NEEDED = 3  # windows, each with more than the one before
@@ -31,9 +31,9 @@ _REST = 8  # windows for which a period that misled is not believed; then twice 
 FIRST_SCAN = 2  # round
 SECOND_SCAN = 4  # by then a graph may go back through three rounds
 _DENSE = 4  # scans, one round after another; then each distance is half as much more
+_REJUDGED = 2  # times as many scans until a kind is judged again that showed nothing
 _CALM_SCANS = 5  # after which growth that shows no suspect is not believed
 _SITE_SCANS = 3  # that a line's blocks must have grown over
-_SLOWS = 0.5  # of the growth a round before: what grows by less has come to a bound
 _UNHELD_ROUNDS = 12  # of growth that nothing in Python explains
 _FOLLOWED = 16  # rounds in which the line is searched
 
@@ -135,7 +135,7 @@ class Detector:
         self._growth = Growth()
         self._starts: deque[int] = deque([graphs.now()], maxlen=3)
         self._suspects: list[Suspect] = []
-        self._dismissed: set[Any] = set()
+        self._dismissed: dict[Any, int] = {}  # kinds, and until which scan
         self._follower: Follower | None = None
         self._rest = 0  # rounds in which lines are still searched
         self._min_bytes: int | None = None  # before small blocks learned their lines
@@ -184,7 +184,7 @@ class Detector:
         self._starts.append(graphs.now())
         soon = self._next == self.rounds + 1 or bool(self._searched())
         early = self.rounds == FIRST_SCAN
-        found = any(s.is_live and s.slot is None for s in self._suspects)
+        found = any(s.is_live and not s.is_searched for s in self._suspects)
         self._know_small_blocks(soon and not found and (early or grown))
         self._begin_following()
         return scans
@@ -225,19 +225,17 @@ class Detector:
         self.modules = inventory.scan(self.rounds)
         self._sites.append(_live_sites())
         self._counts.append(now)
-        for suspect in self._suspects:
-            if suspect.kinds:
-                suspect.follow(inventory)
-            elif suspect.site:
-                suspect.note(self._site_grew(suspect), self.rounds)
-        known = self._dismissed.union(*(s.kinds for s in self._suspects))
+        judge = verdicts.Judge(self.modules, self._before(), self.rounds)
+        self._follow(judge)
+        known = set().union(*(s.kinds for s in self._suspects))
+        known |= {k for k, until in self._dismissed.items() if inventory.scans < until}
         groups = [g for g in inventory.growing(grown) if g.kind not in known]
         tensors = inventory.tensors()
-        judge = verdicts.Judge(self._before(), self.rounds)
         self._chained(judge, tensors)
         if groups:
             found = judge.groups(groups)
-            self._dismissed.update(group.kind for group in groups)
+            until = _REJUDGED * inventory.scans
+            self._dismissed.update((group.kind, until) for group in groups)
             self._suspects += found
         if len(self._sites) >= _SITE_SCANS and not groups:
             self._joined(judge, tensors)
@@ -248,6 +246,19 @@ class Detector:
         self._judge_growth()
         if self._searched():
             self._rest = max(_FOLLOWED, self._next - self.rounds)
+
+    def _follow(self, judge: verdicts.Judge) -> None:
+        """What has become of the suspects since the last scan."""
+        for suspect in list(self._suspects):
+            if suspect.site:
+                suspect.note(self._site_grew(suspect), self.rounds)
+            if not suspect.kinds or not suspect.follow(self._inventory):
+                continue
+            member = suspect.member(self._inventory)
+            is_held = member is not None and judge.search_again(suspect, member)
+            if suspect.is_searched and not is_held:
+                self._suspects.remove(suspect)
+        self._join_equal()
 
     def _before(self) -> int:
         rounds = self._inventory.rounds
@@ -284,7 +295,7 @@ class Detector:
         grown = [b - a for a, b in pairwise(sizes)]
         apart = [b - a for a, b in pairwise(self._inventory.rounds[-len(sizes) :])]
         rates = [size / max(1, n) for size, n in zip(grown, apart, strict=True)]
-        return rates[-1] > 0 and rates[-1] >= _SLOWS * rates[0]
+        return rates[-1] > 0 and rates[-1] >= SLOWS * rates[0]
 
     def _judge_growth(self) -> None:
         """Growth that shows no suspect: of something outside Python, or of nothing."""
@@ -306,7 +317,7 @@ class Detector:
     # ---- Lines
 
     def _searched(self) -> list[Suspect]:
-        return [s for s in self._suspects if s.slot is not None]
+        return [suspect for suspect in self._suspects if suspect.is_searched]
 
     def _begin_following(self) -> None:
         """Follows the lines of the next round, if a line is to be found."""
@@ -314,7 +325,7 @@ class Detector:
         if not searched:
             return
         self._rest -= 1
-        follower = Follower([s.slot for s in searched if s.slot is not None])
+        follower = Follower([p for s in searched for p in (*s.containers, *s.names)])
         if self._rest >= 0 and follower.start():
             self._follower = follower
         else:
@@ -326,18 +337,31 @@ class Detector:
         changes = self._follower.stop()
         self._follower = None
         for suspect in self._searched():
-            assert suspect.slot is not None
-            found = changes.get(suspect.slot)
-            if found is not None and found.line is not None:
-                suspect.learn(found)
-                suspect.slot = None
+            suspect.learn(changes)
+        self._join_equal()
 
     def _give_up(self, searched: list[Suspect]) -> None:
         """The line was not seen: where the source fills what has this name, if any."""
         for suspect in searched:
-            assert suspect.slot is not None
             suspect.suppose()
-            suspect.slot = None
+        self._join_equal()
+
+    def _join_equal(self) -> None:
+        """Of suspects that hold the same by the same line one is left."""
+        found: dict[Any, Suspect] = {}
+        for suspect in self._suspects:
+            line = suspect.finding.line
+            known = found.setdefault(line or suspect, suspect)
+            if known is suspect:
+                continue
+            if known.kinds & suspect.kinds or known.is_chain:
+                known.join(suspect)
+            elif suspect.is_chain:  # which says more of it
+                suspect.join(known)
+                found[line] = suspect
+            else:
+                found[suspect] = suspect
+        self._suspects = list(found.values())
 
     # ---- What was found
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
@@ -34,12 +34,21 @@ class Changes:
     Attributes:
         lines: How often each line changed it, by whether the line names the slot.
         shrank: Whether something was taken out again.
+        size_change: By how many items a container has more in the end.
         names: What lines that changed it call it.
     """
 
     lines: Counter[tuple[bool, Line]] = field(default_factory=Counter)
     shrank: bool = False
+    size_change: int = 0
     names: set[str] = field(default_factory=set)
+
+    def add(self, later: Changes) -> None:
+        """What happened in a later round."""
+        self.lines += later.lines
+        self.shrank |= later.shrank
+        self.size_change += later.size_change
+        self.names |= later.names
 
     @property
     def line(self) -> Line | None:
@@ -67,7 +76,8 @@ class Follower:
     """
 
     def __init__(self, slots: Sequence[Slot]) -> None:
-        self._changes = [(slot, slot.state(), Changes()) for slot in slots]
+        places = {slot.place: slot for slot in slots}
+        self._changes = [(s, s.state(), Changes()) for s in places.values()]
         self._last: tuple[FrameType, int] | None = None
         self._rest = _LINES_MAX
 
@@ -79,12 +89,12 @@ class Follower:
         _C.follow_lines(self._event, is_user, _EVENTS_MAX)
         return True
 
-    def stop(self) -> dict[Slot, Changes]:
-        """Ends it, in the same thread; what happened to each slot."""
+    def stop(self) -> dict[Hashable, Changes]:
+        """Ends it, in the same thread; what happened to each slot, by its place."""
         if type(sys.gettrace()).__name__ == "LineFollower":
             _C.unfollow_lines()
-        self._look()
-        found = {slot: changes for slot, _, changes in self._changes}
+            self._look()  # else there were too many lines, and the last is not known
+        found = {slot.place: changes for slot, _, changes in self._changes}
         self._changes, self._last = [], None
         return found
 
@@ -107,7 +117,9 @@ class Follower:
             now = slot.state()
             if now != before:
                 self._changes[place] = slot, now, changes
-                self._note(slot, changes, _size(now) < _size(before))
+                more = _size(now) - _size(before)
+                changes.size_change += more
+                self._note(slot, changes, more < 0)
 
     def _note(self, slot: Slot, changes: Changes, shrank: bool) -> None:
         changes.shrank |= shrank

@@ -32,16 +32,17 @@ def nodes(root: Any) -> Iterator[Any]:
 
 
 def steps_spanned(root: Any, starts: list[int]) -> int:
-    """How many of the steps that began at these numbers a graph has nodes of."""
+    """How many of the steps that began at these numbers a graph has nodes of.
+
+    All that is older than the first of them counts as one more.
+    """
     if not starts:
         return 0
     found = set()
     for node in nodes(root):
         number = node._sequence_nr()
         if number < _NO_NUMBER:
-            place = bisect.bisect_right(starts, number)
-            if place > 0:
-                found.add(place)
+            found.add(bisect.bisect_right(starts, number))
     return len(found)
 
 

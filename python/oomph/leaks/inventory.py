@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-_OTHERS = 2  # of each group, older and newer
 _SCANS_MIN = 3
 
 
@@ -35,7 +34,6 @@ class Group:
 
     kind: Hashable
     kept: list[Seen]  # met after the first scan, and still there one scan later
-    others: list[Seen]  # a few of the kind that are older or newer
     count: float  # by so many there are more in a round
     size_bytes: float  # the same in bytes
 
@@ -135,28 +133,26 @@ class Inventory:
         for kind in last[-1]:
             if last[1][kind] <= last[0][kind]:
                 continue
-            kept = [
-                seen
-                for seen in self._seen.values()
-                if seen.kind == kind
-                and first < seen.since < self.scans - 1
-                and seen.ref() is not None
-            ]
+            kept = self.kept({kind})
             if kept:
                 sizes = sum(_sizes(kept).values())
-                others = self._others(kind, kept)
-                groups.append(Group(kind, kept, others, len(kept) / over, sizes / over))
+                groups.append(Group(kind, kept, len(kept) / over, sizes / over))
         return groups
 
-    def _others(self, kind: Hashable, kept: list[Seen]) -> list[Seen]:
-        known = {id(seen) for seen in kept}
-        rest = [
+    def kept(self, kinds: set[Hashable]) -> list[Seen]:
+        """Of these kinds what came between the last scans, and has stayed since."""
+        first = self.scans - _SCANS_MIN  # met at this scan at the latest: not new
+        return [
             seen
             for seen in self._seen.values()
-            if seen.kind == kind and id(seen) not in known and seen.ref() is not None
+            if seen.kind in kinds
+            and first < seen.since < self.scans - 1
+            and seen.ref() is not None
         ]
-        old = [seen for seen in rest if seen.since < kept[0].since]
-        return old[-_OTHERS:] + [s for s in rest if s.since > kept[0].since][:_OTHERS]
+
+    def stayed(self, kinds: set[Hashable]) -> int:
+        """How many of these kinds were there at the last scan and the one before."""
+        return sum(self._stayed[-1][kind] for kind in kinds) if self._stayed else 0
 
     def has_grown(self, kinds: set[Hashable]) -> bool:
         """Whether more of one of these kinds stayed than at the scan before."""

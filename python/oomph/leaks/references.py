@@ -7,12 +7,16 @@ nothing that it looks at.
 
 from __future__ import annotations
 
+import contextvars
 import gc
 import inspect
+import itertools
 import sys
 import types
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from traceback import walk_stack
 from typing import Any
 
@@ -33,7 +37,8 @@ class Hop:
     Attributes:
         kind: ``item`` of a container, ``attr`` of an object, ``local`` of a running
             function, ``frame`` (a local of one that ended), ``global`` of a module,
-            ``class`` attribute, ``cell`` (a variable of a function that uses it),
+            ``class`` attribute, ``context`` variable, ``cell`` (a variable of a
+            function that uses it),
             ``traceback``, ``exception``, or ``object`` for anything else.
         name: Of the variable, attribute or key; empty if it has none.
         holder: The type of the holder, or the name of the function or module.
@@ -65,6 +70,8 @@ class Hop:
             return f"{named}, which the function {self.holder}() uses{at}"
         if self.kind == "global":
             return f"{named}, global of {self.holder}{at}"
+        if self.kind == "context":
+            return f"{named}, a context variable"
         if self.kind in ("attr", "class"):
             of = "a" if self.kind == "attr" else "the class"
             return f"`.{self.name}`{named[len(self.name) + 2 :]} of {of} {self.holder}"
@@ -113,16 +120,16 @@ class Chain:
 
 
 _CELL = types.CellType
+_SKIPPED = (_CELL, contextvars.Context)
 _CONTAINERS = (list, tuple, set, frozenset, deque, dict)
 
 
 def _module_dicts(frames: list[types.FrameType]) -> dict[int, str]:
     """The names of modules by the identity of their globals."""
-    found = {
-        id(vars(module)): name
-        for name, module in list(sys.modules.items())
-        if isinstance(module, types.ModuleType)
-    }
+    found: dict[int, str] = {}
+    for name, module in list(sys.modules.items()):
+        if isinstance(module, types.ModuleType):  # one may have two names: the first
+            found.setdefault(id(vars(module)), name)
     for frame in frames:
         name = str(frame.f_globals.get("__name__", "?"))
         found.setdefault(id(frame.f_globals), name)
@@ -130,13 +137,19 @@ def _module_dicts(frames: list[types.FrameType]) -> dict[int, str]:
 
 
 def _frames() -> list[types.FrameType]:
-    """All that run, of every thread, innermost first; without our own."""
+    """All that run, of every thread, innermost first.
+
+    Without our own, and without PyTorch's that called these: they are about to end.
+    """
     return [
         frame
         for top in sys._current_frames().values()
-        for frame, _ in walk_stack(top)
-        if not str(frame.f_globals.get("__name__", "")).startswith(_OURS)
+        for frame in itertools.dropwhile(_is_ending, (f for f, _ in walk_stack(top)))
     ]
+
+
+def _is_ending(frame: types.FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).startswith((_OURS, "torch."))
 
 
 def variables(frame: types.FrameType) -> dict[str, Any]:
@@ -160,10 +173,29 @@ def _locals_of(frame: types.FrameType) -> dict[int, str]:
     return {id(value): name for name, value in reversed(variables(frame).items())}
 
 
-class Search:
-    """Looks for what holds objects; the world must stand still meanwhile."""
+_TABLES = ("_parameters", "_buffers", "_modules")
 
-    def __init__(self) -> None:
+
+def _parents(modules: Sequence[Any]) -> dict[int, tuple[Any, Any]]:
+    """The table and the module that hold a module or a tensor, by its identity."""
+    found: dict[int, tuple[Any, Any]] = {}
+    for module in modules:
+        for name in _TABLES:
+            table = module.__dict__.get(name)
+            if table:
+                found.update((id(held), (table, module)) for held in table.values())
+    return found
+
+
+class Search:
+    """Looks for what holds objects; the world must stand still meanwhile.
+
+    Args:
+        modules: All there are: each step through them is a look at all objects less.
+    """
+
+    def __init__(self, modules: Sequence[Any] = ()) -> None:
+        self._parents = _parents(modules)
         frames = _frames()
         self._globals = _module_dicts(frames)
         self._locals: dict[int, tuple[Hop, types.FrameType]] = {}
@@ -206,12 +238,27 @@ class Search:
                 inner[id(referrer)] = child
                 outer.append(referrer)
             referrers.clear()  # or it would be found in its turn
+            outer += self._modules_of(level, inner, known)
             level = outer
             if not level or len(level) > _WIDTH_MAX:
                 break
         if level or closing is None:
             return Chain()
         return self._circle(closing, inner, known)
+
+    def _modules_of(
+        self, level: list[Any], inner: dict[int, int], known: dict[int, Any]
+    ) -> list[Any]:
+        """The modules that hold some of these in their tables."""
+        found = []
+        for thing in level:
+            table, module = self._parents.get(id(thing), (None, None))
+            if module is None or id(module) in known:
+                continue
+            known |= {id(table): table, id(module): module}
+            inner |= {id(table): id(thing), id(module): id(table)}
+            found.append(module)
+        return found
 
     def _root(
         self, level: list[Any], inner: dict[int, int], known: dict[int, Any]
@@ -224,7 +271,7 @@ class Search:
                 rank = 1
             elif id(thing) in self._locals:
                 rank = 0
-            elif isinstance(thing, type) and id(thing) in inner:
+            elif isinstance(thing, (type, contextvars.Context)) and id(thing) in inner:
                 rank = 2
             if rank < 9 and (best is None or rank < best[0]):
                 best = rank, thing
@@ -233,6 +280,10 @@ class Search:
         rank, thing = best
         things = _path(id(thing), inner, known)
         hops = self._hops(things)
+        if isinstance(thing, contextvars.Context):
+            variable = variable_of(thing, things)
+            name = "?" if variable is None else variable.name
+            return Chain([*hops, Hop("context", name)], things)
         if rank > 0:
             return Chain(hops, things)
         hop, frame = self._locals[id(thing)]
@@ -244,10 +295,10 @@ class Search:
         for place in range(1, len(things)):
             holder, held = things[place], things[place - 1]
             owner = things[place + 1] if place + 1 < len(things) else None
-            if _is_namespace(owner, holder):
+            if is_namespace(owner, holder):
                 continue  # told with its owner
             before = things[place - 2] if place > 1 else None
-            if before is not None and _is_namespace(holder, held):
+            if before is not None and is_namespace(holder, held):
                 hops.append(_attribute(holder, held, before))
             elif isinstance(owner, types.FunctionType) and isinstance(held, _CELL):
                 continue  # the tuple of its cells: told with the function
@@ -268,8 +319,8 @@ class Search:
         if isinstance(holder, _CONTAINERS):
             bounded = isinstance(holder, deque) and holder.maxlen is not None
             return Hop("item", "", type(holder).__name__, bounded=bounded)
-        if isinstance(holder, _CELL):
-            return Hop("skip")
+        if isinstance(holder, _SKIPPED) or type(holder).__name__.startswith("hamt"):
+            return Hop("skip")  # what a context has its variables in is called hamt
         if isinstance(holder, types.FunctionType):
             return _closure(holder, held)
         if isinstance(holder, types.FrameType):
@@ -291,11 +342,15 @@ class Search:
         holder, held = closing
         things = _path(id(held), inner, known)
         hops = self._hops(things)
-        if _is_namespace(holder, held) or isinstance(holder, dict):
+        if is_namespace(holder, held) or isinstance(holder, dict):
             last = Hop("skip")
         else:
             last = self._hop(holder, held)
-        named = [hop for hop in (last, *reversed(hops)) if hop.kind in ("attr", "cell")]
+        start = next((i for i, thing in enumerate(things) if thing is holder), 0)
+        around = self._hops(things[start:])
+        filled = [b for a, b in pairwise(around) if a.kind == "item"]
+        outwards = (*filled, last, *reversed(around), *reversed(hops))
+        named = [hop for hop in outwards if hop.kind in ("attr", "cell")]
         return Chain(hops, things, True, named[0] if named else None)
 
 
@@ -329,22 +384,33 @@ def _leads(inner: dict[int, int], outermost: int, wanted: int) -> bool:
     return False
 
 
-def _is_namespace(owner: object, thing: object) -> bool:
+def variable_of(
+    context: contextvars.Context, things: list[Any]
+) -> contextvars.ContextVar[Any] | None:
+    """The variable of a context whose value is one of these things."""
+    held = set(map(id, things))
+    return next((var for var, value in context.items() if id(value) in held), None)
+
+
+def is_namespace(owner: object, thing: object) -> bool:
     """Whether ``thing`` is the ``__dict__`` of ``owner``, or a module's own table."""
-    if not isinstance(thing, dict) or owner is None or isinstance(owner, type):
+    if not isinstance(thing, dict) or owner is None:
         return False
+    if isinstance(owner, type):
+        return any(inner is thing for inner in gc.get_referents(vars(owner)))
     try:
         namespace = object.__getattribute__(owner, "__dict__")
     except AttributeError:
         return False
-    tables = ("_parameters", "_buffers", "_modules")
-    return namespace is thing or any(namespace.get(t) is thing for t in tables)
+    return namespace is thing or any(namespace.get(t) is thing for t in _TABLES)
 
 
 def _attribute(holder: Any, namespace: dict[Any, Any], held: Any) -> Hop:
     name = next((str(key) for key, v in namespace.items() if v is held), "?")
-    if name in ("_parameters", "_buffers", "_modules") and isinstance(held, dict):
+    if name in _TABLES and isinstance(held, dict):
         return Hop("skip")
+    if isinstance(holder, type):
+        return Hop("class", name, holder.__qualname__)
     return _of_object(name, holder)
 
 

@@ -1,23 +1,24 @@
-"""The place that holds something more after each step, and whether it has changed.
+"""The places that may hold something more after each step, and whether they have.
 
-Tensors that are kept, one after another, have holders of their own on the way out, such
-as the dict that was appended together with them; the first holder that they share is
-the one that grows. If there is one tensor alone, which is replaced by a longer one, it
-is the variable or the attribute that it is bound to.
+On the way out from a tensor that is kept there are containers: one of them gets an item
+more whenever such a tensor is kept. The dict that was appended together with a tensor
+does not; so all are followed, and what grows is meant. If none does, something has been
+bound anew: a tuple, a linked list, or one tensor that is replaced by a longer one.
 """
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import types
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from oomph.leaks.references import Chain, variables
+from oomph.leaks.references import Chain, is_namespace, variable_of, variables
 
 _FEW = 64  # items of a container that are looked through
 _SIZED: tuple[Any, ...] = (list, deque, dict, set)
@@ -33,11 +34,18 @@ class Slot:
         holder: The container; or the namespace, the cell or the frame of a name.
         key: The name, or the place in the container; None: the items are meant.
         name: The name under which the program knows it; "": it has none.
+        in_place: Whether a tensor that is changed in place has changed the slot.
     """
 
     holder: Any
     key: Any = None
     name: str = ""
+    in_place: bool = True
+
+    @property
+    def place(self) -> Hashable:
+        """The same for each slot of this holder and key."""
+        return id(self.holder), self.key
 
     def state(self) -> Hashable:
         """What differs once the place has changed; the larger of two has more in it."""
@@ -47,7 +55,8 @@ class Slot:
             return _length(self.holder)
         value = self._value()
         version = 0
-        if isinstance(value, torch.Tensor) and not value.is_inference():
+        is_tensor = self.in_place and isinstance(value, torch.Tensor)
+        if is_tensor and not value.is_inference():
             version = value._version
         return id(value), version
 
@@ -57,6 +66,8 @@ class Slot:
             return variables(holder).get(key)
         if isinstance(holder, types.CellType):
             return holder.cell_contents
+        if isinstance(holder, contextvars.Context):
+            return holder.get(key)
         if isinstance(holder, dict):
             return dict.get(holder, key)
         if isinstance(holder, list):
@@ -91,55 +102,65 @@ def _length(holder: Any) -> int:
     return int(base.__len__(holder))
 
 
-def shared(chain: Chain, chains: Sequence[Chain]) -> int | None:
-    """The place on a chain of the nearest holder that it shares with most others.
+def containers(chain: Chain) -> list[Slot]:
+    """What has items on the way outwards, and no bound of its own.
 
-    Args:
-        chain: Of a tensor, with hops.
-        chains: Of tensors of its kind, which were made in other rounds.
-
-    Returns:
-        An index into ``chain.things``; None: they share nothing.
-    """
-    others = [
-        {id(thing) for thing in other.things[1:]}
-        for other in chains
-        if other is not chain
-    ]
-    counts = [sum(id(thing) in other for other in others) for thing in chain.things]
-    counts[:1] = [0] * len(counts[:1])
-    if chain.hops and chain.hops[-1].kind in ("global", "class"):
-        counts[-1] = 0  # a module holds much else
-    most = max(counts, default=0)
-    return counts.index(most) if most > 0 else None
-
-
-def find(chain: Chain, place: int) -> Slot | None:
-    """The slot that grows: the holder at this place, if it has items; else its name.
+    The namespaces of objects and modules are told by :func:`namespaces`.
 
     Args:
         chain: From a tensor outwards.
-        place: Index of the holder among its things; 0 for the tensor itself.
     """
-    things = chain.things
-    if not things:
-        return None
-    thing = things[place]
-    if isinstance(thing, functools._lru_cache_wrapper):
-        return Slot(thing, name=getattr(thing, "__name__", ""))
-    if place > 0 and isinstance(thing, _SIZED):
-        return Slot(thing, name=_name_beyond(chain, place))
-    namespace = getattr(thing, "__dict__", None)
-    values = namespace.values() if isinstance(namespace, dict) else ()
-    if place > 0 and any(value is things[place - 1] for value in values):
-        return Slot(namespace, name=_name_beyond(chain, place))
-    for inner in range(place, len(things)):
-        found = _bound(things, inner)
-        if found is not None:
-            return found
+    found = []
+    for place, thing in enumerate(chain.things[1:], 1):
+        if isinstance(thing, functools._lru_cache_wrapper):
+            found.append(Slot(thing, name=getattr(thing, "__name__", "")))
+        elif (
+            isinstance(thing, _SIZED)
+            and getattr(thing, "maxlen", None) is None
+            and not _is_namespace(chain, place)
+        ):
+            found.append(Slot(thing, name=_name_beyond(chain, place)))
+    return found
+
+
+def names(chain: Chain, in_place: bool = True) -> list[Slot]:
+    """What is bound to a name on the way outwards, the tensor first.
+
+    Args:
+        chain: From a tensor outwards.
+        in_place: Whether a tensor that is changed in place counts as bound anew.
+    """
+    bound = [_bound(chain.things, place) for place in range(len(chain.things))]
+    found = [slot for slot in bound if slot is not None]
     if chain.frame is not None:
-        return Slot(chain.frame, chain.hops[-1].name, chain.hops[-1].name)
-    return None
+        name = chain.hops[-1].name
+        found.append(Slot(chain.frame, name, name))
+    for slot in found:
+        slot.in_place = in_place
+    return found
+
+
+def namespaces(chain: Chain) -> list[Slot]:
+    """What may get one more name, such as an object by ``setattr()``.
+
+    Args:
+        chain: From a tensor outwards.
+    """
+    return [
+        Slot(thing, name=_name_beyond(chain, place))
+        for place, thing in enumerate(chain.things)
+        if place > 0 and _is_namespace(chain, place)
+    ]
+
+
+def _is_namespace(chain: Chain, place: int) -> bool:
+    """Whether a holder is where an object, a class or a module has its names."""
+    things = chain.things
+    if not isinstance(things[place], dict):
+        return False
+    if place + 1 == len(things):
+        return chain.hops[-1].kind == "global"
+    return is_namespace(things[place + 1], things[place])
 
 
 def _bound(things: list[Any], inner: int) -> Slot | None:
@@ -148,13 +169,16 @@ def _bound(things: list[Any], inner: int) -> Slot | None:
         return None
     holder, held = things[inner + 1], things[inner]
     if isinstance(holder, dict):
-        names = [name for name, value in dict.items(holder) if value is held]
-        return Slot(holder, names[0], str(names[0])) if names else None
+        keys = [key for key, value in dict.items(holder) if value is held]
+        return Slot(holder, keys[0], str(keys[0])) if keys else None
     if isinstance(holder, types.CellType):
         return Slot(holder, "cell_contents")
     if isinstance(holder, list):
         places = [i for i, value in enumerate(holder) if value is held]
         return Slot(holder, places[0]) if places else None
+    if isinstance(holder, contextvars.Context):
+        variable = variable_of(holder, things)
+        return None if variable is None else Slot(holder, variable, variable.name)
     namespace = getattr(holder, "__dict__", None)  # which need not have existed so far
     if isinstance(namespace, dict) and namespace is not held:
         return _bound([held, namespace], 0)

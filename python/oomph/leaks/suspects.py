@@ -6,10 +6,13 @@ at later scans: it grows on, or it gives back what it held, or it stops to grow.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import torch
 
 from oomph.leaks import bounds, source
 from oomph.leaks.findings import BOUNDED, LEAKS, Finding
@@ -20,9 +23,12 @@ from oomph.leaks.source import Line
 
 _CERTAIN_SCANS = 9  # that showed growth, before it is a leak
 _ENOUGH_SCANS = 6  # the same, if the watch ends
+SLOWS = 0.5  # of the growth a round before: what grows by less has come to a bound
+_HALVED_SCANS = 5  # at least, to compare the growth of two halves
 _APART_MIN = 2  # rounds without growth that say nothing
 _ENOUGH_ROUNDS = 16  # if the watch ends, and it has grown until then
 _DOUBTED_ROUNDS = 24  # where the code speaks for a bound: not told before
+_LIMITED_ROUNDS = 64  # where the holder has one: the same
 
 
 @dataclass(eq=False)
@@ -34,13 +40,15 @@ class Suspect:
         kinds: Of tensors that it holds; empty: it is one tensor that gets longer.
         began: The round after which it was seen to grow.
         seen: The last round at which it had grown.
-        slot: What is to be followed to find the line; None: nothing, or no more.
+        containers: On the way out from what it holds; followed to find the line.
+        names: The same that are bound anew; these are meant if no container grows.
         confirmed: How many scans showed that it grew.
         ended: Whether it has stopped to grow.
         gave_back: Whether something that it held is gone.
         is_doubted: Whether the code speaks for a bound.
         has_graph: Whether what it holds has a graph, which nobody keeps for long.
         is_global: Whether a module's variable holds it.
+        is_limited: Whether a holder is built to have a bound, such as a queue's size.
         held_at: Where the function is, or the code, whose variable leads to it.
         members: Some of what it holds.
         site: Of the one tensor that gets longer: who allocates it.
@@ -52,19 +60,24 @@ class Suspect:
     kinds: set[Hashable]
     began: int
     seen: int
-    slot: Slot | None = None
+    containers: list[Slot] = field(default_factory=list)
+    names: list[Slot] = field(default_factory=list)
     confirmed: int = 1
     ended: bool = False
     gave_back: bool = False
     is_doubted: bool = False
     has_graph: bool = False
     is_global: bool = False
+    is_limited: bool = False
     held_at: Line | None = None
     members: list[weakref.ref[Any]] = field(default_factory=list)
     site: int = 0
     dismissed: bool = False
     is_chain: bool = False
     _apart: int = 0  # rounds between the last two scans that showed growth
+    _place: Hashable = None  # by which the line was found
+    _changes: dict[Hashable, Changes] = field(default_factory=dict)  # by place
+    _stayed: list[tuple[int, int]] = field(default_factory=list)  # round and number
 
     @property
     def is_live(self) -> bool:
@@ -81,14 +94,23 @@ class Suspect:
         self.kinds |= other.kinds
         self.members += other.members
         self.has_graph |= other.has_graph
+        self.is_limited &= other.is_limited
 
-    def follow(self, inventory: Inventory) -> None:
+    def follow(self, inventory: Inventory) -> bool:
         """A scan has ended: whether it grew on."""
         if any(ref() is None for ref in self.members):
             self.gave_back = True
             self.members = [ref for ref in self.members if ref() is not None]
         grew, now = inventory.has_grown(self.kinds), inventory.rounds[-1]
+        self._stayed.append((now, inventory.stayed(self.kinds)))
         self.note(grew, now, inventory.rounds[-2] if inventory.scans > 1 else now)
+        return grew
+
+    def member(self, inventory: Inventory) -> torch.Tensor | None:
+        """What it has held for longest, of what is known; None: nothing new stayed."""
+        if not self.members:
+            self.members = [seen.ref for seen in inventory.kept(self.kinds)[:1]]
+        return self.members[0]() if self.members else None
 
     def note(self, grew: bool, now: int, until: int | None = None) -> None:
         """A scan at the end of a round showed whether it grew until a round."""
@@ -98,25 +120,99 @@ class Suspect:
             self._apart, self.seen = max(_APART_MIN, now - self.seen), until
         self.ended = not grew and now - self.seen > self._apart
 
-    def learn(self, changes: Changes) -> None:
-        """Its slot was followed, and changed."""
-        assert self.slot is not None
-        line, name = changes.line, self.slot.name
-        names = changes.names | ({name} if name else set())
-        if self.site and not all(source.keeps_old(each, names) for each in changes.all):
-            self.dismissed = True  # made anew each time, and longer each time
-        if not changes.is_named and name:
-            line = source.puts_into(name, self.slot.key is not None) or line
-        self.gave_back |= changes.shrank
-        self._set_line(line, names)
+    def _slows(self) -> bool:
+        """Whether it grew by much less in the later half of the rounds."""
+        if len(self._stayed) < _HALVED_SCANS:
+            return False
+        (first, fewest), (last, most) = self._stayed[0], self._stayed[-1]
+        middle, at = min(self._stayed, key=lambda each: abs(2 * each[0] - first - last))
+        if not first < middle < last:
+            return False
+        early, late = (at - fewest) / (middle - first), (most - at) / (last - middle)
+        return late < SLOWS * early
+
+    # ---- The line
+
+    @property
+    def is_searched(self) -> bool:
+        """Whether its line is yet to be found."""
+        return bool(self.containers or self.names)
+
+    def learn(self, changes: dict[Hashable, Changes]) -> None:
+        """Its places were followed for a round: the line, if a container has grown.
+
+        Args:
+            changes: What happened to each place.
+        """
+        for slot in (*self.containers, *self.names):
+            if slot.place in changes:
+                known = self._changes.setdefault(slot.place, Changes())
+                known.add(changes[slot.place])
+        for slot in self.containers:
+            change = self._changes.get(slot.place)
+            if change is not None and change.size_change > 0 and change.line:
+                self._take(slot, change)
+                return
+        if not self.kinds:  # one thing is replaced
+            self.settle()
+
+    def held_now(self, containers: list[Slot], names: list[Slot], held_by: str) -> None:
+        """What holds a member at a scan at which it has grown.
+
+        If that is not what the line was found by, the line is searched again. While it
+        is searched: a name that was bound anew and still leads to the member is meant.
+        """
+        places = {slot.place for slot in (*containers, *names)}
+        if not self.is_searched and (self._place is None or self._place in places):
+            return
+        self.finding = replace(self.finding, held_by=held_by)
+        self._place = None
+        self.containers, self.names = containers, names
+        self.settle()
+
+    def settle(self) -> bool:
+        """The line that binds a name anew, if one was seen."""
+        for slot in self.names:
+            change = self._changes.get(slot.place)
+            if change is not None and change.line is not None:
+                self._take(slot, change)
+                return True
+        return False
 
     def suppose(self) -> None:
-        """Its slot was not seen to change: the source may tell, or who allocates."""
-        name = self.slot.name if self.slot is not None else ""
-        binds = self.slot is not None and self.slot.key is not None
-        line = source.puts_into(name, binds) if name else None
+        """Nothing was seen to change: the source may tell, or who allocates."""
+        if not self.kinds and self.settle():
+            return
+        line, name = None, ""
+        for slot in (*self.containers, *self.names):
+            if slot.name and line is None:
+                name = slot.name
+                line = source.puts_into(name, slot.key is not None)
+        self._end_search()
+        if self.site and line is not None and not source.keeps_old(line, {name}):
+            self.dismissed = True
         places = (line, *self.finding.allocated_at, self.held_at)
         self._set_line(next(filter(None, places), None), {name} if name else set())
+
+    def _take(self, slot: Slot, change: Changes) -> None:
+        line = change.line
+        names = change.names | ({slot.name} if slot.name else set())
+        if self.site and not all(source.keeps_old(each, names) for each in change.all):
+            self.dismissed = True  # made anew each time, and longer each time
+        if not change.is_named and slot.name and slot.key is None:
+            # It may have been another thread's line, such as a hook's in backward.
+            line = source.puts_into(slot.name, binds=False) or line
+        self.gave_back |= change.shrank
+        self._place = slot.place
+        # Parts with a bound of their own, of which there are ever more, have none.
+        self.is_limited &= isinstance(slot.holder, functools._lru_cache_wrapper)
+        self._end_search()
+        self._set_line(line, names)
+
+    def _end_search(self) -> None:
+        """Holds nothing of the program any more."""
+        self.containers, self.names = [], []
+        self._changes.clear()
 
     def _set_line(self, line: Line | None, names: set[str]) -> None:
         if line is None:
@@ -133,16 +229,22 @@ class Suspect:
             certain_rounds: Of growth, after which it is a leak.
             at_end: The watch ends, and it has grown until then.
         """
-        if self.ended or self.dismissed or self.confirmed < 2 or self.slot is not None:
+        unseen = self.site != 0 and self._place is None  # whether it keeps the old
+        if self.ended or self.dismissed or self.is_searched:
+            return None
+        if self.confirmed < (_ENOUGH_SCANS if unseen else 2):
             return None
         rounds = self.seen - self.began
         if self.is_doubted and rounds < _DOUBTED_ROUNDS:
             return None
+        if self.is_limited and rounds < _LIMITED_ROUNDS:
+            return None
         enough = rounds >= _ENOUGH_ROUNDS and self.confirmed >= _ENOUGH_SCANS
-        certain = self.has_graph or (at_end and enough)
+        has_graph = self.has_graph and self.finding.verdict != "cycle"
+        certain = has_graph or (at_end and enough)
         if rounds >= certain_rounds and self.confirmed >= _CERTAIN_SCANS:
             certain = True
         doubted = self.is_doubted and rounds < 2 * certain_rounds
-        if self.gave_back or doubted:
+        if self.gave_back or doubted or self.is_limited or self._slows():
             certain = False
         return replace(self.finding, certainty=LEAKS if certain else BOUNDED)

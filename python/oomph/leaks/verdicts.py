@@ -22,8 +22,9 @@ from oomph.memory import sites
 from oomph.memory.sites import Site, is_user
 
 _SEARCHED_MAX = 24  # groups of one scan, the most bytes first
-_SUSPECTS_MAX = 4  # of one scan
+_GROUPS_MAX = 4  # that are suspected at one scan
 _CRUMBS_BYTES = 2048  # per round; numbers that hold no graph are not worth a word
+_ROOTS_MAX = 16  # of graphs that go back through rounds, searched at one scan
 _ERRORS = ("last_value", "last_traceback", "last_exc")
 _LINES_MAX = 3
 _JOINED_MAX = 2  # lines whose tensors get longer, searched at one scan
@@ -46,12 +47,13 @@ class Judge:
     """Judges what one scan shows; the world must stand still meanwhile.
 
     Args:
+        modules: All there are.
         before: The round from which on it is seen to grow.
         now: The round that has ended.
     """
 
-    def __init__(self, before: int, now: int) -> None:
-        self._search = Search()
+    def __init__(self, modules: list[Any], before: int, now: int) -> None:
+        self._search = Search(modules)
         self._before = before
         self._now = now
 
@@ -60,42 +62,45 @@ class Judge:
     def groups(self, groups: list[Group]) -> list[Suspect]:
         """The places that hold kinds of tensors of which there are ever more."""
         found: dict[object, Suspect] = {}
+        groups_found = 0
         most = sorted(groups, key=lambda group: group.size_bytes, reverse=True)
         for group in most[:_SEARCHED_MAX]:
-            if len(found) >= _SUSPECTS_MAX:
+            if groups_found >= _GROUPS_MAX:
                 break
-            samples = _spread(group.kept)
-            for suspect in self._group(group, samples):
-                if suspect.finding.verdict == "grows":
-                    continue  # nothing in Python holds it: lines tell more
-                slot = suspect.slot
-                place = (id(slot.holder), slot.key) if slot else suspect.finding.held_by
-                known = found.setdefault(place, suspect)
+            before = len(found)
+            for suspect in self._group(group):
+                places = [*suspect.containers, *suspect.names]
+                inner = places[0].place if places else suspect.finding.held_by
+                known = found.setdefault(inner, suspect)
                 if known is not suspect:
                     known.join(suspect)
+            groups_found += len(found) > before
         return list(found.values())
 
-    def _group(self, group: Group, samples: list[Seen]) -> Iterator[Suspect]:
-        tensors = [(s, s.ref()) for s in (*samples, *group.others)]
-        avoid = frozenset([id(tensors), *map(id, tensors)])
-        chains = [
-            (seen, tensor, self._search.chain(tensor, avoid))
-            for seen, tensor in tensors
-            if tensor is not None
-        ]
-        placed = []
-        for seen, tensor, chain in chains:
-            if _is_crumb(tensor, group) or _limits_itself(chain):
-                continue
-            rest = [o for s, _, o in chains if s.since != seen.since or seen.since == 0]
-            placed.append((tensor, chain, slots.shared(chain, rest)))
-        together = [each for each in placed if each[2] is not None]
-        for tensor, chain, place in together or placed[:1]:
-            yield self._suspect(tensor, chain, place, group)
+    def search_again(self, suspect: Suspect, member: torch.Tensor) -> bool:
+        """Who holds now what a suspect holds; False: nobody does in Python.
 
-    def _suspect(
-        self, tensor: torch.Tensor, chain: Chain, place: int | None, group: Group
-    ) -> Suspect:
+        In the midst of a request, say, a variable holds what is free at its end.
+        """
+        chain = self._search.chain(member)
+        if chain.hops and not chain.circle:
+            names = slots.names(chain, False) + slots.namespaces(chain)
+            suspect.held_now(slots.containers(chain), names, chain.text)
+        return bool(chain.hops)
+
+    def _group(self, group: Group) -> Iterator[Suspect]:
+        tensors = [seen.ref() for seen in _spread(group.kept)]
+        avoid = frozenset([id(tensors)])
+        for tensor in tensors:
+            if tensor is None or _is_crumb(tensor, group):
+                continue
+            chain = self._search.chain(tensor, avoid)
+            suspect = self._suspect(tensor, chain, group)
+            if suspect.finding.verdict == "grows":
+                continue  # nothing in Python holds it: lines tell more
+            yield suspect
+
+    def _suspect(self, tensor: torch.Tensor, chain: Chain, group: Group) -> Suspect:
         verdict = self._mistake(tensor, chain)
         finding = Finding(
             verdict,
@@ -111,13 +116,17 @@ class Judge:
             {group.kind},
             self._before,
             self._now,
-            slots.find(chain, place or 0) if finding.line is None else None,
+            slots.containers(chain) if finding.line is None else [],
+            slots.names(chain, False) + slots.namespaces(chain)
+            if finding.line is None
+            else [],
             has_graph=tensor.grad_fn is not None,
             is_global=_fills_a_module(chain),
+            is_limited=_limits_itself(chain),
             held_at=next((hop.line for hop in chain.hops if hop.line), None),
         )
         suspect.members.append(weakref.ref(tensor))
-        if suspect.slot is None and finding.line is None:
+        if not suspect.is_searched and finding.line is None:
             suspect.suppose()
         return suspect
 
@@ -161,11 +170,10 @@ class Judge:
                 roots.setdefault(root, (tensor, is_gradient))
         found: dict[str, Suspect] = {}
         avoid = frozenset([id(tensors)])
-        for root in graphs.sources(roots):
-            tensor, is_gradient = roots[root]
-            chain = self._search.chain(tensor, avoid)
-            if not chain.hops:
-                continue
+        newest = sorted(roots, key=lambda root: root._sequence_nr())[-_ROOTS_MAX:]
+        chains = {root: self._search.chain(roots[root][0], avoid) for root in newest}
+        for root in graphs.sources(root for root in newest if chains[root].hops):
+            (tensor, is_gradient), chain = roots[root], chains[root]
             verdict = (
                 "create_graph"
                 if is_gradient
@@ -182,10 +190,12 @@ class Judge:
                 note="its graph goes back through all steps so far",
                 **described(tensor),
             )
-            slot = None if is_gradient else slots.find(chain, 0)
+            places = [] if is_gradient else slots.names(chain)
             found.setdefault(
-                verdict + (slot.name if slot else ""),
-                Suspect(finding, set(), self._before, self._now, slot, has_graph=True),
+                verdict + (places[0].name if places else ""),
+                Suspect(
+                    finding, set(), self._before, self._now, [], places, has_graph=True
+                ),
             )
         return list(found.values())
 
@@ -213,8 +223,8 @@ class Judge:
                 continue
             tensor = max(made, key=torch.Tensor.numel)
             chain = self._search.chain(tensor, frozenset([id(made), id(tensors)]))
-            slot = slots.find(chain, 0)
-            if not chain.hops or slot is None or _limits_itself(chain):
+            places = slots.names(chain)
+            if not chain.hops or not places or _limits_itself(chain):
                 continue
             finding = Finding(
                 "outputs retained",
@@ -224,7 +234,7 @@ class Judge:
                 allocated_at=(line,),
                 **described(tensor),
             )
-            suspect = Suspect(finding, set(), rounds[0], self._now, slot)
+            suspect = Suspect(finding, set(), rounds[0], self._now, [], places)
             suspect.site = number
             found.append(suspect)
         return found
@@ -276,7 +286,9 @@ def _known_line(verdict: str, chain: Chain) -> Line | None:
             code = getattr(thing.__wrapped__, "__code__", None)
             return None if code is None else source.line_of_code(code)
     if chain.circle and chain.closing is not None:
-        return source.puts_into(chain.closing.name) or chain.closing.line
+        name = chain.closing.name
+        puts = source.puts_into(name, binds=False) or source.puts_into(name)
+        return puts or chain.closing.line
     return None
 
 

@@ -61,6 +61,7 @@ class Watch:
         self._by_calls: Detector | None = None
         self._calls = Calls(self._end_call)
         self._calls_since_step = 0
+        self._calls_looked_at = 0  # the most between two steps
         self._evaluation = Evaluation()
         self._hooks = Hooks()
         self._gradients: weakref.WeakKeyDictionary[Any, Gradients] = (
@@ -162,15 +163,16 @@ class Watch:
     def end_step(self) -> None:
         """A step has ended."""
         self.steps += 1
-        self._calls_since_step = 0
         with self._lock:
             self._look_around()
+        self._calls_since_step = 0
         self._tell()
 
     def _look_around(self) -> None:
         if self._by_calls is not None:
             self._by_calls.stop()
             self._by_calls = None
+            self._calls_looked_at = max(self._calls_looked_at, self._calls_since_step)
         self._note(self._evaluation.end_step())
         self._note(_some(self._backward.end_step()))
         hooks = self._hooks.end_step()
@@ -190,6 +192,7 @@ class Watch:
         """A model was called; such rounds count where no steps end."""
         self._calls_since_step += 1
         enough = _CALLS_WITH_GRADIENTS_MIN if torch.is_grad_enabled() else _CALLS_MIN
+        enough = max(enough, self._calls_looked_at)  # as many leaked nothing before
         if self._calls_since_step < enough or not self._lock.acquire(blocking=False):
             return  # another thread's call or step ends; this one is of no interest
         try:

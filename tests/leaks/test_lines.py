@@ -1,0 +1,271 @@
+"""The line that keeps the memory, by what is seen to grow: shapes of programs."""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import gc
+import weakref
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support import Simulated
+
+simulated = Simulated("2GiB,context=0", "offload:off")
+
+KEEPS = "  # keeps"
+SPANS: contextvars.ContextVar[tuple[Any, ...]] = contextvars.ContextVar("SPANS")
+
+
+def block(kib: int = 512) -> torch.Tensor:
+    return torch.zeros(kib << 8, device="cuda")
+
+
+class Loop:
+    """A training loop, step by step, which calls a model now and then."""
+
+    def __init__(self) -> None:
+        self.model = torch.nn.Linear(64, 64).cuda()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+    def step(self) -> None:
+        self.optimizer.zero_grad()
+        self.model(torch.ones(8, 64, device="cuda")).sum().backward()
+        self.optimizer.step()
+
+
+# ---- Programs that leak: each gives a function that is called with each step's number
+
+
+def two_lists():
+    """Layers have lists of their own, which one method fills, in every third step."""
+    lists = [[], []]
+
+    def fill(which):
+        which.append(block())  # keeps
+
+    return lambda step: [fill(each) for each in lists if step % 3 == 0]
+
+
+def finalizers():
+    """A registry of the library's is filled by the line that calls it."""
+
+    class Session:
+        def __init__(self):
+            self.caches = [block(), block()]
+            weakref.finalize(self, self.close)  # keeps
+
+        def close(self):
+            self.caches = []
+
+    def serve(step):
+        session = Session()
+        return session.caches[step % 2].shape
+
+    return serve
+
+
+def context_variable():
+    """A tuple in a context variable is replaced by a longer one."""
+    SPANS.set(())
+
+    def trace(step):
+        SPANS.set((*SPANS.get(), {"step": step, "value": block()}))  # keeps
+
+    return trace
+
+
+def bounded_parts():
+    """What is kept has a ring of its own, which fills and stays."""
+
+    class Track:
+        def __init__(self):
+            self.features = deque(maxlen=4)
+
+    removed, live = [], []
+
+    def update(step):
+        if step % 6 == 0:
+            removed.extend(live)  # keeps
+            live[:] = [Track()]
+        live[0].features.append(block())
+
+    return update
+
+
+def adapters():
+    """Deep within a model modules get one attribute more each time."""
+
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.base = torch.nn.Linear(8, 8)
+
+        def add(self, name):
+            setattr(self, name, torch.nn.Linear(256, 512, device="cuda"))  # keeps
+
+    def nested(depth):
+        return torch.nn.Sequential(nested(depth - 1) if depth else Layer())
+
+    model = nested(6)
+    layer = next(m for m in model.modules() if isinstance(m, Layer))
+    return lambda step, model=model: layer.add(f"adapter_{step}")
+
+
+def linked():
+    """The last one has the one before, and so on."""
+
+    class Frame:
+        def __init__(self, before):
+            self.before, self.image = before, block()
+
+    class Map:
+        last: Frame | None = None
+
+        def insert(self):
+            self.last = Frame(self.last)  # keeps
+
+    map = Map()
+    return lambda step: map.insert()
+
+
+def generators():
+    """Suspended generators hold what they have computed so far."""
+
+    def stream():
+        past = block()
+        while True:
+            yield past.shape
+            past = past + 1
+
+    requests = {}
+
+    def start(step):
+        requests[step] = stream()  # keeps
+        for _ in range(3):
+            next(requests[step])
+
+    return start
+
+
+def bounded_cache():
+    """A cache that is full after 500 calls holds a model for each."""
+
+    @functools.lru_cache(maxsize=500)  # keeps
+    def parameters(key):
+        return {"weight": block(), "bias": block(4)}
+
+    return lambda step: parameters(step)
+
+
+LEAKS = {
+    "two_lists": 40,
+    "finalizers": 12,
+    "context_variable": 12,
+    "bounded_parts": 40,
+    "adapters": 12,
+    "linked": 40,
+    "generators": 30,
+    "bounded_cache": 160,
+}
+"""The programs, and how many steps they run."""
+
+
+def watched(program: str, steps: int, every: int = 1) -> list[Any]:
+    """What is told at the end, and each time after so many steps."""
+    import oomph
+
+    gc.unfreeze()  # what the process had before is seen as a holder, too
+    loop, told = Loop(), []
+    with oomph.leaks.watch() as watch:
+        leak = globals()[program]()
+        for step in range(steps):
+            leak(step)
+            loop.step()
+            if step % every == 0:
+                told += watch.findings
+    SPANS.set(())
+    for finalizer in list(weakref.finalize._registry):
+        alive = finalizer.peek()
+        if alive is not None and type(alive[0]).__module__ == __name__:
+            finalizer.detach()
+    return [*told, *watch.findings]
+
+
+@pytest.mark.parametrize("program", LEAKS)
+@simulated
+def test_the_line_that_keeps_it_is_told(program):
+    steps = LEAKS[program]
+    source = Path(__file__).read_text().splitlines()
+    found = watched(program, steps, steps)
+    assert len(found) == 1, found
+    line = source[found[0].line.line - 1]
+    assert line.endswith(KEEPS), line
+    start = globals()[program].__code__.co_firstlineno
+    assert start < found[0].line.line
+
+
+@simulated
+def test_a_state_that_is_carried_between_calls_is_told_where_it_is_bound():
+    import oomph
+
+    class Service:
+        def __init__(self):
+            self.cell = torch.nn.GRUCell(64, 64).cuda()
+            self.state = torch.zeros(256, 64, device="cuda")
+
+        def push(self, chunk):
+            state = self.cell(chunk, self.state)
+            self.state = state  # keeps
+            return state.shape
+
+    service = Service()
+    with oomph.leaks.watch() as watch:
+        for _ in range(90):
+            service.push(torch.ones(256, 64, device="cuda"))
+    (finding,) = watch.findings
+    assert finding.verdict == "graph retained"
+    source = Path(__file__).read_text().splitlines()
+    assert source[finding.line.line - 1].endswith(KEEPS)
+
+
+# ---- Programs that look like it
+
+
+def finite_keys():
+    """A cache without a bound, whose keys are used up ever more slowly."""
+
+    @functools.cache
+    def basis(key):
+        return block()
+
+    return lambda step: basis(int(16 * (1 - 0.97**step)))
+
+
+def collected_cycles():
+    """Garbage that the program has collected now and then."""
+    gc.disable()
+
+    class Node:
+        def __init__(self):
+            self.value, self.itself = block(), self
+
+    def parse(step):
+        Node()
+        if step % 10 == 9:
+            gc.collect()
+
+    return parse
+
+
+@pytest.mark.parametrize("program", ["finite_keys", "collected_cycles"])
+@simulated
+def test_what_comes_to_its_bound_is_never_called_a_leak(program):
+    try:
+        found = watched(program, 150)
+    finally:
+        gc.enable()
+    assert [f for f in found if f.certainty == "leaks"] == []
