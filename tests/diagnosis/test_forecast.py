@@ -274,6 +274,106 @@ def test_at_the_logits_a_step_is_foreseen_without_blocks():
 
 
 @card
+def test_attention_on_what_a_recurrent_network_gave_batch_first_copies_it():
+    class Translation(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = nn.LSTM(WIDTH, WIDTH, batch_first=True)
+            self.keys, self.score = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            memory = self.encoder(x)[0]
+            state = memory.mean(1)
+            for _ in range(16):
+                scores = self.score(torch.tanh(self.keys(memory) + state.unsqueeze(1)))
+                state = (scores.softmax(1) * memory).sum(1)
+            return state.sum()
+
+    def train_translation() -> None:
+        model = Translation().cuda()
+        x = torch.ones(16, TOKENS, WIDTH, device="cuda")
+        for _ in range(2):
+            model(x).backward()
+
+    true = peak_bytes(train_translation)
+    text = text_within(0.6 * true, train_translation)
+    assert step_bytes(text) == pytest.approx(true, rel=0.02)
+
+
+@card
+def test_blocks_with_hooks_do_not_hold_what_the_failed_forward_made():
+    def train_hooked() -> None:
+        model = nn.Sequential(*(Block() for _ in range(6))).cuda()
+        for block in model:
+            block.register_forward_hook(lambda *_: None)
+        x = torch.ones(16, TOKENS, WIDTH, device="cuda")
+        for _ in range(2):
+            model(x).sum().backward()
+
+    true = peak_bytes(train_hooked)
+    text = text_within(0.6 * true, train_hooked)
+    assert step_bytes(text) == pytest.approx(true, rel=0.01)
+
+
+@card
+def test_a_step_that_leaves_little_behind_is_foreseen_all_the_same():
+    def train_with_a_pool() -> None:
+        model = nn.Sequential(*(Block() for _ in range(6))).cuda()
+        pool = []  # of up to fifty images, say
+        for _ in range(4):
+            x = torch.ones(16, TOKENS, WIDTH, device="cuda")
+            y = model(x)
+            pool.append(y[:1].detach().clone())
+            y.sum().backward()
+
+    true = peak_bytes(train_with_a_pool)
+    text = text_within(0.6 * true, train_with_a_pool)
+    assert step_bytes(text) == pytest.approx(true, rel=0.02)
+
+
+@card
+def test_a_model_that_is_put_away_before_the_error_is_read_is_explained_before():
+    model = nn.Sequential(*(Block() for _ in range(6))).cuda()
+    x = torch.ones(16, TOKENS, WIDTH, device="cuda")
+
+    def step() -> None:
+        model.zero_grad()
+        model(x).sum().backward()
+
+    def fit() -> None:
+        try:
+            step()
+        except BaseException:
+            model.cpu()  # as a framework does that cleans up
+            raise
+
+    true = peak_bytes(step)
+    text = text_within(0.6 * true, fit)
+    assert step_bytes(text) == pytest.approx(true, rel=0.05)
+
+
+@card
+def test_the_unit_to_checkpoint_is_one_that_the_program_named():
+    def train_sequences() -> None:
+        class Residual(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.inner = nn.Sequential(Block(), nn.Sequential(nn.Identity()))
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return x + self.inner(x)
+
+        model = nn.Sequential(*(Residual() for _ in range(6))).cuda()
+        x = torch.ones(16, TOKENS, WIDTH, device="cuda")
+        for _ in range(2):
+            model(x).sum().backward()
+
+    text = text_within(0.6 * peak_bytes(train_sequences), train_sequences)
+    (action,) = [a for a in remedies(text or "") if a.startswith("checkpointing")]
+    assert "Sequential" not in action
+
+
+@card
 def test_evaluation_that_records_is_told_not_to():
     model = Words().cuda().eval()
     x = torch.randint(WORDS, (16, TOKENS), device="cuda")

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
+import sys
 import threading
 from typing import Any
 
@@ -57,6 +59,31 @@ def _init(self: Any, *arguments: Any) -> None:
         case = _case(snapshot)
         self.args = (f"{arguments[0]}\n{_told(case)}",)
         self._oomph_case = case, arguments[0]
+        _explain_before_moves()
+
+
+def _explain_before_moves() -> None:
+    """Has an error explain itself before modules move while it is handled.
+
+    Some frameworks take the model to the CPU before they raise the error again: from
+    then on a step of it is another one.
+    """
+    import torch
+
+    module: Any = torch.nn.Module
+    original = module._apply
+    if getattr(original, "oomph_waits", False):
+        return
+
+    @functools.wraps(original)
+    def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if module._apply is apply:
+            module._apply = original
+        str(sys.exc_info()[1])
+        return original(self, *args, **kwargs)
+
+    apply.oomph_waits = True  # type: ignore[attr-defined]
+    module._apply = apply
 
 
 def _str(self: Any) -> str:

@@ -150,25 +150,37 @@ def _units(forecast: Forecast) -> list[dict[str, Any]]:
     raw = forecast.outcome.raw
     if not raw["backwards"]:
         return []
-    units = [c for c in raw["calls"] if len(c["modules"]) > 1 and c["parts"]]
-    return units[:UNITS_TRIED]
+    units = [
+        c
+        for c in raw["calls"]
+        if len(c["modules"]) > 1 and c["parts"] and not c["nested"]
+    ]
+    return sorted(units, key=lambda unit: unit["plain"])[:UNITS_TRIED]
 
 
 def _checkpointing(now: Context, trials: _Trials) -> None:
-    """Of the modules whose calls save much, those with which the peak is lowest."""
+    """Of the modules whose calls save much, those with which the peak is lowest.
+
+    If several are enough, rather such as the program itself has given a name.
+    """
     from oomph.replay.change import Change
 
     tried = _Trials(trials.forecast)
+    ranks: dict[str, tuple[bool, bool, int]] = {}
     for unit in _units(trials.forecast):
         count, paths = len(unit["modules"]), ", ".join(unit["paths"][:3])
         where = f" ({paths})" if paths else ""
-        tried.attempt(
-            f"checkpointing the {count} {unit['class']} modules{where}",
+        action = f"checkpointing the {count} {unit['class']} modules{where}"
+        remedy = tried.attempt(
+            action,
             "their forward is computed twice, about a third of a step",
             Change(checkpoint=tuple(unit["modules"])),
         )
+        if remedy is not None:
+            named = bool(remedy.enough) and not unit["plain"]
+            ranks[action] = bool(remedy.enough), named, remedy.saves_bytes
     if tried.found:
-        trials.found.append(max(tried.found, key=lambda found: found[0].saves_bytes))
+        trials.found.append(max(tried.found, key=lambda found: ranks[found[0].action]))
 
 
 def _both(now: Context, trials: _Trials) -> None:

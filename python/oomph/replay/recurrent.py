@@ -18,8 +18,11 @@ class _Layers(torch.autograd.Function):
     """All layers of a network, as one node."""
 
     @staticmethod
-    def forward(ctx: Any, reserve: int, shapes: Any, *tensors: torch.Tensor) -> Any:
-        made = tuple(tensors[0].new_empty(shape) for shape in shapes)
+    def forward(
+        ctx: Any, reserve: int, shapes: Any, swaps: bool, *tensors: torch.Tensor
+    ) -> Any:
+        outputs, *states = (tensors[0].new_empty(shape) for shape in shapes)
+        made = outputs.transpose(0, 1) if swaps else outputs, *states
         kept = tensors[0].new_empty(reserve, dtype=torch.uint8)
         ctx.save_for_backward(*tensors, made[0], kept)
         return made
@@ -27,7 +30,7 @@ class _Layers(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *_: torch.Tensor) -> Any:
         *tensors, _, _ = ctx.saved_tensors
-        return None, None, *map(torch.empty_like, tensors)
+        return None, None, None, *map(torch.empty_like, tensors)
 
 
 def _lstm_cell(gates: torch.Tensor, _: Any, cell: torch.Tensor, *__: Any) -> Any:
@@ -74,9 +77,10 @@ def _network(gates: int, has_cell: bool) -> Callable[..., Any]:
 
     def run(data: torch.Tensor, *arguments: Any) -> Any:
         if isinstance(arguments[2], bool):  # sequences of one length, by time and batch
-            states, weights, _, layers, _, _, both_ways, _ = arguments
+            states, weights, _, layers, _, _, both_ways, batch_first = arguments
         else:
             _, states, weights, _, layers, _, _, both_ways = arguments
+            batch_first = False
         states = list(states) if has_cell else [states]
         if torch.is_autocast_enabled("cuda"):
             kind = torch.get_autocast_dtype("cuda")
@@ -85,11 +89,12 @@ def _network(gates: int, has_cell: bool) -> Callable[..., Any]:
         directions = 2 if both_ways else 1
         steps = data.numel() // data.shape[-1]
         cells = layers * directions * (gates + 1) * states[-1].shape[-1]
-        shapes = [(*data.shape[:-1], directions * states[0].shape[-1])]
+        outer = data.shape[:-1][::-1] if batch_first else data.shape[:-1]
+        shapes = [(*outer, directions * states[0].shape[-1])]  # by time, then batch
         shapes += [tuple(state.shape) for state in states]
         reserve = steps * cells * data.element_size()
         return _Layers.apply(  # type: ignore[no-untyped-call]
-            reserve, shapes, data, *states, *weights
+            reserve, shapes, batch_first, data, *states, *weights
         )
 
     return run

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from oomph.replay.change import Change
 
 CANDIDATES = 8  # stretches that are tried
-GROWS = 1 << 20  # bytes that each turn leaves behind, from which on turns differ
+GROWS = 0.01  # of the peak that each turn leaves behind, from which on turns differ
 CALLS = 4  # of what the statements call: their arguments are looked at, too
 DEPTH = 3  # of lists and dicts that are looked through for tensors
 
@@ -32,7 +32,7 @@ class Outcome:
         peak_bytes: The most, in all turns.
         phase: "forward", "backward" or "optimizer": when that was.
         grows_bytes: What the second turn left behind, more than the first; 0 below
-            1 MiB.
+            a hundredth of the peak.
         raw: All of :meth:`oomph.replay.step.Replay.begin`.
     """
 
@@ -46,8 +46,8 @@ class Outcome:
         """That of a replay."""
         ends = raw["ends"]
         grows = ends[1] - ends[0] if len(ends) > 1 else 0
-        grows = grows if grows >= GROWS else 0
-        return cls(max(raw["peaks"]), raw["phase"], grows, raw)
+        peak = max(raw["peaks"])
+        return cls(peak, raw["phase"], grows if grows >= GROWS * peak else 0, raw)
 
     @property
     def last_bytes(self) -> int:
@@ -100,9 +100,13 @@ class Search:
         further out: losses may be summed up over the turns of a loop within.
         """
         done: set[int] = set()  # stretches that came to their end
-        for run in list(self._candidates())[:CANDIDATES]:
+        tries = 0
+        for run in self._candidates():
             if id(run.stretch) in done:
                 continue
+            if tries == CANDIDATES:
+                break
+            tries += 1
             session, outcome = self._begin(run)
             made_line = outcome.raw["made_line"] if outcome is not None else 0
             if made_line and not run.stretch.is_loop:

@@ -211,6 +211,7 @@ def take_variables(frame: FrameType) -> dict[str, Any]:
         fast[name] = None
     if sys.version_info < (3, 13):  # from then on it is no copy
         ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), 0)
+        fast.clear()  # the copy stays with the frame, and has those of others, too
     with contextlib.suppress(RuntimeError):  # it still runs
         frame.clear()
     return names

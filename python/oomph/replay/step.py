@@ -121,7 +121,8 @@ class Replay:
             ``whole``: whether the statements came to their end; ``guessed`` and
             ``gathered`` as :class:`Tracker` has them; ``squares``: the sizes of square
             matrices; ``called``: how often a module was; ``calls``: of each class of
-            modules, what their calls saved in bytes, and how they are named;
+            modules, what their calls saved in bytes, how they are named, and whether
+            some hold others (``nested``) or all are PyTorch's own (``plain``);
             ``without``: the peak, had some things been smaller; ``error``: what ended
             it.
         """
@@ -212,7 +213,7 @@ class Replay:
             "squares": sorted(_squares(tracker)),
             "error": error,
             "called": self.calls.count,
-            "calls": _summary(self.calls),
+            "calls": _summary(self.calls, self.modules),
             "without": _without(tracker, self.optimizers),
         }
 
@@ -300,7 +301,8 @@ def _names_of_modules(modules: list[nn.Module]) -> dict[int, str]:
     return names
 
 
-def _summary(calls: Calls) -> list[dict[str, Any]]:
+def _summary(calls: Calls, modules: list[nn.Module]) -> list[dict[str, Any]]:
+    known = {id(module): module for module in modules}
     found = []
     for kind, saved in calls.found.items():
         total = sum(saved.values())
@@ -308,8 +310,20 @@ def _summary(calls: Calls) -> list[dict[str, Any]]:
             paths = sorted({calls.names.get(module, "") for module in saved})
             entry = {"class": kind, "saved": total, "paths": paths}
             entry |= {"modules": list(saved), "parts": kind in calls.parts}
+            called = [known[module] for module in saved if module in known]
+            entry["nested"] = any(_holds_one_of(m, saved) for m in called)
+            entry["plain"] = all(_is_plain(module) for module in called)
             found.append(entry)
     return sorted(found, key=lambda entry: -entry["saved"])
+
+
+def _holds_one_of(module: nn.Module, others: dict[int, int]) -> bool:
+    return any(id(m) in others for m in module.modules() if m is not module)
+
+
+def _is_plain(module: nn.Module) -> bool:
+    """Whether it is PyTorch's own, such as a ``Sequential``."""
+    return type(module).__module__.startswith("torch.nn.")
 
 
 def _squares(tracker: Tracker) -> set[int]:
