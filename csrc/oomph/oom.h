@@ -6,9 +6,6 @@
 
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
-
-enum { OOMPH_MODULES_MAX = 64 };
 
 // An allocation that failed, as whoever throws the error knows it.
 typedef struct oomph_oom {
@@ -19,10 +16,7 @@ typedef struct oomph_oom {
     bool grad;          // forward was recorded in the thread
     size_t free_bytes, total_bytes;
     oomph_stats_t stats;
-    // By oomph_keep_oom():
-    oomph_block_list_t blocks;
-    uint64_t modules[OOMPH_MODULES_MAX]; // whose forward the thread was in
-    size_t module_count;
+    oomph_block_list_t blocks; // by oomph_keep_oom()
 } oomph_oom_t;
 
 // Keeps the failure, with the blocks in use of its device, in place of the last one;

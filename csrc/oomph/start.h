@@ -85,9 +85,6 @@ typedef struct oomph_hooks {
     // the device: addresses in its blocks, malloc'ed, for the core to free. Gives how
     // many.
     size_t (*idle_blocks)(int device, oomph_addr_t **addrs);
-    // The modules whose forward this thread is in, innermost first: at most `capacity`
-    // addresses of Python objects. Gives how many. It must not wait either.
-    size_t (*modules)(uint64_t *addrs, size_t capacity);
 } oomph_hooks_t;
 
 // Defaults: on-oom, auto, no host bytes, the whole card, auto, granularity, plan,

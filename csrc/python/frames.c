@@ -195,45 +195,6 @@ oomph_site_t oomph_frames_site(bool in_backward)
     return site;
 }
 
-/* ---- Modules whose forward runs */
-
-static bool is_forward(const oomph_frame_t *frame)
-{
-    const PyCodeObject *code = (PyCodeObject *)OOMPH_FRAME_CODE(frame);
-
-    return code->co_argcount > 0 &&
-           PyUnicode_CompareWithASCIIString(code->co_name, "forward") == 0;
-}
-
-// NULL if it is not known.
-static const PyObject *first_argument(const oomph_frame_t *frame)
-{
-#if PY_VERSION_HEX < 0x030e0000
-    PyObject *value = OOMPH_FRAME_LOCALS(frame)[OOMPH_FRAME_FIRST(frame)];
-    return value != NULL && PyCell_Check(value) ? PyCell_GET(value) : value;
-#else
-    (void)frame;
-    return NULL; // not yet tried with such a Python
-#endif
-}
-
-size_t oomph_frames_modules(uint64_t *addrs, size_t capacity)
-{
-    size_t count = 0;
-
-    if (!atomic_load_explicit(&on, memory_order_relaxed))
-        return 0;
-    for (const oomph_frame_t *frame = own_frames(); frame != NULL && count < capacity;
-         frame = OOMPH_FRAME_BACK(frame)) {
-        if (!has_code(frame) || !is_forward(frame))
-            continue;
-        const PyObject *argument = first_argument(frame);
-        if (argument != NULL)
-            addrs[count++] = (uintptr_t)argument;
-    }
-    return count;
-}
-
 /* ---- The end of code objects. Their freer has the GIL. */
 
 static void forget(const void *code)
@@ -385,11 +346,6 @@ void oomph_frames_stop(void)
 }
 
 oomph_site_t oomph_frames_site(bool Py_UNUSED(in_backward))
-{
-    return 0;
-}
-
-size_t oomph_frames_modules(uint64_t *Py_UNUSED(addrs), size_t Py_UNUSED(capacity))
 {
     return 0;
 }

@@ -21,7 +21,3 @@ void oomph_frames_stop(void);
 // `in_backward`, 0 where autograd's engine was entered after the user's code, and where
 // there is none of the user's. Needs no GIL.
 oomph_site_t oomph_frames_site(bool in_backward);
-
-// The first argument of each function named `forward` that this thread is in, innermost
-// first: at most `capacity` addresses. Gives how many. Needs no GIL.
-size_t oomph_frames_modules(uint64_t *addrs, size_t capacity);

@@ -23,22 +23,7 @@ typedef PyFrameObject oomph_frame_t;
 #define OOMPH_FRAME_OFFSET(frame, code)                                                \
     ((frame)->f_lasti * (int)sizeof(_Py_CODEUNIT)) // bytes
 #define OOMPH_FRAME_IS_SHIM(frame) false
-#define OOMPH_FRAME_LOCALS(frame) ((frame)->f_localsplus)
-#define OOMPH_FRAME_FIRST(frame) oomph_first_argument((frame)->f_code)
 #define OOMPH_CODE_NAME(code) ((code)->co_name)
-
-// Where the first argument is: among the variables, or in the cell that an inner
-// function sees it by.
-static inline Py_ssize_t oomph_first_argument(const PyCodeObject *code)
-{
-    Py_ssize_t count = PyTuple_GET_SIZE(code->co_cellvars), i = 0;
-
-    if (code->co_cell2arg == NULL)
-        return 0;
-    while (i < count && code->co_cell2arg[i] != 0)
-        i++;
-    return i < count ? code->co_nlocals + i : 0;
-}
 
 #else
 
@@ -94,9 +79,6 @@ struct oomph_frame {
 #else
 #define OOMPH_FRAME_CODE(frame) ((PyObject *)((frame)->code & ~(uintptr_t)3))
 #endif
-// The arguments come first; a variable that an inner function uses lies in a cell.
-#define OOMPH_FRAME_LOCALS(frame) ((PyObject *const *)((frame) + 1))
-#define OOMPH_FRAME_FIRST(frame) 0
 // Frames of the interpreter itself, between Python and C: no code of anybody's.
 #define OOMPH_FRAME_IS_SHIM(frame) ((frame)->owner >= 3)
 

@@ -273,8 +273,7 @@ static int execute(PyObject *module)
                                         .make_room = oomph_make_room,
                                         .rescued = note_rescue,
                                         .idle_blocks = oomph_idle_blocks,
-                                        .call_site = oomph_frames_site,
-                                        .modules = oomph_frames_modules};
+                                        .call_site = oomph_frames_site};
     PyMethodDef *const parts[] = {oomph_memory_methods, oomph_site_methods,
                                   oomph_stats_methods, oomph_plain_methods,
                                   oomph_line_methods};

@@ -201,20 +201,6 @@ static PyObject *list_blocks(PyObject *Py_UNUSED(module), PyObject *arg)
     return built;
 }
 
-static PyObject *build_address(const void *array, size_t i)
-{
-    return PyLong_FromUnsignedLongLong(((const uint64_t *)array)[i]);
-}
-
-static PyObject *active_modules(PyObject *Py_UNUSED(module),
-                                PyObject *Py_UNUSED(unused))
-{
-    uint64_t addrs[OOMPH_MODULES_MAX];
-
-    return to_list(oomph_frames_modules(addrs, OOMPH_MODULES_MAX), addrs,
-                   build_address);
-}
-
 static PyObject *take_oom(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
     static oomph_oom_t taken; // large; guarded by the GIL
@@ -222,14 +208,13 @@ static PyObject *take_oom(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unuse
     if (!oomph_take_oom(&taken))
         Py_RETURN_NONE;
     PyObject *built = Py_BuildValue(
-        "{s:s,s:i,s:n,s:I,s:s,s:N,s:N,s:n,s:n,s:N,s:N,s:N}", "message", taken.message,
+        "{s:s,s:i,s:n,s:I,s:s,s:N,s:N,s:n,s:n,s:N,s:N}", "message", taken.message,
         "device", taken.request.device, "requested_bytes",
         (Py_ssize_t)taken.request.bytes, "site", taken.request.site, "doing",
         taken.doing, "autocast", PyBool_FromLong(taken.autocast), "grad",
         PyBool_FromLong(taken.grad), "free_bytes", (Py_ssize_t)taken.free_bytes,
         "total_bytes", (Py_ssize_t)taken.total_bytes, "stats",
-        oomph_stats_dict(&taken.stats), "census", build_block_list(&taken.blocks),
-        "modules", to_list(taken.module_count, taken.modules, build_address));
+        oomph_stats_dict(&taken.stats), "census", build_block_list(&taken.blocks));
     free(taken.blocks.addrs);
     return built;
 }
@@ -273,9 +258,6 @@ PyMethodDef oomph_site_methods[] = {
      "Gives None, or why no line can be known."},
     {"sites_stop", sites_stop, METH_NOARGS, "No line is known from now on."},
     {"call_site", call_site, METH_NOARGS, "The site of the line that calls."},
-    {"active_modules", active_modules, METH_NOARGS,
-     "id() of the first argument of each function named forward that this thread is "
-     "in, innermost first."},
     {"site_info", site_info, METH_O, "File, line and function of a site."},
     {"site_of", site_of, METH_O, "The site of the block that contains an address."},
     {"live_sites", live_sites, METH_O,

@@ -92,7 +92,6 @@ static bool is_of_source(const oomph_request_t *request)
 
 void oomph_keep_oom(const oomph_oom_t *oom)
 {
-    size_t (*modules)(uint64_t *, size_t) = oomph_process.hooks.modules;
     oomph_block_list_t blocks = {0};
 
     if (is_of_source(&oom->request))
@@ -102,8 +101,6 @@ void oomph_keep_oom(const oomph_oom_t *oom)
     void *old = kept.any ? kept.last.blocks.addrs : NULL;
     kept.last = *oom;
     kept.last.blocks = blocks;
-    kept.last.module_count =
-        modules != NULL ? modules(kept.last.modules, OOMPH_MODULES_MAX) : 0;
     kept.any = true;
     oomph_lock_give(&kept.lock);
     free(old);

@@ -77,8 +77,6 @@ void oomph_set_hooks(const oomph_hooks_t *hooks)
         ours->call_site = hooks->call_site;
     if (hooks->idle_blocks != NULL)
         ours->idle_blocks = hooks->idle_blocks;
-    if (hooks->modules != NULL)
-        ours->modules = hooks->modules;
     pthread_mutex_unlock(&oomph_process.lock);
 }
 

@@ -67,7 +67,6 @@ def explain(device: int | None = None) -> Diagnosis:
             "free_bytes": free_bytes,
             "total_bytes": total_bytes,
             "stats": now,
-            "modules": _C.active_modules(),
         },
         blocks,
         None,
