@@ -6,7 +6,6 @@ so it is done only when something is suspected. It keeps weak references alone.
 
 from __future__ import annotations
 
-import gc
 import weakref
 from collections import Counter
 from collections.abc import Hashable
@@ -14,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from oomph import _C
 
 _SCANS_MIN = 3
 
@@ -47,15 +48,10 @@ def _kind(tensor: torch.Tensor) -> Hashable:
 
 def _objects() -> tuple[list[torch.Tensor], list[torch.nn.Module]]:
     """All tensors on GPUs, and all modules."""
-    objects = gc.get_objects()
-    types = set(map(type, objects))
-    of_tensors = {kind for kind in types if issubclass(kind, torch.Tensor)}
-    of_modules = {kind for kind in types if issubclass(kind, torch.nn.Module)}
-    wanted = of_tensors | of_modules
-    found = [thing for thing in objects if type(thing) in wanted]
+    found = _C.instances(torch.Tensor, torch.nn.Module)
     return (
-        [t for t in found if type(t) in of_tensors and _is_on_gpu(t)],
-        [m for m in found if type(m) in of_modules],
+        [t for t in found if issubclass(type(t), torch.Tensor) and _is_on_gpu(t)],
+        [m for m in found if issubclass(type(m), torch.nn.Module)],
     )
 
 
@@ -140,15 +136,19 @@ class Inventory:
         return groups
 
     def kept(self, kinds: set[Hashable]) -> list[Seen]:
-        """Of these kinds what came between the last scans, and has stayed since."""
+        """Of these kinds what came between the last scans, and has stayed since.
+
+        The oldest come first, as far as it is known.
+        """
         first = self.scans - _SCANS_MIN  # met at this scan at the latest: not new
-        return [
+        kept = (
             seen
             for seen in self._seen.values()
             if seen.kind in kinds
             and first < seen.since < self.scans - 1
             and seen.ref() is not None
-        ]
+        )
+        return sorted(kept, key=lambda seen: seen.since)
 
     def stayed(self, kinds: set[Hashable]) -> int:
         """How many of these kinds were there at the last scan and the one before."""
