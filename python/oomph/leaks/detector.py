@@ -109,9 +109,9 @@ def _live_sites() -> verdicts.Sites:
 def _counts() -> Counts:
     blocks = size_bytes = 0
     for device in range(torch.cuda.device_count()):
-        now = _C.stats(device)
-        blocks += now["allocation.all.current"]
-        size_bytes += now["allocated_bytes.all.current"]
+        now = Counts(*_C.allocated(device))
+        blocks += now.blocks
+        size_bytes += now.size_bytes
     return Counts(blocks, size_bytes)
 
 
