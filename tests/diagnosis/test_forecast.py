@@ -353,6 +353,29 @@ def test_a_model_that_is_put_away_before_the_error_is_read_is_explained_before()
 
 
 @card
+def test_a_closure_that_an_optimizer_calls_is_forward_and_backward():
+    def train_by_closure() -> None:
+        model = nn.Sequential(*(Block() for _ in range(6))).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        x = torch.ones(16, TOKENS, WIDTH, device="cuda")
+
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = model(x).sum()
+            loss.backward()
+            return loss
+
+        for _ in range(2):
+            optimizer.step(closure)
+
+    true = peak_bytes(train_by_closure)
+    text = text_within(0.6 * true, train_by_closure)
+    assert step_bytes(text) == pytest.approx(true, rel=0.02)
+    assert "most in the optimizer's step" not in str(text)
+    assert "by module: " in str(text) or "(Wide)" in str(text)
+
+
+@card
 def test_the_unit_to_checkpoint_is_one_that_the_program_named():
     def train_sequences() -> None:
         class Residual(nn.Module):

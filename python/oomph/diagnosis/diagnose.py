@@ -16,7 +16,7 @@ from oomph.base import state
 from oomph.base.sizes import format_size
 from oomph.diagnosis import categories, processes, remedies
 from oomph.diagnosis.categories import TITLES, BlockList, Breakdown, Category
-from oomph.diagnosis.diagnosis import Diagnosis, Line, Request, Share
+from oomph.diagnosis.diagnosis import Diagnosis, Line, Request, Saver, Share
 from oomph.diagnosis.forecast import Forecast, foresee
 from oomph.diagnosis.program import Program
 from oomph.diagnosis.remedy import Context
@@ -243,6 +243,9 @@ def _request(snapshot: dict[str, Any], seen: Breakdown, context: Context) -> Req
         step_missing_bytes=step.missing_bytes if step else 0,
         step_phase=step.outcome.phase if step else "",
         step_grows_bytes=step.outcome.grows_bytes if step else 0,
+        step_modules=[Saver(*each) for each in step.outcome.raw["saved"]]
+        if step
+        else [],
     )
 
 

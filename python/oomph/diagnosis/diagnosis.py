@@ -56,6 +56,21 @@ class Line:
 
 
 @dataclass(frozen=True)
+class Saver:
+    """Modules of one kind, and what their own calls save for backward.
+
+    Attributes:
+        path: As ``named_modules()`` has it, with ``*`` for numbers.
+        kind: Name of the class.
+        size_bytes: Of all of them in a step, without the calls of their parts.
+    """
+
+    path: str
+    kind: str
+    size_bytes: int
+
+
+@dataclass(frozen=True)
 class Request:
     """The allocation that failed.
 
@@ -76,6 +91,7 @@ class Request:
         step_missing_bytes: Of these, the bytes that there is no room for.
         step_grows_bytes: What each turn of the loop leaves behind.
         step_phase: When that peak is: "forward", "backward" or "optimizer".
+        step_modules: Those whose own calls save most for backward in such a step.
     """
 
     size_bytes: int
@@ -91,6 +107,7 @@ class Request:
     step_missing_bytes: int = 0
     step_phase: str = ""
     step_grows_bytes: int = 0
+    step_modules: list[Saver] = dataclasses.field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -163,6 +180,7 @@ class Diagnosis:
 
 # ---- As text
 
+_ACTIVATIONS = "activations saved for backward"
 SHARES_SHOWN = 6
 LINES_SHOWN = 4  # of source
 BRIEF = 3  # holders and remedies in the brief form
@@ -178,6 +196,7 @@ def _text(found: Diagnosis) -> list[str]:
         f"GPU {found.device} has {format_size(found.total_bytes)}, held by:",
         *_shares(found),
         *_lines(found.lines),
+        *_savers(found.request),
         _gaps(found),
         *_step(found.request),
         *_remedies(found),
@@ -213,7 +232,10 @@ def _main_line(found: Diagnosis, share: Share) -> str:
     if not of:
         return ""
     most = max(of, key=lambda line: line.category_bytes)
-    return f", most by {sites.short(most.file)}:{most.line} ({most.function})"
+    text = f", most by {sites.short(most.file)}:{most.line} ({most.function})"
+    if share.name == _ACTIVATIONS and found.request and found.request.step_modules:
+        text += f", in {_named(found.request.step_modules[0])}"
+    return text
 
 
 def _shortened(source: str) -> str:
@@ -271,6 +293,17 @@ def _lines(lines: list[Line]) -> list[str]:
         for line in lines[:LINES_SHOWN]
     ]
     return ["Most of it, by line:", *rows]
+
+
+def _savers(request: Request | None) -> list[str]:
+    if request is None or not request.step_modules:
+        return []
+    rows = [f"{format_size(s.size_bytes)} {_named(s)}" for s in request.step_modules]
+    return [f"A step saves for backward, by module: {', '.join(rows)}"]
+
+
+def _named(saver: Saver) -> str:
+    return f"{saver.path} ({saver.kind})"
 
 
 def _gaps(found: Diagnosis) -> str:

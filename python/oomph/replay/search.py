@@ -101,7 +101,10 @@ class Search:
         """
         done: set[int] = set()  # stretches that came to their end
         tries = 0
-        for run in self._candidates():
+        runs = list(self._candidates())
+        if self.trains:  # others take their time, and are mostly no step
+            runs.sort(key=lambda run: not _goes_back(run.stretch.frame))
+        for run in runs:
             if id(run.stretch) in done:
                 continue
             if tries == CANDIDATES:
@@ -229,6 +232,11 @@ class Search:
         seen = raw["error"] or raw["peaks"]
         logger.debug("a step ran again in %s: %s", where, seen)
         return Outcome.of(raw)
+
+
+def _goes_back(frame: FrameType) -> bool:
+    """Whether a function has a backward pass of its own, as far as its names tell."""
+    return any("backward" in name for name in frame.f_code.co_names)
 
 
 def _tensors(value: Any, depth: int) -> Iterator[Any]:

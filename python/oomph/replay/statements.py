@@ -198,17 +198,24 @@ def stretches(stack: list[tuple[FrameType, int]]) -> list[Stretch]:
     return found
 
 
-def take_variables(frame: FrameType) -> dict[str, Any]:
+def take_variables(frame: FrameType, is_inner: bool = False) -> dict[str, Any]:
     """Takes them from a frame that will not run any more: only the result has them.
 
-    Those of a module are its own still.
+    Those of a module are its own still; and those that functions within use theirs,
+    but for what has a graph, unless the functions are gone, too.
+
+    Args:
+        frame: Whose variables.
+        is_inner: Whether it is a call within the statements, which they make anew.
     """
     if frame.f_code.co_name == "<module>":
         return frame.f_globals
     fast = frame.f_locals  # read once: each time copies them anew
     names = dict(fast)
     for name in names.keys() - {*frame.f_code.co_freevars}:  # those are of others, too
-        fast[name] = None
+        is_shared = name in frame.f_code.co_cellvars and not is_inner
+        if not is_shared or getattr(names[name], "grad_fn", None) is not None:
+            fast[name] = None
     if sys.version_info < (3, 13):  # from then on it is no copy
         ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), 0)
         fast.clear()  # the copy stays with the frame, and has those of others, too

@@ -14,7 +14,7 @@ import gc
 import math
 import re
 import traceback
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,7 @@ from oomph.replay.tracking import Piece, Tracker
 
 GROWTH_MIN = 1 << 20  # bytes that a module's call saves, to be told
 LEFT_SHARE = 0.02  # of the peak: what is left behind, from which on it counts
+SAVERS = 3  # modules that are told
 CHUNKS = 8  # that a loss is cut into
 WIDE = 4096  # choices from which on logits are large
 
@@ -41,25 +42,30 @@ class Calls:
     names: dict[int, str]
     found: dict[str, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
     parts: set[str] = field(default_factory=set)
+    alone: dict[int, int] = field(default_factory=dict)  # without the calls within
     count: int = 0
-    _open: list[int] = field(default_factory=list)
+    _open: list[list[int]] = field(default_factory=list)  # then, and saved within
 
     def enter(self, module: nn.Module, _: Any) -> None:
         """A call begins."""
         self.count += 1
-        self._open.append(self.tracker.now_bytes)
+        self._open.append([self.tracker.now_bytes, 0])
         self.tracker.depth += 1
 
     def leave(self, module: nn.Module, _: Any, output: Any) -> None:
         """A call ends."""
         self.tracker.depth = max(0, self.tracker.depth - 1)
-        grown = self.tracker.now_bytes - self._open.pop() if self._open else 0
-        if torch.is_grad_enabled() and self.tracker.phase == "forward":
+        begun, within = self._open.pop() if self._open else (0, 0)
+        grown = self.tracker.now_bytes - begun
+        if self._open:
+            self._open[-1][1] += grown
+        if torch.is_grad_enabled() and self.tracker.runs == "forward":
             name = type(module).__qualname__
             if module.__dict__.get("_modules"):
                 self.parts.add(name)
             kept = self.found[name]
             kept[id(module)] = max(kept.get(id(module), 0), grown)
+            self.alone[id(module)] = max(self.alone.get(id(module), 0), grown - within)
 
 
 class Replay:
@@ -123,6 +129,7 @@ class Replay:
             matrices; ``called``: how often a module was; ``calls``: of each class of
             modules, what their calls saved in bytes, how they are named, and whether
             some hold others (``nested``) or all are PyTorch's own (``plain``);
+            ``saved``: path, class and bytes of the modules that themselves save most;
             ``without``: the peak, had some things been smaller; ``error``: what ended
             it.
         """
@@ -214,6 +221,7 @@ class Replay:
             "error": error,
             "called": self.calls.count,
             "calls": _summary(self.calls, self.modules),
+            "saved": _saved(self.calls, self.modules),
             "without": _without(tracker, self.optimizers),
         }
 
@@ -247,7 +255,7 @@ def _take(stretch: Stretch, first: int, made: frozenset[int]) -> dict[str, Any]:
     Those of the calls that the frame waited for are gone.
     """
     for frame in stretch.inner:
-        take_variables(frame)
+        take_variables(frame, is_inner=True)
     names = take_variables(stretch.frame)
     for name in stretch.bound_first(first):
         value = names.get(name)
@@ -315,6 +323,15 @@ def _summary(calls: Calls, modules: list[nn.Module]) -> list[dict[str, Any]]:
             entry["plain"] = all(_is_plain(module) for module in called)
             found.append(entry)
     return sorted(found, key=lambda entry: -entry["saved"])
+
+
+def _saved(calls: Calls, modules: list[nn.Module]) -> list[tuple[str, str, int]]:
+    kinds = {id(module): type(module).__qualname__ for module in modules}
+    found: Counter[tuple[str, str]] = Counter()
+    for module, size_bytes in calls.alone.items():
+        if size_bytes > 0 and calls.names.get(module):
+            found[calls.names[module], kinds.get(module, "")] += size_bytes
+    return [(path, kind, size) for (path, kind), size in found.most_common(SAVERS)]
 
 
 def _holds_one_of(module: nn.Module, others: dict[int, int]) -> bool:

@@ -100,11 +100,17 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Begins a new peak."""
         self.peak_bytes = self.now_bytes
 
+    @property
+    def runs(self) -> str:
+        """The phase; a closure that an optimizer calls records: it is no part of it."""
+        is_closure = self.phase == "optimizer" and torch.is_grad_enabled()
+        return "forward" if is_closure else self.phase
+
     def change(self, size_bytes: int) -> int:
         """So many bytes more, or fewer; gives the event's index."""
         self.now_bytes += size_bytes
         if self.now_bytes > self.peak_bytes:
-            self.peak_bytes, self.peak_phase = self.now_bytes, self.phase
+            self.peak_bytes, self.peak_phase = self.now_bytes, self.runs
         self.events.append(self.now_bytes)
         return len(self.events) - 1
 
@@ -151,7 +157,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         Within calls of modules none does.
         """
-        if self.depth or self.phase != "forward" or not isinstance(result, FakeTensor):
+        if self.depth or self.runs != "forward" or not isinstance(result, FakeTensor):
             return False
         assert self.cut is not None
         rows, wanted = self.cut
@@ -184,7 +190,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if id(storage) in self._known:
             return
         size = -(-storage.nbytes() // ROUND_BYTES) * ROUND_BYTES
-        piece = Piece(size, tuple(tensor.shape), self.change(size), phase=self.phase)
+        piece = Piece(size, tuple(tensor.shape), self.change(size), phase=self.runs)
         self.pieces.append(piece)
         key = id(storage)
         self.alive[key] = piece
