@@ -17,6 +17,7 @@ CHECKS = "TORCH_CHECK(?:_WITH)?"
 INTERNAL_FILES = {"check.c"}
 INTERNAL = {
     "a list of …",  # arguments of oomph._C
+    "instances() takes types",
     "module 'oomph' has no attribute …",
     "no buffer has … bytes",
     "there is no site …",

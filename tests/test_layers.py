@@ -41,6 +41,7 @@ FOREIGN = {
     r"dlfcn\.h": {"driver/cuda_load.c", "torch/workspaces.hpp"},
     r"Python\.h": {
         *("python/frames.h", "python/frames_layout.h", "python/module.h"),
+        "python/objects_layout.h",
         *("torch/torch.cpp", "torch/holders.hpp", "torch/saved.hpp"),
         *("torch/settings.hpp", "torch/backward.hpp"),
     },

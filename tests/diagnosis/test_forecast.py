@@ -224,6 +224,7 @@ def test_an_encoder_and_a_decoder_are_foreseen_before_either_is_through():
     assert step_bytes(text) == pytest.approx(true, rel=0.01)
     (action,) = [action for action in remedies(text) if action.startswith("checkpoint")]
     assert "Layer modules (" in action
+    assert "by module: " in text and "encoder.layers.*" in text
 
 
 @card
@@ -372,7 +373,6 @@ def test_a_closure_that_an_optimizer_calls_is_forward_and_backward():
     text = text_within(0.6 * true, train_by_closure)
     assert step_bytes(text) == pytest.approx(true, rel=0.02)
     assert "most in the optimizer's step" not in str(text)
-    assert "by module: " in str(text) or "(Wide)" in str(text)
 
 
 @card

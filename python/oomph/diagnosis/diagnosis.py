@@ -91,7 +91,8 @@ class Request:
         step_missing_bytes: Of these, the bytes that there is no room for.
         step_grows_bytes: What each turn of the loop leaves behind.
         step_phase: When that peak is: "forward", "backward" or "optimizer".
-        step_modules: Those whose own calls save most for backward in such a step.
+        step_modules: Those of libraries whose own calls save most for backward in such
+            a step.
     """
 
     size_bytes: int

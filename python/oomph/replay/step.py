@@ -13,6 +13,7 @@ import contextlib
 import gc
 import math
 import re
+import sys
 import traceback
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from oomph.memory.sites import is_user
 from oomph.replay.change import Change, change_modules, with_batch
 from oomph.replay.engine import Engine, stand_in
 from oomph.replay.statements import Stretch, take_variables
@@ -129,7 +131,8 @@ class Replay:
             matrices; ``called``: how often a module was; ``calls``: of each class of
             modules, what their calls saved in bytes, how they are named, and whether
             some hold others (``nested``) or all are PyTorch's own (``plain``);
-            ``saved``: path, class and bytes of the modules that themselves save most;
+            ``saved``: path, class and bytes of those modules of libraries that
+            themselves save most;
             ``without``: the peak, had some things been smaller; ``error``: what ended
             it.
         """
@@ -298,15 +301,19 @@ def _watch_real(tracker: Tracker, objects: list[Any], gone: frozenset[int]) -> N
 
 def _names_of_modules(modules: list[nn.Module]) -> dict[int, str]:
     """Of each module its path in the outermost that has it, with ``*`` for numbers."""
+    names: dict[int, str] = {}
+    for root in _roots(modules):
+        for name, module in root.named_modules():
+            names.setdefault(id(module), re.sub(r"(^|\.)\d+(?=\.|$)", r"\1*", name))
+    return names
+
+
+def _roots(modules: list[nn.Module]) -> list[nn.Module]:
+    """Those that no other has."""
     inside = {
         id(child) for m in modules for child in m.__dict__.get("_modules", {}).values()
     }
-    names: dict[int, str] = {}
-    for root in modules:
-        if id(root) not in inside:
-            for name, module in root.named_modules():
-                names.setdefault(id(module), re.sub(r"(^|\.)\d+(?=\.|$)", r"\1*", name))
-    return names
+    return [module for module in modules if id(module) not in inside]
 
 
 def _summary(calls: Calls, modules: list[nn.Module]) -> list[dict[str, Any]]:
@@ -326,12 +333,24 @@ def _summary(calls: Calls, modules: list[nn.Module]) -> list[dict[str, Any]]:
 
 
 def _saved(calls: Calls, modules: list[nn.Module]) -> list[tuple[str, str, int]]:
-    kinds = {id(module): type(module).__qualname__ for module in modules}
+    """Within models of libraries, whose own lines nobody asks for."""
+    roots = [module for module in _roots(modules) if not _is_users(module)]
+    inside = {id(part): part for root in roots for part in root.modules()}
     found: Counter[tuple[str, str]] = Counter()
     for module, size_bytes in calls.alone.items():
-        if size_bytes > 0 and calls.names.get(module):
-            found[calls.names[module], kinds.get(module, "")] += size_bytes
+        if size_bytes > 0 and module in inside and calls.names.get(module):
+            kind = type(inside[module]).__qualname__
+            found[calls.names[module], kind] += size_bytes
     return [(path, kind, size) for (path, kind), size in found.most_common(SAVERS)]
+
+
+def _is_users(module: nn.Module) -> bool:
+    """Whether the user wrote its class, or what it is a container of."""
+    kind = type(module)
+    if kind.__module__ == nn.Sequential.__module__:
+        return True
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return file is None or is_user(file)
 
 
 def _holds_one_of(module: nn.Module, others: dict[int, int]) -> bool:
