@@ -376,6 +376,22 @@ def test_a_closure_that_an_optimizer_calls_is_forward_and_backward():
 
 
 @card
+def test_rows_that_several_threads_gather_on_the_cpu_are_gathered_by_one():
+    def train_on_rows() -> None:
+        torch.set_num_threads(2)
+        rows = torch.rand(100_000, 3)
+        model = nn.Sequential(*(Block() for _ in range(6))).cuda()
+        for _ in range(2):
+            pick = rows[torch.randint(len(rows), (16 * TOKENS,))].to("cuda")
+            x = pick.mean(1).view(16, TOKENS, 1).expand(-1, -1, WIDTH)
+            model(x).sum().backward()
+
+    true = peak_bytes(train_on_rows)
+    text = text_within(0.6 * true, train_on_rows)
+    assert step_bytes(text) == pytest.approx(true, rel=0.02)
+
+
+@card
 def test_the_unit_to_checkpoint_is_one_that_the_program_named():
     def train_sequences() -> None:
         class Residual(nn.Module):

@@ -95,6 +95,7 @@ class Replay:
         in_forward: bool,
         is_silent: bool,
     ) -> None:
+        torch.set_num_threads(1)  # those of the parent are not here: none is waited for
         self.is_silent = is_silent
         self.stretch, self.first, self.turns = stretch, first, turns
         self.names = _take(stretch, first, gone)
