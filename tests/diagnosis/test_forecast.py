@@ -134,6 +134,16 @@ def step_bytes(text: str | None) -> int:
     return parse_size(found[1].replace(" ", ""))
 
 
+def foreseen(
+    function: Callable[[], None], fraction: float = 0.6, within: float = 0.01
+) -> str:
+    """The error's text on a card of a fraction of the true peak, which it foresees."""
+    true = peak_bytes(function)
+    text = text_within(fraction * true, function)
+    assert step_bytes(text) == pytest.approx(true, rel=within)
+    return str(text)
+
+
 def as_said(action: str) -> dict[str, object]:
     """How to train as a remedy says."""
     how: dict[str, object] = {}
@@ -218,10 +228,7 @@ def test_an_encoder_and_a_decoder_are_foreseen_before_either_is_through():
         for _ in range(2):
             model(x, x).sum().backward()
 
-    true = peak_bytes(train_both)
-    text = text_within(0.6 * true, train_both)
-    assert text is not None
-    assert step_bytes(text) == pytest.approx(true, rel=0.01)
+    text = foreseen(train_both)
     (action,) = [action for action in remedies(text) if action.startswith("checkpoint")]
     assert "Layer modules (" in action
     assert "by module: " in text and "encoder.layers.*" in text
@@ -237,10 +244,7 @@ def test_blocks_of_several_containers_are_foreseen_and_checkpointed():
         for _ in range(2):
             stages(x).sum().backward()
 
-    true = peak_bytes(train_stages)
-    text = text_within(0.6 * true, train_stages)
-    assert text is not None
-    assert step_bytes(text) == pytest.approx(true, rel=0.01)
+    text = foreseen(train_stages)
     assert "checkpointing the 9 Block modules (*.*)" in text
 
 
@@ -266,10 +270,7 @@ def test_at_the_logits_a_step_is_foreseen_without_blocks():
             optimizer.step()
             optimizer.zero_grad()
 
-    true = peak_bytes(train_recurrent)
-    text = text_within(0.55 * true, train_recurrent)
-    assert text is not None
-    assert step_bytes(text) == pytest.approx(true, rel=0.01)
+    text = foreseen(train_recurrent, fraction=0.55)
     (chunked,) = [action for action in remedies(text) if "cross-entropy" in action]
     assert "8192 rows" in chunked
 
@@ -296,9 +297,7 @@ def test_attention_on_what_a_recurrent_network_gave_batch_first_copies_it():
         for _ in range(2):
             model(x).backward()
 
-    true = peak_bytes(train_translation)
-    text = text_within(0.6 * true, train_translation)
-    assert step_bytes(text) == pytest.approx(true, rel=0.02)
+    foreseen(train_translation, within=0.02)
 
 
 @card
@@ -311,9 +310,7 @@ def test_blocks_with_hooks_do_not_hold_what_the_failed_forward_made():
         for _ in range(2):
             model(x).sum().backward()
 
-    true = peak_bytes(train_hooked)
-    text = text_within(0.6 * true, train_hooked)
-    assert step_bytes(text) == pytest.approx(true, rel=0.01)
+    foreseen(train_hooked)
 
 
 @card
@@ -327,9 +324,7 @@ def test_a_step_that_leaves_little_behind_is_foreseen_all_the_same():
             pool.append(y[:1].detach().clone())
             y.sum().backward()
 
-    true = peak_bytes(train_with_a_pool)
-    text = text_within(0.6 * true, train_with_a_pool)
-    assert step_bytes(text) == pytest.approx(true, rel=0.02)
+    foreseen(train_with_a_pool, within=0.02)
 
 
 @card
@@ -369,10 +364,8 @@ def test_a_closure_that_an_optimizer_calls_is_forward_and_backward():
         for _ in range(2):
             optimizer.step(closure)
 
-    true = peak_bytes(train_by_closure)
-    text = text_within(0.6 * true, train_by_closure)
-    assert step_bytes(text) == pytest.approx(true, rel=0.02)
-    assert "most in the optimizer's step" not in str(text)
+    text = foreseen(train_by_closure, within=0.02)
+    assert "most in the optimizer's step" not in text
 
 
 @card
@@ -386,9 +379,7 @@ def test_rows_that_several_threads_gather_on_the_cpu_are_gathered_by_one():
             x = pick.mean(1).view(16, TOKENS, 1).expand(-1, -1, WIDTH)
             model(x).sum().backward()
 
-    true = peak_bytes(train_on_rows)
-    text = text_within(0.6 * true, train_on_rows)
-    assert step_bytes(text) == pytest.approx(true, rel=0.02)
+    foreseen(train_on_rows, within=0.02)
 
 
 @card

@@ -16,6 +16,7 @@ from oomph.leaks import graphs, slots, source
 from oomph.leaks.findings import Finding
 from oomph.leaks.inventory import Group, Seen
 from oomph.leaks.references import Chain, Hop, Search
+from oomph.leaks.slots import Slot
 from oomph.leaks.source import Line
 from oomph.leaks.suspects import Suspect
 from oomph.memory import sites
@@ -84,8 +85,7 @@ class Judge:
         """
         chain = self._search.chain(member)
         if chain.hops and not chain.circle:
-            names = slots.names(chain, False) + slots.namespaces(chain)
-            suspect.held_now(slots.containers(chain), names, chain.text)
+            suspect.held_now(*_places(chain), chain.text)
         return bool(chain.hops)
 
     def _group(self, group: Group) -> Iterator[Suspect]:
@@ -116,10 +116,7 @@ class Judge:
             {group.kind},
             self._before,
             self._now,
-            slots.containers(chain) if finding.line is None else [],
-            slots.names(chain, False) + slots.namespaces(chain)
-            if finding.line is None
-            else [],
+            *(_places(chain) if finding.line is None else ([], [])),
             has_graph=tensor.grad_fn is not None,
             is_global=_fills_a_module(chain),
             is_limited=_limits_itself(chain),
@@ -244,6 +241,12 @@ def _spread(kept: list[Seen]) -> list[Seen]:
     """A few of a group's tensors: the oldest, the newest, and between."""
     places = dict.fromkeys((0, len(kept) // 2, len(kept) - 1))
     return [kept[place] for place in places]
+
+
+def _places(chain: Chain) -> tuple[list[Slot], list[Slot]]:
+    """What may grow by each tensor that is kept: containers, and names as well."""
+    names = slots.names(chain, in_place=False) + slots.namespaces(chain)
+    return slots.containers(chain), names
 
 
 def _is_crumb(tensor: torch.Tensor, group: Group) -> bool:
