@@ -276,7 +276,8 @@ static int execute(PyObject *module)
                                         .call_site = oomph_frames_site};
     PyMethodDef *const parts[] = {oomph_memory_methods, oomph_site_methods,
                                   oomph_stats_methods,  oomph_plain_methods,
-                                  oomph_line_methods,   oomph_object_methods};
+                                  oomph_line_methods,   oomph_object_methods,
+                                  oomph_path_methods};
     PyObject *capsule =
         PyCapsule_New((void *)(uintptr_t)oomph_api(), OOMPH_CAPSULE, NULL);
 

@@ -50,6 +50,8 @@ void oomph_helper_stop(void);
 // What memory.c does: the hook that lists what is idle between steps.
 size_t oomph_idle_blocks(int device, oomph_addr_t **addrs);
 
-// The functions of memory.c, sites.c, stats.c, plain.c, lines.c and objects.c.
+// The functions of memory.c, sites.c, stats.c, plain.c, lines.c, objects.c
+// and paths.c.
 extern PyMethodDef oomph_memory_methods[], oomph_site_methods[], oomph_stats_methods[];
 extern PyMethodDef oomph_plain_methods[], oomph_line_methods[], oomph_object_methods[];
+extern PyMethodDef oomph_path_methods[];

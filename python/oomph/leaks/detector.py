@@ -249,14 +249,20 @@ class Detector:
 
     def _follow(self, judge: verdicts.Judge) -> None:
         """What has become of the suspects since the last scan."""
-        for suspect in list(self._suspects):
+        members: dict[Suspect, torch.Tensor] = {}
+        free: list[Suspect] = []
+        for suspect in self._suspects:
             if suspect.site:
                 suspect.note(self._site_grew(suspect), self.rounds)
-            if not suspect.kinds or not suspect.follow(self._inventory):
-                continue
-            member = suspect.member(self._inventory)
-            is_held = member is not None and judge.search_again(suspect, member)
-            if suspect.is_searched and not is_held:
+            if suspect.kinds and suspect.follow(self._inventory):
+                member = suspect.member(self._inventory)
+                if member is None:
+                    free.append(suspect)
+                else:
+                    members[suspect] = member
+        free += judge.search_again(members)
+        for suspect in free:
+            if suspect.is_searched:
                 self._suspects.remove(suspect)
         self._join_equal()
 

@@ -1,29 +1,33 @@
 """What holds an object: the chain of Python references from it to a name.
 
-The search goes outwards through ``gc.get_referrers`` until it meets a name that lives:
-a local of a function that is running, a module's global, a class's attribute. It keeps
-nothing that it looks at.
+A name that lives is a local of a function that is running, a module's global, a class's
+attribute. From those of the program itself nearly all that it holds is met within some
+milliseconds. What is not is searched outwards, by all objects that refer to it, which
+takes so long for each link.
 """
 
 from __future__ import annotations
 
 import contextvars
+import functools
 import gc
 import inspect
 import itertools
 import sys
 import types
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from traceback import walk_stack
 from typing import Any
 
+from oomph import _C
 from oomph.leaks import source
 from oomph.leaks.source import Line
 from oomph.memory.sites import is_user
 
+_REACHED_MAX = 1 << 20  # objects that are met from the program's names
 _DEPTH_MAX = 16
 _WIDTH_MAX = 3000  # objects of one distance
 _COPY_REFERENCES = 3  # to a frame's copy: the frame's, a variable's, an argument's
@@ -124,16 +128,18 @@ _SKIPPED = (_CELL, contextvars.Context)
 _CONTAINERS = (list, tuple, set, frozenset, deque, dict)
 
 
-def _module_dicts(frames: list[types.FrameType]) -> dict[int, str]:
-    """The names of modules by the identity of their globals."""
-    found: dict[int, str] = {}
+def _namespaces(wanted: Callable[[str], bool]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The names of modules whose package is wanted, and their globals."""
     for name, module in list(sys.modules.items()):
-        if isinstance(module, types.ModuleType):  # one may have two names: the first
-            found.setdefault(id(vars(module)), name)
-    for frame in frames:
-        name = str(frame.f_globals.get("__name__", "?"))
-        found.setdefault(id(frame.f_globals), name)
-    return found
+        if wanted(name.partition(".")[0]) and isinstance(module, types.ModuleType):
+            yield name, vars(module)
+
+
+@functools.cache
+def _is_of_program(package: str) -> bool:
+    """Whether it is not Python's, nor an installed package."""
+    file = getattr(sys.modules.get(package), "__file__", None)
+    return is_user(file) if isinstance(file, str) else package == "__main__"
 
 
 def _frames() -> list[types.FrameType]:
@@ -166,11 +172,11 @@ def variables(frame: types.FrameType) -> dict[str, Any]:
     return found
 
 
-def _locals_of(frame: types.FrameType) -> dict[int, str]:
-    """The names of a function's variables by the identity of their values."""
-    if frame.f_code.co_flags & inspect.CO_OPTIMIZED == 0:  # a module's or a class's
+def _locals_of(frame: types.FrameType) -> dict[str, Any]:
+    """The variables of a function; none of a module's or a class's body."""
+    if frame.f_code.co_flags & inspect.CO_OPTIMIZED == 0:
         return {}
-    return {id(value): name for name, value in reversed(variables(frame).items())}
+    return variables(frame)
 
 
 _TABLES = ("_parameters", "_buffers", "_modules")
@@ -195,23 +201,51 @@ class Search:
     """
 
     def __init__(self, modules: Sequence[Any] = ()) -> None:
-        self._parents = _parents(modules)
-        frames = _frames()
-        self._globals = _module_dicts(frames)
+        self._modules = modules
+        self._parents: dict[int, tuple[Any, Any]] = {}
+        self._globals: dict[int, str] = {}  # names of modules
         self._locals: dict[int, tuple[Hop, types.FrameType]] = {}
+        self._roots: list[Any] = []
+        frames = _frames()
         for frame in frames:
             line = source.line_of(frame)
-            for identity, name in _locals_of(frame).items():
+            for name, value in _locals_of(frame).items():
                 hop = Hop("local", name, frame.f_code.co_name, line)
-                self._locals.setdefault(identity, (hop, frame))
+                self._locals.setdefault(id(value), (hop, frame))
+                self._roots.append(value)
+        for name, namespace in _namespaces(_is_of_program):
+            self._add_module(name, namespace)
+        for frame in frames:
+            if is_user(frame.f_code.co_filename):
+                name = str(frame.f_globals.get("__name__", "?"))
+                self._add_module(name, frame.f_globals)
 
-    def chain(self, target: object, avoid: frozenset[int] = frozenset()) -> Chain:
-        """The shortest chain that holds it; without hops if none was found.
+    def _add_module(self, name: str, namespace: dict[str, Any]) -> None:
+        """Of the program; one may have two names: the first."""
+        self._roots.append(namespace)
+        self._globals.setdefault(id(namespace), name)
+
+    def chains(
+        self, targets: Sequence[object], avoid: Sequence[object] = ()
+    ) -> Iterator[Chain]:
+        """The shortest chain that holds each; without hops if none was found.
 
         Args:
-            target: What is held.
-            avoid: Identities of objects that do not count as holders.
+            targets: What is held.
+            avoid: Objects that do not count as holders.
         """
+        roots = tuple(self._roots)
+        paths = _C.paths(tuple(targets), roots, tuple(avoid), _REACHED_MAX)
+        ours = {id(targets), *map(id, avoid)}
+        for target, path in zip(targets, paths, strict=True):
+            if path is None or any(map(_is_ours, path)):
+                yield self._outwards(target, ours)
+            else:
+                yield self._chain_of(_cut(path))
+
+    def _outwards(self, target: object, avoid: set[int]) -> Chain:
+        """The shortest chain from one object, by all that refer to it."""
+        self._learn_all()
         inner: dict[int, int] = {}  # what the object with this identity holds
         known: dict[int, Any] = {id(target): target}
         level: list[Any] = [target]
@@ -224,8 +258,9 @@ class Search:
             held = {id(thing) for thing in level}
             outer: list[Any] = []
             skip = {id(level), id(referrers), id(known), id(inner), id(held), id(outer)}
+            skip |= {id(self._roots), *avoid}
             for referrer in referrers:
-                if id(referrer) in skip or id(referrer) in avoid or _is_ours(referrer):
+                if id(referrer) in skip or _is_ours(referrer):
                     continue
                 child = _held_by(referrer, held)
                 if child is None:
@@ -245,6 +280,14 @@ class Search:
         if level or closing is None:
             return Chain()
         return self._circle(closing, inner, known)
+
+    def _learn_all(self) -> None:
+        """What is needed only outwards: who holds modules, and what all are called."""
+        if self._parents:
+            return
+        self._parents = _parents(self._modules)
+        for name, namespace in _namespaces(bool):
+            self._globals.setdefault(id(namespace), name)
 
     def _modules_of(
         self, level: list[Any], inner: dict[int, int], known: dict[int, Any]
@@ -277,17 +320,18 @@ class Search:
                 best = rank, thing
         if best is None:
             return None
-        rank, thing = best
-        things = _path(id(thing), inner, known)
-        hops = self._hops(things)
-        if isinstance(thing, contextvars.Context):
-            variable = variable_of(thing, things)
-            name = "?" if variable is None else variable.name
-            return Chain([*hops, Hop("context", name)], things)
-        if rank > 0:
-            return Chain(hops, things)
-        hop, frame = self._locals[id(thing)]
-        return Chain([*hops, hop], things, frame=frame)
+        return self._chain_of(_path(id(best[1]), inner, known))
+
+    def _chain_of(self, things: list[Any]) -> Chain:
+        """The chain along a path from a target to what has a name, or is one."""
+        hops, last = self._hops(things), things[-1]
+        if id(last) not in self._globals and id(last) in self._locals:
+            hop, frame = self._locals[id(last)]
+            return Chain([*hops, hop], things, frame=frame)
+        if isinstance(last, contextvars.Context):
+            variable = variable_of(last, things)
+            hops.append(Hop("context", "?" if variable is None else variable.name))
+        return Chain(hops, things)
 
     def _hops(self, things: list[Any]) -> list[Hop]:
         """The hops along a path, in its order."""
@@ -324,7 +368,8 @@ class Search:
         if isinstance(holder, types.FunctionType):
             return _closure(holder, held)
         if isinstance(holder, types.FrameType):
-            name = _locals_of(holder).get(id(held), "?")
+            known = _locals_of(holder).items()
+            name = next((name for name, value in known if value is held), "?")
             line = source.line_of(holder)
             return Hop("frame", name, holder.f_code.co_name, line)
         if isinstance(holder, types.TracebackType):
@@ -352,6 +397,14 @@ class Search:
         outwards = (*filled, last, *reversed(around), *reversed(hops))
         named = [hop for hop in outwards if hop.kind in ("attr", "cell")]
         return Chain(hops, things, True, named[0] if named else None)
+
+
+def _cut(path: list[Any]) -> list[Any]:
+    """A path ends at the first class, or context, as these have names themselves."""
+    for place, thing in enumerate(path):
+        if place > 0 and isinstance(thing, (type, contextvars.Context)):
+            return path[: place + 1]
+    return path
 
 
 def _path(outermost: int, inner: dict[int, int], known: dict[int, Any]) -> list[Any]:

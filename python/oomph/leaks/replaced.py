@@ -48,9 +48,8 @@ def _held_by_nothing_else(
         optimizer.state,
         *(group["params"] for group in optimizer.param_groups),
     ]
-    avoid = frozenset([id(lost), *map(id, containers)])
-    search = Search()
-    return [p for p in lost if not search.chain(p, avoid).hops]
+    chains = Search().chains(lost, containers)
+    return [p for p, chain in zip(lost, chains, strict=True) if not chain.hops]
 
 
 def _finding(optimizer: Any, lost: list[torch.Tensor], line: Line | None) -> Finding:

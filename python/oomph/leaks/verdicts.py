@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import linecache
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -23,7 +23,7 @@ from oomph.memory import sites
 from oomph.memory.sites import Site, is_user
 
 _SEARCHED_MAX = 24  # groups of one scan, the most bytes first
-_GROUPS_MAX = 4  # that are suspected at one scan
+_FOUND_MAX = 8  # places that are suspected at one scan
 _CRUMBS_BYTES = 2048  # per round; numbers that hold no graph are not worth a word
 _ROOTS_MAX = 16  # of graphs that go back through rounds, searched at one scan
 _ERRORS = ("last_value", "last_traceback", "last_exc")
@@ -54,51 +54,58 @@ class Judge:
     """
 
     def __init__(self, modules: list[Any], before: int, now: int) -> None:
-        self._search = Search(modules)
+        self._modules = modules
+        self._search: Search | None = None  # made when it is needed
         self._before = before
         self._now = now
+
+    def _chains(
+        self, targets: list[torch.Tensor], avoid: Sequence[object] = ()
+    ) -> Iterator[Chain]:
+        if not targets:
+            return iter(())
+        self._search = self._search or Search(self._modules)
+        return self._search.chains(targets, avoid)
 
     # ---- More and more tensors
 
     def groups(self, groups: list[Group]) -> list[Suspect]:
         """The places that hold kinds of tensors of which there are ever more."""
-        found: dict[object, Suspect] = {}
-        groups_found = 0
         most = sorted(groups, key=lambda group: group.size_bytes, reverse=True)
-        for group in most[:_SEARCHED_MAX]:
-            if groups_found >= _GROUPS_MAX:
-                break
-            before = len(found)
-            for suspect in self._group(group):
-                places = [*suspect.containers, *suspect.names]
-                inner = places[0].place if places else suspect.finding.held_by
-                known = found.setdefault(inner, suspect)
-                if known is not suspect:
-                    known.join(suspect)
-            groups_found += len(found) > before
-        return list(found.values())
-
-    def search_again(self, suspect: Suspect, member: torch.Tensor) -> bool:
-        """Who holds now what a suspect holds; False: nobody does in Python.
-
-        In the midst of a request, say, a variable holds what is free at its end.
-        """
-        chain = self._search.chain(member)
-        if chain.hops and not chain.circle:
-            suspect.held_now(*_places(chain), chain.text)
-        return bool(chain.hops)
-
-    def _group(self, group: Group) -> Iterator[Suspect]:
-        tensors = [seen.ref() for seen in _spread(group.kept)]
-        avoid = frozenset([id(tensors)])
-        for tensor in tensors:
-            if tensor is None or _is_crumb(tensor, group):
-                continue
-            chain = self._search.chain(tensor, avoid)
+        few = [
+            (group, tensor)
+            for group in most[:_SEARCHED_MAX]
+            for seen in _spread(group.kept)
+            if (tensor := seen.ref()) is not None and not _is_crumb(tensor, group)
+        ]
+        chains = self._chains([tensor for _, tensor in few])
+        found: dict[object, Suspect] = {}
+        for (group, tensor), chain in zip(few, chains, strict=True):
             suspect = self._suspect(tensor, chain, group)
             if suspect.finding.verdict == "grows":
                 continue  # nothing in Python holds it: lines tell more
-            yield suspect
+            places = [*suspect.containers, *suspect.names]
+            inner = places[0].place if places else suspect.finding.held_by
+            known = found.setdefault(inner, suspect)
+            if known is not suspect:
+                known.join(suspect)
+            if len(found) == _FOUND_MAX:
+                break
+        return list(found.values())
+
+    def search_again(self, members: dict[Suspect, torch.Tensor]) -> list[Suspect]:
+        """Who holds now what suspects hold; gives those of which nobody in Python does.
+
+        In the midst of a request, say, a variable holds what is free at its end.
+        """
+        free = []
+        chains = self._chains([*members.values()])
+        for suspect, chain in zip(members, chains, strict=True):
+            if not chain.hops:
+                free.append(suspect)
+            elif not chain.circle:
+                suspect.held_now(*_places(chain), chain.text)
+        return free
 
     def _suspect(self, tensor: torch.Tensor, chain: Chain, group: Group) -> Suspect:
         verdict = self._mistake(tensor, chain)
@@ -166,9 +173,9 @@ class Judge:
             if root is not None and graphs.steps_spanned(root, starts) >= len(starts):
                 roots.setdefault(root, (tensor, is_gradient))
         found: dict[str, Suspect] = {}
-        avoid = frozenset([id(tensors)])
         newest = sorted(roots, key=lambda root: root._sequence_nr())[-_ROOTS_MAX:]
-        chains = {root: self._search.chain(roots[root][0], avoid) for root in newest}
+        held = self._chains([roots[root][0] for root in newest], [tensors])
+        chains = dict(zip(newest, held, strict=True))
         for root in graphs.sources(root for root in newest if chains[root].hops):
             (tensor, is_gradient), chain = roots[root], chains[root]
             verdict = (
@@ -219,7 +226,7 @@ class Judge:
             if not made:
                 continue
             tensor = max(made, key=torch.Tensor.numel)
-            chain = self._search.chain(tensor, frozenset([id(made), id(tensors)]))
+            (chain,) = self._chains([tensor], [made, tensors])
             places = slots.names(chain)
             if not chain.hops or not places or _limits_itself(chain):
                 continue

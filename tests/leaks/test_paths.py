@@ -1,0 +1,149 @@
+"""The ways from what a program has names for to what it holds."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import types
+
+import pytest
+from oomph import _C
+
+MOST = 1 << 20
+
+
+class Held:
+    pass
+
+
+class Holder:
+    def __init__(self, held: object) -> None:
+        self.held = held
+
+
+def way(target: object, *roots: object, closed: tuple = (), most: int = MOST):
+    (path,) = _C.paths((target,), roots, closed, most)
+    return path
+
+
+def is_same(path: list[object], *things: object) -> bool:
+    return list(map(id, path)) == list(map(id, things))
+
+
+def test_the_way_is_told_from_the_target_outwards():
+    target = Held()
+    inner = [target]
+    assert is_same(way(target, outer := [[], inner]), target, inner, outer)
+
+
+def test_the_shortest_way_counts_and_among_equals_the_earlier_root():
+    target = Held()
+    far, near, late = [[[target]]], [target], [target]
+    assert is_same(way(target, far, near, late), target, near)
+
+
+def test_an_attribute_is_held_by_its_object_with_or_without_a_dict():
+    target = Held()
+    holder = Holder(target)
+    assert way(target, [holder])[-2] is holder
+    assert vars(holder) == {"held": target}  # now it has one
+    assert way(target, [holder])[-2] is holder
+
+
+def test_a_target_may_be_a_root_itself():
+    target = Held()
+    assert is_same(way(target, [], target), target)
+
+
+def test_what_no_root_leads_to_has_no_way():
+    assert way(Held(), [Held()], {"a": Held()}) is None
+
+
+def test_a_circle_ends():
+    target = Held()
+    circle: list[object] = []
+    circle += [circle, {"back": circle}, target]
+    assert is_same(way(target, circle), target, circle)
+
+
+def test_what_is_closed_is_not_passed():
+    target = Held()
+    short, long = [target], [[[target]]]
+    assert way(target, [short], long, closed=(short,))[-1] is long
+    assert way(target, short, closed=(short,)) is None
+
+
+def test_modules_are_not_looked_into_but_their_globals_may_be_a_root():
+    module = types.ModuleType("apart")
+    module.held = target = Held()
+    assert way(target, [module]) is None
+    assert way(target, [module], vars(module))[-1] is vars(module)
+
+
+def test_of_functions_the_cells_count_and_not_the_globals():
+    target = Held()
+    space: dict[str, object] = {"held": target}
+    exec("def apart(): pass", space)
+    assert way(target, [space["apart"]]) is None
+
+    def closes() -> object:
+        return target
+
+    assert way(target, [closes])[-2] is closes
+
+
+def test_a_suspended_generator_holds_its_variables():
+    target = Held()
+
+    def waits(held):
+        yield
+        del held
+
+    generator = waits(target)
+    next(generator)
+    assert way(target, [generator])[-2] is generator
+
+
+def test_what_the_collector_has_set_aside_is_passed():
+    target = Held()
+    holder = [[target]]
+    gc.freeze()
+    try:
+        assert way(target, holder)[-1] is holder
+    finally:
+        gc.unfreeze()
+
+
+def test_the_search_gives_up_after_so_many_objects():
+    target = Held()
+    others = [[[] for _ in range(1000)] for _ in range(2)]
+    holder = [*others[0], target, *others[1]]
+    assert way(target, holder, most=2002)[-1] is holder
+    assert way(target, holder, most=1000) is None
+
+
+def test_many_objects_are_met_once_each():
+    things = [[i, []] for i in range(50_000)]
+    paths = _C.paths(tuple(things), (things,), (), MOST)
+    for thing, path in zip(things, paths, strict=True):
+        assert is_same(path, thing, things)
+
+
+def test_the_collector_rests_meanwhile_and_goes_on_as_it_was():
+    for enable in (gc.disable, gc.enable):
+        enable()
+        way(Held(), [Held()])
+        assert gc.isenabled() is (enable is gc.enable)
+
+
+def test_no_reference_is_kept():
+    target = Held()
+    holder = Holder(target)
+    before = sys.getrefcount(target), sys.getrefcount(holder)
+    way(target, [holder])
+    assert (sys.getrefcount(target), sys.getrefcount(holder)) == before
+
+
+def test_other_arguments_are_refused():
+    with pytest.raises(TypeError, match="tuple"):
+        _C.paths([], (), (), MOST)
