@@ -361,9 +361,9 @@ def test_no_module_of_ours_is_looked_up_where_modules_are_kept():
 
 # The packages and public modules of oomph, from the bottom up.
 ROOMS = [
-    *("base", "simulate", "steps", "memory", "settings", "recompute", "offload"),
-    *("replay", "diagnosis", "leaks", "guard", "planner", "setup", "doctor", "cli"),
-    "__main__",
+    *("base", "simulate", "steps", "memory", "holders", "settings", "recompute"),
+    *("offload", "replay", "diagnosis", "leaks", "guard", "planner", "setup"),
+    *("doctor", "cli", "__main__"),
 ]
 
 

@@ -6,8 +6,8 @@
 
 import torch  # noqa: F401  # first: as its import ends, it may ask for a watch
 
+from oomph.holders.lines import Line
 from oomph.leaks.findings import Finding, LeakError, Report
-from oomph.leaks.source import Line
 from oomph.leaks.watching import Watch, assert_no_leaks, report, watch
 
 __all__ = [

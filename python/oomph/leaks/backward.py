@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
+from oomph.holders.lines import Line, user_line
 from oomph.leaks import graphs
 from oomph.leaks.findings import Finding
-from oomph.leaks.source import Line, user_line
 
 _ENGINE = "_engine_run_backward"  # of torch.autograd: each pass goes through it
 _LOOKS_MAX = 16  # at graphs that were kept: a look costs some microseconds a node

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import torch
 
 from oomph import _C, _torch
+from oomph.holders.lines import Line
 from oomph.leaks import graphs, verdicts
 from oomph.leaks.findings import Finding
 from oomph.leaks.following import Follower
 from oomph.leaks.inventory import Inventory
-from oomph.leaks.source import Line
 from oomph.leaks.suspects import SLOWS, Suspect
 
 PERIODS = (1, 4, 16, 64)  # steps
@@ -225,7 +225,7 @@ class Detector:
         self.modules = inventory.scan(self.rounds)
         self._sites.append(_live_sites())
         self._counts.append(now)
-        judge = verdicts.Judge(self.modules, self._before(), self.rounds)
+        judge = verdicts.Judge(self._before(), self.rounds)
         self._follow(judge)
         known = set().union(*(s.kinds for s in self._suspects))
         known |= {k for k, until in self._dismissed.items() if inventory.scans < until}

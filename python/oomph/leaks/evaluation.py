@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
+from oomph.holders.lines import Line, user_line
 from oomph.leaks.calls import Outermost
 from oomph.leaks.findings import Finding
-from oomph.leaks.source import Line, user_line
 
 _PHASES_MAX = 8  # of evaluation that are looked at
 

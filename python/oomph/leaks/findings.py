@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from oomph.base.sizes import format_size
-from oomph.leaks.source import Line
+from oomph.holders.lines import Line
 from oomph.memory.sites import short
 
 LEAKS = "leaks"

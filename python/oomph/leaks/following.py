@@ -16,10 +16,10 @@ from types import FrameType
 from typing import Any
 
 from oomph import _C
+from oomph.holders.frames import variables
+from oomph.holders.lines import Line, line_of
 from oomph.leaks import source
-from oomph.leaks.references import variables
 from oomph.leaks.slots import Slot
-from oomph.leaks.source import Line
 from oomph.memory.sites import is_user
 
 _EVENTS_MAX = 100_000  # of one step: calls, lines and returns of all code
@@ -126,7 +126,7 @@ class Follower:
         if self._last is None or shrank:
             return
         frame, number = self._last
-        line = replace(source.line_of(frame), line=number)
+        line = replace(line_of(frame), line=number)
         statement = source.statement(line.file, number)
         if statement is None:
             changes.lines[True, line] += 1

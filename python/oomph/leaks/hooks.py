@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from oomph.holders.lines import Line, user_line
 from oomph.leaks.findings import Finding
-from oomph.leaks.source import Line, user_line
 
 _TABLES = (
     "_forward_hooks",

@@ -13,9 +13,9 @@ from types import TracebackType
 import torch
 
 from oomph.base.sizes import format_size
+from oomph.holders.frames import variables
+from oomph.holders.lines import line_of
 from oomph.leaks.findings import Finding
-from oomph.leaks.references import variables
-from oomph.leaks.source import line_of
 from oomph.memory.sites import is_user
 
 _MIN_BYTES = 1 << 20  # less is not worth a word

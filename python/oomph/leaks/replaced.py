@@ -8,9 +8,10 @@ from typing import Any
 import torch
 
 from oomph.base.sizes import format_size
+from oomph.holders.lines import Line
+from oomph.holders.search import Search
 from oomph.leaks.findings import Finding
-from oomph.leaks.references import Search
-from oomph.leaks.source import Line, puts_into
+from oomph.leaks.source import puts_into
 
 
 def find(

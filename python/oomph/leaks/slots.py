@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 
-from oomph.leaks.references import Chain, is_namespace, variable_of, variables
+from oomph.holders.chain import Chain, is_namespace, variable_of
+from oomph.holders.frames import variables
 
 _FEW = 64  # items of a container that are looked through
 _SIZED: tuple[Any, ...] = (list, deque, dict, set)

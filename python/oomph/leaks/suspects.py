@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
+from oomph.holders.lines import Line
 from oomph.leaks import bounds, source
 from oomph.leaks.findings import BOUNDED, LEAKS, Finding
 from oomph.leaks.following import Changes
 from oomph.leaks.inventory import Inventory
 from oomph.leaks.slots import Slot
-from oomph.leaks.source import Line
 
 _CERTAIN_SCANS = 9  # that showed growth, before it is a leak
 _ENOUGH_SCANS = 6  # the same, if the watch ends

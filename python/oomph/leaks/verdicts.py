@@ -12,12 +12,13 @@ from typing import Any
 import torch
 
 from oomph import _C
+from oomph.holders.chain import Chain, Hop
+from oomph.holders.lines import Line, line_of_code
+from oomph.holders.search import Search
 from oomph.leaks import graphs, slots, source
 from oomph.leaks.findings import Finding
 from oomph.leaks.inventory import Group, Seen
-from oomph.leaks.references import Chain, Hop, Search
 from oomph.leaks.slots import Slot
-from oomph.leaks.source import Line
 from oomph.leaks.suspects import Suspect
 from oomph.memory import sites
 from oomph.memory.sites import Site, is_user
@@ -48,13 +49,11 @@ class Judge:
     """Judges what one scan shows; the world must stand still meanwhile.
 
     Args:
-        modules: All there are.
         before: The round from which on it is seen to grow.
         now: The round that has ended.
     """
 
-    def __init__(self, modules: list[Any], before: int, now: int) -> None:
-        self._modules = modules
+    def __init__(self, before: int, now: int) -> None:
         self._search: Search | None = None  # made when it is needed
         self._before = before
         self._now = now
@@ -64,7 +63,7 @@ class Judge:
     ) -> Iterator[Chain]:
         if not targets:
             return iter(())
-        self._search = self._search or Search(self._modules)
+        self._search = self._search or Search()
         return self._search.chains(targets, avoid)
 
     # ---- More and more tensors
@@ -294,7 +293,7 @@ def _known_line(verdict: str, chain: Chain) -> Line | None:
     for thing in chain.things[1:]:
         if isinstance(thing, functools._lru_cache_wrapper):
             code = getattr(thing.__wrapped__, "__code__", None)
-            return None if code is None else source.line_of_code(code)
+            return None if code is None else line_of_code(code)
     if chain.circle and chain.closing is not None:
         name = chain.closing.name
         puts = source.puts_into(name, binds=False) or source.puts_into(name)

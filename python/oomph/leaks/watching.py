@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from oomph.base import log, state
+from oomph.holders.lines import user_line
 from oomph.leaks import last_error, replaced
 from oomph.leaks.backward import Backward
 from oomph.leaks.calls import Calls
@@ -24,7 +25,6 @@ from oomph.leaks.evaluation import Evaluation
 from oomph.leaks.findings import LEAKS, Finding, LeakError, Report
 from oomph.leaks.gradients import Gradients
 from oomph.leaks.hooks import Hooks
-from oomph.leaks.source import user_line
 from oomph.steps import events
 
 ACTIONS = ("count", "report", "raise")

@@ -1,0 +1,1 @@
+"""Who holds an object: names, containers and frames, from it outwards."""

@@ -1,0 +1,50 @@
+"""Functions that are running, and their variables."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import sys
+import types
+from traceback import walk_stack
+from typing import Any
+
+_COPY_REFERENCES = 3  # to a frame's copy: the frame's, a variable's, an argument's
+_LOOKING = ("oomph.", "torch.")  # where a look begins
+
+
+def running() -> list[types.FrameType]:
+    """All that run, of every thread, innermost first.
+
+    Without our own, and without PyTorch's that called these: they are about to end.
+    """
+    return [
+        frame
+        for top in sys._current_frames().values()
+        for frame in itertools.dropwhile(_is_ending, (f for f, _ in walk_stack(top)))
+    ]
+
+
+def _is_ending(frame: types.FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).startswith(_LOOKING)
+
+
+def variables(frame: types.FrameType) -> dict[str, Any]:
+    """A function's variables.
+
+    Reading them makes a copy, which the frame keeps: it is emptied, or it would hold
+    tensors for longer than the function does; unless it is what the function itself
+    got from ``locals()``.
+    """
+    copy = frame.f_locals
+    found = dict(copy)
+    if sys.version_info < (3, 13) and sys.getrefcount(copy) <= _COPY_REFERENCES:
+        copy.clear()
+    return found
+
+
+def locals_of(frame: types.FrameType) -> dict[str, Any]:
+    """The variables of a function; none of a module's or a class's body."""
+    if frame.f_code.co_flags & inspect.CO_OPTIMIZED == 0:
+        return {}
+    return variables(frame)

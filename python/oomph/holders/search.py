@@ -1,0 +1,219 @@
+"""What holds an object: the chain of Python references from it to a name.
+
+A name that lives is a local of a function that is running, a module's global, a class's
+attribute. From those of the program itself nearly all that it holds is met within some
+milliseconds. What is not is searched outwards, by all objects that refer to it, which
+takes so long for each link.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import gc
+import sys
+import types
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+from oomph import _C
+from oomph.holders.chain import (
+    Chain,
+    Hop,
+    hop_to,
+    hops_along,
+    is_namespace,
+    variable_of,
+)
+from oomph.holders.frames import locals_of, running
+from oomph.holders.lines import line_of
+from oomph.memory.sites import is_user
+
+_REACHED_MAX = 1 << 20  # objects that are met from the program's names
+_DEPTH_MAX = 32
+_WIDTH_MAX = 3000  # objects of one distance
+_OURS = ("oomph.leaks.", "oomph.diagnosis.", "oomph.holders.")
+
+
+def _namespaces(wanted: Callable[[str], bool]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The names of modules whose package is wanted, and their globals."""
+    for name, module in list(sys.modules.items()):
+        if wanted(name.partition(".")[0]) and isinstance(module, types.ModuleType):
+            yield name, vars(module)
+
+
+@functools.cache
+def _is_of_program(package: str) -> bool:
+    """Whether it is not Python's, nor an installed package."""
+    file = getattr(sys.modules.get(package), "__file__", None)
+    return is_user(file) if isinstance(file, str) else package == "__main__"
+
+
+class Search:
+    """Looks for what holds objects; the world must stand still meanwhile."""
+
+    def __init__(self) -> None:
+        self._globals: dict[int, str] = {}  # names of modules
+        self._locals: dict[int, tuple[Hop, types.FrameType]] = {}
+        self._roots: list[Any] = []
+        frames = running()
+        for frame in frames:
+            line = line_of(frame)
+            for name, value in locals_of(frame).items():
+                hop = Hop("local", name, frame.f_code.co_name, line)
+                self._locals.setdefault(id(value), (hop, frame))
+                self._roots.append(value)
+        for name, namespace in _namespaces(_is_of_program):
+            self._add_module(name, namespace)
+        for frame in frames:
+            if is_user(frame.f_code.co_filename):
+                name = str(frame.f_globals.get("__name__", "?"))
+                self._add_module(name, frame.f_globals)
+
+    def _add_module(self, name: str, namespace: dict[str, Any]) -> None:
+        """Of the program; one may have two names: the first."""
+        self._roots.append(namespace)
+        self._globals.setdefault(id(namespace), name)
+
+    def chains(
+        self, targets: Sequence[object], avoid: Sequence[object] = ()
+    ) -> Iterator[Chain]:
+        """The shortest chain that holds each; without hops if none was found.
+
+        Args:
+            targets: What is held.
+            avoid: Objects that do not count as holders.
+        """
+        roots = tuple(self._roots)
+        paths = _C.paths(tuple(targets), roots, tuple(avoid), _REACHED_MAX)
+        ours = {id(targets), *map(id, avoid)}
+        for target, path in zip(targets, paths, strict=True):
+            if path is None or any(map(_is_ours, path)):
+                yield self._outwards(target, ours)
+            else:
+                yield self._chain_of(_cut(path))
+
+    def _outwards(self, target: object, avoid: set[int]) -> Chain:
+        """The shortest chain from one object, by all that refer to it."""
+        for name, namespace in _namespaces(bool):
+            self._globals.setdefault(id(namespace), name)
+        inner: dict[int, int] = {}  # what the object with this identity holds
+        known: dict[int, Any] = {id(target): target}
+        level: list[Any] = [target]
+        closing: tuple[Any, Any] | None = None
+        for _ in range(_DEPTH_MAX):
+            root = self._root(level, inner, known)
+            if root is not None:
+                return root
+            referrers = gc.get_referrers(*level)
+            held = {id(thing) for thing in level}
+            outer: list[Any] = []
+            skip = {id(level), id(referrers), id(known), id(inner), id(held), id(outer)}
+            skip |= {id(self._roots), *avoid}
+            for referrer in referrers:
+                if id(referrer) in skip or _is_ours(referrer):
+                    continue
+                child = _held_by(referrer, held)
+                if child is None:
+                    continue
+                if id(referrer) in known:
+                    if closing is None and _leads(inner, child, id(referrer)):
+                        closing = (referrer, known[child])
+                    continue
+                known[id(referrer)] = referrer
+                inner[id(referrer)] = child
+                outer.append(referrer)
+            referrers.clear()  # or it would be found in its turn
+            level = outer
+            if not level or len(level) > _WIDTH_MAX:
+                break
+        if level or closing is None:
+            return Chain()
+        return self._circle(closing, inner, known)
+
+    def _root(
+        self, level: list[Any], inner: dict[int, int], known: dict[int, Any]
+    ) -> Chain | None:
+        """The best name among the objects of one distance, if any has one."""
+        best: tuple[int, Any] | None = None
+        for thing in level:
+            rank = 9
+            if id(thing) in self._globals and id(thing) in inner:
+                rank = 1
+            elif id(thing) in self._locals:
+                rank = 0
+            elif isinstance(thing, (type, contextvars.Context)) and id(thing) in inner:
+                rank = 2
+            if rank < 9 and (best is None or rank < best[0]):
+                best = rank, thing
+        if best is None:
+            return None
+        return self._chain_of(_path(id(best[1]), inner, known))
+
+    def _chain_of(self, things: list[Any]) -> Chain:
+        """The chain along a path from a target to what has a name, or is one."""
+        hops, last = hops_along(things, self._globals), things[-1]
+        if id(last) not in self._globals and id(last) in self._locals:
+            hop, frame = self._locals[id(last)]
+            return Chain([*hops, hop], things, frame=frame)
+        if isinstance(last, contextvars.Context):
+            variable = variable_of(last, things)
+            hops.append(Hop("context", "?" if variable is None else variable.name))
+        return Chain(hops, things)
+
+    def _circle(
+        self, closing: tuple[Any, Any], inner: dict[int, int], known: dict[int, Any]
+    ) -> Chain:
+        """What goes round: ``closing`` holds what is further out than itself."""
+        holder, held = closing
+        things = _path(id(held), inner, known)
+        hops = hops_along(things, self._globals)
+        if is_namespace(holder, held) or isinstance(holder, dict):
+            last = Hop("skip")
+        else:
+            last = hop_to(holder, held, self._globals)
+        start = next((i for i, thing in enumerate(things) if thing is holder), 0)
+        around = hops_along(things[start:], self._globals)
+        filled = [b for a, b in pairwise(around) if a.kind == "item"]
+        outwards = (*filled, last, *reversed(around), *reversed(hops))
+        named = [hop for hop in outwards if hop.kind in ("attr", "cell")]
+        return Chain(hops, things, True, named[0] if named else None)
+
+
+def _cut(path: list[Any]) -> list[Any]:
+    """A path ends at the first class, or context, as these have names themselves."""
+    for place, thing in enumerate(path):
+        if place > 0 and isinstance(thing, (type, contextvars.Context)):
+            return path[: place + 1]
+    return path
+
+
+def _path(outermost: int, inner: dict[int, int], known: dict[int, Any]) -> list[Any]:
+    """The objects from the target to one that holds it."""
+    path = [outermost]
+    while path[-1] in inner:
+        path.append(inner[path[-1]])
+    return [known[identity] for identity in reversed(path)]
+
+
+def _is_ours(thing: object) -> bool:
+    return type(thing).__module__.startswith(_OURS)
+
+
+def _held_by(holder: Any, held: set[int]) -> int | None:
+    """Which of these objects it holds."""
+    for referent in gc.get_referents(holder):
+        if id(referent) in held:
+            return id(referent)
+    return None
+
+
+def _leads(inner: dict[int, int], outermost: int, wanted: int) -> bool:
+    """Whether the path inwards from an object passes another."""
+    at: int | None = outermost
+    while at is not None:
+        if at == wanted:
+            return True
+        at = inner.get(at)
+    return False
