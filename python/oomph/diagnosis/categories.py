@@ -19,6 +19,8 @@ from enum import IntEnum
 from typing import Any
 
 from oomph import _C
+from oomph.diagnosis import kept_errors
+from oomph.diagnosis.kept_errors import KeptError
 from oomph.diagnosis.program import (
     Program,
     note_inputs,
@@ -48,8 +50,10 @@ class Category(IntEnum):
     GRAPH = 7
     WORKSPACE = 8
     GARBAGE = 9
+    KEPT = 10
 
 
+PASSING = (Category.ACTIVATION, Category.TEMPORARY)  # gone when a step has ended
 TITLES = {
     Category.PARAMETER: "parameters and buffers",
     Category.GRADIENT: "gradients",
@@ -60,6 +64,7 @@ TITLES = {
     Category.GRAPH: "graph pools",
     Category.WORKSPACE: "workspaces of cuBLAS",
     Category.GARBAGE: "garbage: unreachable objects, collected only now",
+    Category.KEPT: "kept by errors that were caught",
     Category.UNKNOWN: "unknown",
 }
 
@@ -112,12 +117,14 @@ class Breakdown:
         categories: Of each, as numbers.
         groups: Bytes and count of the blocks of each site and category.
         program: What was seen of it.
+        errors: That were caught, and hold some of the blocks.
     """
 
     blocks: BlockList
     categories: bytearray
     groups: dict[tuple[int, int], list[int]]
     program: Program
+    errors: list[KeptError]
 
 
 def look(
@@ -170,8 +177,11 @@ class _Look:
         trained = self._note_optimizers(_subclasses(kinds, torch.optim.Optimizer))
         self._note_modules(_subclasses(kinds, torch.nn.Module), trained)
         self._note_rest()
+        errors = self._note_errors(_subclasses(kinds, torch.OutOfMemoryError))
         self._note_inputs()
-        return Breakdown(self.blocks, self.categories, self._groups(), self.program)
+        return Breakdown(
+            self.blocks, self.categories, self._groups(), self.program, errors
+        )
 
     def _held(self, objects: list[Any]) -> tuple[bytes, bytes]:
         from oomph import _torch
@@ -248,6 +258,16 @@ class _Look:
         if not flag & _SAVED and self._is_in_forward(site):
             return Category.TEMPORARY
         return Category.INPUT
+
+    def _note_errors(self, kinds: set[type]) -> list[KeptError]:
+        """What steps that ran out of memory before have left."""
+        errors = [o for o in self.objects if type(o) in kinds]
+        found = kept_errors.find(errors, self.blocks)
+        kept = {addr for error in found for addr in error.addrs}
+        for i, addr in enumerate(self.blocks.addrs if kept else ()):
+            if addr in kept and self.categories[i] in (*PASSING, Category.INPUT):
+                self.categories[i] = Category.KEPT
+        return found
 
     def _note_inputs(self) -> None:
         """The shapes of the largest."""

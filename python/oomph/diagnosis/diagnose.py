@@ -15,12 +15,20 @@ from oomph import _C
 from oomph.base import state
 from oomph.base.sizes import format_size
 from oomph.diagnosis import categories, processes, remedies
-from oomph.diagnosis.categories import TITLES, BlockList, Breakdown, Category
+from oomph.diagnosis.categories import (
+    PASSING,
+    TITLES,
+    BlockList,
+    Breakdown,
+    Category,
+)
 from oomph.diagnosis.diagnosis import Diagnosis, Line, Request, Saver, Share
 from oomph.diagnosis.forecast import Forecast, foresee
+from oomph.diagnosis.kept_errors import Made
 from oomph.diagnosis.program import Program
 from oomph.diagnosis.remedy import Context
 from oomph.memory import sites
+from oomph.memory.sites import Site
 from oomph.memory.stats import stats
 
 
@@ -118,6 +126,17 @@ class Case:
         forecast = _forecast(self.snapshot, self.context, traceback)
         context = dataclasses.replace(self.context, forecast=forecast)
         return dataclasses.replace(self, context=context)
+
+    @property
+    def made(self) -> Made:
+        """What the step had made that ran out of memory."""
+        blocks, kinds = self.blocks, self.context.breakdown.categories
+        columns = zip(blocks.addrs, blocks.sizes, kinds, strict=True)
+        return Made(
+            self.snapshot["device"],
+            _place(sites.resolve(self.snapshot["site"])),
+            {addr: size for addr, size, kind in columns if kind in PASSING},
+        )
 
     def close(self) -> None:
         """Ends what runs for the forecast."""
@@ -233,7 +252,7 @@ def _request(snapshot: dict[str, Any], seen: Breakdown, context: Context) -> Req
         size_bytes=snapshot["requested_bytes"],
         missing_bytes=snapshot["stats"]["oom_missing_bytes"],
         coming_bytes=seen.program.coming_bytes,
-        where=f"{sites.short(site.file)}:{site.line} ({site.function})" if site else "",
+        where=_place(site),
         inferred=site.inferred if site else False,
         source=source,
         operator=snapshot["doing"],
@@ -247,6 +266,11 @@ def _request(snapshot: dict[str, Any], seen: Breakdown, context: Context) -> Req
         if step
         else [],
     )
+
+
+def _place(site: Site | None) -> str:
+    """A line as the error names it; "": unknown."""
+    return f"{sites.short(site.file)}:{site.line} ({site.function})" if site else ""
 
 
 def _is_recorded_forward(snapshot: dict[str, Any]) -> bool:

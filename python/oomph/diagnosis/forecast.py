@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from oomph.diagnosis.categories import Breakdown, Category
+from oomph.diagnosis.categories import PASSING, Breakdown, Category
 from oomph.memory import host
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 SECONDS = 60.0  # for one error
 SECONDS_IN_ALL = 180.0  # for all of a process: a loop that tries again goes on
 SPARE = 0.005  # of the room, left for what no tensor shows
-PASSING = (Category.ACTIVATION, Category.TEMPORARY)
 
 _spent_s = 0.0
 

@@ -19,6 +19,7 @@ from typing import Any
 from oomph import _C
 from oomph.base import state
 from oomph.base.log import logger
+from oomph.diagnosis import kept_errors
 from oomph.diagnosis.categories import BlockList
 from oomph.diagnosis.diagnose import Case
 from oomph.diagnosis.diagnosis import Diagnosis
@@ -59,6 +60,7 @@ def _init(self: Any, *arguments: Any) -> None:
         case = _case(snapshot)
         self.args = (f"{arguments[0]}\n{_told(case)}",)
         self._oomph_case = case, arguments[0]
+        kept_errors.note(self, case.made)
         _explain_before_moves()
 
 
@@ -100,7 +102,7 @@ def _str(self: Any) -> str:
 def _reduce(self: Any) -> Any:
     """To be pickled: with the text as it is read."""
     str(self)
-    return RuntimeError.__reduce__(self)
+    return type(self), self.args, kept_errors.state_of(self)
 
 
 def _told(case: Case) -> str:

@@ -71,6 +71,18 @@ def _guess(now: Context, action: str, saves_bytes: int, cost: str) -> Remedy:
 # ---- Whether a step was seen or not
 
 
+def _kept_errors(now: Context) -> Iterator[Remedy]:
+    """Steps that failed before, held by their errors."""
+    for error in now.breakdown.errors:
+        action, saves = error.action, error.size_bytes
+        cost = "nothing: str(error) has its text"
+        if now.forecast is None:
+            yield _guess(now, action, saves, cost)
+        else:
+            enough = now.forecast.fits(now.forecast.peak_bytes - saves)
+            yield Remedy(action, saves, cost, enough)
+
+
 def _leaks(now: Context) -> Iterator[Remedy]:
     """What a watch has found to grow, in each of the steps watched."""
     if log.leaks_found is None:
@@ -160,6 +172,7 @@ def _offload(now: Context) -> Iterator[Remedy]:
 
 
 ALWAYS: tuple[Callable[[Context], Iterator[Remedy]], ...] = (
+    _kept_errors,
     _leaks,
     _parameters,
     _data,

@@ -1,0 +1,142 @@
+"""What an error that was caught still holds, and who is said to keep it."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import re
+import sys
+import traceback
+
+import oomph
+import pytest
+import torch
+from oomph.base.sizes import format_size
+from oomph.diagnosis import forecast
+from support import MIB, Simulated, remedies
+from test_shortage import Layer, Net, batch, fail, rows, take
+
+forecast.SECONDS = forecast.SECONDS_IN_ALL = 600.0
+card = Simulated("512MiB,context=0,memory=real", "offload:off,reserve:0,error:full")
+
+KEPT = "kept by errors that were caught"
+WHERE = rf"the error of \S+test_shortage.py:{Layer.LINE} \(Layer.forward\)"
+
+
+def step(model: Net, count: int) -> None:
+    model(batch(count)).backward()
+
+
+def catch(model: Net, count: int = 64) -> torch.OutOfMemoryError:
+    try:
+        step(model, count)
+    except torch.OutOfMemoryError as error:
+        return error
+    raise AssertionError("there was room")
+
+
+def named(text: str) -> dict[str, bool]:
+    """What is said of errors, and whether it would be enough."""
+    return {k: v for k, v in remedies(text).items() if "the error" in k}
+
+
+@card
+def test_what_an_error_in_a_list_holds_is_told_and_the_list_is_named():
+    model = Net().cuda()
+    errors = [catch(model)]
+    before = torch.cuda.memory_allocated()
+    text = fail(lambda: step(model, 24))
+    ((action, is_enough),) = named(text).items()
+    assert re.match(rf"dropping {WHERE}, kept by `errors`, a list in test_what", action)
+    assert is_enough
+    errors.clear()
+    # All but the batch, which might be the program's for longer.
+    freed = before - torch.cuda.memory_allocated() - 64 * MIB
+    assert rows(text)[KEPT] == format_size(freed) == "384.00 MiB"
+    step(model, 24)  # which is enough
+
+
+@card
+def test_it_is_not_called_enough_where_the_step_is_too_large_anyway():
+    model = Net().cuda()
+    errors = [catch(model)]
+    assert list(named(fail(lambda: step(model, 64))).values()) == [False]
+    assert len(errors) == 1
+
+
+@card
+def test_a_retry_inside_the_except_block_is_told_to_wait_for_its_end():
+    model = Net().cuda()
+    text = ""
+    try:
+        step(model, 64)
+    except torch.OutOfMemoryError:
+        text = fail(lambda: step(model, 24))
+    ((action, is_enough),) = named(text).items()
+    pattern = rf"trying again after the except block for {WHERE}, not inside it"
+    assert re.match(pattern, action)
+    assert is_enough
+    step(model, 24)
+
+
+@card
+def test_the_last_error_of_a_notebook_is_named():
+    gc.unfreeze()  # what came before the tests
+    model = Net().cuda()
+    sys.last_value = catch(model)
+    (action,) = named(fail(lambda: step(model, 24)))
+    del sys.last_value
+    assert action.endswith("kept by `last_value`, global of sys")
+
+
+@card
+def test_explain_tells_of_it_as_well():
+    model = Net().cuda()
+    kept = {"first": catch(model)}
+    found = oomph.explain()
+    assert [s.size_bytes > 300 * MIB for s in found.shares if s.name == KEPT] == [True]
+    actions = [remedy.action for remedy in found.remedies]
+    assert any("`kept`, a dict" in action for action in actions), actions
+    assert len(kept) == 1
+
+
+LET_GO = {
+    "dropped": lambda error: None,
+    "without_traceback": lambda error: error.with_traceback(None),
+    "cleared": lambda error: [error, traceback.clear_frames(error.__traceback__)],
+    "text": str,
+}
+
+
+@card
+@pytest.mark.parametrize("how", LET_GO)
+def test_an_error_that_holds_nothing_is_not_accused(how):
+    model = Net().cuda()
+    kept = LET_GO[how](catch(model))
+    text = fail(lambda: step(model, 64))
+    assert named(text) == {}
+    assert KEPT not in rows(text)
+    del kept
+
+
+@card
+def test_memory_that_was_there_before_the_step_is_not_the_errors():
+    model = Net().cuda()
+    data = take(200)
+    errors = [catch(model)]
+    before = torch.cuda.memory_allocated()
+    text = fail(lambda: step(model, 24))
+    errors.clear()
+    gc.collect()  # the second error
+    freed = before - torch.cuda.memory_allocated()
+    assert rows(text)[KEPT] == format_size(freed - 64 * MIB)
+    assert data.numel() == 200 * MIB
+
+
+@card
+def test_it_does_not_go_with_the_error_to_another_process():
+    error = catch(Net().cuda())
+    again = pickle.loads(pickle.dumps(error))
+    assert vars(error)
+    assert vars(again) == {}
+    assert str(again) == str(error)
