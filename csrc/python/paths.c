@@ -6,6 +6,8 @@
  * - Objects are visited in the order of their distance, so each path is a shortest one;
  *   of several the one from the earlier root.
  * - No Python code runs meanwhile, so what is met needs no reference to stay alive.
+ * - NumPy's arrays of objects hold what they hold without the collector's knowledge,
+ * and a table of pandas with them.
  */
 #include "python/module.h"
 
@@ -20,7 +22,8 @@ typedef struct oomph_reach {
     oomph_node_t *nodes; // in the order in which they were met
     uint32_t *table;     // numbers of nodes, plus one, by their addresses; 0: free
     uint32_t count, size, most, visited;
-    PyObject *aside; // is not met now
+    PyObject *aside;      // is not met now
+    PyTypeObject *arrays; // NumPy's; NULL: it is not imported
 } oomph_reach_t;
 
 /* ---- What was met */
@@ -58,17 +61,24 @@ static bool grow(oomph_reach_t *reach)
     return true;
 }
 
-// Whether it may hold anything that the collector knows.
-static bool may_hold(PyObject *object)
+static bool is_array(const oomph_reach_t *reach, PyObject *object)
 {
-    return PyObject_IS_GC(object) && PyObject_GC_IsTracked(object);
+    return reach->arrays != NULL && PyObject_TypeCheck(object, reach->arrays);
+}
+
+// Whether it may hold anything that the collector knows.
+static bool may_hold(const oomph_reach_t *reach, PyObject *object)
+{
+    bool is_known = PyObject_IS_GC(object) && PyObject_GC_IsTracked(object);
+
+    return is_known || is_array(reach, object);
 }
 
 // Notes an object that was not met before; not 0 with an exception, or if there are too
 // many.
 static int meet(oomph_reach_t *reach, PyObject *object, uint32_t from)
 {
-    if (!may_hold(object))
+    if (!may_hold(reach, object))
         return 0;
     if (reach->count == reach->size && !grow(reach))
         return -1;
@@ -89,6 +99,47 @@ static int visit(PyObject *object, void *met)
     return object == reach->aside ? 0 : meet(reach, object, reach->visited);
 }
 
+// Meets the items of an array's dimension and of those within it; as meet().
+static int visit_items(oomph_reach_t *reach, const Py_buffer *view, const char *items,
+                       int dimension)
+{
+    if (dimension == view->ndim) {
+        PyObject *item = *(PyObject *const *)(const void *)items;
+        return item == NULL ? 0 : visit(item, reach);
+    }
+    for (Py_ssize_t i = 0; i < view->shape[dimension]; i++) {
+        int done = visit_items(reach, view, items + i * view->strides[dimension],
+                               dimension + 1);
+        if (done != 0)
+            return done;
+    }
+    return 0;
+}
+
+static int visit_array(oomph_reach_t *reach, PyObject *array)
+{
+    Py_buffer view;
+
+    if (PyObject_GetBuffer(array, &view, PyBUF_FULL_RO) < 0) {
+        PyErr_Clear(); // of a type that is told to nobody, such as dates
+        return 0;
+    }
+    bool holds = view.format != NULL && strcmp(view.format, "O") == 0;
+    int done = holds ? visit_items(reach, &view, view.buf, 0) : 0;
+    PyBuffer_Release(&view);
+    return done;
+}
+
+static int visit_object(oomph_reach_t *reach, PyObject *object)
+{
+    if (PyModule_Check(object))
+        return 0;
+    if (is_array(reach, object))
+        return visit_array(reach, object);
+    reach->aside = PyFunction_Check(object) ? PyFunction_GET_GLOBALS(object) : NULL;
+    return Py_TYPE(object)->tp_traverse(object, visit, reach);
+}
+
 /* ---- What is asked for */
 
 // Meets all of a sequence as roots; false with an exception.
@@ -104,11 +155,7 @@ static bool begin(oomph_reach_t *reach, PyObject *roots)
 static bool visit_all(oomph_reach_t *reach)
 {
     for (; reach->visited < reach->count; reach->visited++) {
-        PyObject *object = reach->nodes[reach->visited].object;
-        if (PyModule_Check(object))
-            continue;
-        reach->aside = PyFunction_Check(object) ? PyFunction_GET_GLOBALS(object) : NULL;
-        int done = Py_TYPE(object)->tp_traverse(object, visit, reach);
+        int done = visit_object(reach, reach->nodes[reach->visited].object);
         if (done != 0)
             return done > 0; // too many: what was met so far counts
     }
@@ -147,6 +194,18 @@ static PyObject *paths_to(const oomph_reach_t *reach, PyObject *targets)
     return paths;
 }
 
+// NumPy's type of arrays, borrowed from its module; NULL: it is not imported.
+static PyTypeObject *array_type(void)
+{
+    PyObject *modules = PyImport_GetModuleDict();
+    PyObject *numpy = PyDict_GetItemString(modules, "numpy");
+    PyObject *type = numpy && PyModule_Check(numpy)
+                         ? PyDict_GetItemString(PyModule_GetDict(numpy), "ndarray")
+                         : NULL;
+
+    return type && PyType_Check(type) ? (PyTypeObject *)type : NULL;
+}
+
 static PyObject *paths(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *targets, *roots, *closed, *found = NULL;
@@ -155,7 +214,7 @@ static PyObject *paths(PyObject *Py_UNUSED(module), PyObject *args)
     if (!PyArg_ParseTuple(args, "O!O!O!I:paths", &PyTuple_Type, &targets, &PyTuple_Type,
                           &roots, &PyTuple_Type, &closed, &most))
         return NULL;
-    oomph_reach_t reach = {.most = most};
+    oomph_reach_t reach = {.most = most, .arrays = array_type()};
     bool collects = PyGC_Disable() != 0; // which would run Python code
     if (grow(&reach) && begin(&reach, closed)) {
         reach.visited = reach.count; // these are met, and not visited

@@ -10,6 +10,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from support import Simulated
@@ -161,6 +162,47 @@ def bounded_cache():
     return lambda step: parameters(step)
 
 
+def parameter_groups():
+    """An optimizer gets one more group for each frame; its state goes with that."""
+    optimizer = torch.optim.Adam([torch.nn.Parameter(block(4))])
+
+    def track(step):
+        exposure = torch.nn.Parameter(block())
+        optimizer.add_param_group({"params": [exposure]})  # keeps
+        exposure.square().sum().backward()
+        optimizer.step()
+
+    return track
+
+
+def tables_of_objects():
+    """NumPy holds objects that Python's collector does not know of."""
+    rows = numpy.empty(0, dtype=object)
+
+    def add(step):
+        nonlocal rows
+        rows = numpy.append(rows, [{"image": block()}])  # keeps
+
+    return add
+
+
+def joined_by_a_library():
+    """A library's object joins what it is given with what it has."""
+    from transformers import DynamicCache
+
+    class Service:
+        def __init__(self):
+            self.prefix = DynamicCache()
+
+        def answer(self):
+            keys = torch.zeros(1, 2, 64, 512, device="cuda")
+            both = self.prefix.update(keys, keys.clone(), 0)  # keeps
+            return both[0].shape
+
+    service = Service()
+    return lambda step: service.answer()
+
+
 LEAKS = {
     "two_lists": 40,
     "finalizers": 12,
@@ -170,6 +212,9 @@ LEAKS = {
     "linked": 40,
     "generators": 30,
     "bounded_cache": 160,
+    "parameter_groups": 12,
+    "tables_of_objects": 12,
+    "joined_by_a_library": 20,
 }
 """The programs, and how many steps they run."""
 

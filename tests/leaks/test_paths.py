@@ -6,6 +6,7 @@ import gc
 import sys
 import types
 
+import numpy
 import pytest
 from oomph import _C
 
@@ -102,6 +103,17 @@ def test_a_suspended_generator_holds_its_variables():
     generator = waits(target)
     next(generator)
     assert way(target, [generator])[-2] is generator
+
+
+def test_arrays_of_objects_hold_what_the_collector_does_not_know_of():
+    targets = Held(), Held()
+    array = numpy.empty((3, 4), dtype=object)
+    array[2, 1], array[0, 3] = targets
+    others = [numpy.zeros(3), numpy.array(["2026-11-25"], dtype="datetime64[D]"), array]
+    for target in targets:
+        assert is_same(way(target, others), target, array, others)
+    assert way(targets[0], [array[1:, 1::2]]) is not None
+    assert way(targets[0], [array[1:, ::2]]) is None  # its base is not looked into
 
 
 def test_what_the_collector_has_set_aside_is_passed():

@@ -85,14 +85,35 @@ class Search:
             targets: What is held.
             avoid: Objects that do not count as holders.
         """
-        roots = tuple(self._roots)
-        paths = _C.paths(tuple(targets), roots, tuple(avoid), _REACHED_MAX)
         ours = {id(targets), *map(id, avoid)}
-        for target, path in zip(targets, paths, strict=True):
-            if path is None or any(map(_is_ours, path)):
+        for target, path in zip(targets, self._paths(targets, avoid), strict=True):
+            if path is None:
                 yield self._outwards(target, ours)
             else:
-                yield self._chain_of(_cut(path))
+                yield self._chain_of(self._without_key(path, avoid))
+
+    def _paths(
+        self, targets: Sequence[object], avoid: Sequence[object]
+    ) -> list[list[Any] | None]:
+        """The shortest paths from the program's names; None: there is none."""
+        roots = tuple(self._roots)
+        paths = _C.paths(tuple(targets), roots, tuple(avoid), _REACHED_MAX)
+        return [
+            None if path is None or any(map(_is_ours, path)) else _cut(path)
+            for path in paths
+        ]
+
+    def _without_key(self, path: list[Any], avoid: Sequence[object]) -> list[Any]:
+        """What holds the tensor that is the key of an entry holds the entry as well.
+
+        Such are the states of an optimizer: they stay as long as the parameters do.
+        """
+        for place, table in enumerate(path[1:], 1):
+            key = _tensor_key(table, path[place - 1])
+            if key is not None:
+                (again,) = self._paths([key], [*avoid, table])
+                return path if again is None else [*path[: place - 1], *again]
+        return path
 
     def _outwards(self, target: object, avoid: set[int]) -> Chain:
         """The shortest chain from one object, by all that refer to it."""
@@ -179,6 +200,17 @@ class Search:
         outwards = (*filled, last, *reversed(around), *reversed(hops))
         named = [hop for hop in outwards if hop.kind in ("attr", "cell")]
         return Chain(hops, things, True, named[0] if named else None)
+
+
+def _tensor_key(table: Any, held: Any) -> Any:
+    """The tensor by which a dict knows what it holds, or that itself; else None."""
+    import torch
+
+    if not isinstance(table, dict):
+        return None
+    keys = (key for key, value in dict.items(table) if key is held or value is held)
+    key = next(keys, None)
+    return key if isinstance(key, torch.Tensor) else None
 
 
 def _cut(path: list[Any]) -> list[Any]:

@@ -32,9 +32,9 @@ def find(
         if not lost or len(lost) == len(parameters):
             continue
         lost = _held_by_nothing_else(lost, optimizer)
-        if lost:
-            where = _replacement(modules, trained) or line
-            yield _finding(optimizer, lost, where)
+        new = [module for module in modules if _is_untrained(module, trained)]
+        if lost and new:
+            yield _finding(optimizer, lost, _replacement(new, modules) or line)
 
 
 def _parameters(optimizer: Any) -> Iterator[torch.Tensor]:
@@ -73,12 +73,17 @@ def _finding(optimizer: Any, lost: list[torch.Tensor], line: Line | None) -> Fin
     )
 
 
-def _replacement(modules: list[torch.nn.Module], trained: set[int]) -> Line | None:
-    """Where a module came in whose parameters no optimizer has."""
-    for module in modules:
-        own = [p for p in module._parameters.values() if p is not None]
-        if not own or any(id(p) in trained or not p.requires_grad for p in own):
-            continue
+def _is_untrained(module: torch.nn.Module, trained: set[int]) -> bool:
+    """Whether it has parameters to train, and no optimizer has any of them."""
+    own = [p for p in module._parameters.values() if p is not None]
+    return bool(own) and all(p.requires_grad and id(p) not in trained for p in own)
+
+
+def _replacement(
+    new: list[torch.nn.Module], modules: list[torch.nn.Module]
+) -> Line | None:
+    """Where one of the new modules came in."""
+    for module in new:
         for name in _names(module, modules):
             line = puts_into(name)
             if line is not None:

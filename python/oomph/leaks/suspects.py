@@ -197,7 +197,8 @@ class Suspect:
     def _take(self, slot: Slot, change: Changes) -> None:
         line = change.line
         names = change.names | ({slot.name} if slot.name else set())
-        if self.site and not all(source.keeps_old(each, names) for each in change.all):
+        keeps = (source.keeps_old(each, names) for each in change.all)
+        if self.site and change.is_named and not all(keeps):
             self.dismissed = True  # made anew each time, and longer each time
         if not change.is_named and slot.name and slot.key is None:
             # It may have been another thread's line, such as a hook's in backward.
