@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from pathlib import Path
 
@@ -213,6 +214,168 @@ def test_a_loop_that_grows_says_so_and_nothing_is_called_enough():
 
     text = text_of(evaluate)
     assert "Each turn of the loop leaves 32.00 MiB behind" in text
+    kept.clear()
+
+
+class Decoder(nn.Module):
+    """Attention of a token to those before, whose keys and values lie in a cache."""
+
+    def __init__(self, width: int = 1024) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor, cache: object) -> torch.Tensor:
+        q, *new = (
+            part.view(*x.shape[:2], 16, 64).transpose(1, 2)
+            for part in self.qkv(x).chunk(3, -1)
+        )
+        y = F.scaled_dot_product_attention(q, *cache.joined(id(self), new))
+        return x + self.out(y.transpose(1, 2).flatten(2))
+
+
+class Joined:
+    """A cache that grows."""
+
+    def __init__(self) -> None:
+        self.kept: dict[int, list[torch.Tensor]] = {}
+
+    def joined(self, layer: int, new: list[torch.Tensor]) -> list[torch.Tensor]:
+        if layer in self.kept:
+            pairs = zip(self.kept[layer], new, strict=True)
+            new = [torch.cat(pair, dim=2) for pair in pairs]
+        self.kept[layer] = new
+        return new
+
+
+class Written:
+    """A cache that is there at once."""
+
+    def __init__(self, length: int) -> None:
+        self.kept: dict[int, list[torch.Tensor]] = {}
+        self.length = length
+
+    def joined(self, layer: int, new: list[torch.Tensor]) -> list[torch.Tensor]:
+        if layer not in self.kept:
+            shape = (new[0].shape[0], 16, self.length, 64)
+            self.kept[layer] = [torch.zeros(shape, device="cuda") for _ in new]
+        for kept, part in zip(self.kept[layer], new, strict=True):
+            kept[:, :, : part.shape[2]] = part
+        return self.kept[layer]
+
+
+class Language(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Decoder() for _ in range(8))
+
+    def forward(self, x: torch.Tensor, cache: object) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x, cache)
+        return x[:, -1:]
+
+
+def generate(model: nn.Module, cache: object, tokens: int, prompt: int = 64) -> None:
+    x = torch.ones(32, prompt, 1024, device="cuda")
+    with torch.no_grad():
+        for _ in range(tokens):
+            x = model(x, cache)
+
+
+def held_by(text: str) -> dict[str, float]:
+    """MiB of what is held, by what it is."""
+    found = re.findall(r"^ +([\d.]+) MiB  ([a-z ]+)$", text, re.MULTILINE)
+    return {name: float(size) for size, name in found}
+
+
+@card
+def test_keys_and_values_that_are_joined_to_are_a_cache_and_may_be_elsewhere():
+    model = Language().cuda().eval()
+    text = text_of(lambda: generate(model, Joined(), 1000))
+    token = 2 * 8 * 32 * 1024 * 4 / MIB
+    tokens = int(re.search(r"of the last \d+ of (\d+) tokens", text)[1])
+    held = held_by(text)["cache of keys and values"]
+    assert held == pytest.approx(tokens * token, rel=0.1)
+    assert f"Each turn of the loop leaves {token:.2f} MiB behind" in text
+    saved = {
+        what: float(re.search(rf"([\d.]+) MiB  {what}", text)[1])
+        for what in ("the cache of keys and values on the host", "keys and values of 4")
+    }
+    offloaded, quantized = saved.values()
+    most = tokens * token * (1 + 1 / 8)  # a layer's are there twice as they are joined
+    assert offloaded == pytest.approx(most * 3 / 4, rel=0.02)
+    assert quantized == pytest.approx(most * (1 - 4.5 / 32), rel=0.02)
+    assert ".cpu() of what" not in text
+
+
+@card
+def test_a_list_of_new_keys_beside_the_old_ones_is_told_to_give_back():
+    import oomph
+
+    class Listed:
+        def __init__(self, old: dict[int, list[torch.Tensor]]) -> None:
+            self.old, self.kept = old, {}
+
+        def joined(self, layer: int, new: list[torch.Tensor]) -> list[torch.Tensor]:
+            if layer in self.old:
+                pairs = zip(self.old[layer], new, strict=True)
+                new = [torch.cat(pair, dim=2) for pair in pairs]
+            self.kept[layer] = new
+            return new
+
+    model = Language().cuda().eval()
+
+    def turn(x: torch.Tensor, old: dict) -> tuple[torch.Tensor, dict]:
+        cache = Listed(old)
+        return model(x, cache), cache.kept
+
+    def run() -> None:
+        x, kept = torch.ones(32, 64, 1024, device="cuda"), {}
+        with torch.no_grad():
+            for _ in range(1000):
+                x, kept = turn(x, kept)
+
+    text = text_of(run)
+    assert held_by(text)["cache of keys and values"] > 400
+    assert "Each turn of the loop leaves 2.00 MiB behind" in text
+    tokens = int(re.search(r"of the last \d+ of (\d+) tokens", text)[1])
+    (saved,) = [
+        remedy.saves_bytes / MIB
+        for remedy in oomph.last_oom().remedies
+        if remedy.action.startswith("giving back a layer's keys and values")
+    ]
+    assert saved == pytest.approx(tokens * 2 * 15 / 16, rel=0.01)  # one is there twice
+
+
+@card
+def test_a_cache_that_is_written_into_is_one_as_well():
+    model = Language().cuda().eval()
+    text = text_of(lambda: generate(model, Written(384), 4, 320))
+    assert held_by(text)["cache of keys and values"] > 400
+    assert any(action.startswith("keys and values of 4") for action in remedies(text))
+
+
+@card
+def test_what_a_dense_network_joins_is_no_cache():
+    class Dense(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(512 * i, 512) for i in range(1, 5))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                x = torch.cat([x, layer(x)], dim=-1)
+            return x
+
+    model, kept = Dense().cuda().eval(), []
+
+    def evaluate() -> None:
+        with torch.no_grad():
+            for _ in range(100):
+                kept.append(model(torch.ones(4096, 512, device="cuda")))
+
+    text = text_of(evaluate)
+    assert "keys and values" not in text
+    assert ".cpu() of what the loop keeps" in text
     kept.clear()
 
 

@@ -51,6 +51,7 @@ class Category(IntEnum):
     WORKSPACE = 8
     GARBAGE = 9
     KEPT = 10
+    CACHE = 11
 
 
 PASSING = (Category.ACTIVATION, Category.TEMPORARY)  # gone when a step has ended
@@ -60,6 +61,7 @@ TITLES = {
     Category.OPTIMIZER: "optimizer state",
     Category.ACTIVATION: "activations saved for backward",
     Category.TEMPORARY: "temporaries",
+    Category.CACHE: "cache of keys and values",
     Category.INPUT: "inputs and other tensors",
     Category.GRAPH: "graph pools",
     Category.WORKSPACE: "workspaces of cuBLAS",
@@ -115,16 +117,40 @@ class Breakdown:
     Attributes:
         blocks: The blocks.
         categories: Of each, as numbers.
-        groups: Bytes and count of the blocks of each site and category.
         program: What was seen of it.
         errors: That were caught, and hold some of the blocks.
     """
 
     blocks: BlockList
     categories: bytearray
-    groups: dict[tuple[int, int], list[int]]
     program: Program
     errors: list[KeptError]
+
+    def groups(self) -> dict[tuple[int, int], list[int]]:
+        """Bytes and count of the blocks of each site and category."""
+        groups: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
+        for site, size, category in zip(
+            self.blocks.sites, self.blocks.sizes, self.categories, strict=True
+        ):
+            group = groups[site, category]
+            group[0] += size
+            group[1] += 1
+        return groups
+
+    def note_cache(self, addrs: set[int], least: int, most: int) -> None:
+        """Notes a cache, and what the same lines made for it before they failed.
+
+        Args:
+            addrs: Of its blocks.
+            least: Bytes of the smallest.
+            most: Of the largest that a call makes of one.
+        """
+        blocks = self.blocks
+        rows = [*zip(blocks.addrs, blocks.sizes, blocks.sites, strict=True)]
+        lines = {site for addr, _, site in rows if site and addr in addrs}
+        for i, (addr, size, site) in enumerate(rows):
+            if addr in addrs or (site in lines and least <= size <= most):
+                self.categories[i] = Category.CACHE
 
 
 def look(
@@ -179,9 +205,7 @@ class _Look:
         self._note_rest()
         errors = self._note_errors(_subclasses(kinds, torch.OutOfMemoryError))
         self._note_inputs()
-        return Breakdown(
-            self.blocks, self.categories, self._groups(), self.program, errors
-        )
+        return Breakdown(self.blocks, self.categories, self.program, errors)
 
     def _held(self, objects: list[Any]) -> tuple[bytes, bytes]:
         from oomph import _torch
@@ -280,16 +304,6 @@ class _Look:
         )
         largest = heapq.nlargest(INPUTS_SEEN, inputs)
         note_inputs(self.program, [self.objects[first] for _, first in largest])
-
-    def _groups(self) -> dict[tuple[int, int], list[int]]:
-        groups: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
-        for site, size, category in zip(
-            self.blocks.sites, self.blocks.sizes, self.categories, strict=True
-        ):
-            group = groups[site, category]
-            group[0] += size
-            group[1] += 1
-        return groups
 
     def _is_in_forward(self, site: int) -> bool:
         """Whether the line is in a module's forward.

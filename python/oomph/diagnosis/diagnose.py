@@ -124,7 +124,11 @@ class Case:
             traceback: Of the error: the step is on its stack.
         """
         forecast = _forecast(self.snapshot, self.context, traceback)
-        context = dataclasses.replace(self.context, forecast=forecast)
+        seen, cache = self.context.breakdown, forecast and forecast.outcome.raw["cache"]
+        if cache:
+            seen.note_cache({*cache["addrs"]}, *cache["sizes"])
+        totals = _totals(seen)[0]
+        context = dataclasses.replace(self.context, forecast=forecast, totals=totals)
         return dataclasses.replace(self, context=context)
 
     @property
@@ -167,7 +171,7 @@ class Case:
 
 def _totals(seen: Breakdown) -> tuple[dict[Category, int], dict[Category, int]]:
     totals, counts = dict.fromkeys(Category, 0), dict.fromkeys(Category, 0)
-    for (_, number), (size, count) in seen.groups.items():
+    for (_, number), (size, count) in seen.groups().items():
         totals[Category(number)] += size
         counts[Category(number)] += count
     return totals, counts
@@ -198,7 +202,7 @@ def _others(snapshot: dict[str, Any]) -> list[Share]:
 
 def _lines(seen: Breakdown) -> list[Line]:
     found: dict[int, list[Any]] = {}  # bytes, inferred bytes, count, by category
-    for (number, category), (size, count) in seen.groups.items():
+    for (number, category), (size, count) in seen.groups().items():
         plain = number & ~_C.SITE_INFERRED
         held = found.setdefault(plain, [0, 0, 0, Counter()])
         held[0] += size

@@ -54,6 +54,7 @@ def tried(now: Context) -> Iterator[Remedy]:
     for rule in (_no_gradients, _smaller_batch, _autocast, _checkpointing, _both):
         rule(now, trials)
     yield from (remedy for remedy, _ in trials.found)
+    yield from _smaller_cache(trials)
     yield from _chunked_loss(trials)
     yield from _smaller_state(now, trials)
     yield from _growing(now, now.forecast)
@@ -108,7 +109,7 @@ def _smaller_batch(now: Context, trials: _Trials) -> None:
         while wanted >= 1:
             change = Change(batch=(batch, wanted))
             remedy = trials.attempt(*_batch_words(forecast, batch, wanted), change)
-            if remedy is None or remedy.enough:
+            if remedy is None or remedy.enough is not False:
                 break
             if wanted > 1:
                 trials.found.pop()
@@ -197,6 +198,39 @@ def _both(now: Context, trials: _Trials) -> None:
                 return
 
 
+def _smaller_cache(trials: _Trials) -> Iterator[Remedy]:
+    """Keys and values of earlier tokens: elsewhere, coarser, fewer, or held once."""
+    forecast = trials.forecast
+    if not forecast.outcome.raw["cache"]:
+        return
+    tokens = forecast.outcome.raw["cache"]["length"]
+    for name, action, cost in (
+        (
+            "offloaded",
+            "the cache of keys and values on the host, but for two layers "
+            "(transformers: cache_implementation='offloaded')",
+            "all of it crosses the link each turn",
+        ),
+        (
+            "quantized",
+            "keys and values of 4 bits (transformers: "
+            "cache_implementation='quantized')",
+            "rounded, and computed from in each turn",
+        ),
+        (
+            "windowed",
+            f"a sliding window of the last {tokens // 2} of {tokens} tokens",
+            "what is further back is forgotten: for models trained so",
+        ),
+        (
+            "dropped",
+            "giving back a layer's keys and values once the longer ones are there",
+            "nothing",
+        ),
+    ):
+        yield trials.said(action, cost, forecast.peak_without(name))
+
+
 def _chunked_loss(trials: _Trials) -> Iterator[Remedy]:
     """Logits and what is made of them, one chunk of rows at a time."""
     from oomph.replay.step import CHUNKS
@@ -231,7 +265,7 @@ def _smaller_state(now: Context, trials: _Trials) -> Iterator[Remedy]:
 def _growing(now: Context, forecast: Forecast) -> Iterator[Remedy]:
     """What each turn of the loop leaves behind, and the next ones add to."""
     grows = forecast.outcome.grows_bytes
-    if grows and not now.saves_for_backward:
+    if grows and not forecast.outcome.raw["cache"] and not now.saves_for_backward:
         yield Remedy(
             f".cpu() of what the loop keeps, {format_size(grows)} each turn",
             grows,

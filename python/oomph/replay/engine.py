@@ -174,6 +174,7 @@ def stand_in(engine: Engine) -> None:
     for name in ("Stream", "Event", "current_stream", "default_stream", "stream"):
         setattr(cuda, name, _Stream)
     _torch.leave_cuda()
+    core._set_only_lift_cpu_tensors(True)  # torch.tensor(..., device="cuda")
     for name in ("get", "exchange", "maybeExchange"):
         setattr(core, f"_cuda_{name}Device", lambda *_: device)
     core._cuda_setDevice = lambda *_: None

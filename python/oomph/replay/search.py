@@ -32,7 +32,7 @@ class Outcome:
         peak_bytes: The most, in all turns.
         phase: "forward", "backward" or "optimizer": when that was.
         grows_bytes: What the second turn left behind, more than the first; 0 below
-            a hundredth of the peak.
+            a hundredth of the peak, if it is no cache.
         raw: All of :meth:`oomph.replay.step.Replay.begin`.
     """
 
@@ -47,7 +47,9 @@ class Outcome:
         ends = raw["ends"]
         grows = ends[1] - ends[0] if len(ends) > 1 else 0
         peak = max(raw["peaks"])
-        return cls(peak, raw["phase"], grows if grows >= GROWS * peak else 0, raw)
+        grows = grows if grows >= GROWS * peak else 0
+        grows = max(grows, raw["cache"].get("turn_bytes", 0))
+        return cls(peak, raw["phase"], grows, raw)
 
     @property
     def last_bytes(self) -> int:

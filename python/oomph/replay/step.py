@@ -16,6 +16,7 @@ import re
 import sys
 import traceback
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,11 +28,12 @@ from oomph.memory.sites import is_user
 from oomph.replay.change import Change, change_modules, with_batch
 from oomph.replay.engine import Engine, stand_in
 from oomph.replay.statements import Stretch, take_variables
-from oomph.replay.tracking import Piece, Tracker
+from oomph.replay.tracking import Cached, Piece, Tracker
 
 GROWTH_MIN = 1 << 20  # bytes that a module's call saves, to be told
 LEFT_SHARE = 0.02  # of the peak: what is left behind, from which on it counts
 SAVERS = 3  # modules that are told
+CACHED_MIN = 4  # keys and values of two layers
 CHUNKS = 8  # that a loss is cut into
 WIDE = 4096  # choices from which on logits are large
 
@@ -52,11 +54,11 @@ class Calls:
         """A call begins."""
         self.count += 1
         self._open.append([self.tracker.now_bytes, 0])
-        self.tracker.depth += 1
+        self.tracker.enter_call()
 
     def leave(self, module: nn.Module, _: Any, output: Any) -> None:
         """A call ends."""
-        self.tracker.depth = max(0, self.tracker.depth - 1)
+        self.tracker.leave_call()
         begun, within = self._open.pop() if self._open else (0, 0)
         grown = self.tracker.now_bytes - begun
         if self._open:
@@ -112,6 +114,8 @@ class Replay:
             _drop_half_made(self.optimizers)
         _expect_converted(self.mode, self.tracker)
         stand_in(self.engine)
+        if is_silent and in_forward:
+            _undo_joins([o for o in objects if issubclass(type(o), torch.Tensor)])
         _watch_real(self.tracker, objects, gone)
         del objects
         gc.freeze()  # what is there need not be looked at again
@@ -133,7 +137,7 @@ class Replay:
             modules, what their calls saved in bytes, how they are named, and whether
             some hold others (``nested``) or all are PyTorch's own (``plain``);
             ``saved``: path, class and bytes of those modules of libraries that
-            themselves save most;
+            themselves save most; ``cache``: what calls keep for later ones;
             ``without``: the peak, had some things been smaller; ``error``: what ended
             it.
         """
@@ -226,7 +230,8 @@ class Replay:
             "called": self.calls.count,
             "calls": _summary(self.calls, self.modules),
             "saved": _saved(self.calls, self.modules),
-            "without": _without(tracker, self.optimizers),
+            "cache": _cache(tracker),
+            "without": _without(tracker, self.optimizers) | _without_cache(tracker),
         }
 
 
@@ -240,6 +245,26 @@ def _drop_half_made(optimizers: list[Any]) -> None:
             del optimizer.state[[*optimizer.state][-1]]
 
 
+def _undo_joins(tensors: list[torch.Tensor]) -> None:
+    """Cuts what the failed call had joined to, as a cache's first layers, as the rest.
+
+    That are tensors of shapes like those of others, but longer in one dimension.
+    """
+    alike = defaultdict(list)
+    for tensor in tensors:
+        if tensor.is_cuda and tensor.ndim > 2 and not tensor.requires_grad:
+            for dim in range(1, tensor.ndim):
+                rest = (*tensor.shape[:dim], *tensor.shape[dim + 1 :])
+                alike[dim, rest, tensor.dtype].append(tensor)
+    for (dim, *_), found in alike.items():
+        lengths = {tensor.shape[dim] for tensor in found}
+        if len(found) < CACHED_MIN or len(lengths) != 2:
+            continue
+        for tensor in found:
+            with torch.inference_mode():
+                tensor.data = tensor.narrow(dim, 0, min(lengths))
+
+
 def _expect_converted(mode: FakeTensorMode, tracker: Tracker) -> None:
     """What is made of a real tensor takes no memory of its own."""
     converter = mode.fake_tensor_converter
@@ -247,7 +272,7 @@ def _expect_converted(mode: FakeTensorMode, tracker: Tracker) -> None:
 
     def expected(*args: Any, **kwargs: Any) -> FakeTensor:
         made = convert(*args, **kwargs)
-        tracker.expect(made)
+        tracker.expect(made, next(a for a in args if isinstance(a, torch.Tensor)))
         return made
 
     converter.from_real_tensor = expected  # type: ignore[method-assign]
@@ -278,23 +303,13 @@ def _addr(tensor: torch.Tensor) -> int:
 
 def _watch_real(tracker: Tracker, objects: list[Any], gone: frozenset[int]) -> None:
     """Counts what the step gives back of what was there, and what is held after all."""
-    seen: set[int] = set()
     for tensor in objects:
         if not issubclass(type(tensor), torch.Tensor) or isinstance(tensor, FakeTensor):
             continue
         if not tensor.is_cuda or tensor.layout is not torch.strided:
             continue
-        if (tensor.device.index or 0) != tracker.device:
-            continue
-        storage = tensor.untyped_storage()
-        addr = storage.data_ptr()
-        if addr in seen or not addr:
-            continue
-        seen.add(addr)
-        size = storage.nbytes()
-        tracker.watch_real(storage, size)
-        if addr in gone:
-            tracker.change(size)
+        if (tensor.device.index or 0) == tracker.device:
+            tracker.watch_real(tensor, _addr(tensor) in gone)
 
 
 # ---- What is told
@@ -361,6 +376,52 @@ def _holds_one_of(module: nn.Module, others: dict[int, int]) -> bool:
 def _is_plain(module: nn.Module) -> bool:
     """Whether it is PyTorch's own, such as a ``Sequential``."""
     return type(module).__module__.startswith("torch.nn.")
+
+
+def _cache(tracker: Tracker) -> dict[str, Any]:
+    """What calls join to, or write into, and keep: keys and values of each layer.
+
+    Returns:
+        ``addrs``: of those that were there; ``sizes``: the least and the most bytes;
+        ``turn_bytes``: by how much a call lengthens all; ``length``: the tokens.
+        Empty: there is none.
+    """
+    last = _of_last_call(tracker)
+    if len(last) < 2:
+        return {}
+    pieces = [piece for c in tracker.caches for piece in (c.old, c.new)]
+    sizes = [piece.size_bytes for piece in pieces]
+    return {
+        "addrs": [piece.addr for piece in pieces if piece.addr],
+        "sizes": [min(sizes), max(sizes)],
+        "turn_bytes": sum(c.new.size_bytes - c.old.size_bytes for c in last),
+        "length": last[0].old.shape[last[0].dim],
+    }
+
+
+def _without_cache(tracker: Tracker) -> dict[str, int]:
+    """The peak with a cache that is smaller, or whose layers go when longer ones come.
+
+    On the host all is but two layers, of which one comes while the other is used.
+    """
+    caches, count = tracker.caches, max(1, len(_of_last_call(tracker)))
+    known = {id(piece) for c in caches for piece in (c.old, c.new)}
+    replaced = [c for c in reversed(caches) if c.old is not c.new]
+    gone = {id(c.old): c.new.begin + 1 for c in replaced}  # the first time
+
+    def without(share: Callable[[Piece], float]) -> int:
+        return tracker.peak_without(lambda p: share(p) if id(p) in known else 0)
+
+    return {
+        "offloaded": without(lambda _: max(0, 1 - CACHED_MIN / count)),
+        "quantized": without(lambda piece: 1 - 4.5 / (8 * piece.dtype.itemsize)),
+        "windowed": without(lambda _: 0.5),
+        "dropped": tracker.peak_without(lambda p: id(p) in gone, gone),
+    }
+
+
+def _of_last_call(tracker: Tracker) -> list[Cached]:
+    return [c for c in tracker.caches if c.call == tracker.caches[-1].call]
 
 
 def _squares(tracker: Tracker) -> set[int]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import accumulate
+from operator import add
+from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -19,6 +21,8 @@ REAL_MAX = 1 << 20  # elements of what is really computed on the CPU
 
 _aten = torch.ops.aten
 _WITHOUT_EFFECT = {_aten._pin_memory.default, _aten.record_stream.default}
+_WRITES = {_aten.copy_.default, _aten.index_copy_.default, _aten.scatter_.src}
+_JOINS = frozenset([_aten.cat.default, _aten.index_put_.default, *_WRITES])
 _GATHERS = frozenset(
     [
         *(_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default),
@@ -31,14 +35,18 @@ _GATHERS = frozenset(
 
 @dataclass
 class Piece:
-    """One storage that a step made.
+    """One storage that a step made, or found.
 
     Attributes:
         size_bytes: That its block takes.
         shape: Of the tensor that it was made for.
         begin: Index of the event that it came with.
         end: Index of the event that it went with; None: it is there still.
-        phase: What ran as it was made, as ``Tracker.phase`` has it.
+        phase: What ran as it was made, as ``Tracker.phase`` has it; "before": it was
+            there.
+        call: Number of the call of a model that made it; 0: none did.
+        addr: Of what was there.
+        dtype: Of the tensor that it was made for.
     """
 
     size_bytes: int
@@ -46,6 +54,18 @@ class Piece:
     begin: int
     end: int | None = None
     phase: str = "forward"
+    call: int = 0
+    addr: int = 0
+    dtype: torch.dtype = torch.float32
+
+
+class Cached(NamedTuple):
+    """What a call keeps for the next ones, such as the keys of a layer."""
+
+    old: Piece
+    new: Piece
+    dim: int
+    call: int
 
 
 @dataclass
@@ -61,7 +81,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         now_bytes: What is in use beyond what was there as it began.
         peak_bytes: The most that it was since :meth:`mark`.
         phase: "forward", "backward" or "optimizer".
-        pieces: All storages, in the order in which they came.
+        pieces: All storages that were made, in the order in which they came.
+        before: Those that were there, by address.
         events: What was in use after each event.
         guessed: Whether a value was asked for that nobody knows.
         gathered: Of each tensor of which rows were taken or written by index, how many
@@ -70,6 +91,10 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         peak_phase: The phase of the peak.
         cut: Rows that a batch has, and how many it is to have.
         depth: Of the calls of modules.
+        call: Number of the outermost one.
+        caches: What a call that records nothing joined to what was there before it, or
+            wrote a part of: what was there, what is now, along which dimension, and the
+            call's number.
     """
 
     fakes: FakeTensorMode
@@ -85,11 +110,15 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     peak_phase: str = "forward"
     cut: tuple[int, int] | None = None
     depth: int = 0
+    call: int = 0
+    before: dict[int, Piece] = field(default_factory=dict)
+    caches: list[Cached] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Makes it a mode."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._known: dict[int, weakref.ref[Any]] = {}
+        self._joined: list[Cached] = []  # of the call that runs
         self.alive: dict[int, Piece] = {}
 
     def __hash__(self) -> int:
@@ -114,9 +143,34 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.events.append(self.now_bytes)
         return len(self.events) - 1
 
-    def watch_real(self, storage: Any, size_bytes: int) -> None:
-        """Counts what a storage of before gives back when it goes."""
-        self._watch(storage, lambda: self.change(-size_bytes))
+    def watch_real(self, tensor: torch.Tensor, is_gone: bool) -> None:
+        """Counts what a storage of before gives back when it goes.
+
+        Args:
+            tensor: That has it.
+            is_gone: It did not count as there, and is held after all.
+        """
+        storage = tensor.untyped_storage()
+        addr, size = storage.data_ptr(), storage.nbytes()
+        if not addr or addr in self.before:
+            return
+        begin = self.change(size) if is_gone else 0
+        shape, dtype = tuple(tensor.shape), tensor.dtype
+        piece = Piece(size, shape, begin, None, "before", 0, addr, dtype)
+        self.before[addr] = piece
+        self._watch(storage, lambda: self._end(piece))
+
+    def enter_call(self) -> None:
+        """A module's call begins."""
+        self.call += self.depth == 0
+        self.depth += 1
+
+    def leave_call(self) -> None:
+        """It ends; what was joined within the outermost one and stays is a cache."""
+        self.depth = max(0, self.depth - 1)
+        if self.depth == 0:
+            self.caches += [c for c in self._joined if c.new.end is None]
+            self._joined.clear()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -150,7 +204,25 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for tensor in made:
             if isinstance(tensor, FakeTensor):
                 self._note(tensor)
+        if func in _JOINS and self.depth and not torch.is_grad_enabled():
+            self._note_joined(func, given, result)
         return result
+
+    def _note_joined(self, func: Any, given: list[torch.Tensor], result: Any) -> None:
+        """Of a tensor that an earlier call left, and more of the same."""
+        old = given[0]
+        piece, new = self.piece_of(old), self.piece_of(result)
+        if piece is None or new is None or piece.call == self.call or not old.ndim:
+            return
+        if func is _aten.cat.default:
+            grown = [i for i, n in enumerate(old.shape) if n != result.shape[i]]
+            is_more = len(grown) == 1 and old.numel() > result.numel() // 2
+        else:
+            part = given[-1].shape
+            grown = [i for i, n in enumerate(piece.shape) if part[i : i + 1] != (n,)]
+            is_more = len(grown) == 1 and given[-1].ndim == len(piece.shape)
+        if is_more:
+            self._joined.append(Cached(piece, new, grown[0], self.call))
 
     def _brings_batch(self, given: list[torch.Tensor], result: Any) -> bool:
         """Whether an operator gives the first tensor of the device with all rows.
@@ -190,16 +262,21 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if id(storage) in self._known:
             return
         size = -(-storage.nbytes() // ROUND_BYTES) * ROUND_BYTES
-        piece = Piece(size, tuple(tensor.shape), self.change(size), phase=self.runs)
+        begin, shape = self.change(size), tuple(tensor.shape)
+        call = self.call if self.depth else 0
+        piece = Piece(size, shape, begin, None, self.runs, call, 0, tensor.dtype)
         self.pieces.append(piece)
         key = id(storage)
         self.alive[key] = piece
 
         def gone() -> None:
-            piece.end = self.change(-size)
+            self._end(piece)
             self.alive.pop(key, None)
 
         self._watch(storage, gone)
+
+    def _end(self, piece: Piece) -> None:
+        piece.end = self.change(-piece.size_bytes)
 
     def _watch(self, storage: Any, gone: Callable[[], object]) -> None:
         key = id(storage)
@@ -210,35 +287,43 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         self._known[key] = weakref.ref(storage, forget)
 
-    def expect(self, tensor: torch.Tensor) -> None:
+    def expect(self, tensor: torch.Tensor, real: torch.Tensor) -> None:
         """Takes a tensor's storage as one that was there before."""
         if tensor.layout is torch.strided:
             storage = tensor.untyped_storage()
-            if id(storage) not in self._known:
-                self._watch(storage, lambda: None)
+            key = id(storage)
+            if key not in self._known:
+                if (piece := self.piece_of(real)) is not None:
+                    self.alive[key] = piece
+                self._watch(storage, lambda: self.alive.pop(key, None))
 
     def piece_of(self, tensor: torch.Tensor) -> Piece | None:
-        """The piece of a tensor's storage; None if it was there before."""
-        return self.alive.get(id(tensor.untyped_storage()))
+        """The piece of a tensor's storage; None: it is elsewhere."""
+        if tensor.layout is not torch.strided:
+            return None
+        storage = tensor.untyped_storage()
+        if isinstance(tensor, FakeTensor):
+            return self.alive.get(id(storage))
+        return self.before.get(storage.data_ptr())
 
-    def peak_without(self, share: Callable[[Piece], float]) -> int:
+    def peak_without(
+        self, share: Callable[[Piece], float], since: dict[int, int] | None = None
+    ) -> int:
         """The peak of all, had each piece been a share smaller.
 
         Args:
             share: Of a piece, from 0 (stays as it is) to 1 (was never there).
+            since: The event from which on it was, by identity; else from its begin.
         """
+        known = since or {}
         deltas = [0] * (len(self.events) + 1)
-        for piece in self.pieces:
+        for piece in (*self.before.values(), *self.pieces):
             if part := share(piece):
                 saved = int(piece.size_bytes * part)
-                deltas[piece.begin] -= saved
+                deltas[known.get(id(piece), piece.begin)] -= saved
                 if piece.end is not None:
                     deltas[piece.end] += saved
-        most, sum_bytes = 0, 0
-        for now, delta in zip(self.events, deltas, strict=False):
-            sum_bytes += delta
-            most = max(most, now + sum_bytes)
-        return most
+        return max(map(add, self.events, accumulate(deltas)), default=0)
 
 
 def _plausible(tensor: torch.Tensor) -> bool | int | float:
