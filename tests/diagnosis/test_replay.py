@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -170,7 +171,7 @@ def test_the_batch_is_that_of_the_loader():
 
 
 @card
-def test_nodes_of_a_graph_are_no_batch():
+def test_a_graph_is_sampled_and_its_nodes_are_no_batch():
     net = layers(6)
     nodes = torch.ones(16384, 1024, device="cuda")
     labels = torch.ones(16384, 1024, device="cuda")
@@ -184,6 +185,28 @@ def test_nodes_of_a_graph_are_no_batch():
     text = text_of(train)
     assert "A whole step needs about" in text
     assert "batch 16384" not in text
+    sampled = "neighbour sampling: 2 parts of the 16384 nodes and 50000 edges"
+    (action,) = [a for a in remedies(text) if a.startswith(sampled)]
+    assert remedies(text)[action]
+
+
+@card
+def test_graphs_that_a_loader_brings_are_not_sampled():
+    net = layers(10)
+
+    def batches() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        for _ in range(2):
+            yield torch.ones(16384, 1024), torch.randint(16384, (2, 50000))
+
+    def train() -> None:
+        for brought, pairs in batches():
+            nodes, edges = brought.cuda(), pairs.cuda()
+            summed = torch.zeros_like(nodes).index_add(0, edges[1], nodes[edges[0]])
+            net(summed).sum().backward()
+
+    text = text_of(train)
+    assert "A whole step needs about" in text
+    assert "neighbour sampling" not in text
 
 
 @card

@@ -54,6 +54,7 @@ def tried(now: Context) -> Iterator[Remedy]:
     for rule in (_no_gradients, _smaller_batch, _autocast, _checkpointing, _both):
         rule(now, trials)
     yield from (remedy for remedy, _ in trials.found)
+    yield from _sampled_graph(trials)
     yield from _smaller_cache(trials)
     yield from _chunked_loss(trials)
     yield from _smaller_state(now, trials)
@@ -196,6 +197,21 @@ def _both(now: Context, trials: _Trials) -> None:
             remedy = trials.attempt(action, cost, one.joined(other))
             if remedy is not None and remedy.enough:
                 return
+
+
+def _sampled_graph(trials: _Trials) -> Iterator[Remedy]:
+    """As few parts of a graph as are enough, where all nodes send messages at once."""
+    forecast, graph = trials.forecast, trials.forecast.outcome.raw["messages"]
+    for parts, peak in graph.get("parts", ()):
+        remedy = trials.said(
+            f"neighbour sampling: {parts} parts of the {graph['nodes']} nodes and "
+            f"{graph['edges']} edges, one at a time (NeighborLoader, ClusterLoader)",
+            "gradients of samples; more steps an epoch",
+            forecast.base_bytes + peak,
+        )
+        if remedy.enough is not False or parts == graph["parts"][-1][0]:
+            yield remedy
+            return
 
 
 def _smaller_cache(trials: _Trials) -> Iterator[Remedy]:

@@ -34,6 +34,8 @@ GROWTH_MIN = 1 << 20  # bytes that a module's call saves, to be told
 LEFT_SHARE = 0.02  # of the peak: what is left behind, from which on it counts
 SAVERS = 3  # modules that are told
 CACHED_MIN = 4  # keys and values of two layers
+DEGREE = 2  # edges of a node, from which on a graph's messages are its large tensors
+PARTS = (2, 4, 8, 16, 32, 64)  # of a graph
 CHUNKS = 8  # that a loss is cut into
 WIDE = 4096  # choices from which on logits are large
 
@@ -131,8 +133,10 @@ class Replay:
             what was left behind it; ``phase``: of the last peak; ``backwards``: how
             many there were; ``optimizers``: how many the program has; ``optimized``:
             how often one took its step; ``made_line``: the last line that made a model;
-            ``whole``: whether the statements came to their end; ``guessed`` and
-            ``gathered`` as :class:`Tracker` has them; ``squares``: the sizes of square
+            ``whole``: whether the statements came to their end; ``guessed`` as
+            :class:`Tracker` has it; ``gathered``: of what rows were taken or written by
+            index, how many it had, and how many were; ``messages``: those that went
+            along the edges of a graph that was there; ``squares``: the sizes of square
             matrices; ``called``: how often a module was; ``calls``: of each class of
             modules, what their calls saved in bytes, how they are named, and whether
             some hold others (``nested``) or all are PyTorch's own (``plain``);
@@ -224,7 +228,8 @@ class Replay:
             "made_line": engine.made_line,
             "whole": whole,
             "guessed": tracker.guessed,
-            "gathered": sorted(tracker.gathered),
+            "gathered": sorted(tracker.taken | tracker.added),
+            "messages": _messages(tracker),
             "squares": sorted(_squares(tracker)),
             "error": error,
             "called": self.calls.count,
@@ -422,6 +427,35 @@ def _without_cache(tracker: Tracker) -> dict[str, int]:
 
 def _of_last_call(tracker: Tracker) -> list[Cached]:
     return [c for c in tracker.caches if c.call == tracker.caches[-1].call]
+
+
+def _messages(tracker: Tracker) -> dict[str, Any]:
+    """Messages that nodes send along edges: taken by row, and added up by row again.
+
+    Returns:
+        Of the largest graph that was there as the step began, the numbers of ``nodes``
+        and ``edges``, and the peak with a part of them, by the number of ``parts``.
+        Empty: there is none.
+    """
+    both = tracker.taken & tracker.added
+    pairs = {(n, e) for n, e in both if n in tracker.rows and e >= DEGREE * n}
+    if not pairs:
+        return {}
+    rows = {count for pair in pairs for count in pair}
+
+    def in_parts(count: int) -> int:
+        def share(piece: Piece) -> float:
+            is_made = piece.phase != "before"
+            return 1 - 1 / count if is_made and rows & {*piece.shape[:1]} else 0
+
+        return tracker.peak_without(share)
+
+    nodes, edges = max(pairs, key=lambda pair: pair[1])
+    return {
+        "nodes": nodes,
+        "edges": edges,
+        "parts": [(count, in_parts(count)) for count in PARTS],
+    }
 
 
 def _squares(tracker: Tracker) -> set[int]:

@@ -23,12 +23,13 @@ _aten = torch.ops.aten
 _WITHOUT_EFFECT = {_aten._pin_memory.default, _aten.record_stream.default}
 _WRITES = {_aten.copy_.default, _aten.index_copy_.default, _aten.scatter_.src}
 _JOINS = frozenset([_aten.cat.default, _aten.index_put_.default, *_WRITES])
-_GATHERS = frozenset(
+_TAKES = {_aten.index.Tensor, _aten.index_select.default, _aten.gather.default}
+_ADDS = frozenset(
     [
-        *(_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default),
-        *(_aten.index_select.default, _aten.index_add.default, _aten.gather.default),
+        *(_aten.index_put.default, _aten.index_put_.default, _aten.index_add.default),
         *(_aten.index_add_.default, _aten.scatter_add_.default, _aten.scatter_.src),
         *(_aten.scatter_add.default, _aten.scatter_reduce.two),
+        _aten.scatter_reduce_.two,
     ]
 )
 
@@ -85,8 +86,10 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         before: Those that were there, by address.
         events: What was in use after each event.
         guessed: Whether a value was asked for that nobody knows.
-        gathered: Of each tensor of which rows were taken or written by index, how many
-            it had, and how many were.
+        taken: Of each tensor of which forward took rows by index, how many it had, and
+            how many were taken.
+        added: The same of those that rows were written or added to by index.
+        rows: Of the tensors that were there and were used, how many each had.
         chosen_from: Shapes of which the last dimension was the choice of a loss.
         peak_phase: The phase of the peak.
         cut: Rows that a batch has, and how many it is to have.
@@ -105,7 +108,9 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     pieces: list[Piece] = field(default_factory=list)
     events: list[int] = field(default_factory=list)
     guessed: bool = False
-    gathered: set[tuple[int, int]] = field(default_factory=set)
+    taken: set[tuple[int, int]] = field(default_factory=set)
+    added: set[tuple[int, int]] = field(default_factory=set)
+    rows: set[int] = field(default_factory=set)
     chosen_from: set[tuple[int, ...]] = field(default_factory=set)
     peak_phase: str = "forward"
     cut: tuple[int, int] | None = None
@@ -190,8 +195,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 with _disable_current_modes():
                     return func(*args, **kwargs)
             args, kwargs = tree_map_only(torch.Tensor, self._as_fake, (args, kwargs))
-        if func in _GATHERS:
-            self._note_rows(args)
+        if self.runs == "forward" and (func in _TAKES or func in _ADDS):
+            self._note_rows(self.taken if func in _TAKES else self.added, args)
         result = CELLS.get(func, func)(*args, **kwargs)
         if func is _aten._log_softmax.default:
             self.chosen_from.add(tuple(result.shape))
@@ -242,15 +247,15 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return tensor
         return self.fakes.from_tensor(tensor)
 
-    def _note_rows(self, args: Any) -> None:
+    def _note_rows(self, noted: set[tuple[int, int]], args: Any) -> None:
         first, where = args[0], args[1]
         if isinstance(where, list | tuple):  # of index and index_put
             index = where[0] if where else None
         else:
-            index = args[2] if where == 0 else None
+            index = args[2] if where in (0, -first.ndim) else None
         if isinstance(index, torch.Tensor) and first.ndim:
             count = index.shape[0] if index.ndim else 1
-            self.gathered.add((first.shape[0], count))
+            noted.add((first.shape[0], count))
 
     def _note(self, tensor: torch.Tensor) -> None:
         where = tensor.device
@@ -295,6 +300,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if key not in self._known:
                 if (piece := self.piece_of(real)) is not None:
                     self.alive[key] = piece
+                    self.rows.update(tensor.shape[:1])
                 self._watch(storage, lambda: self.alive.pop(key, None))
 
     def piece_of(self, tensor: torch.Tensor) -> Piece | None:
