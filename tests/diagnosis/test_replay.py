@@ -225,6 +225,39 @@ def test_a_loss_that_compares_samples_is_changed_by_accumulation():
     assert "the loss compares samples with each other" in line
 
 
+def sequence(*layers: nn.Module) -> str:
+    """What is said of training these."""
+    net = nn.Sequential(*layers).cuda()
+
+    def train() -> None:
+        for _ in range(2):
+            net(torch.ones(24576, 1024, device="cuda")).sum().backward()
+
+    return text_of(train)
+
+
+@card
+def test_a_sequence_of_different_layers_is_checkpointed_in_segments():
+    parts = [(nn.Linear(1024, 1024), nn.GELU()) for _ in range(8)]
+    named = remedies(sequence(*(layer for part in parts for layer in part)))
+    (action,) = [action for action in named if "checkpoint_sequential" in action]
+    assert action == "checkpoint_sequential(model, 4, ...)"
+    assert named[action]
+
+
+@card
+def test_no_segment_begins_with_a_layer_that_works_in_place():
+    parts = [
+        (nn.Linear(1024, 1024), nn.ReLU(inplace=True), nn.GELU()) for _ in range(6)
+    ]
+    layers = [layer for part in parts for layer in part][:-2]  # 16: 4, 8 and 12 begin
+    text = sequence(*layers)
+    (action,) = [a for a in remedies(text) if a.startswith("checkpointing model")]
+    assert action.startswith(
+        "checkpointing model in 4 parts, cut before layers 5, 8, 12,"
+    )
+
+
 @card
 def test_a_loop_that_grows_says_so_and_nothing_is_called_enough():
     net = layers(2).eval()

@@ -68,7 +68,7 @@ def _first_changes(now: Context, forecast: Forecast) -> list[Change]:
     batches = forecast.search.batches(forecast.outcome)[:1]
     return [
         *(Change(batch=(batch, batch // 2)) for batch in batches),
-        *(Change(checkpoint=tuple(unit["modules"])) for unit in _units(forecast)),
+        *(change for _, change, _ in _recomputed(forecast)),
         *([Change(autocast=True)] if _may_autocast(now, forecast) else []),
     ]
 
@@ -148,16 +148,35 @@ def _may_autocast(now: Context, forecast: Forecast) -> bool:
 
 
 def _units(forecast: Forecast) -> list[dict[str, Any]]:
-    """Classes of modules whose calls save most, in a step that goes back."""
-    raw = forecast.outcome.raw
-    if not raw["backwards"]:
-        return []
+    """Classes of modules whose calls save most."""
     units = [
         c
-        for c in raw["calls"]
+        for c in forecast.outcome.raw["calls"]
         if len(c["modules"]) > 1 and c["parts"] and not c["nested"]
     ]
     return sorted(units, key=lambda unit: unit["plain"])[:UNITS_TRIED]
+
+
+def _recomputed(forecast: Forecast) -> Iterator[tuple[str, Change, bool]]:
+    """What may run again in backward, and whether the program has given it a name."""
+    from oomph.replay.change import Change
+
+    if not forecast.outcome.raw["backwards"]:
+        return
+    for unit in _units(forecast):
+        count, paths = len(unit["modules"]), ", ".join(unit["paths"][:3])
+        where = f" ({paths})" if paths else ""
+        action = f"checkpointing the {count} {unit['class']} modules{where}"
+        yield action, Change(checkpoint=tuple(unit["modules"])), not unit["plain"]
+    sequence = forecast.outcome.raw["sequence"]
+    for cuts, is_even in sequence.get("cuts", ()):
+        path, count = sequence["path"], len(cuts) + 1
+        action = f"checkpoint_sequential({path}, {count}, ...)"
+        if not is_even:
+            at = ", ".join(map(str, cuts))
+            action = f"checkpointing {path} in {count} parts, cut before layers {at}, "
+            action += "which do not work in place"
+        yield action, Change(segments=(sequence["module"], *cuts)), True
 
 
 def _checkpointing(now: Context, trials: _Trials) -> None:
@@ -165,21 +184,13 @@ def _checkpointing(now: Context, trials: _Trials) -> None:
 
     If several are enough, rather such as the program itself has given a name.
     """
-    from oomph.replay.change import Change
-
     tried = _Trials(trials.forecast)
     ranks: dict[str, tuple[bool, bool, int]] = {}
-    for unit in _units(trials.forecast):
-        count, paths = len(unit["modules"]), ", ".join(unit["paths"][:3])
-        where = f" ({paths})" if paths else ""
-        action = f"checkpointing the {count} {unit['class']} modules{where}"
-        remedy = tried.attempt(
-            action,
-            "their forward is computed twice, about a third of a step",
-            Change(checkpoint=tuple(unit["modules"])),
-        )
+    for action, change, is_named in _recomputed(trials.forecast):
+        cost = "their forward is computed twice, about a third of a step"
+        remedy = tried.attempt(action, cost, change)
         if remedy is not None:
-            named = bool(remedy.enough) and not unit["plain"]
+            named = bool(remedy.enough) and is_named
             ranks[action] = bool(remedy.enough), named, remedy.saves_bytes
     if tried.found:
         trials.found.append(max(tried.found, key=lambda found: ranks[found[0].action]))

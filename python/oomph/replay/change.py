@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,8 @@ class Change:
         batch: Size of the batch, and the one to have instead; None: as it is.
         autocast: In ``torch.autocast`` with bfloat16.
         checkpoint: Identities of modules whose calls run again in backward.
+        segments: Identity of an ``nn.Sequential``, and the indices that it is cut at:
+            each part but the last runs again in backward.
         no_grad: Identities of modules whose calls record nothing.
         every_call_silent: No call records anything.
     """
@@ -25,6 +28,7 @@ class Change:
     batch: tuple[int, int] | None = None
     autocast: bool = False
     checkpoint: tuple[int, ...] = ()
+    segments: tuple[int, ...] = ()
     no_grad: tuple[int, ...] = ()
     every_call_silent: bool = False
 
@@ -40,6 +44,7 @@ class Change:
             self.batch or other.batch,
             self.autocast or other.autocast,
             self.checkpoint + other.checkpoint,
+            self.segments or other.segments,
             self.no_grad + other.no_grad,
             self.every_call_silent or other.every_call_silent,
         )
@@ -47,17 +52,30 @@ class Change:
 
 def change_modules(modules: list[nn.Module], change: Change) -> None:
     """Has modules run again in backward, or record nothing."""
-    if not change.checkpoint and not change.no_grad:
+    if not (change.checkpoint or change.segments or change.no_grad):
         return
     from torch.utils.checkpoint import checkpoint
+
+    def in_segments(layers: list[nn.Module], cuts: list[int], x: Any) -> Any:
+        for begin, end in itertools.pairwise(cuts):
+            part = functools.partial(functools.reduce, _call, layers[begin:end])
+            x = checkpoint(part, x, use_reentrant=False)
+        return functools.reduce(_call, layers[cuts[-1] :], x)
 
     for module in modules:
         if id(module) in change.checkpoint:
             module.forward = functools.partial(
                 checkpoint, module.forward, use_reentrant=False
             )
+        elif id(module) in change.segments[:1]:
+            layers, cuts = [*module.children()], [0, *change.segments[1:]]
+            module.forward = functools.partial(in_segments, layers, cuts)
         elif id(module) in change.no_grad:
             module.forward = torch.no_grad()(module.forward)
+
+
+def _call(x: Any, layer: nn.Module) -> Any:
+    return layer(x)
 
 
 def with_batch(

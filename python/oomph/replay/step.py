@@ -36,6 +36,7 @@ SAVERS = 3  # modules that are told
 CACHED_MIN = 4  # keys and values of two layers
 DEGREE = 2  # edges of a node, from which on a graph's messages are its large tensors
 PARTS = (2, 4, 8, 16, 32, 64)  # of a graph
+SEGMENTS = (2, 4, 8)  # of a sequence
 CHUNKS = 8  # that a loss is cut into
 WIDE = 4096  # choices from which on logits are large
 
@@ -49,19 +50,22 @@ class Calls:
     found: dict[str, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
     parts: set[str] = field(default_factory=set)
     alone: dict[int, int] = field(default_factory=dict)  # without the calls within
+    writers: set[int] = field(default_factory=set)  # that write to what they are given
     count: int = 0
-    _open: list[list[int]] = field(default_factory=list)  # then, and saved within
+    _open: list[list[int]] = field(default_factory=list)  # then, saved within, version
 
-    def enter(self, module: nn.Module, _: Any) -> None:
+    def enter(self, module: nn.Module, args: Any) -> None:
         """A call begins."""
         self.count += 1
-        self._open.append([self.tracker.now_bytes, 0])
+        self._open.append([self.tracker.now_bytes, 0, _version(args)])
         self.tracker.enter_call()
 
-    def leave(self, module: nn.Module, _: Any, output: Any) -> None:
+    def leave(self, module: nn.Module, args: Any, _: Any) -> None:
         """A call ends."""
         self.tracker.leave_call()
-        begun, within = self._open.pop() if self._open else (0, 0)
+        begun, within, version = self._open.pop() if self._open else (0, 0, 0)
+        if version != _version(args):
+            self.writers.add(id(module))
         grown = self.tracker.now_bytes - begun
         if self._open:
             self._open[-1][1] += grown
@@ -72,6 +76,14 @@ class Calls:
             kept = self.found[name]
             kept[id(module)] = max(kept.get(id(module), 0), grown)
             self.alone[id(module)] = max(self.alone.get(id(module), 0), grown - within)
+
+
+def _version(args: Any) -> int:
+    """How often the first argument was written to."""
+    first = args[0] if args else None
+    if not isinstance(first, torch.Tensor) or first.is_inference():
+        return 0
+    return int(first._version)
 
 
 class Replay:
@@ -141,7 +153,8 @@ class Replay:
             modules, what their calls saved in bytes, how they are named, and whether
             some hold others (``nested``) or all are PyTorch's own (``plain``);
             ``saved``: path, class and bytes of those modules of libraries that
-            themselves save most; ``cache``: what calls keep for later ones;
+            themselves save most; ``sequence``: the ``nn.Sequential``
+            whose call saves most; ``cache``: what calls keep for later ones;
             ``without``: the peak, had some things been smaller; ``error``: what ended
             it.
         """
@@ -235,6 +248,7 @@ class Replay:
             "called": self.calls.count,
             "calls": _summary(self.calls, self.modules),
             "saved": _saved(self.calls, self.modules),
+            "sequence": _sequence(self.calls, self.modules),
             "cache": _cache(tracker),
             "without": _without(tracker, self.optimizers) | _without_cache(tracker),
         }
@@ -351,6 +365,35 @@ def _summary(calls: Calls, modules: list[nn.Module]) -> list[dict[str, Any]]:
             entry["plain"] = all(_is_plain(module) for module in called)
             found.append(entry)
     return sorted(found, key=lambda entry: -entry["saved"])
+
+
+def _sequence(calls: Calls, modules: list[nn.Module]) -> dict[str, Any]:
+    """The ``nn.Sequential`` whose call saves most, and how it can be cut.
+
+    Returns:
+        The ``module``, its ``path``, and several ``cuts`` into segments: the indices of
+        the layers that begin one, and whether they are those of PyTorch's
+        ``checkpoint_sequential``. None of these layers writes to what it is given,
+        which would be another as it runs again. Empty: there is none.
+    """
+    saved = {i: size for by in calls.found.values() for i, size in by.items()}
+    called = [m for m in modules if isinstance(m, nn.Sequential) and id(m) in saved]
+    if not called:
+        return {}
+    most = max(called, key=lambda module: saved[id(module)])
+    layers, cuts = [*most], []
+    for count in SEGMENTS:
+        even = [i * (len(layers) // count) for i in range(1, count)]
+        pure = [_next_pure(layers, i, calls.writers) for i in even]
+        if len(layers) >= 2 * count:
+            cuts.append((pure, pure == even))
+    path = calls.names.get(id(most)) or "model"
+    return {"module": id(most), "path": path, "cuts": cuts}
+
+
+def _next_pure(layers: list[nn.Module], first: int, writers: set[int]) -> int:
+    pure = (i for i in range(first, len(layers)) if id(layers[i]) not in writers)
+    return next(pure, first)
 
 
 def _saved(calls: Calls, modules: list[nn.Module]) -> list[tuple[str, str, int]]:
