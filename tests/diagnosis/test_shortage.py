@@ -10,6 +10,7 @@ import re
 import sys
 import textwrap
 import threading
+import types
 import weakref
 
 import pytest
@@ -97,6 +98,26 @@ def test_it_says_which_line_asked():
     text = fail()
     assert f"Asked for at {HERE}:{TAKE_LINE} (take)" in text
     assert "    return torch.empty(mib * MIB," in text
+
+
+@card
+def test_a_line_of_a_notebook_is_named_by_its_cell():
+    class Compiler:  # IPython's, as far as it says how cells are called
+        def format_code_name(self, name: str) -> tuple[str, str] | None:
+            return ("Cell", "In[7]") if name == cell else None
+
+    cell = "/tmp/ipykernel_12/34567.py"
+    notebook = types.ModuleType("IPython")
+    notebook.get_ipython = lambda: types.SimpleNamespace(compile=Compiler())
+    scope = {"torch": torch}
+    exec(compile("\ndef grow(): return torch.empty(1 << 30)", cell, "exec"), scope)
+    sys.modules["IPython"] = notebook
+    try:
+        with torch.device("cuda"):
+            text = fail(scope["grow"])
+    finally:
+        del sys.modules["IPython"]
+    assert "Asked for at Cell In[7], line 2 (grow)" in text
 
 
 @card

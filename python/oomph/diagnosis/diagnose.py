@@ -274,7 +274,7 @@ def _request(snapshot: dict[str, Any], seen: Breakdown, context: Context) -> Req
 
 def _place(site: Site | None) -> str:
     """A line as the error names it; "": unknown."""
-    return f"{sites.short(site.file)}:{site.line} ({site.function})" if site else ""
+    return f"{sites.place(site.file, site.line)} ({site.function})" if site else ""
 
 
 def _is_recorded_forward(snapshot: dict[str, Any]) -> bool:

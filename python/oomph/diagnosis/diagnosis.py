@@ -78,7 +78,8 @@ class Request:
         size_bytes: Bytes requested.
         missing_bytes: Bytes that there was no room for.
         coming_bytes: Bytes of state that the optimizer has yet to allocate.
-        where: The line of the user's code, as ``file:line (function)``; "": unknown.
+        where: The line of the user's code, as ``file:line (function)``, or
+            ``Cell In[2], line 3 (function)`` in a notebook; "": unknown.
         inferred: Whether backward asked, for that line of forward.
         source: The text of the line; "": unknown.
         operator: Name of autograd's node in backward; "" in forward.
@@ -233,7 +234,7 @@ def _main_line(found: Diagnosis, share: Share) -> str:
     if not of:
         return ""
     most = max(of, key=lambda line: line.category_bytes)
-    text = f", most by {sites.short(most.file)}:{most.line} ({most.function})"
+    text = f", most by {sites.place(most.file, most.line)} ({most.function})"
     if share.name == _ACTIVATIONS and found.request and found.request.step_modules:
         text += f", in {_named(found.request.step_modules[0])}"
     return text
@@ -287,7 +288,7 @@ def _lines(lines: list[Line]) -> list[str]:
     rows = [
         _row(
             line.size_bytes,
-            f"{sites.short(line.file)}:{line.line} ({line.function}), {line.count} "
+            f"{sites.place(line.file, line.line)} ({line.function}), {line.count} "
             f"block{'s' * (line.count != 1)}, "
             f"{'mostly ' * (line.category_bytes < line.size_bytes)}{line.category}",
         )

@@ -85,6 +85,14 @@ def short(file: str) -> str:
     return file if relative.startswith("..") else relative
 
 
+def place(file: str, line: int) -> str:
+    """A line as people find it: file and number; in a notebook its cell and number."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    name = getattr(getattr(shell, "compile", None), "format_code_name", None)
+    cell = name(file) if name is not None else None
+    return f"{' '.join(cell)}, line {line}" if cell else f"{short(file)}:{line}"
+
+
 @functools.cache
 def is_user(file: str) -> bool:
     """Whether a file is the user's: not Python's, nor an installed package's."""
