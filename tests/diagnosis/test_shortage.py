@@ -171,6 +171,33 @@ def test_graph_pools_are_told_apart():
     del kept
 
 
+def test_buckets_of_ddp_are_told_apart_and_may_be_the_gradients(tmp_path):
+    code = """
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    parts = [nn.Sequential(nn.Linear(2048, 2048), nn.GELU()) for _ in range(8)]
+    net = nn.parallel.DistributedDataParallel(nn.Sequential(*parts).cuda())
+    def train(rows):
+        for _ in range(3):
+            net(torch.ones(rows, 2048, device="cuda")).sum().backward()
+    train(16)
+    train(16384)
+    """
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(code))
+    conf = "offload:off,reserve:0,error:full"
+    result = execute(sys.executable, script, card="1GiB,context=0", conf=conf)
+    text = result.err[result.err.index("CUDA out of memory") :].replace("[rank0]: ", "")
+    weights = 8 * (2048 + 1) * 2048 * 4 / MIB
+    assert size_of(text, "gradients") == f"{weights:.2f} MiB"
+    assert size_of(text, "DDP buckets") == f"{weights:.2f} MiB"
+    assert "activations saved for backward, " not in text
+    assert "gradient_as_bucket_view=True); cost: nothing" in text
+    assert "A whole step needs about" in text
+
+
 @card
 def test_it_looks_like_the_shape_of_a_parameter():
     embedding = nn.Embedding(32768, 1024, device="cuda")

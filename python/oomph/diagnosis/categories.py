@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 import heapq
 from array import array
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -23,6 +23,7 @@ from oomph.diagnosis import kept_errors
 from oomph.diagnosis.kept_errors import KeptError
 from oomph.diagnosis.program import (
     Program,
+    bucket_sizes,
     note_inputs,
     note_modules,
     note_optimizer,
@@ -52,6 +53,7 @@ class Category(IntEnum):
     GARBAGE = 9
     KEPT = 10
     CACHE = 11
+    BUCKET = 12
 
 
 PASSING = (Category.ACTIVATION, Category.TEMPORARY)  # gone when a step has ended
@@ -61,6 +63,7 @@ TITLES = {
     Category.OPTIMIZER: "optimizer state",
     Category.ACTIVATION: "activations saved for backward",
     Category.TEMPORARY: "temporaries",
+    Category.BUCKET: "DDP buckets",
     Category.CACHE: "cache of keys and values",
     Category.INPUT: "inputs and other tensors",
     Category.GRAPH: "graph pools",
@@ -237,6 +240,14 @@ class _Look:
             entries += (known.get("_buffers") or {}).values()
         self._mark(entries, Category.PARAMETER)
         note_modules(self.program, modules, trained)
+        self._note_buckets(bucket_sizes(modules))
+
+    def _note_buckets(self, sizes: Counter[int]) -> None:
+        """In which DDP sends gradients: only C++ holds them, unless gradients do."""
+        for i, size in enumerate(self.blocks.sizes if sizes else ()):
+            if sizes[size] and not self.categories[i] and not self.flags[i] & _HELD:
+                self.categories[i] = Category.BUCKET
+                sizes[size] -= 1
 
     def _note_optimizers(self, kinds: set[type]) -> set[int]:
         """Gives the identities of the parameters that they have."""

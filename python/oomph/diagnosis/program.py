@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +23,7 @@ class Program:
         table_bytes: Of the parameters of embeddings.
         optimizers: Names of the optimizers' classes; those of PyTorch that could work
             in one fused kernel, and do not, end with ``*``.
+        copies_gradients: To buckets, which DDP could have as gradients.
         classes: Names of the user's module classes.
         half: Some tensor that an operator made is of 16 bits an element.
         training: Some module with parameters is in training mode; None: there is none.
@@ -35,6 +38,7 @@ class Program:
     untrained: list[tuple[str, list[int]]] = field(default_factory=list)
     table_bytes: int = 0
     optimizers: set[str] = field(default_factory=set)
+    copies_gradients: bool = False
     classes: set[str] = field(default_factory=set)
     half: bool = False
     training: bool | None = None
@@ -71,6 +75,7 @@ def note_modules(program: Program, modules: list[Any], trained: set[int]) -> Non
         kind, known = type(module), module.__dict__
         if not kind.__module__.startswith("torch."):
             program.classes.add(kind.__qualname__)
+        program.copies_gradients |= known.get("gradient_as_bucket_view") is False
         if "num_embeddings" in known:
             program.table_bytes += sum(map(bytes_of, _parameters(module)))
     layers = [module for module in modules if _parameters(module)]
@@ -94,6 +99,18 @@ def _untrained(module: Any, trained: set[int]) -> Iterator[Any]:
     elif below:
         for child in _children(module):
             yield from _untrained(child, trained)
+
+
+def bucket_sizes(modules: list[Any]) -> Counter[int]:
+    """Bytes of the blocks of DDP's buckets, as it logs them, and how many there are."""
+    found: Counter[int] = Counter()
+    for module in modules:
+        if "reducer" in module.__dict__ and "logger" in module.__dict__:
+            logged = module.logger._get_ddp_logging_data().strs_map
+            for name in ("bucket_sizes", "rebuilt_bucket_sizes"):
+                sizes = re.findall(r"\d+", logged.get(name, ""))
+                found.update(-(-int(size) // 512) * 512 for size in sizes)
+    return found
 
 
 def note_inputs(program: Program, tensors: list[Any]) -> None:

@@ -137,6 +137,17 @@ def _data(now: Context) -> Iterator[Remedy]:
         )
 
 
+def _buckets(now: Context) -> Iterator[Remedy]:
+    """Gradients beside copies of them, which other processes get."""
+    if now.breakdown.program.copies_gradients:
+        yield _guess(
+            now,
+            "DistributedDataParallel(..., gradient_as_bucket_view=True)",
+            now.totals[Category.BUCKET],
+            "nothing; gradients are then views of its buckets",
+        )
+
+
 def _sharding(now: Context) -> Iterator[Remedy]:
     """Parameters, gradients and states over all devices of the machine."""
     count = now.device_count
@@ -176,6 +187,7 @@ ALWAYS: tuple[Callable[[Context], Iterator[Remedy]], ...] = (
     _leaks,
     _parameters,
     _data,
+    _buckets,
     _sharding,
     _offload,
 )

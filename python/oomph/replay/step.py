@@ -120,6 +120,7 @@ class Replay:
         self.modules = [o for o in objects if issubclass(type(o), nn.Module)]
         kind = torch.optim.Optimizer
         self.optimizers = [o for o in objects if issubclass(type(o), kind)]
+        _without_ranks(self.modules)
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.tracker = Tracker(self.mode, device)
         self.engine = Engine(self.mode, self.tracker)
@@ -282,6 +283,13 @@ def _undo_joins(tensors: list[torch.Tensor]) -> None:
         for tensor in found:
             with torch.inference_mode():
                 tensor.data = tensor.narrow(dim, 0, min(lengths))
+
+
+def _without_ranks(modules: list[nn.Module]) -> None:
+    """DDP hands its calls on: what it sends to others has no memory of its own."""
+    for module in modules:
+        if "reducer" in module.__dict__:
+            module.__dict__["forward"] = module.module
 
 
 def _expect_converted(mode: FakeTensorMode, tracker: Tracker) -> None:
