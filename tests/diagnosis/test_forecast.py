@@ -456,6 +456,19 @@ def test_what_the_optimizer_will_make_is_foreseen(fused):
 
 
 @card
+def test_gradients_that_python_never_saw_are_given_back():
+    def train_wide() -> None:
+        model = nn.Sequential(*(nn.Linear(2048, 2048) for _ in range(8))).cuda()
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.ones(16, 2048, device="cuda")).sum().backward()
+            optimizer.step()
+
+    foreseen(train_wide, within=0.01)  # the first states are made, the rest is not
+
+
+@card
 def test_it_has_25_lines_at_most():
     kept = [torch.empty(20 * MIB, dtype=torch.uint8, device="cuda") for _ in range(2)]
     true = peak_bytes()

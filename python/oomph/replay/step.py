@@ -125,14 +125,14 @@ class Replay:
         self.tracker = Tracker(self.mode, device)
         self.engine = Engine(self.mode, self.tracker)
         self.calls = Calls(self.tracker, _names_of_modules(self.modules))
-        if not in_forward:
-            _drop_half_made(self.optimizers)
         _expect_converted(self.mode, self.tracker)
         stand_in(self.engine)
         if is_silent and in_forward:
             _undo_joins([o for o in objects if issubclass(type(o), torch.Tensor)])
         _watch_real(self.tracker, objects, gone)
         del objects
+        if not in_forward:
+            _drop_half_made(self.optimizers)
         gc.freeze()  # what is there need not be looked at again
         hooks = nn.modules.module
         hooks.register_module_forward_pre_hook(self.calls.enter)
@@ -329,10 +329,13 @@ def _addr(tensor: torch.Tensor) -> int:
 
 
 def _watch_real(tracker: Tracker, objects: list[Any], gone: frozenset[int]) -> None:
-    """Counts what the step gives back of what was there, and what is held after all."""
-    for tensor in objects:
-        if not issubclass(type(tensor), torch.Tensor) or isinstance(tensor, FakeTensor):
-            continue
+    """Counts what the step gives back of what was there, and what is held after all.
+
+    Python has no objects for gradients that nobody has looked at.
+    """
+    tensors = [o for o in objects if issubclass(type(o), torch.Tensor)]
+    gradients = [t.grad for t in tensors if t.is_leaf and t.grad is not None]
+    for tensor in (*tensors, *gradients):
         if not tensor.is_cuda or tensor.layout is not torch.strided:
             continue
         if (tensor.device.index or 0) == tracker.device:
