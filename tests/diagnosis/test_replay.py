@@ -258,6 +258,24 @@ def test_no_segment_begins_with_a_layer_that_works_in_place():
     )
 
 
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((16, 1, 4096, 4096), "bool"), ((8, 4096, 1024), "int64")]
+)
+@card
+def test_a_mask_is_of_the_type_that_it_has(shape, dtype):
+    net = layers(2)
+
+    def train() -> None:
+        for _ in range(2):
+            x = torch.ones(1024, 1024, device="cuda")
+            mask = torch.ones(shape, dtype=getattr(torch, dtype), device="cuda")
+            (net(x).sum() * mask.flatten()[0]).backward()
+
+    kept = torch.empty(900 * MIB, dtype=torch.uint8, device="cuda")
+    assert f"it looks like {dtype} {list(shape)}\n" in text_of(train)
+    del kept
+
+
 @card
 def test_a_loop_that_grows_says_so_and_nothing_is_called_enough():
     net = layers(2).eval()

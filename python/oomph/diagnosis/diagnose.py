@@ -260,7 +260,7 @@ def _request(snapshot: dict[str, Any], seen: Breakdown, context: Context) -> Req
         inferred=site.inferred if site else False,
         source=source,
         operator=snapshot["doing"],
-        shape=guess_shape(snapshot["requested_bytes"], seen.program),
+        shape=_shape(snapshot["requested_bytes"], seen.program, step),
         before_backward=_is_recorded_forward(snapshot),
         step_bytes=step.peak_bytes if step else 0,
         step_missing_bytes=step.missing_bytes if step else 0,
@@ -279,6 +279,20 @@ def _place(site: Site | None) -> str:
 
 def _is_recorded_forward(snapshot: dict[str, Any]) -> bool:
     return snapshot["grad"] and not snapshot["doing"]
+
+
+def _shape(size_bytes: int, program: Program, step: Forecast | None) -> str:
+    """What a tensor of so many bytes is in the step, else what it looks like."""
+    rounded = -(-size_bytes // 512) * 512
+    known = step.outcome.raw["shapes"].get(str(rounded), []) if step else []
+    guess = guess_shape(size_bytes, program)
+    if len(known) != 1:
+        return guess
+    dtype, shape = known[0]
+    if dtype in ("float16", "bfloat16"):
+        guess = guess.replace("16-bit", dtype)
+    # Operators have dimensions in one that the program tells apart.
+    return guess if guess.startswith(f"{dtype} ") else f"{dtype} {shape}"
 
 
 def guess_shape(size_bytes: int, program: Program) -> str:

@@ -156,7 +156,8 @@ class Replay:
             ``saved``: path, class and bytes of those modules of libraries that
             themselves save most; ``sequence``: the ``nn.Sequential``
             whose call saves most; ``cache``: what calls keep for later ones;
-            ``without``: the peak, had some things been smaller; ``error``: what ended
+            ``without``: the peak, had some things been smaller; ``shapes``: by bytes,
+            of what dtype and shape such large tensors were; ``error``: what ended
             it.
         """
         wanted = Change.of(change or {})
@@ -252,6 +253,7 @@ class Replay:
             "sequence": _sequence(self.calls, self.modules),
             "cache": _cache(tracker),
             "without": _without(tracker, self.optimizers) | _without_cache(tracker),
+            "shapes": _shapes(tracker),
         }
 
 
@@ -477,6 +479,14 @@ def _without_cache(tracker: Tracker) -> dict[str, int]:
         "windowed": without(lambda _: 0.5),
         "dropped": tracker.peak_without(lambda p: id(p) in gone, gone),
     }
+
+
+def _shapes(tracker: Tracker) -> dict[int, list[tuple[str, tuple[int, ...]]]]:
+    found: dict[int, dict[tuple[str, tuple[int, ...]], None]] = defaultdict(dict)
+    for piece in tracker.pieces:
+        if piece.size_bytes >= GROWTH_MIN:
+            found[piece.size_bytes][str(piece.dtype)[6:], piece.shape] = None
+    return {size: [*known] for size, known in found.items()}
 
 
 def _of_last_call(tracker: Tracker) -> list[Cached]:
