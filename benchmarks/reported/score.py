@@ -33,8 +33,12 @@ KNOBS = {  # parts of a remedy's text, and the knob that does the same
     r"(fused=True)": "FUSED",
     r"(\.cpu\(\))": "CPU_OUTPUTS",
     r"(sparse=True)": "SPARSE",
+    r"(giving back a layer's keys)": "INPLACE",
+    r"(parameters in bfloat16)": "DTYPE",
+    r"(Adafactor)": "OPT",
 }
-VALUES = {"BATCH", "CHECKPOINT"}  # the text says the value; else it is 1
+VALUES = {"BATCH", "CHECKPOINT"}  # the text says the value
+WORDS = {"DTYPE": "bf16", "OPT": "adafactor"}  # of the rest it is 1
 
 
 def run(program: Path, card: str, *options: str, **variables: str) -> tuple[int, str]:
@@ -65,7 +69,7 @@ def knobs_of(action: str, source: str) -> dict[str, str] | None:
         if not known or known[0][0] not in source.splitlines()[1]:
             return None
         knob, value = known[0]
-        found[knob] = value if knob in VALUES else "1"
+        found[knob] = value if knob in VALUES else WORDS.get(knob, "1")
     return found
 
 

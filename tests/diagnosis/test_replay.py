@@ -258,6 +258,68 @@ def test_no_segment_begins_with_a_layer_that_works_in_place():
     )
 
 
+def saved(text: str, action: str) -> float:
+    """MiB that a remedy saves, whose words begin so."""
+    import oomph
+
+    assert text
+    found = [r for r in oomph.last_oom().remedies if r.action.startswith(action)]
+    return found[0].saves_bytes / MIB
+
+
+@card
+def test_tables_are_elsewhere_row_wise_or_sparse():
+    table = nn.Embedding(200_000, 256, device="cuda")
+    head = nn.Linear(256, 1, device="cuda")
+    optimizer = torch.optim.Adam([*table.parameters(), *head.parameters()], fused=True)
+    size = table.weight.numel() * 4 / MIB
+
+    def train() -> None:
+        for _ in range(2):
+            optimizer.zero_grad()
+            x = torch.randint(200_000, (4096,), device="cuda")
+            head(table(x)).sum().backward()
+            optimizer.step()
+
+    kept = torch.empty(512 * MIB, dtype=torch.uint8, device="cuda")
+    text = text_of(train)
+    assert saved(text, "the embedding tables on the host") == pytest.approx(
+        4 * size, 0.01
+    )
+    assert saved(text, "row-wise Adagrad") == pytest.approx(3 * size, 0.03)
+    assert saved(text, "sparse=True") == pytest.approx(size, 0.03)
+    assert saved(text, "Adafactor") == pytest.approx(2 * size, 0.03)
+    assert saved(text, "an optimizer with 8-bit") == pytest.approx(1.5 * size, 0.03)
+    del kept
+
+
+@card
+def test_halves_are_tried_where_nothing_is_trained():
+    net = layers(24).eval()  # of 4 MiB each
+
+    def score() -> None:
+        with torch.no_grad():
+            for _ in range(2):
+                x = torch.ones(16384, 1024, device="cuda")
+                net(x.to(net[0][0].weight.dtype)).float().log_softmax(-1)
+
+    def peak() -> float:
+        torch.cuda.reset_peak_memory_stats()
+        score()
+        return torch.cuda.max_memory_allocated() / MIB
+
+    score()
+    kept = torch.empty(750 * MIB, dtype=torch.uint8, device="cuda")
+    text = text_of(score)
+    del kept
+    named = saved(text, "parameters in bfloat16")
+    (line,) = [line for line in text.splitlines() if "parameters in bfloat16" in line]
+    assert "(not known" not in line
+    plain = peak()
+    net.bfloat16()
+    assert named == pytest.approx(plain - peak(), abs=2)
+
+
 @pytest.mark.parametrize(
     ("shape", "dtype"), [((16, 1, 4096, 4096), "bool"), ((8, 4096, 1024), "int64")]
 )

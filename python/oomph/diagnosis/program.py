@@ -57,10 +57,11 @@ class Program:
         """Whether some parameter has 16 bits an element."""
         return any(size == 2 for _, size in self.parameter_shapes)
 
-    def parameter_sizes(self) -> list[tuple[int, int]]:
-        """Of each parameter its bytes, and those of an element."""
-        shapes = self.parameter_shapes
-        return [(math.prod(shape) * size, size) for shape, size in shapes]
+    @property
+    def wide_bytes(self) -> int:
+        """Of the parameters with 32 bits an element."""
+        wide = (shape for shape, size in self.parameter_shapes if size == 4)
+        return 4 * sum(map(math.prod, wide))
 
 
 def note_modules(program: Program, modules: list[Any], trained: set[int]) -> None:

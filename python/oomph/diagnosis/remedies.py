@@ -10,20 +10,25 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from oomph.base import log
 from oomph.base.sizes import format_size
 from oomph.diagnosis.categories import Category
-from oomph.diagnosis.remedy import AUTOCAST, EIGHT_BITS, Context, Remedy, fused
+from oomph.diagnosis.remedy import (
+    AUTOCAST,
+    EIGHT_BITS,
+    HALVES,
+    HOST_TABLES,
+    ROW_WISE,
+    SPARSE,
+    Context,
+    Remedy,
+    fused,
+)
 from oomph.diagnosis.trials import tried
-
-if TYPE_CHECKING:
-    pass
 
 MIN_SHARE = 0.01  # of the memory held: less is no help
 DATA = 0.4  # of all that is held are inputs and other tensors
-TABLES = 0.5  # of the parameters are in embeddings
 
 
 def rank(context: Context) -> list[Remedy]:
@@ -41,31 +46,28 @@ def rank(context: Context) -> list[Remedy]:
 
 
 def _estimated(now: Context) -> Iterator[Remedy]:
-    program = now.breakdown.program
+    program, held = now.breakdown.program, now.totals
     if program.training is False and now.saves_for_backward:
-        yield _guess(
-            now,
+        yield now.guess(
             "torch.no_grad() around evaluation, as no module is in training mode",
-            now.totals[Category.ACTIVATION],
             "nothing",
+            held[Category.ACTIVATION],
         )
-    held = now.totals
     if now.saves_for_backward and not now.autocast and not program.has_halves:
-        action, cost = AUTOCAST
-        yield _guess(now, action, int(held[Category.ACTIVATION] * 0.4), cost)
+        yield now.guess(*AUTOCAST, int(held[Category.ACTIVATION] * 0.4))
     if program.unfused and program.temporary_bytes and now.in_optimizer:
-        action, cost = fused(program.unfused)
-        yield _guess(now, action, program.temporary_bytes, cost)
+        yield now.guess(*fused(program.unfused), program.temporary_bytes)
     if held[Category.OPTIMIZER]:
-        action, cost = EIGHT_BITS
-        yield _guess(now, action, int(held[Category.OPTIMIZER] * 0.75), cost)
-
-
-def _guess(now: Context, action: str, saves_bytes: int, cost: str) -> Remedy:
-    """Of which only that it is too little can be known."""
-    return Remedy(
-        action, saves_bytes, cost, False if saves_bytes < now.missing_bytes else None
-    )
+        yield now.guess(*EIGHT_BITS, int(held[Category.OPTIMIZER] * 0.75))
+    if now.keeps_floats:
+        yield now.guess(*HALVES, program.wide_bytes // 2)
+    if now.trains_tables:
+        tables = program.table_bytes
+        gradients = min(held[Category.GRADIENT], tables)
+        states = int(held[Category.OPTIMIZER] * tables / held[Category.PARAMETER])
+        yield now.guess(*HOST_TABLES, tables + gradients + states)
+        yield now.guess(*ROW_WISE, gradients + states)
+        yield now.guess(*SPARSE, gradients)
 
 
 # ---- Whether a step was seen or not
@@ -91,60 +93,30 @@ def _leaks(now: Context) -> Iterator[Remedy]:
     for finding in found.findings:
         if finding.device == now.breakdown.blocks.device and finding.line:
             leaked = min(finding.growth_bytes * found.steps, sum(now.totals.values()))
-            yield _guess(
-                now,
-                f"fixing the leak: {finding.verdict} at "
-                f"{Path(finding.line.file).name}:{finding.line.line}",
-                leaked,
-                "nothing",
-            )
-
-
-def _parameters(now: Context) -> Iterator[Remedy]:
-    """Half the bits, where nothing is trained; tables on the host, where they are."""
-    program = now.breakdown.program
-    parameters = now.totals[Category.PARAMETER]
-    wide = sum(size for size, each in program.parameter_sizes() if each == 4)
-    if not program.optimizers and wide > parameters // 2:
-        yield _guess(
-            now,
-            "parameters in bfloat16 (model.to(torch.bfloat16), or torch_dtype where it "
-            "is loaded)",
-            wide // 2,
-            "rounded to 8 bits",
-        )
-    tables = program.table_bytes
-    if program.optimizers and tables > TABLES * parameters:
-        states = int(now.totals[Category.OPTIMIZER] * tables / max(1, parameters))
-        yield _guess(
-            now,
-            "the embedding tables on the host, or sparse=True with SparseAdam",
-            tables + states + min(now.totals[Category.GRADIENT], tables),
-            "the rows of a batch cross the link",
-        )
+            where = f"{Path(finding.line.file).name}:{finding.line.line}"
+            action = f"fixing the leak: {finding.verdict} at {where}"
+            yield now.guess(action, "nothing", leaked)
 
 
 def _data(now: Context) -> Iterator[Remedy]:
     """What was brought before it is needed, such as a whole data set."""
     held = sum(now.totals.values()) + now.requested_bytes
     if now.totals[Category.INPUT] > DATA * held:
-        yield _guess(
-            now,
+        yield now.guess(
             "keeping inputs and other tensors on the CPU until they are used, batch by "
             "batch",
-            now.totals[Category.INPUT],
             "a copy of each batch, which pinned memory and non_blocking=True hide",
+            now.totals[Category.INPUT],
         )
 
 
 def _buckets(now: Context) -> Iterator[Remedy]:
     """Gradients beside copies of them, which other processes get."""
     if now.breakdown.program.copies_gradients:
-        yield _guess(
-            now,
+        yield now.guess(
             "DistributedDataParallel(..., gradient_as_bucket_view=True)",
-            now.totals[Category.BUCKET],
             "nothing; gradients are then views of its buckets",
+            now.totals[Category.BUCKET],
         )
 
 
@@ -152,11 +124,10 @@ def _sharding(now: Context) -> Iterator[Remedy]:
     """Parameters, gradients and states over all devices of the machine."""
     count = now.device_count
     if count > 1:
-        yield _guess(
-            now,
+        yield now.guess(
             f"FSDP (ZeRO-3) over the {count} devices",
-            int(now.state_bytes * (1 - 1 / count)),
             "parameters cross the link in each pass",
+            int(now.state_bytes * (1 - 1 / count)),
         )
 
 
@@ -185,7 +156,6 @@ def _offload(now: Context) -> Iterator[Remedy]:
 ALWAYS: tuple[Callable[[Context], Iterator[Remedy]], ...] = (
     _kept_errors,
     _leaks,
-    _parameters,
     _data,
     _buckets,
     _sharding,

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from oomph.diagnosis.categories import Breakdown, Category
 from oomph.diagnosis.forecast import Forecast
 
+TABLES = 0.5  # of the parameters are in embeddings
+
 # What to do, and what it costs: tried on a step, or estimated.
 AUTOCAST = (
     "torch.autocast('cuda', torch.bfloat16)",
@@ -15,6 +17,27 @@ AUTOCAST = (
 EIGHT_BITS = (
     "an optimizer with 8-bit states (bitsandbytes, torchao)",
     "rounded states, and another package",
+)
+FACTORED = (
+    "Adafactor (of torch.optim), which has a row and a column for a matrix of states",
+    "other steps: the learning rate is to be tuned anew",
+)
+HALVES = (
+    "parameters in bfloat16 (model.to(torch.bfloat16), or torch_dtype where it is "
+    "loaded)",
+    "rounded to 8 bits",
+)
+HOST_TABLES = (
+    "the embedding tables on the host",
+    "the rows of a batch cross the link",
+)
+SPARSE = (
+    "sparse=True for the embeddings, with SparseAdam",
+    "states of rows that a batch lacks stay as they are",
+)
+ROW_WISE = (
+    "row-wise Adagrad for the embeddings (torchrec, fbgemm)",
+    "one learning rate for a row, and another package",
 )
 
 
@@ -71,6 +94,24 @@ class Context:
     device_count: int
     offload: str
     refusal: str
+
+    def guess(self, action: str, cost: str, saves_bytes: int) -> Remedy:
+        """Of which only that it is too little can be known."""
+        enough = False if saves_bytes < self.missing_bytes else None
+        return Remedy(action, saves_bytes, cost, enough)
+
+    @property
+    def keeps_floats(self) -> bool:
+        """Whether nothing is trained, and most parameters have 32 bits an element."""
+        wide = self.breakdown.program.wide_bytes
+        trains = bool(self.breakdown.program.optimizers)
+        return not trains and wide > self.totals[Category.PARAMETER] // 2
+
+    @property
+    def trains_tables(self) -> bool:
+        """Whether most parameters are in embeddings."""
+        program, parameters = self.breakdown.program, self.totals[Category.PARAMETER]
+        return bool(program.optimizers) and program.table_bytes > TABLES * parameters
 
     @property
     def wanted_bytes(self) -> int:

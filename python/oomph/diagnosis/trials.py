@@ -11,9 +11,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from oomph.base.sizes import format_size
-from oomph.diagnosis.categories import Category
 from oomph.diagnosis.forecast import Forecast
-from oomph.diagnosis.remedy import AUTOCAST, EIGHT_BITS, Context, Remedy, fused
+from oomph.diagnosis.remedy import (
+    AUTOCAST,
+    EIGHT_BITS,
+    FACTORED,
+    HALVES,
+    HOST_TABLES,
+    ROW_WISE,
+    SPARSE,
+    Context,
+    Remedy,
+    fused,
+)
 
 if TYPE_CHECKING:
     from oomph.replay.change import Change
@@ -51,8 +61,9 @@ def tried(now: Context) -> Iterator[Remedy]:
     assert now.forecast is not None
     trials = _Trials(now.forecast)
     now.forecast.attempt(_first_changes(now, now.forecast))
-    for rule in (_no_gradients, _smaller_batch, _autocast, _checkpointing, _both):
+    for rule in (_no_gradients, _smaller_batch, _autocast, _checkpointing, _halves):
         rule(now, trials)
+    _both(now, trials)
     yield from (remedy for remedy, _ in trials.found)
     yield from _sampled_graph(trials)
     yield from _smaller_cache(trials)
@@ -70,6 +81,7 @@ def _first_changes(now: Context, forecast: Forecast) -> list[Change]:
         *(Change(batch=(batch, batch // 2)) for batch in batches),
         *(change for _, change, _ in _recomputed(forecast)),
         *([Change(autocast=True)] if _may_autocast(now, forecast) else []),
+        *([Change(halves=True)] if _may_halve(now, forecast) else []),
     ]
 
 
@@ -140,6 +152,23 @@ def _autocast(now: Context, trials: _Trials) -> None:
 
     if _may_autocast(now, trials.forecast):
         trials.attempt(*AUTOCAST, Change(autocast=True))
+
+
+def _halves(now: Context, trials: _Trials) -> None:
+    """Parameters of 16 bits, and what is computed with them."""
+    from oomph.replay.change import Change
+
+    change = Change(halves=True)
+    if not _may_halve(now, trials.forecast):
+        return
+    if trials.forecast.outcome_with(change) is None:  # such as of networks of cuDNN
+        wide_bytes = now.breakdown.program.wide_bytes
+        trials.found.append((now.guess(*HALVES, wide_bytes // 2), change))
+    trials.attempt(*HALVES, change)
+
+
+def _may_halve(now: Context, forecast: Forecast) -> bool:
+    return now.keeps_floats and not forecast.outcome.raw["backwards"]
 
 
 def _may_autocast(now: Context, forecast: Forecast) -> bool:
@@ -277,16 +306,16 @@ def _chunked_loss(trials: _Trials) -> Iterator[Remedy]:
 
 
 def _smaller_state(now: Context, trials: _Trials) -> Iterator[Remedy]:
-    """A fused optimizer makes nothing beside its state; 8-bit states are a quarter."""
-    forecast, program = trials.forecast, now.breakdown.program
-    if program.unfused:
-        yield trials.said(*fused(program.unfused), forecast.peak_without("fused"))
-    state = now.totals[Category.OPTIMIZER]
-    if state + forecast.outcome.raw["without"]["state_bytes"]:
-        yield trials.said(
-            *EIGHT_BITS,
-            forecast.peak_without("state") - int(0.75 * state),
-        )
+    """Fused optimizers make nothing beside their states, which may be smaller, too."""
+    forecast, unfused = trials.forecast, now.breakdown.program.unfused
+    if unfused:
+        yield trials.said(*fused(unfused), forecast.peak_without("fused"))
+    yield trials.said(*EIGHT_BITS, forecast.peak_without("8 bits"))
+    yield trials.said(*FACTORED, forecast.peak_without("factored"))
+    if now.trains_tables:
+        yield trials.said(*HOST_TABLES, forecast.peak_without("tables"))
+        yield trials.said(*ROW_WISE, forecast.peak_without("row-wise"))
+        yield trials.said(*SPARSE, forecast.peak_without("sparse"))
 
 
 def _growing(now: Context, forecast: Forecast) -> Iterator[Remedy]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map_only
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Change:
             each part but the last runs again in backward.
         no_grad: Identities of modules whose calls record nothing.
         every_call_silent: No call records anything.
+        halves: Parameters and buffers are of bfloat16.
     """
 
     batch: tuple[int, int] | None = None
@@ -31,6 +33,7 @@ class Change:
     segments: tuple[int, ...] = ()
     no_grad: tuple[int, ...] = ()
     every_call_silent: bool = False
+    halves: bool = False
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Change:
@@ -47,11 +50,14 @@ class Change:
             self.segments or other.segments,
             self.no_grad + other.no_grad,
             self.every_call_silent or other.every_call_silent,
+            self.halves or other.halves,
         )
 
 
 def change_modules(modules: list[nn.Module], change: Change) -> None:
-    """Has modules run again in backward, or record nothing."""
+    """Has modules run again in backward, record nothing, or have half the bits."""
+    if change.halves:
+        _halve(modules)
     if not (change.checkpoint or change.segments or change.no_grad):
         return
     from torch.utils.checkpoint import checkpoint
@@ -72,6 +78,27 @@ def change_modules(modules: list[nn.Module], change: Change) -> None:
             module.forward = functools.partial(in_segments, layers, cuts)
         elif id(module) in change.no_grad:
             module.forward = torch.no_grad()(module.forward)
+
+
+def _halve(modules: list[nn.Module]) -> None:
+    """As ``Module.to(torch.bfloat16)``; what they are given is converted, too."""
+    made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+    for module in modules:
+        module.register_forward_pre_hook(_convert, with_kwargs=True)
+        for known in (module._parameters, module._buffers):
+            for name, tensor in known.items():
+                if tensor is not None and tensor.is_floating_point():
+                    both = made.setdefault(
+                        id(tensor), (tensor, tensor.detach().bfloat16())
+                    )
+                    known[name] = both[1]  # type: ignore[assignment]
+
+
+def _convert(_: nn.Module, args: Any, kwargs: Any) -> Any:
+    def convert(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.bfloat16() if tensor.is_floating_point() else tensor
+
+    return tree_map_only(torch.Tensor, convert, (args, kwargs))
 
 
 def _call(x: Any, layer: nn.Module) -> Any:

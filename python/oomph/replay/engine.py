@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
@@ -42,6 +42,7 @@ class Engine:
     optimized: int = 0
     made_line: int = 0
     casts: bool = False
+    stepped: dict[int, torch.optim.Optimizer] = field(default_factory=dict)
 
     def run_backward(
         self,
@@ -97,9 +98,10 @@ class Engine:
         self.made_line = max(self.made_line, frame.f_lineno if frame else 0)
         register(*args)
 
-    def begin_step(self, *_: Any) -> None:
+    def begin_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """An optimizer's."""
         self.tracker.phase = "optimizer"
+        self.stepped[id(optimizer)] = optimizer
 
     def end_step(self, *_: Any) -> None:
         """An optimizer's."""

@@ -16,7 +16,7 @@ import re
 import sys
 import traceback
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -161,7 +161,7 @@ class Replay:
             it.
         """
         wanted = Change.of(change or {})
-        change_modules(self.modules, wanted)
+        self._change_modules(wanted)
         if wanted.batch is not None:
             self._cut(wanted.batch)
         return self._run(wanted, self.turns)
@@ -170,13 +170,17 @@ class Replay:
         """Runs one more turn, with a change, as :meth:`begin` tells of all."""
         wanted = Change.of(change)
         self.engine.count = self.engine.optimized = 0
-        change_modules(self.modules, wanted)
+        self._change_modules(wanted)
         turns = 1
         if wanted.batch is not None:
             self._accumulate(wanted, wanted.batch)
         elif self._drop_left() > LEFT_SHARE * self.tracker.peak_bytes:
             turns = 2  # what the last turn left was made without the change
         return self._run(wanted, turns)
+
+    def _change_modules(self, change: Change) -> None:
+        with self.mode, self.tracker:
+            change_modules(self.modules, change)
 
     def _drop_left(self) -> int:
         """Forgets what a turn left for the next one to replace; gives its bytes."""
@@ -252,8 +256,19 @@ class Replay:
             "saved": _saved(self.calls, self.modules),
             "sequence": _sequence(self.calls, self.modules),
             "cache": _cache(tracker),
-            "without": _without(tracker, self.optimizers) | _without_cache(tracker),
+            "without": self._without(),
             "shapes": _shapes(tracker),
+        }
+
+    def _without(self) -> dict[str, Any]:
+        """The peak, had some things been smaller."""
+        tables = [m for m in self.modules if "num_embeddings" in m.__dict__]
+        parameters = [p for table in tables for p in table.parameters()]
+        optimizers = [*self.optimizers, *self.engine.stepped.values()]
+        return {
+            **_without_logits(self.tracker),
+            **_without_states(self.tracker, optimizers, parameters),
+            **_without_cache(self.tracker),
         }
 
 
@@ -527,35 +542,66 @@ def _squares(tracker: Tracker) -> set[int]:
     return {s[-1] for s in shapes if len(s) == 2 and s[0] == s[1] and s[0] > 1}
 
 
-def _without(tracker: Tracker, optimizers: list[Any]) -> dict[str, Any]:
-    """The peak with smaller logits, with optimizers that have less state, or fuse."""
-    states = _states(tracker, optimizers)
+def _without_logits(tracker: Tracker) -> dict[str, Any]:
+    """The largest logits that a loss chooses from, and the peak with a part of them."""
     logits = max(tracker.chosen_from, key=math.prod, default=())
     count = math.prod(logits) if logits and logits[-1] >= WIDE else 0
 
     def chunked(piece: Piece) -> float:
-        return 1 - 1 / CHUNKS if count and math.prod(piece.shape) == count else 0
-
-    def fused(piece: Piece) -> float:
-        return piece.phase == "optimizer" and id(piece) not in states
+        is_like = count and piece.addr == 0 and math.prod(piece.shape) == count
+        return 1 - 1 / CHUNKS if is_like else 0
 
     return {
         "logits": list(logits) if count else [],
         "chunked": tracker.peak_without(chunked),
-        "state": tracker.peak_without(lambda piece: 0.75 * (id(piece) in states)),
-        "fused": tracker.peak_without(fused),
-        "state_bytes": sum(
-            p.size_bytes for p in tracker.pieces if id(p) in states and p.end is None
-        ),
     }
 
 
-def _states(tracker: Tracker, optimizers: list[Any]) -> set[int]:
-    """Identities of the pieces that optimizers keep."""
-    found = set()
+def _without_states(
+    tracker: Tracker, optimizers: list[Any], tables: list[torch.Tensor]
+) -> dict[str, int]:
+    """The peak with optimizers that have less state, or fuse; and without tables.
+
+    What backward and an optimizer make in the shape of a table is the table's.
+    """
+    states = {id(tracker.piece_of(tensor)) for tensor in _states(optimizers)}
+    own = {id(tracker.piece_of(table)) for table in tables}
+    shapes = {tuple(table.shape) for table in tables}
+
+    def factored(piece: Piece) -> float:
+        if id(piece) not in states or len(piece.shape) < 2:
+            return 0
+        rows, columns = piece.shape[-2:]
+        return 1 - min(1, (rows + columns) / (rows * columns))
+
+    def fused(piece: Piece) -> float:
+        return piece.phase == "optimizer" and id(piece) not in states
+
+    def of_tables(piece: Piece) -> float:
+        return piece.shape in shapes and piece.phase != "forward"
+
+    def row_wise(piece: Piece) -> float:
+        if not of_tables(piece) or id(piece) in own:
+            return 0
+        return 1 - (id(piece) in states) / (2 * piece.shape[-1])
+
+    def sparse(piece: Piece) -> float:
+        return of_tables(piece) and id(piece) not in own | states
+
+    return {
+        "8 bits": tracker.peak_without(lambda piece: 0.75 * (id(piece) in states)),
+        "factored": tracker.peak_without(factored),
+        "fused": tracker.peak_without(fused),
+        "tables": tracker.peak_without(of_tables),
+        "row-wise": tracker.peak_without(row_wise),
+        "sparse": tracker.peak_without(sparse),
+    }
+
+
+def _states(optimizers: list[Any]) -> Iterator[torch.Tensor]:
+    """The tensors that optimizers keep."""
     for optimizer in optimizers:
         for state in optimizer.state.values():
             for value in state.values() if isinstance(state, dict) else ():
-                if isinstance(value, FakeTensor):
-                    found.add(id(tracker.piece_of(value)))
-    return found
+                if isinstance(value, torch.Tensor):
+                    yield value
