@@ -299,6 +299,7 @@ class Detector:
             return False
         sizes = [sites.get(suspect.site, (0, 0))[1] for sites in self._sites[-3:]]
         grown = [b - a for a, b in pairwise(sizes)]
+        suspect.gave_back |= grown[-1] < 0
         apart = [b - a for a, b in pairwise(self._inventory.rounds[-len(sizes) :])]
         rates = [size / max(1, n) for size, n in zip(grown, apart, strict=True)]
         return rates[-1] > 0 and rates[-1] >= SLOWS * rates[0]
