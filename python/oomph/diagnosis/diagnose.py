@@ -286,13 +286,11 @@ def _shape(size_bytes: int, program: Program, step: Forecast | None) -> str:
     rounded = -(-size_bytes // 512) * 512
     known = step.outcome.raw["shapes"].get(str(rounded), []) if step else []
     guess = guess_shape(size_bytes, program)
-    if len(known) != 1:
-        return guess
-    dtype, shape = known[0]
-    if dtype in ("float16", "bfloat16"):
-        guess = guess.replace("16-bit", dtype)
-    # Operators have dimensions in one that the program tells apart.
-    return guess if guess.startswith(f"{dtype} ") else f"{dtype} {shape}"
+    for dtype, _ in known:
+        named = guess.replace("16-bit", dtype) if "float16" in dtype else guess
+        if named.startswith(f"{dtype} "):
+            return named  # an operator's own dimensions may be joined
+    return "{} {}".format(*known[0]) if known else guess
 
 
 def guess_shape(size_bytes: int, program: Program) -> str:

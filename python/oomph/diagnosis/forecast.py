@@ -94,7 +94,8 @@ class Forecast:
 
     def peak_without(self, what: str) -> int:
         """The same, had something been smaller: see ``replay.step``'s ``without``."""
-        return self.base_bytes + int(self.outcome.raw["without"][what])
+        later = self.outcome.later_bytes
+        return self.base_bytes + int(self.outcome.raw["without"][what]) + later
 
 
 def foresee(

@@ -79,7 +79,7 @@ def _kept_errors(now: Context) -> Iterator[Remedy]:
         action, saves = error.action, error.size_bytes
         cost = "nothing: str(error) has its text"
         if now.forecast is None:
-            yield _guess(now, action, saves, cost)
+            yield now.guess(action, cost, saves)
         else:
             enough = now.forecast.fits(now.forecast.peak_bytes - saves)
             yield Remedy(action, saves, cost, enough)

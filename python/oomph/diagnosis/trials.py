@@ -78,7 +78,7 @@ def _first_changes(now: Context, forecast: Forecast) -> list[Change]:
 
     batches = forecast.search.batches(forecast.outcome)[:1]
     return [
-        *(Change(batch=(batch, batch // 2)) for batch in batches),
+        *(Change(batch=(size, size // 2, dim)) for size, dim in batches),
         *(change for _, change, _ in _recomputed(forecast)),
         *([Change(autocast=True)] if _may_autocast(now, forecast) else []),
         *([Change(halves=True)] if _may_halve(now, forecast) else []),
@@ -108,8 +108,9 @@ def _smaller_batch(now: Context, trials: _Trials) -> None:
     from oomph.replay.change import Change
 
     forecast = trials.forecast
-    for batch in forecast.search.batches(forecast.outcome):
-        half = forecast.peak_with(Change(batch=(batch, batch // 2)))
+    for batch, dim in forecast.search.batches(forecast.outcome):
+        halved = Change(batch=(batch, batch // 2, dim))
+        half = forecast.peak_with(halved)
         beside = forecast.peak_bytes - forecast.base_bytes
         if half is None or half - forecast.base_bytes > SHRINKS * beside:
             continue
@@ -120,8 +121,9 @@ def _smaller_batch(now: Context, trials: _Trials) -> None:
         ) > forecast.room_bytes * (1 - 0.01):
             wanted //= 2
         while wanted >= 1:
-            change = Change(batch=(batch, wanted))
-            remedy = trials.attempt(*_batch_words(forecast, batch, wanted), change)
+            change = Change(batch=(batch, wanted, dim))
+            words = _batch_words(forecast, batch, wanted, halved)
+            remedy = trials.attempt(*words, change)
             if remedy is None or remedy.enough is not False:
                 break
             if wanted > 1:
@@ -130,15 +132,15 @@ def _smaller_batch(now: Context, trials: _Trials) -> None:
         return
 
 
-def _batch_words(forecast: Forecast, batch: int, wanted: int) -> tuple[str, str]:
-    from oomph.replay.change import Change
-
+def _batch_words(
+    forecast: Forecast, batch: int, wanted: int, halved: Change
+) -> tuple[str, str]:
     raw = forecast.outcome.raw
     action = f"batch {batch} -> {wanted}"
     if not raw["backwards"]:
         return action, "more, smaller batches"
     action += f", accumulating gradients over {-(-batch // wanted)}"
-    half = forecast.outcome_with(Change(batch=(batch, batch // 2)))
+    half = forecast.outcome_with(halved)
     squares = set(half.raw["squares"]) - set(raw["squares"]) if half else set()
     sizes = [n for n in (batch, 2 * batch) if n in raw["squares"]]
     if any(n // 2 in squares for n in sizes):

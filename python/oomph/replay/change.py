@@ -17,7 +17,8 @@ class Change:
     """How a step is to differ from the program's.
 
     Attributes:
-        batch: Size of the batch, and the one to have instead; None: as it is.
+        batch: Size of the batch, the one to have instead, and along which dimension it
+            is: the second, where time comes first. None: as it is.
         autocast: In ``torch.autocast`` with bfloat16.
         checkpoint: Identities of modules whose calls run again in backward.
         segments: Identity of an ``nn.Sequential``, and the indices that it is cut at:
@@ -27,7 +28,7 @@ class Change:
         halves: Parameters and buffers are of bfloat16.
     """
 
-    batch: tuple[int, int] | None = None
+    batch: tuple[int, int, int] | None = None
     autocast: bool = False
     checkpoint: tuple[int, ...] = ()
     segments: tuple[int, ...] = ()
@@ -106,7 +107,7 @@ def _call(x: Any, layer: nn.Module) -> Any:
 
 
 def with_batch(
-    names: dict[str, Any], used: set[str], bound: set[str], size: int, wanted: int
+    names: dict[str, Any], used: set[str], bound: set[str], batch: tuple[int, int, int]
 ) -> dict[str, Any]:
     """The variables with all tensors of the batch cut.
 
@@ -118,25 +119,29 @@ def with_batch(
         if isinstance(value, torch.Tensor) and value.grad_fn is not None:
             names[name] = value.detach()
     return {
-        name: _cut(value, size, wanted, known, 3) if name in used else value
+        name: _cut(value, batch, known, 3) if name in used else value
         for name, value in names.items()
     }
 
 
-def _cut(value: Any, size: int, wanted: int, known: dict[int, Any], depth: int) -> Any:
+def _cut(
+    value: Any, batch: tuple[int, int, int], known: dict[int, Any], depth: int
+) -> Any:
+    size, wanted, dim = batch
     if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter):
-        if value.ndim and value.shape[0] == size and not value.requires_grad:
+        is_whole = value.ndim > dim and value.shape[dim] == size
+        if is_whole and not value.requires_grad:
             if id(value) not in known:
-                known[id(value)] = value.narrow(0, 0, wanted).clone()
+                known[id(value)] = value.narrow(dim, 0, wanted).clone()
             return known[id(value)]
         return value
     if depth == 0 or isinstance(value, nn.Module):
         return value
     if type(value) in (list, tuple):
-        return type(value)(_cut(v, size, wanted, known, depth - 1) for v in value)
+        return type(value)(_cut(v, batch, known, depth - 1) for v in value)
     if isinstance(value, dict) and not isinstance(value, nn.Module):
         for key, part in list(value.items()):
-            value[key] = _cut(part, size, wanted, known, depth - 1)
+            value[key] = _cut(part, batch, known, depth - 1)
     elif hasattr(value, "data") and isinstance(getattr(value, "data", None), dict):
-        _cut(value.data, size, wanted, known, depth - 1)  # a BatchEncoding
+        _cut(value.data, batch, known, depth - 1)  # a BatchEncoding
     return value

@@ -176,19 +176,33 @@ def stand_in(engine: Engine) -> None:
     for name in ("Stream", "Event", "current_stream", "default_stream", "stream"):
         setattr(cuda, name, _Stream)
     _torch.leave_cuda()
-    core._set_only_lift_cpu_tensors(True)  # torch.tensor(..., device="cuda")
     for name in ("get", "exchange", "maybeExchange"):
         setattr(core, f"_cuda_{name}Device", lambda *_: device)
     core._cuda_setDevice = lambda *_: None
     core._current_graph_task_id = lambda: engine.task if engine.depth else -1
     faking: Any = fake_tensor
     faking.init_gpu_context = lambda *_: None
+    faking.FakeTensorMode.avoid_device_init = True  # or numbers become real tensors
+    _call_originals(core.ScriptFunction)
     variable: Any = torch.autograd.Variable
     variable._execution_engine = engine
     recurrent.stand_in()
     _take_hooks(engine)
     if "torch._dynamo" in sys.modules:
         torch.compiler.set_stance("force_eager")
+
+
+def _call_originals(scripted: Any) -> None:
+    """What TorchScript has compiled would make its constants on a real device."""
+    compiled = scripted.__call__
+
+    def call(function: Any, *args: Any, **kwargs: Any) -> Any:
+        original = getattr(function, "_torchdynamo_inline", None)
+        if original is None:  # it was traced, or loaded
+            return compiled(function, *args, **kwargs)
+        return original(*args, **kwargs)
+
+    scripted.__call__ = call
 
 
 def _take_hooks(engine: Engine) -> None:

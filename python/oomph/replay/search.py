@@ -29,7 +29,7 @@ class Outcome:
     """What a step came to when it ran again; bytes are beyond what was there.
 
     Attributes:
-        peak_bytes: The most, in all turns.
+        peak_bytes: The most, in all turns and those that follow.
         phase: "forward", "backward" or "optimizer": when that was.
         grows_bytes: What the second turn left behind, more than the first; 0 below
             a hundredth of the peak, if it is no cache.
@@ -46,15 +46,20 @@ class Outcome:
         """That of a replay."""
         ends = raw["ends"]
         grows = ends[1] - ends[0] if len(ends) > 1 else 0
-        peak = max(raw["peaks"])
+        peak = max(*raw["peaks"], raw["peaks"][-1] + _later_bytes(raw))
         grows = grows if grows >= GROWS * peak else 0
         grows = max(grows, raw["cache"].get("turn_bytes", 0))
         return cls(peak, raw["phase"], grows, raw)
 
     @property
     def last_bytes(self) -> int:
-        """The most in the last turn, which began with what one like it left."""
-        return int(self.raw["peaks"][-1])
+        """The most in the last turn, had it begun with all that others leave."""
+        return int(self.raw["peaks"][-1]) + self.later_bytes
+
+    @property
+    def later_bytes(self) -> int:
+        """Of its peak, the gradients and states that only later turns begin with."""
+        return _later_bytes(self.raw)
 
 
 @dataclass(frozen=True)
@@ -164,23 +169,30 @@ class Search:
         if self._session is not None:
             self._session.close()
 
-    def batches(self, outcome: Outcome) -> list[int]:
-        """Sizes that the batch may have, the likeliest first.
+    def batches(self, outcome: Outcome) -> list[tuple[int, int]]:
+        """Sizes that the batch may have, and along which dimension, likeliest first.
 
         First dimensions of what the statements work on: the data loader's, if there is
-        one, else what most tensors have. None whose samples look at each other by
-        index. Whether one is the batch's, a step with less of it shows.
+        one, else what most tensors have; second ones, where time comes first. None
+        whose samples look at each other by index. Whether one is the batch's, a step
+        with less of it shows.
         """
         assert self._found is not None
         stretch = self._found.stretch
         names = stretch.names()
         values = [v for n, v in stretch.frame.f_locals.items() if n in names]
         values += [[*frame.f_locals.values()] for frame in stretch.inner[-CALLS:]]
-        sizes: Counter[int] = Counter(t.shape[0] for t in _tensors(values, DEPTH + 1))
         mixed = {n for n, count in outcome.raw["gathered"] if n != count}
-        likely = [n for n in sizes if n > 1 and n not in mixed]
-        by_loader = [n for n in likely if n in _loader_sizes()]
-        return by_loader or sorted(likely, key=lambda n: -sizes[n])[:2]
+        times = {*outcome.raw["times"]}
+        places: Counter[tuple[int, int]] = Counter()
+        for tensor in _tensors(values, DEPTH + 1):
+            dim = int(tensor.ndim > 1 and tensor.shape[0] in times)
+            size = tensor.shape[dim]
+            if size > 1 and size not in mixed | times:
+                places[size, dim] += 1
+        likely = [place for place, _ in places.most_common()]
+        by_loader = [place for place in likely if place[0] in _loader_sizes()]
+        return by_loader or likely[:2]
 
     def _candidates(self) -> Iterator[_Run]:
         innermost: set[FrameType] = set()
@@ -234,6 +246,10 @@ class Search:
         seen = raw["error"] or raw["peaks"]
         logger.debug("a step ran again in %s: %s", where, seen)
         return Outcome.of(raw)
+
+
+def _later_bytes(raw: dict[str, Any]) -> int:
+    return 0 if raw["phase"] == "optimizer" else int(raw["settled"])
 
 
 def _goes_back(frame: FrameType) -> bool:

@@ -16,7 +16,7 @@ import re
 import sys
 import traceback
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,6 +59,9 @@ class Calls:
         self.count += 1
         self._open.append([self.tracker.now_bytes, 0, _version(args)])
         self.tracker.enter_call()
+        has_time = isinstance(module, (nn.RNNBase, nn.MultiheadAttention))
+        if has_time and not module.batch_first and args and args[0].ndim == 3:
+            self.tracker.times.add(args[0].shape[0])
 
     def leave(self, module: nn.Module, args: Any, _: Any) -> None:
         """A call ends."""
@@ -84,6 +87,46 @@ def _version(args: Any) -> int:
     if not isinstance(first, torch.Tensor) or first.is_inference():
         return 0
     return int(first._version)
+
+
+@dataclass
+class Settled:
+    """Gradients and states that turns leave: as many, however many turns there are.
+
+    Where gradients are accumulated some turns leave them, others states: in time a turn
+    begins with both.
+
+    Attributes:
+        gradients: The most bytes that a turn left.
+        states: The same.
+        now: Both, as the last turn left them.
+        begun: As the last turn began.
+        turns: How many have ended.
+    """
+
+    gradients: int = 0
+    states: int = 0
+    now: int = 0
+    begun: int = 0
+    turns: int = 0
+
+    def begin(self) -> None:
+        """A turn begins."""
+        self.begun = self.now
+
+    def end(self, gradients: int, states: int) -> int:
+        """It has left so many bytes; gives their sum."""
+        self.gradients = max(self.gradients, gradients)
+        self.states = max(self.states, states)
+        self.turns += 1
+        self.now = gradients + states
+        return self.now
+
+    @property
+    def missing_bytes(self) -> int:
+        """What the last turn began without, though another one will have it."""
+        most = self.gradients + self.states if self.turns > 1 else 0
+        return max(0, most - self.begun)
 
 
 class Replay:
@@ -124,6 +167,7 @@ class Replay:
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.tracker = Tracker(self.mode, device)
         self.engine = Engine(self.mode, self.tracker)
+        self.settled = Settled()
         self.calls = Calls(self.tracker, _names_of_modules(self.modules))
         _expect_converted(self.mode, self.tracker)
         stand_in(self.engine)
@@ -143,9 +187,11 @@ class Replay:
 
         Returns:
             ``peaks``: of each turn the most bytes beyond what was there, and ``ends``
-            what was left behind it; ``phase``: of the last peak; ``backwards``: how
-            many there were; ``optimizers``: how many the program has; ``optimized``:
-            how often one took its step; ``made_line``: the last line that made a model;
+            what was left behind it, but for gradients and states; ``settled``: of
+            these what the last turn began without; ``phase``: of the
+            last peak; ``backwards``: how many there were; ``optimizers``: how many the
+            program has; ``optimized``: how often one took its step; ``made_line``: the
+            last line that made a model;
             ``whole``: whether the statements came to their end; ``guessed`` as
             :class:`Tracker` has it; ``gathered``: of what rows were taken or written by
             index, how many it had, and how many were; ``messages``: those that went
@@ -190,7 +236,7 @@ class Replay:
                 del self.names[name]
         return before - self.tracker.now_bytes
 
-    def _accumulate(self, change: Change, batch: tuple[int, int]) -> None:
+    def _accumulate(self, change: Change, batch: tuple[int, int, int]) -> None:
         """Runs a part of the batch that the optimizer does not yet see."""
         self._cut(batch)
         held = [(o, name) for o in self.optimizers for name in ("step", "zero_grad")]
@@ -201,10 +247,10 @@ class Replay:
         for thing, name in held:
             del thing.__dict__[name]
 
-    def _cut(self, batch: tuple[int, int]) -> None:
+    def _cut(self, batch: tuple[int, int, int]) -> None:
         used, bound = self.stretch.names(), self.stretch.bound_first(self.first)
         with self.mode, self.tracker:
-            self.names = with_batch(self.names, used, bound, *batch)
+            self.names = with_batch(self.names, used, bound, batch)
         self.tracker.cut = batch
 
     def _run(self, change: Change, turns: int) -> dict[str, Any]:
@@ -220,11 +266,12 @@ class Replay:
                 stack.enter_context(torch.autocast("cuda", torch.bfloat16))
             try:
                 for _ in range(turns):
+                    self.settled.begin()
                     self.tracker.mark()
                     stays = self.stretch.is_loop or self.stretch.is_of_module
                     left = run(self.names if stays else dict(self.names))
                     peaks.append(self.tracker.peak_bytes)
-                    ends.append(self.tracker.now_bytes)
+                    ends.append(self.tracker.now_bytes - self._settle())
                     whole = True
                     if stays:
                         if left is None:  # the function returned
@@ -240,6 +287,7 @@ class Replay:
         return {
             "peaks": peaks,
             "ends": ends,
+            "settled": self.settled.missing_bytes,
             "phase": tracker.peak_phase,
             "backwards": engine.count,
             "optimizers": len(self.optimizers),
@@ -250,6 +298,7 @@ class Replay:
             "gathered": sorted(tracker.taken | tracker.added),
             "messages": _messages(tracker),
             "squares": sorted(_squares(tracker)),
+            "times": sorted(tracker.times),
             "error": error,
             "called": self.calls.count,
             "calls": _summary(self.calls, self.modules),
@@ -270,6 +319,21 @@ class Replay:
             **_without_states(self.tracker, optimizers, parameters),
             **_without_cache(self.tracker),
         }
+
+    def _settle(self) -> int:
+        """Bytes of gradients and states that it made, at the end of a turn."""
+        parameters = [p for m in self.modules for p in m.parameters(recurse=False)]
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        found = [
+            sum({id(piece): piece.size_bytes for piece in pieces}.values())
+            for pieces in map(self._made, (gradients, _states(self.optimizers)))
+        ]
+        return self.settled.end(*found)
+
+    def _made(self, tensors: Iterable[torch.Tensor]) -> Iterator[Piece]:
+        """The pieces of tensors that were not there before."""
+        pieces = (self.tracker.piece_of(tensor) for tensor in tensors)
+        return (piece for piece in pieces if piece is not None and not piece.addr)
 
 
 # ---- What is there when it begins

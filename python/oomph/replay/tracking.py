@@ -92,7 +92,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         rows: Of the tensors that were there and were used, how many each had.
         chosen_from: Shapes of which the last dimension was the choice of a loss.
         peak_phase: The phase of the peak.
-        cut: Rows that a batch has, and how many it is to have.
+        cut: As ``Change.batch`` has it.
+        times: Lengths of sequences whose time comes before the batch.
         depth: Of the calls of modules.
         call: Number of the outermost one.
         caches: What a call that records nothing joined to what was there before it, or
@@ -113,7 +114,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     rows: set[int] = field(default_factory=set)
     chosen_from: set[tuple[int, ...]] = field(default_factory=set)
     peak_phase: str = "forward"
-    cut: tuple[int, int] | None = None
+    cut: tuple[int, int, int] | None = None
+    times: set[int] = field(default_factory=set)
     depth: int = 0
     call: int = 0
     before: dict[int, Piece] = field(default_factory=dict)
@@ -204,8 +206,9 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not given and made and _are_small(made):
             with _disable_current_modes():
                 return func(*args, **kwargs)
-        if self.cut is not None and self._brings_batch(given, result):
-            return result.narrow(0, 0, self.cut[1]).clone()
+        if self.cut is not None and self._brings_batch(func, given, result):
+            _, wanted, dim = self.cut
+            return result.narrow(dim, 0, wanted).clone()
         for tensor in made:
             if isinstance(tensor, FakeTensor):
                 self._note(tensor)
@@ -229,17 +232,20 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if is_more:
             self._joined.append(Cached(piece, new, grown[0], self.call))
 
-    def _brings_batch(self, given: list[torch.Tensor], result: Any) -> bool:
+    def _brings_batch(self, func: Any, given: list[torch.Tensor], result: Any) -> bool:
         """Whether an operator gives the first tensor of the device with all rows.
 
-        Within calls of modules none does.
+        Within calls of modules none does. A part of what was there may have them along
+        the second dimension as the whole does.
         """
         if self.depth or self.runs != "forward" or not isinstance(result, FakeTensor):
             return False
         assert self.cut is not None
-        rows, wanted = self.cut
-        return _has_rows(result, rows) and not any(
-            _has_rows(tensor, rows) or _has_rows(tensor, wanted) for tensor in given
+        size, wanted, dim = self.cut
+        if func is _aten.slice.Tensor:
+            given = [t for t in given if id(t.untyped_storage()) in self.alive]
+        return _has_batch(result, size, dim) and not any(
+            _has_batch(tensor, n, dim) for tensor in given for n in (size, wanted)
         )
 
     def _as_fake(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -381,5 +387,5 @@ def _are_small(made: list[torch.Tensor]) -> bool:
     return all(t.device.type == "cpu" and t.numel() <= REAL_MAX for t in made)
 
 
-def _has_rows(tensor: torch.Tensor, rows: int) -> bool:
-    return tensor.is_cuda and tensor.ndim > 0 and tensor.shape[0] == rows
+def _has_batch(tensor: torch.Tensor, size: int, dim: int) -> bool:
+    return tensor.is_cuda and tensor.ndim > dim and tensor.shape[dim] == size
