@@ -66,7 +66,7 @@ def knobs_of(action: str, source: str) -> dict[str, str] | None:
     found = {}
     for part in action.split(", and "):
         known = [(k, m[1]) for p, k in KNOBS.items() if (m := re.search(p, part))]
-        if not known or known[0][0] not in source.splitlines()[1]:
+        if not known or not re.search(rf"\b{known[0][0]}\b", source.splitlines()[1]):
             return None
         knob, value = known[0]
         found[knob] = value if knob in VALUES else WORDS.get(knob, "1")

@@ -28,6 +28,7 @@ from oomph.diagnosis.remedy import (
 from oomph.diagnosis.trials import tried
 
 MIN_SHARE = 0.01  # of the memory held: less is no help
+SENT = 1.5  # times what is missing, at the most, lies on the host
 DATA = 0.4  # of all that is held are inputs and other tensors
 
 
@@ -150,7 +151,8 @@ def _offload(now: Context) -> Iterator[Remedy]:
     else:
         return
     fits = now.forecast is not None and not now.forecast.outcome.grows_bytes
-    yield Remedy(action, missing, cost, True if fits else None)
+    has_room = not limit or SENT * missing <= limit or "host_limit" in now.refusal
+    yield Remedy(action, missing, cost, True if fits and has_room else None)
 
 
 ALWAYS: tuple[Callable[[Context], Iterator[Remedy]], ...] = (
