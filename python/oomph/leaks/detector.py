@@ -332,7 +332,7 @@ class Detector:
         if not searched:
             return
         self._rest -= 1
-        follower = Follower([p for s in searched for p in (*s.containers, *s.names)])
+        follower = Follower([place for s in searched for place in s.places.all])
         if self._rest >= 0 and follower.start():
             self._follower = follower
         else:

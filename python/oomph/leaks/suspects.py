@@ -19,6 +19,7 @@ from oomph.leaks import bounds, source
 from oomph.leaks.findings import BOUNDED, LEAKS, Finding
 from oomph.leaks.following import Changes
 from oomph.leaks.inventory import Inventory
+from oomph.leaks.places import Places
 from oomph.leaks.slots import Slot
 
 _CERTAIN_SCANS = 9  # that showed growth, before it is a leak
@@ -40,8 +41,7 @@ class Suspect:
         kinds: Of tensors that it holds; empty: it is one tensor that gets longer.
         began: The round after which it was seen to grow.
         seen: The last round at which it had grown.
-        containers: On the way out from what it holds; followed to find the line.
-        names: The same that are bound anew; these are meant if no container grows.
+        places: Of which one is meant, while its line is searched.
         confirmed: How many scans showed that it grew.
         ended: Whether it has stopped to grow.
         gave_back: Whether something that it held is gone.
@@ -60,8 +60,7 @@ class Suspect:
     kinds: set[Hashable]
     began: int
     seen: int
-    containers: list[Slot] = field(default_factory=list)
-    names: list[Slot] = field(default_factory=list)
+    places: Places = field(default_factory=Places)
     confirmed: int = 1
     ended: bool = False
     gave_back: bool = False
@@ -76,7 +75,6 @@ class Suspect:
     is_chain: bool = False
     _apart: int = 0  # rounds between the last two scans that showed growth
     _place: Hashable = None  # by which the line was found
-    _changes: dict[Hashable, Changes] = field(default_factory=dict)  # by place
     _stayed: list[tuple[int, int]] = field(default_factory=list)  # round and number
 
     @property
@@ -136,7 +134,7 @@ class Suspect:
     @property
     def is_searched(self) -> bool:
         """Whether its line is yet to be found."""
-        return bool(self.containers or self.names)
+        return bool(self.places.all)
 
     def learn(self, changes: dict[Hashable, Changes]) -> None:
         """Its places were followed for a round: the line, if a container has grown.
@@ -144,55 +142,41 @@ class Suspect:
         Args:
             changes: What happened to each place.
         """
-        for slot in (*self.containers, *self.names):
-            if slot.place in changes:
-                known = self._changes.setdefault(slot.place, Changes())
-                known.add(changes[slot.place])
-        for slot in self.containers:
-            change = self._changes.get(slot.place)
-            if change is not None and change.size_change > 0 and change.line:
-                self._take(slot, change)
-                return
-        if not self.kinds:  # one thing is replaced
-            self.settle()
+        self.places.learn(changes)
+        found = self.places.grown()
+        if found is None and not self.kinds:  # one thing is replaced
+            found = self.places.bound()
+        if found is not None:
+            self._take(*found)
 
-    def held_now(self, containers: list[Slot], names: list[Slot], held_by: str) -> None:
+    def held_now(self, places: Places, held_by: str) -> None:
         """What holds a member at a scan at which it has grown.
 
         If that is not what the line was found by, the line is searched again. While it
         is searched: a name that was bound anew and still leads to the member is meant.
         """
-        places = {slot.place for slot in (*containers, *names)}
-        if not self.is_searched and (self._place is None or self._place in places):
+        held = {None, *(slot.place for slot in places.all)}
+        if not self.is_searched and self._place in held:
             return
         self.finding = replace(self.finding, held_by=held_by)
         self._place = None
-        self.containers, self.names = containers, names
-        self.settle()
-
-    def settle(self) -> bool:
-        """The line that binds a name anew, if one was seen."""
-        for slot in self.names:
-            change = self._changes.get(slot.place)
-            if change is not None and change.line is not None:
-                self._take(slot, change)
-                return True
-        return False
+        self.places.become(places)
+        found = self.places.bound()
+        if found is not None:
+            self._take(*found)
 
     def suppose(self) -> None:
         """Nothing was seen to change: the source may tell, or who allocates."""
-        if not self.kinds and self.settle():
+        found = None if self.kinds else self.places.bound()
+        if found is not None:
+            self._take(*found)
             return
-        line, name = None, ""
-        for slot in (*self.containers, *self.names):
-            if slot.name and line is None:
-                name = slot.name
-                line = source.puts_into(name, slot.key is not None)
-        self._end_search()
+        name, line = self.places.supposed()
+        self.places.forget()
         if self.site and line is not None and not source.keeps_old(line, {name}):
             self.dismissed = True
-        places = (line, *self.finding.allocated_at, self.held_at)
-        self._set_line(next(filter(None, places), None), {name} if name else set())
+        lines = (line, *self.finding.allocated_at, self.held_at)
+        self._set_line(next(filter(None, lines), None), {name} if name else set())
 
     def _take(self, slot: Slot, change: Changes) -> None:
         line = change.line
@@ -207,13 +191,8 @@ class Suspect:
         self._place = slot.place
         # Parts with a bound of their own, of which there are ever more, have none.
         self.is_limited &= isinstance(slot.holder, functools._lru_cache_wrapper)
-        self._end_search()
+        self.places.forget()
         self._set_line(line, names)
-
-    def _end_search(self) -> None:
-        """Holds nothing of the program any more."""
-        self.containers, self.names = [], []
-        self._changes.clear()
 
     def _set_line(self, line: Line | None, names: set[str]) -> None:
         if line is None:

@@ -18,7 +18,7 @@ from oomph.holders.search import Search
 from oomph.leaks import graphs, slots, source
 from oomph.leaks.findings import Finding
 from oomph.leaks.inventory import Group, Seen
-from oomph.leaks.slots import Slot
+from oomph.leaks.places import Places
 from oomph.leaks.suspects import Suspect
 from oomph.memory import sites
 from oomph.memory.sites import Site, is_user
@@ -83,7 +83,7 @@ class Judge:
             suspect = self._suspect(tensor, chain, group)
             if suspect.finding.verdict == "grows":
                 continue  # nothing in Python holds it: lines tell more
-            places = [*suspect.containers, *suspect.names]
+            places = suspect.places.all
             inner = places[0].place if places else suspect.finding.held_by
             known = found.setdefault(inner, suspect)
             if known is not suspect:
@@ -103,7 +103,7 @@ class Judge:
             if not chain.hops:
                 free.append(suspect)
             elif not chain.circle:
-                suspect.held_now(*_places(chain), chain.text)
+                suspect.held_now(_places(chain), chain.text)
         return free
 
     def _suspect(self, tensor: torch.Tensor, chain: Chain, group: Group) -> Suspect:
@@ -122,7 +122,7 @@ class Judge:
             {group.kind},
             self._before,
             self._now,
-            *(_places(chain) if finding.line is None else ([], [])),
+            _places(chain) if finding.line is None else Places(),
             has_graph=tensor.grad_fn is not None,
             is_global=_fills_a_module(chain),
             is_limited=_limits_itself(chain),
@@ -193,13 +193,11 @@ class Judge:
                 note="its graph goes back through all steps so far",
                 **described(tensor),
             )
-            places = [] if is_gradient else slots.names(chain)
-            found.setdefault(
-                verdict + (places[0].name if places else ""),
-                Suspect(
-                    finding, set(), self._before, self._now, [], places, has_graph=True
-                ),
-            )
+            names = [] if is_gradient else slots.names(chain)
+            places = Places([], names)
+            suspect = Suspect(finding, set(), self._before, self._now, places)
+            suspect.has_graph = True
+            found.setdefault(verdict + (names[0].name if names else ""), suspect)
         return list(found.values())
 
     # ---- One tensor that gets longer
@@ -226,8 +224,8 @@ class Judge:
                 continue
             tensor = max(made, key=torch.Tensor.numel)
             (chain,) = self._chains([tensor], [made, tensors])
-            places = slots.names(chain)
-            if not chain.hops or not places or _limits_itself(chain):
+            names = slots.names(chain)
+            if not chain.hops or not names or _limits_itself(chain):
                 continue
             finding = Finding(
                 "outputs retained",
@@ -237,7 +235,8 @@ class Judge:
                 allocated_at=(line,),
                 **described(tensor),
             )
-            suspect = Suspect(finding, set(), rounds[0], self._now, [], places)
+            places = Places([], names)
+            suspect = Suspect(finding, set(), rounds[0], self._now, places)
             suspect.site = number
             found.append(suspect)
         return found
@@ -249,10 +248,10 @@ def _spread(kept: list[Seen]) -> list[Seen]:
     return [kept[place] for place in places]
 
 
-def _places(chain: Chain) -> tuple[list[Slot], list[Slot]]:
+def _places(chain: Chain) -> Places:
     """What may grow by each tensor that is kept: containers, and names as well."""
     names = slots.names(chain, in_place=False) + slots.namespaces(chain)
-    return slots.containers(chain), names
+    return Places(slots.containers(chain), names)
 
 
 def _is_crumb(tensor: torch.Tensor, group: Group) -> bool:

@@ -1,0 +1,72 @@
+"""The places of which one is meant by a suspect, until a line is seen to fill it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+
+from oomph.holders.lines import Line
+from oomph.leaks import source
+from oomph.leaks.following import Changes
+from oomph.leaks.slots import Slot
+
+Filled = tuple[Slot, Changes]
+
+
+@dataclass
+class Places:
+    """What may grow by each tensor that is kept, and what happened to it so far.
+
+    Attributes:
+        containers: On the way out from the tensor; the innermost that grows is meant.
+        names: On the way, which may be bound anew; meant if no container grows.
+    """
+
+    containers: list[Slot] = field(default_factory=list)
+    names: list[Slot] = field(default_factory=list)
+    _changes: dict[Hashable, Changes] = field(default_factory=dict)
+
+    @property
+    def all(self) -> list[Slot]:
+        """Those that are to be followed."""
+        return [*self.containers, *self.names]
+
+    def become(self, others: Places) -> None:
+        """Other places are followed from now on."""
+        self.containers, self.names = others.containers, others.names
+
+    def forget(self) -> None:
+        """Holds nothing of the program any more."""
+        self.containers, self.names = [], []
+        self._changes.clear()
+
+    def learn(self, changes: dict[Hashable, Changes]) -> None:
+        """A round was followed: what happened to each place."""
+        for slot in self.all:
+            if slot.place in changes:
+                known = self._changes.setdefault(slot.place, Changes())
+                known.add(changes[slot.place])
+
+    def grown(self) -> Filled | None:
+        """The innermost container that has grown, if a line was seen to fill it."""
+        filled = self._filled(self.containers)
+        return next((found for found in filled if found[1].size_change > 0), None)
+
+    def bound(self) -> Filled | None:
+        """The innermost name that was bound anew."""
+        return next(self._filled(self.names), None)
+
+    def _filled(self, slots: list[Slot]) -> Iterator[Filled]:
+        for slot in slots:
+            change = self._changes.get(slot.place)
+            if change is not None and change.line is not None:
+                yield slot, change
+
+    def supposed(self) -> tuple[str, Line | None]:
+        """The innermost name of which the source says that it is filled, and where."""
+        name, line = "", None
+        for slot in self.all:
+            if slot.name and line is None:
+                name = slot.name
+                line = source.puts_into(name, slot.key is not None)
+        return name, line
