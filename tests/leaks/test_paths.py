@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import sys
 import types
 
 import numpy
 import pytest
 from oomph import _C
+from oomph.holders.search import Search
 
 MOST = 1 << 20
 
@@ -124,6 +126,22 @@ def test_what_the_collector_has_set_aside_is_passed():
         assert way(target, holder)[-1] is holder
     finally:
         gc.unfreeze()
+
+
+def test_the_globals_of_a_folder_of_modules_are_the_programs(tmp_path, monkeypatch):
+    (tmp_path / "folder_of_modules").mkdir()
+    (tmp_path / "folder_of_modules" / "bank.py").write_text("kept = []")
+    monkeypatch.syspath_prepend(tmp_path)
+    bank = importlib.import_module("folder_of_modules.bank")
+    bank.kept.append(Held())
+    del bank
+    gc.freeze()  # what is met from names is met all the same
+    try:
+        (chain,) = Search().chains([*sys.modules["folder_of_modules.bank"].kept])
+    finally:
+        gc.unfreeze()
+    assert chain.text == "`kept`, a list, global of folder_of_modules.bank"
+    assert isinstance(chain.things[0], Held)
 
 
 def test_the_search_gives_up_after_so_many_objects():

@@ -46,8 +46,10 @@ def _namespaces(wanted: Callable[[str], bool]) -> Iterator[tuple[str, dict[str, 
 @functools.cache
 def _is_of_program(package: str) -> bool:
     """Whether it is not Python's, nor an installed package."""
-    file = getattr(sys.modules.get(package), "__file__", None)
-    return is_user(file) if isinstance(file, str) else package == "__main__"
+    module = sys.modules.get(package)
+    folders = getattr(module, "__path__", ())  # of a package without a file of its own
+    place = getattr(module, "__file__", None) or next(iter(folders), None)
+    return is_user(place) if isinstance(place, str) else package == "__main__"
 
 
 class Search:
