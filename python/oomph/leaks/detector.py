@@ -253,7 +253,9 @@ class Detector:
         free: list[Suspect] = []
         for suspect in self._suspects:
             if suspect.site:
-                suspect.note(self._site_grew(suspect), self.rounds)
+                _, size_bytes = self._sites[-1].get(suspect.site, (0, 0))
+                grew = self._site_grew(suspect)
+                suspect.follow_site(size_bytes, grew, self.rounds)
             if suspect.kinds and suspect.follow(self._inventory):
                 member = suspect.member(self._inventory)
                 if member is None:

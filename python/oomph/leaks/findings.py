@@ -57,9 +57,9 @@ class Finding:
     Attributes:
         verdict: What kind of mistake; docs/leaks.md has the table.
         line: The line of the user's code to change; None: not found.
-        growth_bytes: Bytes by which memory grows per step; 0: it takes memory, but
-            does not grow.
-        count: Tensors by which their number grows per step.
+        growth_bytes: Bytes by which memory grows per step, or call; 0: it takes memory,
+            but does not grow.
+        count: Tensors by which their number grows.
         shape: Shape of such a tensor; None: it is not about tensors of one kind.
         dtype: Its type, such as ``float32``; None: likewise.
         made_by: Name of its backward node, such as ``NllLossBackward0``; None: it has
@@ -69,6 +69,7 @@ class Finding:
         allocated_at: Lines that allocated the memory, the most bytes first.
         note: What else is known; "": nothing.
         device: Index of the device.
+        per: ``step``, or ``call`` of a model, where no steps end.
         certainty: ``leaks``, or ``grows, may be bounded``: it grew in all rounds that
             were looked at, and may yet come to an end.
     """
@@ -84,16 +85,15 @@ class Finding:
     allocated_at: tuple[Line, ...] = ()
     note: str = ""
     device: int = 0
+    per: str = "step"
     certainty: str = LEAKS
 
     @property
     def text(self) -> str:
         """A paragraph for people: verdict, tensor, holder, lines and advice."""
         where = f" at {_plain(self.line)}" if self.line else ""
-        growth = f", {format_size(self.growth_bytes)} per step" * bool(
-            self.growth_bytes
-        )
-        lines = [f"{self.verdict}{where}{growth}"]
+        growth = f", {format_size(self.growth_bytes)} per {self.per}"
+        lines = [f"{self.verdict}{where}{growth if self.growth_bytes else ''}"]
         if self.shape is not None:
             size = " x ".join(map(str, self.shape)) or "a single number"
             made = f", from {self.made_by}" if self.made_by else ""
@@ -132,23 +132,28 @@ class Report:
         findings: The mistakes found, in the order in which they were found.
         growth_bytes: Bytes by which all allocated memory grew in a typical one of the
             last steps.
+        calls: Calls of a model since the last of these, as far as they are watched.
     """
 
     steps: int
     findings: list[Finding] = field(default_factory=list)
     growth_bytes: int = 0
+    calls: int = 0
 
     @property
     def text(self) -> str:
         """The report for people: what leaks, or that no leak was found."""
+        span = f"{self.steps} steps"
+        if self.steps == 0 and self.calls:
+            span = f"{self.calls} calls of a model"
         if not self.findings:
-            return f"no leak was found in {self.steps} steps"
+            return f"no leak was found in {span}"
         parts = []
         for certainty, title in _TITLES.items():
             found = [f.text for f in self.findings if f.certainty == certainty]
             if found:
                 numbered = "\n".join(f"{i}. {text}" for i, text in enumerate(found, 1))
-                parts.append(f"{title} {self.steps} steps:\n{numbered}")
+                parts.append(f"{title} {span}:\n{numbered}")
         return "\n".join(parts)
 
     def __str__(self) -> str:
@@ -158,8 +163,8 @@ class Report:
         """Gives all attributes in types that JSON has.
 
         Returns:
-            A dict with the keys ``steps``, ``findings``, a list of dicts, and
-            ``growth_bytes``.
+            A dict with the keys ``steps``, ``findings``, a list of dicts,
+            ``growth_bytes`` and ``calls``.
 
         Example:
             >>> text = json.dumps(watched.report().as_dict())

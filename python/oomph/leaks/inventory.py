@@ -7,7 +7,7 @@ so it is done only when something is suspected. It keeps weak references alone.
 from __future__ import annotations
 
 import weakref
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +27,7 @@ class Seen:
     kind: Hashable
     since: int  # number of the scan that met it first
     storage: int  # its identity
+    size_bytes: int  # of that
 
 
 @dataclass
@@ -76,6 +77,7 @@ class Inventory:
         self.rounds: list[int] = []  # at whose ends it scanned
         self._seen: dict[int, Seen] = {}
         self._stayed: list[Counter[Hashable]] = []  # at each scan, by kind
+        self._sizes: Counter[Hashable] = Counter()  # their bytes at the last one
         self._new: list[Counter[Hashable]] = []  # those that came after the first scan
 
     @property
@@ -95,16 +97,25 @@ class Inventory:
         before, self._seen = self._seen, {}
         stayed: Counter[Hashable] = Counter()
         new: Counter[Hashable] = Counter()
+        sizes: dict[Hashable, dict[int, int]] = defaultdict(dict)
         for tensor in tensors:
             known = before.get(id(tensor))
             if known is None or known.ref() is not tensor:
-                storage = tensor.untyped_storage()._cdata
-                ref = weakref.ref(tensor)
-                known = Seen(ref, _kind(tensor), self.scans, storage)
+                storage = tensor.untyped_storage()
+                known = Seen(
+                    weakref.ref(tensor),
+                    _kind(tensor),
+                    self.scans,
+                    storage._cdata,
+                    storage.nbytes(),
+                )
             self._seen[id(tensor)] = known
-            stayed[known.kind] += known.since < self.scans
+            if known.since < self.scans:
+                stayed[known.kind] += 1
+                sizes[known.kind][known.storage] = known.size_bytes
             new[known.kind] += 0 < known.since < self.scans
         self._stayed.append(stayed)
+        self._sizes = Counter({kind: sum(of.values()) for kind, of in sizes.items()})
         self._new.append(new)
 
     def tensors(self) -> list[Any]:
@@ -131,7 +142,7 @@ class Inventory:
                 continue
             kept = self.kept({kind})
             if kept:
-                sizes = sum(_sizes(kept).values())
+                sizes = sum({seen.storage: seen.size_bytes for seen in kept}.values())
                 groups.append(Group(kind, kept, len(kept) / over, sizes / over))
         return groups
 
@@ -150,9 +161,10 @@ class Inventory:
         )
         return sorted(kept, key=lambda seen: seen.since)
 
-    def stayed(self, kinds: set[Hashable]) -> int:
-        """How many of these kinds were there at the last scan and the one before."""
-        return sum(self._stayed[-1][kind] for kind in kinds) if self._stayed else 0
+    def stayed(self, kinds: set[Hashable]) -> tuple[int, int]:
+        """How many of these kinds were there at the last two scans, and their bytes."""
+        count = sum(self._stayed[-1][kind] for kind in kinds) if self._stayed else 0
+        return count, sum(self._sizes[kind] for kind in kinds)
 
     def has_grown(self, kinds: set[Hashable]) -> bool:
         """Whether more of one of these kinds stayed than at the scan before."""
@@ -160,13 +172,3 @@ class Inventory:
             return False
         before, now = self._stayed[-2:]
         return any(now[kind] > before[kind] for kind in kinds)
-
-
-def _sizes(seen: list[Seen]) -> dict[int, int]:
-    """The bytes of storages by their identity."""
-    sizes = {}
-    for each in seen:
-        tensor = each.ref()
-        if tensor is not None:
-            sizes[each.storage] = tensor.untyped_storage().nbytes()
-    return sizes

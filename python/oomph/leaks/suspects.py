@@ -10,7 +10,7 @@ import functools
 import weakref
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -30,6 +30,14 @@ _APART_MIN = 2  # rounds without growth that say nothing
 _ENOUGH_ROUNDS = 16  # if the watch ends, and it has grown until then
 _DOUBTED_ROUNDS = 24  # where the code speaks for a bound: not told before
 _LIMITED_ROUNDS = 64  # where the holder has one: the same
+
+
+class _Stayed(NamedTuple):
+    """What of a suspect's kinds was there at the end of a round, and one scan later."""
+
+    since: int  # the round
+    number: int
+    size_bytes: int
 
 
 @dataclass(eq=False)
@@ -75,7 +83,7 @@ class Suspect:
     is_chain: bool = False
     _apart: int = 0  # rounds between the last two scans that showed growth
     _place: Hashable = None  # by which the line was found
-    _stayed: list[tuple[int, int]] = field(default_factory=list)  # round and number
+    _stayed: list[_Stayed] = field(default_factory=list)  # at each scan
 
     @property
     def is_live(self) -> bool:
@@ -85,10 +93,14 @@ class Suspect:
     def join(self, other: Suspect) -> None:
         """Another kind of tensors, or another of the same, in the same place."""
         if not other.kinds <= self.kinds:
-            more = other.finding.growth_bytes
-            self.finding = replace(
-                self.finding, growth_bytes=self.finding.growth_bytes + more
-            )
+            more = self.finding.growth_bytes + other.finding.growth_bytes
+            self.finding = replace(self.finding, growth_bytes=more)
+            also = {each.since: each for each in other._stayed}
+            self._stayed = [
+                _Stayed(now, count + also[now].number, size + also[now].size_bytes)
+                for now, count, size in self._stayed
+                if now in also
+            ]
         self.kinds |= other.kinds
         self.members += other.members
         self.has_graph |= other.has_graph
@@ -100,9 +112,15 @@ class Suspect:
             self.gave_back = True
             self.members = [ref for ref in self.members if ref() is not None]
         grew, now = inventory.has_grown(self.kinds), inventory.rounds[-1]
-        self._stayed.append((now, inventory.stayed(self.kinds)))
-        self.note(grew, now, inventory.rounds[-2] if inventory.scans > 1 else now)
+        until = inventory.rounds[-2] if inventory.scans > 1 else now
+        self._stayed.append(_Stayed(until, *inventory.stayed(self.kinds)))
+        self.note(grew, now, until)
         return grew
+
+    def follow_site(self, size_bytes: int, grew: bool, now: int) -> None:
+        """The same for one tensor that gets longer: what its line's blocks take."""
+        self._stayed.append(_Stayed(now, size_bytes, size_bytes))
+        self.note(grew, now)
 
     def member(self, inventory: Inventory) -> torch.Tensor | None:
         """What it has held for longest, of what is known; None: nothing new stayed."""
@@ -122,12 +140,25 @@ class Suspect:
         """Whether it grew by much less in the later half of the rounds."""
         if len(self._stayed) < _HALVED_SCANS:
             return False
-        (first, fewest), (last, most) = self._stayed[0], self._stayed[-1]
-        middle, at = min(self._stayed, key=lambda each: abs(2 * each[0] - first - last))
-        if not first < middle < last:
+        first, last = self._stayed[0], self._stayed[-1]
+        twice = first.since + last.since
+        middle = min(self._stayed, key=lambda each: abs(2 * each.since - twice))
+        if not first.since < middle.since < last.since:
             return False
-        early, late = (at - fewest) / (middle - first), (most - at) / (last - middle)
+        early = (middle.number - first.number) / (middle.since - first.since)
+        late = (last.number - middle.number) / (last.since - middle.since)
         return late < SLOWS * early
+
+    def _measured(self) -> Finding:
+        """The finding, with the bytes a round as measured over all scans since."""
+        if len(self._stayed) < 2:
+            return self.finding
+        first, last = self._stayed[0], self._stayed[-1]
+        grown = last.size_bytes - first.size_bytes
+        if grown <= 0:
+            return self.finding
+        each = grown // (last.since - first.since)
+        return replace(self.finding, growth_bytes=each)
 
     # ---- The line
 
@@ -227,4 +258,4 @@ class Suspect:
         doubted = self.is_doubted and rounds < 2 * certain_rounds
         if self.gave_back or doubted or self.is_limited or self._slows():
             certain = False
-        return replace(self.finding, certainty=LEAKS if certain else BOUNDED)
+        return replace(self._measured(), certainty=LEAKS if certain else BOUNDED)

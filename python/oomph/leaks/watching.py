@@ -78,7 +78,8 @@ class Watch:
         """The mistakes found so far, and what grows; what has ended to grow is gone."""
         grown = self._by_steps.findings(self._ended)
         if self._by_calls is not None:
-            grown += self._by_calls.findings(self._ended)
+            by_calls = self._by_calls.findings(self._ended)
+            grown += (replace(finding, per="call") for finding in by_calls)
         lines = {(finding.verdict, finding.line) for finding in grown}
         found = [f for f in self._found if (f.verdict, f.line) not in lines]
         return [*found, *_merged(grown)]
@@ -138,7 +139,11 @@ class Watch:
             >>> print(watched.report())
             no leak was found in 5 steps
         """
-        return Report(self.steps, self.findings, self._by_steps.growth_bytes)
+        return self._report(self.findings)
+
+    def _report(self, findings: list[Finding]) -> Report:
+        calls = self._calls_since_step
+        return Report(self.steps, findings, self._by_steps.growth_bytes, calls)
 
     def finish(self) -> None:
         """No more will be seen: what grew until now is judged by that."""
@@ -225,7 +230,7 @@ class Watch:
             new = [finding for finding in new if finding.certainty == LEAKS]
         if not new:
             return
-        text = Report(self.steps, new).text
+        text = self._report(new).text
         if self.action == "raise":
             raise LeakError(text)
         log.logger.warning("%s", text)
