@@ -68,7 +68,8 @@ def test_without_offload_the_error_says_so():
     limit_bytes = int(wanted("layers")["allocated"] / 1.6)
     failed = run_alone("layers", limit_bytes, "offload:off")
     assert failed.code != 0
-    assert "offload is off (offload:on-oom continues in host memory)" in failed.err
+    refusal = "offload is off (OOMPH_CONF=offload:on-oom goes on in CPU memory)"
+    assert refusal in failed.err
 
 
 def test_where_the_host_has_no_room_either_the_error_says_what_helps():

@@ -202,7 +202,7 @@ def test_a_step_that_nobody_sees_is_not_foreseen():
     text = text_within(size, lambda: model(x, x))  # nothing goes back
     assert text is not None
     assert "Block.forward" in text or "Attention.forward" in text
-    assert "How much a whole step needs is not known. Backward will need more." in text
+    assert "is not known: none could run again. Backward will need more." in text
 
 
 @card

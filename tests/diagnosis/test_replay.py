@@ -283,7 +283,7 @@ def test_tables_are_elsewhere_row_wise_or_sparse():
 
     kept = torch.empty(512 * MIB, dtype=torch.uint8, device="cuda")
     text = text_of(train)
-    assert saved(text, "the embedding tables on the host") == pytest.approx(
+    assert saved(text, "the embedding tables in CPU memory") == pytest.approx(
         4 * size, 0.01
     )
     assert saved(text, "row-wise Adagrad") == pytest.approx(3 * size, 0.03)
@@ -349,7 +349,7 @@ def test_a_loop_that_grows_says_so_and_nothing_is_called_enough():
                 kept.append(net(torch.ones(8192, 1024, device="cuda")))
 
     text = text_of(evaluate)
-    assert "Each turn of the loop leaves 32.00 MiB behind" in text
+    assert "Each turn of the loop adds 32.00 MiB" in text
     kept.clear()
 
 
@@ -431,10 +431,10 @@ def test_keys_and_values_that_are_joined_to_are_a_cache_and_may_be_elsewhere():
     tokens = int(re.search(r"of the last \d+ of (\d+) tokens", text)[1])
     held = held_by(text)["cache of keys and values"]
     assert held == pytest.approx(tokens * token, rel=0.1)
-    assert f"Each turn of the loop leaves {token:.2f} MiB behind" in text
+    assert f"Each turn of the loop adds {token:.2f} MiB" in text
     saved = {
         what: float(re.search(rf"([\d.]+) MiB  {what}", text)[1])
-        for what in ("the cache of keys and values on the host", "keys and values of 4")
+        for what in ("the cache of keys and values in CPU", "keys and values of 4 bits")
     }
     offloaded, quantized = saved.values()
     most = tokens * token * (1 + 1 / 8)  # a layer's are there twice as they are joined
@@ -472,7 +472,7 @@ def test_a_list_of_new_keys_beside_the_old_ones_is_told_to_give_back():
 
     text = text_of(run)
     assert held_by(text)["cache of keys and values"] > 400
-    assert "Each turn of the loop leaves 2.00 MiB behind" in text
+    assert "Each turn of the loop adds 2.00 MiB" in text
     tokens = int(re.search(r"of the last \d+ of (\d+) tokens", text)[1])
     (saved,) = [
         remedy.saves_bytes / MIB
@@ -570,7 +570,7 @@ def test_the_error_has_twelve_lines_and_the_rest_on_request():
     assert lines[0].startswith("CUDA out of memory. Tried to allocate ")
     assert " are missing at " in lines[1]
     assert lines[2].startswith("A whole step needs about ")
-    assert lines[3] == "GPU 0 has 1.00 GiB. Most is held by:"
+    assert lines[3] == "GPU 0 has 1.00 GiB; when it failed, most was held by:"
     assert "oomph.last_oom()" in lines[-1]
     found = oomph.last_oom()
     assert found is not None and found.request is not None

@@ -377,7 +377,7 @@ def test_logits_are_cut_into_chunks():
         model(x, x.flatten()).backward()
 
     text = fail(step)
-    assert "cross-entropy in 8 chunks of the 4096 rows of logits" in text
+    assert "cross-entropy in 8 chunks, 512 of the 4096 rows of logits at a time" in text
     assert "it looks like float32 [8, 512, 16384]" in text
 
 
@@ -446,7 +446,7 @@ def test_the_error_keeps_no_tensor_alive():
     gc.disable()
     try:
         text = fail(step)
-        assert "What would save memory" in text
+        assert "a whole step" in text.lower()
         gc.collect()  # a circle in pytest's: the error's traceback, and who caught it
         assert [ref() for ref in held] == [None]
     finally:

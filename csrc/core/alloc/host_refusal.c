@@ -76,7 +76,7 @@ bool oomph_offload_is_forbidden(void)
 const char *oomph_host_ban(const oomph_request_context_t *ctx)
 {
     if (oomph_process.config.offload == OOMPH_OFFLOAD_OFF)
-        return "offload is off (offload:on-oom continues in host memory)";
+        return "offload is off (OOMPH_CONF=offload:on-oom goes on in CPU memory)";
     if (oomph_offload_is_forbidden_by(OOMPH_BAN_BATCH_FINDER))
         return "a batch finder runs, or oomph.batch_finder(): until it ends nothing "
                "falls back to the host";

@@ -217,14 +217,15 @@ def _brief(found: Diagnosis) -> list[str]:
         + (", in its backward" if request.inferred else "")
         + (f": {_shortened(request.source)}" if request.source else ""),
         *_step(request),
-        f"GPU {found.device} has {format_size(found.total_bytes)}. Most is held by:",
+        f"GPU {found.device} has {format_size(found.total_bytes)}; when it failed, "
+        "most was held by:",
         *(
             _row(share.size_bytes, share.name + _main_line(found, share))
             for share in sorted(found.shares, key=lambda s: -s.size_bytes)[:BRIEF]
         ),
         title,
         *rows,
-        "oomph.last_oom() tells the rest; with error:full, the error does.",
+        "All that is known: print(oomph.last_oom()), or OOMPH_CONF=error:full.",
     ]
 
 
@@ -329,16 +330,16 @@ def _step(request: Request | None) -> list[str]:
         return []
     if not request.step_bytes:
         more = " Backward will need more." if request.before_backward else ""
-        return ["How much a whole step needs is not known." + more]
+        why = "none could run again."
+        return [f"How much a whole step needs is not known: {why}{more}"]
     if request.step_grows_bytes:
-        return [
-            f"Each turn of the loop leaves {format_size(request.step_grows_bytes)} "
-            "behind: how much all of them need is not known."
-        ]
-    missing = format_size(request.step_missing_bytes)
+        each = format_size(request.step_grows_bytes)
+        return [f"Each turn of the loop adds {each}; how many turns come is not known."]
+    peak, missing = request.step_bytes, request.step_missing_bytes
     return [
-        f"A whole step needs about {format_size(request.step_bytes)}, most in "
-        f"{PHASES[request.step_phase]}: {missing} more than there is room for."
+        f"A whole step needs about {format_size(peak)}, at its peak in "
+        f"{PHASES[request.step_phase]}: {format_size(missing)} more than the "
+        f"{format_size(peak - missing)} that it can have."
     ]
 
 
@@ -353,27 +354,38 @@ def _best(found: Diagnosis, count: int) -> tuple[str, list[str]]:
     """The remedies that save most, with a title; what is enough comes first."""
     if not found.remedies:
         return "Nothing that oomph knows of would save much.", []
+    is_open = found.request is not None and not any(r.enough for r in found.remedies)
     rows = [
         _row(
             remedy.saves_bytes,
-            f"{remedy.action}; cost: {remedy.cost}{_mark(remedy, found.request)}",
+            f"{remedy.action}; cost: {remedy.cost}{_mark(remedy, found, is_open)}",
         )
         for remedy in found.remedies[:count]
     ]
-    if found.request is None:
-        return "What would save memory (estimates):", rows
-    if not found.request.step_bytes:
-        return "What would save memory (estimates):", rows
-    if not found.remedies[0].enough:
-        return "What would save memory at the step's peak; none is enough alone:", rows
-    return "What would save memory at the step's peak:", rows
+    return _title(found), rows
 
 
-def _mark(remedy: Remedy, request: Request | None) -> str:
+def _title(found: Diagnosis) -> str:
+    """What the remedies below it are, and of what they save so much."""
+    request, known = found.request, {remedy.enough for remedy in found.remedies}
+    if request is None:
+        return "What would save memory (estimates):"
+    if True not in known and None in known:
+        return "What would save memory; whether it is enough is not known:"
+    of = "the peak"
+    if request.step_bytes and not request.step_grows_bytes:
+        of = f"the {format_size(request.step_bytes)}"
+    if True not in known:
+        return f"What would save some of {of}; none is enough by itself:"
+    return f"What is enough by itself, unless it says otherwise; saved of {of}:"
+
+
+def _mark(remedy: Remedy, found: Diagnosis, is_open: bool) -> str:
+    """Whether it is enough, where the title does not say it."""
     if remedy.enough is False:
         return " (not enough alone)"
-    is_open = request is not None and remedy.enough is None
-    return " (not known whether this is enough)" if is_open else ""
+    tells = found.request is not None and remedy.enough is None and not is_open
+    return " (not known whether this is enough)" if tells else ""
 
 
 def _remedies(found: Diagnosis) -> list[str]:

@@ -127,7 +127,7 @@ def _sharding(now: Context) -> Iterator[Remedy]:
     if count > 1:
         yield now.guess(
             f"FSDP (ZeRO-3) over the {count} devices",
-            "parameters cross the link in each pass",
+            "parameters are sent between devices in each pass",
             int(now.state_bytes * (1 - 1 / count)),
         )
 
@@ -140,7 +140,7 @@ def _offload(now: Context) -> Iterator[Remedy]:
     if not missing or (limit and missing > limit and "host_limit" not in now.refusal):
         return
     each = f", about {missing / speed * 1e3:.0f} ms each" if speed > 0 else ""
-    cost = f"{format_size(missing)} cross the link, once out and once back{each}"
+    cost = f"{format_size(missing)} copied to CPU memory and back{each}"
     if now.offload == "off":
         action = "oomph's offload:on-oom"
     elif "strict" in now.refusal:

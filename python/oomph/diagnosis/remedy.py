@@ -12,7 +12,7 @@ TABLES = 0.5  # of the parameters are in embeddings
 # What to do, and what it costs: tried on a step, or estimated.
 AUTOCAST = (
     "torch.autocast('cuda', torch.bfloat16)",
-    "matrix products are rounded to 8 bits; usually faster",
+    "products and convolutions to 2 or 3 digits; usually faster",
 )
 EIGHT_BITS = (
     "an optimizer with 8-bit states (bitsandbytes, torchao)",
@@ -25,19 +25,19 @@ FACTORED = (
 HALVES = (
     "parameters in bfloat16 (model.to(torch.bfloat16), or torch_dtype where it is "
     "loaded)",
-    "rounded to 8 bits",
+    "2 or 3 digits",
 )
 HOST_TABLES = (
-    "the embedding tables on the host",
-    "the rows of a batch cross the link",
+    "the embedding tables in CPU memory",
+    "the rows of each batch are copied to the GPU",
 )
 SPARSE = (
     "sparse=True for the embeddings, with SparseAdam",
-    "states of rows that a batch lacks stay as they are",
+    "only the rows of a batch are updated",
 )
 ROW_WISE = (
     "row-wise Adagrad for the embeddings (torchrec, fbgemm)",
-    "one learning rate for a row, and another package",
+    "one adaptive rate for a row, and another package",
 )
 
 

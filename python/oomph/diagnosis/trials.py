@@ -98,7 +98,7 @@ def _no_gradients(now: Context, trials: _Trials) -> None:
     for name, modules in now.breakdown.program.untrained:
         trials.attempt(
             f"torch.no_grad() around the calls of {name}, which no optimizer trains",
-            "nothing, if no gradient is to pass it",
+            "nothing, unless a layer before it is trained",
             Change(no_grad=tuple(modules)),
         )
 
@@ -145,7 +145,7 @@ def _batch_words(
     sizes = [n for n in (batch, 2 * batch) if n in raw["squares"]]
     if any(n // 2 in squares for n in sizes):
         return action, "the loss compares samples with each other, so it changes"
-    return action, "about the same time per step"
+    return action, "one optimizer.step() for these; about the same time"
 
 
 def _autocast(now: Context, trials: _Trials) -> None:
@@ -218,7 +218,7 @@ def _checkpointing(now: Context, trials: _Trials) -> None:
     tried = _Trials(trials.forecast)
     ranks: dict[str, tuple[bool, bool, int]] = {}
     for action, change, is_named in _recomputed(trials.forecast):
-        cost = "their forward is computed twice, about a third of a step"
+        cost = "torch.utils.checkpoint runs their forward twice, a third longer"
         remedy = tried.attempt(action, cost, change)
         if remedy is not None:
             named = bool(remedy.enough) and is_named
@@ -265,15 +265,15 @@ def _smaller_cache(trials: _Trials) -> Iterator[Remedy]:
     for name, action, cost in (
         (
             "offloaded",
-            "the cache of keys and values on the host, but for two layers "
+            "the cache of keys and values in CPU memory, but for two layers "
             "(transformers: cache_implementation='offloaded')",
-            "all of it crosses the link each turn",
+            "all of it is copied each turn",
         ),
         (
             "quantized",
             "keys and values of 4 bits (transformers: "
             "cache_implementation='quantized')",
-            "rounded, and computed from in each turn",
+            "less precise, and converted back each turn",
         ),
         (
             "windowed",
@@ -300,9 +300,9 @@ def _chunked_loss(trials: _Trials) -> Iterator[Remedy]:
     for size in shape[:-1]:
         rows *= size
     yield trials.said(
-        f"the head and cross-entropy in {CHUNKS} chunks of the {rows} rows of logits, "
-        "recomputed",
-        "the head's matrix product is computed twice",
+        f"the head and cross-entropy in {CHUNKS} chunks, {-(-rows // CHUNKS)} of the "
+        f"{rows} rows of logits at a time",
+        "torch.utils.checkpoint runs the head twice",
         trials.forecast.peak_without("chunked"),
     )
 

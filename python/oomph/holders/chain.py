@@ -65,7 +65,8 @@ class Hop:
         if self.kind in ("attr", "class"):
             of = "a" if self.kind == "attr" else "the class"
             return f"`.{self.name}`{named[len(self.name) + 2 :]} of {of} {self.holder}"
-        return f"a {self.holder}"
+        article = "an" if self.holder[:1].lower() in "aeiou" else "a"
+        return f"{article} {self.holder}"
 
 
 @dataclass

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 import sysconfig
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ _INSTALLED = tuple(
     }
 )
 _CELL = "ipykernel"  # in the name of a file that holds a notebook's cell
+# What a function has no name for, and what it does within itself.
+_WITHIN = re.compile(r"(\.<locals>\.<(genexpr|listcomp|dictcomp|setcomp)>)+$")
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,7 @@ def resolve(site: int) -> Site | None:
     if not site & ~_C.SITE_INFERRED:
         return None
     file, line, function = _C.site_info(site)
-    return Site(file, line, function, bool(site & _C.SITE_INFERRED))
+    return Site(file, line, _WITHIN.sub("", function), bool(site & _C.SITE_INFERRED))
 
 
 def live(device: int) -> list[Held]:
