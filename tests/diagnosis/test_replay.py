@@ -353,6 +353,27 @@ def test_a_loop_that_grows_says_so_and_nothing_is_called_enough():
     kept.clear()
 
 
+@card
+def test_what_an_evaluation_collects_is_what_moving_it_saves():
+    """Gradients of a training before differ in one dimension, as no cache does."""
+    layers = [nn.Conv2d(wide, 128, 3) for wide in (128, 128, 64, 128, 128)]
+    layers[1] = nn.Conv2d(128, 64, 3)
+    net = nn.Sequential(nn.Conv2d(8, 128, 3), *layers).cuda()
+    net(torch.ones(1, 8, 32, 32, device="cuda")).sum().backward()
+    kept = []
+
+    def evaluate() -> None:
+        with torch.no_grad():
+            for _ in range(100):
+                kept.append(net(torch.ones(16, 8, 64, 64, device="cuda")))
+
+    text = text_of(evaluate)
+    held = sum(y.nbytes for y in kept) / MIB
+    assert "Each turn of the loop adds" in text
+    assert saved(text, ".cpu() of what the loop keeps") == pytest.approx(held, 0.05)
+    kept.clear()
+
+
 class Decoder(nn.Module):
     """Attention of a token to those before, whose keys and values lie in a cache."""
 

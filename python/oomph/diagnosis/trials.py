@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from oomph.base.sizes import format_size
+from oomph.diagnosis.categories import Breakdown, Category
 from oomph.diagnosis.forecast import Forecast
 from oomph.diagnosis.remedy import (
     AUTOCAST,
@@ -326,7 +327,14 @@ def _growing(now: Context, forecast: Forecast) -> Iterator[Remedy]:
     if grows and not forecast.outcome.raw["cache"] and not now.saves_for_backward:
         yield Remedy(
             f".cpu() of what the loop keeps, {format_size(grows)} each turn",
-            grows,
+            max(grows, _kept_bytes(now.breakdown, {*forecast.outcome.raw["left"]})),
             "a copy each turn",
             enough=None,
         )
+
+
+def _kept_bytes(seen: Breakdown, sizes: set[int]) -> int:
+    """Of blocks like those that a turn leaves behind."""
+    kinds = (Category.INPUT, Category.TEMPORARY)
+    columns = zip(seen.blocks.sizes, seen.categories, strict=True)
+    return sum(size for size, kind in columns if size in sizes and kind in kinds)

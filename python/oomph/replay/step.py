@@ -34,6 +34,7 @@ GROWTH_MIN = 1 << 20  # bytes that a module's call saves, to be told
 LEFT_SHARE = 0.02  # of the peak: what is left behind, from which on it counts
 SAVERS = 3  # modules that are told
 CACHED_MIN = 4  # keys and values of two layers
+LONGER_MAX = 0.25  # times as long: what one call joins to them
 DEGREE = 2  # edges of a node, from which on a graph's messages are its large tensors
 PARTS = (2, 4, 8, 16, 32, 64)  # of a graph
 SEGMENTS = (2, 4, 8)  # of a sequence
@@ -172,7 +173,7 @@ class Replay:
         _expect_converted(self.mode, self.tracker)
         stand_in(self.engine)
         if is_silent and in_forward:
-            _undo_joins([o for o in objects if issubclass(type(o), torch.Tensor)])
+            _undo_joins(self._loose(objects))
         _watch_real(self.tracker, objects, gone)
         del objects
         if not in_forward:
@@ -188,10 +189,10 @@ class Replay:
         Returns:
             ``peaks``: of each turn the most bytes beyond what was there, and ``ends``
             what was left behind it, but for gradients and states; ``settled``: of
-            these what the last turn began without; ``phase``: of the
-            last peak; ``backwards``: how many there were; ``optimizers``: how many the
-            program has; ``optimized``: how often one took its step; ``made_line``: the
-            last line that made a model;
+            these what the last turn began without; ``left``: sizes of what it left;
+            ``phase``: of the last peak; ``backwards``: how many there were;
+            ``optimizers``: how many the program has; ``optimized``: how often one took
+            its step; ``made_line``: the last line that made a model;
             ``whole``: whether the statements came to their end; ``guessed`` as
             :class:`Tracker` has it; ``gathered``: of what rows were taken or written by
             index, how many it had, and how many were; ``messages``: those that went
@@ -224,6 +225,15 @@ class Replay:
             turns = 2  # what the last turn left was made without the change
         return self._run(wanted, turns)
 
+    def _loose(self, objects: list[Any]) -> list[torch.Tensor]:
+        """Tensors that belong to no module, no gradient and no optimizer."""
+        tensors = [o for o in objects if issubclass(type(o), torch.Tensor)]
+        own = [t.grad for t in tensors if t.is_leaf and t.grad is not None]
+        own += (b for module in self.modules for b in module.buffers(recurse=False))
+        own += _states(self.optimizers)
+        known = {_addr(t) for t in (*own, *(t for t in tensors if t.requires_grad))}
+        return [t for t in tensors if _addr(t) not in known]
+
     def _change_modules(self, change: Change) -> None:
         with self.mode, self.tracker:
             change_modules(self.modules, change)
@@ -255,6 +265,7 @@ class Replay:
 
     def _run(self, change: Change, turns: int) -> dict[str, Any]:
         whole, error, peaks, ends = False, "", list[int](), list[int]()
+        made = 0  # pieces, before the last turn
         run = self.stretch.compile(self.first)
         with contextlib.ExitStack() as stack:
             stack.enter_context(self.mode)
@@ -267,6 +278,7 @@ class Replay:
             try:
                 for _ in range(turns):
                     self.settled.begin()
+                    made = len(self.tracker.pieces)
                     self.tracker.mark()
                     stays = self.stretch.is_loop or self.stretch.is_of_module
                     left = run(self.names if stays else dict(self.names))
@@ -288,6 +300,7 @@ class Replay:
             "peaks": peaks,
             "ends": ends,
             "settled": self.settled.missing_bytes,
+            "left": sorted({p.size_bytes for p in tracker.pieces[made:] if not p.end}),
             "phase": tracker.peak_phase,
             "backwards": engine.count,
             "optimizers": len(self.optimizers),
@@ -349,7 +362,7 @@ def _drop_half_made(optimizers: list[Any]) -> None:
 def _undo_joins(tensors: list[torch.Tensor]) -> None:
     """Cuts what the failed call had joined to, as a cache's first layers, as the rest.
 
-    That are tensors of shapes like those of others, but longer in one dimension.
+    That are tensors of shapes like those of others, but a bit longer in one dimension.
     """
     alike = defaultdict(list)
     for tensor in tensors:
@@ -360,6 +373,8 @@ def _undo_joins(tensors: list[torch.Tensor]) -> None:
     for (dim, *_), found in alike.items():
         lengths = {tensor.shape[dim] for tensor in found}
         if len(found) < CACHED_MIN or len(lengths) != 2:
+            continue
+        if max(lengths) - min(lengths) > LONGER_MAX * min(lengths):
             continue
         for tensor in found:
             with torch.inference_mode():
