@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import functools
 import gc
+import itertools
 import weakref
 from collections import deque
 from pathlib import Path
@@ -203,6 +204,33 @@ def joined_by_a_library():
     return lambda step: service.answer()
 
 
+def lagging_branch():
+    """What one branch of a split stream has read waits for the other."""
+
+    def stream():
+        while True:
+            yield block()
+
+    train, stats = itertools.tee(stream())  # keeps
+    next(stats)
+    return lambda step: next(train if step else stats).shape
+
+
+def many_lines():
+    """A round has more lines than are looked at in one."""
+    done = {}
+
+    def transcribe(step):
+        frames = block()
+        letters = 0
+        for _ in range(5_000):
+            letters += 1
+        done[step] = frames  # keeps
+        return letters
+
+    return transcribe
+
+
 LEAKS = {
     "two_lists": 40,
     "finalizers": 12,
@@ -215,6 +243,8 @@ LEAKS = {
     "parameter_groups": 12,
     "tables_of_objects": 12,
     "joined_by_a_library": 20,
+    "lagging_branch": 12,
+    "many_lines": 20,
 }
 """The programs, and how many steps they run."""
 

@@ -21,7 +21,7 @@ from oomph import _C, _torch
 from oomph.holders.lines import Line
 from oomph.leaks import graphs, verdicts
 from oomph.leaks.findings import Finding
-from oomph.leaks.following import Follower
+from oomph.leaks.following import LINES_MAX, Follower
 from oomph.leaks.inventory import Inventory
 from oomph.leaks.suspects import SLOWS, Suspect
 
@@ -138,6 +138,7 @@ class Detector:
         self._dismissed: dict[Any, int] = {}  # kinds, and until which scan
         self._follower: Follower | None = None
         self._rest = 0  # rounds in which lines are still searched
+        self._skipped = 0  # lines of a round, as those before were looked at
         self._min_bytes: int | None = None  # before small blocks learned their lines
         self._period: int | None = None  # of the growth that began this look
         self._begin(FIRST_SCAN, 1)
@@ -334,7 +335,8 @@ class Detector:
         if not searched:
             return
         self._rest -= 1
-        follower = Follower([place for s in searched for place in s.places.all])
+        places = [place for suspect in searched for place in suspect.places.all]
+        follower = Follower(places, self._skipped)
         if self._rest >= 0 and follower.start():
             self._follower = follower
         else:
@@ -344,6 +346,8 @@ class Detector:
         if self._follower is None:
             return
         changes = self._follower.stop()
+        more = self._skipped + LINES_MAX
+        self._skipped = more if self._follower.was_cut else 0
         self._follower = None
         for suspect in self._searched():
             suspect.learn(changes)

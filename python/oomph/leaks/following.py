@@ -23,7 +23,7 @@ from oomph.leaks.slots import Slot
 from oomph.memory.sites import is_user
 
 _EVENTS_MAX = 100_000  # of one step: calls, lines and returns of all code
-_LINES_MAX = 4_000  # of the user's, looked at in one step
+LINES_MAX = 4_000  # of the user's, looked at in one step
 _RETURN = 3  # the kind of event, as _C gives it
 
 
@@ -73,18 +73,20 @@ class Follower:
 
     Args:
         slots: What is looked at.
+        skipped: So many lines pass before.
     """
 
-    def __init__(self, slots: Sequence[Slot]) -> None:
+    def __init__(self, slots: Sequence[Slot], skipped: int) -> None:
         places = {slot.place: slot for slot in slots}
         self._changes = [(s, s.state(), Changes()) for s in places.values()]
         self._last: tuple[FrameType, int] | None = None
-        self._rest = _LINES_MAX
+        self._skipped, self._rest = skipped, LINES_MAX
 
     def start(self) -> bool:
         """Begins, unless another tracer follows this thread; whether it did."""
         if sys.gettrace() is not None or not self._changes:
             return False
+        source.meet_files()
         self._last = _innermost(sys._getframe(1))
         _C.follow_lines(self._event, is_user, _EVENTS_MAX)
         return True
@@ -93,13 +95,25 @@ class Follower:
         """Ends it, in the same thread; what happened to each slot, by its place."""
         if type(sys.gettrace()).__name__ == "LineFollower":
             _C.unfollow_lines()
-            self._look()  # else there were too many lines, and the last is not known
+            if self._skipped == 0:  # else what has changed was not looked at
+                self._look()
         found = {slot.place: changes for slot, _, changes in self._changes}
         self._changes, self._last = [], None
         return found
 
+    @property
+    def was_cut(self) -> bool:
+        """Whether there were more lines than it looks at."""
+        return self._rest < 0
+
     def _event(self, frame: FrameType, what: int) -> None:
         """A line is about to run, or a call begins or ends."""
+        if self._skipped > 0:
+            self._skipped -= 1
+            if self._skipped == 0:
+                self._changes = [(s, s.state(), seen) for s, _, seen in self._changes]
+                self._last = frame, frame.f_lineno
+            return
         self._rest -= 1
         if self._rest < 0 or not self._changes:
             _C.unfollow_lines()

@@ -173,7 +173,7 @@ def _bound(things: list[Any], inner: int) -> Slot | None:
         keys = [key for key, value in dict.items(holder) if value is held]
         return Slot(holder, keys[0], str(keys[0])) if keys else None
     if isinstance(holder, types.CellType):
-        return Slot(holder, "cell_contents")
+        return Slot(holder, "cell_contents", _name_of_cell(holder, things[inner + 2 :]))
     if isinstance(holder, list):
         places = [i for i, value in enumerate(holder) if value is held]
         return Slot(holder, places[0]) if places else None
@@ -184,6 +184,17 @@ def _bound(things: list[Any], inner: int) -> Slot | None:
     if isinstance(namespace, dict) and namespace is not held:
         return _bound([held, namespace], 0)
     return None
+
+
+def _name_of_cell(cell: types.CellType, outer: list[Any]) -> str:
+    """What the function calls it that has it, by a tuple of cells."""
+    for function in outer[:2]:
+        if isinstance(function, types.FunctionType):
+            cells = zip(
+                function.__code__.co_freevars, function.__closure__ or (), strict=True
+            )
+            return next((name for name, each in cells if each is cell), "")
+    return ""
 
 
 def _name_beyond(chain: Chain, place: int) -> str:

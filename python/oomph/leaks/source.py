@@ -22,10 +22,19 @@ def running_functions() -> list[str]:
     return [code.co_name for code in codes if is_user(code.co_filename)]
 
 
-def user_files() -> list[str]:
-    """The user's files: those being executed, innermost first, and other modules'."""
+_met: dict[str, None] = {}  # files that were executed
+
+
+def meet_files() -> None:
+    """Notes the files that are being executed: as a process ends none is."""
     stack = walk_stack(sys._getframe(1))
-    files = dict.fromkeys(frame.f_code.co_filename for frame, _ in stack)
+    _met.update((frame.f_code.co_filename, None) for frame, _ in stack)
+
+
+def user_files() -> list[str]:
+    """The user's files: those being executed, innermost first, and others known."""
+    stack = walk_stack(sys._getframe(1))
+    files = dict.fromkeys(frame.f_code.co_filename for frame, _ in stack) | _met
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         if isinstance(file, str) and file.endswith(".py"):
@@ -79,7 +88,8 @@ def puts_into(name: str, binds: bool = True) -> Line | None:
     """A statement of the user's that puts something into what has this name.
 
     The first in the nearest file: ``name.append(…)``, ``x.name[k] = …``,
-    ``name += …``, ``x.name = …``, rather outside of ``__init__``.
+    ``name += …``, ``x.name = …``, ``name, other = …``, rather in a function that is not
+    ``__init__``.
 
     Args:
         name: Of a variable or an attribute.
@@ -90,10 +100,10 @@ def puts_into(name: str, binds: bool = True) -> Line | None:
         found = [
             Line(file, getattr(node, "lineno", 0), function)
             for function, node in (_in_functions(parsed) if parsed is not None else ())
-            if _puts(node, name, function, binds)
+            if _puts(node, name, binds)
         ]
         if found:
-            return min(found, key=lambda line: line.function == "__init__")
+            return min(found, key=lambda line: line.function in ("__init__", ""))
     return None
 
 
@@ -118,17 +128,14 @@ def _in_functions(tree: ast.AST) -> Iterator[tuple[str, ast.AST]]:
         rest += ((function, child) for child in ast.iter_child_nodes(node))
 
 
-def _puts(node: ast.AST, name: str, function: str, binds: bool) -> bool:
+def _puts(node: ast.AST, name: str, binds: bool) -> bool:
     if isinstance(node, ast.AugAssign):
         return last_name(node.target) == name
     if isinstance(node, ast.Assign):
         return any(
-            last_name(target) == name
-            and (
-                isinstance(target, ast.Subscript)
-                or (binds and (isinstance(target, ast.Attribute) or function != ""))
-            )
-            for target in node.targets
+            last_name(target) == name and (binds or isinstance(target, ast.Subscript))
+            for whole in node.targets
+            for target in (whole.elts if isinstance(whole, ast.Tuple) else [whole])
         )
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return False
