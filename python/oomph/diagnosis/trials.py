@@ -292,7 +292,7 @@ def _smaller_cache(trials: _Trials) -> Iterator[Remedy]:
 
 def _chunked_loss(trials: _Trials) -> Iterator[Remedy]:
     """Logits and what is made of them, one chunk of rows at a time."""
-    from oomph.replay.step import CHUNKS
+    from oomph.replay.figures import CHUNKS
 
     shape = trials.forecast.outcome.raw["without"]["logits"]
     if not shape:
