@@ -124,11 +124,12 @@ class Case:
             traceback: Of the error: the step is on its stack.
         """
         forecast = _forecast(self.snapshot, self.context, traceback)
-        seen, cache = self.context.breakdown, forecast and forecast.outcome.raw["cache"]
+        context = dataclasses.replace(self.context, forecast=forecast)
+        cache = forecast and forecast.outcome.raw["cache"]
         if cache:
+            seen = context.breakdown
             seen.note_cache({*cache["addrs"]}, *cache["sizes"])
-        totals = _totals(seen)[0]
-        context = dataclasses.replace(self.context, forecast=forecast, totals=totals)
+            context = dataclasses.replace(context, totals=_totals(seen)[0])
         return dataclasses.replace(self, context=context)
 
     @property

@@ -354,13 +354,9 @@ def _best(found: Diagnosis, count: int) -> tuple[str, list[str]]:
     """The remedies that save most, with a title; what is enough comes first."""
     if not found.remedies:
         return "Nothing that oomph knows of would save much.", []
-    is_open = found.request is not None and not any(r.enough for r in found.remedies)
     rows = [
-        _row(
-            remedy.saves_bytes,
-            f"{remedy.action}; cost: {remedy.cost}{_mark(remedy, found, is_open)}",
-        )
-        for remedy in found.remedies[:count]
+        _row(r.saves_bytes, f"{r.action}; cost: {r.cost}{_mark(r, found)}")
+        for r in found.remedies[:count]
     ]
     return _title(found), rows
 
@@ -380,12 +376,12 @@ def _title(found: Diagnosis) -> str:
     return f"What is enough by itself, unless it says otherwise; saved of {of}:"
 
 
-def _mark(remedy: Remedy, found: Diagnosis, is_open: bool) -> str:
+def _mark(remedy: Remedy, found: Diagnosis) -> str:
     """Whether it is enough, where the title does not say it."""
     if remedy.enough is False:
         return " (not enough alone)"
-    tells = found.request is not None and remedy.enough is None and not is_open
-    return " (not known whether this is enough)" if tells else ""
+    is_like_title = remedy.enough or not any(other.enough for other in found.remedies)
+    return "" if is_like_title else " (not known whether this is enough)"
 
 
 def _remedies(found: Diagnosis) -> list[str]:

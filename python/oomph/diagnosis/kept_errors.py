@@ -10,10 +10,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 
-from oomph.holders.frames import variables
+from oomph.holders.frames import gpu_tensors
 from oomph.holders.search import Search
 
 if TYPE_CHECKING:
@@ -89,7 +88,8 @@ def find(errors: Sequence[BaseException], blocks: BlockList) -> list[KeptError]:
             continue
         held = sizes.items() & made.sizes.items()
         addrs = frozenset(addr for addr, _ in held)
-        if any(addr in addrs for addr in _held_by(error)):
+        kept = gpu_tensors(error.__traceback__)
+        if any(tensor.untyped_storage().data_ptr() in addrs for tensor in kept):
             found.append((error, made, addrs, sum(size for _, size in held)))
     chains = Search().chains([each[0] for each in found], [errors]) if found else ()
     handled = list(_handled())
@@ -97,16 +97,6 @@ def find(errors: Sequence[BaseException], blocks: BlockList) -> list[KeptError]:
         KeptError(made.where, chain.text, any(e is error for e in handled), addrs, size)
         for (error, made, addrs, size), chain in zip(found, chains, strict=True)
     ]
-
-
-def _held_by(error: BaseException) -> Iterator[int]:
-    """Addresses of tensors in the variables of functions that an error has ended."""
-    import torch
-
-    for frame, _ in walk_tb(error.__traceback__):
-        for value in variables(frame).values():
-            if isinstance(value, torch.Tensor) and value.is_cuda:
-                yield value.untyped_storage().data_ptr()
 
 
 def _handled() -> Iterator[BaseException]:

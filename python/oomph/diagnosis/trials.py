@@ -6,6 +6,7 @@ Each is what a person would change in the program. The step runs again with it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -297,9 +298,7 @@ def _chunked_loss(trials: _Trials) -> Iterator[Remedy]:
     shape = trials.forecast.outcome.raw["without"]["logits"]
     if not shape:
         return
-    rows = 1
-    for size in shape[:-1]:
-        rows *= size
+    rows = math.prod(shape[:-1])
     yield trials.said(
         f"the head and cross-entropy in {CHUNKS} chunks, {-(-rows // CHUNKS)} of the "
         f"{rows} rows of logits at a time",

@@ -194,13 +194,16 @@ def _attribute(holder: Any, namespace: dict[Any, Any], held: Any) -> Hop:
     return _of_object(name, holder)
 
 
+def name_of_cell(function: types.FunctionType, cell: object) -> str | None:
+    """The variable of a function that a cell is; None: it has no such cell."""
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    return next((name for name, each in cells if each is cell), None)
+
+
 def _closure(function: types.FunctionType, held: Any) -> Hop:
     line = line_of_code(function.__code__)
-    cells = function.__closure__ or ()
-    for name, cell in zip(function.__code__.co_freevars, cells, strict=True):
-        if cell is held:
-            return Hop("cell", name, function.__qualname__, line)
-    return Hop("cell", "default", function.__qualname__, line)
+    name = name_of_cell(function, held) or "default"
+    return Hop("cell", name, function.__qualname__, line)
 
 
 def _slot(holder: Any, held: Any) -> Hop:

@@ -6,7 +6,8 @@ import inspect
 import itertools
 import sys
 import types
-from traceback import walk_stack
+from collections.abc import Iterator
+from traceback import walk_stack, walk_tb
 from typing import Any
 
 _COPY_REFERENCES = 3  # to a frame's copy: the frame's, a variable's, an argument's
@@ -48,3 +49,13 @@ def locals_of(frame: types.FrameType) -> dict[str, Any]:
     if frame.f_code.co_flags & inspect.CO_OPTIMIZED == 0:
         return {}
     return variables(frame)
+
+
+def gpu_tensors(traceback: types.TracebackType | None) -> Iterator[Any]:
+    """Tensors on GPUs in the variables of functions that an error has passed."""
+    import torch
+
+    for frame, _ in walk_tb(traceback):
+        for value in locals_of(frame).values():
+            if isinstance(value, torch.Tensor) and value.is_cuda:
+                yield value

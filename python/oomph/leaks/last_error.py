@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from traceback import walk_tb
 from types import TracebackType
 
-import torch
-
 from oomph.base.sizes import format_size
-from oomph.holders.frames import variables
+from oomph.holders.frames import gpu_tensors
 from oomph.holders.lines import line_of
 from oomph.leaks.findings import Finding
 from oomph.memory.sites import is_user
@@ -24,18 +23,14 @@ _MIN_BYTES = 1 << 20  # less is not worth a word
 def find() -> Finding | None:
     """What the last error's traceback holds, if it is much."""
     traceback = getattr(sys, "last_traceback", None)
-    held: dict[int, int] = {}
+    if not isinstance(traceback, TracebackType):
+        return None
     line = None
-    while isinstance(traceback, TracebackType):
-        code = traceback.tb_frame.f_code
-        if is_user(code.co_filename):
-            line = replace(line_of(traceback.tb_frame), line=traceback.tb_lineno)
-        if code.co_name != "<module>":
-            for value in variables(traceback.tb_frame).values():
-                if isinstance(value, torch.Tensor) and value.is_cuda:
-                    storage = value.untyped_storage()
-                    held[storage._cdata] = storage.nbytes()
-        traceback = traceback.tb_next
+    for frame, number in walk_tb(traceback):
+        if is_user(frame.f_code.co_filename):
+            line = replace(line_of(frame), line=number)
+    storages = (tensor.untyped_storage() for tensor in gpu_tensors(traceback))
+    held = {storage._cdata: storage.nbytes() for storage in storages}
     size_bytes = sum(held.values())
     if size_bytes < _MIN_BYTES:
         return None

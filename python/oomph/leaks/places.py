@@ -64,9 +64,11 @@ class Places:
 
     def supposed(self) -> tuple[str, Line | None]:
         """The innermost name of which the source says that it is filled, and where."""
-        name, line = "", None
+        name = ""
         for slot in self.all:
-            if slot.name and line is None:
+            if slot.name:
                 name = slot.name
                 line = source.puts_into(name, slot.key is not None)
-        return name, line
+                if line is not None:
+                    return name, line
+        return name, None

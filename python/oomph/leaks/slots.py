@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from oomph.holders.chain import Chain, is_namespace, variable_of
+from oomph.holders.chain import Chain, is_namespace, name_of_cell, variable_of
 from oomph.holders.frames import variables
 
 _FEW = 64  # items of a container that are looked through
@@ -173,7 +173,11 @@ def _bound(things: list[Any], inner: int) -> Slot | None:
         keys = [key for key, value in dict.items(holder) if value is held]
         return Slot(holder, keys[0], str(keys[0])) if keys else None
     if isinstance(holder, types.CellType):
-        return Slot(holder, "cell_contents", _name_of_cell(holder, things[inner + 2 :]))
+        outer = things[inner + 2 : inner + 4]  # a tuple of cells, and the function
+        functions = (f for f in outer if isinstance(f, types.FunctionType))
+        function = next(functions, None)
+        name = name_of_cell(function, holder) if function is not None else None
+        return Slot(holder, "cell_contents", name or "")
     if isinstance(holder, list):
         places = [i for i, value in enumerate(holder) if value is held]
         return Slot(holder, places[0]) if places else None
@@ -184,17 +188,6 @@ def _bound(things: list[Any], inner: int) -> Slot | None:
     if isinstance(namespace, dict) and namespace is not held:
         return _bound([held, namespace], 0)
     return None
-
-
-def _name_of_cell(cell: types.CellType, outer: list[Any]) -> str:
-    """What the function calls it that has it, by a tuple of cells."""
-    for function in outer[:2]:
-        if isinstance(function, types.FunctionType):
-            cells = zip(
-                function.__code__.co_freevars, function.__closure__ or (), strict=True
-            )
-            return next((name for name, each in cells if each is cell), "")
-    return ""
 
 
 def _name_beyond(chain: Chain, place: int) -> str:

@@ -19,8 +19,7 @@ from oomph.leaks import bounds, source
 from oomph.leaks.findings import BOUNDED, LEAKS, Finding
 from oomph.leaks.following import Changes
 from oomph.leaks.inventory import Inventory
-from oomph.leaks.places import Places
-from oomph.leaks.slots import Slot
+from oomph.leaks.places import Filled, Places
 
 _CERTAIN_SCANS = 9  # that showed growth, before it is a leak
 _ENOUGH_SCANS = 6  # the same, if the watch ends
@@ -174,11 +173,8 @@ class Suspect:
             changes: What happened to each place.
         """
         self.places.learn(changes)
-        found = self.places.grown()
-        if found is None and not self.kinds:  # one thing is replaced
-            found = self.places.bound()
-        if found is not None:
-            self._take(*found)
+        if not self._take(self.places.grown()) and not self.kinds:
+            self._take(self.places.bound())  # one thing is replaced
 
     def held_now(self, places: Places, held_by: str) -> None:
         """What holds a member at a scan at which it has grown.
@@ -192,15 +188,11 @@ class Suspect:
         self.finding = replace(self.finding, held_by=held_by)
         self._place = None
         self.places.become(places)
-        found = self.places.bound()
-        if found is not None:
-            self._take(*found)
+        self._take(self.places.bound())
 
     def suppose(self) -> None:
         """Nothing was seen to change: the source may tell, or who allocates."""
-        found = None if self.kinds else self.places.bound()
-        if found is not None:
-            self._take(*found)
+        if not self.kinds and self._take(self.places.bound()):
             return
         name, line = self.places.supposed()
         self.places.forget()
@@ -209,7 +201,11 @@ class Suspect:
         lines = (line, *self.finding.allocated_at, self.held_at)
         self._set_line(next(filter(None, lines), None), {name} if name else set())
 
-    def _take(self, slot: Slot, change: Changes) -> None:
+    def _take(self, found: Filled | None) -> bool:
+        """Its line was seen, if any was; whether it was."""
+        if found is None:
+            return False
+        slot, change = found
         line = change.line
         names = change.names | ({slot.name} if slot.name else set())
         keeps = (source.keeps_old(each, names) for each in change.all)
@@ -224,6 +220,7 @@ class Suspect:
         self.is_limited &= isinstance(slot.holder, functools._lru_cache_wrapper)
         self.places.forget()
         self._set_line(line, names)
+        return True
 
     def _set_line(self, line: Line | None, names: set[str]) -> None:
         if line is None:

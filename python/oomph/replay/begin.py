@@ -9,10 +9,10 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from oomph.replay.figures import CACHED_MIN, states_of
 from oomph.replay.statements import Stretch, take_variables
 from oomph.replay.tracking import Tracker
 
-CACHED_MIN = 4  # keys and values of two layers
 LONGER_MAX = 0.25  # times as long: what one call joins to them
 
 
@@ -21,6 +21,27 @@ def drop_half_made(optimizers: list[Any]) -> None:
     for optimizer in optimizers:
         if optimizer.state:
             del optimizer.state[[*optimizer.state][-1]]
+
+
+def loose(
+    objects: list[Any], modules: list[nn.Module], optimizers: list[Any]
+) -> list[torch.Tensor]:
+    """Tensors that belong to no module, no gradient and no optimizer."""
+    tensors = _tensors(objects)
+    own = [*_gradients(tensors), *states_of(optimizers)]
+    own += (b for module in modules for b in module.buffers(recurse=False))
+    own += (tensor for tensor in tensors if tensor.requires_grad)
+    known = set(map(address_of, own))
+    return [tensor for tensor in tensors if address_of(tensor) not in known]
+
+
+def _tensors(objects: list[Any]) -> list[torch.Tensor]:
+    return [o for o in objects if issubclass(type(o), torch.Tensor)]
+
+
+def _gradients(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Those that Python has no objects for are among them."""
+    return [t.grad for t in tensors if t.is_leaf and t.grad is not None]
 
 
 def undo_joins(tensors: list[torch.Tensor]) -> None:
@@ -90,13 +111,9 @@ def address_of(tensor: torch.Tensor) -> int:
 
 
 def watch_real(tracker: Tracker, objects: list[Any], gone: frozenset[int]) -> None:
-    """Counts what the step gives back of what was there, and what is held after all.
-
-    Python has no objects for gradients that nobody has looked at.
-    """
-    tensors = [o for o in objects if issubclass(type(o), torch.Tensor)]
-    gradients = [t.grad for t in tensors if t.is_leaf and t.grad is not None]
-    for tensor in (*tensors, *gradients):
+    """Counts what the step gives back of what was there, and what is held after all."""
+    tensors = _tensors(objects)
+    for tensor in (*tensors, *_gradients(tensors)):
         if not tensor.is_cuda or tensor.layout is not torch.strided:
             continue
         if (tensor.device.index or 0) == tracker.device:

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
+from oomph.replay.calls import GROWTH_MIN
 from oomph.replay.tracking import Cached, Piece, Tracker
 
-GROWTH_MIN = 1 << 20  # bytes that a module's call saves, to be told
 CACHED_MIN = 4  # keys and values of two layers
 DEGREE = 2  # edges of a node, from which on a graph's messages are its large tensors
 PARTS = (2, 4, 8, 16, 32, 64)  # of a graph

@@ -21,9 +21,9 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from oomph.replay.begin import (
-    address_of,
     drop_half_made,
     expect_converted,
+    loose,
     take_names,
     undo_joins,
     watch_real,
@@ -137,7 +137,7 @@ class Replay:
         expect_converted(self.mode, self.tracker)
         stand_in(self.engine)
         if is_silent and in_forward:
-            undo_joins(self._loose(objects))
+            undo_joins(loose(objects, self.modules, self.optimizers))
         watch_real(self.tracker, objects, gone)
         del objects
         if not in_forward:
@@ -188,16 +188,6 @@ class Replay:
         elif self._drop_left() > LEFT_SHARE * self.tracker.peak_bytes:
             turns = 2  # what the last turn left was made without the change
         return self._run(wanted, turns)
-
-    def _loose(self, objects: list[Any]) -> list[torch.Tensor]:
-        """Tensors that belong to no module, no gradient and no optimizer."""
-        tensors = [o for o in objects if issubclass(type(o), torch.Tensor)]
-        own = [t.grad for t in tensors if t.is_leaf and t.grad is not None]
-        own += (b for module in self.modules for b in module.buffers(recurse=False))
-        own += states_of(self.optimizers)
-        own += (tensor for tensor in tensors if tensor.requires_grad)
-        known = set(map(address_of, own))
-        return [t for t in tensors if address_of(t) not in known]
 
     def _change_modules(self, change: Change) -> None:
         with self.mode, self.tracker:
