@@ -8,7 +8,9 @@ import types
 from collections.abc import Iterator
 
 import pytest
+import torch
 from oomph import _C
+from support import Simulated
 
 
 class Wanted:
@@ -78,3 +80,35 @@ def test_what_is_frozen_is_left_out_and_what_came_after_is_met():
 def test_what_is_no_type_is_refused():
     with pytest.raises(TypeError, match="types"):
         _C.instances(Wanted, 3)
+
+
+@Simulated("1GiB,context=0", "offload:off")
+def test_growth_that_rested_is_slow_whenever_a_look_begins_anew():
+    """The first scan of a look knows of nothing that stayed: it is no measure."""
+    from oomph.leaks.findings import BOUNDED, Finding
+    from oomph.leaks.inventory import Inventory
+    from oomph.leaks.suspects import Suspect
+
+    kept: list[torch.Tensor] = []
+
+    def scan(inventory: Inventory, number: int, adds: int) -> None:
+        kept.extend(torch.zeros(7, 1, 1, 1, 1, device="cuda") for _ in range(adds))
+        inventory.scan(number)
+
+    first = Inventory()
+    for number in range(20):  # it fills
+        scan(first, number, 1)
+    (kind,) = {seen.kind for seen in first.kept({s.kind for s in first._seen.values()})}
+    suspect = Suspect(Finding("outputs retained", None), {kind}, 0, 20)
+    for number in range(20, 40):
+        scan(first, number, 1)
+        suspect.follow(first)
+    again = Inventory()  # it has long been full, but for a few
+    scan(again, 400, 0)
+    suspect.follow(again)
+    for number in (790, 791, 792, 793):
+        scan(again, number, 1)
+        suspect.follow(again)
+    told = suspect.told(certain_rounds=500, at_end=False)
+    assert told is not None
+    assert told.certainty == BOUNDED

@@ -111,8 +111,10 @@ class Suspect:
             self.gave_back = True
             self.members = [ref for ref in self.members if ref() is not None]
         grew, now = inventory.has_grown(self.kinds), inventory.rounds[-1]
-        until = inventory.rounds[-2] if inventory.scans > 1 else now
-        self._stayed.append(_Stayed(until, *inventory.stayed(self.kinds)))
+        until = now
+        if inventory.scans > 1:  # else it knows of nothing that stayed
+            until = inventory.rounds[-2]
+            self._stayed.append(_Stayed(until, *inventory.stayed(self.kinds)))
         self.note(grew, now, until)
         return grew
 
