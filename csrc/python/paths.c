@@ -11,7 +11,10 @@
  */
 #include "python/module.h"
 
-enum { FIRST_SIZE = 1 << 12 }; // a power of two
+enum {
+    FIRST_SIZE = 1 << 12, // a power of two
+    ASKED_EACH = 1 << 10, // objects, whether all targets are met
+};
 
 typedef struct oomph_node {
     PyObject *object;
@@ -151,10 +154,32 @@ static bool begin(oomph_reach_t *reach, PyObject *roots)
     return true;
 }
 
-// Visits what there is from the first not visited on; false with an exception.
-static bool visit_all(oomph_reach_t *reach)
+// Meets the contexts of all threads as roots: what their variables hold.
+static bool begin_at_contexts(oomph_reach_t *reach)
+{
+    PyThreadState *thread = PyInterpreterState_ThreadHead(PyInterpreterState_Get());
+
+    for (; thread != NULL; thread = PyThreadState_Next(thread))
+        if (thread->context != NULL && meet(reach, thread->context, reach->count) < 0)
+            return false;
+    return true;
+}
+
+static bool has_met_all(const oomph_reach_t *reach, PyObject *targets)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(targets); i++)
+        if (reach->table[place_of(reach, PyTuple_GET_ITEM(targets, i))] == 0)
+            return false;
+    return true;
+}
+
+// Visits what there is from the first not visited on, until all targets are met; false
+// with an exception.
+static bool visit_until_met(oomph_reach_t *reach, PyObject *targets)
 {
     for (; reach->visited < reach->count; reach->visited++) {
+        if (reach->visited % ASKED_EACH == 0 && has_met_all(reach, targets))
+            return true;
         int done = visit_object(reach, reach->nodes[reach->visited].object);
         if (done != 0)
             return done > 0; // too many: what was met so far counts
@@ -218,7 +243,8 @@ static PyObject *paths(PyObject *Py_UNUSED(module), PyObject *args)
     bool collects = PyGC_Disable() != 0; // which would run Python code
     if (grow(&reach) && begin(&reach, closed)) {
         reach.visited = reach.count; // these are met, and not visited
-        if (begin(&reach, roots) && visit_all(&reach))
+        if (begin(&reach, roots) && begin_at_contexts(&reach) &&
+            visit_until_met(&reach, targets))
             found = paths_to(&reach, targets);
     }
     PyMem_Free(reach.nodes);
@@ -230,11 +256,11 @@ static PyObject *paths(PyObject *Py_UNUSED(module), PyObject *args)
 
 PyMethodDef oomph_path_methods[] = {
     {"paths", paths, METH_VARARGS,
-     "paths(targets, roots, closed, most), all tuples: for each target the objects on "
-     "a "
+     "paths(targets, roots, closed, most), three tuples: for each target the objects "
+     "on a "
      "shortest way from it to the root that holds it, or None if none does. The "
-     "closed, "
-     "modules, and the globals of functions are not looked into. Gives up after so "
-     "many objects."},
+     "contexts "
+     "of threads are roots, too. The closed, modules, and the globals of functions are "
+     "not looked into. Gives up after so many objects."},
     {NULL, NULL, 0, NULL},
 };

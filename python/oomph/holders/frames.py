@@ -26,8 +26,29 @@ def running() -> list[types.FrameType]:
     ]
 
 
+def passing() -> set[int]:
+    """What PyTorch's that are about to end have in variables, or in tuples of these.
+
+    Such as what a module returns, while its hooks run. Gives identities.
+    """
+    ending = [
+        frame
+        for top in sys._current_frames().values()
+        for frame in itertools.takewhile(_is_ending, (f for f, _ in walk_stack(top)))
+        if _name_of(frame).startswith("torch.")  # its own would hold itself
+    ]
+    values = [value for frame in ending for value in locals_of(frame).values()]
+    items = [item for value in values if isinstance(value, tuple) for item in value]
+    return {*map(id, values), *map(id, items)}
+
+
 def _is_ending(frame: types.FrameType) -> bool:
-    return str(frame.f_globals.get("__name__", "")).startswith(_LOOKING)
+    return _name_of(frame).startswith(_LOOKING)
+
+
+def _name_of(frame: types.FrameType) -> str:
+    """Its module's."""
+    return str(frame.f_globals.get("__name__", ""))
 
 
 def variables(frame: types.FrameType) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from traceback import walk_stack
 
 from oomph.holders.lines import Line
+from oomph.holders.modules import is_of_program, namespaces
 from oomph.memory.sites import is_user
 
 _ADDING = frozenset(("append", "appendleft", "add", "extend", "insert", "update"))
@@ -35,8 +36,8 @@ def user_files() -> list[str]:
     """The user's files: those being executed, innermost first, and others known."""
     stack = walk_stack(sys._getframe(1))
     files = dict.fromkeys(frame.f_code.co_filename for frame, _ in stack) | _met
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
+    for _, namespace in namespaces(is_of_program):
+        file = namespace.get("__file__")
         if isinstance(file, str) and file.endswith(".py"):
             files[file] = None
     return [file for file in files if is_user(file)]
