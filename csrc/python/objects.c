@@ -8,6 +8,13 @@
  *   are modules, which are spread over the rings; each walk ends where another began.
  * - What gc.freeze() has set aside is in a ring of its own that gc.get_objects() leaves
  *   out, and a module may be in that one: then the list is asked for, after all.
+ *
+ * What came since an earlier walk comes after its mark: new objects are put at the end
+ * of the youngest ring, that ring at the end of the next when it is collected, and
+ * within one the collector moves to the end what only other objects refer to, so never
+ * a mark. But a full collection joins the rings in another order, and so does a
+ * gc.freeze() that is undone: after the one all are walked, after the other what came
+ * just before may be missed.
  */
 #include "python/module.h"
 #include "python/objects_layout.h"
@@ -15,8 +22,11 @@
 enum {
     STARTS_MAX = 16, // modules
     WALKS_MAX = OOMPH_GENERATIONS + STARTS_MAX,
-    MARKS = 4096, // a power of two
+    MARKS = 4096,        // a power of two
+    NEWER_MAX = 1 << 16, // so many are walked one by one: else all, from several places
 };
+
+static const char MARK_NAME[] = "oomph._C.mark";
 
 typedef struct oomph_search {
     PyObject *kinds; // a tuple of types
@@ -125,6 +135,34 @@ static bool walk_rings(oomph_collector_t *collector, const oomph_search_t *searc
     return begin_at_modules(&walks, search) && walk(&walks, search);
 }
 
+// The number of the generation with this head; OOMPH_GENERATIONS: it is no head.
+static int generation_of(const oomph_collector_t *collector, const oomph_link_t *link)
+{
+    int number = 0;
+
+    while (number < OOMPH_GENERATIONS && link != &collector->generations[number].head)
+        number++;
+    return number;
+}
+
+// Meets what came after a mark. 1: done, 0: these are too many, -1 with an exception.
+static int walk_newer(const oomph_collector_t *collector, const oomph_link_t *mark,
+                      const oomph_search_t *search)
+{
+    const oomph_link_t *link = mark->next;
+
+    for (int i = 0; i < NEWER_MAX; i++, link = link->next) {
+        int ended = generation_of(collector, link);
+        if (ended == 0)
+            return 1;
+        if (ended < OOMPH_GENERATIONS) // on with the next younger one
+            link = &collector->generations[ended - 1].head;
+        else if (!meet(search, oomph_object_of(link)))
+            return -1;
+    }
+    return 0;
+}
+
 /* ---- The list */
 
 static bool walk_list(const oomph_search_t *search)
@@ -140,28 +178,95 @@ static bool walk_list(const oomph_search_t *search)
     return done;
 }
 
+/* ---- Marks: an object that the collector knows, and how often it had collected all */
+
+static PyObject *object_of(PyObject *mark)
+{
+    return PyCapsule_GetPointer(mark, MARK_NAME);
+}
+
+static void free_mark(PyObject *mark)
+{
+    Py_XDECREF(object_of(mark));
+}
+
+static void *collections(const oomph_collector_t *collector)
+{
+    return (void *)collector->collections[OOMPH_GENERATIONS - 1].count;
+}
+
+// Marks now by a new object; NULL with an exception.
+static PyObject *new_mark(void)
+{
+    PyObject *object = PyList_New(0);
+    PyObject *mark = object ? PyCapsule_New(object, MARK_NAME, free_mark) : NULL;
+
+    if (mark == NULL) {
+        Py_XDECREF(object);
+        return NULL;
+    }
+    oomph_collector_t *collector = rings(object);
+    if (collector != NULL && PyCapsule_SetContext(mark, collections(collector)) < 0)
+        Py_CLEAR(mark);
+    return mark;
+}
+
+/* ---- What is asked for */
+
+static bool walk_some(const oomph_search_t *search, PyObject *now, PyObject *since)
+{
+    oomph_collector_t *collector = rings(object_of(now));
+
+    if (collector == NULL)
+        return walk_list(search);
+    if (since != NULL && PyCapsule_GetContext(since) == collections(collector)) {
+        int done = walk_newer(collector, oomph_link_of(object_of(since)), search);
+        if (done != 0)
+            return done > 0;
+        if (PyList_SetSlice(search->found, 0, PY_SSIZE_T_MAX, NULL) < 0)
+            return false;
+    }
+    return walk_rings(collector, search);
+}
+
+static bool are_types(PyObject *kinds)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(kinds); i++)
+        if (!PyType_Check(PyTuple_GET_ITEM(kinds, i))) {
+            PyErr_SetString(PyExc_TypeError, "instances() takes types");
+            return false;
+        }
+    return true;
+}
+
 static PyObject *instances(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    oomph_search_t search = {.kinds = args};
+    oomph_search_t search;
+    PyObject *since = NULL;
 
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++)
-        if (!PyType_Check(PyTuple_GET_ITEM(args, i))) {
-            PyErr_SetString(PyExc_TypeError, "instances() takes types");
-            return NULL;
-        }
-    search.found = PyList_New(0);
-    if (search.found == NULL)
+    if (!PyArg_ParseTuple(args, "O!|O:instances", &PyTuple_Type, &search.kinds,
+                          &since) ||
+        !are_types(search.kinds))
         return NULL;
-    oomph_collector_t *collector = rings(search.found);
-    bool done = collector != NULL ? walk_rings(collector, &search) : walk_list(&search);
-    if (!done)
-        Py_CLEAR(search.found);
-    return search.found;
+    if (since == Py_None)
+        since = NULL;
+    if (since != NULL && object_of(since) == NULL)
+        return NULL;
+    search.found = PyList_New(0);
+    PyObject *now = search.found ? new_mark() : NULL;
+    if (now == NULL || !walk_some(&search, now, since)) {
+        Py_XDECREF(search.found);
+        Py_XDECREF(now);
+        return NULL;
+    }
+    return Py_BuildValue("NN", search.found, now);
 }
 
 PyMethodDef oomph_object_methods[] = {
     {"instances", instances, METH_VARARGS,
-     "The objects that Python's collector knows whose types are among these, or derive "
-     "from one, in no particular order."},
+     "instances(kinds, mark=None): the objects that Python's collector knows whose "
+     "types "
+     "are among these, or derive from one, in no particular order, and a mark of now. "
+     "With an earlier mark at least those that came since."},
     {NULL, NULL, 0, NULL},
 };

@@ -31,11 +31,17 @@ typedef struct oomph_generation {
     int count;
 } oomph_generation_t;
 
+typedef struct oomph_collections {
+    Py_ssize_t count;
+    Py_ssize_t collected, uncollectable; // objects
+} oomph_collections_t;
+
 // The part of struct _gc_runtime_state that holds the rings.
 typedef struct oomph_collector {
     oomph_generation_t generations[OOMPH_GENERATIONS];
     oomph_link_t *youngest;       // the head of the first of them
     oomph_generation_t permanent; // what gc.freeze() has set aside
+    oomph_collections_t collections[OOMPH_GENERATIONS];
 } oomph_collector_t;
 
 static inline oomph_link_t *oomph_link_of(PyObject *object)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import random
 import sys
 import types
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -46,16 +48,20 @@ def listed(*kinds: type) -> list[int]:
     return identities(found)
 
 
+def instances(*kinds: type) -> list[object]:
+    return _C.instances(kinds)[0]
+
+
 def test_instances_of_derived_types_are_met_in_every_generation():
     old = [Wanted(), Derived()]
     gc.collect()
     made = [*old, Derived(), Pretender()]
-    assert identities(_C.instances(Wanted)) == identities(made[:3])
+    assert identities(instances(Wanted)) == identities(made[:3])
 
 
 def test_each_object_that_the_collector_lists_is_met_once():
     for kinds in ((dict, type), (types.ModuleType,), (types.FunctionType, list)):
-        met = identities(_C.instances(*kinds))
+        met = identities(instances(*kinds))
         assert len(met) == len(set(met))
         missed = set(listed(*kinds)) ^ set(met)
         assert len(missed) <= 4, kinds  # the lists made meanwhile, and their frames'
@@ -65,7 +71,7 @@ def test_modules_that_have_two_names_are_met_once(monkeypatch):
     module = WantedModule("twice")
     for i in range(len(sys.modules) + 100):
         monkeypatch.setitem(sys.modules, f"twice_{i}", module)
-    assert _C.instances(Wanted) == [module]
+    assert instances(Wanted) == [module]
 
 
 @pytest.mark.usefixtures("thawed")
@@ -73,13 +79,79 @@ def test_what_is_frozen_is_left_out_and_what_came_after_is_met():
     frozen = Wanted()
     gc.freeze()
     later = Wanted()
-    assert _C.instances(Wanted) == [later]
+    assert instances(Wanted) == [later]
     del frozen
 
 
 def test_what_is_no_type_is_refused():
     with pytest.raises(TypeError, match="types"):
-        _C.instances(Wanted, 3)
+        instances(Wanted, 3)
+
+
+def test_what_came_since_a_mark_is_met_whatever_was_collected_meanwhile():
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    kept: list[object] = [Wanted() for _ in range(100)]
+    found, mark = _C.instances((Wanted,))
+    known = weakref.WeakSet(found)
+    del found
+    for _ in range(300):
+        for _ in range(chance.randrange(4)):
+            thing = Wanted()
+            thing.held = [Wanted() for _ in range(chance.randrange(3))]
+            kept += [thing, *thing.held]
+        if chance.random() < 0.3:
+            kept.pop(chance.randrange(len(kept)))
+        if chance.random() < 0.5:
+            gc.collect(chance.choice((0, 0, 1, 2)))
+        if chance.random() < 0.3:
+            found, mark = _C.instances((Wanted,), mark)
+            known.update(found)
+            del found
+            assert set(kept) <= set(known)
+
+
+def test_of_what_was_there_before_a_mark_nothing_is_met_again():
+    old = [Wanted() for _ in range(100)]
+    _, mark = _C.instances((Wanted,))
+    new = Wanted()
+    gc.collect(1)
+    assert _C.instances((Wanted,), mark)[0] == [new]
+    del old
+
+
+def test_more_than_are_walked_one_by_one_are_met_once():
+    _, mark = _C.instances((Wanted,))
+    made = [Wanted() for _ in range(1 << 17)]
+    found, _ = _C.instances((Wanted,), mark)
+    assert identities(found) == identities(made)
+
+
+@pytest.mark.usefixtures("thawed")
+def test_a_mark_that_is_frozen_hides_nothing():
+    _, mark = _C.instances((Wanted,))
+    gc.freeze()
+    later = Wanted()
+    assert _C.instances((Wanted,), mark)[0] == [later]
+
+
+def test_what_is_no_mark_is_refused():
+    with pytest.raises(ValueError, match="PyCapsule"):
+        _C.instances((Wanted,), 3)
+
+
+@Simulated("1GiB,context=0", "offload:off")
+def test_a_tensor_that_moves_to_the_gpu_is_met_though_it_is_an_old_one():
+    import torch
+    from oomph.leaks.inventory import Inventory
+
+    model, inventory = torch.nn.Linear(4, 4), Inventory()
+    inventory.scan(1)
+    assert inventory.tensors() == []
+    model.cuda()
+    assert inventory.scan(2) == [model]
+    assert identities(inventory.tensors()) == identities(list(model.parameters()))
 
 
 @Simulated("1GiB,context=0", "offload:off")
@@ -112,3 +184,25 @@ def test_growth_that_rested_is_slow_whenever_a_look_begins_anew():
     told = suspect.told(certain_rounds=500, at_end=False)
     assert told is not None
     assert told.certainty == BOUNDED
+
+
+@Simulated("1GiB,context=0", "offload:off")
+def test_what_only_a_graph_holds_is_known_to_be_held_by_nothing_in_python():
+    import torch
+    from oomph.leaks.inventory import Inventory
+
+    kept = torch.ones(4, device="cuda", requires_grad=True)
+    graph = kept.exp().exp()  # which saves itself, and what it was computed from
+    weight = torch.nn.Parameter(torch.ones(4, device="cuda"))
+    product = weight * kept
+    inventory = Inventory()
+    inventory.scan(1)
+    held = {id(kept), id(graph), id(weight), id(product)}
+    assert held == set(identities(inventory.tensors()))
+    assert inventory.is_held(weight)
+    known = weakref.ref(weight)
+    del weight
+    inventory.scan(2)
+    assert not inventory.is_held(known())
+    held = {id(kept), id(graph), id(product)}
+    assert held == set(identities(inventory.tensors()))

@@ -7,6 +7,7 @@ called. So it only delays what is said of memory that grows.
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -28,6 +29,12 @@ def is_bounded(line: Line, names: set[str]) -> bool:
         line: That puts something in.
         names: What is filled there, as it and others call it.
     """
+    running = frozenset((line.function, *source.running_functions()))
+    return _is_bounded(line, frozenset(names), running)
+
+
+@functools.lru_cache(maxsize=256)
+def _is_bounded(line: Line, names: frozenset[str], running: frozenset[str]) -> bool:
     tree = source.tree(line.file)
     if tree is None:
         return False
@@ -36,7 +43,7 @@ def is_bounded(line: Line, names: set[str]) -> bool:
         return True
     functions = [node for node in outer if isinstance(node, _FUNCTIONS)]
     inside: ast.AST = functions[-1] if functions else tree
-    return _looks_up(inside, names) or any(_empties(tree, names, line))
+    return _looks_up(inside, names) or any(_empties(tree, names, line, running))
 
 
 def _around(tree: ast.AST, line: int) -> list[ast.AST]:
@@ -61,7 +68,7 @@ def _statements(node: ast.AST) -> Iterator[ast.stmt]:
             yield from _statements(child)
 
 
-def _is_guarded(outer: list[ast.AST], names: set[str]) -> bool:
+def _is_guarded(outer: list[ast.AST], names: frozenset[str]) -> bool:
     """Whether it happens only for a new key, or as long as something is small."""
     functions = [i for i, node in enumerate(outer) if isinstance(node, _FUNCTIONS)]
     for node in outer[functions[-1] if functions else 0 :]:
@@ -72,7 +79,7 @@ def _is_guarded(outer: list[ast.AST], names: set[str]) -> bool:
     return False
 
 
-def _asks(test: ast.AST, names: set[str]) -> bool:
+def _asks(test: ast.AST, names: frozenset[str]) -> bool:
     if not isinstance(test, ast.Compare):
         return False
     sides = [test.left, *test.comparators]
@@ -92,7 +99,7 @@ def _is_cut(statement: ast.AST) -> bool:
     return isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Slice)
 
 
-def _looks_up(function: ast.AST, names: set[str]) -> bool:
+def _looks_up(function: ast.AST, names: frozenset[str]) -> bool:
     """Whether the function asks for what is there before it adds: a cache."""
     for node in ast.walk(function):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -102,12 +109,13 @@ def _looks_up(function: ast.AST, names: set[str]) -> bool:
     return False
 
 
-def _empties(tree: ast.Module, names: set[str], line: Line) -> Iterator[bool]:
+def _empties(
+    tree: ast.Module, names: frozenset[str], line: Line, running: frozenset[str]
+) -> Iterator[bool]:
     """For each statement of the file: whether it takes something out of one of these.
 
     Variables of functions that neither run nor contain the line are other variables.
     """
-    running = {line.function, *source.running_functions()}
     stack: list[tuple[ast.AST, str, bool, bool]] = []
     for part in tree.body:
         is_near = part.lineno <= line.line <= (part.end_lineno or 0)
@@ -136,7 +144,7 @@ def _empties(tree: ast.Module, names: set[str], line: Line) -> Iterator[bool]:
 class _Known:
     """Names that mean the place: attributes everywhere, variables where they live."""
 
-    names: set[str]
+    names: frozenset[str]
     near: bool
 
     def means(self, node: ast.AST) -> bool:

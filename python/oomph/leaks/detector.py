@@ -259,7 +259,7 @@ class Detector:
                 suspect.follow_site(size_bytes, grew, self.rounds)
             if suspect.kinds and suspect.follow(self._inventory):
                 member = suspect.member(self._inventory)
-                if member is None:
+                if member is None or not self._inventory.is_held(member):
                     free.append(suspect)
                 else:
                     members[suspect] = member

@@ -31,19 +31,45 @@ def nodes(root: Any) -> Iterator[Any]:
         level = outer
 
 
-def steps_spanned(root: Any, starts: list[int]) -> int:
-    """How many of the steps that began at these numbers a graph has nodes of.
+def steps_spanned(roots: Iterable[Any], starts: list[int]) -> dict[Any, int]:
+    """How many of the steps that began at these numbers each graph has nodes of.
 
     All that is older than the first of them counts as one more.
     """
-    if not starts:
-        return 0
+    steps: dict[Any, int] = {}  # of all that is reached from a node, a bit each
+    return {root: _steps_of(root, starts, steps).bit_count() for root in roots}
+
+
+def _steps_of(root: Any, starts: list[int], steps: dict[Any, int]) -> int:
+    """Adds a graph's nodes to those whose steps are known, the innermost first."""
+    stack = [root]
+    while stack:
+        node = stack[-1]
+        number = node._sequence_nr()
+        inner = () if number < starts[0] else node.next_functions
+        following = [each for each, _ in inner if each is not None]
+        if node not in steps:
+            is_numbered = number < _NO_NUMBER
+            steps[node] = is_numbered << bisect.bisect_right(starts, number)
+            stack += [each for each in following if each not in steps]
+        else:
+            stack.pop()
+            for each in following:
+                steps[node] |= steps[each]
+    return steps[root]
+
+
+def goes_back(root: Any, starts: list[int]) -> bool:
+    """The same of a gradient's graph: whether it has nodes of each of these steps.
+
+    Its own nodes are of another thread, which has numbers of its own.
+    """
     found = set()
     for node in nodes(root):
         number = node._sequence_nr()
         if number < _NO_NUMBER:
             found.add(bisect.bisect_right(starts, number))
-    return len(found)
+    return len(found) >= len(starts)
 
 
 def sources(roots: Iterable[Any]) -> list[Any]:

@@ -1,11 +1,13 @@
 """Which tensors are on GPUs, since when, and which kind of them grows in number.
 
-Looks at all objects that Python's collector knows, which takes some ten milliseconds;
-so it is done only when something is suspected. It keeps weak references alone.
+The first look is at all objects that Python's collector knows, which takes some ten
+milliseconds; later ones are at those that came since. It keeps weak references alone.
 """
 
 from __future__ import annotations
 
+import functools
+import sys
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Hashable
@@ -28,6 +30,7 @@ class Seen:
     since: int  # number of the scan that met it first
     storage: int  # its identity
     size_bytes: int  # of that
+    is_held: bool = True  # in Python, at the last scan
 
 
 @dataclass
@@ -47,13 +50,30 @@ def _kind(tensor: torch.Tensor) -> Hashable:
     return tensor.dtype, tensor.dim(), name, tensor.requires_grad, type(tensor)
 
 
-def _objects() -> tuple[list[torch.Tensor], list[torch.nn.Module]]:
-    """All tensors on GPUs, and all modules."""
-    found = _C.instances(torch.Tensor, torch.nn.Module)
-    return (
-        [t for t in found if issubclass(type(t), torch.Tensor) and _is_on_gpu(t)],
-        [m for m in found if issubclass(type(m), torch.nn.Module)],
-    )
+class _Objects:
+    """All tensors and modules. Those that were met before are remembered."""
+
+    def __init__(self) -> None:
+        self._mark: object = None
+        self._known: dict[int, weakref.ref[Any]] = {}
+
+    def meet(self) -> tuple[list[torch.Tensor], list[torch.nn.Module]]:
+        """Gives all tensors that are on GPUs now, and all modules."""
+        kinds = torch.Tensor, torch.nn.Module
+        found, self._mark = _C.instances(kinds, self._mark)
+        known = (ref() for ref in self._known.values())
+        there = {id(thing): thing for thing in known if thing is not None}
+        there.update((id(thing), thing) for thing in found)
+        self._known = {key: weakref.ref(thing) for key, thing in there.items()}
+        return (
+            [t for t in there.values() if _is_a(t, torch.Tensor) and _is_on_gpu(t)],
+            [m for m in there.values() if _is_a(m, torch.nn.Module)],
+        )
+
+
+def _is_a(thing: object, kind: type) -> bool:
+    """Whether it is one, whatever it pretends to be."""
+    return issubclass(type(thing), kind)
 
 
 def _is_on_gpu(tensor: torch.Tensor) -> bool:
@@ -66,6 +86,42 @@ def _is_on_gpu(tensor: torch.Tensor) -> bool:
     return storage.device.type == "cuda" and storage.nbytes() > 0  # not a fake one
 
 
+def _references(tensors: list[torch.Tensor]) -> list[int]:
+    """How many there are to each in Python, those of this list and of here as well.
+
+    All that C++ has together, such as autograd's saved tensors, counts as one.
+    """
+    owner = _count_of_owner()
+    return [sys.getrefcount(t) - owner * (t._use_count() > 1) for t in tensors]
+
+
+@functools.cache
+def _count_of_owner() -> int:
+    """What Python counts if C++ holds a tensor that Python knows.
+
+    1 from PyTorch 2.10 on; where it is 0, no tensor is known to be held by C++ alone.
+    """
+    (tensor,) = tensors = [torch.empty(1, device="cpu")]
+    before = sys.getrefcount(tensor)
+    with torch.inference_mode(False), torch.enable_grad():
+        view = tensors[0].view(1)  # which knows its base
+    return (view._use_count() > 0) * (sys.getrefcount(tensor) - before)
+
+
+@functools.cache
+def _references_of_ours() -> int:
+    """Those of a tensor that is in no other place than this module's list."""
+    return _references([torch.empty(1, device="cpu")])[0]
+
+
+def _are_held(tensors: list[torch.Tensor]) -> list[bool]:
+    """Whether each has a reference in Python besides that of this list."""
+    if _count_of_owner() == 0:
+        return [True] * len(tensors)
+    ours = _references_of_ours()
+    return [count > ours for count in _references(tensors)]
+
+
 class Inventory:
     """What successive scans met.
 
@@ -75,6 +131,7 @@ class Inventory:
 
     def __init__(self) -> None:
         self.rounds: list[int] = []  # at whose ends it scanned
+        self._objects = _Objects()
         self._seen: dict[int, Seen] = {}
         self._stayed: list[Counter[Hashable]] = []  # at each scan, by kind
         self._sizes: Counter[Hashable] = Counter()  # their bytes at the last one
@@ -88,7 +145,7 @@ class Inventory:
     def scan(self, number: int) -> list[torch.nn.Module]:
         """Meets all tensors at the end of a round. Gives the modules it met, too."""
         with torch._C.DisableTorchFunctionSubclass():
-            tensors, modules = _objects()
+            tensors, modules = self._objects.meet()
             self._note(tensors)
             self.rounds.append(number)
             return modules
@@ -98,7 +155,8 @@ class Inventory:
         stayed: Counter[Hashable] = Counter()
         new: Counter[Hashable] = Counter()
         sizes: dict[Hashable, dict[int, int]] = defaultdict(dict)
-        for tensor in tensors:
+        held = _are_held(tensors)
+        for tensor, is_held in zip(tensors, held, strict=True):
             known = before.get(id(tensor))
             if known is None or known.ref() is not tensor:
                 storage = tensor.untyped_storage()
@@ -109,6 +167,7 @@ class Inventory:
                     storage._cdata,
                     storage.nbytes(),
                 )
+            known.is_held = is_held
             self._seen[id(tensor)] = known
             if known.since < self.scans:
                 stayed[known.kind] += 1
@@ -119,10 +178,14 @@ class Inventory:
         self._new.append(new)
 
     def tensors(self) -> list[Any]:
-        """What the last scan met and what is still there."""
-        return [
-            t for t in (seen.ref() for seen in self._seen.values()) if t is not None
-        ]
+        """What the last scan met and what Python still holds."""
+        held = (seen.ref() for seen in self._seen.values() if seen.is_held)
+        return [tensor for tensor in held if tensor is not None]
+
+    def is_held(self, tensor: torch.Tensor) -> bool:
+        """Whether Python held it at the last scan: else only C++ does, as a graph."""
+        seen = self._seen.get(id(tensor))
+        return seen is None or seen.ref() is not tensor or seen.is_held
 
     def growing(self, all_grows: bool) -> list[Group]:
         """Kinds of which more stayed at the last scan than at the one before.

@@ -27,6 +27,7 @@ _SEARCHED_MAX = 24  # groups of one scan, the most bytes first
 _FOUND_MAX = 8  # places that are suspected at one scan
 _CRUMBS_BYTES = 2048  # per round; numbers that hold no graph are not worth a word
 _ROOTS_MAX = 16  # of graphs that go back through rounds, searched at one scan
+_GRADIENTS_MAX = 4  # whose graphs are looked at
 _ERRORS = ("last_value", "last_traceback", "last_exc")
 _LINES_MAX = 3
 _JOINED_MAX = 2  # lines whose tensors get longer, searched at one scan
@@ -72,14 +73,15 @@ class Judge:
         """The places that hold kinds of tensors of which there are ever more."""
         most = sorted(groups, key=lambda group: group.size_bytes, reverse=True)
         few = [
-            (group, tensor)
+            (group, tensor, seen.is_held)
             for group in most[:_SEARCHED_MAX]
             for seen in _spread(group.kept)
             if (tensor := seen.ref()) is not None and not _is_crumb(tensor, group)
         ]
-        chains = self._chains([tensor for _, tensor in few])
+        chains = self._chains([tensor for _, tensor, is_held in few if is_held])
         found: dict[object, Suspect] = {}
-        for (group, tensor), chain in zip(few, chains, strict=True):
+        for group, tensor, is_held in few:
+            chain = next(chains) if is_held else Chain()
             suspect = self._suspect(tensor, chain, group)
             if suspect.finding.verdict == "grows":
                 continue  # nothing in Python holds it: lines tell more
@@ -165,12 +167,7 @@ class Judge:
             starts: The numbers of autograd's nodes at which the last rounds began.
             growth_bytes: What each round adds, as measured.
         """
-        roots: dict[Any, tuple[torch.Tensor, bool]] = {}
-        for tensor in tensors:
-            is_gradient = tensor.grad_fn is None
-            root = _gradient_graph(tensor) if is_gradient else tensor.grad_fn
-            if root is not None and graphs.steps_spanned(root, starts) >= len(starts):
-                roots.setdefault(root, (tensor, is_gradient))
+        roots = _chained_graphs(tensors, starts)
         found: dict[str, Suspect] = {}
         newest = sorted(roots, key=lambda root: root._sequence_nr())[-_ROOTS_MAX:]
         held = self._chains([roots[root][0] for root in newest], [tensors])
@@ -264,6 +261,35 @@ def _gradient_graph(tensor: torch.Tensor) -> Any:
     if not tensor.is_leaf or not tensor.requires_grad or tensor.grad is None:
         return None
     return tensor.grad.grad_fn
+
+
+def _chained_graphs(
+    tensors: list[torch.Tensor], starts: list[int]
+) -> dict[Any, tuple[torch.Tensor, bool]]:
+    """The graphs that go back through all steps which began at these nodes.
+
+    Gives what has each, and whether as its gradient: of those some are looked at, as
+    they are as long as each other.
+    """
+    values: dict[Any, torch.Tensor] = {}
+    gradients: dict[Any, torch.Tensor] = {}
+    for tensor in tensors:
+        root = tensor.grad_fn
+        if root is None:
+            root = _gradient_graph(tensor)
+            if root is not None:
+                gradients.setdefault(root, tensor)
+        elif root._sequence_nr() >= starts[1]:  # else it is too old
+            values.setdefault(root, tensor)
+    spanned = graphs.steps_spanned(values, starts)
+    newest = sorted(gradients, key=lambda root: root._sequence_nr())[-_GRADIENTS_MAX:]
+    chained = {
+        root: (tensor, False)
+        for root, tensor in values.items()
+        if spanned[root] >= len(starts)
+    }
+    back = (root for root in newest if graphs.goes_back(root, starts))
+    return chained | {root: (gradients[root], True) for root in back}
 
 
 def _limits_itself(chain: Chain) -> bool:

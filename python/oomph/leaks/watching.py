@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from oomph.base import log, state
+from oomph.base import collector, log, state
 from oomph.holders.lines import user_line
 from oomph.leaks import last_error, replaced
 from oomph.leaks.backward import Backward
@@ -168,7 +168,7 @@ class Watch:
     def end_step(self) -> None:
         """A step has ended."""
         self.steps += 1
-        with self._lock:
+        with self._lock, collector.paused():
             self._look_around()
         self._calls_since_step = 0
         self._tell()
@@ -203,7 +203,8 @@ class Watch:
         try:
             if self._by_calls is None:
                 self._by_calls = self._detector(_CERTAIN_CALLS)
-            self._by_calls.end_round()
+            with collector.paused():
+                self._by_calls.end_round()
             self._by_calls.modules.clear()
         finally:
             self._lock.release()
