@@ -1,8 +1,10 @@
-/* lines.c - tells Python of each line of the user's code that a thread executes.
+/* lines.c - tells Python of each line of the user's code that is executed.
  *
  * sys.settrace would do, but it copies the variables of each frame that it follows, and
  * so holds tensors for longer than the program does; and it is called for each call of
- * a library, too. Here those cost a look at a dict.
+ * a library, too. Here those cost a look at a dict. All threads are followed that have
+ * no tracer of their own, such as a debugger's; from Python 3.12 on one in any other
+ * thread leaves only this one to us, as there is no function that asks for one thread.
  */
 #include "python/module.h"
 
@@ -74,13 +76,44 @@ static int on_event(PyObject *self, PyFrameObject *frame, int what,
         return 0;
     Py_INCREF(self);
     if (follower->rest-- <= 0) {
-        PyEval_SetTrace(NULL, NULL);
+        PyEval_SetTrace(NULL, NULL); // others end with their next events
     } else if (tell(follower, frame, what) < 0) {
+        follower->rest = 0;
         PyEval_SetTrace(NULL, NULL);
         PyErr_WriteUnraisable(follower->told);
     }
     Py_DECREF(self);
     return 0;
+}
+
+/* ---- Threads */
+
+static bool is_free(const PyThreadState *thread)
+{
+    return thread->c_tracefunc == NULL || thread->c_tracefunc == on_event;
+}
+
+static PyThreadState *first_thread(void)
+{
+    return PyInterpreterState_ThreadHead(PyInterpreterState_Get());
+}
+
+// Has all threads call a function, or none; as far as they are free.
+static void trace_all(Py_tracefunc function, PyObject *argument)
+{
+#if PY_VERSION_HEX >= 0x030c0000
+    bool are_free = true;
+    for (PyThreadState *t = first_thread(); t != NULL; t = PyThreadState_Next(t))
+        are_free = are_free && is_free(t);
+    if (are_free)
+        PyEval_SetTraceAllThreads(function, argument);
+    else if (is_free(PyThreadState_Get()))
+        PyEval_SetTrace(function, argument);
+#else
+    for (PyThreadState *t = first_thread(); t != NULL; t = PyThreadState_Next(t))
+        if (is_free(t))
+            _PyEval_SetTrace(t, function, argument);
+#endif
 }
 
 static PyObject *follow_lines(PyObject *Py_UNUSED(module), PyObject *args)
@@ -99,22 +132,39 @@ static PyObject *follow_lines(PyObject *Py_UNUSED(module), PyObject *args)
     follower->files = PyDict_New();
     follower->rest = events_max;
     if (follower->files != NULL)
-        PyEval_SetTrace(on_event, (PyObject *)follower);
+        trace_all(on_event, (PyObject *)follower);
     Py_DECREF(follower);
     return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
 
+static PyObject *follow_too(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(arg))
+{
+    PyObject *follower = NULL;
+
+    for (PyThreadState *t = first_thread(); t != NULL; t = PyThreadState_Next(t))
+        if (t->c_tracefunc == on_event)
+            follower = t->c_traceobj;
+    Py_XINCREF(follower);
+    PyEval_SetTrace(follower ? on_event : NULL, follower);
+    Py_XDECREF(follower);
+    Py_RETURN_NONE;
+}
+
 static PyObject *unfollow_lines(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(arg))
 {
-    PyEval_SetTrace(NULL, NULL);
+    trace_all(NULL, NULL);
     Py_RETURN_NONE;
 }
 
 PyMethodDef oomph_line_methods[] = {
     {"follow_lines", follow_lines, METH_VARARGS,
-     "Has this thread call told(frame, what) for each call (0), line (2) and return "
-     "(3) in a file for which is_user(name) is true, until so many events of any file "
-     "have come. Takes the place of another tracer of this thread."},
+     "Has all threads without a tracer call told(frame, what) for each call (0), line "
+     "(2) "
+     "and return (3) in a file for which is_user(name) is true, until so many events "
+     "of "
+     "any file have come."},
+    {"follow_too", follow_too, METH_NOARGS,
+     "Follows this thread like the others, in place of its tracer."},
     {"unfollow_lines", unfollow_lines, METH_NOARGS, "Ends what follow_lines began."},
     {NULL, NULL, 0, NULL},
 };

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import sys
+import threading
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
@@ -68,8 +69,11 @@ class Changes:
         return any(named for named, _ in self.lines)
 
 
+_Last = tuple[FrameType, int]  # a function that runs, and the line that it is at
+
+
 class Follower:
-    """Follows the lines of the thread that starts it.
+    """Follows the lines of all threads.
 
     Args:
         slots: What is looked at.
@@ -79,26 +83,38 @@ class Follower:
     def __init__(self, slots: Sequence[Slot], skipped: int) -> None:
         places = {slot.place: slot for slot in slots}
         self._changes = [(s, s.state(), Changes()) for s in places.values()]
-        self._last: tuple[FrameType, int] | None = None
+        self._last: dict[int, _Last | None] = {}  # by thread
         self._skipped, self._rest = skipped, LINES_MAX
+        self._lock = threading.Lock()
 
     def start(self) -> bool:
         """Begins, unless another tracer follows this thread; whether it did."""
         if sys.gettrace() is not None or not self._changes:
             return False
         source.meet_files()
-        self._last = _innermost(sys._getframe(1))
+        self._last = {
+            thread: _innermost(frame) for thread, frame in sys._current_frames().items()
+        }
         _C.follow_lines(self._event, is_user, _EVENTS_MAX)
+        if threading.gettrace() is None:
+            threading.settrace(self._begin_thread)
         return True
+
+    def _begin_thread(self, *_event: object) -> None:
+        """A thread begins, and calls this as its tracer."""
+        _C.follow_too()
 
     def stop(self) -> dict[Hashable, Changes]:
         """Ends it, in the same thread; what happened to each slot, by its place."""
-        if type(sys.gettrace()).__name__ == "LineFollower":
-            _C.unfollow_lines()
-            if self._skipped == 0:  # else what has changed was not looked at
+        if threading.gettrace() == self._begin_thread:
+            threading.settrace(None)  # type: ignore[arg-type]
+        is_followed = type(sys.gettrace()).__name__ == "LineFollower"
+        _C.unfollow_lines()
+        with self._lock:
+            if is_followed and self._skipped == 0:  # else nothing was looked at
                 self._look()
-        found = {slot.place: changes for slot, _, changes in self._changes}
-        self._changes, self._last = [], None
+            found = {slot.place: changes for slot, _, changes in self._changes}
+            self._changes, self._last = [], {}
         return found
 
     @property
@@ -108,11 +124,16 @@ class Follower:
 
     def _event(self, frame: FrameType, what: int) -> None:
         """A line is about to run, or a call begins or ends."""
+        with self._lock:
+            self._follow(frame, what)
+
+    def _follow(self, frame: FrameType, what: int) -> None:
+        thread = threading.get_ident()
         if self._skipped > 0:
             self._skipped -= 1
             if self._skipped == 0:
                 self._changes = [(s, s.state(), seen) for s, _, seen in self._changes]
-                self._last = frame, frame.f_lineno
+                self._last[thread] = frame, frame.f_lineno
             return
         self._rest -= 1
         if self._rest < 0 or not self._changes:
@@ -120,9 +141,9 @@ class Follower:
             return
         self._look()
         if what != _RETURN:
-            self._last = frame, frame.f_lineno
+            self._last[thread] = frame, frame.f_lineno
             return
-        self._last = _innermost(frame.f_back)
+        self._last[thread] = _innermost(frame.f_back)
         self._changes = [kept for kept in self._changes if kept[0].holder is not frame]
 
     def _look(self) -> None:
@@ -133,21 +154,34 @@ class Follower:
                 self._changes[place] = slot, now, changes
                 more = _size(now) - _size(before)
                 changes.size_change += more
-                self._note(slot, changes, more < 0)
+                changes.shrank |= more < 0
+                if more >= 0:
+                    self._note(slot, changes)
 
-    def _note(self, slot: Slot, changes: Changes, shrank: bool) -> None:
-        changes.shrank |= shrank
-        if self._last is None or shrank:
-            return
-        frame, number = self._last
-        line = replace(line_of(frame), line=number)
-        statement = source.statement(line.file, number)
-        if statement is None:
-            changes.lines[True, line] += 1
-            return
-        names = _names_of(slot, statement, frame)
-        changes.names |= names
-        changes.lines[bool(names), replace(line, line=statement.lineno)] += 1
+    def _note(self, slot: Slot, changes: Changes) -> None:
+        """This thread's line has changed it, unless only another's names it."""
+        thread = threading.get_ident()
+        others = (last for other, last in self._last.items() if other != thread)
+        found = [
+            _told(slot, last)
+            for last in (self._last.get(thread), *others)
+            if last is not None
+        ]
+        if found:
+            line, is_named, names = max(found, key=lambda told: told[1])
+            changes.names |= names
+            changes.lines[is_named, line] += 1
+
+
+def _told(slot: Slot, last: _Last) -> tuple[Line, bool, set[str]]:
+    """A line that may have changed a slot, whether it names it, and how."""
+    frame, number = last
+    line = replace(line_of(frame), line=number)
+    statement = source.statement(line.file, number)
+    if statement is None:
+        return line, True, set()
+    names = _names_of(slot, statement, frame)
+    return replace(line, line=statement.lineno), bool(names), names
 
 
 def _size(state: object) -> int:
