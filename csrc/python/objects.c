@@ -146,10 +146,10 @@ static int generation_of(const oomph_collector_t *collector, const oomph_link_t 
 }
 
 // Meets what came after a mark. 1: done, 0: these are too many, -1 with an exception.
-static int walk_newer(const oomph_collector_t *collector, const oomph_link_t *mark,
+static int walk_newer(oomph_collector_t *collector, const oomph_link_t *mark,
                       const oomph_search_t *search)
 {
-    const oomph_link_t *link = mark->next;
+    oomph_link_t *link = mark->next;
 
     for (int i = 0; i < NEWER_MAX; i++, link = link->next) {
         int ended = generation_of(collector, link);
