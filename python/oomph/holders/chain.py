@@ -79,6 +79,7 @@ class Chain:
         circle: Whether it goes round.
         closing: Of a circle: the reference that closes it.
         frame: The running function whose variable the last hop is.
+        is_far: Whether no walk from a name has met it.
     """
 
     hops: list[Hop] = field(default_factory=list)
@@ -86,6 +87,7 @@ class Chain:
     circle: bool = False
     closing: Hop | None = None
     frame: types.FrameType | None = field(default=None, repr=False)
+    is_far: bool = False
 
     @property
     def text(self) -> str:

@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import contextvars
 import gc
+import sys
 import types
+import weakref
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from oomph import _C
 from oomph.holders.chain import (
@@ -36,6 +39,18 @@ _WIDTH_MAX = 3000  # objects of one distance
 _OURS = ("oomph.leaks.", "oomph.diagnosis.", "oomph.holders.")
 
 
+_holding: set[str] = set()
+"""Modules of libraries that were found to hold what the program has made."""
+
+
+_hidden: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def hide(thing: object) -> None:
+    """From now on nothing is seen through it: it is ours, and a program may have it."""
+    _hidden.add(thing)
+
+
 class Search:
     """Looks for what holds objects; the world must stand still meanwhile."""
 
@@ -52,6 +67,8 @@ class Search:
                 self._roots.append(value)
         for name, namespace in namespaces(is_of_program):
             self._add_module(name, namespace)
+        for name in _holding & sys.modules.keys():
+            self._add_module(name, vars(sys.modules[name]))
         for frame in frames:
             if is_user(frame.f_code.co_filename):
                 name = str(frame.f_globals.get("__name__", "?"))
@@ -63,13 +80,14 @@ class Search:
         self._globals.setdefault(id(namespace), name)
 
     def chains(
-        self, targets: Sequence[object], avoid: Sequence[object] = ()
+        self, targets: Sequence[object], avoid: Sequence[object] = (), far: bool = True
     ) -> Iterator[Chain]:
         """The shortest chain that holds each; without hops if none was found.
 
         Args:
             targets: What is held.
             avoid: Objects that do not count as holders.
+            far: Whether what no name leads to is searched outwards.
         """
         ours = {id(targets), *map(id, avoid)}
         paths = self._paths(targets, avoid)
@@ -77,53 +95,60 @@ class Search:
         passed = passing() if unmet else set()
         unmet = [target for target in unmet if id(target) not in passed]
         further = iter(self._library_paths(unmet, avoid))
-        for target, path in zip(targets, paths, strict=True):
-            if path is None and id(target) in passed:
-                yield Chain()
-                continue
-            known = next(further) if path is None else path
-            if known is None:
-                yield self._outwards(target, {*ours, id(unmet), id(paths)})
+        paths = [
+            next(further) if path is None and id(target) not in passed else path
+            for target, path in zip(targets, paths, strict=True)
+        ]
+        ours |= {id(unmet), id(paths)}
+        for target, path in zip(targets, self._without_keys(paths, avoid), strict=True):
+            if path is not None:
+                yield self._chain_of(path)
+            elif far and id(target) not in passed:
+                yield replace(self._outwards(target, ours), is_far=True)
             else:
-                yield self._chain_of(self._without_key(known, avoid))
+                yield Chain()
 
     def _paths(
-        self,
-        targets: Sequence[object],
-        avoid: Sequence[object],
-        roots: Sequence[object] = (),
+        self, targets: Sequence[object], avoid: Sequence[object]
     ) -> list[list[Any] | None]:
-        """The shortest paths from the program's names, or from these; None: no path."""
-        held = tuple(roots or self._roots)
-        paths = _C.paths(tuple(targets), held, tuple(avoid), _REACHED_MAX)
-        return [
-            None if path is None or any(map(_is_ours, path)) else _cut(path)
-            for path in paths
-        ]
+        """The shortest paths from the program's names; None: there is none."""
+        return list(map(_usable, _paths(targets, avoid, self._roots)))
 
     def _library_paths(
         self, targets: Sequence[object], avoid: Sequence[object]
     ) -> list[list[Any] | None]:
-        """The same from the names of all modules but ours."""
+        """The same from the names of all modules but ours; these are remembered."""
         if not targets:
             return []
         roots = []
         for name, namespace in namespaces(lambda package: package != "oomph"):
             self._globals.setdefault(id(namespace), name)
             roots.append(namespace)
-        return self._paths(targets, avoid, roots)
+        paths = _paths(targets, avoid, roots)
+        _holding.update(self._globals.get(id(path[-1]), "") for path in paths if path)
+        return list(map(_usable, paths))
 
-    def _without_key(self, path: list[Any], avoid: Sequence[object]) -> list[Any]:
+    def _without_keys(
+        self, paths: list[list[Any] | None], avoid: Sequence[object]
+    ) -> list[list[Any] | None]:
         """What holds the tensor that is the key of an entry holds the entry as well.
 
         Such are the states of an optimizer: they stay as long as the parameters do.
         """
-        for place, table in enumerate(path[1:], 1):
-            key = _tensor_key(table, path[place - 1])
-            if key is not None:
-                (again,) = self._paths([key], [*avoid, table])
-                return path if again is None else [*path[: place - 1], *again]
-        return path
+        keyed = {
+            number: entry
+            for number, path in enumerate(paths)
+            if path is not None and (entry := _entry(path)) is not None
+        }
+        if not keyed:
+            return paths
+        tables = [entry.table for entry in keyed.values()]
+        again = self._paths([entry.key for entry in keyed.values()], [*avoid, *tables])
+        found = list(paths)
+        for (number, entry), to_key in zip(keyed.items(), again, strict=True):
+            if to_key is not None:
+                found[number] = [*entry.inner, *to_key]
+        return found
 
     def _outwards(self, target: object, avoid: set[int]) -> Chain:
         """The shortest chain from one object, by all that refer to it."""
@@ -210,19 +235,43 @@ class Search:
         return Chain(hops, things, True, named[0] if named else None)
 
 
-def _tensor_key(table: Any, held: Any) -> Any:
-    """The tensor by which a dict knows what it holds, or that itself; else None."""
+def _paths(
+    targets: Sequence[object], avoid: Sequence[object], roots: Sequence[object]
+) -> list[list[Any] | None]:
+    closed = (*avoid, *_hidden)
+    return _C.paths(tuple(targets), tuple(roots), closed, _REACHED_MAX)
+
+
+class _Entry(NamedTuple):
+    """Of a dict whose keys are tensors, on the way outwards from what it holds."""
+
+    inner: list[Any]  # what is held, and what is between it and the dict
+    table: dict[Any, Any]
+    key: Any
+
+
+def _entry(path: list[Any]) -> _Entry | None:
+    """The first entry on a path whose key is a tensor."""
     import torch
 
-    if not isinstance(table, dict):
+    for place, (held, table) in enumerate(pairwise(path)):
+        if not isinstance(table, dict):
+            continue
+        entries = dict.items(table)
+        keys = (key for key, value in entries if key is held or value is held)
+        key = next(keys, None)
+        if isinstance(key, torch.Tensor):
+            return _Entry(path[:place], table, key)
+    return None
+
+
+def _usable(path: list[Any] | None) -> list[Any] | None:
+    """A path of which nothing is ours.
+
+    It ends at the first class, or context, as these have names themselves.
+    """
+    if path is None or any(map(_is_ours, path)):
         return None
-    keys = (key for key, value in dict.items(table) if key is held or value is held)
-    key = next(keys, None)
-    return key if isinstance(key, torch.Tensor) else None
-
-
-def _cut(path: list[Any]) -> list[Any]:
-    """A path ends at the first class, or context, as these have names themselves."""
     for place, thing in enumerate(path):
         if place > 0 and isinstance(thing, (type, contextvars.Context)):
             return path[: place + 1]

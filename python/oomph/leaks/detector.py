@@ -257,7 +257,8 @@ class Detector:
                 _, size_bytes = self._sites[-1].get(suspect.site, (0, 0))
                 grew = self._site_grew(suspect)
                 suspect.follow_site(size_bytes, grew, self.rounds)
-            if suspect.kinds and suspect.follow(self._inventory):
+            grew = bool(suspect.kinds) and suspect.follow(self._inventory)
+            if grew and suspect.finding.verdict != "cycle":  # which nobody holds
                 member = suspect.member(self._inventory)
                 if member is None or not self._inventory.is_held(member):
                     free.append(suspect)

@@ -56,6 +56,7 @@ class Suspect:
         has_graph: Whether what it holds has a graph, which nobody keeps for long.
         is_global: Whether a module's variable holds it.
         is_limited: Whether a holder is built to have a bound, such as a queue's size.
+        is_far: Whether no name leads to it.
         held_at: Where the function is, or the code, whose variable leads to it.
         members: Some of what it holds.
         site: Of the one tensor that gets longer: who allocates it.
@@ -75,6 +76,7 @@ class Suspect:
     has_graph: bool = False
     is_global: bool = False
     is_limited: bool = False
+    is_far: bool = False
     held_at: Line | None = None
     members: list[weakref.ref[Any]] = field(default_factory=list)
     site: int = 0

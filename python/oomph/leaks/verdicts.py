@@ -60,12 +60,15 @@ class Judge:
         self._now = now
 
     def _chains(
-        self, targets: list[torch.Tensor], avoid: Sequence[object] = ()
+        self,
+        targets: list[torch.Tensor],
+        avoid: Sequence[object] = (),
+        far: bool = True,
     ) -> Iterator[Chain]:
         if not targets:
             return iter(())
         self._search = self._search or Search()
-        return self._search.chains(targets, avoid)
+        return self._search.chains(targets, avoid, far)
 
     # ---- More and more tensors
 
@@ -100,12 +103,14 @@ class Judge:
         In the midst of a request, say, a variable holds what is free at its end.
         """
         free = []
-        chains = self._chains([*members.values()])
-        for suspect, chain in zip(members, chains, strict=True):
-            if not chain.hops:
-                free.append(suspect)
-            elif not chain.circle:
-                suspect.held_now(_places(chain), chain.text)
+        for far in (False, True):
+            held = {s: t for s, t in members.items() if s.is_far is far}
+            chains = self._chains([*held.values()], far=far)
+            for suspect, chain in zip(held, chains, strict=True):
+                if not chain.hops:
+                    free.append(suspect)
+                elif not chain.circle:
+                    suspect.held_now(_places(chain), chain.text)
         return free
 
     def _suspect(self, tensor: torch.Tensor, chain: Chain, group: Group) -> Suspect:
@@ -128,6 +133,7 @@ class Judge:
             has_graph=tensor.grad_fn is not None,
             is_global=_fills_a_module(chain),
             is_limited=_limits_itself(chain),
+            is_far=chain.is_far,
             held_at=next((hop.line for hop in chain.hops if hop.line), None),
         )
         suspect.members.append(weakref.ref(tensor))

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from oomph.base import collector, log, state
+from oomph.holders import search
 from oomph.holders.lines import user_line
 from oomph.leaks import last_error, replaced
 from oomph.leaks.backward import Backward
@@ -69,6 +70,7 @@ class Watch:
         )
         self._running = False
         self._lock = threading.RLock()  # steps and calls end in any thread
+        search.hide(self)  # it knows of places in which it has seen things
 
     def _detector(self, certain_rounds: int) -> Detector:
         return Detector(certain_rounds, lambda: self._backward.created)
