@@ -44,6 +44,8 @@ static bool meet(const oomph_search_t *search, PyObject *object)
 {
     PyTypeObject *kind = Py_TYPE(object);
 
+    if (object == search->found) // or it would hold itself for ever
+        return true;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(search->kinds); i++)
         if (PyType_IsSubtype(kind, (PyTypeObject *)PyTuple_GET_ITEM(search->kinds, i)))
             return PyList_Append(search->found, object) == 0;
@@ -262,11 +264,33 @@ static PyObject *instances(PyObject *Py_UNUSED(module), PyObject *args)
     return Py_BuildValue("NN", search.found, now);
 }
 
+static PyObject *newer(PyObject *Py_UNUSED(module), PyObject *mark)
+{
+    PyObject *since = object_of(mark);
+    oomph_search_t search = {
+        .kinds = since ? PyTuple_Pack(1, (PyObject *)&PyBaseObject_Type) : NULL};
+
+    search.found = search.kinds ? PyList_New(0) : NULL;
+    oomph_collector_t *collector = search.found ? rings(search.found) : NULL;
+    int done = search.found ? 0 : -1;
+    if (collector != NULL && PyCapsule_GetContext(mark) == collections(collector))
+        done = walk_newer(collector, oomph_link_of(since), &search);
+    Py_XDECREF(search.kinds);
+    if (done > 0)
+        return search.found;
+    Py_XDECREF(search.found);
+    return done < 0 ? NULL : Py_NewRef(Py_None);
+}
+
 PyMethodDef oomph_object_methods[] = {
     {"instances", instances, METH_VARARGS,
      "instances(kinds, mark=None): the objects that Python's collector knows whose "
      "types "
      "are among these, or derive from one, in no particular order, and a mark of now. "
      "With an earlier mark at least those that came since."},
+    {"newer", newer, METH_O,
+     "newer(mark): all objects that came since, and are still there; None if it cannot "
+     "be "
+     "told, as after a collection of all, or if they are many."},
     {NULL, NULL, 0, NULL},
 };

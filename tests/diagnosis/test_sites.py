@@ -134,6 +134,31 @@ def test_without_code_of_the_user_the_innermost_line_of_any_counts():
     assert result.out.splitlines() == ["<string> 11 <module>", "library.py 2 <lambda>"]
 
 
+def test_a_folder_that_packages_were_installed_into_is_not_the_users(tmp_path):
+    """As `pip install --target` does; PYTHONPATH leads to it."""
+    code = """
+    import os, torch, library
+    from oomph import _C
+    from oomph.memory import sites
+    block = library.f()
+    site = sites.resolve(_C.site_of(block.data_ptr()))
+    print(site.file, site.line, sites.is_user(library.__file__))
+    """
+    library = "import torch\nf = lambda: torch.empty(1 << 20, device='cuda')\n"
+    (tmp_path / "library.py").write_text(library)
+    options = {
+        "card": "1GiB,context=0",
+        "conf": "offload:off",
+        "PYTHONPATH": os.pathsep.join((str(tmp_path), *sys.path)),
+        "anew": True,
+    }
+    result = run(code, **options)
+    assert result.out.splitlines() == [f"{tmp_path}/library.py 2 True"]
+    (tmp_path / "library-1.0.dist-info").mkdir()
+    result = run(code, **options)
+    assert result.out.splitlines() == ["<string> 5 False"]
+
+
 @card
 def test_a_line_outlives_its_code():
     blocks = []

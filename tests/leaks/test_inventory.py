@@ -136,9 +136,23 @@ def test_a_mark_that_is_frozen_hides_nothing():
     assert _C.instances((Wanted,), mark)[0] == [later]
 
 
+def test_what_is_newer_is_all_that_came_since_and_is_not_kept_alive():
+    _, mark = _C.instances((Wanted,))
+    made = [Wanted(), {"of": [Wanted()]}]
+    newer = _C.newer(mark)
+    assert {id(made), id(made[0]), id(made[1]["of"])} <= set(identities(newer))
+    known = weakref.ref(made[0])
+    del made, newer
+    assert known() is None
+    gc.collect()
+    assert _C.newer(mark) is None
+
+
 def test_what_is_no_mark_is_refused():
     with pytest.raises(ValueError, match="PyCapsule"):
         _C.instances((Wanted,), 3)
+    with pytest.raises(ValueError, match="PyCapsule"):
+        _C.newer(3)
 
 
 @Simulated("1GiB,context=0", "offload:off")

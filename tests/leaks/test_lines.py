@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextvars
 import functools
 import gc
+import io
 import itertools
+import pickle
 import threading
 import weakref
 from collections import deque
@@ -39,6 +41,16 @@ class Loop:
         self.optimizer.zero_grad()
         self.model(torch.ones(8, 64, device="cuda")).sum().backward()
         self.optimizer.step()
+
+
+class Example:
+    """What can be pickled."""
+
+    def __init__(self, board):
+        self.board = board
+
+    def __reduce__(self):
+        return Example, (str(self.board.shape),)
 
 
 # ---- Programs that leak: each gives a function that is called with each step's number
@@ -296,7 +308,49 @@ def hook_in_backward():
     return lambda step: weight.square().sum().backward()
 
 
+def graphs_of_copies():
+    """What is kept is on the CPU, but its graph holds what is on the GPU."""
+    weight, parts = torch.nn.Parameter(block()), {}
+
+    def put(step):
+        parts[step] = (weight * weight).square().mean().cpu()  # keeps
+
+    return put
+
+
+def sparse_sum():
+    """A sparse tensor is replaced by its sum with another one."""
+
+    class Counter:
+        def __init__(self):
+            self.counts = torch.sparse_coo_tensor(size=(1 << 20, 4), device="cuda")
+
+        def add(self, step):
+            rows = torch.arange(4096, device="cuda")[None] + 4096 * step
+            more = torch.sparse_coo_tensor(rows, block(64).view(4096, 4), (1 << 20, 4))
+            self.counts = self.counts + more  # keeps
+
+    return Counter().add
+
+
+def memo_of_a_pickler():
+    """An object in C holds what it was given, and has no items that one could list."""
+
+    class Archive:
+        def __init__(self):
+            self.pickler = pickle.Pickler(io.BytesIO())
+
+        def save(self, example):
+            self.pickler.dump(example)  # keeps
+
+    archive = Archive()
+    return lambda step: archive.save(Example(block()))
+
+
 LEAKS = {
+    "graphs_of_copies": 12,
+    "sparse_sum": 12,
+    "memo_of_a_pickler": 12,
     "worker_of_a_pool": 12,
     "thread_of_its_own": 12,
     "hook_in_backward": 12,
@@ -349,6 +403,28 @@ def test_the_line_that_keeps_it_is_told(program):
     assert line.endswith(KEEPS), line
     start = globals()[program].__code__.co_firstlineno
     assert start < found[0].line.line
+
+
+@simulated
+def test_a_call_that_goes_on_is_told_as_the_holder_of_what_it_collects():
+    import oomph
+
+    gc.unfreeze()  # or it cannot be told what came last
+    model = torch.nn.Linear(64, 64).cuda()
+
+    @torch.no_grad()
+    def stream():
+        for _ in range(90):
+            yield model(torch.ones(256, 64, device="cuda"))
+
+    with oomph.leaks.watch() as watch:
+        results = list(stream())  # keeps
+    found = watch.findings
+    source = Path(__file__).read_text().splitlines()
+    lines = [source[finding.line.line - 1].strip() for finding in found]
+    assert lines == ["results = list(stream())" + KEEPS], found
+    assert "a list, which a call that goes on" in found[0].held_by
+    del results
 
 
 @simulated

@@ -80,6 +80,8 @@ class Chain:
         closing: Of a circle: the reference that closes it.
         frame: The running function whose variable the last hop is.
         is_far: Whether no walk from a name has met it.
+        is_open: Whether no object of Python's holds the last one: a call that goes on
+            may, such as ``list(…)``, or something in C.
     """
 
     hops: list[Hop] = field(default_factory=list)
@@ -88,6 +90,7 @@ class Chain:
     closing: Hop | None = None
     frame: types.FrameType | None = field(default=None, repr=False)
     is_far: bool = False
+    is_open: bool = False
 
     @property
     def text(self) -> str:
@@ -100,12 +103,14 @@ class Chain:
                 continue
             parts.append(hop.text(container))
             container = hop.holder if hop.kind == "item" else ""
+        if container and self.is_open:
+            parts.append(Hop("object", "", container).text())
         told = ", in ".join(parts)
-        return (
-            f"{told}, in a reference cycle that nothing else holds"
-            if self.circle
-            else told
-        )
+        if self.circle:
+            return f"{told}, in a reference cycle that nothing else holds"
+        if self.is_open:
+            return f"{told}, which a call that goes on, or something in C, holds"
+        return told
 
     def kinds(self) -> set[str]:
         """Of all hops."""

@@ -10,7 +10,6 @@ milliseconds for each link.
 from __future__ import annotations
 
 import contextvars
-import gc
 import sys
 import types
 import weakref
@@ -20,23 +19,15 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from oomph import _C
-from oomph.holders.chain import (
-    Chain,
-    Hop,
-    hop_to,
-    hops_along,
-    is_namespace,
-    variable_of,
-)
+from oomph.holders.chain import Chain, Hop, hops_along, variable_of
 from oomph.holders.frames import locals_of, passing, running
 from oomph.holders.lines import line_of
 from oomph.holders.modules import is_of_program, namespaces
+from oomph.holders.outwards import Outwards, is_ours
 from oomph.memory.sites import is_user
 
 _REACHED_MAX = 1 << 20  # objects that are met from the program's names
-_DEPTH_MAX = 32
-_WIDTH_MAX = 3000  # objects of one distance
-_OURS = ("oomph.leaks.", "oomph.diagnosis.", "oomph.holders.")
+_KEYS_MAX = 4  # tables whose key is a tensor, one in another
 
 
 _holding: set[str] = set()
@@ -52,9 +43,14 @@ def hide(thing: object) -> None:
 
 
 class Search:
-    """Looks for what holds objects; the world must stand still meanwhile."""
+    """Looks for what holds objects; the world must stand still meanwhile.
 
-    def __init__(self) -> None:
+    Args:
+        since: A mark of `_C`: what came later are the variables of who looks.
+    """
+
+    def __init__(self, since: object = None) -> None:
+        self._since = since
         self._globals: dict[int, str] = {}  # names of modules
         self._locals: dict[int, tuple[Hop, types.FrameType]] = {}
         self._roots: list[Any] = []
@@ -135,75 +131,41 @@ class Search:
 
         Such are the states of an optimizer: they stay as long as the parameters do.
         """
-        keyed = {
-            number: entry
-            for number, path in enumerate(paths)
-            if path is not None and (entry := _entry(path)) is not None
-        }
-        if not keyed:
-            return paths
-        tables = [entry.table for entry in keyed.values()]
-        again = self._paths([entry.key for entry in keyed.values()], [*avoid, *tables])
-        found = list(paths)
-        for (number, entry), to_key in zip(keyed.items(), again, strict=True):
-            if to_key is not None:
-                found[number] = [*entry.inner, *to_key]
+        found, tables = list(paths), list(avoid)
+        for _ in range(_KEYS_MAX):
+            keyed = {
+                number: entry
+                for number, path in enumerate(found)
+                if path is not None and (entry := _entry(path)) is not None
+            }
+            if not keyed:
+                break
+            tables += [entry.table for entry in keyed.values()]
+            again = self._paths([entry.key for entry in keyed.values()], tables)
+            for (number, entry), to_key in zip(keyed.items(), again, strict=True):
+                if to_key is not None:
+                    found[number] = [*entry.inner, *to_key]
+            if not any(again):
+                break
         return found
 
     def _outwards(self, target: object, avoid: set[int]) -> Chain:
         """The shortest chain from one object, by all that refer to it."""
-        inner: dict[int, int] = {}  # what the object with this identity holds
-        known: dict[int, Any] = {id(target): target}
-        level: list[Any] = [target]
-        closing: tuple[Any, Any] | None = None
-        for _ in range(_DEPTH_MAX):
-            root = self._root(level, inner, known)
-            if root is not None:
-                return root
-            referrers = gc.get_referrers(*level)
-            held = {id(thing) for thing in level}
-            outer: list[Any] = []
-            skip = {id(level), id(referrers), id(known), id(inner), id(held), id(outer)}
-            skip |= {id(self._roots), *avoid}
-            for referrer in referrers:
-                if id(referrer) in skip or _is_ours(referrer):
-                    continue
-                child = _held_by(referrer, held)
-                if child is None:
-                    continue
-                if id(referrer) in known:
-                    if closing is None and _leads(inner, child, id(referrer)):
-                        closing = (referrer, known[child])
-                    continue
-                known[id(referrer)] = referrer
-                inner[id(referrer)] = child
-                outer.append(referrer)
-            referrers.clear()  # or it would be found in its turn
-            level = outer
-            if not level or len(level) > _WIDTH_MAX:
-                break
-        if level or closing is None:
-            return Chain()
-        return self._circle(closing, inner, known)
+        newer = None if self._since is None else _C.newer(self._since)
+        avoid = {id(self._roots), id(newer), *map(id, newer or ()), *avoid}
+        search = Outwards(target, avoid, self._rank)
+        things = search.root()
+        if things is None:
+            return search.without_root(self._globals, newer is not None)
+        return self._chain_of(things)
 
-    def _root(
-        self, level: list[Any], inner: dict[int, int], known: dict[int, Any]
-    ) -> Chain | None:
-        """The best name among the objects of one distance, if any has one."""
-        best: tuple[int, Any] | None = None
-        for thing in level:
-            rank = 9
-            if id(thing) in self._globals and id(thing) in inner:
-                rank = 1
-            elif id(thing) in self._locals:
-                rank = 0
-            elif isinstance(thing, (type, contextvars.Context)) and id(thing) in inner:
-                rank = 2
-            if rank < 9 and (best is None or rank < best[0]):
-                best = rank, thing
-        if best is None:
-            return None
-        return self._chain_of(_path(id(best[1]), inner, known))
+    def _rank(self, thing: object, holds: bool) -> int | None:
+        """How good a name it has: a local's is best; None: it has none."""
+        if id(thing) in self._locals:
+            return 0
+        if holds and id(thing) in self._globals:
+            return 1
+        return 2 if holds and isinstance(thing, (type, contextvars.Context)) else None
 
     def _chain_of(self, things: list[Any]) -> Chain:
         """The chain along a path from a target to what has a name, or is one."""
@@ -215,24 +177,6 @@ class Search:
             variable = variable_of(last, things)
             hops.append(Hop("context", "?" if variable is None else variable.name))
         return Chain(hops, things)
-
-    def _circle(
-        self, closing: tuple[Any, Any], inner: dict[int, int], known: dict[int, Any]
-    ) -> Chain:
-        """What goes round: ``closing`` holds what is further out than itself."""
-        holder, held = closing
-        things = _path(id(held), inner, known)
-        hops = hops_along(things, self._globals)
-        if is_namespace(holder, held) or isinstance(holder, dict):
-            last = Hop("skip")
-        else:
-            last = hop_to(holder, held, self._globals)
-        start = next((i for i, thing in enumerate(things) if thing is holder), 0)
-        around = hops_along(things[start:], self._globals)
-        filled = [b for a, b in pairwise(around) if a.kind == "item"]
-        outwards = (*filled, last, *reversed(around), *reversed(hops))
-        named = [hop for hop in outwards if hop.kind in ("attr", "cell")]
-        return Chain(hops, things, True, named[0] if named else None)
 
 
 def _paths(
@@ -270,39 +214,9 @@ def _usable(path: list[Any] | None) -> list[Any] | None:
 
     It ends at the first class, or context, as these have names themselves.
     """
-    if path is None or any(map(_is_ours, path)):
+    if path is None or any(map(is_ours, path)):
         return None
     for place, thing in enumerate(path):
         if place > 0 and isinstance(thing, (type, contextvars.Context)):
             return path[: place + 1]
     return path
-
-
-def _path(outermost: int, inner: dict[int, int], known: dict[int, Any]) -> list[Any]:
-    """The objects from the target to one that holds it."""
-    path = [outermost]
-    while path[-1] in inner:
-        path.append(inner[path[-1]])
-    return [known[identity] for identity in reversed(path)]
-
-
-def _is_ours(thing: object) -> bool:
-    return type(thing).__module__.startswith(_OURS)
-
-
-def _held_by(holder: Any, held: set[int]) -> int | None:
-    """Which of these objects it holds."""
-    for referent in gc.get_referents(holder):
-        if id(referent) in held:
-            return id(referent)
-    return None
-
-
-def _leads(inner: dict[int, int], outermost: int, wanted: int) -> bool:
-    """Whether the path inwards from an object passes another."""
-    at: int | None = outermost
-    while at is not None:
-        if at == wanted:
-            return True
-        at = inner.get(at)
-    return False

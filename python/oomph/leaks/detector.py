@@ -226,7 +226,7 @@ class Detector:
         self.modules = inventory.scan(self.rounds)
         self._sites.append(_live_sites())
         self._counts.append(now)
-        judge = verdicts.Judge(self._before(), self.rounds)
+        judge = verdicts.Judge(self._before(), self.rounds, inventory.mark)
         self._follow(judge)
         known = set().union(*(s.kinds for s in self._suspects))
         known |= {k for k, until in self._dismissed.items() if inventory.scans < until}

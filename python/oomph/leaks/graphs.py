@@ -82,6 +82,11 @@ def sources(roots: Iterable[Any]) -> list[Any]:
     ]
 
 
+def has_copies(root: Any) -> bool:
+    """Whether something was copied on the way, as from one device to another."""
+    return any("Copy" in type(node).__name__ for node in nodes(root))
+
+
 def begins_before(root: Any, number: int) -> bool:
     """Whether a graph has nodes that are older than this."""
     return any(node._sequence_nr() < number for node in nodes(root))

@@ -47,26 +47,31 @@ def _kind(tensor: torch.Tensor) -> Hashable:
     """What tensors have in common that the same line makes; lengths may differ."""
     made_by = tensor.grad_fn
     name = type(made_by).__name__ if made_by is not None else ""
-    return tensor.dtype, tensor.dim(), name, tensor.requires_grad, type(tensor)
+    has_graph = name, tensor.requires_grad
+    return tensor.device, tensor.dtype, tensor.dim(), has_graph, type(tensor)
 
 
 class _Objects:
     """All tensors and modules. Those that were met before are remembered."""
 
     def __init__(self) -> None:
-        self._mark: object = None
+        self.mark: object = None  # of when they were met last
         self._known: dict[int, weakref.ref[Any]] = {}
 
     def meet(self) -> tuple[list[torch.Tensor], list[torch.nn.Module]]:
-        """Gives all tensors that are on GPUs now, and all modules."""
+        """Gives all tensors that keep GPU memory now, and all modules."""
         kinds = torch.Tensor, torch.nn.Module
-        found, self._mark = _C.instances(kinds, self._mark)
+        found, self.mark = _C.instances(kinds, self.mark)
         known = (ref() for ref in self._known.values())
         there = {id(thing): thing for thing in known if thing is not None}
         there.update((id(thing), thing) for thing in found)
         self._known = {key: weakref.ref(thing) for key, thing in there.items()}
         return (
-            [t for t in there.values() if _is_a(t, torch.Tensor) and _is_on_gpu(t)],
+            [
+                t
+                for t in there.values()
+                if _is_a(t, torch.Tensor) and _keeps_gpu_memory(t)
+            ],
             [m for m in there.values() if _is_a(m, torch.nn.Module)],
         )
 
@@ -76,13 +81,25 @@ def _is_a(thing: object, kind: type) -> bool:
     return issubclass(type(thing), kind)
 
 
-def _is_on_gpu(tensor: torch.Tensor) -> bool:
-    if not tensor.is_cuda:
-        return False
+def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    """Where its values are, those that are not zero of a sparse one; None: nowhere."""
     try:
-        storage = tensor.untyped_storage()
+        if tensor.layout is torch.sparse_coo:
+            return tensor._values().untyped_storage()
+        if tensor.layout is not torch.strided:
+            return tensor.values().untyped_storage()
+        return tensor.untyped_storage()
     except (RuntimeError, NotImplementedError):
-        return False  # it has none: a sparse one, a functional wrapper
+        return None  # of a functional wrapper, say
+
+
+def _keeps_gpu_memory(tensor: torch.Tensor) -> bool:
+    """Whether it is on a GPU, or has a graph, which may go back to one."""
+    if not tensor.is_cuda:
+        return tensor.grad_fn is not None
+    storage = storage_of(tensor)
+    if storage is None:
+        return False
     return storage.device.type == "cuda" and storage.nbytes() > 0  # not a fake one
 
 
@@ -138,6 +155,11 @@ class Inventory:
         self._new: list[Counter[Hashable]] = []  # those that came after the first scan
 
     @property
+    def mark(self) -> object:
+        """Of when the last scan began, for `_C.newer`."""
+        return self._objects.mark
+
+    @property
     def scans(self) -> int:
         """How many there were."""
         return len(self.rounds)
@@ -159,13 +181,13 @@ class Inventory:
         for tensor, is_held in zip(tensors, held, strict=True):
             known = before.get(id(tensor))
             if known is None or known.ref() is not tensor:
-                storage = tensor.untyped_storage()
+                storage = storage_of(tensor)
                 known = Seen(
                     weakref.ref(tensor),
                     _kind(tensor),
                     self.scans,
-                    storage._cdata,
-                    storage.nbytes(),
+                    0 if storage is None else storage._cdata,
+                    0 if storage is None else storage.nbytes(),
                 )
             known.is_held = is_held
             self._seen[id(tensor)] = known

@@ -68,7 +68,7 @@ class Places:
         for slot in self.all:
             if slot.name:
                 name = slot.name
-                line = source.puts_into(name, slot.key is not None)
+                line = source.puts_into(name, not slot.is_container)
                 if line is not None:
                     return name, line
         return name, None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextvars
 import functools
+import gc
 import types
 from collections import deque
 from collections.abc import Hashable
@@ -23,6 +24,21 @@ from oomph.holders.frames import variables
 
 _FEW = 64  # items of a container that are looked through
 _SIZED: tuple[Any, ...] = (list, deque, dict, set)
+_OPEN = (
+    *_SIZED,
+    tuple,
+    frozenset,
+    torch.Tensor,
+    contextvars.Context,
+    types.CellType,
+    types.CoroutineType,
+    types.FrameType,
+    types.FunctionType,
+    types.GeneratorType,
+    types.MethodType,
+    types.TracebackType,
+)
+_REFERENTS = object()
 
 
 @dataclass(eq=False, repr=False)
@@ -33,7 +49,8 @@ class Slot:
 
     Attributes:
         holder: The container; or the namespace, the cell or the frame of a name.
-        key: The name, or the place in the container; None: the items are meant.
+        key: The name, or the place in the container; None: the items are meant;
+            ``_REFERENTS``: whatever it refers to, as it does not say in what.
         name: The name under which the program knows it; "": it has none.
         in_place: Whether a tensor that is changed in place has changed the slot.
     """
@@ -42,6 +59,11 @@ class Slot:
     key: Any = None
     name: str = ""
     in_place: bool = True
+
+    @property
+    def is_container(self) -> bool:
+        """Whether it is what is in the holder that is meant, not what a name is."""
+        return self.key is None or self.key is _REFERENTS
 
     @property
     def place(self) -> Hashable:
@@ -54,6 +76,8 @@ class Slot:
             return self.holder.cache_info().currsize
         if self.key is None:
             return _length(self.holder)
+        if self.key is _REFERENTS:
+            return len(gc.get_referents(self.holder))
         value = self._value()
         version = 0
         is_tensor = self.in_place and isinstance(value, torch.Tensor)
@@ -121,7 +145,20 @@ def containers(chain: Chain) -> list[Slot]:
             and not _is_namespace(chain, place)
         ):
             found.append(Slot(thing, name=_name_beyond(chain, place)))
+        elif _is_closed(thing) and not _is_read_by_loop(chain, place):
+            found.append(Slot(thing, _REFERENTS, _name_beyond(chain, place)))
     return found
+
+
+def _is_read_by_loop(chain: Chain, place: int) -> bool:
+    """Whether it belongs to an iterator, which is filled by being read."""
+    return any(hasattr(type(thing), "__next__") for thing in chain.things[place:])
+
+
+def _is_closed(thing: Any) -> bool:
+    """Whether it is an object of a type in C, which may hold what nobody can list."""
+    is_in_c = type(thing).__dictoffset__ == 0 and not hasattr(thing, "__slots__")
+    return is_in_c and not isinstance(thing, _OPEN)
 
 
 def names(chain: Chain, in_place: bool = True) -> list[Slot]:

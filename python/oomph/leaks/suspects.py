@@ -215,9 +215,6 @@ class Suspect:
         keeps = (source.keeps_old(each, names) for each in change.all)
         if self.site and change.is_named and not all(keeps):
             self.dismissed = True  # made anew each time, and longer each time
-        if not change.is_named and slot.name and slot.key is None:
-            # It may have been another thread's line, such as a hook's in backward.
-            line = source.puts_into(slot.name, binds=False) or line
         self.gave_back |= change.shrank
         self._place = slot.place
         # Parts with a bound of their own, of which there are ever more, have none.

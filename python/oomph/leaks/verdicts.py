@@ -17,7 +17,7 @@ from oomph.holders.lines import Line, line_of_code
 from oomph.holders.search import Search
 from oomph.leaks import graphs, slots, source
 from oomph.leaks.findings import Finding
-from oomph.leaks.inventory import Group, Seen
+from oomph.leaks.inventory import Group, Seen, storage_of
 from oomph.leaks.places import Places
 from oomph.leaks.suspects import Suspect
 from oomph.memory import sites
@@ -37,8 +37,11 @@ _NAMED = ("attr", "local", "global", "class", "cell", "frame")
 
 def allocated_at(tensor: torch.Tensor) -> tuple[Line, ...]:
     """The line that asked for the memory of a tensor, if it is known."""
+    storage = storage_of(tensor)
+    if storage is None or storage.device.type != "cuda":
+        return ()
     try:
-        site = sites.resolve(_C.site_of(tensor.untyped_storage().data_ptr()))
+        site = sites.resolve(_C.site_of(storage.data_ptr()))
     except ValueError:
         return ()
     if site is None or not is_user(site.file):
@@ -52,10 +55,12 @@ class Judge:
     Args:
         before: The round from which on it is seen to grow.
         now: The round that has ended.
+        mark: Of when the scan began.
     """
 
-    def __init__(self, before: int, now: int) -> None:
+    def __init__(self, before: int, now: int, mark: object) -> None:
         self._search: Search | None = None  # made when it is needed
+        self._mark = mark
         self._before = before
         self._now = now
 
@@ -67,7 +72,7 @@ class Judge:
     ) -> Iterator[Chain]:
         if not targets:
             return iter(())
-        self._search = self._search or Search()
+        self._search = self._search or Search(self._mark)
         return self._search.chains(targets, avoid, far)
 
     # ---- More and more tensors
@@ -79,7 +84,7 @@ class Judge:
             (group, tensor, seen.is_held)
             for group in most[:_SEARCHED_MAX]
             for seen in _spread(group.kept)
-            if (tensor := seen.ref()) is not None and not _is_crumb(tensor, group)
+            if (tensor := seen.ref()) is not None and _is_worth_a_word(tensor, group)
         ]
         chains = self._chains([tensor for _, tensor, is_held in few if is_held])
         found: dict[object, Suspect] = {}
@@ -257,9 +262,11 @@ def _places(chain: Chain) -> Places:
     return Places(slots.containers(chain), names)
 
 
-def _is_crumb(tensor: torch.Tensor, group: Group) -> bool:
-    """Whether it is not worth a word."""
-    return tensor.grad_fn is None and group.size_bytes <= _CRUMBS_BYTES
+def _is_worth_a_word(tensor: torch.Tensor, group: Group) -> bool:
+    """Whether it is more than a number, or has a graph, which goes to a GPU."""
+    if tensor.grad_fn is None:
+        return group.size_bytes > _CRUMBS_BYTES
+    return tensor.is_cuda or graphs.has_copies(tensor.grad_fn)
 
 
 def _gradient_graph(tensor: torch.Tensor) -> Any:
@@ -335,10 +342,12 @@ def _known_line(verdict: str, chain: Chain) -> Line | None:
 def growing_lines(scans: list[Sites]) -> list[Line]:
     """The lines of which there were more blocks at each scan, the most bytes first.
 
+    If there are none: those whose blocks had more bytes.
+
     Args:
         scans: Blocks and bytes by site, at each scan.
     """
-    grown = _grown(scans, 0)
+    grown = _grown(scans, 0) or _grown(scans, 1)
     most = sorted(grown, key=lambda n: grown[n], reverse=True)[:_LINES_MAX]
     return [line for line in map(_resolved, most) if line is not None]
 

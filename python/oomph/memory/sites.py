@@ -108,7 +108,18 @@ def is_user(file: str) -> bool:
     return not (
         path.startswith((f"{_PACKAGE}{os.sep}", *_INSTALLED))
         or any(part in path for part in packages)
+        or any(path.startswith(folder + os.sep) for folder in _installed_on_path())
     )
+
+
+def _installed_on_path() -> list[str]:
+    """The folders to import from in which packages were installed: --target does it."""
+    return list(filter(_has_packages, map(os.path.abspath, sys.path)))
+
+
+@functools.lru_cache(maxsize=256)
+def _has_packages(folder: str) -> bool:
+    return any(Path(folder).glob("*.dist-info"))
 
 
 def resolve(site: int) -> Site | None:
@@ -164,7 +175,7 @@ def _start() -> str | None:
 def _library_prefixes() -> list[str]:
     """Where code lies that is not the user's: the starts of its files' names."""
     folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
-    folders.add(str(_PACKAGE))
+    folders |= {str(_PACKAGE), *_installed_on_path()}
     torch = sys.modules.get("torch")
     if torch is not None and torch.__file__ is not None:
         folders.add(str(Path(torch.__file__).parent))
