@@ -86,7 +86,8 @@ def score_oom(names: list[str]) -> None:
         total["foreseen"] += off is not None
         total["within 5 %"] += off is not None and abs(off) <= 0.05
         total["within 15 %"] += off is not None and abs(off) <= 0.15
-        rows = re.findall(r"^ +[\d.]+ \w+  (.+?); cost: (.*)$", text, re.MULTILINE)
+        known = text.partition("whether it is enough is not known")[0]
+        rows = re.findall(r"^ +[\d.]+ \w+  (.+?); cost: (.*)$", known, re.MULTILINE)
         for action, cost in rows:
             offload = "on-oom" if action.startswith("oomph's offload") else "off"
             knobs = {} if offload == "on-oom" else knobs_of(action, source)

@@ -19,6 +19,7 @@
 
 #include <memory>
 #include <queue>
+#include <stdexcept>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -42,6 +43,8 @@ class Backward
             wanted_.push_back(torch::autograd::impl::gradient_edge(tensor));
         for (size_t i = 0; i < roots.size(); i++) {
             auto edge = torch::autograd::impl::gradient_edge(roots[i]);
+            if (!edge.is_valid())
+                throw std::runtime_error("a root of backward has no graph");
             count_uses(edge.function);
             starts_.emplace_back(std::move(edge), std::move(gradients[i]));
         }

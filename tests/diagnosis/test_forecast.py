@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import gc
 import re
@@ -498,6 +499,63 @@ def test_constants_on_the_device_and_what_torchscript_has_compiled_run_again():
             model(x).sum().backward()
 
     foreseen(train_with_constants, within=0.015)
+
+
+class OwnLoss(torch.autograd.Function):
+    """Makes its gradient in forward, where nothing is recorded."""
+
+    @staticmethod
+    def forward(ctx, x):
+        gradient = x.softmax(-1)
+        ctx.save_for_backward(gradient)
+        return x.logsumexp(-1).sum()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return ctx.saved_tensors[0] * gradient
+
+
+@card
+def test_a_function_of_the_programs_own_is_part_of_a_step_that_trains():
+    def train_with_own_loss() -> None:
+        model = nn.Sequential(*(Block() for _ in range(3))).cuda()
+        head = nn.Linear(WIDTH, 16 * WORDS).cuda()
+        x = torch.ones(16, TOKENS, WIDTH, device="cuda")
+        for _ in range(2):
+            OwnLoss.apply(head(model(x))).backward()
+
+    text = foreseen(train_with_own_loss, fraction=0.75)
+    assert "(OwnLoss.forward)" in text.split("\n")[1], text
+
+
+@card
+def test_what_the_failed_step_has_in_a_list_is_made_anew():
+    def train_with_predictions() -> None:
+        model = nn.ModuleList(Block() for _ in range(6)).cuda()
+        x = torch.ones(16, TOKENS, WIDTH, device="cuda")
+        for _ in range(2):
+            predictions = [model[0](x)]
+            for block in model[1:]:
+                predictions.append(block(predictions[-1]))
+            loss = sum((y - 1).square().mean() for y in predictions)
+            loss.backward()
+
+    foreseen(train_with_predictions, fraction=0.93, within=0.02)
+
+
+@card
+def test_tensors_are_copied_deeply_and_sampled_from_grids():
+    def train_with_copies() -> None:
+        model = nn.Sequential(*(Block() for _ in range(6))).cuda()
+        x = torch.ones(16, TOKENS, WIDTH, device="cuda")
+        for _ in range(2):
+            grid = x.view(-1, TOKENS, WIDTH // 2, 2).clone().requires_grad_()
+            y = F.grid_sample(model(x)[:, None], grid, align_corners=True)
+            y.sum().backward()
+            kept = copy.deepcopy([grid.grad, [p.grad for p in model.parameters()]])
+            del kept
+
+    foreseen(train_with_copies, within=0.02)
 
 
 @card

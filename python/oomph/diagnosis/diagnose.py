@@ -7,7 +7,7 @@ import linecache
 import math
 import sys
 from collections import Counter
-from traceback import walk_stack
+from traceback import walk_stack, walk_tb
 from types import TracebackType
 from typing import Any
 
@@ -123,14 +123,17 @@ class Case:
         Args:
             traceback: Of the error: the step is on its stack.
         """
-        forecast = _forecast(self.snapshot, self.context, traceback)
+        trains = self.context.breakdown.program.training is not False
+        grad = self.snapshot["grad"] or (trains and _is_in_function(traceback))
+        snapshot = {**self.snapshot, "grad": grad}
+        forecast = _forecast(snapshot, self.context, traceback)
         context = dataclasses.replace(self.context, forecast=forecast)
         cache = forecast and forecast.outcome.raw["cache"]
         if cache:
             seen = context.breakdown
             seen.note_cache({*cache["addrs"]}, *cache["sizes"])
             context = dataclasses.replace(context, totals=_totals(seen)[0])
-        return dataclasses.replace(self, context=context)
+        return dataclasses.replace(self, snapshot=snapshot, context=context)
 
     @property
     def made(self) -> Made:
@@ -353,6 +356,16 @@ def _forecast(
     trains = records and context.breakdown.program.training is not False
     in_optimizer = context.in_optimizer
     return foresee(context.breakdown, snapshot, traceback, trains, in_optimizer)
+
+
+def _is_in_function(traceback: TracebackType) -> bool:
+    """Whether it is within a program's ``torch.autograd.Function``.
+
+    In its ``forward`` nothing is recorded, as all of it is one node of the graph.
+    """
+    from torch.autograd import function
+
+    return any(f.f_code.co_filename == function.__file__ for f, _ in walk_tb(traceback))
 
 
 def _is_in_optimizer(snapshot: dict[str, Any]) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._pytree import tree_leaves
 
 from oomph.replay.figures import CACHED_MIN, states_of
 from oomph.replay.statements import Stretch, take_variables
@@ -95,14 +96,15 @@ def take_names(stretch: Stretch, first: int, made: frozenset[int]) -> dict[str, 
         take_variables(frame, is_inner=True)
     names = take_variables(stretch.frame)
     for name in stretch.bound_first(first):
-        value = names.get(name)
-        if isinstance(value, torch.Tensor) and _is_of(value, made):
+        if any(_is_of(value, made) for value in tree_leaves(names.get(name))):
             del names[name]
     return names
 
 
-def _is_of(tensor: torch.Tensor, made: frozenset[int]) -> bool:
-    return tensor.is_cuda and tensor.grad_fn is not None and address_of(tensor) in made
+def _is_of(value: object, made: frozenset[int]) -> bool:
+    if not isinstance(value, torch.Tensor) or not value.is_cuda:
+        return False
+    return value.grad_fn is not None and address_of(value) in made
 
 
 def address_of(tensor: torch.Tensor) -> int:

@@ -214,7 +214,7 @@ def _write(fd: int, answer: dict[str, Any]) -> None:
 
 
 def _result(text: bytes) -> Any | None:
-    answer = json.loads(text) if text else {"failure": "no answer in time"}
+    answer = json.loads(text) if text else {"failure": "it ended, or took too long"}
     if "failure" in answer:
         logger.debug("a forked child failed: %s", answer["failure"])
         return None

@@ -15,7 +15,7 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from oomph import _torch
-from oomph.replay import recurrent
+from oomph.replay import recurrent, shapes
 from oomph.replay.statements import AGAIN
 from oomph.replay.tracking import Tracker
 
@@ -187,6 +187,7 @@ def stand_in(engine: Engine) -> None:
     variable: Any = torch.autograd.Variable
     variable._execution_engine = engine
     recurrent.stand_in()
+    shapes.stand_in()
     _take_hooks(engine)
     if "torch._dynamo" in sys.modules:
         torch.compiler.set_stance("force_eager")
