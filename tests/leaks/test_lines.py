@@ -428,6 +428,25 @@ def test_a_call_that_goes_on_is_told_as_the_holder_of_what_it_collects():
 
 
 @simulated
+def test_what_is_computed_from_a_state_that_is_carried_is_no_finding_of_its_own():
+    import oomph
+
+    gc.unfreeze()
+    cell = torch.nn.GRUCell(64, 64).cuda()
+    readout = torch.nn.Linear(64, 1).cuda()
+    recurrent = {"hidden": torch.zeros(256, 64, device="cuda")}
+    with oomph.leaks.watch() as watch:
+        for _ in range(90):
+            score = recurrent["hidden"].tanh()  # is not carried
+            recurrent["hidden"] = cell(score.detach(), recurrent["hidden"])  # keeps
+            readout(score.detach())
+    found = watch.findings
+    assert [finding.verdict for finding in found] == ["graph retained"], found
+    source = Path(__file__).read_text().splitlines()
+    assert source[found[0].line.line - 1].endswith(KEEPS)
+
+
+@simulated
 def test_a_state_that_is_carried_between_calls_is_told_where_it_is_bound():
     import oomph
 

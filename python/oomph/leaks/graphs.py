@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -36,27 +36,39 @@ def steps_spanned(roots: Iterable[Any], starts: list[int]) -> dict[Any, int]:
 
     All that is older than the first of them counts as one more.
     """
-    steps: dict[Any, int] = {}  # of all that is reached from a node, a bit each
-    return {root: _steps_of(root, starts, steps).bit_count() for root in roots}
+
+    def step(node: Any) -> int:
+        number = node._sequence_nr()
+        return (number < _NO_NUMBER) << bisect.bisect_right(starts, number)
+
+    known: dict[Any, int] = {}
+    return {root: _bits(root, starts[0], step, known).bit_count() for root in roots}
 
 
-def _steps_of(root: Any, starts: list[int], steps: dict[Any, int]) -> int:
-    """Adds a graph's nodes to those whose steps are known, the innermost first."""
+def _bits(
+    root: Any, oldest: int, own: Callable[[Any], int], known: dict[Any, int]
+) -> int:
+    """The bits of all that is reached from a node, but not through what is too old.
+
+    Args:
+        root: The node.
+        oldest: Number from which on a node is not too old.
+        own: Gives the bits of a node itself.
+        known: What was found so far, by node; graphs share much.
+    """
     stack = [root]
     while stack:
         node = stack[-1]
-        number = node._sequence_nr()
-        inner = () if number < starts[0] else node.next_functions
+        inner = () if node._sequence_nr() < oldest else node.next_functions
         following = [each for each, _ in inner if each is not None]
-        if node not in steps:
-            is_numbered = number < _NO_NUMBER
-            steps[node] = is_numbered << bisect.bisect_right(starts, number)
-            stack += [each for each in following if each not in steps]
+        if node not in known:
+            known[node] = own(node)
+            stack += [each for each in following if each not in known]
         else:
             stack.pop()
             for each in following:
-                steps[node] |= steps[each]
-    return steps[root]
+                known[node] |= known[each]
+    return known[root]
 
 
 def goes_back(root: Any, starts: list[int]) -> bool:
@@ -72,13 +84,19 @@ def goes_back(root: Any, starts: list[int]) -> bool:
     return len(found) >= len(starts)
 
 
-def sources(roots: Iterable[Any]) -> list[Any]:
-    """Those of some nodes whose graphs contain none of the others."""
-    known = set(roots)
+def sources(roots: Iterable[Any], oldest: int) -> list[Any]:
+    """Those of some nodes whose graphs contain none of the others.
+
+    Args:
+        roots: The nodes.
+        oldest: Number from which on a node is not too old to be looked at.
+    """
+    bits = {root: 1 << place for place, root in enumerate(roots)}
+    known: dict[Any, int] = {}
     return [
         root
-        for root in known
-        if not any(node in known for node in nodes(root) if node is not root)
+        for root, bit in bits.items()
+        if _bits(root, oldest, lambda node: bits.get(node, 0), known) == bit
     ]
 
 

@@ -183,7 +183,9 @@ class Judge:
         newest = sorted(roots, key=lambda root: root._sequence_nr())[-_ROOTS_MAX:]
         held = self._chains([roots[root][0] for root in newest], [tensors])
         chains = dict(zip(newest, held, strict=True))
-        for root in graphs.sources(root for root in newest if chains[root].hops):
+        kept = [root for root in newest if chains[root].hops]
+        firm = [root for root in kept if not _is_bare_local(chains[root])]
+        for root in graphs.sources(firm or kept, starts[0]):
             (tensor, is_gradient), chain = roots[root], chains[root]
             verdict = (
                 "create_graph"
@@ -316,6 +318,14 @@ def _limits_itself(chain: Chain) -> bool:
         if type(size) is int and size > 0:
             return True
     return False
+
+
+def _is_bare_local(chain: Chain) -> bool:
+    """Whether a running function's variable is all that holds it.
+
+    If something more lasting has such a graph, what was computed from that has it, too.
+    """
+    return [hop.kind for hop in chain.hops] == ["local"]
 
 
 def _fills_a_module(chain: Chain) -> bool:
