@@ -123,8 +123,7 @@ class Case:
         Args:
             traceback: Of the error: the step is on its stack.
         """
-        trains = self.context.breakdown.program.training is not False
-        grad = self.snapshot["grad"] or (trains and _is_in_function(traceback))
+        grad = self.snapshot["grad"] or _records(self.context, traceback)
         snapshot = {**self.snapshot, "grad": grad}
         forecast = _forecast(snapshot, self.context, traceback)
         context = dataclasses.replace(self.context, forecast=forecast)
@@ -358,14 +357,19 @@ def _forecast(
     return foresee(context.breakdown, snapshot, traceback, trains, in_optimizer)
 
 
-def _is_in_function(traceback: TracebackType) -> bool:
-    """Whether it is within a program's ``torch.autograd.Function``.
+def _records(context: Context, traceback: TracebackType) -> bool:
+    """Whether a step is recorded, though not where it failed.
 
-    In its ``forward`` nothing is recorded, as all of it is one node of the graph.
+    In ``forward`` of a ``torch.autograd.Function`` nothing is, as all of it is one
+    node of the graph. Elsewhere a graph is there that holds more than the parameters.
     """
     from torch.autograd import function
 
-    return any(f.f_code.co_filename == function.__file__ for f, _ in walk_tb(traceback))
+    if context.breakdown.program.training is False:
+        return False
+    files = (frame.f_code.co_filename for frame, _ in walk_tb(traceback))
+    saved, own = Category.ACTIVATION, Category.PARAMETER
+    return function.__file__ in files or context.totals[saved] > context.totals[own]
 
 
 def _is_in_optimizer(snapshot: dict[str, Any]) -> bool:

@@ -112,6 +112,16 @@ def address_of(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else 0
 
 
+def sizes_of(objects: list[Any], device: int) -> dict[int, int]:
+    """The bytes of the tensors on a device, by where they begin."""
+    return {
+        address_of(tensor): tensor.untyped_storage().nbytes()
+        for tensor in _tensors(objects)
+        if tensor.is_cuda and (tensor.device.index or 0) == device
+        if tensor.layout is torch.strided
+    }
+
+
 def watch_real(tracker: Tracker, objects: list[Any], gone: frozenset[int]) -> None:
     """Counts what the step gives back of what was there, and what is held after all."""
     tensors = _tensors(objects)

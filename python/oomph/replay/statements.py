@@ -188,7 +188,7 @@ def stretches(stack: list[tuple[FrameType, int]]) -> list[Stretch]:
     found: list[Stretch] = []
     for frame, line in stack[first : first + _FRAMES_MAX]:
         name = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if name not in (own, "torch", "runpy"):
+        if name not in (own, "torch") and name not in sys.stdlib_module_names:
             found += _of_frame(frame, line, tuple(inner))
         inner.append(frame)
     repeats = False

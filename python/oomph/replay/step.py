@@ -24,6 +24,7 @@ from oomph.replay.begin import (
     drop_half_made,
     expect_converted,
     loose,
+    sizes_of,
     take_names,
     undo_joins,
     watch_real,
@@ -122,6 +123,7 @@ class Replay:
         torch.set_num_threads(1)  # those of the parent are not here: none is waited for
         self.is_silent = is_silent
         self.stretch, self.first, self.turns = stretch, first, turns
+        before = sizes_of(gc.get_objects(), device)
         self.names = take_names(stretch, first, gone)
         gc.collect()
         objects = gc.get_objects()
@@ -139,6 +141,8 @@ class Replay:
         if is_silent and in_forward:
             undo_joins(loose(objects, self.modules, self.optimizers))
         watch_real(self.tracker, objects, gone)
+        lost = before.keys() - sizes_of(objects, device).keys() - gone
+        self.tracker.change(-sum(before[addr] for addr in lost))
         del objects
         if not in_forward:
             drop_half_made(self.optimizers)
