@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import types
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -104,8 +105,12 @@ class Outwards:
         return False
 
     def _may_keep(self, end: object) -> bool:
-        """Whether what nothing refers to is more than what a loop goes through."""
-        return end is not self._target and not hasattr(type(end), "__next__")
+        """Whether what nothing refers to is more than what a loop goes through.
+
+        Frames are those whose variables are watched: who looks has them.
+        """
+        is_passing = isinstance(end, types.FrameType) or hasattr(type(end), "__next__")
+        return end is not self._target and not is_passing
 
     def _path(self, outermost: object) -> list[Any]:
         """The objects from the target to one that holds it."""

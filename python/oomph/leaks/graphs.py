@@ -38,7 +38,7 @@ def steps_spanned(roots: Iterable[Any], starts: list[int]) -> dict[Any, int]:
     """
 
     def step(node: Any) -> int:
-        number = node._sequence_nr()
+        number = int(node._sequence_nr())
         return (number < _NO_NUMBER) << bisect.bisect_right(starts, number)
 
     known: dict[Any, int] = {}

@@ -109,7 +109,12 @@ def _references(tensors: list[torch.Tensor]) -> list[int]:
     All that C++ has together, such as autograd's saved tensors, counts as one.
     """
     owner = _count_of_owner()
-    return [sys.getrefcount(t) - owner * (t._use_count() > 1) for t in tensors]
+    return [sys.getrefcount(t) - owner * (_uses(t) > 1) for t in tensors]
+
+
+def _uses(tensor: torch.Tensor) -> int:
+    """How many references there are to it in C++."""
+    return int(tensor._use_count())  # type: ignore[attr-defined]
 
 
 @functools.cache
@@ -122,7 +127,7 @@ def _count_of_owner() -> int:
     before = sys.getrefcount(tensor)
     with torch.inference_mode(False), torch.enable_grad():
         view = tensors[0].view(1)  # which knows its base
-    return (view._use_count() > 0) * (sys.getrefcount(tensor) - before)
+    return (_uses(view) > 0) * (sys.getrefcount(tensor) - before)
 
 
 @functools.cache
