@@ -566,6 +566,20 @@ def test_what_calls_of_the_failed_step_have_is_made_anew():
 
 
 @card
+def test_what_an_operator_needs_beside_its_result_is_foreseen():
+    """The backward of softmax multiplies before it sums up."""
+
+    def train_with_scores() -> None:
+        keys = nn.Linear(WIDTH, 8 * WORDS).cuda()
+        values = nn.Linear(8 * WORDS, 64).cuda()
+        x = torch.ones(16, TOKENS, WIDTH, device="cuda")
+        for _ in range(2):
+            values(keys(x).softmax(-1)).square().mean().backward()
+
+    foreseen(train_with_scores)
+
+
+@card
 def test_tensors_are_copied_deeply_and_sampled_from_grids():
     def train_with_copies() -> None:
         model = nn.Sequential(*(Block() for _ in range(6))).cuda()

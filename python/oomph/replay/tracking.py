@@ -23,6 +23,8 @@ _aten = torch.ops.aten
 _WITHOUT_EFFECT = {_aten._pin_memory.default, _aten.record_stream.default}
 _WRITES = {_aten.copy_.default, _aten.index_copy_.default, _aten.scatter_.src}
 _JOINS = frozenset([_aten.cat.default, _aten.index_put_.default, *_WRITES])
+_BESIDES = {_aten._softmax_backward_data.default, _aten.logsumexp.default}
+"""On CUDA these make something as large as what they are given, and give it back."""
 _TAKES = {_aten.index.Tensor, _aten.index_select.default, _aten.gather.default}
 _ADDS = frozenset(
     [
@@ -212,6 +214,10 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for tensor in made:
             if isinstance(tensor, FakeTensor):
                 self._note(tensor)
+        if func in _BESIDES and self._is_here(given[0]):
+            size_bytes = given[0].numel() * given[0].element_size()
+            self.change(size_bytes)
+            self.change(-size_bytes)
         if func in _JOINS and self.depth and not torch.is_grad_enabled():
             self._note_joined(func, given, result)
         return result
@@ -263,9 +269,12 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             count = index.shape[0] if index.ndim else 1
             noted.add((first.shape[0], count))
 
-    def _note(self, tensor: torch.Tensor) -> None:
+    def _is_here(self, tensor: torch.Tensor) -> bool:
         where = tensor.device
-        if where.type != "cuda" or (where.index or 0) != self.device:
+        return where.type == "cuda" and (where.index or 0) == self.device
+
+    def _note(self, tensor: torch.Tensor) -> None:
+        if not self._is_here(tensor):
             return
         if tensor.layout is not torch.strided:
             return
