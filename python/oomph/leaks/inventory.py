@@ -19,6 +19,7 @@ import torch
 from oomph import _C
 
 _SCANS_MIN = 3
+_PLAIN = (torch.Tensor, torch.nn.Parameter)  # which have memory, if they are strided
 
 
 @dataclass(eq=False)
@@ -97,6 +98,8 @@ def _keeps_gpu_memory(tensor: torch.Tensor) -> bool:
     """Whether it is on a GPU, or has a graph, which may go back to one."""
     if not tensor.is_cuda:
         return tensor.grad_fn is not None
+    if type(tensor) in _PLAIN and tensor.layout is torch.strided:
+        return tensor.data_ptr() != 0
     storage = storage_of(tensor)
     if storage is None:
         return False
@@ -154,6 +157,7 @@ class Inventory:
     def __init__(self) -> None:
         self.rounds: list[int] = []  # at whose ends it scanned
         self._objects = _Objects()
+        self._kinds: dict[Hashable, int] = {}  # their numbers
         self._seen: dict[int, Seen] = {}
         self._stayed: list[Counter[Hashable]] = []  # at each scan, by kind
         self._sizes: Counter[Hashable] = Counter()  # their bytes at the last one
@@ -182,24 +186,24 @@ class Inventory:
         stayed: Counter[Hashable] = Counter()
         new: Counter[Hashable] = Counter()
         sizes: dict[Hashable, dict[int, int]] = defaultdict(dict)
-        held = _are_held(tensors)
+        held, now = _are_held(tensors), self.scans
         for tensor, is_held in zip(tensors, held, strict=True):
             known = before.get(id(tensor))
             if known is None or known.ref() is not tensor:
                 storage = storage_of(tensor)
                 known = Seen(
                     weakref.ref(tensor),
-                    _kind(tensor),
-                    self.scans,
+                    self._kinds.setdefault(_kind(tensor), len(self._kinds)),
+                    now,
                     0 if storage is None else storage._cdata,
                     0 if storage is None else storage.nbytes(),
                 )
             known.is_held = is_held
             self._seen[id(tensor)] = known
-            if known.since < self.scans:
+            if known.since < now:
                 stayed[known.kind] += 1
                 sizes[known.kind][known.storage] = known.size_bytes
-            new[known.kind] += 0 < known.since < self.scans
+            new[known.kind] += 0 < known.since < now
         self._stayed.append(stayed)
         self._sizes = Counter({kind: sum(of.values()) for kind, of in sizes.items()})
         self._new.append(new)
@@ -226,29 +230,33 @@ class Inventory:
         last = (self._new if all_grows else self._stayed)[-2:]
         first = self.scans - _SCANS_MIN  # met at this scan at the latest: not new
         over = self.rounds[-2] - self.rounds[first]
+        grown = {kind for kind in last[1] if last[1][kind] > last[0][kind]}
         groups = []
-        for kind in last[-1]:
-            if last[1][kind] <= last[0][kind]:
-                continue
-            kept = self.kept({kind})
-            if kept:
-                sizes = sum({seen.storage: seen.size_bytes for seen in kept}.values())
-                groups.append(Group(kind, kept, len(kept) / over, sizes / over))
+        for kind, kept in self._kept(grown).items():
+            sizes = sum({seen.storage: seen.size_bytes for seen in kept}.values())
+            groups.append(Group(kind, kept, len(kept) / over, sizes / over))
         return groups
+
+    def _kept(self, kinds: set[Hashable]) -> dict[Hashable, list[Seen]]:
+        """Of each of these kinds what came between the last scans, and has stayed."""
+        first = self.scans - _SCANS_MIN  # met at this scan at the latest: not new
+        found: dict[Hashable, list[Seen]] = defaultdict(list)
+        last = self.scans - 1
+        for seen in self._seen.values():
+            if seen.kind in kinds and first < seen.since < last:
+                found[seen.kind].append(seen)
+        return {
+            kind: sorted(kept, key=lambda seen: seen.since)
+            for kind, all_kept in found.items()
+            if (kept := [seen for seen in all_kept if seen.ref() is not None])
+        }
 
     def kept(self, kinds: set[Hashable]) -> list[Seen]:
         """Of these kinds what came between the last scans, and has stayed since.
 
         The oldest come first, as far as it is known.
         """
-        first = self.scans - _SCANS_MIN  # met at this scan at the latest: not new
-        kept = (
-            seen
-            for seen in self._seen.values()
-            if seen.kind in kinds
-            and first < seen.since < self.scans - 1
-            and seen.ref() is not None
-        )
+        kept = (seen for each in self._kept(kinds).values() for seen in each)
         return sorted(kept, key=lambda seen: seen.since)
 
     def stayed(self, kinds: set[Hashable]) -> tuple[int, int]:

@@ -90,9 +90,9 @@ class Judge:
         found: dict[object, Suspect] = {}
         for group, tensor, is_held in few:
             chain = next(chains) if is_held else Chain()
-            suspect = self._suspect(tensor, chain, group)
-            if suspect.finding.verdict == "grows":
+            if not chain.hops and _gradient_graph(tensor) is None:
                 continue  # nothing in Python holds it: lines tell more
+            suspect = self._suspect(tensor, chain, group)
             places = suspect.places.all
             inner = places[0].place if places else suspect.finding.held_by
             known = found.setdefault(inner, suspect)
@@ -149,7 +149,7 @@ class Judge:
     def _mistake(self, tensor: torch.Tensor, chain: Chain) -> str:
         hops, kinds = chain.hops, chain.kinds()
         if not hops:
-            return "grows" if _gradient_graph(tensor) is None else "create_graph"
+            return "create_graph"
         if chain.circle:
             return "cycle"
         if _is_notebook(hops):
