@@ -8,7 +8,9 @@ import gc
 import io
 import itertools
 import pickle
+import sys
 import threading
+import time
 import weakref
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
@@ -469,6 +471,24 @@ def test_a_state_that_is_carried_between_calls_is_told_where_it_is_bound():
     (finding,) = found
     source = Path(__file__).read_text().splitlines()
     assert source[finding.line.line - 1].endswith(KEEPS)
+
+
+@simulated
+def test_a_thread_that_does_not_come_back_stops_nobody():
+    """It may run a finalizer, which waits for what this one has."""
+    from oomph.leaks.following import Follower
+    from oomph.leaks.slots import Slot
+
+    kept: list[int] = []
+    follower = Follower([Slot(kept)], 0)
+    assert follower.start()
+    follower._lock.acquire()
+    started = time.monotonic()
+    for i in range(100):
+        kept.append(i)
+    assert follower.stop() == {}
+    assert time.monotonic() - started < 5
+    assert sys.gettrace() is None
 
 
 # ---- Programs that look like it

@@ -26,6 +26,7 @@ from oomph.memory.sites import is_user
 _EVENTS_MAX = 100_000  # of one step: calls, lines and returns of all code
 LINES_MAX = 4_000  # of the user's, looked at in one step
 _RETURN = 3  # the kind of event, as _C gives it
+_WAIT_S = 0.5  # for another thread, which takes some microseconds
 
 
 @dataclass
@@ -110,11 +111,13 @@ class Follower:
             threading.settrace(None)  # type: ignore[arg-type]
         is_followed = type(sys.gettrace()).__name__ == "LineFollower"
         _C.unfollow_lines()
-        with self._lock:
+        found: dict[Hashable, Changes] = {}
+        if self._lock.acquire(timeout=_WAIT_S):
             if is_followed and self._skipped == 0:  # else nothing was looked at
                 self._look()
             found = {slot.place: changes for slot, _, changes in self._changes}
-            self._changes, self._last = [], {}
+            self._lock.release()
+        self._changes, self._last = [], {}
         return found
 
     @property
@@ -123,9 +126,18 @@ class Follower:
         return self._rest < 0
 
     def _event(self, frame: FrameType, what: int) -> None:
-        """A line is about to run, or a call begins or ends."""
-        with self._lock:
+        """A line is about to run, or a call begins or ends.
+
+        Never waits for long: who has the lock may run a finalizer of the program, and
+        that may wait for this thread.
+        """
+        if not self._lock.acquire(timeout=_WAIT_S):
+            _C.unfollow_lines()
+            return
+        try:
             self._follow(frame, what)
+        finally:
+            self._lock.release()
 
     def _follow(self, frame: FrameType, what: int) -> None:
         thread = threading.get_ident()
