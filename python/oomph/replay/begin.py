@@ -117,16 +117,20 @@ def sizes_of(objects: list[Any], device: int) -> dict[int, int]:
     return {
         address_of(tensor): tensor.untyped_storage().nbytes()
         for tensor in _tensors(objects)
-        if tensor.is_cuda and (tensor.device.index or 0) == device
-        if tensor.layout is torch.strided
+        if _is_on(tensor, device)
     }
+
+
+def _is_on(tensor: torch.Tensor, device: int) -> bool:
+    """Whether all of its memory is one storage on that device."""
+    if not tensor.is_cuda or tensor.layout is not torch.strided:
+        return False
+    return (tensor.device.index or 0) == device
 
 
 def watch_real(tracker: Tracker, objects: list[Any], gone: frozenset[int]) -> None:
     """Counts what the step gives back of what was there, and what is held after all."""
     tensors = _tensors(objects)
     for tensor in (*tensors, *_gradients(tensors)):
-        if not tensor.is_cuda or tensor.layout is not torch.strided:
-            continue
-        if (tensor.device.index or 0) == tracker.device:
+        if _is_on(tensor, tracker.device):
             tracker.watch_real(tensor, address_of(tensor) in gone)
