@@ -14,6 +14,7 @@
 #include "torch/allocator.hpp"
 #include "torch/backward.hpp"
 #include "torch/holders.hpp"
+#include "torch/nodes.hpp"
 #include "torch/saved.hpp"
 
 #include <torch/csrc/cuda/CUDAPluggableAllocator.h>
@@ -112,6 +113,7 @@ PyMethodDef methods[] = {
      "Whether the storage of a list of tensors goes when they go."},
     {"backward_here", backward_here, METH_VARARGS,
      "Backward within this thread, for a forked process."},
+    {"made_here", made_here, METH_O, "Whether this thread made a node of a graph."},
     {"leave_cuda", leave_cuda, METH_NOARGS,
      "Switches devices without CUDA from now on, in a forked process."},
     {"settings_keys", &Settings::keys, METH_NOARGS,

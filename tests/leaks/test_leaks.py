@@ -250,6 +250,51 @@ def test_memory_that_nothing_in_python_holds_is_told_by_the_line_that_allocates(
 
 
 @simulated
+def test_graphs_of_the_threads_of_backward_are_no_graphs_of_earlier_steps():
+    """Second derivatives: those threads number their nodes by themselves."""
+    loop = Loop()
+    x = torch.ones(16, 256, device="cuda", requires_grad=True)
+    with watch() as watched:
+        for _ in range(12):
+            loop.step()
+            loss = loop.model(x).square().sum()
+            for _ in range(3):
+                (slope,) = torch.autograd.grad(loss, x, create_graph=True)
+                loss = slope.square().sum()
+            loss.backward()
+    assert not watched.findings
+
+
+@pytest.mark.parametrize("count", [3, 4, 5, 6])
+@simulated
+def test_models_that_their_own_gradients_hold_are_found_after_short_runs(count):
+    import oomph
+
+    def train():
+        model = torch.nn.Linear(256, 256).cuda()
+        parameters = list(model.parameters())
+        for _ in range(count):
+            for parameter in parameters:
+                parameter.grad = None
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                loss = model(torch.ones(16, 256, device="cuda")).square().mean()
+                loss.backward(create_graph=True)  # the line
+            oomph.step()
+
+    with watch() as watched:
+        for _ in range(15):
+            train()
+    for thing in gc.get_objects():
+        if isinstance(thing, torch.nn.Parameter):
+            thing.grad = None
+    (finding,) = watched.findings
+    assert finding.verdict == "create_graph"
+    line = Path(__file__).read_text().splitlines()[finding.line.line - 1]
+    assert line.endswith("# the line")
+
+
+@simulated
 def test_a_list_that_the_code_empties_is_never_called_a_leak():
     loop, buffer = Loop(), []
     with watch() as watched:
@@ -465,6 +510,16 @@ def test_report_says_it_once_it_is_found_too(tmp_path):
     result = train("report", tmp_path=tmp_path)
     assert result.code == 0
     assert result.said.count("outputs retained at train.py:11") == 2
+
+
+def test_it_is_said_whatever_the_level_of_the_programs_own_log(tmp_path):
+    quiet = "import logging; logging.basicConfig(level=logging.ERROR)\n"
+    script = tmp_path / "quiet.py"
+    script.write_text(quiet + textwrap.dedent(LEAKING))
+    options = ["--simulate", "1GiB", "--set", "leaks:count", script]
+    assert "leaks found in" in oomph("run", *options).err
+    script.write_text(quiet + "logging.disable()\n" + textwrap.dedent(LEAKING))
+    assert "leaks found in" not in oomph("run", *options).err
 
 
 def test_raise_ends_the_step_in_which_it_is_found(tmp_path):

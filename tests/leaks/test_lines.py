@@ -349,8 +349,25 @@ def memo_of_a_pickler():
     return lambda step: archive.save(Example(block()))
 
 
+def moved_in_place():
+    """Each step puts another object's tensors on the GPU, where they stay."""
+    from transformers import BatchEncoding
+
+    batches = []
+    for _ in range(40):
+        x = torch.zeros(256, 512)
+        batches.append(BatchEncoding({"x": x}))
+
+    def step(number):
+        batch = batches[number].to("cuda")  # keeps
+        return batch["x"].shape
+
+    return step
+
+
 LEAKS = {
     "graphs_of_copies": 12,
+    "moved_in_place": 30,
     "sparse_sum": 12,
     "memo_of_a_pickler": 12,
     "worker_of_a_pool": 12,

@@ -18,6 +18,19 @@ logger = logging.getLogger("oomph")
 _STEPS_SHOWN = 10  # in the table, of those whose rescues are known
 
 
+def asked_for(text: str) -> None:
+    """Says what a setting asks for, at whatever level the program logs in general.
+
+    A level of the logger ``oomph`` itself counts, and so does ``logging.disable()``.
+    """
+    level = logging.WARNING
+    is_off = logger.manager.disable >= level
+    if logger.level != logging.NOTSET or is_off:
+        logger.log(level, "%s", text)
+        return
+    logger.handle(logger.makeRecord(logger.name, level, "", 0, text, (), None))
+
+
 @functools.cache
 def not_in_use(reason: str) -> None:
     """Says once that PyTorch's own allocator is used, and why."""

@@ -268,6 +268,8 @@ class Detector:
         for suspect in free:
             if suspect.is_searched:
                 self._suspects.remove(suspect)
+                for kind in suspect.kinds:  # something else may hold more of these
+                    self._dismissed.pop(kind, None)
         self._join_equal()
 
     def _before(self) -> int:

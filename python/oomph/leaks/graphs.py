@@ -8,13 +8,24 @@ from typing import Any
 
 import torch
 
+from oomph import _torch
+
 _NODES_MAX = 4000  # looked at of one graph
 _NO_NUMBER = 1 << 62  # leaves of the graph have no number of their own
+_FUNCTION: Any = torch._C._FunctionBase
 
 
 def now() -> int:
     """The number that the next node of this thread gets."""
     return int(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
+
+
+def _number(node: Any) -> int | None:
+    """That of a node of this thread; None: another numbers it, or nobody does."""
+    if not isinstance(node, _FUNCTION) and not _torch.made_here(node):
+        return None
+    number = int(node._sequence_nr())
+    return number if number < _NO_NUMBER else None
 
 
 def nodes(root: Any) -> Iterator[Any]:
@@ -38,8 +49,8 @@ def steps_spanned(roots: Iterable[Any], starts: list[int]) -> dict[Any, int]:
     """
 
     def step(node: Any) -> int:
-        number = int(node._sequence_nr())
-        return (number < _NO_NUMBER) << bisect.bisect_right(starts, number)
+        number = _number(node)
+        return 0 if number is None else 1 << bisect.bisect_right(starts, number)
 
     known: dict[Any, int] = {}
     return {root: _bits(root, starts[0], step, known).bit_count() for root in roots}
@@ -59,7 +70,9 @@ def _bits(
     stack = [root]
     while stack:
         node = stack[-1]
-        inner = () if node._sequence_nr() < oldest else node.next_functions
+        number = _number(node)
+        is_old = number is not None and number < oldest
+        inner = () if is_old else node.next_functions
         following = [each for each, _ in inner if each is not None]
         if node not in known:
             known[node] = own(node)
@@ -72,15 +85,9 @@ def _bits(
 
 
 def goes_back(root: Any, starts: list[int]) -> bool:
-    """The same of a gradient's graph: whether it has nodes of each of these steps.
-
-    Its own nodes are of another thread, which has numbers of its own.
-    """
-    found = set()
-    for node in nodes(root):
-        number = node._sequence_nr()
-        if number < _NO_NUMBER:
-            found.add(bisect.bisect_right(starts, number))
+    """The same of a gradient's graph: whether it has nodes of each of these steps."""
+    numbers = filter(None, map(_number, nodes(root)))
+    found = {bisect.bisect_right(starts, number) for number in numbers}
     return len(found) >= len(starts)
 
 
@@ -107,4 +114,4 @@ def has_copies(root: Any) -> bool:
 
 def begins_before(root: Any, number: int) -> bool:
     """Whether a graph has nodes that are older than this."""
-    return any(node._sequence_nr() < number for node in nodes(root))
+    return any((_number(node) or number) < number for node in nodes(root))

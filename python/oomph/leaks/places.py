@@ -11,6 +11,7 @@ from oomph.leaks.following import Changes
 from oomph.leaks.slots import Slot
 
 Filled = tuple[Slot, Changes]
+_ROUNDS_ENOUGH = 8  # followed: what is filled now and then was seen
 
 
 @dataclass
@@ -25,6 +26,7 @@ class Places:
     containers: list[Slot] = field(default_factory=list)
     names: list[Slot] = field(default_factory=list)
     _changes: dict[Hashable, Changes] = field(default_factory=dict)
+    _rounds: int = 0  # that were followed
 
     @property
     def all(self) -> list[Slot]:
@@ -42,6 +44,7 @@ class Places:
 
     def learn(self, changes: dict[Hashable, Changes]) -> None:
         """A round was followed: what happened to each place."""
+        self._rounds += 1
         for slot in self.all:
             if slot.place in changes:
                 known = self._changes.setdefault(slot.place, Changes())
@@ -62,13 +65,23 @@ class Places:
             if change is not None and change.line is not None:
                 yield slot, change
 
-    def supposed(self) -> tuple[str, Line | None]:
-        """The innermost name of which the source says that it is filled, and where."""
+    def supposed(self, is_one: bool) -> tuple[str, Line | None]:
+        """The innermost name of which the source says that it is filled, and where.
+
+        Containers that were followed and did not grow are not what is filled: some of
+        their items are, each in its turn.
+
+        Args:
+            is_one: Whether one thing is replaced, so that a name is bound anew.
+        """
+        if self.containers and self._rounds >= _ROUNDS_ENOUGH:
+            return "", None
+        binds = is_one or not self.containers
         name = ""
         for slot in self.all:
             if slot.name:
                 name = slot.name
-                line = source.puts_into(name, not slot.is_container)
+                line = source.puts_into(name, binds and not slot.is_container)
                 if line is not None:
                     return name, line
         return name, None

@@ -198,7 +198,7 @@ class Suspect:
         """Nothing was seen to change: the source may tell, or who allocates."""
         if not self.kinds and self._take(self.places.bound()):
             return
-        name, line = self.places.supposed()
+        name, line = self.places.supposed(is_one=not self.kinds)
         self.places.forget()
         if self.site and line is not None and not source.keeps_old(line, {name}):
             self.dismissed = True

@@ -158,7 +158,7 @@ class Watch:
         """The process ends: what is still watched is told."""
         self.finish()
         if self.findings:
-            log.logger.warning("%s", self.report().text)
+            log.asked_for(self.report().text)
 
     # ---- Steps
 
@@ -236,7 +236,7 @@ class Watch:
         text = self._report(new).text
         if self.action == "raise":
             raise LeakError(text)
-        log.logger.warning("%s", text)
+        log.asked_for(text)
 
 
 def _merged(findings: list[Finding]) -> list[Finding]:
