@@ -105,7 +105,7 @@ class Backward
         if (!sum.defined())
             sum = std::move(gradient);
         else if (!c10::GradMode::is_enabled() && sum.use_count() <= 2 &&
-                 !sum.is_sparse())
+                 !sum.is_sparse() && sum.is_non_overlapping_and_dense())
             sum.add_(gradient);
         else
             sum = sum + gradient;

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import copy
 import functools
-import gc
 import re
 from collections.abc import Callable
 
 import pytest
 import torch
 import torch.nn.functional as F
+from forecasts import foreseen, peak_bytes, step_bytes, text_within
 from oomph.diagnosis import forecast
-from support import GIB, MIB, Simulated, remedies
+from support import MIB, Simulated, remedies
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -104,48 +104,6 @@ def train(batch: int = 16, parts: int = 1, half: bool = False, **options: bool) 
         optimizer.zero_grad()
 
 
-def peak_bytes(function: Callable[[], None] = train) -> int:
-    """What it takes with room."""
-    gc.collect()
-    torch.cuda.reset_peak_memory_stats()
-    function()
-    return torch.cuda.max_memory_allocated()
-
-
-def text_within(size_bytes: float, function: Callable[[], None]) -> str | None:
-    """The error's text on a card of so many bytes; None: there was none."""
-    gc.collect()
-    torch.cuda.empty_cache()
-    torch.cuda.set_per_process_memory_fraction(size_bytes / (4 * GIB))
-    try:
-        function()
-    except torch.OutOfMemoryError as error:
-        return str(error)
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0)
-    return None
-
-
-def step_bytes(text: str | None) -> int:
-    """What the error says that a step would come to."""
-    from oomph.base.sizes import parse_size
-
-    assert text is not None
-    found = re.search(r"A whole step needs about ([\d.]+ \w+)", text)
-    assert found, text
-    return parse_size(found[1].replace(" ", ""))
-
-
-def foreseen(
-    function: Callable[[], None], fraction: float = 0.6, within: float = 0.01
-) -> str:
-    """The error's text on a card of a fraction of the true peak, which it foresees."""
-    true = peak_bytes(function)
-    text = text_within(fraction * true, function)
-    assert step_bytes(text) == pytest.approx(true, rel=within), (true, text)
-    return str(text)
-
-
 def as_said(action: str) -> dict[str, object]:
     """How to train as a remedy says."""
     how: dict[str, object] = {}
@@ -174,7 +132,7 @@ def test_a_step_comes_to_what_was_foreseen(fraction, half):
 @pytest.mark.parametrize("fraction", [0.6, 0.68, 0.75, 0.82, 0.9, 0.97])
 @card
 def test_what_is_said_to_be_enough_is_enough(fraction):
-    true = peak_bytes()
+    true = peak_bytes(train)
     text = text_within(fraction * true, train)
     assert text is not None
     named = remedies(text)
@@ -190,7 +148,7 @@ def test_what_is_said_to_be_enough_is_enough(fraction):
 
 @card
 def test_checkpointing_and_a_smaller_batch_go_together_where_neither_is_enough():
-    true = peak_bytes()
+    true = peak_bytes(train)
     named = remedies(text_within(0.55 * true, train) or "")
     both = [action for action in named if ", and " in action]
     assert any("checkpointing" in action and "batch 16" in action for action in both)
@@ -473,7 +431,7 @@ def test_gradients_that_python_never_saw_are_given_back():
 @card
 def test_it_has_25_lines_at_most():
     kept = [torch.empty(20 * MIB, dtype=torch.uint8, device="cuda") for _ in range(2)]
-    true = peak_bytes()
+    true = peak_bytes(train)
     for fraction in FRACTIONS:
         text = text_within(fraction * true, train)
         assert text is not None
@@ -645,3 +603,34 @@ def test_the_batch_may_come_second(kind):
     assert wanted, action
     assert remedies(text or "")[action]
     assert text_within(0.6 * true, lambda: read(int(wanted[1]))) is None
+
+
+@card
+def test_states_that_an_optimizer_makes_at_once_stay():
+    def train_rows() -> None:
+        tables = nn.ModuleList(nn.Embedding(40960, 512) for _ in range(4)).cuda()
+        optimizer = torch.optim.Adagrad(tables.parameters())
+        for _ in range(2):
+            x = torch.randint(40960, (64,), device="cuda")
+            optimizer.zero_grad()
+            torch.stack([table(x) for table in tables]).square().mean().backward()
+            optimizer.step()
+
+    foreseen(train_rows, fraction=0.55, within=0.02)
+
+
+@card
+def test_variables_of_a_function_begin_without_values():
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 4 * WORDS)).cuda()
+
+    def scores(x: torch.Tensor) -> torch.Tensor:
+        y = model(x)
+        y = y.double()
+        return y.argmax(-1)
+
+    @torch.no_grad()
+    def evaluate() -> None:
+        for _ in range(2):
+            scores(torch.ones(16 * TOKENS, WIDTH, device="cuda"))
+
+    foreseen(evaluate, fraction=0.7)

@@ -265,8 +265,8 @@ def _request(snapshot: dict[str, Any], seen: Breakdown, context: Context) -> Req
         operator=snapshot["doing"],
         shape=_shape(snapshot["requested_bytes"], seen.program, step),
         before_backward=_is_recorded_forward(snapshot),
-        step_bytes=step.peak_bytes if step else 0,
-        step_missing_bytes=step.missing_bytes if step else 0,
+        step_bytes=step.next_bytes if step else 0,
+        step_missing_bytes=step.missing_of(step.next_bytes) if step else 0,
         step_phase=step.outcome.phase if step else "",
         step_grows_bytes=step.outcome.grows_bytes if step else 0,
         step_modules=[Saver(*each) for each in step.outcome.raw["saved"]]

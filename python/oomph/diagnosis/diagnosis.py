@@ -88,7 +88,8 @@ class Request:
         before_backward: Whether forward asked and autograd records it, so that backward
             will need more.
         step_bytes: Predicted peak of the whole step in bytes
-            (:mod:`oomph.diagnosis.forecast`); 0: not predicted.
+            (:mod:`oomph.diagnosis.forecast`), where turns grow that of the next one; 0:
+            not predicted.
         step_missing_bytes: Of these, the bytes that there is no room for.
         step_grows_bytes: What each turn of the loop leaves behind.
         step_phase: When that peak is: "forward", "backward" or "optimizer".
@@ -332,15 +333,21 @@ def _step(request: Request | None) -> list[str]:
         more = " Backward will need more." if request.before_backward else ""
         why = "none could run again."
         return [f"How much a whole step needs is not known: {why}{more}"]
+    peak, missing = request.step_bytes, request.step_missing_bytes
+    now = " now" if request.step_grows_bytes else ""
+    told = []
+    if missing:
+        told.append(
+            f"A whole step needs about {format_size(peak)}{now}, at its peak in "
+            f"{PHASES[request.step_phase]}: {format_size(missing)} more than the "
+            f"{format_size(peak - missing)} that it can have."
+        )
     if request.step_grows_bytes:
         each = format_size(request.step_grows_bytes)
-        return [f"Each turn of the loop adds {each}; how many turns come is not known."]
-    peak, missing = request.step_bytes, request.step_missing_bytes
-    return [
-        f"A whole step needs about {format_size(peak)}, at its peak in "
-        f"{PHASES[request.step_phase]}: {format_size(missing)} more than the "
-        f"{format_size(peak - missing)} that it can have."
-    ]
+        told.append(
+            f"Each turn of the loop adds {each}; how many turns come is not known."
+        )
+    return told
 
 
 PHASES = {

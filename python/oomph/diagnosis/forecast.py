@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from oomph.base.log import logger
 from oomph.diagnosis.categories import PASSING, Breakdown, Category
 from oomph.memory import host
 
@@ -52,9 +53,20 @@ class Forecast:
         return self.base_bytes + self.outcome.peak_bytes
 
     @property
+    def next_bytes(self) -> int:
+        """The same; where turns grow, in the turn that ran out of memory."""
+        if not self.outcome.grows_bytes:
+            return self.peak_bytes
+        return self.base_bytes + int(self.outcome.raw["peaks"][0])
+
+    @property
     def missing_bytes(self) -> int:
         """What there is no room for at the peak."""
-        return max(0, self.peak_bytes - self.room_bytes)
+        return self.missing_of(self.peak_bytes)
+
+    def missing_of(self, size_bytes: int) -> int:
+        """What of so many bytes there is no room for."""
+        return max(0, size_bytes - self.room_bytes)
 
     def fits(self, peak_bytes: int, outcome: Outcome | None = None) -> bool | None:
         """Whether there is room for so much, in each turn.
@@ -136,14 +148,17 @@ def foresee(
     outcome = search.find()
     if outcome is None:
         return None
-    if all(kind != Category.WORKSPACE for _, _, kind in blocks):
+    is_first = all(kind != Category.WORKSPACE for _, _, kind in blocks)
+    if is_first and outcome.raw["multiplies"]:
         base += _workspace_bytes(held.device)
     room = sum(held.sizes) + snapshot["requested_bytes"]
     room -= snapshot["stats"]["oom_missing_bytes"]
     found = Forecast(outcome, base, room, search, began)
     if found.missing_bytes > 0:
         return found
-    found.close()  # there was too little room, so this is not what ran
+    # There was too little room, so this is not what ran.
+    logger.debug("a step of %d bytes has room, but ran out of it", found.peak_bytes)
+    found.close()
     return None
 
 

@@ -18,10 +18,15 @@ LONGER_MAX = 0.25  # times as long: what one call joins to them
 
 
 def drop_half_made(optimizers: list[Any]) -> None:
-    """Optimizers make their state where there is none; the last may be half made."""
+    """Optimizers make their state where there is none; the last may be half made.
+
+    Some have all of it from the begin: one that has as much as others stays.
+    """
     for optimizer in optimizers:
-        if optimizer.state:
-            del optimizer.state[[*optimizer.state][-1]]
+        made = [*optimizer.state]
+        sizes = [len(optimizer.state[parameter]) for parameter in made]
+        if made and (len(made) == 1 or sizes[-1] < max(sizes)):
+            del optimizer.state[made[-1]]
 
 
 def loose(
@@ -95,9 +100,11 @@ def take_names(stretch: Stretch, first: int, made: frozenset[int]) -> dict[str, 
     for frame in stretch.inner:
         take_variables(frame, is_inner=True)
     names = take_variables(stretch.frame)
+    unbound = stretch.unbound() if first == 0 else set()
     for name in stretch.bound_first(first):
-        if any(_is_of(value, made) for value in tree_leaves(names.get(name))):
-            del names[name]
+        is_anew = any(_is_of(value, made) for value in tree_leaves(names.get(name)))
+        if is_anew or name in unbound:
+            names.pop(name, None)
     return names
 
 

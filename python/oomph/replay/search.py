@@ -64,10 +64,15 @@ class Outcome:
 
 @dataclass(frozen=True)
 class _Run:
-    """Statements, and the index of the one to begin with."""
+    """Statements, and the index of the one to begin with.
+
+    Attributes:
+        answer: What they are told when they ask something that nobody knows.
+    """
 
     stretch: statements.Stretch
     first: int
+    answer: bool = True
 
 
 class Search:
@@ -118,10 +123,9 @@ class Search:
                 break
             tries += 1
             session, outcome = self._begin(run)
-            made_line = outcome.raw["made_line"] if outcome is not None else 0
-            if made_line and not run.stretch.is_loop:
+            if outcome is not None and (other := _instead(run, outcome.raw)):
                 session.close()
-                run = _Run(run.stretch, run.stretch.after(made_line))
+                run = other
                 session, outcome = self._begin(run)
             if outcome is not None and outcome.raw["whole"]:
                 done.add(id(run.stretch))
@@ -218,6 +222,10 @@ class Search:
             return session.first
 
     def _session_of(self, run: _Run, change: dict[str, Any] | None) -> child.Session:
+        from oomph.replay.besides import Card
+
+        card = Card.of(self.device)  # the child cannot ask
+
         def begin() -> tuple[Any, Any]:
             from oomph.replay.step import Replay
 
@@ -227,9 +235,11 @@ class Search:
                 run.first,
                 turns,
                 self.device,
+                card,
                 self.gone,
                 self.in_forward,
                 self.is_silent,
+                run.answer,
             )
             return replay.begin(change), replay.again
 
@@ -246,6 +256,17 @@ class Search:
         seen = raw["error"] or raw["peaks"]
         logger.debug("a step ran again in %s: %s", where, seen)
         return Outcome.of(raw)
+
+
+def _instead(run: _Run, raw: dict[str, Any]) -> _Run | None:
+    """How to run them rather: from where the model is made, or told otherwise."""
+    stretch, first, answer = run.stretch, run.first, run.answer
+    if raw["made_line"] and not stretch.is_loop:
+        first = stretch.after(raw["made_line"])
+    if raw["guessed"] and raw["error"] and not raw["whole"]:
+        answer = False
+    other = _Run(stretch, first, answer)
+    return other if other != run else None
 
 
 def _later_bytes(raw: dict[str, Any]) -> int:

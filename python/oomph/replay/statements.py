@@ -76,6 +76,17 @@ class Stretch:
             order.visit(statement)
         return {name for name, is_bound in order.known.items() if is_bound}
 
+    def unbound(self) -> set[str]:
+        """Its variables that have no value as it begins: of a function all but some."""
+        code = self.frame.f_code
+        if self.is_loop or self.is_of_module:
+            return set()
+        count = code.co_argcount + code.co_kwonlyargcount
+        count += bool(code.co_flags & inspect.CO_VARARGS)
+        count += bool(code.co_flags & inspect.CO_VARKEYWORDS)
+        arguments = {*code.co_varnames[:count]}
+        return {*code.co_varnames, *code.co_cellvars} - arguments
+
     def after(self, line: int) -> int:
         """Index of the first statement behind a line."""
         return sum(statement.lineno <= line for statement in self.body)

@@ -30,6 +30,7 @@ from oomph.replay.begin import (
     watch_real,
     without_ranks,
 )
+from oomph.replay.besides import Card
 from oomph.replay.calls import (
     Calls,
     names_of_modules,
@@ -104,10 +105,12 @@ class Replay:
         turns: How often they run: twice where they are in a loop, as the second turn
             begins with what the first one left.
         device: Index of the device that counts.
+        card: What it is.
         gone: Addresses of blocks that are not counted as there when it begins: what
             the step has made so far.
         is_silent: Whether nothing was recorded, by a function further out.
         in_forward: Whether it ended in forward, not in backward or an optimizer's step.
+        answer: What statements are told that ask something which nobody knows.
     """
 
     def __init__(
@@ -116,9 +119,11 @@ class Replay:
         first: int,
         turns: int,
         device: int,
+        card: Card,
         gone: frozenset[int],
         in_forward: bool,
         is_silent: bool,
+        answer: bool,
     ) -> None:
         torch.set_num_threads(1)  # those of the parent are not here: none is waited for
         self.is_silent = is_silent
@@ -132,7 +137,7 @@ class Replay:
         self.optimizers = [o for o in objects if issubclass(type(o), kind)]
         without_ranks(self.modules)
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
-        self.tracker = Tracker(self.mode, device)
+        self.tracker = Tracker(self.mode, device, card, answer)
         self.engine = Engine(self.mode, self.tracker)
         self.settled = Settled()
         self.calls = Calls(self.tracker, names_of_modules(self.modules))
@@ -161,8 +166,8 @@ class Replay:
             ``phase``: of the last peak; ``backwards``: how many there were;
             ``optimizers``: how many the program has; ``optimized``: how often one took
             its step; ``made_line``: the last line that made a model;
-            ``whole``: whether the statements came to their end; ``guessed`` as
-            :class:`Tracker` has it; ``gathered``: of what rows were taken or written by
+            ``whole``: whether the statements came to their end; ``guessed`` and
+            ``multiplies`` as :class:`Tracker` has them; ``gathered``: of what rows were taken or written by
             index, how many it had, and how many were; ``messages``: those that went
             along the edges of a graph that was there; ``squares``: the sizes of square
             matrices; ``called``: how often a module was; ``calls``: of each class of
@@ -188,7 +193,9 @@ class Replay:
         self._change_modules(wanted)
         turns = 1
         if wanted.batch is not None:
-            self._accumulate(wanted, wanted.batch)
+            part = self._accumulate(wanted, wanted.batch)
+            if part["error"]:  # what it worked on is gone
+                return part
         elif self._drop_left() > LEFT_SHARE * self.tracker.peak_bytes:
             turns = 2  # what the last turn left was made without the change
         return self._run(wanted, turns)
@@ -205,16 +212,19 @@ class Replay:
                 del self.names[name]
         return before - self.tracker.now_bytes
 
-    def _accumulate(self, change: Change, batch: tuple[int, int, int]) -> None:
+    def _accumulate(
+        self, change: Change, batch: tuple[int, int, int]
+    ) -> dict[str, Any]:
         """Runs a part of the batch that the optimizer does not yet see."""
         self._cut(batch)
         held = [(o, name) for o in self.optimizers for name in ("step", "zero_grad")]
         held += [(m, "zero_grad") for m in self.modules]
         for thing, name in held:
             thing.__dict__[name] = lambda *_, **__: None
-        self._run(change, 1)
+        part = self._run(change, 1)
         for thing, name in held:
             del thing.__dict__[name]
+        return part
 
     def _cut(self, batch: tuple[int, int, int]) -> None:
         used, bound = self.stretch.names(), self.stretch.bound_first(self.first)
@@ -267,6 +277,7 @@ class Replay:
             "made_line": engine.made_line,
             "whole": whole,
             "guessed": tracker.guessed,
+            "multiplies": tracker.multiplies,
             "gathered": sorted(tracker.taken | tracker.added),
             "messages": messages_of(tracker),
             "squares": sorted(squares_of(tracker)),

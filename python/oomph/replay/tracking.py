@@ -14,17 +14,19 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
+from oomph.replay import besides
 from oomph.replay.recurrent import CELLS
 
 ROUND_BYTES = 512  # what every block's size is a multiple of
 REAL_MAX = 1 << 20  # elements of what is really computed on the CPU
 
 _aten = torch.ops.aten
+_STAND_INS = CELLS | besides.LOSSES
 _WITHOUT_EFFECT = {_aten._pin_memory.default, _aten.record_stream.default}
 _WRITES = {_aten.copy_.default, _aten.index_copy_.default, _aten.scatter_.src}
 _JOINS = frozenset([_aten.cat.default, _aten.index_put_.default, *_WRITES])
-_BESIDES = {_aten._softmax_backward_data.default, _aten.logsumexp.default}
-"""On CUDA these make something as large as what they are given, and give it back."""
+_PRODUCTS = {_aten.mm.default, _aten.addmm.default, _aten.bmm.default}
+_PRODUCTS |= {_aten.baddbmm.default, _aten.addmv.default, _aten.mv.default}
 _TAKES = {_aten.index.Tensor, _aten.index_select.default, _aten.gather.default}
 _ADDS = frozenset(
     [
@@ -81,6 +83,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Attributes:
         fakes: Makes tensors without memory of others.
         device: Index of the device that counts.
+        card: What it is, as far as operators ask.
+        answer: What is told of a condition that nobody knows.
         now_bytes: What is in use beyond what was there as it began.
         peak_bytes: The most that it was since :meth:`mark`.
         phase: "forward", "backward" or "optimizer".
@@ -88,6 +92,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         before: Those that were there, by address.
         events: What was in use after each event.
         guessed: Whether a value was asked for that nobody knows.
+        multiplies: Whether matrices were multiplied, which cuBLAS does.
         taken: Of each tensor of which forward took rows by index, how many it had, and
             how many were taken.
         added: The same of those that rows were written or added to by index.
@@ -105,12 +110,15 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     fakes: FakeTensorMode
     device: int
+    card: besides.Card
+    answer: bool = True
     now_bytes: int = 0
     peak_bytes: int = 0
     phase: str = "forward"
     pieces: list[Piece] = field(default_factory=list)
     events: list[int] = field(default_factory=list)
     guessed: bool = False
+    multiplies: bool = False
     taken: set[tuple[int, int]] = field(default_factory=set)
     added: set[tuple[int, int]] = field(default_factory=set)
     rows: set[int] = field(default_factory=set)
@@ -188,7 +196,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if func is _aten._local_scalar_dense.default and not _is_known(args[0]):
             self.guessed = True
-            return _plausible(args[0])
+            return _plausible(args[0], self.answer)
         if func in _WITHOUT_EFFECT:
             return args[0] if func is _aten._pin_memory.default else None
         if kwargs.get("pin_memory"):
@@ -199,9 +207,12 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 with _disable_current_modes():
                     return func(*args, **kwargs)
             args, kwargs = tree_map_only(torch.Tensor, self._as_fake, (args, kwargs))
+        self.multiplies |= func in _PRODUCTS
         if self.runs == "forward" and (func in _TAKES or func in _ADDS):
             self._note_rows(self.taken if func in _TAKES else self.added, args)
-        result = CELLS.get(func, func)(*args, **kwargs)
+        if self.phase == "backward" and not torch.is_grad_enabled():
+            func = besides.IN_PLACE.get(func, func)
+        result = _STAND_INS.get(func, func)(*args, **kwargs)
         if func is _aten._log_softmax.default:
             self.chosen_from.add(tuple(result.shape))
         made = _tensors(result if isinstance(result, tuple | list) else (result,))
@@ -214,10 +225,11 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for tensor in made:
             if isinstance(tensor, FakeTensor):
                 self._note(tensor)
-        if func in _BESIDES and self._is_here(given[0]):
-            size_bytes = given[0].numel() * given[0].element_size()
-            self.change(size_bytes)
-            self.change(-size_bytes)
+        if given and self._is_here(given[0]):
+            besides_bytes = besides.bytes_of(func, args, kwargs, result, self.card)
+            if besides_bytes:
+                self.change(besides_bytes)
+                self.change(-besides_bytes)
         if func in _JOINS and self.depth and not torch.is_grad_enabled():
             self._note_joined(func, given, result)
         return result
@@ -347,9 +359,9 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return max(map(add, self.events, accumulate(deltas)), default=0)
 
 
-def _plausible(tensor: torch.Tensor) -> bool | int | float:
+def _plausible(tensor: torch.Tensor, answer: bool) -> bool | int | float:
     if tensor.dtype is torch.bool:
-        return True
+        return answer
     return 0.0 if tensor.is_floating_point() else 1
 
 
