@@ -167,8 +167,8 @@ class Replay:
             ``optimizers``: how many the program has; ``optimized``: how often one took
             its step; ``made_line``: the last line that made a model;
             ``whole``: whether the statements came to their end; ``guessed`` and
-            ``multiplies`` as :class:`Tracker` has them; ``gathered``: of what rows were taken or written by
-            index, how many it had, and how many were; ``messages``: those that went
+            ``multiplies`` as :class:`Tracker` has them; ``gathered``: of what rows were
+            taken or written by index, how many it had, and how many were; ``messages``: those that went
             along the edges of a graph that was there; ``squares``: the sizes of square
             matrices; ``called``: how often a module was; ``calls``: of each class of
             modules, what their calls saved in bytes, how they are named, and whether
