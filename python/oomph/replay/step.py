@@ -168,17 +168,16 @@ class Replay:
             its step; ``made_line``: the last line that made a model;
             ``whole``: whether the statements came to their end; ``guessed`` and
             ``multiplies`` as :class:`Tracker` has them; ``gathered``: of what rows were
-            taken or written by index, how many it had, and how many were; ``messages``: those that went
-            along the edges of a graph that was there; ``squares``: the sizes of square
-            matrices; ``called``: how often a module was; ``calls``: of each class of
-            modules, what their calls saved in bytes, how they are named, and whether
-            some hold others (``nested``) or all are PyTorch's own (``plain``);
-            ``saved``: path, class and bytes of those modules of libraries that
-            themselves save most; ``sequence``: the ``nn.Sequential``
-            whose call saves most; ``cache``: what calls keep for later ones;
-            ``without``: the peak, had some things been smaller; ``shapes``: by bytes,
-            of what dtype and shape such large tensors were; ``error``: what ended
-            it.
+            taken or written by index, how many it had, and how many were; ``messages``:
+            those that went along the edges of a graph that was there; ``squares``: the
+            sizes of square matrices; ``called``: how often a module was; ``calls``: of
+            each class of modules, what their calls saved in bytes, how they are named,
+            and whether some hold others (``nested``) or all are PyTorch's own
+            (``plain``); ``saved``: path, class and bytes of those modules of libraries
+            that themselves save most; ``sequence``: the ``nn.Sequential`` whose call
+            saves most; ``cache``: what calls keep for later ones; ``without``: the
+            peak, had some things been smaller; ``shapes``: by bytes, of what dtype and
+            shape such large tensors were; ``error``: what ended it.
         """
         wanted = Change.of(change or {})
         self._change_modules(wanted)
