@@ -7,7 +7,7 @@ import random
 import sys
 import types
 import weakref
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 
 import pytest
 import torch
@@ -198,6 +198,27 @@ def test_growth_that_rested_is_slow_whenever_a_look_begins_anew():
     told = suspect.told(certain_rounds=500, at_end=False)
     assert told is not None
     assert told.certainty == BOUNDED
+
+
+@Simulated("1GiB,context=0", "offload:off")
+def test_a_kind_has_the_same_number_at_each_look():
+    import torch
+    from oomph.leaks.inventory import Inventory
+
+    kept: list[torch.Tensor] = []
+    numbers: dict[Hashable, int] = {}
+
+    def growing(dims: int) -> Hashable:
+        inventory = Inventory(numbers)
+        for number in range(4):
+            kept.append(torch.zeros([3] * dims, device="cuda"))
+            inventory.scan(number)
+        (group,) = inventory.growing(all_grows=False)
+        return group.kind
+
+    first, second = growing(5), growing(6)
+    kept.clear()
+    assert (growing(6), growing(5)) == (second, first)
 
 
 @Simulated("1GiB,context=0", "offload:off")

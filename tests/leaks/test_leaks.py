@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
+import random
 import re
 import textwrap
 import warnings
@@ -292,6 +294,28 @@ def test_models_that_their_own_gradients_hold_are_found_after_short_runs(count):
     assert finding.verdict == "create_graph"
     line = Path(__file__).read_text().splitlines()[finding.line.line - 1]
     assert line.endswith("# the line")
+
+
+@simulated
+def test_memos_that_fill_up_are_no_leaks_however_often_it_looks_again():
+    loop, random_keys = Loop(), random.Random(4)
+
+    @functools.cache
+    def basis(key):
+        return torch.zeros(128 + 32 * key, 256, device="cuda")
+
+    @functools.cache
+    def mask(*keys):
+        return torch.zeros(3, 128 + 32 * keys[0], 64, device="cuda")
+
+    with watch() as watched:
+        told = []
+        for _ in range(220):
+            keys = random_keys.choice(range(4)), random_keys.choice(range(4))
+            basis(keys[0]), mask(*keys)
+            loop.step()
+            told += watched.findings
+    assert all(finding.certainty != "leaks" for finding in [*told, *watched.findings])
 
 
 @simulated

@@ -10,7 +10,7 @@ what is looked at in a million rounds costs nothing.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -135,6 +135,7 @@ class Detector:
         self._growth = Growth()
         self._starts: deque[int] = deque([graphs.now()], maxlen=3)
         self._suspects: list[Suspect] = []
+        self._kinds: dict[Hashable, int] = {}  # the numbers of kinds of tensors
         self._dismissed: dict[Any, int] = {}  # kinds, and until which scan
         self._follower: Follower | None = None
         self._rest = 0  # rounds in which lines are still searched
@@ -146,7 +147,8 @@ class Detector:
     def _begin(self, first: int, unit: int) -> None:
         """Begins to look from a round on."""
         self._first, self._unit, self._next = first, unit, first
-        self._inventory = Inventory()
+        self._inventory = Inventory(self._kinds)
+        self._dismissed.clear()
         self._sites: list[verdicts.Sites] = []
         self._counts: list[Counts] = []  # at each scan
 

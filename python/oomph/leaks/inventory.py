@@ -152,12 +152,15 @@ class Inventory:
 
     Tensors that a program makes, uses and frees are of no interest, however many there
     are; so of each kind those are counted that were there at the scan before, too.
+
+    Args:
+        kinds: The numbers of kinds, which it shares with others; None: its own.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kinds: dict[Hashable, int] | None = None) -> None:
         self.rounds: list[int] = []  # at whose ends it scanned
         self._objects = _Objects()
-        self._kinds: dict[Hashable, int] = {}  # their numbers
+        self._kinds = {} if kinds is None else kinds
         self._seen: dict[int, Seen] = {}
         self._stayed: list[Counter[Hashable]] = []  # at each scan, by kind
         self._sizes: Counter[Hashable] = Counter()  # their bytes at the last one
