@@ -425,6 +425,34 @@ def test_the_line_that_keeps_it_is_told(program):
 
 
 @simulated
+def test_where_the_function_that_keeps_it_was_called_is_told():
+    """If that was in the step; who runs all the steps is of no interest."""
+    import oomph
+
+    source, loop, own = Path(__file__).read_text().splitlines(), Loop(), []
+    makers: list[Any] = []
+
+    def register(maker):
+        makers.append(maker)  # keeps
+
+    def choose():
+        chosen = block()
+        register(lambda: chosen)  # calls
+
+    with oomph.leaks.watch() as watch:
+        for _ in range(12):
+            choose()
+            own.append(block(2))  # keeps
+            loop.step()
+    lines = {source[found.line.line - 1]: found for found in watch.findings}
+    helper = next(found for line, found in lines.items() if "makers" in line)
+    assert source[helper.called_at.line - 1].endswith("# calls")
+    assert f"called at tests/leaks/test_lines.py:{helper.called_at.line}" in helper.text
+    (direct,) = (found for line, found in lines.items() if "own" in line)
+    assert direct.called_at is None
+
+
+@simulated
 def test_a_call_that_goes_on_is_told_as_the_holder_of_what_it_collects():
     import oomph
 

@@ -67,6 +67,8 @@ class Finding:
         held_by: The chain of references that holds it, starting at the tensor; None:
             nothing in Python does.
         allocated_at: Lines that allocated the memory, the most bytes first.
+        called_at: Where the function of the line was called, as it was seen to keep
+            something; None: it was not seen, or no code of the user's called it.
         note: What else is known; "": nothing.
         device: Index of the device.
         per: ``step``, or ``call`` of a model, where no steps end.
@@ -87,6 +89,7 @@ class Finding:
     device: int = 0
     per: str = "step"
     certainty: str = LEAKS
+    called_at: Line | None = None
 
     @property
     def text(self) -> str:
@@ -98,6 +101,8 @@ class Finding:
             size = " x ".join(map(str, self.shape)) or "a single number"
             made = f", from {self.made_by}" if self.made_by else ""
             lines.append(f"{self.dtype}, {size}{made}")
+        if self.called_at:
+            lines.append(f"called at {_plain(self.called_at)}")
         if self.held_by:
             lines.append(f"held by {self.held_by}")
         if self.allocated_at:

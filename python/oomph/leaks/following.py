@@ -13,6 +13,7 @@ import threading
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from traceback import walk_stack
 from types import FrameType
 from typing import Any
 
@@ -38,12 +39,14 @@ class Changes:
         shrank: Whether something was taken out again.
         size_change: By how many items a container has more in the end.
         names: What lines that changed it call it.
+        callers: Of each line, where its function was called in that round.
     """
 
     lines: Counter[tuple[bool, Line]] = field(default_factory=Counter)
     shrank: bool = False
     size_change: int = 0
     names: set[str] = field(default_factory=set)
+    callers: dict[Line, Line] = field(default_factory=dict)
 
     def add(self, later: Changes) -> None:
         """What happened in a later round."""
@@ -51,6 +54,7 @@ class Changes:
         self.shrank |= later.shrank
         self.size_change += later.size_change
         self.names |= later.names
+        self.callers |= later.callers
 
     @property
     def line(self) -> Line | None:
@@ -87,6 +91,7 @@ class Follower:
         self._last: dict[int, _Last | None] = {}  # by thread
         self._skipped, self._rest = skipped, LINES_MAX
         self._lock = threading.Lock()
+        self._running: set[int] = set()  # frames that were there before
 
     def start(self) -> bool:
         """Begins, unless another tracer follows this thread; whether it did."""
@@ -95,6 +100,11 @@ class Follower:
         source.meet_files()
         self._last = {
             thread: _innermost(frame) for thread, frame in sys._current_frames().items()
+        }
+        self._running = {
+            id(frame)
+            for innermost in sys._current_frames().values()
+            for frame, _ in walk_stack(innermost)
         }
         _C.follow_lines(self._event, is_user, _EVENTS_MAX)
         if threading.gettrace() is None:
@@ -175,14 +185,17 @@ class Follower:
         thread = threading.get_ident()
         others = (last for other, last in self._last.items() if other != thread)
         found = [
-            _told(slot, last)
+            (*_told(slot, last), last[0])
             for last in (self._last.get(thread), *others)
             if last is not None
         ]
         if found:
-            line, is_named, names = max(found, key=lambda told: told[1])
+            line, is_named, names, frame = max(found, key=lambda told: told[1])
             changes.names |= names
             changes.lines[is_named, line] += 1
+            caller = _innermost(frame.f_back)
+            if caller is not None and id(frame) not in self._running:
+                changes.callers[line] = replace(line_of(caller[0]), line=caller[1])
 
 
 def _told(slot: Slot, last: _Last) -> tuple[Line, bool, set[str]]:

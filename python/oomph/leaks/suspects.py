@@ -221,6 +221,8 @@ class Suspect:
         self.is_limited &= isinstance(slot.holder, functools._lru_cache_wrapper)
         self.places.forget()
         self._set_line(line, names)
+        called_at = change.callers.get(line) if line is not None else None
+        self.finding = replace(self.finding, called_at=called_at)
         return True
 
     def _set_line(self, line: Line | None, names: set[str]) -> None:
