@@ -349,6 +349,7 @@ def test_a_loop_that_grows_says_so_and_nothing_is_called_enough():
                 kept.append(net(torch.ones(8192, 1024, device="cuda")))
 
     text = text_of(evaluate)
+    assert "This turn of the loop needs about" in text
     assert "Each turn of the loop adds 32.00 MiB" in text
     kept.clear()
 

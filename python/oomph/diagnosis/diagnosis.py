@@ -334,11 +334,11 @@ def _step(request: Request | None) -> list[str]:
         why = "none could run again."
         return [f"How much a whole step needs is not known: {why}{more}"]
     peak, missing = request.step_bytes, request.step_missing_bytes
-    now = " now" if request.step_grows_bytes else ""
+    what = "This turn of the loop" if request.step_grows_bytes else "A whole step"
     told = []
     if missing:
         told.append(
-            f"A whole step needs about {format_size(peak)}{now}, at its peak in "
+            f"{what} needs about {format_size(peak)}, at its peak in "
             f"{PHASES[request.step_phase]}: {format_size(missing)} more than the "
             f"{format_size(peak - missing)} that it can have."
         )

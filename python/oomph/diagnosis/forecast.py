@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import re
 import time
+from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from oomph import _C
 from oomph.base.log import logger
-from oomph.diagnosis.categories import PASSING, Breakdown, Category
-from oomph.memory import host
+from oomph.diagnosis.categories import PASSING, BlockList, Breakdown, Category
+from oomph.memory import host, sites
 
 if TYPE_CHECKING:
     from oomph.replay.change import Change
@@ -143,7 +145,14 @@ def foresee(
     began = time.monotonic()
     is_silent = is_forward and not snapshot["grad"]
     search = Search(
-        stack_of(traceback), held.device, gone, trains, is_forward, is_silent, seconds
+        stack_of(traceback),
+        held.device,
+        gone,
+        trains,
+        is_forward,
+        is_silent,
+        _sizes_by_line(held),
+        seconds,
     )
     outcome = search.find()
     if outcome is None:
@@ -160,6 +169,17 @@ def foresee(
     logger.debug("a step of %d bytes has room, but ran out of it", found.peak_bytes)
     found.close()
     return None
+
+
+def _sizes_by_line(held: BlockList) -> dict[tuple[str, int], list[int]]:
+    """The sizes of blocks by the line of forward that made them."""
+    found = defaultdict(list)
+    for size, number in zip(held.sizes, held.sites, strict=True):
+        is_inferred = number & _C.SITE_INFERRED
+        site = None if is_inferred else sites.resolve(number)
+        if site is not None:
+            found[site.file, site.line].append(size)
+    return dict(found)
 
 
 def _may_fork() -> bool:

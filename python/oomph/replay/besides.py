@@ -70,6 +70,7 @@ _REDUCES |= dict.fromkeys(_CHOICES, _INDEXED_BYTES)
 IN_PLACE = {
     _aten.scatter_add.default: _aten.scatter_add_.default,
     _aten.index_put.default: _aten.index_put_.default,
+    _aten.masked_scatter.default: _aten.masked_scatter_.default,
 }
 """What backward does in place, unless tensors are of a class of their own."""
 
@@ -137,6 +138,8 @@ def _passing_bytes(
     first = args[0]
     if func in _AS_LARGE:
         return _AS_LARGE[func] * int(first.nbytes)
+    if func is _aten.masked_scatter_.default:
+        return 8 * int(first.numel())  # how many of the mask came before each
     if func in _ATTENTION:
         return _attention_bytes(_ATTENTION[func], *args[:5])
     if func in (_aten.sort.default, _aten.sort.stable):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 CANDIDATES = 8  # stretches that are tried
 GROWS = 0.01  # of the peak that each turn leaves behind, from which on turns differ
+MASKS = 0.03  # of the peak that may depend on how many rows masks choose
 CALLS = 4  # of what the statements call: their arguments are looked at, too
 DEPTH = 3  # of lists and dicts that are looked through for tensors
 
@@ -68,11 +69,13 @@ class _Run:
 
     Attributes:
         answer: What they are told when they ask something that nobody knows.
+        few: Whether masks of which nothing is known choose one row; else all.
     """
 
     stretch: statements.Stretch
     first: int
     answer: bool = True
+    few: bool = False
 
 
 class Search:
@@ -85,6 +88,7 @@ class Search:
         trains: Whether a backward is wanted, else a step without one is one, too.
         in_forward: Whether forward ran; else the statement that runs now is no begin.
         is_silent: Whether nothing was recorded.
+        sizes: Of the blocks that the step had, by file and line.
         seconds: For all that follows.
     """
 
@@ -96,9 +100,10 @@ class Search:
         trains: bool,
         in_forward: bool,
         is_silent: bool,
+        sizes: dict[tuple[str, int], list[int]],
         seconds: float,
     ) -> None:
-        self.stack, self.device, self.gone = stack, device, gone
+        self.stack, self.device, self.gone, self.sizes = stack, device, gone, sizes
         self.trains, self.in_forward, self.is_silent = trains, in_forward, is_silent
         self._end = time.monotonic() + seconds
         self._found: _Run | None = None
@@ -140,7 +145,21 @@ class Search:
             raw = self._plain.raw
             if not self.trains or not raw["optimizers"] or raw["optimized"]:
                 break
+        if not self._is_sure():
+            self.close()
+            self._plain = None
         return self._plain
+
+    def _is_sure(self) -> bool:
+        """Whether it comes to the same, however many rows unknown masks choose."""
+        plain, found = self._plain, self._found
+        if plain is None or found is None or not plain.raw["uncounted"]:
+            return True
+        session, other = self._begin(dataclasses.replace(found, few=True))
+        session.close()
+        if other is None or other.raw["whole"] != plain.raw["whole"]:
+            return False
+        return other.peak_bytes >= (1 - MASKS) * plain.peak_bytes
 
     def _is_step(self, run: _Run, outcome: Outcome) -> bool:
         if self.trains:
@@ -223,8 +242,10 @@ class Search:
 
     def _session_of(self, run: _Run, change: dict[str, Any] | None) -> child.Session:
         from oomph.replay.besides import Card
+        from oomph.replay.counts import Counts
 
         card = Card.of(self.device)  # the child cannot ask
+        counts = Counts(self.sizes, run.few)
 
         def begin() -> tuple[Any, Any]:
             from oomph.replay.step import Replay
@@ -236,6 +257,7 @@ class Search:
                 turns,
                 self.device,
                 card,
+                counts,
                 self.gone,
                 self.in_forward,
                 self.is_silent,
@@ -260,12 +282,12 @@ class Search:
 
 def _instead(run: _Run, raw: dict[str, Any]) -> _Run | None:
     """How to run them rather: from where the model is made, or told otherwise."""
-    stretch, first, answer = run.stretch, run.first, run.answer
+    stretch, first, answer, few = run.stretch, run.first, run.answer, run.few
     if raw["made_line"] and not stretch.is_loop:
         first = stretch.after(raw["made_line"])
     if raw["guessed"] and raw["error"] and not raw["whole"]:
         answer = False
-    other = _Run(stretch, first, answer)
+    other = _Run(stretch, first, answer, few)
     return other if other != run else None
 
 

@@ -39,6 +39,7 @@ from oomph.replay.calls import (
     sequence_of,
 )
 from oomph.replay.change import Change, change_modules, with_batch
+from oomph.replay.counts import Counts
 from oomph.replay.engine import Engine, stand_in
 from oomph.replay.figures import (
     cache_of,
@@ -106,6 +107,7 @@ class Replay:
             begins with what the first one left.
         device: Index of the device that counts.
         card: What it is.
+        counts: Of rows that masks choose.
         gone: Addresses of blocks that are not counted as there when it begins: what
             the step has made so far.
         is_silent: Whether nothing was recorded, by a function further out.
@@ -120,6 +122,7 @@ class Replay:
         turns: int,
         device: int,
         card: Card,
+        counts: Counts,
         gone: frozenset[int],
         in_forward: bool,
         is_silent: bool,
@@ -137,7 +140,7 @@ class Replay:
         self.optimizers = [o for o in objects if issubclass(type(o), kind)]
         without_ranks(self.modules)
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
-        self.tracker = Tracker(self.mode, device, card, answer)
+        self.tracker = Tracker(self.mode, device, card, counts, answer)
         self.engine = Engine(self.mode, self.tracker)
         self.settled = Settled()
         self.calls = Calls(self.tracker, names_of_modules(self.modules))
@@ -277,6 +280,7 @@ class Replay:
             "whole": whole,
             "guessed": tracker.guessed,
             "multiplies": tracker.multiplies,
+            "uncounted": tracker.counts.unknown,
             "gathered": sorted(tracker.taken | tracker.added),
             "messages": messages_of(tracker),
             "squares": sorted(squares_of(tracker)),

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_map_only
 
 from oomph.replay import besides
+from oomph.replay.counts import Counts
 from oomph.replay.recurrent import CELLS
 
 ROUND_BYTES = 512  # what every block's size is a multiple of
@@ -84,6 +85,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         fakes: Makes tensors without memory of others.
         device: Index of the device that counts.
         card: What it is, as far as operators ask.
+        counts: Of rows that masks choose.
         answer: What is told of a condition that nobody knows.
         now_bytes: What is in use beyond what was there as it began.
         peak_bytes: The most that it was since :meth:`mark`.
@@ -111,6 +113,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     fakes: FakeTensorMode
     device: int
     card: besides.Card
+    counts: Counts
     answer: bool = True
     now_bytes: int = 0
     peak_bytes: int = 0
@@ -212,7 +215,9 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._note_rows(self.taken if func in _TAKES else self.added, args)
         if self.phase == "backward" and not torch.is_grad_enabled():
             func = besides.IN_PLACE.get(func, func)
-        result = _STAND_INS.get(func, func)(*args, **kwargs)
+        result = self.counts.result(func, args)
+        if result is None:
+            result = _STAND_INS.get(func, func)(*args, **kwargs)
         if func is _aten._log_softmax.default:
             self.chosen_from.add(tuple(result.shape))
         made = _tensors(result if isinstance(result, tuple | list) else (result,))

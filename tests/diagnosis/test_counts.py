@@ -1,0 +1,95 @@
+"""Steps in which a mask chooses rows: what is foreseen, and what is not known."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from forecasts import foreseen, peak_bytes, step_bytes, text_within
+from oomph.diagnosis import forecast
+from support import Simulated
+from torch import nn
+
+forecast.SECONDS = forecast.SECONDS_IN_ALL = 600.0
+card = Simulated(
+    "1GiB,context=0,memory=values", "offload:off,reserve:0,error:full"
+)
+ROWS, WIDTH, WORDS = 1024, 512, 4096  # blocks below 1 MiB have no line
+
+
+class Masked(nn.Module):
+    """Predicts the words that a mask hides."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(layers))
+        self.head = nn.Linear(WIDTH, WORDS)
+
+    def forward(self, x: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = F.gelu(layer(x))
+        chosen = x[hidden]
+        scores = self.head(chosen)
+        words = torch.zeros(len(chosen), dtype=torch.long, device="cuda")
+        return F.cross_entropy(scores, words)
+
+
+def train(layers: int = 4, share: int = 4, rows: int = ROWS) -> None:
+    model = Masked(layers).cuda()
+    x = torch.ones(rows, WIDTH, device="cuda")
+    hidden = torch.arange(rows, device="cuda") % share == 0
+    for _ in range(2):
+        model(x, hidden).backward()
+        model.zero_grad()
+
+
+@card
+def test_the_step_that_failed_tells_how_many_rows_a_mask_chose():
+    text = foreseen(lambda: train(rows=4 * ROWS), fraction=0.85, within=0.01)
+    assert "is not known" not in text
+
+
+@card
+def test_it_is_not_known_what_a_step_needs_before_a_mask_chose():
+    def step() -> None:
+        train(layers=40, share=8, rows=4 * ROWS)
+
+    text = text_within(0.3 * peak_bytes(step), step)
+    assert text is not None
+    assert "How much a whole step needs is not known" in text
+
+
+@card
+def test_masks_of_a_little_do_not_matter():
+    def step() -> None:
+        model = nn.Sequential(*(nn.Linear(512, 512) for _ in range(24))).cuda()
+        x = torch.ones(4 * ROWS, 512, device="cuda")
+        for _ in range(2):
+            y = model(x)
+            loss = y.square().mean(-1)
+            loss[loss > 0].mean().backward()
+            model.zero_grad()
+
+    true = peak_bytes(step)
+    text = text_within(0.4 * true, step)
+    assert step_bytes(text) == pytest.approx(true, rel=0.02)
+
+
+@pytest.mark.parametrize("how", ["masked_select", "nonzero"])
+@card
+def test_other_operators_that_choose_do_so_too(how):
+    def step() -> None:
+        model = nn.Linear(16, 16).cuda()
+        x = torch.ones(1 << 20, 16, device="cuda")
+        hidden = torch.arange(1 << 20, device="cuda") % 4 == 0
+        for _ in range(2):
+            y = model(x)
+            if how == "nonzero":
+                rows = hidden.nonzero().squeeze(1)
+                chosen = y[rows]
+            else:
+                chosen = y.masked_select(hidden[:, None])
+            chosen.exp().square().mean().backward()
+            model.zero_grad()
+
+    foreseen(step, fraction=0.85, within=0.05)
