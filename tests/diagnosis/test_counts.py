@@ -11,9 +11,7 @@ from support import Simulated
 from torch import nn
 
 forecast.SECONDS = forecast.SECONDS_IN_ALL = 600.0
-card = Simulated(
-    "1GiB,context=0,memory=values", "offload:off,reserve:0,error:full"
-)
+card = Simulated("1GiB,context=0,memory=values", "offload:off,reserve:0,error:full")
 ROWS, WIDTH, WORDS = 1024, 512, 4096  # blocks below 1 MiB have no line
 
 
