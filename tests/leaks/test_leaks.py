@@ -365,6 +365,70 @@ def test_steps_that_the_program_tells_are_enough():
     assert [finding.verdict for finding in watched.findings] == ["outputs retained"]
 
 
+def by_hand(model, rate=0.01):
+    """A step of a loop that has no optimizer."""
+    for parameter in model.parameters():
+        parameter.grad = None
+    out = model(torch.ones(16, 256, device="cuda"))
+    loss = out.square().mean()
+    loss.backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= rate * parameter.grad
+    return loss
+
+
+@simulated
+def test_without_any_optimizer_backward_passes_end_steps():
+    gc.collect()  # optimizers of other tests
+    model, history = torch.nn.Linear(256, 256).cuda(), []
+    with watch() as watched:
+        for _ in range(12):
+            history.append(by_hand(model))  # the line
+    (finding,) = watched.findings
+    line = Path(__file__).read_text().splitlines()[finding.line.line - 1]
+    assert (finding.verdict, finding.certainty) == ("loss kept", "leaks")
+    assert line.endswith("# the line")
+
+
+@simulated
+def test_steps_by_hand_that_keep_nothing_are_no_findings():
+    """A network that is unrolled, whose last output the program has."""
+    cell, said = torch.nn.RNNCell(64, 64).cuda(), []
+
+    def step(length):
+        state = torch.zeros(1, 64, device="cuda")
+        for _ in range(length):
+            output = state = cell(torch.ones(1, 64, device="cuda"), state)
+        output.square().mean().backward()
+        with torch.no_grad():
+            for parameter in cell.parameters():
+                parameter -= 0.01 * parameter.grad
+                parameter.grad = None
+        return output
+
+    lengths = random.Random(0)
+    with watch() as watched:
+        for _ in range(110):
+            output = step(lengths.randint(4, 14))
+            said += watched.findings
+    assert output.shape == (1, 64)
+    assert not said
+
+
+@simulated
+def test_an_optimizer_that_waits_ends_the_steps_and_not_backward():
+    loop, losses = Loop(), []
+    with watch() as watched:
+        for _ in range(12):
+            loss = loop.model(torch.ones(16, 256, device="cuda")).square().mean()
+            loss.backward()
+            losses.append(loss)
+        losses.clear()
+        loop.step()
+    assert (watched.steps, watched.findings) == (1, [])
+
+
 @simulated
 def test_two_optimizers_that_take_turns_end_one_step_together():
     loops, kept = (Loop(), Loop()), []

@@ -442,7 +442,7 @@ def test_where_the_function_that_keeps_it_was_called_is_told():
     with oomph.leaks.watch() as watch:
         for _ in range(12):
             choose()
-            own.append(block(2))  # keeps
+            own.append(block(64).view(256, 64))  # keeps
             loop.step()
     lines = {source[found.line.line - 1]: found for found in watch.findings}
     helper = next(found for line, found in lines.items() if "makers" in line)

@@ -23,10 +23,15 @@ _STEPS = 3  # in succession
 
 
 class Backward:
-    """Notes the backward passes of a step."""
+    """Notes the backward passes of a step.
 
-    def __init__(self, each: Callable[[], None]) -> None:
-        self._each = each  # called before each pass
+    Args:
+        each: Is called before each pass.
+        ended: Is called after each that leaves gradients.
+    """
+
+    def __init__(self, each: Callable[[], None], ended: Callable[[], None]) -> None:
+        self._each, self._ended = each, ended
         self._step_begins = graphs.now()
         self._last: Line | None = None  # of the last pass of a step that kept its graph
         self._steps = 0  # in succession whose last pass did, none of whose did not
@@ -45,9 +50,13 @@ class Backward:
                 return original(tensors, *args, **kwargs)
             keeps = len(args) > 2 and bool(args[1]) and not args[2]
             self._note(tensors, keeps)
-            if len(args) > 2 and args[2] and kwargs.get("accumulate_grad"):
+            leaves_gradients = bool(kwargs.get("accumulate_grad"))
+            if len(args) > 2 and args[2] and leaves_gradients:
                 self.created = user_line()
-            return original(tensors, *args, **kwargs)
+            given = original(tensors, *args, **kwargs)
+            if leaves_gradients:
+                self._ended()
+            return given
 
         self._original, self._wrapped = original, run_backward
         setattr(torch.autograd, _ENGINE, run_backward)

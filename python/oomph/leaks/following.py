@@ -13,7 +13,6 @@ import threading
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from traceback import walk_stack
 from types import FrameType
 from typing import Any
 
@@ -26,7 +25,7 @@ from oomph.memory.sites import is_user
 
 _EVENTS_MAX = 100_000  # of one step: calls, lines and returns of all code
 LINES_MAX = 4_000  # of the user's, looked at in one step
-_RETURN = 3  # the kind of event, as _C gives it
+_CALL, _RETURN = 0, 3  # kinds of events, as _C gives them
 _WAIT_S = 0.5  # for another thread, which takes some microseconds
 
 
@@ -91,7 +90,7 @@ class Follower:
         self._last: dict[int, _Last | None] = {}  # by thread
         self._skipped, self._rest = skipped, LINES_MAX
         self._lock = threading.Lock()
-        self._running: set[int] = set()  # frames that were there before
+        self._called: set[int] = set()  # frames that began since, and still run
 
     def start(self) -> bool:
         """Begins, unless another tracer follows this thread; whether it did."""
@@ -100,11 +99,6 @@ class Follower:
         source.meet_files()
         self._last = {
             thread: _innermost(frame) for thread, frame in sys._current_frames().items()
-        }
-        self._running = {
-            id(frame)
-            for innermost in sys._current_frames().values()
-            for frame, _ in walk_stack(innermost)
         }
         _C.follow_lines(self._event, is_user, _EVENTS_MAX)
         if threading.gettrace() is None:
@@ -151,7 +145,11 @@ class Follower:
 
     def _follow(self, frame: FrameType, what: int) -> None:
         thread = threading.get_ident()
+        if what == _CALL:
+            self._called.add(id(frame))
         if self._skipped > 0:
+            if what == _RETURN:
+                self._called.discard(id(frame))
             self._skipped -= 1
             if self._skipped == 0:
                 self._changes = [(s, s.state(), seen) for s, _, seen in self._changes]
@@ -165,6 +163,7 @@ class Follower:
         if what != _RETURN:
             self._last[thread] = frame, frame.f_lineno
             return
+        self._called.discard(id(frame))
         self._last[thread] = _innermost(frame.f_back)
         self._changes = [kept for kept in self._changes if kept[0].holder is not frame]
 
@@ -194,7 +193,7 @@ class Follower:
             changes.names |= names
             changes.lines[is_named, line] += 1
             caller = _innermost(frame.f_back)
-            if caller is not None and id(frame) not in self._running:
+            if caller is not None and id(frame) in self._called:
                 changes.callers[line] = replace(line_of(caller[0]), line=caller[1])
 
 

@@ -268,8 +268,11 @@ class Inventory:
         return count, sum(self._sizes[kind] for kind in kinds)
 
     def has_grown(self, kinds: set[Hashable]) -> bool:
-        """Whether more of one of these kinds stayed than at the scan before."""
-        if self.scans < 2:
+        """Whether more of one of these kinds stayed than at the scan before.
+
+        The first scan knows of nothing that stayed.
+        """
+        if self.scans < _SCANS_MIN:
             return False
         before, now = self._stayed[-2:]
         return any(now[kind] > before[kind] for kind in kinds)

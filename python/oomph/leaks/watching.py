@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from oomph import _C
 from oomph.base import collector, log, state
 from oomph.holders import search
 from oomph.holders.lines import user_line
@@ -31,6 +32,7 @@ from oomph.steps import events
 ACTIONS = ("count", "report", "raise")
 _CERTAIN_STEPS = 60  # of growth, after which it is a leak
 _CERTAIN_CALLS = 512  # of an evaluation, say, that may free all at its end
+_PASSES_MIN = 3  # of backward, without a step: whether there is an optimizer is asked
 _STEPS_MIN = 5  # to say that nothing leaks
 _CALLS_MIN = 8  # of a model without gradients, and no step, before calls are rounds
 _CALLS_WITH_GRADIENTS_MIN = 64  # more than most steps accumulate
@@ -57,7 +59,11 @@ class Watch:
         self._found: list[Finding] = []  # all but what grows
         self._told: dict[Any, str] = {}  # how certain it was when it was said
         self._ended = False
-        self._backward = Backward(lambda: self._evaluation.note_backward())
+        self._backward = Backward(
+            lambda: self._evaluation.note_backward(), self._end_backward
+        )
+        self._passes = 0  # backward ones
+        self._by_hand: bool | None = None  # whether these end steps; None: not known
         self._by_steps = self._detector(_CERTAIN_STEPS)
         self._by_calls: Detector | None = None
         self._calls = Calls(self._end_call)
@@ -121,7 +127,7 @@ class Watch:
         """Who tells it of what, and whom."""
         return [
             (events.after_optimizer, self.after_optimizer),
-            (events.ended, self.end_step),
+            (events.ended, self._end_told_step),
             (log.more_at_exit, self._finish),
         ]
 
@@ -166,6 +172,23 @@ class Watch:
         """An optimizer has taken a step."""
         gradients = self._gradients.setdefault(optimizer, Gradients())
         self._note(_some(gradients.end_step(optimizer, user_line())))
+
+    def _end_told_step(self) -> None:
+        """An optimizer or the program says that a step has ended."""
+        if self._by_hand:  # those before were others
+            self._by_steps.stop()
+            self._by_steps = self._detector(_CERTAIN_STEPS)
+        self._by_hand = False
+        self.end_step()
+
+    def _end_backward(self) -> None:
+        """A backward pass has ended: a step, too, if there is no optimizer at all."""
+        self._passes += 1
+        if self._by_hand is None and self._passes == _PASSES_MIN:
+            optimizers, _ = _C.instances((torch.optim.Optimizer,))
+            self._by_hand = not optimizers
+        if self._by_hand:
+            self.end_step()
 
     def end_step(self) -> None:
         """A step has ended."""
