@@ -55,7 +55,7 @@ class Outwards:
                 return None
             if len(level) > _WIDTH_MAX:
                 break
-        self._closing = self._end = None  # who knows what there is further out
+        self._end = None  # who knows what there is further out
         return None
 
     def _best(self, level: list[Any]) -> Any:

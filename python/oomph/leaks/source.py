@@ -85,7 +85,9 @@ def own_nodes(outer: ast.stmt) -> Iterator[ast.AST]:
             yield from ast.walk(child)
 
 
-def puts_into(name: str, binds: bool = True) -> Line | None:
+def puts_into(
+    name: str, binds: bool = True, is_attribute: bool = False
+) -> Line | None:
     """A statement of the user's that puts something into what has this name.
 
     The first in the nearest file: ``name.append(…)``, ``x.name[k] = …``,
@@ -95,13 +97,14 @@ def puts_into(name: str, binds: bool = True) -> Line | None:
     Args:
         name: Of a variable or an attribute.
         binds: Whether it may be bound anew; else something is added to it.
+        is_attribute: Whether it is no variable.
     """
     for file in user_files():
         parsed = tree(file)
         found = [
             Line(file, getattr(node, "lineno", 0), function)
             for function, node in (_in_functions(parsed) if parsed is not None else ())
-            if _puts(node, name, binds)
+            if _puts(node, name, binds, is_attribute)
         ]
         if found:
             return min(found, key=lambda line: line.function in ("__init__", ""))
@@ -129,12 +132,14 @@ def _in_functions(tree: ast.AST) -> Iterator[tuple[str, ast.AST]]:
         rest += ((function, child) for child in ast.iter_child_nodes(node))
 
 
-def _puts(node: ast.AST, name: str, binds: bool) -> bool:
+def _puts(node: ast.AST, name: str, binds: bool, is_attribute: bool) -> bool:
     if isinstance(node, ast.AugAssign):
         return last_name(node.target) == name
     if isinstance(node, ast.Assign):
         return any(
-            last_name(target) == name and (binds or isinstance(target, ast.Subscript))
+            last_name(target) == name
+            and (binds or isinstance(target, ast.Subscript))
+            and not (is_attribute and isinstance(target, ast.Name))
             for whole in node.targets
             for target in (whole.elts if isinstance(whole, ast.Tuple) else [whole])
         )

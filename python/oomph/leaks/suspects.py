@@ -28,6 +28,7 @@ _HALVED_SCANS = 5  # at least, to compare the growth of two halves
 _APART_MIN = 2  # rounds without growth that say nothing
 _ENOUGH_ROUNDS = 16  # if the watch ends, and it has grown until then
 _DOUBTED_ROUNDS = 24  # where the code speaks for a bound: not told before
+_MEMBERS_MAX = 64  # of which it is seen whether they are given back
 _LIMITED_ROUNDS = 64  # where the holder has one: the same
 
 
@@ -59,6 +60,7 @@ class Suspect:
         is_far: Whether no name leads to it.
         held_at: Where the function is, or the code, whose variable leads to it.
         members: Some of what it holds.
+        owned: Of its kinds those of which nobody else was seen to hold any.
         site: Of the one tensor that gets longer: who allocates it.
         dismissed: Whether it is no leak, however much it grows.
         is_chain: Whether it is a graph that goes back through all rounds.
@@ -79,6 +81,7 @@ class Suspect:
     is_far: bool = False
     held_at: Line | None = None
     members: list[weakref.ref[Any]] = field(default_factory=list)
+    owned: set[Hashable] = field(default_factory=set)
     site: int = 0
     dismissed: bool = False
     is_chain: bool = False
@@ -104,6 +107,7 @@ class Suspect:
             ]
         self.kinds |= other.kinds
         self.members += other.members
+        self.owned |= other.owned
         self.has_graph |= other.has_graph
         self.is_limited &= other.is_limited
 
@@ -112,6 +116,8 @@ class Suspect:
         if any(ref() is None for ref in self.members):
             self.gave_back = True
             self.members = [ref for ref in self.members if ref() is not None]
+        more = [seen.ref for seen in inventory.kept(self.owned)]
+        self.members = [*dict.fromkeys([*self.members, *more])][:_MEMBERS_MAX]
         grew, now = inventory.has_grown(self.kinds), inventory.rounds[-1]
         until = now
         if inventory.scans > 1:  # else it knows of nothing that stayed

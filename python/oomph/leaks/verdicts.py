@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import linecache
 import weakref
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -30,6 +31,7 @@ _ROOTS_MAX = 16  # of graphs that go back through rounds, searched at one scan
 _GRADIENTS_MAX = 4  # whose graphs are looked at
 _ERRORS = ("last_value", "last_traceback", "last_exc")
 _LINES_MAX = 3
+_LONGEST = 2  # of those that get longer
 _JOINED_MAX = 2  # lines whose tensors get longer, searched at one scan
 Sites = dict[int, tuple[int, int]]  # blocks and bytes by the number of a site
 _NAMED = ("attr", "local", "global", "class", "cell", "frame")
@@ -88,18 +90,28 @@ class Judge:
         ]
         chains = self._chains([tensor for _, tensor, is_held in few if is_held])
         found: dict[object, Suspect] = {}
+        holders: dict[Hashable, set[Suspect | None]] = defaultdict(set)  # by kind
         for group, tensor, is_held in few:
             chain = next(chains) if is_held else Chain()
             if not chain.hops and _gradient_graph(tensor) is None:
+                holders[group.kind].add(None)
                 continue  # nothing in Python holds it: lines tell more
             suspect = self._suspect(tensor, chain, group)
             places = suspect.places.all
-            inner = places[0].place if places else suspect.finding.held_by
+            inner: Hashable = places[0].place if places else suspect.finding.held_by
+            if chain.circle:
+                inner = "cycle", group.kind
             known = found.setdefault(inner, suspect)
+            holders[group.kind].add(known)
             if known is not suspect:
                 known.join(suspect)
             if len(found) == _FOUND_MAX:
                 break
+        for group in most[:_SEARCHED_MAX]:
+            suspects = holders[group.kind]
+            holder = next(iter(suspects)) if len(suspects) == 1 else None
+            if holder is not None:  # all that were looked at are there
+                holder.owned.add(group.kind)
         return list(found.values())
 
     def search_again(self, members: dict[Suspect, torch.Tensor]) -> list[Suspect]:
@@ -232,10 +244,16 @@ class Judge:
             made = [tensor for tensor in tensors if allocated_at(tensor) == (line,)]
             if not made:
                 continue
-            tensor = max(made, key=torch.Tensor.numel)
-            (chain,) = self._chains([tensor], [made, tensors])
+            by_size = {tensor.numel(): tensor for tensor in made}
+            longest = [by_size[size] for size in sorted(by_size)[-_LONGEST:]]
+            chains = [*self._chains(longest, [made, tensors, by_size])]
+            # The last one may be on its way yet, as a result that a call returns.
+            known = [i for i, c in enumerate(chains) if c.hops and not c.is_open]
+            if not known:
+                continue
+            tensor, chain = longest[known[-1]], chains[known[-1]]
             names = slots.names(chain)
-            if not chain.hops or not names or _limits_itself(chain):
+            if not names or _limits_itself(chain):
                 continue
             finding = Finding(
                 "outputs retained",
@@ -344,7 +362,9 @@ def _known_line(verdict: str, chain: Chain) -> Line | None:
             return None if code is None else line_of_code(code)
     if chain.circle and chain.closing is not None:
         name = chain.closing.name
-        puts = source.puts_into(name, binds=False) or source.puts_into(name)
+        is_attribute = chain.closing.kind == "attr"
+        puts = source.puts_into(name, binds=False)
+        puts = puts or source.puts_into(name, is_attribute=is_attribute)
         return puts or chain.closing.line
     return None
 
