@@ -85,9 +85,7 @@ def own_nodes(outer: ast.stmt) -> Iterator[ast.AST]:
             yield from ast.walk(child)
 
 
-def puts_into(
-    name: str, binds: bool = True, is_attribute: bool = False
-) -> Line | None:
+def puts_into(name: str, binds: bool = True, is_attribute: bool = False) -> Line | None:
     """A statement of the user's that puts something into what has this name.
 
     The first in the nearest file: ``name.append(…)``, ``x.name[k] = …``,
