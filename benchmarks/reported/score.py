@@ -3,12 +3,12 @@
     python benchmarks/reported/score.py oom [NAME ...]
     python benchmarks/reported/score.py leaks [NAME ...]
 
-Each program is run on a simulated card, one after another: half an hour a set.
+Each program is run on a simulated card, one after another: half an hour to an hour a set.
 
 * `oom`: 61 programs that run out of memory on the card of their first line. The
   forecast is held against the true peak (`true.json`, measured with room), and each
   remedy that a knob of the program stands for is applied and run.
-* `leaks`, `innocent`: 116 and 118 programs. The line that keeps the memory carries
+* `leaks`, `innocent`: 136 and 138 programs. The line that keeps the memory carries
   `# LEAK`; a line that would do as well `# ALSO`. An innocent one must not be accused.
 """
 
