@@ -119,7 +119,7 @@ def marked(source: str) -> set[int]:
 def findings(text: str) -> list[tuple[bool, str]]:
     """All that were told: whether for certain, and the first line."""
     titles = "leaks found in|memory grows, may be bounded, seen in"
-    blocks = re.split(rf"(?m)^(?={titles})", text)[1:]
+    blocks = re.split(rf"(?={titles})", text)[1:]  # a log may begin the line
     return [
         (block.startswith("leaks"), entry)
         for block in blocks
