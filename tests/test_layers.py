@@ -43,7 +43,7 @@ FOREIGN = {
         *("python/frames.h", "python/frames_layout.h", "python/module.h"),
         "python/objects_layout.h",
         *("torch/torch.cpp", "torch/holders.hpp", "torch/saved.hpp"),
-        *("torch/settings.hpp", "torch/backward.hpp"),
+        *("torch/settings.hpp", "torch/backward.hpp", "torch/nodes.hpp"),
     },
     r"(torch|c10|ATen)/.*|cuda_runtime.*": {"torch/"},
 }
