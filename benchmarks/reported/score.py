@@ -3,7 +3,7 @@
     python benchmarks/reported/score.py oom [NAME ...]
     python benchmarks/reported/score.py leaks [NAME ...]
 
-Each program is run on a simulated card, one after another: half an hour to an hour a set.
+Each program is run on a simulated card, one after another: up to an hour a set.
 
 * `oom`: 61 programs that run out of memory on the card of their first line. The
   forecast is held against the true peak (`true.json`, measured with room), and each
