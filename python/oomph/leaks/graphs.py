@@ -48,8 +48,7 @@ def steps_spanned(roots: Iterable[Any], starts: list[int]) -> dict[Any, int]:
     All that is older than the first of them counts as one more.
     """
 
-    def step(node: Any) -> int:
-        number = _number(node)
+    def step(_node: Any, number: int | None) -> int:
         return 0 if number is None else 1 << bisect.bisect_right(starts, number)
 
     known: dict[Any, int] = {}
@@ -57,30 +56,33 @@ def steps_spanned(roots: Iterable[Any], starts: list[int]) -> dict[Any, int]:
 
 
 def _bits(
-    root: Any, oldest: int, own: Callable[[Any], int], known: dict[Any, int]
+    root: Any,
+    oldest: int,
+    own: Callable[[Any, int | None], int],
+    known: dict[Any, int],
 ) -> int:
     """The bits of all that is reached from a node, but not through what is too old.
 
     Args:
         root: The node.
         oldest: Number from which on a node is not too old.
-        own: Gives the bits of a node itself.
+        own: Gives the bits of a node itself, and of its number.
         known: What was found so far, by node; graphs share much.
     """
-    stack = [root]
+    stack: list[tuple[Any, list[Any] | None]] = [(root, None)]
     while stack:
-        node = stack[-1]
-        number = _number(node)
-        is_old = number is not None and number < oldest
-        inner = () if is_old else node.next_functions
-        following = [each for each, _ in inner if each is not None]
-        if node not in known:
-            known[node] = own(node)
-            stack += [each for each in following if each not in known]
-        else:
-            stack.pop()
+        node, following = stack.pop()
+        if following is not None:
             for each in following:
                 known[node] |= known[each]
+        elif node not in known:
+            number = _number(node)
+            is_old = number is not None and number < oldest
+            inner = () if is_old else node.next_functions
+            following = [each for each, _ in inner if each is not None]
+            known[node] = own(node, number)
+            stack.append((node, following))
+            stack += [(each, None) for each in following if each not in known]
     return known[root]
 
 
@@ -103,7 +105,7 @@ def sources(roots: Iterable[Any], oldest: int) -> list[Any]:
     return [
         root
         for root, bit in bits.items()
-        if _bits(root, oldest, lambda node: bits.get(node, 0), known) == bit
+        if _bits(root, oldest, lambda node, _: bits.get(node, 0), known) == bit
     ]
 
 
