@@ -173,12 +173,15 @@ def foresee(
 
 def _sizes_by_line(held: BlockList) -> dict[tuple[str, int], list[int]]:
     """The sizes of blocks by the line of forward that made them."""
-    found = defaultdict(list)
+    by_site: dict[int, list[int]] = defaultdict(list)
     for size, number in zip(held.sizes, held.sites, strict=True):
-        is_inferred = number & _C.SITE_INFERRED
-        site = None if is_inferred else sites.resolve(number)
+        if not number & _C.SITE_INFERRED:
+            by_site[number].append(size)
+    found: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for number, sizes in by_site.items():
+        site = sites.resolve(number)
         if site is not None:
-            found[site.file, site.line].append(size)
+            found[site.file, site.line] += sizes
     return dict(found)
 
 

@@ -192,8 +192,9 @@ class Follower:
             line, is_named, names, frame = max(found, key=lambda told: told[1])
             changes.names |= names
             changes.lines[is_named, line] += 1
-            caller = _innermost(frame.f_back)
-            if caller is not None and id(frame) in self._called:
+            is_called = id(frame) in self._called
+            caller = _innermost(frame.f_back) if is_called else None
+            if caller is not None:
                 changes.callers[line] = replace(line_of(caller[0]), line=caller[1])
 
 

@@ -287,7 +287,8 @@ _last: Watch | None = None
 def watch(action: str = "count") -> Watch:
     """Begins to watch for leaks, until the process ends or as a context manager.
 
-    A step ends with each step of an optimizer, or with :func:`oomph.step`.
+    A step ends with each step of an optimizer, or with :func:`oomph.step`; where there
+    is no optimizer at all, with each backward pass.
     docs/leaks.md says what is found, and how.
 
     Args:

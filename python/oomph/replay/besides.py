@@ -209,7 +209,7 @@ def _partial_bytes(tensor: torch.Tensor, dims: set[int], each: int, card: Card) 
         each: Bytes of a partial sum.
         card: It runs on.
     """
-    sides = [(n, s) for n, s in zip(tensor.shape, tensor.stride(), strict=True)]
+    sides = [*zip(tensor.shape, tensor.stride(), strict=True)]
     kept = [side for dim, side in enumerate(sides) if dim not in dims and side[0] > 1]
     inner = [side for dim, side in enumerate(sides) if dim in dims and side[0] > 1]
     if not kept or not inner:

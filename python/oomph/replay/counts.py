@@ -6,20 +6,18 @@ whose size and line are known.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
-from traceback import walk_stack
 from typing import Any
 
 import torch
 
-from oomph.memory.sites import is_user
+from oomph.holders.lines import user_line
 
 _aten = torch.ops.aten
 _MASKS = (torch.bool, torch.uint8)
-_ROUND_BYTES = 512  # what every block's size is a multiple of
+ROUND_BYTES = 512  # what every block's size is a multiple of
 
 Place = tuple[str, int]  # a file, and a line of it
 
@@ -75,10 +73,11 @@ class Counts:
 
         Where there are fewer than in the step that failed, the same share of them.
         """
-        place = _place()
+        line = user_line()
+        place = (line.file, line.line) if line is not None else ("", 0)
         if place not in self._shares:
             sizes = self.sizes.get(place, ())
-            found = [n // row_bytes for n in sizes if n % row_bytes < _ROUND_BYTES]
+            found = [n // row_bytes for n in sizes if n % row_bytes < ROUND_BYTES]
             known = [count for count in found if 0 < count <= most]
             if not known:
                 self.unknown = True
@@ -89,11 +88,3 @@ class Counts:
 
 def _is_mask(index: Any) -> bool:
     return isinstance(index, torch.Tensor) and index.dtype in _MASKS
-
-
-def _place() -> Place:
-    """The line of the user's that runs now."""
-    for frame, line in walk_stack(sys._getframe(1)):
-        if is_user(frame.f_code.co_filename):
-            return frame.f_code.co_filename, line
-    return "", 0

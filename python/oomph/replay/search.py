@@ -282,12 +282,12 @@ class Search:
 
 def _instead(run: _Run, raw: dict[str, Any]) -> _Run | None:
     """How to run them rather: from where the model is made, or told otherwise."""
-    stretch, first, answer, few = run.stretch, run.first, run.answer, run.few
-    if raw["made_line"] and not stretch.is_loop:
-        first = stretch.after(raw["made_line"])
+    other = run
+    if raw["made_line"] and not run.stretch.is_loop:
+        first = run.stretch.after(raw["made_line"])
+        other = dataclasses.replace(other, first=first)
     if raw["guessed"] and raw["error"] and not raw["whole"]:
-        answer = False
-    other = _Run(stretch, first, answer, few)
+        other = dataclasses.replace(other, answer=False)
     return other if other != run else None
 
 

@@ -15,10 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_map_only
 
 from oomph.replay import besides
-from oomph.replay.counts import Counts
+from oomph.replay.counts import ROUND_BYTES, Counts
 from oomph.replay.recurrent import CELLS
 
-ROUND_BYTES = 512  # what every block's size is a multiple of
 REAL_MAX = 1 << 20  # elements of what is really computed on the CPU
 
 _aten = torch.ops.aten
