@@ -21,6 +21,11 @@ static void start(const char *card, size_t host_limit_bytes)
     start_card(card, &config);
 }
 
+static void start_two_cards(void)
+{
+    start("64MiB,devices=2,context=0,memory=real", 64 * MIB);
+}
+
 static oomph_tier_t tier_of(oomph_addr_t addr)
 {
     oomph_block_info_t info;
@@ -240,7 +245,7 @@ static void a_block_of_two_tiers_cannot_be_shared(void)
 
 static void a_peer_gets_at_blocks_of_two_tiers(void)
 {
-    start("64MiB,devices=2,context=0,memory=real", 64 * MIB);
+    start_two_cards();
     oomph_addr_t first = take(9 * MIB, NULL);
     take(9 * MIB, NULL);
     evict(first);
@@ -314,7 +319,7 @@ static void memory_that_a_peer_may_use_moves_with_that_right(void)
 {
     oomph_block_info_t info;
 
-    start("64MiB,devices=2,context=0,memory=real", 64 * MIB);
+    start_two_cards();
     oomph_addr_t block = take(8 * MIB, NULL);
     CHECK(oomph_enable_peer(0, 1) == OOMPH_OK);
     evict(block);
@@ -325,6 +330,71 @@ static void memory_that_a_peer_may_use_moves_with_that_right(void)
         CHECK(cuMemGetAccess(&flags, &where, block) == CUDA_SUCCESS);
         CHECK(flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     }
+}
+
+/* ---- Other cards that use a block */
+
+// Of the second card, which is in use.
+static oomph_stream_t stream_of_the_other(void)
+{
+    oomph_request_t request = {.device = 1, .bytes = MIB};
+    oomph_addr_t addr;
+    CUcontext context;
+    CUstream stream;
+
+    CHECK(oomph_malloc(&request, &addr) == OOMPH_OK);
+    CHECK(cuDevicePrimaryCtxRetain(&context, 1) == CUDA_SUCCESS);
+    CHECK(cuCtxSetCurrent(context) == CUDA_SUCCESS);
+    CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    return stream;
+}
+
+static void check_work_of_a_peer_is_waited_for(bool is_recorded)
+{
+    start_two_cards();
+    oomph_addr_t block = take(8 * MIB, NULL);
+    CHECK(oomph_enable_peer(0, 1) == OOMPH_OK);
+    oomph_stream_t stream = stream_of_the_other();
+    if (is_recorded)
+        CHECK(oomph_record_stream(block, 1, stream, true) == OOMPH_OK);
+    CHECK(oomph_sim_launch(stream, block, 8 * MIB, 1, 1000000) == CUDA_SUCCESS);
+    evict(block);
+    CHECK(*(unsigned char *)(uintptr_t)block == 0xAB);
+    CHECK(oomph_sim_launch(stream, block, 8 * MIB, 0, 1000000) == CUDA_SUCCESS);
+    promote(block);
+    check_sound();
+    give(block);
+}
+
+static void work_of_a_peer_is_waited_for(void)
+{
+    check_work_of_a_peer_is_waited_for(false);
+}
+
+static void work_of_a_peer_on_a_recorded_stream_is_waited_for(void)
+{
+    check_work_of_a_peer_is_waited_for(true);
+}
+
+static void nothing_moves_while_a_peer_captures(void)
+{
+    size_t moved_bytes = 1;
+    CUgraph graph;
+
+    start_two_cards();
+    oomph_move_t move = {.addr = take(8 * MIB, NULL)};
+    CHECK(oomph_enable_peer(0, 1) == OOMPH_OK);
+    oomph_stream_t stream = stream_of_the_other();
+    oomph_request_t request = {
+        .device = 1, .bytes = MIB, .stream = stream, .stream_lives = true};
+    CHECK(oomph_malloc(&request, &(oomph_addr_t){0}) == OOMPH_OK);
+    CHECK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+    CHECK(oomph_move(0, OOMPH_TIER_HOST, &move, 1, &moved_bytes) == OOMPH_ERR_STATE);
+    CHECK(strstr(oomph_error_detail(), "captures") != NULL);
+    CHECK(moved_bytes == 1 && tier_of(move.addr) == OOMPH_TIER_DEVICE);
+    CHECK(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
+    evict(move.addr);
+    check_sound();
 }
 
 /* ---- What is left where it is */
@@ -501,6 +571,9 @@ int main(int argc, char **argv)
         TEST(the_first_that_fit_are_moved),
         TEST(the_reserve_is_left_when_blocks_return),
         TEST(memory_that_a_peer_may_use_moves_with_that_right),
+        TEST(work_of_a_peer_is_waited_for),
+        TEST(work_of_a_peer_on_a_recorded_stream_is_waited_for),
+        TEST(nothing_moves_while_a_peer_captures),
         TEST(a_small_block_is_left),
         TEST(a_block_without_a_page_of_its_own_is_left_with_its_neighbour),
         TEST(blocks_that_share_all_their_pages_move_together),

@@ -273,7 +273,7 @@ void oomph_imports_release(oomph_device_t *device)
 
     if (taken == NULL)
         return;
-    bool drained = oomph_drain(device);
+    bool drained = oomph_drain(device) == OOMPH_OK;
     while (taken != NULL) {
         oomph_import_t *import = taken;
         taken = import->next;

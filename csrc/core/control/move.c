@@ -72,17 +72,6 @@ static oomph_status_t check_host_pages(oomph_device_t *device)
                       oomph_host_kind_name(kind));
 }
 
-static oomph_status_t drain(oomph_device_t *device)
-{
-    if (oomph_streams_capture(&device->streams))
-        return oomph_fail(OOMPH_ERR_STATE,
-                          "no block moves while a stream captures or a MemPool is "
-                          "allocated to");
-    device->stats.swap_drains++;
-    // What else can be wrong is the driver.
-    return oomph_drain(device) ? OOMPH_OK : OOMPH_ERR_DRIVER;
-}
-
 // Waits for the device, and gives in `room` how many of the pages wanted can be had,
 // those included that are free elsewhere.
 static oomph_status_t make_room(oomph_device_t *device, oomph_tier_t tier, size_t want,
@@ -103,9 +92,10 @@ static oomph_status_t make_room(oomph_device_t *device, oomph_tier_t tier, size_
         oomph_make_host_pages(device, want); // if it fails, the exchange does
     if (is_short)
         oomph_note_pressure(device); // so that after the drain free pages may go
-    oomph_status_t status = drain(device);
+    oomph_status_t status = oomph_drain(device);
     if (status != OOMPH_OK)
         return status;
+    device->stats.swap_drains++;
     oomph_collect(device);
     *room = oomph_pages_available(pages, tier, want, false);
     if (is_short && *room < want) {

@@ -100,9 +100,44 @@ bool oomph_wait_for(oomph_device_t *device, oomph_clock_t *clock)
     return status == OOMPH_OK;
 }
 
-bool oomph_drain(oomph_device_t *device)
+/* ---- Waiting for all work */
+
+static oomph_status_t drain_own(oomph_device_t *device)
 {
     while (device->waiting)
         join_wait(device);
-    return oomph_wait_for(device, NULL);
+    if (oomph_streams_capture(&device->streams))
+        return oomph_fail(OOMPH_ERR_STATE,
+                          "no block moves while a stream captures or a MemPool is "
+                          "allocated to");
+    // What else can be wrong is the driver.
+    return oomph_wait_for(device, NULL) ? OOMPH_OK : OOMPH_ERR_DRIVER;
+}
+
+static oomph_status_t drain_others(uint64_t ordinals)
+{
+    oomph_status_t status = OOMPH_OK;
+
+    for (int i = 0; i < oomph_process.device_count && status == OOMPH_OK; i++) {
+        oomph_device_t *other = (ordinals >> i & 1) != 0 ? oomph_device_peek(i) : NULL;
+        if (other == NULL)
+            continue; // nothing of PyTorch's runs on a device without memory
+        oomph_lock(other);
+        status = drain_own(other);
+        oomph_unlock(other);
+    }
+    return status;
+}
+
+oomph_status_t oomph_drain(oomph_device_t *device)
+{
+    uint64_t others = device->pages.devices & ~(1ull << device->ordinal);
+    oomph_status_t status = OOMPH_OK;
+
+    if (others != 0) { // two locks are never held at once
+        oomph_unlock(device);
+        status = drain_others(others);
+        oomph_lock(device);
+    }
+    return status == OOMPH_OK ? drain_own(device) : status;
 }

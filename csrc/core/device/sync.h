@@ -28,9 +28,10 @@ static inline bool oomph_wait_for_pages(oomph_device_t *device)
 {
     return oomph_wait_for(device, &device->streams.clock);
 }
-// Waits until all that was queued on the device has finished. False if it must not be
-// waited for, or the driver failed.
-bool oomph_drain(oomph_device_t *device);
+// Waits until all has finished that was queued on the device, and on others that have
+// access to its pages, giving up the lock meanwhile. Errors: OOMPH_ERR_STATE (a stream
+// captures), OOMPH_ERR_DRIVER.
+oomph_status_t oomph_drain(oomph_device_t *device);
 
 // For what is slow and needs neither lock nor GIL: gives both up, and takes them again.
 void *oomph_step_aside(oomph_device_t *device);
