@@ -10,7 +10,7 @@
 
 typedef struct oomph_follower {
     PyObject_HEAD PyObject
-        *told;         // called with (frame, what) for each line of the user's
+        *told;         // called with (frame, what, result) for each line of the user's
     PyObject *is_user; // called with the name of a file that was not yet met
     PyObject *files;   // a dict: whether each that was met is the user's
     Py_ssize_t rest;   // events that may still come
@@ -52,7 +52,8 @@ static int is_of_user(oomph_follower_t *follower, PyObject *file)
     return is_user;
 }
 
-static int tell(oomph_follower_t *follower, PyFrameObject *frame, int what)
+static int tell(oomph_follower_t *follower, PyFrameObject *frame, int what,
+                PyObject *result)
 {
     PyCodeObject *code = PyFrame_GetCode(frame);
     int is_user = is_of_user(follower, code->co_filename);
@@ -60,15 +61,14 @@ static int tell(oomph_follower_t *follower, PyFrameObject *frame, int what)
     Py_DECREF(code);
     if (is_user <= 0)
         return is_user;
-    PyObject *done =
-        PyObject_CallFunction(follower->told, "Oi", (PyObject *)frame, what);
+    PyObject *done = PyObject_CallFunction(follower->told, "OiO", (PyObject *)frame,
+                                           what, result != NULL ? result : Py_None);
     Py_XDECREF(done);
     return done == NULL ? -1 : 0;
 }
 
 // The program goes on whatever happens here.
-static int on_event(PyObject *self, PyFrameObject *frame, int what,
-                    PyObject *Py_UNUSED(arg))
+static int on_event(PyObject *self, PyFrameObject *frame, int what, PyObject *result)
 {
     oomph_follower_t *follower = (oomph_follower_t *)self;
 
@@ -77,7 +77,7 @@ static int on_event(PyObject *self, PyFrameObject *frame, int what,
     Py_INCREF(self);
     if (follower->rest-- <= 0) {
         PyEval_SetTrace(NULL, NULL); // others end with their next events
-    } else if (tell(follower, frame, what) < 0) {
+    } else if (tell(follower, frame, what, result) < 0) {
         follower->rest = 0;
         PyEval_SetTrace(NULL, NULL);
         PyErr_WriteUnraisable(follower->told);
@@ -158,11 +158,10 @@ static PyObject *unfollow_lines(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED
 
 PyMethodDef oomph_line_methods[] = {
     {"follow_lines", follow_lines, METH_VARARGS,
-     "Has all threads without a tracer call told(frame, what) for each call (0), line "
-     "(2) "
-     "and return (3) in a file for which is_user(name) is true, until so many events "
-     "of "
-     "any file have come."},
+     "Has all threads without a tracer call told(frame, what, result) for each call "
+     "(0), line (2) and return (3) in a file for which is_user(name) is true, until so "
+     "many events of any file have come. The result is what a function returns, if it "
+     "does."},
     {"follow_too", follow_too, METH_NOARGS,
      "Follows this thread like the others, in place of its tracer."},
     {"unfollow_lines", unfollow_lines, METH_NOARGS, "Ends what follow_lines began."},

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextvars
+import ctypes
 import functools
 import gc
 import io
@@ -25,6 +27,9 @@ from support import Simulated
 simulated = Simulated("2GiB,context=0", "offload:off")
 
 KEEPS = "  # keeps"
+EXIT: list[Any] = []  # what takes functions back that were to run at exit
+FITS: weakref.WeakSet[Any] = weakref.WeakSet()
+LENT: list[int] = []  # the identities of what C holds
 SPANS: contextvars.ContextVar[tuple[Any, ...]] = contextvars.ContextVar("SPANS")
 
 
@@ -365,6 +370,49 @@ def moved_in_place():
     return step
 
 
+def exit_functions():
+    """The interpreter's own list of functions, with their arguments, is in C."""
+
+    def write(part):
+        return part.shape
+
+    def keep(step):
+        part = block()
+        part.add_(1.0)
+        EXIT.append(functools.partial(atexit.unregister, write))
+        atexit.register(write, part)  # keeps
+
+    return keep
+
+
+def graph_hooks():
+    """A function that a node of a graph has holds the object which has the graph."""
+
+    class Fit:
+        def __init__(self):
+            weight = torch.ones(256, 512, device="cuda", requires_grad=True)
+            self.cached = weight * 2
+            self.cached.grad_fn.register_hook(self.clear)  # keeps
+            FITS.add(self)
+
+        def clear(self, *_):
+            self.cached = None
+
+    return lambda step: Fit()
+
+
+def counted_in_c():
+    """Code in C takes a reference, and never gives it back."""
+
+    def lend(parts):
+        for part in parts:
+            assert part.numel()
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(part))  # keeps
+            LENT.append(id(part))
+
+    return lambda step: lend([block()])
+
+
 LEAKS = {
     "graphs_of_copies": 12,
     "moved_in_place": 30,
@@ -386,6 +434,9 @@ LEAKS = {
     "joined_by_a_library": 20,
     "lagging_branch": 12,
     "many_lines": 20,
+    "exit_functions": 30,
+    "graph_hooks": 30,
+    "counted_in_c": 60,
 }
 """The programs, and how many steps they run."""
 
@@ -404,6 +455,12 @@ def watched(program: str, steps: int, every: int = 1) -> list[Any]:
             if step % every == 0:
                 told += watch.findings
     SPANS.set(())
+    while EXIT:
+        EXIT.pop()()
+    while FITS:
+        FITS.pop().clear()
+    while LENT:
+        ctypes.pythonapi.Py_DecRef(ctypes.cast(LENT.pop(), ctypes.py_object))
     for finalizer in list(weakref.finalize._registry):
         alive = finalizer.peek()
         if alive is not None and type(alive[0]).__module__ == __name__:
@@ -521,8 +578,8 @@ def test_a_state_that_is_carried_between_calls_is_told_where_it_is_bound():
 @simulated
 def test_a_thread_that_does_not_come_back_stops_nobody():
     """It may run a finalizer, which waits for what this one has."""
-    from oomph.leaks.following import Follower
-    from oomph.leaks.slots import Slot
+    from oomph.leaks.lines.following import Follower
+    from oomph.leaks.lines.slots import Slot
 
     kept: list[int] = []
     follower = Follower([Slot(kept)], 0)

@@ -21,8 +21,10 @@ from oomph import _C, _torch
 from oomph.holders.lines import Line
 from oomph.leaks import graphs, verdicts
 from oomph.leaks.findings import Finding
-from oomph.leaks.following import LINES_MAX, Follower
 from oomph.leaks.inventory import Inventory
+from oomph.leaks.lines.allocated import Sites, growing_lines, live_sites
+from oomph.leaks.lines.following import LINES_MAX, Follower
+from oomph.leaks.lines.uses import Uses
 from oomph.leaks.suspects import SLOWS, Suspect
 
 PERIODS = (1, 4, 16, 64)  # steps
@@ -95,17 +97,6 @@ class Growth:
         window.rest = _REST << min(window.misled, 10)
 
 
-def _live_sites() -> verdicts.Sites:
-    """Blocks and bytes by the line that allocated them, backward's with forward's."""
-    found: verdicts.Sites = {}
-    for device in range(torch.cuda.device_count()):
-        for number, size_bytes, count in _C.live_sites(device):
-            site = number & ~_C.SITE_INFERRED
-            blocks, known = found.get(site, (0, 0))
-            found[site] = blocks + count, known + size_bytes
-    return found
-
-
 def _counts() -> Counts:
     blocks = size_bytes = 0
     for device in range(torch.cuda.device_count()):
@@ -149,7 +140,7 @@ class Detector:
         self._first, self._unit, self._next = first, unit, first
         self._inventory = Inventory(self._kinds)
         self._dismissed.clear()
-        self._sites: list[verdicts.Sites] = []
+        self._sites: list[Sites] = []
         self._counts: list[Counts] = []  # at each scan
 
     def stop(self) -> None:
@@ -226,7 +217,7 @@ class Detector:
     def _scan(self, now: Counts, grown: bool) -> None:
         inventory = self._inventory
         self.modules = inventory.scan(self.rounds)
-        self._sites.append(_live_sites())
+        self._sites.append(live_sites())
         self._counts.append(now)
         judge = verdicts.Judge(self._before(), self.rounds, inventory.mark)
         self._follow(judge)
@@ -317,14 +308,13 @@ class Detector:
         if self._has_live() or self._inventory.scans < _CALM_SCANS:
             return
         rounds = self._inventory.rounds
-        lines = verdicts.growing_lines(self._sites[-_CALM_SCANS:])
+        lines = growing_lines(self._sites[-_CALM_SCANS:])
         if lines and rounds[-1] - rounds[-_CALM_SCANS] >= _UNHELD_ROUNDS:
-            finding = Finding(
-                "grows", lines[0], self.growth_bytes, allocated_at=tuple(lines)
-            )
-            self._suspects.append(
-                Suspect(finding, set(), rounds[-_CALM_SCANS], self.rounds, confirmed=2)
-            )
+            at = tuple(lines)
+            finding = Finding("grows", None, self.growth_bytes, allocated_at=at)
+            suspect = Suspect(finding, set(), rounds[-_CALM_SCANS], self.rounds)
+            suspect.confirmed, suspect.places.uses = 2, Uses((), at)
+            self._suspects.append(suspect)
         elif self._period is not None:
             self._growth.misled(self._period)
             self._period = None
@@ -341,7 +331,8 @@ class Detector:
             return
         self._rest -= 1
         places = [place for suspect in searched for place in suspect.places.all]
-        follower = Follower(places, self._skipped)
+        uses = [s.places.uses for s in searched if s.places.uses is not None]
+        follower = Follower(places, self._skipped, uses)
         if self._rest >= 0 and follower.start():
             self._follower = follower
         else:
@@ -409,7 +400,7 @@ class Detector:
         if len(found) != 1 or not self._sites:
             return found
         (finding,) = found
-        lines = verdicts.growing_lines(self._sites[-_SITE_SCANS:])
+        lines = growing_lines(self._sites[-_SITE_SCANS:])
         known = finding.allocated_at
         places = (*known, *(line for line in lines if line not in known))
         size_bytes = finding.growth_bytes

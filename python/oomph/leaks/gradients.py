@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from oomph.holders.lines import Line
-from oomph.leaks import source
 from oomph.leaks.findings import Finding
+from oomph.leaks.lines import source
 
 _SAME = 2  # steps that end with the same gradient before it is looked at closely
 _STEPS = 2  # looked at closely

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from oomph import _C
+from oomph.leaks.lines.allocated import storage_of
 
 _SCANS_MIN = 3
 _PLAIN = (torch.Tensor, torch.nn.Parameter)  # which have memory, if they are strided
@@ -80,18 +81,6 @@ class _Objects:
 def _is_a(thing: object, kind: type) -> bool:
     """Whether it is one, whatever it pretends to be."""
     return issubclass(type(thing), kind)
-
-
-def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
-    """Where its values are, those that are not zero of a sparse one; None: nowhere."""
-    try:
-        if tensor.layout is torch.sparse_coo:
-            return tensor._values().untyped_storage()
-        if tensor.layout is not torch.strided:
-            return tensor.values().untyped_storage()
-        return tensor.untyped_storage()
-    except (RuntimeError, NotImplementedError):
-        return None  # of a functional wrapper, say
 
 
 def _keeps_gpu_memory(tensor: torch.Tensor) -> bool:

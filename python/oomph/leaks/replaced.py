@@ -11,7 +11,7 @@ from oomph.base.sizes import format_size
 from oomph.holders.lines import Line
 from oomph.holders.search import Search
 from oomph.leaks.findings import Finding
-from oomph.leaks.source import puts_into
+from oomph.leaks.lines.source import puts_into
 
 
 def find(

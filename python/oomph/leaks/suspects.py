@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import torch
 
 from oomph.holders.lines import Line
-from oomph.leaks import bounds, source
 from oomph.leaks.findings import BOUNDED, LEAKS, Finding
-from oomph.leaks.following import Changes
 from oomph.leaks.inventory import Inventory
-from oomph.leaks.places import Filled, Places
+from oomph.leaks.lines import bounds, source
+from oomph.leaks.lines.following import Changes
+from oomph.leaks.lines.places import Filled, Places
 
 _CERTAIN_SCANS = 9  # that showed growth, before it is a leak
 _ENOUGH_SCANS = 6  # the same, if the watch ends
@@ -174,7 +174,7 @@ class Suspect:
     @property
     def is_searched(self) -> bool:
         """Whether its line is yet to be found."""
-        return bool(self.places.all)
+        return self.places.is_any
 
     def learn(self, changes: dict[Hashable, Changes]) -> None:
         """Its places were followed for a round: the line, if a container has grown.
@@ -183,8 +183,14 @@ class Suspect:
             changes: What happened to each place.
         """
         self.places.learn(changes)
-        if not self._take(self.places.grown()) and not self.kinds:
-            self._take(self.places.bound())  # one thing is replaced
+        if self._take(self.places.grown()):
+            return
+        if not self.kinds and self._take(self.places.bound()):
+            return  # one thing is replaced
+        line = self.places.uses.line() if self.places.uses is not None else None
+        if line is not None:
+            self.places.forget()
+            self._set_line(line, set())
 
     def held_now(self, places: Places, held_by: str) -> None:
         """What holds a member at a scan at which it has grown.

@@ -7,22 +7,21 @@ import linecache
 import weakref
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
-from itertools import pairwise
 from typing import Any
 
 import torch
 
-from oomph import _C
 from oomph.holders.chain import Chain, Hop
 from oomph.holders.lines import Line, line_of_code
 from oomph.holders.search import Search
-from oomph.leaks import graphs, slots, source
+from oomph.leaks import graphs
 from oomph.leaks.findings import Finding
-from oomph.leaks.inventory import Group, Seen, storage_of
-from oomph.leaks.places import Places
+from oomph.leaks.inventory import Group, Seen
+from oomph.leaks.lines import slots, source
+from oomph.leaks.lines.allocated import Sites, allocated_at, longer, resolved
+from oomph.leaks.lines.places import Places
+from oomph.leaks.lines.uses import uses
 from oomph.leaks.suspects import Suspect
-from oomph.memory import sites
-from oomph.memory.sites import Site, is_user
 
 _SEARCHED_MAX = 24  # groups of one scan, the most bytes first
 _FOUND_MAX = 8  # places that are suspected at one scan
@@ -30,25 +29,9 @@ _CRUMBS_BYTES = 2048  # per round; numbers that hold no graph are not worth a wo
 _ROOTS_MAX = 16  # of graphs that go back through rounds, searched at one scan
 _GRADIENTS_MAX = 4  # whose graphs are looked at
 _ERRORS = ("last_value", "last_traceback", "last_exc")
-_LINES_MAX = 3
 _LONGEST = 2  # of those that get longer
 _JOINED_MAX = 2  # lines whose tensors get longer, searched at one scan
-Sites = dict[int, tuple[int, int]]  # blocks and bytes by the number of a site
 _NAMED = ("attr", "local", "global", "class", "cell", "frame")
-
-
-def allocated_at(tensor: torch.Tensor) -> tuple[Line, ...]:
-    """The line that asked for the memory of a tensor, if it is known."""
-    storage = storage_of(tensor)
-    if storage is None or storage.device.type != "cuda":
-        return ()
-    try:
-        site = sites.resolve(_C.site_of(storage.data_ptr()))
-    except ValueError:
-        return ()
-    if site is None or not is_user(site.file):
-        return ()
-    return (_line_of(site),)
 
 
 class Judge:
@@ -127,7 +110,7 @@ class Judge:
                 if not chain.hops:
                     free.append(suspect)
                 elif not chain.circle:
-                    suspect.held_now(_places(chain), chain.text)
+                    suspect.held_now(_places(chain, suspect.finding), chain.text)
         return free
 
     def _suspect(self, tensor: torch.Tensor, chain: Chain, group: Group) -> Suspect:
@@ -146,7 +129,7 @@ class Judge:
             {group.kind},
             self._before,
             self._now,
-            _places(chain) if finding.line is None else Places(),
+            _places(chain, finding) if finding.line is None else Places(),
             has_graph=tensor.grad_fn is not None,
             is_global=_fills_a_module(chain),
             is_limited=_limits_itself(chain),
@@ -236,9 +219,8 @@ class Judge:
         """
         over = rounds[-1] - rounds[0] if len(rounds) > 1 else 1
         found = []
-        longer = sorted(_longer(scans).items(), key=lambda item: -item[1])
-        for number, grown_bytes in longer[:_JOINED_MAX]:
-            line = _resolved(number)
+        for number, grown_bytes in longer(scans)[:_JOINED_MAX]:
+            line = resolved(number)
             if line is None or grown_bytes <= _CRUMBS_BYTES * over:
                 continue
             made = [tensor for tensor in tensors if allocated_at(tensor) == (line,)]
@@ -276,10 +258,11 @@ def _spread(kept: list[Seen]) -> list[Seen]:
     return [kept[place] for place in places]
 
 
-def _places(chain: Chain) -> Places:
+def _places(chain: Chain, finding: Finding) -> Places:
     """What may grow by each tensor that is kept: containers, and names as well."""
     names = slots.names(chain, in_place=False) + slots.namespaces(chain)
-    return Places(slots.containers(chain), names)
+    used = uses(chain, finding.allocated_at) if chain.is_open else None
+    return Places(slots.containers(chain), names, used)
 
 
 def _is_worth_a_word(tensor: torch.Tensor, group: Group) -> bool:
@@ -367,45 +350,6 @@ def _known_line(verdict: str, chain: Chain) -> Line | None:
         puts = puts or source.puts_into(name, is_attribute=is_attribute)
         return puts or chain.closing.line
     return None
-
-
-def growing_lines(scans: list[Sites]) -> list[Line]:
-    """The lines of which there were more blocks at each scan, the most bytes first.
-
-    If there are none: those whose blocks had more bytes.
-
-    Args:
-        scans: Blocks and bytes by site, at each scan.
-    """
-    grown = _grown(scans, 0) or _grown(scans, 1)
-    most = sorted(grown, key=lambda n: grown[n], reverse=True)[:_LINES_MAX]
-    return [line for line in map(_resolved, most) if line is not None]
-
-
-def _longer(scans: list[Sites]) -> dict[int, int]:
-    """The sites whose blocks had more bytes at each scan, but were not more."""
-    blocks = _grown(scans, 0)
-    return {n: size for n, size in _grown(scans, 1).items() if n not in blocks}
-
-
-def _grown(scans: list[Sites], which: int) -> dict[int, int]:
-    """The growth in bytes of sites that had more blocks (0) or bytes (1) each time."""
-    grown: dict[int, int] = {}
-    for number, (_, last_bytes) in scans[-1].items() if len(scans) > 1 else ():
-        counts = [scan.get(number, (0, 0)) for scan in scans]
-        if all(b[which] > a[which] for a, b in pairwise(counts)):
-            grown[number] = last_bytes - counts[0][1]
-    return grown
-
-
-def _resolved(number: int) -> Line | None:
-    site = sites.resolve(number)
-    return None if site is None else _line_of(site)
-
-
-def _line_of(site: Site) -> Line:
-    name = site.function.rpartition(".")[2]
-    return Line(site.file, site.line, "" if name == "<module>" else name)
 
 
 def described(tensor: torch.Tensor) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from oomph.holders.lines import Line
-from oomph.leaks import source
-from oomph.leaks.source import last_name
+from oomph.leaks.lines import source
+from oomph.leaks.lines.source import last_name
 
 _TAKING = frozenset(("pop", "popleft", "popitem", "clear", "remove", "discard"))
 _LOOKING_UP = frozenset(("get", "setdefault"))

@@ -6,9 +6,10 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
 from oomph.holders.lines import Line
-from oomph.leaks import source
-from oomph.leaks.following import Changes
-from oomph.leaks.slots import Slot
+from oomph.leaks.lines import source
+from oomph.leaks.lines.following import Changes
+from oomph.leaks.lines.slots import Slot
+from oomph.leaks.lines.uses import Uses
 
 Filled = tuple[Slot, Changes]
 _ROUNDS_ENOUGH = 8  # followed: what is filled now and then was seen
@@ -21,25 +22,33 @@ class Places:
     Attributes:
         containers: On the way out from the tensor; the innermost that grows is meant.
         names: On the way, which may be bound anew; meant if no container grows.
+        uses: Of what something in C holds.
     """
 
     containers: list[Slot] = field(default_factory=list)
     names: list[Slot] = field(default_factory=list)
+    uses: Uses | None = None
     _changes: dict[Hashable, Changes] = field(default_factory=dict)
     _rounds: int = 0  # that were followed
 
     @property
+    def is_any(self) -> bool:
+        """Whether there is anything to be followed."""
+        return bool(self.all) or self.uses is not None
+
+    @property
     def all(self) -> list[Slot]:
-        """Those that are to be followed."""
+        """Those that may change."""
         return [*self.containers, *self.names]
 
     def become(self, others: Places) -> None:
         """Other places are followed from now on."""
         self.containers, self.names = others.containers, others.names
+        self.uses = others.uses or self.uses
 
     def forget(self) -> None:
         """Holds nothing of the program any more."""
-        self.containers, self.names = [], []
+        self.containers, self.names, self.uses = [], [], None
         self._changes.clear()
 
     def learn(self, changes: dict[Hashable, Changes]) -> None:

@@ -19,8 +19,9 @@ from typing import Any
 from oomph import _C
 from oomph.holders.frames import variables
 from oomph.holders.lines import Line, line_of
-from oomph.leaks import source
-from oomph.leaks.slots import Slot
+from oomph.leaks.lines import source
+from oomph.leaks.lines.slots import Slot
+from oomph.leaks.lines.uses import Uses
 from oomph.memory.sites import is_user
 
 _EVENTS_MAX = 100_000  # of one step: calls, lines and returns of all code
@@ -82,19 +83,23 @@ class Follower:
     Args:
         slots: What is looked at.
         skipped: So many lines pass before.
+        uses: Of what references are counted.
     """
 
-    def __init__(self, slots: Sequence[Slot], skipped: int) -> None:
+    def __init__(
+        self, slots: Sequence[Slot], skipped: int, uses: Sequence[Uses] = ()
+    ) -> None:
         places = {slot.place: slot for slot in slots}
         self._changes = [(s, s.state(), Changes()) for s in places.values()]
         self._last: dict[int, _Last | None] = {}  # by thread
+        self._uses = uses
         self._skipped, self._rest = skipped, LINES_MAX
         self._lock = threading.Lock()
         self._called: set[int] = set()  # frames that began since, and still run
 
     def start(self) -> bool:
         """Begins, unless another tracer follows this thread; whether it did."""
-        if sys.gettrace() is not None or not self._changes:
+        if sys.gettrace() is not None or not (self._changes or self._uses):
             return False
         source.meet_files()
         self._last = {
@@ -121,6 +126,8 @@ class Follower:
                 self._look()
             found = {slot.place: changes for slot, _, changes in self._changes}
             self._lock.release()
+        for uses in self._uses:
+            uses.end_round()
         self._changes, self._last = [], {}
         return found
 
@@ -129,7 +136,7 @@ class Follower:
         """Whether there were more lines than it looks at."""
         return self._rest < 0
 
-    def _event(self, frame: FrameType, what: int) -> None:
+    def _event(self, frame: FrameType, what: int, result: object) -> None:
         """A line is about to run, or a call begins or ends.
 
         Never waits for long: who has the lock may run a finalizer of the program, and
@@ -139,11 +146,11 @@ class Follower:
             _C.unfollow_lines()
             return
         try:
-            self._follow(frame, what)
+            self._follow(frame, what, result)
         finally:
             self._lock.release()
 
-    def _follow(self, frame: FrameType, what: int) -> None:
+    def _follow(self, frame: FrameType, what: int, result: object) -> None:
         thread = threading.get_ident()
         if what == _CALL:
             self._called.add(id(frame))
@@ -156,10 +163,11 @@ class Follower:
                 self._last[thread] = frame, frame.f_lineno
             return
         self._rest -= 1
-        if self._rest < 0 or not self._changes:
+        if self._rest < 0 or not (self._changes or self._uses):
             _C.unfollow_lines()
             return
         self._look()
+        self._count(frame, what, result)
         if what != _RETURN:
             self._last[thread] = frame, frame.f_lineno
             return
@@ -178,6 +186,17 @@ class Follower:
                 changes.shrank |= more < 0
                 if more >= 0:
                     self._note(slot, changes)
+
+    def _count(self, frame: FrameType, what: int, result: object) -> None:
+        """Counts references that the function's line before has added."""
+        last = self._last.get(threading.get_ident())
+        before = None
+        if self._uses and what != _CALL and last is not None and last[0] is frame:
+            before = replace(line_of(frame), line=last[1])
+        for uses in self._uses:
+            uses.look(frame, before, result)
+            if what == _RETURN:
+                uses.leave(frame)
 
     def _note(self, slot: Slot, changes: Changes) -> None:
         """This thread's line has changed it, unless only another's names it."""

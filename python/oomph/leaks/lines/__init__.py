@@ -1,0 +1,1 @@
+"""The line that keeps something: followed as it runs, or supposed from the source."""
