@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from forecasts import foreseen
 from oomph.diagnosis import forecast
 from oomph.replay.child import Session
 from support import MIB, Simulated, remedies
@@ -502,6 +503,42 @@ def test_a_list_of_new_keys_beside_the_old_ones_is_told_to_give_back():
         if remedy.action.startswith("giving back a layer's keys and values")
     ]
     assert saved == pytest.approx(tokens * 2 * 15 / 16, rel=0.01)  # one is there twice
+
+
+class Words(nn.Module):
+    """A language model; its logits are those of all tokens."""
+
+    def __init__(self, count: int = 8192) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(count, 1024), nn.Linear(1024, count)
+        self.layers = nn.ModuleList(Decoder() for _ in range(8))
+
+    def forward(self, words: torch.Tensor, cache: object) -> torch.Tensor:
+        x = self.table(words)
+        for layer in self.layers:
+            x = layer(x, cache)
+        return self.head(x)
+
+
+@pytest.mark.parametrize("fraction", [0.45, 0.65, 0.8])  # in layers, the head, behind
+@card
+def test_what_a_prompt_has_joined_to_a_cache_is_not_joined_again(fraction):
+    model = Words().cuda().eval()
+
+    @torch.no_grad()
+    def first_word(prompt: torch.Tensor, cache: Joined) -> torch.Tensor:
+        logits = model(prompt, cache).double()
+        return logits[:, -1].argmax(-1, keepdim=True)
+
+    def answer() -> None:
+        prompt, cache = torch.ones(8, 512, dtype=torch.long, device="cuda"), Joined()
+        word = first_word(prompt, cache)
+        for _ in range(2):
+            word = first_word(word, cache)
+
+    text = foreseen(answer, fraction)
+    action = "logits of the last of 512 tokens alone (transformers: logits_to_keep=1)"
+    assert action in remedies(text), text
 
 
 @card

@@ -68,6 +68,7 @@ def tried(now: Context) -> Iterator[Remedy]:
     _both(now, trials)
     yield from (remedy for remedy, _ in trials.found)
     yield from _sampled_graph(trials)
+    yield from _last_logits(trials)
     yield from _smaller_cache(trials)
     yield from _chunked_loss(trials)
     yield from _smaller_state(now, trials)
@@ -289,6 +290,18 @@ def _smaller_cache(trials: _Trials) -> Iterator[Remedy]:
         ),
     ):
         yield trials.said(action, cost, forecast.peak_without(name))
+
+
+def _last_logits(trials: _Trials) -> Iterator[Remedy]:
+    """Of a prompt only the last token's words are asked for."""
+    without = trials.forecast.outcome.raw["without"]
+    if without["tokens"]:
+        yield trials.said(
+            f"logits of the last of {without['tokens']} tokens alone (transformers: "
+            "logits_to_keep=1)",
+            "nothing, where only the next token is asked for",
+            trials.forecast.peak_without("last"),
+        )
 
 
 def _chunked_loss(trials: _Trials) -> Iterator[Remedy]:

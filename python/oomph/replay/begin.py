@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import Any
 
 import torch
@@ -10,11 +9,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
-from oomph.replay.figures import CACHED_MIN, states_of
 from oomph.replay.statements import Stretch, take_variables
 from oomph.replay.tracking import Tracker
-
-LONGER_MAX = 0.25  # times as long: what one call joins to them
 
 
 def drop_half_made(optimizers: list[Any]) -> None:
@@ -29,18 +25,6 @@ def drop_half_made(optimizers: list[Any]) -> None:
             del optimizer.state[made[-1]]
 
 
-def loose(
-    objects: list[Any], modules: list[nn.Module], optimizers: list[Any]
-) -> list[torch.Tensor]:
-    """Tensors that belong to no module, no gradient and no optimizer."""
-    tensors = _tensors(objects)
-    own = [*_gradients(tensors), *states_of(optimizers)]
-    own += (b for module in modules for b in module.buffers(recurse=False))
-    own += (tensor for tensor in tensors if tensor.requires_grad)
-    known = set(map(address_of, own))
-    return [tensor for tensor in tensors if address_of(tensor) not in known]
-
-
 def _tensors(objects: list[Any]) -> list[torch.Tensor]:
     return [o for o in objects if issubclass(type(o), torch.Tensor)]
 
@@ -50,26 +34,26 @@ def _gradients(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     return [t.grad for t in tensors if t.is_leaf and t.grad is not None]
 
 
-def undo_joins(tensors: list[torch.Tensor]) -> None:
-    """Cuts what the failed call had joined to, as a cache's first layers, as the rest.
+def undo_joins(
+    objects: list[Any], joined: dict[int, tuple[int, int]]
+) -> frozenset[int]:
+    """Cuts what the step had joined to as it ended, such as a cache of keys.
 
-    That are tensors of shapes like those of others, but a bit longer in one dimension.
+    Returns:
+        Addresses of those that were not joined, but kept as they came: nothing was
+        there before, and they are parts of others, or laid out like these.
     """
-    alike = defaultdict(list)
-    for tensor in tensors:
-        if tensor.is_cuda and tensor.ndim > 2 and not tensor.requires_grad:
-            for dim in range(1, tensor.ndim):
-                rest = (*tensor.shape[:dim], *tensor.shape[dim + 1 :])
-                alike[dim, rest, tensor.dtype].append(tensor)
-    for (dim, *_), found in alike.items():
-        lengths = {tensor.shape[dim] for tensor in found}
-        if len(found) < CACHED_MIN or len(lengths) != 2:
-            continue
-        if max(lengths) - min(lengths) > LONGER_MAX * min(lengths):
-            continue
-        for tensor in found:
+    as_they_came = set()
+    for tensor in _tensors(objects) if joined else ():
+        where = joined.get(address_of(tensor)) if tensor.is_cuda else None
+        if where is not None and tensor.ndim > where[0]:
+            dim, length = where
+            size = tensor.untyped_storage().nbytes()
+            if not (length or (tensor.is_contiguous() and size == tensor.nbytes)):
+                as_they_came.add(address_of(tensor))
             with torch.inference_mode():
-                tensor.data = tensor.narrow(dim, 0, min(lengths))
+                tensor.data = tensor.narrow(dim, 0, length)
+    return frozenset(as_they_came)
 
 
 def without_ranks(modules: list[nn.Module]) -> None:

@@ -36,7 +36,7 @@ def cache_of(tracker: Tracker) -> dict[str, Any]:
         "addrs": [piece.addr for piece in pieces if piece.addr],
         "sizes": [min(sizes), max(sizes)],
         "turn_bytes": sum(c.new.size_bytes - c.old.size_bytes for c in last),
-        "length": last[0].old.shape[last[0].dim],
+        "length": last[0].length,
     }
 
 
@@ -59,6 +59,26 @@ def without_cache(tracker: Tracker) -> dict[str, int]:
         "windowed": without(lambda _: 0.5),
         "dropped": tracker.peak_without(lambda p: id(p) in gone, gone),
     }
+
+
+def without_earlier_logits(tracker: Tracker, words: set[int]) -> dict[str, Any]:
+    """The largest logits of tokens that a cache gets, and the peak with the last alone.
+
+    Args:
+        tracker: That counted.
+        words: How many the tables of words have.
+    """
+    pieces = tracker.pieces if tracker.caches else []
+    shapes = [piece.shape for piece in pieces if len(piece.shape) > 2]
+    wide = [s for s in shapes if s[-1] in words and s[-1] >= WIDE and s[-2] > 1]
+    logits = max(wide, key=math.prod, default=(0, 0))
+    count = math.prod(logits)
+
+    def last(piece: Piece) -> float:
+        is_like = count and piece.shape[-1:] == logits[-1:]
+        return 1 - 1 / logits[-2] if is_like and math.prod(piece.shape) == count else 0
+
+    return {"tokens": logits[-2], "last": tracker.peak_without(last)}
 
 
 def shapes_of(tracker: Tracker) -> dict[int, list[tuple[str, tuple[int, ...]]]]:

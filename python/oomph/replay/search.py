@@ -70,12 +70,14 @@ class _Run:
     Attributes:
         answer: What they are told when they ask something that nobody knows.
         few: Whether masks of which nothing is known choose one row; else all.
+        joined: Tensors that the step has joined to, as ``Tracker.rejoined`` has them.
     """
 
     stretch: statements.Stretch
     first: int
     answer: bool = True
     few: bool = False
+    joined: tuple[tuple[int, tuple[int, int]], ...] = ()
 
 
 class Search:
@@ -174,7 +176,7 @@ class Search:
             return [None] * len(changes)
         assert self._plain is not None
         wanted = [dataclasses.asdict(change) for change in changes]
-        if not self._plain.grows_bytes:
+        if not self._plain.grows_bytes and not self._found.joined:
             raws = self._session.ask(wanted)
         else:  # what the turns without the change left would be in the way
             raws = [self._first_of(self._found, change) for change in wanted]
@@ -243,14 +245,17 @@ class Search:
     def _session_of(self, run: _Run, change: dict[str, Any] | None) -> child.Session:
         from oomph.replay.besides import Card
         from oomph.replay.counts import Counts
+        from oomph.replay.position import Position
 
         card = Card.of(self.device)  # the child cannot ask
         counts = Counts(self.sizes, run.few)
+        position = Position(_within(self.stack, run.stretch.frame))
 
         def begin() -> tuple[Any, Any]:
             from oomph.replay.step import Replay
 
-            turns = 2 if run.stretch.repeats else 1
+            is_first = bool(run.joined) and not any(n for _, (_, n) in run.joined)
+            turns = 2 if run.stretch.repeats and not is_first else 1
             replay = Replay(
                 run.stretch,
                 run.first,
@@ -262,6 +267,8 @@ class Search:
                 self.in_forward,
                 self.is_silent,
                 run.answer,
+                position,
+                dict(run.joined),
             )
             return replay.begin(change), replay.again
 
@@ -280,14 +287,24 @@ class Search:
         return Outcome.of(raw)
 
 
+def _within(
+    stack: list[tuple[FrameType, int]], outermost: FrameType
+) -> list[tuple[FrameType, int]]:
+    """A frame and the calls that it waited for."""
+    frames = [frame for frame, _ in stack]
+    return stack[: frames.index(outermost) + 1]
+
+
 def _instead(run: _Run, raw: dict[str, Any]) -> _Run | None:
-    """How to run them rather: from where the model is made, or told otherwise."""
+    """How to run them rather: from another begin, told otherwise, or with less."""
     other = run
     if raw["made_line"] and not run.stretch.is_loop:
         first = run.stretch.after(raw["made_line"])
         other = dataclasses.replace(other, first=first)
     if raw["guessed"] and raw["error"] and not raw["whole"]:
         other = dataclasses.replace(other, answer=False)
+    if raw["rejoined"]:
+        other = dataclasses.replace(other, joined=tuple(raw["rejoined"]))
     return other if other != run else None
 
 

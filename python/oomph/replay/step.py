@@ -23,7 +23,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from oomph.replay.begin import (
     drop_half_made,
     expect_converted,
-    loose,
     sizes_of,
     take_names,
     undo_joins,
@@ -48,9 +47,11 @@ from oomph.replay.figures import (
     squares_of,
     states_of,
     without_cache,
+    without_earlier_logits,
     without_logits,
     without_states,
 )
+from oomph.replay.position import Position
 from oomph.replay.statements import Stretch
 from oomph.replay.tracking import Piece, Tracker
 
@@ -113,6 +114,8 @@ class Replay:
         is_silent: Whether nothing was recorded, by a function further out.
         in_forward: Whether it ended in forward, not in backward or an optimizer's step.
         answer: What statements are told that ask something which nobody knows.
+        position: Where it ended.
+        joined: Tensors that it had joined to, as ``Tracker.rejoined`` has them.
     """
 
     def __init__(
@@ -127,6 +130,8 @@ class Replay:
         in_forward: bool,
         is_silent: bool,
         answer: bool,
+        position: Position,
+        joined: dict[int, tuple[int, int]],
     ) -> None:
         torch.set_num_threads(1)  # those of the parent are not here: none is waited for
         self.is_silent = is_silent
@@ -140,14 +145,14 @@ class Replay:
         self.optimizers = [o for o in objects if issubclass(type(o), kind)]
         without_ranks(self.modules)
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
-        self.tracker = Tracker(self.mode, device, card, counts, answer)
+        position.know(self.modules)
+        self.tracker = Tracker(self.mode, device, card, counts, position, answer)
         self.engine = Engine(self.mode, self.tracker)
         self.settled = Settled()
         self.calls = Calls(self.tracker, names_of_modules(self.modules))
         expect_converted(self.mode, self.tracker)
         stand_in(self.engine)
-        if is_silent and in_forward:
-            undo_joins(loose(objects, self.modules, self.optimizers))
+        self.tracker.as_they_came = undo_joins(objects, joined)
         watch_real(self.tracker, objects, gone)
         lost = before.keys() - sizes_of(objects, device).keys() - gone
         self.tracker.change(-sum(before[addr] for addr in lost))
@@ -164,13 +169,13 @@ class Replay:
 
         Returns:
             ``peaks``: of each turn the most bytes beyond what was there, and ``ends``
-            what was left behind it, but for gradients and states; ``settled``: of
-            these what the last turn began without; ``left``: sizes of what it left;
+            what was left behind it, but for gradients and states; ``settled``: of these
+            what the last turn began without; ``left``: sizes of what it left;
             ``phase``: of the last peak; ``backwards``: how many there were;
             ``optimizers``: how many the program has; ``optimized``: how often one took
-            its step; ``made_line``: the last line that made a model;
-            ``whole``: whether the statements came to their end; ``guessed`` and
-            ``multiplies`` as :class:`Tracker` has them; ``gathered``: of what rows were
+            its step; ``made_line``: the last line that made a model; ``whole``: whether
+            the statements came to their end; ``guessed``, ``multiplies`` and
+            ``rejoined`` as :class:`Tracker` has them; ``gathered``: of what rows were
             taken or written by index, how many it had, and how many were; ``messages``:
             those that went along the edges of a graph that was there; ``squares``: the
             sizes of square matrices; ``called``: how often a module was; ``calls``: of
@@ -280,6 +285,7 @@ class Replay:
             "whole": whole,
             "guessed": tracker.guessed,
             "multiplies": tracker.multiplies,
+            "rejoined": tracker.rejoined,
             "uncounted": tracker.counts.unknown,
             "gathered": sorted(tracker.taken | tracker.added),
             "messages": messages_of(tracker),
@@ -304,6 +310,7 @@ class Replay:
             **without_logits(self.tracker),
             **without_states(self.tracker, optimizers, parameters),
             **without_cache(self.tracker),
+            **without_earlier_logits(self.tracker, {m.num_embeddings for m in tables}),
         }
 
     def _settle(self) -> int:

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map_only
 
 from oomph.replay import besides
 from oomph.replay.counts import ROUND_BYTES, Counts
+from oomph.replay.position import Position
 from oomph.replay.recurrent import CELLS
 
 REAL_MAX = 1 << 20  # elements of what is really computed on the CPU
@@ -65,11 +66,18 @@ class Piece:
 
 
 class Cached(NamedTuple):
-    """What a call keeps for the next ones, such as the keys of a layer."""
+    """What a call keeps for the next ones, such as the keys of a layer.
+
+    Attributes:
+        old: What it was.
+        new: What it is.
+        length: Along the dimension in which more comes, such as that of tokens.
+        call: Number of the call that records nothing, and joined or wrote to it.
+    """
 
     old: Piece
     new: Piece
-    dim: int
+    length: int
     call: int
 
 
@@ -85,6 +93,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         device: Index of the device that counts.
         card: What it is, as far as operators ask.
         counts: Of rows that masks choose.
+        position: Where the step ended that runs again.
         answer: What is told of a condition that nobody knows.
         now_bytes: What is in use beyond what was there as it began.
         peak_bytes: The most that it was since :meth:`mark`.
@@ -104,15 +113,15 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         times: Lengths of sequences whose time comes before the batch.
         depth: Of the calls of modules.
         call: Number of the outermost one.
-        caches: What a call that records nothing joined to what was there before it, or
-            wrote a part of: what was there, what is now, along which dimension, and the
-            call's number.
+        caches: What calls keep for later ones.
+        as_they_came: Addresses of what is empty, and becomes the first that is joined.
     """
 
     fakes: FakeTensorMode
     device: int
     card: besides.Card
     counts: Counts
+    position: Position
     answer: bool = True
     now_bytes: int = 0
     peak_bytes: int = 0
@@ -132,12 +141,14 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     call: int = 0
     before: dict[int, Piece] = field(default_factory=dict)
     caches: list[Cached] = field(default_factory=list)
+    as_they_came: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         """Makes it a mode."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._known: dict[int, weakref.ref[Any]] = {}
         self._joined: list[Cached] = []  # of the call that runs
+        self._again: list[tuple[Piece, int, int]] = []  # what had run joined it, too
         self.alive: dict[int, Piece] = {}
 
     def __hash__(self) -> int:
@@ -190,6 +201,19 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.depth == 0:
             self.caches += [c for c in self._joined if c.new.end is None]
             self._joined.clear()
+            self._again = [found for found in self._again if found[0].end is not None]
+
+    @property
+    def rejoined(self) -> list[tuple[int, tuple[int, int]]]:
+        """Tensors to which the step had joined the same before it ended.
+
+        Such are replaced by longer ones within a call, as they replaced shorter ones.
+
+        Returns:
+            Addresses; along which dimension, and how long they were before.
+        """
+        replaced = (found for found in self._again if found[0].end is not None)
+        return [(piece.addr, (dim, length)) for piece, dim, length in replaced]
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -210,6 +234,9 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     return func(*args, **kwargs)
             args, kwargs = tree_map_only(torch.Tensor, self._as_fake, (args, kwargs))
         self.multiplies |= func in _PRODUCTS
+        joins = func in _JOINS
+        if func is _aten.cat.default and not torch.is_grad_enabled():
+            func, args = self._joinable(*args)
         if self.runs == "forward" and (func in _TAKES or func in _ADDS):
             self._note_rows(self.taken if func in _TAKES else self.added, args)
         if self.phase == "backward" and not torch.is_grad_enabled():
@@ -234,9 +261,21 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if besides_bytes:
                 self.change(besides_bytes)
                 self.change(-besides_bytes)
-        if func in _JOINS and self.depth and not torch.is_grad_enabled():
+        if joins and self.depth and not torch.is_grad_enabled():
             self._note_joined(func, given, result)
         return result
+
+    def _joinable(self, parts: list[torch.Tensor], dim: int = 0) -> tuple[Any, Any]:
+        """What joins tensors that are not empty; notes what is joined once more."""
+        first, *others = parts
+        count = sum(part.shape[dim] for part in others if part.ndim == first.ndim > 0)
+        piece = self.piece_of(first)
+        if piece is not None and piece.phase == "before":
+            if first.numel() == 0 and piece.addr in self.as_they_came:
+                return _aten.alias.default, others[:1]
+            if 0 < count <= first.shape[dim] and self.position.is_past():
+                self._again.append((piece, dim, first.shape[dim] - count))
+        return _aten.cat.default, ([p for p in parts if p.numel()] or parts, dim)
 
     def _note_joined(self, func: Any, given: list[torch.Tensor], result: Any) -> None:
         """Of a tensor that an earlier call left, and more of the same."""
@@ -244,15 +283,16 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         piece, new = self.piece_of(old), self.piece_of(result)
         if piece is None or new is None or piece.call == self.call or not old.ndim:
             return
-        if func is _aten.cat.default:
+        if func in (_aten.cat.default, _aten.alias.default):
             grown = [i for i, n in enumerate(old.shape) if n != result.shape[i]]
-            is_more = len(grown) == 1 and old.numel() > result.numel() // 2
+            is_most = old.numel() == 0 or old.numel() > result.numel() // 2
+            is_more, shape = len(grown) == 1 and is_most, result.shape
         else:
-            part = given[-1].shape
-            grown = [i for i, n in enumerate(piece.shape) if part[i : i + 1] != (n,)]
-            is_more = len(grown) == 1 and given[-1].ndim == len(piece.shape)
+            part, shape = given[-1].shape, piece.shape
+            grown = [i for i, n in enumerate(shape) if part[i : i + 1] != (n,)]
+            is_more = len(grown) == 1 and given[-1].ndim == len(shape)
         if is_more:
-            self._joined.append(Cached(piece, new, grown[0], self.call))
+            self._joined.append(Cached(piece, new, shape[grown[0]], self.call))
 
     def _brings_batch(self, func: Any, given: list[torch.Tensor], result: Any) -> bool:
         """Whether an operator gives the first tensor of the device with all rows.
