@@ -120,8 +120,8 @@ def _cannot(case: Case) -> Iterator[Advice]:
             f"fragmentation is not the cause: of {case.short} missing they could free "
             f"at most {now.cached}, {now.missing_defragmented} stays missing",
         )
-    elif "expandable" in case.traces.seen and now.fragmentation_possible:
-        yield Advice("expandable_segments", "the log shows that it is on already")
+    elif case.expandable and now.fragmentation_possible:
+        yield Advice("expandable_segments", "the log shows that it was on already")
     if "oomph" not in case.found.flags and "absurd" not in case.found.flags:
         yield Advice(
             "torch.cuda.empty_cache()",

@@ -20,6 +20,7 @@ class Case:
         place: Where the program was.
         shapes: What the request may be.
         traces: What the log shows of the program.
+        line: The error's, in the log.
     """
 
     found: Found
@@ -27,11 +28,17 @@ class Case:
     place: Place
     shapes: list[Shape]
     traces: Traces
+    line: int = 1
 
     @property
     def on_linux(self) -> bool:
         """Whether nothing shows another system."""
         return "windows" not in self.traces.seen and self.found.backend == "CUDA"
+
+    @property
+    def expandable(self) -> bool:
+        """Whether the log had set expandable segments before."""
+        return 0 < self.traces.expandable_line < self.line
 
     @property
     def short(self) -> Amount | None:

@@ -102,7 +102,7 @@ class _Finder:
 
     def take(self, piece: bytes, text: str) -> None:
         """Goes on with a piece of the log; an empty one ends it."""
-        self.result.traces.look_at(text)
+        self.result.traces.look_at(text, self.result.line_count + 1)
         self.result.line_count += text.count("\n")
         squeezed = self._last + piece.translate(None, _BLANK).lower()
         self._last = squeezed[-_HINT_BYTES:]
@@ -167,7 +167,8 @@ class _Finder:
             )
             self._kinds[kind] = sighting
             self.result.errors.append(sighting)
-        sighting.count += 1
+        if line.number != sighting.place.told_again:
+            sighting.count += 1
         sighting.last_line = line.number
         if found.device is not None:
             sighting.devices.add(found.device)

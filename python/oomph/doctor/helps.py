@@ -83,7 +83,7 @@ def _defragment(case: Case) -> Iterator[Advice]:
     now = case.account
     if not now.fragmentation_possible or case.short is None or now.cached is None:
         return
-    if "expandable" in case.traces.seen or now.limit_decides:
+    if case.expandable or now.limit_decides:
         return
     needed = f"of {now.cached} in pieces, {case.short} is needed in one"
     plenty = now.cached.low_bytes > 2 * case.short.high_bytes

@@ -40,6 +40,8 @@ _PREFIX = re.compile(
     rf"|(?P<r3>\d{{1,4}}):(?=\s)|\[(?P<r4>\d{{1,4}})\]:"
     rf"|\[?(?:{_DATE})?[ T]?{_TIME}\]?:?(?=\s|\[|-|$)|\[?(?:{_DATE})\]?(?=\s)"
     rf"|[A-Z][a-z]{{2}} [ \d]\d {_TIME} [\w.-]+ [\w./-]+(?:\[\d+\])?:"
+    r"|\d{1,7} (?=\[(?:local_)?rank\d)"  # a count of uniq -c
+    r"|[\w.-]+:\d+:\d+ \[(?P<r5>\d+)\](?: [\w./-]+\.(?:cc|h):\d+)?(?= NCCL)"
     rf"|\[?{_LEVEL}\]?:?(?=\s)|\[[\w./-]+\.(?:py|cpp):\d+\]"
     r"|E(?=\s{2})|[\w.-]{1,40}\s*\|(?=\s)|SUBPROCESS:|>(?!>)|\#(?=\s)|//(?=\s)|[│┃║|]"
     r"))+ ?"
@@ -104,7 +106,7 @@ def _cleaned(line: str, number: int) -> Line:
     prefix = _PREFIX.match(line)
     rank = -1
     if prefix is not None:
-        named = [prefix[name] for name in ("r1", "r2", "r3", "r4") if prefix[name]]
+        named = [number for number in prefix.groups() if number]
         rank = int(named[0]) if named else -1
         line = line[prefix.end() :]
     return Line(number, line, rank)

@@ -23,7 +23,9 @@ def case_of(sighting: Sighting, search: Search) -> Case:
     """All that is known of an error that a log has."""
     found = sighting.found
     shapes = shapes_of(found, search.traces.sizes, sighting.place.shapes)
-    return Case(found, account(found), sighting.place, shapes, search.traces)
+    return Case(
+        found, account(found), sighting.place, shapes, search.traces, sighting.line
+    )
 
 
 # ---- As lines

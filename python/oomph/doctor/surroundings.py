@@ -11,17 +11,22 @@ _LINES_BEFORE, _LINES_AFTER = 400, 100
 _FRAME = re.compile(
     r'File "(?P<file>[^"\n]+)", line (?P<line>\d+)(?:, in (?P<name>[^\n]+))?'
     r"|File (?P<file2>[^\s\"]+?):(?P<line2>\d+), in (?P<name2>[\w.<>]+)"  # IPython 8
-    r"|^(?P<file3>(?:~|/|[A-Z]:\\)[^\s(]+\.py) in (?P<name3>[\w<>]+)\("  # IPython 7
+    r"|^(?P<file3>(?:~|/|[A-Z]:\\)[^\s(]+\.py|<ipython-input-[\w-]+>) in "  # IPython 7
+    r"(?P<name3><cell line: \d+>|[\w<>]+)(?:\(|$)"
+    r"|^(?P<file5>(?:Cell|Input) In ?\[\d+\])(?:, line (?P<line5>\d+))?"
+    r"(?:, in (?P<name5><cell line: \d+>|[\w<>.]+))?"
     r"|^(?P<file4>(?:[A-Z]:)?[\w./\\~-]+\.py):(?P<line4>\d+)(?::| in )"  # pytest
     r"(?P<name4>\w*)"  # rich
 )
 _ESCAPED = re.compile(r"\\+n(?:\s*File |Traceback|  |\w*Error)")  # not C:\new.py
 _ARROW = re.compile(r"-+> ?(\d+) (.*)|^❱ ?(\d+) (.*)|^> (\S.*)")
 _START = re.compile(r"Traceback \(most recent call last\)")
+_INNERMOST_FIRST = re.compile(r"Exception has occurred:")  # VS Code
+_LOSS = re.compile(r"\bin (?:\w*cross_entropy\w*|log_softmax|nll_loss\w*)\b")
 _LIBRARY = re.compile(
     r"site-packages|dist-packages|[/\\]lib(?:64)?[/\\]python\d|^torch[/\\]"
     r"|pytorch[/\\]torch[/\\]|<frozen|<string>|<eval_with_key>|torchinductor_"
-    r"|[/\\]importlib[/\\]|^threading\.py|^runpy\.py"
+    r"|[/\\]importlib[/\\]|[/\\]bin[/\\][\w-]+$|^threading\.py|^runpy\.py"
 )
 # Phases by what a frame's file, function or code shows; the first that fits is told.
 _PHASES = (
@@ -91,8 +96,20 @@ _SEEN = {
     "windows": (":\\users\\", "\\lib\\site-packages\\", "win32"),
     "graphs": ("reduce-overhead", "cudagraph"),
 }
+# The value that a name is given, and those that mean that it is not in use.
+_VALUE = re.compile(r"\w*['\"]?(?:\s*[:=]|\s)\s*(\[\]|\{\}|''|\"\"|['\"]?[\w.+-]+)")
+_OFF = {"false", "0", "none", "null", "no", "off", "[]", "{}", "''", '""'}
+_OFF_OF = {"accumulation": {*_OFF, "1"}, "parallel": {*_OFF, "1"}}
+_MENTIONS_MAX = 20  # of one name in a piece of the log
 _EXPANDABLE = re.compile(
     r"expandable_segments['\"]?:\s?true(?!\W{0,20}t\W{0,4}o)"  # not PyTorch's advice
+)
+
+
+# Two lines of nvidia-smi's table: which GPU, and what of it is used.
+_SMI = re.compile(
+    r"^\|\s+(\d{1,3})\s+\S[^\n]*\|[^\n]*\n\|[^\n]*?\|\s*(\d+)mib\s*/\s*(\d+)mib\s*\|",
+    re.MULTILINE,
 )
 
 
@@ -105,12 +122,17 @@ class Place:
         phase: Such as ``backward``; "": not known.
         rank: Of the process, as a prefix of the traceback says; -1: not known.
         no_grad: A decorator such as ``torch.no_grad()`` is around the calls.
+        told_again: The line that ends a traceback after the error, where it stands
+            again; -1: there is none.
+        in_loss: It was in the cross-entropy of logits.
         shapes: Lists of numbers near the error, that may be shapes of tensors.
     """
 
     line: str = ""
     phase: str = ""
     no_grad: bool = False
+    in_loss: bool = False
+    told_again: int = -1
     rank: int = -1
     shapes: tuple[tuple[int, ...], ...] = ()
 
@@ -121,23 +143,33 @@ class Traces:
 
     Attributes:
         sizes: By meaning, such as ``batch``: each name and size that is there.
-        seen: Names of techniques that it mentions, such as ``amp``.
+        seen: Names of techniques that are in use, such as ``amp``: it mentions them,
+            and gives them no value such as False.
+        expandable_line: The first line that sets expandable segments; 0: none.
+        gpus: What nvidia-smi shows as used and as total of each, in MiB.
     """
 
     sizes: dict[str, dict[int, str]] = field(default_factory=dict)
     seen: set[str] = field(default_factory=set)
+    expandable_line: int = 0
+    gpus: dict[int, tuple[int, int]] = field(default_factory=dict)
 
-    def look_at(self, piece: str) -> None:
-        """Takes in a piece of the log."""
+    def look_at(self, piece: str, number: int) -> None:
+        """Takes in a piece of the log, whose first line has a number."""
         text = piece.lower()
         for meaning, parts in _NAME_PARTS.items():
             for part in parts:
                 self._look_for_sizes(text, meaning, part)
         for name, words in _SEEN.items():
-            if name not in self.seen and any(word in text for word in words):
+            if name not in self.seen and any(_in_use(text, name, w) for w in words):
                 self.seen.add(name)
-        if "expandable_segments" in text and _EXPANDABLE.search(text):
-            self.seen.add("expandable")
+        if not self.expandable_line and "expandable_segments" in text:
+            match = _EXPANDABLE.search(text)
+            if match is not None:
+                self.expandable_line = number + text.count("\n", 0, match.start())
+        if "mib" in text:
+            for gpu, used, total in _SMI.findall(text):
+                self.gpus[int(gpu)] = int(used), int(total)
 
     def _look_for_sizes(self, text: str, meaning: str, part: str) -> None:
         known = self.sizes.setdefault(meaning, {})
@@ -150,6 +182,20 @@ class Traces:
             if match is not None and int(match["size"]) > 0:
                 known.setdefault(int(match["size"]), match["name"])
                 place = max(place, match.end() - 1)
+
+
+def _in_use(text: str, name: str, word: str) -> bool:
+    """Whether a text has a word, and does not say that it is off."""
+    place = -1
+    for _ in range(_MENTIONS_MAX):
+        place = text.find(word, place + 1)
+        if place < 0:
+            return False
+        value = _VALUE.match(text, place + len(word), place + len(word) + 60)
+        off = _OFF_OF.get(name, _OFF)
+        if value is None or value[1].strip("'\"") not in off | {""}:
+            return True
+    return False
 
 
 def place_of(lines: list[Line], first: int, last: int) -> Place:
@@ -166,15 +212,26 @@ def place_of(lines: list[Line], first: int, last: int) -> Place:
         near = [line for line in near if line.rank == rank]
     texts = _unescaped([line.text for line in near])
     inside = _unescaped([line.text for line in lines[first : last + 1]])
-    after = [line.text for line in lines[last + 1 : last + 1 + _LINES_AFTER]]
+    later = lines[last + 1 : last + 1 + _LINES_AFTER]
+    if rank >= 0:
+        later = [line for line in later if line.rank == rank]
+    after = [line.text for line in later]
     texts = _of_last_traceback([*texts, *inside])
     frames = _frames([*texts, *after[:3]])
-    if after and _START.search(after[0]):  # as loggers write it
-        frames = _frames(_traceback(after[1:])) or frames
+    told_again = -1
+    ends_one = bool(near) and near[-1].text[:1].isspace()
+    if after and not ends_one and _START.search(after[0]):  # as loggers write it
+        traceback = _traceback(after[1:])
+        frames = _frames(traceback) or frames
+        told_again = later[min(1 + len(traceback), len(later) - 1)].number
+    if near and _INNERMOST_FIRST.search(near[-1].text):
+        frames = _frames(_traceback(after))[::-1] or frames
     return Place(
         line=_users(frames),
         phase=_phase(frames),
         no_grad=any(frame.name == "decorate_context" for frame in frames),
+        told_again=told_again,
+        in_loss=any(_LOSS.search(str(frame)) for frame in frames[-3:]),
         rank=rank,
         shapes=_shapes(texts[-60:]),
     )
