@@ -401,7 +401,7 @@ def test_expandable_segments_are_not_advised_where_they_are_on():
 
 
 def test_the_advice_in_the_error_is_not_taken_for_a_setting():
-    log = SEED_C.replace("224.90 MiB", "5.20 GiB")
+    log = SEED_C.replace("224.90 MiB", "4.20 GiB")
     assert any("expandable" in a["action"] for a in only(log)["helps"])
 
 
@@ -729,15 +729,7 @@ def test_json_has_all(tmp_path):
 def test_without_an_error_the_code_is_1_and_it_is_said_what_was_looked_for():
     result = doctor(log=b"Epoch 1\nEpoch 2\n")
     assert result.returncode == 1
-    assert b"no out-of-memory error in 2 lines. Looked for: PyTorch's" in result.stdout
-
-
-def test_errors_of_other_frameworks_are_said_to_be_out_of_scope():
-    result = doctor(
-        log=b"RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1\n"
-    )
-    assert result.returncode == 1
-    assert b"TensorFlow, JAX and MPS are there; they are not explained" in result.stdout
+    assert b"no out-of-memory error in 2 lines. Looked for: errors of" in result.stdout
 
 
 def test_what_cannot_be_read_is_said_without_a_traceback(tmp_path):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from oomph.base.sizes import format_size
 
 MIB = 1 << 20
-_GIB = 1 << 30
-_POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
+GIB = 1 << 30
+_POWERS = {"K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 _NONE_BYTES = 1 << 63  # NVML and PyTorch print -1 or no limit as 17179869184.00 GiB
 PATTERN = r"(\d{1,20}(?:\.\d{1,6})?)([Bb]ytes|[KMGTPE]?i?B)"  # without white space
 
@@ -40,17 +40,15 @@ class Amount:
 
         Args:
             number: Such as ``2.34``.
-            unit: ``bytes``, ``B``, ``KiB`` and its like, or ``KB`` and its like.
+            unit: ``bytes``, ``B``, ``KiB`` and its like; ``KB`` and its like mean the
+                same in each text that is read here; "" means bytes.
 
         Returns:
             None if it says that the size is not known, as ``17179869184.00 GiB`` does.
         """
         whole, _, decimals = number.partition(".")
-        if unit.lower() == "bytes" or unit == "B":
-            factor = 1
-        else:
-            base = 1024 if unit.endswith("iB") else 1000
-            factor = base ** _POWERS[unit[:-2] if unit.endswith("iB") else unit[:-1]]
+        known = _POWERS.get(unit[:1].upper(), 0) if unit.lower() != "bytes" else 0
+        factor = 1024**known
         scale = 10 ** len(decimals)
         digits = int(whole + decimals)
         if digits * factor >= _NONE_BYTES * scale:
@@ -88,8 +86,8 @@ class Amount:
     def __str__(self) -> str:
         middle = self.middle_bytes
         sign, size = ("-", -middle) if middle < 0 else ("", middle)
-        if self.high_bytes - self.low_bytes > MIB and size >= _GIB // 100:
-            return f"{sign}{size / _GIB:.2f} GiB"  # MiB would be more than is known
+        if self.high_bytes - self.low_bytes > MIB and size >= GIB // 100:
+            return f"{sign}{size / GIB:.2f} GiB"  # MiB would be more than is known
         return f"{sign}{format_size(size)}"
 
     def as_dict(self) -> dict[str, int | str]:

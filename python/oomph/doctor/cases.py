@@ -9,6 +9,8 @@ from oomph.doctor.found import Found
 from oomph.doctor.surroundings import Place, Traces
 from oomph.doctor.verdict import Account, Shape
 
+_PLENTY_SHARE = 0.1  # of the device
+
 
 @dataclass(frozen=True)
 class Case:
@@ -31,14 +33,29 @@ class Case:
     line: int = 1
 
     @property
+    def on_wsl(self) -> bool:
+        """Whether the driver is that of Windows: it lends host memory, or is silent."""
+        silent = "free" in self.found.amounts and self.account.free is None
+        return silent or self.account.overcommitted
+
+    @property
     def on_linux(self) -> bool:
-        """Whether nothing shows another system."""
-        return "windows" not in self.traces.seen and self.found.backend == "CUDA"
+        """Whether nothing shows another system, or another kind of device."""
+        windows = "windows" in self.traces.seen or self.on_wsl
+        return not windows and self.found.backend == "CUDA"
 
     @property
     def expandable(self) -> bool:
         """Whether the log had set expandable segments before."""
         return 0 < self.traces.expandable_line < self.line
+
+    @property
+    def plenty_free(self) -> bool:
+        """Whether the device is far from full, so that less of it would not help."""
+        now = self.account
+        if now.room is None or now.total is None:
+            return False
+        return now.room.low_bytes > _PLENTY_SHARE * now.total.high_bytes
 
     @property
     def short(self) -> Amount | None:

@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from oomph.doctor import forms, lines
+from oomph.doctor import lines, parse
+from oomph.doctor.endings import ENDINGS
 from oomph.doctor.found import Found
 from oomph.doctor.lines import Line, Squeezed
 from oomph.doctor.surroundings import Place, Traces, place_of
@@ -14,16 +15,22 @@ from oomph.doctor.surroundings import Place, Traces, place_of
 _CONTEXT_CHARS = 1 << 16  # before an error: its traceback
 _ERROR_CHARS = 1 << 13  # the longest text of an error, with all its processes
 _KINDS_MAX = 1000  # different errors; more are only counted
+_SAME_EVENT_LINES = 40  # in which several lines tell of the same
 _BLANK = b" \t\r\n\0|>`*\xc2\xa0" + b'"'  # and what else may stand between words
 # An error's text has some of these, so a prefix in its midst leaves one whole.
 _HINTS = (
     *(b"outofmem", b"triedto", b"toallocate", b"totalcapac", b"bypytorch", b"isfree"),
     *(b"memoryinuse", b"alreadyalloc", b"reservedin", b"bad_alloc", b"exceedallow"),
     *(b"allowedmem", b"devicelimit", b"withoom", b"alloc_failed", b"enoughmemory"),
-    *(b"cudnn_status", b"tallocate", b"t_of_memory", b"resourceexh", b"ce_exhausted"),
-    b"oomwhen",
+    *(b"cudnn_status", b"tallocate", b"t_of_memory"),
+    *(
+        word.lower().encode().translate(None, _BLANK)
+        for form in ENDINGS.values()
+        for word in form.starts
+    ),
+    b"cudaooms:",
 )
-_HINT_BYTES = 20
+_HINT_BYTES = max(map(len, _HINTS))
 
 
 @dataclass
@@ -60,7 +67,6 @@ class Search:
         traces: What the program seems to be and do.
         line_count: Lines read.
         uncounted: Errors beyond those that are kept apart.
-        out_of_scope: Errors of other frameworks.
         mentions: How often the words are there without an error.
     """
 
@@ -68,7 +74,6 @@ class Search:
     traces: Traces = field(default_factory=Traces)
     line_count: int = 0
     uncounted: int = 0
-    out_of_scope: int = 0
     mentions: int = 0
 
 
@@ -141,12 +146,9 @@ class _Finder:
         begin = starts[len(before)] + self._skip
         end = starts[len(before) + len(now)]
         self._skip = 0
-        for found in forms.find(whole.text, begin, end):
+        for found in parse.find(whole, begin, end):
             self._add(found, whole)
             self._skip = max(0, found.end - end)
-        self.result.out_of_scope += len(
-            forms.OUT_OF_SCOPE.findall(whole.text, begin, end)
-        )
         words = len(re.findall("(?i)outofmemory", whole.text[begin:end]))
         self.result.mentions += words
 
@@ -156,6 +158,8 @@ class _Finder:
         line = whole.lines[first]
         place = place_of(whole.lines, first, last)
         rank = line.rank if line.rank >= 0 else place.rank
+        if self._is_told(found, line.number):
+            return
         kind = _kind(found, place)
         sighting = self._kinds.get(kind)
         if sighting is None:
@@ -174,6 +178,26 @@ class _Finder:
             sighting.devices.add(found.device)
         if rank >= 0:
             sighting.ranks.add(rank)
+
+    def _is_told(self, found: Found, line: int) -> bool:
+        """Whether what a text tells was told some lines before; the surest is kept."""
+        again = parse.FORMS[found.form].again
+        for told in reversed(self.result.errors) if again else ():
+            if line - told.last_line > _SAME_EVENT_LINES:
+                continue
+            if again == "any":
+                return True
+            if parse.FORMS[told.found.form].again == again:
+                surer, other = sorted((told.found, found), key=_doubt)
+                surer.facts = {**other.facts, **surer.facts}
+                surer.amounts = {**other.amounts, **surer.amounts}
+                told.found, told.last_line = surer, line
+                return True
+        return False
+
+
+def _doubt(found: Found) -> int:
+    return list(parse.FORMS).index(found.form)
 
 
 def _kind(found: Found, place: Place) -> tuple[object, ...]:

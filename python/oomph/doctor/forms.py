@@ -1,4 +1,4 @@
-"""The forms that out-of-memory errors have had, and what each of them tells.
+"""The forms that errors of PyTorch's allocators have had, and what each of them tells.
 
 Each form is a way to begin and fields that may follow it. A form's wording is that of
 PyTorch's sources, from 0.4.1 (2018) to 2.13, without white space.
@@ -7,11 +7,12 @@ PyTorch's sources, from 0.4.1 (2018) to 2.13, without white space.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from oomph.doctor.amounts import PATTERN as SIZE
 from oomph.doctor.amounts import Amount
+from oomph.doctor.cases import Advice
 from oomph.doctor.found import Found
 
 Field = tuple[re.Pattern[str], Callable[[Found, "re.Match[str]"], None]]
@@ -32,14 +33,27 @@ def _take_device(found: Found, match: re.Match[str]) -> None:
     found.device = int(match[1])
 
 
+def _take_oomph(found: Found, match: re.Match[str]) -> None:
+    found.flags.add("oomph")
+    for name, group in (("reserve", 1), ("missing", 3)):
+        if match[group]:
+            found.amounts[name] = Amount.read(match[group], match[group + 1])
+
+
 def _flag(name: str) -> Callable[[Found, re.Match[str]], None]:
     return lambda found, _: found.flags.add(name)
+
+
+def steps(*rows: tuple[str, str]) -> list[Advice]:
+    """Advice in its order: what to do, and why."""
+    return [Advice(do, why, 60 - 3 * place) for place, (do, why) in enumerate(rows)]
 
 
 def _fields(**ways: tuple[str, Callable[[Found, re.Match[str]], None]]) -> list[Field]:
     return [(re.compile(pattern), take) for pattern, take in ways.values()]
 
 
+_ON = r"(?:(?!outofmemory).){0,900}?"  # further on, but not in another error's text
 _PYTORCH = _fields(
     requested=(rf"[.,:]?Triedtoallocate{SIZE}\.?", _take("requested")),
     absurd=(r"Triedtoallocatemorethan1EBmemory\.?", _flag("absurd")),
@@ -76,7 +90,12 @@ _PYTORCH = _fields(
         r"(?:max_split_size_mb|PYTORCH_(?:CUDA_|HIP_)?ALLOC_CONF=\w+:True)",
         lambda *_: None,
     ),
-    oomph=(r"oomph:", _flag("oomph")),
+    # What oomph goes on with: a sentence, and a line of its report.
+    oomph=(
+        rf"oomph:(?:noroomfor{_ON}free\({SIZE}ofitareserve\))?"
+        rf"(?:{_ON}{SIZE}aremissing)?",
+        _take_oomph,
+    ),
 )
 _ASYNC = _fields(
     allocated=(rf"Currentlyallocated:{SIZE}", _take("allocated")),
@@ -88,7 +107,15 @@ _ASYNC = _fields(
         _take("allowed"),
     ),
 )
-_ANYTHING = _fields(any=(r"", lambda *_: None))[:0]
+_MPS = _fields(
+    reserved=(rf"\(MPSallocated:{SIZE},", _take("reserved")),
+    other=(rf"otherallocations:{SIZE},", _take("other")),
+    allowed=(rf"maxallowed:{SIZE}\)\.?", _take("allowed")),
+    requested=(
+        rf"Triedtoallocate{SIZE}(?:on(?:private|shared)pool)?\.?",
+        _take("requested"),
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -96,27 +123,47 @@ class Form:
     """A kind of out-of-memory text.
 
     Attributes:
-        title: What to call it.
-        begins: How it begins, as a pattern with groups of its own names.
+        title: What to call it; with ``{backend}`` and ``{detail}`` of what was found.
+        starts: Words that it begins with, one of them: found fast.
+        begins: The whole beginning. Groups that have another called ``…_unit`` are
+            amounts, the others are facts to be told by the group's name.
         fields: What may follow.
         fields_min: With fewer, it is no error but a word about one.
+        line: What a line must be for words that have no fields; "": any.
+        memory: Whose is gone: ``GPU``, ``host``, or "" if that is not known.
+        again: The kind of event that others of the same name, some lines before it, may
+            have told already; ``any``: each error may have.
+        helps: What to do, most likely first, beside what the numbers say.
+        doubt: What this text alone does not show.
     """
 
     title: str
+    starts: Sequence[str]
     begins: str
-    fields: list[Field]
+    fields: Sequence[Field] = ()
     fields_min: int = 0
+    line: str = ""
+    memory: str = "GPU"
+    again: str = ""
+    helps: Sequence[Advice] = ()
+    doubt: str = ""
 
 
-FORMS = {
+_BACKENDS = ("CUDA", "HIP", "XPU", "DPCPP", "NPU", "MUSA", "MLU")
+PYTORCH = {
     "pytorch": Form(
-        "out of memory",
-        r"(?P<backend>CUDA|HIP|XPU|DPCPP|NPU|MUSA|MLU)outof[mM]emory[.:!]?(?=\W|[A-Z]|$)",
+        "{backend} out of memory",
+        [f"{name}outof" for name in _BACKENDS],
+        rf"(?P<backend>{'|'.join(_BACKENDS)})outof[mM]emory[.:!]?(?=\W|[A-Z]|$)",
         _PYTORCH,
         1,
+        # An exception's name, which no word stands before, and nothing after it.
+        r"(?:^|[^\w\s]\s*)[\w.]*(?:Error|Exception|OutOfMemory):\s*[A-Z]{3,5} out of "
+        r"[mM]emory\W*$",
     ),
     "pytorch_part": Form(
-        "part of an out-of-memory error",
+        "{backend} out of memory, a part of the text",
+        ("Triedtoallocate", "(GPU", "(XPU", "GPU"),
         rf"(?=Triedtoallocate{SIZE}[.(])|(?=\([A-Z]{{3,4}}\d+;{SIZE}totalcapac)"
         rf"|(?=GPU\d+hasatotalcapaci?tyof)",
         _PYTORCH,
@@ -124,148 +171,66 @@ FORMS = {
     ),
     "async": Form(
         "out of memory (cudaMallocAsync)",
+        ("Allocationondevice",),
         r"Allocationondevice(?P<device>\d{0,4})wouldexceedallowedmemory\.?"
         r"(?:\(outofmemory\))?",
         _ASYNC,
     ),
+    "mps": Form(
+        "{backend} out of memory",
+        ("MPSbackendoutofmemory",),
+        r"(?P<backend>MPS)backendoutofmemory",
+        _MPS,
+        1,
+        helps=steps(
+            ("a smaller batch or input", "most tensors shrink with it"),
+            (
+                "PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0, with care",
+                "lifts the limit; the system may then swap, or fail",
+            ),
+            (
+                "close other programs, and torch.mps.empty_cache() before",
+                "the GPU's memory is the machine's",
+            ),
+        ),
+    ),
     "warning": Form(
         "a warning (2.13): a request failed, and PyTorch tried again",
+        ("memoryallocationfailedwithOOM",),
         r"memoryallocationfailedwithOOMondevice(?P<device>\d{1,4})whiletryingto"
-        r"allocate(?P<requested>\d{1,19})bytes"
-        r"(?:\(free:(?P<free>\d{1,19}),total:(?P<total>\d{1,19})\))?",
-        _ANYTHING,
+        r"allocate(?P<requested>\d{1,19})(?P<requested_unit>bytes)"
+        r"(?:\(free:(?P<free>\d{1,19})(?P<free_unit>),"
+        r"total:(?P<total>\d{1,19})(?P<total_unit>)\))?",
+        helps=steps(
+            (
+                "nothing, if no error follows",
+                "PyTorch emptied its cache and tried again; each time costs a wait for "
+                "the device",
+            ),
+            (
+                "a little less on the device, if it comes in each step",
+                "so that the cache need not be emptied",
+            ),
+            ("TORCH_CPP_LOG_LEVEL=ERROR", "hides these lines of PyTorch 2.13"),
+        ),
     ),
-    "cuda": Form(
-        "CUDA error: out of memory",
-        r"CUDA(?:driver)?error:?outofmemory|cudaruntimeerror\(2\):outofmemory"
-        r"|CUDA_ERROR_OUT_OF_MEMORY|Cudafailure2?'outofmemory'"
-        r"|HIPerror:outofmemory",
-        _ANYTHING,
-    ),
-    "library": Form(
-        "a CUDA library",
-        r"(?P<detail>CUBLAS_STATUS_ALLOC_FAILED|CUSOLVER_STATUS_ALLOC_FAILED"
-        r"|CUDNN_STATUS_ALLOC_FAILED|CUDNN_STATUS_NOT_SUPPORTED)"
-        r"(?:whencalling[a-zA-Z]+\()?",
-        _ANYTHING,
-    ),
-    "cpu": Form(
-        "host memory is gone (DefaultCPUAllocator)",
-        r"(?:DefaultCPUAllocator:(?:can'tallocatememory|notenoughmemory):"
-        r"|\$Torch:notenoughmemory:)youtriedtoallocate"
-        r"(?P<requested>\d{1,19})(?P<unit>bytes|[KMGT]B)",
-        _ANYTHING,
-    ),
-    "bad_alloc": Form(
-        "std::bad_alloc",
-        r"std::bad_alloc(?P<detail>:out_of_memory|:CUDAerror|:RMMfailure)?"
-        r"(?:.{0,400}?cudaErrorMemoryAllocationoutofmemory)?",
-        _ANYTHING,
+    "summary": Form(
+        "out of memory, as torch.cuda.memory_summary() counts it",
+        ("CUDAOOMs:",),
+        r"CUDAOOMs:(?P<CUDA_OOMs>[1-9]\d*)cudaMallocretries:(?P<cudaMalloc_retries>\d+)"
+        r"(?:.{0,400}?Allocatedmemory(?P<allocated>\d+)(?P<allocated_unit>[KMG]?i?B)"
+        r"(?P<peak>\d+)(?P<peak_unit>[KMG]?i?B))?"
+        r"(?:.{0,2000}?GPUreservedmemory(?P<reserved>\d+)(?P<reserved_unit>[KMG]?i?B))?",
+        again="any",
+        helps=steps(
+            (
+                "look at the error itself, where it was caught",
+                "the summary counts it; what was asked for is in the error's text",
+            ),
+            (
+                "compare what is reserved with the peak of what is allocated",
+                "much more reserved is fragmentation, or a cache that a peak left",
+            ),
+        ),
     ),
 }
-_BEGIN = re.compile(
-    "(?=[ACDGHMNTXcms($])(?:"  # which is looked at first
-    + "|".join(
-        f"(?P<form_{key}>{re.sub(r'[(][?]P<(?!form_)', f'(?P<{key}_', form.begins)})"
-        for key, form in FORMS.items()
-    )
-    + ")"
-)
-# What may stand between fields: parts that were left out, marks of lists.
-_BETWEEN = re.compile(r"(?:\.{3,}|…|\[\.{3}\]|\(\.{3}\)|[-/•·,;])*")
-# One of these is in each beginning, at most _REACH characters after its start.
-ANCHORS = (
-    *("outofmemory", "outofMemory", "Triedtoallocate", "totalcapac", "bad_alloc"),
-    *("exceedallowedmemory", "failedwithOOM", "STATUS_ALLOC_FAILED", "notenoughmemory"),
-    *("CUDNN_STATUS_NOT_SUPPORTED", "can'tallocatememory", "OUT_OF_MEMORY"),
-)
-_REACH = 60
-_NEAR = 100
-_RAISED = re.compile(r"(?:Error|Exception|OutOfMemory):?$")
-OUT_OF_SCOPE = re.compile(
-    r"ResourceExhaustedError|RESOURCE_EXHAUSTED|OOMwhenallocatingtensor"
-    r"|MPSbackendoutofmemory"
-)
-
-
-def find(text: str, begin: int, end: int) -> list[Found]:
-    """The errors of a squeezed text that start between two positions, in order.
-
-    Example:
-        >>> find("CUDAoutofmemory.Triedtoallocate2.34GiB(GPU0;", 0, 9)[0].device
-        0
-    """
-    errors = []
-    position = begin
-    for anchor in _anchors(text, begin, end + _REACH):
-        if anchor < position:
-            continue
-        match = _BEGIN.search(text, max(position, anchor - _REACH), anchor + _NEAR)
-        if match is None or match.start() >= end:
-            continue
-        match = _BEGIN.match(text, match.start()) or match  # as long as it can be
-        form = next(k for k in FORMS if match[f"form_{k}"] is not None)
-        found = _parsed(form, match)
-        count = _take_fields(found, text)
-        position = max(found.end, match.start() + 1)
-        if count >= FORMS[form].fields_min or _is_raised(found, text):
-            errors.append(found)
-    return errors
-
-
-def _anchors(text: str, begin: int, end: int) -> list[int]:
-    """Where words stand that each beginning has one of: found fast, looked at later."""
-    places = []
-    for word in ANCHORS:
-        place = text.find(word, begin, end)
-        while place >= 0:
-            places.append(place)
-            place = text.find(word, place + 1, end)
-    return sorted(places)
-
-
-def _is_raised(found: Found, text: str) -> bool:
-    """Whether an exception's name stands before the words, and not only the words."""
-    before = text[max(0, found.start - 40) : found.start]
-    return found.form == "pytorch" and _RAISED.search(before) is not None
-
-
-def _parsed(form: str, match: re.Match[str]) -> Found:
-    groups = {
-        name.removeprefix(f"{form}_"): value
-        for name, value in match.groupdict().items()
-        if value and name.startswith(f"{form}_")
-    }
-    found = Found(
-        "pytorch" if form == "pytorch_part" else form, match.start(), match.end()
-    )
-    found.backend = groups.get("backend", "CUDA")
-    found.detail = groups.get("detail", "")
-    if "device" in groups:
-        found.device = int(groups["device"])
-    for name in ("requested", "free", "total"):
-        if name in groups:
-            unit = groups.get("unit", "bytes") if name == "requested" else "bytes"
-            found.amounts[name] = Amount.read(groups[name], unit)
-    if form == "pytorch_part":
-        found.flags.add("part")
-    return found
-
-
-def _take_fields(found: Found, text: str) -> int:
-    """Reads the fields that follow; how many there were."""
-    count = 0
-    while True:
-        between = _BETWEEN.match(text, found.end)
-        position = between.end() if between else found.end
-        for pattern, take in FORMS[found.form].fields:
-            match = pattern.match(text, position)
-            if match is not None and match.end() > position:
-                take(found, match)
-                found.end = match.end()
-                count += 1
-                break
-        else:
-            return count
-        if "oomph" in found.flags:
-            return count

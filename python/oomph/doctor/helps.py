@@ -260,3 +260,5 @@ PYTORCH = (
     *(_smaller_shape, _smaller, _last_straw, _phase, _oomph, _own_reason, _enough_free),
 )
 ASYNC = (_wrong_size, _limit, _smaller_shape, _smaller, _phase, _enough_free)
+MPS = (_wrong_size, _smaller_shape, _smaller, _phase)
+OTHERS = ()

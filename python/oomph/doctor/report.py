@@ -5,27 +5,39 @@ from __future__ import annotations
 from typing import Any
 
 from oomph.doctor.advice import advise
+from oomph.doctor.amounts import GIB, MIB, Amount
 from oomph.doctor.cases import Advice, Advised, Case
 from oomph.doctor.finder import Search, Sighting
-from oomph.doctor.forms import FORMS
-from oomph.doctor.verdict import Account, Shape, account, asked_range, shapes_of
+from oomph.doctor.found import Found
+from oomph.doctor.parse import FORMS
+from oomph.doctor.verdict import (
+    VOCABULARIES,
+    Account,
+    Shape,
+    account,
+    asked_range,
+    shapes_of,
+)
 
+_OF_PYTORCH = ("pytorch", "async", "mps", "summary")
 SHOWN_MAX = 8  # different errors; --json has all
 LINES_MAX = 12
 LOOKED_FOR = (
-    "PyTorch's errors since 2018 (CUDA, HIP, XPU), whole or in part; cudaMallocAsync; "
-    "oomph; CUDA error: out of memory; CUBLAS_STATUS_ALLOC_FAILED and its like; "
-    "DefaultCPUAllocator; std::bad_alloc; the warning of PyTorch 2.13"
+    "errors of PyTorch's allocators since 2018 (CUDA, HIP, XPU, MPS), also in part; "
+    "of oomph; of CUDA and its libraries; of host and shared memory; processes that "
+    "were killed (SIGKILL, exit code 137, oom-kill); vLLM, llama.cpp, CuPy, ONNX "
+    "Runtime, JAX, TensorFlow"
 )
 
 
 def case_of(sighting: Sighting, search: Search) -> Case:
     """All that is known of an error that a log has."""
-    found = sighting.found
-    shapes = shapes_of(found, search.traces.sizes, sighting.place.shapes)
-    return Case(
-        found, account(found), sighting.place, shapes, search.traces, sighting.line
-    )
+    found, place, sizes = sighting.found, sighting.place, search.traces.sizes
+    if place.in_loss and not sizes.get("vocabulary"):
+        known = {size: f"vocab of {model}" for size, model in VOCABULARIES.items()}
+        sizes = {**sizes, "vocabulary": known}
+    shapes = shapes_of(found, sizes, place.shapes)
+    return Case(found, account(found), place, shapes, search.traces, sighting.line)
 
 
 # ---- As lines
@@ -50,14 +62,15 @@ def text(search: Search, name: str) -> str:
 
 def nothing_found(search: Search, name: str) -> str:
     """Says that a log has no such error, and what was looked for."""
-    said = [f"{name}: no out-of-memory error in {search.line_count} lines."]
+    said = [f"{name}: no out-of-memory error in {_counted(search.line_count, 'line')}."]
     if search.mentions:
-        said.append(f"The words are there ({search.mentions} times), but no error.")
-    if search.out_of_scope:
-        said.append(
-            "Errors of TensorFlow, JAX and MPS are there; they are not explained."
-        )
+        times = _counted(search.mentions, "time")
+        said.append(f"The words are there ({times}), but no error.")
     return " ".join([*said, f"Looked for: {LOOKED_FOR}."])
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count} {word}" + ("" if count == 1 else "s")
 
 
 def _explained(sighting: Sighting, search: Search, name: str) -> str:
@@ -65,8 +78,9 @@ def _explained(sighting: Sighting, search: Search, name: str) -> str:
     advised = advise(case)
     rows = [
         ("asked for", _asked(case)),
+        ("says", _facts(case.found)),
         ("in PyTorch", _inside(case.account, sighting)),
-        ("outside", _outside(case.account)),
+        ("outside", _outside(case.account, case.found.backend)),
         ("where", _where(case)),
         ("looks like", _looks_like(case.shapes)),
         *((str(i + 1), _said(a)) for i, a in enumerate(advised.helps)),
@@ -83,12 +97,8 @@ def _explained(sighting: Sighting, search: Search, name: str) -> str:
 
 def _title(sighting: Sighting, name: str) -> str:
     found = sighting.found
-    title = FORMS[found.form].title
-    if found.form == "pytorch":
-        part = ", a part of the text" if "part" in found.flags else ""
-        title = f"{found.backend} out of memory{part}"
-    elif found.form == "library":
-        title = found.detail
+    form = "pytorch_part" if "part" in found.flags else found.form
+    title = FORMS[form].title.format(backend=found.backend, detail=found.detail)
     said = [f"{name}:{sighting.line}: {title}"]
     if sighting.devices:
         said.append(_numbered("GPU", sighting.devices))
@@ -119,13 +129,40 @@ def _asked(case: Case) -> str:
     if now.room is None or now.missing is None:
         return said
     of = f" of {now.total}" if now.total else ""
+    missing = "" if case.short is None else f": {now.missing} missing"
     if now.limit_decides:
-        return (
-            f"{said}, {now.room} left of {now.allowed} allowed: {now.missing} missing"
-        )
-    if case.short is None:
-        return f"{said}, although {now.room}{of} are free"
-    return f"{said}, {now.room}{of} are free: {now.missing} missing"
+        left = now.room if case.short else "less"
+        return f"{said}, {left} left of {now.allowed} allowed{missing}"
+    reserve = case.found.amount("reserve")
+    within = f" ({reserve} of it oomph's reserve)" if reserve else ""
+    free = now.free if now.free else now.room
+    although = "" if missing else "although "
+    return f"{said}, {although}{free}{of} are free{within}{missing}"
+
+
+def _facts(found: Found) -> str:
+    """What the text tells that no other row shows."""
+    shown = {"requested", "total", "free"}
+    if found.form in _OF_PYTORCH:
+        shown = set(found.amounts) - {"peak"}
+    said = [f"{name} {value}" for name, value in found.facts.items()]
+    said += [
+        f"{a} {name}" for name, a in found.amounts.items() if a and name not in shown
+    ]
+    return ", ".join(said)
+
+
+def _alike(*amounts: Amount | None) -> list[str]:
+    """Amounts of one sum: all in GiB where one of them is not known to the MiB."""
+    if not any(a and str(a).startswith("0.") for a in amounts):
+        return [str(a) for a in amounts]
+    return [
+        str(a) if a is None or a.middle_bytes < 5 * MIB else _gib(a) for a in amounts
+    ]
+
+
+def _gib(amount: Amount) -> str:
+    return f"{amount.middle_bytes / GIB:.2f} GiB"
 
 
 def _span(low: int, high: int) -> str:
@@ -134,14 +171,17 @@ def _span(low: int, high: int) -> str:
 
 
 def _inside(now: Account, sighting: Sighting) -> str:
-    if now.allocated is None:
+    if sighting.found.form not in _OF_PYTORCH:
         return ""
+    if now.allocated is None:
+        return f"{now.reserved} reserved" if now.reserved else ""
     private = sighting.found.amount("private")
     within = f" ({private} of it free in private pools)" if private else ""
     if now.reserved is None or now.cached is None:
-        return f"{now.allocated} in tensors{within}"
-    said = f"{now.reserved} reserved = {now.allocated} in tensors{within}"
-    said += f" + {now.cached} cached"
+        reserved = f"{now.reserved} reserved, " if now.reserved else ""
+        return f"{reserved}{now.allocated} in tensors{within}"
+    reserved, allocated, cached = _alike(now.reserved, now.allocated, now.cached)
+    said = f"{reserved} reserved = {allocated} in tensors{within} + {cached} cached"
     host = sighting.found.amount("host")
     if host:
         said += f"; {host} of it on the host"
@@ -150,22 +190,27 @@ def _inside(now: Account, sighting: Sighting) -> str:
     return said
 
 
-def _outside(now: Account) -> str:
+def _outside(now: Account, backend: str) -> str:
     parts = []
+    others = now.others[:4]
+    outside, total, free, own, unlisted, *theirs = _alike(
+        *(now.outside, now.total, now.free, now.own_outside, now.unlisted),
+        *(amount for _, amount in others),
+    )
     if now.outside is not None and not now.overcommitted:
-        sum_ = f"{now.outside} = {now.total} - {now.free} free - PyTorch's"
-        parts.append(sum_)
+        parts.append(f"{outside} = {total} - {free} free - PyTorch's")
     if now.own_outside is not None:
-        parts.append(f"{now.own_outside} this process's own (CUDA, libraries)")
+        parts.append(f"{own} this process's own ({backend}, libraries)")
     if now.likely_self is not None:
-        parts[-1] += (
-            f", which must be process {now.likely_self} (containers have other ids)"
-        )
-    parts.extend(f"{amount} process {process}" for process, amount in now.others[:4])
+        parts[-1] += f" = process {now.likely_self} (its id outside the container)"
+    parts.extend(
+        f"{size} process {process}"
+        for (process, _), size in zip(others, theirs, strict=True)
+    )
     if now.unlisted is not None and now.unlisted.low_bytes > 0:
-        parts.append(f"{now.unlisted} in no process that the text names")
+        parts.append(f"{unlisted} in no process that the text names")
     if now.outside is not None and len(parts) == 1 and not now.overcommitted:
-        parts.append("CUDA, libraries and other processes")
+        parts.append(f"{backend}, libraries and other processes")
     return (
         ": ".join([parts[0], ", ".join(parts[1:])])
         if len(parts) > 1
@@ -196,12 +241,12 @@ def data(search: Search, name: str) -> dict[str, Any]:
         "lines": search.line_count,
         "errors": [_as_dict(sighting, search) for sighting in search.errors],
         "errors_not_kept": search.uncounted,
-        "errors_out_of_scope": search.out_of_scope,
         "sizes": {
             meaning: {name: size for size, name in known.items()}
             for meaning, known in search.traces.sizes.items()
         },
         "seen": sorted(search.traces.seen),
+        "gpus_mib": search.traces.gpus,
         "looked_for": LOOKED_FOR,
     }
 
@@ -212,6 +257,7 @@ def _as_dict(sighting: Sighting, search: Search) -> dict[str, Any]:
     return {
         "form": found.form,
         "fatal": found.form != "warning",
+        "memory": FORMS[found.form].memory,
         "backend": found.backend,
         "detail": found.detail,
         "flags": sorted(found.flags),
@@ -225,6 +271,7 @@ def _as_dict(sighting: Sighting, search: Search) -> dict[str, Any]:
             key: amount.as_dict() if amount else None
             for key, amount in found.amounts.items()
         },
+        "facts": found.facts,
         "processes": {
             str(key): amount.as_dict() if amount else None
             for key, amount in found.processes.items()

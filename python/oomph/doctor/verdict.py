@@ -31,9 +31,10 @@ class Account:
         cached: Reserved, but in no tensor.
         allowed: What the process may take at most.
         room: What can still be taken: what is free, or less where a limit is lower.
-        missing: What the request exceeds that by; below 0: it does not.
+        missing: What the request exceeds that by, or what oomph says; 0: it does not.
         missing_defragmented: The same, if all that is cached were in one piece.
-        outside: On the device, but not PyTorch's of this process.
+        outside: On the device, but not PyTorch's of this process; of cudaMallocAsync,
+            what its pool caches is in it.
         own_outside: Of it, this process's own: CUDA's context and libraries.
         others: Of it, other processes' by id.
         unlisted: Of it, what is in no process that the text names.
@@ -88,11 +89,13 @@ def account(found: Found) -> Account:
     """Does the sums of an error.
 
     Example:
-        >>> from oomph.doctor.forms import find
-        >>> (text,) = find("CUDAoutofmemory.Triedtoallocate2.34GiB(GPU0;24.00GiBtotal"
-        ...     "capacity;18.21GiBalreadyallocated;0bytesfree;20.12GiBreservedintotal"
-        ...     "byPyTorch)", 0, 1)
-        >>> str(account(text).missing_defragmented)
+        >>> from oomph.doctor.lines import Squeezed, split
+        >>> from oomph.doctor.parse import find
+        >>> text = ("CUDA out of memory. Tried to allocate 2.34 GiB (GPU 0; 24.00 GiB "
+        ...     "total capacity; 18.21 GiB already allocated; 0 bytes free; 20.12 GiB "
+        ...     "reserved in total by PyTorch)")
+        >>> (error,) = find(Squeezed.of(split(text, 1)), 0, 1)
+        >>> str(account(error).missing_defragmented)
         '0.43 GiB'
     """
     requested, total = found.amount("requested"), found.amount("total")
@@ -104,9 +107,14 @@ def account(found: Found) -> Account:
         elif cached is not None:
             reserved = allocated + cached
     allowed = found.amount("allowed")
-    room, limited = _room(free, allowed, reserved or allocated)
+    held, reserve = reserved or allocated, found.amount("reserve")
+    if held is not None:
+        held += found.amount("other") or ZERO
+    usable = _not_negative(free - reserve) if free and reserve else free
+    room, limited = _room(usable, allowed, held)
     missing = requested - room if requested and room else None
-    on_device = reserved if found.form == "pytorch" else None
+    missing = found.amount("missing") or _not_negative(missing)
+    on_device = {"pytorch": reserved, "async": allocated}.get(found.form)
     if on_device is not None and found.amount("host") is not None:
         on_device = on_device - (found.amount("host") or ZERO)
     likely_self = _likely_self(found, on_device)
@@ -118,8 +126,9 @@ def account(found: Found) -> Account:
         for process, amount in found.processes.items()
         if process != likely_self and amount is not None
     )
+    defragmented = missing - cached if missing and cached else None
     outside = total - free - on_device if total and free and on_device else None
-    own = this - on_device if this and on_device else None
+    own = this - on_device if this and on_device else found.amount("other")
     unlisted = outside - own if outside and own else None
     for _, amount in others:
         unlisted = unlisted - amount if unlisted else None
@@ -133,7 +142,7 @@ def account(found: Found) -> Account:
         allowed=allowed,
         room=room,
         missing=missing,
-        missing_defragmented=missing - cached if missing and cached else None,
+        missing_defragmented=_not_negative(defragmented),
         outside=_not_negative(outside),
         own_outside=_not_negative(own),
         others=others,
@@ -237,6 +246,19 @@ _PRODUCTS = (
     ("batch", "length", "width"),
     ("vocabulary", "width"),
 )
+# Of models that many use; looked for only in a loss whose log names no vocabulary.
+VOCABULARIES = {
+    30522: "bert",
+    32000: "llama 2",
+    32768: "mistral",
+    50257: "gpt-2",
+    50304: "gpt-2, padded",
+    128256: "llama 3",
+    151936: "qwen",
+    152064: "qwen",
+    256000: "gemma",
+    262144: "gemma 3",
+}
 _PRECISE = 0.01  # relative; a coarser range is met by chance
 
 

@@ -1,0 +1,426 @@
+"""Texts that say of an end for want of memory without the sums of PyTorch's allocator.
+
+They are the driver's, other libraries', the kernel's, or of what starts programs. Each
+is a row: how it begins, whose memory is gone, and what helps. Of rows that tell of the
+same event, the surest comes first.
+"""
+
+from __future__ import annotations
+
+from oomph.doctor.forms import Form, steps
+
+_SIZE = r"\d[\d.,]{0,24}"
+_UNIT = r"[kKMGTPE]?i?B|[bB]ytes"
+
+
+def _amount(name: str) -> str:
+    return rf"(?P<{name}>{_SIZE})(?P<{name}_unit>{_UNIT})"
+
+
+_BLOCKING = "CUDA_LAUNCH_BLOCKING=1: see whether another error came first"
+_LESS_HOST = (
+    "less host memory: fewer workers of the DataLoader, data in parts",
+    "it is the machine's memory that is gone, or a container's limit",
+)
+_WHO_HOST = ("free -h, and dmesg for the OOM killer", "to see who holds it")
+_KILLED = steps(
+    (
+        "less host memory: fewer workers of the DataLoader, data in parts",
+        "a process that is killed for want of memory cannot say so itself",
+    ),
+    (
+        "a higher limit, if there is one (--mem of slurm, --memory of docker, a pod's)",
+        "a limit is reached although the machine has more; sacct or docker stats show "
+        "the peak",
+    ),
+    (
+        "load a checkpoint in one rank at a time, or with mmap=True",
+        "ranks that load at once need its size each",
+    ),
+)
+_BESIDE = (
+    (
+        "leave the library some memory: torch.cuda.empty_cache() before its first use, "
+        "or a smaller batch",
+        "it allocates beside PyTorch, whose cache it cannot use",
+    ),
+    (
+        "nvidia-smi: see whether the device is full, and of whom",
+        "libraries ask for little beside PyTorch; it fails if hardly anything is free",
+    ),
+)
+_NOT_SURE = "whether it was memory: {0}; dmesg says it: search it for oom"
+
+# What is said in place of a fact's name in the text.
+MEANINGS = {
+    "CONSTRAINT_NONE": "the whole machine's memory",
+    "CONSTRAINT_MEMCG": "the limit of a group (a container, a job)",
+}
+ENDINGS = {
+    # ---- A process was killed
+    "oom_killer": Form(
+        "host memory is gone: the kernel's OOM killer ended a process",
+        ("Outofmemory:Kill", "Memorycgroupoutofmemory:Kill"),
+        r"(?:O|Memorycgroupo)utofmemory:Kill(?:ed)?process(?P<process>\d+),?"
+        r"(?:\((?P<program>[^()]{1,40})\))?"
+        r"(?:(?:(?!Kill).){0,120}?anon-rss:(?P<resident>\d+)(?P<resident_unit>kB))?",
+        memory="host",
+        again="killed",
+        helps=_KILLED,
+    ),
+    "oom_kill": Form(
+        "host memory is gone: the kernel's OOM killer ended a process",
+        ("oom-kill:constraint=",),
+        r"oom-kill:constraint=(?P<reached>[A-Z_]+),(?:.{0,600}?,?task=(?P<program>"
+        r"[^,]{1,40}),pid=(?P<process>\d+))?",
+        memory="host",
+        again="killed",
+        helps=_KILLED,
+    ),
+    "scheduler": Form(
+        "host memory is gone: the job reached its limit and was killed",
+        (
+            *("oom_killevent", "oom-killevent", "OOMKilled", "TERM_MEMLIMIT"),
+            "cgroupout-of-memoryhandler",
+            *("Exceededjobmemorylimit", "Exceededstepmemorylimit"),
+            *("State:OUT_OF_MEMORY", "killedduetothenoderunninglowonmemory"),
+            "killedduetomemorypressure(OOM)",
+        ),
+        r"oom[_-]killevent|cgroupout-of-memoryhandler"
+        r"|OOMKilled(?!:false)|Exceeded(?:job|step)memorylimit|State:OUT_OF_MEMORY"
+        r"|killeddueto(?:thenoderunninglowonmemory|memorypressure\(OOM\))"
+        r"|TERM_MEMLIMIT(?:.{0,400}?MaxMemory:(?P<resident>\d+)(?P<resident_unit>[KMGT]B))?",
+        memory="host",
+        again="killed",
+        helps=_KILLED,
+    ),
+    "worker_killed": Form(
+        "host memory is gone, most likely: a worker of the DataLoader was killed",
+        ("DataLoaderworker(pid",),
+        r"DataLoaderworker\(pid(?:\(s\))?(?P<process>\d+)\)iskilledbysignal:Killed",
+        memory="host",
+        again="killed",
+        helps=_KILLED,
+        doubt=_NOT_SURE.format("the signal says only that it was killed"),
+    ),
+    "sigkill": Form(
+        "a process was killed (SIGKILL), most likely as host memory was gone",
+        (
+            *("exitcode", "exitedwithcode", "exitstatus", "Exited(137)", "ExitCode:"),
+            *("returncode", "exitCode:", "Signal9(SIGKILL)", "SIGKILL:9", "SIGKILL("),
+        ),
+        r"(?:(?:exit(?:edwith)?|return|Exit)(?:[cC]ode|status)[:=]*(?:-9|137)"
+        r"(?:\)local_rank:(?P<local_rank>\d+)\(pid:(?P<process>\d+)\))?"
+        r"|Exited\(137\)|Signal9\(SIGKILL\)|SIGKILL:9|SIGKILL\(-?9\))",
+        line=r"(?<![\d.])(?:-9|137)(?!\d)|SIGKILL",
+        memory="host",
+        again="killed",
+        helps=_KILLED,
+        doubt=_NOT_SURE.format("-9 and 137 say only that something sent SIGKILL"),
+    ),
+    "killed": Form(
+        "a process was killed, most likely as host memory was gone",
+        ("Killed", "killed"),
+        r"[Kk]illed",
+        line=r"^Killed(?:: 9)?\s*$|^\S+: line \d+: +\d+ +Killed\b"
+        r"|^\[\d+\] *[+-]? *(?:\d+ +)?[Kk]illed\b",
+        memory="host",
+        again="killed",
+        helps=_KILLED,
+        doubt=_NOT_SURE.format("the shell says only that something sent SIGKILL"),
+    ),
+    # ---- Host memory
+    "cpu": Form(
+        "host memory is gone (DefaultCPUAllocator)",
+        ("DefaultCPUAllocator:", "$Torch:notenoughmemory"),
+        r"(?:DefaultCPUAllocator:(?:can'tallocatememory|notenoughmemory):"
+        r"|\$Torch:notenoughmemory:)youtriedtoallocate" + _amount("requested"),
+        memory="host",
+        helps=steps(_LESS_HOST, _WHO_HOST),
+    ),
+    "numpy": Form(
+        "host memory is gone (NumPy)",
+        ("Unabletoallocate",),
+        rf"Unabletoallocate{_amount('requested')}foranarraywithshape"
+        r"(?P<shape>\([\d,]+\))"
+        r"(?:anddatatype(?P<data_type>(?:float|u?int|complex)\d{1,3}|bool|object))?",
+        memory="host",
+        helps=steps(
+            (
+                "a smaller type or parts: dtype=np.float32, np.memmap, chunks",
+                "this one array is as large; check that its shape is meant",
+            ),
+            _WHO_HOST,
+        ),
+    ),
+    "memory_error": Form(
+        "host memory is gone (Python's MemoryError)",
+        ("MemoryError",),
+        r"(?<!OutOf)MemoryError",
+        line=r"^MemoryError:?\s*$|^MemoryError: (?!std::|Unable to allocate \d)",
+        memory="host",
+        helps=steps(_LESS_HOST, _WHO_HOST),
+    ),
+    "shared_memory": Form(
+        "shared memory of the host is full (/dev/shm)",
+        (
+            *("DataLoaderworker(pid", "unabletoallocatesharedmemory", "unabletommap"),
+            "unabletowritetofile</torch",
+        ),
+        r"DataLoaderworker\(pid(?:\(s\))?(?P<process>\d+)\)iskilledbysignal:Buserror"
+        r"|unabletoallocatesharedmemory\(shm\)|unabletowritetofile</torch"
+        r"|unabletommap(?P<requested>\d+)(?P<requested_unit>bytes)fromfile<[^>]{0,80}>"
+        r":Cannotallocatememory",
+        memory="host",
+        helps=steps(
+            (
+                "docker run --ipc=host or --shm-size=8g; of a pod: an emptyDir of "
+                "medium Memory at /dev/shm",
+                "workers of the DataLoader pass batches through it; a container has 64 "
+                "MB by default (df -h /dev/shm)",
+            ),
+            (
+                "fewer workers, prefetch_factor=2 or less; num_workers=0 needs none",
+                "each holds its batches there",
+            ),
+        ),
+    ),
+    # ---- The GPU, without numbers
+    "cuda": Form(
+        "CUDA error: out of memory",
+        (
+            *("CUDAerror", "CUDAdrivererror", "cudaruntimeerror(2)", "HIPerror"),
+            "CUDA_ERROR_OUT_OF_MEMORY",
+        ),
+        r"CUDA(?:driver)?error:?outofmemory|cudaruntimeerror\(2\):outofmemory"
+        r"|CUDA_ERROR_OUT_OF_MEMORY|HIPerror:outofmemory",
+        helps=steps(
+            (
+                "nvidia-smi: see who fills the device",
+                "the driver had none left for CUDA itself or a library; not PyTorch's "
+                "allocator, which would tell numbers",
+            ),
+            (
+                "leave memory free beside PyTorch: a smaller batch, or "
+                "set_per_process_memory_fraction(0.9)",
+                "what PyTorch caches, others cannot use; torch.cuda.empty_cache() can "
+                "help here",
+            ),
+            (
+                "CUDA_LAUNCH_BLOCKING=1: see which call it was",
+                "the error may be reported late; pinning host memory fails like this, "
+                "too",
+            ),
+        ),
+    ),
+    "nccl": Form(
+        "NCCL: out of memory",
+        ("Cudafailure", "CUDAfailure"),
+        r"C(?:uda|UDA)failure\d{0,3}'outofmemory'",
+        helps=steps(
+            (
+                "nvidia-smi: see whether a device is full, also of other ranks",
+                "NCCL allocates beside PyTorch, whose cache it cannot use",
+            ),
+            (
+                "torch.cuda.set_device(local_rank) before init_process_group",
+                "else all ranks start on GPU 0 and fill it",
+            ),
+            (
+                "leave it some memory: a smaller batch, "
+                "set_per_process_memory_fraction(0.9), or a smaller NCCL_BUFFSIZE",
+                "its buffers come with the first collective of each group",
+            ),
+        ),
+    ),
+    "library": Form(
+        "{detail}",
+        (
+            *("CUBLAS_STATUS_ALLOC_FAILED", "CUSOLVER_STATUS_ALLOC_FAILED"),
+            "CUDNN_STATUS_ALLOC_FAILED",
+        ),
+        r"(?P<detail>(?:CUBLAS|CUSOLVER|CUDNN)_STATUS_ALLOC_FAILED)"
+        r"(?:whencalling[a-zA-Z]+\()?",
+        helps=steps(*_BESIDE, (_BLOCKING, "an index out of range ends like this, too")),
+    ),
+    "no_algorithm": Form(
+        "cuDNN found no algorithm, as a rule for want of memory",
+        (
+            "UnabletofindavalidcuDNNalgorithm",
+            "wasunabletofindanenginetoexecutethiscomputation",
+        ),
+        r"UnabletofindavalidcuDNNalgorithmtorunconvolution"
+        r"|wasunabletofindanenginetoexecutethiscomputation",
+        helps=steps(
+            *_BESIDE,
+            (
+                "check the driver, cuDNN and the data type",
+                "a convolution that this device does not have ends like this, too",
+            ),
+        ),
+    ),
+    "not_supported": Form(
+        "{detail}",
+        ("CUDNN_STATUS_NOT_SUPPORTED",),
+        r"(?P<detail>CUDNN_STATUS_NOT_SUPPORTED)",
+        helps=steps(
+            ("make inputs contiguous()", "the error's own first guess"),
+            (
+                "a smaller batch",
+                "cuDNN refuses tensors of 2^31 elements, and says the same without "
+                "room for a workspace",
+            ),
+            (_BLOCKING, "a failed kernel is reported late"),
+        ),
+    ),
+    "bad_alloc": Form(
+        "std::bad_alloc",
+        ("std::bad_alloc", "terminatecalledafterthrowinganinstanceof'std::bad_alloc'"),
+        r"(?:terminatecalledafterthrowinganinstanceof'std::bad_alloc'what\(\):)?"
+        r"std::bad_alloc(?P<detail>:out_of_memory|:CUDAerror|:RMMfailure)?"
+        r"(?:.{0,400}?cudaErrorMemoryAllocationoutofmemory)?",
+        memory="",
+        helps=steps(
+            (
+                "look which allocator is in use (RMM, another CUDAPluggableAllocator)",
+                "with one, this is device memory, and it knows the numbers",
+            ),
+            ("free -h", "without one, C++ found no host memory"),
+        ),
+    ),
+    # ---- Other libraries
+    "vllm_memory": Form(
+        "vLLM: less GPU memory is free than it is told to use",
+        ("Freememoryondevice",),
+        r"Freememoryondevice(?:cuda:(?P<device>\d+))?\((?P<free>[\d.]+)(?=/"
+        r"[\d.]+(?P<free_unit>GiB))/(?P<total>[\d.]+)(?P<total_unit>GiB)\)onstartupislessthandesiredGPUmemoryutilization"
+        r"\((?P<utilization>[\d.]+),(?P<requested>[\d.]+)(?P<requested_unit>GiB)\)",
+        helps=steps(
+            (
+                "nvidia-smi: end other processes on this device",
+                "vLLM takes its share of the whole device, and others have some",
+            ),
+            ("a lower gpu_memory_utilization", "so that the share is what is free"),
+        ),
+    ),
+    "vllm_none": Form(
+        "vLLM: no GPU memory is left for its KV cache",
+        ("Noavailablememoryforthecacheblocks",),
+        r"Noavailablememoryforthecacheblocks",
+        helps=steps(
+            (
+                "a higher gpu_memory_utilization, if the device is free otherwise",
+                "weights and one forward's activations take all of the share",
+            ),
+            (
+                "smaller weights (quantized, or a smaller model), or more devices "
+                "(tensor_parallel_size)",
+                "the cache gets what they leave",
+            ),
+            (
+                "a lower max_num_batched_tokens, max_num_seqs or max_model_len",
+                "forward is measured with that many",
+            ),
+        ),
+    ),
+    "vllm_cache": Form(
+        "vLLM: its KV cache is too small for one sequence of full length",
+        ("maxseqlen",),
+        r"maxseqlen\((?P<max_model_len>\d+)\)(?:islargerthanthemaximumnumberoftokensthat"
+        r"canbestoredinKVcache\((?P<tokens_that_fit>\d+)\)|,\(?(?P<requested>[\d.]+)"
+        r"(?P<requested_unit>GiB|GB)KVcacheisneeded,whichislargerthantheavailableKVcache"
+        r"memory\((?P<free>[\d.]+)(?P<free_unit>GiB|GB)\))",
+        helps=steps(
+            ("max_model_len at most what fits", "the cache must hold one sequence"),
+            (
+                "a higher gpu_memory_utilization, kv_cache_dtype=fp8, or more devices "
+                "(tensor_parallel_size)",
+                "each makes the cache hold more",
+            ),
+        ),
+    ),
+    "ggml": Form(
+        "llama.cpp (ggml): GPU memory is gone",
+        ("allocating",),
+        rf"allocating{_amount('requested')}ondevice(?P<device>\d+):cudaMallocfailed"
+        r":outofmemory",
+        helps=steps(
+            (
+                "fewer layers on the GPU (-ngl), or a split over devices (-ts)",
+                "a buffer is allocated in one piece on each device",
+            ),
+            (
+                "a smaller context (-c), batch (-ub), or a cache of 8 bits (-ctk q8_0)",
+                "buffers of the cache and of computing grow with them",
+            ),
+            ("nvidia-smi: see who fills the device", "ggml has no cache to give back"),
+        ),
+    ),
+    "cupy": Form(
+        "CuPy: GPU memory is gone",
+        ("Outofmemoryallocating",),
+        rf"Outofmemoryallocating{_amount('requested')}\(allocatedsofar:"
+        rf"{_amount('allocated')}(?:,limitsetto:{_amount('allowed')})?",
+        helps=steps(
+            (
+                "cupy.get_default_memory_pool().free_all_blocks(), or a smaller batch",
+                "CuPy caches for itself what it freed",
+            ),
+            (
+                "nvidia-smi: see who else fills the device",
+                "CuPy's text tells only what CuPy has; PyTorch beside it caches, too",
+            ),
+        ),
+    ),
+    "onnxruntime": Form(
+        "ONNX Runtime: its arena got no memory",
+        ("Failedtoallocatememoryforrequestedbufferofsize",),
+        r"Failedtoallocatememoryforrequestedbufferofsize(?P<requested>\d+)"
+        r"(?P<requested_unit>)",
+        memory="",
+        helps=steps(
+            (
+                "a smaller input or batch",
+                "the arena asks for what one operator needs",
+            ),
+            (
+                "gpu_mem_limit, and arena_extend_strategy=kSameAsRequested",
+                "by default the arena grows to powers of two, beside PyTorch",
+            ),
+        ),
+        doubt="whose memory: the arena is of the CPU or of the GPU, by its provider",
+    ),
+    "jax": Form(
+        "JAX (XLA): GPU memory is gone",
+        ("RESOURCE_EXHAUSTED:Outofmemory", "RESOURCE_EXHAUSTED:Failedtoallocate"),
+        r"RESOURCE_EXHAUSTED:(?:Outofmemorywhiletryingtoallocate|Failedtoallocate"
+        rf"requestfor|Outofmemory)(?:{_amount('requested')})?",
+        helps=steps(
+            (
+                "a smaller batch, jax.checkpoint, or donated buffers (donate_argnums)",
+                "they shrink what one compiled step needs",
+            ),
+            (
+                "XLA_PYTHON_CLIENT_PREALLOCATE=false, where PyTorch or another shares "
+                "the device",
+                "JAX takes 75 % of it at its start; XLA_PYTHON_CLIENT_MEM_FRACTION "
+                "sets how much",
+            ),
+        ),
+    ),
+    "tensorflow": Form(
+        "TensorFlow: out of memory",
+        ("OOMwhenallocatingtensor",),
+        r"OOMwhenallocatingtensor(?:ofshape|withshape)(?P<shape>\[[\d,]*\])andtype"
+        r"(?P<data_type>[a-z]+\d{0,3}?)on(?:/job\S{0,60}?device:(?P<where>[CG]PU:\d+))?",
+        memory="",
+        helps=steps(
+            ("a smaller batch", "most tensors shrink with it"),
+            (
+                "tf.config.experimental.set_memory_growth(gpu, True), where others "
+                "share the device",
+                "TensorFlow takes nearly all of it at its start",
+            ),
+        ),
+    ),
+}
