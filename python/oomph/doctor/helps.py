@@ -10,22 +10,31 @@ from collections.abc import Iterator
 
 from oomph.doctor.amounts import ZERO, Amount
 from oomph.doctor.cases import Advice, Case
+from oomph.doctor.parse import FORMS
+from oomph.doctor.verdict import Account
 
 _SMALL_SHARE = 0.02  # of the device: such a request is only the last straw
 _FULL_SHARE = 0.85  # of the device in tensors: then it is they that fill it
+_EMPTY_SHARE = 0.1
+_CERTAIN = 100  # a weight
 _WRONG_SIZE = 8  # times the device: no shape is meant to be as large
+_ABSURD_BYTES = 1 << 50  # more than any device or host has
+_CONTEXT_BYTES = 1 << 30  # a bare CUDA context of a process is less
+_COPY_SHARE = 0.1  # of the device: a smaller request equals what is held by chance
 
 
 def _wrong_size(case: Case) -> Iterator[Advice]:
     asked, total = case.account.requested, case.account.total
     if "absurd" in case.found.flags:
-        yield Advice("correct the size", "no device has 1 EB: a shape is wrong", 100)
+        yield Advice(
+            "correct the size", "no device has 1 EB: a shape is wrong", _CERTAIN
+        )
     elif asked and total and asked.low_bytes > _WRONG_SIZE * total.high_bytes:
         times = asked.middle_bytes // total.middle_bytes
         yield Advice(
             "check the shape or the input",
             f"{times} times the device is asked for",
-            100,
+            _CERTAIN,
         )
     elif asked and total and asked.surely_above(total):
         yield Advice(
@@ -35,12 +44,40 @@ def _wrong_size(case: Case) -> Iterator[Advice]:
         )
 
 
+def _absurd(case: Case) -> Iterator[Advice]:
+    asked = case.account.requested
+    if asked and asked.low_bytes > _ABSURD_BYTES:
+        yield Advice(
+            "check the shape or the input",
+            "no machine has as much: a size was computed wrongly",
+            _CERTAIN,
+        )
+
+
+def _other_gpu(case: Case) -> Iterator[Advice]:
+    """What nvidia-smi's table in the log shows."""
+    gpus = case.traces.gpus
+    full = [n for n, (used, total) in gpus.items() if used > _FULL_SHARE * total]
+    empty = [n for n, (used, total) in gpus.items() if used < _EMPTY_SHARE * total]
+    failed = case.found.device in (None, *full)
+    if full and empty and failed and FORMS[case.found.form].memory == "GPU":
+        shown = [
+            f"GPU {n} {gpus[n][0]} of {gpus[n][1]} MiB" for n in (full[0], empty[0])
+        ]
+        yield Advice(
+            f"CUDA_VISIBLE_DEVICES={empty[0]}: use the GPU that is empty",
+            f"nvidia-smi in this log shows in use: {', '.join(shown)}",
+            92,
+        )
+
+
 def _limit(case: Case) -> Iterator[Advice]:
     now = case.account
     if now.limit_decides:
+        left = now.room if case.short else "less than was asked for"
         yield Advice(
             "raise the limit of this process",
-            f"set_per_process_memory_fraction() allows {now.allowed}, {now.room} of it "
+            f"set_per_process_memory_fraction() allows {now.allowed}, of which {left} "
             "is left" + (f"; the device has {now.free} free" if now.free else ""),
             100,
         )
@@ -55,27 +92,46 @@ def _other_processes(case: Case) -> Iterator[Advice]:
         return  # one of them may be this one
     names = ", ".join(f"{process} ({amount})" for process, amount in now.others[:4])
     enough = total.surely_above(case.short)
+    ranks = _bare_contexts(now)
+    if ranks:
+        yield Advice(
+            "torch.cuda.set_device(local_rank) before CUDA is used, and map_location "
+            "in torch.load",
+            f"{ranks} processes of {now.others[0][1]} each are most likely this job's "
+            "own ranks, which started on this GPU, too",
+            91,
+        )
     yield Advice(
-        f"end or move process {names}",
+        f"end or move process {names}" + (", if they are not its own" if ranks else ""),
         f"frees up to {total}; {case.short} is missing" + ("" if enough else " in all"),
         90 if enough else 30,
     )
 
 
+def _bare_contexts(now: Account) -> int:
+    """How many processes have the same little, as CUDA takes for itself."""
+    sizes = {amount for _, amount in now.others}
+    same = len(sizes) == 1 and max(a.high_bytes for a in sizes) < _CONTEXT_BYTES
+    return len(now.others) if same and len(now.others) > 1 else 0
+
+
 def _unnamed(case: Case) -> Iterator[Advice]:
     now = case.account
-    if case.short is None or now.outside is None or now.limit_decides:
+    if now.outside is None or now.limit_decides or case.plenty_free:
         return
     held = now.outside if now.own_outside is None else now.unlisted
     named = now.others_total if now.own_outside is not None else None
     if held is None or not now.outside_is_much or (named and named.surely_above(ZERO)):
         return
-    if held.surely_above(case.short):
+    if case.short is None or held.surely_above(case.short):
+        enough = f", {case.short} of it is enough" if case.short else ""
+        is_async = case.found.form == "async"
+        pool = "; what the driver's pool caches is in it" if is_async else ""
         yield Advice(
             "nvidia-smi: see who holds memory outside this PyTorch",
-            f"{held} is outside, {case.short} of it is enough; CUDA and libraries need "
-            "some of it themselves",
-            60,
+            f"{held} is outside{enough}; CUDA and libraries need some of it themselves"
+            + pool,
+            61,
         )
 
 
@@ -108,8 +164,13 @@ def _private_pools(case: Case) -> Iterator[Advice]:
         yield Advice(
             "capture fewer CUDA graphs or MemPools, or let them share a pool",
             f"{private} is free, but in private pools, where only they can use it",
-            72,
+            95 if _mostly_private(case) else 72,
         )
+
+
+def _mostly_private(case: Case) -> bool:
+    private, allocated = case.found.amount("private"), case.account.allocated
+    return bool(private and allocated and 2 * private.low_bytes > allocated.high_bytes)
 
 
 def _smaller_shape(case: Case) -> Iterator[Advice]:
@@ -129,33 +190,63 @@ def _smaller_shape(case: Case) -> Iterator[Advice]:
             "accumulation, the step stays the same",
             76,
         )
-    if any("vocab" in name for name in shape.names):
+
+
+def _logits(case: Case) -> Iterator[Advice]:
+    named = any("vocab" in name for shape in case.shapes for name in shape.names)
+    if not named and not case.place.in_loss:
+        return
+    size = "the tensor has the size of the logits" if named else "it ends in the loss"
+    yield Advice(
+        "cross-entropy in chunks of rows (such as Liger's, or cut-cross-entropy)",
+        f"{size}, which then never exist as a whole",
+        77 if case.place.in_loss else 66,
+    )
+
+
+def _copy(case: Case) -> Iterator[Advice]:
+    now = case.account
+    if _copies_all(now):
         yield Advice(
-            "cross-entropy in chunks of rows",
-            "the tensor has the size of the logits, which then never exist as a whole",
-            66,
+            "look for a second copy of the model",
+            f"as much is asked for as is held ({now.allocated}), in one tensor: such "
+            "as FSDP without auto_wrap_policy, deepcopy, a change of type, or a "
+            "checkpoint on the device",
+            84,
         )
+
+
+def _copies_all(now: Account) -> bool:
+    asked, held, total = now.requested, now.allocated, now.total
+    if asked is None or held is None or total is None:
+        return False
+    same = not asked.surely_above(held) and not held.surely_above(asked)
+    return same and asked.low_bytes > _COPY_SHARE * total.high_bytes
 
 
 def _smaller(case: Case) -> Iterator[Advice]:
     now = case.account
     stays = case.place.phase in ("loading", "the optimizer's step")
-    known = now.room and now.requested and now.allocated and case.short
-    if not known or stays:
-        if not stays and "absurd" not in case.found.flags:
+    if stays or _is_wrong(case) or _copies_all(now) or _mostly_private(case):
+        return
+    if any(_smaller_shape(case)):
+        return
+    if not (now.requested and now.allocated and case.short):
+        if not case.plenty_free:
             yield Advice("a smaller batch or input", "most tensors shrink with it", 35)
         return
-    if any(shape.batch >= 0 for shape in case.shapes):
-        return
-    assert now.requested and now.allocated and case.short
     tensors = now.allocated + now.requested
     share = math.ceil(100 * case.short.middle_bytes / max(1, tensors.middle_bytes))
     yield Advice(
         "a smaller batch or shorter input",
-        f"by {share} % at least, if all in tensors and this request "
-        f"({tensors}) shrinks with it; by more, as parameters do not",
-        50,
+        f"at least {share} % smaller; more in practice, since parameters do not shrink",
+        70 if case.place.in_loss else 50,
     )
+
+
+def _is_wrong(case: Case) -> bool:
+    """Whether the size itself is wrong, so that a little less of it does not help."""
+    return any(advice.weight == _CERTAIN for advice in _wrong_size(case))
 
 
 def _last_straw(case: Case) -> Iterator[Advice]:
@@ -164,7 +255,7 @@ def _last_straw(case: Case) -> Iterator[Advice]:
         return
     small = now.requested.high_bytes < _SMALL_SHARE * now.total.low_bytes
     held = now.allocated.middle_bytes / max(1, now.total.middle_bytes)
-    if small and held > 0.5:
+    if small and held > 0.5 and not _mostly_private(case):
         yield Advice(
             f"find what holds the {now.allocated} in tensors (oomph.explain(), or "
             "torch.cuda.memory_summary())",
@@ -198,7 +289,7 @@ _BY_PHASE = {
 
 
 def _phase(case: Case) -> Iterator[Advice]:
-    if case.place.phase not in _BY_PHASE or "absurd" in case.found.flags:
+    if case.place.phase not in _BY_PHASE or _is_wrong(case) or _mostly_private(case):
         return
     action, why = _BY_PHASE[case.place.phase]
     if case.place.phase == "evaluation" and case.place.no_grad:
@@ -210,7 +301,7 @@ def _phase(case: Case) -> Iterator[Advice]:
 
 def _oomph(case: Case) -> Iterator[Advice]:
     now = case.account
-    if not case.on_linux or "oomph" in case.found.flags or "absurd" in case.found.flags:
+    if not case.on_linux or "oomph" in case.found.flags or _mostly_private(case):
         return
     if case.short is None or (
         now.total and case.short.low_bytes > now.total.high_bytes
@@ -218,8 +309,7 @@ def _oomph(case: Case) -> Iterator[Advice]:
         return
     yield Advice(
         "oomph run SCRIPT: continues in host memory",
-        f"at least {case.short} crosses the link each time it is used, so steps slow "
-        "down",
+        f"at least {case.short} goes over PCIe in every step, so steps slow down",
         57,
     )
 
@@ -235,15 +325,16 @@ def _own_reason(case: Case) -> Iterator[Advice]:
 
 def _enough_free(case: Case) -> Iterator[Advice]:
     now = case.account
-    if now.missing is None or case.short is not None or now.limit_decides:
+    if now.room is None or now.requested is None or now.limit_decides:
         return
-    if now.missing.high_bytes >= 0 or case.found.flags & {"oomph", "absurd"}:
+    if not now.room.surely_above(now.requested) or "oomph" in case.found.flags:
         return
-    if now.total and -now.missing.low_bytes < _SMALL_SHARE * now.total.low_bytes:
+    if not case.plenty_free:
         yield Advice(
             "free more memory all the same",
-            f"{now.free} was free when the text was made, hardly more than was asked "
-            "for; the driver needs some itself",
+            f"{now.free} was free when the text was made, {now.room - now.requested} "
+            "more than was asked for: the driver may need that itself, or others took "
+            "it",
             60,
         )
     else:
@@ -257,8 +348,18 @@ def _enough_free(case: Case) -> Iterator[Advice]:
 
 PYTORCH = (
     *(_wrong_size, _limit, _other_processes, _unnamed, _defragment, _private_pools),
-    *(_smaller_shape, _smaller, _last_straw, _phase, _oomph, _own_reason, _enough_free),
+    *(_smaller_shape, _logits, _copy, _smaller, _last_straw, _phase, _oomph),
+    *(_own_reason, _enough_free, _other_gpu),
 )
-ASYNC = (_wrong_size, _limit, _smaller_shape, _smaller, _phase, _enough_free)
-MPS = (_wrong_size, _smaller_shape, _smaller, _phase)
-OTHERS = ()
+ASYNC = (
+    _wrong_size,
+    _limit,
+    _unnamed,
+    _smaller_shape,
+    _logits,
+    _smaller,
+    _phase,
+    _enough_free,
+)
+MPS = (_wrong_size, _smaller_shape, _logits, _last_straw, _phase)
+OTHERS = (_absurd, _other_gpu)
