@@ -19,6 +19,7 @@ from typing import Any
 from oomph.base.sizes import format_size
 from oomph.diagnosis import processes
 from oomph.doctor.finder import Search
+from oomph.doctor.parse import FORMS
 from oomph.settings import VARIABLE
 from oomph.setup import versions
 
@@ -83,6 +84,8 @@ def steps(found: Search | None) -> list[Step]:
     Args:
         found: What a log tells; None: there is no log.
     """
+    if _is_of_host(found):
+        return [*_machine(), *_host_procedure(found), _accepted(found)[0]]
     return [*_machine(), *_procedure(found), *_code(), *_operation(), *_accepted(found)]
 
 
@@ -125,9 +128,9 @@ def _machine() -> list[Step]:
         ),
         Step(
             part,
-            "a driver is there",
+            "NVIDIA's driver",
             driver.startswith("CUDA"),
-            driver,
+            "not found" if driver == "none" else driver,
             "install NVIDIA's driver, or try on a simulated card: oomph run --simulate "
             "12GiB train.py",
         ),
@@ -178,6 +181,45 @@ def _size(size_bytes: int) -> str:
 # ---- What the log shows
 
 
+def _is_of_host(found: Search | None) -> bool:
+    """Whether it is host memory alone that is gone."""
+    memories = {FORMS[s.found.form].memory for s in found.errors} if found else set()
+    return memories == {"host"}
+
+
+def _host_procedure(found: Search | None) -> list[Step]:
+    """What to do where no GPU's memory is gone."""
+    part = "Procedure for host memory"
+    return [
+        Step(part, "1. what is gone is host memory", True, _errors(found), ""),
+        *_by_hand(
+            part,
+            (
+                "2. who held it is known",
+                "dmesg | grep -i oom; free -h; of a job: sacct -o MaxRSS, docker stats",
+            ),
+            (
+                "3. a minimal run with num_workers=0 ends well",
+                "each worker copies what it touches of the dataset: keep data in "
+                "arrays or files, not in lists of Python objects",
+            ),
+            (
+                "4. no rank loads checkpoints or data as a whole",
+                "torch.load(path, mmap=True); np.load(path, mmap_mode='r'); streaming",
+            ),
+            (
+                "5. limits are those of the machine",
+                "--mem of slurm, --memory and --shm-size of docker, a pod's limits; "
+                "host_limit of oomph",
+            ),
+            (
+                "6. host memory does not grow from epoch to epoch",
+                "print psutil.Process().memory_info().rss after each",
+            ),
+        ),
+    ]
+
+
 def _procedure(found: Search | None) -> list[Step]:
     part = "Procedure"
     batch = _batch(found)
@@ -207,7 +249,7 @@ def _procedure(found: Search | None) -> list[Step]:
 
 
 def _trace(found: Search | None, name: str) -> bool | None:
-    """Whether a log mentions a technique; that it does not, shows nothing."""
+    """Whether a log shows a technique in use; that it does not, shows nothing."""
     return True if found is not None and name in found.traces.seen else None
 
 
