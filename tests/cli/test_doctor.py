@@ -473,6 +473,7 @@ def test_a_request_that_no_device_could_serve_is_a_wrong_shape():
 
 def test_host_memory_has_nothing_to_do_with_the_gpu():
     error = only(FORMS["host memory"][0])
+    assert "this one tensor" in error["helps"][0]["action"]
     assert "GPU's settings" in error["cannot_help"][0]["action"]
 
 

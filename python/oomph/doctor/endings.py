@@ -45,7 +45,7 @@ _BESIDE = (
         "it allocates beside PyTorch, whose cache it cannot use",
     ),
     (
-        "nvidia-smi: see whether the device is full, and of whom",
+        "nvidia-smi: see whether the device is full, and who fills it",
         "libraries ask for little beside PyTorch; it fails if hardly anything is free",
     ),
 )
@@ -104,7 +104,7 @@ ENDINGS = {
         doubt=_NOT_SURE.format("the signal says only that it was killed"),
     ),
     "sigkill": Form(
-        "a process was killed (SIGKILL), most likely as host memory was gone",
+        "a process was killed (SIGKILL), most likely because host memory ran out",
         (
             *("exitcode", "exitedwithcode", "exitstatus", "Exited(137)", "ExitCode:"),
             *("returncode", "exitCode:", "Signal9(SIGKILL)", "SIGKILL:9", "SIGKILL("),
@@ -119,7 +119,7 @@ ENDINGS = {
         doubt=_NOT_SURE.format("-9 and 137 say only that something sent SIGKILL"),
     ),
     "killed": Form(
-        "a process was killed, most likely as host memory was gone",
+        "a process was killed, most likely because host memory ran out",
         ("Killed", "killed"),
         r"[Kk]illed",
         line=r"^Killed(?:: 9)?\s*$|^\S+: line \d+: +\d+ +Killed\b"
@@ -136,7 +136,14 @@ ENDINGS = {
         r"(?:DefaultCPUAllocator:(?:can'tallocatememory|notenoughmemory):"
         r"|\$Torch:notenoughmemory:)youtriedtoallocate" + _amount("requested"),
         memory="host",
-        helps=steps(_LESS_HOST, _WHO_HOST),
+        helps=steps(
+            (
+                "a smaller batch or type, or parts, if this one tensor is large",
+                "it is asked for in one piece: check that its shape is meant",
+            ),
+            _LESS_HOST,
+            _WHO_HOST,
+        ),
     ),
     "numpy": Form(
         "host memory is gone (NumPy)",
@@ -148,7 +155,7 @@ ENDINGS = {
         helps=steps(
             (
                 "a smaller type or parts: dtype=np.float32, np.memmap, chunks",
-                "this one array is as large; check that its shape is meant",
+                "it is asked for in one piece: check that its shape is meant",
             ),
             _WHO_HOST,
         ),
@@ -244,7 +251,7 @@ ENDINGS = {
         helps=steps(*_BESIDE, (_BLOCKING, "an index out of range ends like this, too")),
     ),
     "no_algorithm": Form(
-        "cuDNN found no algorithm, as a rule for want of memory",
+        "cuDNN found no algorithm, usually for want of memory",
         (
             "UnabletofindavalidcuDNNalgorithm",
             "wasunabletofindanenginetoexecutethiscomputation",
