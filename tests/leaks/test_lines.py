@@ -10,11 +10,12 @@ import gc
 import io
 import itertools
 import pickle
+import re
 import sys
 import threading
 import time
 import weakref
-from collections import deque
+from collections import defaultdict, deque
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from support import Simulated
+from support import MIB, Simulated
 
 simulated = Simulated("2GiB,context=0", "offload:off")
 
@@ -370,6 +371,44 @@ def moved_in_place():
     return step
 
 
+def lists_by_key():
+    """A list comes with the first look at its key, and is filled elsewhere."""
+
+    class Pool:
+        def __init__(self):
+            self.free = defaultdict(list)
+
+        def take(self, size):
+            found = self.free[size]
+            return found.pop() if found else torch.empty(size << 10, device="cuda")
+
+        def give(self, buffer):
+            found = self.free[len(buffer) >> 10]
+            found.append(buffer)  # keeps
+
+    pool = Pool()
+    return lambda step: pool.give(pool.take(256 + step))
+
+
+def classes_of_calls():
+    """A class that a call has made uses what the call had, and is a key of a cache."""
+
+    @functools.cache  # keeps
+    def described(kind):
+        return kind.__name__
+
+    def solve(step):
+        matrix = block()
+
+        class Adjoint:
+            def apply(self, x):
+                return matrix * x
+
+        return described(Adjoint)
+
+    return solve
+
+
 def exit_functions():
     """The interpreter's own list of functions, with their arguments, is in C."""
 
@@ -434,6 +473,8 @@ LEAKS = {
     "joined_by_a_library": 20,
     "lagging_branch": 12,
     "many_lines": 20,
+    "lists_by_key": 60,
+    "classes_of_calls": 12,
     "exit_functions": 30,
     "graph_hooks": 30,
     "counted_in_c": 60,
@@ -630,3 +671,63 @@ def test_what_comes_to_its_bound_is_never_called_a_leak(program):
     finally:
         gc.enable()
     assert [f for f in found if f.certainty == "leaks"] == []
+
+
+# ---- Programs without steps
+
+
+@pytest.fixture
+def short_times(monkeypatch):
+    from oomph.leaks import clock
+
+    monkeypatch.setattr(clock, "_ROUND_S", 0.02)
+
+
+def solve_often(keep, seconds: float = 4.0) -> None:
+    """What has neither a model nor gradients, until the time is over."""
+    started = time.monotonic()
+    while time.monotonic() - started < seconds:
+        matrix = torch.ones(64, 64, device="cuda")
+        keep(matrix @ matrix)
+        time.sleep(0.005)
+
+
+@simulated
+def test_without_a_model_what_grows_is_seen_over_time(short_times):
+    import oomph
+
+    gc.unfreeze()
+    results: list[torch.Tensor] = []
+
+    def keep(result):
+        results.append(block() + result.sum())  # keeps
+
+    with oomph.leaks.watch() as watch:
+        solve_often(keep)
+        report = watch.report()
+    assert report.steps == 0
+    (found,) = report.findings
+    source = Path(__file__).read_text().splitlines()
+    assert source[found.line.line - 1].endswith(KEEPS), found
+    assert found.per == "second"
+    assert re.fullmatch(r"(?s)\w.* in \d seconds:.* MiB per second.*", report.text)
+    elapsed = report.seconds
+    assert found.growth_bytes == pytest.approx(
+        len(results) * MIB / 2 / elapsed, rel=0.4
+    )
+
+
+@simulated
+def test_what_ends_before_the_first_call_of_a_model_is_not_told(short_times):
+    """Such as loading data."""
+    import oomph
+
+    gc.unfreeze()
+    data: list[torch.Tensor] = []
+    with oomph.leaks.watch() as watch:
+        solve_often(lambda _: data.append(block()), 1.0)
+        loop = Loop()
+        for _ in range(12):
+            loop.step()
+        assert watch.findings == []
+    assert "oomph leaks" not in {thread.name for thread in threading.enumerate()}

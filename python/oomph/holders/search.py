@@ -165,7 +165,7 @@ class Search:
             return 0
         if holds and id(thing) in self._globals:
             return 1
-        return 2 if holds and isinstance(thing, (type, contextvars.Context)) else None
+        return 2 if holds and _has_name(thing) else None
 
     def _chain_of(self, things: list[Any]) -> Chain:
         """The chain along a path from a target to what has a name, or is one."""
@@ -209,6 +209,13 @@ def _entry(path: list[Any]) -> _Entry | None:
     return None
 
 
+def _has_name(thing: object) -> bool:
+    """Whether it is known by itself: a context, or a class that no call has made."""
+    if isinstance(thing, type):
+        return "<locals>" not in thing.__qualname__
+    return isinstance(thing, contextvars.Context)
+
+
 def _usable(path: list[Any] | None) -> list[Any] | None:
     """A path of which nothing is ours.
 
@@ -217,6 +224,6 @@ def _usable(path: list[Any] | None) -> list[Any] | None:
     if path is None or any(map(is_ours, path)):
         return None
     for place, thing in enumerate(path):
-        if place > 0 and isinstance(thing, (type, contextvars.Context)):
+        if place > 0 and _has_name(thing):
             return path[: place + 1]
     return path

@@ -58,14 +58,16 @@ class Calls:
     """Tells of the calls of the model that is called most seldom.
 
     Args:
+        first: Called before the first of all.
         ended: Called after each.
     """
 
-    def __init__(self, ended: Callable[[], None]) -> None:
-        self._ended = ended
+    def __init__(self, first: Callable[[], None], ended: Callable[[], None]) -> None:
+        self._first, self._ended = first, ended
         self._leader = StepLeader()
         self._thread = threading.local()  # how many calls it is in
         self._handles: list[Any] = []
+        self._are_any = False
 
     def start(self) -> None:
         """Begins to follow modules; not by hooks of their own, which are copied."""
@@ -82,6 +84,9 @@ class Calls:
         self._handles.clear()
 
     def _begin(self, *_: Any) -> None:
+        if not self._are_any:
+            self._are_any = True
+            self._first()
         if not torch.compiler.is_compiling():
             self._thread.depth = getattr(self._thread, "depth", 0) + 1
 

@@ -57,8 +57,8 @@ class Finding:
     Attributes:
         verdict: What kind of mistake; docs/leaks.md has the table.
         line: The line of the user's code to change; None: not found.
-        growth_bytes: Bytes by which memory grows per step, or call; 0: it takes memory,
-            but does not grow.
+        growth_bytes: Bytes by which memory grows per step, call or second; 0: it takes
+            memory, but does not grow.
         count: Tensors by which their number grows.
         shape: Shape of such a tensor; None: it is not about tensors of one kind.
         dtype: Its type, such as ``float32``; None: likewise.
@@ -71,7 +71,8 @@ class Finding:
             something; None: it was not seen, or no code of the user's called it.
         note: What else is known; "": nothing.
         device: Index of the device.
-        per: ``step``, or ``call`` of a model, where no steps end.
+        per: ``step``; ``call`` of a model, where no steps end; or ``second``, where
+            neither comes.
         certainty: ``leaks``, or ``grows, may be bounded``: it grew in all rounds that
             were looked at, and may yet come to an end.
     """
@@ -138,12 +139,14 @@ class Report:
         growth_bytes: Bytes by which all allocated memory grew in a typical one of the
             last steps.
         calls: Calls of a model since the last of these, as far as they are watched.
+        seconds: Of a watch that has seen neither; else 0.
     """
 
     steps: int
     findings: list[Finding] = field(default_factory=list)
     growth_bytes: int = 0
     calls: int = 0
+    seconds: float = 0.0
 
     @property
     def text(self) -> str:
@@ -151,6 +154,8 @@ class Report:
         span = f"{self.steps} steps"
         if self.steps == 0 and self.calls:
             span = f"{self.calls} calls of a model"
+        elif self.seconds:
+            span = f"{self.seconds:.0f} seconds"
         if not self.findings:
             return f"no leak was found in {span}"
         parts = []
@@ -169,7 +174,7 @@ class Report:
 
         Returns:
             A dict with the keys ``steps``, ``findings``, a list of dicts,
-            ``growth_bytes`` and ``calls``.
+            ``growth_bytes``, ``calls`` and ``seconds``.
 
         Example:
             >>> text = json.dumps(watched.report().as_dict())

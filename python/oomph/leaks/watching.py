@@ -1,8 +1,9 @@
 """Watching a program for leaks, step by step.
 
-What grows is found by :mod:`oomph.leaks.detector`, in steps, and in calls of a model
-where no steps come. Mistakes that grow nothing, or that have a sign of their own, are
-found by what is asked here in turn: hooks, gradients, backward passes, evaluation.
+What grows is found by :mod:`oomph.leaks.detector`, in steps; in calls of a model where
+no steps come; and in equal times where neither does. Mistakes that grow nothing, or
+that have a sign of their own, are found by what is asked here in turn: hooks,
+gradients, backward passes, evaluation.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from oomph.holders.lines import user_line
 from oomph.leaks import last_error, replaced
 from oomph.leaks.backward import Backward
 from oomph.leaks.calls import Calls
+from oomph.leaks.clock import Clock
 from oomph.leaks.detector import FIRST_SCAN, SECOND_SCAN, Detector
 from oomph.leaks.evaluation import Evaluation
 from oomph.leaks.findings import LEAKS, Finding, LeakError, Report
@@ -32,6 +34,7 @@ from oomph.steps import events
 ACTIONS = ("count", "report", "raise")
 _CERTAIN_STEPS = 60  # of growth, after which it is a leak
 _CERTAIN_CALLS = 512  # of an evaluation, say, that may free all at its end
+_CERTAIN_TIMES = 480  # two minutes of them
 _PASSES_MIN = 3  # of backward, without a step: whether there is an optimizer is asked
 _STEPS_MIN = 5  # to say that nothing leaks
 _CALLS_MIN = 8  # of a model without gradients, and no step, before calls are rounds
@@ -66,7 +69,10 @@ class Watch:
         self._by_hand: bool | None = None  # whether these end steps; None: not known
         self._by_steps = self._detector(_CERTAIN_STEPS)
         self._by_calls: Detector | None = None
-        self._calls = Calls(self._end_call)
+        self._by_times: Detector | None = None
+        self._has_only_time = True  # no step, and no call of a model
+        self._clock = Clock(self._end_time)
+        self._calls = Calls(self._end_times, self._end_call)
         self._calls_since_step = 0
         self._calls_looked_at = 0  # the most between two steps
         self._evaluation = Evaluation()
@@ -88,6 +94,10 @@ class Watch:
         if self._by_calls is not None:
             by_calls = self._by_calls.findings(self._ended)
             grown += (replace(finding, per="call") for finding in by_calls)
+        if self._by_times is not None:
+            by_times = self._by_times.findings(self._ended)
+            rate = self._by_times.rounds / self._clock.seconds
+            grown += (_each_second(finding, rate) for finding in by_times)
         lines = {(finding.verdict, finding.line) for finding in grown}
         found = [f for f in self._found if (f.verdict, f.line) not in lines]
         return [*found, *_merged(grown)]
@@ -101,6 +111,7 @@ class Watch:
             self._backward.start()
             self._evaluation.start()
             self._calls.start()
+            self._clock.start()
             for tells, told in self._heard():
                 tells.append(told)
         return self
@@ -150,15 +161,18 @@ class Watch:
         return self._report(self.findings)
 
     def _report(self, findings: list[Finding]) -> Report:
-        calls = self._calls_since_step
-        return Report(self.steps, findings, self._by_steps.growth_bytes, calls)
+        by, calls, seconds = self._by_steps, self._calls_since_step, 0.0
+        if self._by_times is not None:
+            by, seconds = self._by_times, self._clock.seconds
+        return Report(self.steps, findings, by.growth_bytes, calls, seconds)
 
     def finish(self) -> None:
         """No more will be seen: what grew until now is judged by that."""
+        self._clock.stop()
         self._ended = True
-        self._by_steps.stop()
-        if self._by_calls is not None:
-            self._by_calls.stop()
+        for by in (self._by_steps, self._by_calls, self._by_times):
+            if by is not None:
+                by.stop()
 
     def _finish(self) -> None:
         """The process ends: what is still watched is told."""
@@ -184,6 +198,8 @@ class Watch:
     def _end_backward(self) -> None:
         """A backward pass has ended: a step, too, if there is no optimizer at all."""
         self._passes += 1
+        if self._has_only_time:
+            self._end_times()
         if self._by_hand is None and self._passes == _PASSES_MIN:
             optimizers, _ = _C.instances((torch.optim.Optimizer,))
             self._by_hand = not optimizers
@@ -193,6 +209,8 @@ class Watch:
     def end_step(self) -> None:
         """A step has ended."""
         self.steps += 1
+        if self._has_only_time:
+            self._end_times()
         with self._lock, collector.paused():
             self._look_around()
         self._calls_since_step = 0
@@ -235,14 +253,39 @@ class Watch:
             self._lock.release()
         self._tell()
 
+    def _end_time(self) -> bool:
+        """Some time has passed; whether that is a round, in a thread of its own."""
+        with self._lock, collector.paused():
+            if not self._has_only_time:
+                return False
+            if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+                if self._by_times is None:
+                    self._by_times = self._detector(_CERTAIN_TIMES)
+                self._by_times.end_round()
+                self._by_times.modules.clear()
+        self._tell(in_program=False)
+        return True
+
+    def _end_times(self) -> None:
+        """A model is called for the first time, or a step ends: times count no more."""
+        with self._lock:
+            self._has_only_time = False
+            if self._by_times is not None:
+                self._by_times.stop()
+                self._by_times = None
+
     # ---- What is said
 
     def _note(self, found: list[Finding]) -> None:
         known = {(finding.verdict, finding.line) for finding in self._found}
         self._found += [f for f in found if (f.verdict, f.line) not in known]
 
-    def _tell(self) -> None:
-        """Says what is new, or certain now, as asked."""
+    def _tell(self, in_program: bool = True) -> None:
+        """Says what is new, or certain now, as asked.
+
+        Args:
+            in_program: Whether this is a call of the program's, which may raise.
+        """
         if self.action == "count":
             return
         new = [
@@ -252,14 +295,20 @@ class Watch:
             not in (LEAKS, finding.certainty)
         ]
         self._told.update({(f.verdict, f.line): f.certainty for f in new})
-        if self.action == "raise":
+        if self.action == "raise" or not in_program:
             new = [finding for finding in new if finding.certainty == LEAKS]
         if not new:
             return
         text = self._report(new).text
-        if self.action == "raise":
+        if self.action == "raise" and in_program:
             raise LeakError(text)
         log.asked_for(text)
+
+
+def _each_second(finding: Finding, rounds: float) -> Finding:
+    """What grows with each round, of which there are so many in a second."""
+    grown, count = int(finding.growth_bytes * rounds), finding.count * rounds
+    return replace(finding, per="second", growth_bytes=grown, count=count)
 
 
 def _merged(findings: list[Finding]) -> list[Finding]:

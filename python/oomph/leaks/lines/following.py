@@ -26,6 +26,8 @@ from oomph.memory.sites import is_user
 
 _EVENTS_MAX = 100_000  # of one step: calls, lines and returns of all code
 LINES_MAX = 4_000  # of the user's, looked at in one step
+_AGREE, _MOSTLY = 3, 0.75  # of the changes after lines that do not name it
+_INNER_MAX = 64  # containers that came empty, followed in one step
 _CALL, _RETURN = 0, 3  # kinds of events, as _C gives them
 _WAIT_S = 0.5  # for another thread, which takes some microseconds
 
@@ -58,10 +60,18 @@ class Changes:
 
     @property
     def line(self) -> Line | None:
-        """The line that changed it most often, rather one that names it."""
-        if not self.lines:
-            return None
-        return max(self.lines, key=lambda key: (key[0], self.lines[key]))[1]
+        """The line that changed it most often, rather one that names it.
+
+        If none does, it must be nearly always the same: another thread, in code of a
+        library, may have changed it meanwhile.
+        """
+        named = Counter({at: n for (is_named, at), n in self.lines.items() if is_named})
+        for line, _ in named.most_common(1):
+            return line
+        for (_, line), count in self.lines.most_common(1):
+            if count >= _AGREE and count >= _MOSTLY * self.lines.total():
+                return line
+        return None
 
     @property
     def all(self) -> list[Line]:
@@ -177,15 +187,21 @@ class Follower:
 
     def _look(self) -> None:
         """Attributes what has changed to the line before."""
+        came: list[tuple[Slot, Hashable, Changes]] = []
         for place, (slot, before, changes) in enumerate(self._changes):
             now = slot.state()
-            if now != before:
-                self._changes[place] = slot, now, changes
-                more = _size(now) - _size(before)
-                changes.size_change += more
-                changes.shrank |= more < 0
-                if more >= 0:
-                    self._note(slot, changes)
+            if now == before:
+                continue
+            self._changes[place] = slot, now, changes
+            more = _size(now) - _size(before)
+            changes.size_change += more
+            changes.shrank |= more < 0
+            inner = slot.newest() if more > 0 else None
+            if inner is not None and inner.state() == 0:  # what fills that is meant
+                came.append((inner, 0, changes))
+            elif more >= 0:
+                self._note(slot, changes)
+        self._changes += came[: max(0, _INNER_MAX - len(self._changes))]
 
     def _count(self, frame: FrameType, what: int, result: object) -> None:
         """Counts references that the function's line before has added."""

@@ -78,13 +78,15 @@ class Places:
         """The innermost name of which the source says that it is filled, and where.
 
         Containers that were followed and did not grow are not what is filled: some of
-        their items are, each in its turn.
+        their items are, each in its turn, by the line that gives it the attribute.
 
         Args:
             is_one: Whether one thing is replaced, so that a name is bound anew.
         """
         if self.containers and self._rounds >= _ROUNDS_ENOUGH:
-            return "", None
+            attributes = (slot for slot in self.names if isinstance(slot.key, str))
+            line = next((source.puts_attribute(slot.name) for slot in attributes), None)
+            return "", line
         binds = is_one or not self.containers
         name = ""
         for slot in self.all:

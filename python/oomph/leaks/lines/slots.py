@@ -85,6 +85,15 @@ class Slot:
             version = value._version
         return id(value), version
 
+    def newest(self) -> Slot | None:
+        """The items of the container that came last; None: it was none."""
+        items: Any = self.holder
+        if self.key is not None or not isinstance(items, dict | list) or not items:
+            return None
+        values = dict.values(items) if isinstance(items, dict) else list(items[-1:])
+        last = next(reversed(values))
+        return Slot(last, name=self.name) if isinstance(last, _SIZED) else None
+
     def _value(self) -> Any:
         holder, key = self.holder, self.key
         if isinstance(holder, types.FrameType):
