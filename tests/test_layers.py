@@ -44,6 +44,7 @@ FOREIGN = {
         "python/objects_layout.h",
         *("torch/torch.cpp", "torch/holders.hpp", "torch/saved.hpp"),
         *("torch/settings.hpp", "torch/backward.hpp", "torch/nodes.hpp"),
+        "torch/forked.hpp",
     },
     r"(torch|c10|ATen)/.*|cuda_runtime.*": {"torch/"},
 }

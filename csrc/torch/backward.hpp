@@ -9,7 +9,6 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
-#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
@@ -191,16 +190,6 @@ inline PyObject *backward_here(PyObject *, PyObject *arguments)
                         : pybind11::object(pybind11::none());
     return result.release().ptr();
     END_HANDLE_TH_ERRORS
-}
-
-// From here on, devices are switched without CUDA: for a forked process, in which each
-// call of CUDA fails. It cannot be undone.
-inline PyObject *leave_cuda(PyObject *, PyObject *)
-{
-    static const c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::CUDA> guard;
-    const c10::impl::DeviceGuardImplRegistrar registrar(c10::DeviceType::CUDA, &guard);
-    (void)registrar;
-    Py_RETURN_NONE;
 }
 
 } // namespace oomph_torch

@@ -3,6 +3,7 @@
 //
 // `mutex_` guards the observers; it is not held while one is called, nor the core.
 #pragma once
+#include "torch/forked.hpp"
 #include "torch/history.hpp"
 #include "torch/pools.hpp"
 #include "torch/settings.hpp"
@@ -151,6 +152,8 @@ class Requests
             free_involved(block);
         else
             check_free(core->free(address(block), nullptr));
+        if (C10_UNLIKELY(has_left_cuda))
+            freed_since.push_back(address(block));
     }
 
   private:

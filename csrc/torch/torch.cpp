@@ -13,6 +13,7 @@
 
 #include "torch/allocator.hpp"
 #include "torch/backward.hpp"
+#include "torch/forked.hpp"
 #include "torch/holders.hpp"
 #include "torch/nodes.hpp"
 #include "torch/saved.hpp"
@@ -116,6 +117,8 @@ PyMethodDef methods[] = {
     {"made_here", made_here, METH_O, "Whether this thread made a node of a graph."},
     {"leave_cuda", leave_cuda, METH_NOARGS,
      "Switches devices without CUDA from now on, in a forked process."},
+    {"freed_without_cuda", freed_without_cuda, METH_NOARGS,
+     "The addresses of blocks that were given back since."},
     {"settings_keys", &Settings::keys, METH_NOARGS,
      "The settings of its allocator that PyTorch knows."},
     {"set_settings_hook", &Settings::listen, METH_O,

@@ -376,6 +376,37 @@ def test_what_an_evaluation_collects_is_what_moving_it_saves():
     kept.clear()
 
 
+@card
+def test_a_graph_that_evaluation_keeps_is_counted_and_no_grad_would_not_keep_it():
+    """All batches before have left theirs, which only autograd holds."""
+    import oomph
+
+    model = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(4))).cuda().eval()
+
+    def predicted(batch: torch.Tensor) -> torch.Tensor:
+        return model(batch)
+
+    def evaluate() -> None:
+        kept = []
+        for _ in range(40):
+            kept.append(predicted(torch.ones(4096, 1024, device="cuda")))
+
+    text = text_of(evaluate)
+    assert "This turn of the loop needs about" in text
+    assert (
+        "Each turn of the loop adds 80.00 MiB" in text
+    )  # of the layers, and the result
+    saved = {
+        remedy.action: remedy.saves_bytes / MIB
+        for remedy in oomph.last_oom().remedies
+        if "no_grad" in remedy.action or "cpu()" in remedy.action
+    }
+    grads = saved["torch.no_grad() around evaluation"]
+    assert grads > 3 / 4 * 0.8 * 1024, saved
+    action = ".detach().cpu() of what the loop keeps, 80.00 MiB each turn"
+    assert action in saved, saved
+
+
 class Decoder(nn.Module):
     """Attention of a token to those before, whose keys and values lie in a cache."""
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from oomph import _C
 from oomph.diagnosis import kept_errors
-from oomph.diagnosis.kept_errors import KeptError
+from oomph.diagnosis.kept_errors import KeptErrors
 from oomph.diagnosis.program import (
     Program,
     bucket_sizes,
@@ -127,7 +127,7 @@ class Breakdown:
     blocks: BlockList
     categories: bytearray
     program: Program
-    errors: list[KeptError]
+    errors: list[KeptErrors]
 
     def groups(self) -> dict[tuple[int, int], list[int]]:
         """Bytes and count of the blocks of each site and category."""
@@ -206,7 +206,7 @@ class _Look:
         trained = self._note_optimizers(_subclasses(kinds, torch.optim.Optimizer))
         self._note_modules(_subclasses(kinds, torch.nn.Module), trained)
         self._note_rest()
-        errors = self._note_errors(_subclasses(kinds, torch.OutOfMemoryError))
+        errors = self._note_errors()
         self._note_inputs()
         return Breakdown(self.blocks, self.categories, self.program, errors)
 
@@ -294,13 +294,14 @@ class _Look:
             return Category.TEMPORARY
         return Category.INPUT
 
-    def _note_errors(self, kinds: set[type]) -> list[KeptError]:
-        """What steps that ran out of memory before have left."""
-        errors = [o for o in self.objects if type(o) in kinds]
-        found = kept_errors.find(errors, self.blocks)
-        kept = {addr for error in found for addr in error.addrs}
+    def _note_errors(self) -> list[KeptErrors]:
+        """What steps that failed before have left."""
+        found = kept_errors.find(self.objects, self.blocks)
+        kept = {addr for errors in found for addr in errors.addrs}
+        own = {addr for errors in found for addr in errors.own}
         for i, addr in enumerate(self.blocks.addrs if kept else ()):
-            if addr in kept and self.categories[i] in (*PASSING, Category.INPUT):
+            is_passing = self.categories[i] in (*PASSING, Category.INPUT)
+            if addr in own or (addr in kept and is_passing):
                 self.categories[i] = Category.KEPT
         return found
 

@@ -16,7 +16,6 @@ from oomph.base import state
 from oomph.base.sizes import format_size
 from oomph.diagnosis import categories, processes, remedies
 from oomph.diagnosis.categories import (
-    PASSING,
     TITLES,
     BlockList,
     Breakdown,
@@ -24,7 +23,6 @@ from oomph.diagnosis.categories import (
 )
 from oomph.diagnosis.diagnosis import Diagnosis, Line, Request, Saver, Share
 from oomph.diagnosis.forecast import Forecast, foresee
-from oomph.diagnosis.kept_errors import Made
 from oomph.diagnosis.program import Program
 from oomph.diagnosis.remedy import Context
 from oomph.memory import sites
@@ -135,15 +133,9 @@ class Case:
         return dataclasses.replace(self, snapshot=snapshot, context=context)
 
     @property
-    def made(self) -> Made:
-        """What the step had made that ran out of memory."""
-        blocks, kinds = self.blocks, self.context.breakdown.categories
-        columns = zip(blocks.addrs, blocks.sizes, kinds, strict=True)
-        return Made(
-            self.snapshot["device"],
-            _place(sites.resolve(self.snapshot["site"])),
-            {addr: size for addr, size, kind in columns if kind in PASSING},
-        )
+    def where(self) -> str:
+        """The line that asked for more; "": unknown."""
+        return _place(sites.resolve(self.snapshot["site"]))
 
     def close(self) -> None:
         """Ends what runs for the forecast."""

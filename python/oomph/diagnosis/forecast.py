@@ -98,7 +98,20 @@ class Forecast:
     def peak_with(self, change: Change) -> int | None:
         """All that is in use at the peak of a step with a change; None: not known."""
         outcome = self.outcome_with(change)
-        return self.base_bytes + outcome.last_bytes if outcome else None
+        if outcome is None:
+            return None
+        return self.base_bytes + outcome.last_bytes - self._unkept(change, outcome)
+
+    def _unkept(self, change: Change, outcome: Outcome) -> int:
+        """What turns before would not have left, had each been run with the change.
+
+        With smaller batches there would have been more of them.
+        """
+        grows = self.outcome.grows_bytes
+        if not grows or change.batch is not None:
+            return 0
+        share = min(1.0, outcome.grows_bytes / grows)
+        return int(self.outcome.raw["kept"] * (1 - share))
 
     def close(self) -> None:
         """Ends what runs for it; it can be asked nothing new."""
@@ -139,8 +152,10 @@ def foresee(
 
     held = breakdown.blocks
     blocks = [*zip(held.addrs, held.sizes, breakdown.categories, strict=True)]
-    gone = frozenset(addr for addr, _, kind in blocks if kind in PASSING)
-    base = sum(size for _, size, kind in blocks if kind not in PASSING)
+    saved = Category.ACTIVATION
+    gone = {a: size * (kind == saved) for a, size, kind in blocks if kind in PASSING}
+    kept = sum(size for _, size, kind in blocks if kind == Category.KEPT)
+    base = sum(size for _, size, kind in blocks if kind not in PASSING) - kept
     is_forward = not snapshot["doing"] and not in_optimizer
     began = time.monotonic()
     is_silent = is_forward and not snapshot["grad"]
@@ -161,7 +176,7 @@ def foresee(
     if is_first and outcome.raw["multiplies"]:
         base += _workspace_bytes(held.device)
     room = sum(held.sizes) + snapshot["requested_bytes"]
-    room -= snapshot["stats"]["oom_missing_bytes"]
+    room -= snapshot["stats"]["oom_missing_bytes"] + kept
     found = Forecast(outcome, base, room, search, began)
     if found.missing_bytes > 0:
         return found

@@ -1,71 +1,73 @@
 """What errors that were caught still hold: steps that failed, with their graphs.
 
 The traceback of an error holds the variables of all functions that it passed through.
-What a step had made when it ran out of memory is noted with its error; what of that is
-still there when memory runs out again, the error keeps.
+What these alone hold is held by the error, be it a batch, a model or an optimizer; and
+so is what their graphs have saved.
 """
 
 from __future__ import annotations
 
 import sys
+import types
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from traceback import walk_tb
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from oomph.holders.frames import gpu_tensors
-from oomph.holders.search import Search
+from oomph.holders.frames import running
+from oomph.holders.saved import address_of, saved
+from oomph.holders.search import Search, are_in
 
 if TYPE_CHECKING:
     from oomph.diagnosis.categories import BlockList
 
-_NOTE = "_oomph_made"
+_NOTE = "_oomph_where"
+_OF_SESSION = ("last_exc", "last_value", "last_traceback")  # of sys
 
 
 @dataclass(frozen=True)
-class Made:
-    """What a step had made when it ran out of memory.
+class KeptErrors:
+    """Errors that still hold memory, and are kept by the same holder.
 
     Attributes:
-        device: Index of the device.
-        where: The line that asked for more, as ``file:line (function)``; "": unknown.
-        sizes: Bytes of its blocks by their addresses.
-    """
-
-    device: int
-    where: str
-    sizes: dict[int, int]
-
-
-@dataclass(frozen=True)
-class KeptError:
-    """An error that still holds what its step had made.
-
-    Attributes:
-        where: The line that had asked for more; "": unknown.
-        holder: The chain of references that keeps it; "": none was found.
-        is_handled: Whether an ``except`` block that handles it has not ended.
-        addrs: Of the blocks that it holds.
+        what: "error", or "traceback", of which the error is gone.
+        places: The lines that had asked for more, of each; "": unknown.
+        holder: The chain of references that keeps them; "": none was found.
+        is_handled: Whether an ``except`` block that handles one has not ended.
+        addrs: Of the blocks that they hold.
+        own: Of these, those that nothing else holds for certain.
         size_bytes: Of all of them.
     """
 
-    where: str
+    what: str
+    places: list[str]
     holder: str
     is_handled: bool
     addrs: frozenset[int]
+    own: frozenset[int]
     size_bytes: int
 
     @property
     def action(self) -> str:
         """What to do about it."""
-        error = f"the error of {self.where}" if self.where else "the error"
+        place = next(filter(None, self.places), "")
+        error = f"the {self.what} of {place}" if place else f"the {self.what}"
         if self.is_handled:
             return f"trying again after the except block for {error}, not inside it"
+        if self.holder.endswith("global of sys"):
+            names = [f"sys.{name}" for name in _OF_SESSION if hasattr(sys, name)]
+            return f"del {', '.join(names)}: they hold {error}"
+        count = len(self.places)
+        if count > 1:
+            error = f"the {count} errors" + (
+                f", such as that of {place}" if place else ""
+            )
         return f"dropping {error}, kept by {self.holder or 'something'}"
 
 
-def note(error: BaseException, made: Made) -> None:
-    """Has an error know what its step had made."""
-    setattr(error, _NOTE, made)
+def note(error: BaseException, where: str) -> None:
+    """Has an error know the line that asked for more."""
+    setattr(error, _NOTE, where)
 
 
 def state_of(error: BaseException) -> dict[str, Any]:
@@ -73,29 +75,110 @@ def state_of(error: BaseException) -> dict[str, Any]:
     return {key: value for key, value in vars(error).items() if key != _NOTE}
 
 
-def find(errors: Sequence[BaseException], blocks: BlockList) -> list[KeptError]:
-    """Those of some errors that hold some of the blocks.
+def find(objects: Sequence[Any], blocks: BlockList) -> list[KeptErrors]:
+    """Errors, and tracebacks, that hold some of the blocks.
 
     Args:
-        errors: All that there are; nothing is to change meanwhile.
+        objects: All that there are; nothing is to change meanwhile.
         blocks: Those in use.
     """
+    search = Search()
+    kept = _kept(objects, search)
+    if not kept:
+        return []
     sizes = dict(zip(blocks.addrs, blocks.sizes, strict=True))
+    tracebacks = [o for o in objects if type(o) is types.TracebackType]
+    tensors = _unheld(_on(objects, sizes), [*kept, *tracebacks], search)
+    found: list[_Found] = []
+    known: set[int] = set()
+    for error in kept:
+        inside = are_in(error, [tensor for tensor, _ in tensors], kept)
+        held = [each for each, is_in in zip(tensors, inside, strict=True) if is_in]
+        own = {addr for _, addr in held} - known
+        graphs = {address_of(t) for t in saved(dict.fromkeys(t for t, _ in held))}
+        addrs = (own | (graphs & sizes.keys())) - known
+        if addrs:
+            found.append(_Found(error, frozenset(own), frozenset(addrs)))
+        known |= addrs
+    return _by_holder(found, sizes, search)
+
+
+class _Found(NamedTuple):
+    """What an error holds; of what is its own, no name leads to a tensor."""
+
+    error: Any
+    own: frozenset[int]
+    addrs: frozenset[int]
+
+
+def _kept(objects: Sequence[Any], search: Search) -> list[Any]:
+    """Errors with the variables of functions that have ended, and such tracebacks.
+
+    The traceback of the error that is being made now belongs to no object yet.
+    """
+    now = set(map(id, running()))
+    kinds = {kind for kind in set(map(type, objects)) if BaseException in kind.__mro__}
+    errors = [o for o in objects if type(o) in kinds]
+    tracebacks = [o for o in objects if type(o) is types.TracebackType]
+    inner = {id(traceback.tb_next) for traceback in tracebacks}
+    inner |= {id(error.__traceback__) for error in errors}
+    bare = [traceback for traceback in tracebacks if id(traceback) not in inner]
+
+    def has_ended(traceback: types.TracebackType | None) -> bool:
+        return any(id(frame) not in now for frame, _ in walk_tb(traceback))
+
+    kept: list[Any] = [error for error in errors if has_ended(error.__traceback__)]
+    bare = [traceback for traceback in bare if has_ended(traceback)]
+    held = search.reaches(bare, [bare])
+    return kept + [each for each, is_held in zip(bare, held, strict=True) if is_held]
+
+
+def _on(objects: Sequence[Any], sizes: dict[int, int]) -> list[tuple[Any, int]]:
+    """The tensors that lie in the blocks, gradients as well, with their addresses."""
+    import torch
+
     found = []
-    for error in errors:
-        made: Made | None = vars(error).get(_NOTE)
-        if made is None or made.device != blocks.device:
-            continue
-        held = sizes.items() & made.sizes.items()
-        addrs = frozenset(addr for addr, _ in held)
-        kept = gpu_tensors(error.__traceback__)
-        if any(tensor.untyped_storage().data_ptr() in addrs for tensor in kept):
-            found.append((error, made, addrs, sum(size for _, size in held)))
-    chains = Search().chains([each[0] for each in found], [errors]) if found else ()
-    handled = list(_handled())
+    for tensor in (o for o in objects if issubclass(type(o), torch.Tensor)):
+        if tensor.is_cuda and tensor.layout is torch.strided:
+            found.append((tensor, address_of(tensor)))
+            if tensor.is_leaf and tensor.grad is not None:  # perhaps no object yet
+                found.append((tensor, address_of(tensor.grad)))
+    return [(tensor, addr) for tensor, addr in found if addr in sizes]
+
+
+def _unheld(
+    tensors: list[tuple[Any, int]], avoid: list[Any], search: Search
+) -> list[tuple[Any, int]]:
+    """Those in blocks that no name leads to, but for errors and tracebacks."""
+    reached = search.reaches([tensor for tensor, _ in tensors], [*avoid, avoid])
+    pairs = [*zip(tensors, reached, strict=True)]
+    held = {addr for (_, addr), is_reached in pairs if is_reached}
+    return [(tensor, addr) for tensor, addr in tensors if addr not in held]
+
+
+def _by_holder(
+    found: list[_Found], sizes: dict[int, int], search: Search
+) -> list[KeptErrors]:
+    errors = [each.error for each in found]
+    chains = search.chains(errors, [errors]) if errors else ()
+    handled = [*map(id, _handled())]
+    groups: dict[tuple[str, bool, str], list[_Found]] = {}
+    for each, chain in zip(found, chains, strict=True):
+        is_error = isinstance(each.error, BaseException)
+        what = "error" if is_error else "traceback"
+        key = what, id(each.error) in handled, chain.text
+        groups.setdefault(key, []).append(each)
     return [
-        KeptError(made.where, chain.text, any(e is error for e in handled), addrs, size)
-        for (error, made, addrs, size), chain in zip(found, chains, strict=True)
+        KeptErrors(
+            what,
+            [getattr(each.error, _NOTE, "") for each in group],
+            holder,
+            is_handled,
+            addrs := frozenset().union(*(each.addrs for each in group)),
+            frozenset().union(*(each.own for each in group)),
+            sum(sizes[addr] for addr in addrs),
+        )
+        for (what, is_handled, holder), group in groups.items()
     ]
 
 

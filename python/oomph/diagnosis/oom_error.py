@@ -60,7 +60,7 @@ def _init(self: Any, *arguments: Any) -> None:
         case = _case(snapshot)
         self.args = (f"{arguments[0]}\n{_told(case)}",)
         self._oomph_case = case, arguments[0]
-        kept_errors.note(self, case.made)
+        kept_errors.note(self, case.where)
         _explain_before_moves()
 
 

@@ -33,14 +33,19 @@ DATA = 0.4  # of all that is held are inputs and other tensors
 
 
 def rank(context: Context) -> list[Remedy]:
-    """All that help here: first those that are enough, then those that save most."""
+    """All that help here: first those that are enough, then those that save most.
+
+    What errors keep comes before: it costs nothing to let go of it.
+    """
     least = MIN_SHARE * (sum(context.totals.values()) + context.requested_bytes)
     found = [*tried(context)] if context.forecast else [*_estimated(context)]
     found += [remedy for rule in ALWAYS for remedy in rule(context)]
+    found.sort(key=lambda r: (not r.enough, -r.saves_bytes))
+    found = [*_kept_errors(context), *found]
     found = [r for r in found if r.enough or r.saves_bytes > least]
     if not context.requested_bytes:
         found = [dataclasses.replace(r, enough=None) for r in found]
-    return sorted(found, key=lambda r: (not r.enough, -r.saves_bytes))
+    return found
 
 
 # ---- Estimated from what is there
@@ -76,8 +81,8 @@ def _estimated(now: Context) -> Iterator[Remedy]:
 
 def _kept_errors(now: Context) -> Iterator[Remedy]:
     """Steps that failed before, held by their errors."""
-    for error in now.breakdown.errors:
-        action, saves = error.action, error.size_bytes
+    for errors in now.breakdown.errors:
+        action, saves = errors.action, errors.size_bytes
         cost = "nothing: str(error) has its text"
         if now.forecast is None:
             yield now.guess(action, cost, saves)
@@ -156,7 +161,6 @@ def _offload(now: Context) -> Iterator[Remedy]:
 
 
 ALWAYS: tuple[Callable[[Context], Iterator[Remedy]], ...] = (
-    _kept_errors,
     _leaks,
     _data,
     _buckets,

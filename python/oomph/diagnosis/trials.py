@@ -335,11 +335,13 @@ def _smaller_state(now: Context, trials: _Trials) -> Iterator[Remedy]:
 
 def _growing(now: Context, forecast: Forecast) -> Iterator[Remedy]:
     """What each turn of the loop leaves behind, and the next ones add to."""
-    grows = forecast.outcome.grows_bytes
-    if grows and not forecast.outcome.raw["cache"] and not now.saves_for_backward:
+    grows, raw = forecast.outcome.grows_bytes, forecast.outcome.raw
+    is_training = now.saves_for_backward and raw["backwards"]
+    if grows and not raw["cache"] and not is_training:
+        to_cpu = ".detach().cpu()" if now.saves_for_backward else ".cpu()"
         yield Remedy(
-            f".cpu() of what the loop keeps, {format_size(grows)} each turn",
-            max(grows, _kept_bytes(now.breakdown, {*forecast.outcome.raw["left"]})),
+            f"{to_cpu} of what the loop keeps, {format_size(grows)} each turn",
+            max(grows, _kept_bytes(now.breakdown, {*raw["left"]})),
             "a copy each turn",
             enough=None,
         )

@@ -104,6 +104,18 @@ class Search:
             else:
                 yield Chain()
 
+    def reaches(self, targets: Sequence[object], avoid: Sequence[object]) -> list[bool]:
+        """Whether some name leads to each.
+
+        Args:
+            targets: What may be held.
+            avoid: Objects that do not count as holders.
+        """
+        paths = self._paths(targets, avoid)
+        unmet = [t for t, path in zip(targets, paths, strict=True) if path is None]
+        further = iter(self._library_paths(unmet, avoid))
+        return [path is not None or next(further) is not None for path in paths]
+
     def _paths(
         self, targets: Sequence[object], avoid: Sequence[object]
     ) -> list[list[Any] | None]:
@@ -177,6 +189,20 @@ class Search:
             variable = variable_of(last, things)
             hops.append(Hop("context", "?" if variable is None else variable.name))
         return Chain(hops, things)
+
+
+def are_in(
+    holder: object, targets: Sequence[object], avoid: Sequence[object]
+) -> list[bool]:
+    """Whether an object holds each, be it by others.
+
+    Args:
+        holder: The object.
+        targets: What may be held.
+        avoid: Objects that do not count as holders, but for this one.
+    """
+    others = [other for other in avoid if other is not holder]
+    return [path is not None for path in _paths(targets, others, [holder])]
 
 
 def _paths(

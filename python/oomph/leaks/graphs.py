@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
 from oomph import _torch
+from oomph.holders.saved import nodes
 
-_NODES_MAX = 4000  # looked at of one graph
 _NO_NUMBER = 1 << 62  # leaves of the graph have no number of their own
 _FUNCTION: Any = torch._C._FunctionBase
 
@@ -26,20 +26,6 @@ def _number(node: Any) -> int | None:
         return None
     number = int(node._sequence_nr())
     return number if number < _NO_NUMBER else None
-
-
-def nodes(root: Any) -> Iterator[Any]:
-    """A graph's nodes, breadth first, up to a limit."""
-    level, seen = [root], {root}
-    while level and len(seen) < _NODES_MAX:
-        outer = []
-        for node in level:
-            yield node
-            for following, _ in node.next_functions:
-                if following is not None and following not in seen:
-                    seen.add(following)
-                    outer.append(following)
-        level = outer
 
 
 def steps_spanned(roots: Iterable[Any], starts: list[int]) -> dict[Any, int]:
@@ -88,7 +74,7 @@ def _bits(
 
 def goes_back(root: Any, starts: list[int]) -> bool:
     """The same of a gradient's graph: whether it has nodes of each of these steps."""
-    numbers = filter(None, map(_number, nodes(root)))
+    numbers = filter(None, map(_number, nodes([root])))
     found = {bisect.bisect_right(starts, number) for number in numbers}
     return len(found) >= len(starts)
 
@@ -111,9 +97,9 @@ def sources(roots: Iterable[Any], oldest: int) -> list[Any]:
 
 def has_copies(root: Any) -> bool:
     """Whether something was copied on the way, as from one device to another."""
-    return any("Copy" in type(node).__name__ for node in nodes(root))
+    return any("Copy" in type(node).__name__ for node in nodes([root]))
 
 
 def begins_before(root: Any, number: int) -> bool:
     """Whether a graph has nodes that are older than this."""
-    return any((_number(node) or number) < number for node in nodes(root))
+    return any((_number(node) or number) < number for node in nodes([root]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
+from oomph.holders.saved import address_of
 from oomph.replay.statements import Stretch, take_variables
 from oomph.replay.tracking import Tracker
 
@@ -76,7 +78,7 @@ def expect_converted(mode: FakeTensorMode, tracker: Tracker) -> None:
     converter.from_real_tensor = expected  # type: ignore[method-assign]
 
 
-def take_names(stretch: Stretch, first: int, made: frozenset[int]) -> dict[str, Any]:
+def take_names(stretch: Stretch, first: int, made: Container[int]) -> dict[str, Any]:
     """The variables of the frame, without those that the step makes anew.
 
     Those of the calls that the frame waited for are gone.
@@ -92,15 +94,10 @@ def take_names(stretch: Stretch, first: int, made: frozenset[int]) -> dict[str, 
     return names
 
 
-def _is_of(value: object, made: frozenset[int]) -> bool:
+def _is_of(value: object, made: Container[int]) -> bool:
     if not isinstance(value, torch.Tensor) or not value.is_cuda:
         return False
     return value.grad_fn is not None and address_of(value) in made
-
-
-def address_of(tensor: torch.Tensor) -> int:
-    """Where its storage begins; 0: nowhere."""
-    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else 0
 
 
 def sizes_of(objects: list[Any], device: int) -> dict[int, int]:
@@ -119,7 +116,7 @@ def _is_on(tensor: torch.Tensor, device: int) -> bool:
     return (tensor.device.index or 0) == device
 
 
-def watch_real(tracker: Tracker, objects: list[Any], gone: frozenset[int]) -> None:
+def watch_real(tracker: Tracker, objects: list[Any], gone: Container[int]) -> None:
     """Counts what the step gives back of what was there, and what is held after all."""
     tensors = _tensors(objects)
     for tensor in (*tensors, *_gradients(tensors)):

@@ -175,7 +175,6 @@ def stand_in(engine: Engine) -> None:
                 setattr(place, name, lambda *_, answer=answer, **__: answer)
     for name in ("Stream", "Event", "current_stream", "default_stream", "stream"):
         setattr(cuda, name, _Stream)
-    _torch.leave_cuda()
     for name in ("get", "exchange", "maybeExchange"):
         setattr(core, f"_cuda_{name}Device", lambda *_: device)
     core._cuda_setDevice = lambda *_: None

@@ -86,7 +86,8 @@ class Search:
     Args:
         stack: Frames and lines, as :func:`oomph.replay.statements.stack_of` has them.
         device: Index of the device that counts.
-        gone: Addresses of blocks that the step itself has made so far.
+        gone: Addresses of blocks that the step itself has made so far, as it seems;
+            and of what a graph may have saved in steps before, the bytes, else 0.
         trains: Whether a backward is wanted, else a step without one is one, too.
         in_forward: Whether forward ran; else the statement that runs now is no begin.
         is_silent: Whether nothing was recorded.
@@ -98,7 +99,7 @@ class Search:
         self,
         stack: list[tuple[FrameType, int]],
         device: int,
-        gone: frozenset[int],
+        gone: dict[int, int],
         trains: bool,
         in_forward: bool,
         is_silent: bool,
@@ -116,7 +117,8 @@ class Search:
         """Runs the step as it is; None if there is none, or it cannot run again.
 
         A step that trains has a backward; and a step of an optimizer, if one is found
-        further out: losses may be summed up over the turns of a loop within.
+        further out: losses may be summed up over the turns of a loop within. Any other
+        is what a loop repeats, if that keeps something of each turn.
         """
         done: set[int] = set()  # stretches that came to their end
         tries = 0
@@ -139,18 +141,29 @@ class Search:
             if outcome is None or not self._is_step(run, outcome):
                 session.close()
                 continue
-            if self._plain is None or outcome.raw["optimized"]:
+            if self._plain is None or self._is_rather(outcome, self._plain):
                 self.close()
                 self._found, self._plain, self._session = run, outcome, session
             else:
                 session.close()
-            raw = self._plain.raw
-            if not self.trains or not raw["optimizers"] or raw["optimized"]:
+            if self._is_all(run, self._plain):
                 break
         if not self._is_sure():
             self.close()
             self._plain = None
         return self._plain
+
+    def _is_rather(self, outer: Outcome, inner: Outcome) -> bool:
+        """Whether what was found further out is the step."""
+        if self.trains:
+            return bool(outer.raw["optimized"])
+        return outer.grows_bytes > 0 and inner.grows_bytes == 0
+
+    def _is_all(self, run: _Run, found: Outcome) -> bool:
+        """Whether no more of the step is to be sought further out."""
+        if self.trains:
+            return not found.raw["optimizers"] or bool(found.raw["optimized"])
+        return run.stretch.is_loop or not run.stretch.repeats
 
     def _is_sure(self) -> bool:
         """Whether it comes to the same, however many rows unknown masks choose."""

@@ -10,6 +10,7 @@ from torch._subclasses import fake_impls
 
 def stand_in() -> None:
     """Teaches it some operators, and to copy tensors deeply, for good."""
+    torch.backends.mha.set_fastpath_enabled(False)  # one operator without shapes
     known: Any = fake_impls.op_implementations_dict
     operators: Any = torch.ops.aten
     for operator, shapes in (

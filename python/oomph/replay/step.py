@@ -20,6 +20,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from oomph import _torch
 from oomph.replay.begin import (
     drop_half_made,
     expect_converted,
@@ -109,8 +110,8 @@ class Replay:
         device: Index of the device that counts.
         card: What it is.
         counts: Of rows that masks choose.
-        gone: Addresses of blocks that are not counted as there when it begins: what
-            the step has made so far.
+        gone: As :class:`oomph.replay.search.Search` has them: they are not counted as
+            there when it begins, unless something still holds them.
         is_silent: Whether nothing was recorded, by a function further out.
         in_forward: Whether it ended in forward, not in backward or an optimizer's step.
         answer: What statements are told that ask something which nobody knows.
@@ -126,7 +127,7 @@ class Replay:
         device: int,
         card: Card,
         counts: Counts,
-        gone: frozenset[int],
+        gone: dict[int, int],
         in_forward: bool,
         is_silent: bool,
         answer: bool,
@@ -134,6 +135,7 @@ class Replay:
         joined: dict[int, tuple[int, int]],
     ) -> None:
         torch.set_num_threads(1)  # those of the parent are not here: none is waited for
+        _torch.leave_cuda()
         self.is_silent = is_silent
         self.stretch, self.first, self.turns = stretch, first, turns
         before = sizes_of(gc.get_objects(), device)
@@ -154,8 +156,14 @@ class Replay:
         stand_in(self.engine)
         self.tracker.as_they_came = undo_joins(objects, joined)
         watch_real(self.tracker, objects, gone)
-        lost = before.keys() - sizes_of(objects, device).keys() - gone
-        self.tracker.change(-sum(before[addr] for addr in lost))
+        self.kept = self.tracker.now_bytes  # nothing else has been counted
+        now = sizes_of(objects, device).keys()
+        self.tracker.change(-sum(before[a] for a in before.keys() - now - gone.keys()))
+        if in_forward:  # else a pass that goes on has them
+            freed = _torch.freed_without_cuda()
+            in_graphs = sum(gone[a] for a in gone.keys() - now - {*freed})
+            self.tracker.change(in_graphs)
+            self.kept += in_graphs
         del objects
         if not in_forward:
             drop_half_made(self.optimizers)
@@ -276,6 +284,7 @@ class Replay:
             "peaks": peaks,
             "ends": ends,
             "settled": self.settled.missing_bytes,
+            "kept": self.kept,
             "left": sorted({p.size_bytes for p in tracker.pieces[made:] if not p.end}),
             "phase": tracker.peak_phase,
             "backwards": engine.count,
