@@ -1,5 +1,6 @@
 """What ``oomph doctor`` says agrees with the text, and comes in a wise order."""
 
+import pytest
 from test_doctor import FORMS, HINT, SEED_B, SEED_C, only, said_of
 
 
@@ -26,14 +27,22 @@ def actions(log: str) -> str:
 # ---- No contradiction
 
 
-def test_of_oomphs_own_error_the_reserve_and_what_is_missing_are_read():
+@pytest.mark.parametrize(
+    "short",
+    [
+        "It failed at common.py:11 (Net.forward), 6.00 MiB short: h = torch.relu(b(h))",
+        "It failed at common.py:11 (Net.forward), 6.00 MiB short\nA whole step needs",
+        "6.00 MiB are missing at common.py:11 (Net.forward): h = torch.relu(b(h))",
+    ],
+    ids=["with its source", "without", "as it once was"],
+)
+def test_of_oomphs_own_error_the_reserve_and_what_is_missing_are_read(short):
     log = (
         "OutOfMemoryError: CUDA out of memory. Tried to allocate 256.00 MiB. GPU 0 has "
         "a total capacity of 2.00 GiB of which 506.00 MiB is free. Of the allocated "
         "memory 1.24 GiB is allocated by PyTorch, and 14.59 MiB is reserved by PyTorch "
         "but unallocated. oomph: no room for 256.00 MiB: 1.25 GiB of 2.00 GiB in use, "
-        "506.00 MiB free (256.00 MiB of it a reserve); offload is off.\n6.00 MiB are "
-        "missing at common.py:11 (Net.forward): h = torch.relu(b(h))\n"
+        f"506.00 MiB free (256.00 MiB of it a reserve); offload is off.\n{short}\n"
     )
     error = only(log)
     assert error["account"]["missing"]["text"] == "6.00 MiB"

@@ -203,7 +203,7 @@ def test_it_looks_like_the_shape_of_a_parameter():
     embedding = nn.Embedding(32768, 1024, device="cuda")
     kept = take(300)
     text = fail(lambda: torch.empty_like(embedding.weight))
-    assert "it looks like float32 [32768, 1024], as a parameter" in text
+    assert "probably a float32 tensor of shape [32768, 1024], like a parameter" in text
     del kept
 
 
@@ -228,7 +228,7 @@ def test_free_pages_that_were_not_enough_are_no_fragmentation():
     del kept[:2]
     text = fail(lambda: take(512))
     assert "Fragmentation is not the cause: 150.00 MiB are missing" in text
-    assert "partly used pages have only 0 bytes free" in text
+    assert "and only 0 bytes are lost to it" in text
     torch.cuda.empty_cache()
 
 
@@ -241,7 +241,7 @@ def test_free_parts_of_pages_in_use_are_fragmentation():
     del blocks[::2]
     text = fail(lambda: take(200))
     found = re.search(
-        r"is a cause: ([\d.]+) MiB are missing, and partly used pages have ([\d.]+)",
+        r"is a cause: ([\d.]+) MiB are missing, and ([\d.]+) MiB are lost to it",
         text,
     )
     assert found is not None, text
@@ -378,7 +378,7 @@ def test_logits_are_cut_into_chunks():
 
     text = fail(step)
     assert "cross-entropy in 8 chunks, 512 of the 4096 rows of logits at a time" in text
-    assert "it looks like float32 [8, 512, 16384]" in text
+    assert "probably a float32 tensor of shape [8, 512, 16384]" in text
 
 
 @card

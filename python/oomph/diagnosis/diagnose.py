@@ -298,7 +298,7 @@ def guess_shape(size_bytes: int, program: Program) -> str:
     for size in names:
         for shape, _ in program.parameter_shapes:
             if len(shape) > 1 and math.prod(shape) * size == size_bytes:
-                return f"{names[size]} {list(shape)}, as a parameter"
+                return f"{names[size]} {list(shape)}, like a parameter"
     widths = {dim for shape, _ in program.parameter_shapes for dim in shape}
     leads = {shape[:2] for shape, _ in program.input_shapes if len(shape) >= 2}
     leads |= {shape[:1] for shape, _ in program.input_shapes if shape}
@@ -381,5 +381,6 @@ def _useless(snapshot: dict[str, Any]) -> list[str]:
     )
     return [
         "expandable_segments (under oomph, any free page can serve any request)",
-        f"empty_cache() (the {format_size(cached)} in the cache were used first)",
+        f"empty_cache() (oomph had already used the {format_size(cached)} that were "
+        "cached)",
     ]

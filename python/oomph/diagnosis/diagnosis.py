@@ -213,21 +213,28 @@ def _brief(found: Diagnosis) -> list[str]:
         return _text(found)
     title, rows = _best(found, BRIEF)
     return [
-        f"{format_size(request.missing_bytes)} are missing"
-        + (f" at {request.where}" if request.where else "")
-        + (", in its backward" if request.inferred else "")
-        + (f": {_shortened(request.source)}" if request.source else ""),
+        _failure(request),
         *_step(request),
-        f"GPU {found.device} has {format_size(found.total_bytes)}; when it failed, "
-        "most was held by:",
+        f"GPU {found.device} has {format_size(found.total_bytes)}. When it failed, GPU "
+        "memory was held mostly by:",
         *(
             _row(share.size_bytes, share.name + _main_line(found, share))
             for share in sorted(found.shares, key=lambda s: -s.size_bytes)[:BRIEF]
         ),
         title,
         *rows,
-        "All that is known: print(oomph.last_oom()), or OOMPH_CONF=error:full.",
+        "For all details: print(oomph.last_oom()), or set OOMPH_CONF=error:full",
     ]
+
+
+def _failure(request: Request) -> str:
+    """Where it failed, and how many bytes short."""
+    text = "It failed"
+    if request.where:
+        text += " in the backward of " if request.inferred else " at "
+        text += request.where
+    text += f", {format_size(request.missing_bytes)} short"
+    return f"{text}: {_shortened(request.source)}" if request.source else text
 
 
 def _main_line(found: Diagnosis, share: Share) -> str:
@@ -256,7 +263,9 @@ def _request(request: Request | None) -> list[str]:
     if request.operator:
         text += f", in {request.operator}"
     if request.shape:
-        text += f"; it looks like {request.shape}"
+        dtype, _, shape = request.shape.partition(" ")
+        article = "an" if dtype.startswith("int") else "a"
+        text += f"; probably {article} {dtype} tensor of shape {shape}"
     source = _shortened(request.source)
     more = (
         f"The optimizer will allocate another {format_size(request.coming_bytes)}."
@@ -317,12 +326,11 @@ def _gaps(found: Diagnosis) -> str:
     missing = format_size(found.request.missing_bytes)
     if found.gap_bytes < found.request.missing_bytes:
         return (
-            f"Fragmentation is not the cause: {missing} are missing, and partly used "
-            f"pages have only {gaps} free."
+            f"Fragmentation is not the cause: {missing} are missing, and only {gaps} "
+            "are lost to it."
         )
     return (
-        f"Fragmentation is a cause: {missing} are missing, and partly used pages have "
-        f"{gaps} free."
+        f"Fragmentation is a cause: {missing} are missing, and {gaps} are lost to it."
     )
 
 
@@ -331,7 +339,7 @@ def _step(request: Request | None) -> list[str]:
         return []
     if not request.step_bytes:
         more = " Backward will need more." if request.before_backward else ""
-        why = "none could run again."
+        why = "oomph could not run it again."
         return [f"How much a whole step needs is not known: {why}{more}"]
     peak, missing = request.step_bytes, request.step_missing_bytes
     what = "This turn of the loop" if request.step_grows_bytes else "A whole step"
@@ -340,7 +348,7 @@ def _step(request: Request | None) -> list[str]:
         told.append(
             f"{what} needs about {format_size(peak)}, at its peak in "
             f"{PHASES[request.step_phase]}: {format_size(missing)} more than the "
-            f"{format_size(peak - missing)} that it can have."
+            f"{format_size(peak - missing)} there is room for."
         )
     if request.step_grows_bytes:
         each = format_size(request.step_grows_bytes)
@@ -374,13 +382,16 @@ def _title(found: Diagnosis) -> str:
     if request is None:
         return "What would save memory (estimates):"
     if True not in known and None in known:
-        return "What would save memory; whether it is enough is not known:"
+        return "What would save memory (whether it is enough is not known):"
     of = "the peak"
     if request.step_bytes and not request.step_grows_bytes:
         of = f"the {format_size(request.step_bytes)}"
     if True not in known:
         return f"What would save some of {of}; none is enough by itself:"
-    return f"What is enough by itself, unless it says otherwise; saved of {of}:"
+    return (
+        f"What helps, with the memory it saves of {of} (each is enough by itself "
+        "unless marked):"
+    )
 
 
 def _mark(remedy: Remedy, found: Diagnosis) -> str:

@@ -12,20 +12,21 @@ TABLES = 0.5  # of the parameters are in embeddings
 # What to do, and what it costs: tried on a step, or estimated.
 AUTOCAST = (
     "torch.autocast('cuda', torch.bfloat16)",
-    "products and convolutions to 2 or 3 digits; usually faster",
+    "matrix products and convolutions with 2 to 3 significant digits; usually faster",
 )
 EIGHT_BITS = (
     "an optimizer with 8-bit states (bitsandbytes, torchao)",
     "rounded states, and another package",
 )
 FACTORED = (
-    "Adafactor (of torch.optim), which has a row and a column for a matrix of states",
-    "other steps: the learning rate is to be tuned anew",
+    "torch.optim.Adafactor, which keeps one row and one column for each matrix of "
+    "states",
+    "training differs: tune the learning rate again",
 )
 HALVES = (
     "parameters in bfloat16 (model.to(torch.bfloat16), or torch_dtype where it is "
     "loaded)",
-    "2 or 3 digits",
+    "values with 2 to 3 significant digits",
 )
 HOST_TABLES = (
     "the embedding tables in CPU memory",

@@ -148,7 +148,10 @@ def _batch_words(
     sizes = [n for n in (batch, 2 * batch) if n in raw["squares"]]
     if any(n // 2 in squares for n in sizes):
         return action, "the loss compares samples with each other, so it changes"
-    return action, "one optimizer.step() for these; about the same time"
+    return action, (
+        "the same gradients (except with BatchNorm), one optimizer.step() for all "
+        "parts; slower if the parts are small"
+    )
 
 
 def _autocast(now: Context, trials: _Trials) -> None:
@@ -221,7 +224,7 @@ def _checkpointing(now: Context, trials: _Trials) -> None:
     tried = _Trials(trials.forecast)
     ranks: dict[str, tuple[bool, bool, int]] = {}
     for action, change, is_named in _recomputed(trials.forecast):
-        cost = "torch.utils.checkpoint runs their forward twice, a third longer"
+        cost = "their forward runs twice: about a third slower"
         remedy = tried.attempt(action, cost, change)
         if remedy is not None:
             named = bool(remedy.enough) and is_named

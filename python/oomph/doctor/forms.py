@@ -93,7 +93,7 @@ _PYTORCH = _fields(
     # What oomph goes on with: a sentence, and a line of its report.
     oomph=(
         rf"oomph:(?:noroomfor{_ON}free\({SIZE}ofitareserve\))?"
-        rf"(?:{_ON}{SIZE}aremissing)?",
+        rf"(?:{_ON}{SIZE}(?:aremissing|short))?",
         _take_oomph,
     ),
 )
