@@ -152,8 +152,12 @@ def foresee(
 
     held = breakdown.blocks
     blocks = [*zip(held.addrs, held.sizes, breakdown.categories, strict=True)]
-    saved = Category.ACTIVATION
-    gone = {a: size * (kind == saved) for a, size, kind in blocks if kind in PASSING}
+    still = {*BlockList.take(held.device).addrs}  # an error lets go of some
+    gone = {
+        addr: size if kind == Category.ACTIVATION and addr in still else 0
+        for addr, size, kind in blocks
+        if kind in PASSING
+    }
     kept = sum(size for _, size, kind in blocks if kind == Category.KEPT)
     base = sum(size for _, size, kind in blocks if kind not in PASSING) - kept
     is_forward = not snapshot["doing"] and not in_optimizer

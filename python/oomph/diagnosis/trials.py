@@ -224,7 +224,7 @@ def _checkpointing(now: Context, trials: _Trials) -> None:
     tried = _Trials(trials.forecast)
     ranks: dict[str, tuple[bool, bool, int]] = {}
     for action, change, is_named in _recomputed(trials.forecast):
-        cost = "their forward runs twice: about a third slower"
+        cost = "torch.utils.checkpoint runs their forward twice: about a third slower"
         remedy = tried.attempt(action, cost, change)
         if remedy is not None:
             named = bool(remedy.enough) and is_named

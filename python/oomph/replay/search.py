@@ -163,7 +163,8 @@ class Search:
         """Whether no more of the step is to be sought further out."""
         if self.trains:
             return not found.raw["optimizers"] or bool(found.raw["optimized"])
-        return run.stretch.is_loop or not run.stretch.repeats
+        is_whole = run.stretch.is_loop or not run.stretch.repeats
+        return is_whole or bool(found.raw["cache"])
 
     def _is_sure(self) -> bool:
         """Whether it comes to the same, however many rows unknown masks choose."""
