@@ -43,6 +43,10 @@ class Counts:
             (mask,) = args
             count = self._count(mask.numel(), 8 * max(1, mask.ndim))
             return mask.new_empty((count, mask.ndim), dtype=torch.int64)
+        if func.namespace == "torchvision" and func._opname == "nms":
+            boxes = args[0]
+            count = self._count(boxes.shape[0], 8)
+            return boxes.new_empty(count, dtype=torch.int64)
         if func is _aten.masked_select.default:
             values, mask = args
             shape = torch.broadcast_tensors(values, mask)[0].shape  # type: ignore[no-untyped-call]

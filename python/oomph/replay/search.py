@@ -265,6 +265,11 @@ class Search:
         counts = Counts(self.sizes, run.few)
         position = Position(_within(self.stack, run.stretch.frame))
 
+        left = self._end - time.monotonic()
+        # A step was found already: one further out must not take all the time.
+        first = left / 4 if self._plain is not None and change is None else None
+        seconds = first or left
+
         def begin() -> tuple[Any, Any]:
             from oomph.replay.step import Replay
 
@@ -283,12 +288,10 @@ class Search:
                 run.answer,
                 position,
                 dict(run.joined),
+                seconds,
             )
             return replay.begin(change), replay.again
 
-        left = self._end - time.monotonic()
-        # A step was found already: one further out must not take all the time.
-        first = left / 4 if self._plain is not None and change is None else None
         return child.Session(begin, left, first)
 
     def _outcome(self, run: _Run, raw: dict[str, Any] | None) -> Outcome | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import time
 import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -56,6 +57,7 @@ from oomph.replay.position import Position
 from oomph.replay.statements import Stretch
 from oomph.replay.tracking import Piece, Tracker
 
+LONG_TURN = 0.4  # of the time that there is
 LEFT_SHARE = 0.02  # of the peak: what is left behind, from which on it counts
 
 
@@ -117,6 +119,7 @@ class Replay:
         answer: What statements are told that ask something which nobody knows.
         position: Where it ended.
         joined: Tensors that it had joined to, as ``Tracker.rejoined`` has them.
+        seconds: For all of it: after a turn that took most of them comes no other.
     """
 
     def __init__(
@@ -133,10 +136,11 @@ class Replay:
         answer: bool,
         position: Position,
         joined: dict[int, tuple[int, int]],
+        seconds: float,
     ) -> None:
         torch.set_num_threads(1)  # those of the parent are not here: none is waited for
         _torch.leave_cuda()
-        self.is_silent = is_silent
+        self.is_silent, self.seconds = is_silent, seconds
         self.stretch, self.first, self.turns = stretch, first, turns
         before = sizes_of(gc.get_objects(), device)
         self.names = take_names(stretch, first, gone)
@@ -250,7 +254,7 @@ class Replay:
     def _run(self, change: Change, turns: int) -> dict[str, Any]:
         whole, error, peaks, ends = False, "", list[int](), list[int]()
         made = 0  # pieces, before the last turn
-        run = self.stretch.compile(self.first)
+        run, began = self.stretch.compile(self.first), time.monotonic()
         with contextlib.ExitStack() as stack:
             stack.enter_context(self.mode)
             stack.enter_context(self.tracker)
@@ -273,6 +277,8 @@ class Replay:
                         if left is None:  # the function returned
                             break
                         self.names = left
+                    if time.monotonic() - began > LONG_TURN * self.seconds:
+                        break
             except Exception as failure:
                 lines = traceback.format_tb(failure.__traceback__)[-3:]
                 lines += traceback.format_exception_only(failure)
