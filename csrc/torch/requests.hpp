@@ -151,17 +151,18 @@ class Requests
         if (C10_UNLIKELY(history_.wants_frees() || has_profiler()))
             free_involved(block);
         else
-            check_free(core->free(address(block), nullptr));
-        if (C10_UNLIKELY(has_left_cuda))
-            freed_since.push_back(address(block));
+            check_free(core->free(address(block), nullptr), block);
     }
 
   private:
-    static void check_free(oomph_status_t status)
+    static void check_free(oomph_status_t status, const void *block)
     {
-        // In a forked child the memory is the parent's.
-        if (C10_UNLIKELY(status != OOMPH_OK && status != OOMPH_ERR_STATE))
+        if (C10_LIKELY(status == OOMPH_OK))
+            return;
+        if (status != OOMPH_ERR_STATE)
             check(status);
+        else if (has_left_cuda) // in a forked child the memory is the parent's
+            freed_since.push_back(address(block));
     }
 
     void free_involved(void *block)
@@ -169,7 +170,7 @@ class Requests
         Context freer = history_.gather(RecordContext::ALL);
         const History::Acting acting(freer);
         oomph_block_info_t freed = {};
-        check_free(core->free(address(block), &freed));
+        check_free(core->free(address(block), &freed), block);
         const std::unique_ptr<Context> taker(static_cast<Context *>(freed.user));
         history_.add_free(freed, freer, taker ? *taker : nullptr);
         report_to_profiler(freed.addr, -static_cast<int64_t>(freed.bytes),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from oomph.holders.frames import running
+from oomph.holders.frames import LAST_ERROR, running
 from oomph.holders.saved import address_of, saved
 from oomph.holders.search import Search, are_in
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from oomph.diagnosis.categories import BlockList
 
 _NOTE = "_oomph_where"
-_OF_SESSION = ("last_exc", "last_value", "last_traceback")  # of sys
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class KeptErrors:
         if self.is_handled:
             return f"trying again after the except block for {error}, not inside it"
         if self.holder.endswith("global of sys"):
-            names = [f"sys.{name}" for name in _OF_SESSION if hasattr(sys, name)]
+            names = [f"sys.{name}" for name in LAST_ERROR if hasattr(sys, name)]
             return f"del {', '.join(names)}: they hold {error}"
         count = len(self.places)
         if count > 1:
@@ -83,11 +82,11 @@ def find(objects: Sequence[Any], blocks: BlockList) -> list[KeptErrors]:
         blocks: Those in use.
     """
     search = Search()
-    kept = _kept(objects, search)
+    tracebacks = [o for o in objects if type(o) is types.TracebackType]
+    kept = _kept(objects, tracebacks, search)
     if not kept:
         return []
     sizes = dict(zip(blocks.addrs, blocks.sizes, strict=True))
-    tracebacks = [o for o in objects if type(o) is types.TracebackType]
     tensors = _unheld(_on(objects, sizes), [*kept, *tracebacks], search)
     found: list[_Found] = []
     known: set[int] = set()
@@ -111,7 +110,9 @@ class _Found(NamedTuple):
     addrs: frozenset[int]
 
 
-def _kept(objects: Sequence[Any], search: Search) -> list[Any]:
+def _kept(
+    objects: Sequence[Any], tracebacks: list[types.TracebackType], search: Search
+) -> list[Any]:
     """Errors with the variables of functions that have ended, and such tracebacks.
 
     The traceback of the error that is being made now belongs to no object yet.
@@ -119,7 +120,6 @@ def _kept(objects: Sequence[Any], search: Search) -> list[Any]:
     now = set(map(id, running()))
     kinds = {kind for kind in set(map(type, objects)) if BaseException in kind.__mro__}
     errors = [o for o in objects if type(o) in kinds]
-    tracebacks = [o for o in objects if type(o) is types.TracebackType]
     inner = {id(traceback.tb_next) for traceback in tracebacks}
     inner |= {id(error.__traceback__) for error in errors}
     bare = [traceback for traceback in tracebacks if id(traceback) not in inner]

@@ -7,6 +7,8 @@ same event, the surest comes first.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from oomph.doctor.forms import Form, steps
 
 _SIZE = r"\d[\d.,]{0,24}"
@@ -51,6 +53,23 @@ _BESIDE = (
 )
 _NOT_SURE = "whether it was memory: {0}; dmesg says it: search it for oom"
 
+
+def _killed(
+    title: str, starts: Sequence[str], begins: str, line: str = "", doubt: str = ""
+) -> Form:
+    """One of the texts that tell of the end of a process."""
+    return Form(
+        title,
+        starts,
+        begins,
+        line=line,
+        memory="host",
+        again="killed",
+        helps=_KILLED,
+        doubt=doubt,
+    )
+
+
 # What is said in place of a fact's name in the text.
 MEANINGS = {
     "CONSTRAINT_NONE": "the whole machine's memory",
@@ -58,26 +77,20 @@ MEANINGS = {
 }
 ENDINGS = {
     # ---- A process was killed
-    "oom_killer": Form(
+    "oom_killer": _killed(
         "host memory is gone: the kernel's OOM killer ended a process",
         ("Outofmemory:Kill", "Memorycgroupoutofmemory:Kill"),
         r"(?:O|Memorycgroupo)utofmemory:Kill(?:ed)?process(?P<process>\d+),?"
         r"(?:\((?P<program>[^()]{1,40})\))?"
         r"(?:(?:(?!Kill).){0,120}?anon-rss:(?P<resident>\d+)(?P<resident_unit>kB))?",
-        memory="host",
-        again="killed",
-        helps=_KILLED,
     ),
-    "oom_kill": Form(
+    "oom_kill": _killed(
         "host memory is gone: the kernel's OOM killer ended a process",
         ("oom-kill:constraint=",),
         r"oom-kill:constraint=(?P<reached>[A-Z_]+),(?:.{0,600}?,?task=(?P<program>"
         r"[^,]{1,40}),pid=(?P<process>\d+))?",
-        memory="host",
-        again="killed",
-        helps=_KILLED,
     ),
-    "scheduler": Form(
+    "scheduler": _killed(
         "host memory is gone: the job reached its limit and was killed",
         (
             *("oom_killevent", "oom-killevent", "OOMKilled", "TERM_MEMLIMIT"),
@@ -90,20 +103,14 @@ ENDINGS = {
         r"|OOMKilled(?!:false)|Exceeded(?:job|step)memorylimit|State:OUT_OF_MEMORY"
         r"|killeddueto(?:thenoderunninglowonmemory|memorypressure\(OOM\))"
         r"|TERM_MEMLIMIT(?:.{0,400}?MaxMemory:(?P<resident>\d+)(?P<resident_unit>[KMGT]B))?",
-        memory="host",
-        again="killed",
-        helps=_KILLED,
     ),
-    "worker_killed": Form(
+    "worker_killed": _killed(
         "host memory is gone, most likely: a worker of the DataLoader was killed",
         ("DataLoaderworker(pid",),
         r"DataLoaderworker\(pid(?:\(s\))?(?P<process>\d+)\)iskilledbysignal:Killed",
-        memory="host",
-        again="killed",
-        helps=_KILLED,
         doubt=_NOT_SURE.format("the signal says only that it was killed"),
     ),
-    "sigkill": Form(
+    "sigkill": _killed(
         "a process was killed (SIGKILL), most likely because host memory ran out",
         (
             *("exitcode", "exitedwithcode", "exitstatus", "Exited(137)", "ExitCode:"),
@@ -113,20 +120,14 @@ ENDINGS = {
         r"(?:\)local_rank:(?P<local_rank>\d+)\(pid:(?P<process>\d+)\))?"
         r"|Exited\(137\)|Signal9\(SIGKILL\)|SIGKILL:9|SIGKILL\(-?9\))",
         line=r"(?<![\d.])(?:-9|137)(?!\d)|SIGKILL",
-        memory="host",
-        again="killed",
-        helps=_KILLED,
         doubt=_NOT_SURE.format("-9 and 137 say only that something sent SIGKILL"),
     ),
-    "killed": Form(
+    "killed": _killed(
         "a process was killed, most likely because host memory ran out",
         ("Killed", "killed"),
         r"[Kk]illed",
         line=r"^Killed(?:: 9)?\s*$|^\S+: line \d+: +\d+ +Killed\b"
         r"|^\[\d+\] *[+-]? *(?:\d+ +)?[Kk]illed\b",
-        memory="host",
-        again="killed",
-        helps=_KILLED,
         doubt=_NOT_SURE.format("the shell says only that something sent SIGKILL"),
     ),
     # ---- Host memory

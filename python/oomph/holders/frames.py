@@ -11,6 +11,7 @@ from traceback import walk_stack, walk_tb
 from typing import Any
 
 _COPY_REFERENCES = 3  # to a frame's copy: the frame's, a variable's, an argument's
+LAST_ERROR = ("last_exc", "last_value", "last_traceback")  # of sys, in a session
 _LOOKING = ("oomph.", "torch.")  # where a look begins
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from oomph.holders.chain import Chain, Hop
+from oomph.holders.frames import LAST_ERROR
 from oomph.holders.lines import Line, line_of_code
 from oomph.holders.search import Search
 from oomph.leaks import graphs
@@ -28,7 +29,6 @@ _FOUND_MAX = 8  # places that are suspected at one scan
 _CRUMBS_BYTES = 2048  # per round; numbers that hold no graph are not worth a word
 _ROOTS_MAX = 16  # of graphs that go back through rounds, searched at one scan
 _GRADIENTS_MAX = 4  # whose graphs are looked at
-_ERRORS = ("last_value", "last_traceback", "last_exc")
 _LONGEST = 2  # of those that get longer
 _JOINED_MAX = 2  # lines whose tensors get longer, searched at one scan
 _NAMED = ("attr", "local", "global", "class", "cell", "frame")
@@ -377,7 +377,7 @@ def _is_notebook(hops: list[Hop]) -> bool:
     last = hops[-1]
     if last.kind != "global":
         return False
-    if last.holder == "sys" and last.name in _ERRORS:
+    if last.holder == "sys" and last.name in LAST_ERROR:
         return True
     return last.name in ("Out", "_oh") and len(hops) > 1 and hops[-2].kind == "item"
 

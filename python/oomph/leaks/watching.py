@@ -198,8 +198,7 @@ class Watch:
     def _end_backward(self) -> None:
         """A backward pass has ended: a step, too, if there is no optimizer at all."""
         self._passes += 1
-        if self._has_only_time:
-            self._end_times()
+        self._end_times()
         if self._by_hand is None and self._passes == _PASSES_MIN:
             optimizers, _ = _C.instances((torch.optim.Optimizer,))
             self._by_hand = not optimizers
@@ -209,8 +208,7 @@ class Watch:
     def end_step(self) -> None:
         """A step has ended."""
         self.steps += 1
-        if self._has_only_time:
-            self._end_times()
+        self._end_times()
         with self._lock, collector.paused():
             self._look_around()
         self._calls_since_step = 0
@@ -268,6 +266,8 @@ class Watch:
 
     def _end_times(self) -> None:
         """A model is called for the first time, or a step ends: times count no more."""
+        if not self._has_only_time:
+            return
         with self._lock:
             self._has_only_time = False
             if self._by_times is not None:

@@ -205,9 +205,11 @@ class Follower:
 
     def _count(self, frame: FrameType, what: int, result: object) -> None:
         """Counts references that the function's line before has added."""
+        if not self._uses:
+            return
         last = self._last.get(threading.get_ident())
         before = None
-        if self._uses and what != _CALL and last is not None and last[0] is frame:
+        if what != _CALL and last is not None and last[0] is frame:
             before = replace(line_of(frame), line=last[1])
         for uses in self._uses:
             uses.look(frame, before, result)

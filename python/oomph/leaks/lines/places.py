@@ -84,9 +84,9 @@ class Places:
             is_one: Whether one thing is replaced, so that a name is bound anew.
         """
         if self.containers and self._rounds >= _ROUNDS_ENOUGH:
-            attributes = (slot for slot in self.names if isinstance(slot.key, str))
-            line = next((source.puts_attribute(slot.name) for slot in attributes), None)
-            return "", line
+            names = (slot.name for slot in self.names if isinstance(slot.key, str))
+            name = next(names, "")
+            return "", source.puts_into(name, is_attribute=True) if name else None
         binds = is_one or not self.containers
         name = ""
         for slot in self.all:

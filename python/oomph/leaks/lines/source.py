@@ -109,11 +109,6 @@ def puts_into(name: str, binds: bool = True, is_attribute: bool = False) -> Line
     return None
 
 
-def puts_attribute(name: str) -> Line | None:
-    """A statement of the user's that gives an object the attribute of this name."""
-    return puts_into(name, is_attribute=True)
-
-
 def keeps_old(line: Line, names: set[str]) -> bool:
     """Whether a line binds what has one of these names to something made of it."""
     found: ast.stmt | None = statement(line.file, line.line)
