@@ -6,7 +6,9 @@ import gc
 import pickle
 import re
 import sys
+import threading
 import traceback
+from unittest import mock
 
 import oomph
 import pytest
@@ -212,3 +214,28 @@ def test_it_does_not_go_with_the_error_to_another_process():
     assert vars(error)
     assert vars(again) == {}
     assert str(again) == str(error)
+
+
+@card
+def test_an_error_that_another_thread_handles_is_told_at_once():
+    """No name leads to it: what refers to it was asked of all objects, for seconds."""
+    model = Net().cuda()
+    is_handled, may_end = threading.Event(), threading.Event()
+
+    def handle() -> None:
+        try:
+            step(model, 64)
+        except torch.OutOfMemoryError:
+            is_handled.set()
+            may_end.wait()
+
+    thread = threading.Thread(target=handle)
+    thread.start()
+    is_handled.wait()
+    asked = []
+    with mock.patch.object(gc, "get_referrers", lambda *few: asked.append(few) or []):
+        text = fail(lambda: step(model, 64))
+    may_end.set()
+    thread.join()
+    assert KEPT in rows(text)
+    assert asked == []

@@ -160,7 +160,7 @@ def _by_holder(
     found: list[_Found], sizes: dict[int, int], search: Search
 ) -> list[KeptErrors]:
     errors = [each.error for each in found]
-    chains = search.chains(errors, [errors]) if errors else ()
+    chains = search.chains(errors, [errors], far=False) if errors else ()
     handled = [*map(id, _handled())]
     groups: dict[tuple[str, bool, str], list[_Found]] = {}
     for each, chain in zip(found, chains, strict=True):
