@@ -364,7 +364,7 @@ def test_no_module_of_ours_is_looked_up_where_modules_are_kept():
 ROOMS = [
     *("base", "simulate", "steps", "memory", "holders", "settings", "recompute"),
     *("offload", "replay", "diagnosis", "leaks", "guard", "planner", "setup"),
-    *("doctor", "cli", "__main__"),
+    *("doctor", "fitting", "cli", "__main__"),
 ]
 
 

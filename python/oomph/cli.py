@@ -1,4 +1,4 @@
-"""The command ``oomph``: runs scripts, explains logs, and tells versions."""
+"""The command ``oomph``: runs scripts, says what fits, explains logs, and more."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from oomph import settings, simulate
 from oomph.base.sizes import parse_size
 from oomph.doctor import command as doctor
+from oomph.fitting import command as fit
 from oomph.setup import environment
 
 _RUN_HELP = """\
@@ -90,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("script", help="the script, or the module with -m")
     run.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
     doctor.add_to(commands)
+    fit.add_to(commands)
     return parser
 
 
@@ -153,10 +155,15 @@ def run(options: argparse.Namespace) -> int:
     os.execve(sys.executable, command, {**os.environ, **variables})
 
 
+_COMMANDS = {"run": run, "doctor": doctor.run, "fit": fit.run}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; gives the exit code."""
     parser = _parser()
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(
+        fit.joined(sys.argv[1:] if arguments is None else arguments)
+    )
     if options.version:
         from oomph.setup import versions
 
@@ -166,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 2
     try:
-        return doctor.run(options) if options.command == "doctor" else run(options)
+        return _COMMANDS[options.command](options)
     except (ValueError, simulate.SimulationError) as error:
         print(f"oomph: {error}", file=sys.stderr)
         return 2

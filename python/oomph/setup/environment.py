@@ -46,9 +46,14 @@ def apply() -> None:
         installation.install(**values)
 
 
+def said(card: str) -> dict[str, str]:
+    """Variables that keep the banner of a card from being logged."""
+    return {_SAID: card}
+
+
 def mark_as_said(card: str) -> None:
     """Has the banner of a card logged neither here nor in children."""
-    os.environ[_SAID] = card
+    os.environ.update(said(card))
 
 
 def _say_once(card: str) -> None:

@@ -50,6 +50,7 @@ _LIBRARIES = (  # in this order, after it
 _NO_LIMIT = 2**64 - 1
 _MISUSES_KEPT = 16  # by the driver
 _loaded: str | None = None  # the card of this process
+_preloaded = False
 
 
 class SimulationError(RuntimeError):
@@ -293,6 +294,21 @@ def check(card: str) -> None:
         raise SimulationError("PyTorch is not installed: pip install torch")
 
 
+def preload() -> None:
+    """Loads the libraries before PyTorch is imported, and describes no card yet.
+
+    Forks of this process may each :func:`load` a card of their own.
+
+    Raises:
+        SimulationError: PyTorch does not fit, or a library is missing.
+    """
+    global _preloaded
+    _find_torch()
+    for name in (_DRIVER, *_LIBRARIES):
+        _open(name, ctypes.RTLD_GLOBAL)
+    _preloaded = True
+
+
 def load(card: str) -> None:
     """Gives this process a simulated GPU. Call it before importing PyTorch.
 
@@ -318,7 +334,7 @@ def load(card: str) -> None:
         return
     if _loaded is not None:
         raise SimulationError(f"a card of {_loaded} is simulated already")
-    if "torch" in sys.modules:
+    if "torch" in sys.modules and not _preloaded:
         raise SimulationError(
             "PyTorch is imported already: load the simulated GPU before it, or run "
             f"with oomph run --simulate, or set {VARIABLE}"

@@ -1,0 +1,100 @@
+"""On which cards a script fits, why not, and what would help."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from oomph.fitting.cards import Target
+from oomph.fitting.launcher import Launcher
+from oomph.fitting.measuring import Script, Way
+from oomph.fitting.record import Record
+from oomph.fitting.runs import Answer, Runs, jobs
+from oomph.fitting.varying import Largest, Option, Search
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What is known of a script.
+
+    Attributes:
+        answers: Card by card, the smallest first, and way by way.
+        peak: The run on a card that is full just at the script's peak.
+        smaller: The run on the largest card that is too small without offload; None:
+            all are large enough.
+        smaller_card: That card.
+    """
+
+    answers: list[Answer]
+    peak: Record
+    smaller: Record | None
+    smaller_card: Target | None
+
+
+def find(
+    script: Script, cards: Sequence[Target], progress: Callable[[str], None]
+) -> Fit:
+    """Whether a script fits each card in each way, and what would help.
+
+    Args:
+        script: What to run.
+        cards: Where to, the smallest first.
+        progress: Is told what is about to run.
+
+    Raises:
+        ScriptError: The script fails where memory is not the reason.
+    """
+    with Launcher() as launcher:
+        runs = Runs(launcher, script, progress)
+        runs.roomy(cards[-1], Way.OOMPH)  # alone, to know what host memory it takes
+        with _workers(runs.stop, jobs(launcher)) as pool:
+            return _find(runs, cards, pool)
+
+
+def _find(runs: Runs, cards: Sequence[Target], pool: ThreadPoolExecutor) -> Fit:
+    asked = [pool.submit(runs.answer, card, way) for card in cards for way in Way]
+    peak = pool.submit(runs.at_peak, cards[-1])
+    answers = [future.result() for future in asked]
+    short = [a.card for a in answers if a.way is Way.OOMPH and not a.fits]
+    smaller = runs.on(short[-1], Way.OOMPH) if short else None
+    return Fit(answers, peak.result(), smaller, short[-1] if short else None)
+
+
+def find_largest(
+    script: Script,
+    cards: Sequence[Target],
+    option: Option,
+    progress: Callable[[str], None],
+) -> list[Largest]:
+    """The largest value of an option with which a script fits, card by card.
+
+    Args:
+        script: What to run.
+        cards: Where to, the smallest first.
+        option: What is varied.
+        progress: Is told what is about to run.
+
+    Raises:
+        ScriptError: The script fails where memory is not the reason.
+    """
+    with Launcher() as launcher:
+        search = Search(launcher, script, option, progress)
+        search.begin(cards[-1])
+        with _workers(search.stop, jobs(launcher)) as pool:
+            asked = [pool.submit(search.largest, c, way) for c in cards for way in Way]
+            return [future.result() for future in asked]
+
+
+@contextmanager
+def _workers(stop: threading.Event, count: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads for runs, which end when this does, be it by an error."""
+    with ThreadPoolExecutor(count) as pool:
+        try:
+            yield pool
+        except BaseException:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+            raise

@@ -1,0 +1,166 @@
+"""The subcommand ``oomph fit``: its options, and its exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from oomph import settings
+from oomph.fitting import cards
+
+if TYPE_CHECKING:
+    from oomph.fitting.cards import Target
+    from oomph.fitting.measuring import Script
+
+_HELP = """\
+Runs a Python script on simulated cards, and says on which it fits: with PyTorch's
+allocator, with expandable segments, and with oomph. The script is ended after a few
+steps. The exit code is 0 if it fits on all cards, 1 if it does not, 2 if the question
+cannot be asked, and 3 if the script fails.
+"""
+FITS, TOO_SMALL, WRONG, FAILED, INTERRUPTED = 0, 1, 2, 3, 130
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the subcommand to those of ``oomph``."""
+    fit = commands.add_parser(
+        "fit", help="say on which cards a Python script fits", description=_HELP
+    )
+    fit.add_argument(
+        "--gpu",
+        metavar="CARD,…",
+        default=cards.WELL_KNOWN,
+        help="sizes or names, such as 12GiB,rtx4090 (default: %(default)s)",
+    )
+    fit.add_argument(
+        "--host",
+        metavar="SIZE",
+        default="64GiB",
+        help="memory of the host, half of which oomph may use (default: %(default)s)",
+    )
+    fit.add_argument(
+        "--steps",
+        type=int,
+        default=6,
+        help="end the script after so many steps of its optimizer (default: "
+        "%(default)s)",
+    )
+    fit.add_argument(
+        "--seconds",
+        type=float,
+        default=600,
+        help="end it after so many seconds as well (default: %(default)s)",
+    )
+    fit.add_argument(
+        "--with",
+        choices=("native", "expandable", "oomph", "rescue"),
+        default="rescue",
+        dest="way",
+        help="with which allocator it must fit for exit code 0 (default: %(default)s, "
+        "which is oomph with offload)",
+    )
+    fit.add_argument(
+        "--vary",
+        metavar="NAME=LOW..HIGH",
+        help="say the largest value with which it fits each card, of an option of the "
+        "script (--batch-size=1..512), an override (train.batch=8,16,32) or a variable "
+        "of the environment (BATCH=1..512)",
+    )
+    fit.add_argument(
+        "--set",
+        action="append",
+        metavar="KEY:VALUE,…",
+        default=[],
+        dest="settings",
+        help="settings of oomph besides offload, as for oomph run",
+    )
+    fit.add_argument("--json", action="store_true", help="write all as JSON")
+    fit.add_argument(
+        "-m",
+        action="store_true",
+        dest="module",
+        help="SCRIPT is the name of a module, as for python -m",
+    )
+    fit.add_argument("script", help="the script, or the module with -m")
+    fit.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
+
+
+def joined(arguments: Sequence[str]) -> list[str]:
+    """A command line in which argparse takes ``--vary --batch=1..8`` for one option."""
+    found = list(arguments)
+    if found[:1] == ["fit"] and "--vary" in found[:-1]:
+        place = found.index("--vary")
+        found[place : place + 2] = [f"--vary={found[place + 1]}"]
+    return found
+
+
+def run(options: argparse.Namespace) -> int:
+    """Answers; gives the exit code.
+
+    Raises:
+        ValueError: The question cannot be asked; the text says why.
+    """
+    from oomph.fitting.runs import ScriptError  # other commands need none of it
+
+    script, targets = _script(options), cards.targets(options.gpu, options.host)
+    try:
+        text, data, fits = _answer(options, script, targets)
+    except ScriptError as error:
+        print(f"{error.record.output}\noomph: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    print(json.dumps(data, indent=1) if options.json else text, flush=True)
+    return FITS if fits else TOO_SMALL
+
+
+def _script(options: argparse.Namespace) -> Script:
+    from oomph.fitting.measuring import Script
+
+    if not options.module and not os.path.isfile(options.script):
+        raise ValueError(f"there is no file {options.script}")
+    if options.steps < 1 or not options.seconds > 0:
+        raise ValueError("--steps and --seconds must be more than 0")
+    chosen = ",".join(options.settings)
+    if {"offload", "required"} & settings.parse(chosen).keys():
+        raise ValueError("--set: offload and required are those of each way")
+    return Script(
+        options.script,
+        tuple(options.args),
+        options.module,
+        settings=chosen,
+        steps=options.steps,
+        seconds=options.seconds,
+    )
+
+
+def _answer(
+    options: argparse.Namespace, script: Script, targets: list[Target]
+) -> tuple[str, dict[str, Any], bool]:
+    """The answer as text and as data, and whether it is yes."""
+    from oomph.fitting import answers, report, varying
+    from oomph.fitting.measuring import Way
+
+    way = Way[options.way.upper()]
+    if options.vary is None:
+        found = answers.find(script, targets, _progress())
+        fits = all(answer.fits for answer in found.answers if answer.way is way)
+        return report.text(found), report.data(found), fits
+    option = varying.parse(options.vary)
+    largest = answers.find_largest(script, targets, option, _progress())
+    fits = all(each.value is not None for each in largest if each.way is way)
+    text = report.text_of_largest(option.name, largest)
+    return text, report.data_of_largest(option.name, largest), fits
+
+
+def _progress() -> Callable[[str], None]:
+    """Says on a terminal what is about to run."""
+
+    def say(what: str) -> None:
+        print(f"oomph: {what}", file=sys.stderr, flush=True)
+
+    return say if sys.stderr.isatty() else lambda what: None

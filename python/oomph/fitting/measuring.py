@@ -1,0 +1,142 @@
+"""Runs a script on a simulated card, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from pathlib import Path
+
+from oomph import settings, simulate
+from oomph.fitting.launcher import Job, Launcher
+from oomph.fitting.record import Record
+from oomph.setup import environment
+
+_LOOK_S = 0.05
+_GRACE_S = 5.0  # for what a script does at its end, once all was seen
+_TAIL_BYTES = 4000  # of what it printed
+
+
+class Way(Enum):
+    """Who gives out the memory of the card; the value is what it is called."""
+
+    NATIVE = "PyTorch"
+    EXPANDABLE = "expandable segments"
+    OOMPH = "oomph without offload"
+    RESCUE = "oomph"
+
+
+_PYTORCH = "PYTORCH_ALLOC_CONF"
+_VARIABLES: dict[Way, dict[str, str]] = {
+    Way.NATIVE: {settings.VARIABLE: "", _PYTORCH: ""},
+    Way.EXPANDABLE: {settings.VARIABLE: "", _PYTORCH: "expandable_segments:True"},
+    Way.OOMPH: {settings.VARIABLE: "required:yes,offload:off"},
+    Way.RESCUE: {settings.VARIABLE: "required:yes,offload:on-oom"},
+}
+
+
+@dataclass(frozen=True)
+class Script:
+    """What is run.
+
+    Attributes:
+        target: Path of a script, or the name of a module.
+        arguments: Its own.
+        module: Whether it is a module.
+        variables: Of the environment, besides those that there are.
+        settings: Of oomph, besides those of the way.
+        steps: After so many it is ended.
+        seconds: After so many it is ended as well.
+    """
+
+    target: str
+    arguments: tuple[str, ...] = ()
+    module: bool = False
+    variables: dict[str, str] = field(default_factory=dict)
+    settings: str = ""
+    steps: int = 6
+    seconds: float = 600.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a script runs.
+
+    Attributes:
+        card: The simulated card.
+        way: Who gives out its memory.
+        limits: Settings of oomph besides.
+    """
+
+    card: str
+    way: Way
+    limits: str = ""
+
+    def variables(self, more: str) -> dict[str, str]:
+        """What the environment says of it; more settings of oomph besides."""
+        found = {**_VARIABLES[self.way], **environment.said(self.card)}
+        if found[settings.VARIABLE]:
+            known = settings.parse(more)
+            limits = self.limits if self.limits.partition(":")[0] not in known else ""
+            pairs = (found[settings.VARIABLE], limits, more)
+            found[settings.VARIABLE] = ",".join(filter(None, pairs))
+        return {**found, simulate.VARIABLE: self.card}
+
+
+def measure(
+    launcher: Launcher, script: Script, place: Place, stop: threading.Event
+) -> Record:
+    """Runs a script until its steps are seen, it ends, or its time is up.
+
+    Args:
+        launcher: What starts processes.
+        script: What to run.
+        place: Where to.
+        stop: Once it is set the script is ended.
+    """
+    with tempfile.TemporaryDirectory(prefix="oomph-fit-") as folder:
+        path, output = Path(folder, "record.json"), Path(folder, "output")
+        process = launcher.start(
+            {
+                "output": str(output),
+                "environment": {**place.variables(script.settings), **script.variables},
+                "card": place.card,
+                "record": str(path),
+                "steps": script.steps,
+                "module": script.module,
+                "target": script.target,
+                "arguments": script.arguments,
+            }
+        )
+        try:
+            in_time = _wait(process, path, script.seconds, stop)
+        finally:
+            process.kill()
+        text = _tail(output)
+        if path.exists():
+            record = Record(**json.loads(path.read_text()))
+            return replace(record, output=text)
+    return Record("error" if in_time else "time", process.code or 1, output=text)
+
+
+def _tail(output: Path) -> str:
+    """The last of what a script printed."""
+    with open(output, "rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        return file.read().decode(errors="replace").strip()
+
+
+def _wait(process: Job, path: Path, seconds: float, stop: threading.Event) -> bool:
+    """Whether it ended in time, or all was seen and it had time to end."""
+    end = time.monotonic() + seconds
+    while not process.ended.wait(_LOOK_S) and not stop.is_set():
+        now = time.monotonic()
+        if path.exists():
+            end = min(end, now + _GRACE_S)
+        if now > end:
+            return path.exists()
+    return True

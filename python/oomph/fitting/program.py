@@ -1,0 +1,199 @@
+"""Runs a script in this process, and writes down what memory it took.
+
+After so many steps the script is ended as by ``sys.exit()``; what was seen is written
+before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import statistics
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import oomph
+from oomph.base import state
+from oomph.fitting.record import Ending, Record
+from oomph.steps import events, times
+
+_RESETS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
+_TRACE = [
+    f"{what}.{pool}_pool.{figure}"
+    for what in ("allocation", "requested_bytes")
+    for pool in ("small", "large")
+    for figure in ("allocated", "peak")
+]
+
+
+class EnoughSteps(SystemExit):
+    """As many steps as were asked for have been seen."""
+
+
+class Watch:
+    """Sees steps and peaks of a script, and writes them down once.
+
+    Args:
+        path: Where to.
+        steps: After so many the script is ended.
+    """
+
+    def __init__(self, path: Path, steps: int) -> None:
+        self._path, self._wanted = path, steps
+        self._ends: list[Any] = []  # of the steps, as CUDA events
+        self._allocated = self._reserved = self._host = 0  # peaks before a reset
+        self._asks_size = False
+        self._lock = threading.Lock()
+
+    def begin(self) -> None:
+        """Follows steps, and what would hide a peak."""
+        if not state.is_installed():
+            events.follow(torch)
+        events.ended.append(self._end_step)
+        for name in _RESETS:
+            setattr(torch._C, name, _after(self._note_peaks, getattr(torch._C, name)))
+        ask = _after(self._note_question, torch.cuda.mem_get_info)
+        torch.cuda.mem_get_info = torch.cuda.memory.mem_get_info = ask
+
+    def _note_question(self) -> None:
+        self._asks_size = True
+
+    def _note_peaks(self) -> list[dict[str, Any]]:
+        """Gives the metrics of the devices as well."""
+        found = _metrics()
+        for metrics in found:
+            self._allocated = max(self._allocated, metrics["allocated_bytes.all.peak"])
+            self._reserved = max(self._reserved, metrics["device_bytes_peak"])
+            self._host = max(self._host, metrics["host_bytes_peak"])
+        return found
+
+    def _end_step(self) -> None:
+        can_mark = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        if can_mark and not torch.cuda.is_current_stream_capturing():
+            self._ends.append(times.mark())
+        else:
+            self._ends.append(None)
+        if len(self._ends) == self._wanted:
+            self.write("steps", 0)
+            raise EnoughSteps(0)
+
+    def write(self, ending: Ending, code: int) -> None:
+        """Writes down what was seen, unless it was already.
+
+        Args:
+            ending: How the script ended.
+            code: Its exit code.
+        """
+        with self._lock:
+            if self._path.exists():
+                return
+            draft = self._path.with_suffix(".draft")
+            draft.write_text(json.dumps(self._record(ending, code).as_dict()))
+            draft.rename(self._path)
+
+    def _record(self, ending: Ending, code: int) -> Record:
+        found = self._note_peaks()
+        failures = sum(metrics["num_ooms"] for metrics in found)
+        if failures and code != 0:
+            ending = "oom"
+        error = oomph.last_oom()
+        return Record(
+            ending=ending,
+            exit_code=code,
+            steps=len(self._ends),
+            devices=sum(m["allocated_bytes.all.peak"] > 0 for m in found),
+            allocated_bytes=self._allocated,
+            reserved_bytes=self._reserved,
+            other_bytes=_other_bytes(found[0]) if found else 0,
+            host_bytes=self._host,
+            trace=[metrics[name] for metrics in found for name in _TRACE],
+            failures=failures,
+            step_ms=_step_ms(self._ends),
+            asks_size=self._asks_size,
+            error="" if error is None else error.brief,
+            diagnosis=None if error is None else error.as_dict(),
+        )
+
+
+def _after(first: Callable[[], Any], then: Callable[..., Any]) -> Callable[..., Any]:
+    def both(*arguments: Any, **named: Any) -> Any:
+        first()
+        return then(*arguments, **named)
+
+    return both
+
+
+def _metrics() -> list[dict[str, Any]]:
+    """What the allocator tells of each device; none before CUDA is used."""
+    from oomph.setup.environment import collect_stats
+
+    return [*collect_stats().values()]
+
+
+def _other_bytes(metrics: dict[str, Any]) -> int:
+    """Of the first device, what is in use and not the allocator's."""
+    runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    free_bytes, total_bytes = runtime.cudaMemGetInfo(0)
+    return int(max(0, total_bytes - free_bytes - metrics["device_bytes"]))
+
+
+def _step_ms(ends: Sequence[Any]) -> float:
+    """The usual time of a step but for the first, which allocates states."""
+    marks = [end for end in ends if end is not None]
+    if len(marks) < 2:
+        return 0.0
+    torch.cuda.synchronize()
+    return float(statistics.median(a.elapsed_time(b) for a, b in pairwise(marks)))
+
+
+def run(
+    record: Path, steps: int, module: bool, target: str, arguments: Sequence[str]
+) -> int:
+    """Runs a script as Python does.
+
+    Args:
+        record: Where to write what was seen (:class:`Record`, as JSON).
+        steps: After so many the script is ended.
+        module: Whether the target is a module's name.
+        target: The script.
+        arguments: Its own.
+
+    Returns:
+        Its exit code.
+    """
+    watch = Watch(record, steps)
+    watch.begin()
+    sys.argv = [target, *arguments]
+    try:
+        if module:
+            sys.path[0] = os.getcwd()
+            runpy.run_module(target, run_name="__main__", alter_sys=True)
+        else:
+            sys.path[0] = str(Path(target).resolve().parent)
+            runpy.run_path(target, run_name="__main__")
+    except SystemExit as end:
+        code = _code_of(end)
+    except BaseException:
+        traceback.print_exc()
+        watch.write("error", 1)
+        return 1
+    else:
+        code = 0
+    watch.write("script", code)
+    return code
+
+
+def _code_of(end: SystemExit) -> int:
+    """The exit code that Python would give, which prints a text."""
+    if end.code is None or isinstance(end.code, int):
+        return int(end.code or 0)
+    print(end.code, file=sys.stderr)
+    return 1

@@ -1,0 +1,70 @@
+"""What one run of a script on one simulated card has shown."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Ending = Literal["steps", "script", "oom", "error", "time"]
+
+
+@dataclass(frozen=True)
+class Record:
+    """A run of a script. Bytes are those of the device that needed most.
+
+    Attributes:
+        ending: "steps": as many as were asked for were seen; "script": it ended by
+            itself; "oom": GPU memory ran out; "error": it failed otherwise; "time": it
+            was ended since it took too long.
+        exit_code: Of the script, 0 where it was ended after its steps.
+        steps: How many ended.
+        devices: How many devices it used.
+        allocated_bytes: Peak of what the script held.
+        reserved_bytes: Peak of what the allocator had of the device.
+        other_bytes: What else is in use there: CUDA's context.
+        host_bytes: Peak of what oomph had in host memory.
+        trace: Counts and sums of all that it asked for, which are the same only if it
+            asked for the same.
+        failures: Out-of-memory errors, those that the script caught as well.
+        step_ms: Time of a step on the virtual clock, the median but for the first; 0:
+            not known.
+        asks_size: Whether the script asked how much memory is free, and may do
+            otherwise on another card.
+        error: What the last out-of-memory error of oomph said; "": there was none.
+        diagnosis: The same as data (:class:`oomph.diagnosis.diagnosis.Diagnosis`).
+        output: The end of what the script printed.
+    """
+
+    ending: Ending
+    exit_code: int
+    steps: int = 0
+    devices: int = 0
+    allocated_bytes: int = 0
+    reserved_bytes: int = 0
+    other_bytes: int = 0
+    host_bytes: int = 0
+    trace: Sequence[int] = ()
+    failures: int = 0
+    step_ms: float = 0.0
+    asks_size: bool = False
+    error: str = ""
+    diagnosis: dict[str, Any] | None = None
+    output: str = ""
+
+    @property
+    def came_through(self) -> bool:
+        """Whether it ran to its end, or to that of its steps."""
+        return self.ending == "steps" or (
+            self.ending == "script" and self.exit_code == 0
+        )
+
+    @property
+    def needed_bytes(self) -> int:
+        """Of a device, all that was in use at the peak, as nvidia-smi shows it."""
+        return self.reserved_bytes + self.other_bytes
+
+    def as_dict(self) -> dict[str, Any]:
+        """Gives all attributes in types that JSON has."""
+        return dataclasses.asdict(self)

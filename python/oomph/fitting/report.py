@@ -1,0 +1,158 @@
+"""What is known of a script, as text and as data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from oomph.base.sizes import format_size
+from oomph.diagnosis.diagnosis import PHASES
+from oomph.fitting.answers import Fit
+from oomph.fitting.measuring import Way
+from oomph.fitting.record import Record
+from oomph.fitting.runs import Answer
+from oomph.fitting.varying import Largest
+
+_ROWS = 5  # of holders, and of remedies
+
+
+def text(fit: Fit) -> str:
+    """A table of cards, what holds the memory at the peak, and what would help."""
+    first = fit.answers[0].roomy
+    return "\n".join(
+        [*_table(fit), "", *_peak(fit.peak), *_smaller(fit), *_remarks(fit, first)]
+    )
+
+
+def text_of_largest(name: str, found: Sequence[Largest]) -> str:
+    """A table of the largest values with which a script fits each card."""
+    rows = [["card", "memory", *(way.value for way in Way)]]
+    for card in dict.fromkeys(each.card for each in found):
+        of = {each.way: each for each in found if each.card == card}
+        cells = [_value(of[way]) for way in Way]
+        rows.append([card.name, format_size(card.memory_bytes), *cells])
+    return "\n".join([f"The largest {name} that fits:", *_columns(rows)])
+
+
+def _value(largest: Largest) -> str:
+    if largest.value is None:
+        return "none"
+    return f"{largest.value} or more" if largest.is_last else largest.value
+
+
+def data_of_largest(name: str, found: Sequence[Largest]) -> dict[str, Any]:
+    """The same in types that JSON has; None: it fits with no value."""
+    cards = dict.fromkeys(each.card for each in found)
+    values = {
+        card.name: {e.way.name.lower(): e.value for e in found if e.card == card}
+        for card in cards
+    }
+    return {"name": name, "largest": values}
+
+
+def _columns(rows: list[list[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
+def _table(fit: Fit) -> list[str]:
+    head = ["card", "memory", *(way.value for way in Way), "ms a step", "without limit"]
+    rows = [head]
+    for answers in _by_card(fit):
+        rescue = answers[Way.RESCUE]
+        rows.append(
+            [
+                rescue.card.name,
+                format_size(rescue.card.memory_bytes),
+                *(_cell(answers[way]) for way in Way),
+                *_times(rescue),
+            ]
+        )
+    return _columns(rows)
+
+
+def _by_card(fit: Fit) -> list[dict[Way, Answer]]:
+    cards = dict.fromkeys(answer.card for answer in fit.answers)
+    return [{a.way: a for a in fit.answers if a.card == card} for card in cards]
+
+
+def _cell(answer: Answer) -> str:
+    if not answer.fits:
+        return "no"
+    host = answer.record.host_bytes
+    return f"fits, {format_size(host)} on the host" if host else "fits"
+
+
+def _times(rescue: Answer) -> list[str]:
+    ms, least = rescue.record.step_ms, rescue.roomy.step_ms
+    if not rescue.card.has_rates or not rescue.fits or not ms or not least:
+        return ["-", "-"]
+    return [f"{ms:.1f}", f"{least:.1f} ({ms / least:.2f} x)"]
+
+
+def _peak(peak: Record) -> list[str]:
+    found = peak.diagnosis
+    if found is None:
+        return []
+    request = found["request"]
+    when = PHASES.get(request["step_phase"], "")
+    rows = [
+        f"  {format_size(share['size_bytes']):>10}  {share['name']}"
+        for share in sorted(found["shares"], key=lambda s: -s["size_bytes"])[:_ROWS]
+    ]
+    in_phase = f" in {when}" if when else ""
+    where = f", at {request['where']}" if request["where"] else ""
+    return [f"The peak comes{in_phase}{where}. GPU memory is held then by:", *rows]
+
+
+def _smaller(fit: Fit) -> list[str]:
+    if fit.smaller is None or fit.smaller_card is None or not fit.smaller.diagnosis:
+        return []
+    rows = []
+    for remedy in fit.smaller.diagnosis["remedies"][:_ROWS]:
+        mark = {True: "enough", False: "not enough alone", None: "not known"}
+        rows.append(
+            f"  {format_size(remedy['saves_bytes']):>10}  {remedy['action']} "
+            f"({mark[remedy['enough']]}); cost: {remedy['cost']}"
+        )
+    name = fit.smaller_card.name
+    return [f"On {name} without offload, with the memory that each saves:", *rows]
+
+
+def _remarks(fit: Fit, roomy: Record) -> list[str]:
+    found = [
+        f"Without a limit: {format_size(a.roomy.allocated_bytes)} allocated, "
+        f"{format_size(a.roomy.reserved_bytes)} reserved, "
+        f"{format_size(a.roomy.needed_bytes)} in nvidia-smi ({a.way.value})."
+        for a in fit.answers
+        if a.card == fit.answers[-1].card and a.way is not Way.RESCUE
+    ]
+    if roomy.steps == 0:
+        found.append(
+            "No step of an optimizer was seen: the script ran to its end, and what it "
+            "would do for longer is not known."
+        )
+    return ["", *found]
+
+
+def data(fit: Fit) -> dict[str, Any]:
+    """All of it in types that JSON has."""
+    return {
+        "cards": [
+            {
+                "card": answers[Way.RESCUE].card.name,
+                "memory_bytes": answers[Way.RESCUE].card.memory_bytes,
+                "ways": {
+                    way.name.lower(): {
+                        "fits": answer.fits,
+                        "was_run": answer.was_run,
+                        "run": answer.record.as_dict(),
+                    }
+                    for way, answer in answers.items()
+                },
+            }
+            for answers in _by_card(fit)
+        ],
+        "peak": fit.peak.diagnosis,
+        "smaller": fit.smaller and fit.smaller.diagnosis,
+    }

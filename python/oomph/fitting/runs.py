@@ -1,0 +1,163 @@
+"""Runs of a script on cards, as few as answer for certain."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from oomph.fitting.cards import Target
+from oomph.fitting.launcher import Launcher
+from oomph.fitting.measuring import Place, Script, Way, measure
+from oomph.fitting.record import Record
+from oomph.memory import host
+
+_RESERVE_BYTES = 1 << 30  # oomph keeps up to this for others on a card that is full
+_PAGE_BYTES = 2 << 20
+
+
+class ScriptError(RuntimeError):
+    """The script failed for another reason than a card that is too small.
+
+    Attributes:
+        record: Of that run.
+    """
+
+    def __init__(self, record: Record, card: str) -> None:
+        super().__init__(f"on {card} {_reason(record)}")
+        self.record = record
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Whether a script fits a card in one way.
+
+    Attributes:
+        card: The card.
+        way: Who gives out its memory.
+        fits: Whether the script came through.
+        was_run: Whether it was run on this card; else its run on a roomy one answers.
+        record: Of the run that answers.
+        roomy: Of the run without a limit.
+    """
+
+    card: Target
+    way: Way
+    fits: bool
+    was_run: bool
+    record: Record
+    roomy: Record
+
+
+class Runs:
+    """Runs of one script, each in one place, and at most once.
+
+    Args:
+        launcher: What starts it.
+        script: What is run.
+        progress: Is told what is about to run.
+        stop: Once it is set, what runs is ended.
+    """
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        script: Script,
+        progress: Callable[[str], None],
+        stop: threading.Event | None = None,
+    ) -> None:
+        self._launcher, self._script = launcher, script
+        self._progress = progress
+        self.stop = stop or threading.Event()
+        self._done: dict[Place, Future[Record]] = {}
+        self._as: dict[tuple[int, ...], Target] = {}  # the first of each trace
+        self._lock = threading.Lock()
+
+    def run(self, place: Place, name: str) -> Record:
+        """The record of a run; waits for it if it is going on.
+
+        Raises:
+            ScriptError: The script failed, and not for memory.
+        """
+        with self._lock:
+            is_new = place not in self._done
+            future = self._done.setdefault(place, Future())
+        if is_new:
+            try:
+                self._progress(f"{name}: {place.way.value}")
+                record = measure(self._launcher, self._script, place, self.stop)
+                future.set_result(record)
+            except BaseException as error:
+                future.set_exception(error)
+        record = future.result()
+        if record.ending == "oom" or record.came_through:
+            return record
+        raise ScriptError(record, name)
+
+    def roomy(self, card: Target, way: Way) -> Record:
+        """The run with all the memory that the script wants.
+
+        PyTorch's allocator does the same on all cards on which the script asks for the
+        same: one stands for these. Times depend on the card.
+        """
+        if way in (Way.NATIVE, Way.EXPANDABLE):
+            trace = tuple(self.roomy(card, Way.OOMPH).trace)
+            with self._lock:
+                card = self._as.setdefault(trace, card)
+        return self.run(Place(card.roomy, way), f"{card.name} with 4 TiB")
+
+    def at_peak(self, card: Target) -> Record:
+        """The run on a card that is full just at the script's peak, which says why."""
+        peak = self.roomy(card, Way.OOMPH).allocated_bytes
+        limit = f"device_limit:{max(_PAGE_BYTES, peak - 2 * _PAGE_BYTES)}"
+        return self.run(Place(card.roomy, Way.OOMPH, limit), f"{card.name}, its peak")
+
+    def on(self, card: Target, way: Way) -> Record:
+        """The run on a card itself."""
+        limits = f"host_limit:{card.host_bytes // 2}" if way is Way.RESCUE else ""
+        return self.run(Place(card.text, way, limits), card.name)
+
+    def answer(self, card: Target, way: Way) -> Answer:
+        """Whether the script fits a card in one way."""
+        roomy = self.roomy(card, Way.OOMPH if way is Way.RESCUE else way)
+        known = _known(roomy, card, way)
+        if known is not None:
+            return Answer(card, way, known, False, roomy, roomy)
+        if way is Way.RESCUE:
+            plain = self.answer(card, Way.OOMPH)
+            if plain.fits:
+                return Answer(card, way, True, plain.was_run, plain.record, roomy)
+        record = self.on(card, way)
+        return Answer(card, way, record.came_through, True, record, roomy)
+
+
+def _known(roomy: Record, card: Target, way: Way) -> bool | None:
+    """What the run without a limit says for certain of a card.
+
+    PyTorch's allocator does the same on a smaller card until that is full, oomph until
+    its reserve is touched. None does with less than what the script holds.
+    """
+    if roomy.asks_size or roomy.failures:
+        return None
+    reserve = 0 if way in (Way.NATIVE, Way.EXPANDABLE) else _RESERVE_BYTES
+    if roomy.needed_bytes + reserve <= card.memory_bytes:
+        return True
+    is_too_much = roomy.allocated_bytes + roomy.other_bytes > card.memory_bytes
+    return False if is_too_much and way is not Way.RESCUE else None
+
+
+def jobs(launcher: Launcher) -> int:
+    """How many runs this machine has room for at a time, by the largest so far."""
+    cores = len(os.sched_getaffinity(0))
+    return max(1, min(cores, host.available_bytes() // launcher.largest_bytes))
+
+
+def _reason(record: Record) -> str:
+    if record.ending == "time":
+        return (
+            "the script took too long. A loop may wait for a value, which is 0 on a "
+            "simulated card; or give it more time with --seconds"
+        )
+    return f"the script failed with exit code {record.exit_code}"

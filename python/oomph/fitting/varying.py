@@ -1,0 +1,186 @@
+"""The largest value of an option with which a script still fits."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from oomph.fitting.cards import Target
+from oomph.fitting.launcher import Launcher
+from oomph.fitting.measuring import Script, Way
+from oomph.fitting.runs import Runs
+
+_COUNT_MAX = 1 << 20  # values of a range
+
+
+@dataclass(frozen=True)
+class Option:
+    """What is varied.
+
+    Attributes:
+        name: An option of the script such as ``--batch-size``, an override such as
+            ``train.batch_size`` (Hydra, OmegaConf), or a variable of the environment,
+            which is written in capitals.
+        values: From the one that needs least memory on.
+    """
+
+    name: str
+    values: Sequence[str]
+
+
+def parse(text: str) -> Option:
+    """Reads ``NAME=LOW..HIGH`` or ``NAME=VALUE,VALUE…``.
+
+    Raises:
+        ValueError: It is neither; the text says what is allowed.
+    """
+    name, _, wanted = text.partition("=")
+    limits = re.fullmatch(r"(\d+)\.\.(\d+)", wanted)
+    if limits is not None:
+        low, high = int(limits[1]), int(limits[2])
+        if name and low <= high and high - low < _COUNT_MAX:
+            return Option(name, [*map(str, range(low, high + 1))])
+    values = [value.strip() for value in wanted.split(",")]
+    if not name or limits is not None or not all(values):
+        raise ValueError(
+            f"--vary {text}: write NAME=LOW..HIGH or NAME=VALUE,VALUE, the value that "
+            "needs least memory first, such as --batch-size=1..512"
+        )
+    return Option(name, values)
+
+
+def with_value(script: Script, name: str, value: str) -> Script:
+    """A script whose option has another value: in its arguments, or added to them."""
+    if re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
+        return replace(script, variables={**script.variables, name: value})
+    arguments = list(script.arguments)
+    for place, argument in enumerate(arguments):
+        if argument.partition("=")[0] == name and "=" in argument:
+            arguments[place] = f"{name}={value}"
+            break
+        if argument == name and place + 1 < len(arguments):
+            arguments[place + 1] = value
+            break
+    else:
+        arguments += [name, value] if name.startswith("-") else [f"{name}={value}"]
+    return replace(script, arguments=tuple(arguments))
+
+
+@dataclass(frozen=True)
+class Largest:
+    """The largest value with which a script fits a card in one way.
+
+    Attributes:
+        card: The card.
+        way: Who gives out its memory.
+        value: The value; None: it fits with none.
+        is_last: Whether there was no larger one to try.
+    """
+
+    card: Target
+    way: Way
+    value: str | None
+    is_last: bool
+
+
+class Search:
+    """Looks for the largest values, card by card.
+
+    What a script needs is taken to grow with the value.
+
+    Args:
+        launcher: What starts it.
+        script: What is run.
+        option: What is varied.
+        progress: Is told what is about to run.
+    """
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        script: Script,
+        option: Option,
+        progress: Callable[[str], None],
+    ) -> None:
+        self._launcher = launcher
+        self._script, self._option = script, option
+        self._progress = progress
+        self.stop = threading.Event()
+        self._runs: dict[int, Runs] = {}
+        self._lock = threading.Lock()
+
+    def begin(self, card: Target) -> None:
+        """Runs the smallest alone, which tells how much host memory a run takes."""
+        self._at(0).roomy(card, Way.OOMPH)
+
+    def largest(self, card: Target, way: Way) -> Largest:
+        """The largest value with which it fits."""
+        values = self._option.values
+        best = last_that(
+            lambda place: self._at(place).answer(card, way).fits,
+            len(values),
+            lambda low, high: self._guess(card, way, low, high),
+        )
+        value = None if best is None else values[best]
+        return Largest(card, way, value, best == len(values) - 1)
+
+    def _at(self, place: int) -> Runs:
+        with self._lock:
+            if place not in self._runs:
+                name, value = self._option.name, self._option.values[place]
+                script = with_value(self._script, name, value)
+                say = partial(self._say, f"{name}={value}")
+                self._runs[place] = Runs(self._launcher, script, say, self.stop)
+            return self._runs[place]
+
+    def _say(self, which: str, what: str) -> None:
+        self._progress(f"{which}, {what}")
+
+    def _guess(self, card: Target, way: Way, low: int, high: int) -> int:
+        """Where the card would be full if memory grew evenly between two places."""
+        if way is Way.RESCUE:
+            return (low + high) // 2
+        least, most = (
+            self._at(place).roomy(card, way).needed_bytes for place in (low, high)
+        )
+        share = (card.memory_bytes - least) / max(1, most - least)
+        return low + int(share * (high - low))
+
+
+def last_that(
+    holds: Callable[[int], bool], count: int, guess: Callable[[int, int], int]
+) -> int | None:
+    """The last place at which something holds that holds up to some place.
+
+    Args:
+        holds: Asked of few places.
+        count: Of places.
+        guess: Where it may be, between one at which it holds and one at which it does
+            not.
+
+    Returns:
+        The place; None: it holds at none.
+
+    Example:
+        >>> last_that(lambda place: place < 5, 100, lambda low, high: 7)
+        4
+    """
+    if not holds(0):
+        return None
+    if holds(count - 1):
+        return count - 1
+    low, high = 0, count - 1
+    is_guessed = True
+    while high - low > 1:
+        tried = guess(low, high) if is_guessed else (low + high) // 2
+        tried = min(max(tried, low + 1), high - 1)
+        width = high - low
+        if holds(tried):
+            low = tried
+        else:
+            high = tried
+        is_guessed = not is_guessed or (high - low) * 2 <= width
+    return low

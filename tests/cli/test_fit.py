@@ -1,0 +1,305 @@
+"""``oomph fit``: what it says of a card is what a run on that card shows."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from oomph.fitting import cards, varying
+from oomph.fitting.launcher import Launcher
+from oomph.fitting.measuring import Script, Way
+from support import GIB, MIB, Result, oomph
+
+WAYS = ("native", "expandable", "oomph", "rescue")
+RESERVE = ["--set", "reserve:0"]
+SETTINGS = {"oomph": ["offload:off"], "rescue": ["host_limit:256MiB"]}
+TRAIN = """
+import argparse, torch
+from torch import nn
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch", type=int, default=64)
+parser.add_argument("--steps", type=int, default=5)
+options = parser.parse_args()
+layers = [part for _ in range(6) for part in (nn.Linear(1024, 1024), nn.GELU())]
+model = nn.Sequential(*layers).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(options.steps):
+    loss = model(torch.randn(options.batch, 1024, device="cuda")).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print("step", step, flush=True)
+"""
+
+
+def fit(*arguments: str | Path, **options: object) -> Result:
+    return oomph("fit", *arguments, **options)
+
+
+def answer(*arguments: str | Path) -> dict:
+    result = fit("--json", *arguments)
+    assert result.code in (0, 1), result.said
+    return json.loads(result.out)
+
+
+@pytest.fixture
+def train(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(TRAIN)
+    return path
+
+
+def comes_through(way: str, card: str, *script: str | Path) -> bool:
+    """Whether a script ends well on a card, by running it there."""
+    allocator = way if way in ("native", "expandable") else "oomph"
+    chosen = [*RESERVE, "--set", *SETTINGS[way]] if way in SETTINGS else []
+    result = oomph(
+        "run", "--simulate", card, "--allocator", allocator, *chosen, *script
+    )
+    assert result.code == 0 or "out of memory" in result.err, result.said
+    return result.code == 0
+
+
+def test_each_answer_is_that_of_a_run_on_the_card(train):
+    keys = "gpu=rtx4090,context=64MiB,host=512MiB"
+    batch = ["--batch", "8192"]
+    roomy = answer("--gpu", f"8GiB,{keys}", train, *batch)["cards"][0]["ways"]
+    needed = roomy["native"]["run"]["reserved_bytes"]
+    sizes = [200 * MIB, *(needed + more * MIB for more in (-32, 62, 64))]
+    names = [f"{size},{keys}" for size in sizes]
+    found = answer(*RESERVE, "--gpu", ",".join(names), train, *batch)
+    assert [card["card"] for card in found["cards"]] == names
+    told = {(c["card"], w): c["ways"][w]["fits"] for c in found["cards"] for w in WAYS}
+    seen = {at: comes_through(at[1], at[0], train, *batch) for at in told}
+    assert told == seen
+    for way in WAYS:
+        assert {told[name, way] for name in names} == {True, False}, way
+
+
+@pytest.mark.parametrize("way", [Way.NATIVE, Way.OOMPH])
+def test_the_largest_value_fits_and_the_next_does_not(way, train):
+    (card,) = cards.targets("400MiB,context=64MiB", "512MiB")
+    script = Script(str(train), ("--batch", "7"), settings="reserve:0")
+    option = varying.parse("--batch=2000..3200")
+    with Launcher() as launcher:
+        search = varying.Search(launcher, script, option, lambda what: None)
+        largest = search.largest(card, way).value
+    name, value = way.name.lower(), int(largest)
+    assert 2000 < value < 3200
+    assert comes_through(name, card.text, train, "--batch", largest)
+    assert not comes_through(name, card.text, train, "--batch", str(value + 1))
+
+
+def test_a_list_and_a_variable_of_the_environment_are_varied(tmp_path):
+    path = tmp_path / "env.py"
+    path.write_text(
+        "import os, torch\n"
+        "x = torch.empty(int(os.environ['SIZE']) << 20, dtype=torch.uint8).cuda()\n"
+    )
+    words = [*RESERVE, "--gpu", "200MiB,context=0,host=16MiB", "--vary"]
+    result = fit(*words, "SIZE=100,150,250", path)
+    assert result.code == 0, result.said
+    assert "The largest SIZE that fits:" in result.out
+    assert result.out.splitlines()[2].split()[2:] == ["MiB"] + ["150"] * 4
+
+
+def test_the_table_says_what_holds_the_peak_and_what_would_help(train):
+    result = fit(
+        *RESERVE, "--gpu", "400MiB,gpu=rtx4090,context=0", train, "--batch", "8192"
+    )
+    assert result.code == 0, result.said
+    table, more = result.out.split("\n\n", 1)
+    assert " no  " in table
+    assert " on the host" in table
+    assert "activations saved for backward" in more
+    assert "without offload, with the memory that each saves:" in more
+    assert "batch 8192 -> " in more
+
+
+def test_the_exit_code_is_that_of_the_way_that_is_asked_for(train):
+    words = [*RESERVE, "--gpu", "400MiB,context=0", "--with", "native"]
+    assert fit(*words, train, "--batch", "8192").code == 1
+
+
+def test_a_peak_is_seen_though_the_script_resets_its_own(tmp_path):
+    path = tmp_path / "reset.py"
+    path.write_text(
+        "import torch\n"
+        "x = torch.empty(300 << 20, dtype=torch.uint8, device='cuda')\n"
+        "del x\n"
+        "torch.cuda.empty_cache()\n"
+        "torch.cuda.reset_peak_memory_stats()\n"
+        "y = torch.empty(10 << 20, dtype=torch.uint8, device='cuda')\n"
+    )
+    found = answer("--gpu", "200MiB,context=0,host=64MiB", path)["cards"][0]["ways"]
+    assert not any(way["fits"] for way in found.values())
+
+
+def test_a_script_that_asks_how_much_is_free_is_run_on_each_card(tmp_path):
+    path = tmp_path / "adapts.py"
+    path.write_text(
+        "import torch\n"
+        "free, total = torch.cuda.mem_get_info()\n"
+        "x = torch.empty(free // 2, dtype=torch.uint8, device='cuda')\n"
+    )
+    ways = answer("--gpu", "1GiB", path)["cards"][0]["ways"]
+    assert {(w["fits"], w["was_run"]) for w in ways.values()} == {(True, True)}
+
+
+BAD_SCRIPTS = {
+    "raises": ("raise KeyError('no such column')", "KeyError: 'no such column'"),
+    "exits": ("raise SystemExit('give me data')", "give me data"),
+    "reads": ("input('name? ')", "EOFError"),
+    "waits": (
+        "import torch\nx = torch.zeros(1, device='cuda')\nwhile x.item() < 1: x += 1",
+        "the script took too long. A loop may wait for a value, which is 0",
+    ),
+    "dies": ("import os\nos.kill(os.getpid(), 9)", "exit code -9"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_SCRIPTS)
+def test_a_script_that_fails_is_shown_with_what_it_said(kind, tmp_path):
+    path = tmp_path / "bad.py"
+    path.write_text(BAD_SCRIPTS[kind][0])
+    seconds = "3" if kind == "waits" else "60"
+    result = fit("--gpu", "1GiB", "--seconds", seconds, path)
+    assert result.code == 3
+    assert BAD_SCRIPTS[kind][1] in result.err
+    assert result.out == ""
+
+
+def test_an_option_that_the_script_does_not_have_is_its_own_error(train):
+    result = fit("--gpu", "1GiB", "--vary", "--batchsize=1..8", train)
+    assert result.code == 3
+    assert "unrecognized arguments: --batchsize 1" in result.err
+
+
+BAD_QUESTIONS = {
+    ("nothing.py",): "there is no file nothing.py",
+    ("--gpu", "0GiB", __file__): "must start with the memory of a device",
+    ("--gpu", "rtx9999", __file__): "must start with the memory of a device",
+    ("--gpu", "", __file__): "must start with the memory of a device",
+    ("--set", "offload:off", __file__): "offload and required are those of each way",
+    ("--set", "speed:9", __file__): "there is no setting 'speed'",
+    ("--host", "much", __file__): "host=",
+    ("--steps", "0", __file__): "--steps and --seconds must be more than 0",
+    ("--vary", "--batch=", __file__): "write NAME=LOW..HIGH",
+    ("--vary", "--batch=9..3", __file__): "write NAME=LOW..HIGH",
+    ("--vary", "=1..3", __file__): "write NAME=LOW..HIGH",
+}
+
+
+@pytest.mark.parametrize("words", BAD_QUESTIONS)
+def test_a_question_that_cannot_be_asked_is_an_error(words):
+    result = fit(*words)
+    assert result.code == 2
+    assert BAD_QUESTIONS[words] in result.err
+
+
+def test_nothing_runs_any_more_after_an_interrupt(tmp_path):
+    path, pids = tmp_path / "sleeps.py", tmp_path / "pids"
+    path.write_text(
+        "import os, subprocess, sys, time\n"
+        "child = subprocess.Popen(['sleep', '600'])\n"
+        f"open({str(pids)!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}')\n"
+        "time.sleep(600)\n"
+    )
+    command = [sys.executable, "-m", "oomph", "fit", "--gpu", "1GiB", str(path)]
+    process = subprocess.Popen(command, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while not (pids.exists() and pids.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    for pid in map(int, pids.read_text().split()):
+        assert not is_running(pid)
+
+
+def is_running(pid: int) -> bool:
+    """A process that waits for its parent to ask how it ended is not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def test_a_module_is_run_with_its_own_options(train, tmp_path):
+    result = oomph(
+        *["fit", "--gpu", "1GiB", "--steps", "2", "--json", "-m", "train"],
+        *["--steps", "9"],
+        cwd=tmp_path,
+    )
+    assert result.code == 0, result.said
+    run = json.loads(result.out)["cards"][0]["ways"]["native"]["run"]
+    assert run["output"].split() == ["step", "0"]  # the second step ended it
+    assert (run["ending"], run["steps"]) == ("steps", 2)
+
+
+# ---- parts
+
+
+def test_the_last_place_that_holds_is_found_by_any_guess():
+    seed = int(os.environ.get("OOMPH_TEST_SEED", random.randrange(1 << 16)))
+    print(f"OOMPH_TEST_SEED={seed}")
+    rng = random.Random(seed)
+    for _ in range(500):
+        count = rng.randint(1, 300)
+        last = rng.randint(-1, count - 1)
+        asked = []
+
+        def holds(place, last=last, asked=asked):
+            asked.append(place)
+            return place <= last
+
+        found = varying.last_that(
+            holds, count, lambda low, high: rng.randint(low - 9, high + 9)
+        )
+        assert found == (None if last < 0 else last)
+        assert len(asked) <= 2 + 2 * count.bit_length()
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "changed"),
+    [
+        (("--batch", "8", "-v"), "--batch", ("--batch", "9", "-v")),
+        (("--batch=8",), "--batch", ("--batch=9",)),
+        (("-v",), "--batch", ("-v", "--batch", "9")),
+        (("data.batch=8", "lr=1"), "data.batch", ("data.batch=9", "lr=1")),
+        (("lr=1",), "data.batch", ("lr=1", "data.batch=9")),
+        (("--batch-size", "8"), "--batch", ("--batch-size", "8", "--batch", "9")),
+    ],
+)
+def test_an_option_is_replaced_where_it_stands(given, name, changed):
+    script = varying.with_value(Script("train.py", given), name, "9")
+    assert script.arguments == changed
+    assert script.variables == {}
+
+
+def test_a_variable_is_set_in_the_environment():
+    script = varying.with_value(Script("train.py"), "BATCH_SIZE", "9")
+    assert (script.arguments, script.variables) == ((), {"BATCH_SIZE": "9"})
+
+
+def test_cards_are_read_with_their_keys_and_sorted():
+    found = cards.targets("h100,24GiB,gpu=rtx4090,link=25GB/s,12GiB", "32GiB")
+    assert [card.name for card in found] == [
+        "12GiB",
+        "24GiB,gpu=rtx4090,link=25GB/s",
+        "h100",
+    ]
+    assert [card.roomy for card in found] == [
+        "4TiB,host=32GiB",
+        "4TiB,gpu=rtx4090,link=25GB/s,host=32GiB",
+        "4TiB,gpu=h100,host=32GiB",
+    ]
+    assert {card.host_bytes for card in found} == {32 * GIB}
