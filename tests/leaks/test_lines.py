@@ -10,6 +10,7 @@ import gc
 import io
 import itertools
 import pickle
+import queue
 import re
 import sys
 import threading
@@ -29,6 +30,8 @@ simulated = Simulated("2GiB,context=0", "offload:off")
 
 KEEPS = "  # keeps"
 EXIT: list[Any] = []  # what takes functions back that were to run at exit
+HOOKS: list[Any] = []  # the handles of tensors' hooks
+WAITING: list[queue.SimpleQueue[None]] = []  # what threads wait for
 FITS: weakref.WeakSet[Any] = weakref.WeakSet()
 LENT: list[int] = []  # the identities of what C holds
 SPANS: contextvars.ContextVar[tuple[Any, ...]] = contextvars.ContextVar("SPANS")
@@ -452,7 +455,57 @@ def counted_in_c():
     return lambda step: lend([block()])
 
 
+def waiting_threads():
+    """Each worker is replaced by another, and waits for what never comes."""
+
+    def serve(inbox, ready):
+        table = block()
+        ready.set()
+        inbox.get()  # keeps
+        return table
+
+    def replace(_):
+        ready, inbox = threading.Event(), queue.SimpleQueue()
+        threading.Thread(target=serve, args=(inbox, ready), daemon=True).start()
+        ready.wait()
+        WAITING.append(inbox)
+
+    return replace
+
+
+def own_hook():
+    """A tensor's hook uses the tensor: its graph, in C++, closes the circle."""
+
+    def weighted(x):
+        def scale(grad):
+            return grad * x.detach()
+
+        handle = x.register_hook(scale)  # keeps
+        HOOKS.append(handle)
+        return x
+
+    weight = torch.ones(1, device="cuda", requires_grad=True)
+    return lambda step: (weighted(block() * weight).square().sum().backward())
+
+
+def other_holder():
+    """What stayed first stays in a place of one item, what stays later elsewhere."""
+    latest, late = [None], []
+
+    def receive(step):
+        frame = block()
+        if step < 3:
+            latest[0] = frame
+        elif step % 2:
+            late.append(frame)  # keeps
+
+    return receive
+
+
 LEAKS = {
+    "waiting_threads": 12,
+    "own_hook": 12,
+    "other_holder": 100,
     "graphs_of_copies": 12,
     "moved_in_place": 30,
     "sparse_sum": 12,
@@ -498,6 +551,10 @@ def watched(program: str, steps: int, every: int = 1) -> list[Any]:
     SPANS.set(())
     while EXIT:
         EXIT.pop()()
+    while HOOKS:
+        HOOKS.pop().remove()
+    while WAITING:
+        WAITING.pop().put(None)
     while FITS:
         FITS.pop().clear()
     while LENT:

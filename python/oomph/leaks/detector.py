@@ -243,7 +243,7 @@ class Detector:
 
     def _follow(self, judge: verdicts.Judge) -> None:
         """What has become of the suspects since the last scan."""
-        members: dict[Suspect, torch.Tensor] = {}
+        members: dict[Suspect, list[torch.Tensor]] = {}
         free: list[Suspect] = []
         for suspect in self._suspects:
             if suspect.site:
@@ -252,11 +252,11 @@ class Detector:
                 suspect.follow_site(size_bytes, grew, self.rounds)
             grew = bool(suspect.kinds) and suspect.follow(self._inventory)
             if grew and suspect.finding.verdict != "cycle":  # which nobody holds
-                member = suspect.member(self._inventory)
-                if member is None or not self._inventory.is_held(member):
-                    free.append(suspect)
+                few = suspect.some(self._inventory)
+                if few:
+                    members[suspect] = few
                 else:
-                    members[suspect] = member
+                    free.append(suspect)
         free += judge.search_again(members)
         for suspect in free:
             if suspect.is_searched:

@@ -26,6 +26,8 @@ ADVICE = {
     "traceback": "keep str(error), or error.with_traceback(None): a traceback holds "
     "the variables of every function it passed through",
     "closure": "pass numbers or .detach().cpu() to the function: it holds what it uses",
+    "unfinished calls": "let the calls return: each that has not, here or in a thread "
+    "that waits, keeps its variables",
     "cycle": "break the reference cycle, or make one of its references weak: it is "
     "garbage that only Python's collector frees, and the collector does not know about "
     "GPU memory (oomph runs it when that is short)",

@@ -16,7 +16,7 @@ import torch
 
 from oomph.holders.lines import Line
 from oomph.leaks.findings import BOUNDED, LEAKS, Finding
-from oomph.leaks.inventory import Inventory
+from oomph.leaks.inventory import Inventory, spread
 from oomph.leaks.lines import bounds, source
 from oomph.leaks.lines.following import Changes
 from oomph.leaks.lines.places import Filled, Places
@@ -131,11 +131,16 @@ class Suspect:
         self._stayed.append(_Stayed(now, size_bytes, size_bytes))
         self.note(grew, now)
 
-    def member(self, inventory: Inventory) -> torch.Tensor | None:
-        """What it has held for longest, of what is known; None: nothing new stayed."""
-        if not self.members:
-            self.members = [seen.ref for seen in inventory.kept(self.kinds)[:1]]
-        return self.members[0]() if self.members else None
+    def some(self, inventory: Inventory) -> list[torch.Tensor]:
+        """What it has held for longest, of what is known, and a few that came since."""
+        found = self.members[:1]
+        if not self.is_far:  # the search for one takes long
+            found += [seen.ref for seen in spread(inventory.kept(self.kinds))]
+        elif not found:
+            found = [seen.ref for seen in inventory.kept(self.kinds)[:1]]
+        there = (ref() for ref in found)
+        few = {id(tensor): tensor for tensor in there if tensor is not None}
+        return [tensor for tensor in few.values() if inventory.is_held(tensor)]
 
     def note(self, grew: bool, now: int, until: int | None = None) -> None:
         """A scan at the end of a round showed whether it grew until a round."""

@@ -5,19 +5,21 @@ from __future__ import annotations
 import functools
 import linecache
 import weakref
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Sequence
+from itertools import islice
+from types import FrameType
 from typing import Any
 
 import torch
 
 from oomph.holders.chain import Chain, Hop
-from oomph.holders.frames import LAST_ERROR
-from oomph.holders.lines import Line, line_of_code
+from oomph.holders.frames import LAST_ERROR, running
+from oomph.holders.lines import Line, line_of, line_of_code
 from oomph.holders.search import Search
 from oomph.leaks import graphs
 from oomph.leaks.findings import Finding
-from oomph.leaks.inventory import Group, Seen
+from oomph.leaks.inventory import Group, spread
 from oomph.leaks.lines import slots, source
 from oomph.leaks.lines.allocated import Sites, allocated_at, longer, resolved
 from oomph.leaks.lines.places import Places
@@ -31,6 +33,7 @@ _ROOTS_MAX = 16  # of graphs that go back through rounds, searched at one scan
 _GRADIENTS_MAX = 4  # whose graphs are looked at
 _LONGEST = 2  # of those that get longer
 _JOINED_MAX = 2  # lines whose tensors get longer, searched at one scan
+_CROWD = 3  # calls of one function that have not returned
 _NAMED = ("attr", "local", "global", "class", "cell", "frame")
 
 
@@ -68,7 +71,7 @@ class Judge:
         few = [
             (group, tensor, seen.is_held)
             for group in most[:_SEARCHED_MAX]
-            for seen in _spread(group.kept)
+            for seen in spread(group.kept)
             if (tensor := seen.ref()) is not None and _is_worth_a_word(tensor, group)
         ]
         chains = self._chains([tensor for _, tensor, is_held in few if is_held])
@@ -84,6 +87,8 @@ class Judge:
             inner: Hashable = places[0].place if places else suspect.finding.held_by
             if chain.circle:
                 inner = "cycle", group.kind
+            elif suspect.finding.verdict == "unfinished calls":
+                inner = suspect.finding.line
             known = found.setdefault(inner, suspect)
             holders[group.kind].add(known)
             if known is not suspect:
@@ -97,19 +102,28 @@ class Judge:
                 holder.owned.add(group.kind)
         return list(found.values())
 
-    def search_again(self, members: dict[Suspect, torch.Tensor]) -> list[Suspect]:
+    def search_again(self, members: dict[Suspect, list[torch.Tensor]]) -> list[Suspect]:
         """Who holds now what suspects hold; gives those of which nobody in Python does.
 
         In the midst of a request, say, a variable holds what is free at its end.
+
+        Args:
+            members: Some of each. Most of them tell: a place may hold one for ever, and
+                another place ever more.
         """
         free = []
         for far in (False, True):
-            held = {s: t for s, t in members.items() if s.is_far is far}
-            chains = self._chains([*held.values()], far=far)
-            for suspect, chain in zip(held, chains, strict=True):
-                if not chain.hops:
+            held = {s: few for s, few in members.items() if s.is_far is far}
+            flat = [tensor for few in held.values() for tensor in few]
+            chains = self._chains(flat, [flat, members, *members.values()], far)
+            for suspect, few in held.items():
+                found = [chain for chain in islice(chains, len(few)) if chain.hops]
+                if not found:
                     free.append(suspect)
-                elif not chain.circle:
+                    continue
+                texts = [chain.text for chain in found]
+                chain = max(found, key=lambda chain: texts.count(chain.text))
+                if not chain.circle:
                     suspect.held_now(_places(chain, suspect.finding), chain.text)
         return free
 
@@ -147,6 +161,8 @@ class Judge:
             return "create_graph"
         if chain.circle:
             return "cycle"
+        if len(_calls_of_same(chain)) >= _CROWD:
+            return "unfinished calls"
         if _is_notebook(hops):
             return "notebook"
         if kinds & {"traceback", "exception"}:
@@ -252,12 +268,6 @@ class Judge:
         return found
 
 
-def _spread(kept: list[Seen]) -> list[Seen]:
-    """A few of a group's tensors: the oldest, the newest, and between."""
-    places = dict.fromkeys((0, len(kept) // 2, len(kept) - 1))
-    return [kept[place] for place in places]
-
-
 def _places(chain: Chain, finding: Finding) -> Places:
     """What may grow by each tensor that is kept: containers, and names as well."""
     names = slots.names(chain, in_place=False) + slots.namespaces(chain)
@@ -329,6 +339,14 @@ def _is_bare_local(chain: Chain) -> bool:
     return [hop.kind for hop in chain.hops] == ["local"]
 
 
+def _calls_of_same(chain: Chain) -> list[FrameType]:
+    """Of the function whose variable ends a chain, all calls that have not returned."""
+    if chain.frame is None or chain.hops[-1].kind != "local":
+        return []
+    code = chain.frame.f_code
+    return [frame for frame in running() if frame.f_code is code]
+
+
 def _fills_a_module(chain: Chain) -> bool:
     """Whether a module's variable is a container that holds it."""
     name, into = _first_name(chain.hops)
@@ -339,16 +357,22 @@ def _known_line(verdict: str, chain: Chain) -> Line | None:
     """The line that the chain itself tells."""
     if verdict == "notebook":
         return _cell_line(chain.hops)
+    if verdict == "unfinished calls":
+        lines = Counter(map(line_of, _calls_of_same(chain)))
+        return lines.most_common(1)[0][0]
     for thing in chain.things[1:]:
         if isinstance(thing, functools._lru_cache_wrapper):
             code = getattr(thing.__wrapped__, "__code__", None)
             return None if code is None else line_of_code(code)
     if chain.circle and chain.closing is not None:
-        name = chain.closing.name
+        name, made = chain.closing.name, chain.closing.line
+        handed = source.hands_over(made) if made is not None else None
+        if handed is not None:
+            return handed
         is_attribute = chain.closing.kind == "attr"
         puts = source.puts_into(name, binds=False)
         puts = puts or source.puts_into(name, is_attribute=is_attribute)
-        return puts or chain.closing.line
+        return puts or made
     return None
 
 

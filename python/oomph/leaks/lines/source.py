@@ -109,6 +109,26 @@ def puts_into(name: str, binds: bool = True, is_attribute: bool = False) -> Line
     return None
 
 
+def hands_over(line: Line) -> Line | None:
+    """The one statement that uses the function defined at a line, beside it."""
+    parsed = tree(line.file)
+    for outer, node in _in_functions(parsed) if parsed is not None else ():
+        body: list[ast.stmt] = getattr(node, "body", None) or []
+        for made in body if isinstance(body, list) else ():
+            if isinstance(made, ast.FunctionDef) and made.lineno == line.line:
+                name = node.name if isinstance(node, ast.FunctionDef) else outer
+                found = {part.lineno for each in body for part in _uses(each, made)}
+                return Line(line.file, found.pop(), name) if len(found) == 1 else None
+    return None
+
+
+def _uses(statement: ast.stmt, made: ast.FunctionDef) -> list[ast.Name]:
+    if statement is made:
+        return []
+    names = (part for part in ast.walk(statement) if isinstance(part, ast.Name))
+    return [name for name in names if name.id == made.name]
+
+
 def keeps_old(line: Line, names: set[str]) -> bool:
     """Whether a line binds what has one of these names to something made of it."""
     found: ast.stmt | None = statement(line.file, line.line)
