@@ -503,7 +503,7 @@ def other_holder():
 
 
 LEAKS = {
-    "waiting_threads": 12,
+    "waiting_threads": 60,
     "own_hook": 12,
     "other_holder": 100,
     "graphs_of_copies": 12,

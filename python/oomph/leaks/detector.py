@@ -243,7 +243,7 @@ class Detector:
 
     def _follow(self, judge: verdicts.Judge) -> None:
         """What has become of the suspects since the last scan."""
-        members: dict[Suspect, list[torch.Tensor]] = {}
+        members: dict[Suspect, list[torch.Tensor | None]] = {}
         free: list[Suspect] = []
         for suspect in self._suspects:
             if suspect.site:

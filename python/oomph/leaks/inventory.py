@@ -265,9 +265,3 @@ class Inventory:
             return False
         before, now = self._stayed[-2:]
         return any(now[kind] > before[kind] for kind in kinds)
-
-
-def spread(kept: list[Seen]) -> list[Seen]:
-    """A few of what was kept: the oldest, the newest, and between."""
-    places = dict.fromkeys((0, len(kept) // 2, len(kept) - 1)) if kept else ()
-    return [kept[place] for place in places]

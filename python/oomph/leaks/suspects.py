@@ -16,7 +16,7 @@ import torch
 
 from oomph.holders.lines import Line
 from oomph.leaks.findings import BOUNDED, LEAKS, Finding
-from oomph.leaks.inventory import Inventory, spread
+from oomph.leaks.inventory import Inventory
 from oomph.leaks.lines import bounds, source
 from oomph.leaks.lines.following import Changes
 from oomph.leaks.lines.places import Filled, Places
@@ -29,6 +29,7 @@ _APART_MIN = 2  # rounds without growth that say nothing
 _ENOUGH_ROUNDS = 16  # if the watch ends, and it has grown until then
 _DOUBTED_ROUNDS = 24  # where the code speaks for a bound: not told before
 _MEMBERS_MAX = 64  # of which it is seen whether they are given back
+_SOME = 3  # of what it holds, of which most tell where it is
 _LIMITED_ROUNDS = 64  # where the holder has one: the same
 
 
@@ -131,16 +132,21 @@ class Suspect:
         self._stayed.append(_Stayed(now, size_bytes, size_bytes))
         self.note(grew, now)
 
-    def some(self, inventory: Inventory) -> list[torch.Tensor]:
-        """What it has held for longest, of what is known, and a few that came since."""
+    def some(self, inventory: Inventory) -> list[torch.Tensor | None]:
+        """What it has held for longest, of what is known, and some that came since.
+
+        None for each of which Python holds nothing any more. The last that came are
+        left out: they may be on their way yet.
+        """
         found = self.members[:1]
-        if not self.is_far:  # the search for one takes long
-            found += [seen.ref for seen in spread(inventory.kept(self.kinds))]
-        elif not found:
-            found = [seen.ref for seen in inventory.kept(self.kinds)[:1]]
-        there = (ref() for ref in found)
-        few = {id(tensor): tensor for tensor in there if tensor is not None}
-        return [tensor for tensor in few.values() if inventory.is_held(tensor)]
+        kept = [seen.ref for seen in inventory.kept(self.kinds)]
+        if self.is_far:  # the search for one takes long
+            found = found or kept[:1]
+        else:
+            places = {place * len(kept) // _SOME for place in range(_SOME)}
+            found += [kept[place] for place in sorted(places) if kept]
+        there = {id(tensor): tensor for ref in found if (tensor := ref()) is not None}
+        return [t if inventory.is_held(t) else None for t in there.values()]
 
     def note(self, grew: bool, now: int, until: int | None = None) -> None:
         """A scan at the end of a round showed whether it grew until a round."""

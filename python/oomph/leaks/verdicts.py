@@ -7,7 +7,6 @@ import linecache
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Sequence
-from itertools import islice
 from types import FrameType
 from typing import Any
 
@@ -19,7 +18,7 @@ from oomph.holders.lines import Line, line_of, line_of_code
 from oomph.holders.search import Search
 from oomph.leaks import graphs
 from oomph.leaks.findings import Finding
-from oomph.leaks.inventory import Group, spread
+from oomph.leaks.inventory import Group, Seen
 from oomph.leaks.lines import slots, source
 from oomph.leaks.lines.allocated import Sites, allocated_at, longer, resolved
 from oomph.leaks.lines.places import Places
@@ -71,7 +70,7 @@ class Judge:
         few = [
             (group, tensor, seen.is_held)
             for group in most[:_SEARCHED_MAX]
-            for seen in spread(group.kept)
+            for seen in _spread(group.kept)
             if (tensor := seen.ref()) is not None and _is_worth_a_word(tensor, group)
         ]
         chains = self._chains([tensor for _, tensor, is_held in few if is_held])
@@ -102,28 +101,29 @@ class Judge:
                 holder.owned.add(group.kind)
         return list(found.values())
 
-    def search_again(self, members: dict[Suspect, list[torch.Tensor]]) -> list[Suspect]:
+    def search_again(
+        self, members: dict[Suspect, list[torch.Tensor | None]]
+    ) -> list[Suspect]:
         """Who holds now what suspects hold; gives those of which nobody in Python does.
 
         In the midst of a request, say, a variable holds what is free at its end.
 
         Args:
-            members: Some of each. Most of them tell: a place may hold one for ever, and
-                another place ever more.
+            members: Some of each; None: Python holds it no more. Most of them tell: a
+                place may hold one for ever, and another place ever more.
         """
         free = []
         for far in (False, True):
             held = {s: few for s, few in members.items() if s.is_far is far}
-            flat = [tensor for few in held.values() for tensor in few]
-            chains = self._chains(flat, [flat, members, *members.values()], far)
+            flat = [t for few in held.values() for t in few if t is not None]
+            found = self._chains(flat, [flat, members, *members.values()], far)
             for suspect, few in held.items():
-                found = [chain for chain in islice(chains, len(few)) if chain.hops]
-                if not found:
+                chains = [Chain() if t is None else next(found) for t in few]
+                texts = [chain.text if chain.hops else "" for chain in chains]
+                chain = max(chains, key=lambda c: texts.count(c.text if c.hops else ""))
+                if not chain.hops:
                     free.append(suspect)
-                    continue
-                texts = [chain.text for chain in found]
-                chain = max(found, key=lambda chain: texts.count(chain.text))
-                if not chain.circle:
+                elif not chain.circle:
                     suspect.held_now(_places(chain, suspect.finding), chain.text)
         return free
 
@@ -148,6 +148,7 @@ class Judge:
             is_global=_fills_a_module(chain),
             is_limited=_limits_itself(chain),
             is_far=chain.is_far,
+            is_doubted=verdict == "unfinished calls",
             held_at=next((hop.line for hop in chain.hops if hop.line), None),
         )
         suspect.members.append(weakref.ref(tensor))
@@ -266,6 +267,12 @@ class Judge:
             suspect.site = number
             found.append(suspect)
         return found
+
+
+def _spread(kept: list[Seen]) -> list[Seen]:
+    """A few of a group's tensors: the oldest, the newest, and between."""
+    places = dict.fromkeys((0, len(kept) // 2, len(kept) - 1))
+    return [kept[place] for place in places]
 
 
 def _places(chain: Chain, finding: Finding) -> Places:
