@@ -7,7 +7,7 @@ import linecache
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Sequence
-from types import FrameType
+from types import CodeType
 from typing import Any
 
 import torch
@@ -47,6 +47,7 @@ class Judge:
 
     def __init__(self, before: int, now: int, mark: object) -> None:
         self._search: Search | None = None  # made when it is needed
+        self._calls: dict[CodeType, list[Line]] | None = None  # likewise
         self._mark = mark
         self._before = before
         self._now = now
@@ -119,8 +120,8 @@ class Judge:
             found = self._chains(flat, [flat, members, *members.values()], far)
             for suspect, few in held.items():
                 chains = [Chain() if t is None else next(found) for t in few]
-                texts = [chain.text if chain.hops else "" for chain in chains]
-                chain = max(chains, key=lambda c: texts.count(c.text if c.hops else ""))
+                texts = [chain.text for chain in chains]
+                chain = chains[texts.index(max(texts, key=texts.count))]
                 if not chain.hops:
                     free.append(suspect)
                 elif not chain.circle:
@@ -129,9 +130,12 @@ class Judge:
 
     def _suspect(self, tensor: torch.Tensor, chain: Chain, group: Group) -> Suspect:
         verdict = self._mistake(tensor, chain)
+        line = _known_line(verdict, chain)
+        if verdict == "unfinished calls":
+            line = Counter(self._calls_of_same(chain)).most_common(1)[0][0]
         finding = Finding(
             verdict,
-            _known_line(verdict, chain),
+            line,
             growth_bytes=int(group.size_bytes),
             count=group.count,
             held_by=chain.text if chain.hops else None,
@@ -162,7 +166,7 @@ class Judge:
             return "create_graph"
         if chain.circle:
             return "cycle"
-        if len(_calls_of_same(chain)) >= _CROWD:
+        if len(self._calls_of_same(chain)) >= _CROWD:
             return "unfinished calls"
         if _is_notebook(hops):
             return "notebook"
@@ -174,6 +178,16 @@ class Judge:
         if tensor.dim() == 0 and tensor.grad_fn is not None:
             return "loss kept"
         return "outputs retained"
+
+    def _calls_of_same(self, chain: Chain) -> list[Line]:
+        """Where all calls stand of the function whose variable ends a chain."""
+        if chain.frame is None or chain.hops[-1].kind != "local":
+            return []
+        if self._calls is None:
+            self._calls = defaultdict(list)
+            for frame in running():
+                self._calls[frame.f_code].append(line_of(frame))
+        return self._calls.get(chain.frame.f_code, [])
 
     # ---- Graphs that go back through several rounds
 
@@ -346,14 +360,6 @@ def _is_bare_local(chain: Chain) -> bool:
     return [hop.kind for hop in chain.hops] == ["local"]
 
 
-def _calls_of_same(chain: Chain) -> list[FrameType]:
-    """Of the function whose variable ends a chain, all calls that have not returned."""
-    if chain.frame is None or chain.hops[-1].kind != "local":
-        return []
-    code = chain.frame.f_code
-    return [frame for frame in running() if frame.f_code is code]
-
-
 def _fills_a_module(chain: Chain) -> bool:
     """Whether a module's variable is a container that holds it."""
     name, into = _first_name(chain.hops)
@@ -364,9 +370,6 @@ def _known_line(verdict: str, chain: Chain) -> Line | None:
     """The line that the chain itself tells."""
     if verdict == "notebook":
         return _cell_line(chain.hops)
-    if verdict == "unfinished calls":
-        lines = Counter(map(line_of, _calls_of_same(chain)))
-        return lines.most_common(1)[0][0]
     for thing in chain.things[1:]:
         if isinstance(thing, functools._lru_cache_wrapper):
             code = getattr(thing.__wrapped__, "__code__", None)
