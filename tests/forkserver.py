@@ -85,8 +85,7 @@ class Preloaded:
 def preload() -> None:
     """Loads what every child needs and none may have used."""
     preloaded = Preloaded()
-    for name in (simulate._DRIVER, *simulate._LIBRARIES):
-        simulate._open(name, ctypes.RTLD_GLOBAL)
+    simulate.preload()
     for module in PRELOADED:
         importlib.import_module(module)
     preloaded.keep()

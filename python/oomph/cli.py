@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from oomph import settings, simulate
+from oomph.base import script
 from oomph.base.sizes import parse_size
 from oomph.doctor import command as doctor
 from oomph.fitting import command as fit
@@ -82,14 +83,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="write statistics of every device as JSON when the process ends",
     )
-    run.add_argument(
-        "-m",
-        action="store_true",
-        dest="module",
-        help="SCRIPT is the name of a module, as for python -m",
-    )
-    run.add_argument("script", help="the script, or the module with -m")
-    run.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
+    script.add_to(run)
     doctor.add_to(commands)
     fit.add_to(commands)
     return parser

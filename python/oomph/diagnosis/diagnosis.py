@@ -218,7 +218,7 @@ def _brief(found: Diagnosis) -> list[str]:
         f"GPU {found.device} has {format_size(found.total_bytes)}. When it failed, GPU "
         "memory was held mostly by:",
         *(
-            _row(share.size_bytes, share.name + _main_line(found, share))
+            row(share.size_bytes, share.name + _main_line(found, share))
             for share in sorted(found.shares, key=lambda s: -s.size_bytes)[:BRIEF]
         ),
         title,
@@ -275,7 +275,8 @@ def _request(request: Request | None) -> list[str]:
     return [text, *([f"    {source}"] if source else []), *([more] if more else [])]
 
 
-def _row(size_bytes: int, text: str) -> str:
+def row(size_bytes: int, text: str) -> str:
+    """A size, and what has it or would save it."""
     return f"  {format_size(size_bytes):>10}  {text}"
 
 
@@ -284,12 +285,12 @@ def _shares(found: Diagnosis) -> list[str]:
     large = [share for share in found.shares if share.size_bytes >= least]
     rest = [share for share in found.shares if share.size_bytes < least]
     rest, large = large[SHARES_SHOWN - 1 :] + rest, large[: SHARES_SHOWN - 1]
-    rows = [_row(share.size_bytes, share.name) for share in large]
+    rows = [row(share.size_bytes, share.name) for share in large]
     if rest:
         names = ", ".join(share.name for share in rest)
-        rows.append(_row(sum(share.size_bytes for share in rest), names))
+        rows.append(row(sum(share.size_bytes for share in rest), names))
     if found.host_bytes:
-        rows.append(_row(found.host_bytes, "of this is on the host"))
+        rows.append(row(found.host_bytes, "of this is on the host"))
     return rows
 
 
@@ -297,7 +298,7 @@ def _lines(lines: list[Line]) -> list[str]:
     if not lines:
         return []
     rows = [
-        _row(
+        row(
             line.size_bytes,
             f"{sites.place(line.file, line.line)} ({line.function}), {line.count} "
             f"block{'s' * (line.count != 1)}, "
@@ -370,7 +371,7 @@ def _best(found: Diagnosis, count: int) -> tuple[str, list[str]]:
     if not found.remedies:
         return "Nothing that oomph knows of would save much.", []
     rows = [
-        _row(r.saves_bytes, f"{r.action}; cost: {r.cost}{_mark(r, found)}")
+        row(r.saves_bytes, f"{r.action}; cost: {r.cost}{_mark(r, found)}")
         for r in found.remedies[:count]
     ]
     return _title(found), rows

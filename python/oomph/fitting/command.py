@@ -7,14 +7,13 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from oomph import settings
+from oomph.base import script
 from oomph.fitting import cards
-
-if TYPE_CHECKING:
-    from oomph.fitting.cards import Target
-    from oomph.fitting.measuring import Script
+from oomph.fitting.cards import Target
+from oomph.fitting.measuring import Script, Way
 
 _HELP = """\
 Runs a Python script on simulated cards, and says on which it fits: with PyTorch's
@@ -22,7 +21,7 @@ allocator, with expandable segments, and with oomph. The script is ended after a
 steps. The exit code is 0 if it fits on all cards, 1 if it does not, 2 if the question
 cannot be asked, and 3 if the script fails.
 """
-FITS, TOO_SMALL, WRONG, FAILED, INTERRUPTED = 0, 1, 2, 3, 130
+FITS, TOO_SMALL, FAILED, INTERRUPTED = 0, 1, 3, 130
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -57,8 +56,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
     fit.add_argument(
         "--with",
-        choices=("native", "expandable", "oomph", "rescue"),
-        default="rescue",
+        choices=[way.name.lower() for way in Way],
+        default=Way.RESCUE.name.lower(),
         dest="way",
         help="with which allocator it must fit for exit code 0 (default: %(default)s, "
         "which is oomph with offload)",
@@ -79,14 +78,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         help="settings of oomph besides offload, as for oomph run",
     )
     fit.add_argument("--json", action="store_true", help="write all as JSON")
-    fit.add_argument(
-        "-m",
-        action="store_true",
-        dest="module",
-        help="SCRIPT is the name of a module, as for python -m",
-    )
-    fit.add_argument("script", help="the script, or the module with -m")
-    fit.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
+    script.add_to(fit)
 
 
 def joined(arguments: Sequence[str]) -> list[str]:
@@ -106,9 +98,9 @@ def run(options: argparse.Namespace) -> int:
     """
     from oomph.fitting.runs import ScriptError  # other commands need none of it
 
-    script, targets = _script(options), cards.targets(options.gpu, options.host)
+    asked, targets = _script(options), cards.targets(options.gpu, options.host)
     try:
-        text, data, fits = _answer(options, script, targets)
+        text, data, fits = _answer(options, asked, targets)
     except ScriptError as error:
         print(f"{error.record.output}\noomph: {error}", file=sys.stderr)
         return FAILED
@@ -119,8 +111,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _script(options: argparse.Namespace) -> Script:
-    from oomph.fitting.measuring import Script
-
     if not options.module and not os.path.isfile(options.script):
         raise ValueError(f"there is no file {options.script}")
     if options.steps < 1 or not options.seconds > 0:
@@ -139,19 +129,18 @@ def _script(options: argparse.Namespace) -> Script:
 
 
 def _answer(
-    options: argparse.Namespace, script: Script, targets: list[Target]
+    options: argparse.Namespace, asked: Script, targets: list[Target]
 ) -> tuple[str, dict[str, Any], bool]:
     """The answer as text and as data, and whether it is yes."""
     from oomph.fitting import answers, report, varying
-    from oomph.fitting.measuring import Way
 
     way = Way[options.way.upper()]
     if options.vary is None:
-        found = answers.find(script, targets, _progress())
+        found = answers.find(asked, targets, _progress())
         fits = all(answer.fits for answer in found.answers if answer.way is way)
         return report.text(found), report.data(found), fits
     option = varying.parse(options.vary)
-    largest = answers.find_largest(script, targets, option, _progress())
+    largest = answers.find_largest(asked, targets, option, _progress())
     fits = all(each.value is not None for each in largest if each.way is way)
     text = report.text_of_largest(option.name, largest)
     return text, report.data_of_largest(option.name, largest), fits

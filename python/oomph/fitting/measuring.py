@@ -104,7 +104,6 @@ def measure(
             {
                 "output": str(output),
                 "environment": {**place.variables(script.settings), **script.variables},
-                "card": place.card,
                 "record": str(path),
                 "steps": script.steps,
                 "module": script.module,

@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from oomph.base.sizes import format_size
-from oomph.diagnosis.diagnosis import PHASES
+from oomph.diagnosis.diagnosis import PHASES, row
 from oomph.fitting.answers import Fit
+from oomph.fitting.cards import Target
 from oomph.fitting.measuring import Way
 from oomph.fitting.record import Record
 from oomph.fitting.runs import Answer
 from oomph.fitting.varying import Largest
 
 _ROWS = 5  # of holders, and of remedies
+_OfCard = TypeVar("_OfCard", Answer, Largest)
 
 
 def text(fit: Fit) -> str:
     """A table of cards, what holds the memory at the peak, and what would help."""
-    first = fit.answers[0].roomy
     return "\n".join(
-        [*_table(fit), "", *_peak(fit.peak), *_smaller(fit), *_remarks(fit, first)]
+        [*_table(fit), "", *_peak(fit.peak), *_smaller(fit), *_remarks(fit)]
     )
 
 
 def text_of_largest(name: str, found: Sequence[Largest]) -> str:
     """A table of the largest values with which a script fits each card."""
     rows = [["card", "memory", *(way.value for way in Way)]]
-    for card in dict.fromkeys(each.card for each in found):
-        of = {each.way: each for each in found if each.card == card}
-        cells = [_value(of[way]) for way in Way]
+    for card, largest in _by_card(found):
+        cells = [_value(largest[way]) for way in Way]
         rows.append([card.name, format_size(card.memory_bytes), *cells])
     return "\n".join([f"The largest {name} that fits:", *_columns(rows)])
 
@@ -42,10 +42,9 @@ def _value(largest: Largest) -> str:
 
 def data_of_largest(name: str, found: Sequence[Largest]) -> dict[str, Any]:
     """The same in types that JSON has; None: it fits with no value."""
-    cards = dict.fromkeys(each.card for each in found)
     values = {
-        card.name: {e.way.name.lower(): e.value for e in found if e.card == card}
-        for card in cards
+        card.name: {way.name.lower(): each.value for way, each in largest.items()}
+        for card, largest in _by_card(found)
     }
     return {"name": name, "largest": values}
 
@@ -58,22 +57,21 @@ def _columns(rows: list[list[str]]) -> list[str]:
 def _table(fit: Fit) -> list[str]:
     head = ["card", "memory", *(way.value for way in Way), "ms a step", "without limit"]
     rows = [head]
-    for answers in _by_card(fit):
-        rescue = answers[Way.RESCUE]
+    for card, answers in _by_card(fit.answers):
         rows.append(
             [
-                rescue.card.name,
-                format_size(rescue.card.memory_bytes),
+                card.name,
+                format_size(card.memory_bytes),
                 *(_cell(answers[way]) for way in Way),
-                *_times(rescue),
+                *_times(answers[Way.RESCUE]),
             ]
         )
     return _columns(rows)
 
 
-def _by_card(fit: Fit) -> list[dict[Way, Answer]]:
-    cards = dict.fromkeys(answer.card for answer in fit.answers)
-    return [{a.way: a for a in fit.answers if a.card == card} for card in cards]
+def _by_card(found: Sequence[_OfCard]) -> list[tuple[Target, dict[Way, _OfCard]]]:
+    cards = dict.fromkeys(each.card for each in found)
+    return [(card, {e.way: e for e in found if e.card == card}) for card in cards]
 
 
 def _cell(answer: Answer) -> str:
@@ -97,7 +95,7 @@ def _peak(peak: Record) -> list[str]:
     request = found["request"]
     when = PHASES.get(request["step_phase"], "")
     rows = [
-        f"  {format_size(share['size_bytes']):>10}  {share['name']}"
+        row(share["size_bytes"], share["name"])
         for share in sorted(found["shares"], key=lambda s: -s["size_bytes"])[:_ROWS]
     ]
     in_phase = f" in {when}" if when else ""
@@ -111,15 +109,13 @@ def _smaller(fit: Fit) -> list[str]:
     rows = []
     for remedy in fit.smaller.diagnosis["remedies"][:_ROWS]:
         mark = {True: "enough", False: "not enough alone", None: "not known"}
-        rows.append(
-            f"  {format_size(remedy['saves_bytes']):>10}  {remedy['action']} "
-            f"({mark[remedy['enough']]}); cost: {remedy['cost']}"
-        )
+        told = f"{remedy['action']} ({mark[remedy['enough']]}); cost: {remedy['cost']}"
+        rows.append(row(remedy["saves_bytes"], told))
     name = fit.smaller_card.name
     return [f"On {name} without offload, with the memory that each saves:", *rows]
 
 
-def _remarks(fit: Fit, roomy: Record) -> list[str]:
+def _remarks(fit: Fit) -> list[str]:
     found = [
         f"Without a limit: {format_size(a.roomy.allocated_bytes)} allocated, "
         f"{format_size(a.roomy.reserved_bytes)} reserved, "
@@ -127,7 +123,7 @@ def _remarks(fit: Fit, roomy: Record) -> list[str]:
         for a in fit.answers
         if a.card == fit.answers[-1].card and a.way is not Way.RESCUE
     ]
-    if roomy.steps == 0:
+    if fit.answers[0].roomy.steps == 0:
         found.append(
             "No step of an optimizer was seen: the script ran to its end, and what it "
             "would do for longer is not known."
@@ -140,8 +136,8 @@ def data(fit: Fit) -> dict[str, Any]:
     return {
         "cards": [
             {
-                "card": answers[Way.RESCUE].card.name,
-                "memory_bytes": answers[Way.RESCUE].card.memory_bytes,
+                "card": card.name,
+                "memory_bytes": card.memory_bytes,
                 "ways": {
                     way.name.lower(): {
                         "fits": answer.fits,
@@ -151,7 +147,7 @@ def data(fit: Fit) -> dict[str, Any]:
                     for way, answer in answers.items()
                 },
             }
-            for answers in _by_card(fit)
+            for card, answers in _by_card(fit.answers)
         ],
         "peak": fit.peak.diagnosis,
         "smaller": fit.smaller and fit.smaller.diagnosis,

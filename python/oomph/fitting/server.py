@@ -74,7 +74,7 @@ def become(request: dict[str, Any]) -> int:
     for number, file in enumerate((nothing, output, output)):
         os.dup2(file, number)
     os.environ.update(request["environment"])
-    simulate.load(request["card"])
+    simulate.load(os.environ[simulate.VARIABLE])
     from oomph.fitting import program
     from oomph.setup import environment
 
