@@ -19,7 +19,7 @@ import weakref
 from collections import defaultdict, deque
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy
 import pytest
@@ -319,6 +319,62 @@ def hook_in_backward():
     return lambda step: weight.square().sum().backward()
 
 
+def states_made_anew():
+    """Each step makes the states of all that ever were anew, around their memory."""
+
+    class Neuron:
+        instances: ClassVar[list[Any]] = []
+
+        def __init__(self):
+            self.potential = block()
+            Neuron.instances.append(self)  # keeps
+
+    def trial(step):
+        Neuron()
+        for neuron in Neuron.instances:
+            neuron.potential = neuron.potential.detach()
+
+    return trial
+
+
+def table_that_is_written_to():
+    """A library makes a table longer, whose new rows are written then."""
+    from transformers import GPT2Config, GPT2Model
+
+    config = GPT2Config(vocab_size=256, n_embd=512, n_layer=1, n_head=2)
+    model = GPT2Model(config).cuda()
+
+    @torch.no_grad()
+    def add(step):
+        model.resize_token_embeddings(512 + 256 * step, mean_resizing=False)  # keeps
+        rows = model.get_input_embeddings().weight
+        rows[256 + 256 * step :] = 1.0
+        return rows.shape
+
+    return add
+
+
+def last_ones_apart():
+    """What leads to the last ones is shorter than what leads to all of them."""
+
+    class Log:
+        def __init__(self):
+            self.parts = ([],)
+
+        def add(self, value):
+            self.parts[0].append(value)  # keeps
+
+    log, recent = Log(), ()
+
+    def note(step):
+        nonlocal recent
+        log.add([block()])
+        if step % 20 == 19:
+            recent = tuple(log.parts[0][-32:])
+
+    return note
+
+
 def graphs_of_copies():
     """What is kept is on the CPU, but its graph holds what is on the GPU."""
     weight, parts = torch.nn.Parameter(block()), {}
@@ -503,6 +559,9 @@ def other_holder():
 
 
 LEAKS = {
+    "states_made_anew": 20,
+    "table_that_is_written_to": 40,
+    "last_ones_apart": 66,
     "waiting_threads": 60,
     "own_hook": 12,
     "other_holder": 100,

@@ -10,11 +10,12 @@ import functools
 import sys
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from oomph import _C
 from oomph.leaks.lines.allocated import storage_of
@@ -25,14 +26,26 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)  # which have memory, if they are st
 
 @dataclass(eq=False)
 class Seen:
-    """A tensor that was met."""
+    """A tensor that was met.
+
+    Or the storage of one: where another tensor has its place now, as by
+    ``state = state.detach()``, that is meant.
+    """
 
     ref: weakref.ref[torch.Tensor]
     kind: Hashable
     since: int  # number of the scan that met it first
-    storage: int  # its identity
+    storage: int  # its identity; 0: it has none
     size_bytes: int  # of that
+    storage_ref: StorageWeakRef | None  # nothing else gets its identity meanwhile
     is_held: bool = True  # in Python, at the last scan
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the tensor has been freed, and its memory."""
+        ref = self.storage_ref
+        is_freed = ref is None or ref.expired()  # type: ignore[no-untyped-call]
+        return is_freed and self.ref() is None
 
 
 @dataclass
@@ -58,29 +71,31 @@ class _Objects:
 
     def __init__(self) -> None:
         self.mark: object = None  # of when they were met last
-        self._known: dict[int, weakref.ref[Any]] = {}
+        self._tensors: dict[int, weakref.ref[Any]] = {}
+        self._modules: dict[int, weakref.ref[Any]] = {}
 
     def meet(self) -> tuple[list[torch.Tensor], list[torch.nn.Module]]:
         """Gives all tensors that keep GPU memory now, and all modules."""
         kinds = torch.Tensor, torch.nn.Module
         found, self.mark = _C.instances(kinds, self.mark)
-        known = (ref() for ref in self._known.values())
-        there = {id(thing): thing for thing in known if thing is not None}
-        there.update((id(thing), thing) for thing in found)
-        self._known = {key: weakref.ref(thing) for key, thing in there.items()}
+        # By their types, whatever they pretend to be.
+        tensors = [thing for thing in found if issubclass(type(thing), torch.Tensor)]
+        modules = [thing for thing in found if issubclass(type(thing), torch.nn.Module)]
+        all_tensors = _with_known(tensors, self._tensors)
         return (
-            [
-                t
-                for t in there.values()
-                if _is_a(t, torch.Tensor) and _keeps_gpu_memory(t)
-            ],
-            [m for m in there.values() if _is_a(m, torch.nn.Module)],
+            [tensor for tensor in all_tensors if _keeps_gpu_memory(tensor)],
+            _with_known(modules, self._modules),
         )
 
 
-def _is_a(thing: object, kind: type) -> bool:
-    """Whether it is one, whatever it pretends to be."""
-    return issubclass(type(thing), kind)
+def _with_known(found: list[Any], known: dict[int, weakref.ref[Any]]) -> list[Any]:
+    """What was found, and what is left of what was known; the former is known now."""
+    there = {key: thing for key, ref in known.items() if (thing := ref()) is not None}
+    for key in known.keys() - there.keys():
+        del known[key]
+    known.update((id(thing), weakref.ref(thing)) for thing in found)
+    there.update((id(thing), thing) for thing in found)
+    return list(there.values())
 
 
 def _keeps_gpu_memory(tensor: torch.Tensor) -> bool:
@@ -93,6 +108,12 @@ def _keeps_gpu_memory(tensor: torch.Tensor) -> bool:
     if storage is None:
         return False
     return storage.device.type == "cuda" and storage.nbytes() > 0  # not a fake one
+
+
+def _sizes(kept: Iterable[Seen]) -> list[tuple[Hashable, int]]:
+    """Kind and bytes of each storage."""
+    sizes = {(seen.kind, seen.storage): seen.size_bytes for seen in kept}
+    return [(kind, size_bytes) for (kind, _), size_bytes in sizes.items()]
 
 
 def _references(tensors: list[torch.Tensor]) -> list[int]:
@@ -174,31 +195,48 @@ class Inventory:
             return modules
 
     def _note(self, tensors: list[torch.Tensor]) -> None:
-        before, self._seen = self._seen, {}
-        stayed: Counter[Hashable] = Counter()
-        new: Counter[Hashable] = Counter()
-        sizes: dict[Hashable, dict[int, int]] = defaultdict(dict)
-        held, now = _are_held(tensors), self.scans
-        for tensor, is_held in zip(tensors, held, strict=True):
-            known = before.get(id(tensor))
-            if known is None or known.ref() is not tensor:
-                storage = storage_of(tensor)
-                known = Seen(
-                    weakref.ref(tensor),
-                    self._kinds.setdefault(_kind(tensor), len(self._kinds)),
-                    now,
-                    0 if storage is None else storage._cdata,
-                    0 if storage is None else storage.nbytes(),
-                )
-            known.is_held = is_held
-            self._seen[id(tensor)] = known
-            if known.since < now:
-                stayed[known.kind] += 1
-                sizes[known.kind][known.storage] = known.size_bytes
-            new[known.kind] += 0 < known.since < now
-        self._stayed.append(stayed)
-        self._sizes = Counter({kind: sum(of.values()) for kind, of in sizes.items()})
-        self._new.append(new)
+        before, self._seen, now = self._seen, {}, self.scans
+        left = {
+            seen.storage: seen
+            for seen in before.values()
+            if seen.storage_ref is not None and seen.ref() is None
+        }
+        for tensor, is_held in zip(tensors, _are_held(tensors), strict=True):
+            seen = before.get(id(tensor))
+            if seen is None or seen.ref() is not tensor:
+                seen = self._meet(tensor, left)
+            seen.is_held = is_held
+            self._seen[id(tensor)] = seen
+        old = [seen for seen in self._seen.values() if seen.since < now]
+        self._stayed.append(Counter(seen.kind for seen in old))
+        self._new.append(Counter(seen.kind for seen in old if seen.since > 0))
+        self._sizes.clear()
+        for kind, size_bytes in _sizes(old):
+            self._sizes[kind] += size_bytes
+
+    def _meet(self, tensor: torch.Tensor, left: dict[int, Seen]) -> Seen:
+        """A tensor that was not met before.
+
+        Args:
+            tensor: It.
+            left: Tensors that are gone, by the storages that they had.
+        """
+        kind = self._kinds.setdefault(_kind(tensor), len(self._kinds))
+        storage = storage_of(tensor)
+        if storage is None:
+            return Seen(weakref.ref(tensor), kind, self.scans, 0, 0, None)
+        known = left.pop(storage._cdata, None)
+        if known is not None and known.kind == kind:
+            known.ref = weakref.ref(tensor)
+            return known
+        # What was there from the beginning is no growth, whatever takes its place.
+        ref = None
+        if self.scans > 0:
+            ref = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+        size_bytes = storage.nbytes()
+        return Seen(
+            weakref.ref(tensor), kind, self.scans, storage._cdata, size_bytes, ref
+        )
 
     def tensors(self) -> list[Any]:
         """What the last scan met and what Python still holds."""
@@ -225,7 +263,7 @@ class Inventory:
         grown = {kind for kind in last[1] if last[1][kind] > last[0][kind]}
         groups = []
         for kind, kept in self._kept(grown).items():
-            sizes = sum({seen.storage: seen.size_bytes for seen in kept}.values())
+            sizes = sum(size_bytes for _, size_bytes in _sizes(kept))
             groups.append(Group(kind, kept, len(kept) / over, sizes / over))
         return groups
 

@@ -7,16 +7,15 @@ at later scans: it grows on, or it gives back what it held, or it stops to grow.
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from oomph.holders.lines import Line
 from oomph.leaks.findings import BOUNDED, LEAKS, Finding
-from oomph.leaks.inventory import Inventory
+from oomph.leaks.inventory import Inventory, Seen
 from oomph.leaks.lines import bounds, source
 from oomph.leaks.lines.following import Changes
 from oomph.leaks.lines.places import Filled, Places
@@ -81,7 +80,7 @@ class Suspect:
     is_limited: bool = False
     is_far: bool = False
     held_at: Line | None = None
-    members: list[weakref.ref[Any]] = field(default_factory=list)
+    members: list[Seen] = field(default_factory=list)
     owned: set[Hashable] = field(default_factory=set)
     site: int = 0
     dismissed: bool = False
@@ -114,10 +113,10 @@ class Suspect:
 
     def follow(self, inventory: Inventory) -> bool:
         """A scan has ended: whether it grew on."""
-        if any(ref() is None for ref in self.members):
+        if any(seen.is_gone for seen in self.members):
             self.gave_back = True
-            self.members = [ref for ref in self.members if ref() is not None]
-        more = [seen.ref for seen in inventory.kept(self.owned)]
+            self.members = [seen for seen in self.members if not seen.is_gone]
+        more = inventory.kept(self.owned)
         self.members = [*dict.fromkeys([*self.members, *more])][:_MEMBERS_MAX]
         grew, now = inventory.has_grown(self.kinds), inventory.rounds[-1]
         until = now
@@ -139,13 +138,14 @@ class Suspect:
         left out: they may be on their way yet.
         """
         found = self.members[:1]
-        kept = [seen.ref for seen in inventory.kept(self.kinds)]
+        kept = inventory.kept(self.kinds)
         if self.is_far:  # the search for one takes long
             found = found or kept[:1]
         else:
             places = {place * len(kept) // _SOME for place in range(_SOME)}
             found += [kept[place] for place in sorted(places) if kept]
-        there = {id(tensor): tensor for ref in found if (tensor := ref()) is not None}
+        refs = (seen.ref() for seen in found)
+        there = {id(tensor): tensor for tensor in refs if tensor is not None}
         return [t if inventory.is_held(t) else None for t in there.values()]
 
     def note(self, grew: bool, now: int, until: int | None = None) -> None:

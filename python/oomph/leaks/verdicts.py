@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import linecache
-import weakref
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Sequence
+from itertools import takewhile
 from types import CodeType
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 from oomph.holders.chain import Chain, Hop
 from oomph.holders.frames import LAST_ERROR, running
 from oomph.holders.lines import Line, line_of, line_of_code
-from oomph.holders.search import Search
+from oomph.holders.search import Search, are_in
 from oomph.leaks import graphs
 from oomph.leaks.findings import Finding
 from oomph.leaks.inventory import Group, Seen
@@ -69,20 +69,21 @@ class Judge:
         """The places that hold kinds of tensors of which there are ever more."""
         most = sorted(groups, key=lambda group: group.size_bytes, reverse=True)
         few = [
-            (group, tensor, seen.is_held)
+            (group, tensor, seen)
             for group in most[:_SEARCHED_MAX]
             for seen in _spread(group.kept)
             if (tensor := seen.ref()) is not None and _is_worth_a_word(tensor, group)
         ]
-        chains = self._chains([tensor for _, tensor, is_held in few if is_held])
+        chains = self._chains([tensor for _, tensor, seen in few if seen.is_held])
         found: dict[object, Suspect] = {}
         holders: dict[Hashable, set[Suspect | None]] = defaultdict(set)  # by kind
-        for group, tensor, is_held in few:
-            chain = next(chains) if is_held else Chain()
+        for group, tensor, seen in few:
+            chain = next(chains) if seen.is_held else Chain()
             if not chain.hops and _gradient_graph(tensor) is None:
                 holders[group.kind].add(None)
                 continue  # nothing in Python holds it: lines tell more
             suspect = self._suspect(tensor, chain, group)
+            suspect.members.append(seen)
             places = suspect.places.all
             inner: Hashable = places[0].place if places else suspect.finding.held_by
             if chain.circle:
@@ -120,8 +121,8 @@ class Judge:
             found = self._chains(flat, [flat, members, *members.values()], far)
             for suspect, few in held.items():
                 chains = [Chain() if t is None else next(found) for t in few]
-                texts = [chain.text for chain in chains]
-                chain = chains[texts.index(max(texts, key=texts.count))]
+                there = [tensor for tensor in few if tensor is not None]
+                chain = _that_holds_most(chains, there)
                 if not chain.hops:
                     free.append(suspect)
                 elif not chain.circle:
@@ -155,7 +156,6 @@ class Judge:
             is_doubted=verdict == "unfinished calls",
             held_at=next((hop.line for hop in chain.hops if hop.line), None),
         )
-        suspect.members.append(weakref.ref(tensor))
         if not suspect.is_searched and finding.line is None:
             suspect.suppose()
         return suspect
@@ -265,7 +265,7 @@ class Judge:
             if not known:
                 continue
             tensor, chain = longest[known[-1]], chains[known[-1]]
-            names = slots.names(chain)
+            names = slots.names(chain, in_place=False)
             if not names or _limits_itself(chain):
                 continue
             finding = Finding(
@@ -281,6 +281,27 @@ class Judge:
             suspect.site = number
             found.append(suspect)
         return found
+
+
+def _that_holds_most(chains: list[Chain], tensors: list[torch.Tensor]) -> Chain:
+    """Of the chains to some tensors the one whose holder has most of them.
+
+    The shortest chain to most may lead to something that has a part of what another
+    holds, such as its last entries.
+    """
+    texts = [chain.text for chain in chains]
+    held = {text: texts.count(text) for text in texts}
+    by_text = {t: c for t, c in zip(texts, chains, strict=True) if c.hops}
+    if len(by_text) > 1:
+        apart = zip(
+            *(reversed(chain.things) for chain in by_text.values()), strict=False
+        )
+        shared = len(list(takewhile(lambda same: len(set(map(id, same))) == 1, apart)))
+        for text, chain in by_text.items():
+            if shared < len(chain.things):
+                holder = chain.things[-1 - shared]
+                held[text] = max(held[text], sum(are_in(holder, tensors, [tensors])))
+    return chains[texts.index(max(texts, key=held.__getitem__))]
 
 
 def _spread(kept: list[Seen]) -> list[Seen]:

@@ -52,7 +52,8 @@ class Slot:
         key: The name, or the place in the container; None: the items are meant;
             ``_REFERENTS``: whatever it refers to, as it does not say in what.
         name: The name under which the program knows it; "": it has none.
-        in_place: Whether a tensor that is changed in place has changed the slot.
+        in_place: Whether a tensor whose values were changed in place has changed the
+            slot; one that got longer has.
     """
 
     holder: Any
@@ -79,11 +80,10 @@ class Slot:
         if self.key is _REFERENTS:
             return len(gc.get_referents(self.holder))
         value = self._value()
-        version = 0
-        is_tensor = self.in_place and isinstance(value, torch.Tensor)
-        if is_tensor and not value.is_inference():
-            version = value._version
-        return id(value), version
+        if not isinstance(value, torch.Tensor):
+            return id(value), 0, 0
+        counts = self.in_place and not value.is_inference()
+        return id(value), value._version if counts else 0, _numel(value)
 
     def newest(self) -> Slot | None:
         """The items of the container that came last; None: it was none."""
@@ -120,6 +120,12 @@ class Slot:
             inner is self.holder or _contains(inner, self.holder)
             for inner in list(namespace.values())
         )
+
+
+def _numel(tensor: torch.Tensor) -> int:
+    """Its length, whatever a subclass says."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor.numel()
 
 
 def _contains(container: object, thing: object) -> bool:
@@ -175,7 +181,7 @@ def names(chain: Chain, in_place: bool = True) -> list[Slot]:
 
     Args:
         chain: From a tensor outwards.
-        in_place: Whether a tensor that is changed in place counts as bound anew.
+        in_place: Whether a tensor whose values change counts as bound anew.
     """
     bound = [_bound(chain.things, place) for place in range(len(chain.things))]
     found = [slot for slot in bound if slot is not None]
