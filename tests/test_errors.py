@@ -19,6 +19,7 @@ INTERNAL = {
     "a list of …",  # arguments of oomph._C
     "instances() takes types",
     "module 'oomph' has no attribute …",
+    "module … has no attribute …",
     "no buffer has … bytes",
     "there is no site …",
     "there is no such ban",

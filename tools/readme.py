@@ -16,6 +16,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = (
     *("settings", "allocator_settings", "how_offload_works", "api", "claims", "files"),
+    "releases",
 )
 FILES = [DOCS / f"{name}.md" for name in PAGES]
 OFFLOAD = ROOT / "benchmarks" / "results" / "offload.json"
@@ -23,6 +24,7 @@ sys.path.insert(0, str(ROOT / "python"))
 
 import claims  # noqa: E402
 import files  # noqa: E402
+import release  # noqa: E402
 from claims import row  # noqa: E402
 from oomph.base.sizes import format_size  # noqa: E402
 from oomph.memory import metrics  # noqa: E402
@@ -128,6 +130,7 @@ TABLES = {
     "claims": claims.table,
     "figures": claims.figures,
     "files": files.table,
+    "release": release.checklist,
 }
 
 

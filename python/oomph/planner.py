@@ -12,6 +12,7 @@ memory is no longer short.
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -209,7 +210,12 @@ def metrics(device: int) -> dict[str, float]:
     return report.metrics(_plan_of(device))
 
 
-figures = metrics  # its name up to 0.1
+def __getattr__(name: str) -> Any:
+    if name == "figures":  # its name up to 0.1
+        text = "oomph.planner.figures is called oomph.planner.metrics now"
+        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        return metrics
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _rows(device: int) -> dict[str, str]:

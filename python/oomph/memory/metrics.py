@@ -50,8 +50,8 @@ OWN: dict[str, str] = {
     "host_predicted": "blocks put on the host at once, because one of that size fell "
     "back to the host in the step before; not counted as rescues",
     "host_predicted_bytes": "bytes of these blocks on the host, added up",
-    "foreseen": "the old name of `host_predicted`, for one release",
-    "foreseen_bytes": "the old name of `host_predicted_bytes`, for one release",
+    "foreseen": "`host_predicted`: its name up to 0.1",
+    "foreseen_bytes": "`host_predicted_bytes`: its name up to 0.1",
     "buffer_bytes": "host bytes of what was sent ahead of need and is not back yet",
     "sent_bytes": "bytes sent to the host ahead of need since the start",
     "fetched_bytes": "bytes of these that came back",
