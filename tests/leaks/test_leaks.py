@@ -203,6 +203,20 @@ def test_without_steps_the_calls_of_a_model_are_rounds():
 
 
 @simulated
+@pytest.mark.parametrize("optimizes", [False, True])
+def test_calls_with_gradients_are_rounds_early_where_nothing_optimizes(optimizes):
+    """As in a simulation whose state goes on with its graph; else they accumulate."""
+    model = torch.nn.Linear(256, 256, device="cuda")
+    optimizer = torch.optim.SGD(model.parameters()) if optimizes else None
+    state = torch.zeros(64, 256, device="cuda")
+    with watch() as watched:
+        for _ in range(48):
+            state = state + model(state)
+        verdicts = [finding.verdict for finding in watched.findings]
+    assert verdicts == ([] if optimizer else ["graph retained"])
+
+
+@simulated
 def test_lines_are_not_followed_where_a_debugger_does():
     import sys
 

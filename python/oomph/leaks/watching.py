@@ -39,6 +39,7 @@ _PASSES_MIN = 3  # of backward, without a step: whether there is an optimizer is
 _STEPS_MIN = 5  # to say that nothing leaks
 _CALLS_MIN = 8  # of a model without gradients, and no step, before calls are rounds
 _CALLS_WITH_GRADIENTS_MIN = 64  # more than most steps accumulate
+_CALLS_NO_OPTIMIZER_MIN = 24  # where there is none: a simulation, a forgotten no_grad
 
 
 class Watch:
@@ -67,6 +68,7 @@ class Watch:
         )
         self._passes = 0  # backward ones
         self._by_hand: bool | None = None  # whether these end steps; None: not known
+        self._has_optimizer: bool | None = None  # as calls asked; None: they did not
         self._by_steps = self._detector(_CERTAIN_STEPS)
         self._by_calls: Detector | None = None
         self._by_times: Detector | None = None
@@ -200,8 +202,7 @@ class Watch:
         self._passes += 1
         self._end_times()
         if self._by_hand is None and self._passes == _PASSES_MIN:
-            optimizers, _ = _C.instances((torch.optim.Optimizer,))
-            self._by_hand = not optimizers
+            self._by_hand = not _has_optimizer()
         if self._by_hand:
             self.end_step()
 
@@ -237,8 +238,8 @@ class Watch:
     def _end_call(self) -> None:
         """A model was called; such rounds count where no steps end."""
         self._calls_since_step += 1
-        enough = _CALLS_WITH_GRADIENTS_MIN if torch.is_grad_enabled() else _CALLS_MIN
-        enough = max(enough, self._calls_looked_at)  # as many leaked nothing before
+        # As many leaked nothing before.
+        enough = max(self._calls_in_a_step(), self._calls_looked_at)
         if self._calls_since_step < enough or not self._lock.acquire(blocking=False):
             return  # another thread's call or step ends; this one is of no interest
         try:
@@ -250,6 +251,20 @@ class Watch:
         finally:
             self._lock.release()
         self._tell()
+
+    def _calls_in_a_step(self) -> int:
+        """So many there may be before a step or a backward pass ends."""
+        if not torch.is_grad_enabled():
+            return _CALLS_MIN
+        if self.steps or self._calls_since_step < _CALLS_NO_OPTIMIZER_MIN:
+            return _CALLS_WITH_GRADIENTS_MIN
+        if self._has_optimizer is None:
+            self._has_optimizer = _has_optimizer()
+        return (
+            _CALLS_WITH_GRADIENTS_MIN
+            if self._has_optimizer
+            else _CALLS_NO_OPTIMIZER_MIN
+        )
 
     def _end_time(self) -> bool:
         """Some time has passed; whether that is a round, in a thread of its own."""
@@ -303,6 +318,12 @@ class Watch:
         if self.action == "raise" and in_program:
             raise LeakError(text)
         log.asked_for(text)
+
+
+def _has_optimizer() -> bool:
+    """Whether there is any."""
+    optimizers, _ = _C.instances((torch.optim.Optimizer,))
+    return bool(optimizers)
 
 
 def _each_second(finding: Finding, rounds: float) -> Finding:
