@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from oomph.diagnosis.diagnose import explain as explain
     from oomph.diagnosis.diagnosis import Diagnosis as Diagnosis
     from oomph.diagnosis.oom_error import last_oom as last_oom
+    from oomph.fitting.answers import Fit as Fit
+    from oomph.fitting.function import fit as fit
+    from oomph.fitting.runs import ScriptError as ScriptError
     from oomph.leaks import assert_no_leaks as assert_no_leaks
     from oomph.memory.no_offload import no_offload as no_offload
     from oomph.memory.residency import Moved as Moved
@@ -44,6 +47,9 @@ _HOMES = {
     "diagnosis.diagnose": ["explain"],
     "diagnosis.diagnosis": ["Diagnosis"],
     "diagnosis.oom_error": ["last_oom"],
+    "fitting.answers": ["Fit"],
+    "fitting.function": ["fit"],
+    "fitting.runs": ["ScriptError"],
     "leaks": ["assert_no_leaks"],
     "memory.no_offload": ["no_offload"],
     "memory.residency": [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import random
@@ -15,7 +16,7 @@ import pytest
 from oomph.fitting import cards, varying
 from oomph.fitting.launcher import Launcher
 from oomph.fitting.measuring import Script, Way
-from support import GIB, MIB, Result, oomph
+from support import GIB, MIB, Result, execute, oomph, run
 
 WAYS = ("native", "expandable", "oomph", "rescue")
 RESERVE = ["--set", "reserve:0"]
@@ -96,6 +97,20 @@ def test_the_largest_value_fits_and_the_next_does_not(way, train):
     assert 2000 < value < 3200
     assert comes_through(name, card.text, train, "--batch", largest)
     assert not comes_through(name, card.text, train, "--batch", str(value + 1))
+
+
+def test_a_card_of_the_environment_is_not_that_of_the_script(tmp_path):
+    path = tmp_path / "asks.py"
+    path.write_text(
+        "import torch\n"
+        "print(torch.cuda.get_device_properties(0).total_memory)\n"
+        "x = torch.empty(1, device='cuda')\n"
+        "torch.cuda.mem_get_info()\n"
+    )
+    result = fit("--gpu", "3GiB", "--json", path, card="2GiB")
+    assert result.code == 0, result.said
+    run = json.loads(result.out)["cards"][0]["ways"]["native"]["run"]
+    assert run["output"] == str(3 * GIB)
 
 
 def test_a_list_and_a_variable_of_the_environment_are_varied(tmp_path):
@@ -191,7 +206,7 @@ BAD_QUESTIONS = {
     ("--set", "offload:off", __file__): "offload and required are those of each way",
     ("--set", "speed:9", __file__): "there is no setting 'speed'",
     ("--host", "much", __file__): "host=",
-    ("--steps", "0", __file__): "--steps and --seconds must be more than 0",
+    ("--steps", "0", __file__): "steps and seconds must be more than 0",
     ("--vary", "--batch=", __file__): "write NAME=LOW..HIGH",
     ("--vary", "--batch=9..3", __file__): "write NAME=LOW..HIGH",
     ("--vary", "=1..3", __file__): "write NAME=LOW..HIGH",
@@ -303,3 +318,118 @@ def test_cards_are_read_with_their_keys_and_sorted():
         "4TiB,gpu=h100,host=32GiB",
     ]
     assert {card.host_bytes for card in found} == {32 * GIB}
+
+
+# ---- oomph.fit
+
+
+FUNCTIONS = """
+import functools, sys
+import oomph
+
+def train(batch):
+    import torch
+    weights = torch.empty(100 << 20, dtype=torch.uint8, device="cuda")
+    batch = torch.empty(batch << 20, dtype=torch.uint8, device="cuda")
+
+def fails():
+    raise KeyError("no such column")
+
+SMALL = "200MiB,context=0,host=16MiB"
+if __name__ == "__main__":
+    found = oomph.fit(functools.partial(train, batch=150), [SMALL, "rtx4090"],
+                      settings="reserve:0")
+    print([(a.card.name, a.way.name, a.fits) for a in found.answers])
+    print(found.fits(), found.fits("native"), "torch" in sys.modules)
+    native = found.on("rtx4090", "native")
+    print(native.allocated_bytes >> 20, native.reserved_bytes >> 20, native.step_ms)
+    print(found.table())
+    for bad in (fails, lambda: None):
+        try:
+            oomph.fit(bad, "1GiB")
+        except (oomph.ScriptError, ValueError) as error:
+            print(type(error).__name__, error)
+"""
+
+
+@pytest.fixture(scope="module")
+def functions(tmp_path_factory):
+    """What a program says that asks of its own functions."""
+    path = tmp_path_factory.mktemp("functions") / "asks.py"
+    path.write_text(FUNCTIONS)
+    result = execute(sys.executable, path)
+    assert result.code == 0, result.said
+    return result.out
+
+
+def test_a_function_is_run_on_cards_as_a_script_is(functions):
+    answers, all_fit, figures = functions.splitlines()[:3]
+    small, large = "200MiB,context=0,host=16MiB", "rtx4090"
+    assert ast.literal_eval(answers) == [
+        (card, way.name, card == large) for card in (small, large) for way in Way
+    ]
+    assert all_fit == "False False False"
+    assert figures == "250 250 None"
+    assert f"{small}  200.00 MiB  no" in functions
+    assert "KeyError: 'no such column'" in functions
+
+
+def test_a_function_that_no_other_process_finds_is_an_error(functions):
+    assert "ValueError <function <lambda>" in functions
+    assert "give a function that stands in a module" in functions
+
+
+def test_a_program_without_a_guard_does_not_ask_again(tmp_path):
+    path = tmp_path / "asks.py"
+    path.write_text("import oomph\ndef nothing(): pass\noomph.fit(nothing, '1GiB')\n")
+    result = execute(sys.executable, path)
+    assert result.code == 1
+    assert "write if __name__ == '__main__': before the call" in result.err
+
+
+def test_a_script_is_asked_of_as_on_the_command_line(train):
+    found = run(
+        "import oomph, sys\n"
+        "words = [sys.argv[1], '--batch', '8192']\n"
+        "found = oomph.fit(words, 'rtx4090', steps=3)\n"
+        "rescue = found.on('rtx4090')\n"
+        "print(rescue.allocated_bytes, rescue.record.steps, rescue.step_ms > 0)\n",
+        train,
+    )
+    asked = answer("--gpu", "rtx4090", "--steps", "3", train, "--batch", "8192")
+    ways = asked["cards"][0]["ways"]
+    assert found.out.split() == [
+        str(ways["rescue"]["run"]["allocated_bytes"]),
+        "3",
+        "True",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("['nothing.py'], '1GiB'", "ValueError: there is no file nothing.py"),
+        ("[], '1GiB'", "ValueError: there is no file"),
+        ("['-m', 'this'], 'rtx9999'", "must start with the memory of a device"),
+        ("['-m', 'this'], steps=0", "steps and seconds must be more than 0"),
+        ("['-m', 'this'], settings='speed:9'", "there is no setting 'speed'"),
+    ],
+)
+def test_a_question_that_cannot_be_asked_raises(words, said):
+    result = run(f"import oomph; oomph.fit({words})")
+    assert result.code == 1
+    assert said in result.err
+
+
+def test_a_card_or_a_way_that_was_not_asked_for_raises():
+    result = run(
+        "import oomph\n"
+        "found = oomph.fit(['-m', 'this'], '1GiB')\n"
+        "for words in (('2GiB',), ('1GiB', 'luck')):\n"
+        "    try: found.on(*words)\n"
+        "    except ValueError as error: print(error)\n"
+    )
+    assert result.out.splitlines()[-2:] == [
+        "2GiB was not asked for; the cards are 1GiB",
+        "there is no way 'luck'; there are native, expandable, oomph, rescue",
+    ]

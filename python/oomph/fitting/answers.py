@@ -18,7 +18,7 @@ from oomph.fitting.varying import Largest, Option, Search
 
 @dataclass(frozen=True)
 class Fit:
-    """What is known of a script.
+    """What is known of a script: :func:`oomph.fit` gives it.
 
     Attributes:
         answers: Card by card, the smallest first, and way by way.
@@ -32,6 +32,65 @@ class Fit:
     peak: Record
     smaller: Record | None
     smaller_card: Target | None
+
+    def fits(self, way: str = "rescue") -> bool:
+        """Whether it fits on all cards.
+
+        Args:
+            way: Who gives out their memory: ``"native"`` (PyTorch's allocator),
+                ``"expandable"`` (with expandable segments), ``"oomph"`` (oomph without
+                offload) or ``"rescue"`` (oomph).
+
+        Returns:
+            Whether it does.
+
+        Raises:
+            ValueError: There is no such way.
+
+        Example:
+            >>> oomph.fit(["-m", "this"], gpus="1GiB").fits("native")
+            True
+        """
+        wanted = Way.named(way)
+        return all(each.fits for each in self.answers if each.way is wanted)
+
+    def on(self, card: str, way: str = "rescue") -> Answer:
+        """What is known of one card.
+
+        Args:
+            card: As it was asked for.
+            way: Who gives out its memory, as for :meth:`fits`.
+
+        Returns:
+            Whether it fits, and the figures of the run that shows it.
+
+        Raises:
+            ValueError: The card was not asked for, or there is no such way.
+
+        Example:
+            >>> oomph.fit(["-m", "this"], gpus="1GiB").on("1GiB").fits
+            True
+        """
+        wanted = Way.named(way)
+        for each in self.answers:
+            if each.way is wanted and each.card.name == card:
+                return each
+        known = ", ".join(dict.fromkeys(each.card.name for each in self.answers))
+        raise ValueError(f"{card} was not asked for; the cards are {known}")
+
+    def table(self) -> str:
+        """Tells all of it as ``oomph fit`` does.
+
+        Returns:
+            A table of cards, what holds the memory at the peak, and what would help.
+
+        Example:
+            >>> print(oomph.fit(["-m", "this"], gpus="1GiB").table())
+            card  memory ...
+        """
+        from oomph.fitting import report  # what reads data needs none of it
+
+        return report.text(self)
 
 
 def find(

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from oomph import settings
 from oomph.base import script
 from oomph.fitting import cards
 from oomph.fitting.cards import Target
@@ -102,7 +100,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         text, data, fits = _answer(options, asked, targets)
     except ScriptError as error:
-        print(f"{error.record.output}\noomph: {error}", file=sys.stderr)
+        print(f"oomph: {error}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -111,18 +109,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _script(options: argparse.Namespace) -> Script:
-    if not options.module and not os.path.isfile(options.script):
-        raise ValueError(f"there is no file {options.script}")
-    if options.steps < 1 or not options.seconds > 0:
-        raise ValueError("--steps and --seconds must be more than 0")
-    chosen = ",".join(options.settings)
-    if {"offload", "required"} & settings.parse(chosen).keys():
-        raise ValueError("--set: offload and required are those of each way")
-    return Script(
-        options.script,
-        tuple(options.args),
-        options.module,
-        settings=chosen,
+    words = [*["-m"] * options.module, options.script, *options.args]
+    return Script.of(
+        words,
+        settings=",".join(options.settings),
         steps=options.steps,
         seconds=options.seconds,
     )
@@ -134,12 +124,11 @@ def _answer(
     """The answer as text and as data, and whether it is yes."""
     from oomph.fitting import answers, report, varying
 
-    way = Way[options.way.upper()]
     if options.vary is None:
         found = answers.find(asked, targets, _progress())
-        fits = all(answer.fits for answer in found.answers if answer.way is way)
-        return report.text(found), report.data(found), fits
+        return found.table(), report.data(found), found.fits(options.way)
     option = varying.parse(options.vary)
+    way = Way.named(options.way)
     largest = answers.find_largest(asked, targets, option, _progress())
     fits = all(each.value is not None for each in largest if each.way is way)
     text = report.text_of_largest(option.name, largest)

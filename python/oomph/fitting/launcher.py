@@ -12,35 +12,37 @@ import threading
 from types import TracebackType
 from typing import Any
 
+from oomph import simulate
+
 
 class Job:
     """A process that was asked for.
 
     Attributes:
+        started: Set once it has, or never will.
         ended: Set once it has.
         code: Its exit code, a signal's as a negative; None: it has not ended.
     """
 
     def __init__(self) -> None:
-        self.ended = threading.Event()
+        self.started, self.ended = threading.Event(), threading.Event()
         self.code: int | None = None
-        self._started = threading.Event()
         self._pid = 0
 
     def begin(self, pid: int) -> None:
         """It runs."""
         self._pid = pid
-        self._started.set()
+        self.started.set()
 
     def end(self, code: int) -> None:
         """It has ended."""
         self.code = code
         self.ended.set()
-        self._started.set()
+        self.started.set()
 
     def kill(self) -> None:
         """Ends it, and all that it has started in its session; waits for that."""
-        self._started.wait()
+        self.started.wait()
         if self._pid:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._pid, signal.SIGKILL)
@@ -53,6 +55,7 @@ class Launcher:
     def __init__(self) -> None:
         self._server = subprocess.Popen(
             [sys.executable, "-m", "oomph.fitting.server"],
+            env={k: v for k, v in os.environ.items() if k != simulate.VARIABLE},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for who asks

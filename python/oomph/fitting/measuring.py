@@ -7,9 +7,11 @@ import os
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 from oomph import settings, simulate
 from oomph.fitting.launcher import Job, Launcher
@@ -29,6 +31,21 @@ class Way(Enum):
     OOMPH = "oomph without offload"
     RESCUE = "oomph"
 
+    @classmethod
+    def named(cls, name: str) -> Way:
+        """The way of a name.
+
+        Args:
+            name: One of ``"native"``, ``"expandable"``, ``"oomph"``, ``"rescue"``.
+
+        Raises:
+            ValueError: It is none of these.
+        """
+        if name.upper() not in cls.__members__:
+            known = ", ".join(way.name.lower() for way in cls)
+            raise ValueError(f"there is no way {name!r}; there are {known}")
+        return cls[name.upper()]
+
 
 _PYTORCH = "PYTORCH_ALLOC_CONF"
 _VARIABLES: dict[Way, dict[str, str]] = {
@@ -42,6 +59,9 @@ _VARIABLES: dict[Way, dict[str, str]] = {
 @dataclass(frozen=True)
 class Script:
     """What is run.
+
+    Raises:
+        ValueError: An option makes no sense.
 
     Attributes:
         target: Path of a script, or the name of a module.
@@ -60,6 +80,29 @@ class Script:
     settings: str = ""
     steps: int = 6
     seconds: float = 600.0
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or not self.seconds > 0:
+            raise ValueError("steps and seconds must be more than 0")
+        if {"offload", "required"} & settings.parse(self.settings).keys():
+            raise ValueError("settings: offload and required are those of each way")
+
+    @classmethod
+    def of(cls, words: Sequence[str], **options: Any) -> Script:
+        """The script of a command line, without the word ``python``.
+
+        Args:
+            words: A path, or ``-m`` and a module's name; then its arguments.
+            options: The other attributes.
+
+        Raises:
+            ValueError: There is no such file, or an option makes no sense.
+        """
+        is_module = words[:1] == ["-m"]
+        target, *arguments = words[is_module:] or [""]
+        if not is_module and not os.path.isfile(target):
+            raise ValueError(f"there is no file {target}")
+        return cls(target, tuple(arguments), is_module, **options)
 
 
 @dataclass(frozen=True)
@@ -131,6 +174,7 @@ def _tail(output: Path) -> str:
 
 def _wait(process: Job, path: Path, seconds: float, stop: threading.Event) -> bool:
     """Whether it ended in time, or all was seen and it had time to end."""
+    process.started.wait()  # the server may be importing PyTorch
     end = time.monotonic() + seconds
     while not process.ended.wait(_LOOK_S) and not stop.is_set():
         now = time.monotonic()

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from oomph.base.sizes import format_size
 from oomph.diagnosis.diagnosis import PHASES, row
-from oomph.fitting.answers import Fit
 from oomph.fitting.cards import Target
 from oomph.fitting.measuring import Way
 from oomph.fitting.record import Record
 from oomph.fitting.runs import Answer
 from oomph.fitting.varying import Largest
+
+if TYPE_CHECKING:
+    from oomph.fitting.answers import Fit
 
 _ROWS = 5  # of holders, and of remedies
 _OfCard = TypeVar("_OfCard", Answer, Largest)
@@ -82,8 +84,8 @@ def _cell(answer: Answer) -> str:
 
 
 def _times(rescue: Answer) -> list[str]:
-    ms, least = rescue.record.step_ms, rescue.roomy.step_ms
-    if not rescue.card.has_rates or not rescue.fits or not ms or not least:
+    ms, least = rescue.step_ms, rescue.roomy.step_ms
+    if ms is None or not least:
         return ["-", "-"]
     return [f"{ms:.1f}", f"{least:.1f} ({ms / least:.2f} x)"]
 

@@ -23,10 +23,19 @@ class ScriptError(RuntimeError):
 
     Attributes:
         record: Of that run.
+
+    Example:
+        >>> try:
+        ...     oomph.fit(["-m", "no_such_module"], gpus="1GiB")
+        ... except oomph.ScriptError as error:
+        ...     print(error)
+        on 1GiB with 4 TiB the script failed with exit code 1. What it printed at last:
+        ...
     """
 
     def __init__(self, record: Record, card: str) -> None:
-        super().__init__(f"on {card} {_reason(record)}")
+        said = f". What it printed at last:\n{record.output}" if record.output else ""
+        super().__init__(f"on {card} {_reason(record)}{said}")
         self.record = record
 
 
@@ -49,6 +58,30 @@ class Answer:
     was_run: bool
     record: Record
     roomy: Record
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Peak of what the script held."""
+        return self.record.allocated_bytes
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Peak of what the allocator had of the card."""
+        return self.record.reserved_bytes
+
+    @property
+    def host_bytes(self) -> int:
+        """Peak of what oomph had in host memory."""
+        return self.record.host_bytes
+
+    @property
+    def step_ms(self) -> float | None:
+        """Time of a step on the virtual clock; None: not known.
+
+        It is known of a well-known card, and if it fits and takes steps.
+        """
+        is_known = self.card.has_rates and self.fits and self.record.step_ms
+        return self.record.step_ms if is_known else None
 
 
 class Runs:
