@@ -10,11 +10,13 @@ no bytecode is written pytest compiles it each time, and no part of the package
 * :mod:`oomph_pytest.meter`: peaks above a baseline, steps, out-of-memory errors.
 * :mod:`oomph_pytest.sites`: which lines hold the memory.
 * :mod:`oomph_pytest.running`: one test: measured, then judged.
+* :mod:`oomph_pytest.on_card`: tests on a card of their own.
 * :mod:`oomph_pytest.benchmark`: the fixture ``cuda_memory``.
 * :mod:`oomph_pytest.store`: runs in files, and which figures may not grow.
 * :mod:`oomph_pytest.results`: what is told of a whole run.
 
-docs/pytest.md is for users.
+docs/pytest.md is for users. PYTEST_DONT_REWRITE: a process of on_card has imported it
+before pytest, which would warn.
 """
 
 from __future__ import annotations
@@ -27,7 +29,10 @@ if TYPE_CHECKING:
     from oomph_pytest.benchmark import CudaMemory
 
 FIXTURE = "cuda_memory"
+FITS = "fits_cuda"
 MARKERS = {
+    FITS: "(card, way='oomph', host='64GiB', seconds=600, settings=''): the test runs "
+    "in a process of its own on a simulated card, such as '12GiB', and must fit it",
     "limit_cuda_memory": "(limit): the test may allocate at most this much GPU memory "
     "at a time, such as '24 MiB'; what was allocated before it does not count",
     "limit_cuda_leaks": "(limit, warmups=0): at most this much of what the test "
@@ -40,6 +45,7 @@ MARKERS = {
     "test reports with cuda_memory.metric() must not be worse than in a stored run",
 }
 _FOLDER = ".cuda_memory"
+is_on_card = False  # whether this process runs one test with FITS
 _OPTIONS: dict[
     str, tuple[dict[str, Any], str]
 ] = {  # name: how it is read, and its help
@@ -94,6 +100,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Simulates the GPU, before any conftest.py can import PyTorch."""
+    if is_on_card:
+        return
     options = early_config.known_args_namespace
     card = options.simulate_gpu or early_config.getini("simulate_gpu")
     settings = options.oomph or early_config.getini("oomph")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from _pytest.terminal import TerminalReporter
 
 from oomph_pytest import concerns, gpu, results, running
+
+if TYPE_CHECKING:
+    from oomph_pytest.on_card import OnCards
 
 
 class Hooks:
@@ -16,10 +19,29 @@ class Hooks:
 
     def __init__(self) -> None:
         self.measured: list[dict[str, Any]] = []  # by whichever process it was
+        self._on_cards: OnCards | None = None
 
     def pytest_report_header(self) -> str | None:
         """Says that the GPU is simulated, and what its figures do not mean."""
         return gpu.header()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(
+        self, item: pytest.Item, nextitem: pytest.Item | None
+    ) -> bool | None:
+        """Has a test run on a card of its own, if its marker says so."""
+        fits = running.on_card(item)
+        if fits is None:
+            return None
+        from oomph_pytest.on_card import OnCards
+
+        self._on_cards = self._on_cards or OnCards()
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        for report in self._on_cards.reports(item, fits):
+            item.ihook.pytest_runtest_logreport(report=report)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        item.session._setupstate.teardown_exact(nextitem)  # the test before left these
+        return True
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Skips a test where there is no GPU, before its fixtures are set up."""
@@ -57,6 +79,8 @@ class Hooks:
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Stores the run and writes its JSON, if asked for; not in xdist's workers."""
+        if self._on_cards is not None:
+            self._on_cards.stop()
         if not hasattr(session.config, "workerinput"):
             results.write(session.config, self.measured)
 

@@ -8,9 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
+from oomph import simulate
 from oomph.base.sizes import format_size, parse_size
+from oomph.fitting import cards
+from oomph.fitting.measuring import Way
 
-from oomph_pytest import FIXTURE, MARKERS
+from oomph_pytest import FITS, FIXTURE, MARKERS
 from oomph_pytest.store import Allowance
 
 CHECKS = pytest.StashKey[list["Check"]]()
@@ -234,7 +237,39 @@ class NoWorseMetric:
         )
 
 
-Check = LimitMemory | LimitLeaks | StablePeak | NoOom | NoWorseMetric
+class FitsCuda:
+    """fits_cuda."""
+
+    def __init__(
+        self,
+        card: object,
+        way: object = "oomph",
+        host: object = "64GiB",
+        seconds: object = 600,
+        settings: object = "",
+    ) -> None:
+        try:
+            self.card, *more = cards.targets(str(card), str(host))
+        except simulate.SimulationError as error:
+            raise ValueError(str(error)) from None
+        if more:
+            raise ValueError("give one card; a test for each can be parametrized")
+        self.way = Way.named(str(way))
+        self.seconds = float(_count("seconds", seconds, 1))
+        self.settings = str(settings)
+
+    def problem(self, seen: Seen) -> str | None:
+        """Says of a test that failed that memory ran out."""
+        if not any(device.ooms for device in seen.devices):
+            return None
+        which = "".join(f"\n  {text}" for text in seen.oom_texts[:10])
+        return (
+            f"Test does not fit {self.card.name} ({self.way.value}): it ran out of GPU "
+            f"memory{which}"
+        )
+
+
+Check = FitsCuda | LimitMemory | LimitLeaks | StablePeak | NoOom | NoWorseMetric
 
 
 # ---- From a marker to a check
@@ -254,6 +289,7 @@ def _count(name: str, value: object, least: int) -> int:
 
 
 _KINDS: dict[str, type[Check]] = {
+    FITS: FitsCuda,
     "limit_cuda_memory": LimitMemory,
     "limit_cuda_leaks": LimitLeaks,
     "stable_cuda_peak": StablePeak,

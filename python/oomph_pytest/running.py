@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import oomph_pytest
 from oomph_pytest import gpu, markers, store
 from oomph_pytest.markers import Check, Seen
 
@@ -53,6 +54,24 @@ def prepare(item: pytest.Item) -> None:
 
 def _needs_values(checks: list[Check]) -> bool:
     return any(isinstance(check, markers.NoWorseMetric) for check in checks)
+
+
+def _is_judged(check: Check, error: BaseException | None) -> bool:
+    """Whether a check has a say, by how the test itself ended."""
+    if isinstance(check, markers.FitsCuda):
+        return error is not None
+    return error is None or isinstance(check, markers.NoOom)
+
+
+def on_card(item: pytest.Item) -> markers.FitsCuda | None:
+    """The card of its own on which a test is to run in another process, if any."""
+    if oomph_pytest.is_on_card or item.get_closest_marker(oomph_pytest.FITS) is None:
+        return None
+    try:
+        checks = markers.checks_of(item)
+    except markers.MarkerError:  # which prepare() shows
+        return None
+    return next(check for check in checks if isinstance(check, markers.FitsCuda))
 
 
 class _Watch:
@@ -146,8 +165,7 @@ class _Watch:
         broken = [
             (check, problem)
             for check in self.checks
-            if (error is None or isinstance(check, markers.NoOom))
-            and (problem := check.problem(seen))
+            if _is_judged(check, error) and (problem := check.problem(seen))
         ]
         verdict = Verdict([problem for _, problem in broken])
         growth = self.growth() if error is None else []
