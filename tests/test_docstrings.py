@@ -36,8 +36,9 @@ def assumed():
             optimizer.zero_grad()
     with oomph.leaks.watch() as watched:
         train(5)
+    found = oomph.fit(["-m", "this"], "1GiB")
     return {"json": json, "torch": torch, "oomph": oomph, "model": model,
-            "batch": batch, "batches": [batch, batch], "train": train,
+            "batch": batch, "batches": [batch, batch], "train": train, "found": found,
             "watched": watched, "cuda_memory": CudaMemory()}
 
 parser, names = doctest.DocTestParser(), None

@@ -24,7 +24,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def cards(folder):
     return run_pytest(
-        folder, "-rs", "--strict-markers", "--junitxml=junit.xml", "--durations=0"
+        folder, "-rs", "--strict-markers", "--junitxml=junit.xml", timeout=600
     )
 
 
@@ -122,4 +122,5 @@ def test_options_of_the_run_are_those_on_the_card(folder):
         "    assert size == 7\n"
     )
     words = ("--size", "7", "-k", "test_option", "-n2", "--simulate-gpu", "2GiB")
-    assert run_pytest(folder, *words).outcomes == {"test_option": "PASSED"}
+    found = run_pytest(folder, *words, timeout=600)
+    assert found.outcomes == {"test_option": "PASSED"}

@@ -48,7 +48,7 @@ class Fit:
             ValueError: There is no such way.
 
         Example:
-            >>> oomph.fit(["-m", "this"], gpus="1GiB").fits("native")
+            >>> found.fits("native")
             True
         """
         wanted = Way.named(way)
@@ -68,7 +68,7 @@ class Fit:
             ValueError: The card was not asked for, or there is no such way.
 
         Example:
-            >>> oomph.fit(["-m", "this"], gpus="1GiB").on("1GiB").fits
+            >>> found.on("1GiB").fits
             True
         """
         wanted = Way.named(way)
@@ -85,7 +85,7 @@ class Fit:
             A table of cards, what holds the memory at the peak, and what would help.
 
         Example:
-            >>> print(oomph.fit(["-m", "this"], gpus="1GiB").table())
+            >>> print(found.table())
             card  memory ...
         """
         from oomph.fitting import report  # what reads data needs none of it

@@ -43,13 +43,11 @@ def fit(
             stands in the text.
 
     Example:
-        >>> found = oomph.fit(["-m", "this"], gpus=["1GiB", "rtx4090"])
+        >>> found = oomph.fit(["-m", "this"], gpus=["rtx4090"])
         >>> found.fits()
         True
-        >>> found.on("1GiB", "native").reserved_bytes
+        >>> found.on("rtx4090", "native").reserved_bytes
         0
-        >>> print(found.table())
-        card     memory     PyTorch ...
     """
     if callable(target):
         target = calling.words_of(target)
