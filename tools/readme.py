@@ -16,12 +16,13 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = (
     *("settings", "allocator_settings", "how_offload_works", "api", "claims", "files"),
-    "releases",
+    *("releases", "checked"),
 )
 FILES = [DOCS / f"{name}.md" for name in PAGES]
 OFFLOAD = ROOT / "benchmarks" / "results" / "offload.json"
 sys.path.insert(0, str(ROOT / "python"))
 
+import checked  # noqa: E402
 import claims  # noqa: E402
 import files  # noqa: E402
 import release  # noqa: E402
@@ -131,6 +132,7 @@ TABLES = {
     "figures": claims.figures,
     "files": files.table,
     "release": release.checklist,
+    **{f"checked: {name}": table for name, table in checked.TABLES.items()},
 }
 
 

@@ -1,0 +1,43 @@
+"""How far each kind of figure may be off, and why some rows are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What is asked of a kind of figure, in percent of what was published.
+
+    Attributes:
+        median: At most, of the differences' amounts.
+        worst: At most, of those without a note.
+    """
+
+    median: float
+    worst: float
+
+
+BARS = {
+    "kernel memory": Bar(0.005, 0.1),
+    "program memory": Bar(0.005, 0.1),
+    "training memory": Bar(1.0, 5.0),
+    "reserved memory": Bar(3.0, 10.0),
+}
+# What the process that was measured held besides, and no run of a row can know.
+BESIDE_COMPILED = "kernel memory beside torch.compile"
+_BLOCK = (
+    "2 MiB more in both figures of the program. The other programs of the book are "
+    "equal to the byte; versions and card are not named, and the reason is not known."
+)
+_LOGITS = (
+    "8 x 192.5 MiB of the difference are as much as the logits in bf16: one copy more "
+    "seems to have been alive than the model's own code shows. Which part of the "
+    "trainer held it is not known. With batch 4 the peak is in the optimizer's step, "
+    "and is equal."
+)
+NOTES: dict[tuple[str, str], str] = {  # by the kind and the beginning of the name
+    ("program memory", "linear layers"): _BLOCK,
+    ("training memory", "santacoder full batch 8, peak"): _LOGITS,
+    ("reserved memory", "santacoder full batch 8"): _LOGITS,
+}
