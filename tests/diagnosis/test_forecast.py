@@ -634,3 +634,28 @@ def test_variables_of_a_function_begin_without_values():
             scores(torch.ones(16 * TOKENS, WIDTH, device="cuda"))
 
     foreseen(evaluate, fraction=0.7)
+
+
+@pytest.mark.parametrize("parts", [2, 16])
+@pytest.mark.parametrize("fraction", FRACTIONS)
+@card
+def test_states_come_with_the_turn_that_optimizes_what_others_accumulate(
+    fraction, parts
+):
+    """Which that is says a comparison of what the loop counts."""
+
+    def accumulate() -> None:
+        model = Words().cuda()
+        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+        batches = [torch.randint(WORDS, (16, TOKENS)) for _ in range(2 * parts)]
+        for step, batch in enumerate(batches):
+            x = batch.cuda()
+            loss = model(x, x) / parts
+            loss.backward()
+            if step == 1:
+                print("goes on")
+            if (step + 1) % parts == 0 or step + 1 == len(batches):
+                optimizer.step()
+                optimizer.zero_grad()
+
+    foreseen(accumulate, fraction)

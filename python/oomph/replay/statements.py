@@ -14,7 +14,7 @@ import dataclasses
 import inspect
 import linecache
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from types import CodeType, FrameType, TracebackType
 from typing import Any
@@ -22,6 +22,7 @@ from typing import Any
 from oomph.memory import sites
 
 _FRAMES_MAX = 24  # that are looked at
+_LEAP_MAX = 129  # turns ahead: gradients are accumulated over fewer
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _LOOPS = (ast.For, ast.While)
 _FUNCTIONS = (ast.FunctionDef, ast.Module)
@@ -43,6 +44,7 @@ class Stretch:
         repeats: Whether it is in a loop, be that in a function further out.
         line: Number of its first line.
         around: The ``with`` statements that it is in, the outermost first.
+        target: What a ``for`` loop assigns in each turn.
     """
 
     frame: FrameType
@@ -53,6 +55,7 @@ class Stretch:
     repeats: bool
     line: int
     around: tuple[ast.With, ...] = ()
+    target: ast.expr | None = None
 
     @property
     def is_of_module(self) -> bool:
@@ -86,6 +89,42 @@ class Stretch:
         count += bool(code.co_flags & inspect.CO_VARKEYWORDS)
         arguments = {*code.co_varnames[:count]}
         return {*code.co_varnames, *code.co_cellvars} - arguments
+
+    def leaps(self, values: dict[str, Any]) -> list[dict[str, int]]:
+        """Turns to come in which a comparison is true that has not been so far.
+
+        Such as ``(step + 1) % 4 == 0``, by what the loop counts.
+
+        Args:
+            values: The variables, as they are in this turn.
+
+        Returns:
+            What the counting variables are then, the next such turn first.
+        """
+        nodes = ast.walk(self.target) if self.target is not None else ()
+        named = {node.id for node in nodes if isinstance(node, ast.Name)}
+        counted = {n: values[n] for n in named if type(values.get(n)) is int}
+        conditions = [*self._comparisons(counted.keys())] if counted else []
+        seen = _true_of(conditions, values, self.frame)
+        found = []
+        for ahead in range(1, _LEAP_MAX):
+            then = {name: value + ahead for name, value in counted.items()}
+            true = _true_of(conditions, {**values, **then}, self.frame)
+            if true - seen:
+                found.append(then)
+            seen |= true
+        return found
+
+    def _comparisons(self, names: Set[str]) -> Iterator[CodeType]:
+        """Those of its statements that depend on some variables, and call nothing."""
+        for node in (n for statement in self.body for n in ast.walk(statement)):
+            if not isinstance(node, ast.Compare):
+                continue
+            parts = [*ast.walk(node)]
+            used = {part.id for part in parts if isinstance(part, ast.Name)}
+            if used & names and all(map(_changes_nothing, parts)):
+                tree = ast.Expression(node)
+                yield compile(tree, self.frame.f_code.co_filename, "eval")
 
     def after(self, line: int) -> int:
         """Index of the first statement behind a line."""
@@ -292,7 +331,11 @@ def _bodies(
     if isinstance(owner, _LOOPS + _FUNCTIONS):
         is_loop = isinstance(owner, _LOOPS)
         first = body[0].lineno
-        yield Stretch(frame, inner, tuple(body), i, is_loop, is_loop, first, around)
+        target = owner.target if isinstance(owner, ast.For) else None
+        all_of_it = tuple(body)
+        yield Stretch(
+            frame, inner, all_of_it, i, is_loop, is_loop, first, around, target
+        )
     statement = body[i]
     if isinstance(statement, ast.With):
         around = (*around, statement)
@@ -307,6 +350,25 @@ def _lists(owner: ast.AST) -> Iterator[list[ast.stmt]]:
             yield value
     for part in [*getattr(owner, "handlers", ()), *getattr(owner, "cases", ())]:
         yield part.body
+
+
+def _changes_nothing(node: ast.AST) -> bool:
+    """Whether a part of an expression may be looked at: it calls no more than len()."""
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id == "len"
+    return not isinstance(node, ast.NamedExpr | ast.Await | ast.Yield | ast.YieldFrom)
+
+
+def _true_of(
+    conditions: list[CodeType], values: dict[str, Any], frame: FrameType
+) -> set[CodeType]:
+    """Those that are true; a condition about tensors, or of no sense, is not."""
+    found = set()
+    for condition in conditions:
+        with contextlib.suppress(Exception):
+            if eval(condition, frame.f_globals, values) is True:
+                found.add(condition)
+    return found
 
 
 def _declared(

@@ -58,6 +58,7 @@ from oomph.replay.statements import Stretch
 from oomph.replay.tracking import Piece, Tracker
 
 LONG_TURN = 0.4  # of the time that there is
+LEAPS = 3  # turns that come besides, until one optimizes
 LEFT_SHARE = 0.02  # of the peak: what is left behind, from which on it counts
 
 
@@ -144,6 +145,7 @@ class Replay:
         self.stretch, self.first, self.turns = stretch, first, turns
         before = sizes_of(gc.get_objects(), device)
         self.names = take_names(stretch, first, gone)
+        self._leaps: list[dict[str, int]] | None = None  # turns to come
         gc.collect()
         objects = gc.get_objects()
         self.modules = [o for o in objects if issubclass(type(o), nn.Module)]
@@ -264,7 +266,9 @@ class Replay:
             if change.autocast:
                 stack.enter_context(torch.autocast("cuda", torch.bfloat16))
             try:
-                for _ in range(turns):
+                for turn in range(turns + LEAPS):
+                    if turn > 0 and not self._goes_on(turn < turns):
+                        break
                     self.settled.begin()
                     made = len(self.tracker.pieces)
                     self.tracker.mark()
@@ -315,6 +319,21 @@ class Replay:
             "without": self._without(),
             "shapes": shapes_of(tracker),
         }
+
+    def _goes_on(self, is_due: bool) -> bool:
+        """Whether another turn comes; one that optimizes, if none has so far.
+
+        Args:
+            is_due: It comes in any case.
+        """
+        waits = self.optimizers and self.engine.count and not self.engine.optimized
+        if not waits or not self.stretch.is_loop:
+            return is_due
+        if self._leaps is None:
+            self._leaps = self.stretch.leaps(self.names)
+        then = self._leaps.pop(0) if self._leaps else {}
+        self.names.update(then)
+        return is_due or bool(then)
 
     def _without(self) -> dict[str, Any]:
         """The peak, had some things been smaller."""
