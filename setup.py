@@ -29,6 +29,7 @@ CSRC = ROOT / "csrc"
 PTH = "oomph_simulate.pth"
 
 WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion"]
+LIMITED_API = "-DPy_LIMITED_API=0x030a0000"  # of Python 3.10: serves each later one
 C_FLAGS = ["-std=c17", "-O2", "-g", "-fvisibility=hidden", *WARNINGS]
 CXX_FLAGS = ["-std=c++20", "-O2", "-fno-plt", "-g0", "-fvisibility=hidden", *WARNINGS]
 SANITIZERS = {
@@ -281,11 +282,13 @@ def extensions() -> list[Extension]:
         Extension(
             "oomph._C",
             sources=allocator_sources(),
+            py_limited_api=True,
             depends=allocator_sources("h"),
             include_dirs=["csrc"],
             extra_compile_args=[
                 "-D_GNU_SOURCE",
                 "-DNDEBUG",
+                LIMITED_API,
                 *C_FLAGS,
                 *whole,
                 *includes,

@@ -40,8 +40,7 @@ FOREIGN = {
     r"cuda\.h|cudaTypedefs\.h": {"driver/cuda.h"},
     r"dlfcn\.h": {"driver/cuda_load.c", "torch/workspaces.hpp"},
     r"Python\.h": {
-        *("python/frames.h", "python/frames_layout.h", "python/module.h"),
-        "python/objects_layout.h",
+        *("python/beyond.h", "python/frames.h", "python/module.h"),
         *("torch/torch.cpp", "torch/holders.hpp", "torch/saved.hpp"),
         *("torch/settings.hpp", "torch/backward.hpp", "torch/nodes.hpp"),
         "torch/forked.hpp",
@@ -106,8 +105,10 @@ def symbols(source: Path, out: Path) -> tuple[set[str], set[str]]:
     """What a file defines for others, and what it wants of others."""
     made = out / (str(source.relative_to(CSRC)).replace("/", "-") + ".o")
     python = sysconfig.get_paths()["include"]
-    folders = [CSRC, SIM, python, *build_description()["cuda_includes"]()]
-    flags = ["-std=c17", "-D_GNU_SOURCE", "-O0", *(f"-I{f}" for f in folders)]
+    build = build_description()
+    folders = [CSRC, SIM, python, *build["cuda_includes"]()]
+    flags = ["-std=c17", "-D_GNU_SOURCE", build["LIMITED_API"], "-O0"]
+    flags += [f"-I{f}" for f in folders]
     compiler = os.environ.get("CC", "cc")
     subprocess.run([compiler, *flags, "-c", str(source), "-o", str(made)], check=True)
     listed = subprocess.run(

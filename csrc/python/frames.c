@@ -10,12 +10,10 @@
 
 #include "core/base/lock.h"
 #include "core/base/map.h"
-#include "python/frames_layout.h"
+#include "python/beyond.h"
 
 #include <pthread.h>
 #include <string.h>
-
-#ifdef OOMPH_FRAMES_KNOWN
 
 enum {
     DEPTH_MAX = 128,      // frames looked at
@@ -41,31 +39,6 @@ static char **library_prefixes; // ends with NULL
 static atomic_bool on;
 
 /* ---- Names */
-
-static size_t put_utf8(char *out, Py_UCS4 c)
-{
-    if (c < 0x80) {
-        out[0] = (char)c;
-        return 1;
-    }
-    size_t length = c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
-    for (size_t i = length - 1; i > 0; i--, c >>= 6)
-        out[i] = (char)(0x80 | (c & 0x3F));
-    out[0] = (char)((0xF0 << (4 - length)) | c);
-    return length;
-}
-
-// Copies a string as UTF-8. Python's own way may keep a copy, which needs the GIL.
-static void copy_text(PyObject *text, char out[TEXT_MAX])
-{
-    size_t used = 0;
-
-    if (text != NULL && PyUnicode_Check(text) && PyUnicode_IS_READY(text))
-        for (Py_ssize_t i = 0; i < PyUnicode_GET_LENGTH(text) && used < TEXT_MAX - 4;
-             i++)
-            used += put_utf8(out + used, PyUnicode_READ_CHAR(text, i));
-    out[used] = '\0';
-}
 
 static bool starts_with(const char *text, const char *start)
 {
@@ -101,12 +74,12 @@ static code_kind_t kind_of(const PyCodeObject *code)
 {
     char text[TEXT_MAX];
 
-    copy_text(code->co_filename, text);
+    oomph_text_copy(oomph_code_file(code), text, sizeof text);
     if (!is_library(text))
         return KIND_USER;
     if (!ends_with(text, "/torch/autograd/graph.py"))
         return KIND_LIBRARY;
-    copy_text(code->co_name, text);
+    oomph_text_copy(oomph_code_name(code), text, sizeof text);
     return strcmp(text, "_engine_run_backward") == 0 ? KIND_ENGINE : KIND_LIBRARY;
 }
 
@@ -127,8 +100,8 @@ static oomph_site_t new_site(PyCodeObject *code, int offset, uint64_t place)
 {
     char file[TEXT_MAX], function[TEXT_MAX];
 
-    copy_text(code->co_filename, file);
-    copy_text(OOMPH_CODE_NAME(code), function);
+    oomph_text_copy(oomph_code_file(code), file, sizeof file);
+    oomph_text_copy(oomph_code_name(code), function, sizeof function);
     oomph_site_t site = oomph_site(file, function, PyCode_Addr2Line(code, offset));
     if (places.count >= PLACES_MAX)
         oomph_map_clear(&places);
@@ -139,8 +112,8 @@ static oomph_site_t new_site(PyCodeObject *code, int offset, uint64_t place)
 
 static oomph_site_t site_at(const oomph_frame_t *frame, uint32_t serial)
 {
-    PyCodeObject *code = (PyCodeObject *)OOMPH_FRAME_CODE(frame);
-    int offset = OOMPH_FRAME_OFFSET(frame, code);
+    PyCodeObject *code = (PyCodeObject *)oomph_frame_code(frame);
+    int offset = oomph_frame_offset(frame, code);
     uint64_t place = (uint64_t)serial << 32 | (uint32_t)offset;
     oomph_site_t site = (oomph_site_t)oomph_map_get(&places, place, 0);
 
@@ -152,13 +125,13 @@ static oomph_site_t site_at(const oomph_frame_t *frame, uint32_t serial)
 static const oomph_frame_t *own_frames(void)
 {
     PyThreadState *state = PyGILState_GetThisThreadState();
-    return state != NULL ? OOMPH_FRAME_TOP(state) : NULL;
+    return state != NULL ? oomph_thread_top(state) : NULL;
 }
 
 static bool has_code(const oomph_frame_t *frame)
 {
-    return !OOMPH_FRAME_IS_SHIM(frame) &&
-           Py_TYPE(OOMPH_FRAME_CODE(frame)) == &PyCode_Type;
+    PyObject *code = oomph_frame_code(frame);
+    return code != NULL && Py_TYPE(code) == &PyCode_Type;
 }
 
 static oomph_site_t find_site(bool in_backward)
@@ -168,10 +141,10 @@ static oomph_site_t find_site(bool in_backward)
     int depth = 0;
 
     for (const oomph_frame_t *frame = own_frames(); frame != NULL && depth < DEPTH_MAX;
-         frame = OOMPH_FRAME_BACK(frame), depth++) {
+         frame = oomph_frame_back(frame), depth++) {
         if (!has_code(frame))
             continue;
-        uint32_t known = look_up_code((PyCodeObject *)OOMPH_FRAME_CODE(frame));
+        uint32_t known = look_up_code((PyCodeObject *)oomph_frame_code(frame));
         code_kind_t kind = known & KIND_UNSEEN;
         if (kind == KIND_USER)
             return site_at(frame, known >> KIND_BITS);
@@ -206,39 +179,6 @@ static void forget(const void *code)
     oomph_lock_give(&lock);
 }
 
-#if PY_VERSION_HEX >= 0x030c0000
-
-static int on_code_event(PyCodeEvent event, PyCodeObject *code)
-{
-    if (event == PY_CODE_EVENT_DESTROY)
-        forget(code);
-    return 0;
-}
-
-static bool watch_codes(void)
-{
-    return PyCode_AddWatcher(on_code_event) >= 0;
-}
-
-#else // nobody can be told of it: stand in its way
-
-static destructor free_code;
-
-static void forget_and_free_code(PyObject *code)
-{
-    forget(code);
-    free_code(code);
-}
-
-static bool watch_codes(void)
-{
-    free_code = PyCode_Type.tp_dealloc;
-    PyCode_Type.tp_dealloc = forget_and_free_code;
-    return true;
-}
-
-#endif
-
 // The lock and the tables may be those of a thread that is not in the child.
 static void stop_in_child(void)
 {
@@ -247,14 +187,32 @@ static void stop_in_child(void)
 
 /* ---- Start */
 
+// Whether an attribute of a code object is what lies where it is looked for.
+static bool name_agrees(PyObject *code, const char *attribute, const PyObject *found)
+{
+    PyObject *name = PyObject_GetAttrString(code, attribute);
+
+    Py_XDECREF(name);
+    return name != NULL && name == found;
+}
+
+static bool names_agree(PyObject *code)
+{
+    const char *name =
+        PyObject_HasAttrString(code, "co_qualname") ? "co_qualname" : "co_name";
+
+    return name_agrees(code, "co_filename", oomph_code_file(code)) &&
+           name_agrees(code, name, oomph_code_name(code));
+}
+
 // Whether the frame is what Python says of the object, in all that is used.
 static bool agrees(const oomph_frame_t *frame, PyFrameObject *object)
 {
     PyCodeObject *code = PyFrame_GetCode(object);
     PyObject *offset = PyObject_GetAttrString((PyObject *)object, "f_lasti");
-    bool same = offset != NULL && has_code(frame) &&
-                OOMPH_FRAME_CODE(frame) == (PyObject *)code &&
-                OOMPH_FRAME_OFFSET(frame, code) == PyLong_AsLong(offset);
+    bool same = offset != NULL && names_agree((PyObject *)code) && has_code(frame) &&
+                oomph_frame_code(frame) == (PyObject *)code &&
+                oomph_frame_offset(frame, code) == PyLong_AsLong(offset);
 
     Py_DECREF(code);
     Py_XDECREF(offset);
@@ -264,7 +222,7 @@ static bool agrees(const oomph_frame_t *frame, PyFrameObject *object)
 static const oomph_frame_t *next_with_code(const oomph_frame_t *frame)
 {
     while (frame != NULL && !has_code(frame))
-        frame = OOMPH_FRAME_BACK(frame);
+        frame = oomph_frame_back(frame);
     return frame;
 }
 
@@ -280,7 +238,7 @@ static bool layout_is_right(void)
         right = frame != NULL && agrees(frame, object);
         Py_DECREF(object);
         object = back;
-        frame = right ? next_with_code(OOMPH_FRAME_BACK(frame)) : NULL;
+        frame = right ? next_with_code(oomph_frame_back(frame)) : NULL;
     }
     Py_XDECREF(object);
     PyErr_Clear();
@@ -289,11 +247,11 @@ static bool layout_is_right(void)
 
 static char **copy_prefixes(PyObject *list)
 {
-    Py_ssize_t count = PyList_GET_SIZE(list);
+    Py_ssize_t count = PyList_Size(list);
     char **copy = calloc((size_t)count + 1, sizeof *copy);
 
     for (Py_ssize_t i = 0; i < count && copy != NULL; i++) {
-        const char *text = PyUnicode_AsUTF8(PyList_GET_ITEM(list, i));
+        const char *text = PyUnicode_AsUTF8AndSize(PyList_GetItem(list, i), NULL);
         copy[i] = text != NULL ? strdup(text) : NULL;
         if (copy[i] == NULL)
             break; // later ones would be lost: the list ends here
@@ -317,9 +275,9 @@ const char *oomph_frames_start(PyObject *prefixes)
 {
     static bool watching;
 
-    if (!layout_is_right())
+    if (oomph_layout.minor == 0 || !oomph_text_find() || !layout_is_right())
         return "this Python keeps its frames in a way that oomph does not know";
-    if (!watching && !watch_codes())
+    if (!watching && !oomph_watch_codes(forget))
         return "this Python has no place left to watch code objects";
     if (!watching)
         pthread_atfork(NULL, NULL, stop_in_child);
@@ -333,21 +291,3 @@ void oomph_frames_stop(void)
 {
     atomic_store(&on, false);
 }
-
-#else
-
-const char *oomph_frames_start(PyObject *Py_UNUSED(prefixes))
-{
-    return "oomph does not know how this Python keeps its frames";
-}
-
-void oomph_frames_stop(void)
-{
-}
-
-oomph_site_t oomph_frames_site(bool Py_UNUSED(in_backward))
-{
-    return 0;
-}
-
-#endif

@@ -223,7 +223,7 @@ size_t oomph_make_room(int device, size_t want)
 PyObject *oomph_set_room_maker(PyObject *Py_UNUSED(module), PyObject *callable)
 {
     atomic_store(&has_room_maker, !Py_IsNone(callable));
-    Py_XSETREF(room_maker, Py_IsNone(callable) ? NULL : Py_NewRef(callable));
+    oomph_exchange(&room_maker, Py_IsNone(callable) ? NULL : Py_NewRef(callable));
     Py_RETURN_NONE;
 }
 

@@ -9,8 +9,8 @@
 #include "python/module.h"
 
 typedef struct oomph_follower {
-    PyObject_HEAD PyObject
-        *told;         // called with (frame, what, result) for each line of the user's
+    PyObject base;
+    PyObject *told;    // called with (frame, what, result) for each line of the user's
     PyObject *is_user; // called with the name of a file that was not yet met
     PyObject *files;   // a dict: whether each that was met is the user's
     Py_ssize_t rest;   // events that may still come
@@ -23,16 +23,33 @@ static void follower_free(PyObject *self)
     Py_XDECREF(follower->told);
     Py_XDECREF(follower->is_user);
     Py_XDECREF(follower->files);
+    PyTypeObject *type = Py_TYPE(self);
     PyObject_Free(self);
+    Py_DECREF((PyObject *)type);
 }
 
-static PyTypeObject follower_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "oomph._C.LineFollower",
-    .tp_doc = "Whom a thread tells of the lines that it executes.",
-    .tp_basicsize = sizeof(oomph_follower_t),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_dealloc = follower_free,
+static PyType_Slot follower_slots[] = {
+    {Py_tp_doc, "Whom a thread tells of the lines that it executes."},
+    {Py_tp_dealloc, (void *)(uintptr_t)follower_free},
+    {0, NULL},
 };
+
+static PyType_Spec follower_spec = {
+    .name = "oomph._C.LineFollower",
+    .basicsize = sizeof(oomph_follower_t),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = follower_slots,
+};
+
+// Whose references are all to be set; NULL with an exception.
+static oomph_follower_t *new_follower(void)
+{
+    static PyObject *type; // made once, guarded by the GIL
+
+    if (type == NULL)
+        type = PyType_FromSpec(&follower_spec);
+    return type == NULL ? NULL : PyObject_New(oomph_follower_t, (PyTypeObject *)type);
+}
 
 // Whether a file is the user's; -1 with an exception.
 static int is_of_user(oomph_follower_t *follower, PyObject *file)
@@ -43,7 +60,7 @@ static int is_of_user(oomph_follower_t *follower, PyObject *file)
         return known == Py_True;
     if (PyErr_Occurred())
         return -1;
-    PyObject *answer = PyObject_CallOneArg(follower->is_user, file);
+    PyObject *answer = PyObject_CallFunctionObjArgs(follower->is_user, file, NULL);
     int is_user = answer == NULL ? -1 : PyObject_IsTrue(answer);
     Py_XDECREF(answer);
     if (is_user >= 0 &&
@@ -56,7 +73,7 @@ static int tell(oomph_follower_t *follower, PyFrameObject *frame, int what,
                 PyObject *result)
 {
     PyCodeObject *code = PyFrame_GetCode(frame);
-    int is_user = is_of_user(follower, code->co_filename);
+    int is_user = is_of_user(follower, oomph_code_file(code));
 
     Py_DECREF(code);
     if (is_user <= 0)
@@ -72,7 +89,8 @@ static int on_event(PyObject *self, PyFrameObject *frame, int what, PyObject *re
 {
     oomph_follower_t *follower = (oomph_follower_t *)self;
 
-    if (what != PyTrace_CALL && what != PyTrace_LINE && what != PyTrace_RETURN)
+    if (what != OOMPH_TRACE_CALL && what != OOMPH_TRACE_LINE &&
+        what != OOMPH_TRACE_RETURN)
         return 0;
     Py_INCREF(self);
     if (follower->rest-- <= 0) {
@@ -90,7 +108,7 @@ static int on_event(PyObject *self, PyFrameObject *frame, int what, PyObject *re
 
 static bool is_free(const PyThreadState *thread)
 {
-    return thread->c_tracefunc == NULL || thread->c_tracefunc == on_event;
+    return oomph_thread_traces(thread, NULL) || oomph_thread_traces(thread, on_event);
 }
 
 static PyThreadState *first_thread(void)
@@ -98,22 +116,46 @@ static PyThreadState *first_thread(void)
     return PyInterpreterState_ThreadHead(PyInterpreterState_Get());
 }
 
-// Has all threads call a function, or none; as far as they are free.
-static void trace_all(Py_tracefunc function, PyObject *argument)
+static void trace_each(oomph_tracer_t function, PyObject *argument)
 {
-#if PY_VERSION_HEX >= 0x030c0000
+    for (PyThreadState *t = first_thread(); t != NULL; t = PyThreadState_Next(t))
+        if (is_free(t))
+            _PyEval_SetTrace(t, function, argument);
+}
+
+// Has all threads call a function, or none; as far as they are free.
+static void trace_all(oomph_tracer_t function, PyObject *argument)
+{
     bool are_free = true;
+
+    if (PyEval_SetTraceAllThreads == NULL) {
+        trace_each(function, argument);
+        return;
+    }
     for (PyThreadState *t = first_thread(); t != NULL; t = PyThreadState_Next(t))
         are_free = are_free && is_free(t);
     if (are_free)
         PyEval_SetTraceAllThreads(function, argument);
     else if (is_free(PyThreadState_Get()))
         PyEval_SetTrace(function, argument);
-#else
-    for (PyThreadState *t = first_thread(); t != NULL; t = PyThreadState_Next(t))
-        if (is_free(t))
-            _PyEval_SetTrace(t, function, argument);
-#endif
+}
+
+// Whether this thread's tracer is where it is looked for; false with an exception. What
+// sys.gettrace() gives is what a tracer was set with.
+static bool tracers_are_known(void)
+{
+    PyThreadState *thread = PyThreadState_Get();
+    PyObject *get = PySys_GetObject("gettrace");
+    PyObject *told = get != NULL ? PyObject_CallNoArgs(get) : NULL;
+    bool known = told != NULL && oomph_layout.minor != 0 &&
+                 oomph_thread_trace_argument(thread) == (Py_IsNone(told) ? NULL : told);
+
+    Py_XDECREF(told);
+    if (!known && !PyErr_Occurred())
+        PyErr_SetString(PyExc_RuntimeError,
+                        "this Python keeps its tracers in a way that oomph does not "
+                        "know: lines cannot be followed");
+    return known;
 }
 
 static PyObject *follow_lines(PyObject *Py_UNUSED(module), PyObject *args)
@@ -122,9 +164,9 @@ static PyObject *follow_lines(PyObject *Py_UNUSED(module), PyObject *args)
     Py_ssize_t events_max;
 
     if (!PyArg_ParseTuple(args, "OOn:follow_lines", &told, &is_user, &events_max) ||
-        PyType_Ready(&follower_type) < 0)
+        !tracers_are_known())
         return NULL;
-    oomph_follower_t *follower = PyObject_New(oomph_follower_t, &follower_type);
+    oomph_follower_t *follower = new_follower();
     if (follower == NULL)
         return NULL;
     follower->told = Py_NewRef(told);
@@ -142,8 +184,8 @@ static PyObject *follow_too(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(arg
     PyObject *follower = NULL;
 
     for (PyThreadState *t = first_thread(); t != NULL; t = PyThreadState_Next(t))
-        if (t->c_tracefunc == on_event)
-            follower = t->c_traceobj;
+        if (oomph_thread_traces(t, on_event))
+            follower = oomph_thread_trace_argument(t);
     Py_XINCREF(follower);
     PyEval_SetTrace(follower ? on_event : NULL, follower);
     Py_XDECREF(follower);

@@ -105,7 +105,7 @@ static PyObject *usage(PyObject *Py_UNUSED(module), PyObject *arg)
 static bool parse_moves(PyObject *addresses, oomph_move_t *moves, Py_ssize_t count)
 {
     for (Py_ssize_t i = 0; i < count; i++) {
-        moves[i].addr = PyLong_AsUnsignedLongLong(PyList_GET_ITEM(addresses, i));
+        moves[i].addr = PyLong_AsUnsignedLongLong(PyList_GetItem(addresses, i));
         if (PyErr_Occurred())
             return false;
     }
@@ -126,7 +126,7 @@ static PyObject *report_moves(size_t moved_bytes, const oomph_move_t *moves,
         if (reason == NULL)
             Py_CLEAR(reasons);
         else
-            PyList_SET_ITEM(reasons, i, reason);
+            PyList_SetItem(reasons, i, reason);
     }
     return reasons == NULL ? NULL
                            : Py_BuildValue("nN", (Py_ssize_t)moved_bytes, reasons);
@@ -142,7 +142,7 @@ static PyObject *move(PyObject *Py_UNUSED(module), PyObject *args)
     if (!PyArg_ParseTuple(args, "iiO!|p:move", &device, &tier, &PyList_Type, &addresses,
                           &idle))
         return NULL;
-    Py_ssize_t count = PyList_GET_SIZE(addresses);
+    Py_ssize_t count = PyList_Size(addresses);
     oomph_move_t *moves = PyMem_Calloc((size_t)count, sizeof *moves);
     if (moves == NULL)
         return PyErr_NoMemory();
@@ -174,7 +174,7 @@ static PyObject *on_idle_blocks; // called with a device; guarded by the GIL
 static PyObject *set_idle_hook(PyObject *Py_UNUSED(module), PyObject *callable)
 {
     Py_INCREF(callable);
-    Py_XSETREF(on_idle_blocks, callable);
+    oomph_exchange(&on_idle_blocks, callable);
     Py_RETURN_NONE;
 }
 
@@ -186,12 +186,12 @@ static oomph_addr_t *parse_addresses(PyObject *list, size_t *count)
                      (PyObject *)Py_TYPE(list));
         return NULL;
     }
-    *count = (size_t)PyList_GET_SIZE(list);
+    *count = (size_t)PyList_Size(list);
     oomph_addr_t *addrs = malloc((*count + 1) * sizeof *addrs);
     if (addrs == NULL)
         PyErr_NoMemory();
     for (size_t i = 0; i < *count && addrs != NULL; i++)
-        addrs[i] = PyLong_AsUnsignedLongLong(PyList_GET_ITEM(list, (Py_ssize_t)i));
+        addrs[i] = PyLong_AsUnsignedLongLong(PyList_GetItem(list, (Py_ssize_t)i));
     if (PyErr_Occurred()) {
         free(addrs);
         return NULL;

@@ -281,6 +281,7 @@ static int execute(PyObject *module)
     PyObject *capsule =
         PyCapsule_New((void *)(uintptr_t)oomph_api(), OOMPH_CAPSULE, NULL);
 
+    oomph_layout_find();
     if (oomph_driver_error == NULL)
         oomph_driver_error =
             PyErr_NewException("oomph._C.DriverError", PyExc_RuntimeError, NULL);

@@ -4,6 +4,7 @@
 #include <Python.h>
 
 #include "oomph.h"
+#include "python/beyond.h"
 
 #include <stdatomic.h>
 

@@ -17,7 +17,6 @@
  * just before may be missed.
  */
 #include "python/module.h"
-#include "python/objects_layout.h"
 
 enum {
     STARTS_MAX = 16, // modules
@@ -29,7 +28,8 @@ enum {
 static const char MARK_NAME[] = "oomph._C.mark";
 
 typedef struct oomph_search {
-    PyObject *kinds; // a tuple of types
+    PyTypeObject **kinds;
+    Py_ssize_t kind_count;
     PyObject *found; // a list
 } oomph_search_t;
 
@@ -46,8 +46,8 @@ static bool meet(const oomph_search_t *search, PyObject *object)
 
     if (object == search->found) // or it would hold itself for ever
         return true;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(search->kinds); i++)
-        if (PyType_IsSubtype(kind, (PyTypeObject *)PyTuple_GET_ITEM(search->kinds, i)))
+    for (Py_ssize_t i = 0; i < search->kind_count; i++)
+        if (PyType_IsSubtype(kind, search->kinds[i]))
             return PyList_Append(search->found, object) == 0;
     return true;
 }
@@ -119,7 +119,7 @@ static bool walk(const oomph_walks_t *walks, const oomph_search_t *search)
 // object that was just made is the last of the youngest: next comes the head.
 static oomph_collector_t *rings(PyObject *newest)
 {
-    if (!OOMPH_OBJECTS_KNOWN)
+    if (!oomph_layout.has_rings)
         return NULL;
     oomph_link_t *head = oomph_link_of(newest)->next;
     oomph_collector_t *collector = (oomph_collector_t *)(void *)head;
@@ -173,8 +173,8 @@ static bool walk_list(const oomph_search_t *search)
     PyObject *objects = gc ? PyObject_CallMethod(gc, "get_objects", NULL) : NULL;
     bool done = objects != NULL;
 
-    for (Py_ssize_t i = 0; done && i < PyList_GET_SIZE(objects); i++)
-        done = meet(search, PyList_GET_ITEM(objects, i));
+    for (Py_ssize_t i = 0; done && i < PyList_Size(objects); i++)
+        done = meet(search, PyList_GetItem(objects, i));
     Py_XDECREF(objects);
     Py_XDECREF(gc);
     return done;
@@ -231,51 +231,67 @@ static bool walk_some(const oomph_search_t *search, PyObject *now, PyObject *sin
     return walk_rings(collector, search);
 }
 
-static bool are_types(PyObject *kinds)
+// The types of a tuple, which keeps them, in an array to be freed; NULL with an
+// exception.
+static PyTypeObject **types_in(PyObject *tuple)
 {
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(kinds); i++)
-        if (!PyType_Check(PyTuple_GET_ITEM(kinds, i))) {
+    Py_ssize_t count = PyTuple_Size(tuple);
+    PyTypeObject **types = PyMem_Calloc((size_t)count, sizeof(void *));
+
+    if (types == NULL)
+        PyErr_NoMemory();
+    for (Py_ssize_t i = 0; i < count && types != NULL; i++) {
+        types[i] = (PyTypeObject *)PyTuple_GetItem(tuple, i);
+        if (!PyType_Check((PyObject *)types[i])) {
             PyErr_SetString(PyExc_TypeError, "instances() takes types");
-            return false;
+            PyMem_Free(types);
+            types = NULL;
         }
-    return true;
+    }
+    return types;
+}
+
+// What is found, with a mark of now; NULL with an exception.
+static PyObject *find_some(oomph_search_t *search, PyObject *since)
+{
+    search->found = PyList_New(0);
+    PyObject *now = search->found ? new_mark() : NULL;
+
+    if (now != NULL && walk_some(search, now, since))
+        return Py_BuildValue("NN", search->found, now);
+    Py_XDECREF(search->found);
+    Py_XDECREF(now);
+    return NULL;
 }
 
 static PyObject *instances(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    oomph_search_t search;
-    PyObject *since = NULL;
+    PyObject *kinds, *since = NULL;
 
-    if (!PyArg_ParseTuple(args, "O!|O:instances", &PyTuple_Type, &search.kinds,
-                          &since) ||
-        !are_types(search.kinds))
+    if (!PyArg_ParseTuple(args, "O!|O:instances", &PyTuple_Type, &kinds, &since))
         return NULL;
     if (since == Py_None)
         since = NULL;
     if (since != NULL && object_of(since) == NULL)
         return NULL;
-    search.found = PyList_New(0);
-    PyObject *now = search.found ? new_mark() : NULL;
-    if (now == NULL || !walk_some(&search, now, since)) {
-        Py_XDECREF(search.found);
-        Py_XDECREF(now);
-        return NULL;
-    }
-    return Py_BuildValue("NN", search.found, now);
+    oomph_search_t search = {.kinds = types_in(kinds),
+                             .kind_count = PyTuple_Size(kinds)};
+    PyObject *found = search.kinds != NULL ? find_some(&search, since) : NULL;
+    PyMem_Free(search.kinds);
+    return found;
 }
 
 static PyObject *newer(PyObject *Py_UNUSED(module), PyObject *mark)
 {
+    PyTypeObject *all = &PyBaseObject_Type;
     PyObject *since = object_of(mark);
     oomph_search_t search = {
-        .kinds = since ? PyTuple_Pack(1, (PyObject *)&PyBaseObject_Type) : NULL};
-
-    search.found = search.kinds ? PyList_New(0) : NULL;
+        .kinds = &all, .kind_count = 1, .found = since ? PyList_New(0) : NULL};
     oomph_collector_t *collector = search.found ? rings(search.found) : NULL;
     int done = search.found ? 0 : -1;
+
     if (collector != NULL && PyCapsule_GetContext(mark) == collections(collector))
         done = walk_newer(collector, oomph_link_of(since), &search);
-    Py_XDECREF(search.kinds);
     if (done > 0)
         return search.found;
     Py_XDECREF(search.found);

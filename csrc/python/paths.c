@@ -72,9 +72,7 @@ static bool is_array(const oomph_reach_t *reach, PyObject *object)
 // Whether it may hold anything that the collector knows.
 static bool may_hold(const oomph_reach_t *reach, PyObject *object)
 {
-    bool is_known = PyObject_IS_GC(object) && PyObject_GC_IsTracked(object);
-
-    return is_known || is_array(reach, object);
+    return PyObject_GC_IsTracked(object) || is_array(reach, object);
 }
 
 // Notes an object that was not met before; not 0 with an exception, or if there are too
@@ -103,8 +101,8 @@ static int visit(PyObject *object, void *met)
 }
 
 // Meets the items of an array's dimension and of those within it; as meet().
-static int visit_items(oomph_reach_t *reach, const Py_buffer *view, const char *items,
-                       int dimension)
+static int visit_items(oomph_reach_t *reach, const oomph_buffer_t *view,
+                       const char *items, int dimension)
 {
     if (dimension == view->ndim) {
         PyObject *item = *(PyObject *const *)(const void *)items;
@@ -121,15 +119,15 @@ static int visit_items(oomph_reach_t *reach, const Py_buffer *view, const char *
 
 static int visit_array(oomph_reach_t *reach, PyObject *array)
 {
-    Py_buffer view;
+    oomph_buffer_t view;
 
-    if (PyObject_GetBuffer(array, &view, PyBUF_FULL_RO) < 0) {
+    if (oomph_get_buffer(array, &view, OOMPH_BUFFER_FULL_RO) < 0) {
         PyErr_Clear(); // of a type that is told to nobody, such as dates
         return 0;
     }
     bool holds = view.format != NULL && strcmp(view.format, "O") == 0;
     int done = holds ? visit_items(reach, &view, view.buf, 0) : 0;
-    PyBuffer_Release(&view);
+    oomph_release_buffer(&view);
     return done;
 }
 
@@ -139,8 +137,11 @@ static int visit_object(oomph_reach_t *reach, PyObject *object)
         return 0;
     if (is_array(reach, object))
         return visit_array(reach, object);
-    reach->aside = PyFunction_Check(object) ? PyFunction_GET_GLOBALS(object) : NULL;
-    return Py_TYPE(object)->tp_traverse(object, visit, reach);
+    PyTypeObject *type = Py_TYPE(object);
+    traverseproc traverse =
+        (traverseproc)(uintptr_t)PyType_GetSlot(type, Py_tp_traverse);
+    reach->aside = type == &PyFunction_Type ? PyFunction_GetGlobals(object) : NULL;
+    return traverse(object, visit, reach);
 }
 
 /* ---- What is asked for */
@@ -148,8 +149,8 @@ static int visit_object(oomph_reach_t *reach, PyObject *object)
 // Meets all of a sequence as roots; false with an exception.
 static bool begin(oomph_reach_t *reach, PyObject *roots)
 {
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(roots); i++)
-        if (meet(reach, PyTuple_GET_ITEM(roots, i), reach->count) < 0)
+    for (Py_ssize_t i = 0; i < PyTuple_Size(roots); i++)
+        if (meet(reach, PyTuple_GetItem(roots, i), reach->count) < 0)
             return false;
     return true;
 }
@@ -159,16 +160,20 @@ static bool begin_at_contexts(oomph_reach_t *reach)
 {
     PyThreadState *thread = PyInterpreterState_ThreadHead(PyInterpreterState_Get());
 
-    for (; thread != NULL; thread = PyThreadState_Next(thread))
-        if (thread->context != NULL && meet(reach, thread->context, reach->count) < 0)
+    for (; thread != NULL && oomph_layout.minor != 0;
+         thread = PyThreadState_Next(thread)) {
+        PyObject *context = oomph_thread_context(thread);
+        if (context != NULL && Py_TYPE(context) == &PyContext_Type &&
+            meet(reach, context, reach->count) < 0)
             return false;
+    }
     return true;
 }
 
 static bool has_met_all(const oomph_reach_t *reach, PyObject *targets)
 {
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(targets); i++)
-        if (reach->table[place_of(reach, PyTuple_GET_ITEM(targets, i))] == 0)
+    for (Py_ssize_t i = 0; i < PyTuple_Size(targets); i++)
+        if (reach->table[place_of(reach, PyTuple_GetItem(targets, i))] == 0)
             return false;
     return true;
 }
@@ -206,15 +211,15 @@ static PyObject *path_to(const oomph_reach_t *reach, PyObject *target)
 
 static PyObject *paths_to(const oomph_reach_t *reach, PyObject *targets)
 {
-    Py_ssize_t count = PyTuple_GET_SIZE(targets);
+    Py_ssize_t count = PyTuple_Size(targets);
     PyObject *paths = PyList_New(count);
 
     for (Py_ssize_t i = 0; paths != NULL && i < count; i++) {
-        PyObject *path = path_to(reach, PyTuple_GET_ITEM(targets, i));
+        PyObject *path = path_to(reach, PyTuple_GetItem(targets, i));
         if (path == NULL)
             Py_CLEAR(paths);
         else
-            PyList_SET_ITEM(paths, i, path);
+            PyList_SetItem(paths, i, path);
     }
     return paths;
 }

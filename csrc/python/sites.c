@@ -56,7 +56,7 @@ static PyObject *to_list(size_t count, const void *array,
         if (made == NULL)
             Py_CLEAR(list);
         else
-            PyList_SET_ITEM(list, (Py_ssize_t)i, made);
+            PyList_SetItem(list, (Py_ssize_t)i, made);
     }
     return list;
 }
@@ -118,8 +118,7 @@ static void visit(const oomph_block_info_t *block, void *context)
         return;
     if (walk->count == walk->capacity) {
         size_t capacity = walk->capacity == 0 ? 1024 : walk->capacity * 2;
-        oomph_block_info_t *blocks =
-            PyMem_RawRealloc(walk->blocks, capacity * sizeof *blocks);
+        oomph_block_info_t *blocks = realloc(walk->blocks, capacity * sizeof *blocks);
         if (blocks == NULL) {
             walk->failed = true;
             return;
@@ -155,7 +154,7 @@ static PyObject *live_blocks(PyObject *Py_UNUSED(module), PyObject *args)
     PyObject *list = status != OOMPH_OK ? oomph_raise(status)
                      : walk.failed      ? PyErr_NoMemory()
                                         : to_list(walk.count, walk.blocks, build_block);
-    PyMem_RawFree(walk.blocks);
+    free(walk.blocks);
     return list;
 }
 

@@ -128,7 +128,7 @@ static PyObject *last_rescues(const oomph_stats_t *stats)
         PyObject *rescues =
             PyLong_FromLongLong(stats->rescues_of[step % OOMPH_STEPS_KEPT]);
         if (rescues != NULL)
-            PyList_SET_ITEM(list, (Py_ssize_t)i, rescues);
+            PyList_SetItem(list, (Py_ssize_t)i, rescues);
         else
             Py_CLEAR(list);
     }

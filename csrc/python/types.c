@@ -37,7 +37,7 @@ _Thread_local bool oomph_keeps_gil;
 PyObject *oomph_listener_set(oomph_listener_t *listener, PyObject *callable)
 {
     Py_INCREF(callable);
-    Py_XSETREF(listener->callable, callable);
+    oomph_exchange(&listener->callable, callable);
     Py_RETURN_NONE;
 }
 

@@ -1,14 +1,19 @@
-"""Reading a thread's own Python frames without the GIL, with each Python found here."""
+"""What oomph._C does beyond the limited API, with each Python found here.
+
+It reads a thread's own frames without the GIL, follows lines, finds objects, and what
+holds them.
+"""
 
 from __future__ import annotations
 
-import functools
 import json
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
+from oomph import _C
 from support import ROOT, build_description
 
 PROGRAM = """
@@ -54,6 +59,44 @@ thread.start()
 thread.join()
 print(json.dumps({"found": found, "lambdas": all(sites_of_lambdas())}))
 """
+FOLLOWS = """
+import contextvars, importlib.util, json, sys
+
+spec = importlib.util.spec_from_file_location("oomph._C", sys.argv[1])
+C = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(C)
+
+
+class Kept:
+    pass
+
+
+def lines(told):
+    kept = 1
+    return kept
+
+
+told = []
+code = lines.__code__
+C.follow_lines(lambda _, what, __: told.append(what), code.co_filename.__eq__, 99)
+lines(told)
+C.unfollow_lines()
+sys.settrace(lambda *event: None)
+tracer = sys.gettrace()
+C.follow_lines(lambda *event: None, bool, 99)  # a debugger's stays
+stays = sys.gettrace() is tracer
+sys.settrace(None)
+
+held, _ = Kept(), contextvars.ContextVar("held").set([Kept()])
+(_, in_context), mark = C.instances((Kept,))
+newer = Kept(), Kept()
+found = C.paths((in_context, held), (), (), 1 << 20)
+print(json.dumps({
+    "followed": told, "stays": stays,
+    "newer": len(C.instances((Kept,), mark)[0]) >= 2,
+    "path": [type(step).__name__ for step in next(filter(None, found))],
+}))
+"""
 SANITIZED = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
 
@@ -65,44 +108,22 @@ def pythons() -> list[Path]:
     return [Path(sys.executable), *(p for p in found if p.exists())]
 
 
-@functools.cache
-def include_of(python: Path) -> Path:
-    code = "import sysconfig; print(sysconfig.get_path('include'))"
-    return Path(subprocess.check_output([python, "-c", code], text=True).strip())
-
-
-@functools.cache
-def cuda_flags() -> list[str]:
+def build(out: Path, *flags: str) -> None:
+    """Builds oomph._C for all Pythons."""
     setup = build_description()
-    return setup["system_includes"](setup["cuda_includes"]())
-
-
-def compile_sources(out: Path, sources: list[str | Path], *flags: str | Path) -> None:
     subprocess.run(
         [
-            *("cc", "-std=c17", "-D_GNU_SOURCE", "-g", "-fPIC", *flags),
-            *(*cuda_flags(), f"-I{ROOT / 'csrc'}"),
-            *(ROOT / name for name in sources),
+            *("cc", "-std=c17", "-D_GNU_SOURCE", "-g", "-fPIC", setup["LIMITED_API"]),
+            *("-O1", "-shared", "-isystem", sysconfig.get_path("include"), *flags),
+            *(
+                *setup["system_includes"](setup["cuda_includes"]()),
+                f"-I{ROOT / 'csrc'}",
+            ),
+            *(ROOT / name for name in setup["allocator_sources"]()),
             *("-o", out, "-lpthread", "-ldl"),
         ],
         check=True,
     )
-
-
-@pytest.fixture(scope="module")
-def core(tmp_path_factory) -> Path:
-    """An object of the core, which needs no Python."""
-    out = tmp_path_factory.mktemp("core") / "core.o"
-    compile_sources(out, build_description()["core_sources"](), "-O1", "-r")
-    return out
-
-
-def build(python: Path, out: Path, core: list[str | Path], *flags: str) -> None:
-    """Builds oomph._C for a Python."""
-    setup = build_description()
-    binding = sorted({*setup["allocator_sources"]()} - {*setup["core_sources"]()})
-    headers = ("-isystem", include_of(python))
-    compile_sources(out, [*binding, *core], "-O1", "-shared", *headers, *flags)
 
 
 def check(text: str) -> None:
@@ -116,31 +137,40 @@ def check(text: str) -> None:
     assert said["lambdas"], "code at the address of freed code was taken for it"
 
 
-@pytest.mark.parametrize("python", pythons(), ids=str)
-def test_lines_are_right_with_this_python(python, core, tmp_path):
-    if not (include_of(python) / "Python.h").exists():
-        pytest.skip(f"the headers of {python} are not installed")
-    build(python, tmp_path / "_C.so", [core])
+def run(python: Path, program: str) -> str:
+    """What it prints with the oomph._C that is installed."""
     done = subprocess.run(
-        [python, "-c", PROGRAM, tmp_path / "_C.so"],
+        [python, "-c", program, _C.__file__],
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    check(done.stdout)
+    return done.stdout
+
+
+@pytest.mark.parametrize("python", pythons(), ids=str)
+def test_lines_are_right_with_this_python(python):
+    check(run(python, PROGRAM))
+
+
+@pytest.mark.parametrize("python", pythons(), ids=str)
+def test_lines_are_followed_and_objects_found_with_this_python(python):
+    said = json.loads(run(python, FOLLOWS))
+    assert "0, 2, 2, 3" in str(said["followed"])  # the call of lines()
+    assert said["stays"] and said["newer"]
+    assert said["path"][:2] == ["Kept", "list"]
+    assert said["path"][-1] == "Context"
 
 
 def test_reading_frames_is_clean_under_a_sanitizer(tmp_path):
-    python = Path(sys.executable)
-    core = build_description()["core_sources"]()
-    build(python, tmp_path / "_C.so", core, *SANITIZED)
+    build(tmp_path / "_C.so", *SANITIZED)
     libraries = [
         subprocess.check_output(["cc", f"-print-file-name={name}"], text=True).strip()
         for name in ("libasan.so", "libubsan.so")
     ]
     done = subprocess.run(
-        [python, "-c", PROGRAM, tmp_path / "_C.so"],
+        [sys.executable, "-c", PROGRAM, tmp_path / "_C.so"],
         env={
             "LD_PRELOAD": ":".join(libraries),
             "ASAN_OPTIONS": "detect_leaks=0",  # Python's own, at exit
