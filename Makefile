@@ -5,6 +5,8 @@
 # make docs   the documentation as a site, in build/site
 # make bench  the benchmarks
 # make sanitize  tests with PyTorch under sanitizers, half an hour
+# make wheel  the wheel for all versions of PyTorch, and the source archive, in dist
+# make test-versions  that wheel with each PyTorch of VERSIONS, 5 GB each
 # make gpu    on a machine with a GPU: what only hardware can answer
 #
 # PYTHON is the Python to start from, VENV the folder that everything goes into, TORCH
@@ -19,7 +21,9 @@ BIN := $(VENV)/bin
 SOURCES := $(shell find csrc python setup.py pyproject.toml -type f \
 	-not -name '*.so*' -not -path '*/__pycache__/*' -not -path '*.egg-info/*')
 
-.PHONY: demo test check lint format docs bench sanitize gpu clean
+VERSIONS ?= 2.10 2.11=$(VENV) 2.15
+
+.PHONY: demo test check lint format docs bench sanitize wheel test-versions gpu clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py
@@ -47,6 +51,13 @@ bench: $(VENV)/.installed $(VENV)/.tools
 sanitize: $(VENV)/.installed $(VENV)/.tools
 	$(BIN)/python tools/sanitize.py address
 	$(BIN)/python tools/sanitize.py thread
+
+wheel: $(VENV)/.torch
+	$(BIN)/python -m pip install --quiet auditwheel
+	$(BIN)/python tools/make_wheel.py --sdist
+
+test-versions:
+	$(BIN)/python tools/test_versions.py $(VERSIONS)
 
 # Builds with this machine's PyTorch and downloads nothing.
 gpu:

@@ -1,10 +1,13 @@
 """Builds the extension modules and the libraries of the simulated GPU.
 
-Three extension modules: ``oomph._C``, the allocator and its binding in C, which needs
-no PyTorch; and, for the PyTorch that is installed, ``oomph._torch``, its allocator
-class, and ``oomph._values``, what computes on the simulated GPU. Four shared libraries
-in ``oomph/_sim`` make the simulated GPU. The headers come from PyTorch's own CUDA
-packages (and nvidia-cuda-crt): no toolkit.
+``oomph._C`` is the allocator and its binding in C, which needs no PyTorch. In
+``oomph/_glue``, for the PyTorch that is installed, are ``_torch``, its allocator class,
+and ``_values``, what computes on the simulated GPU. All of them are in Python's limited
+API. Four shared libraries in ``oomph/_sim`` make the simulated GPU. The headers come
+from PyTorch's own CUDA packages (and nvidia-cuda-crt): no toolkit.
+
+With OOMPH_WHEEL, a folder that tools/make_wheel.py fills, it is for other machines than
+this one: the glue of all versions of PyTorch is taken from there.
 
 With OOMPH_SANITIZE=address or thread all of it is built for that sanitizer, for
 tools/sanitize.py, which runs tests on it.
@@ -28,10 +31,10 @@ ROOT = Path(__file__).parent
 CSRC = ROOT / "csrc"
 PTH = "oomph_simulate.pth"
 
-WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion"]
-LIMITED_API = "-DPy_LIMITED_API=0x030a0000"  # of Python 3.10: serves each later one
-C_FLAGS = ["-std=c17", "-O2", "-g", "-fvisibility=hidden", *WARNINGS]
-CXX_FLAGS = ["-std=c++20", "-O2", "-fno-plt", "-g0", "-fvisibility=hidden", *WARNINGS]
+BUILDING = runpy.run_path(str(ROOT / "python/oomph/base/building.py"))
+LIMITED_API = BUILDING["LIMITED_API"]
+system_includes = BUILDING["system_includes"]
+C_FLAGS = ["-std=c17", "-O2", "-g", "-fvisibility=hidden", *BUILDING["WARNINGS"]]
 SANITIZERS = {
     "address": ["-fsanitize=address,undefined", "-fno-sanitize=vptr"],
     "thread": ["-fsanitize=thread"],
@@ -71,11 +74,6 @@ def cuda_includes() -> list[Path]:
     return list(dict.fromkeys(filter(None, found)))
 
 
-def system_includes(folders: list[Path]) -> list[str]:
-    """The compiler's arguments for headers that are not ours."""
-    return [part for folder in folders for part in ("-isystem", str(folder))]
-
-
 def sources(pattern: str) -> list[str]:
     """Files of the repository, relative to its root."""
     return sorted(str(p.relative_to(ROOT)) for p in ROOT.glob(pattern))
@@ -107,6 +105,12 @@ def compiler_is_gcc() -> bool:
     return "Free Software Foundation" in version
 
 
+def wheel_folder() -> Path | None:
+    """What tools/make_wheel.py has prepared, if that is who builds."""
+    folder = os.environ.get("OOMPH_WHEEL")
+    return Path(folder) if folder else None
+
+
 class SharedLibrary(Extension):
     """A plain shared library, kept under its own file name beside the package."""
 
@@ -133,6 +137,10 @@ class Build(build_ext):
         """Builds one extension or library, generated sources first."""
         if isinstance(ext, SharedLibrary) and ext.stubs:
             self.generate_stubs(ext)
+        if isinstance(ext, Glue):
+            stubs = Path(self.build_temp) / "torch"
+            link = BUILDING["make_stubs"](stubs, BUILDING["find_compiler"]())
+            ext.extra_link_args = [*ext.extra_link_args, *link]
         super().build_extension(ext)
 
     def generate_stubs(self, ext: SharedLibrary) -> None:
@@ -140,7 +148,8 @@ class Build(build_ext):
         out = Path(self.build_temp) / "stubs" / ext.stubs
         out.mkdir(parents=True, exist_ok=True)
         generate = runpy.run_path(str(CSRC / "sim" / "stubs.py"))["generate"]
-        made = generate(ext.stubs, [ROOT / s for s in ext.sources], out)
+        headers = ROOT / "build" / "torch" if wheel_folder() is not None else None
+        made = generate(ext.stubs, [ROOT / s for s in ext.sources], out, headers)
         ext.sources = [*ext.sources, str(made.source)]
         if made.version_script is not None:
             ext.extra_link_args = [
@@ -156,11 +165,24 @@ class BuildPy(build_py):
         """Copies the package and the start-up file."""
         super().run()
         if not self.editable_mode:
-            shutil.copy(ROOT / "python" / PTH, Path(self.build_lib) / PTH)
+            for source, out in self.extra_files():
+                out.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(source, out)
+
+    def extra_files(self) -> list[tuple[Path, Path]]:
+        """The start-up file, and the source of the glue, with where they go."""
+        lib, made = Path(self.build_lib), wheel_folder()
+        glue = made.glob("_glue/*/*.so") if made is not None else []
+        brought = [(path, lib / "oomph" / path.relative_to(made)) for path in glue]
+        parts = ["csrc/oomph.h", *sources("csrc/oomph/*.h"), "csrc/sim/sim.h"]
+        parts += [*sources("csrc/**/*.hpp"), *sources("csrc/**/*.cpp")]
+        copied = [(ROOT / part, lib / "oomph" / "_glue" / part) for part in parts]
+        return [(ROOT / "python" / PTH, lib / PTH), *copied, *brought]
 
     def get_outputs(self, include_bytecode: bool = True) -> list[str]:
         """All files that were made."""
-        return [*super().get_outputs(include_bytecode), str(Path(self.build_lib) / PTH)]
+        extra = [str(out) for _, out in self.extra_files()]
+        return [*super().get_outputs(include_bytecode), *extra]
 
 
 def simulation(includes: list[str]) -> list[Extension]:
@@ -207,59 +229,36 @@ def simulation(includes: list[str]) -> list[Extension]:
     ]
 
 
-def find_cudart(torch: Path) -> Path:
-    """The CUDA runtime that PyTorch uses."""
-    roots = [package_dir("nvidia.cu13"), package_dir("nvidia.cuda_runtime")]
-    folders = [root / "lib" for root in roots if root is not None]
-    toolkit = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
-    for folder in (*folders, torch / "lib", toolkit / "lib64"):
-        for library in sorted(folder.glob("libcudart*.so.*")):
-            return library
-    raise SystemExit("oomph: no libcudart found beside PyTorch")
+class Glue(Extension):
+    """A module that is built for one PyTorch, in the folder of its version."""
+
+    def __init__(self, name: str, version: str, includes: list[Path]) -> None:
+        source, begin = BUILDING["MODULES"][name]
+        folder = BUILDING["folder_name"](version)
+        super().__init__(
+            f"oomph._glue.{folder}.{name}",
+            sources=[f"csrc/{source}"],
+            depends=[*core_sources("h"), "csrc/sim/sim.h", *sources("csrc/**/*.hpp")],
+            include_dirs=[str(Path("csrc") / begin)],
+            language="c++",
+            py_limited_api=True,
+            extra_compile_args=[
+                *BUILDING["FLAGS"],
+                *BUILDING["WARNINGS"],
+                "-Wno-shadow",  # the C headers have functions named as their types
+                *system_includes(includes),
+            ],
+        )
 
 
-def torch_extension(torch: Path, includes: list[str]) -> Extension:
-    """PyTorch's allocator class, for the PyTorch that is installed."""
-    cudart = find_cudart(torch)
-    return Extension(
-        "oomph._torch",
-        sources=["csrc/torch/torch.cpp"],
-        depends=[
-            "csrc/oomph.h",
-            *sources("csrc/oomph/*.h"),
-            *sources("csrc/torch/*.hpp"),
-        ],
-        include_dirs=["csrc"],
-        language="c++",
-        extra_compile_args=[
-            *CXX_FLAGS,
-            *system_includes([torch / "include"]),
-            *includes,
-        ],
-        library_dirs=[str(torch / "lib"), str(cudart.parent)],
-        libraries=["c10", "c10_cuda", "torch_cpu", "torch_cuda", "torch_python"],
-        extra_link_args=[f"-l:{cudart.name}", "-Wl,--strip-all"],
-    )
+def glue(version: str, includes: list[Path]) -> list[Extension]:
+    """What stands between oomph and a version of PyTorch."""
+    return [Glue(name, version, includes) for name in BUILDING["MODULES"]]
 
 
-def values_extension(torch: Path, includes: list[str]) -> Extension:
-    """What computes on the simulated GPU, for the PyTorch that is installed."""
-    return Extension(
-        "oomph._values",
-        sources=["csrc/sim/values/values.cpp"],
-        depends=["csrc/sim/sim.h", *sources("csrc/sim/values/*.hpp")],
-        language="c++",
-        include_dirs=["csrc/sim"],
-        extra_compile_args=[
-            *CXX_FLAGS,
-            "-Wno-shadow",  # sim.h has functions named as their types
-            *system_includes([torch / "include"]),
-            *includes,
-        ],
-        library_dirs=[str(torch / "lib")],
-        libraries=["c10", "c10_cuda", "torch_cpu", "torch_cuda"],
-        extra_link_args=["-Wl,--strip-all"],
-    )
+def version_of(torch: Path) -> str:
+    """The version of a PyTorch, which is not imported."""
+    return runpy.run_path(str(torch / "version.py"))["__version__"]
 
 
 def sanitized(extension: Extension, sanitizer: str) -> Extension:
@@ -297,13 +296,19 @@ def extensions() -> list[Extension]:
         ),
         *simulation(includes),
     ]
-    torch = package_dir("torch")
-    if torch is not None and (torch / "lib" / "libc10_cuda.so").exists():
-        found.append(torch_extension(torch, includes))
-        found.append(values_extension(torch, includes))
+    torch, made = package_dir("torch"), wheel_folder()
+    if made is not None:
+        for extension in found:
+            extension.extra_link_args += [str(made / "libolder.a"), "-Wl,--strip-all"]
+    elif torch is not None and (torch / "lib" / "libc10_cuda.so").exists():
+        found += glue(version_of(torch), [torch / "include", *cuda_includes()])
     sanitizer = os.environ.get("OOMPH_SANITIZE")
     return [sanitized(e, sanitizer) for e in found] if sanitizer else found
 
 
 if __name__ == "__main__":  # tools and tests use the functions above
-    setup(ext_modules=extensions(), cmdclass={"build_ext": Build, "build_py": BuildPy})
+    setup(
+        ext_modules=extensions(),
+        cmdclass={"build_ext": Build, "build_py": BuildPy},
+        options={"bdist_wheel": {"py_limited_api": "cp310"}},
+    )

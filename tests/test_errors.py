@@ -26,6 +26,10 @@ INTERNAL = {
     "a stream may be gone",
     "only a tensor has an outline",
     "only a tensor has a storage",
+    "expected a node of PyTorch's own",
+    "expected as many gradients as roots",
+    "expected tensors",
+    "this PyTorch leaves out no action, such as …",  # of which 2.10 is never told
     "… names no MemAvailable",
     "backward of what an earlier step made",  # in a forked child, which tells nobody
     "open …",

@@ -41,9 +41,7 @@ FOREIGN = {
     r"dlfcn\.h": {"driver/cuda_load.c", "torch/workspaces.hpp"},
     r"Python\.h": {
         *("python/beyond.h", "python/frames.h", "python/module.h"),
-        *("torch/torch.cpp", "torch/holders.hpp", "torch/saved.hpp"),
-        *("torch/settings.hpp", "torch/backward.hpp", "torch/nodes.hpp"),
-        "torch/forked.hpp",
+        "torch/python.hpp",
     },
     r"(torch|c10|ATen)/.*|cuda_runtime.*": {"torch/"},
 }
@@ -307,8 +305,6 @@ def module_of(path: Path) -> str:
 
 MODULES = {  # and the extension modules
     "oomph._C",
-    "oomph._torch",
-    "oomph._values",
     *(module_of(path) for path in PYTHON.glob("oomph*/**/*.py")),
 }
 
@@ -363,7 +359,17 @@ def test_no_module_of_ours_is_looked_up_where_modules_are_kept():
 
 # The packages and public modules of oomph, from the bottom up.
 ROOMS = [
-    *("base", "simulate", "steps", "memory", "holders", "settings", "recompute"),
+    *(
+        "base",
+        "_torch",
+        "_values",
+        "simulate",
+        "steps",
+        "memory",
+        "holders",
+        "settings",
+        "recompute",
+    ),
     *("offload", "replay", "diagnosis", "leaks", "guard", "planner", "setup"),
     *("doctor", "fitting", "cli", "__main__"),
 ]

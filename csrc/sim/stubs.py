@@ -3,6 +3,8 @@
 Python loads libraries with every symbol resolved, so each name that PyTorch may ask
 for has to exist. The names come from what is installed: the exports of the real
 runtime, and what PyTorch's libraries import from the mathematics libraries and NCCL.
+For a wheel they come from the headers of each PyTorch (tools/torch_headers.py): the
+exports of the newest runtime, and what the headers of those libraries declare, too.
 """
 
 from __future__ import annotations
@@ -59,12 +61,15 @@ def symbols(library: Path, which: str) -> list[str]:
     return [line.split()[-1] for line in out.splitlines() if line.strip()]
 
 
-def find_runtime() -> Path:
-    """The installed CUDA runtime library.
+def find_runtime(headers: Path | None) -> Path:
+    """The CUDA runtime library that is installed, or the newest with the headers.
 
     Raises:
         SystemExit: no CUDA runtime is installed.
     """
+    if headers is not None:
+        found = headers.glob("*/nvidia/cu13/lib/libcudart.so.13")
+        return max(found, key=lambda path: len(symbols(path, "--defined-only")))
     for package in ("nvidia.cu13", "nvidia.cuda_runtime"):
         for folder in package_dirs(package):
             for library in sorted((folder / "lib").glob("libcudart.so.*")):
@@ -93,9 +98,11 @@ def c_file(declarations: str, stubs: Iterable[str]) -> str:
     return "\n".join([HEADER + declarations, push, *stubs, pop, ""])
 
 
-def generate_cudart(sources: list[Path], out_dir: Path) -> Generated:
+def generate_cudart(
+    sources: list[Path], out_dir: Path, headers: Path | None
+) -> Generated:
     """Stubs for the runtime, and a version script with its exports and versions."""
-    runtime = find_runtime()
+    runtime = find_runtime(headers)
     names = {
         s.split("@")[0]: s for s in symbols(runtime, "--defined-only") if "@@" in s
     }
@@ -130,6 +137,15 @@ def imported_names() -> set[str]:
     }
 
 
+def declared_names(headers: Path) -> set[str]:
+    """What the headers of those libraries declare, of all versions."""
+    libraries = "|".join(STATUS_BY_PREFIX)
+    call = re.compile(rf"\b((?:{libraries})[A-Z]\w*)\s*\(")
+    include = re.compile(rf"(?:{libraries})\w*\.h")
+    files = (f for f in headers.glob("*/nvidia/*/include/*.h") if include.match(f.name))
+    return {name for f in files for name in call.findall(f.read_text(errors="replace"))}
+
+
 def math_stub(name: str) -> str:
     """A stub that makes or frees an object, succeeds, or records its name and fails."""
     prefix = prefix_of(name) or ""
@@ -145,9 +161,14 @@ def math_stub(name: str) -> str:
     return stub(name, f'oomph_sim_refuses("{name}") ? {status} : 0')
 
 
-def generate_math(sources: list[Path], out_dir: Path) -> Generated:
+def generate_math(
+    sources: list[Path], out_dir: Path, headers: Path | None
+) -> Generated:
     """Stubs for the mathematics libraries and NCCL."""
-    missing = sorted(imported_names() - defined_functions(sources))
+    wanted = imported_names()
+    if headers is not None:
+        wanted |= declared_names(headers)
+    missing = sorted(wanted - defined_functions(sources))
     source = out_dir / "math_stubs.c"
     source.write_text(
         c_file(
@@ -158,13 +179,16 @@ def generate_math(sources: list[Path], out_dir: Path) -> Generated:
     return Generated(source, None)
 
 
-def generate(kind: str, sources: list[Path], out_dir: Path) -> Generated:
+def generate(
+    kind: str, sources: list[Path], out_dir: Path, headers: Path | None = None
+) -> Generated:
     """Generates the stubs of one library.
 
     Args:
         kind: ``"cudart"`` or ``"math"``.
         sources: The C files written by hand; what they define is left out.
         out_dir: Where to write.
+        headers: Those of each PyTorch, for a wheel.
     """
     generators = {"cudart": generate_cudart, "math": generate_math}
-    return generators[kind](sources, out_dir)
+    return generators[kind](sources, out_dir, headers)

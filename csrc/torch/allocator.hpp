@@ -187,16 +187,14 @@ class Allocator final : public Reports
         check(core->pool_set_source(device, to_core(pool), &calls));
     }
 
-#if TORCH_MINOR >= 211
-    void setUseOnOOM(DeviceIndex device, MempoolId_t pool, bool use) override
-#else
-    void setUseOnOOM(DeviceIndex device, MempoolId_t pool) override
-#endif
+    void setUseOnOOM(DeviceIndex device, MempoolId_t pool, bool use) // from 2.11 on
     {
-#if TORCH_MINOR < 211
-        const bool use = true;
-#endif
         check(core->pool_set_flag(device, to_core(pool), OOMPH_POOL_ON_OOM, use));
+    }
+
+    void setUseOnOOM(DeviceIndex device, MempoolId_t pool)
+    {
+        setUseOnOOM(device, pool, true);
     }
 
     void setNoSplit(DeviceIndex device, MempoolId_t pool) override

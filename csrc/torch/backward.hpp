@@ -5,16 +5,13 @@
 // such thread. Order, sums and the release of what was saved are the engine's; streams
 // and the hooks that follow a node are left out.
 #pragma once
-#include <Python.h>
+#include "torch/python.hpp"
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
-#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/variable.h>
-#include <torch/csrc/utils/pybind.h>
 
 #include <memory>
 #include <queue>
@@ -59,7 +56,7 @@ class Backward
                 ready_.push(edge.function);
         starts_.clear();
         while (!ready_.empty()) {
-            std::shared_ptr<Node> node = ready_.top();
+            NodePointer node = ready_.top();
             ready_.pop();
             pass(std::move(node));
         }
@@ -68,14 +65,13 @@ class Backward
 
   private:
     struct Later {
-        bool operator()(const std::shared_ptr<Node> &a,
-                        const std::shared_ptr<Node> &b) const
+        bool operator()(const NodePointer &a, const NodePointer &b) const
         {
             return a->sequence_nr() < b->sequence_nr();
         }
     };
 
-    void count_uses(const std::shared_ptr<Node> &root)
+    void count_uses(const NodePointer &root)
     {
         std::vector<Node *> open;
         if (seen_.insert(root.get()).second)
@@ -110,7 +106,7 @@ class Backward
             sum = sum + gradient;
     }
 
-    void pass(std::shared_ptr<Node> node)
+    void pass(NodePointer node)
     {
         List inputs = std::move(inputs_[node.get()]);
         inputs_.erase(node.get());
@@ -150,19 +146,16 @@ class Backward
     std::unordered_set<Node *> seen_, queued_;
     std::unordered_map<Node *, size_t> uses_;
     std::unordered_map<Node *, List> inputs_;
-    std::priority_queue<std::shared_ptr<Node>, std::vector<std::shared_ptr<Node>>,
-                        Later>
-        ready_;
+    std::priority_queue<NodePointer, std::vector<NodePointer>, Later> ready_;
 };
 
 inline torch::autograd::variable_list tensors_in(PyObject *list)
 {
     torch::autograd::variable_list tensors;
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++) {
-        PyObject *item = PyList_GET_ITEM(list, i);
-        if (item != Py_None && !THPVariable_Check(item))
-            throw torch::TypeError("expected tensors");
-        tensors.push_back(item == Py_None ? at::Tensor() : THPVariable_Unpack(item));
+    for (Py_ssize_t i = 0; i < PyList_Size(list); i++) {
+        PyObject *item = PyList_GetItem(list, i);
+        TORCH_CHECK_TYPE(Py_IsNone(item) || is_tensor(item), "expected tensors");
+        tensors.push_back(Py_IsNone(item) ? at::Tensor() : tensor_in(item));
     }
     return tensors;
 }
@@ -170,26 +163,24 @@ inline torch::autograd::variable_list tensors_in(PyObject *list)
 // (roots, gradients, wanted, keep_graph, create_graph): lists of tensors and None.
 inline PyObject *backward_here(PyObject *, PyObject *arguments)
 {
-    HANDLE_TH_ERRORS
     PyObject *roots = nullptr, *gradients = nullptr, *wanted = nullptr;
     int keeps = 0, creates = 0;
     if (!PyArg_ParseTuple(arguments, "O!O!O!pp", &PyList_Type, &roots, &PyList_Type,
                           &gradients, &PyList_Type, &wanted, &keeps, &creates))
         return nullptr;
-    if (PyList_GET_SIZE(roots) != PyList_GET_SIZE(gradients))
-        throw torch::TypeError("expected as many gradients as roots");
-    c10::AutoGradMode mode(creates != 0);
-    auto captured = Backward(tensors_in(roots), tensors_in(gradients),
-                             tensors_in(wanted), keeps != 0)
-                        .run();
-    pybind11::tuple result(captured.size());
-    for (size_t i = 0; i < captured.size(); i++)
-        result[i] = captured[i].defined()
-                        ? pybind11::reinterpret_steal<pybind11::object>(
-                              THPVariable_Wrap(captured[i]))
-                        : pybind11::object(pybind11::none());
-    return result.release().ptr();
-    END_HANDLE_TH_ERRORS
+    return or_raise([&] {
+        TORCH_CHECK_TYPE(PyList_Size(roots) == PyList_Size(gradients),
+                         "expected as many gradients as roots");
+        c10::AutoGradMode mode(creates != 0);
+        const auto captured = Backward(tensors_in(roots), tensors_in(gradients),
+                                       tensors_in(wanted), keeps != 0)
+                                  .run();
+        PyObject *list =
+            make_list(captured.size(), [&](size_t i) { return wrap(captured[i]); });
+        PyObject *tuple = list != nullptr ? PyList_AsTuple(list) : nullptr;
+        Py_XDECREF(list);
+        return tuple;
+    });
 }
 
 } // namespace oomph_torch

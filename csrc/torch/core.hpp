@@ -2,34 +2,19 @@
 // PyTorch's types, and exceptions on their way through C frames.
 #pragma once
 #include "oomph.h"
-
-#include <c10/cuda/CUDACachingAllocator.h>
-#include <torch/csrc/api/include/torch/version.h>
+#include "torch/versions.hpp"
 
 #include <atomic>
 #include <exception>
 #include <memory>
 #include <utility>
 
-#define TORCH_MINOR (TORCH_VERSION_MAJOR * 100 + TORCH_VERSION_MINOR)
-#if TORCH_MINOR < 210
-#error "oomph needs PyTorch 2.10 or newer"
-#endif
-
 namespace oomph_torch
 {
 
-namespace native = c10::cuda::CUDACachingAllocator;
 using c10::DeviceIndex;
 using c10::MempoolId_t;
 using Context = std::shared_ptr<c10::GatheredContext>;
-
-// The type in which traces and segments name a stream.
-#if TORCH_MINOR >= 211
-using TraceStream = void *;
-#else
-using TraceStream = cudaStream_t;
-#endif
 
 inline const oomph_api_t *core; // set before anything here is used
 

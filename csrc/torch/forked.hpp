@@ -1,6 +1,6 @@
 // forked.hpp - a forked process that goes on without CUDA, as each call of it fails.
 #pragma once
-#include <Python.h>
+#include "torch/python.hpp"
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
@@ -27,17 +27,9 @@ inline PyObject *leave_cuda(PyObject *, PyObject *)
 
 inline PyObject *freed_without_cuda(PyObject *, PyObject *)
 {
-    const auto count = static_cast<Py_ssize_t>(freed_since.size());
-    PyObject *list = PyList_New(count);
-
-    for (Py_ssize_t i = 0; list != nullptr && i < count; i++) {
-        PyObject *addr = PyLong_FromUnsignedLongLong(freed_since[i]);
-        if (addr == nullptr)
-            Py_CLEAR(list);
-        else
-            PyList_SET_ITEM(list, i, addr);
-    }
-    return list;
+    return make_list(freed_since.size(), [](size_t i) {
+        return PyLong_FromUnsignedLongLong(freed_since[i]);
+    });
 }
 
 } // namespace oomph_torch

@@ -273,12 +273,8 @@ class History
     actions_named(const std::vector<std::string> &names)
     {
         std::vector<TraceEntry::Action> actions;
-#if TORCH_MINOR >= 211
         std::transform(names.begin(), names.end(), std::back_inserter(actions),
-                       &c10::CachingDeviceAllocator::parseTraceEntryAction);
-#else
-        (void)names;
-#endif
+                       &action_named);
         return actions;
     }
 

@@ -1,10 +1,8 @@
 // holders.hpp - which tensors of Python hold which memory of a device.
 #pragma once
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "torch/python.hpp"
 
 #include <ATen/cuda/CUDAContextLight.h>
-#include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
@@ -45,13 +43,6 @@ inline uint64_t storage_addr(const at::Tensor &tensor, int device)
     return where.is_cuda() && where.index() == device
                ? reinterpret_cast<uint64_t>(storage.data())
                : 0;
-}
-
-// By its type alone: some objects run code when they are asked for their class.
-inline bool is_tensor(PyObject *object)
-{
-    return PyObject_TypeCheck(object,
-                              reinterpret_cast<PyTypeObject *>(THPVariableClass)) != 0;
 }
 
 // Collects what tensors say of the blocks that begin at some addresses. Nothing here
@@ -161,21 +152,20 @@ template <typename Element> PyObject *to_bytes(const std::vector<Element> &colum
 inline PyObject *held(PyObject *, PyObject *args)
 {
     PyObject *objects = nullptr;
-    Py_buffer addrs, alive;
+    const char *addrs = nullptr, *alive = nullptr;
+    Py_ssize_t addrs_bytes = 0, alive_bytes = 0;
     int device = 0;
-    if (!PyArg_ParseTuple(args, "O!y*y*i:held", &PyList_Type, &objects, &addrs, &alive,
-                          &device))
+    if (!PyArg_ParseTuple(args, "O!y#y#i:held", &PyList_Type, &objects, &addrs,
+                          &addrs_bytes, &alive, &alive_bytes, &device))
         return nullptr;
-    Holders holders(device, static_cast<const uint64_t *>(addrs.buf),
-                    static_cast<size_t>(addrs.len) / sizeof(uint64_t));
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(objects); i++)
-        if (is_tensor(PyList_GET_ITEM(objects, i)))
-            holders.add(THPVariable_Unpack(PyList_GET_ITEM(objects, i)), i);
+    Holders holders(device, reinterpret_cast<const uint64_t *>(addrs),
+                    static_cast<size_t>(addrs_bytes) / sizeof(uint64_t));
+    for (Py_ssize_t i = 0; i < PyList_Size(objects); i++)
+        if (PyObject *object = PyList_GetItem(objects, i); is_tensor(object))
+            holders.add(tensor_in(object), i);
     holders.find_saved();
-    holders.find_gone(static_cast<const uint64_t *>(alive.buf),
-                      static_cast<size_t>(alive.len) / sizeof(uint64_t));
-    PyBuffer_Release(&addrs);
-    PyBuffer_Release(&alive);
+    holders.find_gone(reinterpret_cast<const uint64_t *>(alive),
+                      static_cast<size_t>(alive_bytes) / sizeof(uint64_t));
     return Py_BuildValue("NN", to_bytes(holders.flags), to_bytes(holders.firsts));
 }
 
@@ -212,15 +202,8 @@ inline PyObject *workspaces(PyObject *, PyObject *)
     Py_BEGIN_ALLOW_THREADS;
     found = find_workspaces();
     Py_END_ALLOW_THREADS;
-    PyObject *list = PyList_New(static_cast<Py_ssize_t>(found.size()));
-    for (size_t i = 0; i < found.size() && list != nullptr; i++) {
-        PyObject *addr = PyLong_FromUnsignedLongLong(found[i]);
-        if (addr == nullptr)
-            Py_CLEAR(list);
-        else
-            PyList_SET_ITEM(list, static_cast<Py_ssize_t>(i), addr);
-    }
-    return list;
+    return make_list(found.size(),
+                     [&](size_t i) { return PyLong_FromUnsignedLongLong(found[i]); });
 }
 
 } // namespace oomph_torch

@@ -3,29 +3,37 @@
 // Each thread numbers its nodes from 0 on, and a backward pass that creates a graph
 // makes them in a thread of its own.
 #pragma once
-#include <Python.h>
+#include "torch/python.hpp"
 
 #include <ATen/record_function.h>
-#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/python_cpp_function.h>
 
 namespace oomph_torch
 {
 
-// Whether the calling thread made a node; not of a torch.autograd.Function.
-inline PyObject *made_here(PyObject *, PyObject *node)
+// Whether an object is a node of PyTorch's own: of a torch.autograd.Function it is
+// another one, and larger.
+inline bool is_own_node(PyObject *object)
 {
-    HANDLE_TH_ERRORS
-    using torch::autograd::THPCppFunction;
-    if (Py_TYPE(node)->tp_basicsize != sizeof(THPCppFunction) ||
-        PyObject_HasAttrString(node, "_register_hook_dict") == 0)
-        throw torch::TypeError("expected a node of PyTorch's own");
-    const auto &found = reinterpret_cast<THPCppFunction *>(node)->cdata;
+    PyObject *type = reinterpret_cast<PyObject *>(Py_TYPE(object));
+    PyObject *size = PyObject_GetAttrString(type, "__basicsize__");
+    const bool fits = size != nullptr && PyLong_AsSize_t(size) == sizeof(NodeObject);
+    Py_XDECREF(size);
+    PyErr_Clear();
+    return fits && PyObject_HasAttrString(object, "_register_hook_dict") != 0;
+}
+
+// Whether the calling thread made a node; not of a torch.autograd.Function.
+inline PyObject *made_here(PyObject *, PyObject *object)
+{
+    if (!is_own_node(object)) {
+        PyErr_SetString(PyExc_TypeError, "expected a node of PyTorch's own");
+        return nullptr;
+    }
+    const NodePointer &node = reinterpret_cast<NodeObject *>(object)->node;
     const bool here =
-        found && found->thread_id() == at::RecordFunction::currentThreadId();
+        node && node->thread_id() == at::RecordFunction::currentThreadId();
     return PyBool_FromLong(static_cast<long>(here));
-    END_HANDLE_TH_ERRORS
 }
 
 } // namespace oomph_torch

@@ -16,11 +16,6 @@ namespace oomph_torch
 {
 
 using PoolFilter = std::function<bool(cudaStream_t)>;
-#if TORCH_MINOR >= 211
-using InnerAllocator = std::shared_ptr<native::CUDAAllocator>;
-#else
-using InnerAllocator = native::CUDAAllocator *;
-#endif
 
 // The memory of a MemPool that has an allocator of its own. Whoever watches hears of
 // each segment, once it is there and before it goes: NCCL registers them so.

@@ -28,6 +28,11 @@ class Reports : public native::CUDAAllocator
     // `replaced` is the name of the allocator in whose place this one comes.
     explicit Reports(std::string replaced) : settings_(std::move(replaced))
     {
+    }
+
+    // From now on it hears of PyTorch's settings.
+    void follow_settings()
+    {
         settings_.follow([this] {
             Settings::update();
             requests_.update_involved();
@@ -99,16 +104,8 @@ class Reports : public native::CUDAAllocator
 
     /* ---- Snapshots */
 
-#if TORCH_MINOR >= 211
-    native::SnapshotInfo snapshot(MempoolId_t pool = {0, 0},
-                                  bool include_traces = true) override
-#else
-    native::SnapshotInfo snapshot(MempoolId_t pool = {0, 0}) override
-#endif
+    native::SnapshotInfo snapshot(MempoolId_t pool, bool include_traces) // from 2.11 on
     {
-#if TORCH_MINOR < 211
-        const bool include_traces = true;
-#endif
         if (pool == MempoolId_t{0, 0})
             check_no_registration();
         native::SnapshotInfo result;
@@ -127,6 +124,11 @@ class Reports : public native::CUDAAllocator
         return result;
     }
 
+    native::SnapshotInfo snapshot(MempoolId_t pool)
+    {
+        return snapshot(pool, true);
+    }
+
     /* ---- History, observers, trackers */
 
     bool isHistoryEnabled() override
@@ -134,20 +136,18 @@ class Reports : public native::CUDAAllocator
         return history_.is_recording();
     }
 
-#if TORCH_MINOR >= 211
     void recordHistory(bool enabled, CreateContextFn recorder, size_t trace_max,
                        RecordContext when, bool clear,
-                       const std::vector<std::string> &skipped_actions) override
-#else
-    void recordHistory(bool enabled, CreateContextFn recorder, size_t trace_max,
-                       RecordContext when, bool clear) override
-#endif
+                       const std::vector<std::string> &skipped_actions) // from 2.11 on
     {
-#if TORCH_MINOR < 211
-        const std::vector<std::string> skipped_actions;
-#endif
         history_.record({enabled, recorder, trace_max, when, clear, skipped_actions});
         update_watch();
+    }
+
+    void recordHistory(bool enabled, CreateContextFn recorder, size_t trace_max,
+                       RecordContext when, bool clear)
+    {
+        recordHistory(enabled, recorder, trace_max, when, clear, {});
     }
 
     void pushCompileContext(std::string &name) override
@@ -188,26 +188,23 @@ class Reports : public native::CUDAAllocator
         return history_.metadata();
     }
 
-#if TORCH_MINOR >= 212
-    // Nothing is ever rejected before the ladder has been climbed.
-    void attachOomRejectionObserver(native::OomRejectionObserver) override
+    // From 2.12 on. Nothing is ever rejected before the ladder has been climbed.
+    void attachOomRejectionObserver(OomRejectionObserver)
     {
     }
 
-    Context getContextForPointer(const void *block) override
+    Context getContextForPointer(const void *block)
     {
         oomph_block_info_t info;
         if (core->lookup(address(block), &info) != OOMPH_OK || info.user == nullptr)
             return nullptr;
         return *static_cast<Context *>(info.user);
     }
-#endif
-#if TORCH_MINOR >= 214
-    bool supportsUserMetadata() override
+
+    bool supportsUserMetadata() // from 2.14 on
     {
         return true;
     }
-#endif
 
     /* ---- Called by the core */
 

@@ -5,15 +5,12 @@
 // bytes. Which storage had them, its identity tells, never an address: addresses are
 // given out anew, and a storage may be resized, to nothing and back.
 #pragma once
-#include <Python.h>
-
 #include "torch/allocator.hpp"
+#include "torch/python.hpp"
 
 #include <ATen/SequenceNumber.h>
 #include <ATen/core/Tensor.h>
-#include <torch/csrc/Storage.h>
 #include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <memory>
@@ -94,11 +91,11 @@ inline std::unique_ptr<Outline> draw(const at::Tensor &tensor)
 // The outline of a tensor, which may go; only that of a plain one can be filled.
 inline PyObject *outline(PyObject *, PyObject *tensor)
 {
-    if (!THPVariable_Check(tensor)) {
+    if (!is_tensor(tensor)) {
         PyErr_SetString(PyExc_TypeError, "only a tensor has an outline");
         return nullptr;
     }
-    std::unique_ptr<Outline> drawn = draw(THPVariable_Unpack(tensor));
+    std::unique_ptr<Outline> drawn = draw(tensor_in(tensor));
     PyObject *capsule =
         PyCapsule_New(drawn.get(), OUTLINE_CAPSULE,
                       [](PyObject *owner) { delete outline_in(owner); });
@@ -153,13 +150,6 @@ inline at::Tensor find_exchanged(const Outline &drawn, const c10::StorageImpl *h
     return at::Tensor(given).detach();
 }
 
-inline PyObject *wrap(at::Tensor found)
-{
-    if (!found.defined())
-        Py_RETURN_NONE;
-    return THPVariable_Wrap(std::move(found));
-}
-
 // exchanged(outline, kept): what the operator was given, if its data are no longer
 // those of `kept`, else None.
 inline PyObject *exchanged(PyObject *, PyObject *args)
@@ -168,7 +158,7 @@ inline PyObject *exchanged(PyObject *, PyObject *args)
     if (!PyArg_ParseTuple(args, "OO!:exchanged", &capsule, THPVariableClass, &kept))
         return nullptr;
     const Outline *drawn = outline_in(capsule);
-    const at::Tensor &tensor = THPVariable_Unpack(kept);
+    const at::Tensor &tensor = tensor_in(kept);
     if (drawn == nullptr)
         return nullptr;
     if (!tensor.has_storage())
@@ -199,7 +189,7 @@ inline PyObject *restored(PyObject *, PyObject *args)
     const Outline *drawn = outline_in(capsule);
     if (drawn == nullptr)
         return nullptr;
-    return THPVariable_Wrap(fill(*drawn, THPVariable_Unpack(base).storage()));
+    return THPVariable_Wrap(fill(*drawn, tensor_in(base).storage()));
 }
 
 /* ---- What may leave */
@@ -209,11 +199,11 @@ inline PyObject *restored(PyObject *, PyObject *args)
 // another library or process owns, or what the tensor itself is more than.
 inline PyObject *own_tier(PyObject *, PyObject *tensor)
 {
-    if (!THPVariable_Check(tensor)) {
+    if (!is_tensor(tensor)) {
         PyErr_SetString(PyExc_TypeError, "only a tensor has a storage");
         return nullptr;
     }
-    const c10::TensorImpl *impl = THPVariable_Unpack(tensor).unsafeGetTensorImpl();
+    const c10::TensorImpl *impl = tensor_in(tensor).unsafeGetTensorImpl();
     if (!is_plain(impl))
         Py_RETURN_NONE;
     const c10::DataPtr &data = impl->unsafe_storage().data_ptr();
@@ -229,8 +219,8 @@ inline PyObject *own_tier(PyObject *, PyObject *tensor)
 // it is in have that.
 inline bool has_one_owner(PyObject *item)
 {
-    return THPVariable_Check(item) && Py_REFCNT(item) == 2 &&
-           THPVariable_Unpack(item).use_count() == 1;
+    return is_tensor(item) && references_to(item) == 2 &&
+           tensor_in(item).use_count() == 1;
 }
 
 // References to a storage's Python object, of which the caller has the only one that is
@@ -240,7 +230,7 @@ inline Py_ssize_t references(const at::Tensor &tensor)
     PyObject *object = THPStorage_Wrap(tensor.storage());
     if (object == nullptr)
         return -1;
-    const Py_ssize_t count = Py_REFCNT(object);
+    const Py_ssize_t count = references_to(object);
     Py_DECREF(object);
     return count;
 }
@@ -254,18 +244,17 @@ inline PyObject *are_alone(PyObject *, PyObject *list)
         PyErr_SetString(PyExc_TypeError, "a list of tensors is wanted");
         return nullptr;
     }
-    const Py_ssize_t count = PyList_GET_SIZE(list);
+    const Py_ssize_t count = PyList_Size(list);
     for (Py_ssize_t i = 0; i < count; i++)
-        if (!has_one_owner(PyList_GET_ITEM(list, i)))
+        if (!has_one_owner(PyList_GetItem(list, i)))
             Py_RETURN_FALSE;
     if (count == 0)
         Py_RETURN_FALSE;
-    const at::Tensor &first = THPVariable_Unpack(PyList_GET_ITEM(list, 0));
+    const at::Tensor &first = tensor_in(PyList_GetItem(list, 0));
     const c10::StorageImpl *storage = first.storage().unsafeGetStorageImpl();
     for (Py_ssize_t i = 1; i < count; i++)
-        if (THPVariable_Unpack(PyList_GET_ITEM(list, i))
-                .storage()
-                .unsafeGetStorageImpl() != storage)
+        if (tensor_in(PyList_GetItem(list, i)).storage().unsafeGetStorageImpl() !=
+            storage)
             Py_RETURN_FALSE;
     const Py_ssize_t found = references(first);
     if (found < 0)

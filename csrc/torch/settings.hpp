@@ -4,10 +4,8 @@
 // What has a meaning here is honoured; of the rest Python hears and says why not
 // (python/oomph/setup/allocator_settings.py).
 #pragma once
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-
 #include "torch/core.hpp"
+#include "torch/python.hpp"
 
 #include <c10/cuda/CUDAAllocatorConfig.h>
 
@@ -57,15 +55,17 @@ class Settings
     // Hears of all settings that are made from now on; `changed` is called after each.
     void follow(std::function<void()> changed)
     {
-        auto &hook = AcceleratorAllocatorConfig::getConfigParserHook();
-        hook = [parse = hook, changed = std::move(changed)](const std::string &text) {
-            {
-                Parsing now;
-                parse(text);
-            }
-            changed();
-            tell_listener();
-        };
+        replace_parser<AcceleratorAllocatorConfig, CUDAAllocatorConfig>(
+            [&](Parser parse) -> Parser {
+                return [parse, changed](const std::string &text) {
+                    {
+                        Parsing now;
+                        parse(text);
+                    }
+                    changed();
+                    tell_listener();
+                };
+            });
     }
 
     // Reads the environment, as PyTorch's allocator does when CUDA is used first.
@@ -106,11 +106,7 @@ class Settings
     // The most of each card that this process may take.
     static double memory_fraction()
     {
-#if TORCH_MINOR >= 211
-        return CUDAAllocatorConfig::per_process_memory_fraction();
-#else
-        return 1;
-#endif
+        return oomph_torch::memory_fraction<CUDAAllocatorConfig>();
     }
 
     // As they are set, but for what this allocator does whatever is set.
@@ -132,9 +128,7 @@ class Settings
             AcceleratorAllocatorConfig::last_allocator_settings();
         info.roundup_power2_divisions =
             AcceleratorAllocatorConfig::roundup_power2_divisions();
-#if TORCH_MINOR >= 213
-        info.max_cached_size = SIZE_MAX;
-#endif
+        tell_no_cached_max(info);
         return info;
     }
 
@@ -155,7 +149,8 @@ class Settings
     static PyObject *listen(PyObject *, PyObject *callable)
     {
         Py_INCREF(callable);
-        Py_XSETREF(listener, callable);
+        PyObject *had = std::exchange(listener, callable);
+        Py_XDECREF(had);
         Py_RETURN_NONE;
     }
 

@@ -8,11 +8,9 @@
 //
 // No lock of the core is ever held here. No exception crosses a C frame: callbacks keep
 // theirs in `pending`, and the call that caused it rethrows.
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-
 #include "torch/allocator.hpp"
 #include "torch/backward.hpp"
+#include "torch/fit.hpp"
 #include "torch/forked.hpp"
 #include "torch/holders.hpp"
 #include "torch/nodes.hpp"
@@ -21,11 +19,16 @@
 #include <torch/csrc/cuda/CUDAPluggableAllocator.h>
 
 #include <memory>
+#include <stdexcept>
+#include <string>
 
 namespace oomph_torch
 {
 namespace
 {
+
+constexpr char BUILT_FOR[] =
+    C10_STRINGIZE(TORCH_VERSION_MAJOR) "." C10_STRINGIZE(TORCH_VERSION_MINOR);
 
 /* ---- Hooks of the core */
 
@@ -49,17 +52,27 @@ void notice(const oomph_notice_t *notice)
 
 /* ---- The module */
 
-// Makes the class PyTorch's allocator. Throws if PyTorch has initialised its own.
+// Makes the class PyTorch's allocator. Throws if PyTorch has initialised its own, or is
+// not as this was built for: then nothing has changed.
 void install_allocator()
 {
+    const std::string before = native::get()->name();
+    auto *made = new Allocator(before); // lives as long as the process
+    const std::string reason = misfit(*native::get(), *made);
+    if (!reason.empty())
+        throw std::runtime_error(std::string("oomph was built for PyTorch ") +
+                                 BUILT_FOR +
+                                 ", and this PyTorch is not as that one: " + reason);
+    if (self == nullptr) {
+        self = made;
+        self->follow_settings();
+    }
     oomph_hooks_t hooks = {};
     hooks.free_memory = &free_memory;
     hooks.unmapping = &unmapping;
     hooks.notice = &notice;
     core->set_hooks(&hooks);
     site_min_bytes = core->site_min_bytes();
-    if (self == nullptr)
-        self = new Allocator(native::get()->name());
     std::shared_ptr<native::CUDAAllocator> shared(self, [](native::CUDAAllocator *) {});
     torch::cuda::CUDAPluggableAllocator::changeCurrentAllocator(shared);
     // torch.accelerator.memory_* asks here; a priority of 0 is ignored by some
@@ -143,9 +156,7 @@ PyMODINIT_FUNC PyInit__torch()
 {
     PyObject *module = PyModule_Create(&oomph_torch::definition);
     if (module != nullptr &&
-        PyModule_AddStringConstant(module, "built_for",
-                                   C10_STRINGIZE(TORCH_VERSION_MAJOR) "." C10_STRINGIZE(
-                                       TORCH_VERSION_MINOR)) < 0) {
+        PyModule_AddStringConstant(module, "built_for", oomph_torch::BUILT_FOR) < 0) {
         Py_DECREF(module);
         return nullptr;
     }

@@ -5,7 +5,7 @@
 // same sizes are common; so the size says where to look, and who asks decides: whether
 // one of the functions of PyTorch that make workspaces is on the stack.
 #pragma once
-#include <ATen/cuda/CUDAContextLight.h>
+#include "torch/versions.hpp"
 
 #include <algorithm>
 #include <array>
@@ -51,9 +51,8 @@ class Workspaces
     {
         bytes_ = {at::cuda::getChosenWorkspaceSize(),
                   at::cuda::getCUDABlasLtWorkspaceSize()};
-        makers_ = {
-            extent(reinterpret_cast<const void *>(&at::cuda::getCurrentCUDABlasHandle)),
-            extent(reinterpret_cast<const void *>(&at::cuda::getCUDABlasLtWorkspace))};
+        makers_ = {extent(reinterpret_cast<const void *>(workspace_maker)),
+                   extent(reinterpret_cast<const void *>(lt_workspace_maker))};
     }
 
     static _Unwind_Reason_Code look(_Unwind_Context *frame, void *argument)

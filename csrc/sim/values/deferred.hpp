@@ -37,7 +37,8 @@ inline std::string take_exception()
     PyObject *kind = nullptr, *value = nullptr, *trace = nullptr;
     PyErr_Fetch(&kind, &value, &trace);
     PyObject *text = value != nullptr ? PyObject_Str(value) : nullptr;
-    const char *bytes = text != nullptr ? PyUnicode_AsUTF8(text) : nullptr;
+    const char *bytes =
+        text != nullptr ? PyUnicode_AsUTF8AndSize(text, nullptr) : nullptr;
     std::string told = bytes != nullptr ? bytes : "an exception without a text";
 
     PyErr_Clear();

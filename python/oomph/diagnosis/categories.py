@@ -214,7 +214,8 @@ class _Look:
         from oomph import _torch
 
         blocks = self.blocks
-        return _torch.held(objects, blocks.addrs, self.alive.addrs, blocks.device)
+        addrs, alive = blocks.addrs.tobytes(), self.alive.addrs.tobytes()
+        return _torch.held(objects, addrs, alive, blocks.device)
 
     def _mark(self, tensors: list[Any], category: Category) -> None:
         if tensors:

@@ -10,7 +10,7 @@ from typing import Any
 
 from oomph import _C, guard
 from oomph import settings as _settings
-from oomph.base import extension, log, state
+from oomph.base import glue, log, state
 from oomph.diagnosis import oom_error
 from oomph.memory import sites
 from oomph.setup import allocator_settings, batch_finders, known_streams
@@ -91,7 +91,7 @@ def _load_torch_class(torch: ModuleType) -> ModuleType:
             f"PyTorch {torch.__version__} is built for the CPU alone; oomph needs the "
             "CUDA build"
         )
-    return extension.load("_torch", "oomph was", torch.__version__)
+    return glue.load("_torch", torch.__version__)
 
 
 def _replace_allocator(torch: ModuleType, values: dict[str, Any]) -> None:

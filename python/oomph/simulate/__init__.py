@@ -35,7 +35,7 @@ from _ctypes import dlclose
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from oomph.base import extension
+from oomph.base import glue
 from oomph.base.sizes import format_size
 
 VARIABLE = "OOMPH_SIMULATE"
@@ -388,9 +388,8 @@ def _install(version: str, driver: ctypes.CDLL, method: str, *calls: str) -> Non
         method: What of the extension wraps them.
         calls: What of the driver it needs.
     """
-    what = "the operators of the simulated GPU were"
     try:
-        values = extension.load("_values", what, version)
+        values = glue.load("_values", version)
     except RuntimeError as error:
         raise SimulationError(str(error)) from None
     functions = [getattr(driver, f"oomph_sim_{call}") for call in calls]

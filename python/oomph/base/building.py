@@ -1,0 +1,191 @@
+"""Builds the glue of one version of PyTorch: what stands between it and oomph, in C++.
+
+Nothing here needs oomph or PyTorch: setup.py and tools/make_wheel.py build by the same
+arguments. A user's machine builds it once, from the source that oomph brings, where
+there is none for the PyTorch that runs; it takes a minute.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion"]
+LIMITED_API = "-DPy_LIMITED_API=0x030a0000"  # of Python 3.10: serves each later one
+FLAGS = [
+    *("-std=c++20", "-O2", "-fPIC", "-fno-plt", "-g0", "-fvisibility=hidden"),
+    LIMITED_API,
+]
+# The module's source below csrc, and the folder that its #includes begin at.
+MODULES = {
+    "_torch": ("torch/torch.cpp", "."),
+    "_values": ("sim/values/values.cpp", "sim"),
+}
+# Of PyTorch. It has loaded them before, and they are found by these names; the CUDA
+# runtime, whatever version it is, comes with them.
+LIBRARIES = ("c10", "c10_cuda", "torch_cpu", "torch_cuda", "torch_python")
+
+
+class BuildError(RuntimeError):
+    """The glue could not be built; says why."""
+
+
+def folder_name(version: str) -> str:
+    """The folder of the glue of a version of PyTorch: ``torch2_11`` of 2.11.0+cu130."""
+    major, minor = version.split(".")[:2]
+    return f"torch{major}_{minor}"
+
+
+def system_includes(folders: Iterable[Path]) -> list[str]:
+    """The compiler's arguments for headers that are not ours."""
+    return [part for folder in folders for part in ("-isystem", str(folder))]
+
+
+def make_stubs(folder: Path, compiler: str) -> list[str]:
+    """Makes libraries that have PyTorch's names and nothing in them.
+
+    To link with them says which libraries are needed, and needs none.
+
+    Returns:
+        The linker's arguments.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in LIBRARIES:
+        command = [
+            *(compiler, "-shared", "-nostdlib", "-x", "c", os.devnull),
+            *(f"-Wl,-soname,lib{name}.so", "-o", str(folder / f"lib{name}.so")),
+        ]
+        subprocess.run(command, check=True)
+    return [
+        *("-Wl,--no-as-needed", f"-L{folder}"),
+        *(f"-l{name}" for name in LIBRARIES),
+        *("-Wl,--as-needed", "-Wl,--strip-all"),
+    ]
+
+
+# ---- On the user's machine
+
+
+def cache_folder() -> Path:
+    """Where what was built is kept for this user."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "oomph"
+
+
+def cached(version: str, source: Path) -> Path:
+    """The folder of the glue of this very PyTorch, built from this very source."""
+    digest = hashlib.sha256()
+    for path in sorted(source.rglob("*.[chp]*")):
+        digest.update(path.read_bytes())
+    return cache_folder() / digest.hexdigest()[:16] / f"torch{version}"
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether all modules are in it."""
+    return all((folder / f"{name}.abi3.so").exists() for name in MODULES)
+
+
+def find_compiler() -> str:
+    """The C++ compiler.
+
+    Raises:
+        BuildError: There is none.
+    """
+    wanted = os.environ.get("CXX", "").split()[:1]
+    for name in (*wanted, "c++", "g++", "clang++"):
+        found = shutil.which(name)
+        if found is not None:
+            return found
+    raise BuildError("there is no C++ compiler (g++ or clang++)")
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Holds a lock that all processes of this machine respect."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def cuda_includes(torch: Path) -> list[Path]:
+    """Where the CUDA headers are: beside PyTorch, or in a toolkit."""
+    roots = sorted((torch.parent / "nvidia").glob("*/include"))
+    toolkit = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include"
+    found = [*roots, *([toolkit] if toolkit.exists() else [])]
+    for name in ("cuda_runtime.h", "crt/host_config.h"):
+        if not any((folder / name).exists() for folder in found):
+            raise BuildError(
+                f"the CUDA header {name} is missing: pip install nvidia-cuda-crt of "
+                "the CUDA version of this PyTorch"
+            )
+    return found
+
+
+def build_module(name: str, source: Path, includes: list[Path], out: Path) -> None:
+    """Compiles and links one module; a compiler's error is the end of it."""
+    compiler = find_compiler()
+    path, begin = MODULES[name]
+    python = Path(sysconfig.get_path("include"))
+    if not (python / "Python.h").exists():
+        raise BuildError(
+            f"Python's headers are missing ({python}): install python3-dev"
+        )
+    command = [
+        *(compiler, *FLAGS, "-w", "-shared", f"-I{source / begin}"),
+        *system_includes([*includes, python]),
+        *(str(source / path), "-o", str(out / f"{name}.abi3.so")),
+        *make_stubs(out / "stubs", compiler),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        first = next((x for x in done.stderr.splitlines() if "error" in x), done.stderr)
+        raise BuildError(f"the compiler says: {first}")
+
+
+def build(version: str, torch: Path, source: Path) -> Path:
+    """Builds the glue of a PyTorch, unless that was done; one process at a time.
+
+    Args:
+        version: PyTorch's, in full.
+        torch: Its package.
+        source: oomph's C++ source.
+
+    Returns:
+        The folder of the modules.
+
+    Raises:
+        BuildError: It cannot be built here.
+    """
+    folder = cached(version, source)
+    if is_whole(folder):
+        return folder
+    find_compiler()
+    includes = [torch / "include", *cuda_includes(torch)]
+    with locked(folder.with_suffix(".lock")):
+        if is_whole(folder):
+            return folder
+        out = folder.with_suffix(f".{os.getpid()}")
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir()
+        try:
+            for i, name in enumerate(MODULES, 1):
+                print(
+                    f"oomph: building for PyTorch {version}, once, about a minute "
+                    f"({i} of {len(MODULES)})",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                build_module(name, source, includes, out)
+            out.rename(folder)
+        finally:
+            shutil.rmtree(out, ignore_errors=True)
+    return folder

@@ -1,0 +1,99 @@
+"""Chooses the extension modules that are built for the PyTorch that runs.
+
+oomph brings some for each minor version from 2.10 on, in ``_glue``; for another one
+they are built once, where there is a compiler (:mod:`oomph.base.building`).
+``oomph._torch`` and ``oomph._values`` are these modules.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+_PACKAGE = Path(__file__).parent.parent
+_GLUE = _PACKAGE / "_glue"
+SOURCE = _GLUE / "csrc"
+_WHAT = {
+    "_torch": "oomph was",
+    "_values": "the operators of the simulated GPU were",
+}
+_NIGHTLY = re.compile(r"\d(a|b|rc|\.dev)\d")  # as no release is, and each another
+
+
+def versions() -> list[str]:
+    """The minor versions of PyTorch that this oomph brings modules for, in order."""
+    found = [path.name.removeprefix("torch") for path in _GLUE.glob("torch*_*")]
+    numbers = sorted(tuple(map(int, name.split("_"))) for name in found)
+    return [f"{major}.{minor}" for major, minor in numbers]
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def _find(version: str, torch: Path) -> Path:
+    """The folder of the modules for a PyTorch, built now if need be.
+
+    Raises:
+        ImportError: There is none, and none can be built.
+    """
+    from oomph.base import building
+
+    brought = _GLUE / building.folder_name(version)
+    if building.is_whole(brought) and not _NIGHTLY.search(version):
+        return brought
+    try:
+        return building.build(version, torch, SOURCE)
+    except (building.BuildError, OSError) as error:
+        raise ImportError(
+            f"this oomph is for PyTorch {', '.join(versions())}, and it cannot be "
+            f"built for another one here: {error}"
+        ) from None
+
+
+def open_module(name: str) -> ModuleType:
+    """Loads one of the modules for the PyTorch that runs; for ``oomph/_torch.py``.
+
+    Raises:
+        ImportError: There is none, or it does not fit.
+    """
+    import torch
+
+    folder = _find(torch.__version__, Path(torch.__file__).parent)
+    path = str(folder / f"{name}.abi3.so")
+    spec = importlib.util.spec_from_file_location(f"oomph.{name}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def load(name: str, version: str) -> ModuleType:
+    """One of the modules, if it fits the PyTorch that runs.
+
+    Args:
+        name: ``_torch`` or ``_values``.
+        version: PyTorch's.
+
+    Raises:
+        RuntimeError: There is none for it.
+    """
+    what = _WHAT[name]
+    try:
+        module = importlib.import_module(f"oomph.{name}")
+    except ImportError as error:
+        raise RuntimeError(f"{what} not built for PyTorch {version}: {error}") from None
+    if Path(str(module.__file__)).parent == _PACKAGE:
+        raise RuntimeError(
+            f"an older oomph was left behind where this one lies: {module.__file__}; "
+            "remove that file, or that folder, and install oomph again"
+        )
+    if module.built_for != _minor(version):
+        raise RuntimeError(
+            f"{what} built for PyTorch {module.built_for}, and this is {version}: "
+            "install oomph again"
+        )
+    return module
