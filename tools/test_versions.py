@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -49,7 +50,7 @@ CHECKS = {
     "falls back to the host": """
         import oomph, torch
         oomph.install(host_limit="2GiB")
-        blocks = [torch.full((64 << 20,), i, device="cuda") for i in range(6)]
+        blocks = [torch.full((64 << 20,), float(i), device="cuda") for i in range(6)]
         assert [int(block[-1]) for block in blocks] == list(range(6))
         assert oomph.stats()["host_bytes"] > 0
         """,
@@ -59,7 +60,7 @@ CHECKS = {
         x = torch.ones(1 << 20, device="cuda")
         assert torch.cuda.memory_allocated() == 4 << 20
         assert torch.cuda.memory_stats()["num_ooms"] == 0
-        torch.cuda.memory._record_memory_history()
+        torch.cuda.memory._record_memory_history(stacks="python")
         y = torch.ones(1 << 20, device="cuda")
         trace = torch.cuda.memory._snapshot()["device_traces"][0]
         assert "alloc" in [entry["action"] for entry in trace]
@@ -157,7 +158,8 @@ class Environment:
             text=True,
             check=False,
         )
-        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        errors = re.findall(r"^[\w.]*(?:Error|Exit)\b.*", done.stderr, re.MULTILINE)
+        said = [f"exit code {done.returncode}", *errors]
         return "" if done.returncode == 0 else said[-1]
 
     def tell(self, expression: str) -> str:
