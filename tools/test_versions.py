@@ -118,7 +118,7 @@ CHECKS = {
         """,
 }
 # What goes wrong is said in one line, and PyTorch goes on.
-NO_CUDA = "the simulated GPU needs"
+NO_CUDA = "the simulated GPU needs CUDA 13"
 
 
 PAGE_TEXT = (
@@ -158,6 +158,8 @@ class Environment:
             text=True,
             check=False,
         )
+        if NO_CUDA in done.stderr:
+            return NO_CUDA
         errors = re.findall(r"^[\w.]*(?:Error|Exit)\b.*", done.stderr, re.MULTILINE)
         said = [f"exit code {done.returncode}", *errors]
         return "" if done.returncode == 0 else said[-1]
