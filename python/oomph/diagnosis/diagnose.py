@@ -257,6 +257,7 @@ def _request(snapshot: dict[str, Any], seen: Breakdown, context: Context) -> Req
         operator=snapshot["doing"],
         shape=_shape(snapshot["requested_bytes"], seen.program, step),
         before_backward=_is_recorded_forward(snapshot),
+        phase=_phase(snapshot, context),
         step_bytes=step.next_bytes if step else 0,
         step_missing_bytes=step.missing_of(step.next_bytes) if step else 0,
         step_phase=step.outcome.phase if step else "",
@@ -270,6 +271,14 @@ def _request(snapshot: dict[str, Any], seen: Breakdown, context: Context) -> Req
 def _place(site: Site | None) -> str:
     """A line as the error names it; "": unknown."""
     return f"{sites.place(site.file, site.line)} ({site.function})" if site else ""
+
+
+def _phase(snapshot: dict[str, Any], context: Context) -> str:
+    if context.in_optimizer:
+        return "optimizer"
+    if snapshot["doing"]:
+        return "backward"
+    return "forward" if _is_recorded_forward(snapshot) else ""
 
 
 def _is_recorded_forward(snapshot: dict[str, Any]) -> bool:

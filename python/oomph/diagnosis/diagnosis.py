@@ -87,6 +87,8 @@ class Request:
             ``float32 [16, 1024, 50304]``; "": none is known.
         before_backward: Whether forward asked and autograd records it, so that backward
             will need more.
+        phase: Of the program: "forward" that autograd records, "backward" or
+            "optimizer"; "": it is none of these.
         step_bytes: Predicted peak of the whole step in bytes
             (:mod:`oomph.diagnosis.forecast`), where turns grow that of the next one; 0:
             not predicted.
@@ -106,6 +108,7 @@ class Request:
     operator: str
     shape: str
     before_backward: bool
+    phase: str = ""
     step_bytes: int = 0
     step_missing_bytes: int = 0
     step_phase: str = ""

@@ -26,6 +26,7 @@ from oomph.diagnosis.diagnosis import Diagnosis
 
 _busy = threading.local()
 _last: Diagnosis | None = None
+_foresees = True
 
 
 def start() -> None:
@@ -49,6 +50,12 @@ def _stop() -> None:
     del torch.OutOfMemoryError.__reduce__
 
 
+def foresee(wanted: bool) -> None:
+    """Whether errors say what the whole step would come to, and what helps with it."""
+    global _foresees
+    _foresees = wanted
+
+
 def _init(self: Any, *arguments: Any) -> None:
     RuntimeError.__init__(self, *arguments)
     if len(arguments) != 1 or not isinstance(arguments[0], str):
@@ -59,9 +66,10 @@ def _init(self: Any, *arguments: Any) -> None:
             return
         case = _case(snapshot)
         self.args = (f"{arguments[0]}\n{_told(case)}",)
-        self._oomph_case = case, arguments[0]
+        if _foresees:
+            self._oomph_case = case, arguments[0]
+            _explain_before_moves()
         kept_errors.note(self, case.where)
-        _explain_before_moves()
 
 
 def _explain_before_moves() -> None:

@@ -114,12 +114,18 @@ def find(
 
 
 def _find(runs: Runs, cards: Sequence[Target], pool: ThreadPoolExecutor) -> Fit:
-    asked = [pool.submit(runs.answer, card, way) for card in cards for way in Way]
+    plain = [(card, pool.submit(runs.answer, card, Way.OOMPH)) for card in cards]
+    short = [card for card, answer in plain if not answer.result().fits]
+    # What would help takes longest to find, so that begins first.
+    smaller = pool.submit(runs.on, short[-1], Way.OOMPH, True) if short else None
     peak = pool.submit(runs.at_peak, cards[-1])
-    answers = [future.result() for future in asked]
-    short = [a.card for a in answers if a.way is Way.OOMPH and not a.fits]
-    smaller = runs.on(short[-1], Way.OOMPH) if short else None
-    return Fit(answers, peak.result(), smaller, short[-1] if short else None)
+    asked = [pool.submit(runs.answer, card, way) for card in cards for way in Way]
+    return Fit(
+        [future.result() for future in asked],
+        peak.result(),
+        smaller and smaller.result(),
+        short[-1] if short else None,
+    )
 
 
 def find_largest(

@@ -1,4 +1,4 @@
-"""Processes of scripts, which a server starts (:mod:`oomph.fitting.server`)."""
+"""Processes of scripts, which servers start (:mod:`oomph.fitting.server`)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
+from collections.abc import Hashable
+from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 from oomph import simulate
+from oomph.memory import host
 
 
 class Job:
@@ -22,11 +27,13 @@ class Job:
         started: Set once it has, or never will.
         ended: Set once it has.
         code: Its exit code, a signal's as a negative; None: it has not ended.
+        is_fork: Whether it went on where a script had waited.
     """
 
     def __init__(self) -> None:
         self.started, self.ended = threading.Event(), threading.Event()
         self.code: int | None = None
+        self.is_fork = False
         self._pid = 0
 
     def begin(self, pid: int) -> None:
@@ -43,28 +50,116 @@ class Job:
     def kill(self) -> None:
         """Ends it, and all that it has started in its session; waits for that."""
         self.started.wait()
-        if self._pid:
+        for end in (os.killpg, os.kill) if self._pid else ():  # it may have no session
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._pid, signal.SIGKILL)
+                end(self._pid, signal.SIGKILL)
         self.ended.wait()
+
+
+class _Server:
+    """One that forks when asked to.
+
+    Args:
+        source: What it says.
+        sink: Where it is asked.
+        forks_of_script: Whether its forks go on where a script waits.
+    """
+
+    def __init__(
+        self, source: IO[bytes], sink: IO[bytes], forks_of_script: bool = False
+    ) -> None:
+        self._source, self._sink = source, sink
+        self._forks_of_script = forks_of_script
+        self._jobs: list[Job] = []
+        self._lock = threading.Lock()
+        self._is_gone = False
+        self.largest_bytes = 1  # of host memory that a process has taken
+
+    def start(self, request: dict[str, Any], job: Job) -> None:
+        """Asks for a process, such as the server describes it."""
+        job.is_fork = self._forks_of_script
+        with self._lock:
+            self._jobs.append(job)
+            try:
+                self._sink.write(json.dumps(request).encode() + b"\n")
+                self._sink.flush()
+            except OSError:
+                job.end(1)  # the server says why
+            if self._is_gone:
+                job.end(1)
+
+    def listen(self) -> None:
+        """Hears what becomes of the processes, until the server ends."""
+        for line in self._source:
+            number, what, value, *more = json.loads(line)
+            if what == "pid":
+                self._jobs[number].begin(value)
+            else:
+                self.largest_bytes = max(self.largest_bytes, *more)
+                self._jobs[number].end(value)
+        with self._lock:
+            self._is_gone = True
+            for job in self._jobs:
+                if not job.ended.is_set():
+                    job.end(1)
+
+
+class _Waiting(Job):
+    """The process of a script that is to wait where it first uses a GPU.
+
+    Args:
+        first: The job that is its own until then.
+
+    Attributes:
+        decided: Set once it waits, or never will.
+        server: Its forks; None: it does not wait.
+    """
+
+    def __init__(self, first: Job) -> None:
+        super().__init__()
+        self.first = first
+        self.decided = threading.Event()
+        self.server: _Server | None = None
+
+    def begin(self, pid: int) -> None:
+        super().begin(pid)
+        self.first.begin(pid)
+
+    def end(self, code: int) -> None:
+        super().end(code)
+        if self.server is None:
+            self.first.end(code)
+        self.decided.set()
 
 
 class Launcher:
     """Starts processes from any thread; a context, which ends what serves it."""
 
     def __init__(self) -> None:
-        self._server = subprocess.Popen(
+        self._process = subprocess.Popen(
             [sys.executable, "-m", "oomph.fitting.server"],
             env={k: v for k, v in os.environ.items() if k != simulate.VARIABLE},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for who asks
         )
-        self._jobs: list[Job] = []
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._root = _Server(self._process.stdout, self._process.stdin)
+        self._folder = tempfile.TemporaryDirectory(prefix="oomph-fit-")
+        self._door = socket.socket(socket.AF_UNIX)
+        self._door.bind(str(Path(self._folder.name, "door")))
+        self._door.listen()
+        self._waiting: dict[Hashable, tuple[_Waiting, dict[str, Any]]] = {}
+        self._calls: list[socket.socket] = []
         self._lock = threading.Lock()
-        self._listener = threading.Thread(target=self._listen, daemon=True)
-        self._listener.start()
-        self.largest_bytes = 1  # of host memory that a process has taken
+        self._threads: list[threading.Thread] = []
+        self._begin(self._root.listen)
+        self._begin(self._answer_door)
+
+    def _begin(self, function: Any, *arguments: Any) -> None:
+        thread = threading.Thread(target=function, args=arguments, daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def __enter__(self) -> Launcher:
         return self
@@ -75,38 +170,74 @@ class Launcher:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        stdin = self._server.stdin
+        for waiting, _ in self._waiting.values():
+            waiting.kill()
+        stdin = self._process.stdin
         assert stdin is not None
         with contextlib.suppress(BrokenPipeError):
             stdin.close()
-        self._server.wait()
-        self._listener.join()
+        self._process.wait()
+        with contextlib.suppress(OSError):
+            self._door.shutdown(socket.SHUT_RDWR)
+        self._door.close()
+        for thread in self._threads:
+            thread.join()
+        for call in self._calls:
+            call.close()
+        self._folder.cleanup()
 
-    def start(self, request: dict[str, Any]) -> Job:
-        """Asks for a process, such as the server describes it."""
-        stdin = self._server.stdin
-        assert stdin is not None
+    @property
+    def largest_bytes(self) -> int:
+        """Of host memory that a process has taken."""
+        servers = [w.server for w, _ in self._waiting.values() if w.server is not None]
+        return max(server.largest_bytes for server in [self._root, *servers])
+
+    def start(self, request: dict[str, Any], begin: Hashable | None = None) -> Job:
+        """Asks for a process, such as the server describes it.
+
+        Args:
+            request: What is asked for.
+            begin: Processes with an equal one do the same until they use a GPU, so all
+                but the first go on where that one waits, if it can. None: from its
+                start. Waits until that is known.
+        """
         job = Job()
+        if begin is None:
+            self._root.start({**request, "socket": None}, job)
+            return job
         with self._lock:
-            self._jobs.append(job)
-            try:
-                stdin.write(json.dumps(request).encode() + b"\n")
-                stdin.flush()
-            except BrokenPipeError:
-                job.end(1)  # the server says why
+            is_first = begin not in self._waiting and self._has_room()
+            if is_first:
+                self._waiting[begin] = _Waiting(job), request
+            waiting, _ = self._waiting.get(begin, (None, {}))
+            name = [*self._waiting].index(begin) if waiting else 0
+        if is_first and waiting is not None:
+            offer = {"socket": self._door.getsockname(), "name": name}
+            self._root.start({**request, **offer}, waiting)
+            return job
+        if waiting is not None:
+            waiting.decided.wait()
+        if waiting is None or waiting.server is None:
+            return self.start(request)
+        waiting.server.start(request, job)
         return job
 
-    def _listen(self) -> None:
-        stdout = self._server.stdout
-        assert stdout is not None
-        for line in stdout:
-            number, what, value, *more = json.loads(line)
-            if what == "pid":
-                self._jobs[number].begin(value)
-            else:
-                self.largest_bytes = max(self.largest_bytes, *more)
-                self._jobs[number].end(value)
-        with self._lock:
-            for job in self._jobs:  # the server is gone
-                if not job.ended.is_set():
-                    job.end(1)
+    def _has_room(self) -> bool:
+        """Whether host memory has room for one that waits, beside one that runs."""
+        return host.available_bytes() > 2 * self.largest_bytes
+
+    def _answer_door(self) -> None:
+        """Hears of scripts that wait, or cannot."""
+        with contextlib.suppress(OSError):  # the door is closed
+            while True:
+                call, _ = self._door.accept()
+                self._calls.append(call)
+                source = call.makefile("rb")
+                name, waits = json.loads(source.readline())
+                waiting, request = [*self._waiting.values()][name]
+                if waits:
+                    server = _Server(source, call.makefile("wb"), True)
+                    waiting.server = server
+                    self._begin(server.listen)
+                    server.start(request, waiting.first)
+                waiting.decided.set()

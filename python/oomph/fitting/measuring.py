@@ -7,7 +7,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 
 from oomph import settings, simulate
 from oomph.fitting.launcher import Job, Launcher
-from oomph.fitting.record import Record
+from oomph.fitting.record import Ending, Record
 from oomph.setup import environment
 
 _LOOK_S = 0.05
@@ -113,11 +113,14 @@ class Place:
         card: The simulated card.
         way: Who gives out its memory.
         limits: Settings of oomph besides.
+        foresees: Whether an out-of-memory error is to say what a whole step comes to,
+            and what would help, which takes long.
     """
 
     card: str
     way: Way
     limits: str = ""
+    foresees: bool = False
 
     def variables(self, more: str) -> dict[str, str]:
         """What the environment says of it; more settings of oomph besides."""
@@ -128,6 +131,15 @@ class Place:
             pairs = (found[settings.VARIABLE], limits, more)
             found[settings.VARIABLE] = ",".join(filter(None, pairs))
         return {**found, simulate.VARIABLE: self.card}
+
+    def beginning(self, more: str) -> Hashable:
+        """What a script can know of it before it uses a GPU."""
+        card = simulate.parse_card(self.card)
+        driver = [key for key in self.card.split(",") if "driver=" in key]
+        known = settings.parse(more).keys() & {"recompute", "batch_finder"}
+        is_oomph = self.way in (Way.OOMPH, Way.RESCUE) and not known
+        way = Way.OOMPH if is_oomph else self.way
+        return way, card.devices, card.has_rates, card.has_values, *driver
 
 
 def measure(
@@ -141,6 +153,22 @@ def measure(
         place: Where to.
         stop: Once it is set the script is ended.
     """
+    variables = tuple(script.variables.items())
+    begin = place.beginning(script.settings), script.target, script.arguments, variables
+    record, is_fork = _run(launcher, script, place, stop, begin)
+    if is_fork and record.ending == "error" and not stop.is_set():
+        record, _ = _run(launcher, script, place, stop, None)  # had it to itself
+    return record
+
+
+def _run(
+    launcher: Launcher,
+    script: Script,
+    place: Place,
+    stop: threading.Event,
+    begin: Hashable | None,
+) -> tuple[Record, bool]:
+    """What a run shows, and whether it went on where another had waited."""
     with tempfile.TemporaryDirectory(prefix="oomph-fit-") as folder:
         path, output = Path(folder, "record.json"), Path(folder, "output")
         process = launcher.start(
@@ -148,11 +176,13 @@ def measure(
                 "output": str(output),
                 "environment": {**place.variables(script.settings), **script.variables},
                 "record": str(path),
+                "foresees": place.foresees,
                 "steps": script.steps,
                 "module": script.module,
                 "target": script.target,
                 "arguments": script.arguments,
-            }
+            },
+            begin,
         )
         try:
             in_time = _wait(process, path, script.seconds, stop)
@@ -160,9 +190,11 @@ def measure(
             process.kill()
         text = _tail(output)
         if path.exists():
-            record = Record(**json.loads(path.read_text()))
-            return replace(record, output=text)
-    return Record("error" if in_time else "time", process.code or 1, output=text)
+            record = replace(Record(**json.loads(path.read_text())), output=text)
+        else:
+            ending: Ending = "error" if in_time else "time"
+            record = Record(ending, process.code or 1, output=text)
+    return record, process.is_fork
 
 
 def _tail(output: Path) -> str:

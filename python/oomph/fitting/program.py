@@ -22,6 +22,7 @@ import torch
 
 import oomph
 from oomph.base import state
+from oomph.diagnosis import oom_error
 from oomph.fitting.record import Ending, Record
 from oomph.steps import events, times
 
@@ -42,16 +43,25 @@ class Watch:
     """Sees steps and peaks of a script, and writes them down once.
 
     Args:
-        path: Where to.
         steps: After so many the script is ended.
     """
 
-    def __init__(self, path: Path, steps: int) -> None:
-        self._path, self._wanted = path, steps
+    def __init__(self, steps: int) -> None:
+        self._path, self._wanted = Path(), steps
         self._ends: list[Any] = []  # of the steps, as CUDA events
         self._allocated = self._reserved = self._host = 0  # peaks before a reset
         self._asks_size = False
         self._lock = threading.Lock()
+
+    def place(self, path: Path, foresees: bool) -> None:
+        """Says where the run is, before CUDA is used.
+
+        Args:
+            path: Where to write what was seen (:class:`Record`, as JSON).
+            foresees: Whether an out-of-memory error is to say what would help.
+        """
+        self._path = path
+        oom_error.foresee(foresees)
 
     def begin(self) -> None:
         """Follows steps, and what would hide a peak."""
@@ -154,14 +164,11 @@ def _step_ms(ends: Sequence[Any]) -> float:
     return float(statistics.median(a.elapsed_time(b) for a, b in pairwise(marks)))
 
 
-def run(
-    record: Path, steps: int, module: bool, target: str, arguments: Sequence[str]
-) -> int:
+def run(watch: Watch, module: bool, target: str, arguments: Sequence[str]) -> int:
     """Runs a script as Python does.
 
     Args:
-        record: Where to write what was seen (:class:`Record`, as JSON).
-        steps: After so many the script is ended.
+        watch: Writes down what is seen.
         module: Whether the target is a module's name.
         target: The script.
         arguments: Its own.
@@ -169,7 +176,6 @@ def run(
     Returns:
         Its exit code.
     """
-    watch = Watch(record, steps)
     watch.begin()
     sys.argv = [target, *arguments]
     try:

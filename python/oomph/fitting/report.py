@@ -95,7 +95,7 @@ def _peak(peak: Record) -> list[str]:
     if found is None:
         return []
     request = found["request"]
-    when = PHASES.get(request["step_phase"], "")
+    when = PHASES.get(request["phase"], "")
     rows = [
         row(share["size_bytes"], share["name"])
         for share in sorted(found["shares"], key=lambda s: -s["size_bytes"])[:_ROWS]

@@ -147,10 +147,10 @@ class Runs:
         limit = f"device_limit:{max(_PAGE_BYTES, peak - 2 * _PAGE_BYTES)}"
         return self.run(Place(card.roomy, Way.OOMPH, limit), f"{card.name}, its peak")
 
-    def on(self, card: Target, way: Way) -> Record:
-        """The run on a card itself."""
+    def on(self, card: Target, way: Way, foresees: bool = False) -> Record:
+        """The run on a card itself, whose error may say what would help."""
         limits = f"host_limit:{card.host_bytes // 2}" if way is Way.RESCUE else ""
-        return self.run(Place(card.text, way, limits), card.name)
+        return self.run(Place(card.text, way, limits, foresees), card.name)
 
     def answer(self, card: Target, way: Way) -> Answer:
         """Whether the script fits a card in one way."""

@@ -8,11 +8,14 @@ first, second, … request, and ``[number, "code", code, max_rss_bytes]`` once i
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import json
 import os
 import select
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from oomph import simulate
 
 _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 _READ_BYTES = 1 << 16
+Request = dict[str, Any]
 
 
 def preload() -> None:
@@ -34,74 +38,102 @@ def preload() -> None:
         os.environ[_AUTOLOAD] = asked
 
 
-def requests(running: dict[int, tuple[int, int]]) -> Iterator[dict[str, Any]]:
-    """What is asked for, until nobody asks any more; says meanwhile what has ended.
+class Server:
+    """Forks for whoever asks through two descriptors.
 
     Args:
-        running: The number and the process of each request, by a descriptor.
+        source: Where requests are read.
+        sink: Where answers are written.
+        fork: What forks.
     """
-    text = b""
-    while True:
-        readable = select.select([0, *running], [], [])[0]
-        for ended in readable:
-            if ended != 0:
-                _reap(ended, *running.pop(ended))
-        if 0 not in readable:
-            continue
-        more = os.read(0, _READ_BYTES)
-        if not more:
-            return
-        *lines, text = (text + more).split(b"\n")
-        yield from map(json.loads, lines)
+
+    def __init__(self, source: int, sink: int, fork: Callable[[], int]) -> None:
+        self._source, self._sink, self._fork = source, sink, fork
+        # The number and the process of each request, by a descriptor.
+        self._running: dict[int, tuple[int, int]] = {}
+
+    def serve(self) -> Request | None:
+        """Forks until nobody asks any more: None. In a fork, gives what was asked."""
+        for number, request in enumerate(self._requests()):
+            pid = self._fork()
+            if pid == 0:
+                for ended in self._running:
+                    os.close(ended)
+                return request
+            self._running[os.pidfd_open(pid)] = number, pid
+            self._say(number, "pid", pid)
+        return None
+
+    def _requests(self) -> Iterator[Request]:
+        """What is asked for; says meanwhile what has ended."""
+        text = b""
+        while True:
+            readable = select.select([self._source, *self._running], [], [])[0]
+            for ended in readable:
+                if ended != self._source:
+                    self._reap(ended, *self._running.pop(ended))
+            if self._source not in readable:
+                continue
+            more = os.read(self._source, _READ_BYTES)
+            if not more:
+                return
+            *lines, text = (text + more).split(b"\n")
+            yield from map(json.loads, lines)
+
+    def _reap(self, ended: int, number: int, pid: int) -> None:
+        os.close(ended)
+        _, status, usage = os.wait4(pid, 0)
+        code = os.waitstatus_to_exitcode(status)
+        self._say(number, "code", code, usage.ru_maxrss << 10)
+
+    def _say(self, *answer: Any) -> None:
+        os.write(self._sink, json.dumps(answer).encode() + b"\n")
 
 
-def _reap(ended: int, number: int, pid: int) -> None:
-    os.close(ended)
-    _, status, usage = os.wait4(pid, 0)
-    code = os.waitstatus_to_exitcode(status)
-    _say(number, "code", code, usage.ru_maxrss << 10)
-
-
-def _say(*answer: Any) -> None:
-    print(json.dumps(answer), flush=True)
-
-
-def become(request: dict[str, Any]) -> int:
-    """Runs what is asked for in this fork; gives its exit code."""
+def write_to(output: str) -> None:
+    """Begins a session of its own, whose output goes to a file."""
     os.setsid()
-    output = os.open(request["output"], os.O_WRONLY | os.O_CREAT, 0o600)
+    opened = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     nothing = os.open(os.devnull, os.O_RDONLY)
-    for number, file in enumerate((nothing, output, output)):
+    for number, file in enumerate((nothing, opened, opened)):
         os.dup2(file, number)
+
+
+def become(request: Request) -> int:
+    """Runs what is asked for in this fork; gives its exit code."""
+    write_to(request["output"])
     os.environ.update(request["environment"])
     simulate.load(os.environ[simulate.VARIABLE])
-    from oomph.fitting import program
+    from oomph.fitting import program, waiting
     from oomph.setup import environment
 
     environment.apply()
+    watch = program.Watch(request["steps"])
+    watch.place(Path(request["record"]), request["foresees"])
+    if request["socket"] is not None:
+        waiting.arrange(request, watch)
     return program.run(
-        Path(request["record"]),
-        request["steps"],
-        request["module"],
-        request["target"],
-        request["arguments"],
+        watch, request["module"], request["target"], request["arguments"]
     )
 
 
-def main() -> int:
-    """Serves; in a fork, gives the exit code of what it ran."""
+def leave(code: int) -> None:
+    """Ends this process as Python does, but for a second of taking all apart."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code & 0xFF)
+
+
+def main() -> None:
+    """Serves; in a fork, runs what was asked for."""
     preload()
-    running: dict[int, tuple[int, int]] = {}
-    for number, request in enumerate(requests(running)):
-        pid = os.fork()
-        if pid == 0:
-            for ended in running:
-                os.close(ended)
-            return become(request)
-        running[os.pidfd_open(pid)] = number, pid
-        _say(number, "pid", pid)
-    return 0
+    request = Server(0, 1, os.fork).serve()
+    if request is not None:
+        leave(become(request))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -84,6 +84,23 @@ def _check_same(wanted: dict[str, Any]) -> None:
         )
 
 
+def change(settings: str) -> None:
+    """Changes how much memory may be taken, before CUDA is used.
+
+    Args:
+        settings: All settings, as :func:`install` had them but for ``host_limit``,
+            ``device_limit``, and ``offload`` where its planner is not told of it.
+    """
+    complete = _settings.complete(_settings.parse(settings))
+    with _lock:
+        _C.configure(**_settings.for_core(complete))
+        state.fix(complete)
+        if complete["device_limit"] is not None:
+            import torch
+
+            _limit_memory_info(torch)
+
+
 def _load_torch_class(torch: ModuleType) -> ModuleType:
     """The extension module that holds PyTorch's class, if it fits this PyTorch."""
     if torch.version.cuda is None:

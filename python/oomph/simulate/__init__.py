@@ -32,6 +32,7 @@ import os
 import re
 import sys
 from _ctypes import dlclose
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -51,6 +52,7 @@ _NO_LIMIT = 2**64 - 1
 _MISUSES_KEPT = 16  # by the driver
 _loaded: str | None = None  # the card of this process
 _preloaded = False
+_kept: list[object] = []  # what the driver may call
 
 
 class SimulationError(RuntimeError):
@@ -351,6 +353,47 @@ def load(card: str) -> None:
     if parsed.has_values:
         os.environ.setdefault("TRITON_INTERPRET", "1")  # see simulate.triton
     _loaded = card
+
+
+def change(card: str) -> None:
+    """Gives this process another card than it has, before a device is first used.
+
+    Args:
+        card: It differs in memory and rates alone: of the rest things may be known.
+
+    Raises:
+        SimulationError: The description is wrong, or a device is in use.
+    """
+    global _loaded
+    driver = _open(_DRIVER, ctypes.RTLD_GLOBAL)
+    if driver.oomph_sim_configure(os.fsencode(card)) != 0:
+        raise _error_of(driver)
+    os.environ[VARIABLE] = _loaded = card
+
+
+def before_use(function: Callable[[], None]) -> None:
+    """Has a function called once, before a device is first used.
+
+    PyTorch may count devices before that. There the process may fork and
+    :func:`change` its card.
+
+    Args:
+        function: Is called by the thread that uses a device. It must not raise.
+    """
+    import torch
+
+    driver = _open(_DRIVER, ctypes.RTLD_GLOBAL)
+    begin = torch._C._cuda_init
+
+    def init() -> None:
+        torch._C._cuda_init = begin
+        driver.oomph_sim_begin_use()  # the allocator starts before PyTorch's calls
+        begin()
+
+    torch._C._cuda_init = init  # type: ignore[assignment]
+    call = ctypes.CFUNCTYPE(None)(function)
+    _kept.append(call)
+    driver.oomph_sim_before_use(call)
 
 
 def prepare_torch() -> None:

@@ -9,6 +9,7 @@
 #include "libcuda/session/session.h"
 
 #include <stdarg.h>
+#include <string.h>
 
 CUresult sim_enter_uninitialised(const char *function)
 {
@@ -32,6 +33,8 @@ CUresult sim_enter_uninitialised(const char *function)
 
 CUresult sim_enter(const char *function)
 {
+    if (strcmp(function, "cuDeviceGetCount") != 0)
+        sim_begin_use();
     CUresult result = sim_enter_uninitialised(function);
 
     if (result == CUDA_SUCCESS && sim_phase() == SIM_PHASE_NEW)

@@ -16,6 +16,8 @@ static bool configured;      // sim_config is the card in use
 static bool described;       // sim_config was given by oomph_sim_configure()
 static bool description_bad; // OOMPH_SIMULATE is wrong
 static char error_text[ERROR_BYTES];
+// Called before a device is used; NULL: nothing.
+static void (*_Atomic before_use)(void);
 
 static void after_fork_in_child(void)
 {
@@ -44,6 +46,19 @@ static void read_card(void)
             !sim_config_parse(card, &sim_config, error_text, sizeof error_text);
     sim_visible_devices_read(sim_config.device_count);
     sim_trace_open_from_environment();
+}
+
+void sim_begin_use(void)
+{
+    if (before_use == NULL)
+        return;
+    sim_take_lock();
+    void (*function)(void) = before_use;
+    before_use = NULL;
+    configured = false;
+    sim_unlock();
+    if (function != NULL)
+        function();
 }
 
 bool sim_lock(void)
@@ -77,6 +92,18 @@ int oomph_sim_configure(const char *card)
     described = described || good;
     sim_unlock();
     return good ? 0 : 1;
+}
+
+void oomph_sim_before_use(void (*function)(void))
+{
+    sim_take_lock();
+    before_use = function;
+    sim_unlock();
+}
+
+void oomph_sim_begin_use(void)
+{
+    sim_begin_use();
 }
 
 int oomph_sim_describe(const char *card, oomph_sim_card_t *found)
@@ -114,5 +141,6 @@ void sim_session_reset(void)
 {
     phase = SIM_PHASE_NEW;
     configured = described = description_bad = false;
+    before_use = NULL;
     error_text[0] = '\0';
 }

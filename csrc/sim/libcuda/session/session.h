@@ -15,6 +15,10 @@ typedef enum sim_phase {
 // wrong; the lock is held all the same.
 bool sim_lock(void);
 
+// A device is about to be used: calls what oomph_sim_before_use() was given. The caller
+// does not hold the lock.
+void sim_begin_use(void);
+
 // The caller holds the lock.
 sim_phase_t sim_phase(void);
 
