@@ -370,8 +370,8 @@ ROOMS = [
         "settings",
         "recompute",
     ),
-    *("offload", "replay", "diagnosis", "leaks", "guard", "planner", "setup"),
-    *("doctor", "fitting", "cli", "__main__"),
+    *("offload", "replay", "diagnosis", "leaks", "guard", "planner", "traces"),
+    *("setup", "doctor", "fitting", "cli", "__main__"),
 ]
 
 

@@ -15,6 +15,7 @@
 #include "torch/holders.hpp"
 #include "torch/nodes.hpp"
 #include "torch/saved.hpp"
+#include "torch/trace.hpp"
 
 #include <torch/csrc/cuda/CUDAPluggableAllocator.h>
 
@@ -136,6 +137,10 @@ PyMethodDef methods[] = {
      "The settings of its allocator that PyTorch knows."},
     {"set_settings_hook", &Settings::listen, METH_O,
      "A callable for PyTorch's settings of its allocator, whenever they are read."},
+    {"begin_trace", begin_trace, METH_O, "Writes what is asked for to a file."},
+    {"mark_trace", mark_trace, METH_O, "Writes a mark between these."},
+    {"end_trace", end_trace, METH_NOARGS, "Writes the end; gives how many there were."},
+    {"play_trace", play_trace, METH_VARARGS, "Asks for what a trace has."},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -12,6 +12,7 @@ from oomph.base import script
 from oomph.base.sizes import parse_size
 from oomph.doctor import command as doctor
 from oomph.fitting import command as fit
+from oomph.fitting import replay_command as replay
 from oomph.setup import environment
 
 _RUN_HELP = """\
@@ -83,9 +84,15 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="write statistics of every device as JSON when the process ends",
     )
+    run.add_argument(
+        "--trace",
+        metavar="FILE",
+        help="write all that the script asks of the allocator, for oomph replay",
+    )
     script.add_to(run)
     doctor.add_to(commands)
     fit.add_to(commands)
+    replay.add_to(commands)
     return parser
 
 
@@ -128,12 +135,18 @@ def _run_environment(options: argparse.Namespace) -> dict[str, str]:
     elif options.shapes or options.values:
         wanted = "--shapes" if options.shapes else "--values"
         raise UsageError(f"{wanted} is for a simulated GPU: add --simulate CARD")
-    if options.stats is not None:
-        folder = os.path.dirname(os.path.abspath(options.stats))
+    for variable, option in (
+        (environment.STATS, "stats"),
+        (environment.TRACE, "trace"),
+    ):
+        file = getattr(options, option)
+        if file is None:
+            continue
+        folder = os.path.dirname(os.path.abspath(file))
         if not os.path.isdir(folder):
-            raise UsageError(f"--stats: there is no folder {folder}")
+            raise UsageError(f"--{option}: there is no folder {folder}")
         # The script keeps this process's number (see run), so that it knows itself.
-        variables[environment.STATS] = f"{os.getpid()}:{os.path.abspath(options.stats)}"
+        variables[variable] = f"{os.getpid()}:{os.path.abspath(file)}"
     return variables
 
 
@@ -149,7 +162,12 @@ def run(options: argparse.Namespace) -> int:
     os.execve(sys.executable, command, {**os.environ, **variables})
 
 
-_COMMANDS = {"run": run, "doctor": doctor.run, "fit": fit.run}
+_COMMANDS = {
+    "run": run,
+    "doctor": doctor.run,
+    "fit": fit.run,
+    "replay": replay.run,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -12,7 +12,7 @@ from oomph.fitting.cards import Target
 from oomph.fitting.launcher import Launcher
 from oomph.fitting.measuring import Script, Way
 from oomph.fitting.record import Record
-from oomph.fitting.runs import Answer, Runs, jobs
+from oomph.fitting.runs import Answer, Runs, jobs, smallest
 from oomph.fitting.varying import Largest, Option, Search
 
 
@@ -22,16 +22,20 @@ class Fit:
 
     Attributes:
         answers: Card by card, the smallest first, and way by way.
-        peak: The run on a card that is full just at the script's peak.
+        peak: The run on a card that is full just at the script's peak; None: it has no
+            lines of source.
         smaller: The run on the largest card that is too small without offload; None:
-            all are large enough.
+            all are large enough, or it has no lines of source.
         smaller_card: That card.
+        smallest: The memory in bytes of the smallest card on which it fits, by way;
+            None: none is known.
     """
 
     answers: list[Answer]
-    peak: Record
+    peak: Record | None
     smaller: Record | None
     smaller_card: Target | None
+    smallest: dict[Way, int | None]
 
     def fits(self, way: str = "rescue") -> bool:
         """Whether it fits on all cards.
@@ -94,7 +98,10 @@ class Fit:
 
 
 def find(
-    script: Script, cards: Sequence[Target], progress: Callable[[str], None]
+    script: Script,
+    cards: Sequence[Target],
+    progress: Callable[[str], None],
+    is_trace: bool = False,
 ) -> Fit:
     """Whether a script fits each card in each way, and what would help.
 
@@ -102,6 +109,8 @@ def find(
         script: What to run.
         cards: Where to, the smallest first.
         progress: Is told what is about to run.
+        is_trace: Whether it only asks for memory: nothing can be said of its source,
+            and not how far a rescue goes.
 
     Raises:
         ScriptError: The script fails where memory is not the reason.
@@ -110,21 +119,29 @@ def find(
         runs = Runs(launcher, script, progress)
         runs.roomy(cards[-1], Way.OOMPH)  # alone, to know what host memory it takes
         with _workers(runs.stop, jobs(launcher)) as pool:
-            return _find(runs, cards, pool)
+            return _find(runs, cards, pool, is_trace)
 
 
-def _find(runs: Runs, cards: Sequence[Target], pool: ThreadPoolExecutor) -> Fit:
+def _find(
+    runs: Runs, cards: Sequence[Target], pool: ThreadPoolExecutor, is_trace: bool
+) -> Fit:
     plain = [(card, pool.submit(runs.answer, card, Way.OOMPH)) for card in cards]
-    short = [card for card, answer in plain if not answer.result().fits]
+    short = [
+        card for card, answer in plain if not answer.result().fits and not is_trace
+    ]
     # What would help takes longest to find, so that begins first.
-    smaller = pool.submit(runs.on, short[-1], Way.OOMPH, True) if short else None
-    peak = pool.submit(runs.at_peak, cards[-1])
+    helps = bool(short) and not is_trace
+    smaller = pool.submit(runs.on, short[-1], Way.OOMPH, True) if helps else None
+    peak = None if is_trace else pool.submit(runs.at_peak, cards[-1])
     asked = [pool.submit(runs.answer, card, way) for card in cards for way in Way]
+    ways = [way for way in Way if not (is_trace and way is Way.RESCUE)]
+    least = {way: pool.submit(smallest, runs, cards[-1], way) for way in ways}
     return Fit(
         [future.result() for future in asked],
-        peak.result(),
+        peak and peak.result(),
         smaller and smaller.result(),
-        short[-1] if short else None,
+        short[-1] if helps else None,
+        {way: size.result() for way, size in least.items()},
     )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from oomph import simulate
-from oomph.base.sizes import parse_size
+from oomph.base.sizes import format_size, parse_size
 
 WELL_KNOWN = "rtx3060,rtx4090,a100-40gb,h100"
 ROOMY = "4TiB"  # more than a program of one machine needs
@@ -32,13 +33,14 @@ class Target:
     has_rates: bool
 
 
-def targets(names: str, host: str) -> list[Target]:
+def targets(names: str, host: str, *keys: str) -> list[Target]:
     """The cards of a list, the smallest first.
 
     Args:
         names: Sizes or names with commas between them, each with keys if need be, such
             as ``12GiB,rtx4090,24GiB,gpu=h100,link=25GB/s``.
         host: Size of the host memory that each may use, unless its keys say it.
+        *keys: More of each.
 
     Raises:
         simulate.SimulationError: There is no such card, or host memory.
@@ -49,12 +51,20 @@ def targets(names: str, host: str) -> list[Target]:
             each[-1] += f",{part}"
         else:
             each.append(part)
-    found = [_target(name.strip(), host) for name in dict.fromkeys(each)]
+    found = [_target(name.strip(), host, keys) for name in dict.fromkeys(each)]
     return sorted(found, key=lambda target: target.memory_bytes)
 
 
-def _target(name: str, host: str) -> Target:
-    first, *keys = name.split(",")
+def of_size(card: Target, memory_bytes: int) -> Target:
+    """A card with other memory."""
+    text = card.roomy.replace(ROOMY, str(memory_bytes), 1)
+    return replace(
+        card, name=format_size(memory_bytes), text=text, memory_bytes=memory_bytes
+    )
+
+
+def _target(name: str, host: str, more: Sequence[str]) -> Target:
+    first, *keys = [*name.split(","), *more]
     if not any(key.strip().startswith("host=") for key in keys):
         keys.append(f"host={host}")
     text = ",".join([first, *keys])

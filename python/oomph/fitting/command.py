@@ -125,17 +125,17 @@ def _answer(
     from oomph.fitting import answers, report, varying
 
     if options.vary is None:
-        found = answers.find(asked, targets, _progress())
+        found = answers.find(asked, targets, progress())
         return found.table(), report.data(found), found.fits(options.way)
     option = varying.parse(options.vary)
     way = Way.named(options.way)
-    largest = answers.find_largest(asked, targets, option, _progress())
+    largest = answers.find_largest(asked, targets, option, progress())
     fits = all(each.value is not None for each in largest if each.way is way)
     text = report.text_of_largest(option.name, largest)
     return text, report.data_of_largest(option.name, largest), fits
 
 
-def _progress() -> Callable[[str], None]:
+def progress() -> Callable[[str], None]:
     """Says on a terminal what is about to run."""
 
     def say(what: str) -> None:

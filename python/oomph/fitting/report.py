@@ -27,6 +27,29 @@ def text(fit: Fit) -> str:
     )
 
 
+def text_of_replay(fit: Fit) -> str:
+    """A table of cards, and how each way fared without a limit."""
+    lines = []
+    for way, record in _roomy(fit).items():
+        unused = record.reserved_bytes - record.allocated_bytes
+        lines.append(
+            f"{way.value}: {format_size(record.allocated_bytes)} allocated, "
+            f"{format_size(record.reserved_bytes)} reserved "
+            f"({unused / max(1, record.reserved_bytes):.1%} of it fragments and rest); "
+            f"{record.output.splitlines()[-1]}"
+        )
+    return "\n".join([*_table(fit, False), "", *lines])
+
+
+def _roomy(fit: Fit) -> dict[Way, Record]:
+    """The runs without a limit."""
+    return {
+        answer.way: answer.roomy
+        for answer in fit.answers
+        if answer.card == fit.answers[-1].card and answer.way is not Way.RESCUE
+    }
+
+
 def text_of_largest(name: str, found: Sequence[Largest]) -> str:
     """A table of the largest values with which a script fits each card."""
     rows = [["card", "memory", *(way.value for way in Way)]]
@@ -56,19 +79,21 @@ def _columns(rows: list[list[str]]) -> list[str]:
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
-def _table(fit: Fit) -> list[str]:
-    head = ["card", "memory", *(way.value for way in Way), "ms a step", "without limit"]
-    rows = [head]
+def _table(fit: Fit, has_times: bool = True) -> list[str]:
+    times = ["ms a step", "without limit"] if has_times else []
+    rows = [["card", "memory", *(way.value for way in Way), *times]]
     for card, answers in _by_card(fit.answers):
         rows.append(
             [
                 card.name,
                 format_size(card.memory_bytes),
                 *(_cell(answers[way]) for way in Way),
-                *_times(answers[Way.RESCUE]),
+                *(_times(answers[Way.RESCUE]) if has_times else []),
             ]
         )
-    return _columns(rows)
+    least = [fit.smallest.get(way) for way in Way]
+    sizes = ["-" if size is None else format_size(size) for size in least]
+    return _columns([*rows, ["smallest", "", *sizes, *("" for _ in times)]])
 
 
 def _by_card(found: Sequence[_OfCard]) -> list[tuple[Target, dict[Way, _OfCard]]]:
@@ -90,9 +115,9 @@ def _times(rescue: Answer) -> list[str]:
     return [f"{ms:.1f}", f"{least:.1f} ({ms / least:.2f} x)"]
 
 
-def _peak(peak: Record) -> list[str]:
-    found = peak.diagnosis
-    if found is None:
+def _peak(peak: Record | None) -> list[str]:
+    found = peak and peak.diagnosis
+    if not found:
         return []
     request = found["request"]
     when = PHASES.get(request["phase"], "")
@@ -119,11 +144,10 @@ def _smaller(fit: Fit) -> list[str]:
 
 def _remarks(fit: Fit) -> list[str]:
     found = [
-        f"Without a limit: {format_size(a.roomy.allocated_bytes)} allocated, "
-        f"{format_size(a.roomy.reserved_bytes)} reserved, "
-        f"{format_size(a.roomy.needed_bytes)} in nvidia-smi ({a.way.value})."
-        for a in fit.answers
-        if a.card == fit.answers[-1].card and a.way is not Way.RESCUE
+        f"Without a limit: {format_size(record.allocated_bytes)} allocated, "
+        f"{format_size(record.reserved_bytes)} reserved, "
+        f"{format_size(record.needed_bytes)} in nvidia-smi ({way.value})."
+        for way, record in _roomy(fit).items()
     ]
     if fit.answers[0].roomy.steps == 0:
         found.append(
@@ -151,6 +175,7 @@ def data(fit: Fit) -> dict[str, Any]:
             }
             for card, answers in _by_card(fit.answers)
         ],
-        "peak": fit.peak.diagnosis,
+        "smallest_bytes": {w.name.lower(): size for w, size in fit.smallest.items()},
+        "peak": fit.peak and fit.peak.diagnosis,
         "smaller": fit.smaller and fit.smaller.diagnosis,
     }

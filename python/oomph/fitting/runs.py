@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from oomph.fitting.cards import Target
+from oomph.fitting.cards import Target, of_size
 from oomph.fitting.launcher import Launcher
 from oomph.fitting.measuring import Place, Script, Way, measure
 from oomph.fitting.record import Record
@@ -16,6 +16,7 @@ from oomph.memory import host
 
 _RESERVE_BYTES = 1 << 30  # oomph keeps up to this for others on a card that is full
 _PAGE_BYTES = 2 << 20
+_PYTORCHS = (Way.NATIVE, Way.EXPANDABLE)
 
 
 class ScriptError(RuntimeError):
@@ -135,7 +136,7 @@ class Runs:
         PyTorch's allocator does the same on all cards on which the script asks for the
         same: one stands for these. Times depend on the card.
         """
-        if way in (Way.NATIVE, Way.EXPANDABLE):
+        if way in _PYTORCHS:
             trace = tuple(self.roomy(card, Way.OOMPH).trace)
             with self._lock:
                 card = self._as.setdefault(trace, card)
@@ -166,6 +167,38 @@ class Runs:
         return Answer(card, way, record.came_through, True, record, roomy)
 
 
+_PARTS, _RESCUE_PARTS = 512, 32  # of what it needs: so exact is the smallest card
+
+
+def smallest(runs: Runs, card: Target, way: Way) -> int | None:
+    """The memory of the smallest card on which the script fits, by runs on cards.
+
+    Args:
+        runs: Of the script.
+        card: What the card is otherwise.
+        way: Who gives out its memory.
+
+    Returns:
+        Bytes, on which it fits, and at most one part in 512 more than it must be; with
+        the rescue, whose runs take longer, one in 32. None: it does not fit a card of
+        all that it takes without a limit.
+    """
+    is_rescue = way is Way.RESCUE
+    roomy = runs.roomy(card, Way.OOMPH if is_rescue else way)
+    high = roomy.needed_bytes + (0 if way in _PYTORCHS else _RESERVE_BYTES)
+    low = roomy.other_bytes + (0 if is_rescue else roomy.allocated_bytes)
+    part = max(_PAGE_BYTES, high // (_RESCUE_PARTS if is_rescue else _PARTS))
+    if not runs.answer(of_size(card, high), way).fits:
+        return None
+    while high - low > part:
+        middle = (low + high) // 2 // _PAGE_BYTES * _PAGE_BYTES
+        if runs.answer(of_size(card, middle), way).fits:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
 def _known(roomy: Record, card: Target, way: Way) -> bool | None:
     """What the run without a limit says for certain of a card.
 
@@ -174,7 +207,7 @@ def _known(roomy: Record, card: Target, way: Way) -> bool | None:
     """
     if roomy.asks_size or roomy.failures:
         return None
-    reserve = 0 if way in (Way.NATIVE, Way.EXPANDABLE) else _RESERVE_BYTES
+    reserve = 0 if way in _PYTORCHS else _RESERVE_BYTES
     if roomy.needed_bytes + reserve <= card.memory_bytes:
         return True
     is_too_much = roomy.allocated_bytes + roomy.other_bytes > card.memory_bytes

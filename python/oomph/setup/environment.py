@@ -6,6 +6,8 @@
     A card; the GPU is simulated (loaded when Python started), which is said once.
 ``OOMPH_STATS``
     Set by ``oomph run --stats``: where statistics go when the process ends.
+``OOMPH_TRACE``
+    Set by ``oomph run --trace``: where the trace goes, as for ``OOMPH_STATS``.
 ``OOMPH_HOST_AVAILABLE``
     Set by a process with oomph for its children: see :data:`oomph.memory.host.BASE`.
 ``OOMPH_NATIVE_LIMIT``
@@ -27,6 +29,7 @@ from oomph.memory.stats import stats
 from oomph.setup import installation
 
 STATS = "OOMPH_STATS"
+TRACE = "OOMPH_TRACE"
 NATIVE_LIMIT = "OOMPH_NATIVE_LIMIT"
 _SAID = "OOMPH_SIMULATE_SAID"
 
@@ -44,6 +47,11 @@ def apply() -> None:
     values = settings.from_environment()
     if values is not None:
         installation.install(**values)
+    trace = _own_path(os.environ.get(TRACE, ""))
+    if trace is not None:
+        from oomph.traces import recording
+
+        recording.start(trace)
 
 
 def said(card: str) -> dict[str, str]:
@@ -77,13 +85,15 @@ def _limit_native(limit_bytes: int) -> None:
     torch.cuda._lazy_call(limit)  # type: ignore[no-untyped-call]
 
 
-def _stats_path(wanted: str) -> Path | None:
+def _own_path(wanted: str) -> Path | None:
     """Where this process writes: the file asked for, or one of its rank beside it.
 
     The process that was started writes the file. Ranks that it starts in turn write
     beside it; other children (data loading workers) write nothing.
     """
     pid, _, name = wanted.partition(":")
+    if not name:
+        return None
     path = Path(name)
     if int(pid) == os.getpid():
         return path
@@ -92,7 +102,7 @@ def _stats_path(wanted: str) -> Path | None:
 
 
 def _write_stats_at_exit(wanted: str) -> None:
-    path = _stats_path(wanted)
+    path = _own_path(wanted)
     if path is None:
         return
     pid = os.getpid()

@@ -1,0 +1,90 @@
+"""The subcommand ``oomph replay``: a trace, asked of allocators on simulated cards."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from oomph.fitting import cards
+from oomph.fitting.command import FAILED, FITS, INTERRUPTED, TOO_SMALL, progress
+from oomph.fitting.measuring import Script, Way
+
+_HELP = """\
+Asks allocators on simulated cards for what a program asked for, as a trace of oomph run
+--trace has it, a snapshot of PyTorch, or a log of RMM. The exit code is 0 if it fits on
+all cards, 1 if it does not, 2 if the question cannot be asked, and 4 if the file is
+damaged.
+"""
+DAMAGED = 4
+_ALL_STEPS = 1 << 30
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the subcommand to those of ``oomph``."""
+    replay = commands.add_parser(
+        "replay", help="say on which cards a trace fits", description=_HELP
+    )
+    replay.add_argument("file", help="the trace, snapshot or log")
+    replay.add_argument(
+        "--gpu",
+        metavar="CARD,…",
+        default=cards.WELL_KNOWN,
+        help="sizes or names, such as 12GiB,rtx4090 (default: %(default)s)",
+    )
+    replay.add_argument(
+        "--host",
+        metavar="SIZE",
+        default="64GiB",
+        help="memory of the host, half of which oomph may use (default: %(default)s)",
+    )
+    replay.add_argument(
+        "--allocator",
+        choices=[way.name.lower() for way in Way],
+        default=Way.RESCUE.name.lower(),
+        dest="way",
+        help="with which allocator it must fit for exit code 0 (default: %(default)s)",
+    )
+    replay.add_argument("--json", action="store_true", help="write all as JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Answers; gives the exit code.
+
+    Raises:
+        ValueError: The question cannot be asked; the text says why.
+    """
+    from oomph.fitting import answers, report
+    from oomph.fitting.runs import ScriptError
+    from oomph.traces import format, reading
+
+    with tempfile.TemporaryDirectory(prefix="oomph-replay-") as folder:
+        try:
+            trace = reading.read(Path(options.file))
+            keys = [f"devices={trace.devices}"] if trace.devices > 1 else []
+            targets = cards.targets(options.gpu, options.host, *keys)
+            packed = Path(folder, "trace")
+            format.write(packed, trace)
+            asked = Script(
+                "oomph.traces.play", (str(packed),), module=True, steps=_ALL_STEPS
+            )
+            found = answers.find(asked, targets, progress(), is_trace=True)
+        except format.TraceError as error:
+            print(f"oomph: {error}", file=sys.stderr)
+            return DAMAGED
+        except ScriptError as error:
+            output, is_damaged, reason = error.record.output.rpartition("TraceError: ")
+            if not is_damaged:
+                print(f"{output}{reason}\noomph: {error}", file=sys.stderr)
+                return FAILED
+            print(f"oomph: {options.file}: {reason}", file=sys.stderr)
+            return DAMAGED
+        except KeyboardInterrupt:
+            return INTERRUPTED
+    told = report.data(found) if options.json else report.text_of_replay(found)
+    print(json.dumps(told, indent=1) if options.json else told, flush=True)
+    way = Way[options.way.upper()]
+    fits = all(answer.fits for answer in found.answers if answer.way is way)
+    return FITS if fits else TOO_SMALL

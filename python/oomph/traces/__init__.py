@@ -1,0 +1,1 @@
+"""Traces: what a program asked of its allocator, kept in files and asked again."""
