@@ -12,7 +12,7 @@ GAP = "…"
 PYTHON = sorted(ROOT.glob("python/oomph*/**/*.py"))
 C = sorted([*ROOT.glob("csrc/**/*.c"), *ROOT.glob("csrc/**/*.[ch]pp")])
 LITERAL = r'"(?:[^"\\]|\\.)*"'
-CHECKS = "TORCH_CHECK(?:_WITH)?"
+CHECKS = "TORCH_CHECK(?:_WITH|_VALUE)?"
 # What no user meets: oomph_check(), which tests call, and mistakes of a caller in C.
 INTERNAL_FILES = {"check.c"}
 INTERNAL = {

@@ -198,6 +198,8 @@ inline Tracer *tracer; // lives as long as the process: trackers are never detac
 // Asks PyTorch's allocator for what a trace has.
 class Player
 {
+    static constexpr size_t STREAMS_MAX = 4096;
+
     const uint8_t *at_, *end_;
     std::vector<void *> blocks_;
     std::vector<cudaStream_t> streams_{nullptr};
@@ -215,7 +217,7 @@ class Player
     {
         c10::cuda::CUDAGuard guard(static_cast<DeviceIndex>(device_));
         for (;;) {
-            TORCH_CHECK_VALUE(at_ < end_, "it is cut short after ", events, " events");
+            TORCH_CHECK_VALUE(at_ < end_, "it is cut short after event ", events);
             const auto kind = static_cast<Record>(*at_++ & KIND_MASK);
             if (kind == Record::END)
                 break;
@@ -231,7 +233,7 @@ class Player
             else if (kind == Record::DEVICE)
                 turn_to(guard);
             else
-                TORCH_CHECK_VALUE(false, "event ", events, " is of no kind");
+                TORCH_CHECK_VALUE(false, "a record is of no kind: event ", events);
         }
     }
 
@@ -240,21 +242,21 @@ class Player
     {
         uint64_t found = 0;
         for (unsigned shift = 0; shift < 64; shift += 7) {
-            TORCH_CHECK_VALUE(at_ < end_, "it is cut short after ", events, " events");
+            TORCH_CHECK_VALUE(at_ < end_, "it is cut short after event ", events);
             const uint8_t byte = *at_++;
             found |= static_cast<uint64_t>(byte & 0x7F) << shift;
             if (byte < 0x80)
                 return found;
         }
-        TORCH_CHECK_VALUE(false, "event ", events, " has a number of too many bytes");
+        TORCH_CHECK_VALUE(false, "a number has too many bytes: event ", events);
     }
 
     void alloc()
     {
         const uint64_t stream = number(), bytes = number();
         number(); // the site
-        TORCH_CHECK_VALUE(stream <= streams_.size() && stream < 4096, "event ", events,
-                          " names a stream before its time");
+        TORCH_CHECK_VALUE(stream <= streams_.size() && stream < STREAMS_MAX,
+                          "a stream comes before its time: event ", events);
         if (stream == streams_.size()) {
             streams_.push_back(nullptr);
             C10_CUDA_CHECK(cudaStreamCreateWithFlags(&streams_.back(),
@@ -267,7 +269,7 @@ class Player
     {
         TORCH_CHECK_VALUE(ago > 0 && ago <= blocks_.size() &&
                               blocks_[blocks_.size() - ago] != nullptr,
-                          "event ", events, " frees what is not there");
+                          "what is not there is freed: event ", events);
         void *&block = blocks_[blocks_.size() - ago];
         native::raw_delete(block);
         block = nullptr;
@@ -276,7 +278,8 @@ class Player
     void turn_to(c10::cuda::CUDAGuard &guard)
     {
         const uint64_t device = number();
-        TORCH_CHECK_VALUE(device < 64, "event ", events, " names device ", device);
+        TORCH_CHECK_VALUE(device < static_cast<uint64_t>(c10::cuda::device_count()),
+                          "there is no such device: event ", events);
         device_ = static_cast<int>(device);
         guard.set_index(static_cast<DeviceIndex>(device_));
     }

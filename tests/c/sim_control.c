@@ -272,6 +272,32 @@ static void test_entry_points_follow_the_version_that_is_asked_for(void)
                  CUDA_ERROR_INVALID_VALUE);
 }
 
+static int uses; // calls of describe_again()
+
+static void describe_again(void)
+{
+    uses++;
+    CHECK(oomph_sim_configure("3GiB") == 0);
+}
+
+static void test_the_card_can_be_exchanged_just_before_it_is_used(void)
+{
+    int count;
+    size_t bytes;
+
+    oomph_sim_reset();
+    CHECK(oomph_sim_configure("1GiB") == 0);
+    uses = 0;
+    oomph_sim_before_use(describe_again);
+    OK(cuInit(0));
+    OK(cuDeviceGetCount(&count));
+    CHECK(uses == 0);
+    OK(cuDeviceTotalMem(&bytes, 0));
+    CHECK(uses == 1 && bytes == (size_t)3 << 30);
+    OK(cuDeviceTotalMem(&bytes, 0));
+    CHECK(uses == 1);
+}
+
 static void test_an_older_driver_lacks_newer_calls(void)
 {
     start("1GiB,driver=11080");
@@ -298,5 +324,6 @@ int main(void)
     run(test_a_reset_frees_what_was_leaked);
     run(test_entry_points_follow_the_version_that_is_asked_for);
     run(test_an_older_driver_lacks_newer_calls);
+    run(test_the_card_can_be_exchanged_just_before_it_is_used);
     return finish();
 }

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from oomph import settings, simulate
+from oomph.fitting import forking
 from oomph.fitting.launcher import Job, Launcher
 from oomph.fitting.record import Ending, Record
 from oomph.setup import environment
@@ -47,10 +48,12 @@ class Way(Enum):
         return cls[name.upper()]
 
 
-_PYTORCH = "PYTORCH_ALLOC_CONF"
 _VARIABLES: dict[Way, dict[str, str]] = {
-    Way.NATIVE: {settings.VARIABLE: "", _PYTORCH: ""},
-    Way.EXPANDABLE: {settings.VARIABLE: "", _PYTORCH: "expandable_segments:True"},
+    Way.NATIVE: {settings.VARIABLE: "", forking.PYTORCH: ""},
+    Way.EXPANDABLE: {
+        settings.VARIABLE: "",
+        forking.PYTORCH: "expandable_segments:True",
+    },
     Way.OOMPH: {settings.VARIABLE: "required:yes,offload:off"},
     Way.RESCUE: {settings.VARIABLE: "required:yes,offload:on-oom"},
 }
@@ -137,9 +140,9 @@ class Place:
         card = simulate.parse_card(self.card)
         driver = [key for key in self.card.split(",") if "driver=" in key]
         known = settings.parse(more).keys() & {"recompute", "batch_finder"}
-        is_oomph = self.way in (Way.OOMPH, Way.RESCUE) and not known
-        way = Way.OOMPH if is_oomph else self.way
-        return way, card.devices, card.has_rates, card.has_values, *driver
+        is_oomph = self.way in (Way.OOMPH, Way.RESCUE)
+        way = self.way.value if is_oomph and known else ""
+        return is_oomph, way, card.devices, card.has_rates, card.has_values, *driver
 
 
 def measure(

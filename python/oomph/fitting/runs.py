@@ -167,7 +167,7 @@ class Runs:
         return Answer(card, way, record.came_through, True, record, roomy)
 
 
-_PARTS, _RESCUE_PARTS = 512, 32  # of what it needs: so exact is the smallest card
+_PARTS, _RESCUE_PARTS = 128, 8  # of what it needs: so exact is the smallest card
 
 
 def smallest(runs: Runs, card: Target, way: Way) -> int | None:
@@ -179,8 +179,8 @@ def smallest(runs: Runs, card: Target, way: Way) -> int | None:
         way: Who gives out its memory.
 
     Returns:
-        Bytes, on which it fits, and at most one part in 512 more than it must be; with
-        the rescue, whose runs take longer, one in 32. None: it does not fit a card of
+        Bytes, on which it fits, and at most one part in 128 more than it must be; with
+        the rescue, whose runs take longer, one in 8. None: it does not fit a card of
         all that it takes without a limit.
     """
     is_rescue = way is Way.RESCUE

@@ -23,9 +23,11 @@ import stat
 import sys
 from pathlib import Path
 
+import torch
+
 from oomph import settings, simulate
+from oomph.fitting.forking import PYTORCH, Request, Server, write_to
 from oomph.fitting.program import Watch
-from oomph.fitting.server import Request, Server, write_to
 from oomph.setup import installation
 
 _PR_SET_PDEATHSIG = 1
@@ -39,12 +41,13 @@ def arrange(request: Request, watch: Watch) -> None:
         request: What it runs; ``socket`` is where it offers itself, under its ``name``.
         watch: Of the script.
     """
-    simulate.before_use(lambda: _wait(request, watch))
+    said = _settings()
+    simulate.before_use(lambda: _wait(request, watch, said))
 
 
-def _wait(request: Request, watch: Watch) -> None:
+def _wait(request: Request, watch: Watch, said: list[str | None]) -> None:
     """Returns in each fork that is to go on, or here if there can be none."""
-    is_alone = _is_alone()
+    is_alone = _is_alone() and _settings() == said
     with socket.socket(socket.AF_UNIX) as asker:
         asker.connect(request["socket"])
         asker.sendall(json.dumps([request["name"], is_alone]).encode() + b"\n")
@@ -70,6 +73,13 @@ def _go_on(wanted: Request) -> None:
     simulate.change(os.environ[simulate.VARIABLE])
     if os.environ[settings.VARIABLE]:
         installation.change(os.environ[settings.VARIABLE])
+    elif os.environ[PYTORCH]:
+        torch.cuda.memory._set_allocator_settings(os.environ[PYTORCH])
+
+
+def _settings() -> list[str | None]:
+    """What the environment says to PyTorch's allocator, which the script may change."""
+    return [os.environ.get(name) for name in (PYTORCH, "PYTORCH_CUDA_ALLOC_CONF")]
 
 
 def _fork() -> ctypes._FuncPointer:
