@@ -75,9 +75,9 @@ def run(options: argparse.Namespace) -> int:
             print(f"oomph: {error}", file=sys.stderr)
             return DAMAGED
         except ScriptError as error:
-            output, is_damaged, reason = error.record.output.rpartition("TraceError: ")
+            _, is_damaged, reason = error.record.output.rpartition("TraceError: ")
             if not is_damaged:
-                print(f"{output}{reason}\noomph: {error}", file=sys.stderr)
+                print(f"oomph: {error}", file=sys.stderr)
                 return FAILED
             print(f"oomph: {options.file}: {reason}", file=sys.stderr)
             return DAMAGED
@@ -85,6 +85,4 @@ def run(options: argparse.Namespace) -> int:
             return INTERRUPTED
     told = report.data(found) if options.json else report.text_of_replay(found)
     print(json.dumps(told, indent=1) if options.json else told, flush=True)
-    way = Way[options.way.upper()]
-    fits = all(answer.fits for answer in found.answers if answer.way is way)
-    return FITS if fits else TOO_SMALL
+    return FITS if found.fits(options.way) else TOO_SMALL
