@@ -201,7 +201,9 @@ def _run(
 
 
 def _tail(output: Path) -> str:
-    """The last of what a script printed."""
+    """The last of what a script printed; "": it was ended before it could."""
+    if not output.exists():
+        return ""
     with open(output, "rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
         return file.read().decode(errors="replace").strip()

@@ -192,6 +192,8 @@ def smallest(runs: Runs, card: Target, way: Way) -> int | None:
         return None
     while high - low > part:
         middle = (low + high) // 2 // _PAGE_BYTES * _PAGE_BYTES
+        if middle <= low:
+            break
         if runs.answer(of_size(card, middle), way).fits:
             high = middle
         else:

@@ -51,9 +51,7 @@ def _end(trace: Any, file: IO[bytes], pid: int) -> None:
     if not is_used:
         file.write(b"\0")
     elif trace.end_trace() < 0:
-        log.logger.warning(
-            "the trace %s is not whole: it could not be written", file.name
-        )
+        log.logger.warning("the trace %s could not be written to its end", file.name)
         return
     devices = torch.cuda.device_count() if is_used else 1
     cards = [torch.cuda.get_device_name(device) for device in range(devices)]
