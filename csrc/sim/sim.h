@@ -73,9 +73,9 @@ struct CUstream_st; // a CUstream is a pointer to it
 int oomph_sim_configure(const char *card);
 
 // Has `function` called once, before a device is first used: before the first call but
-// those that count devices, by the thread that makes it. There it may fork, and describe
-// the card anew: of the card nothing is known yet but how many devices it has, and the
-// driver's version. NULL takes that back.
+// those that count devices, by the thread that makes it. There it may fork, and
+// describe the card anew: of the card nothing is known yet but how many devices it has,
+// and the driver's version. NULL takes that back.
 void oomph_sim_before_use(void (*function)(void));
 
 // A device is about to be used, though the driver does not see it yet.

@@ -25,7 +25,8 @@
 namespace oomph_torch
 {
 
-// The low three bits of a record's first byte; two bits above are an allocation's phase.
+// The low three bits of a record's first byte; two bits above are an allocation's
+// phase.
 enum class Record : uint8_t {
     END,       // nothing
     ALLOC,     // stream, bytes, site
@@ -98,8 +99,8 @@ class Tracer
     void mark(Mark which)
     {
         std::lock_guard<std::mutex> guard(mutex_);
-        optimizes_ = which == Mark::OPTIMIZER_BEGINS ||
-                     (optimizes_ && which == Mark::STEP_ENDS);
+        optimizes_ =
+            which == Mark::OPTIMIZER_BEGINS || (optimizes_ && which == Mark::STEP_ENDS);
         begin(Record::MARK);
         put(static_cast<uint64_t>(which));
     }
@@ -169,9 +170,8 @@ class Tracer
         events_++;
         last_ = buffer_.size();
         last_addr_ = 0;
-        buffer_.push_back(static_cast<char>(static_cast<unsigned>(kind) |
-                                            static_cast<unsigned>(phase)
-                                                << PHASE_SHIFT));
+        buffer_.push_back(static_cast<char>(
+            static_cast<unsigned>(kind) | static_cast<unsigned>(phase) << PHASE_SHIFT));
     }
 
     void put(uint64_t number)
@@ -259,8 +259,8 @@ class Player
                           "a stream comes before its time: event ", events);
         if (stream == streams_.size()) {
             streams_.push_back(nullptr);
-            C10_CUDA_CHECK(cudaStreamCreateWithFlags(&streams_.back(),
-                                                     cudaStreamNonBlocking));
+            C10_CUDA_CHECK(
+                cudaStreamCreateWithFlags(&streams_.back(), cudaStreamNonBlocking));
         }
         blocks_.push_back(native::raw_alloc_with_stream(bytes, streams_[stream]));
     }
@@ -332,8 +332,8 @@ inline PyObject *play_trace(PyObject *, PyObject *arguments)
                   static_cast<size_t>(records.len));
     const auto began = std::chrono::steady_clock::now();
     player.play([&](uint64_t which) {
-        PyObject *result = PyObject_CallFunction(
-            on_mark, "K", static_cast<unsigned long long>(which));
+        PyObject *result =
+            PyObject_CallFunction(on_mark, "K", static_cast<unsigned long long>(which));
         if (result == nullptr)
             throw python_error();
         Py_DECREF(result);

@@ -126,9 +126,7 @@ def _find(
     runs: Runs, cards: Sequence[Target], pool: ThreadPoolExecutor, is_trace: bool
 ) -> Fit:
     plain = [(card, pool.submit(runs.answer, card, Way.OOMPH)) for card in cards]
-    short = [
-        card for card, answer in plain if not answer.result().fits and not is_trace
-    ]
+    short = [card for card, answer in plain if not answer.result().fits]
     # What would help takes longest to find, so that begins first.
     helps = bool(short) and not is_trace
     smaller = pool.submit(runs.on, short[-1], Way.OOMPH, True) if helps else None
@@ -138,8 +136,8 @@ def _find(
     least = {way: pool.submit(smallest, runs, cards[-1], way) for way in ways}
     return Fit(
         [future.result() for future in asked],
-        peak and peak.result(),
-        smaller and smaller.result(),
+        peak.result() if peak else None,
+        smaller.result() if smaller else None,
         short[-1] if helps else None,
         {way: size.result() for way, size in least.items()},
     )

@@ -390,7 +390,7 @@ def before_use(function: Callable[[], None]) -> None:
         driver.oomph_sim_begin_use()  # the allocator starts before PyTorch's calls
         begin()
 
-    torch._C._cuda_init = init  # type: ignore[assignment]
+    torch._C._cuda_init = init
     call = ctypes.CFUNCTYPE(None)(function)
     _kept.append(call)
     driver.oomph_sim_before_use(call)
