@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+from oomph import simulate
 from oomph.fitting.cards import Target, of_size
 from oomph.fitting.launcher import Launcher
 from oomph.fitting.measuring import Place, Script, Way, measure
@@ -187,14 +188,19 @@ def smallest(runs: Runs, card: Target, way: Way) -> int | None:
     roomy = runs.roomy(card, Way.OOMPH if is_rescue else way)
     high = roomy.needed_bytes + (0 if way in _PYTORCHS else _RESERVE_BYTES)
     low = roomy.other_bytes + (0 if is_rescue else roomy.allocated_bytes)
-    part = max(_PAGE_BYTES, high // (_RESCUE_PARTS if is_rescue else _PARTS))
-    if not runs.answer(of_size(card, high), way).fits:
+    part = max(2 * _PAGE_BYTES, high // (_RESCUE_PARTS if is_rescue else _PARTS))
+
+    def fits(size: int) -> bool:
+        try:
+            return runs.answer(of_size(card, size), way).fits
+        except simulate.SimulationError:  # no room for CUDA's context
+            return False
+
+    if not fits(high):
         return None
     while high - low > part:
         middle = (low + high) // 2 // _PAGE_BYTES * _PAGE_BYTES
-        if middle <= low:
-            break
-        if runs.answer(of_size(card, middle), way).fits:
+        if fits(middle):
             high = middle
         else:
             low = middle
