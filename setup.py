@@ -163,6 +163,8 @@ class BuildPy(build_py):
 
     def run(self) -> None:
         """Copies the package and the start-up file."""
+        for left in Path(self.build_lib, "oomph").glob("*.cpython-*.so"):
+            left.unlink()  # of an older oomph: Python would take these
         super().run()
         if not self.editable_mode:
             for source, out in self.extra_files():

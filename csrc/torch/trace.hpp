@@ -4,12 +4,9 @@
 // A file is a line of JSON, then records, then what the program was seen to be. Numbers
 // are LEB128. A block is named by how many blocks were allocated since.
 #pragma once
-#include <Python.h>
-
 #include "torch/history.hpp"
+#include "torch/python.hpp"
 #include "torch/sites.hpp"
-
-#include <torch/csrc/Exceptions.h>
 
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -212,7 +209,8 @@ class Player
     {
     }
 
-    // Calls `mark` with each mark. Throws where the trace is damaged.
+    // Calls `mark` with each mark, and ends where that says false. Throws where the
+    // trace is damaged.
     template <typename Function> void play(Function mark)
     {
         c10::cuda::CUDAGuard guard(static_cast<DeviceIndex>(device_));
@@ -228,9 +226,10 @@ class Player
                 give(number());
             else if (kind == Record::REQUESTED)
                 number();
-            else if (kind == Record::MARK)
-                mark(number());
-            else if (kind == Record::DEVICE)
+            else if (kind == Record::MARK) {
+                if (!mark(number()))
+                    return;
+            } else if (kind == Record::DEVICE)
                 turn_to(guard);
             else
                 TORCH_CHECK_VALUE(false, "a record is of no kind: event ", events);
@@ -290,18 +289,18 @@ class Player
 // The file's descriptor, which stays the caller's. CUDA is in use.
 inline PyObject *begin_trace(PyObject *, PyObject *file)
 {
-    HANDLE_TH_ERRORS
     const long number = PyLong_AsLong(file);
     if (PyErr_Occurred() != nullptr)
         return nullptr;
     core = static_cast<const oomph_api_t *>(PyCapsule_Import(OOMPH_CAPSULE, 0));
     if (core == nullptr)
         return nullptr;
-    tracer = new Tracer(static_cast<int>(number));
-    native::attachAllocatorTraceTracker(
-        [](const TraceEntry &entry) { tracer->hear(entry); });
-    Py_RETURN_NONE;
-    END_HANDLE_TH_ERRORS
+    return or_raise([&] {
+        tracer = new Tracer(static_cast<int>(number));
+        native::attachAllocatorTraceTracker(
+            [](const TraceEntry &entry) { tracer->hear(entry); });
+        return Py_NewRef(Py_None);
+    });
 }
 
 inline PyObject *mark_trace(PyObject *, PyObject *which)
@@ -321,28 +320,27 @@ inline PyObject *end_trace(PyObject *, PyObject *)
 // the seconds that they took.
 inline PyObject *play_trace(PyObject *, PyObject *arguments)
 {
-    HANDLE_TH_ERRORS
-    Py_buffer records;
-    PyObject *on_mark = nullptr;
-    if (!PyArg_ParseTuple(arguments, "y*O", &records, &on_mark))
+    PyObject *records = nullptr, *on_mark = nullptr;
+    if (!PyArg_ParseTuple(arguments, "SO", &records, &on_mark))
         return nullptr;
-    const std::unique_ptr<Py_buffer, decltype(&PyBuffer_Release)> held(
-        &records, &PyBuffer_Release);
-    Player player(static_cast<const uint8_t *>(records.buf),
-                  static_cast<size_t>(records.len));
-    const auto began = std::chrono::steady_clock::now();
-    player.play([&](uint64_t which) {
-        PyObject *result =
-            PyObject_CallFunction(on_mark, "K", static_cast<unsigned long long>(which));
-        if (result == nullptr)
-            throw python_error();
-        Py_DECREF(result);
+    const void *first = PyBytes_AsString(records);
+    Player player(static_cast<const uint8_t *>(first),
+                  static_cast<size_t>(PyBytes_Size(records)));
+    return or_raise([&]() -> PyObject * {
+        const auto began = std::chrono::steady_clock::now();
+        player.play([&](uint64_t which) {
+            PyObject *result = PyObject_CallFunction(
+                on_mark, "K", static_cast<unsigned long long>(which));
+            Py_XDECREF(result);
+            return result != nullptr;
+        });
+        const std::chrono::duration<double> seconds =
+            std::chrono::steady_clock::now() - began;
+        if (PyErr_Occurred() != nullptr)
+            return nullptr;
+        return Py_BuildValue("Kd", static_cast<unsigned long long>(player.events),
+                             seconds.count());
     });
-    const std::chrono::duration<double> seconds =
-        std::chrono::steady_clock::now() - began;
-    return Py_BuildValue("Kd", static_cast<unsigned long long>(player.events),
-                         seconds.count());
-    END_HANDLE_TH_ERRORS
 }
 
 } // namespace oomph_torch

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
-from oomph.base import extension, state
+from oomph.base import glue, state
 from oomph.steps import events
 from oomph.traces import format
 from oomph.traces.recording import STEP_ENDS
@@ -25,11 +24,11 @@ def main(path: str) -> None:
     import torch
 
     trace = format.parse(format.file_bytes(Path(path)))
-    module: Any = extension.load("_torch", "oomph was", torch.__version__)
+    play = glue.load("_torch", torch.__version__).play_trace
     for device in range(trace.devices):
         torch.cuda.synchronize(device)  # the context is there, as kernels need it
     try:
-        count, seconds = module.play_trace(trace.records, _mark)
+        count, seconds = play(trace.records, _mark)
     except ValueError as error:
         raise format.TraceError(str(error)) from None
     print(f"{count} events in {seconds:.6f} s")
