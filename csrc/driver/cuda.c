@@ -10,7 +10,7 @@
 
 static int numa_nodes[OOMPH_DEVICE_MAX];
 static bool can_export[OOMPH_DEVICE_MAX]; // whether pages can be named by descriptors
-static atomic_bool for_rdma[OOMPH_DEVICE_MAX]; // whether network cards may use pages
+static bool for_rdma[OOMPH_DEVICE_MAX];   // whether network cards may use pages
 static _Atomic(CUmemLocationType) host_location = CU_MEM_LOCATION_TYPE_HOST_NUMA;
 
 /* ---- Devices */
@@ -33,7 +33,7 @@ static CUmemAllocationProp properties(int device, oomph_tier_t tier,
     if (tier == OOMPH_TIER_DEVICE && can_export[device])
         prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     prop.allocFlags.gpuDirectRDMACapable =
-        tier == OOMPH_TIER_DEVICE && atomic_load(&for_rdma[device]);
+        tier == OOMPH_TIER_DEVICE && for_rdma[device];
     if (tier == OOMPH_TIER_DEVICE)
         prop.location =
             (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
@@ -45,15 +45,84 @@ static CUmemAllocationProp properties(int device, oomph_tier_t tier,
     return prop;
 }
 
-static size_t granularity(int device, oomph_tier_t tier)
+// One thing less is asked for. False: there is nothing left to do without.
+static bool ask_less(CUmemAllocationProp *prop)
 {
-    CUmemAllocationProp prop = properties(device, tier, OOMPH_HOST_NUMA);
+    if (prop->allocFlags.gpuDirectRDMACapable != 0)
+        prop->allocFlags.gpuDirectRDMACapable = 0;
+    else if (prop->requestedHandleTypes != 0)
+        prop->requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
+    else
+        return false;
+    return true;
+}
+
+static size_t granularity(const CUmemAllocationProp *prop)
+{
     size_t bytes = 0;
 
     if (oomph_cu.cuMemGetAllocationGranularity(
-            &bytes, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM) != CUDA_SUCCESS)
+            &bytes, prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM) != CUDA_SUCCESS)
         return 0;
     return bytes;
+}
+
+// Makes and maps a page: some platforms refuse what their attributes promise, be it
+// when memory is made or (WSL 2) when it is to be used.
+static CUresult try_page(const CUmemAllocationProp *prop, size_t bytes)
+{
+    CUmemAccessDesc access = {.location = prop->location,
+                              .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr addr;
+
+    CUresult result = oomph_cu.cuMemCreate(&handle, bytes, prop, 0);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = oomph_cu.cuMemAddressReserve(&addr, bytes, 0, 0, 0);
+    if (result != CUDA_SUCCESS)
+        goto undo_handle;
+    result = oomph_cu.cuMemMap(addr, bytes, 0, handle, 0);
+    if (result != CUDA_SUCCESS)
+        goto undo_addr;
+    result = oomph_cu.cuMemSetAccess(addr, bytes, &access, 1);
+    oomph_cu.cuMemUnmap(addr, bytes);
+undo_addr:
+    oomph_cu.cuMemAddressFree(addr, bytes);
+undo_handle:
+    oomph_cu.cuMemRelease(handle);
+    return result;
+}
+
+static bool is_refused(const CUmemAllocationProp *prop)
+{
+    size_t bytes = granularity(prop);
+    CUresult result = bytes == 0 ? CUDA_ERROR_NOT_SUPPORTED : try_page(prop, bytes);
+
+    return result != CUDA_SUCCESS && result != CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+// Finds what device pages may be asked for.
+static void settle(int device)
+{
+    CUmemAllocationProp prop = properties(device, OOMPH_TIER_DEVICE, OOMPH_HOST_AUTO);
+    CUstreamCaptureMode mode = oomph_cuda_relax();
+
+    while (is_refused(&prop) && ask_less(&prop))
+        continue;
+    oomph_cuda_restore(mode, CUDA_SUCCESS, "");
+    for_rdma[device] = prop.allocFlags.gpuDirectRDMACapable != 0;
+    can_export[device] = prop.requestedHandleTypes != 0;
+}
+
+// The size that suits device and host pages; 0: none.
+static size_t page_bytes(int device)
+{
+    CUmemAllocationProp host = properties(device, OOMPH_TIER_HOST, OOMPH_HOST_NUMA);
+    CUmemAllocationProp prop = properties(device, OOMPH_TIER_DEVICE, OOMPH_HOST_AUTO);
+    size_t bytes = granularity(&prop);
+
+    return bytes == 0 ? 0 : oomph_max(bytes, granularity(&host));
 }
 
 static oomph_status_t open_device(int device, oomph_device_info_t *info)
@@ -69,7 +138,7 @@ static oomph_status_t open_device(int device, oomph_device_info_t *info)
         return oomph_fail(
             OOMPH_ERR_DRIVER,
             "device %d has no virtual memory management (some virtual GPUs "
-            "have it switched off)",
+            "have it switched off), which oomph works by: leave oomph out there",
             device);
     status = oomph_cuda_check(oomph_cu.cuDeviceTotalMem(&info->total_bytes, handle),
                               "cuDeviceTotalMem");
@@ -79,18 +148,14 @@ static oomph_status_t open_device(int device, oomph_device_info_t *info)
         return status;
     int node = attribute(handle, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, -1);
     numa_nodes[device] = node < 0 ? 0 : node;
-    can_export[device] =
-        attribute(handle,
-                  CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
-                  0) != 0;
+    int descriptors = attribute(
+        handle, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 0);
     int rdma = attribute(
         handle, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, 0);
-    atomic_store(&for_rdma[device], rdma != 0);
-    if (rdma != 0 && granularity(device, OOMPH_TIER_DEVICE) == 0)
-        atomic_store(&for_rdma[device],
-                     false); // it is not so, whatever the device says
-    info->page_bytes = oomph_max(granularity(device, OOMPH_TIER_DEVICE),
-                                 granularity(device, OOMPH_TIER_HOST));
+    can_export[device] = descriptors != 0;
+    for_rdma[device] = rdma != 0;
+    settle(device);
+    info->page_bytes = page_bytes(device);
     if (info->page_bytes == 0)
         return oomph_fail(OOMPH_ERR_DRIVER, "device %d reports no page size", device);
     return OOMPH_OK;
@@ -104,6 +169,19 @@ static oomph_status_t memory_info(int device, size_t *free_bytes, size_t *total_
         scope.status = oomph_cuda_check(oomph_cu.cuMemGetInfo(free_bytes, total_bytes),
                                         "cuMemGetInfo");
     return oomph_cuda_leave(&scope);
+}
+
+// Not by CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES: a GH200 has
+// that, and memory of its own besides.
+static oomph_status_t shares_memory(int device, bool *shares)
+{
+    CUdevice handle;
+
+    oomph_status_t status =
+        oomph_cuda_check(oomph_cu.cuDeviceGet(&handle, device), "cuDeviceGet");
+    if (status == OOMPH_OK)
+        *shares = attribute(handle, CU_DEVICE_ATTRIBUTE_INTEGRATED, 0) != 0;
+    return status;
 }
 
 /* ---- Address space and pages */
@@ -139,23 +217,6 @@ static bool has_node(int node)
     return access(path, F_OK) == 0;
 }
 
-// Pages that network cards may use, if the driver makes such; else none is asked for
-// again.
-static CUresult make_page(int device, size_t bytes, CUmemAllocationProp *prop,
-                          CUmemGenericAllocationHandle *made)
-{
-    CUresult result = oomph_cu.cuMemCreate(made, bytes, prop, 0);
-
-    if (prop->allocFlags.gpuDirectRDMACapable == 0 || result == CUDA_SUCCESS ||
-        result == CUDA_ERROR_OUT_OF_MEMORY)
-        return result;
-    prop->allocFlags.gpuDirectRDMACapable = 0;
-    result = oomph_cu.cuMemCreate(made, bytes, prop, 0);
-    if (result == CUDA_SUCCESS)
-        atomic_store(&for_rdma[device], false);
-    return result;
-}
-
 static oomph_status_t create(int device, oomph_tier_t tier, oomph_host_kind_t kind,
                              size_t bytes, oomph_handle_t *handle)
 {
@@ -168,8 +229,8 @@ static oomph_status_t create(int device, oomph_tier_t tier, oomph_host_kind_t ki
                           prop.location.id);
     CUstreamCaptureMode mode = oomph_cuda_relax();
 
-    oomph_status_t status =
-        oomph_cuda_restore(mode, make_page(device, bytes, &prop, &made), "cuMemCreate");
+    oomph_status_t status = oomph_cuda_restore(
+        mode, oomph_cu.cuMemCreate(&made, bytes, &prop, 0), "cuMemCreate");
     if (status != OOMPH_OK)
         return status;
     if (tier == OOMPH_TIER_HOST)
@@ -224,9 +285,16 @@ static oomph_status_t set_access(oomph_addr_t addr, size_t bytes, uint64_t devic
 
 /* ---- Other processes */
 
-static oomph_status_t export_page(oomph_handle_t handle, int *descriptor)
+static oomph_status_t export_page(int device, oomph_handle_t handle, int *descriptor)
 {
     int made = -1;
+
+    if (!can_export[device])
+        return oomph_fail(
+            OOMPH_ERR_DRIVER,
+            "the driver makes no memory of device %d that other processes "
+            "can use: share the tensor on the CPU",
+            device);
     CUstreamCaptureMode mode = oomph_cuda_relax();
 
     oomph_status_t status = oomph_cuda_restore(
@@ -304,6 +372,7 @@ const oomph_driver_t *oomph_driver_cuda(void)
         .start = oomph_cuda_start,
         .open = open_device,
         .memory_info = memory_info,
+        .shares_memory = shares_memory,
         .reserve = reserve,
         .unreserve = unreserve,
         .create = create,

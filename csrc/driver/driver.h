@@ -35,6 +35,8 @@ typedef struct oomph_driver {
     // Retains the primary context, once per device.
     oomph_status_t (*open)(int device, oomph_device_info_t *info);
     oomph_status_t (*memory_info)(int device, size_t *free_bytes, size_t *total_bytes);
+    // Whether the device has no memory of its own: it uses that of the host.
+    oomph_status_t (*shares_memory)(int device, bool *shares);
 
     // Address space. OOMPH_ERR_NO_MEMORY: none left.
     oomph_status_t (*reserve)(size_t bytes, size_t alignment, oomph_addr_t *addr);
@@ -58,7 +60,7 @@ typedef struct oomph_driver {
 
     // A file descriptor, the caller's to close, that names a device page in any
     // process, and the page that one names, to be released like one of ours.
-    oomph_status_t (*export_page)(oomph_handle_t handle, int *descriptor);
+    oomph_status_t (*export_page)(int device, oomph_handle_t handle, int *descriptor);
     oomph_status_t (*import_page)(int descriptor, oomph_handle_t *handle);
 
     // Page-locked host memory that every device may use at the address given, of any

@@ -2,6 +2,7 @@
 #pragma once
 #include "oomph/types.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 
 // Fraction of the card that oomph may take, in addition to the configured limit. Opens
@@ -13,6 +14,11 @@ double oomph_get_fraction(int device);
 // What the device has and may still give, as cudaMemGetInfo says it, but under the
 // limits set: a card of `device_limit` bytes. Errors: of opening, OOMPH_ERR_DRIVER.
 oomph_status_t oomph_memory_info(int device, size_t *free_bytes, size_t *total_bytes);
+
+// Whether the device has no memory of its own but uses the host's, so that what moves
+// to the host frees nothing. Opens no device. Errors: OOMPH_ERR_INVALID (no such
+// device), OOMPH_ERR_STATE, OOMPH_ERR_DRIVER.
+oomph_status_t oomph_shares_memory(int device, bool *shares);
 
 // The largest block that could be had from free pages, after waiting for their work,
 // and new ones. Errors: of opening.

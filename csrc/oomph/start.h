@@ -10,6 +10,7 @@ typedef enum oomph_offload {
     OOMPH_OFFLOAD_OFF,    // a failed allocation is an error
     OOMPH_OFFLOAD_ON_OOM, // a block that finds no device page falls back to the host
     OOMPH_OFFLOAD_ALWAYS, // likewise; who plans ahead of need does so from the start
+    OOMPH_OFFLOAD_AUTO,   // ON_OOM; OFF on a device that uses the host's memory
 } oomph_offload_t;
 
 enum { OOMPH_AUTO = -1 };
@@ -87,7 +88,7 @@ typedef struct oomph_hooks {
     size_t (*idle_blocks)(int device, oomph_addr_t **addrs);
 } oomph_hooks_t;
 
-// Defaults: on-oom, auto, no host bytes, the whole card, auto, granularity, plan,
+// Defaults: auto, auto, no host bytes, the whole card, auto, granularity, plan,
 // promote, never.
 oomph_config_t oomph_config_default(void);
 

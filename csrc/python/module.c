@@ -163,6 +163,17 @@ static PyObject *memory_info(PyObject *Py_UNUSED(module), PyObject *arg)
                : oomph_raise(status);
 }
 
+static PyObject *shares_memory(PyObject *Py_UNUSED(module), PyObject *arg)
+{
+    int device;
+    bool shares;
+
+    if (!oomph_parse_device(arg, &device))
+        return NULL;
+    oomph_status_t status = oomph_shares_memory(device, &shares);
+    return status == OOMPH_OK ? PyBool_FromLong(shares) : oomph_raise(status);
+}
+
 static PyObject *probe_host(PyObject *Py_UNUSED(module), PyObject *arg)
 {
     int device;
@@ -218,6 +229,7 @@ static PyMethodDef methods[] = {
     {"batch_finder_runs", batch_finder_runs, METH_NOARGS,
      "Whether one for BAN_BATCH_FINDER is."},
     {"memory_info", memory_info, METH_O, "Free and total bytes of a device."},
+    {"shares_memory", shares_memory, METH_O, "Whether it has none but the host's."},
     {"probe_host", probe_host, METH_O, "Which kind of host memory works."},
     {"check", check, METH_O, "Raises ValueError if the records do not agree."},
     {"collect_garbage", collect_garbage, METH_O,
@@ -238,6 +250,7 @@ static int add_constants(PyObject *module)
         {"OFFLOAD_OFF", OOMPH_OFFLOAD_OFF},
         {"OFFLOAD_ON_OOM", OOMPH_OFFLOAD_ON_OOM},
         {"OFFLOAD_ALWAYS", OOMPH_OFFLOAD_ALWAYS},
+        {"OFFLOAD_AUTO", OOMPH_OFFLOAD_AUTO},
         {"HOST_AUTO", OOMPH_HOST_AUTO},
         {"HOST_NUMA", OOMPH_HOST_NUMA},
         {"HOST_PLAIN", OOMPH_HOST_PLAIN},

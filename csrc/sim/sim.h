@@ -29,7 +29,12 @@
  *   kernels=ignore   "ignore": they take 5 us and do nothing; "error": launches fail
  *   host-pages=numa  what cuMemCreate makes on the host:
  *                    "numa" (HOST_NUMA and HOST), "host" (HOST only) or "none"
- *   rdma=yes         whether network cards may use device memory (GPUDirect RDMA)
+ *   rdma=yes         whether network cards may use device memory (GPUDirect RDMA);
+ *                    "refused": it can be made for them but not used, as on WSL 2
+ *   share=yes        whether file descriptors can name memory of cuMemCreate;
+ * "refused": they cannot, though the device says so vmm=yes          whether there is
+ * virtual memory management: cuMemCreate and such integrated=no    whether all devices
+ * use one memory, that of the host: host pages and pinned buffers take of it, too
  *   sms=132          multiprocessors
  *
  * and only with gpu=:

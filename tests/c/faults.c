@@ -79,6 +79,7 @@ WRAP(start, (int *count), (count))
 WRAP(open, (int device, oomph_device_info_t *info), (device, info))
 WRAP(memory_info, (int device, size_t *free_bytes, size_t *total_bytes),
      (device, free_bytes, total_bytes))
+WRAP(shares_memory, (int device, bool *shares), (device, shares))
 WRAP(reserve, (size_t bytes, size_t alignment, oomph_addr_t *addr),
      (bytes, alignment, addr))
 WRAP(unreserve, (oomph_addr_t addr, size_t bytes), (addr, bytes))
@@ -92,7 +93,8 @@ WRAP(map, (oomph_addr_t addr, size_t bytes, oomph_handle_t handle),
 WRAP(unmap, (oomph_addr_t addr, size_t bytes), (addr, bytes))
 WRAP(set_access, (oomph_addr_t addr, size_t bytes, uint64_t devices, bool cpu),
      (addr, bytes, devices, cpu))
-WRAP(export_page, (oomph_handle_t handle, int *descriptor), (handle, descriptor))
+WRAP(export_page, (int device, oomph_handle_t handle, int *descriptor),
+     (device, handle, descriptor))
 WRAP(import_page, (int descriptor, oomph_handle_t *handle), (descriptor, handle))
 WRAP(pinned_alloc, (int device, size_t bytes, oomph_addr_t *addr),
      (device, bytes, addr))
@@ -139,6 +141,7 @@ const oomph_driver_t *faulty_driver(void)
         .start = faulty_start,
         .open = faulty_open,
         .memory_info = faulty_memory_info,
+        .shares_memory = faulty_shares_memory,
         .reserve = faulty_reserve,
         .unreserve = faulty_unreserve,
         .create = faulty_create,

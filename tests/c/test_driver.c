@@ -42,13 +42,99 @@ static void pages_are_made_without_what_the_driver_refuses_though_the_device_can
     oomph_config_t config = test_config();
     start_card("64MiB,context=0,memory=real", &config);
 
-    oomph_addr_t before = take(8 * MIB, NULL);
     CHECK(oomph_sim_fail("cuMemCreate", 1, CUDA_ERROR_NOT_SUPPORTED) == 0);
-    oomph_addr_t after = take(8 * MIB, NULL);
-    CHECK(is_for_rdma(before) && !is_for_rdma(after));
+    CHECK(!is_for_rdma(take(8 * MIB, NULL)));
     uint64_t calls = oomph_sim_call_count("cuMemCreate");
     take(8 * MIB, NULL);
     CHECK(oomph_sim_call_count("cuMemCreate") == calls + 4); // it is not tried again
+    check_sound();
+}
+
+static void pages_that_can_be_made_for_network_cards_but_not_used_are_not(void)
+{
+    oomph_config_t config = test_config();
+    start_card("64MiB,context=0,memory=real,rdma=refused", &config);
+
+    CHECK(!is_for_rdma(take(8 * MIB, NULL)));
+    check_sound();
+}
+
+static void nothing_is_left_of_what_was_tried(void)
+{
+    oomph_config_t config = test_config();
+    size_t freed_bytes = 0;
+    start_card("64MiB,context=0,memory=real,rdma=refused,share=refused", &config);
+
+    give(take(8 * MIB, NULL));
+    CHECK(oomph_empty_cache(0, (oomph_pool_id_t){0, 0}, &freed_bytes) == OOMPH_OK);
+    CHECK(sim_stats_of(0).handle_count == 0 && sim_stats_of(0).mapping_count == 0);
+}
+
+/* ---- Other processes */
+
+static void expect_no_sharing(const char *card)
+{
+    oomph_config_t config = test_config();
+    oomph_ticket_t ticket;
+    size_t offset;
+    start_card(card, &config);
+
+    CHECK(oomph_export(take(8 * MIB, NULL), &ticket, &offset) == OOMPH_ERR_DRIVER);
+    CHECK(strstr(oomph_error_detail(), "share the tensor on the CPU") != NULL);
+    check_sound();
+}
+
+static void where_descriptors_name_no_memory_only_sharing_is_off(void)
+{
+    expect_no_sharing("64MiB,context=0,memory=real,share=no");
+}
+
+static void where_that_is_found_out_by_trying_it_is_the_same(void)
+{
+    expect_no_sharing("64MiB,context=0,memory=real,share=refused");
+}
+
+/* ---- Devices */
+
+static void without_virtual_memory_management_the_device_is_refused(void)
+{
+    oomph_config_t config = test_config();
+    oomph_addr_t addr;
+    start_card("64MiB,context=0,memory=real,vmm=no", &config);
+
+    CHECK(try_take(8 * MIB, NULL, &addr) == OOMPH_ERR_DRIVER);
+    CHECK(strstr(oomph_error_detail(), "no virtual memory management") != NULL);
+}
+
+static void fill_a_card_without_memory_of_its_own(oomph_offload_t offload)
+{
+    oomph_config_t config = test_config();
+    bool shares = false;
+    config.host_limit_bytes = 64 * MIB;
+    config.offload = offload;
+    start_card("64MiB,context=0,memory=real,integrated=yes", &config);
+
+    CHECK(oomph_shares_memory(0, &shares) == OOMPH_OK && shares);
+    take(48 * MIB, NULL);
+}
+
+static void nothing_falls_back_where_the_hosts_memory_is_the_devices(void)
+{
+    oomph_addr_t addr;
+
+    fill_a_card_without_memory_of_its_own(OOMPH_OFFLOAD_AUTO);
+    CHECK(try_take(32 * MIB, NULL, &addr) == OOMPH_ERR_NO_MEMORY);
+    CHECK(strstr(oomph_error_detail(), "uses the CPU's") != NULL);
+    CHECK(sim_stats_of(0).host_bytes == 0);
+    check_sound();
+}
+
+static void it_would_be_in_vain(void)
+{
+    oomph_addr_t addr;
+
+    fill_a_card_without_memory_of_its_own(OOMPH_OFFLOAD_ON_OOM);
+    CHECK(try_take(32 * MIB, NULL, &addr) == OOMPH_ERR_NO_MEMORY);
     check_sound();
 }
 
@@ -290,6 +376,13 @@ int main(int argc, char **argv)
         TEST(network_cards_may_use_blocks_where_the_device_can),
         TEST(nothing_is_made_for_network_cards_where_the_device_cannot),
         TEST(pages_are_made_without_what_the_driver_refuses_though_the_device_can),
+        TEST(pages_that_can_be_made_for_network_cards_but_not_used_are_not),
+        TEST(nothing_is_left_of_what_was_tried),
+        TEST(where_descriptors_name_no_memory_only_sharing_is_off),
+        TEST(where_that_is_found_out_by_trying_it_is_the_same),
+        TEST(without_virtual_memory_management_the_device_is_refused),
+        TEST(nothing_falls_back_where_the_hosts_memory_is_the_devices),
+        TEST(it_would_be_in_vain),
         TEST(a_full_device_does_not_end_what_network_cards_may_use),
         TEST(copies_are_not_done_if_waiting_for_them_fails),
         TEST(all_address_space_is_aligned_to_pages_however_large),

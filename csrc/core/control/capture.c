@@ -195,7 +195,7 @@ void oomph_capture_prepare(oomph_device_t *device, const oomph_request_t *reques
 {
     oomph_group_t *group = oomph_group_find(device, request->pool);
 
-    if (group->is_mem_pool || oomph_process.config.offload == OOMPH_OFFLOAD_OFF ||
+    if (group->is_mem_pool || !oomph_device_offloads(device) ||
         oomph_offload_is_forbidden() || oomph_streams_capture(&device->streams))
         return;
     oomph_demand_begin(device);

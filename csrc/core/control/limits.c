@@ -25,6 +25,17 @@ oomph_status_t oomph_set_fraction(int ordinal, double fraction)
     return OOMPH_OK;
 }
 
+oomph_status_t oomph_shares_memory(int ordinal, bool *shares)
+{
+    int device_count = 0;
+
+    oomph_status_t status = oomph_start(&device_count);
+    if (status == OOMPH_OK)
+        status = oomph_check_ordinal(ordinal);
+    return status == OOMPH_OK ? oomph_process.driver->shares_memory(ordinal, shares)
+                              : status;
+}
+
 double oomph_get_fraction(int ordinal)
 {
     double fraction = 1;

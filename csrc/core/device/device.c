@@ -72,9 +72,13 @@ static size_t reserve_of(const oomph_device_info_t *info)
 static oomph_status_t open_device(int ordinal, oomph_device_t **out)
 {
     oomph_device_info_t info;
+    bool shares_memory;
     size_t page_bytes;
 
-    oomph_status_t status = oomph_process.driver->open(ordinal, &info);
+    oomph_status_t status =
+        oomph_process.driver->shares_memory(ordinal, &shares_memory);
+    if (status == OOMPH_OK)
+        status = oomph_process.driver->open(ordinal, &info);
     if (status == OOMPH_OK)
         status = check_sizes(ordinal, &info, &page_bytes);
     if (status != OOMPH_OK)
@@ -86,6 +90,7 @@ static oomph_status_t open_device(int ordinal, oomph_device_t **out)
     pthread_cond_init(&device->waited, NULL);
     device->ordinal = ordinal;
     device->total_bytes = info.total_bytes;
+    device->shares_memory = shares_memory;
     device->fraction = oomph_process.fractions[ordinal];
     oomph_pages_init(&device->pages, oomph_process.driver, ordinal, page_bytes,
                      &oomph_process.host);
@@ -99,6 +104,14 @@ static oomph_status_t open_device(int ordinal, oomph_device_t **out)
     oomph_ahead_init(&device->ahead, &device->pages);
     *out = device;
     return OOMPH_OK;
+}
+
+bool oomph_device_offloads(const oomph_device_t *device)
+{
+    oomph_offload_t offload = oomph_process.config.offload;
+
+    return offload == OOMPH_OFFLOAD_AUTO ? !device->shares_memory
+                                         : offload != OOMPH_OFFLOAD_OFF;
 }
 
 oomph_host_kind_t oomph_device_host_kind(oomph_device_t *device)

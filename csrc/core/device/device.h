@@ -79,6 +79,7 @@ struct oomph_device {
     int ordinal;
     bool under_pressure;   // memory is short: frees are stamped with their epoch
     int64_t pressure_step; // the step in which memory was short last
+    bool shares_memory;    // with the host: it has none of its own
     size_t total_bytes;
     double fraction;
     oomph_slab_t slab;
@@ -140,6 +141,8 @@ static inline oomph_status_t oomph_pool_get(oomph_device_t *device,
     return oomph_pool_find(device, request, bytes, pool);
 }
 
+// Whether blocks may fall back to the host, as far as the settings say.
+bool oomph_device_offloads(const oomph_device_t *device);
 // Sets the page limit from the settings and the fraction.
 void oomph_device_limit(oomph_device_t *device);
 // The kind of host memory that works, found by trying, once there is one.

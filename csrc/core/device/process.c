@@ -3,7 +3,7 @@
 
 // Host kind auto, guard off, and no limits are 0.
 #define CONFIG_DEFAULT                                                                 \
-    {.offload = OOMPH_OFFLOAD_ON_OOM,                                                  \
+    {.offload = OOMPH_OFFLOAD_AUTO,                                                    \
      .reserve_bytes = OOMPH_AUTO,                                                      \
      .plan = true,                                                                     \
      .promote = true}

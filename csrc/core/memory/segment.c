@@ -262,8 +262,8 @@ oomph_status_t oomph_segment_export(oomph_segment_t *segment,
     for (; done < count && status == OOMPH_OK; done++) {
         if (exported[done] != 0)
             continue;
-        status = pages->driver->export_page(segment->entries[first + done].handle,
-                                            &descriptor);
+        status = pages->driver->export_page(
+            pages->device, segment->entries[first + done].handle, &descriptor);
         if (status == OOMPH_OK)
             exported[done] = -(descriptor + 1); // negative: by this call
     }

@@ -114,7 +114,8 @@ static uint64_t mapping_attribute(const pointer_t *pointer,
 // pages if they were made for it.
 static bool is_for_rdma(const pointer_t *pointer)
 {
-    if (!sim_config.has_rdma || pointer->mapping == NULL || is_on_host(pointer))
+    if (sim_config.rdma == SIM_OFFER_NO || pointer->mapping == NULL ||
+        is_on_host(pointer))
         return false;
     return pointer->reservation->owner != NULL ||
            pointer->mapping->handle->prop.allocFlags.gpuDirectRDMACapable != 0;

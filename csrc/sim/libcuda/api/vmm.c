@@ -23,9 +23,12 @@ static CUresult check_properties(const CUmemAllocationProp *prop)
 {
     if (prop == NULL || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED)
         return CUDA_ERROR_INVALID_VALUE;
+    if (!sim_config.has_vmm ||
+        (prop->requestedHandleTypes != 0 && sim_config.share != SIM_OFFER_YES))
+        return CUDA_ERROR_NOT_SUPPORTED;
     if (prop->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC)
         return CUDA_ERROR_NOT_PERMITTED; // as without a fabric manager
-    if (prop->allocFlags.gpuDirectRDMACapable != 0 && !sim_config.has_rdma)
+    if (prop->allocFlags.gpuDirectRDMACapable != 0 && sim_config.rdma == SIM_OFFER_NO)
         return CUDA_ERROR_INVALID_VALUE; // the device says that it cannot
     switch (prop->location.type) {
     case CU_MEM_LOCATION_TYPE_DEVICE:
@@ -357,6 +360,9 @@ static CUresult set_access(CUdeviceptr addr, size_t bytes,
     if (find_whole(addr, bytes) == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult result = check_whole_mappings(addr, bytes);
+    if (result == CUDA_SUCCESS && sim_config.rdma == SIM_OFFER_REFUSED &&
+        sim_space_mapping(addr)->handle->prop.allocFlags.gpuDirectRDMACapable != 0)
+        result = CUDA_ERROR_UNKNOWN;
     for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
         result = check_descriptor(addr, bytes, &access[i]);
     for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)

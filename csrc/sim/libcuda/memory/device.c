@@ -30,6 +30,8 @@ uint64_t sim_device_free_bytes(const struct CUctx_st *context)
 
     if (context->retain_count > 0)
         taken += sim_config.context_bytes;
+    if (sim_config.is_integrated)
+        taken += host_used[SIM_HOST_LOCATED] + host_used[SIM_HOST_PINNED];
     return taken < sim_config.capacity_bytes ? sim_config.capacity_bytes - taken : 0;
 }
 
@@ -52,7 +54,8 @@ bool sim_host_take(sim_host_memory_t kind, uint64_t bytes)
 {
     uint64_t used = host_used[SIM_HOST_LOCATED] + host_used[SIM_HOST_PINNED];
 
-    if (bytes > sim_config.host_bytes - used)
+    if (bytes > sim_config.host_bytes - used ||
+        (sim_config.is_integrated && bytes > sim_device_free_bytes(&devices[0])))
         return false;
     host_used[kind] += bytes;
     if (host_used[kind] > host_peak[kind])

@@ -97,12 +97,21 @@ static bool read_kernels(const char *text, void *fail)
     return choice >= 0;
 }
 
-static bool read_rdma(const char *text, void *is_there)
+static bool read_yes(const char *text, void *is_so)
 {
     static const char *const names[] = {"no", "yes", NULL};
     int choice = sim_read_choice(text, names);
 
-    *(bool *)is_there = choice == 1;
+    *(bool *)is_so = choice == 1;
+    return choice >= 0;
+}
+
+static bool read_offer(const char *text, void *place)
+{
+    static const char *const names[] = {"no", "yes", "refused", NULL};
+    int choice = sim_read_choice(text, names);
+
+    *(sim_offer_t *)place = (sim_offer_t)choice;
     return choice >= 0;
 }
 
@@ -118,8 +127,11 @@ static bool read_gpu(const char *text, void *place)
     if (gpu == NULL)
         return false;
     config->capacity_bytes = (uint64_t)(gpu->memory_gib * 512) << 21;
-    config->link_bytes_per_s =
-        (double)(uint64_t)(gpu->link_gb_per_s * 1e9 * link_share);
+    config->is_integrated = gpu->link_gb_per_s == 0;
+    // A copy within one memory reads it and writes it.
+    double link = config->is_integrated ? gpu->memory_gb_per_s / 2
+                                        : gpu->link_gb_per_s * link_share;
+    config->link_bytes_per_s = (double)(uint64_t)(link * 1e9);
     config->cc_major = gpu->cc_major;
     config->cc_minor = gpu->cc_minor;
     config->sm_count = gpu->sm_count;
@@ -148,7 +160,10 @@ static const sim_key_t KEYS[] = {
     {"tick", "a time, such as 1us, or 0", sim_read_ns, FIELD(tick_ns), false},
     {"kernels", "ignore or error", read_kernels, FIELD(kernels_fail), false},
     {"host-pages", "numa, host or none", read_host_pages, FIELD(host_pages), false},
-    {"rdma", "yes or no", read_rdma, FIELD(has_rdma), false},
+    {"rdma", "yes, no or refused", read_offer, FIELD(rdma), false},
+    {"share", "yes, no or refused", read_offer, FIELD(share), false},
+    {"vmm", "yes or no", read_yes, FIELD(has_vmm), false},
+    {"integrated", "yes or no", read_yes, FIELD(is_integrated), false},
     {"sms", "1 to 1024", read_sms, FIELD(sm_count), false},
     {"gpu", NULL, read_gpu, 0, false},
     {"bandwidth", "a size per second, such as 1008GB/s", sim_read_bytes_per_s,
@@ -226,7 +241,9 @@ static sim_config_t simulated_card(void)
         .driver_version = 13000,
         .memory = SIM_MEMORY_NONE,
         .host_pages = SIM_HOST_PAGES_NUMA,
-        .has_rdma = true,
+        .rdma = SIM_OFFER_YES,
+        .has_vmm = true,
+        .share = SIM_OFFER_YES,
         .name = "oomph simulated GPU",
     };
 }

@@ -20,6 +20,12 @@ typedef enum sim_host_pages {
     SIM_HOST_PAGES_NUMA,
 } sim_host_pages_t;
 
+typedef enum sim_offer {
+    SIM_OFFER_NO,
+    SIM_OFFER_YES,
+    SIM_OFFER_REFUSED, // the device says that it can
+} sim_offer_t;
+
 // How fast kernels are.
 typedef struct sim_rates {
     double flops_per_s[OOMPH_SIM_PRECISIONS]; // peak
@@ -41,7 +47,10 @@ typedef struct sim_config {
     int driver_version;
     sim_memory_t memory;
     sim_host_pages_t host_pages;
-    bool has_rdma; // network cards may use device memory made for it
+    sim_offer_t rdma; // network cards may use device memory made for it
+    bool has_vmm;
+    bool is_integrated; // the devices' memory is the host's, and one
+    sim_offer_t share;  // descriptors name memory
     bool kernels_fail;
     char name[96];
 } sim_config_t;

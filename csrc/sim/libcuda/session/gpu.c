@@ -18,11 +18,14 @@
  *   H200        H200 datasheet, the SXM card (sparse rates halved)
  *   GH200       GH200 Grace Hopper Superchip datasheet, 96 GB (sparse rates halved);
  *               the link is NVLink-C2C: 900 GB/s both ways together
+ *   GB10        DGX Spark product page: memory, GB/s, and FP4, of which the others are
+ *               the parts that they are on an RTX 5090; it is integrated
  *   B200        DGX B200 and HGX B200 datasheets, an eighth (sparse rates halved)
  *
  * Links: PCI-SIG, 16 lanes of 8, 16 and 32 GT/s, coded 128 in 130 bits. Memory: what
- * PyTorch's out-of-memory errors call the total capacity, in public issues (l4, rtx4090
- * and rtx5090 were looked up; the others are to be confirmed by `make gpu`).
+ * PyTorch's out-of-memory errors call the total capacity, in public issues (l4,
+ * rtx4090, rtx5090 and gb10 were looked up; the others are to be confirmed by `make
+ * gpu`).
  */
 #include "libcuda/session/gpu.h"
 
@@ -33,6 +36,7 @@
 #define PCIE_4 31.51
 #define PCIE_5 63.02
 #define NVLINK_C2C 450.0
+#define INTEGRATED 0.0 // no link: its memory is the host's
 
 // name, title, GiB, compute capability, SMs, GB/s, GB/s of the link, then TFLOPS of
 // fp32, tf32, fp16, bf16 and fp8; one card a line
@@ -52,6 +56,7 @@ static const sim_gpu_t GPUS[] = {
     {"gh200",     "NVIDIA GH200 480GB",       94.50,  9, 0, 132, 4000, NVLINK_C2C, {67, 494.5, 989.5, 989.5, 1979}},
     {"h200",      "NVIDIA H200",             139.80,  9, 0, 132, 4800, PCIE_5,     {67, 494.5, 989.5, 989.5, 1979}},
     {"b200",      "NVIDIA B200",             178.35, 10, 0, 148, 8000, PCIE_5,     {75, 1100, 2250, 2250, 4500}},
+    {"gb10",      "NVIDIA GB10",             121.69, 12, 1,  48,  273, INTEGRATED, {31.2, 31.2, 62.5, 62.5, 125}},
 };
 // clang-format on
 
