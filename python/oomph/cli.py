@@ -104,7 +104,7 @@ def _settings_string(options: argparse.Namespace) -> str:
             raise UsageError("--device-limit and --set device_limit: give one of them")
         pairs.append(f"device_limit:{options.device_limit}")
     if "offload" not in values:
-        pairs.append("offload:on-oom")
+        pairs.append("offload:auto")
     text = ",".join(pairs)
     settings.parse(text)
     return text

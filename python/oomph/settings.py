@@ -27,7 +27,7 @@ class SettingsError(ValueError):
         ...     oomph.install(offload="sometimes")
         ... except oomph.SettingsError as error:
         ...     print(error)
-        offload: 'sometimes' is not one of off, on-oom, always (allowed: ...)
+        offload: 'sometimes' is not one of auto, off, on-oom, always (allowed: ...)
     """
 
 
@@ -115,11 +115,13 @@ def _device_limit(value: float | int | None) -> dict[str, Any]:
 
 SETTINGS: dict[str, Setting] = {
     "offload": _choice(
-        "off, on-oom, always",
-        "on-oom",
+        "auto, off, on-oom, always",
+        "auto",
         "what happens when no device memory is left; off: an error; on-oom: the block "
         "falls back to the host, and from the next step on oomph plans ahead; always: "
-        "oomph plans ahead from the start",
+        "oomph plans ahead from the start; auto: on-oom, but off on a GPU that has no "
+        "memory of its own "
+        "([why](beside_others.md#where-cpu-and-gpu-share-one-memory))",
         _constant("offload", "OFFLOAD"),
     ),
     "recompute": _choice(

@@ -19,7 +19,7 @@ BAD_SETTINGS = [
     ("offload", "'offload' is not a setting; write key:value"),
     ("offload=off", "'offload=off' is not a setting; write key:value"),
     (":off", "there is no setting ''"),
-    ("offload:maybe", "offload: 'maybe' is not one of off, on-oom, always"),
+    ("offload:maybe", "offload: 'maybe' is not one of auto, off, on-oom, always"),
     ("strict:on", "strict: 'on' is not one of yes, no"),
     ("required:maybe", "required: 'maybe' is not one of auto, yes, no"),
     ("offload:off,offload:off", "'offload' is given twice"),
@@ -54,7 +54,7 @@ BAD_OPTIONS = [
     ({"plan": True}, "plan: True is not one of on, off"),
     ({"recompute": False}, "recompute: False is not one of auto, always, off"),
     ({"batch_finder": False}, "batch_finder: False is not one of auto, off"),
-    ({"offload": ["off"]}, r"offload: \['off'\] is not one of off, on-oom"),
+    ({"offload": ["off"]}, r"offload: \['off'\] is not one of auto, off, on-oom"),
     ({"page": 0}, "page: 0 is not a power of two"),
 ]
 

@@ -11,6 +11,7 @@ from torch import nn
 CARD = "512MiB,context=0,gpu=rtx4090"
 no_host = Simulated(CARD, "reserve:0,offload:off,recompute:auto")
 off = Simulated(CARD, "reserve:0,offload:off")
+one_memory = Simulated(CARD + ",integrated=yes", "reserve:0,recompute:always")
 small_host = Simulated(CARD, "reserve:0,host_limit:96MiB,recompute:always")
 default = Simulated(CARD, "reserve:0,host_limit:96MiB")
 KEPT = 24  # MiB of a state: eight blocks save four of them each, 768 MiB
@@ -37,6 +38,16 @@ def test_a_program_goes_on_without_host_memory():
     plan = oomph.planner.explain()[0]
     assert plan["recomputed_calls"] > 0
     assert plan["step_sent_bytes"] == plan["step_host_used_bytes"] == 0
+
+
+@one_memory
+def test_a_program_goes_on_where_the_gpu_has_no_memory_but_the_cpus():
+    import oomph
+
+    steps = Training().steps(4, mib=KEPT)
+    assert [step["again"] > 0 for step in steps] == [True] * 4
+    stats = oomph.stats()
+    assert stats["host_bytes"] == 0 and stats["sent_bytes"] == 0
 
 
 @no_host

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from oomph import _C
+from oomph.base import state
 from oomph.base.log import logger
 from oomph.offload import activations, idle, transfer
 from oomph.offload.blocks import Blocks
@@ -127,7 +128,9 @@ class Planner:
         found = self.devices.get(index)
         if found is not None:
             return found
-        made = DevicePlan(index, math.inf if self.mode.always else 0, self.mode.sends)
+        spared = state.settings()["offload"] == "auto" and _C.shares_memory(index)
+        sends = self.mode.sends and not spared  # it would free nothing
+        made = DevicePlan(index, math.inf if self.mode.always else 0, sends)
         with transfer.lock:
             made.recorder.step.first = self._sequence
             return self.devices.setdefault(index, made)

@@ -47,6 +47,17 @@ def _host_pages() -> str:
         return f"not known ({error})"
 
 
+def _own_memory() -> str:
+    """What the first device's memory is."""
+    try:
+        shares = _C.shares_memory(0)
+    except (RuntimeError, ValueError) as error:
+        return f"not known ({error})"
+    if shares:
+        return "the CPU's, so nothing is offloaded unless OOMPH_CONF=offload:on-oom"
+    return "its own"
+
+
 def report() -> str:
     """Versions of oomph, PyTorch and the driver, and which host pages work here."""
     return "\n".join(
@@ -54,6 +65,7 @@ def report() -> str:
             f"oomph {metadata.version('oomph')}",
             f"PyTorch {torch_version()}",
             f"driver: {driver_version()}",
+            f"memory of the GPU: {_own_memory()}",
             f"host memory in place of device memory: {_host_pages()}",
         )
     )
