@@ -13,7 +13,7 @@ from oomph import settings as _settings
 from oomph.base import glue, log, state
 from oomph.diagnosis import oom_error
 from oomph.memory import sites
-from oomph.setup import allocator_settings, batch_finders, known_streams
+from oomph.setup import allocator_settings, batch_finders, known_streams, neighbours
 from oomph.steps import events
 
 _lock = threading.Lock()
@@ -120,11 +120,24 @@ def _replace_allocator(torch: ModuleType, values: dict[str, Any]) -> None:
             "the first CUDA tensor, or run the script with 'oomph run', or set "
             "OOMPH_CONF"
         )
+    _check_no_other()
     if values["required"] == "no":
         _C.find_driver()
     _C.configure(**_settings.for_core(values))
     torch_class.install()
     allocator_settings.follow(torch, torch_class)
+
+
+def _check_no_other() -> None:
+    """Raises if another allocator has taken the place of PyTorch's two."""
+    name = state.allocator_name()
+    if name not in ("native", "cudaMallocAsync"):
+        raise RuntimeError(
+            f"another allocator ({name}) has been put in the place of PyTorch's, "
+            "perhaps by torch.cuda.memory.change_current_allocator(), and a program "
+            "has one: leave out that call, or use that allocator in a "
+            "torch.cuda.MemPool, which works beside oomph"
+        )
 
 
 def _attach(torch: ModuleType, values: dict[str, Any]) -> None:
@@ -146,6 +159,9 @@ def _attach(torch: ModuleType, values: dict[str, Any]) -> None:
     torch.cuda._lazy_call(
         state.is_replaced
     )  # once CUDA is in use, none can be replaced
+    neighbours.tell_of_calls_taken()
+    if values["offload"] == "auto":
+        torch.cuda._lazy_call(neighbours.tell_of_one_memory)
     if values["leaks"] != "off":
         from oomph.leaks import watching
 
@@ -160,7 +176,8 @@ def _attach(torch: ModuleType, values: dict[str, Any]) -> None:
 def _set_mode(values: dict[str, Any]) -> None:
     """Has the planner know what it may do, where it has not the usual or nothing to."""
     offload, recompute = values["offload"], values["recompute"]
-    if (offload, recompute) in (("on-oom", "auto"), ("off", "off")):
+    usual = (("auto", "auto"), ("on-oom", "auto"), ("off", "off"))
+    if (offload, recompute) in usual:
         return
     from oomph import planner
     from oomph.offload.devices import Mode
