@@ -32,9 +32,10 @@
  *   rdma=yes         whether network cards may use device memory (GPUDirect RDMA);
  *                    "refused": it can be made for them but not used, as on WSL 2
  *   share=yes        whether file descriptors can name memory of cuMemCreate;
- * "refused": they cannot, though the device says so vmm=yes          whether there is
- * virtual memory management: cuMemCreate and such integrated=no    whether all devices
- * use one memory, that of the host: host pages and pinned buffers take of it, too
+ *                    "refused": they cannot, though the device says so
+ *   vmm=yes          whether there is virtual memory management: cuMemCreate and such
+ *   integrated=no    whether all devices use one memory, that of the host: host pages
+ *                    and pinned buffers take of it, too
  *   sms=132          multiprocessors
  *
  * and only with gpu=:

@@ -78,8 +78,7 @@ const char *oomph_host_ban(const oomph_request_context_t *ctx)
     if (oomph_process.config.offload == OOMPH_OFFLOAD_OFF)
         return "offload is off (OOMPH_CONF=offload:on-oom goes on in CPU memory)";
     if (!oomph_device_offloads(ctx->device))
-        return "the GPU has no memory of its own but uses the CPU's, so that "
-               "offloading "
+        return "the GPU has no memory of its own but uses the CPU's: offloading "
                "would free nothing";
     if (oomph_offload_is_forbidden_by(OOMPH_BAN_BATCH_FINDER))
         return "a batch finder runs, or oomph.batch_finder(): until it ends nothing "

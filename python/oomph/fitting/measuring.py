@@ -55,7 +55,7 @@ _VARIABLES: dict[Way, dict[str, str]] = {
         forking.PYTORCH: "expandable_segments:True",
     },
     Way.OOMPH: {settings.VARIABLE: "required:yes,offload:off"},
-    Way.RESCUE: {settings.VARIABLE: "required:yes,offload:on-oom"},
+    Way.RESCUE: {settings.VARIABLE: "required:yes,offload:auto"},
 }
 
 
