@@ -33,6 +33,8 @@ RUN_ELSEWHERE = {
     "make test": "this run",
     "pip install setuptools wheel nvidia-cuda-crt": "tools/make_venv.py, for this run",
     "pip install --no-build-isolation .": "make, for this run",
+    "make wheel": "make test-versions, which takes other versions of PyTorch",
+    "pip install dist/oomph-*.whl": "make test-versions",
 }
 
 

@@ -30,9 +30,9 @@ def repository(tmp_path: Path) -> Path:
     (tmp_path / "CHANGELOG.md").write_text(CHANGES)
     (tmp_path / ".gitignore").write_text("/dist/\n")
     (tmp_path / "tools" / "readme.py").write_text("")
-    versions = {"2.10.0": {"failed": []}, "2.15.0": {"failed": []}}
-    found = {"oomph": "0.2.0", "versions": versions}
-    (results / "versions.json").write_text(json.dumps(found))
+    (tmp_path / "docs").mkdir()
+    found = {"2.15": {"oomph": "0.2.0", "checks": {"streams": ""}}}
+    (tmp_path / "docs" / "versions.json").write_text(json.dumps(found))
     (results / "gpu-card.json").write_text('{"versions": ["oomph 0.2.0"]}')
     git(tmp_path, "init", "--quiet")
     commit(tmp_path)
@@ -115,13 +115,12 @@ def test_a_wheel_is_of_this_version_and_newer_than_the_commit(repository):
 
 
 def test_other_versions_and_a_card_were_tried_with_this_oomph(repository):
-    results = repository / "benchmarks" / "results"
-    found = {"oomph": "0.2.0", "versions": {"2.10.0": {"failed": ["test_streams"]}}}
-    (results / "versions.json").write_text(json.dumps(found))
-    assert "was_run_on_all_versions" in lacking(repository)
-    (results / "versions.json").write_text(json.dumps(found | {"oomph": "0.1.0"}))
-    assert "was_run_on_all_versions" in lacking(repository)
-    (results / "gpu-card.json").unlink()
+    versions = repository / "docs" / "versions.json"
+    for oomph, error in (("0.2.0", "it hangs"), ("0.1.0", "")):
+        found = {"2.15": {"oomph": oomph, "checks": {"streams": error}}}
+        versions.write_text(json.dumps(found))
+        assert "was_run_on_all_versions" in lacking(repository)
+    (repository / "benchmarks" / "results" / "gpu-card.json").unlink()
     assert "was_run_on_hardware" in lacking(repository)
 
 

@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import test_versions
+
 ROOT = Path(__file__).parent.parent
 VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 SECTION = re.compile(r"^## (.+)$", re.MULTILINE)
@@ -126,15 +128,18 @@ def is_built(root: Path, version: str) -> str:
 
 
 def was_run_on_all_versions(root: Path, version: str) -> str:
-    """The tests of other PyTorch versions passed for this version of oomph."""
-    results = root / "benchmarks" / "results" / "versions.json"
+    """The checks of other PyTorch versions passed for this version of oomph."""
+    results = root / "docs" / "versions.json"
     if not results.exists():
         return f"{results.relative_to(root)} is missing: run make test-versions"
-    found = json.loads(results.read_text())
-    if found["oomph"] != version:
-        return f"it was run for oomph {found['oomph']}: run make test-versions"
-    failed = [name for name, row in found["versions"].items() if row["failed"]]
-    return f"tests failed with PyTorch {', '.join(failed)}" if failed else ""
+    lacking = []
+    for minor, found in json.loads(results.read_text()).items():
+        if found.get("oomph") != version:
+            lacking.append(f"PyTorch {minor}: of oomph {found.get('oomph', '?')}")
+        for name, error in found["checks"].items():
+            if error and error != test_versions.NO_CUDA:
+                lacking.append(f"PyTorch {minor}: {name}: {error}")
+    return "\n".join([*lacking, "run make test-versions"]) if lacking else ""
 
 
 def was_run_on_hardware(root: Path, version: str) -> str:

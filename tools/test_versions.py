@@ -201,6 +201,7 @@ def examine(environment: Environment, wheel: Path) -> dict[str, Any]:
     # Without a card and without a driver oomph's class goes in all the same.
     found["installs"] = environment.run(CHECKS["installs"], None)
     return {
+        "oomph": environment.tell("oomph.__version__"),
         "torch": environment.tell("torch.__version__"),
         "cuda": environment.tell("torch.version.cuda"),
         "python": environment.tell("platform.python_version()"),

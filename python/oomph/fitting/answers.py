@@ -90,7 +90,7 @@ class Fit:
 
         Example:
             >>> print(found.table())
-            card  memory ...
+            card ...
         """
         from oomph.fitting import report  # what reads data needs none of it
 
