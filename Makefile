@@ -57,7 +57,7 @@ wheel: $(VENV)/.torch
 	$(BIN)/python tools/make_wheel.py --sdist
 
 test-versions:
-	$(BIN)/python tools/test_versions.py $(VERSIONS)
+	$(BIN)/python tools/try_versions.py $(VERSIONS)
 
 # Builds with this machine's PyTorch and downloads nothing.
 gpu:

@@ -59,7 +59,9 @@ static void test_wrong_descriptions_say_what_is_allowed(void)
     refused("1GiB,tick=1h", "tick=1h is not allowed");
     refused("1GiB,kernels=run", "ignore or error");
     refused("1GiB,host-pages", "numa, host or none");
-    refused("1GiB,rdma=maybe", "yes or no");
+    refused("1GiB,rdma=maybe", "yes, no or refused");
+    refused("1GiB,share=maybe", "yes, no or refused");
+    refused("1GiB,integrated=maybe", "yes or no");
     refused("1GiB,driver=14000", "11000 to 13000");
     refused("1GiB,context=2GiB", "must leave some");
     refused("1GiB,name=", "name= is not allowed");

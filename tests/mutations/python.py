@@ -90,8 +90,8 @@ MUTATIONS = {
     ),
     "statistics go where the script stands at its end": Mutation(
         "python/oomph/cli.py",
-        '{os.getpid()}:{os.path.abspath(options.stats)}"',
-        '{os.getpid()}:{options.stats}"',
+        '{os.getpid()}:{os.path.abspath(file)}"',
+        '{os.getpid()}:{file}"',
         (
             "tests/cli/test_ways_in.py::test_stats_are_written_however_a_script_ends",
             "tests/cli/test_ways_in.py",

@@ -4,8 +4,8 @@ For each version a fresh environment gets that PyTorch and the wheel from dist/,
 removed afterwards: 5 GB each. No compiler can be found there. A version may also be the
 folder of an environment that is there already.
 
-    python tools/test_versions.py 2.10 2.11 2.15
-    python tools/test_versions.py 2.11=.venv
+    python tools/try_versions.py 2.10 2.11 2.15
+    python tools/try_versions.py 2.11=.venv
 
 Results are kept in docs/versions.json, those of other versions as they are, and shown
 in docs/versions.md.
