@@ -244,7 +244,7 @@ class FitsCuda:
         self,
         card: object,
         way: object = "oomph",
-        host: object = "64GiB",
+        host: object = cards.HOST,
         seconds: object = 600,
         settings: object = "",
     ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -9,6 +10,7 @@ from oomph import simulate
 from oomph.base.sizes import format_size, parse_size
 
 WELL_KNOWN = "rtx3060,rtx4090,a100-40gb,h100"
+HOST = "64GiB"  # memory of the host, if nothing is said
 ROOMY = "4TiB"  # more than a program of one machine needs
 
 
@@ -31,6 +33,22 @@ class Target:
     memory_bytes: int
     host_bytes: int
     has_rates: bool
+
+
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that name cards, for :func:`targets`."""
+    parser.add_argument(
+        "--gpu",
+        metavar="CARD,…",
+        default=WELL_KNOWN,
+        help="sizes or names, such as 12GiB,rtx4090 (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--host",
+        metavar="SIZE",
+        default=HOST,
+        help="memory of the host, half of which oomph may use (default: %(default)s)",
+    )
 
 
 def targets(names: str, host: str, *keys: str) -> list[Target]:

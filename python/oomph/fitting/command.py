@@ -27,18 +27,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     fit = commands.add_parser(
         "fit", help="say on which cards a Python script fits", description=_HELP
     )
-    fit.add_argument(
-        "--gpu",
-        metavar="CARD,…",
-        default=cards.WELL_KNOWN,
-        help="sizes or names, such as 12GiB,rtx4090 (default: %(default)s)",
-    )
-    fit.add_argument(
-        "--host",
-        metavar="SIZE",
-        default="64GiB",
-        help="memory of the host, half of which oomph may use (default: %(default)s)",
-    )
+    cards.add_to(fit)
     fit.add_argument(
         "--steps",
         type=int,

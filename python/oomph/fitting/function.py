@@ -13,7 +13,7 @@ def fit(
     target: Sequence[str] | Callable[[], object],
     gpus: str | Sequence[str] = cards.WELL_KNOWN,
     *,
-    host: str = "64GiB",
+    host: str = cards.HOST,
     steps: int = 6,
     seconds: float = 600.0,
     settings: str = "",

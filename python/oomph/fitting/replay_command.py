@@ -28,18 +28,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "replay", help="say on which cards a trace fits", description=_HELP
     )
     replay.add_argument("file", help="the trace, snapshot or log")
-    replay.add_argument(
-        "--gpu",
-        metavar="CARD,…",
-        default=cards.WELL_KNOWN,
-        help="sizes or names, such as 12GiB,rtx4090 (default: %(default)s)",
-    )
-    replay.add_argument(
-        "--host",
-        metavar="SIZE",
-        default="64GiB",
-        help="memory of the host, half of which oomph may use (default: %(default)s)",
-    )
+    cards.add_to(replay)
     replay.add_argument(
         "--allocator",
         choices=[way.name.lower() for way in Way],

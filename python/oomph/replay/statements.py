@@ -332,9 +332,8 @@ def _bodies(
         is_loop = isinstance(owner, _LOOPS)
         first = body[0].lineno
         target = owner.target if isinstance(owner, ast.For) else None
-        all_of_it = tuple(body)
         yield Stretch(
-            frame, inner, all_of_it, i, is_loop, is_loop, first, around, target
+            frame, inner, tuple(body), i, is_loop, is_loop, first, around, target
         )
     statement = body[i]
     if isinstance(statement, ast.With):
