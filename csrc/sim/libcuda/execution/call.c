@@ -33,7 +33,7 @@ CUresult sim_enter_uninitialised(const char *function)
 
 CUresult sim_enter(const char *function)
 {
-    if (strcmp(function, "cuDeviceGetCount") != 0)
+    if (sim_awaits_use() && strcmp(function, "cuDeviceGetCount") != 0)
         sim_begin_use();
     CUresult result = sim_enter_uninitialised(function);
 

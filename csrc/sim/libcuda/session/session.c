@@ -48,9 +48,14 @@ static void read_card(void)
     sim_trace_open_from_environment();
 }
 
+bool sim_awaits_use(void)
+{
+    return before_use != NULL;
+}
+
 void sim_begin_use(void)
 {
-    if (before_use == NULL)
+    if (!sim_awaits_use())
         return;
     sim_take_lock();
     void (*function)(void) = before_use;

@@ -15,6 +15,9 @@ typedef enum sim_phase {
 // wrong; the lock is held all the same.
 bool sim_lock(void);
 
+// Whether somebody is to be called before a device is used.
+bool sim_awaits_use(void);
+
 // A device is about to be used: calls what oomph_sim_before_use() was given. The caller
 // does not hold the lock.
 void sim_begin_use(void);
