@@ -7,6 +7,8 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "torch/core.hpp"
+
 #include <ATen/core/Tensor.h>
 #include <c10/core/Storage.h>
 #include <torch/csrc/Export.h>
@@ -64,6 +66,19 @@ inline PyObject *wrap(const at::Tensor &tensor)
 inline Py_ssize_t references_to(const PyObject *object)
 {
     return static_cast<uint32_t>(object->ob_refcnt);
+}
+
+// Takes the core from oomph._C; false with an exception if that is of another build.
+inline bool find_core()
+{
+    core = static_cast<const oomph_api_t *>(PyCapsule_Import(OOMPH_CAPSULE, 0));
+    if (core == nullptr ||
+        (core->abi == OOMPH_ABI && core->bytes == sizeof(oomph_api_t)))
+        return core != nullptr;
+    PyErr_SetString(
+        PyExc_ImportError,
+        "oomph._C and oomph._torch are of different builds; reinstall oomph");
+    return false;
 }
 
 // A list of what `item` makes of the numbers up to `count`; NULL with an exception.

@@ -83,15 +83,8 @@ void install_allocator()
 
 PyObject *install(PyObject *, PyObject *)
 {
-    core = static_cast<const oomph_api_t *>(PyCapsule_Import(OOMPH_CAPSULE, 0));
-    if (core == nullptr)
+    if (!find_core())
         return nullptr;
-    if (core->abi != OOMPH_ABI || core->bytes != sizeof(oomph_api_t)) {
-        PyErr_SetString(
-            PyExc_ImportError,
-            "oomph._C and oomph._torch are of different builds; reinstall oomph");
-        return nullptr;
-    }
     try {
         install_allocator();
     } catch (const std::exception &error) {

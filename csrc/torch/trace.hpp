@@ -290,10 +290,7 @@ class Player
 inline PyObject *begin_trace(PyObject *, PyObject *file)
 {
     const long number = PyLong_AsLong(file);
-    if (PyErr_Occurred() != nullptr)
-        return nullptr;
-    core = static_cast<const oomph_api_t *>(PyCapsule_Import(OOMPH_CAPSULE, 0));
-    if (core == nullptr)
+    if (PyErr_Occurred() != nullptr || !find_core())
         return nullptr;
     return or_raise([&] {
         tracer = new Tracer(static_cast<int>(number));
