@@ -31,11 +31,12 @@ def test_a_pytorch_without_modules_is_told_what_is_missing(version, tmp_path):
     )
 
 
-def test_a_file_of_an_older_oomph_is_named(monkeypatch):
-    old = Path(glue.__file__).parent.parent / "_torch.cpython-311-x86_64-linux-gnu.so"
+@pytest.mark.parametrize("name", ["_torch", "_C"])
+def test_a_file_of_an_older_oomph_is_named(name, monkeypatch):
+    old = Path(glue.__file__).parent.parent / f"{name}.cpython-311-x86_64-linux-gnu.so"
     import oomph._torch
 
-    monkeypatch.setattr(oomph._torch, "__file__", str(old))
+    monkeypatch.setattr(getattr(oomph, name), "__file__", str(old))
     with pytest.raises(RuntimeError, match=f"an older oomph was left behind .*{old}"):
         glue.load("_torch", oomph._torch.built_for)
 

@@ -243,6 +243,25 @@ def test_the_version_tells_what_works_here():
     assert lines(text, "PyTorch") and lines(text, "12.4") and lines(text, "NUMA pages")
 
 
+def test_the_version_names_another_oomph_that_is_installed(tmp_path):
+    (tmp_path / "oomph").mkdir()
+    info = tmp_path / "oomph-0.0.9.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: oomph\nVersion: 0.0.9\n"
+    )
+    result = run(
+        "import sys; sys.path.append(sys.argv[1])\n"
+        "from oomph.setup import versions; print(versions.report())",
+        tmp_path,
+    )
+    assert lines(result.out, "another oomph, 0.0.9") == [
+        f"another oomph, 0.0.9, is in {tmp_path / 'oomph'} and not used: remove it "
+        "with pip uninstall oomph, or start this Python without that folder in "
+        "PYTHONPATH"
+    ]
+
+
 def test_the_version_needs_no_driver():
     result = oomph("--version")
     assert result.code == 0, result.err

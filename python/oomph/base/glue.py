@@ -71,6 +71,15 @@ def open_module(name: str) -> ModuleType:
     return module
 
 
+def _check_not_older(module: ModuleType, is_older: bool) -> None:
+    """Refuses a file of an installation before this one: Python finds it first."""
+    if is_older:
+        raise RuntimeError(
+            f"an older oomph was left behind where this one lies: {module.__file__}; "
+            "remove that file, or that folder, and install oomph again"
+        )
+
+
 def load(name: str, version: str) -> ModuleType:
     """One of the modules, if it fits the PyTorch that runs.
 
@@ -81,16 +90,15 @@ def load(name: str, version: str) -> ModuleType:
     Raises:
         RuntimeError: There is none for it.
     """
+    from oomph import _C
+
     what = _WHAT[name]
     try:
         module = importlib.import_module(f"oomph.{name}")
     except ImportError as error:
         raise RuntimeError(f"{what} not built for PyTorch {version}: {error}") from None
-    if Path(str(module.__file__)).parent == _PACKAGE:
-        raise RuntimeError(
-            f"an older oomph was left behind where this one lies: {module.__file__}; "
-            "remove that file, or that folder, and install oomph again"
-        )
+    _check_not_older(module, is_older=Path(str(module.__file__)).parent == _PACKAGE)
+    _check_not_older(_C, is_older=not str(_C.__file__).endswith(".abi3.so"))
     if module.built_for != _minor(version):
         raise RuntimeError(
             f"{what} built for PyTorch {module.built_for}, and this is {version}: "

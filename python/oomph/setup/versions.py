@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 from importlib import metadata
+from pathlib import Path
 
+import oomph
 from oomph import _C
 
 
@@ -58,11 +60,27 @@ def _own_memory() -> str:
     return "its own"
 
 
+def _unused() -> list[str]:
+    """Other oomphs that are installed where this Python looks, after this one."""
+    here = Path(oomph.__file__).parent
+    others = {
+        Path(str(found.locate_file("oomph"))).resolve(): found.version
+        for found in metadata.distributions(name="oomph")
+    }
+    return [
+        f"another oomph, {version}, is in {folder} and not used: remove it with pip "
+        "uninstall oomph, or start this Python without that folder in PYTHONPATH"
+        for folder, version in others.items()
+        if folder.is_dir() and folder != here.resolve()
+    ]
+
+
 def report() -> str:
     """Versions of oomph, PyTorch and the driver, and which host pages work here."""
     return "\n".join(
         (
-            f"oomph {metadata.version('oomph')}",
+            f"oomph {oomph.__version__}",
+            *_unused(),
             f"PyTorch {torch_version()}",
             f"driver: {driver_version()}",
             f"memory of the GPU: {_own_memory()}",
