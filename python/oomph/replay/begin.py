@@ -121,4 +121,4 @@ def watch_real(tracker: Tracker, objects: list[Any], gone: Container[int]) -> No
     tensors = _tensors(objects)
     for tensor in (*tensors, *_gradients(tensors)):
         if _is_on(tensor, tracker.device):
-            tracker.watch_real(tensor, address_of(tensor) in gone)
+            tracker.ledger.watch_real(tensor, address_of(tensor) in gone)

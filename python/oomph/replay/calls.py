@@ -35,7 +35,7 @@ class Calls:
     def enter(self, module: nn.Module, args: Any) -> None:
         """A call begins."""
         self.count += 1
-        self._open.append([self.tracker.now_bytes, 0, _version(args)])
+        self._open.append([self.tracker.ledger.now_bytes, 0, _version(args)])
         self.tracker.enter_call()
         has_time = isinstance(module, (nn.RNNBase, nn.MultiheadAttention))
         if has_time and not module.batch_first and args and args[0].ndim == 3:
@@ -47,10 +47,10 @@ class Calls:
         begun, within, version = self._open.pop() if self._open else (0, 0, 0)
         if version != _version(args):
             self.writers.add(id(module))
-        grown = self.tracker.now_bytes - begun
+        grown = self.tracker.ledger.now_bytes - begun
         if self._open:
             self._open[-1][1] += grown
-        if torch.is_grad_enabled() and self.tracker.runs == "forward":
+        if torch.is_grad_enabled() and self.tracker.ledger.runs == "forward":
             name = type(module).__qualname__
             if module.__dict__.get("_modules"):
                 self.parts.add(name)

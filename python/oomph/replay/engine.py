@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from oomph import _torch
 from oomph.replay import recurrent, shapes
-from oomph.replay.statements import AGAIN
+from oomph.replay.again import AGAIN
 from oomph.replay.tracking import Tracker
 
 _SILENT = [
@@ -58,7 +58,7 @@ class Engine:
         """As ``torch._C._EngineBase.run_backward``."""
         if any(not isinstance(tensor, FakeTensor) for tensor in tensors):
             raise UnknownStep("backward of what an earlier step made")
-        before, self.tracker.phase = self.tracker.phase, "backward"
+        before, self.tracker.ledger.phase = self.tracker.ledger.phase, "backward"
         if self.depth == 0:
             self.task += 1
         self.depth += 1
@@ -76,7 +76,7 @@ class Engine:
             self._take_gradients()
         finally:
             self.depth -= 1
-            self.tracker.phase = before
+            self.tracker.ledger.phase = before
         self.count += self.depth == 0
         return got
 
@@ -100,12 +100,12 @@ class Engine:
 
     def begin_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """An optimizer's."""
-        self.tracker.phase = "optimizer"
+        self.tracker.ledger.phase = "optimizer"
         self.stepped[id(optimizer)] = optimizer
 
     def end_step(self, *_: Any) -> None:
         """An optimizer's."""
-        self.tracker.phase = "forward"
+        self.tracker.ledger.phase = "forward"
         self.optimized += 1
 
     def queue_callback(self, _: Any) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from oomph.replay.calls import GROWTH_MIN
-from oomph.replay.tracking import Cached, Piece, Tracker
+from oomph.replay.ledger import Piece
+from oomph.replay.tracking import Cached, Tracker
 
 CACHED_MIN = 4  # keys and values of two layers
 DEGREE = 2  # edges of a node, from which on a graph's messages are its large tensors
@@ -51,13 +52,13 @@ def without_cache(tracker: Tracker) -> dict[str, int]:
     gone = {id(c.old): c.new.begin + 1 for c in replaced}  # the first time
 
     def without(share: Callable[[Piece], float]) -> int:
-        return tracker.peak_without(lambda p: share(p) if id(p) in known else 0)
+        return tracker.ledger.peak_without(lambda p: share(p) if id(p) in known else 0)
 
     return {
         "offloaded": without(lambda _: max(0, 1 - CACHED_MIN / count)),
         "quantized": without(lambda piece: 1 - 4.5 / (8 * piece.dtype.itemsize)),
         "windowed": without(lambda _: 0.5),
-        "dropped": tracker.peak_without(lambda p: id(p) in gone, gone),
+        "dropped": tracker.ledger.peak_without(lambda p: id(p) in gone, gone),
     }
 
 
@@ -68,7 +69,7 @@ def without_earlier_logits(tracker: Tracker, words: set[int]) -> dict[str, Any]:
         tracker: That counted.
         words: How many the tables of words have.
     """
-    pieces = tracker.pieces if tracker.caches else []
+    pieces = tracker.ledger.pieces if tracker.caches else []
     shapes = [piece.shape for piece in pieces if len(piece.shape) > 2]
     wide = [s for s in shapes if s[-1] in words and s[-1] >= WIDE and s[-2] > 1]
     logits = max(wide, key=math.prod, default=(0, 0))
@@ -78,13 +79,13 @@ def without_earlier_logits(tracker: Tracker, words: set[int]) -> dict[str, Any]:
         is_like = count and piece.shape[-1:] == logits[-1:]
         return 1 - 1 / logits[-2] if is_like and math.prod(piece.shape) == count else 0
 
-    return {"tokens": logits[-2], "last": tracker.peak_without(last)}
+    return {"tokens": logits[-2], "last": tracker.ledger.peak_without(last)}
 
 
 def shapes_of(tracker: Tracker) -> dict[int, list[tuple[str, tuple[int, ...]]]]:
     """The types and shapes of what it made, by bytes."""
     found: dict[int, dict[tuple[str, tuple[int, ...]], None]] = defaultdict(dict)
-    for piece in tracker.pieces:
+    for piece in tracker.ledger.pieces:
         if piece.size_bytes >= GROWTH_MIN:
             found[piece.size_bytes][str(piece.dtype)[6:], piece.shape] = None
     return {size: [*known] for size, known in found.items()}
@@ -113,7 +114,7 @@ def messages_of(tracker: Tracker) -> dict[str, Any]:
             is_made = piece.phase != "before"
             return 1 - 1 / count if is_made and rows & {*piece.shape[:1]} else 0
 
-        return tracker.peak_without(share)
+        return tracker.ledger.peak_without(share)
 
     nodes, edges = max(pairs, key=lambda pair: pair[1])
     return {
@@ -125,7 +126,7 @@ def messages_of(tracker: Tracker) -> dict[str, Any]:
 
 def squares_of(tracker: Tracker) -> set[int]:
     """The sizes of square matrices."""
-    shapes = (piece.shape for piece in tracker.pieces)
+    shapes = (piece.shape for piece in tracker.ledger.pieces)
     return {s[-1] for s in shapes if len(s) == 2 and s[0] == s[1] and s[0] > 1}
 
 
@@ -140,7 +141,7 @@ def without_logits(tracker: Tracker) -> dict[str, Any]:
 
     return {
         "logits": list(logits) if count else [],
-        "chunked": tracker.peak_without(chunked),
+        "chunked": tracker.ledger.peak_without(chunked),
     }
 
 
@@ -151,8 +152,8 @@ def without_states(
 
     What backward and an optimizer make in the shape of a table is the table's.
     """
-    states = {id(tracker.piece_of(tensor)) for tensor in states_of(optimizers)}
-    own = {id(tracker.piece_of(table)) for table in tables}
+    states = {id(tracker.ledger.piece_of(tensor)) for tensor in states_of(optimizers)}
+    own = {id(tracker.ledger.piece_of(table)) for table in tables}
     shapes = {tuple(table.shape) for table in tables}
 
     def factored(piece: Piece) -> float:
@@ -176,12 +177,14 @@ def without_states(
         return of_tables(piece) and id(piece) not in own | states
 
     return {
-        "8 bits": tracker.peak_without(lambda piece: 0.75 * (id(piece) in states)),
-        "factored": tracker.peak_without(factored),
-        "fused": tracker.peak_without(fused),
-        "tables": tracker.peak_without(of_tables),
-        "row-wise": tracker.peak_without(row_wise),
-        "sparse": tracker.peak_without(sparse),
+        "8 bits": tracker.ledger.peak_without(
+            lambda piece: 0.75 * (id(piece) in states)
+        ),
+        "factored": tracker.ledger.peak_without(factored),
+        "fused": tracker.ledger.peak_without(fused),
+        "tables": tracker.ledger.peak_without(of_tables),
+        "row-wise": tracker.ledger.peak_without(row_wise),
+        "sparse": tracker.ledger.peak_without(sparse),
     }
 
 

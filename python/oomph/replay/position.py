@@ -11,7 +11,7 @@ from typing import NamedTuple
 from torch import nn
 
 from oomph.holders.frames import locals_of
-from oomph.replay.statements import AGAIN
+from oomph.replay.again import AGAIN
 
 
 class _Place(NamedTuple):

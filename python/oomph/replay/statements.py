@@ -14,7 +14,7 @@ import dataclasses
 import inspect
 import linecache
 import sys
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from types import CodeType, FrameType, TracebackType
 from typing import Any
@@ -26,9 +26,6 @@ _LEAP_MAX = 129  # turns ahead: gradients are accumulated over fewer
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _LOOPS = (ast.For, ast.While)
 _FUNCTIONS = (ast.FunctionDef, ast.Module)
-AGAIN = "__oomph_again__"  # the function that runs statements again
-_GIVEN = "__oomph_given__"
-_END = "__oomph_end__"  # of the name of what tells that the last statement ran
 
 
 @dataclass(frozen=True)
@@ -129,84 +126,6 @@ class Stretch:
     def after(self, line: int) -> int:
         """Index of the first statement behind a line."""
         return sum(statement.lineno <= line for statement in self.body)
-
-    def compile(self, first: int) -> Callable[[dict[str, Any]], dict[str, Any] | None]:
-        """A function that runs the statements again, from one of them on.
-
-        Args:
-            first: Index of the statement to begin with.
-
-        Returns:
-            It takes the variables of the frame, and gives them as they are after the
-            last statement; None if the statements returned.
-        """
-        if self.is_of_module:
-            return self._compiled_for_module(first)
-        return self._compiled_for_function(first)
-
-    def _once(self, first: int) -> ast.stmt:
-        """A loop of one turn, so that ``break`` and ``continue`` have their sense.
-
-        What it is in is entered again.
-        """
-        loop: ast.stmt = ast.For(
-            target=ast.Name("__oomph_turn__", ast.Store()),
-            iter=ast.Tuple([ast.Constant(0)], ast.Load()),
-            body=list(self.body[first:]),
-            orelse=[],
-            type_comment=None,
-        )
-        for outer in reversed(self.around):
-            loop = ast.With(outer.items, [loop], None)
-        return loop
-
-    def _compiled_for_module(
-        self, first: int
-    ) -> Callable[[dict[str, Any]], dict[str, Any] | None]:
-        tree = ast.Module([self._once(first)], [])
-        code = _compile(tree, self.frame)
-
-        def run(names: dict[str, Any]) -> dict[str, Any]:
-            variables = self.frame.f_globals
-            if names is not variables:
-                variables.update(names)
-            exec(code, variables)
-            return variables
-
-        return run
-
-    def _compiled_for_function(
-        self, first: int
-    ) -> Callable[[dict[str, Any]], dict[str, Any] | None]:
-        frame, code = self.frame, self.frame.f_code
-        outer = _declared(self.body, ast.Global)
-        inner = _declared(self.body, ast.Nonlocal)
-        known = [*code.co_varnames, *code.co_cellvars, *code.co_freevars]
-        names = [n for n in dict.fromkeys(known) if n.isidentifier()]
-        names = [name for name in names if name != "__class__"]
-
-        def run(values: dict[str, Any]) -> dict[str, Any] | None:
-            given = [n for n in names if n in values and n not in outer]
-            call = ast.Call(ast.Name("locals", ast.Load()), [], [])
-            end = ast.Tuple([ast.Constant(_END), call], ast.Load())
-            body: list[ast.stmt] = [ast.Global(sorted(outer))] if outer else []
-            # Arguments would live as long as the call does.
-            body += [_parsed(f"{name} = {_GIVEN}.pop({name!r})") for name in given]
-            body += [self._once(first), ast.Return(end)]
-            function = _define(AGAIN, [_GIVEN], body)
-            cell = ast.Return(ast.Name(AGAIN, ast.Load()))
-            maker = _define("__oomph_make__", ["__class__"], [function, cell])
-            plain = _without(ast.Module([maker], []), inner)
-            tree = _Mangled(_class_of(code)).visit(plain)
-            found: dict[str, Any] = {}
-            exec(_compile(tree, frame), frame.f_globals, found)
-            again = found["__oomph_make__"](values.get("__class__"))
-            result = again(values)
-            if isinstance(result, tuple) and len(result) == 2 and result[0] == _END:
-                return {n: v for n, v in result[1].items() if n in names}
-            return None  # the function returned
-
-        return run
 
 
 def stack_of(traceback: TracebackType | None) -> list[tuple[FrameType, int]]:
@@ -370,49 +289,6 @@ def _true_of(
     return found
 
 
-def _declared(
-    body: tuple[ast.stmt, ...], kind: type[ast.Global] | type[ast.Nonlocal]
-) -> set[str]:
-    found: set[str] = set()
-    for statement in body:
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Global | ast.Nonlocal) and isinstance(node, kind):
-                found.update(node.names)
-    return found
-
-
-def _without(tree: ast.Module, nonlocals: set[str]) -> ast.Module:
-    """Variables of functions around are plain variables here."""
-    if nonlocals:
-        for node in ast.walk(tree):
-            for _, value in ast.iter_fields(node):
-                if isinstance(value, list):
-                    value[:] = [v for v in value if not isinstance(v, ast.Nonlocal)]
-    return tree
-
-
-def _define(name: str, arguments: list[str], body: list[ast.stmt]) -> ast.stmt:
-    found = _parsed(f"def {name}({', '.join(arguments)}): pass")
-    assert isinstance(found, ast.FunctionDef)
-    found.body = body
-    return found
-
-
-def _parsed(text: str) -> ast.stmt:
-    return ast.parse(text).body[0]
-
-
-def _compile(tree: ast.Module, frame: FrameType) -> CodeType:
-    ast.fix_missing_locations(tree)
-    return compile(tree, frame.f_code.co_filename, "exec", dont_inherit=True)
-
-
-def _class_of(code: CodeType) -> str:
-    """The name of the class whose method it is; "" if it is none."""
-    parts = getattr(code, "co_qualname", code.co_name).split(".")
-    return parts[-2] if len(parts) > 1 and parts[-2] != "<locals>" else ""
-
-
 class _Order(ast.NodeVisitor):
     """Whether a variable is first bound or first read, as statements run."""
 
@@ -439,24 +315,3 @@ class _Order(ast.NodeVisitor):
         """What it runs over comes first."""
         for part in (node.iter, node.target, *node.body, *node.orelse):
             self.visit(part)
-
-
-class _Mangled(ast.NodeTransformer):
-    """Names with two underscores, as a class's body has them."""
-
-    def __init__(self, owner: str) -> None:
-        self.prefix = f"_{owner.lstrip('_')}" if owner else ""
-
-    def _name(self, name: str) -> str:
-        is_private = name.startswith("__") and not name.endswith("__")
-        return self.prefix + name if is_private and self.prefix else name
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        """An attribute."""
-        node.attr = self._name(node.attr)
-        return self.generic_visit(node)
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        """A variable."""
-        node.id = self._name(node.id)
-        return node

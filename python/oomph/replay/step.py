@@ -22,6 +22,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from oomph import _torch
+from oomph.replay.again import compiled
 from oomph.replay.begin import (
     drop_half_made,
     expect_converted,
@@ -53,9 +54,10 @@ from oomph.replay.figures import (
     without_logits,
     without_states,
 )
+from oomph.replay.ledger import Piece
 from oomph.replay.position import Position
 from oomph.replay.statements import Stretch
-from oomph.replay.tracking import Piece, Tracker
+from oomph.replay.tracking import Tracker
 
 LONG_TURN = 0.4  # of the time that there is
 LEAPS = 3  # turns that come besides, until one optimizes
@@ -155,6 +157,7 @@ class Replay:
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
         position.know(self.modules)
         self.tracker = Tracker(self.mode, device, card, counts, position, answer)
+        self.ledger = self.tracker.ledger
         self.engine = Engine(self.mode, self.tracker)
         self.settled = Settled()
         self.calls = Calls(self.tracker, names_of_modules(self.modules))
@@ -162,13 +165,13 @@ class Replay:
         stand_in(self.engine)
         self.tracker.as_they_came = undo_joins(objects, joined)
         watch_real(self.tracker, objects, gone)
-        self.kept = self.tracker.now_bytes  # nothing else has been counted
+        self.kept = self.ledger.now_bytes  # nothing else has been counted
         now = sizes_of(objects, device).keys()
-        self.tracker.change(-sum(before[a] for a in before.keys() - now - gone.keys()))
+        self.ledger.change(-sum(before[a] for a in before.keys() - now - gone.keys()))
         if in_forward:  # else a pass that goes on has them
             freed = _torch.freed_without_cuda()
             in_graphs = sum(gone[a] for a in gone.keys() - now - {*freed})
-            self.tracker.change(in_graphs)
+            self.ledger.change(in_graphs)
             self.kept += in_graphs
         del objects
         if not in_forward:
@@ -217,7 +220,7 @@ class Replay:
             part = self._accumulate(wanted, wanted.batch)
             if part["error"]:  # what it worked on is gone
                 return part
-        elif self._drop_left() > LEFT_SHARE * self.tracker.peak_bytes:
+        elif self._drop_left() > LEFT_SHARE * self.ledger.peak_bytes:
             turns = 2  # what the last turn left was made without the change
         return self._run(wanted, turns)
 
@@ -227,11 +230,11 @@ class Replay:
 
     def _drop_left(self) -> int:
         """Forgets what a turn left for the next one to replace; gives its bytes."""
-        before = self.tracker.now_bytes
+        before = self.ledger.now_bytes
         for name in self.stretch.bound_first(self.first):
             if isinstance(self.names.get(name), torch.Tensor):
                 del self.names[name]
-        return before - self.tracker.now_bytes
+        return before - self.ledger.now_bytes
 
     def _accumulate(
         self, change: Change, batch: tuple[int, int, int]
@@ -256,7 +259,7 @@ class Replay:
     def _run(self, change: Change, turns: int) -> dict[str, Any]:
         whole, error, peaks, ends = False, "", list[int](), list[int]()
         made = 0  # pieces, before the last turn
-        run, began = self.stretch.compile(self.first), time.monotonic()
+        run, began = compiled(self.stretch, self.first), time.monotonic()
         with contextlib.ExitStack() as stack:
             stack.enter_context(self.mode)
             stack.enter_context(self.tracker)
@@ -270,12 +273,12 @@ class Replay:
                     if turn > 0 and not self._goes_on(turn < turns):
                         break
                     self.settled.begin()
-                    made = len(self.tracker.pieces)
-                    self.tracker.mark()
+                    made = len(self.ledger.pieces)
+                    self.ledger.mark()
                     stays = self.stretch.is_loop or self.stretch.is_of_module
                     left = run(self.names if stays else dict(self.names))
-                    peaks.append(self.tracker.peak_bytes)
-                    ends.append(self.tracker.now_bytes - self._settle())
+                    peaks.append(self.ledger.peak_bytes)
+                    ends.append(self.ledger.now_bytes - self._settle())
                     whole = True
                     if stays:
                         if left is None:  # the function returned
@@ -288,15 +291,15 @@ class Replay:
                 lines += traceback.format_exception_only(failure)
                 error = "".join(lines).strip()
                 if not whole:
-                    peaks.append(self.tracker.peak_bytes)
-        tracker, engine = self.tracker, self.engine
+                    peaks.append(self.ledger.peak_bytes)
+        tracker, ledger, engine = self.tracker, self.ledger, self.engine
         return {
             "peaks": peaks,
             "ends": ends,
             "settled": self.settled.missing_bytes,
             "kept": self.kept,
-            "left": sorted({p.size_bytes for p in tracker.pieces[made:] if not p.end}),
-            "phase": tracker.peak_phase,
+            "left": sorted({p.size_bytes for p in ledger.pieces[made:] if not p.end}),
+            "phase": ledger.peak_phase,
             "backwards": engine.count,
             "optimizers": len(self.optimizers),
             "optimized": engine.optimized,
@@ -359,5 +362,5 @@ class Replay:
 
     def _made(self, tensors: Iterable[torch.Tensor]) -> Iterator[Piece]:
         """The pieces of tensors that were not there before."""
-        pieces = (self.tracker.piece_of(tensor) for tensor in tensors)
+        pieces = (self.ledger.piece_of(tensor) for tensor in tensors)
         return (piece for piece in pieces if piece is not None and not piece.addr)

@@ -1,12 +1,9 @@
-"""Counts the bytes of tensors that have none: what they would take on a device."""
+"""Runs operators on tensors without memory, and counts what they would take."""
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import accumulate
-from operator import add
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_map_only
 
 from oomph.replay import besides
-from oomph.replay.counts import ROUND_BYTES, Counts
+from oomph.replay.counts import Counts
+from oomph.replay.ledger import Ledger, Piece
 from oomph.replay.position import Position
 from oomph.replay.recurrent import CELLS
 
@@ -37,32 +35,6 @@ _ADDS = frozenset(
         _aten.scatter_reduce_.two,
     ]
 )
-
-
-@dataclass
-class Piece:
-    """One storage that a step made, or found.
-
-    Attributes:
-        size_bytes: That its block takes.
-        shape: Of the tensor that it was made for.
-        begin: Index of the event that it came with.
-        end: Index of the event that it went with; None: it is there still.
-        phase: What ran as it was made, as ``Tracker.phase`` has it; "before": it was
-            there.
-        call: Number of the call of a model that made it; 0: none did.
-        addr: Of what was there.
-        dtype: Of the tensor that it was made for.
-    """
-
-    size_bytes: int
-    shape: tuple[int, ...]
-    begin: int
-    end: int | None = None
-    phase: str = "forward"
-    call: int = 0
-    addr: int = 0
-    dtype: torch.dtype = torch.float32
 
 
 class Cached(NamedTuple):
@@ -95,12 +67,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         counts: Of rows that masks choose.
         position: Where the step ended that runs again.
         answer: What is told of a condition that nobody knows.
-        now_bytes: What is in use beyond what was there as it began.
-        peak_bytes: The most that it was since :meth:`mark`.
-        phase: "forward", "backward" or "optimizer".
-        pieces: All storages that were made, in the order in which they came.
-        before: Those that were there, by address.
-        events: What was in use after each event.
+        ledger: Of the storages that there are.
         guessed: Whether a value was asked for that nobody knows.
         multiplies: Whether matrices were multiplied, which cuBLAS does.
         taken: Of each tensor of which forward took rows by index, how many it had, and
@@ -108,7 +75,6 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         added: The same of those that rows were written or added to by index.
         rows: Of the tensors that were there and were used, how many each had.
         chosen_from: Shapes of which the last dimension was the choice of a loss.
-        peak_phase: The phase of the peak.
         cut: As ``Change.batch`` has it.
         times: Lengths of sequences whose time comes before the batch.
         depth: Of the calls of modules.
@@ -123,72 +89,34 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     counts: Counts
     position: Position
     answer: bool = True
-    now_bytes: int = 0
-    peak_bytes: int = 0
-    phase: str = "forward"
-    pieces: list[Piece] = field(default_factory=list)
-    events: list[int] = field(default_factory=list)
+    ledger: Ledger = field(default_factory=Ledger)
     guessed: bool = False
     multiplies: bool = False
     taken: set[tuple[int, int]] = field(default_factory=set)
     added: set[tuple[int, int]] = field(default_factory=set)
     rows: set[int] = field(default_factory=set)
     chosen_from: set[tuple[int, ...]] = field(default_factory=set)
-    peak_phase: str = "forward"
     cut: tuple[int, int, int] | None = None
     times: set[int] = field(default_factory=set)
     depth: int = 0
     call: int = 0
-    before: dict[int, Piece] = field(default_factory=dict)
     caches: list[Cached] = field(default_factory=list)
     as_they_came: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         """Makes it a mode."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self._known: dict[int, weakref.ref[Any]] = {}
         self._joined: list[Cached] = []  # of the call that runs
         self._again: list[tuple[Piece, int, int]] = []  # what had run joined it, too
-        self.alive: dict[int, Piece] = {}
 
     def __hash__(self) -> int:
         """Modes are compared by identity."""
         return id(self)
 
-    def mark(self) -> None:
-        """Begins a new peak."""
-        self.peak_bytes = self.now_bytes
-
-    @property
-    def runs(self) -> str:
-        """The phase; a closure that an optimizer calls records: it is no part of it."""
-        is_closure = self.phase == "optimizer" and torch.is_grad_enabled()
-        return "forward" if is_closure else self.phase
-
-    def change(self, size_bytes: int) -> int:
-        """So many bytes more, or fewer; gives the event's index."""
-        self.now_bytes += size_bytes
-        if self.now_bytes > self.peak_bytes:
-            self.peak_bytes, self.peak_phase = self.now_bytes, self.runs
-        self.events.append(self.now_bytes)
-        return len(self.events) - 1
-
-    def watch_real(self, tensor: torch.Tensor, is_gone: bool) -> None:
-        """Counts what a storage of before gives back when it goes.
-
-        Args:
-            tensor: That has it.
-            is_gone: It did not count as there, and is held after all.
-        """
-        storage = tensor.untyped_storage()
-        addr, size = storage.data_ptr(), storage.nbytes()
-        if not addr or addr in self.before:
-            return
-        begin = self.change(size) if is_gone else 0
-        shape, dtype = tuple(tensor.shape), tensor.dtype
-        piece = Piece(size, shape, begin, None, "before", 0, addr, dtype)
-        self.before[addr] = piece
-        self._watch(storage, lambda: self._end(piece))
+    def expect(self, tensor: torch.Tensor, real: torch.Tensor) -> None:
+        """Takes a tensor's storage as one that was there before."""
+        if self.ledger.expect(tensor, real):
+            self.rows.update(tensor.shape[:1])
 
     def enter_call(self) -> None:
         """A module's call begins."""
@@ -237,9 +165,9 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         joins = func in _JOINS
         if func is _aten.cat.default and not torch.is_grad_enabled():
             func, args = self._joinable(*args)
-        if self.runs == "forward" and (func in _TAKES or func in _ADDS):
+        if self.ledger.runs == "forward" and (func in _TAKES or func in _ADDS):
             self._note_rows(self.taken if func in _TAKES else self.added, args)
-        if self.phase == "backward" and not torch.is_grad_enabled():
+        if self.ledger.phase == "backward" and not torch.is_grad_enabled():
             func = besides.IN_PLACE.get(func, func)
         result = self.counts.result(func, args)
         if result is None:
@@ -253,14 +181,16 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.cut is not None and self._brings_batch(func, given, result):
             _, wanted, dim = self.cut
             return result.narrow(dim, 0, wanted).clone()
+        call = self.call if self.depth else 0
         for tensor in made:
-            if isinstance(tensor, FakeTensor):
-                self._note(tensor)
+            is_counted = isinstance(tensor, FakeTensor) and self._is_here(tensor)
+            if is_counted and tensor.layout is torch.strided:
+                self.ledger.add(tensor, call)
         if given and self._is_here(given[0]):
             besides_bytes = besides.bytes_of(func, args, kwargs, result, self.card)
             if besides_bytes:
-                self.change(besides_bytes)
-                self.change(-besides_bytes)
+                self.ledger.change(besides_bytes)
+                self.ledger.change(-besides_bytes)
         if joins and self.depth and not torch.is_grad_enabled():
             self._note_joined(func, given, result)
         return result
@@ -269,7 +199,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """What joins tensors that are not empty; notes what is joined once more."""
         first, *others = parts
         count = sum(part.shape[dim] for part in others if part.ndim == first.ndim > 0)
-        piece = self.piece_of(first)
+        piece = self.ledger.piece_of(first)
         if piece is not None and piece.phase == "before":
             if first.numel() == 0 and piece.addr in self.as_they_came:
                 return _aten.alias.default, others[:1]
@@ -280,7 +210,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _note_joined(self, func: Any, given: list[torch.Tensor], result: Any) -> None:
         """Of a tensor that an earlier call left, and more of the same."""
         old = given[0]
-        piece, new = self.piece_of(old), self.piece_of(result)
+        piece, new = self.ledger.piece_of(old), self.ledger.piece_of(result)
         if piece is None or new is None or piece.call == self.call or not old.ndim:
             return
         if func in (_aten.cat.default, _aten.alias.default):
@@ -300,12 +230,16 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Within calls of modules none does. A part of what was there may have them along
         the second dimension as the whole does.
         """
-        if self.depth or self.runs != "forward" or not isinstance(result, FakeTensor):
+        if (
+            self.depth
+            or self.ledger.runs != "forward"
+            or not isinstance(result, FakeTensor)
+        ):
             return False
         assert self.cut is not None
         size, wanted, dim = self.cut
         if func is _aten.slice.Tensor:
-            given = [t for t in given if id(t.untyped_storage()) in self.alive]
+            given = [t for t in given if id(t.untyped_storage()) in self.ledger.alive]
         return _has_batch(result, size, dim) and not any(
             _has_batch(tensor, n, dim) for tensor in given for n in (size, wanted)
         )
@@ -328,79 +262,6 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _is_here(self, tensor: torch.Tensor) -> bool:
         where = tensor.device
         return where.type == "cuda" and (where.index or 0) == self.device
-
-    def _note(self, tensor: torch.Tensor) -> None:
-        if not self._is_here(tensor):
-            return
-        if tensor.layout is not torch.strided:
-            return
-        storage = tensor.untyped_storage()
-        if id(storage) in self._known:
-            return
-        size = -(-storage.nbytes() // ROUND_BYTES) * ROUND_BYTES
-        begin, shape = self.change(size), tuple(tensor.shape)
-        call = self.call if self.depth else 0
-        piece = Piece(size, shape, begin, None, self.runs, call, 0, tensor.dtype)
-        self.pieces.append(piece)
-        key = id(storage)
-        self.alive[key] = piece
-
-        def gone() -> None:
-            self._end(piece)
-            self.alive.pop(key, None)
-
-        self._watch(storage, gone)
-
-    def _end(self, piece: Piece) -> None:
-        piece.end = self.change(-piece.size_bytes)
-
-    def _watch(self, storage: Any, gone: Callable[[], object]) -> None:
-        key = id(storage)
-
-        def forget(_: Any) -> None:
-            self._known.pop(key, None)
-            gone()
-
-        self._known[key] = weakref.ref(storage, forget)
-
-    def expect(self, tensor: torch.Tensor, real: torch.Tensor) -> None:
-        """Takes a tensor's storage as one that was there before."""
-        if tensor.layout is torch.strided:
-            storage = tensor.untyped_storage()
-            key = id(storage)
-            if key not in self._known:
-                if (piece := self.piece_of(real)) is not None:
-                    self.alive[key] = piece
-                    self.rows.update(tensor.shape[:1])
-                self._watch(storage, lambda: self.alive.pop(key, None))
-
-    def piece_of(self, tensor: torch.Tensor) -> Piece | None:
-        """The piece of a tensor's storage; None: it is elsewhere."""
-        if tensor.layout is not torch.strided:
-            return None
-        storage = tensor.untyped_storage()
-        if isinstance(tensor, FakeTensor):
-            return self.alive.get(id(storage))
-        return self.before.get(storage.data_ptr())
-
-    def peak_without(
-        self, share: Callable[[Piece], float], since: dict[int, int] | None = None
-    ) -> int:
-        """The peak of all, had each piece been a share smaller.
-
-        Args:
-            share: Of a piece, from 0 (stays as it is) to 1 (was never there).
-            since: The event from which on it was, by identity; else from its begin.
-        """
-        known = since or {}
-        deltas = [0] * (len(self.events) + 1)
-        for piece in (*self.before.values(), *self.pieces):
-            if part := share(piece):
-                saved = int(piece.size_bytes * part)
-                deltas[known.get(id(piece), piece.begin)] -= saved
-                if piece.end is not None:
-                    deltas[piece.end] += saved
-        return max(map(add, self.events, accumulate(deltas)), default=0)
 
 
 def _plausible(tensor: torch.Tensor, answer: bool) -> bool | int | float:
