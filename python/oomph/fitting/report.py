@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from oomph.base.sizes import format_size
-from oomph.diagnosis.diagnosis import PHASES, row
+from oomph.diagnosis.wording import PHASES, row
 from oomph.fitting.cards import Target
 from oomph.fitting.measuring import Way
 from oomph.fitting.record import Record
