@@ -49,6 +49,12 @@ def steps(*rows: tuple[str, str]) -> list[Advice]:
     return [Advice(do, why, 60 - 3 * place) for place, (do, why) in enumerate(rows)]
 
 
+def amount(name: str) -> str:
+    """The pattern of an amount, its number and its unit in groups of that name."""
+    number, unit = r"\d[\d.,]{0,24}", "[kKMGTPE]?i?B|[bB]ytes"
+    return rf"(?P<{name}>{number})(?P<{name}_unit>{unit})"
+
+
 def _fields(**ways: tuple[str, Callable[[Found, re.Match[str]], None]]) -> list[Field]:
     return [(re.compile(pattern), take) for pattern, take in ways.values()]
 
