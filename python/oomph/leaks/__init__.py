@@ -7,8 +7,9 @@
 import torch  # noqa: F401  # first: as its import ends, it may ask for a watch
 
 from oomph.holders.lines import Line
+from oomph.leaks.current import assert_no_leaks, report, watch
 from oomph.leaks.findings import Finding, LeakError, Report
-from oomph.leaks.watching import Watch, assert_no_leaks, report, watch
+from oomph.leaks.watching import Watch
 
 __all__ = [
     "Finding",

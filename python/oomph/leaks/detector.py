@@ -11,25 +11,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from oomph import _C, _torch
+from oomph import _torch
 from oomph.holders.lines import Line
 from oomph.leaks import graphs, verdicts
 from oomph.leaks.findings import Finding
+from oomph.leaks.growth import Counts, Growth, counts
 from oomph.leaks.inventory import Inventory
 from oomph.leaks.lines.allocated import Sites, growing_lines, live_sites
 from oomph.leaks.lines.following import LINES_MAX, Follower
 from oomph.leaks.lines.uses import Uses
 from oomph.leaks.suspects import SLOWS, Suspect
 
-PERIODS = (1, 4, 16, 64)  # steps
-NEEDED = 3  # windows, each with more than the one before
-_REST = 8  # windows for which a period that misled is not believed; then twice that
 FIRST_SCAN = 2  # round
 SECOND_SCAN = 4  # by then a graph may go back through three rounds
 _DENSE = 4  # scans, one round after another; then each distance is half as much more
@@ -38,72 +36,6 @@ _CALM_SCANS = 5  # after which growth that shows no suspect is not believed
 _SITE_SCANS = 3  # that a line's blocks must have grown over
 _UNHELD_ROUNDS = 12  # of growth that nothing in Python explains
 _FOLLOWED = 16  # rounds in which the line is searched
-
-
-class Counts(NamedTuple):
-    """What is allocated on all devices."""
-
-    blocks: int
-    size_bytes: int
-
-
-@dataclass
-class _Window:
-    period: int
-    counts: list[Counts] = field(default_factory=list)  # of the one that goes on
-    ended: deque[Counts] = field(default_factory=lambda: deque(maxlen=NEEDED))
-    rest: int = 0
-    misled: int = 0
-
-    def add(self, now: Counts) -> bool:
-        """Adds a step; whether a window ended, and the last of them grew throughout."""
-        self.counts.append(now)
-        if len(self.counts) < self.period:
-            return False
-        self.ended.append(Counts(*map(min, zip(*self.counts, strict=True))))
-        self.counts.clear()
-        if self.rest > 0:
-            self.rest -= 1
-            return False
-        return self.grows()
-
-    def grows(self) -> bool:
-        """Whether blocks or bytes, at their least, grew from window to window."""
-        if len(self.ended) < NEEDED:
-            return False
-        return any(all(b[i] > a[i] for a, b in pairwise(self.ended)) for i in (0, 1))
-
-
-class Growth:
-    """Watches counts over windows of several lengths.
-
-    What is allocated at the end of a step differs from step to step for good reasons:
-    lengths, evaluation now and then, caches that fill. The least of a window does not
-    grow by any of these for long.
-    """
-
-    def __init__(self) -> None:
-        self._windows = [_Window(period) for period in PERIODS]
-
-    def add(self, now: Counts) -> int | None:
-        """Adds a step. Gives the shortest period over which memory grows, or None."""
-        growing = [window.period for window in self._windows if window.add(now)]
-        return growing[0] if growing else None
-
-    def misled(self, period: int) -> None:
-        """What grew over this period was no leak: it is not believed for a while."""
-        window = next(w for w in self._windows if w.period == period)
-        window.misled += 1
-        window.rest = _REST << min(window.misled, 10)
-
-
-def _counts() -> Counts:
-    blocks = size_bytes = 0
-    for device in range(torch.cuda.device_count()):
-        now = Counts(*_C.allocated(device))
-        blocks += now.blocks
-        size_bytes += now.size_bytes
-    return Counts(blocks, size_bytes)
 
 
 class Detector:
@@ -162,7 +94,7 @@ class Detector:
         """
         self.rounds += 1
         self._end_following()
-        now = _counts()
+        now = counts()
         period = self._growth.add(now)
         is_late = period is not None and self._next - self.rounds > 4 * period
         if period is not None and is_late and not self._has_live():
@@ -393,7 +325,7 @@ class Detector:
         rounds = self._inventory.rounds
         if not rounds or self.rounds - rounds[-1] <= 2:
             return True
-        return self._has_grown(_counts())
+        return self._has_grown(counts())
 
     def _explained(self, found: list[Finding]) -> list[Finding]:
         """Adds the lines that allocate what grows, and what only a graph keeps."""

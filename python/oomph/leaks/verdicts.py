@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import functools
-import linecache
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Sequence
-from itertools import takewhile
 from types import CodeType
 from typing import Any
 
 import torch
 
-from oomph.holders.chain import Chain, Hop
-from oomph.holders.frames import LAST_ERROR, running
-from oomph.holders.lines import Line, line_of, line_of_code
-from oomph.holders.search import Search, are_in
-from oomph.leaks import graphs
+from oomph.holders.chain import Chain
+from oomph.holders.frames import running
+from oomph.holders.lines import Line, line_of
+from oomph.holders.search import Search
+from oomph.leaks import clues, graphs
 from oomph.leaks.findings import Finding
 from oomph.leaks.inventory import Group, Seen
-from oomph.leaks.lines import slots, source
+from oomph.leaks.lines import slots
 from oomph.leaks.lines.allocated import Sites, allocated_at, longer, resolved
 from oomph.leaks.lines.places import Places
 from oomph.leaks.lines.uses import uses
@@ -33,7 +30,6 @@ _GRADIENTS_MAX = 4  # whose graphs are looked at
 _LONGEST = 2  # of those that get longer
 _JOINED_MAX = 2  # lines whose tensors get longer, searched at one scan
 _CROWD = 3  # calls of one function that have not returned
-_NAMED = ("attr", "local", "global", "class", "cell", "frame")
 
 
 class Judge:
@@ -122,7 +118,7 @@ class Judge:
             for suspect, few in held.items():
                 chains = [Chain() if t is None else next(found) for t in few]
                 there = [tensor for tensor in few if tensor is not None]
-                chain = _that_holds_most(chains, there)
+                chain = clues.that_holds_most(chains, there)
                 if not chain.hops:
                     free.append(suspect)
                 elif not chain.circle:
@@ -131,7 +127,7 @@ class Judge:
 
     def _suspect(self, tensor: torch.Tensor, chain: Chain, group: Group) -> Suspect:
         verdict = self._mistake(tensor, chain)
-        line = _known_line(verdict, chain)
+        line = clues.known_line(verdict, chain)
         if verdict == "unfinished calls":
             line = Counter(self._calls_of_same(chain)).most_common(1)[0][0]
         finding = Finding(
@@ -150,8 +146,8 @@ class Judge:
             self._now,
             _places(chain, finding) if finding.line is None else Places(),
             has_graph=tensor.grad_fn is not None,
-            is_global=_fills_a_module(chain),
-            is_limited=_limits_itself(chain),
+            is_global=clues.fills_a_module(chain),
+            is_limited=clues.limits_itself(chain),
             is_far=chain.is_far,
             is_doubted=verdict == "unfinished calls",
             held_at=next((hop.line for hop in chain.hops if hop.line), None),
@@ -168,11 +164,11 @@ class Judge:
             return "cycle"
         if len(self._calls_of_same(chain)) >= _CROWD:
             return "unfinished calls"
-        if _is_notebook(hops):
+        if clues.is_notebook(hops):
             return "notebook"
         if kinds & {"traceback", "exception"}:
             return "traceback"
-        name, _ = _first_name(hops)
+        name, _ = clues.first_name(hops)
         if name is not None and name.kind == "cell":
             return "closure"
         if tensor.dim() == 0 and tensor.grad_fn is not None:
@@ -210,7 +206,7 @@ class Judge:
         held = self._chains([roots[root][0] for root in newest], [tensors])
         chains = dict(zip(newest, held, strict=True))
         kept = [root for root in newest if chains[root].hops]
-        firm = [root for root in kept if not _is_bare_local(chains[root])]
+        firm = [root for root in kept if not clues.is_bare_local(chains[root])]
         for root in graphs.sources(firm or kept, starts[0]):
             (tensor, is_gradient), chain = roots[root], chains[root]
             verdict = (
@@ -266,7 +262,7 @@ class Judge:
                 continue
             tensor, chain = longest[known[-1]], chains[known[-1]]
             names = slots.names(chain, in_place=False)
-            if not names or _limits_itself(chain):
+            if not names or clues.limits_itself(chain):
                 continue
             finding = Finding(
                 "outputs retained",
@@ -281,27 +277,6 @@ class Judge:
             suspect.site = number
             found.append(suspect)
         return found
-
-
-def _that_holds_most(chains: list[Chain], tensors: list[torch.Tensor]) -> Chain:
-    """Of the chains to some tensors the one whose holder has most of them.
-
-    The shortest chain to most may lead to something that has a part of what another
-    holds, such as its last entries.
-    """
-    texts = [chain.text for chain in chains]
-    held = {text: texts.count(text) for text in texts}
-    by_text = {t: c for t, c in zip(texts, chains, strict=True) if c.hops}
-    if len(by_text) > 1:
-        apart = zip(
-            *(reversed(chain.things) for chain in by_text.values()), strict=False
-        )
-        shared = len(list(takewhile(lambda same: len(set(map(id, same))) == 1, apart)))
-        for text, chain in by_text.items():
-            if shared < len(chain.things):
-                holder = chain.things[-1 - shared]
-                held[text] = max(held[text], sum(are_in(holder, tensors, [tensors])))
-    return chains[texts.index(max(texts, key=held.__getitem__))]
 
 
 def _spread(kept: list[Seen]) -> list[Seen]:
@@ -360,53 +335,6 @@ def _chained_graphs(
     return chained | {root: (gradients[root], True) for root in back}
 
 
-def _limits_itself(chain: Chain) -> bool:
-    """Whether a holder on the way is built to have a bound, and has one."""
-    if any(hop.bounded for hop in chain.hops):
-        return True
-    for thing in chain.things[1:]:
-        if isinstance(thing, functools._lru_cache_wrapper):
-            return thing.cache_info().maxsize is not None
-        size = getattr(thing, "__dict__", {}).get("maxsize")
-        if type(size) is int and size > 0:
-            return True
-    return False
-
-
-def _is_bare_local(chain: Chain) -> bool:
-    """Whether a running function's variable is all that holds it.
-
-    If something more lasting has such a graph, what was computed from that has it, too.
-    """
-    return [hop.kind for hop in chain.hops] == ["local"]
-
-
-def _fills_a_module(chain: Chain) -> bool:
-    """Whether a module's variable is a container that holds it."""
-    name, into = _first_name(chain.hops)
-    return name is not None and name.kind == "global" and into
-
-
-def _known_line(verdict: str, chain: Chain) -> Line | None:
-    """The line that the chain itself tells."""
-    if verdict == "notebook":
-        return _cell_line(chain.hops)
-    for thing in chain.things[1:]:
-        if isinstance(thing, functools._lru_cache_wrapper):
-            code = getattr(thing.__wrapped__, "__code__", None)
-            return None if code is None else line_of_code(code)
-    if chain.circle and chain.closing is not None:
-        name, made = chain.closing.name, chain.closing.line
-        handed = source.hands_over(made) if made is not None else None
-        if handed is not None:
-            return handed
-        is_attribute = chain.closing.kind == "attr"
-        puts = source.puts_into(name, binds=False)
-        puts = puts or source.puts_into(name, is_attribute=is_attribute)
-        return puts or made
-    return None
-
-
 def described(tensor: torch.Tensor) -> dict[str, Any]:
     """What a finding says of a tensor."""
     made_by = tensor.grad_fn
@@ -416,33 +344,3 @@ def described(tensor: torch.Tensor) -> dict[str, Any]:
         "made_by": type(made_by).__name__ if made_by is not None else None,
         "device": tensor.device.index or 0,
     }
-
-
-def _first_name(hops: list[Hop]) -> tuple[Hop | None, bool]:
-    """The first hop that has a name, and whether a container came before it."""
-    into = False
-    for hop in hops:
-        if hop.kind in _NAMED:
-            return hop, into
-        into |= hop.kind == "item"
-    return None, into
-
-
-def _is_notebook(hops: list[Hop]) -> bool:
-    last = hops[-1]
-    if last.kind != "global":
-        return False
-    if last.holder == "sys" and last.name in LAST_ERROR:
-        return True
-    return last.name in ("Out", "_oh") and len(hops) > 1 and hops[-2].kind == "item"
-
-
-def _cell_line(hops: list[Hop]) -> Line | None:
-    """The last line of the cell whose result Out[] holds."""
-    key = hops[-2].name if len(hops) > 1 else ""
-    for file in list(linecache.cache):
-        if f"-input-{key}-" in file:
-            tree = source.tree(file)
-            if tree is not None and tree.body:
-                return Line(file, tree.body[-1].lineno)
-    return None

@@ -163,9 +163,9 @@ def _attach(torch: ModuleType, values: dict[str, Any]) -> None:
     if values["offload"] == "auto":
         torch.cuda._lazy_call(neighbours.tell_of_one_memory)
     if values["leaks"] != "off":
-        from oomph.leaks import watching
+        from oomph.leaks import current
 
-        watching.watch(values["leaks"])
+        current.watch(values["leaks"])
     if values["device_limit"] is not None:
         _limit_memory_info(torch)
     if values["guard"] not in ("off", "fill"):
