@@ -31,71 +31,29 @@ import importlib.util
 import os
 import re
 import sys
-from _ctypes import dlclose
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from oomph.base import glue
-from oomph.base.sizes import format_size
+from oomph.simulate.driver import DRIVER, FOLDER, error_of, open_library
+from oomph.simulate.driver import Card as Card
+from oomph.simulate.driver import SimulationError as SimulationError
+from oomph.simulate.driver import banner as banner
+from oomph.simulate.driver import parse_card as parse_card
 
 VARIABLE = "OOMPH_SIMULATE"
 CUDA_MAJOR = 13
 
-_DRIVER = "libcuda.so.1"
 _LIBRARIES = (  # in this order, after it
     "libcudart.so.13",
     "liboomph_sim_math.so",
     "libnvidia-ml.so.1",
 )
-_NO_LIMIT = 2**64 - 1
 _MISUSES_KEPT = 16  # by the driver
 _loaded: str | None = None  # the card of this process
 _preloaded = False
 _kept: list[object] = []  # what the driver may call
-
-
-class SimulationError(RuntimeError):
-    """The simulated GPU cannot be used here; the text says what to do.
-
-    Example:
-        >>> try:
-        ...     oomph.simulate.parse_card("12 apples")
-        ... except oomph.simulate.SimulationError as error:
-        ...     print(error)
-        simulated card: ...
-    """
-
-
-@dataclass(frozen=True)
-class Card:
-    """A simulated card, as :func:`parse_card` and :func:`card_in_use` describe it.
-
-    Attributes:
-        memory_bytes: Bytes of device memory of each device.
-        devices: Number of devices.
-        host_bytes: Bytes of host memory that they can use; None: what this machine has.
-        has_values: Whether operators compute values (``memory=values``).
-        has_rates: Whether operators take the time of a well-known card (``gpu=``).
-    """
-
-    memory_bytes: int
-    devices: int = 1
-    host_bytes: int | None = None
-    has_values: bool = False
-    has_rates: bool = False
-
-
-class _CardOfDriver(ctypes.Structure):
-    """``oomph_sim_card_t`` of csrc/sim/sim.h."""
-
-    _fields_ = (
-        ("memory_bytes", ctypes.c_uint64),
-        ("host_bytes", ctypes.c_uint64),
-        ("device_count", ctypes.c_int),
-        ("has_values", ctypes.c_int),
-        ("has_rates", ctypes.c_int),
-    )
 
 
 @dataclass(frozen=True)
@@ -140,61 +98,6 @@ class _UsageOfDriver(ctypes.Structure):
     )
 
 
-def _folder() -> Path:
-    return Path(__file__).parent.parent / "_sim"
-
-
-def _open(name: str, mode: int) -> ctypes.CDLL:
-    """Loads one of the libraries."""
-    try:
-        return ctypes.CDLL(str(_folder() / name), mode)
-    except OSError as error:
-        raise SimulationError(
-            f"{name} of the simulated GPU cannot be loaded ({error}); reinstall oomph "
-            "with pip install --no-build-isolation"
-        ) from None
-
-
-def _error_of(driver: ctypes.CDLL) -> SimulationError:
-    driver.oomph_sim_error.restype = ctypes.c_char_p
-    return SimulationError(driver.oomph_sim_error().decode())
-
-
-def parse_card(text: str) -> Card:
-    """Reads the description of a card, as the simulated driver reads it.
-
-    Args:
-        text: ``SIZE|GPU[,devices=N][,host=SIZE][,link=SPEED][,cc=X.Y]...``;
-            docs/simulated_card.md has the keys.
-
-    Returns:
-        The card.
-
-    Raises:
-        SimulationError: The text does not describe a card; the error says what is
-            allowed.
-
-    Example:
-        >>> oomph.simulate.parse_card("12GiB,devices=2").devices
-        2
-    """
-    driver = _open(_DRIVER, ctypes.RTLD_LOCAL)
-    found = _CardOfDriver()
-    try:
-        if driver.oomph_sim_describe(os.fsencode(text), ctypes.byref(found)) != 0:
-            raise _error_of(driver)
-    finally:
-        # Left open it would be this process's CUDA driver, simulated or not.
-        dlclose(driver._handle)
-    return Card(
-        memory_bytes=found.memory_bytes,
-        devices=found.device_count,
-        host_bytes=None if found.host_bytes == _NO_LIMIT else found.host_bytes,
-        has_values=bool(found.has_values),
-        has_rates=bool(found.has_rates),
-    )
-
-
 def card_in_use() -> Card | None:
     """Gives the simulated card of this process.
 
@@ -224,7 +127,7 @@ def misuses() -> list[str]:
     """
     if _loaded is None:
         return []
-    driver = _open(_DRIVER, ctypes.RTLD_LOCAL)
+    driver = open_library(DRIVER, ctypes.RTLD_LOCAL)
     driver.oomph_sim_misuse.restype = ctypes.c_char_p
     driver.oomph_sim_misuse.argtypes = (ctypes.c_size_t,)
     found = (driver.oomph_sim_misuse(ago) for ago in range(_MISUSES_KEPT))
@@ -256,7 +159,7 @@ def usage(device: int = 0) -> Usage:
     if _loaded is None:
         raise SimulationError("the GPU of this process is not simulated")
     found = _UsageOfDriver()
-    driver = _open(_DRIVER, ctypes.RTLD_LOCAL)
+    driver = open_library(DRIVER, ctypes.RTLD_LOCAL)
     if driver.oomph_sim_usage(device, ctypes.byref(found)) != 0:
         raise SimulationError(f"the simulated card has no device {device}")
     return Usage(*(getattr(found, field.name) for field in fields(Usage)))
@@ -306,8 +209,8 @@ def preload() -> None:
     """
     global _preloaded
     _find_torch()
-    for name in (_DRIVER, *_LIBRARIES):
-        _open(name, ctypes.RTLD_GLOBAL)
+    for name in (DRIVER, *_LIBRARIES):
+        open_library(name, ctypes.RTLD_GLOBAL)
     _preloaded = True
 
 
@@ -343,13 +246,13 @@ def load(card: str) -> None:
         )
     parsed = parse_card(card)
     _find_torch()
-    driver = _open(_DRIVER, ctypes.RTLD_GLOBAL)
+    driver = open_library(DRIVER, ctypes.RTLD_GLOBAL)
     if driver.oomph_sim_configure(os.fsencode(card)) != 0:
-        raise _error_of(driver)
+        raise error_of(driver)
     for name in _LIBRARIES:
-        _open(name, ctypes.RTLD_GLOBAL)
+        open_library(name, ctypes.RTLD_GLOBAL)
     os.environ[VARIABLE] = card
-    os.environ.setdefault("TRITON_LIBCUDA_PATH", str(_folder()))
+    os.environ.setdefault("TRITON_LIBCUDA_PATH", str(FOLDER))
     if parsed.has_values:
         os.environ.setdefault("TRITON_INTERPRET", "1")  # see simulate.triton
     _loaded = card
@@ -365,9 +268,9 @@ def change(card: str) -> None:
         SimulationError: The description is wrong, or a device is in use.
     """
     global _loaded
-    driver = _open(_DRIVER, ctypes.RTLD_GLOBAL)
+    driver = open_library(DRIVER, ctypes.RTLD_GLOBAL)
     if driver.oomph_sim_configure(os.fsencode(card)) != 0:
-        raise _error_of(driver)
+        raise error_of(driver)
     os.environ[VARIABLE] = _loaded = card
 
 
@@ -382,7 +285,7 @@ def before_use(function: Callable[[], None]) -> None:
     """
     import torch
 
-    driver = _open(_DRIVER, ctypes.RTLD_GLOBAL)
+    driver = open_library(DRIVER, ctypes.RTLD_GLOBAL)
     begin = torch._C._cuda_init
 
     def init() -> None:
@@ -408,7 +311,7 @@ def prepare_torch() -> None:
 
     _check_build(torch.__version__, torch.version.cuda)
     card = card_in_use()
-    driver = _open(_DRIVER, ctypes.RTLD_LOCAL)
+    driver = open_library(DRIVER, ctypes.RTLD_LOCAL)
     if card is not None and card.has_values:
         from oomph.simulate import triton
 
@@ -438,21 +341,3 @@ def _install(version: str, driver: ctypes.CDLL, method: str, *calls: str) -> Non
     functions = [getattr(driver, f"oomph_sim_{call}") for call in calls]
     addresses = [ctypes.c_void_p.from_buffer(function).value for function in functions]
     getattr(values, method)(*addresses)
-
-
-def banner(card: str) -> str:
-    """What a user must know of the numbers of a simulated GPU."""
-    parsed = parse_card(card)
-    count = "" if parsed.devices == 1 else f"{parsed.devices} x "
-    times = (
-        "times on the virtual clock are modelled from the card's figures, not measured"
-        if parsed.has_rates
-        else "times are not a GPU's"
-    )
-    text = (
-        f"values are computed on the CPU, {times}"
-        if parsed.has_values
-        else "kernels compute nothing, so losses and other values mean nothing, and "
-        f"{times}; memory is what PyTorch allocates on a GPU"
-    )
-    return f"the GPU is simulated ({count}{format_size(parsed.memory_bytes)}): {text}"

@@ -1,0 +1,132 @@
+"""The simulated driver, as Python opens it; its errors, and cards as it reads them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from _ctypes import dlclose
+from dataclasses import dataclass
+from pathlib import Path
+
+from oomph.base.sizes import format_size
+
+DRIVER = "libcuda.so.1"
+FOLDER = Path(__file__).parent.parent / "_sim"  # of this library and the others
+_NO_LIMIT = 2**64 - 1
+
+
+class SimulationError(RuntimeError):
+    """The simulated GPU cannot be used here; the text says what to do.
+
+    Example:
+        >>> try:
+        ...     oomph.simulate.parse_card("12 apples")
+        ... except oomph.simulate.SimulationError as error:
+        ...     print(error)
+        simulated card: ...
+    """
+
+
+@dataclass(frozen=True)
+class Card:
+    """A simulated card, as :func:`parse_card` and :func:`card_in_use` describe it.
+
+    Attributes:
+        memory_bytes: Bytes of device memory of each device.
+        devices: Number of devices.
+        host_bytes: Bytes of host memory that they can use; None: what this machine has.
+        has_values: Whether operators compute values (``memory=values``).
+        has_rates: Whether operators take the time of a well-known card (``gpu=``).
+    """
+
+    memory_bytes: int
+    devices: int = 1
+    host_bytes: int | None = None
+    has_values: bool = False
+    has_rates: bool = False
+
+
+class _CardOfDriver(ctypes.Structure):
+    """``oomph_sim_card_t`` of csrc/sim/sim.h."""
+
+    _fields_ = (
+        ("memory_bytes", ctypes.c_uint64),
+        ("host_bytes", ctypes.c_uint64),
+        ("device_count", ctypes.c_int),
+        ("has_values", ctypes.c_int),
+        ("has_rates", ctypes.c_int),
+    )
+
+
+def open_library(name: str, mode: int) -> ctypes.CDLL:
+    """Loads one of the libraries into this process.
+
+    Raises:
+        SimulationError: It is missing, or is not for this machine.
+    """
+    try:
+        return ctypes.CDLL(str(FOLDER / name), mode)
+    except OSError as error:
+        raise SimulationError(
+            f"{name} of the simulated GPU cannot be loaded ({error}); reinstall oomph "
+            "with pip install --no-build-isolation"
+        ) from None
+
+
+def error_of(driver: ctypes.CDLL) -> SimulationError:
+    """What the driver says of the call that has just failed."""
+    driver.oomph_sim_error.restype = ctypes.c_char_p
+    return SimulationError(driver.oomph_sim_error().decode())
+
+
+def parse_card(text: str) -> Card:
+    """Reads the description of a card, as the simulated driver reads it.
+
+    Args:
+        text: ``SIZE|GPU[,devices=N][,host=SIZE][,link=SPEED][,cc=X.Y]...``;
+            docs/simulated_card.md has the keys.
+
+    Returns:
+        The card.
+
+    Raises:
+        SimulationError: The text does not describe a card; the error says what is
+            allowed.
+
+    Example:
+        >>> oomph.simulate.parse_card("12GiB,devices=2").devices
+        2
+    """
+    driver = open_library(DRIVER, ctypes.RTLD_LOCAL)
+    found = _CardOfDriver()
+    try:
+        if driver.oomph_sim_describe(os.fsencode(text), ctypes.byref(found)) != 0:
+            raise error_of(driver)
+    finally:
+        # Left open it would be this process's CUDA driver, simulated or not.
+        dlclose(driver._handle)
+    return Card(
+        memory_bytes=found.memory_bytes,
+        devices=found.device_count,
+        host_bytes=None if found.host_bytes == _NO_LIMIT else found.host_bytes,
+        has_values=bool(found.has_values),
+        has_rates=bool(found.has_rates),
+    )
+
+
+def banner(card: str) -> str:
+    """What a user must know of the numbers of a simulated GPU."""
+    parsed = parse_card(card)
+    count = "" if parsed.devices == 1 else f"{parsed.devices} x "
+    times = (
+        "times on the virtual clock are modelled from the card's figures, not measured"
+        if parsed.has_rates
+        else "times are not a GPU's"
+    )
+    text = (
+        f"values are computed on the CPU, {times}"
+        if parsed.has_values
+        else "kernels compute nothing, so losses and other values mean nothing, and "
+        f"{times}; memory is what PyTorch allocates on a GPU"
+    )
+    return f"the GPU is simulated ({count}{format_size(parsed.memory_bytes)}): {text}"
