@@ -1,129 +1,8 @@
-/* cuda.c - the driver table (driver.h) over libcuda, NVIDIA's or the simulated:
- * devices and memory. What streams do is in cuda_work.c.
+/* cuda.c - the driver table (driver.h) over libcuda, NVIDIA's or the simulated, and
+ * what devices there are. Their pages are in cuda_pages.c, what streams do in
+ * cuda_work.c.
  */
 #include "driver/cuda.h"
-
-#include <fcntl.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <unistd.h>
-
-static int numa_nodes[OOMPH_DEVICE_MAX];
-static bool can_export[OOMPH_DEVICE_MAX]; // whether pages can be named by descriptors
-static bool for_rdma[OOMPH_DEVICE_MAX];   // whether network cards may use pages
-static _Atomic(CUmemLocationType) host_location = CU_MEM_LOCATION_TYPE_HOST_NUMA;
-
-/* ---- Devices */
-
-static int attribute(CUdevice device, CUdevice_attribute name, int otherwise)
-{
-    int value = 0;
-
-    return oomph_cu.cuDeviceGetAttribute(&value, name, device) == CUDA_SUCCESS
-               ? value
-               : otherwise;
-}
-
-static CUmemAllocationProp properties(int device, oomph_tier_t tier,
-                                      oomph_host_kind_t kind)
-{
-    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED};
-
-    // Which pages will be exported is not known when they are made.
-    if (tier == OOMPH_TIER_DEVICE && can_export[device])
-        prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    prop.allocFlags.gpuDirectRDMACapable =
-        tier == OOMPH_TIER_DEVICE && for_rdma[device];
-    if (tier == OOMPH_TIER_DEVICE)
-        prop.location =
-            (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
-    else if (kind == OOMPH_HOST_NUMA)
-        prop.location = (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_HOST_NUMA,
-                                        .id = numa_nodes[device]};
-    else
-        prop.location = (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_HOST};
-    return prop;
-}
-
-// One thing less is asked for. False: there is nothing left to do without.
-static bool ask_less(CUmemAllocationProp *prop)
-{
-    if (prop->allocFlags.gpuDirectRDMACapable != 0)
-        prop->allocFlags.gpuDirectRDMACapable = 0;
-    else if (prop->requestedHandleTypes != 0)
-        prop->requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
-    else
-        return false;
-    return true;
-}
-
-static size_t granularity(const CUmemAllocationProp *prop)
-{
-    size_t bytes = 0;
-
-    if (oomph_cu.cuMemGetAllocationGranularity(
-            &bytes, prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM) != CUDA_SUCCESS)
-        return 0;
-    return bytes;
-}
-
-// Makes and maps a page: some platforms refuse what their attributes promise, be it
-// when memory is made or (WSL 2) when it is to be used.
-static CUresult try_page(const CUmemAllocationProp *prop, size_t bytes)
-{
-    CUmemAccessDesc access = {.location = prop->location,
-                              .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    CUmemGenericAllocationHandle handle;
-    CUdeviceptr addr;
-
-    CUresult result = oomph_cu.cuMemCreate(&handle, bytes, prop, 0);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = oomph_cu.cuMemAddressReserve(&addr, bytes, 0, 0, 0);
-    if (result != CUDA_SUCCESS)
-        goto undo_handle;
-    result = oomph_cu.cuMemMap(addr, bytes, 0, handle, 0);
-    if (result != CUDA_SUCCESS)
-        goto undo_addr;
-    result = oomph_cu.cuMemSetAccess(addr, bytes, &access, 1);
-    oomph_cu.cuMemUnmap(addr, bytes);
-undo_addr:
-    oomph_cu.cuMemAddressFree(addr, bytes);
-undo_handle:
-    oomph_cu.cuMemRelease(handle);
-    return result;
-}
-
-static bool is_refused(const CUmemAllocationProp *prop)
-{
-    size_t bytes = granularity(prop);
-    CUresult result = bytes == 0 ? CUDA_ERROR_NOT_SUPPORTED : try_page(prop, bytes);
-
-    return result != CUDA_SUCCESS && result != CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-// Finds what device pages may be asked for.
-static void settle(int device)
-{
-    CUmemAllocationProp prop = properties(device, OOMPH_TIER_DEVICE, OOMPH_HOST_AUTO);
-    CUstreamCaptureMode mode = oomph_cuda_relax();
-
-    while (is_refused(&prop) && ask_less(&prop))
-        continue;
-    oomph_cuda_restore(mode, CUDA_SUCCESS, "");
-    for_rdma[device] = prop.allocFlags.gpuDirectRDMACapable != 0;
-    can_export[device] = prop.requestedHandleTypes != 0;
-}
-
-// The size that suits device and host pages; 0: none.
-static size_t page_bytes(int device)
-{
-    CUmemAllocationProp host = properties(device, OOMPH_TIER_HOST, OOMPH_HOST_NUMA);
-    CUmemAllocationProp prop = properties(device, OOMPH_TIER_DEVICE, OOMPH_HOST_AUTO);
-    size_t bytes = granularity(&prop);
-
-    return bytes == 0 ? 0 : oomph_max(bytes, granularity(&host));
-}
 
 static oomph_status_t open_device(int device, oomph_device_info_t *info)
 {
@@ -133,8 +12,8 @@ static oomph_status_t open_device(int device, oomph_device_info_t *info)
         oomph_cuda_check(oomph_cu.cuDeviceGet(&handle, device), "cuDeviceGet");
     if (status != OOMPH_OK)
         return status;
-    if (attribute(handle, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 0) ==
-        0)
+    if (oomph_cuda_attribute(
+            handle, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 0) == 0)
         return oomph_fail(
             OOMPH_ERR_DRIVER,
             "device %d has no virtual memory management (some virtual GPUs "
@@ -146,16 +25,7 @@ static oomph_status_t open_device(int device, oomph_device_info_t *info)
         status = oomph_cuda_retain(device, handle);
     if (status != OOMPH_OK)
         return status;
-    int node = attribute(handle, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, -1);
-    numa_nodes[device] = node < 0 ? 0 : node;
-    int descriptors = attribute(
-        handle, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 0);
-    int rdma = attribute(
-        handle, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, 0);
-    can_export[device] = descriptors != 0;
-    for_rdma[device] = rdma != 0;
-    settle(device);
-    info->page_bytes = page_bytes(device);
+    info->page_bytes = oomph_cuda_page_bytes(device, handle);
     if (info->page_bytes == 0)
         return oomph_fail(OOMPH_ERR_DRIVER, "device %d reports no page size", device);
     return OOMPH_OK;
@@ -180,188 +50,8 @@ static oomph_status_t shares_memory(int device, bool *shares)
     oomph_status_t status =
         oomph_cuda_check(oomph_cu.cuDeviceGet(&handle, device), "cuDeviceGet");
     if (status == OOMPH_OK)
-        *shares = attribute(handle, CU_DEVICE_ATTRIBUTE_INTEGRATED, 0) != 0;
+        *shares = oomph_cuda_attribute(handle, CU_DEVICE_ATTRIBUTE_INTEGRATED, 0) != 0;
     return status;
-}
-
-/* ---- Address space and pages */
-
-static oomph_status_t reserve(size_t bytes, size_t alignment, oomph_addr_t *addr)
-{
-    CUdeviceptr pointer = 0;
-    CUstreamCaptureMode mode = oomph_cuda_relax();
-
-    oomph_status_t status = oomph_cuda_restore(
-        mode, oomph_cu.cuMemAddressReserve(&pointer, bytes, alignment, 0, 0),
-        "cuMemAddressReserve");
-    if (status == OOMPH_OK)
-        *addr = pointer;
-    return status;
-}
-
-static oomph_status_t unreserve(oomph_addr_t addr, size_t bytes)
-{
-    CUstreamCaptureMode mode = oomph_cuda_relax();
-
-    return oomph_cuda_restore(mode,
-                              oomph_cuda_undone(oomph_cu.cuMemAddressFree(addr, bytes)),
-                              "cuMemAddressFree");
-}
-
-// Some drivers crash when asked for pages of a node that does not exist.
-static bool has_node(int node)
-{
-    char path[64];
-
-    snprintf(path, sizeof path, "/sys/devices/system/node/node%d", node);
-    return access(path, F_OK) == 0;
-}
-
-static oomph_status_t create(int device, oomph_tier_t tier, oomph_host_kind_t kind,
-                             size_t bytes, oomph_handle_t *handle)
-{
-    CUmemAllocationProp prop = properties(device, tier, kind);
-    CUmemGenericAllocationHandle made = 0;
-
-    if (prop.location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA &&
-        !has_node(prop.location.id))
-        return oomph_fail(OOMPH_ERR_DRIVER, "there is no NUMA node %d",
-                          prop.location.id);
-    CUstreamCaptureMode mode = oomph_cuda_relax();
-
-    oomph_status_t status = oomph_cuda_restore(
-        mode, oomph_cu.cuMemCreate(&made, bytes, &prop, 0), "cuMemCreate");
-    if (status != OOMPH_OK)
-        return status;
-    if (tier == OOMPH_TIER_HOST)
-        atomic_store(&host_location, prop.location.type);
-    *handle = made;
-    return OOMPH_OK;
-}
-
-static oomph_status_t release(oomph_handle_t handle)
-{
-    CUstreamCaptureMode mode = oomph_cuda_relax();
-
-    return oomph_cuda_restore(mode, oomph_cuda_undone(oomph_cu.cuMemRelease(handle)),
-                              "cuMemRelease");
-}
-
-static oomph_status_t map(oomph_addr_t addr, size_t bytes, oomph_handle_t handle)
-{
-    CUstreamCaptureMode mode = oomph_cuda_relax();
-
-    return oomph_cuda_restore(mode, oomph_cu.cuMemMap(addr, bytes, 0, handle, 0),
-                              "cuMemMap");
-}
-
-static oomph_status_t unmap(oomph_addr_t addr, size_t bytes)
-{
-    CUstreamCaptureMode mode = oomph_cuda_relax();
-
-    return oomph_cuda_restore(mode, oomph_cuda_undone(oomph_cu.cuMemUnmap(addr, bytes)),
-                              "cuMemUnmap");
-}
-
-static oomph_status_t set_access(oomph_addr_t addr, size_t bytes, uint64_t devices,
-                                 bool cpu)
-{
-    CUmemAccessDesc desc[OOMPH_DEVICE_MAX + 1];
-    size_t count = 0;
-
-    for (int device = 0; device < OOMPH_DEVICE_MAX; device++)
-        if (devices >> device & 1)
-            desc[count++].location =
-                (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
-    if (cpu)
-        desc[count++].location = (CUmemLocation){.type = atomic_load(&host_location)};
-    for (size_t i = 0; i < count; i++)
-        desc[i].flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    CUstreamCaptureMode mode = oomph_cuda_relax();
-
-    return oomph_cuda_restore(mode, oomph_cu.cuMemSetAccess(addr, bytes, desc, count),
-                              "cuMemSetAccess");
-}
-
-/* ---- Other processes */
-
-static oomph_status_t export_page(int device, oomph_handle_t handle, int *descriptor)
-{
-    int made = -1;
-
-    if (!can_export[device])
-        return oomph_fail(
-            OOMPH_ERR_DRIVER,
-            "the driver makes no memory of device %d that other processes "
-            "can use: share the tensor on the CPU",
-            device);
-    CUstreamCaptureMode mode = oomph_cuda_relax();
-
-    oomph_status_t status = oomph_cuda_restore(
-        mode,
-        oomph_cu.cuMemExportToShareableHandle(
-            &made, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-        "cuMemExportToShareableHandle");
-    if (status == OOMPH_OK) {
-        fcntl(made, F_SETFD, FD_CLOEXEC);
-        *descriptor = made;
-    }
-    return status;
-}
-
-static oomph_status_t import_page(int descriptor, oomph_handle_t *handle)
-{
-    CUmemGenericAllocationHandle made = 0;
-    CUstreamCaptureMode mode = oomph_cuda_relax();
-
-    oomph_status_t status =
-        oomph_cuda_restore(mode,
-                           oomph_cu.cuMemImportFromShareableHandle(
-                               &made, (void *)(intptr_t)descriptor,
-                               CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
-                           "cuMemImportFromShareableHandle");
-    if (status == OOMPH_OK)
-        *handle = made;
-    return status;
-}
-
-/* ---- Page-locked blocks */
-
-static oomph_status_t pinned_free(int device, oomph_addr_t addr)
-{
-    oomph_cuda_scope_t scope;
-
-    if (oomph_cuda_enter(device, &scope))
-        scope.status = oomph_cuda_check(
-            oomph_cuda_undone(oomph_cu.cuMemFreeHost((void *)(uintptr_t)addr)),
-            "cuMemFreeHost");
-    return oomph_cuda_leave(&scope);
-}
-
-static oomph_status_t pinned_alloc(int device, size_t bytes, oomph_addr_t *addr)
-{
-    void *host = NULL;
-    CUdeviceptr pointer = 0;
-    oomph_cuda_scope_t scope;
-
-    if (oomph_cuda_enter(device, &scope))
-        scope.status = oomph_cuda_check(
-            oomph_cu.cuMemHostAlloc(
-                &host, bytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
-            "cuMemHostAlloc");
-    if (scope.status != OOMPH_OK)
-        return oomph_cuda_leave(&scope);
-    scope.status =
-        oomph_cuda_check(oomph_cu.cuMemHostGetDevicePointer(&pointer, host, 0),
-                         "cuMemHostGetDevicePointer");
-    if (scope.status == OOMPH_OK && pointer != (CUdeviceptr)(uintptr_t)host)
-        scope.status = oomph_fail(
-            OOMPH_ERR_DRIVER, "page-locked memory has another address on the device");
-    if (scope.status == OOMPH_OK)
-        *addr = pointer;
-    else
-        oomph_cu.cuMemFreeHost(host);
-    return oomph_cuda_leave(&scope);
 }
 
 const oomph_driver_t *oomph_driver_cuda(void)
@@ -373,17 +63,17 @@ const oomph_driver_t *oomph_driver_cuda(void)
         .open = open_device,
         .memory_info = memory_info,
         .shares_memory = shares_memory,
-        .reserve = reserve,
-        .unreserve = unreserve,
-        .create = create,
-        .release = release,
-        .map = map,
-        .unmap = unmap,
-        .set_access = set_access,
-        .export_page = export_page,
-        .import_page = import_page,
-        .pinned_alloc = pinned_alloc,
-        .pinned_free = pinned_free,
+        .reserve = oomph_cuda_reserve,
+        .unreserve = oomph_cuda_unreserve,
+        .create = oomph_cuda_create,
+        .release = oomph_cuda_release,
+        .map = oomph_cuda_map,
+        .unmap = oomph_cuda_unmap,
+        .set_access = oomph_cuda_set_access,
+        .export_page = oomph_cuda_export_page,
+        .import_page = oomph_cuda_import_page,
+        .pinned_alloc = oomph_cuda_pinned_alloc,
+        .pinned_free = oomph_cuda_pinned_free,
         .stream_id = oomph_cuda_stream_id,
         .stream_captures = oomph_cuda_stream_captures,
         .stream_create = oomph_cuda_stream_create,

@@ -70,6 +70,9 @@ oomph_status_t oomph_cuda_find(void);
 bool oomph_cuda_records_all(void);
 oomph_status_t oomph_cuda_start(int *device_count);
 
+// An attribute of a device, or `otherwise` where the driver does not know it.
+int oomph_cuda_attribute(CUdevice device, CUdevice_attribute name, int otherwise);
+
 // The one place where a CUresult becomes a status.
 oomph_status_t oomph_cuda_check(CUresult result, const char *call);
 // The result of giving something back: at the end of the process all is given back.
@@ -100,6 +103,28 @@ typedef struct oomph_cuda_scope {
 } oomph_cuda_scope_t;
 bool oomph_cuda_enter(int device, oomph_cuda_scope_t *scope);
 oomph_status_t oomph_cuda_leave(const oomph_cuda_scope_t *scope);
+
+/* ---- cuda_pages.c */
+
+// Finds out what pages a device may have, once per device, and gives the size that
+// suits device and host pages; 0: none.
+size_t oomph_cuda_page_bytes(int device, CUdevice handle);
+
+// Members of the table, see driver.h.
+oomph_status_t oomph_cuda_reserve(size_t bytes, size_t alignment, oomph_addr_t *addr);
+oomph_status_t oomph_cuda_unreserve(oomph_addr_t addr, size_t bytes);
+oomph_status_t oomph_cuda_create(int device, oomph_tier_t tier, oomph_host_kind_t kind,
+                                 size_t bytes, oomph_handle_t *handle);
+oomph_status_t oomph_cuda_release(oomph_handle_t handle);
+oomph_status_t oomph_cuda_map(oomph_addr_t addr, size_t bytes, oomph_handle_t handle);
+oomph_status_t oomph_cuda_unmap(oomph_addr_t addr, size_t bytes);
+oomph_status_t oomph_cuda_set_access(oomph_addr_t addr, size_t bytes, uint64_t devices,
+                                     bool cpu);
+oomph_status_t oomph_cuda_export_page(int device, oomph_handle_t handle,
+                                      int *descriptor);
+oomph_status_t oomph_cuda_import_page(int descriptor, oomph_handle_t *handle);
+oomph_status_t oomph_cuda_pinned_alloc(int device, size_t bytes, oomph_addr_t *addr);
+oomph_status_t oomph_cuda_pinned_free(int device, oomph_addr_t addr);
 
 /* ---- cuda_work.c: members of the table, see driver.h */
 

@@ -98,6 +98,15 @@ oomph_status_t oomph_cuda_start(int *device_count)
                : status;
 }
 
+int oomph_cuda_attribute(CUdevice device, CUdevice_attribute name, int otherwise)
+{
+    int value = 0;
+
+    return oomph_cu.cuDeviceGetAttribute(&value, name, device) == CUDA_SUCCESS
+               ? value
+               : otherwise;
+}
+
 /* ---- Capture mode and context of the calling thread */
 
 CUstreamCaptureMode oomph_cuda_relax(void)
