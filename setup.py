@@ -163,8 +163,10 @@ class BuildPy(build_py):
 
     def run(self) -> None:
         """Copies the package and the start-up file."""
-        for left in Path(self.build_lib, "oomph").glob("*.cpython-*.so"):
+        lib = Path(self.build_lib, "oomph")
+        for left in lib.glob("*.cpython-*.so"):
             left.unlink()  # of an older oomph: Python would take these
+        shutil.rmtree(lib / "_glue" / "csrc", ignore_errors=True)  # what has moved
         super().run()
         if not self.editable_mode:
             for source, out in self.extra_files():

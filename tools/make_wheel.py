@@ -61,10 +61,10 @@ def digest(paths: list[Path], *more: object) -> str:
 def compile_module(name: str, headers: torch_headers.Headers) -> Path:
     """The object of a module for a PyTorch, compiled unless it is kept."""
     source, begin = building.MODULES[name]
-    folder = (ROOT / "csrc" / source).parent
-    parts = [*folder.iterdir(), *ROOT.glob("csrc/oomph*/*.h"), ROOT / "csrc/oomph.h"]
+    code = [*(ROOT / "csrc" / source).parent.rglob("*.?pp")]
+    parts = [*code, *ROOT.glob("csrc/oomph*/*.h"), ROOT / "csrc/oomph.h"]
     if name == "_values":
-        parts = [*folder.iterdir(), ROOT / "csrc/sim/sim.h"]
+        parts = [*code, ROOT / "csrc/sim/sim.h"]
     out = OBJECTS / f"{digest(parts, headers.torch, building.FLAGS)}.o"
     if not out.exists():
         began = time.monotonic()

@@ -3,19 +3,19 @@
 //
 // The class stands between c10's CUDAAllocator and the functions of oomph.h, which it
 // reaches through a table handed over in a capsule. Memory itself, streams and pools
-// are the core's business. What differs between PyTorch versions is handled in
-// the headers beside; the module remembers which version it was built for.
+// are the core's business. What differs between PyTorch versions is in
+// base/versions.hpp; the module remembers which version it was built for.
 //
 // No lock of the core is ever held here. No exception crosses a C frame: callbacks keep
 // theirs in `pending`, and the call that caused it rethrows.
-#include "torch/allocator.hpp"
-#include "torch/backward.hpp"
-#include "torch/fit.hpp"
-#include "torch/forked.hpp"
-#include "torch/holders.hpp"
-#include "torch/nodes.hpp"
-#include "torch/saved.hpp"
-#include "torch/trace.hpp"
+#include "torch/allocator/allocator.hpp"
+#include "torch/allocator/forked.hpp"
+#include "torch/allocator/trace.hpp"
+#include "torch/base/fit.hpp"
+#include "torch/tensors/backward.hpp"
+#include "torch/tensors/holders.hpp"
+#include "torch/tensors/nodes.hpp"
+#include "torch/tensors/saved.hpp"
 
 #include <torch/csrc/cuda/CUDAPluggableAllocator.h>
 

@@ -87,7 +87,7 @@ PLANTS = {
     "memory of others, of graphs and of MemPools leaves": Plant(
         (
             (
-                "csrc/torch/saved.hpp",
+                "csrc/torch/tensors/saved.hpp",
                 "if (data.get_deleter() != &delete_block ||\n"
                 "        core->lookup(address(data.get()), &info) != OOMPH_OK ||\n"
                 "        info.addr != address(data.get()) || from_core(info.pool) != "

@@ -82,7 +82,7 @@ MUTATIONS = {
         ("c:test_driver", "c:test_move", "c:test_faults"),
     ),
     "a history that was cleared begins in the middle": Mutation(
-        "csrc/torch/history.hpp",
+        "csrc/torch/allocator/history.hpp",
         "        std::fill(next_.begin(), next_.end(), 0);\n",
         "",
         (
@@ -92,7 +92,7 @@ MUTATIONS = {
         ),
     ),
     "the oldest of several pools gets a request": Mutation(
-        "csrc/torch/pools.hpp",
+        "csrc/torch/allocator/pools.hpp",
         "auto i = routes.rbegin(); i != routes.rend(); ++i",
         "auto i = routes.begin(); i != routes.end(); ++i",
         (

@@ -26,7 +26,7 @@ _BYTES_PER_MS = 16e6  # of a link that was not measured yet
 # for its memory or runs the program's code, and no other lock is taken.
 lock = threading.RLock()
 
-GONE, AS_IT_WAS, CHANGED = range(3)  # as csrc/torch/saved.hpp has them
+GONE, AS_IT_WAS, CHANGED = range(3)  # as csrc/torch/tensors/saved.hpp has them
 
 
 def forget_in_child() -> None:

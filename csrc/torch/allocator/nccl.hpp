@@ -11,7 +11,7 @@
 // the tracker: an exception would end the process, since the group has started its
 // threads.
 #pragma once
-#include "torch/core.hpp"
+#include "torch/base/core.hpp"
 
 #include <algorithm>
 #include <array>

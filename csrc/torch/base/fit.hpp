@@ -4,8 +4,8 @@
 // what has no name: the virtual functions of an allocator are called by their numbers,
 // and a tensor is read where it lies in its object.
 #pragma once
-#include "torch/python.hpp"
-#include "torch/versions.hpp"
+#include "torch/base/python.hpp"
+#include "torch/base/versions.hpp"
 
 #include <ATen/ops/empty.h>
 

@@ -1,6 +1,6 @@
 // blocks.hpp - the core's blocks as PyTorch's snapshots have them.
 #pragma once
-#include "torch/core.hpp"
+#include "torch/base/core.hpp"
 
 #include <algorithm>
 #include <vector>

@@ -5,7 +5,7 @@
 // `mutex_` guards the lists; it is not held while a tracker or a recorder is called,
 // which may take the GIL.
 #pragma once
-#include "torch/core.hpp"
+#include "torch/base/core.hpp"
 
 #include <c10/util/ApproximateClock.h>
 

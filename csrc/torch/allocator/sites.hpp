@@ -8,7 +8,7 @@
 // No lock: a log has one writer, its thread, and readers that may find older entries
 // overwritten by newer ones.
 #pragma once
-#include "torch/core.hpp"
+#include "torch/base/core.hpp"
 
 #include <ATen/SequenceNumber.h>
 #include <ATen/record_function.h>

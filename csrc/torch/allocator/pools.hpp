@@ -1,7 +1,7 @@
 // pools.hpp - the pools of graph captures and of MemPools: whose requests go to
 // which, where the memory of one comes from, and what lived in one at a checkpoint.
 #pragma once
-#include "torch/history.hpp"
+#include "torch/allocator/history.hpp"
 
 #include <c10/cuda/CUDAGuard.h>
 

@@ -3,13 +3,13 @@
 //
 // `mutex_` guards the observers; it is not held while one is called, nor the core.
 #pragma once
-#include "torch/forked.hpp"
-#include "torch/history.hpp"
-#include "torch/pools.hpp"
-#include "torch/settings.hpp"
-#include "torch/sites.hpp"
-#include "torch/stats.hpp"
-#include "torch/workspaces.hpp"
+#include "torch/allocator/forked.hpp"
+#include "torch/allocator/history.hpp"
+#include "torch/allocator/pools.hpp"
+#include "torch/allocator/settings.hpp"
+#include "torch/allocator/sites.hpp"
+#include "torch/allocator/stats.hpp"
+#include "torch/allocator/workspaces.hpp"
 
 #include <c10/cuda/CUDAFunctions.h>
 

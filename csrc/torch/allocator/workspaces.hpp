@@ -5,7 +5,7 @@
 // same sizes are common; so the size says where to look, and who asks decides: whether
 // one of the functions of PyTorch that make workspaces is on the stack.
 #pragma once
-#include "torch/versions.hpp"
+#include "torch/base/versions.hpp"
 
 #include <algorithm>
 #include <array>

@@ -1,9 +1,9 @@
 // reports.hpp - the part of PyTorch's interface that tells and does not allocate:
 // limits and statistics, snapshots, history, who hears of what happens.
 #pragma once
-#include "torch/blocks.hpp"
-#include "torch/nccl.hpp"
-#include "torch/requests.hpp"
+#include "torch/allocator/blocks.hpp"
+#include "torch/allocator/nccl.hpp"
+#include "torch/allocator/requests.hpp"
 
 namespace oomph_torch
 {

@@ -1,6 +1,6 @@
 // forked.hpp - a forked process that goes on without CUDA, as each call of it fails.
 #pragma once
-#include "torch/python.hpp"
+#include "torch/base/python.hpp"
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 

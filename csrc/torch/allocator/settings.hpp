@@ -4,8 +4,8 @@
 // What has a meaning here is honoured; of the rest Python hears and says why not
 // (python/oomph/setup/allocator_settings.py).
 #pragma once
-#include "torch/core.hpp"
-#include "torch/python.hpp"
+#include "torch/base/core.hpp"
+#include "torch/base/python.hpp"
 
 #include <c10/cuda/CUDAAllocatorConfig.h>
 

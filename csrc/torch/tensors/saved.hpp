@@ -5,8 +5,8 @@
 // bytes. Which storage had them, its identity tells, never an address: addresses are
 // given out anew, and a storage may be resized, to nothing and back.
 #pragma once
-#include "torch/allocator.hpp"
-#include "torch/python.hpp"
+#include "torch/allocator/allocator.hpp"
+#include "torch/base/python.hpp"
 
 #include <ATen/SequenceNumber.h>
 #include <ATen/core/Tensor.h>

@@ -5,7 +5,7 @@
 // such thread. Order, sums and the release of what was saved are the engine's; streams
 // and the hooks that follow a node are left out.
 #pragma once
-#include "torch/python.hpp"
+#include "torch/base/python.hpp"
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>

@@ -7,7 +7,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-#include "torch/core.hpp"
+#include "torch/base/core.hpp"
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Storage.h>

@@ -1,6 +1,6 @@
 // holders.hpp - which tensors of Python hold which memory of a device.
 #pragma once
-#include "torch/python.hpp"
+#include "torch/base/python.hpp"
 
 #include <ATen/cuda/CUDAContextLight.h>
 #include <torch/csrc/autograd/variable.h>

@@ -1,7 +1,7 @@
 // stats.hpp - the core's figures in PyTorch's statistics and in its error for
 // memory that is not there.
 #pragma once
-#include "torch/core.hpp"
+#include "torch/base/core.hpp"
 
 #include <ATen/autocast_mode.h>
 #include <c10/core/GradMode.h>

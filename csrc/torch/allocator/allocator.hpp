@@ -4,8 +4,8 @@
 // No lock is held while calling the core or what PyTorch handed us (pool filters,
 // observers, trackers).
 #pragma once
-#include "torch/ipc.hpp"
-#include "torch/reports.hpp"
+#include "torch/allocator/ipc.hpp"
+#include "torch/allocator/reports.hpp"
 
 #include <c10/cuda/CUDAGuard.h>
 

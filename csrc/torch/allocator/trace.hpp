@@ -4,9 +4,9 @@
 // A file is a line of JSON, then records, then what the program was seen to be. Numbers
 // are LEB128. A block is named by how many blocks were allocated since.
 #pragma once
-#include "torch/history.hpp"
-#include "torch/python.hpp"
-#include "torch/sites.hpp"
+#include "torch/allocator/history.hpp"
+#include "torch/allocator/sites.hpp"
+#include "torch/base/python.hpp"
 
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>

@@ -1,7 +1,7 @@
 // ipc.hpp - blocks that processes share: PyTorch's handles are the core's
 // tickets.
 #pragma once
-#include "torch/core.hpp"
+#include "torch/base/core.hpp"
 
 #include <c10/util/Exception.h>
 

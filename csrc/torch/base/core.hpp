@@ -2,7 +2,7 @@
 // PyTorch's types, and exceptions on their way through C frames.
 #pragma once
 #include "oomph.h"
-#include "torch/versions.hpp"
+#include "torch/base/versions.hpp"
 
 #include <atomic>
 #include <exception>

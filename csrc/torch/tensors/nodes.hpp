@@ -3,7 +3,7 @@
 // Each thread numbers its nodes from 0 on, and a backward pass that creates a graph
 // makes them in a thread of its own.
 #pragma once
-#include "torch/python.hpp"
+#include "torch/base/python.hpp"
 
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/function.h>
