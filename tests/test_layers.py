@@ -391,9 +391,26 @@ def test_no_package_imports_a_higher_one():
     assert up == []
 
 
-def test_no_package_has_many_modules():
-    folders = Counter(path.parent for path in PYTHON.glob("oomph*/**/*.py"))
-    assert {folder for folder, count in folders.items() if count > 20} == set()
+# ---- what one can survey
+
+# Headers and stubs of types count, too.
+WRITTEN = [
+    path.relative_to(ROOT)
+    for below in (CSRC, PYTHON)
+    for path in below.rglob("*")
+    if path.suffix in {*SUFFIXES, ".py", ".pyi"}
+]
+
+
+def test_no_folder_has_many_files():
+    folders = Counter(path.parent for path in WRITTEN)
+    assert {str(f): count for f, count in folders.items() if count > 20} == {}
+
+
+def test_no_file_has_many_lines():
+    lines = {str(path): (ROOT / path).read_text().count("\n") for path in WRITTEN}
+    assert len(lines) > 400  # or else they lie elsewhere
+    assert {path: count for path, count in lines.items() if count > 400} == {}
 
 
 # ---- import oomph
