@@ -33,6 +33,7 @@ PTH = "oomph_simulate.pth"
 
 BUILDING = runpy.run_path(str(ROOT / "python/oomph/base/building.py"))
 LIMITED_API = BUILDING["LIMITED_API"]
+cuda_includes = BUILDING["cuda_includes"]
 system_includes = BUILDING["system_includes"]
 C_FLAGS = ["-std=c17", "-O2", "-g", "-fvisibility=hidden", *BUILDING["WARNINGS"]]
 SANITIZERS = {
@@ -52,26 +53,6 @@ def package_dir(name: str) -> Path | None:
     if spec.origin is not None:
         return Path(spec.origin).parent
     return Path(next(iter(spec.submodule_search_locations or [])))
-
-
-def cuda_includes() -> list[Path]:
-    """Where the CUDA headers are: PyTorch's own packages, or else a toolkit."""
-    packages = [package_dir("nvidia.cu13"), package_dir("nvidia.cuda_runtime")]
-    toolkits = [os.environ.get("CUDA_HOME"), "/usr/local/cuda"]
-    roots = [*filter(None, packages), *map(Path, filter(None, toolkits))]
-    wanted = ("cuda.h", "crt/host_config.h")
-    found = [
-        next((r / "include" for r in roots if (r / "include" / name).exists()), None)
-        for name in wanted
-    ]
-    missing = [name for name, folder in zip(wanted, found, strict=True) if not folder]
-    if missing:
-        raise SystemExit(
-            f"oomph: the CUDA headers {' and '.join(missing)} are missing. Install the "
-            "CUDA build of PyTorch (pip install torch), and nvidia-cuda-crt of the "
-            "same CUDA version, and build with pip install --no-build-isolation."
-        )
-    return list(dict.fromkeys(filter(None, found)))
 
 
 def sources(pattern: str) -> list[str]:
@@ -195,9 +176,6 @@ def simulation(includes: list[str]) -> list[Extension]:
         "include_dirs": ["csrc/sim"],
         "extra_compile_args": ["-D_GNU_SOURCE", *C_FLAGS, *includes],
     }
-    cudnn = package_dir("nvidia.cudnn")
-    if cudnn is not None:
-        common["extra_compile_args"] += system_includes([cudnn / "include"])
     depends = sources("csrc/sim/**/*.h")
     return [
         SharedLibrary(
@@ -311,8 +289,12 @@ def extensions() -> list[Extension]:
 
 
 if __name__ == "__main__":  # tools and tests use the functions above
+    try:
+        wanted = extensions()
+    except BUILDING["BuildError"] as error:
+        raise SystemExit(f"oomph: {error}") from None
     setup(
-        ext_modules=extensions(),
+        ext_modules=wanted,
         cmdclass={"build_ext": Build, "build_py": BuildPy},
         options={"bdist_wheel": {"py_limited_api": "cp310"}},
     )

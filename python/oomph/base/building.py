@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -47,6 +48,26 @@ def folder_name(version: str) -> str:
 def system_includes(folders: Iterable[Path]) -> list[str]:
     """The compiler's arguments for headers that are not ours."""
     return [part for folder in folders for part in ("-isystem", str(folder))]
+
+
+def cuda_includes() -> list[Path]:
+    """Where the CUDA headers are: in NVIDIA's packages, or in a toolkit.
+
+    Raises:
+        BuildError: One that is needed is in none of them.
+    """
+    spec = importlib.util.find_spec("nvidia")
+    packages = (spec and spec.submodule_search_locations) or ()
+    found = [p for place in packages for p in sorted(Path(place).glob("*/include"))]
+    toolkit = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include"
+    found += [toolkit] if toolkit.exists() else []
+    for name in ("cuda.h", "cuda_runtime.h", "crt/host_config.h"):
+        if not any((folder / name).exists() for folder in found):
+            raise BuildError(
+                f"the CUDA header {name} is missing: pip install nvidia-cuda-runtime "
+                "and nvidia-cuda-crt of the CUDA version of PyTorch"
+            )
+    return found
 
 
 def make_stubs(folder: Path, compiler: str) -> list[str]:
@@ -116,20 +137,6 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
-def cuda_includes(torch: Path) -> list[Path]:
-    """Where the CUDA headers are: beside PyTorch, or in a toolkit."""
-    roots = sorted((torch.parent / "nvidia").glob("*/include"))
-    toolkit = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include"
-    found = [*roots, *([toolkit] if toolkit.exists() else [])]
-    for name in ("cuda_runtime.h", "crt/host_config.h"):
-        if not any((folder / name).exists() for folder in found):
-            raise BuildError(
-                f"the CUDA header {name} is missing: pip install nvidia-cuda-crt of "
-                "the CUDA version of this PyTorch"
-            )
-    return found
-
-
 def build_module(name: str, source: Path, includes: list[Path], out: Path) -> None:
     """Compiles and links one module; a compiler's error is the end of it."""
     compiler = find_compiler()
@@ -169,7 +176,7 @@ def build(version: str, torch: Path, source: Path) -> Path:
     if is_whole(folder):
         return folder
     find_compiler()
-    includes = [torch / "include", *cuda_includes(torch)]
+    includes = [torch / "include", *cuda_includes()]
     with locked(folder.with_suffix(".lock")):
         if is_whole(folder):
             return folder
