@@ -270,6 +270,21 @@ static void pages_are_not_larger_where_nothing_goes_to_the_host(void)
     CHECK(page_bytes_for("80GiB,memory=none", config) == 2 * MIB);
 }
 
+static void pages_are_not_larger_where_the_hosts_memory_is_the_devices(void)
+{
+    const char *card = "80GiB,memory=none,integrated=yes";
+
+    CHECK(page_bytes_for(card, limited_to(1000)) == 2 * MIB);
+}
+
+static void pages_are_larger_there_if_offload_is_asked_for(void)
+{
+    oomph_config_t config = limited_to(1000);
+
+    config.offload = OOMPH_OFFLOAD_ON_OOM;
+    CHECK(page_bytes_for("80GiB,memory=none,integrated=yes", config) > 2 * MIB);
+}
+
 static void what_the_system_lets_nobody_map_is_predicted_and_reported(void)
 {
     oomph_config_t config = test_config();
@@ -394,6 +409,8 @@ int main(int argc, char **argv)
         TEST(pages_are_not_larger_than_needed),
         TEST(a_card_keeps_many_pages_however_few_may_be_mapped),
         TEST(pages_are_not_larger_where_nothing_goes_to_the_host),
+        TEST(pages_are_not_larger_where_the_hosts_memory_is_the_devices),
+        TEST(pages_are_larger_there_if_offload_is_asked_for),
         TEST(what_the_system_lets_nobody_map_is_predicted_and_reported),
     };
 

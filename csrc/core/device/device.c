@@ -24,14 +24,27 @@ void oomph_device_limit(oomph_device_t *device)
     device->pages.limit_bytes = limit;
 }
 
+static bool offloads(bool shares_memory)
+{
+    oomph_offload_t offload = oomph_process.config.offload;
+
+    return offload == OOMPH_OFFLOAD_AUTO ? !shares_memory
+                                         : offload != OOMPH_OFFLOAD_OFF;
+}
+
+bool oomph_device_offloads(const oomph_device_t *device)
+{
+    return offloads(device->shares_memory);
+}
+
 // The granularity; larger if host memory up to its limit takes more mappings than the
 // process may have.
-static size_t choose_page(const oomph_device_info_t *info)
+static size_t choose_page(const oomph_device_info_t *info, bool shares_memory)
 {
     const oomph_config_t *config = &oomph_process.config;
     size_t bytes = info->page_bytes;
 
-    if (config->host_page_max == 0 || config->offload == OOMPH_OFFLOAD_OFF ||
+    if (config->host_page_max == 0 || !offloads(shares_memory) ||
         config->host_kind >= OOMPH_HOST_PINNED)
         return bytes;
     while (config->host_limit_bytes / bytes > config->host_page_max &&
@@ -41,11 +54,12 @@ static size_t choose_page(const oomph_device_info_t *info)
 }
 
 static oomph_status_t check_sizes(int ordinal, const oomph_device_info_t *info,
-                                  size_t *page_bytes)
+                                  bool shares_memory, size_t *page_bytes)
 {
     const oomph_config_t *config = &oomph_process.config;
 
-    *page_bytes = config->page_bytes == 0 ? choose_page(info) : config->page_bytes;
+    *page_bytes =
+        config->page_bytes == 0 ? choose_page(info, shares_memory) : config->page_bytes;
     if (*page_bytes % info->page_bytes != 0 || *page_bytes > OOMPH_CHUNK_BYTES)
         return oomph_fail(
             OOMPH_ERR_INVALID,
@@ -80,7 +94,7 @@ static oomph_status_t open_device(int ordinal, oomph_device_t **out)
     if (status == OOMPH_OK)
         status = oomph_process.driver->open(ordinal, &info);
     if (status == OOMPH_OK)
-        status = check_sizes(ordinal, &info, &page_bytes);
+        status = check_sizes(ordinal, &info, shares_memory, &page_bytes);
     if (status != OOMPH_OK)
         return status;
     oomph_device_t *device = calloc(1, sizeof *device);
@@ -104,14 +118,6 @@ static oomph_status_t open_device(int ordinal, oomph_device_t **out)
     oomph_ahead_init(&device->ahead, &device->pages);
     *out = device;
     return OOMPH_OK;
-}
-
-bool oomph_device_offloads(const oomph_device_t *device)
-{
-    oomph_offload_t offload = oomph_process.config.offload;
-
-    return offload == OOMPH_OFFLOAD_AUTO ? !device->shares_memory
-                                         : offload != OOMPH_OFFLOAD_OFF;
 }
 
 oomph_host_kind_t oomph_device_host_kind(oomph_device_t *device)
