@@ -30,9 +30,8 @@ def repository(tmp_path: Path) -> Path:
     (tmp_path / "CHANGELOG.md").write_text(CHANGES)
     (tmp_path / ".gitignore").write_text("/dist/\n")
     (tmp_path / "tools" / "readme.py").write_text("")
-    (tmp_path / "docs").mkdir()
     found = {"2.15": {"oomph": "0.2.0", "checks": {"streams": ""}}}
-    (tmp_path / "docs" / "versions.json").write_text(json.dumps(found))
+    (results / "versions.json").write_text(json.dumps(found))
     (results / "gpu-card.json").write_text('{"versions": ["oomph 0.2.0"]}')
     git(tmp_path, "init", "--quiet")
     commit(tmp_path)
@@ -115,7 +114,7 @@ def test_a_wheel_is_of_this_version_and_newer_than_the_commit(repository):
 
 
 def test_other_versions_and_a_card_were_tried_with_this_oomph(repository):
-    versions = repository / "docs" / "versions.json"
+    versions = repository / "benchmarks" / "results" / "versions.json"
     for oomph, error in (("0.2.0", "it hangs"), ("0.1.0", "")):
         found = {"2.15": {"oomph": oomph, "checks": {"streams": error}}}
         versions.write_text(json.dumps(found))

@@ -129,7 +129,7 @@ def is_built(root: Path, version: str) -> str:
 
 def was_run_on_all_versions(root: Path, version: str) -> str:
     """The checks of other PyTorch versions passed for this version of oomph."""
-    results = root / "docs" / "versions.json"
+    results = root / "benchmarks" / "results" / "versions.json"
     if not results.exists():
         return f"{results.relative_to(root)} is missing: run make test-versions"
     lacking = []

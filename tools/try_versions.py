@@ -7,8 +7,8 @@ folder of an environment that is there already.
     python tools/try_versions.py 2.10 2.11 2.15
     python tools/try_versions.py 2.11=.venv
 
-Results are kept in docs/versions.json, those of other versions as they are, and shown
-in docs/versions.md.
+Results are kept in benchmarks/results/versions.json, those of other versions as they
+are, and shown in docs/versions.md.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "docs" / "versions.json"
+RESULTS = ROOT / "benchmarks" / "results" / "versions.json"
 PAGE = ROOT / "docs" / "versions.md"
 CARD = "1GiB,memory=values"
 
