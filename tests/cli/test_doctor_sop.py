@@ -3,6 +3,7 @@
 import json
 
 from oomph.doctor import sop
+from support import lines, oomph
 from test_doctor import FORMS, doctor
 
 
@@ -33,3 +34,17 @@ def test_a_technique_is_in_use_only_if_its_value_is_not_off():
 def test_a_driver_that_is_absent_is_not_said_to_be_there(monkeypatch):
     monkeypatch.setattr(sop.versions, "driver_version", lambda: "none")
     assert "[ ] NVIDIA's driver: not found" in sop.text(sop.steps(None))
+
+
+def test_where_gpus_use_the_cpus_memory_it_says_that_nothing_is_offloaded():
+    for card, said in (
+        (
+            "gb10",
+            "[ ] GPUs have memory of their own: GPU 0 uses the CPU's, so oomph "
+            "offloads nothing there by default",
+        ),
+        ("gh200", "[x] GPUs have memory of their own"),
+    ):
+        text = oomph("doctor", "--sop", card=card).out
+        (line,) = lines(text, "GPUs have memory of their own")
+        assert line.strip() == said

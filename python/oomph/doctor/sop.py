@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from oomph import _C
 from oomph.base.sizes import format_size
 from oomph.diagnosis import processes
 from oomph.doctor.finder import Search
@@ -79,7 +80,7 @@ class Step:
 def steps(found: Search | None) -> list[Step]:
     """The procedure, as far as this machine and a log show it.
 
-    Starts neither CUDA nor PyTorch.
+    Imports no PyTorch, and asks the driver what GPUs are without using one.
 
     Args:
         found: What a log tells; None: there is no log.
@@ -134,6 +135,7 @@ def _machine() -> list[Step]:
             "install NVIDIA's driver, or try on a simulated card: oomph run --simulate "
             "12GiB train.py",
         ),
+        *_own_memory(part),
         Step(
             part,
             "settings of the allocators",
@@ -142,6 +144,27 @@ def _machine() -> list[Step]:
             "the program's own environment may differ",
         ),
     ]
+
+
+def _own_memory(part: str) -> list[Step]:
+    """Whether each GPU has memory of its own, or else offload frees nothing."""
+    title = "GPUs have memory of their own"
+    do = (
+        "OOMPH_CONF=recompute:always makes room by running calls again; "
+        "offload:on-oom offloads all the same"
+    )
+    count = versions.gpu_count()
+    try:
+        shared = [gpu for gpu in range(count) if _C.shares_memory(gpu)]
+    except RuntimeError as error:
+        return [Step(part, title, None, f"not known ({error})", do)]
+    if not count:
+        return []
+    seen = ", ".join(f"GPU {gpu}" for gpu in shared)
+    if shared:
+        use = "uses" if len(shared) == 1 else "use"
+        seen += f" {use} the CPU's, so oomph offloads nothing there by default"
+    return [Step(part, title, not shared, seen, do)]
 
 
 def _cuda_of_torch() -> str | None:
