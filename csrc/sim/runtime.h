@@ -27,7 +27,8 @@ int oomph_sim_device_of_bus_id(const char *id);
 void oomph_sim_uuid(int device, unsigned char bytes[16]);
 
 // Launches the kernel `name` into nothing on `stream`. Returns a CUresult.
-int oomph_sim_launch_kernel(const char *name, struct CUstream_st *stream);
+int oomph_sim_launch_kernel(const char *name, uint64_t blocks, unsigned block_threads,
+                            struct CUstream_st *stream);
 
 // Records that `function` was called and is not supported.
 void oomph_sim_note_unsupported(const char *function);

@@ -43,9 +43,14 @@
  *   bandwidth=1008GB/s  of device memory, at its best
  *   fp32=82.6TFLOPS  arithmetic at its best; so tf32, fp16, bf16 and fp8, of
  *                    multiplications of matrices
+ *   l2=72MiB         the cache between device memory and multiprocessors
  *   flops-share=0.7  what kernels reach of the arithmetic
- *   bandwidth-share=0.85  and of the bandwidth
- *   launch=2us       what each kernel takes on top
+ *   bandwidth-share=0.9  and of the bandwidth
+ *   l2-share=0.6     and of the cache
+ *   sm-bytes=24      that a multiprocessor loads or stores in a cycle at most
+ *   sm-accesses=3.4  loads and stores of single numbers, likewise
+ *   launch=3.8us     what each kernel takes on top
+ *   dispatch=14us    what the host takes for each operator of PyTorch
  *
  * Sizes are bytes or carry KiB, MiB, GiB, TiB (1024) or KB, MB, GB, TB (1000), in any
  * case. The card is read at first use: what oomph_sim_configure() was given, else the
@@ -176,25 +181,39 @@ typedef enum oomph_sim_precision {
 typedef struct oomph_sim_use {
     uint64_t addr, bytes;               // where it lies
     uint64_t read_bytes, written_bytes; // how much of it is moved; evenly spread
+    // Read once more if the cache has lost it: by a later kernel, which has to find all
+    // of it, and by the threads that have just read it, which find what is in work.
+    uint64_t again_bytes, reread_bytes;
 } oomph_sim_use_t;
+
+// The kernels of an operator.
+typedef struct oomph_sim_launched {
+    unsigned kernel_count;
+    uint64_t threads; // of the kernel that has most
+    unsigned block_threads;
+} oomph_sim_launched_t;
 
 typedef struct oomph_sim_cost {
     const char *name; // static text
     double flops;
     oomph_sim_precision_t precision; // of these
+    double accesses; // loads and stores of single numbers, where vectors do not fit
+    oomph_sim_launched_t launched;
     const oomph_sim_use_t *uses;     // copied
     size_t use_count;
 } oomph_sim_cost_t;
 
 // Adds `change` to a counter of this thread. While that is above 0, the kernels that
-// the thread launches are parts of one operator: each takes its launch time alone,
-// since oomph_sim_cost() accounts for all of them. Returns how many kernels the current
-// operator has launched, or the last one if none is current.
-unsigned oomph_sim_operator(int change);
+// the thread launches are parts of an operator: each takes its launch time alone, since
+// oomph_sim_cost() accounts for all of them. Returns what the operator until now has
+// launched; the one from now on has launched `before`. When the outermost one ends, the
+// host has taken its time for it.
+oomph_sim_launched_t oomph_sim_operator(int change, oomph_sim_launched_t before);
 
 // Gives the stream the work of an operator. With the rates of a card (gpu=) it takes as
-// long as the slowest of its arithmetic, its device memory and its share of the link:
-// what lies on the host when it starts is moved over the link. Returns a CUresult.
+// long as the slowest of its arithmetic, its accesses, its device memory and its share
+// of the link: what lies on the host when it starts is moved over the link. Returns a
+// CUresult.
 int oomph_sim_cost(const oomph_sim_cost_t *what, struct CUstream_st *stream);
 
 // What a device has done since the start. Work counts in full when it starts.

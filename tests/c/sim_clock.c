@@ -119,7 +119,11 @@ static void test_a_copy_waits_for_the_engine_and_not_for_its_stream_alone(void)
 static void tell(CUstream stream, double flops, oomph_sim_precision_t precision,
                  const oomph_sim_use_t *uses, size_t count)
 {
-    const oomph_sim_cost_t cost = {"mm", flops, precision, uses, count};
+    const oomph_sim_cost_t cost = {.name = "mm",
+                                   .flops = flops,
+                                   .precision = precision,
+                                   .uses = uses,
+                                   .use_count = count};
 
     CHECK(oomph_sim_cost(&cost, stream) == 0);
 }
@@ -128,7 +132,7 @@ static void test_an_operator_takes_the_slower_of_arithmetic_and_memory(void)
 {
     start(CARD);
     CUdeviceptr addr = allocate(500 * MB);
-    const oomph_sim_use_t read = {addr, 500 * MB, 500 * MB, 0};
+    const oomph_sim_use_t read = {.addr = addr, .bytes = 500 * MB, .read_bytes = 500 * MB};
 
     tell(0, 1e12, OOMPH_SIM_BF16, NULL, 0);
     CHECK(is_about(ms_of_all(), 10));
@@ -148,12 +152,76 @@ static void test_what_kernels_reach_of_the_peaks_is_a_setting(void)
     start("1GiB,gpu=t4,tick=0,fp16=100TFLOPS,bandwidth=1000GB/s,flops-share=0.5,"
           "bandwidth-share=0.8,launch=100us");
     CUdeviceptr addr = allocate(400 * MB);
-    const oomph_sim_use_t written = {addr, 400 * MB, 0, 400 * MB};
+    const oomph_sim_use_t written = {.addr = addr, .bytes = 400 * MB, .read_bytes = 0, .written_bytes = 400 * MB};
 
     tell(0, 1e12, OOMPH_SIM_FP16, NULL, 0);
     CHECK(is_about(ms_of_all(), 20.1));
     tell(0, 0, OOMPH_SIM_FP16, &written, 1);
     CHECK(is_about(ms_of_all(), 0.6));
+}
+
+static void test_single_accesses_take_the_time_of_the_multiprocessors(void)
+{
+    const oomph_sim_cost_t cost = {.name = "mul", .accesses = 1e9};
+
+    start("1GiB,gpu=a100-40gb,tick=0,sms=10,sm-accesses=2,launch=0");
+    CHECK(oomph_sim_cost(&cost, 0) == 0);
+    CHECK(is_about(ms_of_all(), 1e9 / (2 * 10 * 1.4106e9) * 1e3)); // 1.41 GHz
+}
+
+static void test_few_multiprocessors_do_not_reach_the_bandwidth(void)
+{
+    start("1GiB,gpu=a100-40gb,tick=0,sms=1,sm-bytes=10,launch=0");
+    const oomph_sim_use_t read = {.addr = allocate(100 * MB), .bytes = 100 * MB, .read_bytes = 100 * MB};
+
+    tell(0, 0, OOMPH_SIM_FP32, &read, 1);
+    CHECK(is_about(ms_of_all(), 100 * MB / (10 * 1.4106e9) * 1e3));
+}
+
+// Reads 100 MB in threads of which a tenth are in work at once.
+static double ms_of_rows(const char *l2, uint64_t again, uint64_t reread)
+{
+    char card[256];
+
+    snprintf(card, sizeof card, "%s,sms=10,sm-bytes=1000,l2-share=1,l2=%s", CARD, l2);
+    start(card);
+    const oomph_sim_use_t use = {
+        allocate(100 * MB), 100 * MB, 100 * MB, 0, again, reread};
+    const oomph_sim_cost_t cost = {
+        .name = "layer_norm",
+        .launched = {.kernel_count = 1, .threads = 204800, .block_threads = 256},
+        .uses = &use,
+        .use_count = 1};
+    CHECK(oomph_sim_cost(&cost, 0) == 0);
+    return ms_of_all();
+}
+
+static void test_rows_in_work_are_read_again_only_where_the_cache_is_too_small(void)
+{
+    CHECK(is_about(ms_of_rows("11MB", 0, 100 * MB), 0.1));
+    CHECK(is_about(ms_of_rows("9MB", 0, 100 * MB), 0.2));
+}
+
+static void test_a_later_kernel_finds_what_the_cache_holds_as_a_whole(void)
+{
+    CHECK(is_about(ms_of_rows("110MB", 100 * MB, 0), 0.1));
+    CHECK(is_about(ms_of_rows("90MB", 100 * MB, 0), 0.2));
+}
+
+static void test_the_host_takes_its_time_for_each_outermost_operator(void)
+{
+    const oomph_sim_launched_t none = {0}, one = {1, 256, 128};
+    uint64_t before;
+
+    start("1GiB,gpu=t4,tick=0,dispatch=30us");
+    before = oomph_sim_now_ns();
+    oomph_sim_operator(1, none);
+    oomph_sim_operator(1, none);
+    OK(cuLaunchKernel(NULL, 2, 1, 1, 128, 1, 1, 0, 0, NULL, NULL));
+    CHECK(oomph_sim_operator(-1, one).threads == 256);
+    CHECK(oomph_sim_now_ns() == before);
+    CHECK(oomph_sim_operator(-1, none).kernel_count == 1);
+    CHECK(oomph_sim_now_ns() == before + 30000);
 }
 
 static void test_kernels_of_different_streams_take_turns(void)
@@ -191,9 +259,9 @@ static void test_what_lies_on_host_pages_is_moved_at_the_speed_of_the_link(void)
     const size_t bytes = 50 * PAGE;
     const double ms = (double)bytes / 1e7; // over the link
     CUdeviceptr addr = half_on_host(bytes);
-    const oomph_sim_use_t all = {addr, 2 * bytes, 2 * bytes, 0};
-    const oomph_sim_use_t on_device = {addr, bytes, bytes, bytes};
-    const oomph_sim_use_t both_ways = {addr + bytes, bytes, bytes, bytes};
+    const oomph_sim_use_t all = {.addr = addr, .bytes = 2 * bytes, .read_bytes = 2 * bytes, .written_bytes = 0};
+    const oomph_sim_use_t on_device = {.addr = addr, .bytes = bytes, .read_bytes = bytes, .written_bytes = bytes};
+    const oomph_sim_use_t both_ways = {.addr = addr + bytes, .bytes = bytes, .read_bytes = bytes, .written_bytes = bytes};
 
     tell(0, 0, OOMPH_SIM_FP32, &all, 1);
     CHECK(is_about(ms_of_all(), ms));
@@ -211,7 +279,7 @@ static void test_a_view_moves_its_share_of_what_lies_on_the_host(void)
     start(CARD);
     const size_t bytes = 50 * PAGE;
     CUdeviceptr addr = half_on_host(bytes);
-    const oomph_sim_use_t every_fourth = {addr, 2 * bytes, bytes / 2, 0};
+    const oomph_sim_use_t every_fourth = {.addr = addr, .bytes = 2 * bytes, .read_bytes = bytes / 2, .written_bytes = 0};
 
     tell(0, 0, OOMPH_SIM_FP32, &every_fourth, 1);
     ms_of_all();
@@ -226,8 +294,8 @@ static void test_kernels_take_turns_on_the_link_with_copies(void)
     const double ms = (double)bytes / 1e7;
     CUdeviceptr on_link = half_on_host(bytes) + bytes, addr = allocate(bytes);
     void *host = pin(bytes);
-    const oomph_sim_use_t read = {on_link, bytes, bytes, 0};
-    const oomph_sim_use_t written = {on_link, bytes, 0, bytes};
+    const oomph_sim_use_t read = {.addr = on_link, .bytes = bytes, .read_bytes = bytes, .written_bytes = 0};
+    const oomph_sim_use_t written = {.addr = on_link, .bytes = bytes, .read_bytes = 0, .written_bytes = bytes};
 
     OK(cuMemcpyHtoDAsync(addr, host, bytes, make_stream(CU_STREAM_NON_BLOCKING)));
     tell(make_stream(CU_STREAM_NON_BLOCKING), 0, OOMPH_SIM_FP32, &read, 1);
@@ -243,7 +311,7 @@ static void test_a_kernel_that_waits_for_another_comes_to_the_link_later(void)
     const size_t bytes = 50 * PAGE;
     const double ms = (double)bytes / 1e7;
     CUdeviceptr on_link = half_on_host(bytes) + bytes, addr = allocate(bytes);
-    const oomph_sim_use_t read = {on_link, bytes, bytes, 0};
+    const oomph_sim_use_t read = {.addr = on_link, .bytes = bytes, .read_bytes = bytes, .written_bytes = 0};
 
     tell(make_stream(CU_STREAM_NON_BLOCKING), 1e12, OOMPH_SIM_BF16, NULL, 0); // 10 ms
     tell(make_stream(CU_STREAM_NON_BLOCKING), 0, OOMPH_SIM_FP32, &read, 1);
@@ -257,7 +325,7 @@ static void test_where_memory_lies_counts_when_the_work_starts(void)
     const size_t bytes = 50 * PAGE;
     CUdeviceptr addr = reserve(bytes);
     CUstream stream = make_stream(CU_STREAM_NON_BLOCKING);
-    const oomph_sim_use_t read = {addr, bytes, bytes, 0};
+    const oomph_sim_use_t read = {.addr = addr, .bytes = bytes, .read_bytes = bytes, .written_bytes = 0};
 
     map_open(addr, bytes, create(on_host(), bytes));
     oomph_sim_hold(stream);
@@ -301,7 +369,8 @@ static void test_without_rates_an_operator_takes_no_time_of_its_own(void)
 static void test_a_cost_of_unknown_precision_is_refused(void)
 {
     start(CARD);
-    const oomph_sim_cost_t cost = {"mm", 1, OOMPH_SIM_PRECISIONS, NULL, 0};
+    const oomph_sim_cost_t cost = {
+        .name = "mm", .flops = 1, .precision = OOMPH_SIM_PRECISIONS};
 
     CHECK(oomph_sim_cost(&cost, 0) == CUDA_ERROR_INVALID_VALUE);
 }
@@ -315,6 +384,11 @@ int main(void)
     run(test_a_copy_waits_for_the_engine_and_not_for_its_stream_alone);
     run(test_an_operator_takes_the_slower_of_arithmetic_and_memory);
     run(test_what_kernels_reach_of_the_peaks_is_a_setting);
+    run(test_single_accesses_take_the_time_of_the_multiprocessors);
+    run(test_few_multiprocessors_do_not_reach_the_bandwidth);
+    run(test_rows_in_work_are_read_again_only_where_the_cache_is_too_small);
+    run(test_a_later_kernel_finds_what_the_cache_holds_as_a_whole);
+    run(test_the_host_takes_its_time_for_each_outermost_operator);
     run(test_kernels_of_different_streams_take_turns);
     run(test_kernels_and_copies_run_at_once);
     run(test_what_lies_on_host_pages_is_moved_at_the_speed_of_the_link);

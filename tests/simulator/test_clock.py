@@ -18,6 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 RATES = (
     "gpu=a100-40gb,link=10GB/s,bandwidth=1000GB/s,fp32=10TFLOPS,tf32=20TFLOPS,"
     "fp16=50TFLOPS,bf16=100TFLOPS,flops-share=1,bandwidth-share=1,launch=1us,tick=0,"
+    "dispatch=0,sm-bytes=1000,sm-accesses=1000,"
     "context=0"
 )
 LINK, MEMORY = 10e9, 1e12  # bytes a second
@@ -216,6 +217,20 @@ def test_a_copy_within_the_device_reads_and_writes():
     ms, used = measure(x.clone)
     assert used.device_bytes == 2 << 28
     assert ms == about((2 << 28) / MEMORY * 1e3)
+
+
+@simulated
+def test_a_conversion_of_types_reads_one_and_writes_the_other():
+    x = empty(1 << 24, dtype=torch.bfloat16)
+    assert measure(x.float)[1].device_bytes == 6 << 24
+
+
+@simulated
+def test_an_operator_made_of_others_is_their_sum():
+    x = empty(1 << 24)
+    ms, used = measure(lambda: x.pow(1))  # a copy by the driver
+    assert used.device_bytes == 2 << 26
+    assert ms == about((2 << 26) / MEMORY * 1e3)
 
 
 # ---- the link

@@ -162,11 +162,14 @@ cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared_b
     return cudaSuccess;
 }
 
-static cudaError_t launch(const kernel_t *kernel, cudaStream_t stream)
+static cudaError_t launch(const kernel_t *kernel, dim3 grid, dim3 block,
+                          cudaStream_t stream)
 {
     if (kernel == NULL)
         return rt_error(cudaErrorInvalidDeviceFunction);
-    return RT_BOUND((CUresult)oomph_sim_launch_kernel(kernel->name, stream));
+    return RT_BOUND((CUresult)oomph_sim_launch_kernel(
+        kernel->name, (uint64_t)grid.x * grid.y * grid.z, block.x * block.y * block.z,
+        stream));
 }
 
 cudaError_t __cudaGetKernel(cudaKernel_t *kernel, const void *host)
@@ -184,13 +187,13 @@ cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block,
                                void **arguments, size_t shared_bytes,
                                cudaStream_t stream)
 {
-    return launch((const kernel_t *)(const void *)kernel, stream);
+    return launch((const kernel_t *)(const void *)kernel, grid, block, stream);
 }
 
 cudaError_t cudaLaunchKernel(const void *host, dim3 grid, dim3 block, void **arguments,
                              size_t shared_bytes, cudaStream_t stream)
 {
-    return launch(find(host), stream);
+    return launch(find(host), grid, block, stream);
 }
 
 cudaError_t cudaLaunchCooperativeKernel(const void *host, dim3 grid, dim3 block,
@@ -205,7 +208,7 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *ho
 {
     if (config == NULL)
         return rt_error(cudaErrorInvalidValue);
-    return launch(find(host), config->stream);
+    return launch(find(host), config->gridDim, config->blockDim, config->stream);
 }
 
 // ---- attributes: those of a small kernel

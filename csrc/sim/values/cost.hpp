@@ -1,7 +1,8 @@
 // cost.hpp - what is registered over an operator's CUDA kernel so that the simulated
 // GPU takes the time for it: its arithmetic and memory, told to the driver once the
-// operator has launched its kernels. Operators that it calls are parts of it.
+// operator has launched its kernels. Operators that it calls tell their own.
 #pragma once
+#include "accesses.hpp"
 #include "arguments.hpp"
 #include "flops.hpp"
 #include "uses.hpp"
@@ -19,20 +20,26 @@ namespace oomph_values
 inline decltype(&oomph_sim_cost) sim_cost; // of the simulated driver
 inline decltype(&oomph_sim_operator) sim_operator;
 
-inline thread_local int cost_depth; // of operators that are called by operators
+// What this thread has called, and how many of these told arithmetic.
+inline thread_local unsigned operator_count, arithmetic_count;
 
+// From its making to its end, kernels are those of one operator.
 class InOperator
 {
+    oomph_sim_launched_t outer_ = sim_operator(1, {});
+    bool has_ended_ = false;
+
   public:
-    InOperator()
+    InOperator() = default;
+    oomph_sim_launched_t end()
     {
-        cost_depth++;
-        sim_operator(1);
+        has_ended_ = true;
+        return sim_operator(-1, outer_);
     }
     ~InOperator()
     {
-        sim_operator(-1);
-        cost_depth--;
+        if (!has_ended_)
+            end();
     }
     InOperator(const InOperator &) = delete;
     InOperator &operator=(const InOperator &) = delete;
@@ -43,6 +50,7 @@ class Costed final : public c10::OperatorKernel
     c10::SafeKernelFunction native_;
     std::string name_;
     Uses uses_;
+    Accesses accesses_;
     const Arithmetic *arithmetic_;
     bool is_copy_, copies_by_driver_;
     size_t argument_count_, return_count_;
@@ -50,7 +58,7 @@ class Costed final : public c10::OperatorKernel
   public:
     Costed(const OperatorHandle &op, std::string name, c10::DispatchKey on_gpu)
         : native_(op.getComputedKernelForDispatchKey(on_gpu)), name_(std::move(name)),
-          uses_(op), arithmetic_(arithmetic_of(op)), is_copy_(name_ == "copy_"),
+          uses_(op), accesses_(op), arithmetic_(arithmetic_of(op)), is_copy_(name_ == "copy_"),
           copies_by_driver_(is_copy_ || name_ == "_local_scalar_dense"),
           argument_count_(op.schema().arguments().size()),
           return_count_(op.schema().returns().size())
@@ -59,21 +67,24 @@ class Costed final : public c10::OperatorKernel
 
     void operator()(const OperatorHandle &op, c10::DispatchKeySet keys, Stack *stack)
     {
-        if (cost_depth > 0 || (is_copy_ && crosses_link(*stack))) {
+        if (is_copy_ && crosses_link(*stack)) {
             native_.callBoxed(op, keys, stack);
             return;
         }
         auto count = static_cast<std::ptrdiff_t>(argument_count_);
         Stack arguments(stack->end() - count, stack->end());
-        {
-            InOperator inside;
-            native_.callBoxed(op, keys, stack);
-        }
-        if (copies_by_driver_ && sim_operator(0) == 0)
-            return; // the driver's copy took its time
+        const unsigned before = ++operator_count, told = arithmetic_count;
+        InOperator inside;
+        native_.callBoxed(op, keys, stack);
+        const oomph_sim_launched_t launched = inside.end();
+        const bool multiplies = arithmetic_ != nullptr && arithmetic_count == told;
+        if (launched.kernel_count == 0 && !multiplies &&
+            (copies_by_driver_ || operator_count > before))
+            return; // it is the sum of what it called, or the driver's copy
         count = static_cast<std::ptrdiff_t>(return_count_);
         Stack outputs(stack->end() - count, stack->end());
-        tell(Call(op, arguments, outputs), device_of(arguments, outputs));
+        tell(Call(op, arguments, outputs), launched, multiplies,
+             device_of(arguments, outputs));
     }
 
   private:
@@ -83,14 +94,19 @@ class Costed final : public c10::OperatorKernel
         return stack[base].toTensor().device() != stack[base + 1].toTensor().device();
     }
 
-    void tell(const Call &call, c10::Device device) const
+    void tell(const Call &call, oomph_sim_launched_t launched, bool multiplies,
+              c10::Device device) const
     {
         static thread_local std::vector<oomph_sim_use_t> uses;
-        oomph_sim_cost_t cost = {name_.c_str(), 0, OOMPH_SIM_FP32, nullptr, 0};
+        oomph_sim_cost_t cost = {};
 
+        cost.name = name_.c_str();
+        cost.launched = launched;
+        cost.accesses = accesses_.count(call);
         uses.clear();
-        uses_.collect(call, uses);
-        if (arithmetic_ != nullptr) {
+        uses_.collect(call, launched.kernel_count, uses);
+        if (multiplies) {
+            arithmetic_count++;
             cost.flops = arithmetic_->count(call);
             cost.precision =
                 precision_of(*arithmetic_, call.tensor(arithmetic_->operand));

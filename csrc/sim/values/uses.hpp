@@ -6,6 +6,7 @@
 #include "flops.hpp"
 #include "operators.hpp"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -71,13 +72,53 @@ inline Extent extent_of(const std::string &name, const std::string &argument)
     return Extent::all;
 }
 
+// How often an argument is read after the first time.
+struct Passes {
+    unsigned again;  // by a later kernel
+    unsigned reread; // by the threads that have just read it
+    bool if_long;    // only where a row does not fit the memory of a block
+};
+
+struct Passing {
+    const char *name, *argument;
+    Passes passes;
+};
+
+inline Passes passes_of(const std::string &name, const std::string &argument)
+{
+    static const Passing passing[] = {
+        {"_fused_rms_norm", "input", {0, 1, false}}, // for its mean, then to scale it
+        {"_fused_rms_norm_backward", "grad_out", {1, 1, false}}, // then for weights
+        {"_fused_rms_norm_backward", "input", {1, 1, false}},
+        {"_log_softmax", "self", {0, 2, true}}, // maximum, sum, result
+        {"_log_softmax_backward_data", "grad_output", {0, 1, true}},
+        {"_log_softmax_backward_data", "output", {0, 1, true}},
+        {"_softmax", "self", {0, 2, true}},
+        {"_softmax_backward_data", "grad_output", {0, 1, true}},
+        {"_softmax_backward_data", "output", {0, 1, true}},
+        {"native_group_norm", "input", {1, 0, false}},
+        {"native_group_norm_backward", "grad_out", {1, 0, false}},
+        {"native_group_norm_backward", "input", {1, 0, false}},
+        {"native_layer_norm", "input", {0, 1, false}},
+        {"native_layer_norm_backward", "grad_out", {1, 1, false}},
+        {"native_layer_norm_backward", "input", {1, 1, false}},
+    };
+
+    for (const Passing &each : passing)
+        if (name == each.name && argument == each.argument)
+            return each.passes;
+    return {};
+}
+
 // What an operator does with its arguments and results, known before any call.
 class Uses
 {
     struct Argument {
         bool reads, writes;
         Extent extent;
+        Passes passes;
     };
+    bool sorts_; // each of its kernels reads and writes all
     std::vector<Argument> arguments_;
     std::vector<bool> is_new_; // results that are no arguments
 
@@ -112,12 +153,29 @@ class Uses
         }
     }
 
+    // An argument that is given twice is read once.
     static void add(std::vector<oomph_sim_use_t> &uses, const Tensor &tensor,
-                    uint64_t read, uint64_t written)
+                    uint64_t read, uint64_t written, Passes passes = {})
     {
         if (!has_bytes(tensor) || read + written == 0)
             return;
-        uses.push_back({address_of(tensor), span_bytes(tensor), read, written});
+        const uint64_t addr = address_of(tensor), bytes = span_bytes(tensor);
+        if (written == 0 && std::any_of(uses.begin(), uses.end(), [&](const auto &use) {
+                return use.addr == addr && use.bytes == bytes && use.read_bytes == read;
+            }))
+            return;
+        uses.push_back({addr, bytes, read, written, passes.again * read,
+                        is_reread(passes, tensor) ? passes.reread * read : 0});
+    }
+
+    static bool is_reread(Passes passes, const Tensor &tensor)
+    {
+        const int64_t block_bytes = 48 << 10; // shared memory, unless one asks for more
+
+        return !passes.if_long ||
+               (tensor.dim() > 0 &&
+                tensor.size(-1) * static_cast<int64_t>(tensor.element_size()) >
+                    block_bytes);
     }
 
   public:
@@ -127,24 +185,31 @@ class Uses
         std::string name = schema.name().substr(6); // without aten::
         bool reads = !Names(OVERWRITING).contain(name);
 
+        sorts_ = name == "sort";
+
         for (const c10::Argument &argument : schema.arguments()) {
             bool writes = argument.alias_info() != nullptr &&
                           argument.alias_info()->isWrite() &&
                           argument.name() != "grads"; // of fused optimizers
             arguments_.push_back({!writes || (reads && !argument.is_out()), writes,
-                                  extent_of(name, argument.name())});
+                                  extent_of(name, argument.name()),
+                                  passes_of(name, argument.name())});
         }
         for (const c10::Argument &result : schema.returns())
             is_new_.push_back(result.alias_info() == nullptr);
     }
 
-    void collect(const Call &call, std::vector<oomph_sim_use_t> &uses) const
+    void collect(const Call &call, unsigned kernel_count,
+                 std::vector<oomph_sim_use_t> &uses) const
     {
+        const unsigned more = sorts_ && kernel_count > 1 ? kernel_count - 1 : 0;
+
         for (size_t i = 0; i < arguments_.size(); i++) {
             const Argument &how = arguments_[i];
             each(call.argument(i), [&](const Tensor &tensor) {
                 uint64_t bytes = moved_bytes(how.extent, tensor, call);
-                add(uses, tensor, how.reads ? bytes : 0, how.writes ? bytes : 0);
+                add(uses, tensor, how.reads ? bytes : 0, how.writes ? bytes : 0,
+                    how.passes);
             });
         }
         for (size_t i = 0; i < is_new_.size(); i++)
@@ -152,6 +217,8 @@ class Uses
                 each(call.outputs[i], [&](const Tensor &tensor) {
                     add(uses, tensor, 0, own_bytes(tensor));
                 });
+        for (oomph_sim_use_t &use : uses)
+            use.again_bytes += more * (use.read_bytes + use.written_bytes);
     }
 
   private:

@@ -100,11 +100,16 @@ bool sim_read_bytes_per_s(const char *text, void *bytes_per_s)
     return read_speed(size, SIZE_UNITS, bytes_per_s);
 }
 
-bool sim_read_share(const char *text, void *share)
+bool sim_read_number(const char *text, void *number)
 {
     char *end;
-    double number = strtod(text, &end);
+    double value = strtod(text, &end);
 
-    *(double *)share = number;
-    return end != text && *end == '\0' && number > 0 && number <= 1;
+    *(double *)number = value;
+    return end != text && *end == '\0' && value > 0 && value <= 1e6;
+}
+
+bool sim_read_share(const char *text, void *share)
+{
+    return sim_read_number(text, share) && *(double *)share <= 1;
 }

@@ -13,7 +13,8 @@ bool sim_read_ns(const char *text, void *ns);
 bool sim_read_flops(const char *text, void *flops_per_s);
 bool sim_read_bytes_per_s(const char *text, void *bytes_per_s);
 
-// A part of a whole, into a double.
+// A number above 0, and a part of a whole, each into a double.
+bool sim_read_number(const char *text, void *number);
 bool sim_read_share(const char *text, void *share);
 
 bool sim_read_integer(const char *text, int low, int high, int *value);

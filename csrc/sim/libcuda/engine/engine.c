@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-enum { UNKNOWN_KERNEL_NS = 5000 };
+enum { UNKNOWN_KERNEL_NS = 5000, SM_THREADS = 2048 };
 
 static const double UNKNOWN_BYTES_PER_S = 1e12; // copied or filled within a device
 
@@ -55,12 +55,51 @@ static uint64_t take(engine_t *engine, uint64_t from_ns, uint64_t duration)
     return engine->free_ns;
 }
 
-static double device_bytes_per_s(void)
+// ---- kernels
+
+static double cycles_per_s(void) // of all multiprocessors
 {
-    return sim_config.rates.bytes_per_s * sim_config.rates.bytes_share;
+    return sim_config.rates.cycles_per_s * sim_config.sm_count;
 }
 
-// ---- kernels
+// The loads that multiprocessors can have on the way are too few for the fastest
+// memory.
+static double device_bytes_per_s(void)
+{
+    double memory = sim_config.rates.bytes_per_s * sim_config.rates.bytes_share;
+    double loads = sim_config.rates.sm_bytes * cycles_per_s();
+
+    return memory < loads ? memory : loads;
+}
+
+// The share of an operator's threads that are in work at once.
+static double share_in_work(const oomph_sim_launched_t *launched)
+{
+    const unsigned block = launched->block_threads;
+
+    if (launched->threads == 0)
+        return 1;
+    double blocks = block < SM_THREADS ? SM_THREADS / block : 1;
+    double share = sim_config.sm_count * blocks * block / (double)launched->threads;
+    return share < 1 ? share : 1;
+}
+
+// What is read once more, as the cache does not hold it from the first time.
+static double read_anew(const oomph_sim_cost_t *what)
+{
+    const double l2 = (double)sim_config.rates.l2_bytes * sim_config.rates.l2_share;
+    double read = 0, again = 0, reread = 0;
+
+    for (size_t i = 0; i < what->use_count; i++) {
+        const oomph_sim_use_t *use = &what->uses[i];
+        if (use->again_bytes + use->reread_bytes > 0)
+            read += (double)use->read_bytes;
+        again += (double)use->again_bytes;
+        reread += (double)use->reread_bytes;
+    }
+    return (read > l2 ? again : 0) +
+           (read * share_in_work(&what->launched) > l2 ? reread : 0);
+}
 
 // Adds what a use moves, mapping by mapping, as each may lie elsewhere.
 static void add_use(const oomph_sim_use_t *use, moved_t *moved)
@@ -102,16 +141,26 @@ static uint64_t link_end_ns(engine_t *engine, uint64_t from_ns, double bytes)
     return take(engine, from_ns, link_ns(bytes));
 }
 
+// What arithmetic and accesses take.
+static uint64_t multiprocessors_ns(const oomph_sim_cost_t *what)
+{
+    const sim_rates_t *rates = &sim_config.rates;
+    const double flops_per_s = rates->flops_per_s[what->precision] * rates->flops_share;
+    const double accesses_per_s = rates->sm_accesses * cycles_per_s();
+
+    return later(duration_ns(what->flops, flops_per_s),
+                 duration_ns(what->accesses, accesses_per_s));
+}
+
 static uint64_t start_operator(const sim_work_t *work, engines_t *on, uint64_t now_ns)
 {
     const oomph_sim_cost_t *what = &work->cost->what;
     const moved_t moved = moved_by(what);
-    const double flops_per_s =
-        sim_config.rates.flops_per_s[what->precision] * sim_config.rates.flops_share;
     const uint64_t from_ns = later(now_ns, on->compute.free_ns);
-    uint64_t end_ns = from_ns + later(duration_ns(what->flops, flops_per_s),
-                                      duration_ns(moved.device, device_bytes_per_s()));
+    uint64_t end_ns = from_ns + multiprocessors_ns(what);
 
+    end_ns = later(end_ns, from_ns + duration_ns(moved.device + read_anew(what),
+                                                 device_bytes_per_s()));
     end_ns = later(end_ns, link_end_ns(&on->to_device, from_ns, moved.from_host));
     end_ns = later(end_ns, link_end_ns(&on->to_host, from_ns, moved.to_host));
     end_ns += work->cost_ns;

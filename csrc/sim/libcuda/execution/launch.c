@@ -3,6 +3,7 @@
  */
 #include "libcuda/base/lock.h"
 #include "libcuda/engine/engine.h"
+#include "libcuda/engine/queue.h"
 #include "libcuda/engine/submit.h"
 #include "libcuda/execution/call.h"
 #include "libcuda/execution/module.h"
@@ -46,13 +47,14 @@ int oomph_sim_refuses(const char *function)
     return refused;
 }
 
-static CUresult launch(const char *name, CUstream stream)
+static CUresult launch(const char *name, uint64_t blocks, unsigned block_threads,
+                       CUstream stream)
 {
     const sim_work_t work = {.kind = SIM_WORK_KERNEL,
                              .call = sim_current_call(),
                              .cost_ns = sim_engine_kernel_ns()};
 
-    sim_cost_count_kernel();
+    sim_cost_count_kernel(blocks, block_threads);
     if (sim_config.kernels_fail) {
         sim_unsupported(name);
         return CUDA_ERROR_NOT_SUPPORTED;
@@ -62,17 +64,20 @@ static CUresult launch(const char *name, CUstream stream)
     return submit(stream, &work);
 }
 
-static CUresult launch_function(CUfunction function, CUstream stream)
+static CUresult launch_function(CUfunction function, uint64_t blocks,
+                                unsigned block_threads, CUstream stream)
 {
-    return launch(function != NULL ? sim_function_name(function) : "no kernel", stream);
+    return launch(function != NULL ? sim_function_name(function) : "no kernel", blocks,
+                  block_threads, stream);
 }
 
-int oomph_sim_launch_kernel(const char *name, CUstream stream)
+int oomph_sim_launch_kernel(const char *name, uint64_t blocks, unsigned block_threads,
+                            CUstream stream)
 {
     CUresult result = sim_enter("cuLaunchKernel");
 
     if (result == CUDA_SUCCESS)
-        result = launch(name, stream);
+        result = launch(name, blocks, block_threads, stream);
     return (int)sim_leave(result, "%s, %p", name, (void *)stream);
 }
 
@@ -83,8 +88,9 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y,
 {
     (void)parameters;
     (void)extra;
-    return SIM_CALL(launch_function(function, stream), "%p, %ux%ux%u, %ux%ux%u, %u, %p",
-                    (void *)function, grid_x, grid_y, grid_z, block_x, block_y, block_z,
+    return SIM_CALL(launch_function(function, (uint64_t)grid_x * grid_y * grid_z,
+                                    block_x * block_y * block_z, stream),
+                    "%p, %ux%ux%u, %ux%ux%u, %u, %p", (void *)function, grid_x, grid_y, grid_z, block_x, block_y, block_z,
                     shared_bytes, (void *)stream);
 }
 
@@ -93,8 +99,14 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function,
 {
     (void)parameters;
     (void)extra;
-    return SIM_CALL(config != NULL ? launch_function(function, config->hStream)
-                                   : CUDA_ERROR_INVALID_VALUE,
+    return SIM_CALL(config != NULL
+                        ? launch_function(
+                              function,
+                              (uint64_t)config->gridDimX * config->gridDimY *
+                                  config->gridDimZ,
+                              config->blockDimX * config->blockDimY * config->blockDimZ,
+                              config->hStream)
+                        : CUDA_ERROR_INVALID_VALUE,
                     "%p", (void *)function);
 }
 
@@ -105,8 +117,9 @@ CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned grid_x,
                                    void **parameters)
 {
     (void)parameters;
-    return SIM_CALL(launch_function(function, stream), "%p, %ux%ux%u, %ux%ux%u, %u, %p",
-                    (void *)function, grid_x, grid_y, grid_z, block_x, block_y, block_z,
+    return SIM_CALL(launch_function(function, (uint64_t)grid_x * grid_y * grid_z,
+                                    block_x * block_y * block_z, stream),
+                    "%p, %ux%ux%u, %ux%ux%u, %u, %p", (void *)function, grid_x, grid_y, grid_z, block_x, block_y, block_z,
                     shared_bytes, (void *)stream);
 }
 
@@ -175,7 +188,7 @@ static CUresult submit_cost(const oomph_sim_cost_t *what, CUstream handle)
     const sim_work_t work = {
         .kind = SIM_WORK_KERNEL,
         .call = what->name,
-        .cost_ns = sim_cost_kernel_count() == 0 ? sim_config.rates.launch_ns : 0,
+        .cost_ns = what->launched.kernel_count == 0 ? sim_config.rates.launch_ns : 0,
         .cost = sim_cost_new(what),
     };
     if (work.cost == NULL)
@@ -185,10 +198,24 @@ static CUresult submit_cost(const oomph_sim_cost_t *what, CUstream handle)
 
 int oomph_sim_cost(const oomph_sim_cost_t *what, CUstream handle)
 {
-    sim_lock(); // no call of the program's: the clock and what tests count go on
+    sim_lock(); // no call of the program's: what tests count goes on
     CUresult result = submit_cost(what, handle);
+    sim_trace_cost(what);
     sim_unlock();
     return (int)result;
+}
+
+oomph_sim_launched_t oomph_sim_operator(int change, oomph_sim_launched_t before)
+{
+    oomph_sim_launched_t ended = sim_cost_launched(change, before);
+
+    if (change < 0 && !sim_is_in_operator() && sim_has_rates(&sim_config)) {
+        sim_lock();
+        sim_queue_advance(sim_config.rates.dispatch_ns);
+        sim_trace_dispatch();
+        sim_unlock();
+    }
+    return ended;
 }
 
 // ---- host functions

@@ -8,8 +8,8 @@
 // This thread's.
 static __thread int dry;
 static __thread uint64_t dry_reads;
-static __thread int depth;             // of operators
-static __thread unsigned kernel_count; // of the outermost one
+static __thread int depth;                     // of operators
+static __thread oomph_sim_launched_t launched; // by the current one
 
 // A copy of `bytes` behind an object of `object_bytes`, made with it. NULL without host
 // memory.
@@ -95,20 +95,20 @@ bool sim_is_in_operator(void)
     return depth > 0;
 }
 
-void sim_cost_count_kernel(void)
+void sim_cost_count_kernel(uint64_t blocks, unsigned block_threads)
 {
-    kernel_count++;
+    launched.kernel_count++;
+    if (blocks * block_threads > launched.threads) {
+        launched.threads = blocks * block_threads;
+        launched.block_threads = block_threads;
+    }
 }
 
-unsigned sim_cost_kernel_count(void)
+oomph_sim_launched_t sim_cost_launched(int change, oomph_sim_launched_t before)
 {
-    return kernel_count;
-}
+    oomph_sim_launched_t ended = launched;
 
-unsigned oomph_sim_operator(int change)
-{
-    if (depth == 0)
-        kernel_count = 0;
     depth += change;
-    return kernel_count;
+    launched = before;
+    return ended;
 }

@@ -38,6 +38,6 @@ void sim_count_dry_read(void);
 bool sim_is_in_operator(void);
 
 // Counts a kernel of this thread's operator.
-void sim_cost_count_kernel(void);
-// The kernels of the current operator, or of the last one.
-unsigned sim_cost_kernel_count(void);
+void sim_cost_count_kernel(uint64_t blocks, unsigned block_threads);
+// Begins or ends an operator (oomph_sim_operator()), but for the host's time.
+oomph_sim_launched_t sim_cost_launched(int change, oomph_sim_launched_t before);

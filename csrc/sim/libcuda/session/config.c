@@ -115,6 +115,14 @@ static bool read_offer(const char *text, void *place)
     return choice >= 0;
 }
 
+// The sums and products in fp32 that a multiprocessor begins in a cycle.
+static int lanes_of(const sim_gpu_t *gpu)
+{
+    bool is_half = gpu->cc_major < 8 || (gpu->cc_major == 8 && gpu->cc_minor == 0);
+
+    return is_half ? 64 : 128;
+}
+
 // Takes over the figures of a well-known card. For units that it lacks the nearest do
 // the work: fp32 for tf32 and bf16, fp16 for fp8.
 static bool read_gpu(const char *text, void *place)
@@ -137,6 +145,10 @@ static bool read_gpu(const char *text, void *place)
     config->sm_count = gpu->sm_count;
     snprintf(config->name, sizeof config->name, "%s", gpu->title);
     rates->bytes_per_s = gpu->memory_gb_per_s * 1e9;
+    rates->l2_bytes = (uint64_t)gpu->l2_mib << 20;
+    rates->flops_share = gpu->flops_share;
+    rates->cycles_per_s = gpu->tflops[OOMPH_SIM_FP32] * 1e12 / 2 /
+                          (gpu->sm_count * lanes_of(gpu));
     for (int i = 0; i < OOMPH_SIM_PRECISIONS; i++) {
         int instead = i == OOMPH_SIM_FP8 ? OOMPH_SIM_FP16 : OOMPH_SIM_FP32;
         double tflops = gpu->tflops[i] > 0 ? gpu->tflops[i] : gpu->tflops[instead];
@@ -180,9 +192,17 @@ static const sim_key_t KEYS[] = {
      FIELD(rates.flops_per_s[OOMPH_SIM_BF16]), true},
     {"fp8", "a speed, such as 330.3TFLOPS", sim_read_flops,
      FIELD(rates.flops_per_s[OOMPH_SIM_FP8]), true},
+    {"l2", "a size, such as 72MiB", sim_read_bytes, FIELD(rates.l2_bytes), true},
     {"flops-share", "a number above 0, up to 1", sim_read_share,
      FIELD(rates.flops_share), true},
+    {"l2-share", "a number above 0, up to 1", sim_read_share, FIELD(rates.l2_share),
+     true},
+    {"sm-bytes", "a number above 0", sim_read_number, FIELD(rates.sm_bytes), true},
+    {"sm-accesses", "a number above 0", sim_read_number, FIELD(rates.sm_accesses),
+     true},
     {"launch", "a time, such as 2us, or 0", sim_read_ns, FIELD(rates.launch_ns), true},
+    {"dispatch", "a time, such as 10us, or 0", sim_read_ns, FIELD(rates.dispatch_ns),
+     true},
 };
 enum { KEY_COUNT = sizeof KEYS / sizeof KEYS[0] };
 
@@ -198,7 +218,7 @@ static void name_keys(char *text, size_t bytes)
 // Reads one key=value.
 static bool read_setting(char *setting, sim_config_t *config, char *error, size_t bytes)
 {
-    char names[256];
+    char names[512];
     char *value = strchr(setting, '=');
 
     if (value != NULL)
@@ -234,10 +254,13 @@ static sim_config_t simulated_card(void)
         .device_count = 1,
         .cc_major = 9,
         .sm_count = 132,
-        // Large multiplications reach 60 to 80 % of what the datasheet says, as clocks
-        // fall under their load; copies and pointwise kernels 80 to 90 % of the
-        // bandwidth; an empty kernel takes about 2 us from one to the next.
-        .rates = {.flops_share = 0.7, .bytes_share = 0.85, .launch_ns = 2000},
+        // Fitted by benchmarks/published/fit.py.
+        .rates = {.bytes_share = 0.9,
+                  .l2_share = 0.6,
+                  .sm_bytes = 24,
+                  .sm_accesses = 3.4,
+                  .launch_ns = 3800,
+                  .dispatch_ns = 14000},
         .driver_version = 13000,
         .memory = SIM_MEMORY_NONE,
         .host_pages = SIM_HOST_PAGES_NUMA,

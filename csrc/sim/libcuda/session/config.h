@@ -30,8 +30,13 @@ typedef enum sim_offer {
 typedef struct sim_rates {
     double flops_per_s[OOMPH_SIM_PRECISIONS]; // peak
     double bytes_per_s;              // of device memory, peak; 0: nothing is known
+    double cycles_per_s;             // of a multiprocessor
+    double sm_bytes, sm_accesses;    // that one has room for in a cycle
+    uint64_t l2_bytes;               // the cache of all of them
     double flops_share, bytes_share; // what kernels reach of the peaks, up to 1
+    double l2_share;                 // and of the cache
     uint64_t launch_ns;              // what each kernel takes besides
+    uint64_t dispatch_ns;            // what the host takes for an operator
 } sim_rates_t;
 
 typedef struct sim_config {

@@ -11,6 +11,8 @@ typedef struct sim_gpu {
     double memory_gb_per_s;
     double link_gb_per_s;                // each way
     double tflops[OOMPH_SIM_PRECISIONS]; // dense, sums in fp32; 0: no such units
+    int l2_mib;
+    double flops_share; // what large products of matrices reach of these
 } sim_gpu_t;
 
 // By name or title, in any case; NULL if it is unknown.

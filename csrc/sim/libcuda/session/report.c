@@ -82,6 +82,35 @@ void sim_trace_call(CUresult result, const char *format, va_list arguments)
     fflush(trace);
 }
 
+void sim_trace_cost(const oomph_sim_cost_t *what)
+{
+    uint64_t read = 0, written = 0, kept = 0, again = 0, reread = 0;
+
+    if (trace == NULL)
+        return;
+    for (size_t i = 0; i < what->use_count; i++) {
+        const oomph_sim_use_t *use = &what->uses[i];
+        read += use->read_bytes, written += use->written_bytes;
+        again += use->again_bytes, reread += use->reread_bytes;
+        kept += use->again_bytes + use->reread_bytes > 0 ? use->read_bytes : 0;
+    }
+    fprintf(trace,
+            "cost: {\"name\": \"%s\", \"kernels\": %u, \"threads\": %llu, "
+            "\"block\": %u, \"flops\": %.0f, \"precision\": %d, \"accesses\": %.0f, "
+            "\"moved\": %llu, \"kept\": %llu, \"again\": %llu, \"reread\": %llu}\n",
+            what->name, what->launched.kernel_count,
+            (unsigned long long)what->launched.threads, what->launched.block_threads,
+            what->flops, (int)what->precision, what->accesses,
+            (unsigned long long)read + written, (unsigned long long)kept,
+            (unsigned long long)again, (unsigned long long)reread);
+}
+
+void sim_trace_dispatch(void)
+{
+    if (trace != NULL)
+        fprintf(trace, "dispatched\n");
+}
+
 static void trace_line(const char *what, const char *text)
 {
     if (trace == NULL)

@@ -3,6 +3,7 @@
  */
 #pragma once
 #include "libcuda/base/cuda_api.h"
+#include "sim.h"
 
 #include <stdarg.h>
 #include <stdbool.h>
@@ -27,6 +28,10 @@ void sim_trace_open_from_environment(void);
 
 bool sim_trace_is_on(void);
 void sim_trace_call(CUresult result, const char *format, va_list arguments);
+// What an operator costs, which benchmarks/published/fit.py reads.
+void sim_trace_cost(const oomph_sim_cost_t *what);
+// That the host has done its part of one.
+void sim_trace_dispatch(void);
 
 // ---- misuses, and what is not supported
 
