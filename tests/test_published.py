@@ -56,6 +56,28 @@ def test_what_a_process_held_beside_embeddings_is_the_same_in_each_row():
         assert max(held) - min(held) < 0.01  # of 12 GiB
 
 
+def test_times_of_the_half_that_judges_meet_their_bar():
+    found = [e for e in checked.results()[bars.TIME] if in_second_half(e)]
+    ratios = [each["simulated"] / each["published"] for each in found]
+    assert len(found) > 150
+    assert statistics.median(abs(r - 1) for r in ratios) <= bars.TIME_MEDIAN
+    assert statistics.mean(1 / 1.5 <= r <= 1.5 for r in ratios) >= bars.TIME_NEAR
+    assert checked.in_order(found) >= bars.TIME_IN_ORDER
+
+
+def in_second_half(result) -> bool:
+    return score.half_of(result["name"]) == "second"
+
+
+def test_cheap_times_are_what_the_page_tells():
+    names = {n for n in CHEAP if n.startswith(("geglu forward", "llama4", "group"))}
+    chosen = [r for r in score.rows() if r.kind == bars.TIME and r.name in names]
+    known = {each["name"]: each["simulated"] for each in checked.results()[bars.TIME]}
+    assert len(chosen) == 3
+    for each in score.score(chosen):
+        assert each["simulated"] == pytest.approx(known[each["name"]], rel=0.01)
+
+
 def test_each_published_row_has_a_result_and_a_source():
     every = {(row.kind, row.name): row for row in score.rows()}
     found = json.loads(score.RESULTS.read_text())

@@ -10,8 +10,8 @@ import statistics
 import sys
 from collections.abc import Iterable, Sequence
 from functools import cache, partial
+from itertools import combinations
 from typing import Any
-from zlib import crc32
 
 from claims import ROOT, row
 
@@ -132,20 +132,19 @@ def docstrings() -> dict[str, str]:
     }
 
 
-def half_of(result: Result) -> str:
-    """The half of the rows that one is in, which its name decides."""
-    return "second" if crc32(result["name"].encode()) & 1 else "first"
-
-
 def times() -> Iterable[str]:
     """How far the virtual clock is off, by halves and by GPUs."""
-    found = results()["kernel time"]
-    yield row("rows", "count", "median", "simulated / published", "within 1.5 x")
-    yield row(*["---"] * 5)
+    found = results()[bars.TIME]
+    yield row(
+        "rows", "count", "median", "simulated / published", "within 1.5 x", "pairs"
+    )
+    yield row(*["---"] * 6)
     for half in ("first", "second"):
-        yield times_of(f"{half} half", [e for e in found if half_of(e) == half])
-    for gpu in dict.fromkeys(each["name"].rpartition(", ")[2] for each in found):
-        yield times_of(gpu, [e for e in found if e["name"].endswith(f", {gpu}")])
+        yield times_of(
+            f"{half} half", [e for e in found if score.half_of(e["name"]) == half]
+        )
+    for gpu in dict.fromkeys(map(gpu_of, found)):
+        yield times_of(gpu, [e for e in found if gpu_of(e) == gpu])
     for name, least, end in (
         ("less than 0.2 ms", 0.0, 0.2),
         ("0.2 to 2 ms", 0.2, 2.0),
@@ -164,13 +163,29 @@ def times_of(name: str, found: Sequence[Result]) -> str:
         f"{statistics.median(abs(ratio - 1) for ratio in ratios) * 100:.0f} %",
         f"{statistics.median(ratios):.2f}",
         f"{near / len(found) * 100:.0f} %",
+        f"{in_order(found) * 100:.0f} %",
     )
 
 
-def times_by_kernel() -> Iterable[str]:
+def in_order(found: Sequence[Result]) -> float:
+    """The share of pairs of rows of one card of which the faster is told right."""
+    right = [
+        (a["published"] < b["published"]) == (a["simulated"] < b["simulated"])
+        for a, b in combinations(found, 2)
+        if gpu_of(a) == gpu_of(b)
+    ]
+    return statistics.mean(right)
+
+
+def gpu_of(result: Result) -> str:
+    """The card that a row was measured on."""
+    return result["name"].rpartition(", ")[2]
+
+
+def times_by_kernel(kind: str) -> Iterable[str]:
     """The ratio of simulated to published times, kernel by kernel."""
     by_kernel: dict[str, list[Result]] = {}
-    for each in results()["kernel time"]:
+    for each in results()[kind]:
         by_kernel.setdefault(each["name"].partition(",")[0], []).append(each)
     yield row("kernel", "rows", "published, ms", "simulated / published")
     yield row(*["---"] * 4)
@@ -190,7 +205,8 @@ TABLES = {
     "kernels": kernels,
     "notes": notes,
     "times": times,
-    "times by kernel": times_by_kernel,
+    "times by kernel": partial(times_by_kernel, bars.TIME),
+    "times of older kernels": partial(times_by_kernel, bars.OF_OLDER_KERNELS),
     bars.BESIDE_COMPILED: beside_compiled,
     **{kind: partial(rows_of, kind) for kind in bars.BARS},
 }

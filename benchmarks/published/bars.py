@@ -26,6 +26,10 @@ BARS = {
 }
 # What the process that was measured held besides, and no run of a row can know.
 BESIDE_COMPILED = "kernel memory beside torch.compile"
+TIME = "kernel time"
+# What is asked of times, on the half of the rows that the clock is not fitted to.
+TIME_MEDIAN, TIME_NEAR, TIME_IN_ORDER = 0.15, 0.9, 0.95
+OF_OLDER_KERNELS = "kernel time of older kernels"
 _BLOCK = (
     "2 MiB more in both figures of the program. The other programs of the book are "
     "equal to the byte; versions and card are not named, and the reason is not known."

@@ -17,7 +17,7 @@ Request = dict[str, Any]
 
 def serve(
     group_of: Callable[[Request], object],
-    answers: Callable[[Sequence[Request]], Iterator[float]],
+    answers: Callable[[Sequence[Request]], Iterator[Any]],
 ) -> int:
     """Prints a line for each request, in their order; gives the exit code.
 
