@@ -168,7 +168,7 @@ def run(program: str, card: str, group: Sequence[Row]) -> list[Any]:
 
 def off(result: dict[str, Any]) -> float:
     """How far the simulation is off, in percent of what was published."""
-    return (result["simulated"] / result["published"] - 1) * 100
+    return float(result["simulated"] / result["published"] - 1) * 100
 
 
 def main(words: Sequence[str]) -> None:

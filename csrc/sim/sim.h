@@ -199,7 +199,7 @@ typedef struct oomph_sim_cost {
     oomph_sim_precision_t precision; // of these
     double accesses; // loads and stores of single numbers, where vectors do not fit
     oomph_sim_launched_t launched;
-    const oomph_sim_use_t *uses;     // copied
+    const oomph_sim_use_t *uses; // copied
     size_t use_count;
 } oomph_sim_cost_t;
 

@@ -45,7 +45,7 @@ MUTATIONS = {
         ("c:sim_race", "c:sim_stream"),
     ),
     "the gradient of a transposed convolution counts its input": Mutation(
-        "csrc/sim/values/flops.hpp",
+        "csrc/sim/values/costs/flops.hpp",
         'call.tensor(call.is_true("transposed") ? 1 : 0)',
         'call.tensor(call.is_true("transposed") ? 0 : 1)',
         (

@@ -3,6 +3,7 @@
 #pragma once
 #include "alias.hpp"
 #include "sim.h"
+#include "stack.hpp"
 
 #include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -16,12 +16,12 @@
 // takes 17 s of a core.
 #include <Python.h>
 
-#include "cost.hpp"
 #include "deferred.hpp"
 #include "foreign.hpp"
 #include "kernel.hpp"
 #include "operators.hpp"
 #include "refusal.hpp"
+#include "values/costs/cost.hpp"
 
 #include <torch/csrc/api/include/torch/version.h>
 #include <torch/library.h>

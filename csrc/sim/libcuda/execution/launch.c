@@ -90,8 +90,8 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y,
     (void)extra;
     return SIM_CALL(launch_function(function, (uint64_t)grid_x * grid_y * grid_z,
                                     block_x * block_y * block_z, stream),
-                    "%p, %ux%ux%u, %ux%ux%u, %u, %p", (void *)function, grid_x, grid_y, grid_z, block_x, block_y, block_z,
-                    shared_bytes, (void *)stream);
+                    "%p, %ux%ux%u, %ux%ux%u, %u, %p", (void *)function, grid_x, grid_y,
+                    grid_z, block_x, block_y, block_z, shared_bytes, (void *)stream);
 }
 
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function,
@@ -99,15 +99,15 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function,
 {
     (void)parameters;
     (void)extra;
-    return SIM_CALL(config != NULL
-                        ? launch_function(
-                              function,
+    return SIM_CALL(
+        config != NULL
+            ? launch_function(function,
                               (uint64_t)config->gridDimX * config->gridDimY *
                                   config->gridDimZ,
                               config->blockDimX * config->blockDimY * config->blockDimZ,
                               config->hStream)
-                        : CUDA_ERROR_INVALID_VALUE,
-                    "%p", (void *)function);
+            : CUDA_ERROR_INVALID_VALUE,
+        "%p", (void *)function);
 }
 
 CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned grid_x,
@@ -119,8 +119,8 @@ CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned grid_x,
     (void)parameters;
     return SIM_CALL(launch_function(function, (uint64_t)grid_x * grid_y * grid_z,
                                     block_x * block_y * block_z, stream),
-                    "%p, %ux%ux%u, %ux%ux%u, %u, %p", (void *)function, grid_x, grid_y, grid_z, block_x, block_y, block_z,
-                    shared_bytes, (void *)stream);
+                    "%p, %ux%ux%u, %ux%ux%u, %u, %p", (void *)function, grid_x, grid_y,
+                    grid_z, block_x, block_y, block_z, shared_bytes, (void *)stream);
 }
 
 int oomph_sim_launch(CUstream stream, uint64_t addr, size_t bytes, int write,

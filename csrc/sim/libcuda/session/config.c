@@ -147,8 +147,8 @@ static bool read_gpu(const char *text, void *place)
     rates->bytes_per_s = gpu->memory_gb_per_s * 1e9;
     rates->l2_bytes = (uint64_t)gpu->l2_mib << 20;
     rates->flops_share = gpu->flops_share;
-    rates->cycles_per_s = gpu->tflops[OOMPH_SIM_FP32] * 1e12 / 2 /
-                          (gpu->sm_count * lanes_of(gpu));
+    rates->cycles_per_s =
+        gpu->tflops[OOMPH_SIM_FP32] * 1e12 / 2 / (gpu->sm_count * lanes_of(gpu));
     for (int i = 0; i < OOMPH_SIM_PRECISIONS; i++) {
         int instead = i == OOMPH_SIM_FP8 ? OOMPH_SIM_FP16 : OOMPH_SIM_FP32;
         double tflops = gpu->tflops[i] > 0 ? gpu->tflops[i] : gpu->tflops[instead];

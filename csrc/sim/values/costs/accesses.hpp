@@ -2,8 +2,8 @@
 // vectors of numbers at a time while all that it works on lies alike and is of one
 // type; otherwise it takes number by number, and that is what takes its time.
 #pragma once
-#include "alias.hpp"
-#include "flops.hpp"
+#include "values/alias.hpp"
+#include "values/costs/flops.hpp"
 
 #include <ATen/core/enum_tag.h>
 
@@ -17,7 +17,7 @@ namespace oomph_values
 class Accesses
 {
     bool is_pointwise_, is_copy_, joins_;
-    size_t inputs_ = 0; // arguments before those that are for results
+    size_t inputs_ = 0;     // arguments before those that are for results
     double per_number_ = 0; // of the first argument, whatever lies how
 
     // Kernels that are pointwise only in parts, or take single numbers always.

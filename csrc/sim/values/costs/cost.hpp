@@ -2,10 +2,10 @@
 // GPU takes the time for it: its arithmetic and memory, told to the driver once the
 // operator has launched its kernels. Operators that it calls tell their own.
 #pragma once
-#include "accesses.hpp"
-#include "arguments.hpp"
-#include "flops.hpp"
-#include "uses.hpp"
+#include "values/arguments.hpp"
+#include "values/costs/accesses.hpp"
+#include "values/costs/flops.hpp"
+#include "values/costs/uses.hpp"
 
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -58,7 +58,8 @@ class Costed final : public c10::OperatorKernel
   public:
     Costed(const OperatorHandle &op, std::string name, c10::DispatchKey on_gpu)
         : native_(op.getComputedKernelForDispatchKey(on_gpu)), name_(std::move(name)),
-          uses_(op), accesses_(op), arithmetic_(arithmetic_of(op)), is_copy_(name_ == "copy_"),
+          uses_(op), accesses_(op), arithmetic_(arithmetic_of(op)),
+          is_copy_(name_ == "copy_"),
           copies_by_driver_(is_copy_ || name_ == "_local_scalar_dense"),
           argument_count_(op.schema().arguments().size()),
           return_count_(op.schema().returns().size())

@@ -2,9 +2,9 @@
 // argument is read once and each result written once, apart from the exceptions below.
 // What a view leaves out is not moved, nor what an expanded tensor repeats.
 #pragma once
-#include "alias.hpp"
-#include "flops.hpp"
-#include "operators.hpp"
+#include "values/alias.hpp"
+#include "values/costs/flops.hpp"
+#include "values/operators.hpp"
 
 #include <algorithm>
 #include <string>

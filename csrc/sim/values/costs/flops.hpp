@@ -4,7 +4,7 @@
 // leave the other half out. All other operators are bound by memory: they count none.
 #pragma once
 #include "sim.h"
-#include "stack.hpp"
+#include "values/stack.hpp"
 
 #include <ATen/Context.h>
 #include <ATen/core/dispatch/Dispatcher.h>
