@@ -207,12 +207,18 @@ def build_with_core(program: str, folder: Path) -> Path:
     return out
 
 
+def simulated_libraries() -> list[str]:
+    """The simulated runtime for this PyTorch's CUDA, and the driver below it."""
+    cuda = runpy.run_path(str(torch_folder() / "version.py"))["cuda"]
+    names = (f"libcudart.so.{cuda.partition('.')[0]}", "libcuda.so.1")
+    return [str(SIMULATION / name) for name in names]
+
+
 def build_with_torch(program: str, folder: Path, shared: bool) -> Path:
     """Compiles a C++ program against c10's CUDA library."""
     setup = setup_functions()
     torch = torch_folder()
     out = folder / (f"{program}.so" if shared else program)
-    libraries = [str(SIMULATION / name) for name in ("libcudart.so.13", "libcuda.so.1")]
     subprocess.run(
         [
             *("c++", "-std=c++20", "-O2", "-pthread"),
@@ -221,7 +227,7 @@ def build_with_torch(program: str, folder: Path, shared: bool) -> Path:
             *setup["system_includes"](setup["cuda_includes"]()),
             *(str(NATIVE / f"{program}.cpp"), "-o", str(out)),
             *(f"-L{torch / 'lib'}", "-lc10", "-lc10_cuda"),
-            *([] if shared else libraries),
+            *([] if shared else simulated_libraries()),
             *(f"-Wl,-rpath,{torch / 'lib'}", f"-Wl,-rpath-link,{SIMULATION}"),
         ],
         check=True,
@@ -231,11 +237,10 @@ def build_with_torch(program: str, folder: Path, shared: bool) -> Path:
 
 def on_simulated_card(card: str = CARD) -> dict[str, str]:
     """The environment in which a compiled program finds the simulated GPU."""
-    libraries = ":".join(
-        str(SIMULATION / name) for name in ("libcuda.so.1", "libcudart.so.13")
-    )
     return environment(
-        LD_PRELOAD=libraries, LD_LIBRARY_PATH=str(SIMULATION), OOMPH_SIMULATE=card
+        LD_PRELOAD=":".join(reversed(simulated_libraries())),
+        LD_LIBRARY_PATH=str(SIMULATION),
+        OOMPH_SIMULATE=card,
     )
 
 

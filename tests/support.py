@@ -8,6 +8,7 @@ module (:class:`Simulated`), since importing PyTorch takes two seconds.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import functools
 import json
 import os
@@ -103,6 +104,13 @@ def oomph(*arguments: str | Path, **options: Any) -> Result:
 def lines(text: str, containing: str) -> list[str]:
     """The lines of a text that contain another."""
     return [line for line in text.splitlines() if containing in line]
+
+
+def cuda_runtime() -> ctypes.CDLL:
+    """The CUDA runtime that PyTorch has loaded."""
+    import torch
+
+    return ctypes.CDLL(f"libcudart.so.{torch.version.cuda.partition('.')[0]}")
 
 
 class Simulated:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from support import MIB, Simulated
+from support import MIB, Simulated, cuda_runtime
 
 two = Simulated("256MiB,context=0,memory=real,devices=2", "reserve:0,offload:off")
 spilling = Simulated(
@@ -149,7 +149,7 @@ class Foreign:
     """
 
     def __init__(self, size: int) -> None:
-        self._runtime = ctypes.CDLL("libcudart.so.13")
+        self._runtime = cuda_runtime()
         self._pointer = ctypes.c_void_p()
         assert self._runtime.cudaMalloc(ctypes.byref(self._pointer), size * 4) == 0
         self.__cuda_array_interface__ = {

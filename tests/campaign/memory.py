@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 
 import torch
 from remote import sim
+from support import cuda_runtime
 
 from campaign.machine import FOREIGN, KIB, Machine, Missing, handler, synchronize
 from campaign.program import FIRST_OF_OTHER
 
-runtime = ctypes.CDLL("libcudart.so.13")  # that PyTorch uses
+runtime = cuda_runtime()
 _MEMCPY_DEFAULT = 4  # cudaMemcpyDefault: by the addresses
 runtime.cudaMemcpyAsync.argtypes = [
     *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)

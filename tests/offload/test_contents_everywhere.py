@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 import torch
-from support import MIB, Simulated, on_each
+from support import MIB, Simulated, cuda_runtime, on_each
 
 CARD = "256MiB,context=0,memory=real,devices=2"
 ASYNC = "backend:cudaMallocAsync"
@@ -32,17 +32,12 @@ def take(size_bytes: int = MIB, device: int = 0) -> torch.Tensor:
     return torch.empty(size_bytes, dtype=torch.uint8, device=f"cuda:{device}")
 
 
-def runtime() -> ctypes.CDLL:
-    """The CUDA runtime that PyTorch uses: it is loaded already."""
-    return ctypes.CDLL("libcudart.so.13")
-
-
 def fill(tensor: torch.Tensor, value: int) -> None:
     """Sets every byte on the current stream, without a kernel."""
     with torch.cuda.device(tensor.device):
         place, size = ctypes.c_void_p(tensor.data_ptr()), ctypes.c_size_t(tensor.nbytes)
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        assert runtime().cudaMemsetAsync(place, value, size, stream) == 0
+        assert cuda_runtime().cudaMemsetAsync(place, value, size, stream) == 0
 
 
 def holds(tensor: torch.Tensor, value: int) -> bool:
@@ -94,7 +89,7 @@ def test_a_host_function_runs_when_the_stream_has_come_so_far():
         a.copy_(source, non_blocking=True)
         target.copy_(a, non_blocking=True)
         handle = ctypes.c_void_p(stream.cuda_stream)
-        assert runtime().cudaLaunchHostFunc(handle, look, None) == 0
+        assert cuda_runtime().cudaLaunchHostFunc(handle, look, None) == 0
     stream.synchronize()
     assert seen == [9]
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from both import both, cards, keep_busy, pool_segments, stat, take_mib
-from support import KIB, MIB
+from support import KIB, MIB, cuda_runtime
 
 Graph = torch.cuda.CUDAGraph
 
@@ -269,18 +269,13 @@ def test_cuda_graph_raw_graph_keep_graph_false():
         graph.raw_cuda_graph()
 
 
-def runtime() -> ctypes.CDLL:
-    """The runtime that PyTorch has loaded."""
-    return ctypes.CDLL("libcudart.so.13")
-
-
 @both
 def test_cuda_graph_raw_graph():
     x, graph = torch.zeros(2000, device="cuda"), Graph(keep_graph=True)
     with torch.cuda.graph(graph, capture_error_mode="relaxed"):
         x += 1
     raw, count = ctypes.c_void_p(graph.raw_cuda_graph()), ctypes.c_size_t()
-    get_nodes = runtime().cudaGraphGetNodes
+    get_nodes = cuda_runtime().cudaGraphGetNodes
     assert get_nodes(raw, None, ctypes.byref(count)) == 0
     assert count.value > 0
     graph.replay()
