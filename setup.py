@@ -3,8 +3,9 @@
 ``oomph._C`` is the allocator and its binding in C, which needs no PyTorch. In
 ``oomph/_glue``, for the PyTorch that is installed, are ``_torch``, its allocator class,
 and ``_values``, what computes on the simulated GPU. All of them are in Python's limited
-API. Four shared libraries in ``oomph/_sim`` make the simulated GPU. The headers come
-from PyTorch's own CUDA packages (and nvidia-cuda-crt): no toolkit.
+API. Shared libraries in ``oomph/_sim`` make the simulated GPU; that of the runtime is
+built for each major version of CUDA whose runtime is installed. The headers come from
+PyTorch's own CUDA packages (and nvidia-cuda-crt): no toolkit.
 
 With OOMPH_WHEEL, a folder that tools/make_wheel.py fills, it is for other machines than
 this one: the glue of all versions of PyTorch is taken from there.
@@ -21,7 +22,9 @@ import runpy
 import shutil
 import subprocess
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -35,6 +38,7 @@ BUILDING = runpy.run_path(str(ROOT / "python/oomph/base/building.py"))
 LIMITED_API = BUILDING["LIMITED_API"]
 cuda_includes = BUILDING["cuda_includes"]
 system_includes = BUILDING["system_includes"]
+STUBS = runpy.run_path(str(CSRC / "sim/stubs.py"))
 C_FLAGS = ["-std=c17", "-O2", "-g", "-fvisibility=hidden", *BUILDING["WARNINGS"]]
 SANITIZERS = {
     "address": ["-fsanitize=address,undefined", "-fno-sanitize=vptr"],
@@ -95,12 +99,18 @@ def wheel_folder() -> Path | None:
 class SharedLibrary(Extension):
     """A plain shared library, kept under its own file name beside the package."""
 
-    def __init__(self, path: str, stubs: str | None = None, **kwargs) -> None:
-        super().__init__(path.replace("/", "."), **kwargs)
-        self.path = (
-            path  # relative to the package root, such as oomph/_sim/libcuda.so.1
+    def __init__(
+        self, name: str, stubs: Callable[[Path], Any] | None = None, **kwargs
+    ) -> None:
+        self.path = f"oomph/_sim/{name}"
+        super().__init__(
+            self.path.replace("/", "."),
+            include_dirs=["csrc/sim"],
+            depends=sources("csrc/sim/**/*.h"),
+            extra_link_args=[f"-Wl,-soname,{name}", "-pthread"],
+            **kwargs,
         )
-        self.stubs = stubs  # which names csrc/sim/stubs.py generates for it
+        self.stubs = stubs  # writes the source of csrc/sim/stubs.py into a folder
 
 
 class Build(build_ext):
@@ -126,11 +136,9 @@ class Build(build_ext):
 
     def generate_stubs(self, ext: SharedLibrary) -> None:
         """Adds the source of the names that a library must export, and their list."""
-        out = Path(self.build_temp) / "stubs" / ext.stubs
+        out = Path(self.build_temp) / "stubs" / ext.name
         out.mkdir(parents=True, exist_ok=True)
-        generate = runpy.run_path(str(CSRC / "sim" / "stubs.py"))["generate"]
-        headers = ROOT / "build" / "torch" if wheel_folder() is not None else None
-        made = generate(ext.stubs, [ROOT / s for s in ext.sources], out, headers)
+        made = ext.stubs(out)
         ext.sources = [*ext.sources, str(made.source)]
         if made.version_script is not None:
             ext.extra_link_args = [
@@ -170,43 +178,41 @@ class BuildPy(build_py):
         return [*super().get_outputs(include_bytecode), *extra]
 
 
-def simulation(includes: list[str]) -> list[Extension]:
-    """The four libraries that make the simulated GPU."""
-    common = {
-        "include_dirs": ["csrc/sim"],
-        "extra_compile_args": ["-D_GNU_SOURCE", *C_FLAGS, *includes],
-    }
-    depends = sources("csrc/sim/**/*.h")
+def simulated_runtime(major: int, library: Path, flags: list[str]) -> SharedLibrary:
+    """The runtime of a version of CUDA, with its names and its headers."""
+    own = system_includes([library.parent.parent / "include"])
+    return SharedLibrary(
+        f"libcudart.so.{major}",
+        stubs=lambda out: STUBS["generate_cudart"](library, out),
+        sources=sources("csrc/sim/libcudart/*.c"),
+        extra_compile_args=[*own, *flags],
+    )
+
+
+def simulation(includes: list[str]) -> list[SharedLibrary]:
+    """The libraries that make the simulated GPU."""
+    headers = ROOT / "build" / "torch" if wheel_folder() is not None else None
+    runtimes = STUBS["find_runtimes"](headers)
+    if not runtimes:
+        raise SystemExit("oomph: no libcudart.so.* found: install nvidia-cuda-runtime")
+    flags = ["-D_GNU_SOURCE", *C_FLAGS, *includes]
     return [
         SharedLibrary(
-            "oomph/_sim/libcuda.so.1",
+            "libcuda.so.1",
             sources=simulated_driver_sources(),
-            extra_link_args=["-Wl,-soname,libcuda.so.1", "-pthread"],
-            depends=depends,
-            **common,
+            extra_compile_args=flags,
         ),
+        *(simulated_runtime(major, path, flags) for major, path in runtimes.items()),
         SharedLibrary(
-            "oomph/_sim/libcudart.so.13",
-            stubs="cudart",
-            sources=sources("csrc/sim/libcudart/*.c"),
-            extra_link_args=["-Wl,-soname,libcudart.so.13", "-pthread"],
-            depends=depends,
-            **common,
-        ),
-        SharedLibrary(
-            "oomph/_sim/liboomph_sim_math.so",
-            stubs="math",
+            "liboomph_sim_math.so",
+            stubs=lambda out: STUBS["generate_math"](headers, out),
             sources=sources("csrc/sim/libmath/*.c"),
-            extra_link_args=["-Wl,-soname,liboomph_sim_math.so"],
-            depends=depends,
-            **common,
+            extra_compile_args=flags,
         ),
         SharedLibrary(
-            "oomph/_sim/libnvidia-ml.so.1",
+            "libnvidia-ml.so.1",
             sources=sources("csrc/sim/libnvml/*.c"),
-            extra_link_args=["-Wl,-soname,libnvidia-ml.so.1"],
-            depends=depends,
-            **common,
+            extra_compile_args=flags,
         ),
     ]
 

@@ -1,5 +1,5 @@
 /* device.c - devices, their properties, and peers. */
-#include "rt.h"
+#include "variants.h"
 
 #include <string.h>
 
@@ -115,6 +115,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
     prop->pciBusID = attribute(cudaDevAttrPciBusId, device);
     fill_limits(prop, device);
     fill_abilities(prop, device);
+    rt_fill_older(prop, device);
     return cudaSuccess;
 }
 

@@ -18,22 +18,6 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream,
     return rt_result(cuStreamIsCapturing(stream, (CUstreamCaptureStatus *)status));
 }
 
-cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream,
-                                     enum cudaStreamCaptureStatus *status,
-                                     unsigned long long *id, cudaGraph_t *graph,
-                                     const cudaGraphNode_t **dependencies,
-                                     const cudaGraphEdgeData **edges, size_t *count)
-{
-    cuuint64_t found = 0;
-    CUresult result =
-        cuStreamGetCaptureInfo(stream, (CUstreamCaptureStatus *)status, &found, graph,
-                               dependencies, (const CUgraphEdgeData **)edges, count);
-
-    if (id != NULL)
-        *id = found;
-    return rt_result(result);
-}
-
 cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode)
 {
     return rt_result(cuThreadExchangeStreamCaptureMode((CUstreamCaptureMode *)mode));
@@ -74,13 +58,6 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *count)
 {
     return rt_result(cuGraphGetNodes(graph, nodes, count));
-}
-
-cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t *nodes,
-                                         cudaGraphEdgeData *edges, size_t *count)
-{
-    return rt_result(
-        cuGraphNodeGetDependencies_v2(node, nodes, (CUgraphEdgeData *)edges, count));
 }
 
 cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, enum cudaGraphNodeType *type)

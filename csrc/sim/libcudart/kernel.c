@@ -213,11 +213,11 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *ho
 
 // ---- attributes: those of a small kernel
 
-// The architecture whose code runs on a device: the nearest that PyTorch's wheels for
-// CUDA 13 are built for. Libraries refuse to launch for others.
+// The architecture whose code runs on a device: the nearest that PyTorch's wheels are
+// built for, those before 75 with CUDA 12 alone. Libraries refuse to launch for others.
 static int architecture(int device)
 {
-    static const int built[] = {120, 100, 90, 86, 80, 75};
+    static const int built[] = {120, 100, 90, 86, 80, 75, 70, 60, 50};
     int major = 0, minor = 0;
 
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);

@@ -1,11 +1,12 @@
 """The simulated GPU: a card of any size, for the unmodified CUDA build of PyTorch.
 
-Four libraries stand in for NVIDIA's: the driver (``libcuda.so.1``), the runtime
-(``libcudart.so.13``), the mathematical libraries and the management library
-(``libnvidia-ml.so.1``). Loaded before PyTorch, they win over the real ones. PyTorch's
-own host code then runs as on a GPU and allocates what it would allocate there; kernels
-compute nothing (*shapes*), so that memory is true and values are not. On a well-known
-card (``gpu=``) operators take the time that its figures allow, on a virtual clock.
+Four libraries stand in for NVIDIA's: the driver (``libcuda.so.1``), the runtime of the
+CUDA that PyTorch is built for (``libcudart.so.12`` or ``.13``), the mathematical
+libraries and the management library (``libnvidia-ml.so.1``). Loaded before PyTorch,
+they win over the real ones. PyTorch's own host code then runs as on a GPU and allocates
+what it would allocate there; kernels compute nothing (*shapes*), so that memory is true
+and values are not. On a well-known card (``gpu=``) operators take the time that its
+figures allow, on a virtual clock.
 ``CUDA_VISIBLE_DEVICES`` counts as on a GPU.
 
 A process is simulated if ``OOMPH_SIMULATE`` names a card when Python starts (child
@@ -43,13 +44,9 @@ from oomph.simulate.driver import banner as banner
 from oomph.simulate.driver import parse_card as parse_card
 
 VARIABLE = "OOMPH_SIMULATE"
-CUDA_MAJOR = 13
 
-_LIBRARIES = (  # in this order, after it
-    "libcudart.so.13",
-    "liboomph_sim_math.so",
-    "libnvidia-ml.so.1",
-)
+_RUNTIME = "libcudart.so."  # and the major version of CUDA
+_OTHERS = ("liboomph_sim_math.so", "libnvidia-ml.so.1")
 _MISUSES_KEPT = 16  # by the driver
 _loaded: str | None = None  # the card of this process
 _preloaded = False
@@ -96,6 +93,24 @@ class _UsageOfDriver(ctypes.Structure):
         (field.name, ctypes.c_double if field.type == "float" else ctypes.c_uint64)
         for field in fields(Usage)
     )
+
+
+def _runtimes() -> list[str]:
+    """The major versions of CUDA whose runtime is simulated here."""
+    found = (path.name for path in FOLDER.glob(f"{_RUNTIME}*"))
+    return sorted(name.removeprefix(_RUNTIME) for name in found)
+
+
+def _open_others(major: str | None) -> None:
+    """Loads what stands on the driver, with the runtime of a major version of CUDA.
+
+    None, as PyTorch is not found yet: those of all versions. A library finds its own by
+    name, which is therefore loaded local: PyTorch makes the one that it has global.
+    """
+    for version in _runtimes() if major is None else [major]:
+        open_library(f"{_RUNTIME}{version}", ctypes.RTLD_LOCAL)
+    for name in _OTHERS:
+        open_library(name, ctypes.RTLD_GLOBAL)
 
 
 def card_in_use() -> Card | None:
@@ -165,37 +180,44 @@ def usage(device: int = 0) -> Usage:
     return Usage(*(getattr(found, field.name) for field in fields(Usage)))
 
 
-def _check_build(version: str, cuda: str | None) -> None:
-    """Raises unless a PyTorch of this version and CUDA version fits."""
+def _check_build(version: str, cuda: str | None) -> str:
+    """The major version of a PyTorch's CUDA; raises unless one of it is simulated."""
     if cuda is None:
         raise SimulationError(
             f"PyTorch {version} is built for the CPU alone; the simulated GPU runs the "
             "CUDA build: pip install --force-reinstall torch"
         )
-    if int(cuda.partition(".")[0]) != CUDA_MAJOR:
+    major = cuda.partition(".")[0]
+    if major not in _runtimes():
         raise SimulationError(
-            f"PyTorch {version} is built for CUDA {cuda}; the simulated GPU needs "
-            f"CUDA {CUDA_MAJOR}: install a PyTorch built for it "
-            "(pip install 'torch>=2.11')"
+            f"PyTorch {version} is built for CUDA {cuda}; the simulated GPU is one for "
+            f"CUDA {' and '.join(_runtimes())}: install oomph's wheel, which serves "
+            "CUDA 12 and 13, or build oomph beside this PyTorch "
+            "(pip install --no-build-isolation)"
         )
+    return major
 
 
-def _find_torch() -> bool:
-    """Whether PyTorch can be found, without importing it; raises if it does not fit."""
+def _find_torch() -> str | None:
+    """The major version of CUDA of the PyTorch to be found, without importing it.
+
+    None: there is no PyTorch. Raises if it does not fit.
+    """
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
-        return False
+        return None
     text = (Path(spec.origin).parent / "version.py").read_text()
     version = re.search(r"^__version__ = '([^']*)'", text, re.MULTILINE)
     cuda = re.search(r"^cuda\b[^=]*= '(\d[^']*)'", text, re.MULTILINE)
-    _check_build(version.group(1) if version else "", cuda.group(1) if cuda else None)
-    return True
+    return _check_build(
+        version.group(1) if version else "", cuda.group(1) if cuda else None
+    )
 
 
 def check(card: str) -> None:
     """Raises SimulationError unless the card is understood and PyTorch fits."""
     parse_card(card)
-    if not _find_torch():
+    if _find_torch() is None:
         raise SimulationError("PyTorch is not installed: pip install torch")
 
 
@@ -208,9 +230,9 @@ def preload() -> None:
         SimulationError: PyTorch does not fit, or a library is missing.
     """
     global _preloaded
-    _find_torch()
-    for name in (DRIVER, *_LIBRARIES):
-        open_library(name, ctypes.RTLD_GLOBAL)
+    major = _find_torch()
+    open_library(DRIVER, ctypes.RTLD_GLOBAL)
+    _open_others(major)
     _preloaded = True
 
 
@@ -245,12 +267,11 @@ def load(card: str) -> None:
             f"with oomph run --simulate, or set {VARIABLE}"
         )
     parsed = parse_card(card)
-    _find_torch()
+    major = _find_torch()
     driver = open_library(DRIVER, ctypes.RTLD_GLOBAL)
     if driver.oomph_sim_configure(os.fsencode(card)) != 0:
         raise error_of(driver)
-    for name in _LIBRARIES:
-        open_library(name, ctypes.RTLD_GLOBAL)
+    _open_others(major)
     os.environ[VARIABLE] = card
     os.environ.setdefault("TRITON_LIBCUDA_PATH", str(FOLDER))
     if parsed.has_values:

@@ -228,7 +228,7 @@ static const attribute_t ATTRIBUTES[] = {
 // What depends on the card that is simulated.
 static int card_attribute(CUdevice_attribute attribute, int device)
 {
-    switch (attribute) {
+    switch ((int)attribute) {
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
         return sim_config.cc_major;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:

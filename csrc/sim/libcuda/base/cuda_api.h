@@ -6,3 +6,12 @@
 #pragma GCC visibility push(default)
 #include <cuda.h>
 #pragma GCC visibility pop
+
+// This is a driver of CUDA 13, whatever header it is built with.
+#if CUDA_VERSION < 13000
+enum {
+    CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER = 36,
+    CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 141,
+    CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 145,
+};
+#endif

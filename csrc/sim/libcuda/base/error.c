@@ -1,6 +1,6 @@
 #include "libcuda/base/error.h"
 
-#define ERROR(result, text) {result, #result, text}
+#define ERROR(result, text) {(CUresult)(result), #result, text}
 #define NAME(result) ERROR(result, NULL)
 
 static const sim_error_t ERRORS[] = {
