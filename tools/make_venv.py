@@ -65,6 +65,12 @@ def torch_of(folder: Path) -> Path:
     return Path(found.stdout.strip()).parent / "version.py"
 
 
+def missing_headers(cuda: str) -> str:
+    """The package of the headers that the CUDA runtime's leaves out."""
+    older = int(cuda.partition(".")[0]) < 13
+    return f"{'nvidia-cuda-nvcc-cu12' if older else 'nvidia-cuda-crt'}=={cuda}.*"
+
+
 def main() -> None:
     """Makes the environment named on the command line."""
     folder, requirement = Path(sys.argv[1]), sys.argv[2]
@@ -82,8 +88,7 @@ def main() -> None:
         raise SystemExit(
             f"{requirement} is built for the CPU alone; oomph needs the CUDA build"
         )
-    # The headers that PyTorch's CUDA packages leave out.
-    pip(folder, "install", f"nvidia-cuda-crt=={cuda}.*")
+    pip(folder, "install", missing_headers(cuda))
 
 
 if __name__ == "__main__":

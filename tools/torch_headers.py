@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from email.parser import Parser
 from pathlib import Path
 
+from make_venv import missing_headers
 from pip._internal.commands import create_command
 from pip._vendor.packaging.requirements import Requirement
 from pip._vendor.packaging.tags import sys_tags
@@ -171,14 +172,6 @@ def _save(url: str, folder: Path) -> None:
         path.write_bytes(content)
 
 
-def _missing_crt(cuda: str) -> str:
-    """The package of the headers that the CUDA runtime's leaves out."""
-    name = (
-        "nvidia-cuda-crt" if int(cuda.split(".")[0]) >= 13 else "nvidia-cuda-nvcc-cu12"
-    )
-    return f"{name}=={cuda}.*"
-
-
 def cuda_of(version_file: str) -> str:
     """The CUDA version that a PyTorch is built for."""
     match = re.search(r"^cuda\b[^=]*= '([\d.]+)'", version_file, re.M)
@@ -202,7 +195,7 @@ def get(minor: str, root: Path) -> Headers:
         print(f"getting the headers of PyTorch {torch}", flush=True)
         _save(url, folder)
         cuda = cuda_of((folder / "torch/version.py").read_text())
-        for needed in (f"torch=={torch}", _missing_crt(cuda)):
+        for needed in (f"torch=={torch}", missing_headers(cuda)):
             for name, _, url in index.wheels(needed):
                 if name != "torch":
                     _save(url, folder)
