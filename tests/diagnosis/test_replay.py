@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,13 +16,14 @@ import torch
 import torch.nn.functional as F
 from forecasts import foreseen
 from oomph.diagnosis import forecast
-from oomph.replay.child import Session
+from oomph.replay import child, step
+from oomph.replay.child import Budget, Session
 from support import MIB, Simulated, remedies
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-# The tests of a module share a process, and a machine that may be slow.
-forecast.SECONDS = forecast.SECONDS_IN_ALL = 600.0
+# The tests of a module share a process.
+forecast.SECONDS_IN_ALL = math.inf
 CONF = "offload:off,reserve:0,error:full"
 card = Simulated("1GiB,context=0", CONF)
 brief = Simulated("1GiB,context=0", "offload:off,reserve:0")
@@ -40,22 +44,91 @@ def layers(count: int) -> nn.Sequential:
 
 
 def answers(work, seconds: float = 10.0):
-    with Session(lambda: (work(), None), seconds) as session:
+    with Session(lambda: (work(), None), Budget(seconds)) as session:
         return session.first
+
+
+def spin() -> None:
+    while True:
+        pass
 
 
 def test_a_child_tells_what_it_found():
     assert answers(lambda: {"found": [1, 2]}) == {"found": [1, 2]}
 
 
-def test_a_child_that_fails_or_takes_too_long_tells_nothing():
+def test_a_child_that_fails_tells_nothing():
     def fail():
         raise ValueError
 
-    began = time.monotonic()
     assert answers(fail) is None
-    assert answers(lambda: time.sleep(30), 0.5) is None
-    assert time.monotonic() - began < 5
+
+
+def test_a_child_whose_cpu_time_is_over_ends_and_it_is_known_why():
+    budget = Budget(0.2)
+    with Session(lambda: (spin(), None), budget) as session:
+        assert session.first is None
+    assert budget.was_short
+    assert budget.used_s > 0.1  # the kernel looks a hundred times a second
+
+
+def test_a_child_that_waits_for_ever_ends_and_it_is_known_why(monkeypatch):
+    monkeypatch.setattr(child, "LOOKS_MAX", 2)
+    budget = Budget(600)
+    with Session(lambda: (time.sleep(600), None), budget) as session:
+        assert session.first is None
+    assert budget.was_short
+
+
+def test_a_child_that_others_keep_from_running_has_its_time_all_the_same():
+    """It stops, longer than it may run, as if others had all cores."""
+    stopped: list[int] = []
+
+    def go_on() -> None:
+        while not stopped:
+            found = {pid for pid in children() if is_stopped(pid)}
+            stopped.extend(map(int, found))
+            time.sleep(0.01)
+        time.sleep(1)
+        os.kill(stopped[0], signal.SIGCONT)
+
+    def work() -> str:
+        signal.raise_signal(signal.SIGSTOP)
+        return "went on"
+
+    helper = threading.Thread(target=go_on)
+    helper.start()
+    assert answers(work, 0.5) == "went on"
+    helper.join()
+
+
+def is_stopped(pid: str) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return stat.rpartition(")")[2].split()[0] == "T"
+
+
+def test_the_time_of_all_that_answer_is_counted():
+    budget = Budget(60)
+
+    def answer(_: int) -> None:
+        end = child.used_s() + 0.1
+        while child.used_s() < end:
+            pass
+
+    with Session(lambda: ("ready", answer), budget) as session:
+        session.ask([1, 2, 3])
+    assert budget.used_s >= 0.3
+    assert not budget.was_short
+
+
+def test_questions_there_is_no_time_for_have_no_answer_and_it_is_known_why():
+    budget = Budget(0.5)
+    with Session(lambda: ("ready", lambda _: spin()), budget) as session:
+        assert session.ask([1]) == [None]
+    assert budget.was_short
 
 
 def children() -> set[str]:
@@ -66,7 +139,7 @@ def children() -> set[str]:
 def test_no_child_is_left():
     before = children()
     answers(lambda: 1)
-    answers(lambda: time.sleep(30), 0.2)
+    answers(spin, 0.2)
     assert children() <= before
 
 
@@ -77,7 +150,7 @@ def test_a_child_answers_questions_each_from_the_same_state():
         state.append(number)
         return len(state)
 
-    with Session(lambda: ("ready", answer), 10) as session:
+    with Session(lambda: ("ready", answer), Budget(10)) as session:
         assert session.first == "ready"
         assert session.ask([5, 6, 7]) == [1, 1, 1]
     assert state == []
@@ -111,6 +184,52 @@ def test_a_child_changes_no_file(tmp_path):
         assert os.lseek(read.fileno(), 0, os.SEEK_CUR) == 6  # Python read it ahead
     assert log.read_text() == "before\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "log"]
+
+
+# ---- Time that is up
+
+
+def step_of(net: nn.Module, rows: int = 16384) -> None:
+    for _ in range(2):
+        net(torch.ones(rows, 1024, device="cuda")).sum().backward()
+
+
+@card
+def test_a_step_of_which_a_turn_is_missing_needs_at_least_what_ran():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(step, "LONG_TURN", 0.0)
+        text = text_of(lambda: step_of(layers(8)))
+    assert "A whole step needs at least" in text
+    assert "is enough by itself" not in text
+
+
+@card
+def test_a_loop_further_out_that_takes_too_long_may_need_more():
+    net, parent = layers(8), os.getpid()
+    optimizer = torch.optim.Adam(net.parameters())
+
+    def accumulate() -> None:
+        for _ in range(2):
+            net(torch.ones(16384, 1024, device="cuda")).sum().backward()
+
+    def train() -> None:
+        for _ in range(2):
+            accumulate()
+            if os.getpid() != parent:
+                spin()
+            optimizer.step()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forecast, "SECONDS", 20.0)
+        assert "A whole step needs at least" in text_of(train)
+
+
+@card
+def test_it_is_said_that_time_is_up():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forecast, "SECONDS_IN_ALL", 0.0)
+        text = text_of(lambda: step_of(layers(8)))
+    assert "oomph ran out of CPU time for running it again" in text
 
 
 # ---- The program

@@ -22,7 +22,7 @@ from oomph.diagnosis.categories import (
     Category,
 )
 from oomph.diagnosis.diagnosis import Diagnosis, Line, Request, Saver, Share
-from oomph.diagnosis.forecast import Forecast, foresee
+from oomph.diagnosis.forecast import Forecast, TimeUpError, foresee
 from oomph.diagnosis.program import Program
 from oomph.diagnosis.remedy import Context
 from oomph.memory import sites
@@ -123,7 +123,11 @@ class Case:
         """
         grad = self.snapshot["grad"] or _records(self.context, traceback)
         snapshot = {**self.snapshot, "grad": grad}
-        forecast = _forecast(snapshot, self.context, traceback)
+        forecast = None
+        try:
+            forecast = _forecast(snapshot, self.context, traceback)
+        except TimeUpError:
+            snapshot["was_short"] = True
         context = dataclasses.replace(self.context, forecast=forecast)
         cache = forecast and forecast.outcome.raw["cache"]
         if cache:
@@ -258,8 +262,11 @@ def _request(snapshot: dict[str, Any], seen: Breakdown, context: Context) -> Req
         shape=_shape(snapshot["requested_bytes"], seen.program, step),
         before_backward=_is_recorded_forward(snapshot),
         phase=_phase(snapshot, context),
-        step_bytes=step.next_bytes if step else 0,
-        step_missing_bytes=step.missing_of(step.next_bytes) if step else 0,
+        step_bytes=step.next.most if step else 0,
+        step_least_bytes=step.next.least if step else 0,
+        step_missing_bytes=step.missing_of(step.next.most) if step else 0,
+        step_is_part=bool(step and step.outcome.is_part),
+        was_short=not step.is_all_tried if step else snapshot.get("was_short", False),
         step_phase=step.outcome.phase if step else "",
         step_grows_bytes=step.outcome.grows_bytes if step else 0,
         step_modules=[Saver(*each) for each in step.outcome.raw["saved"]]

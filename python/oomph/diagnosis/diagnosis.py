@@ -90,8 +90,12 @@ class Request:
             "optimizer"; "": it is none of these.
         step_bytes: Predicted peak of the whole step in bytes
             (:mod:`oomph.diagnosis.forecast`), where turns grow that of the next one; 0:
-            not predicted.
-        step_missing_bytes: Of these, the bytes that there is no room for.
+            not predicted. Where masks choose rows, the most that it may be.
+        step_least_bytes: The least that it may be; elsewhere as many.
+        step_is_part: Whether the step may come to more: there was no time to run all of
+            it again.
+        was_short: Whether there was no time to run the step, or to try all remedies.
+        step_missing_bytes: Of ``step_bytes``, those that there is no room for.
         step_grows_bytes: What each turn of the loop leaves behind.
         step_phase: When that peak is: "forward", "backward" or "optimizer".
         step_modules: Those of libraries whose own calls save most for backward in such
@@ -109,6 +113,9 @@ class Request:
     before_backward: bool
     phase: str = ""
     step_bytes: int = 0
+    step_least_bytes: int = 0
+    step_is_part: bool = False
+    was_short: bool = False
     step_missing_bytes: int = 0
     step_phase: str = ""
     step_grows_bytes: int = 0

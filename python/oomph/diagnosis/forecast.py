@@ -9,12 +9,11 @@ a remedy would have it.
 from __future__ import annotations
 
 import re
-import time
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from oomph import _C
 from oomph.base.log import logger
@@ -25,11 +24,31 @@ if TYPE_CHECKING:
     from oomph.replay.change import Change
     from oomph.replay.search import Outcome, Search
 
-SECONDS = 60.0  # for one error
-SECONDS_IN_ALL = 180.0  # for all of a process: a loop that tries again goes on
+SECONDS = 120.0  # of the CPU, for one error
+SECONDS_IN_ALL = 360.0  # for all of a process: a loop that tries again goes on
 SPARE = 0.005  # of the room, left for what no tensor shows
 
 _spent_s = 0.0
+
+
+class TimeUpError(Exception):
+    """There is no time to run the step again, or to its end."""
+
+
+class Span(NamedTuple):
+    """A peak, which values may decide: how many rows masks choose.
+
+    Attributes:
+        least: Bytes.
+        most: The same; as many, where it is known.
+    """
+
+    least: int
+    most: int
+
+    def plus(self, size_bytes: int) -> Span:
+        """Both, with so many more."""
+        return Span(self.least + size_bytes, self.most + size_bytes)
 
 
 @dataclass
@@ -40,26 +59,44 @@ class Forecast:
         outcome: Of the step as it is.
         base_bytes: What is there beside it: parameters, gradients, states, inputs.
         room_bytes: That there are for all.
+        asked_bytes: What it had, and asked for, as it ran out of memory: it comes to no
+            less.
     """
 
     outcome: Outcome
     base_bytes: int
     room_bytes: int
+    asked_bytes: int
     search: Search = field(repr=False)
-    began: float = field(repr=False)
     _known: dict[str, Outcome | None] = field(default_factory=dict, repr=False)
 
     @property
-    def peak_bytes(self) -> int:
+    def peak(self) -> Span:
         """All that is in use at the peak."""
-        return self.base_bytes + self.outcome.peak_bytes
+        return self._span(self.outcome.fewest.peak_bytes, self.outcome.peak_bytes)
+
+    def _span(self, least: int, most: int) -> Span:
+        """Of what the step takes beside what is there."""
+        asked = self.asked_bytes - self.base_bytes
+        return Span(min(most, max(least, asked)), most).plus(self.base_bytes)
 
     @property
-    def next_bytes(self) -> int:
-        """The same; where turns grow, in the turn that ran out of memory."""
+    def peak_bytes(self) -> int:
+        """The same, the most."""
+        return self.peak.most
+
+    @property
+    def next(self) -> Span:
+        """The peak; where turns grow, of the turn that ran out of memory."""
         if not self.outcome.grows_bytes:
-            return self.peak_bytes
-        return self.base_bytes + int(self.outcome.raw["peaks"][0])
+            return self.peak
+        least, most = (o.raw["peaks"][0] for o in (self.outcome.fewest, self.outcome))
+        return self._span(int(least), int(most))
+
+    @property
+    def is_all_tried(self) -> bool:
+        """Whether there was time to try all that was asked for."""
+        return not self.search.budget.was_short
 
     @property
     def missing_bytes(self) -> int:
@@ -70,18 +107,23 @@ class Forecast:
         """What of so many bytes there is no room for."""
         return max(0, size_bytes - self.room_bytes)
 
-    def fits(self, peak_bytes: int, outcome: Outcome | None = None) -> bool | None:
+    def fits(self, peak: Span, outcome: Outcome | None = None) -> bool | None:
         """Whether there is room for so much, in each turn.
 
         Args:
-            peak_bytes: All that is in use at the peak.
+            peak: All that is in use at the peak.
             outcome: Of what was tried; None: of the step as it is.
 
         Returns:
-            None if it is not known: turns grow.
+            None if it is not known: values decide, turns grow, or a part did not run.
         """
-        fits = peak_bytes <= self.room_bytes * (1 - SPARE)
-        return None if fits and (outcome or self.outcome).grows_bytes else fits
+        room = self.room_bytes * (1 - SPARE)
+        if peak.least > room:
+            return False
+        tried = outcome or self.outcome
+        is_part = tried.is_part or self.outcome.is_part
+        is_open = peak.most > room or tried.grows_bytes or is_part
+        return None if is_open else True
 
     def attempt(self, changes: list[Change]) -> None:
         """Runs the step with each of some changes, several at a time."""
@@ -95,12 +137,13 @@ class Forecast:
         self.attempt([change])
         return self._known[repr(change)]
 
-    def peak_with(self, change: Change) -> int | None:
+    def peak_with(self, change: Change) -> Span | None:
         """All that is in use at the peak of a step with a change; None: not known."""
         outcome = self.outcome_with(change)
         if outcome is None:
             return None
-        return self.base_bytes + outcome.last_bytes - self._unkept(change, outcome)
+        span = Span(outcome.fewest.last_bytes, outcome.last_bytes)
+        return span.plus(self.base_bytes - self._unkept(change, outcome))
 
     def _unkept(self, change: Change, outcome: Outcome) -> int:
         """What turns before would not have left, had each been run with the change.
@@ -117,12 +160,15 @@ class Forecast:
         """Ends what runs for it; it can be asked nothing new."""
         global _spent_s
         self.search.close()
-        _spent_s += time.monotonic() - self.began
+        _spent_s += self.search.budget.used_s
 
-    def peak_without(self, what: str) -> int:
+    def peak_without(self, what: str) -> Span:
         """The same, had something been smaller: see ``replay.step``'s ``without``."""
-        later = self.outcome.later_bytes
-        return self.base_bytes + int(self.outcome.raw["without"][what]) + later
+        least, most = (
+            int(o.raw["without"][what]) + o.later_bytes
+            for o in (self.outcome.fewest, self.outcome)
+        )
+        return Span(least, most).plus(self.base_bytes)
 
 
 def foresee(
@@ -143,9 +189,14 @@ def foresee(
 
     Returns:
         What it comes to; None if no step was seen that can run again.
+
+    Raises:
+        TimeUpError: There was no time to find out.
     """
     seconds = min(SECONDS, SECONDS_IN_ALL - _spent_s)
-    if seconds <= 0 or not _may_fork():
+    if seconds <= 0:
+        raise TimeUpError
+    if not _may_fork():
         return None
     from oomph.replay.search import Search
     from oomph.replay.statements import stack_of
@@ -161,7 +212,6 @@ def foresee(
     kept = sum(size for _, size, kind in blocks if kind == Category.KEPT)
     base = sum(size for _, size, kind in blocks if kind not in PASSING) - kept
     is_forward = not snapshot["doing"] and not in_optimizer
-    began = time.monotonic()
     is_silent = is_forward and not snapshot["grad"]
     search = Search(
         stack_of(traceback),
@@ -175,19 +225,34 @@ def foresee(
     )
     outcome = search.find()
     if outcome is None:
+        _give_up(search)
         return None
     is_first = all(kind != Category.WORKSPACE for _, _, kind in blocks)
     if is_first and outcome.raw["multiplies"]:
         base += _workspace_bytes(held.device)
     room = sum(held.sizes) + snapshot["requested_bytes"]
-    room -= snapshot["stats"]["oom_missing_bytes"] + kept
-    found = Forecast(outcome, base, room, search, began)
+    missing = snapshot["stats"]["oom_missing_bytes"]
+    room -= missing + kept
+    found = Forecast(outcome, base, room, room + missing, search)
     if found.missing_bytes > 0:
         return found
     # There was too little room, so this is not what ran.
     logger.debug("a step of %d bytes has room, but ran out of it", found.peak_bytes)
-    found.close()
+    _give_up(search)
     return None
+
+
+def _give_up(search: Search) -> None:
+    """Nothing is known of the step.
+
+    Raises:
+        TimeUpError: For want of time.
+    """
+    global _spent_s
+    search.close()
+    _spent_s += search.budget.used_s
+    if search.budget.was_short:
+        raise TimeUpError
 
 
 def _sizes_by_line(held: BlockList) -> dict[tuple[str, int], list[int]]:

@@ -87,7 +87,7 @@ def _kept_errors(now: Context) -> Iterator[Remedy]:
         if now.forecast is None:
             yield now.guess(action, cost, saves)
         else:
-            enough = now.forecast.fits(now.forecast.peak_bytes - saves)
+            enough = now.forecast.fits(now.forecast.peak.plus(-saves))
             yield Remedy(action, saves, cost, enough)
 
 
@@ -155,7 +155,8 @@ def _offload(now: Context) -> Iterator[Remedy]:
         action = f"oomph's host_limit: at least {format_size(wanted)}"
     else:
         return
-    fits = now.forecast is not None and not now.forecast.outcome.grows_bytes
+    step = None if now.forecast is None else now.forecast.outcome
+    fits = step is not None and not (step.grows_bytes or step.is_part)
     has_room = not limit or SENT * missing <= limit or "host_limit" in now.refusal
     yield Remedy(action, missing, cost, True if fits and has_room else None)
 

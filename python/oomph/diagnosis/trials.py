@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from oomph.base.sizes import format_size
 from oomph.diagnosis.categories import Breakdown, Category
-from oomph.diagnosis.forecast import Forecast
+from oomph.diagnosis.forecast import Forecast, Span
 from oomph.diagnosis.remedy import (
     AUTOCAST,
     EIGHT_BITS,
@@ -44,18 +44,18 @@ class _Trials:
     def attempt(self, action: str, cost: str, change: Change) -> Remedy | None:
         """Runs the step with a change; None if it does not run, or saves nothing."""
         peak = self.forecast.peak_with(change)
-        if peak is None or peak >= self.forecast.peak_bytes:
+        if peak is None or peak.most >= self.forecast.peak_bytes:
             return None
-        saves = self.forecast.peak_bytes - peak
+        saves = self.forecast.peak_bytes - peak.most
         enough = self.forecast.fits(peak, self.forecast.outcome_with(change))
         remedy = Remedy(action, saves, cost, enough)
         self.found.append((remedy, change))
         return remedy
 
-    def said(self, action: str, cost: str, peak_bytes: int) -> Remedy:
+    def said(self, action: str, cost: str, peak: Span) -> Remedy:
         """A remedy that leaves the step such a peak."""
-        saves = self.forecast.peak_bytes - peak_bytes
-        return Remedy(action, saves, cost, self.forecast.fits(peak_bytes))
+        saves = self.forecast.peak_bytes - peak.most
+        return Remedy(action, saves, cost, self.forecast.fits(peak))
 
 
 def tried(now: Context) -> Iterator[Remedy]:
@@ -115,9 +115,9 @@ def _smaller_batch(now: Context, trials: _Trials) -> None:
         halved = Change(batch=(batch, batch // 2, dim))
         half = forecast.peak_with(halved)
         beside = forecast.peak_bytes - forecast.base_bytes
-        if half is None or half - forecast.base_bytes > SHRINKS * beside:
+        if half is None or half.most - forecast.base_bytes > SHRINKS * beside:
             continue
-        sample = 2 * (forecast.peak_bytes - half) / batch
+        sample = 2 * (forecast.peak_bytes - half.most) / batch
         wanted = batch // 2
         while wanted > 1 and forecast.peak_bytes - sample * (
             batch - wanted
@@ -249,13 +249,15 @@ def _both(now: Context, trials: _Trials) -> None:
 
 def _sampled_graph(trials: _Trials) -> Iterator[Remedy]:
     """As few parts of a graph as are enough, where all nodes send messages at once."""
-    forecast, graph = trials.forecast, trials.forecast.outcome.raw["messages"]
+    forecast = trials.forecast
+    graph = forecast.outcome.raw["messages"]
+    fewest = dict(forecast.outcome.fewest.raw["messages"].get("parts", ()))
     for parts, peak in graph.get("parts", ()):
         remedy = trials.said(
             f"neighbour sampling: {parts} parts of the {graph['nodes']} nodes and "
             f"{graph['edges']} edges, one at a time (NeighborLoader, ClusterLoader)",
             "gradients of samples; more steps an epoch",
-            forecast.base_bytes + peak,
+            Span(fewest.get(parts, 0), peak).plus(forecast.base_bytes),
         )
         if remedy.enough is not False or parts == graph["parts"][-1][0]:
             yield remedy

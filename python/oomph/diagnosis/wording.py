@@ -169,15 +169,17 @@ def _step(request: Request | None) -> list[str]:
     if not request.step_bytes:
         more = " Backward will need more." if request.before_backward else ""
         why = "oomph could not run it again."
+        if request.was_short:
+            why = "oomph ran out of CPU time for running it again."
         return [f"How much a whole step needs is not known: {why}{more}"]
-    peak, missing = request.step_bytes, request.step_missing_bytes
+    room = request.step_bytes - request.step_missing_bytes
     what = "This turn of the loop" if request.step_grows_bytes else "A whole step"
     told = []
-    if missing:
+    if request.step_missing_bytes:
+        needs, most = _needed(request)
         told.append(
-            f"{what} needs about {format_size(peak)}, at its peak in "
-            f"{PHASES[request.step_phase]}: {format_size(missing)} more than the "
-            f"{format_size(peak - missing)} there is room for."
+            f"{what} needs {needs}, at its peak in {PHASES[request.step_phase]}: "
+            f"{most} more than the {format_size(room)} there is room for."
         )
     if request.step_grows_bytes:
         each = format_size(request.step_grows_bytes)
@@ -185,6 +187,19 @@ def _step(request: Request | None) -> list[str]:
             f"Each turn of the loop adds {each}; how many turns come is not known."
         )
     return told
+
+
+def _needed(request: Request) -> tuple[str, str]:
+    """How much, and what of it is missing, as far as that is known."""
+    least, most = request.step_least_bytes, request.step_bytes
+    missing = request.step_missing_bytes
+    if request.step_is_part:
+        more = format_size(missing - (most - least))
+        return f"at least {format_size(least)}", more
+    if least == most:
+        return f"about {format_size(most)}", format_size(missing)
+    span = f"between {format_size(least)} and {format_size(most)}"
+    return f"{span}, by how many rows masks choose", f"up to {format_size(missing)}"
 
 
 PHASES = {
@@ -197,6 +212,8 @@ PHASES = {
 def _best(found: Diagnosis, count: int) -> tuple[str, list[str]]:
     """The remedies that save most, with a title; what is enough comes first."""
     if not found.remedies:
+        if found.request is not None and found.request.was_short:
+            return "oomph ran out of CPU time for trying what would help.", []
         return "Nothing that oomph knows of would save much.", []
     rows = [
         row(r.saves_bytes, f"{r.action}; cost: {r.cost}{_mark(r, found)}")
@@ -215,11 +232,12 @@ def _title(found: Diagnosis) -> str:
     of = "the peak"
     if request.step_bytes and not request.step_grows_bytes:
         of = f"the {format_size(request.step_bytes)}"
+    rest = "; there was no CPU time to try all" if request.was_short else ""
     if True not in known:
-        return f"What would save some of {of}; none is enough by itself:"
+        return f"What would save some of {of}; none is enough by itself{rest}:"
     return (
         f"What helps, with the memory it saves of {of} (each is enough by itself "
-        "unless marked):"
+        f"unless marked{rest}):"
     )
 
 

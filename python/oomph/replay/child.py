@@ -4,6 +4,9 @@ The child has a copy of all that the program has: it may run the program's own
 statements, whatever these change. It cannot write to files, sockets or pipes that were
 open, opens none for writing, starts nothing and signals nobody. CUDA does not work in
 it. It is gone when its time is over, or when its parent is.
+
+Its time is that of the CPU, so that what it finds does not depend on who else uses the
+machine. What waits uses none: it is gone once it was seen waiting too often.
 """
 
 from __future__ import annotations
@@ -17,15 +20,20 @@ import select
 import signal
 import stat
 import sys
-import time
 import traceback
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from oomph.base.log import logger
 
 AT_A_TIME_MAX = 4  # questions: each child may copy what Python holds
+LOOK_S = 0.25  # between two looks at whether a child waits
+LOOKS_MAX = 120  # that find it waiting: for a lock, or for what never comes
+_BUSY = frozenset("RD")  # runs or is ready to, or waits for a disk: others delay it
+_ENDED_EARLY = (signal.SIGPROF, signal.SIGKILL)  # by its timer; by us, or for memory
 _PR_SET_PDEATHSIG = 1
 _FORBIDDEN = frozenset(
     [
@@ -46,20 +54,118 @@ class Forbidden(PermissionError):
     """The child wanted to do something that others would see."""
 
 
+@dataclass
+class Budget:
+    """The time of the CPU that children may take together.
+
+    Attributes:
+        seconds: For all of them.
+        used_s: What they have taken.
+        was_short: Whether a child was ended since its time was over, or it waited.
+    """
+
+    seconds: float
+    used_s: float = 0.0
+    was_short: bool = False
+
+    @property
+    def left_s(self) -> float:
+        """What is left."""
+        return self.seconds - self.used_s
+
+
+@dataclass
+class _Child:
+    """A forked child.
+
+    Attributes:
+        pid: Its number.
+        answers: Where it writes.
+        budget: Whose time it takes.
+        told_s: What it has told that it took.
+    """
+
+    pid: int
+    answers: int
+    budget: Budget
+    told_s: float = 0.0
+
+    def read(self, may_wait: bool = False) -> Any | None:
+        """Its next answer; None if it failed, or was ended.
+
+        Args:
+            may_wait: For children of its own, which are watched by itself.
+        """
+        text = self._line(may_wait)
+        if not text:
+            self.budget.was_short |= self.end() in _ENDED_EARLY
+            return None
+        answer = json.loads(text)
+        self._take(answer["used_s"])
+        if "failure" in answer:
+            logger.debug("a forked child failed: %s", answer["failure"])
+            return None
+        return answer["result"]
+
+    def end(self) -> int:
+        """Ends it, if it still is there.
+
+        Returns:
+            The signal that ended it; 0: it ended by itself.
+        """
+        global _may
+        if not self.pid:
+            return 0
+        pid, self.pid = self.pid, 0
+        _may = True  # this one may otherwise signal nobody
+        os.kill(pid, signal.SIGKILL)
+        _, status, used = os.wait4(pid, 0)
+        _may = False
+        os.close(self.answers)
+        self._take(used.ru_utime + used.ru_stime)
+        return os.WTERMSIG(status)
+
+    def _take(self, used_s: float) -> None:
+        self.budget.used_s += used_s - self.told_s
+        self.told_s = used_s
+
+    def _line(self, may_wait: bool) -> bytes:
+        """What it writes; b"" if it ends first, or waits too often."""
+        parts: list[bytes] = []
+        waits = 0
+        while waits < LOOKS_MAX:
+            if not select.select([self.answers], [], [], LOOK_S)[0]:
+                waits += not may_wait and self._waits()
+                continue
+            part = os.read(self.answers, 1 << 16)
+            if not part:
+                return b""
+            parts.append(part)
+            if part.endswith(b"\n"):
+                return b"".join(parts)
+        logger.debug("a forked child waited too long")
+        return b""
+
+    def _waits(self) -> bool:
+        """Whether it neither runs nor would, if others let it."""
+        stat = Path(f"/proc/{self.pid}/stat").read_text()
+        return stat.rpartition(")")[2].split()[0] not in _BUSY
+
+
 class Session:
     """A forked child that answers questions, each in a forked child of its own.
 
     Args:
         begin: Is called in the child. It gives the first answer, and a function that
             answers questions; questions and answers must be what JSON has.
-        seconds: How long all of it may take.
-        first_seconds: How long the first answer may take; None: as long.
+        budget: The time that all of it may take.
+        first_s: What of it the first answer may take; None: all.
 
     Attributes:
         first: The first answer; None if the child failed, or took too long.
 
     Example:
-        >>> with Session(lambda: ("ready", lambda n: n + 1), 5) as session:
+        >>> with Session(lambda: ("ready", lambda n: n + 1), Budget(5)) as session:
         ...     session.first, session.ask([1, 2])
         ('ready', [2, 3])
     """
@@ -67,36 +173,35 @@ class Session:
     def __init__(
         self,
         begin: Callable[[], tuple[Any, Callable[[Any], Any]]],
-        seconds: float,
-        first_seconds: float | None = None,
+        budget: Budget,
+        first_s: float | None = None,
     ) -> None:
-        self._end = time.monotonic() + seconds
+        self._budget = budget
         reader, self._questions = os.pipe()
-        self._child = _start(lambda answers: _serve(begin, reader, answers), seconds)
+        seconds = budget.left_s if first_s is None else first_s
+        work = functools.partial(_serve, begin, reader)
+        self._child = _start(work, budget, seconds)
         os.close(reader)
-        within = seconds if first_seconds is None else first_seconds
-        self.first = self._answer(time.monotonic() + within)
+        self.first = None if self._child is None else self._child.read()
 
     def ask(self, questions: list[Any]) -> list[Any | None]:
         """Asks several; None for what failed, or took too long."""
-        if self._child is None:
-            return [None] * len(questions)
-        left = self._end - time.monotonic()
+        nothing = [None] * len(questions)
+        if self._child is None or not self._child.pid:
+            return nothing
+        asked = json.dumps([questions, self._budget.left_s]).encode()
         try:
-            os.write(self._questions, json.dumps([questions, left]).encode() + b"\n")
-        except BrokenPipeError:  # its time was over
-            self.close()
-            return [None] * len(questions)
-        return self._answer(self._end) or [None] * len(questions)
+            os.write(self._questions, asked + b"\n")
+        except BrokenPipeError:  # it had failed
+            return nothing
+        found, was_short = self._child.read(may_wait=True) or (nothing, False)
+        self._budget.was_short |= was_short
+        return found
 
     def close(self) -> None:
         """Ends the child, and those that it has."""
         if self._child is not None:
-            pid, answers = self._child
-            self._child = None
-            os.close(answers)
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+            self._child.end()
         if self._questions >= 0:
             os.close(self._questions)
             self._questions = -1
@@ -108,14 +213,6 @@ class Session:
     def __exit__(self, *_: object) -> None:
         """Closes it."""
         self.close()
-
-    def _answer(self, end: float) -> Any | None:
-        if self._child is None:
-            return None
-        result = _result(_read(self._child[1], min(end, self._end)))
-        if result is None:
-            self.close()
-        return result
 
 
 def _serve(
@@ -129,30 +226,30 @@ def _serve(
     except BaseException:
         _write(answers, {"failure": traceback.format_exc(chain=False)})
         return
+    signal.setitimer(signal.ITIMER_PROF, 0)  # those that answer have their own
     with os.fdopen(reader) as questions:
         for line in questions:
             wanted, seconds = json.loads(line)
-            _write(answers, {"result": _each(answer, wanted, seconds)})
+            budget = Budget(seconds)
+            found = _each(answer, wanted, budget)
+            _write(answers, {"result": [found, budget.was_short]})
 
 
 def _each(
-    answer: Callable[[Any], Any], questions: list[Any], seconds: float
+    answer: Callable[[Any], Any], questions: list[Any], budget: Budget
 ) -> list[Any | None]:
     """Answers in children of their own, some at a time."""
-    end = time.monotonic() + seconds
     count = at_a_time()
     found: list[Any | None] = []
     for i in range(0, len(questions), count):
         children = [
-            _start(functools.partial(_tell, answer, q), end - time.monotonic())
+            _start(functools.partial(_tell, answer, q), budget, budget.left_s)
             for q in questions[i : i + count]
         ]
         for child in children:
-            result = _result(_read(child[1], end)) if child is not None else None
+            found.append(None if child is None else child.read())
             if child is not None:
-                os.close(child[1])
-                _kill(child[0])
-            found.append(result)
+                child.end()
     return found
 
 
@@ -168,19 +265,19 @@ def _tell(answer: Callable[[Any], Any], question: Any, answers: int) -> None:
         _write(answers, {"failure": traceback.format_exc(chain=False)})
 
 
-def _kill(pid: int) -> None:
-    """Ends a child of this one, which may otherwise signal nobody."""
-    global _may
-    _may = True
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    _may = False
+def _start(
+    work: Callable[[int], None], budget: Budget, seconds: float
+) -> _Child | None:
+    """Forks; None if there can be no child.
 
-
-def _start(work: Callable[[int], None], seconds: float) -> tuple[int, int] | None:
-    """Forks; gives the process, and where it writes. None if there can be no child."""
+    Args:
+        work: What it does; it is given where to write.
+        budget: Whose time it takes.
+        seconds: What it may take of it.
+    """
     global _may
     if seconds <= 0:
+        budget.was_short = True
         return None
     reader, writer = os.pipe()
     try:
@@ -197,43 +294,27 @@ def _start(work: Callable[[int], None], seconds: float) -> tuple[int, int] | Non
     if pid == 0:
         try:
             os.close(reader)
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.setitimer(signal.ITIMER_REAL, seconds)
+            signal.signal(signal.SIGPROF, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_PROF, seconds)
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             work(writer)
         finally:
             os._exit(0)
     os.close(writer)
-    return pid, reader
+    return _Child(pid, reader, budget)
+
+
+def used_s() -> float:
+    """The time of the CPU that this process took, with its children that ended."""
+    whose = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    found = map(resource.getrusage, whose)
+    return sum(used.ru_utime + used.ru_stime for used in found)
 
 
 def _write(fd: int, answer: dict[str, Any]) -> None:
-    sent = json.dumps(answer).encode() + b"\n"
+    sent = json.dumps({**answer, "used_s": used_s()}).encode() + b"\n"
     while sent:
         sent = sent[os.write(fd, sent) :]
-
-
-def _result(text: bytes) -> Any | None:
-    answer = json.loads(text) if text else {"failure": "it ended, or took too long"}
-    if "failure" in answer:
-        logger.debug("a forked child failed: %s", answer["failure"])
-        return None
-    return answer["result"]
-
-
-def _read(fd: int, end: float) -> bytes:
-    """A line; b"" if none comes in time."""
-    parts: list[bytes] = []
-    while (left := end - time.monotonic()) > 0:
-        if not select.select([fd], [], [], left)[0]:
-            break
-        part = os.read(fd, 1 << 16)
-        if not part:
-            break
-        parts.append(part)
-        if part.endswith(b"\n"):
-            return b"".join(parts)
-    return b""
 
 
 def _shut_in(kept: set[int]) -> None:

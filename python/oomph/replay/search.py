@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import gc
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -35,12 +34,15 @@ class Outcome:
         grows_bytes: What the second turn left behind, more than the first; 0 below
             a hundredth of the peak, if it is no cache.
         raw: All of :meth:`oomph.replay.step.Replay.begin`.
+        is_part: Whether time was up before all of it had run: it may come to more.
     """
 
     peak_bytes: int
     phase: str
     grows_bytes: int
     raw: dict[str, Any] = field(repr=False)
+    is_part: bool = False
+    _fewest: Outcome | None = None
 
     @classmethod
     def of(cls, raw: dict[str, Any]) -> Outcome:
@@ -50,7 +52,16 @@ class Outcome:
         peak = max(*raw["peaks"], raw["peaks"][-1] + _later_bytes(raw))
         grows = grows if grows >= GROWS * peak else 0
         grows = max(grows, raw["cache"].get("turn_bytes", 0))
-        return cls(peak, raw["phase"], grows, raw)
+        return cls(peak, raw["phase"], grows, raw, raw["cut"])
+
+    @property
+    def fewest(self) -> Outcome:
+        """The same with as few rows as masks may choose; itself, if none decide."""
+        return self._fewest or self
+
+    def down_to(self, fewest: Outcome) -> Outcome:
+        """With what it comes to where masks choose fewest rows."""
+        return dataclasses.replace(self, _fewest=fewest)
 
     @property
     def last_bytes(self) -> int:
@@ -92,7 +103,10 @@ class Search:
         in_forward: Whether forward ran; else the statement that runs now is no begin.
         is_silent: Whether nothing was recorded.
         sizes: Of the blocks that the step had, by file and line.
-        seconds: For all that follows.
+        seconds: Of the CPU, for all that follows.
+
+    Attributes:
+        budget: What of them is left.
     """
 
     def __init__(
@@ -108,7 +122,7 @@ class Search:
     ) -> None:
         self.stack, self.device, self.gone, self.sizes = stack, device, gone, sizes
         self.trains, self.in_forward, self.is_silent = trains, in_forward, is_silent
-        self._end = time.monotonic() + seconds
+        self.budget = child.Budget(seconds)
         self._found: _Run | None = None
         self._session: child.Session | None = None
         self._plain: Outcome | None = None
@@ -148,10 +162,19 @@ class Search:
                 session.close()
             if self._is_all(run, self._plain):
                 break
+        self._note_what_is_missing()
         if not self._is_sure():
             self.close()
             self._plain = None
         return self._plain
+
+    def _note_what_is_missing(self) -> None:
+        """What is found may be a part, if what is further out had not the time."""
+        run, found = self._found, self._plain
+        if run is None or found is None or self._is_all(run, found):
+            return
+        if self.budget.was_short:
+            self._plain = dataclasses.replace(found, is_part=True)
 
     def _is_rather(self, outer: Outcome, inner: Outcome) -> bool:
         """Whether what was found further out is the step."""
@@ -265,10 +288,10 @@ class Search:
         counts = Counts(self.sizes, run.few)
         position = Position(_within(self.stack, run.stretch.frame))
 
-        left = self._end - time.monotonic()
+        left = self.budget.left_s
         # A step was found already: one further out must not take all the time.
-        first = left / 4 if self._plain is not None and change is None else None
-        seconds = first or left
+        is_further = self._plain is not None and change is None
+        seconds = left / 4 if is_further else left
 
         def begin() -> tuple[Any, Any]:
             from oomph.replay.step import Replay
@@ -292,7 +315,7 @@ class Search:
             )
             return replay.begin(change), replay.again
 
-        return child.Session(begin, left, first)
+        return child.Session(begin, self.budget, seconds)
 
     def _outcome(self, run: _Run, raw: dict[str, Any] | None) -> Outcome | None:
         where = f"{run.stretch.frame.f_code.co_name}, line {run.stretch.line}"

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import time
 import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -41,6 +40,7 @@ from oomph.replay.calls import (
     sequence_of,
 )
 from oomph.replay.change import Change, change_modules, with_batch
+from oomph.replay.child import used_s
 from oomph.replay.counts import Counts
 from oomph.replay.engine import Engine, stand_in
 from oomph.replay.figures import (
@@ -122,7 +122,8 @@ class Replay:
         answer: What statements are told that ask something which nobody knows.
         position: Where it ended.
         joined: Tensors that it had joined to, as ``Tracker.rejoined`` has them.
-        seconds: For all of it: after a turn that took most of them comes no other.
+        seconds: Of the CPU, for all of it: after a turn that took most of them comes
+            no other.
     """
 
     def __init__(
@@ -191,7 +192,8 @@ class Replay:
             ``phase``: of the last peak; ``backwards``: how many there were;
             ``optimizers``: how many the program has; ``optimized``: how often one took
             its step; ``made_line``: the last line that made a model; ``whole``: whether
-            the statements came to their end; ``guessed``, ``multiplies`` and
+            the statements came to their end; ``cut``: whether a turn is missing that
+            there was no time for; ``guessed``, ``multiplies`` and
             ``rejoined`` as :class:`Tracker` has them; ``gathered``: of what rows were
             taken or written by index, how many it had, and how many were; ``messages``:
             those that went along the edges of a graph that was there; ``squares``: the
@@ -259,7 +261,7 @@ class Replay:
     def _run(self, change: Change, turns: int) -> dict[str, Any]:
         whole, error, peaks, ends = False, "", list[int](), list[int]()
         made = 0  # pieces, before the last turn
-        run, began = compiled(self.stretch, self.first), time.monotonic()
+        run, began, cut = compiled(self.stretch, self.first), used_s(), False
         with contextlib.ExitStack() as stack:
             stack.enter_context(self.mode)
             stack.enter_context(self.tracker)
@@ -271,6 +273,9 @@ class Replay:
             try:
                 for turn in range(turns + LEAPS):
                     if turn > 0 and not self._goes_on(turn < turns):
+                        break
+                    cut = turn > 0 and used_s() - began > LONG_TURN * self.seconds
+                    if cut:
                         break
                     self.settled.begin()
                     made = len(self.ledger.pieces)
@@ -284,8 +289,6 @@ class Replay:
                         if left is None:  # the function returned
                             break
                         self.names = left
-                    if time.monotonic() - began > LONG_TURN * self.seconds:
-                        break
             except Exception as failure:
                 lines = traceback.format_tb(failure.__traceback__)[-3:]
                 lines += traceback.format_exception_only(failure)
@@ -305,6 +308,7 @@ class Replay:
             "optimized": engine.optimized,
             "made_line": engine.made_line,
             "whole": whole,
+            "cut": cut,
             "guessed": tracker.guessed,
             "multiplies": tracker.multiplies,
             "rejoined": tracker.rejoined,
