@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 import torch
 import torch.nn.functional as F
 from forecasts import foreseen, peak_bytes, step_bytes, text_within
+from oomph.base.sizes import parse_size
 from oomph.diagnosis import forecast
 from support import Simulated
 from torch import nn
@@ -50,14 +52,84 @@ def test_the_step_that_failed_tells_how_many_rows_a_mask_chose():
     assert "is not known" not in text
 
 
+def span_of(text: str | None) -> tuple[int, int]:
+    """What the error says that a step takes at least, and at most."""
+    assert text is not None
+    found = re.search(r"needs between ([\d.]+ \w+) and ([\d.]+ \w+), by how many", text)
+    assert found, text
+    least, most = (parse_size(found[i].replace(" ", "")) for i in (1, 2))
+    return least, most
+
+
 @card
-def test_it_is_not_known_what_a_step_needs_before_a_mask_chose():
+def test_before_a_mask_chose_it_is_known_between_what_a_step_needs():
     def step() -> None:
         train(layers=40, share=8, rows=4 * ROWS)
 
-    text = text_within(0.3 * peak_bytes(step), step)
-    assert text is not None
-    assert "How much a whole step needs is not known" in text
+    true = peak_bytes(step)
+    text = str(text_within(0.3 * true, step))
+    least, most = span_of(text)
+    assert 0.99 * least <= true <= 1.01 * most, (true, text)
+    assert "(not known whether this is enough)" in text or "is not known" in text
+
+
+class Experts(nn.Module):
+    """Each row goes to two of some experts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Linear(256, 8)
+        self.experts = nn.ModuleList(
+            nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 256))
+            for _ in range(8)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weights, chosen = self.gate(x).softmax(-1).topk(2)
+        y = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            rows, places = torch.where(chosen == number)
+            y[rows] += weights[rows, places, None] * expert(x[rows])
+        return y
+
+
+@card
+def test_experts_share_the_rows_that_masks_choose_for_them():
+    """Were each taken to have all rows, a step would come to several times as much."""
+
+    def step() -> None:
+        model = nn.Sequential(Experts(), Experts()).cuda()
+        x = torch.randn(4 * ROWS, 256, device="cuda")
+        for _ in range(2):
+            model(x).square().mean().backward()
+            model.zero_grad()
+
+    true = peak_bytes(step)
+    text = text_within(0.4 * true, step)
+    least, most = span_of(text)
+    assert 0.9 * true <= least <= true <= 1.02 * most
+    assert most <= 1.2 * true
+
+
+@card
+def test_a_mask_chooses_no_more_rows_than_were_written_to_it():
+    """As samplers of detectors do: so many of those that a comparison finds."""
+
+    def step() -> None:
+        model = nn.Linear(64, 4096).cuda()
+        x = torch.randn(16 * ROWS, 64, device="cuda")
+        for _ in range(2):
+            found = torch.where(x[:, 0] > 0)[0]
+            sampled = torch.zeros(len(x), dtype=torch.uint8, device="cuda")
+            sampled[found[: min(len(found), 1024)]] = 1
+            model(x[torch.where(sampled)[0]]).square().mean().backward()
+            model.zero_grad()
+
+    true = peak_bytes(step)
+    text = text_within(0.7 * true, step)
+    assert re.search(r"needs (about|between)", str(text)), text
+    most = step_bytes(text) if "needs about" in str(text) else span_of(text)[1]
+    assert most == pytest.approx(true, rel=0.02)
 
 
 @card

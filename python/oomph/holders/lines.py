@@ -46,3 +46,12 @@ def user_line() -> Line | None:
     """The innermost line of the user's that is being executed by this thread."""
     stack = walk_stack(sys._getframe(1))
     return next((line_of(f) for f, _ in stack if is_user(f.f_code.co_filename)), None)
+
+
+def user_call() -> Line | None:
+    """The user's line that itself calls PyTorch; None: a library's does."""
+    for frame, _ in walk_stack(sys._getframe(1)):
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package not in ("torch", "oomph"):
+            return line_of(frame) if is_user(frame.f_code.co_filename) else None
+    return None

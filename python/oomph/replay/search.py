@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from oomph.base.log import logger
 from oomph.replay import child, statements
+from oomph.replay.counts import ALL, Counts, Guess
 
 if TYPE_CHECKING:
     from oomph.replay.change import Change
 
 CANDIDATES = 8  # stretches that are tried
 GROWS = 0.01  # of the peak that each turn leaves behind, from which on turns differ
-MASKS = 0.03  # of the peak that may depend on how many rows masks choose
+MASKS = 0.03  # of the peak that depends on how many rows masks choose, and is not told
+OTHERS = ((False, ""), (False, "last"), (True, ""))  # guesses, where masks share rows
 CALLS = 4  # of what the statements call: their arguments are looked at, too
 DEPTH = 3  # of lists and dicts that are looked through for tensors
 
@@ -80,14 +82,14 @@ class _Run:
 
     Attributes:
         answer: What they are told when they ask something that nobody knows.
-        few: Whether masks of which nothing is known choose one row; else all.
+        guess: How many rows masks choose of which nothing is known.
         joined: Tensors that the step has joined to, as ``Tracker.rejoined`` has them.
     """
 
     stretch: statements.Stretch
     first: int
     answer: bool = True
-    few: bool = False
+    guess: Guess = ALL
     joined: tuple[tuple[int, tuple[int, int]], ...] = ()
 
 
@@ -126,6 +128,7 @@ class Search:
         self._found: _Run | None = None
         self._session: child.Session | None = None
         self._plain: Outcome | None = None
+        self._fewest: tuple[_Run, child.Session] | None = None
 
     def find(self) -> Outcome | None:
         """Runs the step as it is; None if there is none, or it cannot run again.
@@ -163,7 +166,7 @@ class Search:
             if self._is_all(run, self._plain):
                 break
         self._note_what_is_missing()
-        if not self._is_sure():
+        if not self._has_bounds():
             self.close()
             self._plain = None
         return self._plain
@@ -189,16 +192,38 @@ class Search:
         is_whole = run.stretch.is_loop or not run.stretch.repeats
         return is_whole or bool(found.raw["cache"])
 
-    def _is_sure(self) -> bool:
-        """Whether it comes to the same, however many rows unknown masks choose."""
-        plain, found = self._plain, self._found
-        if plain is None or found is None or not plain.raw["uncounted"]:
+    def _has_bounds(self) -> bool:
+        """Whether it is known between what it is, where masks of unknown rows decide.
+
+        Of all guesses those stay with which it comes to most and to least.
+        """
+        plain, found, session = self._plain, self._found, self._session
+        if plain is None or not plain.raw["uncounted"]:
             return True
-        session, other = self._begin(dataclasses.replace(found, few=True))
-        session.close()
-        if other is None or other.raw["whole"] != plain.raw["whole"]:
-            return False
-        return other.peak_bytes >= (1 - MASKS) * plain.peak_bytes
+        assert found is not None and session is not None
+        tried = [(plain, found, session)]
+        for guess in _guesses(plain.raw["shares"]):
+            run = dataclasses.replace(found, guess=guess)
+            session, outcome = self._begin(run)
+            if outcome is not None:
+                tried.append((outcome, run, session))
+            if outcome is None or outcome.raw["whole"] != plain.raw["whole"]:
+                for _, _, session in tried:
+                    session.close()
+                return False
+        tried.sort(key=lambda each: each[0].peak_bytes)
+        least, *others, most = tried
+        if least[0].peak_bytes >= (1 - MASKS) * most[0].peak_bytes:
+            others.append(least)
+        else:
+            self._fewest = least[1:]
+        for _, _, session in others:
+            session.close()
+        self._plain, self._found, self._session = most
+        is_part = any(outcome.is_part for outcome, _, _ in tried)
+        fewest = least[0] if self._fewest is not None else None
+        self._plain = dataclasses.replace(most[0], is_part=is_part, _fewest=fewest)
+        return True
 
     def _is_step(self, run: _Run, outcome: Outcome) -> bool:
         if self.trains:
@@ -213,11 +238,24 @@ class Search:
             return [None] * len(changes)
         assert self._plain is not None
         wanted = [dataclasses.asdict(change) for change in changes]
-        if not self._plain.grows_bytes and not self._found.joined:
-            raws = self._session.ask(wanted)
+        found = self._with(wanted, self._found, self._session)
+        if self._fewest is None:
+            return found
+        fewest = self._with(wanted, *self._fewest)
+        return [
+            most.down_to(least) if most is not None and least is not None else None
+            for most, least in zip(found, fewest, strict=True)
+        ]
+
+    def _with(
+        self, wanted: list[dict[str, Any]], run: _Run, session: child.Session
+    ) -> list[Outcome | None]:
+        assert self._plain is not None
+        if not self._plain.grows_bytes and not run.joined:
+            raws = session.ask(wanted)
         else:  # what the turns without the change left would be in the way
-            raws = [self._first_of(self._found, change) for change in wanted]
-        found = [self._outcome(self._found, raw) for raw in raws]
+            raws = [self._first_of(run, change) for change in wanted]
+        found = [self._outcome(run, raw) for raw in raws]
         return [o if o is not None and self._is_like_found(o) else None for o in found]
 
     def _is_like_found(self, outcome: Outcome) -> bool:
@@ -230,6 +268,8 @@ class Search:
         """Ends what still runs."""
         if self._session is not None:
             self._session.close()
+        if self._fewest is not None:
+            self._fewest[1].close()
 
     def batches(self, outcome: Outcome) -> list[tuple[int, int]]:
         """Sizes that the batch may have, and along which dimension, likeliest first.
@@ -281,16 +321,16 @@ class Search:
 
     def _session_of(self, run: _Run, change: dict[str, Any] | None) -> child.Session:
         from oomph.replay.besides import Card
-        from oomph.replay.counts import Counts
         from oomph.replay.position import Position
 
         card = Card.of(self.device)  # the child cannot ask
-        counts = Counts(self.sizes, run.few)
+        counts = Counts(self.sizes, run.guess)
         position = Position(_within(self.stack, run.stretch.frame))
 
         left = self.budget.left_s
         # A step was found already: one further out must not take all the time.
-        is_further = self._plain is not None and change is None
+        is_first_try = change is None and run.guess == ALL
+        is_further = is_first_try and self._plain is not None
         seconds = left / 4 if is_further else left
 
         def begin() -> tuple[Any, Any]:
@@ -325,6 +365,14 @@ class Search:
         seen = raw["error"] or raw["peaks"]
         logger.debug("a step ran again in %s: %s", where, seen)
         return Outcome.of(raw)
+
+
+def _guesses(shares: list[int]) -> list[Guess]:
+    """What else masks may choose than all, and of shared rows the first one all."""
+    known = tuple(shares)
+    if max(known, default=1) < 2:
+        return [Guess(few=True)]
+    return [Guess(few, leads, known) for few, leads in OTHERS]
 
 
 def _within(

@@ -194,9 +194,11 @@ class Replay:
             its step; ``made_line``: the last line that made a model; ``whole``: whether
             the statements came to their end; ``cut``: whether a turn is missing that
             there was no time for; ``guessed``, ``multiplies`` and
-            ``rejoined`` as :class:`Tracker` has them; ``gathered``: of what rows were
-            taken or written by index, how many it had, and how many were; ``messages``:
-            those that went along the edges of a graph that was there; ``squares``: the
+            ``rejoined`` as :class:`Tracker` has them; ``uncounted`` and ``shares`` as
+            :class:`Counts` has ``unknown`` and ``shares``; ``gathered``: of what rows
+            were taken or written by index, how many it had, and how many were;
+            ``messages``: those that went along the edges of a graph that was there;
+            ``squares``: the
             sizes of square matrices; ``called``: how often a module was; ``calls``: of
             each class of modules, what their calls saved in bytes, how they are named,
             and whether some hold others (``nested``) or all are PyTorch's own
@@ -313,6 +315,7 @@ class Replay:
             "multiplies": tracker.multiplies,
             "rejoined": tracker.rejoined,
             "uncounted": tracker.counts.unknown,
+            "shares": tracker.counts.shares,
             "gathered": sorted(tracker.taken | tracker.added),
             "messages": messages_of(tracker),
             "squares": sorted(squares_of(tracker)),

@@ -172,6 +172,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = self.counts.result(func, args)
         if result is None:
             result = _STAND_INS.get(func, func)(*args, **kwargs)
+        self.counts.masks.note(func, args, result)
         if func is _aten._log_softmax.default:
             self.chosen_from.add(tuple(result.shape))
         made = _tensors(result if isinstance(result, tuple | list) else (result,))
