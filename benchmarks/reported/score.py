@@ -74,6 +74,21 @@ def knobs_of(action: str, source: str) -> dict[str, str] | None:
     return found
 
 
+def off_of(text: str, peak: int) -> float | None:
+    """How far the forecast is off; of a range its nearer end, if the peak is outside.
+
+    None if nothing is said of a whole step.
+    """
+    size = r"([\d.]+) (\w+)"
+    pattern = rf"A whole step needs (?:about|between {size} and) {size}"
+    said = re.search(pattern, text)
+    if said is None:
+        return None
+    most = float(said[3]) * UNITS[said[4]]
+    least = float(said[1]) * UNITS[said[2]] if said[1] else most
+    return min(max(peak, least), most) / peak - 1
+
+
 def score_oom(names: list[str]) -> None:
     true = json.loads((HERE / "oom" / "true.json").read_text())
     total: Counter[str] = Counter()
@@ -81,8 +96,7 @@ def score_oom(names: list[str]) -> None:
         source, peak = program.read_text(), true[program.stem]["peak"]
         card = source.splitlines()[0].split()[-1]
         _, text = run(program, card, "--set", "offload:off,error:full")
-        said = re.search(r"A whole step needs about ([\d.]+) (\w+)", text)
-        off = float(said[1]) * UNITS[said[2]] / peak - 1 if said else None
+        off = off_of(text, peak)
         print(program.stem, "not foreseen" if off is None else f"{off:+.1%}")
         total["foreseen"] += off is not None
         total["within 5 %"] += off is not None and abs(off) <= 0.05
