@@ -123,17 +123,15 @@ class Case:
         """
         grad = self.snapshot["grad"] or _records(self.context, traceback)
         snapshot = {**self.snapshot, "grad": grad}
-        forecast = None
         try:
             forecast = _forecast(snapshot, self.context, traceback)
         except TimeUpError:
-            snapshot["was_short"] = True
+            forecast, snapshot["was_short"] = None, True
         context = dataclasses.replace(self.context, forecast=forecast)
-        cache = forecast and forecast.outcome.raw["cache"]
-        if cache:
-            seen = context.breakdown
-            seen.note_cache({*cache["addrs"]}, *cache["sizes"])
-            context = dataclasses.replace(context, totals=_totals(seen)[0])
+        if cache := forecast and forecast.outcome.raw["cache"]:
+            context.breakdown.note_cache({*cache["addrs"]}, *cache["sizes"])
+            totals = _totals(context.breakdown)[0]
+            context = dataclasses.replace(context, totals=totals)
         return dataclasses.replace(self, snapshot=snapshot, context=context)
 
     @property

@@ -156,6 +156,12 @@ class Forecast:
         share = min(1.0, outcome.grows_bytes / grows)
         return int(self.outcome.raw["kept"] * (1 - share))
 
+    def batches(self) -> list[tuple[int, int]]:
+        """Sizes that the batch may have, and along which dimension, likeliest first."""
+        from oomph.replay.batches import batches
+
+        return batches(self.search.stretch, self.outcome)
+
     def close(self) -> None:
         """Ends what runs for it; it can be asked nothing new."""
         global _spent_s

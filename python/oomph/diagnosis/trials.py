@@ -79,7 +79,7 @@ def _first_changes(now: Context, forecast: Forecast) -> list[Change]:
     """All whose outcome is wanted in any case, to be run together."""
     from oomph.replay.change import Change
 
-    batches = forecast.search.batches(forecast.outcome)[:1]
+    batches = forecast.batches()[:1]
     return [
         *(Change(batch=(size, size // 2, dim)) for size, dim in batches),
         *(change for _, change, _ in _recomputed(forecast)),
@@ -111,7 +111,7 @@ def _smaller_batch(now: Context, trials: _Trials) -> None:
     from oomph.replay.change import Change
 
     forecast = trials.forecast
-    for batch, dim in forecast.search.batches(forecast.outcome):
+    for batch, dim in forecast.batches():
         halved = Change(batch=(batch, batch // 2, dim))
         half = forecast.peak_with(halved)
         beside = forecast.peak_bytes - forecast.base_bytes

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
-import sys
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import FrameType
@@ -22,8 +19,6 @@ CANDIDATES = 8  # stretches that are tried
 GROWS = 0.01  # of the peak that each turn leaves behind, from which on turns differ
 MASKS = 0.03  # of the peak that depends on how many rows masks choose, and is not told
 OTHERS = ((False, ""), (False, "last"), (True, ""))  # guesses, where masks share rows
-CALLS = 4  # of what the statements call: their arguments are looked at, too
-DEPTH = 3  # of lists and dicts that are looked through for tensors
 
 
 @dataclass(frozen=True)
@@ -271,30 +266,11 @@ class Search:
         if self._fewest is not None:
             self._fewest[1].close()
 
-    def batches(self, outcome: Outcome) -> list[tuple[int, int]]:
-        """Sizes that the batch may have, and along which dimension, likeliest first.
-
-        First dimensions of what the statements work on: the data loader's, if there is
-        one, else what most tensors have; second ones, where time comes first. None
-        whose samples look at each other by index. Whether one is the batch's, a step
-        with less of it shows.
-        """
+    @property
+    def stretch(self) -> statements.Stretch:
+        """The statements of the step that was found."""
         assert self._found is not None
-        stretch = self._found.stretch
-        names = stretch.names()
-        values = [v for n, v in stretch.frame.f_locals.items() if n in names]
-        values += [[*frame.f_locals.values()] for frame in stretch.inner[-CALLS:]]
-        mixed = {n for n, count in outcome.raw["gathered"] if n != count}
-        times = {*outcome.raw["times"]}
-        places: Counter[tuple[int, int]] = Counter()
-        for tensor in _tensors(values, DEPTH + 1):
-            dim = int(tensor.ndim > 1 and tensor.shape[0] in times)
-            size = tensor.shape[dim]
-            if size > 1 and size not in mixed | times:
-                places[size, dim] += 1
-        likely = [place for place, _ in places.most_common()]
-        by_loader = [place for place in likely if place[0] in _loader_sizes()]
-        return by_loader or likely[:2]
+        return self._found.stretch
 
     def _candidates(self) -> Iterator[_Run]:
         innermost: set[FrameType] = set()
@@ -403,29 +379,3 @@ def _later_bytes(raw: dict[str, Any]) -> int:
 def _goes_back(frame: FrameType) -> bool:
     """Whether a function has a backward pass of its own, as far as its names tell."""
     return any("backward" in name for name in frame.f_code.co_names)
-
-
-def _tensors(value: Any, depth: int) -> Iterator[Any]:
-    """Those of variables that may be a batch's."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        if value.ndim and not value.requires_grad:
-            yield value
-    elif depth > 0 and isinstance(value, dict):
-        for part in list(value.values()):
-            yield from _tensors(part, depth - 1)
-    elif depth > 0 and isinstance(value, list | tuple) and len(value) < 64:
-        for part in value:
-            yield from _tensors(part, depth - 1)
-    elif depth > 0 and isinstance(getattr(value, "data", None), dict):
-        yield from _tensors(value.data, depth - 1)  # a BatchEncoding
-
-
-def _loader_sizes() -> set[int]:
-    """The sizes of the batches of all data loaders."""
-    loader = getattr(sys.modules.get("torch.utils.data"), "DataLoader", None)
-    if loader is None:
-        return set()
-    found = (o.batch_size for o in gc.get_objects() if issubclass(type(o), loader))
-    return {size for size in found if isinstance(size, int)}

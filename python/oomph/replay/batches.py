@@ -1,0 +1,66 @@
+"""Which sizes the batch of a step may have, and along which dimension."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from oomph.replay.search import Outcome
+    from oomph.replay.statements import Stretch
+
+CALLS = 4  # of what the statements call: their arguments are looked at, too
+DEPTH = 3  # of lists and dicts that are looked through for tensors
+
+
+def batches(stretch: Stretch, outcome: Outcome) -> list[tuple[int, int]]:
+    """Sizes that the batch may have, and along which dimension, likeliest first.
+
+    First dimensions of what the statements work on: the data loader's, if there is one,
+    else what most tensors have; second ones, where time comes first. None whose samples
+    look at each other by index. Whether one is the batch's, a step with less of it
+    shows.
+    """
+    names = stretch.names()
+    values = [v for n, v in stretch.frame.f_locals.items() if n in names]
+    values += [[*frame.f_locals.values()] for frame in stretch.inner[-CALLS:]]
+    mixed = {n for n, count in outcome.raw["gathered"] if n != count}
+    times = {*outcome.raw["times"]}
+    places: Counter[tuple[int, int]] = Counter()
+    for tensor in _tensors(values, DEPTH + 1):
+        dim = int(tensor.ndim > 1 and tensor.shape[0] in times)
+        size = tensor.shape[dim]
+        if size > 1 and size not in mixed | times:
+            places[size, dim] += 1
+    likely = [place for place, _ in places.most_common()]
+    by_loader = [place for place in likely if place[0] in _loader_sizes()]
+    return by_loader or likely[:2]
+
+
+def _tensors(value: Any, depth: int) -> Iterator[Any]:
+    """Those of variables that may be a batch's."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        if value.ndim and not value.requires_grad:
+            yield value
+    elif depth > 0 and isinstance(value, dict):
+        for part in list(value.values()):
+            yield from _tensors(part, depth - 1)
+    elif depth > 0 and isinstance(value, list | tuple) and len(value) < 64:
+        for part in value:
+            yield from _tensors(part, depth - 1)
+    elif depth > 0 and isinstance(getattr(value, "data", None), dict):
+        yield from _tensors(value.data, depth - 1)  # a BatchEncoding
+
+
+def _loader_sizes() -> set[int]:
+    """The sizes of the batches of all data loaders."""
+    loader = getattr(sys.modules.get("torch.utils.data"), "DataLoader", None)
+    if loader is None:
+        return set()
+    found = (o.batch_size for o in gc.get_objects() if issubclass(type(o), loader))
+    return {size for size in found if isinstance(size, int)}
