@@ -122,6 +122,7 @@ PyMethodDef methods[] = {
     {"backward_here", backward_here, METH_VARARGS,
      "Backward within this thread, for a forked process."},
     {"made_here", made_here, METH_O, "Whether this thread made a node of a graph."},
+    {"release_saved", release_saved, METH_O, "Frees what a node of a graph has saved."},
     {"leave_cuda", leave_cuda, METH_NOARGS,
      "Switches devices without CUDA from now on, in a forked process."},
     {"freed_without_cuda", freed_without_cuda, METH_NOARGS,

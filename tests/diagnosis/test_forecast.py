@@ -542,6 +542,33 @@ def test_what_an_operator_needs_beside_its_result_is_foreseen():
 
 
 @card
+def test_what_modules_keep_of_the_failed_forward_is_not_there_twice():
+    """A module's last output leads to all that its forward saved before it."""
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(WIDTH, 4 * WIDTH)
+            self.outer = nn.Linear(4 * WIDTH, WIDTH)
+            self.last: torch.Tensor | None = None
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.last = self.outer(self.inner(x).relu())
+            return x + self.last
+
+    def train_with_outputs_kept() -> None:
+        net = nn.Sequential(*(Block() for _ in range(12))).cuda()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        x = torch.ones(16, TOKENS, WIDTH, device="cuda")
+        for _ in range(2):
+            net(x).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    foreseen(train_with_outputs_kept, fraction=0.85)
+
+
+@card
 def test_tensors_are_copied_deeply_and_sampled_from_grids():
     def train_with_copies() -> None:
         model = nn.Sequential(*(Block() for _ in range(6))).cuda()

@@ -16,6 +16,7 @@ import torch
 from oomph.holders.lines import Line, user_line
 from oomph.leaks import graphs
 from oomph.leaks.findings import Finding
+from oomph.steps import events
 
 _ENGINE = "_engine_run_backward"  # of torch.autograd: each pass goes through it
 _LOOKS_MAX = 16  # at graphs that were kept: a look costs some microseconds a node
@@ -32,7 +33,7 @@ class Backward:
 
     def __init__(self, each: Callable[[], None], ended: Callable[[], None]) -> None:
         self._each, self._ended = each, ended
-        self._step_begins = graphs.now()
+        self._step_begins = events.next_node()
         self._last: Line | None = None  # of the last pass of a step that kept its graph
         self._steps = 0  # in succession whose last pass did, none of whose did not
         self._in_step: Line | None = None
@@ -88,7 +89,7 @@ class Backward:
     def end_step(self) -> Finding | None:
         """A step has ended: the mistake, once it was made often enough."""
         line, self._in_step = self._in_step, None
-        self._step_begins = graphs.now()
+        self._step_begins = events.next_node()
         again = line is not None and line == self._last
         self._steps = self._steps + 1 if again else int(line is not None)
         self._last = line

@@ -19,7 +19,7 @@ import torch
 
 from oomph import _torch
 from oomph.holders.lines import Line
-from oomph.leaks import graphs, verdicts
+from oomph.leaks import verdicts
 from oomph.leaks.findings import Finding
 from oomph.leaks.growth import Counts, Growth, counts
 from oomph.leaks.inventory import Inventory
@@ -27,6 +27,7 @@ from oomph.leaks.lines.allocated import Sites, growing_lines, live_sites
 from oomph.leaks.lines.following import LINES_MAX, Follower
 from oomph.leaks.lines.uses import Uses
 from oomph.leaks.suspects import SLOWS, Suspect
+from oomph.steps import events
 
 FIRST_SCAN = 2  # round
 SECOND_SCAN = 4  # by then a graph may go back through three rounds
@@ -56,7 +57,7 @@ class Detector:
         self._certain_rounds = certain_rounds
         self._created = created
         self._growth = Growth()
-        self._starts: deque[int] = deque([graphs.now()], maxlen=3)
+        self._starts: deque[int] = deque([events.next_node()], maxlen=3)
         self._suspects: list[Suspect] = []
         self._kinds: dict[Hashable, int] = {}  # the numbers of kinds of tensors
         self._dismissed: dict[Any, int] = {}  # kinds, and until which scan
@@ -107,7 +108,7 @@ class Detector:
         grown = self._has_grown(now)
         if scans:
             self._scan(now, grown)
-        self._starts.append(graphs.now())
+        self._starts.append(events.next_node())
         soon = self._next == self.rounds + 1 or bool(self._searched())
         early = self.rounds == FIRST_SCAN
         found = any(s.is_live and not s.is_searched for s in self._suspects)

@@ -15,11 +15,6 @@ _NO_NUMBER = 1 << 62  # leaves of the graph have no number of their own
 _FUNCTION: Any = torch._C._FunctionBase
 
 
-def now() -> int:
-    """The number that the next node of this thread gets."""
-    return int(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
-
-
 def _number(node: Any) -> int | None:
     """That of a node of this thread; None: another numbers it, or nobody does."""
     if not isinstance(node, _FUNCTION) and not _torch.made_here(node):

@@ -10,7 +10,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
-from oomph.holders.saved import address_of
+from oomph import _torch
+from oomph.holders.saved import address_of, nodes
 from oomph.replay.statements import Stretch, take_variables
 from oomph.replay.tracking import Tracker
 
@@ -98,6 +99,29 @@ def _is_of(value: object, made: Container[int]) -> bool:
     if not isinstance(value, torch.Tensor) or not value.is_cuda:
         return False
     return value.grad_fn is not None and address_of(value) in made
+
+
+def let_go_of_graphs(
+    objects: list[Any], names: dict[str, Any], made: Container[int], since: int
+) -> None:
+    """Frees what graphs have saved that the failed forward left in other places.
+
+    A module may keep its last output, or a hook have stored it: as the turn begins, the
+    one of the turn before is there, and backward has freed what its graph had saved.
+
+    Args:
+        objects: All that there are.
+        names: The variables that the turn begins with, whose graphs are left alone.
+        made: As ``gone`` of :class:`oomph.replay.search.Search`.
+        since: The number of autograd's next node as the step began.
+    """
+    own = _tensors(tree_leaves(names))
+    left = [tensor for tensor in _tensors(objects) if _is_of(tensor, made)]
+    kept = {*nodes({t.grad_fn for t in own} - {None})}
+    for node in nodes({t.grad_fn for t in left} - {None}):
+        is_of_pytorch = not isinstance(node, torch._C._FunctionBase)
+        if is_of_pytorch and node not in kept and node._sequence_nr() >= since:
+            _torch.release_saved(node)
 
 
 def sizes_of(objects: list[Any], device: int) -> dict[int, int]:

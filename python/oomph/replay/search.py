@@ -324,6 +324,7 @@ class Search:
                 self.gone,
                 self.in_forward,
                 self.is_silent,
+                self.trains,
                 run.answer,
                 position,
                 dict(run.joined),

@@ -25,6 +25,7 @@ from oomph.replay.again import compiled
 from oomph.replay.begin import (
     drop_half_made,
     expect_converted,
+    let_go_of_graphs,
     sizes_of,
     take_names,
     undo_joins,
@@ -58,6 +59,7 @@ from oomph.replay.ledger import Piece
 from oomph.replay.position import Position
 from oomph.replay.statements import Stretch
 from oomph.replay.tracking import Tracker
+from oomph.steps import events
 
 LONG_TURN = 0.4  # of the time that there is
 LEAPS = 3  # turns that come besides, until one optimizes
@@ -118,6 +120,7 @@ class Replay:
         gone: As :class:`oomph.replay.search.Search` has them: they are not counted as
             there when it begins, unless something still holds them.
         is_silent: Whether nothing was recorded, by a function further out.
+        trains: Whether a backward is expected.
         in_forward: Whether it ended in forward, not in backward or an optimizer's step.
         answer: What statements are told that ask something which nobody knows.
         position: Where it ended.
@@ -137,6 +140,7 @@ class Replay:
         gone: dict[int, int],
         in_forward: bool,
         is_silent: bool,
+        trains: bool,
         answer: bool,
         position: Position,
         joined: dict[int, tuple[int, int]],
@@ -149,6 +153,8 @@ class Replay:
         before = sizes_of(gc.get_objects(), device)
         self.names = take_names(stretch, first, gone)
         self._leaps: list[dict[str, int]] | None = None  # turns to come
+        if trains and in_forward and first == 0:
+            let_go_of_graphs(gc.get_objects(), self.names, gone, events.began_at)
         gc.collect()
         objects = gc.get_objects()
         self.modules = [o for o in objects if issubclass(type(o), nn.Module)]

@@ -27,6 +27,8 @@ ending: list[Callable[[set[int]], set[int]]] = []
 # It has ended. May raise, from the optimizer's step().
 ended: list[Callable[[], None]] = []
 
+began_at = 0  # the number that autograd's next node had as this step began
+
 
 def step() -> None:
     """Tells oomph that a step has ended, in a loop without an optimizer.
@@ -44,14 +46,23 @@ def step() -> None:
         ...     output = model(batch)
         ...     oomph.step()
     """
+    global began_at
     mask = _C.step()
     rescued = {i for i in range(_C.DEVICE_MAX) if mask >> i & 1}
     offloading: set[int] = set()
     for tell in list(ending):
         offloading |= tell(rescued)
     times.end_step(offloading)
+    began_at = next_node()
     for told in list(ended):
         told()
+
+
+def next_node() -> int:
+    """The number that autograd's next node of this thread gets."""
+    import torch
+
+    return int(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
 
 
 def follow(torch: ModuleType) -> None:
