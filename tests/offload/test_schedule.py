@@ -313,7 +313,9 @@ def test_a_larger_batch_on_a_larger_card_has_the_same_plan(case, factor):
     plan = choose(record, limit_bytes, link)
     larger = choose(scaled(record, factor), limit_bytes * factor, link)
     took, takes = (p.step_ms - record.rest_ms for p in (plan, larger))
-    assert larger.recomputed == plan.recomputed
+    if larger.recomputed != plan.recomputed:  # of two that are as fast, either
+        other = play(record, larger.recomputed, limit_bytes, link).step_ms
+        assert other == pytest.approx(plan.step_ms, rel=1e-6)
     assert takes == pytest.approx(took * factor, rel=0.01)
 
 
