@@ -8,8 +8,6 @@
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/function.h>
 
-#include <memory>
-
 namespace oomph_torch
 {
 
@@ -26,12 +24,12 @@ inline bool is_own_node(PyObject *object)
 }
 
 // The node that an object stands for; none, and an error is set, if it is no own one.
-inline std::shared_ptr<torch::autograd::Node> own_node(PyObject *object)
+inline NodePointer own_node(PyObject *object)
 {
     if (is_own_node(object))
         return reinterpret_cast<NodeObject *>(object)->node;
     PyErr_SetString(PyExc_TypeError, "expected a node of PyTorch's own");
-    return nullptr;
+    return {};
 }
 
 // Whether the calling thread made a node; not of a torch.autograd.Function.
