@@ -9,17 +9,15 @@ traces them. fit.py runs them again without PyTorch.
 from __future__ import annotations
 
 import ctypes
-import gc
 import json
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from forks import Request, serve
-from measure import call_of, case_of
+from measure import answers, call_of, case_of
 
 Step = dict[str, Any]
 MOVES = {"cuMemcpyAsync": "copy", "cuMemsetD8Async": "fill"}
@@ -54,13 +52,5 @@ def step_of(line: str) -> Step:
     return {"kind": "call"}
 
 
-def answers(rows: Sequence[Request]) -> Iterator[list[Step]]:
-    """The steps of rows, one after the other."""
-    for row in rows:
-        yield steps_of(row)
-        gc.collect()
-        torch.cuda.empty_cache()
-
-
 if __name__ == "__main__":
-    sys.exit(serve(lambda row: row["kernel"], answers))
+    sys.exit(serve(lambda row: row["kernel"], partial(answers, steps_of)))

@@ -13,6 +13,8 @@ import json
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
 import torch
 from forks import Request, serve
@@ -84,13 +86,13 @@ def measure(row: Request) -> float:
     return peak_mib(call) if row["metric"] == "memory" else elapsed_ms(case, call)
 
 
-def answers(rows: Sequence[Request]) -> Iterator[float]:
-    """What was measured of rows, one after the other."""
+def answers(work: Callable[[Request], Any], rows: Sequence[Request]) -> Iterator[Any]:
+    """What some work gives for rows, one after the other, each on an empty card."""
     for row in rows:
-        yield measure(row)
+        yield work(row)
         gc.collect()
         torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":
-    sys.exit(serve(lambda row: row["kernel"], answers))
+    sys.exit(serve(lambda row: row["kernel"], partial(answers, measure)))
