@@ -91,12 +91,20 @@ class Finding:
 
 
 class Hunter:
-    """Two processes: one with PyTorch's allocator, one with oomph."""
+    """Processes: one with oomph, and one with PyTorch's allocator for each card.
+
+    What a program needs depends on the card: cuBLAS takes 32 MiB a stream on an H100.
+    """
 
     def __init__(self) -> None:
-        self.native = Simulated(f"{CARD},gpu={GPUS[0]}", None)
+        self.native: dict[str, Simulated] = {}
         self.ours: Simulated | None = None
         self.now: Settings | None = None
+
+    def _native(self, card: str) -> Simulated:
+        if card not in self.native:
+            self.native[card] = Simulated(card, None)
+        return self.native[card]
 
     def _set(self, wanted: Settings) -> Simulated:
         if self.ours is None or wanted != self.now:
@@ -112,17 +120,18 @@ class Hunter:
 
     def close(self) -> None:
         self.close_ours()
-        self.native.stop()
+        for native in self.native.values():
+            native.stop()
 
     def check(self, program: Program, wanted: Settings) -> Finding | None:
         """Runs a program on both sides; None: it is as it should be."""
-        text = program.to_json()
+        text, native = program.to_json(), self._native(wanted.card)
         try:
-            known = self.native.call("campaign.child", "run", text)
+            known = native.call("campaign.child", "run", text)
         except pytest.fail.Exception as error:
             return Finding("native", str(error), program, wanted)
         if known["failure"]:
-            self.native.stop()
+            native.stop()
             return Finding("native", known["failure"], program, wanted)
         ours = self._set(wanted)
         try:
