@@ -163,8 +163,13 @@ class _Walk:
             self._named.add(name)
             for method in self._methods.get(name, ()):
                 self._functions.extend(_functions_of(method))
-        for name in names & (function.__globals__.keys() | sys.modules.keys()):
-            value = function.__globals__.get(name, sys.modules.get(name))
+        for name in names:
+            if name in function.__globals__:
+                value = function.__globals__[name]
+            elif name in sys.modules:
+                value = sys.modules[name]
+            else:
+                continue
             if not isinstance(value, types.ModuleType):
                 self.look(f"the global {name}", value)
             elif not _is_of_library(value, value.__name__):
