@@ -230,6 +230,10 @@ def begin(command: Sequence[str], environment: Mapping[str, str]) -> Program:
     sys.path[:] = [folder, *filter(None, paths), *_PATHS]
     for known in [n for n in sys.modules if n.partition(".")[0] == "oomph"]:
         del sys.modules[known]
+    if processes.FITS & {*sys.argv[1:2]}:
+        fork_servers()
+    elif processes.FITTING in command:
+        processes.Fork.forget()
     if "OOMPH_SIMULATE" in environment:  # as oomph_simulate.pth does
         importlib.import_module("oomph.simulate.startup")
     return compile(text, name, "exec"), vars(main)
@@ -240,6 +244,23 @@ def start_rank(
 ) -> processes.Fork | subprocess.Popen[bytes]:
     """Takes the place of Popen where torchrun starts a rank."""
     return processes.start(list(args), env, files=[0, stdout or 1, stderr or 2])
+
+
+class Piped:
+    """A fork that is written to and read: takes the place of such a Popen."""
+
+    def __init__(self, args: list[str], env: dict[str, str], **_: Any) -> None:
+        asked, self.stdin = map(os.fdopen, os.pipe(), ("rb", "wb"))
+        self.stdout, said = map(os.fdopen, os.pipe(), ("rb", "wb"))
+        with asked, said:
+            self._process = processes.start(args, env, files=[asked, said, 2])
+        self.wait = self._process.wait
+
+
+def fork_servers() -> None:
+    """Has oomph fork the server of its scripts from this one, too."""
+    launcher = importlib.import_module("oomph.fitting.launcher")
+    launcher.subprocess = types.SimpleNamespace(PIPE=-1, Popen=Piped)
 
 
 _PATHS: list[str] = []  # where modules are for all

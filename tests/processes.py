@@ -36,6 +36,8 @@ while True:
     except forkserver.Replaced as replaced:
         start = replaced.start
 """
+FITS = {"fit", "replay"}  # commands that start scripts on cards
+FITTING = "oomph.fitting.server"  # the process that forks them
 # What nothing reads before a fork has become what was asked for.
 _READ_LATE = re.compile(
     r"OOMPH_(?!TEST_)|TORCHINDUCTOR_|TRITON_CACHE_DIR$|TORCH_DEVICE_BACKEND_AUTOLOAD$|"
@@ -87,6 +89,13 @@ class Fork:
     def use(cls, server: socket.socket) -> None:
         """Has a server start the forks that this process asks for."""
         cls._server = server
+
+    @classmethod
+    def forget(cls) -> None:
+        """Closes the connection to the server: the process is to have none."""
+        if cls._server is not None:
+            cls._server.close()
+            cls._server = None
 
     @classmethod
     def _connect(cls) -> socket.socket:
@@ -207,5 +216,6 @@ def _can_fork(arguments: list[str], variables: dict[str, str]) -> bool:
         {k: v for k, v in found.items() if not _READ_LATE.match(k)}
         for found in (variables, environment())
     )
-    simulated = any(a.startswith("--simulate") for a in arguments)
-    return (simulated or "OOMPH_SIMULATE" in variables) and early == ours
+    simulated = any(a.startswith("--simulate") or a == FITTING for a in arguments)
+    simulated |= bool(FITS & {*arguments[1:3]}) or "OOMPH_SIMULATE" in variables
+    return simulated and early == ours

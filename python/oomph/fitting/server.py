@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import os
 import sys
 import threading
@@ -22,7 +23,11 @@ _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
 
 def preload() -> None:
-    """Imports PyTorch for the simulated GPU; nothing of it is used yet."""
+    """Imports PyTorch for the simulated GPU; nothing of it is used yet.
+
+    Collections in a fork leave alone what is there now: to look at it would copy its
+    pages, which takes longer than all else that a short script does.
+    """
     simulate.preload()
     asked = os.environ.get(_AUTOLOAD)
     os.environ[_AUTOLOAD] = "0"  # oomph is installed in each fork
@@ -31,6 +36,7 @@ def preload() -> None:
     del os.environ[_AUTOLOAD]
     if asked is not None:
         os.environ[_AUTOLOAD] = asked
+    gc.freeze()
 
 
 def become(request: Request) -> int:
