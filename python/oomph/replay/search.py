@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from oomph.replay.change import Change
 
 CANDIDATES = 8  # stretches that are tried
-GROWS = 0.01  # of the peak that each turn leaves behind, from which on turns differ
+GROWS = 0.01  # of what a turn takes that it leaves behind, from which on turns differ
 MASKS = 0.03  # of the peak that depends on how many rows masks choose, and is not told
 OTHERS = ((False, ""), (False, "last"), (True, ""))  # guesses, where masks share rows
 
@@ -29,7 +29,7 @@ class Outcome:
         peak_bytes: The most, in all turns and those that follow.
         phase: "forward", "backward" or "optimizer": when that was.
         grows_bytes: What the second turn left behind, more than the first; 0 below
-            a hundredth of the peak, if it is no cache.
+            a hundredth of the most that it took itself, if it is no cache.
         raw: All of :meth:`oomph.replay.step.Replay.begin`.
         is_part: Whether time was up before all of it had run: it may come to more.
     """
@@ -47,7 +47,8 @@ class Outcome:
         ends = raw["ends"]
         grows = ends[1] - ends[0] if len(ends) > 1 else 0
         peak = max(*raw["peaks"], raw["peaks"][-1] + _later_bytes(raw))
-        grows = grows if grows >= GROWS * peak else 0
+        own = raw["peaks"][1] - ends[0] if grows else 0  # others' may be there, too
+        grows = grows if grows >= GROWS * own else 0
         grows = max(grows, raw["cache"].get("turn_bytes", 0))
         return cls(peak, raw["phase"], grows, raw, raw["cut"])
 
