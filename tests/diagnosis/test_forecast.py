@@ -440,6 +440,32 @@ def test_it_has_25_lines_at_most():
     del kept
 
 
+@card
+def test_kernels_of_triton_are_left_out():
+    from triton_kernels import gelu
+
+    class Fused(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return gelu(x)
+
+        @staticmethod
+        def backward(ctx, grad):
+            (x,) = ctx.saved_tensors
+            return gelu(x).mul_(grad)
+
+    def train_fused() -> None:
+        layers = nn.ModuleList(nn.Linear(1024, 1024) for _ in range(6)).cuda()
+        for _ in range(2):
+            x = torch.ones(16384, 1024, device="cuda")
+            for layer in layers:
+                x = Fused.apply(layer(x))
+            x.sum().backward()
+
+    foreseen(train_fused)
+
+
 @torch.jit.script
 def near(places: torch.Tensor) -> torch.Tensor:
     return torch.where(places < 8, places, torch.tensor(8).type_as(places))
