@@ -28,6 +28,7 @@ const oomph_api_t *oomph_api(void)
         .pool_set_source = oomph_pool_set_source,
         .revive = oomph_revive,
         .get_stats = oomph_get_stats,
+        .get_pool_stats = oomph_get_pool_stats,
         .reset_peak_stats = oomph_reset_peak_stats,
         .reset_accumulated_stats = oomph_reset_accumulated_stats,
         .set_fraction = oomph_set_fraction,

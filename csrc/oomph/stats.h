@@ -2,6 +2,7 @@
 #pragma once
 #include "oomph/types.h"
 
+#include <stddef.h>
 #include <stdint.h>
 
 typedef struct oomph_stat {
@@ -79,7 +80,17 @@ typedef struct oomph_stats {
     oomph_host_kind_t host_kind;  // what works here; OOMPH_HOST_AUTO: not yet tried
 } oomph_stats_t;
 
+// What a graph or a MemPool has reserved.
+typedef struct oomph_pool_stats {
+    oomph_pool_id_t pool;
+    oomph_stats_by_kind_t reserved_bytes;
+} oomph_pool_stats_t;
+
 // These never fail; a device that was never used has zeros, except for limits.
 oomph_status_t oomph_get_stats(int device, oomph_stats_t *stats);
+// Of each pool but the default one: at most `capacity` of them; `count` is how many
+// there are. A pool that was released stays until its memory is gone.
+oomph_status_t oomph_get_pool_stats(int device, oomph_pool_stats_t *rows,
+                                    size_t capacity, size_t *count);
 oomph_status_t oomph_reset_peak_stats(int device);
 oomph_status_t oomph_reset_accumulated_stats(int device);

@@ -39,6 +39,7 @@ typedef struct oomph_api_table {
     oomph_status_t (*pool_set_source)(int, oomph_pool_id_t, const oomph_source_t *);
     oomph_status_t (*revive)(const oomph_request_t *, oomph_addr_t);
     oomph_status_t (*get_stats)(int, oomph_stats_t *);
+    oomph_status_t (*get_pool_stats)(int, oomph_pool_stats_t *, size_t, size_t *);
     oomph_status_t (*reset_peak_stats)(int);
     oomph_status_t (*reset_accumulated_stats)(int);
     oomph_status_t (*set_fraction)(int, double);

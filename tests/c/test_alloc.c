@@ -712,6 +712,52 @@ static void a_pool_in_use_keeps_its_pages(void)
     check_sound();
 }
 
+static oomph_stat_t reserved_for(oomph_pool_id_t pool, size_t *count)
+{
+    oomph_pool_stats_t rows[4];
+
+    CHECK(oomph_get_pool_stats(0, rows, 4, count) == OOMPH_OK && *count <= 4);
+    for (size_t i = 0; i < *count; i++)
+        if (rows[i].pool.first == pool.first && rows[i].pool.second == pool.second)
+            return rows[i].reserved_bytes[OOMPH_STAT_ALL];
+    return (oomph_stat_t){0};
+}
+
+static void what_is_reserved_for_each_pool_is_told(void)
+{
+    oomph_config_t config = test_config();
+    oomph_pool_id_t other = {7, 7};
+    size_t count, freed;
+
+    start_card("64MiB,context=0,memory=real", &config);
+    CHECK(reserved_for(graph, &count).current == 0 && count == 0);
+    CHECK(oomph_pool_retain(0, graph) == OOMPH_OK);
+    CHECK(oomph_pool_retain(0, other) == OOMPH_OK);
+    oomph_addr_t of_none = take(6 * MIB, NULL), a = take_from(graph, 8 * MIB);
+    oomph_addr_t b = take_from(graph, 4 * MIB), of_other = take_from(other, 2 * MIB);
+    give(a);
+    oomph_stat_t stat = reserved_for(graph, &count);
+    CHECK(count == 2);
+    CHECK(stat.current == 12 * MIB && stat.peak == 12 * MIB);
+    CHECK(stat.allocated == 12 * MIB && stat.freed == 0);
+    CHECK(reserved_for(other, &count).current == 2 * MIB);
+    CHECK(oomph_pool_release(0, graph) == OOMPH_OK);
+    CHECK(oomph_empty_cache(0, graph, &freed) == OOMPH_OK && freed == 8 * MIB);
+    stat = reserved_for(graph, &count);
+    CHECK(stat.current == 4 * MIB && stat.peak == 12 * MIB && stat.freed == 8 * MIB);
+    CHECK(oomph_reset_peak_stats(0) == OOMPH_OK);
+    CHECK(oomph_reset_accumulated_stats(0) == OOMPH_OK);
+    stat = reserved_for(graph, &count);
+    CHECK(stat.current == 4 * MIB && stat.peak == 4 * MIB);
+    CHECK(stat.allocated == 0 && stat.freed == 0);
+    oomph_pool_stats_t row;
+    CHECK(oomph_get_pool_stats(0, &row, 1, &count) == OOMPH_OK && count == 2);
+    give(b);
+    give(of_none);
+    give(of_other);
+    check_sound();
+}
+
 static void a_pool_may_serve_others_before_an_error(void)
 {
     oomph_config_t config = test_config();
@@ -1338,6 +1384,7 @@ int main(int argc, char **argv)
         TEST(a_pool_may_forbid_splitting),
         TEST(a_block_can_be_put_back_at_its_address),
         TEST(a_block_is_not_put_back_where_pages_are_missing),
+        TEST(what_is_reserved_for_each_pool_is_told),
         TEST(a_pool_may_have_memory_from_elsewhere),
         TEST(the_embedder_is_asked_to_free_what_it_caches),
         TEST(garbage_is_collected_before_a_block_is_born_on_host),

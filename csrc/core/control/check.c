@@ -275,6 +275,24 @@ static oomph_status_t check_totals(const oomph_device_t *device, const found_t *
     return OOMPH_OK;
 }
 
+// What graphs and MemPools have reserved is what their pools hold.
+static oomph_status_t check_groups(const oomph_device_t *device)
+{
+    for (const oomph_group_t *g = device->groups; g != NULL; g = g->next) {
+        int64_t mapped = 0, known = oomph_counter_current(&g->mapped_bytes);
+
+        for (const oomph_pool_t *pool = device->pools; pool != NULL; pool = pool->next)
+            for (const oomph_segment_t *s = pool->heap.segments;
+                 s != NULL && pool->group == g; s = s->next)
+                mapped += (int64_t)(s->entries == NULL
+                                        ? s->bytes
+                                        : s->mapped_count << s->page_shift);
+        if (mapped != known)
+            return differ("mapped bytes of a pool", mapped, known);
+    }
+    return OOMPH_OK;
+}
+
 static oomph_status_t check_device(const oomph_device_t *device)
 {
     found_t found = {0};
@@ -288,6 +306,8 @@ static oomph_status_t check_device(const oomph_device_t *device)
     }
     if (status == OOMPH_OK)
         status = check_table(device);
+    if (status == OOMPH_OK)
+        status = check_groups(device);
     return status == OOMPH_OK ? check_totals(device, &found) : status;
 }
 

@@ -136,6 +136,27 @@ oomph_status_t oomph_get_stats(int ordinal, oomph_stats_t *stats)
     return OOMPH_OK;
 }
 
+oomph_status_t oomph_get_pool_stats(int ordinal, oomph_pool_stats_t *rows,
+                                    size_t capacity, size_t *count)
+{
+    oomph_device_t *device = oomph_enter_open(ordinal);
+
+    *count = 0;
+    if (device == NULL)
+        return OOMPH_OK;
+    for (const oomph_group_t *group = device->groups; group != NULL;
+         group = group->next) {
+        if (*count < capacity) {
+            oomph_pool_stats_t *row = &rows[*count];
+            *row = (oomph_pool_stats_t){.pool = group->id};
+            oomph_counter_report(&group->mapped_bytes, row->reserved_bytes);
+        }
+        ++*count;
+    }
+    oomph_unlock(device);
+    return OOMPH_OK;
+}
+
 // Every figure that PyTorch resets, wherever it is kept.
 static void each_counter(oomph_device_t *device, void (*change)(oomph_counter_t *))
 {
@@ -148,6 +169,8 @@ static void each_counter(oomph_device_t *device, void (*change)(oomph_counter_t 
     change(&counters->requested_bytes);
     change(&device->pages.segment);
     change(&device->pages.mapped_bytes);
+    for (oomph_group_t *group = device->groups; group != NULL; group = group->next)
+        change(&group->mapped_bytes);
 }
 
 oomph_status_t oomph_reset_peak_stats(int ordinal)

@@ -62,7 +62,10 @@ static oomph_status_t pool_create(oomph_device_t *device, oomph_stream_state_t *
     stream->users++;
     pool->group = group;
     pool->small = small;
-    pool->heap.whole = group != NULL && (group->flags & OOMPH_POOL_NO_SPLIT) != 0;
+    if (group != NULL) {
+        pool->heap.whole = (group->flags & OOMPH_POOL_NO_SPLIT) != 0;
+        pool->heap.mapped_bytes = &group->mapped_bytes;
+    }
     pool->next = device->pools;
     device->pools = pool;
     *out = pool;

@@ -15,6 +15,7 @@ typedef struct oomph_group {
     bool is_mem_pool; // not of a graph, or not of one alone
     bool has_source;
     size_t largest_bytes; // of a block that was asked for
+    oomph_counter_t mapped_bytes;
     oomph_source_t source;
 } oomph_group_t;
 

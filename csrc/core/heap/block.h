@@ -17,6 +17,7 @@
  * records.
  */
 #pragma once
+#include "core/base/counter.h"
 #include "core/heap/slab.h"
 
 typedef struct oomph_segment oomph_segment_t;
@@ -101,6 +102,7 @@ enum {
 struct oomph_heap {
     void *owner; // the pool, for the caller
     oomph_slab_t *slab;
+    oomph_counter_t *mapped_bytes;       // counts along, for the owner; NULL: nothing
     bool small;                          // blocks up to OOMPH_SMALL_MAX, in exact bins
     bool whole;                          // never split a free block
     oomph_segment_t *segments;           // any order

@@ -10,6 +10,22 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+/* ---- Counting */
+
+static void count_up(const oomph_heap_t *heap, oomph_pages_t *pages, size_t bytes)
+{
+    oomph_counter_up(&pages->mapped_bytes, heap->small, (int64_t)bytes);
+    if (heap->mapped_bytes != NULL)
+        oomph_counter_up(heap->mapped_bytes, heap->small, (int64_t)bytes);
+}
+
+static void count_down(const oomph_heap_t *heap, oomph_pages_t *pages, size_t bytes)
+{
+    oomph_counter_down(&pages->mapped_bytes, heap->small, (int64_t)bytes);
+    if (heap->mapped_bytes != NULL)
+        oomph_counter_down(heap->mapped_bytes, heap->small, (int64_t)bytes);
+}
+
 /* ---- Segments */
 
 // Entries are mapped apart from the heap, so that those never used cost nothing.
@@ -99,7 +115,7 @@ oomph_status_t oomph_segment_adopt(oomph_heap_t *heap, oomph_pages_t *pages,
     segment->base = addr;
     oomph_heap_add(heap, segment, OOMPH_BLOCK_FREE, tier);
     oomph_counter_up(&pages->segment, heap->small, 1);
-    oomph_counter_up(&pages->mapped_bytes, heap->small, (int64_t)bytes);
+    count_up(heap, pages, bytes);
     pages->adopted_bytes[tier] += bytes;
     oomph_pages_note_peak(pages, tier);
     *out = segment;
@@ -132,8 +148,7 @@ oomph_status_t oomph_segment_drop(oomph_segment_t *segment, oomph_pages_t *pages
         }
     } else {
         oomph_owner_forget(segment->base);
-        oomph_counter_down(&pages->mapped_bytes, segment->heap->small,
-                           (int64_t)segment->bytes);
+        count_down(segment->heap, pages, segment->bytes);
         pages->adopted_bytes[segment->first->tier] -= segment->bytes;
     }
     forget(segment, pages);
@@ -150,8 +165,7 @@ static size_t range_bytes(const oomph_segment_t *segment, size_t count)
 static void count_mapped(oomph_segment_t *segment, oomph_pages_t *pages, size_t count)
 {
     segment->mapped_count += count;
-    oomph_counter_up(&pages->mapped_bytes, segment->heap->small,
-                     (int64_t)range_bytes(segment, count));
+    count_up(segment->heap, pages, range_bytes(segment, count));
 }
 
 // Pages that could not be unmapped again, perhaps without access: nobody may have them.
@@ -286,8 +300,7 @@ static oomph_status_t unmap(oomph_segment_t *segment, oomph_pages_t *pages,
     if (status != OOMPH_OK)
         return status;
     segment->mapped_count -= count;
-    oomph_counter_down(&pages->mapped_bytes, segment->heap->small,
-                       (int64_t)range_bytes(segment, count));
+    count_down(segment->heap, pages, range_bytes(segment, count));
     for (size_t i = first; i < first + count; i++) {
         oomph_tier_t tier = (oomph_tier_t)segment->entries[i].tier;
         if (oomph_segment_descriptor(segment, i) < 0) {

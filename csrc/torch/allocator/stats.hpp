@@ -9,6 +9,7 @@
 
 #include <cstdio>
 #include <string>
+#include <vector>
 
 namespace oomph_torch
 {
@@ -39,6 +40,28 @@ inline void translate(const oomph_stats_by_kind_t &from,
     }
 }
 
+inline std::vector<oomph_pool_stats_t> pool_stats_of(int device)
+{
+    std::vector<oomph_pool_stats_t> rows;
+    size_t count = 0;
+
+    do { // another thread may make one more
+        rows.resize(count);
+        check(core->get_pool_stats(device, rows.data(), rows.size(), &count));
+    } while (count > rows.size());
+    rows.resize(count);
+    return rows;
+}
+
+// From PyTorch 2.13 on.
+template <typename Stats> void translate_pools(int device, Stats &to)
+{
+    if constexpr (requires { to.reserved_bytes_by_private_pools; })
+        for (const oomph_pool_stats_t &from : pool_stats_of(device))
+            translate(from.reserved_bytes,
+                      to.reserved_bytes_by_private_pools[from_core(from.pool)]);
+}
+
 inline c10::CachingDeviceAllocator::DeviceStats stats_of(int device)
 {
     oomph_stats_t from;
@@ -51,6 +74,7 @@ inline c10::CachingDeviceAllocator::DeviceStats stats_of(int device)
     translate(from.inactive_split, to.inactive_split);
     translate(from.allocated_bytes, to.allocated_bytes);
     translate(from.reserved_bytes, to.reserved_bytes);
+    translate_pools(device, to);
     translate(from.active_bytes, to.active_bytes);
     translate(from.inactive_split_bytes, to.inactive_split_bytes);
     translate(from.requested_bytes, to.requested_bytes);
