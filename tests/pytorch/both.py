@@ -3,7 +3,8 @@
 The tests in this folder have the names of PyTorch's own, and check what those check.
 Where oomph does otherwise on purpose, the body asks :func:`differs`, and the table in
 differences.py says what and why. Where it does otherwise by mistake, the test is
-``@both(bug=...)``: it must fail until that is mended.
+``@both(bug=...)``: it must fail until that is mended. What this PyTorch does not have
+yet, by the same table, must fail both ways.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 import pytest
 import torch
-from differences import DIFFERENCES
+from differences import DIFFERENCES, NEWER
 from support import MIB, Simulated
 
 CARD = "1GiB,context=0,memory=values,host=4GiB"
@@ -61,9 +62,13 @@ def both(
 
         test.__name__, test.__doc__ = body.__name__, body.__doc__
         test.__module__ = body.__module__
+        lacks = _lacking(body.__name__)
         way = inspect.Parameter("way", inspect.Parameter.KEYWORD_ONLY)
         test.__signature__ = inspect.Signature([*parameters, way])  # type: ignore[attr-defined]
-        names = ["native", pytest.param("oomph", marks=_known(bug))]
+        names = [
+            pytest.param("native", marks=lacks),
+            pytest.param("oomph", marks=lacks or _known(bug)),
+        ]
         return pytest.mark.parametrize("way", names, scope="module")(test)
 
     return decorate if body is None else decorate(body)
@@ -84,6 +89,19 @@ def ways(bug: str | None = None) -> pytest.MarkDecorator:
     """A decorator for a test that starts its own process, with these settings."""
     ours = pytest.param(CONF, marks=_known(bug))
     return pytest.mark.parametrize("conf", [None, ours], ids=list(WAYS))
+
+
+def _lacking(name: str) -> list[pytest.MarkDecorator]:
+    """For a test of what this PyTorch does not have: it must fail, both ways."""
+    newer = NEWER.get(name)
+    if newer is None or version(torch.__version__) >= version(newer.since):
+        return []
+    return _known(f"PyTorch has it from {newer.since} on: {newer.what}")
+
+
+def version(text: str) -> tuple[int, ...]:
+    """A version of PyTorch as it is compared: major and minor."""
+    return tuple(map(int, text.split(".")[:2]))
 
 
 def _known(bug: str | None) -> list[pytest.MarkDecorator]:

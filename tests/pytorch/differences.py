@@ -34,6 +34,43 @@ DIFFERENCES: dict[str, Difference] = {
     ),
 }
 
+
+class Newer(NamedTuple):
+    """What a version of PyTorch brought, which those before fail to do."""
+
+    since: str
+    what: str
+
+
+_IN_CAPTURE = Newer("2.11", "pinned memory in a capture")
+_HOLDS_ALLOCATOR = Newer(
+    "2.11", "a MemPool keeps its allocator alive: 2.10 uses it after it was deleted"
+)
+# By PyTorch's tests, and by those of test_cuda_newer.py.
+NEWER: dict[str, Newer] = {
+    "test_pin_memory_no_use": _IN_CAPTURE,
+    "test_pin_memory_no_use2": _IN_CAPTURE,
+    "test_pin_memory_use": _IN_CAPTURE,
+    "test_two_graphs": _IN_CAPTURE,
+    "test_unpinned_memory_use": Newer("2.11", "its error in a capture"),
+    "test_unpinned_memory_use_device_to_host": Newer("2.11", "its error in a capture"),
+    "test_tensor_delete_after_allocator_delete": _HOLDS_ALLOCATOR,
+    "test_mempool_expandable": _HOLDS_ALLOCATOR,
+    "test_memory_snapshot_skip_actions": Newer("2.11", "`skip_actions`"),
+    "test_cpp_memory_snapshot_pickle": Newer("2.11", "`skip_actions` in C++"),
+    "test_allocation_traceback": Newer("2.12", "`_allocation_traceback()`"),
+    "test_oom_rejections": Newer("2.12", "the figure `num_oom_rejections`"),
+    "test_reserved_by_private_pools": Newer(
+        "2.13", "the figure `reserved_bytes_by_private_pools`"
+    ),
+    "test_accelerator_snapshot": Newer(
+        "2.13", "`torch.accelerator.memory._snapshot()`"
+    ),
+    "test_annotate_tensor": Newer("2.14", "`_annotate_tensor()`"),
+    "test_metadata_supported": Newer("2.14", "`_memory_metadata_supported()`"),
+    "test_metadata_of_a_dict": Newer("2.15", "metadata that is a dict"),
+}
+
 # What is of the kind, and is not here; PyTorch's allocator could not be shown either.
 NOT_HERE = {
     "test_graph_external_wait_and_record": "a kernel that is compiled at run time",

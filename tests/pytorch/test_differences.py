@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from differences import DIFFERENCES, NOT_HERE
+from differences import DIFFERENCES, NEWER, NOT_HERE
 from support import ROOT
 
 SOURCES = {
@@ -30,6 +30,11 @@ def test_what_a_test_says_to_differ_stands_in_the_table_and_nothing_else():
 
 def test_the_table_is_short():
     assert len(DIFFERENCES) <= 10
+
+
+@pytest.mark.parametrize("name", NEWER)
+def test_what_is_newer_is_tested(name):
+    assert any(f"def {name}(" in text for text in SOURCES.values())
 
 
 @pytest.mark.parametrize("name", NOT_HERE)

@@ -30,6 +30,8 @@ class History
 {
     // Names of the compiled regions that this thread is in, innermost last.
     static inline thread_local std::vector<std::string> regions;
+    // What the program notes on the entries of this thread.
+    static inline thread_local std::string noted;
     // The stack of the call that this thread is in; NULL: unknown.
     static inline thread_local const Context *acting = nullptr;
 
@@ -48,7 +50,6 @@ class History
     std::deque<Annotation> annotations_; // the newest
     // Who took the blocks that are freed, but still wait for other streams; by address.
     std::unordered_map<size_t, Context> takers_;
-    std::string metadata_;
     c10::ApproximateClockToUnixTimeConverter clock_;
 
   public:
@@ -123,16 +124,14 @@ class History
             regions.pop_back();
     }
 
-    void set_metadata(const std::string &metadata)
+    static void set_metadata(const std::string &metadata)
     {
-        std::lock_guard<std::mutex> guard(mutex_);
-        metadata_ = metadata;
+        noted = metadata;
     }
 
-    std::string metadata()
+    static std::string metadata()
     {
-        std::lock_guard<std::mutex> guard(mutex_);
-        return metadata_;
+        return noted;
     }
 
     // What the core does for a call happens on account of its stack: who maps, unmaps
@@ -164,14 +163,15 @@ class History
     }
 
     void add(TraceEntry::Action action, int device, size_t addr, size_t bytes,
-             oomph_stream_t stream, const MempoolId_t &pool, const Context &context)
+             oomph_stream_t stream, const MempoolId_t &pool, const Context &context,
+             const std::string &note = noted)
     {
         if (!watched_)
             return;
         TraceEntry entry(action, static_cast<DeviceIndex>(device), addr, bytes,
                          static_cast<TraceStream>(stream), pool,
                          c10::getApproximateTime(), shown(context),
-                         regions.empty() ? "N/A" : regions.back(), metadata());
+                         regions.empty() ? "N/A" : regions.back(), note);
         std::vector<native::AllocatorTraceTracker> trackers;
         {
             std::lock_guard<std::mutex> guard(mutex_);

@@ -206,6 +206,19 @@ class Reports : public native::CUDAAllocator
         return true;
     }
 
+    void annotateMemory(const void *block, const std::string &note) // likewise
+    {
+        if (!isHistoryEnabled())
+            return;
+        oomph_block_info_t info;
+        TORCH_CHECK(core->lookup(address(block), &info) == OOMPH_OK &&
+                        info.state == OOMPH_BLOCK_USED && info.addr == address(block),
+                    "annotateMemory: ", block, " is not the address of a block in use");
+        history_.add(annotating<TraceEntry>(), info.device, info.addr,
+                     info.requested_bytes, info.stream, from_core(info.pool),
+                     history_.gather(RecordContext::ALLOC), note);
+    }
+
     /* ---- Called by the core */
 
     // Pages are about to be unmapped.

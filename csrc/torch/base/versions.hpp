@@ -58,6 +58,15 @@ inline void *(*const lt_workspace_maker)() = &at::cuda::getCUDABlasLtWorkspace;
 #endif
 inline auto *const workspace_maker = &at::cuda::getCurrentCUDABlasHandle;
 
+// The action of what is noted on a block later. Before 2.14 nobody asks for that.
+template <typename Entry> constexpr auto annotating()
+{
+    if constexpr (requires { Entry::ANNOTATE; })
+        return Entry::ANNOTATE;
+    else
+        return Entry::SNAPSHOT;
+}
+
 using Parser = std::function<void(const std::string &)>;
 
 // Puts a parser of settings in the place of PyTorch's for CUDA, which it is made of. In
