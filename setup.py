@@ -244,9 +244,11 @@ def glue(version: str, includes: list[Path]) -> list[Extension]:
     return [Glue(name, version, includes) for name in BUILDING["MODULES"]]
 
 
-def version_of(torch: Path) -> str:
-    """The version of a PyTorch, which is not imported."""
-    return runpy.run_path(str(torch / "version.py"))["__version__"]
+def cuda_torch() -> Path | None:
+    """The PyTorch that is installed, if it is built for CUDA; it is not imported."""
+    torch = package_dir("torch")
+    has_cuda = torch is not None and (torch / "lib" / "libc10_cuda.so").exists()
+    return torch if has_cuda else None
 
 
 def sanitized(extension: Extension, sanitizer: str) -> Extension:
@@ -263,7 +265,10 @@ def sanitized(extension: Extension, sanitizer: str) -> Extension:
 
 def extensions() -> list[Extension]:
     """All that is built, for this environment."""
-    includes = system_includes(cuda_includes())
+    torch, made = cuda_torch(), wheel_folder()
+    version = runpy.run_path(str(torch / "version.py")) if torch else {"cuda": "13"}
+    folders = cuda_includes(version["cuda"])
+    includes = system_includes(folders)
     whole = ["-O3", "-flto=auto"] if compiler_is_gcc() else ["-O3"]
     found = [
         Extension(
@@ -284,12 +289,11 @@ def extensions() -> list[Extension]:
         ),
         *simulation(includes),
     ]
-    torch, made = package_dir("torch"), wheel_folder()
     if made is not None:
         for extension in found:
             extension.extra_link_args += [str(made / "libolder.a"), "-Wl,--strip-all"]
-    elif torch is not None and (torch / "lib" / "libc10_cuda.so").exists():
-        found += glue(version_of(torch), [torch / "include", *cuda_includes()])
+    elif torch is not None:
+        found += glue(version["__version__"], [torch / "include", *folders])
     sanitizer = os.environ.get("OOMPH_SANITIZE")
     return [sanitized(e, sanitizer) for e in found] if sanitizer else found
 

@@ -17,6 +17,9 @@ import sys
 import venv
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent.parent / "python" / "oomph" / "base"))
+from building import header_packages  # noqa: E402  (needs nothing of oomph's)
+
 # PyTorch 2.11 and 2.12 want setuptools older than 82; wheel is what it builds with.
 BUILD_REQUIREMENTS = ["setuptools<82", "wheel"]
 
@@ -67,8 +70,7 @@ def torch_of(folder: Path) -> Path:
 
 def missing_headers(cuda: str) -> str:
     """The package of the headers that the CUDA runtime's leaves out."""
-    older = int(cuda.partition(".")[0]) < 13
-    return f"{'nvidia-cuda-nvcc-cu12' if older else 'nvidia-cuda-crt'}=={cuda}.*"
+    return header_packages(cuda)["crt/host_config.h"]
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import importlib.util
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -50,8 +51,23 @@ def system_includes(folders: Iterable[Path]) -> list[str]:
     return [part for folder in folders for part in ("-isystem", str(folder))]
 
 
-def cuda_includes() -> list[Path]:
+def header_packages(cuda: str) -> dict[str, str]:
+    """By header, the package that has it for a version of CUDA, for pip.
+
+    A PyTorch for CUDA brings the first, which leaves out the second.
+    """
+    older = int(cuda.partition(".")[0]) < 13
+    runtime = "nvidia-cuda-runtime-cu12" if older else "nvidia-cuda-runtime"
+    rest = "nvidia-cuda-nvcc-cu12" if older else "nvidia-cuda-crt"
+    names = {"cuda.h": runtime, "cuda_runtime.h": runtime, "crt/host_config.h": rest}
+    return {header: f"{name}=={cuda}.*" for header, name in names.items()}
+
+
+def cuda_includes(cuda: str = "13") -> list[Path]:
     """Where the CUDA headers are: in NVIDIA's packages, or in a toolkit.
+
+    Args:
+        cuda: The version of which packages are named where a header is missing.
 
     Raises:
         BuildError: One that is needed is in none of them.
@@ -61,11 +77,10 @@ def cuda_includes() -> list[Path]:
     found = [p for place in packages for p in sorted(Path(place).glob("*/include"))]
     toolkit = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include"
     found += [toolkit] if toolkit.exists() else []
-    for name in ("cuda.h", "cuda_runtime.h", "crt/host_config.h"):
+    for name, package in header_packages(cuda).items():
         if not any((folder / name).exists() for folder in found):
             raise BuildError(
-                f"the CUDA header {name} is missing: pip install nvidia-cuda-runtime "
-                "and nvidia-cuda-crt of the CUDA version of PyTorch"
+                f'the CUDA header {name} is missing: pip install "{package}"'
             )
     return found
 
@@ -176,7 +191,8 @@ def build(version: str, torch: Path, source: Path) -> Path:
     if is_whole(folder):
         return folder
     find_compiler()
-    includes = [torch / "include", *cuda_includes()]
+    cuda = runpy.run_path(str(torch / "version.py"))["cuda"]
+    includes = [torch / "include", *cuda_includes(cuda)]
     with locked(folder.with_suffix(".lock")):
         if is_whole(folder):
             return folder
