@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from cuda_autocast import policy_of_gpu
-from models import PROGRAMS, Program, train
+from models import CASES, PROGRAMS, Program, train
 from support import MIB, Simulated
 from torch import nn
 
@@ -59,13 +59,13 @@ def check(name: str) -> None:
     assert not torch.equal(train_on_cpu(program, steps=0)[-1], wanted[-1])  # it learns
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", CASES)
 @native
 def test_pytorchs_allocator_gives_the_cpus_values(program):
     check(program)
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", CASES)
 @roomy
 def test_oomph_gives_the_cpus_values(program):
     check(program)
@@ -122,7 +122,7 @@ def test_a_rescue_in_any_phase_changes_no_value(program, phase):
     assert shortage.rescues > 0
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", CASES)
 @spilling
 def test_a_card_that_is_always_full_changes_no_value(program):
     chosen = prepared(program)

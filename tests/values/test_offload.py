@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from models import PROGRAMS, train
+from models import CASES, train
 from support import Simulated
 from test_models import differences, prepared, train_on_cpu
 from torch import nn
@@ -36,7 +36,7 @@ def sent_bytes() -> int:
     return planner.explain()[0]["sent_bytes"]
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", CASES)
 @card
 def test_what_left_and_came_back_changes_no_value(program):
     chosen = prepared(program)
