@@ -6,7 +6,7 @@
 # make bench  the benchmarks
 # make sanitize  tests with PyTorch under sanitizers, half an hour
 # make wheel  the wheel for all versions of PyTorch, and the source archive, in dist
-# make test-versions  that wheel with each PyTorch of VERSIONS, 5 GB each
+# make test-versions  that wheel with each PyTorch and Python of VERSIONS, 5 GB each
 # make gpu    on a machine with a GPU: what only hardware can answer
 #
 # PYTHON is the Python to start from, VENV the folder that everything goes into, TORCH
@@ -21,7 +21,7 @@ BIN := $(VENV)/bin
 SOURCES := $(shell find csrc python setup.py pyproject.toml -type f \
 	-not -name '*.so*' -not -path '*/__pycache__/*' -not -path '*.egg-info/*')
 
-VERSIONS ?= 2.10 2.11=$(VENV) 2.15
+VERSIONS ?= 2.10 2.11=$(VENV) 2.15 3.10:2.11 3.12:2.11 3.13:2.11
 
 .PHONY: demo test check lint format docs bench sanitize wheel test-versions gpu clean
 
@@ -57,7 +57,7 @@ wheel: $(VENV)/.torch
 	$(BIN)/python tools/make_wheel.py --sdist
 
 test-versions:
-	$(BIN)/python tools/try_versions.py $(VERSIONS)
+	$(BIN)/python tools/versions/try_versions.py $(VERSIONS)
 
 # Builds with this machine's PyTorch and downloads nothing.
 gpu:

@@ -284,9 +284,9 @@ static oomph_status_t check_groups(const oomph_device_t *device)
         for (const oomph_pool_t *pool = device->pools; pool != NULL; pool = pool->next)
             for (const oomph_segment_t *s = pool->heap.segments;
                  s != NULL && pool->group == g; s = s->next)
-                mapped += (int64_t)(s->entries == NULL
-                                        ? s->bytes
-                                        : s->mapped_count << s->page_shift);
+                mapped +=
+                    (int64_t)(s->entries == NULL ? s->bytes
+                                                 : s->mapped_count << s->page_shift);
         if (mapped != known)
             return differ("mapped bytes of a pool", mapped, known);
     }
