@@ -152,25 +152,54 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
-def build_module(name: str, source: Path, includes: list[Path], out: Path) -> None:
-    """Compiles and links one module; a compiler's error is the end of it."""
-    compiler = find_compiler()
-    path, begin = MODULES[name]
-    python = Path(sysconfig.get_path("include"))
-    if not (python / "Python.h").exists():
+def python_include() -> Path:
+    """Where Python's headers are.
+
+    Raises:
+        BuildError: Nowhere.
+    """
+    folder = Path(sysconfig.get_path("include"))
+    if not (folder / "Python.h").exists():
         raise BuildError(
-            f"Python's headers are missing ({python}): install python3-dev"
+            f"Python's headers are missing ({folder}): install python3-dev"
         )
+    return folder
+
+
+def build_module(
+    name: str, source: Path, includes: list[Path], link: list[str], out: Path
+) -> None:
+    """Compiles and links one module; a compiler's error is the end of it."""
+    path, begin = MODULES[name]
     command = [
-        *(compiler, *FLAGS, "-w", "-shared", f"-I{source / begin}"),
-        *system_includes([*includes, python]),
-        *(str(source / path), "-o", str(out / f"{name}.abi3.so")),
-        *make_stubs(out / "stubs", compiler),
+        *(find_compiler(), *FLAGS, "-w", "-shared", f"-I{source / begin}"),
+        *system_includes(includes),
+        *(str(source / path), "-o", str(out / f"{name}.abi3.so"), *link),
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         first = next((x for x in done.stderr.splitlines() if "error" in x), done.stderr)
         raise BuildError(f"the compiler says: {first}")
+
+
+def build_modules(version: str, source: Path, includes: list[Path], out: Path) -> None:
+    """Builds all modules, side by side, and says how far it is."""
+    from concurrent.futures import ThreadPoolExecutor, as_completed
+
+    def tell(how_far: str) -> None:
+        text = f"oomph: building for PyTorch {version}, once, about a minute"
+        print(f"{text} ({how_far})", file=sys.stderr, flush=True)
+
+    tell("begins")
+    link = make_stubs(out / "stubs", find_compiler())
+    with ThreadPoolExecutor() as pool:
+        running = [
+            pool.submit(build_module, name, source, includes, link, out)
+            for name in MODULES
+        ]
+        for count, done in enumerate(as_completed(running), 1):
+            done.result()
+            tell(f"{count} of {len(MODULES)} done")
 
 
 def build(version: str, torch: Path, source: Path) -> Path:
@@ -192,7 +221,7 @@ def build(version: str, torch: Path, source: Path) -> Path:
         return folder
     find_compiler()
     cuda = runpy.run_path(str(torch / "version.py"))["cuda"]
-    includes = [torch / "include", *cuda_includes(cuda)]
+    includes = [torch / "include", *cuda_includes(cuda), python_include()]
     with locked(folder.with_suffix(".lock")):
         if is_whole(folder):
             return folder
@@ -200,14 +229,7 @@ def build(version: str, torch: Path, source: Path) -> Path:
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir()
         try:
-            for i, name in enumerate(MODULES, 1):
-                print(
-                    f"oomph: building for PyTorch {version}, once, about a minute "
-                    f"({i} of {len(MODULES)})",
-                    file=sys.stderr,
-                    flush=True,
-                )
-                build_module(name, source, includes, out)
+            build_modules(version, source, includes, out)
             out.rename(folder)
         finally:
             shutil.rmtree(out, ignore_errors=True)
