@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -30,7 +31,10 @@ def repository(tmp_path: Path) -> Path:
     (tmp_path / "CHANGELOG.md").write_text(CHANGES)
     (tmp_path / ".gitignore").write_text("/dist/\n")
     (tmp_path / "tools" / "readme.py").write_text("")
-    found = {"2.15": {"oomph": "0.2.0", "checks": {"streams": ""}}}
+    nothing = hashlib.sha256(b"").hexdigest()  # of the wheel below
+    found = {
+        "2.15": {"oomph": "0.2.0", "wheel_sha256": nothing, "checks": {"streams": ""}}
+    }
     (results / "versions.json").write_text(json.dumps(found))
     (results / "gpu-card.json").write_text('{"versions": ["oomph 0.2.0"]}')
     git(tmp_path, "init", "--quiet")
@@ -121,6 +125,12 @@ def test_other_versions_and_a_card_were_tried_with_this_oomph(repository):
         assert "was_run_on_all_versions" in lacking(repository)
     (repository / "benchmarks" / "results" / "gpu-card.json").unlink()
     assert "was_run_on_hardware" in lacking(repository)
+
+
+def test_the_wheel_that_is_released_is_the_one_that_was_tried(repository):
+    (wheel,) = (repository / "dist").glob("*.whl")
+    wheel.write_bytes(b"other")
+    assert lacking(repository) == ["was_run_on_all_versions"]
 
 
 def test_the_script_ticks_and_says_what_to_do():

@@ -18,7 +18,7 @@ import venv
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "python" / "oomph" / "base"))
-from building import header_packages  # noqa: E402  (needs nothing of oomph's)
+from building import header_packages
 
 # PyTorch 2.11 and 2.12 want setuptools older than 82; wheel is what it builds with.
 BUILD_REQUIREMENTS = ["setuptools<82", "wheel"]

@@ -9,6 +9,7 @@ has been run before, and left its results. Exit code 0: all is ticked; 1: it is 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import subprocess
@@ -126,14 +127,18 @@ def is_built(root: Path, version: str) -> str:
 
 
 def was_run_on_all_versions(root: Path, version: str) -> str:
-    """The checks of other PyTorch versions passed for this version of oomph."""
+    """What is in dist/ passed the checks and tests of all PyTorch versions."""
     results = root / "benchmarks" / "results" / "versions.json"
     if not results.exists():
         return f"{results.relative_to(root)} is missing: run make test-versions"
+    wheels = [*(root / "dist").glob(f"oomph-{version}-*.whl")]
+    digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in wheels]
     lacking = []
     for minor, found in json.loads(results.read_text()).items():
         if found.get("oomph") != version:
             lacking.append(f"PyTorch {minor}: of oomph {found.get('oomph', '?')}")
+        elif digests and found.get("wheel_sha256") not in digests:
+            lacking.append(f"PyTorch {minor}: of another wheel than that in dist/")
         for name, error in found["checks"].items():
             if error:
                 lacking.append(f"PyTorch {minor}: {name}: {error}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+CARD = "1GiB,memory=values"
+
 # Each is a program, which says nothing of what is wrong but by an exception.
 CHECKS = {
     "installs": """

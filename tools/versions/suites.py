@@ -17,17 +17,17 @@ from environments import Environment
 
 ROOT = Path(__file__).parent.parent.parent
 OWN_TESTS = "PyTorch's own tests"
-SUITES = {
+SUITES = {  # what takes longest comes last
+    OWN_TESTS: ["tests/pytorch"],
+    "several streams": [
+        "tests/allocator/test_streams.py",
+        "tests/allocator/test_order.py",
+    ],
     # Programs of other libraries, of which not all are there for each PyTorch, run
     # with the one of CI.
     "`tests/values`": [
         *("tests/values", "--ignore=tests/values/test_library_programs.py"),
     ],
-    "several streams": [
-        "tests/allocator/test_streams.py",
-        "tests/allocator/test_order.py",
-    ],
-    OWN_TESTS: ["tests/pytorch"],
 }
 TIMEOUT_S = 3600
 # Of the tools in pyproject.toml, what these tests need.

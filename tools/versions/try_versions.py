@@ -15,6 +15,7 @@ are, and shown in docs/versions.md.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import shutil
 import sys
@@ -45,6 +46,7 @@ def examine(environment: Environment, wheel: Path) -> dict[str, Any]:
         "python": environment.tell("platform.python_version()"),
         "import_ms": round(environment.import_ms(), 1),
         "wheel_bytes": wheel.stat().st_size,
+        "wheel_sha256": hashlib.sha256(wheel.read_bytes()).hexdigest(),
         "date": date.today().isoformat(),
         "checks": found,
     }
@@ -95,6 +97,15 @@ def try_version(wanted: Wanted, wheel: Path, jobs: int) -> Iterator[dict[str, An
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def keep(name: str, found: dict[str, Any]) -> dict[str, Any]:
+    """Writes a result and the page, beside what others have written; gives all."""
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    results[name] = found
+    RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+    PAGE.write_text(page(results))
+    return results
+
+
 def main() -> int:
     """Tries the versions named; gives 1 if anything does not work."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -107,12 +118,10 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="tests at a time")
     options = parser.parse_args()
     (wheel,) = (ROOT / "dist").glob("oomph-*.whl")
-    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    results: dict[str, Any] = {}
     for wanted in options.versions:
         for found in try_version(wanted, wheel, options.jobs):
-            results[wanted.name] = found
-            RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
-            PAGE.write_text(page(results))
+            results = keep(wanted.name, found)
     return int(any(any(found["checks"].values()) for found in results.values()))
 
 
