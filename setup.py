@@ -189,6 +189,14 @@ def simulated_runtime(major: int, library: Path, flags: list[str]) -> SharedLibr
     )
 
 
+def newest_cudnn(headers: Path) -> list[Path]:
+    """Where the newest cuDNN's headers are, for a wheel: PyTorch refuses an older."""
+    minors = sorted(headers.glob("2.*"), key=lambda minor: int(minor.name[2:]))
+    name = "nvidia/*/include/cudnn_version.h"
+    found = [path.parent for minor in minors for path in minor.glob(name)]
+    return found[-1:]
+
+
 def simulation(includes: list[str]) -> list[SharedLibrary]:
     """The libraries that make the simulated GPU."""
     headers = ROOT / "build" / "torch" if wheel_folder() is not None else None
@@ -196,6 +204,7 @@ def simulation(includes: list[str]) -> list[SharedLibrary]:
     if not runtimes:
         raise SystemExit("oomph: no libcudart.so.* found: install nvidia-cuda-runtime")
     flags = ["-D_GNU_SOURCE", *C_FLAGS, *includes]
+    newest = system_includes(newest_cudnn(headers)) if headers else []
     return [
         SharedLibrary(
             "libcuda.so.1",
@@ -207,7 +216,7 @@ def simulation(includes: list[str]) -> list[SharedLibrary]:
             "liboomph_sim_math.so",
             stubs=lambda out: STUBS["generate_math"](headers, out),
             sources=sources("csrc/sim/libmath/*.c"),
-            extra_compile_args=flags,
+            extra_compile_args=[*newest, *flags],
         ),
         SharedLibrary(
             "libnvidia-ml.so.1",

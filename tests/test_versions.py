@@ -69,6 +69,17 @@ def test_the_page_says_what_works_fails_and_was_not_run(result):
         assert line in text.splitlines()
 
 
+def test_what_fails_with_pytorchs_allocator_too_is_told_apart(result):
+    own = result["suites"][suites.OWN_TESTS]
+    own["failed"] = [f"test_a.test_one[{way}-1]" for way in ("native", "oomph")]
+    text = page.page({"2.12": result})
+    assert (
+        f"| {suites.OWN_TESTS} | 1 passed, 2 fail with PyTorch's allocator, too" in text
+    )
+    assert "`test_a.test_one[oomph-1]` fails, with PyTorch's allocator, too" in text
+    assert "`test_a.test_one[native-1]`" not in text
+
+
 def test_the_committed_page_is_that_of_the_committed_results():
     results = json.loads((ROOT / "benchmarks/results/versions.json").read_text())
     assert (ROOT / "docs" / "versions.md").read_text() == page.page(results)

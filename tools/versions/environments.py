@@ -13,16 +13,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 IMPORTS = 15  # are timed
+# Of the processor, as machines are shared. What a collection of PyTorch's own objects
+# takes, which any import may set off, is not oomph's.
 IMPORT = """
-import os, time
+import os, gc
+from time import process_time
 os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 import torch
-began = time.perf_counter()
+gc.freeze()
+began = process_time()
 import oomph.setup.autoload
 oomph.setup.autoload.main()
 import oomph
+imported = process_time()
 oomph.install()
-print((time.perf_counter() - began) * 1000)
+print((imported - began) * 1000, (process_time() - began) * 1000)
 """
 
 
@@ -108,13 +113,15 @@ class Environment:
             command, text=True, cwd=self.python.parent, env=variables
         ).strip()
 
-    def import_ms(self) -> float:
-        """How long oomph takes beyond PyTorch's import, until it is installed.
+    def import_ms(self) -> list[float]:
+        """How long oomph takes beyond PyTorch's import: until imported, and installed.
 
         That is the hook that PyTorch calls, the import, and the class that takes the
-        place of PyTorch's; the median of several processes.
+        place of PyTorch's; each the median of several processes.
         """
-        return statistics.median(float(self.say(IMPORT)) for _ in range(IMPORTS))
+        times = [self.say(IMPORT).split() for _ in range(IMPORTS)]
+        columns = zip(*times, strict=True)
+        return [round(statistics.median(map(float, c)), 1) for c in columns]
 
 
 def _install(python: Path, *packages: str) -> None:

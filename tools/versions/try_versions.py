@@ -28,7 +28,15 @@ from typing import Any
 from checks import CARD, CHECKS
 from environments import Environment, Wanted, borrow, make
 from page import page
-from suites import OWN_TESTS, ROOT, SUITES, run_demo, run_suite, tools
+from suites import (
+    OWN_TESTS,
+    ROOT,
+    SUITES,
+    failed_both_ways,
+    run_demo,
+    run_suite,
+    tools,
+)
 
 RESULTS = ROOT / "benchmarks" / "results" / "versions.json"
 PAGE = ROOT / "docs" / "versions.md"
@@ -44,7 +52,7 @@ def examine(environment: Environment, wheel: Path) -> dict[str, Any]:
         "torch": environment.tell("torch.__version__"),
         "cuda": environment.tell("torch.version.cuda"),
         "python": environment.tell("platform.python_version()"),
-        "import_ms": round(environment.import_ms(), 1),
+        "import_ms": environment.import_ms(),
         "wheel_bytes": wheel.stat().st_size,
         "wheel_sha256": hashlib.sha256(wheel.read_bytes()).hexdigest(),
         "date": date.today().isoformat(),
@@ -70,7 +78,7 @@ def test(
     for name, paths in suites_for(wanted).items():
         suite = run_suite(environment, paths, jobs)
         found["suites"][name] = suite
-        count = len(suite["failed"])
+        count = len({*suite["failed"]} - failed_both_ways(suite["failed"]))
         found["checks"][name] = f"{count} tests fail" if count else ""
         yield f"{name}: {suite['passed']} passed, {count} failed"
     found["checks"]["demo"], found["demo"] = run_demo(environment)
