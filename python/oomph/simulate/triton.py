@@ -65,8 +65,12 @@ def _function(symbol: str, of_float: bool) -> Callable[..., torch.Tensor]:
 
 
 def _over(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of the CPU over the bytes of one of the GPU."""
-    if not tensor.is_cuda:
+    """A tensor of the CPU over the bytes of one of the GPU.
+
+    PyTorch's read-only views, which are no tensors, stay: their address is all that is
+    asked of them, and that is the same.
+    """
+    if not isinstance(tensor, torch.Tensor) or not tensor.is_cuda:
         return tensor
     storage = tensor.untyped_storage()
     made = torch.empty(0, dtype=tensor.dtype, device="cpu")  # whatever is the default
