@@ -89,7 +89,7 @@ typedef struct oomph_pool_stats {
 // These never fail; a device that was never used has zeros, except for limits.
 oomph_status_t oomph_get_stats(int device, oomph_stats_t *stats);
 // Of each pool but the default one: at most `capacity` of them; `count` is how many
-// there are. A pool that was released stays until its memory is gone.
+// there are. A pool that was released stays until its memory is gone. Never fails.
 oomph_status_t oomph_get_pool_stats(int device, oomph_pool_stats_t *rows,
                                     size_t capacity, size_t *count);
 oomph_status_t oomph_reset_peak_stats(int device);

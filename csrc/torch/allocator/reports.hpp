@@ -213,7 +213,7 @@ class Reports : public native::CUDAAllocator
         oomph_block_info_t info;
         TORCH_CHECK(core->lookup(address(block), &info) == OOMPH_OK &&
                         info.state == OOMPH_BLOCK_USED && info.addr == address(block),
-                    "annotateMemory: ", block, " is not the address of a block in use");
+                    "annotateMemory() was given no address of a block in use: ", block);
         history_.add(annotating<TraceEntry>(), info.device, info.addr,
                      info.requested_bytes, info.stream, from_core(info.pool),
                      history_.gather(RecordContext::ALLOC), note);
