@@ -466,6 +466,33 @@ def test_kernels_of_triton_are_left_out():
     foreseen(train_fused)
 
 
+@pytest.mark.parametrize("product", ["addmm", "baddbmm"])
+@card
+def test_products_may_be_summed_up_in_another_type(product):
+    class Summed(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x.sum()
+
+        @staticmethod
+        def backward(ctx, grad):
+            (x,) = ctx.saved_tensors
+            sum_of = x.new_zeros(x.shape, dtype=torch.float32)
+            summed = getattr(torch, product)(sum_of, x, x, out_dtype=torch.float32)
+            return summed.to(x.dtype)
+
+    def train_summed() -> None:
+        layers = nn.Sequential(*(nn.Linear(4096, 4096) for _ in range(4)))
+        layers.to("cuda", torch.bfloat16)
+        shape = (4096, 4096) if product == "addmm" else (1, 4096, 4096)
+        for _ in range(2):
+            x = layers(torch.ones(shape, device="cuda", dtype=torch.bfloat16))
+            Summed.apply(x).backward()
+
+    foreseen(train_summed)
+
+
 @torch.jit.script
 def near(places: torch.Tensor) -> torch.Tensor:
     return torch.where(places < 8, places, torch.tensor(8).type_as(places))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._decomp import decomposition_table
 from torch._subclasses import fake_impls
 
 
@@ -25,6 +26,9 @@ def stand_in() -> None:
     ):
         for overload in operator.overloads():
             known.setdefault(getattr(operator, overload), shapes)
+    for operator in (operators.addmm.dtype, operators.baddbmm.dtype):
+        decomposition_table.pop(operator, None)  # which takes the type for beta
+        known[operator] = _product
     torch.Tensor.__deepcopy__ = _copied  # type: ignore[method-assign]
     functions: Any = torch.nn.functional
     functions.linear = _adding_in_place(functions.linear)
@@ -33,6 +37,18 @@ def stand_in() -> None:
 
 def _sampled(_mode: Any, _operator: Any, values: Any, grid: Any) -> Any:
     return values.new_empty((*values.shape[:2], *grid.shape[1:-1]))
+
+
+def _product(
+    _mode: Any,
+    _operator: Any,
+    _: Any,
+    left: Any,
+    right: Any,
+    kind: torch.dtype,
+    **__: Any,
+) -> Any:
+    return left.new_empty((*left.shape[:-1], right.shape[-1]), dtype=kind)
 
 
 def _like_both(_mode: Any, _operator: Any, values: Any, grid: Any, _: Any) -> Any:
