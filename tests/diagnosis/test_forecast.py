@@ -479,8 +479,9 @@ def test_products_may_be_summed_up_in_another_type(product):
         def backward(ctx, grad):
             (x,) = ctx.saved_tensors
             sum_of = x.new_zeros(x.shape, dtype=torch.float32)
-            summed = getattr(torch, product)(sum_of, x, x, out_dtype=torch.float32)
-            return summed.to(x.dtype)
+            add = functools.partial(getattr(torch, product), out_dtype=torch.float32)
+            add(sum_of, x, x, out=sum_of)
+            return add(sum_of, x, x).to(x.dtype)
 
     def train_summed() -> None:
         layers = nn.Sequential(*(nn.Linear(4096, 4096) for _ in range(4)))

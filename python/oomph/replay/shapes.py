@@ -26,9 +26,10 @@ def stand_in() -> None:
     ):
         for overload in operator.overloads():
             known.setdefault(getattr(operator, overload), shapes)
-    for operator in (operators.addmm.dtype, operators.baddbmm.dtype):
-        decomposition_table.pop(operator, None)  # which takes the type for beta
-        known[operator] = _product
+    for operator in (operators.addmm, operators.baddbmm):
+        for overload in (operator.dtype, operator.dtype_out):
+            decomposition_table.pop(overload, None)  # which takes the type for beta
+            known[overload] = _product
     torch.Tensor.__deepcopy__ = _copied  # type: ignore[method-assign]
     functions: Any = torch.nn.functional
     functions.linear = _adding_in_place(functions.linear)
@@ -46,8 +47,11 @@ def _product(
     left: Any,
     right: Any,
     kind: torch.dtype,
+    out: Any = None,
     **__: Any,
 ) -> Any:
+    if out is not None:
+        return out
     return left.new_empty((*left.shape[:-1], right.shape[-1]), dtype=kind)
 
 
