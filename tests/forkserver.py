@@ -260,7 +260,7 @@ class Piped:
 def fork_servers() -> None:
     """Has oomph fork the server of its scripts from this one, too."""
     launcher = importlib.import_module("oomph.fitting.launcher")
-    launcher.subprocess = types.SimpleNamespace(PIPE=-1, Popen=Piped)
+    launcher.subprocess = types.SimpleNamespace(PIPE=subprocess.PIPE, Popen=Piped)
 
 
 _PATHS: list[str] = []  # where modules are for all

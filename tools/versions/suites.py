@@ -52,6 +52,21 @@ def _variables(environment: Environment) -> dict[str, str]:
     return environment.variables(f"{bin_}{os.pathsep}{os.environ['PATH']}")
 
 
+def _run(
+    environment: Environment, *arguments: str | Path
+) -> subprocess.CompletedProcess[str]:
+    """Runs an environment's Python in this repository."""
+    return subprocess.run(
+        [environment.python, *arguments],
+        cwd=ROOT,
+        env=_variables(environment),
+        timeout=TIMEOUT_S,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
 def _outcome(case: ET.Element) -> tuple[str, str]:
     """How a test ended, and why if it did not pass."""
     for element in case:
@@ -110,19 +125,11 @@ def run_suite(environment: Environment, paths: list[str], jobs: int) -> dict[str
     """Runs tests; gives what their report says."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        command = [
-            *(environment.python, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
-            *("-n", str(jobs), "--dist", "loadgroup", f"--junitxml={report}", *paths),
-        ]
         began = time.monotonic()
-        done = subprocess.run(
-            command,
-            cwd=ROOT,
-            env=_variables(environment),
-            timeout=TIMEOUT_S,
-            capture_output=True,
-            text=True,
-            check=False,
+        done = _run(
+            environment,
+            *("-m", "pytest", "-q", "-p", "no:cacheprovider"),
+            *("-n", str(jobs), "--dist", "loadgroup", f"--junitxml={report}", *paths),
         )
         if not report.exists():
             raise SystemExit(f"pytest did not run:\n{done.stdout}{done.stderr}")
@@ -134,15 +141,7 @@ def run_demo(environment: Environment) -> tuple[str, dict[str, str]]:
     """Runs the demo; gives what went wrong, and how each program ended."""
     with tempfile.TemporaryDirectory() as folder:
         table = Path(folder) / "demo.json"
-        done = subprocess.run(
-            [environment.python, "examples/demo.py", "--json", table],
-            cwd=ROOT,
-            env=_variables(environment),
-            timeout=TIMEOUT_S,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = _run(environment, "examples/demo.py", "--json", table)
         rows = json.loads(table.read_text()) if table.exists() else []
     outcomes = {f"{row['program']}, {row['allocator']}": row["outcome"] for row in rows}
     said = done.stderr.strip().splitlines()[-1:] or ["see what oomph did not finish"]
