@@ -219,6 +219,12 @@ def simulation(includes: list[str]) -> list[SharedLibrary]:
             extra_compile_args=[*newest, *flags],
         ),
         SharedLibrary(
+            "liboomph_sim_nccl.so",
+            stubs=lambda out: STUBS["generate_nccl"](headers, out),
+            sources=sources("csrc/sim/libnccl/*.c"),
+            extra_compile_args=flags,
+        ),
+        SharedLibrary(
             "libnvidia-ml.so.1",
             sources=sources("csrc/sim/libnvml/*.c"),
             extra_compile_args=flags,

@@ -2,6 +2,7 @@
  * the simulated driver beyond <cuda.h>. Private to the four libraries.
  */
 #pragma once
+#include <stddef.h>
 #include <stdint.h>
 
 #pragma GCC visibility push(default)
@@ -29,6 +30,50 @@ void oomph_sim_uuid(int device, unsigned char bytes[16]);
 // Launches the kernel `name` into nothing on `stream`. Returns a CUresult.
 int oomph_sim_launch_kernel(const char *name, uint64_t blocks, unsigned block_threads,
                             struct CUstream_st *stream);
+
+// ---- memory, for a computation of this process. Called by what it consists of alone
+// (oomph_sim_compute()), where the driver's lock is held; `run` of one that makes calls
+// does not hold it.
+
+// A part of some memory, in the file that holds the bytes of the process's devices.
+typedef struct oomph_sim_piece {
+    uint64_t offset, bytes;
+} oomph_sim_piece_t;
+
+// Where the bytes of memory lie, in their order. Gives the count of pieces, at most
+// `max_count`; 0: not all of it lies in that file, or in more pieces.
+size_t oomph_sim_pieces(uint64_t addr, uint64_t bytes, oomph_sim_piece_t *pieces,
+                        size_t max_count);
+
+// Where memory is not real: what is known to lie there, as the host wrote it. False:
+// nothing is known.
+int oomph_sim_peek(uint64_t addr, void *out, uint64_t bytes);
+// What lies there from now on; NULL: that is not known.
+void oomph_sim_poke(uint64_t addr, const void *source, uint64_t bytes);
+
+// Reports a misuse by the program, of which sim.h tells.
+void oomph_sim_report(const char *text);
+
+// ---- of the card; by anybody
+
+// Whether memory is real, and the descriptor of the file of its bytes; -1: there is
+// none.
+int oomph_sim_has_bytes(void);
+int oomph_sim_bytes_file(void);
+
+// Bytes a second between devices, in one direction (fabric=).
+double oomph_sim_fabric_bytes_per_s(void);
+// Whether that is NVLink, and the major compute capability.
+int oomph_sim_has_nvlink(void);
+int oomph_sim_cc_major(void);
+
+// ---- lines of the program
+
+// Has `function` say which line of the program this thread executes, in at most `bytes`
+// with the 0 at the end; NULL takes that back.
+void oomph_sim_know_lines(void (*function)(char *text, size_t bytes));
+// That line; "": unknown.
+void oomph_sim_line(char *text, size_t bytes);
 
 // Records that `function` was called and is not supported.
 void oomph_sim_note_unsupported(const char *function);

@@ -16,6 +16,8 @@
  *                    unlimited when not given
  *   link=25GB/s      speed of copies over the link, each way: to, from and between
  *                    devices
+ *   fabric=450GB/s   speed between devices for NCCL, each way, over NVLink; without it
+ *                    NCCL uses the link
  *   cc=9.0           compute capability
  *   context=512MiB   what a device's primary context takes while it is active
  *   name=TEXT        the device's name
@@ -245,7 +247,22 @@ typedef struct oomph_sim_range {
     int writes;
 } oomph_sim_range_t;
 
-// A computation on the host that stands for a kernel. Needs memory=real.
+// What a computation needs of other processes, or of other streams of this one: it
+// begins when all have come to it. The functions are called with the argument of the
+// computation, under the driver's lock: they return at once and call no driver.
+typedef struct oomph_sim_meeting {
+    // The stream has come to it, at a time of the clock.
+    void (*come)(void *argument, uint64_t now_ns);
+    // Whether all have come; if so, when the last one did.
+    int (*is_met)(void *argument, uint64_t *met_ns);
+    // A thread of this process waits for it: to be told to the others.
+    void (*call)(void *argument);
+    // Whether others wait for this process to come to it.
+    int (*is_called)(void *argument);
+} oomph_sim_meeting_t;
+
+// A computation on the host that stands for a kernel. Needs memory=real, unless it uses
+// no memory that it was not given by oomph_sim_peek() and oomph_sim_poke() (runtime.h).
 typedef struct oomph_sim_compute {
     const char *name;                // static text, for what is reported
     const oomph_sim_range_t *ranges; // all memory of devices that it uses; copied
@@ -260,6 +277,8 @@ typedef struct oomph_sim_compute {
     void *argument;
     int makes_calls;   // it is run by a thread of its own and may call the driver
     int is_waited_for; // the launch of a graph with it returns when the graph is done
+    const oomph_sim_meeting_t *meeting; // NULL: needs nobody; lives as long as it
+    uint64_t cost_ns;                   // of one with a meeting; the device has room
 } oomph_sim_compute_t;
 
 // Gives it to the stream. Reported as misuse: work on another stream that uses the same

@@ -150,21 +150,38 @@ def math_stub(name: str) -> str:
     return stub(name, f'oomph_sim_refuses("{name}") ? {status} : 0')
 
 
+def wanted_names(headers: Path | None) -> set[str]:
+    """What PyTorch may ask of the libraries that are stubbed."""
+    return imported_names() | (declared_names(headers) if headers else set())
+
+
 def generate_math(headers: Path | None, out_dir: Path) -> Generated:
-    """Stubs for the mathematics libraries and NCCL.
+    """Stubs for the mathematics libraries.
 
     Args:
         headers: Those of each PyTorch, for a wheel.
         out_dir: Where to write.
     """
-    names = imported_names()
-    if headers is not None:
-        names |= declared_names(headers)
+    names = sorted(n for n in wanted_names(headers) if prefix_of(n) != "nccl")
     source = out_dir / "math_stubs.c"
     source.write_text(
         c_file(
             '#include "libmath/standin.h"\n#include "runtime.h"',
-            (math_stub(name) for name in sorted(names)),
+            (math_stub(name) for name in names),
+        )
+    )
+    return Generated(source, None)
+
+
+def generate_nccl(headers: Path | None, out_dir: Path) -> Generated:
+    """Stubs for what the simulated NCCL refuses; arguments as above."""
+    names = sorted(n for n in wanted_names(headers) if prefix_of(n) == "nccl")
+    status = STATUS_BY_PREFIX["nccl"]
+    source = out_dir / "nccl_stubs.c"
+    source.write_text(
+        c_file(
+            "int oomph_sim_nccl_unsupported(const char *function, int status);",
+            (stub(n, f'oomph_sim_nccl_unsupported("{n}", {status})') for n in names),
         )
     )
     return Generated(source, None)

@@ -5,7 +5,7 @@
  * on a GPU. With values, what others than PyTorch's operators call fails. Prototypes
  * are loose on purpose, handles are void *: the ABI is what counts. stubs.py adds the
  * names that are not written here: what creates and destroys objects, and what
- * succeeds; those of cuFFT, cuSOLVER, cuSPARSE and NCCL fail.
+ * succeeds; those of cuFFT, cuSOLVER and cuSPARSE fail.
  */
 #pragma once
 #include <stddef.h>

@@ -14,15 +14,16 @@ import contextlib
 import functools
 import sys
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oomph import _C
 from oomph.base import state
 from oomph.base.log import logger
-from oomph.diagnosis import kept_errors
-from oomph.diagnosis.categories import BlockList
-from oomph.diagnosis.diagnose import Case
-from oomph.diagnosis.diagnosis import Diagnosis
+
+# What explains an error is imported when there is one.
+if TYPE_CHECKING:
+    from oomph.diagnosis.diagnose import Case
+    from oomph.diagnosis.diagnosis import Diagnosis
 
 _busy = threading.local()
 _last: Diagnosis | None = None
@@ -69,6 +70,8 @@ def _init(self: Any, *arguments: Any) -> None:
         if _foresees:
             self._oomph_case = case, arguments[0]
             _explain_before_moves()
+        from oomph.diagnosis import kept_errors
+
         kept_errors.note(self, case.where)
 
 
@@ -109,6 +112,8 @@ def _str(self: Any) -> str:
 
 def _reduce(self: Any) -> Any:
     """To be pickled: with the text as it is read."""
+    from oomph.diagnosis import kept_errors
+
     str(self)
     return type(self), self.args, kept_errors.state_of(self)
 
@@ -152,6 +157,9 @@ class _Once:
 
 
 def _case(snapshot: dict[str, Any]) -> Case:
+    from oomph.diagnosis.categories import BlockList
+    from oomph.diagnosis.diagnose import Case
+
     device = snapshot["device"]
     blocks = BlockList(device, snapshot.pop("census"))
     # The core had garbage collected, or says why not. To do so here would make the

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from typing import TYPE_CHECKING
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from oomph import _C, _torch
 from oomph.base.log import logger
-from oomph.recompute import timeline
 from oomph.steps import times
+
+if TYPE_CHECKING:
+    from oomph.recompute import timeline
 
 _BYTES_PER_MS = 16e6  # of a link that was not measured yet
 
@@ -84,6 +87,8 @@ class Link:
 
     def speed(self) -> timeline.Link:
         """Its speed, as measured, or what a slow one has."""
+        from oomph.recompute import timeline  # installing oomph goes without it
+
         speeds = _C.stats(self.device)
         out = speeds["link_to_host_bytes_per_s"] / 1e3 or _BYTES_PER_MS
         return timeline.Link(out, speeds["link_to_device_bytes_per_s"] / 1e3 or out)

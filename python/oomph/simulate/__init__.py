@@ -46,7 +46,7 @@ from oomph.simulate.driver import parse_card as parse_card
 VARIABLE = "OOMPH_SIMULATE"
 
 _RUNTIME = "libcudart.so."  # and the major version of CUDA
-_OTHERS = ("liboomph_sim_math.so", "libnvidia-ml.so.1")
+_OTHERS = ("liboomph_sim_math.so", "liboomph_sim_nccl.so", "libnvidia-ml.so.1")
 _MISUSES_KEPT = 16  # by the driver
 _loaded: str | None = None  # the card of this process
 _preloaded = False

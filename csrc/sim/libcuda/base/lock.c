@@ -1,6 +1,7 @@
 #include "libcuda/base/lock.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <time.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -31,6 +32,13 @@ void sim_wait(unsigned milliseconds)
 void sim_wake(void)
 {
     pthread_cond_broadcast(&progress);
+}
+
+void sim_yield(void)
+{
+    sim_unlock();
+    sched_yield();
+    sim_take_lock();
 }
 
 bool sim_start_thread(bool *is_running, void *(*run)(void *))

@@ -11,6 +11,9 @@ void sim_unlock(void);
 void sim_wait(unsigned milliseconds);
 void sim_wake(void);
 
+// Gives the lock away, and the processor.
+void sim_yield(void);
+
 // Has a thread of its own run a function that ends when it finds no more to do, unless
 // one does already. The function clears `is_running`, with the lock, which the caller
 // holds too. False: there can be no thread.

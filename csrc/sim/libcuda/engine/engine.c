@@ -231,6 +231,15 @@ static uint64_t start_fill(const sim_work_t *work, int device, uint64_t now_ns)
     return take(out, now_ns, work->cost_ns + link_ns((double)bytes));
 }
 
+// When the last process came that the work waited for.
+static uint64_t met_ns(const sim_work_t *work)
+{
+    uint64_t met_ns = 0;
+
+    sim_work_meeting(work)->is_met(work->compute->what.argument, &met_ns);
+    return met_ns;
+}
+
 uint64_t sim_engine_start(const sim_work_t *work, const struct CUctx_st *device,
                           uint64_t now_ns)
 {
@@ -241,6 +250,8 @@ uint64_t sim_engine_start(const sim_work_t *work, const struct CUctx_st *device,
         return start_fill(work, device->device, now_ns);
     case SIM_WORK_KERNEL:
     case SIM_WORK_COMPUTE:
+        if (sim_work_meeting(work) != NULL)
+            return later(now_ns, met_ns(work)) + work->cost_ns;
         if (!sim_has_rates(&sim_config))
             return now_ns + work->cost_ns;
         if (work->cost != NULL)

@@ -5,7 +5,7 @@
 
 static sim_slab_t operations = {.object_bytes = sizeof(sim_operation_t)};
 static sim_operation_t *memory_users; // pending operations that touch memory
-static uint64_t memory_user_count, executed_count;
+static uint64_t memory_user_count, meeting_count, executed_count;
 
 bool sim_ticket_is_done(sim_ticket_t ticket)
 {
@@ -62,6 +62,7 @@ sim_operation_t *sim_pending_add(CUstream stream, const sim_work_t *work)
         stream->context->blocking_pending_count++;
     if (sim_work_uses_memory(work))
         link_memory_user(operation);
+    meeting_count += sim_work_meeting(work) != NULL;
     return operation;
 }
 
@@ -79,6 +80,7 @@ void sim_pending_remove(sim_operation_t *operation)
     executed_count++;
     if (sim_work_uses_memory(&operation->work))
         unlink_memory_user(operation);
+    meeting_count -= sim_work_meeting(&operation->work) != NULL;
     sim_work_discard(&operation->work);
     sim_slab_give(&operations, &operation->object);
 }
@@ -118,6 +120,11 @@ uint64_t sim_pending_count(void)
     return operations.live_count;
 }
 
+uint64_t sim_pending_meeting_count(void)
+{
+    return meeting_count;
+}
+
 uint64_t sim_pending_executed_count(void)
 {
     return executed_count;
@@ -148,5 +155,5 @@ void sim_pending_reset(void)
     for (uint32_t i = 0; (stream = sim_stream_at(i)) != NULL; i++)
         empty(stream);
     memory_users = NULL;
-    memory_user_count = executed_count = 0;
+    memory_user_count = meeting_count = executed_count = 0;
 }

@@ -15,6 +15,7 @@ struct sim_operation {
     uint64_t end_ns;
     uint64_t sequence; // orders equal end times
     bool started, executing, parked;
+    bool has_come;                              // its stream, to it
     sim_operation_t *next;                      // in the stream
     sim_operation_t *next_due;                  // among those that effects.c runs
     void (*done)(sim_operation_t *operation);   // called when it has run there
@@ -47,6 +48,7 @@ const sim_operation_t *sim_pending_find_user(uint64_t addr, uint64_t bytes,
 bool sim_pending_writes(uint64_t addr, uint64_t bytes);
 
 uint64_t sim_pending_count(void);
+uint64_t sim_pending_meeting_count(void); // of these, those that need other processes
 uint64_t sim_pending_executed_count(void);
 
 void sim_pending_reset(void);

@@ -183,12 +183,23 @@ static void complete(sim_operation_t *operation)
     retire(operation);
 }
 
+// Its stream has come to the operation: other processes are told, if they wait for it.
+static void come_to(sim_operation_t *operation)
+{
+    const oomph_sim_meeting_t *meeting = sim_work_meeting(&operation->work);
+
+    if (meeting != NULL && !operation->has_come)
+        meeting->come(operation->work.compute->what.argument, sim_clock_ns());
+    operation->has_come = true;
+}
+
 static void start_head(CUstream stream)
 {
     sim_operation_t *operation = stream->head;
 
     if (operation == NULL || operation->started || stream->held)
         return;
+    come_to(operation);
     if (!may_start(operation)) {
         mark_blocked(stream);
         return;

@@ -74,6 +74,13 @@ static bool holds(uint64_t found, const sim_work_t *work)
     }
 }
 
+static bool is_met(const sim_work_t *work)
+{
+    uint64_t met_ns;
+
+    return sim_work_meeting(work)->is_met(work->compute->what.argument, &met_ns) != 0;
+}
+
 bool sim_work_may_start(const sim_work_t *work, CUstream stream)
 {
     uint64_t bad;
@@ -82,6 +89,8 @@ bool sim_work_may_start(const sim_work_t *work, CUstream stream)
         return true;
     if (work->kind == SIM_WORK_WAIT)
         return sim_mark_is_done(&work->mark);
+    if (sim_work_meeting(work) != NULL)
+        return is_met(work);
     int device = stream->context->device;
     if (sim_space_check(work->dst, work->bytes, device, false, &bad) > SIM_CHECK_GOOD)
         return true; // it will fault

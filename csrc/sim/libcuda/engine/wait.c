@@ -6,10 +6,19 @@
 #include "libcuda/engine/record.h"
 #include "libcuda/objects/mark.h"
 #include "libcuda/objects/work.h"
+#include "libcuda/session/failure.h"
 #include "libcuda/session/report.h"
 #include "libcuda/session/session.h"
 
-enum { VALUE_PATIENCE = 1000 }; // ms of real time for another thread to write a value
+enum {
+    VALUE_PATIENCE = 1000, // ms of real time for another thread to write a value
+    YIELDS = 64,           // before a wait for other processes sleeps
+};
+
+// How long a wait has lasted without anything that moved.
+typedef struct patience {
+    unsigned yield_count, value_ms;
+} patience_t;
 
 static uint64_t held_waits;
 static bool thread_is_running; // that answers
@@ -22,25 +31,60 @@ static bool is_at_mark(const struct CUstream_st *stream)
            stream->head->work.mark.board != NULL;
 }
 
-// Nothing moves but what other threads and processes do. Gives up on a value that
-// nobody writes.
-static unsigned wait_for_others(CUstream blocker, unsigned waited_ms)
+// What the stream is at, if it needs other processes that have not come; or NULL.
+static const sim_work_t *meeting_of(const struct CUstream_st *stream)
 {
-    const bool is_foreign = is_at_mark(blocker);
+    return stream->head != NULL && !stream->head->started &&
+                   sim_work_meeting(&stream->head->work) != NULL
+               ? &stream->head->work
+               : NULL;
+}
 
-    if (is_foreign)
-        sim_mark_ask(blocker->head->work.mark, SIM_MARK_FOR_EVER);
+static void call(const sim_work_t *work)
+{
+    sim_work_meeting(work)->call(work->compute->what.argument);
+}
+
+// The others mostly come soon: they are let go on before anything else is done.
+static void wait_for_meeting(const sim_work_t *work, patience_t *patience)
+{
+    call(work);
+    if (patience->yield_count++ < YIELDS)
+        sim_yield();
+    else
+        sim_wait(1);
+    sim_queue_recheck();
+}
+
+// Gives up on a value that nobody writes.
+static void wait_for_value(CUstream blocker, patience_t *patience)
+{
     sim_wait(1);
     sim_queue_recheck();
     sim_operation_t *operation = blocker->head;
-    if (is_foreign || waited_ms < VALUE_PATIENCE || operation == NULL ||
+    if (++patience->value_ms <= VALUE_PATIENCE || operation == NULL ||
         operation->started)
-        return waited_ms + 1;
+        return;
     sim_misuse(CUDA_SUCCESS, "deadlock: %s waits for a value that nobody writes",
                operation->work.call);
     operation->work.kind = SIM_WORK_KERNEL; // lets it pass
     sim_queue_recheck();
-    return 0;
+    patience->value_ms = 0;
+}
+
+// Nothing moves but what other threads and processes do.
+static void wait_for_others(CUstream blocker, patience_t *patience)
+{
+    const sim_work_t *work = meeting_of(blocker);
+
+    if (work != NULL) {
+        wait_for_meeting(work, patience);
+    } else if (is_at_mark(blocker)) {
+        sim_mark_ask(blocker->head->work.mark, SIM_MARK_FOR_EVER);
+        sim_queue_recheck();
+    } else {
+        wait_for_value(blocker, patience);
+    }
 }
 
 // One step towards what a stream is given: false if that depends on others.
@@ -59,12 +103,17 @@ static bool go_on(CUstream blocker)
 
 void sim_queue_wait(sim_ticket_t ticket)
 {
-    unsigned waited_ms = 0;
+    patience_t patience = {0};
 
     while (!sim_ticket_is_done(ticket)) {
         CUstream blocker = sim_queue_find_blocker(ticket.stream);
-        if (!go_on(blocker))
-            waited_ms = wait_for_others(blocker, waited_ms);
+        const sim_work_t *work = meeting_of(blocker);
+        if (work != NULL && patience.yield_count < YIELDS)
+            wait_for_meeting(work, &patience);
+        else if (go_on(blocker))
+            patience = (patience_t){0};
+        else
+            wait_for_others(blocker, &patience);
     }
 }
 
@@ -132,6 +181,8 @@ static void run_until(sim_ticket_t ticket, uint64_t until_ns)
             continue;
         if (is_at_mark(blocker))
             sim_mark_call_for(&blocker->head->work.mark, until_ns);
+        if (meeting_of(blocker) != NULL)
+            call(meeting_of(blocker));
         return;
     }
 }
@@ -150,11 +201,43 @@ static bool answer(void)
     return true;
 }
 
+// The first operation of a stream that needs other processes and to which the stream
+// has not come; or NULL.
+static const sim_operation_t *next_meeting(const struct CUstream_st *stream)
+{
+    const sim_operation_t *operation = stream->head;
+
+    while (operation != NULL && sim_work_meeting(&operation->work) == NULL)
+        operation = operation->next;
+    return operation != NULL && !operation->has_come ? operation : NULL;
+}
+
+// Has streams come to where other processes wait for them. A program that makes calls
+// comes there by itself, at its own time.
+static void come_if_called(void)
+{
+    static uint64_t calls_before;
+    const uint64_t calls = sim_call_total();
+    CUstream stream;
+
+    sim_queue_recheck();
+    const bool is_busy = calls != calls_before;
+    calls_before = calls;
+    for (uint32_t i = 0; !is_busy && (stream = sim_stream_at(i)) != NULL; i++) {
+        const sim_operation_t *next = next_meeting(stream);
+        if (next != NULL && sim_work_meeting(&next->work)
+                                ->is_called(next->work.compute->what.argument))
+            run_until((sim_ticket_t){stream, next->number - 1}, SIM_MARK_FOR_EVER);
+    }
+}
+
 static void *run(void *nothing)
 {
     (void)nothing;
     sim_lock();
-    while (sim_record_is_any()) {
+    while (sim_record_is_any() || sim_pending_meeting_count() > 0) {
+        if (sim_pending_meeting_count() > 0)
+            come_if_called();
         if (!answer())
             sim_wait(1);
     }
@@ -167,6 +250,11 @@ CUresult sim_answer_begin(sim_mark_t *mark)
 {
     return sim_start_thread(&thread_is_running, run) ? sim_record_begin(mark)
                                                      : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+bool sim_meeting_begin(void)
+{
+    return sim_start_thread(&thread_is_running, run);
 }
 
 void sim_wait_reset(void)

@@ -21,4 +21,9 @@ uint64_t sim_queue_held_waits(void);
 // to it, as a thread of the program would that waits.
 CUresult sim_answer_begin(sim_mark_t *mark);
 
+// Before work that needs other processes is given to a stream: a thread looks every
+// millisecond whether they wait for this one, as long as there is such work. False:
+// there can be no thread.
+bool sim_meeting_begin(void);
+
 void sim_wait_reset(void);

@@ -5,6 +5,7 @@
 #include "libcuda/engine/engine.h"
 #include "libcuda/engine/queue.h"
 #include "libcuda/engine/submit.h"
+#include "libcuda/engine/wait.h"
 #include "libcuda/execution/call.h"
 #include "libcuda/execution/module.h"
 #include "libcuda/execution/stream.h"
@@ -165,9 +166,12 @@ int oomph_sim_compute(const oomph_sim_compute_t *what, CUstream handle)
     if (result == CUDA_SUCCESS) {
         const sim_work_t work = {.kind = SIM_WORK_COMPUTE,
                                  .call = what->name,
-                                 .cost_ns = sim_engine_kernel_ns(),
+                                 .cost_ns = what->meeting ? what->cost_ns
+                                                          : sim_engine_kernel_ns(),
                                  .compute = compute};
-        result = sim_queue_submit(stream, &work, NULL);
+        result = what->meeting && !sim_meeting_begin()
+                     ? CUDA_ERROR_OUT_OF_MEMORY
+                     : sim_queue_submit(stream, &work, NULL);
     } else {
         sim_compute_drop(compute);
     }

@@ -70,11 +70,17 @@ static inline bool sim_work_runs_apart(const sim_work_t *work)
            (work->kind == SIM_WORK_COMPUTE && work->compute->what.makes_calls);
 }
 
+// What the work needs of other processes; NULL: nothing.
+static inline const oomph_sim_meeting_t *sim_work_meeting(const sim_work_t *work)
+{
+    return work->compute != NULL ? work->compute->what.meeting : NULL;
+}
+
 // Whether the work waits for what happens outside of all streams: a value in memory, or
 // another process.
 static inline bool sim_work_waits_outside(const sim_work_t *work)
 {
-    return work->kind == SIM_WORK_WAIT_VALUE ||
+    return work->kind == SIM_WORK_WAIT_VALUE || sim_work_meeting(work) != NULL ||
            (work->kind == SIM_WORK_WAIT && work->mark.board != NULL);
 }
 

@@ -140,6 +140,7 @@ static bool read_gpu(const char *text, void *place)
     double link = config->is_integrated ? gpu->memory_gb_per_s / 2
                                         : gpu->link_gb_per_s * link_share;
     config->link_bytes_per_s = (double)(uint64_t)(link * 1e9);
+    config->fabric_bytes_per_s = gpu->fabric_gb_per_s * 1e9;
     config->cc_major = gpu->cc_major;
     config->cc_minor = gpu->cc_minor;
     config->sm_count = gpu->sm_count;
@@ -164,6 +165,8 @@ static const sim_key_t KEYS[] = {
     {"host", "a size, such as 128GiB", sim_read_bytes, FIELD(host_bytes), false},
     {"link", "a size per second, such as 25GB/s", sim_read_bytes_per_s,
      FIELD(link_bytes_per_s), false},
+    {"fabric", "a size per second, such as 450GB/s", sim_read_bytes_per_s,
+     FIELD(fabric_bytes_per_s), false},
     {"cc", "a compute capability from 5.0, such as 9.0", read_cc, 0, false},
     {"context", "a size, such as 512MiB", sim_read_bytes, FIELD(context_bytes), false},
     {"name", "a text of at most 95 bytes without a comma", read_name, 0, false},

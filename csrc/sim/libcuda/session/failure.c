@@ -58,6 +58,11 @@ void sim_count_call(const char *function)
     total_count++;
 }
 
+uint64_t sim_call_total(void)
+{
+    return total_count;
+}
+
 // Whether this failure strikes now; counts the call if it is one that it waits for.
 static bool strikes(failure_t *failure, const char *function)
 {

@@ -9,6 +9,7 @@
 
 // `function` is recognised by its address: a string literal, or __func__.
 void sim_count_call(const char *function);
+uint64_t sim_call_total(void); // of any
 
 // Waits in calls that a test wants to be slow. The caller does not hold the lock.
 void sim_dawdle(const char *function);

@@ -24,6 +24,8 @@
  *
  * Caches: the same documents; B200 and GB10 by what CUDA tells there.
  *
+ * NVLink between cards: the same documents, which state both ways together.
+ *
  * Links: PCI-SIG, 16 lanes of 8, 16 and 32 GT/s, coded 128 in 130 bits. Memory: what
  * PyTorch's out-of-memory errors call the total capacity, in public issues (l4,
  * rtx4090, rtx5090 and gb10 were looked up; the others are to be confirmed by `make
@@ -47,25 +49,25 @@
 #define GEFORCE 0.99
 #define SERVER 0.7
 
-// name, title, GiB, compute capability, SMs, GB/s, GB/s of the link, TFLOPS of fp32,
-// tf32, fp16, bf16 and fp8, MiB of cache, share of the arithmetic; one card a line
+// name, title, GiB, compute capability, SMs, GB/s, GB/s of the link and of NVLink between
+// cards (one way; 0: they have none), TFLOPS of fp32, tf32, fp16, bf16 and fp8, MiB of cache, share of the arithmetic; one card a line
 // clang-format off
 static const sim_gpu_t GPUS[] = {
-    {"t4",        "Tesla T4",                 14.56,  7, 5,  40,  320, PCIE_3,     {8.1, 0, 65, 0, 0}, 4, SERVER},
-    {"a10",       "NVIDIA A10",               22.06,  8, 6,  72,  600, PCIE_4,     {31.2, 62.5, 125, 125, 0}, 6, SERVER},
-    {"l4",        "NVIDIA L4",                22.03,  8, 9,  58,  300, PCIE_4,     {30.3, 60, 121, 121, 242.5}, 48, SERVER},
-    {"rtx3060",   "NVIDIA GeForce RTX 3060",  11.76,  8, 6,  28,  360, PCIE_4,     {12.7, 12.7, 25.5, 25.5, 0}, 3, GEFORCE},
-    {"rtx3090",   "NVIDIA GeForce RTX 3090",  23.69,  8, 6,  82,  936, PCIE_4,     {35.6, 35.6, 71, 71, 0}, 6, GEFORCE},
-    {"rtx4070",   "NVIDIA GeForce RTX 4070",  11.72,  8, 9,  46,  504, PCIE_4,     {29.1, 29.1, 58.3, 58.3, 116.6}, 36, GEFORCE},
-    {"rtx4090",   "NVIDIA GeForce RTX 4090",  23.64,  8, 9, 128, 1008, PCIE_4,     {82.6, 82.6, 165.2, 165.2, 330.3}, 72, GEFORCE},
-    {"rtx5090",   "NVIDIA GeForce RTX 5090",  31.36, 12, 0, 170, 1792, PCIE_5,     {104.8, 104.8, 209.5, 209.5, 419}, 96, GEFORCE},
-    {"a100-40gb", "NVIDIA A100-SXM4-40GB",    39.39,  8, 0, 108, 1555, PCIE_4,     {19.5, 156, 312, 312, 0}, 40, 0.82},
-    {"a100-80gb", "NVIDIA A100-SXM4-80GB",    79.15,  8, 0, 108, 2039, PCIE_4,     {19.5, 156, 312, 312, 0}, 40, 0.82},
-    {"h100",      "NVIDIA H100 80GB HBM3",    79.10,  9, 0, 132, 3350, PCIE_5,     {67, 494.5, 989.5, 989.5, 1979}, 50, SERVER},
-    {"gh200",     "NVIDIA GH200 480GB",       94.50,  9, 0, 132, 4000, NVLINK_C2C, {67, 494.5, 989.5, 989.5, 1979}, 60, SERVER},
-    {"h200",      "NVIDIA H200",             139.80,  9, 0, 132, 4800, PCIE_5,     {67, 494.5, 989.5, 989.5, 1979}, 50, SERVER},
-    {"b200",      "NVIDIA B200",             178.35, 10, 0, 148, 8000, PCIE_5,     {75, 1100, 2250, 2250, 4500}, 126, SERVER},
-    {"gb10",      "NVIDIA GB10",             121.69, 12, 1,  48,  273, INTEGRATED, {31.2, 31.2, 62.5, 62.5, 125}, 24, SERVER},
+    {"t4",        "Tesla T4",                 14.56,  7, 5,  40,  320, PCIE_3,     0,   {8.1, 0, 65, 0, 0}, 4, SERVER},
+    {"a10",       "NVIDIA A10",               22.06,  8, 6,  72,  600, PCIE_4,     0,   {31.2, 62.5, 125, 125, 0}, 6, SERVER},
+    {"l4",        "NVIDIA L4",                22.03,  8, 9,  58,  300, PCIE_4,     0,   {30.3, 60, 121, 121, 242.5}, 48, SERVER},
+    {"rtx3060",   "NVIDIA GeForce RTX 3060",  11.76,  8, 6,  28,  360, PCIE_4,     0,   {12.7, 12.7, 25.5, 25.5, 0}, 3, GEFORCE},
+    {"rtx3090",   "NVIDIA GeForce RTX 3090",  23.69,  8, 6,  82,  936, PCIE_4,     0,   {35.6, 35.6, 71, 71, 0}, 6, GEFORCE},
+    {"rtx4070",   "NVIDIA GeForce RTX 4070",  11.72,  8, 9,  46,  504, PCIE_4,     0,   {29.1, 29.1, 58.3, 58.3, 116.6}, 36, GEFORCE},
+    {"rtx4090",   "NVIDIA GeForce RTX 4090",  23.64,  8, 9, 128, 1008, PCIE_4,     0,   {82.6, 82.6, 165.2, 165.2, 330.3}, 72, GEFORCE},
+    {"rtx5090",   "NVIDIA GeForce RTX 5090",  31.36, 12, 0, 170, 1792, PCIE_5,     0,   {104.8, 104.8, 209.5, 209.5, 419}, 96, GEFORCE},
+    {"a100-40gb", "NVIDIA A100-SXM4-40GB",    39.39,  8, 0, 108, 1555, PCIE_4,     300, {19.5, 156, 312, 312, 0}, 40, 0.82},
+    {"a100-80gb", "NVIDIA A100-SXM4-80GB",    79.15,  8, 0, 108, 2039, PCIE_4,     300, {19.5, 156, 312, 312, 0}, 40, 0.82},
+    {"h100",      "NVIDIA H100 80GB HBM3",    79.10,  9, 0, 132, 3350, PCIE_5,     450, {67, 494.5, 989.5, 989.5, 1979}, 50, SERVER},
+    {"gh200",     "NVIDIA GH200 480GB",       94.50,  9, 0, 132, 4000, NVLINK_C2C, 450, {67, 494.5, 989.5, 989.5, 1979}, 60, SERVER},
+    {"h200",      "NVIDIA H200",             139.80,  9, 0, 132, 4800, PCIE_5,     450, {67, 494.5, 989.5, 989.5, 1979}, 50, SERVER},
+    {"b200",      "NVIDIA B200",             178.35, 10, 0, 148, 8000, PCIE_5,     900, {75, 1100, 2250, 2250, 4500}, 126, SERVER},
+    {"gb10",      "NVIDIA GB10",             121.69, 12, 1,  48,  273, INTEGRATED, 0,   {31.2, 31.2, 62.5, 62.5, 125}, 24, SERVER},
 };
 // clang-format on
 

@@ -10,6 +10,7 @@ typedef struct sim_gpu {
     int sm_count;
     double memory_gb_per_s;
     double link_gb_per_s;                // each way
+    double fabric_gb_per_s;              // between cards, each way; 0: over the link
     double tflops[OOMPH_SIM_PRECISIONS]; // dense, sums in fp32; 0: no such units
     int l2_mib;
     double flops_share; // what large products of matrices reach of these

@@ -1,0 +1,126 @@
+/* board.h - what the ranks of a communicator share: a file in memory that each of them
+ * has mapped, wherever its process is on this machine.
+ *
+ * The file has no name: whoever makes it tells its number in its process, and others
+ * open it by that. So nothing is left when processes end, however they end. Each rank
+ * writes to what is its own, all read; who still lives is told by locks, which the
+ * system gives up with the process.
+ *
+ * Behind what is mapped, far apart, the file has places for the results of reductions
+ * and for messages.
+ */
+#pragma once
+#include "abi.h"
+#include "runtime.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+enum {
+    NCCL_RANKS_MAX = 256,  // on one machine
+    NCCL_SMALL = 4096,     // bytes that are told where memory is not real
+    NCCL_PIECES_MAX = 4096,
+    NCCL_LINE = 160,
+};
+
+typedef enum nccl_kind {
+    NCCL_ALL_REDUCE,
+    NCCL_ALL_GATHER,
+    NCCL_REDUCE_SCATTER,
+    NCCL_BROADCAST,
+    NCCL_REDUCE,
+    NCCL_ALL_TO_ALL,
+    NCCL_SEND,
+    NCCL_RECV,
+} nccl_kind_t;
+
+// What a rank calls.
+typedef struct nccl_call {
+    nccl_kind_t kind;
+    ncclDataType_t type;
+    int op;       // one that a communicator has made is ncclNumOps for all
+    int root;     // or the other rank, of a message
+    size_t count; // as the caller gives it
+    char line[NCCL_LINE];
+} nccl_call_t;
+
+// What a rank gives.
+typedef struct nccl_input {
+    size_t piece_count; // where memory is real
+    oomph_sim_piece_t pieces[NCCL_PIECES_MAX];
+    int is_known; // elsewhere, if it is small
+    unsigned char small[NCCL_SMALL];
+} nccl_input_t;
+
+// The file of a communicator, as others find it.
+typedef struct nccl_address {
+    uint64_t magic, inode, token;
+    int process, file;
+} nccl_address_t;
+_Static_assert(sizeof(nccl_address_t) <= sizeof(ncclUniqueId), "fits into an id");
+
+typedef struct nccl_member {
+    // Meetings of its stream that it has come to; when, of the last two.
+    _Alignas(64) atomic_uint_least64_t came_count;
+    atomic_uint_least64_t came_ns[2];
+    atomic_uint_least64_t wanted; // the meeting that it waits for
+    atomic_uint_least64_t host_count; // the same of calls that block the host
+    atomic_uint_least64_t shrink_count;
+    atomic_int has_left; // it ended its membership; else its process ended
+    int process, bytes_file, device;
+    uint64_t now_ns; // its clock when it came
+    int color, key;  // of a split
+    nccl_address_t child;
+    nccl_call_t call;
+    nccl_input_t input;
+} nccl_member_t;
+
+// Messages from one rank to another.
+typedef struct nccl_pair {
+    _Alignas(64) atomic_uint_least64_t sent_count, taken_count;
+    atomic_uint_least64_t sent_ns, taken_ns; // the last one
+    atomic_uint_least64_t wanted, wanted_back; // the message, and its receipt
+} nccl_pair_t;
+
+typedef struct nccl_board {
+    int size, file;
+    bool is_alone; // the other ranks do not exist
+    size_t mapped_bytes;
+    nccl_member_t *members;
+    nccl_pair_t *pairs;
+} nccl_board_t;
+
+// A new file for a communicator, which this process keeps until all have opened it, and
+// says so. False when the system refuses.
+bool nccl_board_make(nccl_address_t *address);
+void nccl_board_forget(const nccl_address_t *address); // maybe of another process
+
+// Opens it as a rank of so many, which lives from now on. Errors: INVALID_ARGUMENT (no
+// such file, or made for another size), SYSTEM_ERROR.
+ncclResult_t nccl_board_open(const nccl_address_t *address, int size, int rank,
+                             nccl_board_t *board);
+
+// For a rank whose others do not exist: they are told to have done what it does.
+ncclResult_t nccl_board_open_alone(int size, nccl_board_t *board);
+
+// The rank does not live any more, for others; the second also gives the memory back.
+void nccl_board_leave(nccl_board_t *board, int rank);
+void nccl_board_close(nccl_board_t *board);
+
+bool nccl_board_lives(const nccl_board_t *board, int rank);
+
+static inline nccl_member_t *nccl_member(const nccl_board_t *board, int rank)
+{
+    return &board->members[board->is_alone ? 0 : rank];
+}
+
+static inline nccl_pair_t *nccl_pair(const nccl_board_t *board, int from, int to)
+{
+    return &board->pairs[board->is_alone ? 0 : from * board->size + to];
+}
+
+// Where the file has room for the result of a rank, and for messages of a pair: of
+// NCCL_ROOM bytes each.
+static const uint64_t NCCL_ROOM = 1ull << 40;
+uint64_t nccl_result_place(const nccl_board_t *board, int rank);
+uint64_t nccl_mail_place(const nccl_board_t *board, int from, int to);

@@ -1,0 +1,383 @@
+/* call.c - what programs call: collectives, messages, groups, operations of their own,
+ * memory.
+ */
+#include "operation.h"
+#include "reduce.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// Of the functions that are not here (csrc/sim/stubs.py): records the name.
+int oomph_sim_nccl_unsupported(const char *function, int status);
+
+// ---- groups, of each thread
+
+// A call that waits for the end of its group.
+typedef struct held {
+    nccl_operation_t operation;
+    cudaStream_t stream;
+    bool is_given;
+} held_t;
+
+static _Thread_local int depth;
+static _Thread_local held_t *held;
+static _Thread_local size_t held_count, held_capacity;
+static _Thread_local ncclComm_t **joining; // where communicators are to be
+static _Thread_local size_t joining_count;
+
+bool nccl_group_holds(ncclComm_t *place)
+{
+    if (depth == 0)
+        return false;
+    ncclComm_t **grown = realloc(joining, (joining_count + 1) * sizeof *joining);
+    if (grown == NULL)
+        return false;
+    joining = grown;
+    joining[joining_count++] = place;
+    return true;
+}
+
+static ncclResult_t hold(const nccl_operation_t *operation, cudaStream_t stream)
+{
+    if (held_count == held_capacity) {
+        const size_t wanted = held_capacity ? 2 * held_capacity : 16;
+        held_t *grown = realloc(held, wanted * sizeof *held);
+        if (grown == NULL)
+            return ncclSystemError;
+        held = grown;
+        held_capacity = wanted;
+    }
+    held[held_count++] = (held_t){.operation = *operation, .stream = stream};
+    return ncclSuccess;
+}
+
+static bool is_message(const nccl_operation_t *operation)
+{
+    return operation->call.kind == NCCL_SEND || operation->call.kind == NCCL_RECV;
+}
+
+// All messages that a stream is given, from the one at `first` on.
+static ncclResult_t give_messages(size_t first)
+{
+    nccl_operation_t *together = malloc((held_count - first) * sizeof *together);
+    size_t count = 0;
+
+    if (together == NULL)
+        return ncclSystemError;
+    for (size_t i = first; i < held_count; i++) {
+        if (held[i].is_given || held[i].stream != held[first].stream ||
+            !is_message(&held[i].operation))
+            continue;
+        together[count++] = held[i].operation;
+        held[i].is_given = true;
+    }
+    ncclResult_t result = nccl_give_messages(together, count, held[first].stream);
+    free(together);
+    return result;
+}
+
+static ncclResult_t end_group(void)
+{
+    ncclResult_t result = ncclSuccess;
+
+    for (size_t i = 0; result == ncclSuccess && i < joining_count; i++)
+        result = nccl_join_end(*joining[i]);
+    joining_count = 0;
+    for (size_t i = 0; result == ncclSuccess && i < held_count; i++) {
+        if (is_message(&held[i].operation))
+            result = held[i].is_given ? result : give_messages(i);
+        else
+            result = nccl_give_collective(&held[i].operation, held[i].stream);
+    }
+    held_count = 0;
+    return result;
+}
+
+static ncclResult_t give(nccl_operation_t *operation, cudaStream_t stream)
+{
+    struct ncclComm *comm = operation->comm;
+
+    if (operation->call.count == 0)
+        return ncclSuccess;
+    if (comm->error != ncclSuccess)
+        return (ncclResult_t)comm->error;
+    oomph_sim_line(operation->call.line, sizeof operation->call.line);
+    if (depth > 0)
+        return hold(operation, stream);
+    return is_message(operation) ? nccl_give_messages(operation, 1, stream)
+                                 : nccl_give_collective(operation, stream);
+}
+
+// ---- checks of what is called
+
+static nccl_operation_t operation_of(struct ncclComm *comm, nccl_kind_t kind,
+                                     const void *in, void *out, size_t count,
+                                     ncclDataType_t type)
+{
+    return (nccl_operation_t){
+        .comm = comm,
+        .call = {.kind = kind, .type = type, .count = count, .root = -1, .op = -1},
+        .op = ncclSum,
+        .scale = 1,
+        .in = (uint64_t)(uintptr_t)in,
+        .out = (uint64_t)(uintptr_t)out,
+        .in_bytes = count * nccl_type_bytes(type),
+        .out_bytes = count * nccl_type_bytes(type),
+    };
+}
+
+static ncclResult_t check(const nccl_operation_t *operation)
+{
+    const nccl_call_t *call = &operation->call;
+
+    if (nccl_type_bytes(call->type) == 0)
+        return nccl_refuse(ncclInvalidArgument, "data type %d is unknown",
+                           (int)call->type);
+    if (call->root >= operation->comm->board.size)
+        return nccl_refuse(ncclInvalidArgument, "rank %d of a communicator of %d",
+                           call->root, operation->comm->board.size);
+    return ncclSuccess;
+}
+
+static ncclResult_t give_checked(nccl_operation_t *operation, cudaStream_t stream)
+{
+    ncclResult_t result = check(operation);
+
+    return result == ncclSuccess ? give(operation, stream) : result;
+}
+
+// Of an operation that the communicator has made, its scale.
+static ncclResult_t set_op(nccl_operation_t *operation, int op)
+{
+    const struct ncclComm *comm = operation->comm;
+    const ncclDataType_t type = operation->call.type;
+
+    if (!nccl_type_reduces(type))
+        return nccl_refuse(ncclInvalidUsage, "the simulated NCCL does not reduce %s",
+                           nccl_type_name(type));
+    if (op < 0 || op >= ncclNumOps + comm->scale_count)
+        return nccl_refuse(ncclInvalidArgument, "operation %d does not exist", op);
+    operation->op = op;
+    operation->call.op = op < ncclNumOps ? op : ncclNumOps;
+    if (op >= ncclNumOps)
+        operation->scale = comm->scales[op - ncclNumOps];
+    else if (op == ncclAvg && nccl_type_is_float(type))
+        operation->scale = 1.0 / comm->board.size;
+    return ncclSuccess;
+}
+
+static ncclResult_t give_reduction(nccl_operation_t *operation, int op,
+                                   cudaStream_t stream)
+{
+    ncclResult_t result = check(operation);
+
+    if (result == ncclSuccess)
+        result = set_op(operation, op);
+    return result == ncclSuccess ? give(operation, stream) : result;
+}
+
+static void set_root(nccl_operation_t *operation, int root)
+{
+    operation->call.root = root;
+}
+
+// ---- what is exported
+
+#pragma GCC visibility push(default)
+
+ncclResult_t ncclGroupStart(void);
+ncclResult_t ncclGroupStart(void)
+{
+    depth++;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclGroupEnd(void);
+ncclResult_t ncclGroupEnd(void)
+{
+    if (depth == 0)
+        return nccl_refuse(ncclInvalidUsage, "no group was started");
+    return --depth > 0 ? ncclSuccess : end_group();
+}
+
+ncclResult_t ncclAllReduce(const void *in, void *out, size_t count, ncclDataType_t type,
+                           int op, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclAllReduce(const void *in, void *out, size_t count, ncclDataType_t type,
+                           int op, ncclComm_t comm, cudaStream_t stream)
+{
+    nccl_operation_t all = operation_of(comm, NCCL_ALL_REDUCE, in, out, count, type);
+
+    return give_reduction(&all, op, stream);
+}
+
+ncclResult_t ncclReduce(const void *in, void *out, size_t count, ncclDataType_t type,
+                        int op, int root, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclReduce(const void *in, void *out, size_t count, ncclDataType_t type,
+                        int op, int root, ncclComm_t comm, cudaStream_t stream)
+{
+    nccl_operation_t to_one = operation_of(comm, NCCL_REDUCE, in, out, count, type);
+
+    set_root(&to_one, root);
+    if (root != comm->rank)
+        to_one.out = 0;
+    return give_reduction(&to_one, op, stream);
+}
+
+ncclResult_t ncclReduceScatter(const void *in, void *out, size_t count,
+                               ncclDataType_t type, int op, ncclComm_t comm,
+                               cudaStream_t stream);
+ncclResult_t ncclReduceScatter(const void *in, void *out, size_t count,
+                               ncclDataType_t type, int op, ncclComm_t comm,
+                               cudaStream_t stream)
+{
+    nccl_operation_t part =
+        operation_of(comm, NCCL_REDUCE_SCATTER, in, out, count, type);
+
+    part.in_bytes *= (uint64_t)comm->board.size;
+    return give_reduction(&part, op, stream);
+}
+
+ncclResult_t ncclAllGather(const void *in, void *out, size_t count, ncclDataType_t type,
+                           ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclAllGather(const void *in, void *out, size_t count, ncclDataType_t type,
+                           ncclComm_t comm, cudaStream_t stream)
+{
+    nccl_operation_t all = operation_of(comm, NCCL_ALL_GATHER, in, out, count, type);
+
+    all.out_bytes *= (uint64_t)comm->board.size;
+    return give_checked(&all, stream);
+}
+
+ncclResult_t ncclAlltoAll(const void *in, void *out, size_t count, ncclDataType_t type,
+                          ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclAlltoAll(const void *in, void *out, size_t count, ncclDataType_t type,
+                          ncclComm_t comm, cudaStream_t stream)
+{
+    nccl_operation_t all = operation_of(comm, NCCL_ALL_TO_ALL, in, out, count, type);
+
+    all.in_bytes = all.out_bytes *= (uint64_t)comm->board.size;
+    return give_checked(&all, stream);
+}
+
+ncclResult_t ncclBroadcast(const void *in, void *out, size_t count, ncclDataType_t type,
+                           int root, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclBroadcast(const void *in, void *out, size_t count, ncclDataType_t type,
+                           int root, ncclComm_t comm, cudaStream_t stream)
+{
+    nccl_operation_t all = operation_of(comm, NCCL_BROADCAST, in, out, count, type);
+
+    set_root(&all, root);
+    if (root != comm->rank)
+        all.in = all.in_bytes = 0;
+    return give_checked(&all, stream);
+}
+
+ncclResult_t ncclBcast(void *place, size_t count, ncclDataType_t type, int root,
+                       ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclBcast(void *place, size_t count, ncclDataType_t type, int root,
+                       ncclComm_t comm, cudaStream_t stream)
+{
+    return ncclBroadcast(place, place, count, type, root, comm, stream);
+}
+
+ncclResult_t ncclSend(const void *in, size_t count, ncclDataType_t type, int to,
+                      ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclSend(const void *in, size_t count, ncclDataType_t type, int to,
+                      ncclComm_t comm, cudaStream_t stream)
+{
+    nccl_operation_t message = operation_of(comm, NCCL_SEND, in, NULL, count, type);
+
+    set_root(&message, to);
+    message.out_bytes = 0;
+    return give_checked(&message, stream);
+}
+
+ncclResult_t ncclRecv(void *out, size_t count, ncclDataType_t type, int from,
+                      ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclRecv(void *out, size_t count, ncclDataType_t type, int from,
+                      ncclComm_t comm, cudaStream_t stream)
+{
+    nccl_operation_t message = operation_of(comm, NCCL_RECV, NULL, out, count, type);
+
+    set_root(&message, from);
+    message.in_bytes = 0;
+    return give_checked(&message, stream);
+}
+
+// ---- operations of the program's own
+
+ncclResult_t ncclRedOpCreatePreMulSum(int *op, const void *scalar, ncclDataType_t type,
+                                      int where, ncclComm_t comm);
+ncclResult_t ncclRedOpCreatePreMulSum(int *op, const void *scalar, ncclDataType_t type,
+                                      int where, ncclComm_t comm)
+{
+    unsigned char number[8] = {0};
+    const size_t bytes = nccl_type_bytes(type);
+    double *grown =
+        realloc(comm->scales, ((size_t)comm->scale_count + 1) * sizeof(double));
+
+    if (grown == NULL || bytes == 0)
+        return ncclInvalidArgument;
+    comm->scales = grown;
+    if (where == ncclScalarHostImmediate)
+        memcpy(number, scalar, bytes);
+    else if (cuMemcpyDtoH(number, (CUdeviceptr)(uintptr_t)scalar, bytes) !=
+             CUDA_SUCCESS)
+        return ncclUnhandledCudaError;
+    comm->scales[comm->scale_count] = nccl_number(number, type);
+    *op = ncclNumOps + comm->scale_count++;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclRedOpDestroy(int op, ncclComm_t comm);
+ncclResult_t ncclRedOpDestroy(int op, ncclComm_t comm)
+{
+    (void)comm;
+    return op >= ncclNumOps ? ncclSuccess : ncclInvalidArgument;
+}
+
+// ---- memory
+
+ncclResult_t ncclMemAlloc(void **place, size_t bytes);
+ncclResult_t ncclMemAlloc(void **place, size_t bytes)
+{
+    CUdeviceptr addr;
+
+    if (cuMemAlloc(&addr, bytes) != CUDA_SUCCESS)
+        return nccl_refuse(ncclUnhandledCudaError, "out of memory");
+    *place = (void *)(uintptr_t)addr;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclMemFree(void *place);
+ncclResult_t ncclMemFree(void *place)
+{
+    return cuMemFree((CUdeviceptr)(uintptr_t)place) == CUDA_SUCCESS
+               ? ncclSuccess
+               : ncclUnhandledCudaError;
+}
+
+// A real one speeds up what is registered.
+ncclResult_t ncclCommRegister(ncclComm_t comm, void *place, size_t bytes,
+                              void **handle);
+ncclResult_t ncclCommRegister(ncclComm_t comm, void *place, size_t bytes, void **handle)
+{
+    (void)comm, (void)bytes;
+    *handle = place;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommDeregister(ncclComm_t comm, void *handle);
+ncclResult_t ncclCommDeregister(ncclComm_t comm, void *handle)
+{
+    (void)comm, (void)handle;
+    return ncclSuccess;
+}
+
+#pragma GCC visibility pop
+
+int oomph_sim_nccl_unsupported(const char *function, int status)
+{
+    oomph_sim_note_unsupported(function);
+    return status;
+}

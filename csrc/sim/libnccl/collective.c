@@ -1,0 +1,401 @@
+/* collective.c - calls that all ranks of a communicator make.
+ *
+ * A reduction goes as on a ring: the part of rank j starts with the numbers of rank
+ * j + 1 and ends with its own. For a reduction to all, each rank reduces its part, and
+ * then reads the others' from the communicator's file.
+ */
+#include "operation.h"
+#include "reduce.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { CHUNK = 256 << 10 }; // bytes that are reduced at a time
+
+// ---- what others give
+
+// Reads from a rank's input where memory is real.
+static bool read_bytes(struct ncclComm *comm, int rank, uint64_t from, void *into,
+                       size_t bytes)
+{
+    const nccl_input_t *input = &nccl_member(&comm->board, rank)->input;
+    const int file = nccl_bytes_file(comm, comm->board.is_alone ? comm->rank : rank);
+    char *place = into;
+
+    for (size_t i = 0; i < input->piece_count && bytes > 0; i++) {
+        const oomph_sim_piece_t *piece = &input->pieces[i];
+        if (from >= piece->bytes) {
+            from -= piece->bytes;
+            continue;
+        }
+        const size_t part = piece->bytes - from < bytes ? piece->bytes - from : bytes;
+        if (pread(file, place, part, (off_t)(piece->offset + from)) != (ssize_t)part)
+            return false;
+        place += part;
+        bytes -= part;
+        from = 0;
+    }
+    return bytes == 0;
+}
+
+// Reads from a rank's input. False: it cannot be read, or nothing is known of it.
+static bool read_input(struct ncclComm *comm, int rank, uint64_t from, void *into,
+                       size_t bytes)
+{
+    const nccl_input_t *input = &nccl_member(&comm->board, rank)->input;
+
+    if (oomph_sim_has_bytes())
+        return read_bytes(comm, rank, from, into, bytes);
+    if (input->is_known)
+        memcpy(into, input->small + from, bytes);
+    return input->is_known;
+}
+
+static void tell_input(const nccl_operation_t *operation, nccl_input_t *input)
+{
+    const uint64_t bytes = operation->in_bytes;
+
+    if (oomph_sim_has_bytes())
+        input->piece_count = oomph_sim_pieces(operation->in, bytes, input->pieces,
+                                              NCCL_PIECES_MAX);
+    else
+        input->is_known =
+            bytes <= NCCL_SMALL && oomph_sim_peek(operation->in, input->small, bytes);
+}
+
+// ---- meetings
+
+static void come(void *argument, uint64_t now_ns)
+{
+    const nccl_operation_t *operation = argument;
+    nccl_member_t *own = nccl_own(operation->comm);
+    const uint64_t number = atomic_load(&own->came_count) + 1;
+
+    atomic_store(&own->came_ns[number & 1], now_ns);
+    atomic_store(&own->came_count, number);
+}
+
+static void come_with_input(void *argument, uint64_t now_ns)
+{
+    const nccl_operation_t *operation = argument;
+    nccl_member_t *own = nccl_own(operation->comm);
+
+    own->call = operation->call;
+    tell_input(operation, &own->input);
+    come(argument, now_ns);
+}
+
+static int is_met(void *argument, uint64_t *met_ns)
+{
+    const nccl_operation_t *operation = argument;
+    const nccl_board_t *board = &operation->comm->board;
+    const uint64_t number = atomic_load(&nccl_own(operation->comm)->came_count);
+
+    *met_ns = 0;
+    if (operation->comm->is_stopped || board->is_alone)
+        return 1;
+    for (int rank = 0; rank < board->size; rank++) {
+        const nccl_member_t *member = nccl_member(board, rank);
+        if (atomic_load(&member->came_count) < number)
+            return 0;
+        const uint64_t came_ns = atomic_load(&member->came_ns[number & 1]);
+        *met_ns = came_ns > *met_ns ? came_ns : *met_ns;
+    }
+    return 1;
+}
+
+static const char *name_of(nccl_kind_t kind)
+{
+    static const char *const NAMES[] = {
+        "all-reduce", "all-gather", "reduce-scatter", "broadcast", "reduce",
+        "all-to-all", "send",       "receive",
+    };
+
+    return NAMES[kind];
+}
+
+static void describe(const nccl_member_t *member, int rank, char *text, size_t bytes)
+{
+    static const char *const OPS[] = {"sum", "product", "maximum", "minimum", "average"};
+    const nccl_call_t *call = &member->call;
+    const bool reduces = call->kind == NCCL_ALL_REDUCE || call->kind == NCCL_REDUCE ||
+                         call->kind == NCCL_REDUCE_SCATTER;
+    char more[64] = "";
+
+    if (reduces)
+        snprintf(more, sizeof more, ", %s",
+                 call->op < ncclNumOps ? OPS[call->op] : "scaled sum");
+    if (call->kind == NCCL_BROADCAST || call->kind == NCCL_REDUCE)
+        snprintf(more + strlen(more), sizeof more - strlen(more), ", root %d",
+                 call->root);
+    snprintf(text, bytes, "rank %d: %s of %zu %s%s%s%s", rank, name_of(call->kind),
+             call->count, nccl_type_name(call->type), more, *call->line ? " at " : "",
+             call->line);
+}
+
+static bool is_same(const nccl_call_t *a, const nccl_call_t *b)
+{
+    return a->kind == b->kind && a->type == b->type && a->op == b->op &&
+           a->root == b->root && a->count == b->count;
+}
+
+// As a real one would hang or mix up numbers, the stream goes no further.
+static bool all_call_the_same(struct ncclComm *comm)
+{
+    const nccl_call_t *own = &nccl_own(comm)->call;
+    char ours[220], theirs[220], text[sizeof comm->text];
+
+    if (comm->board.is_alone)
+        return true;
+    for (int rank = 0; rank < comm->board.size; rank++) {
+        const nccl_member_t *member = nccl_member(&comm->board, rank);
+        if (is_same(own, &member->call))
+            continue;
+        if (comm->error == ncclSuccess) {
+            describe(nccl_own(comm), comm->rank, ours, sizeof ours);
+            describe(member, rank, theirs, sizeof theirs);
+            snprintf(text, sizeof text,
+                     "ranks of a communicator call different things: %s; %s",
+                     comm->rank < rank ? ours : theirs,
+                     comm->rank < rank ? theirs : ours);
+            oomph_sim_report(text);
+            nccl_fail(comm, ncclInvalidUsage, "%s", text);
+        }
+        return false;
+    }
+    return true;
+}
+
+static int is_met_alike(void *argument, uint64_t *met_ns)
+{
+    struct ncclComm *comm = ((const nccl_operation_t *)argument)->comm;
+
+    return is_met(argument, met_ns) && (comm->is_stopped || all_call_the_same(comm));
+}
+
+static void call(void *argument)
+{
+    nccl_member_t *own = nccl_own(((const nccl_operation_t *)argument)->comm);
+
+    atomic_store(&own->wanted, atomic_load(&own->came_count));
+}
+
+static int is_called(void *argument)
+{
+    const struct ncclComm *comm = ((const nccl_operation_t *)argument)->comm;
+    const uint64_t came_count =
+        atomic_load(&nccl_member(&comm->board, comm->rank)->came_count);
+
+    for (int rank = 0; !comm->board.is_alone && rank < comm->board.size; rank++)
+        if (atomic_load(&nccl_member(&comm->board, rank)->wanted) > came_count)
+            return 1;
+    return 0;
+}
+
+static const oomph_sim_meeting_t FIRST = {come_with_input, is_met_alike, call,
+                                          is_called};
+static const oomph_sim_meeting_t SECOND = {come, is_met, call, is_called};
+
+// ---- reductions
+
+// As if all ranks gave the same.
+static bool reduce_alone(const nccl_operation_t *operation, uint64_t from, char *into,
+                         size_t bytes)
+{
+    const ncclDataType_t type = operation->call.type;
+    const size_t count = bytes / nccl_type_bytes(type);
+
+    if (!read_input(operation->comm, operation->comm->rank, from, into, bytes))
+        return false;
+    if (operation->scale != 1)
+        nccl_scale(into, count, type, operation->scale);
+    if (operation->op == ncclSum || operation->op >= ncclNumOps ||
+        (operation->op == ncclAvg && nccl_type_is_float(type)))
+        nccl_scale(into, count, type, operation->comm->board.size);
+    return true;
+}
+
+// Reduces `bytes`, from `from` on, of all inputs, the one of `last` at the end.
+static bool reduce_chunk(const nccl_operation_t *operation, int last, uint64_t from,
+                         char *into, char *other, size_t bytes)
+{
+    struct ncclComm *comm = operation->comm;
+    const ncclDataType_t type = operation->call.type;
+    const size_t count = bytes / nccl_type_bytes(type);
+    const int size = comm->board.size;
+
+    if (comm->board.is_alone)
+        return reduce_alone(operation, from, into, bytes);
+    for (int i = 1; i <= size; i++) {
+        char *read = i == 1 ? into : other;
+        if (!read_input(comm, (last + i) % size, from, read, bytes))
+            return false;
+        if (operation->scale != 1)
+            nccl_scale(read, count, type, operation->scale);
+        if (i > 1)
+            nccl_combine(into, other, count, type, operation->op);
+    }
+    if (operation->op == ncclAvg && !nccl_type_is_float(type))
+        nccl_divide(into, count, type, size);
+    return true;
+}
+
+// Where a result goes: to memory, or where that is 0, into a file.
+typedef struct target {
+    char *place;
+    int file;
+    uint64_t offset;
+} target_t;
+
+static bool put(const target_t *target, uint64_t at, const char *from, size_t bytes)
+{
+    if (target->place != NULL)
+        memcpy(target->place + at, from, bytes);
+    return target->place != NULL ||
+           pwrite(target->file, from, bytes, (off_t)(target->offset + at)) ==
+               (ssize_t)bytes;
+}
+
+static bool reduce(const nccl_operation_t *operation, int last, uint64_t from,
+                   uint64_t bytes, const target_t *target)
+{
+    char *into = malloc(2 * CHUNK), *other = into + CHUNK;
+    bool is_done = into != NULL;
+
+    for (uint64_t at = 0; is_done && at < bytes; at += CHUNK) {
+        const size_t part = bytes - at < CHUNK ? bytes - at : CHUNK;
+        is_done = reduce_chunk(operation, last, from + at, into, other, part) &&
+                  put(target, at, into, part);
+    }
+    free(into);
+    return is_done;
+}
+
+// The part of a reduction to all that is a rank's, in bytes.
+static void part_of(const nccl_operation_t *operation, int rank, uint64_t *from,
+                    uint64_t *bytes)
+{
+    const uint64_t item = nccl_type_bytes(operation->call.type);
+    const uint64_t size = (uint64_t)operation->comm->board.size;
+    const uint64_t each = (operation->call.count + size - 1) / size * item;
+    const uint64_t end = operation->in_bytes;
+
+    *from = each * (uint64_t)rank < end ? each * (uint64_t)rank : end;
+    *bytes = end - *from < each ? end - *from : each;
+}
+
+// ---- what a rank does
+
+// Gathers from each rank what lies at `from` in its input; the parts go one behind the
+// other.
+static bool gather(const nccl_operation_t *operation, uint64_t from, uint64_t bytes,
+                   char *into)
+{
+    for (int rank = 0; rank < operation->comm->board.size; rank++)
+        if (!read_input(operation->comm, rank, from, into + (uint64_t)rank * bytes,
+                        bytes))
+            return false;
+    return true;
+}
+
+// The result of this rank, in one piece.
+static bool compute(const nccl_operation_t *operation, char *out)
+{
+    struct ncclComm *comm = operation->comm;
+    const nccl_call_t *call = &operation->call;
+    const uint64_t bytes = call->count * nccl_type_bytes(call->type);
+    const uint64_t rank = (uint64_t)comm->rank;
+    const target_t target = {.place = out};
+
+    switch (call->kind) {
+    case NCCL_ALL_GATHER:
+        return gather(operation, 0, bytes, out);
+    case NCCL_ALL_TO_ALL:
+        return gather(operation, rank * bytes, bytes, out);
+    case NCCL_BROADCAST:
+        return read_input(comm, call->root, 0, out, bytes);
+    case NCCL_REDUCE_SCATTER:
+        return reduce(operation, comm->rank, rank * bytes, bytes, &target);
+    case NCCL_REDUCE:
+        return reduce(operation, call->root, 0, bytes, &target);
+    default:
+        return reduce(operation, 0, 0, bytes, &target);
+    }
+}
+
+static int run_first(void *argument)
+{
+    const nccl_operation_t *operation = argument;
+    struct ncclComm *comm = operation->comm;
+    char small[NCCL_SMALL];
+    bool is_known = true;
+
+    if (comm->is_stopped || operation->out == 0)
+        return 0;
+    if (!oomph_sim_has_bytes()) {
+        is_known = operation->out_bytes <= sizeof small && compute(operation, small);
+        oomph_sim_poke(operation->out, is_known ? small : NULL, operation->out_bytes);
+        return 0;
+    }
+    if (operation->call.kind != NCCL_ALL_REDUCE || comm->board.is_alone)
+        return !compute(operation, (char *)(uintptr_t)operation->out);
+    uint64_t from, bytes;
+    part_of(operation, comm->rank, &from, &bytes);
+    const target_t target = {.file = comm->board.file,
+                             .offset = nccl_result_place(&comm->board, comm->rank)};
+    return !reduce(operation, comm->rank, from, bytes, &target);
+}
+
+static int run_second(void *argument)
+{
+    const nccl_operation_t *operation = argument;
+    const nccl_board_t *board = &operation->comm->board;
+    uint64_t from, bytes;
+
+    if (operation->comm->is_stopped || operation->call.kind != NCCL_ALL_REDUCE ||
+        !oomph_sim_has_bytes() || board->is_alone)
+        return 0;
+    for (int rank = 0; rank < board->size; rank++) {
+        part_of(operation, rank, &from, &bytes);
+        char *place = (char *)(uintptr_t)(operation->out + from);
+        if (bytes > 0 && pread(board->file, place, bytes,
+                               (off_t)nccl_result_place(board, rank)) != (ssize_t)bytes)
+            return 1;
+    }
+    return 0;
+}
+
+static uint64_t cost_ns(const nccl_operation_t *operation)
+{
+    const int size = operation->comm->board.size;
+    const double bytes = (double)operation->call.count *
+                         (double)nccl_type_bytes(operation->call.type);
+
+    switch (operation->call.kind) {
+    case NCCL_ALL_REDUCE:
+        return nccl_cost_ns(2 * bytes * nccl_share(size), 2 * (size - 1));
+    case NCCL_ALL_GATHER:
+    case NCCL_REDUCE_SCATTER:
+    case NCCL_ALL_TO_ALL:
+        return nccl_cost_ns(bytes * (size - 1), size - 1);
+    default:
+        return nccl_cost_ns(size > 1 ? bytes : 0, size - 1);
+    }
+}
+
+ncclResult_t nccl_give_collective(const nccl_operation_t *operation,
+                                  cudaStream_t stream)
+{
+    nccl_operation_t given = *operation;
+    ncclResult_t result = nccl_order(given.comm, stream);
+
+    given.cost_ns = cost_ns(operation);
+    if (result == ncclSuccess)
+        result = nccl_submit(&given, &FIRST, run_first, stream);
+    given.cost_ns = 0;
+    if (result == ncclSuccess)
+        result = nccl_submit(&given, &SECOND, run_second, stream);
+    return result == ncclSuccess ? nccl_ordered(given.comm, stream) : result;
+}

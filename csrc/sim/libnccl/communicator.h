@@ -1,0 +1,52 @@
+/* communicator.h - a rank's membership of a communicator. */
+#pragma once
+#include "board.h"
+
+#include <cuda.h>
+
+struct ncclComm {
+    atomic_int owner_count; // the program, and each operation in work
+    int rank, device;
+    nccl_board_t board;
+    int *bytes_files;         // of each rank, opened when they are first read; -1: not yet
+    atomic_int is_stopped;    // aborted: nothing waits for others any more
+    atomic_int error;         // ncclResult_t; the first one stays
+    char text[512];           // why
+    CUdeviceptr buffers;      // what NCCL takes for itself; 0: nothing
+    CUevent last;             // of the stream that worked for it last
+    CUstream last_stream;     // NULL: none did
+    double *scales;           // of the operations that it made, by number
+    int scale_count;
+    uint64_t *sent_bytes, *taken_bytes; // in messages to and from each rank
+    uint64_t host_count;      // calls that blocked the host
+    uint64_t shrink_count;
+};
+
+static inline nccl_member_t *nccl_own(struct ncclComm *comm)
+{
+    return nccl_member(&comm->board, comm->rank);
+}
+
+// One owner more, and one less: the last one ends the membership.
+void nccl_comm_share(struct ncclComm *comm);
+void nccl_comm_drop(struct ncclComm *comm);
+
+// Keeps the first error; others see that this rank does not go on.
+void nccl_fail(struct ncclComm *comm, ncclResult_t error, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+// As this thread's last error, and returns `error`.
+ncclResult_t nccl_refuse(ncclResult_t error, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+// The file that holds the bytes of a rank's process; -1 if the system refuses.
+int nccl_bytes_file(struct ncclComm *comm, int rank);
+
+// Joins a communicator in two steps, as one thread may be several ranks: it comes, and
+// it waits until all have come.
+ncclResult_t nccl_join_begin(const nccl_address_t *address, int size, int rank,
+                             int device, struct ncclComm **made);
+ncclResult_t nccl_join_end(struct ncclComm *comm);
+
+// Within ncclGroupStart() and ncclGroupEnd(): whether the second step waits for that.
+bool nccl_group_holds(ncclComm_t *place);
