@@ -100,7 +100,7 @@ static ncclResult_t give(nccl_operation_t *operation, cudaStream_t stream)
     if (operation->call.count == 0)
         return ncclSuccess;
     if (comm->error != ncclSuccess)
-        return (ncclResult_t)comm->error;
+        return nccl_refuse((ncclResult_t)comm->error, "%s", comm->text);
     oomph_sim_line(operation->call.line, sizeof operation->call.line);
     if (depth > 0)
         return hold(operation, stream);

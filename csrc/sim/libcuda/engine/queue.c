@@ -123,7 +123,7 @@ static void mark_blocked(CUstream stream)
 static bool may_start(const sim_operation_t *operation)
 {
     return sim_ticket_is_done(operation->work.ticket) &&
-           sim_work_may_start(&operation->work, operation->stream);
+           sim_operation_may_start(operation);
 }
 
 static void recheck_blocked(void)
@@ -132,7 +132,8 @@ static void recheck_blocked(void)
 
     while (*link != NULL) {
         CUstream stream = *link;
-        if (stream->head != NULL && !may_start(stream->head)) {
+        if (stream->head != NULL && stream->head->has_come &&
+            !may_start(stream->head)) {
             link = &stream->next_blocked;
             continue;
         }
@@ -183,7 +184,7 @@ static void complete(sim_operation_t *operation)
     retire(operation);
 }
 
-// Its stream has come to the operation: other processes are told, if they wait for it.
+// The stream has come to the operation: other processes are told, if they wait for it.
 static void come_to(sim_operation_t *operation)
 {
     const oomph_sim_meeting_t *meeting = sim_work_meeting(&operation->work);

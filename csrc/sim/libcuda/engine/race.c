@@ -26,7 +26,7 @@ static void reach(CUstream stream, uint64_t number)
     mark->number = number;
     while ((o = mark->next) != NULL && o->number <= number) {
         mark->next = o->next;
-        if (!sim_work_may_start(&o->work, stream))
+        if (!sim_operation_may_start(o))
             met_closed = true;
         if (sim_work_waits_outside(&o->work) && !mark->waits_for_value) {
             mark->waits_for_value = true;

@@ -74,15 +74,20 @@ static bool holds(uint64_t found, const sim_work_t *work)
     }
 }
 
-static bool is_met(const sim_work_t *work)
+// Nobody can be met before the stream has come.
+static bool is_met(const sim_operation_t *operation)
 {
+    const sim_work_t *work = &operation->work;
     uint64_t met_ns;
 
-    return sim_work_meeting(work)->is_met(work->compute->what.argument, &met_ns) != 0;
+    return operation->has_come &&
+           sim_work_meeting(work)->is_met(work->compute->what.argument, &met_ns) != 0;
 }
 
-bool sim_work_may_start(const sim_work_t *work, CUstream stream)
+bool sim_operation_may_start(const sim_operation_t *operation)
 {
+    const sim_work_t *work = &operation->work;
+    const int device = operation->stream->context->device;
     uint64_t bad;
 
     if (!sim_work_waits_outside(work))
@@ -90,8 +95,7 @@ bool sim_work_may_start(const sim_work_t *work, CUstream stream)
     if (work->kind == SIM_WORK_WAIT)
         return sim_mark_is_done(&work->mark);
     if (sim_work_meeting(work) != NULL)
-        return is_met(work);
-    int device = stream->context->device;
+        return is_met(operation);
     if (sim_space_check(work->dst, work->bytes, device, false, &bad) > SIM_CHECK_GOOD)
         return true; // it will fault
     return holds(load(work->dst, work->value_bytes), work);
