@@ -4,6 +4,7 @@
 
 #include "python/frames.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 /* ---- Start */
@@ -26,6 +27,21 @@ static PyObject *sites_stop(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unu
 static PyObject *call_site(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
     return PyLong_FromUnsignedLong(oomph_call_site(false));
+}
+
+// "file:line" of the user's line that this thread executes; "": none is known.
+static void tell_line(char *text, size_t bytes)
+{
+    oomph_site_info_t info;
+
+    text[0] = '\0';
+    if (oomph_site_info(oomph_frames_site(false), &info) == OOMPH_OK)
+        snprintf(text, bytes, "%s:%d", info.file, info.line);
+}
+
+static PyObject *line_teller(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    return PyLong_FromVoidPtr((void *)(uintptr_t)tell_line);
 }
 
 /* ---- Names */
@@ -257,6 +273,9 @@ PyMethodDef oomph_site_methods[] = {
      "Gives None, or why no line can be known."},
     {"sites_stop", sites_stop, METH_NOARGS, "No line is known from now on."},
     {"call_site", call_site, METH_NOARGS, "The site of the line that calls."},
+    {"line_teller", line_teller, METH_NOARGS,
+     "The address of a C function (char *text, size_t bytes) that says which line its "
+     "thread executes, and needs no GIL."},
     {"site_info", site_info, METH_O, "File, line and function of a site."},
     {"site_of", site_of, METH_O, "The site of the block that contains an address."},
     {"live_sites", live_sites, METH_O,

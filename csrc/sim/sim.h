@@ -23,7 +23,8 @@
  *   name=TEXT        the device's name
  *   driver=13000     the driver version reported, 11000 to 13000
  *   memory=none      "none": bookkeeping alone, copies to the host give zeros, or what
- *                    the host wrote there if no kernel ran since;
+ *                    the host wrote there if no kernel has changed it since: with gpu=
+ *                    one that wrote to it, else any;
  *                    "real": bytes are kept, addresses are really mapped;
  *                    "values": so, and PyTorch's operators are to compute,
  *                    dry (oomph_sim_dry()); other kernels fail by name

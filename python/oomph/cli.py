@@ -14,6 +14,7 @@ from oomph.doctor import command as doctor
 from oomph.fitting import command as fit
 from oomph.fitting import replay_command as replay
 from oomph.setup import environment
+from oomph.simulate import world
 
 _RUN_HELP = """\
 Runs a Python script with oomph as PyTorch's CUDA allocator. The script needs no
@@ -58,6 +59,23 @@ def _parser() -> argparse.ArgumentParser:
         "--values",
         action="store_true",
         help="with --simulate: compute values on the CPU, for small models",
+    )
+    run.add_argument(
+        "--world",
+        type=int,
+        metavar="COUNT",
+        help="with --simulate: run one rank of so many, as torchrun would start it; the "
+        "others do not exist, and it gets its own data in place of theirs",
+    )
+    run.add_argument(
+        "--rank", type=int, default=0, help="with --world: which one (default: 0)"
+    )
+    run.add_argument(
+        "--local-world",
+        type=int,
+        default=8,
+        metavar="COUNT",
+        help="with --world: ranks on each machine (default: 8)",
     )
     run.add_argument(
         "--allocator",
@@ -132,9 +150,16 @@ def _run_environment(options: argparse.Namespace) -> dict[str, str]:
         card = options.simulate + (",memory=values" if options.values else "")
         simulate.check(card)
         variables[simulate.VARIABLE] = card
-    elif options.shapes or options.values:
+        if options.world is not None:
+            rank = world.Rank(options.rank, options.world, options.local_world)
+            card = world.with_devices(card, min(rank.local_size, rank.size))
+            variables |= rank.variables() | {simulate.VARIABLE: card}
+    elif options.shapes or options.values or options.world is not None:
         wanted = "--shapes" if options.shapes else "--values"
+        wanted = wanted if options.world is None else "--world"
         raise UsageError(f"{wanted} is for a simulated GPU: add --simulate CARD")
+    if options.world is None and options.rank != 0:
+        raise UsageError("--rank is one of a world: add --world COUNT")
     for variable, option in (
         (environment.STATS, "stats"),
         (environment.TRACE, "trace"),

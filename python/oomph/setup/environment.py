@@ -23,10 +23,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-from oomph import settings, simulate
+from oomph import _C, settings, simulate
 from oomph.base import log, state
+from oomph.memory import sites
 from oomph.memory.stats import stats
 from oomph.setup import installation
+from oomph.simulate import world
 
 STATS = "OOMPH_STATS"
 TRACE = "OOMPH_TRACE"
@@ -39,6 +41,10 @@ def apply() -> None:
     card = simulate.card_in_use()
     if card is not None:
         simulate.prepare_torch()
+        sites.start()
+        simulate.tell_lines(_C.line_teller())
+        if world.is_alone():
+            world.install()
         _say_once(os.environ[simulate.VARIABLE])
     if os.environ.get(STATS):
         _write_stats_at_exit(os.environ[STATS])

@@ -156,6 +156,18 @@ static void touch(const sim_work_t *work, CUstream stream)
         (void)*(volatile uint64_t *)sim_pointer(work->dst & ~7ull);
 }
 
+// Of what is not real, what the host wrote is not there any more.
+static void forget_written(const sim_work_t *work)
+{
+    if (work->cost == NULL && !work->is_part)
+        sim_shadow_forget_all();
+    for (size_t i = 0; work->cost != NULL && i < work->cost->what.use_count; i++) {
+        const oomph_sim_use_t *use = &work->cost->what.uses[i];
+        if (use->written_bytes > 0)
+            sim_shadow_forget(use->addr, use->bytes);
+    }
+}
+
 static void compute(const sim_work_t *work, CUstream stream)
 {
     const oomph_sim_compute_t what = work->compute->what;
@@ -200,7 +212,7 @@ void sim_work_execute(const sim_work_t *work, CUstream stream, uint64_t now_ns)
 
     switch (work->kind) {
     case SIM_WORK_KERNEL:
-        sim_shadow_forget_all();
+        forget_written(work);
         if (!is_broken)
             touch(work, stream);
         break;

@@ -52,6 +52,7 @@ static CUresult launch(const char *name, uint64_t blocks, unsigned block_threads
                        CUstream stream)
 {
     const sim_work_t work = {.kind = SIM_WORK_KERNEL,
+                             .is_part = sim_is_in_operator(),
                              .call = sim_current_call(),
                              .cost_ns = sim_engine_kernel_ns()};
 

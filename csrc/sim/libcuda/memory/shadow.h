@@ -1,6 +1,7 @@
 /* shadow.h - a copy of what the host wrote to device memory where memory is not real:
- * small writes are kept until a kernel runs, which may change anything. Programs send
- * sizes and indices through a device (distributed ones do) and need them back. The
+ * small writes are kept until a kernel runs that may change them. One of an operator
+ * whose cost is known changes what that says; any other may change everything. Programs
+ * send sizes and indices through a device (distributed ones do) and need them back. The
  * newest 64 writes are kept; a look goes through all of them. The caller holds the
  * driver's lock.
  */

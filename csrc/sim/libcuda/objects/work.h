@@ -50,6 +50,7 @@ typedef struct sim_work {
     unsigned value_bytes; // 1, 2, 4 or 8
     unsigned wait_flags;  // CUstreamWaitValue_flags
     bool writes;          // a kernel writes `dst`, otherwise it reads
+    bool is_part;         // of an operator whose cost says what it writes
 
     bool is_dry;            // moves no bytes: what it stands for is computed otherwise
     sim_compute_t *compute; // owned; NULL but for SIM_WORK_COMPUTE

@@ -1,0 +1,237 @@
+"""One rank of a world whose other ranks do not exist.
+
+The program is told that it is one of so many ranks, as a launcher would tell it. Its
+process groups are PyTorch's own; where it needs others it gets its own data in place of
+theirs, in the shapes that theirs would have. NCCL on the simulated GPU knows of it
+(``csrc/sim/libnccl``); the rest is here: the store, and collectives of tensors on the
+CPU.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+VARIABLE = "OOMPH_SIMULATE_WORLD"  # how many ranks there are; libnccl reads it, too
+_ID_BYTES = 128  # of NCCL, which nobody reads here
+DEVICES_MAX = 16  # of a simulated machine
+
+
+@dataclass(frozen=True)
+class Rank:
+    """A rank of a world.
+
+    Attributes:
+        rank: From 0.
+        size: Of the world.
+        local_size: Ranks on each machine, the last one perhaps with fewer.
+    """
+
+    rank: int
+    size: int
+    local_size: int
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for what no launcher would start."""
+        if self.size < 1 or not 0 <= self.rank < self.size:
+            raise ValueError(
+                f"rank {self.rank} of a world of {self.size}: ranks are from 0 to "
+                f"{max(0, self.size - 1)}"
+            )
+        if not 1 <= self.local_size <= DEVICES_MAX:
+            raise ValueError(
+                f"{self.local_size} ranks on a machine: a simulated one has 1 to "
+                f"{DEVICES_MAX} devices"
+            )
+
+    def variables(self) -> dict[str, str]:
+        """What torchrun would tell the process, and that the others do not exist."""
+        machine, local_rank = divmod(self.rank, self.local_size)
+        here = min(self.local_size, self.size - machine * self.local_size)
+        told = {
+            "RANK": self.rank,
+            "WORLD_SIZE": self.size,
+            "LOCAL_RANK": local_rank,
+            "LOCAL_WORLD_SIZE": here,
+            "GROUP_RANK": machine,
+            "GROUP_WORLD_SIZE": -(-self.size // self.local_size),
+            "ROLE_RANK": self.rank,
+            "ROLE_WORLD_SIZE": self.size,
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": 29500,  # nobody listens there
+            VARIABLE: self.size,
+        }
+        return {name: str(value) for name, value in told.items()}
+
+
+def with_devices(card: str, count: int) -> str:
+    """The description of a card, with as many devices as a machine has ranks."""
+    return card if "devices=" in card else f"{card},devices={count}"
+
+
+def is_alone() -> bool:
+    """Whether this process is such a rank."""
+    return bool(os.environ.get(VARIABLE))
+
+
+def install() -> None:
+    """Has PyTorch's process groups do without other ranks. PyTorch is imported."""
+    import torch.distributed as dist
+
+    if not dist.is_available():
+        return
+    import torch.distributed.distributed_c10d as c10d
+
+    # PyTorch has a function of the module's name in its place.
+    handlers = importlib.import_module("torch.distributed.rendezvous")
+    for scheme in handlers._rendezvous_handlers:
+        handlers._rendezvous_handlers[scheme] = _meet
+    c10d.ProcessGroupGloo = _group  # type: ignore[assignment, misc]
+    original = c10d.init_process_group
+
+    @functools.wraps(original)
+    def init_process_group(*args: Any, **kwargs: Any) -> None:
+        # Bound to a device, it would be split into groups: nobody here knows how large
+        # those are.
+        kwargs.pop("device_id", None)
+        original(*args, **kwargs)
+
+    c10d.init_process_group = dist.init_process_group = init_process_group
+
+
+def _meet(url: str, *args: Any, **kwargs: Any) -> Iterator[tuple[Any, int, int]]:
+    """In place of meeting others: a rendezvous handler of PyTorch."""
+    yield _store(), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
+@functools.cache
+def _store() -> Any:
+    """A store in which others are told to have written what this rank waits for."""
+    from torch.distributed import Store
+
+    class Alone(Store):
+        def __init__(self) -> None:
+            super().__init__()
+            self._values: dict[str, bytes] = {}
+
+        def set(self, key: str, value: Any) -> None:
+            self._values[key] = value.encode() if isinstance(value, str) else value
+
+        def get(self, key: str) -> bytes:
+            return self._values.get(key, bytes(_ID_BYTES))
+
+        def add(self, key: str, amount: int) -> int:
+            count = int(self._values.get(key, b"0")) + amount
+            self._values[key] = str(count).encode()
+            return count
+
+        def compare_set(self, key: str, expected: Any, desired: Any) -> bytes:
+            self.set(key, desired)
+            return self.get(key)
+
+        def check(self, keys: list[str]) -> bool:
+            return all(key in self._values for key in keys)
+
+        def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+            return
+
+        def delete_key(self, key: str) -> bool:
+            return self._values.pop(key, None) is not None
+
+        def num_keys(self) -> int:
+            return len(self._values)
+
+        def set_timeout(self, timeout: timedelta) -> None:
+            return
+
+    return Alone()
+
+
+def _group(store: Any, rank: int, size: int, timeout: timedelta | None = None) -> Any:
+    """In place of gloo: a group of tensors on the CPU."""
+    import torch
+    from torch.distributed import ProcessGroup, ReduceOp
+    from torch._C._distributed_c10d import _create_work_from_future
+
+    def done(result: Any) -> Any:
+        future: Any = torch.futures.Future()
+        future.set_result(result)
+        return _create_work_from_future(future)
+
+    def summed(tensor: torch.Tensor, options: Any) -> None:
+        if options is not None and options.reduceOp == ReduceOp.SUM:
+            tensor.mul_(size)
+
+    class Alone(ProcessGroup):
+        def allreduce(self, tensors: Any, opts: Any = None) -> Any:
+            for tensor in [tensors] if torch.is_tensor(tensors) else tensors:
+                summed(tensor, opts)
+            return done(tensors)
+
+        allreduce_coalesced = allreduce
+        reduce = allreduce
+
+        def broadcast(self, tensors: Any, opts: Any = None) -> Any:
+            return done(tensors)
+
+        def barrier(self, opts: Any = None) -> Any:
+            return done(None)
+
+        def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+            for gathered, own in zip(outputs, inputs, strict=True):
+                for tensor in gathered:
+                    tensor.copy_(own)
+            return done(outputs)
+
+        gather = allgather
+
+        def _allgather_base(self, output: Any, own: Any, opts: Any = None) -> Any:
+            output.view(size, *own.shape).copy_(own)
+            return done(output)
+
+        def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+            for output, parts in zip(outputs, inputs, strict=True):
+                output.copy_(parts[rank])
+                summed(output, opts)
+            return done(outputs)
+
+        def _reduce_scatter_base(self, output: Any, all_: Any, opts: Any = None) -> Any:
+            output.copy_(all_.view(size, *output.shape)[rank])
+            summed(output, opts)
+            return done(output)
+
+        def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+            for output, parts in zip(outputs, inputs, strict=False):
+                output.copy_(parts[rank])
+            return done(outputs)
+
+        def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+            for output, own in zip(outputs, inputs, strict=True):
+                if output.shape == own.shape:
+                    output.copy_(own)
+            return done(outputs)
+
+        def alltoall_base(
+            self, output: Any, own: Any, taken: Any, given: Any, opts: Any = None
+        ) -> Any:
+            if output.shape == own.shape:
+                output.copy_(own)
+            return done(output)
+
+        def send(self, tensors: Any, *where: Any) -> Any:
+            return done(tensors)
+
+        recv = send
+        recv_anysource = send
+
+        def getBackendName(self) -> str:  # noqa: N802 - PyTorch's
+            return "gloo"
+
+    return Alone(rank, size)
+
+
