@@ -65,8 +65,9 @@ static ncclResult_t give_messages(size_t first)
     if (together == NULL)
         return ncclSystemError;
     for (size_t i = first; i < held_count; i++) {
-        if (held[i].is_given || held[i].stream != held[first].stream ||
-            !is_message(&held[i].operation))
+        if (held[i].is_given || !is_message(&held[i].operation) ||
+            held[i].stream != held[first].stream ||
+            held[i].operation.comm->device != held[first].operation.comm->device)
             continue;
         together[count++] = held[i].operation;
         held[i].is_given = true;

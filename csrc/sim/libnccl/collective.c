@@ -389,13 +389,18 @@ ncclResult_t nccl_give_collective(const nccl_operation_t *operation,
                                   cudaStream_t stream)
 {
     nccl_operation_t given = *operation;
-    ncclResult_t result = nccl_order(given.comm, stream);
 
+    if (!nccl_enter(given.comm))
+        return ncclUnhandledCudaError;
+    ncclResult_t result = nccl_order(given.comm, stream);
     given.cost_ns = cost_ns(operation);
     if (result == ncclSuccess)
         result = nccl_submit(&given, &FIRST, run_first, stream);
     given.cost_ns = 0;
     if (result == ncclSuccess)
         result = nccl_submit(&given, &SECOND, run_second, stream);
-    return result == ncclSuccess ? nccl_ordered(given.comm, stream) : result;
+    if (result == ncclSuccess)
+        result = nccl_ordered(given.comm, stream);
+    nccl_leave();
+    return result;
 }

@@ -105,6 +105,18 @@ void nccl_comm_drop(struct ncclComm *comm)
     comm_free(comm);
 }
 
+bool nccl_enter(struct ncclComm *comm)
+{
+    return cuCtxPushCurrent(comm->context) == CUDA_SUCCESS;
+}
+
+void nccl_leave(void)
+{
+    CUcontext left;
+
+    cuCtxPopCurrent(&left);
+}
+
 int nccl_bytes_file(struct ncclComm *comm, int rank)
 {
     const nccl_member_t *member = nccl_member(&comm->board, rank);
@@ -195,8 +207,13 @@ ncclResult_t nccl_join_begin(const nccl_address_t *address, int size, int rank,
     struct ncclComm *comm = comm_new(size, rank, device);
     if (comm == NULL)
         return ncclSystemError;
+    if (cuDevicePrimaryCtxRetain(&comm->context, device) != CUDA_SUCCESS) {
+        comm_free(comm);
+        return nccl_refuse(ncclUnhandledCudaError, "device %d has no context", device);
+    }
     ncclResult_t result = open_board(address, size, rank, &comm->board);
     if (result != ncclSuccess) {
+        cuDevicePrimaryCtxRelease(device);
         comm_free(comm);
         return result;
     }
@@ -224,6 +241,25 @@ static void set_clock(struct ncclComm *comm)
     oomph_sim_advance(latest_ns - now_ns);
 }
 
+static ncclResult_t take_own_memory(struct ncclComm *comm)
+{
+    const uint64_t bytes = own_bytes(comm->board.size);
+    CUresult result = CUDA_SUCCESS;
+
+    if (bytes == 0)
+        return ncclSuccess;
+    if (!nccl_enter(comm))
+        return ncclUnhandledCudaError;
+    result = cuMemAlloc(&comm->buffers, bytes);
+    nccl_leave();
+    return result == CUDA_SUCCESS
+               ? ncclSuccess
+               : nccl_refuse(ncclUnhandledCudaError,
+                             "out of memory: NCCL takes %llu MiB of the device for a "
+                             "communicator of %d ranks",
+                             (unsigned long long)(bytes / MIB), comm->board.size);
+}
+
 ncclResult_t nccl_join_end(struct ncclComm *comm)
 {
     ncclResult_t result = meet_on_host(comm);
@@ -231,14 +267,7 @@ ncclResult_t nccl_join_end(struct ncclComm *comm)
     nccl_board_forget(&nccl_own(comm)->child);
     if (result == ncclSuccess)
         set_clock(comm);
-    const uint64_t bytes = own_bytes(comm->board.size);
-    if (result == ncclSuccess && bytes > 0 &&
-        cuMemAlloc(&comm->buffers, bytes) != CUDA_SUCCESS)
-        result = nccl_refuse(ncclUnhandledCudaError,
-                             "out of memory: NCCL takes %llu MiB of the device for a "
-                             "communicator of %d ranks",
-                             (unsigned long long)(bytes / MIB), comm->board.size);
-    return result;
+    return result == ncclSuccess ? take_own_memory(comm) : result;
 }
 
 // ---- what is exported
@@ -301,20 +330,6 @@ ncclResult_t ncclCommInitRankScalable(ncclComm_t *comm, int size, int rank,
     return ncclCommInitRankConfig(comm, size, ids[0], rank, config);
 }
 
-// In the context of its device, as buffers are made there.
-static ncclResult_t end_on(struct ncclComm *comm)
-{
-    CUcontext context;
-
-    if (cuDevicePrimaryCtxRetain(&context, comm->device) != CUDA_SUCCESS ||
-        cuCtxPushCurrent(context) != CUDA_SUCCESS)
-        return nccl_refuse(ncclUnhandledCudaError, "device %d has no context",
-                           comm->device);
-    ncclResult_t result = nccl_join_end(comm);
-    cuCtxPopCurrent(&context);
-    return result;
-}
-
 ncclResult_t ncclCommInitAll(ncclComm_t *comms, int size, const int *devices);
 ncclResult_t ncclCommInitAll(ncclComm_t *comms, int size, const int *devices)
 {
@@ -328,7 +343,7 @@ ncclResult_t ncclCommInitAll(ncclComm_t *comms, int size, const int *devices)
     for (int i = 0; result == ncclSuccess && i < size; i++)
         result = nccl_join_begin(&address, size, i, devices ? devices[i] : i, &comms[i]);
     for (int i = 0; result == ncclSuccess && i < size; i++)
-        result = end_on(comms[i]);
+        result = nccl_join_end(comms[i]);
     return result;
 }
 
@@ -452,6 +467,7 @@ static void end(struct ncclComm *comm)
         cuMemFree(comm->buffers);
     if (comm->last != NULL)
         cuEventDestroy(comm->last);
+    cuDevicePrimaryCtxRelease(comm->device);
     nccl_comm_drop(comm);
 }
 

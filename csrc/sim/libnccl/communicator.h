@@ -7,6 +7,7 @@
 struct ncclComm {
     atomic_int owner_count; // the program, and each operation in work
     int rank, device;
+    CUcontext context; // of the device: a stream of 0 is its default one
     nccl_board_t board;
     int *bytes_files;         // of each rank, opened when they are first read; -1: not yet
     atomic_int is_stopped;    // aborted: nothing waits for others any more
@@ -38,6 +39,11 @@ void nccl_fail(struct ncclComm *comm, ncclResult_t error, const char *format, ..
 // As this thread's last error, and returns `error`.
 ncclResult_t nccl_refuse(ncclResult_t error, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+
+// Between the two the communicator's device is current to this thread. False: the
+// driver refuses, and the second is not called.
+bool nccl_enter(struct ncclComm *comm);
+void nccl_leave(void);
 
 // The file that holds the bytes of a rank's process; -1 if the system refuses.
 int nccl_bytes_file(struct ncclComm *comm, int rank);

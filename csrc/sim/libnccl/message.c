@@ -284,6 +284,8 @@ ncclResult_t nccl_give_messages(const nccl_operation_t *operations, size_t count
 {
     ncclResult_t result = ncclSuccess;
 
+    if (!nccl_enter(operations[0].comm))
+        return ncclUnhandledCudaError;
     for (size_t i = 0; result == ncclSuccess && i < count; i++)
         result = nccl_order(operations[i].comm, stream);
     if (result == ncclSuccess)
@@ -294,5 +296,6 @@ ncclResult_t nccl_give_messages(const nccl_operation_t *operations, size_t count
         result = submit_receipts(operations, count, stream);
     for (size_t i = 0; result == ncclSuccess && i < count; i++)
         result = nccl_ordered(operations[i].comm, stream);
+    nccl_leave();
     return result;
 }

@@ -31,7 +31,7 @@ ncclResult_t nccl_submit(const nccl_operation_t *operation,
 ncclResult_t nccl_order(struct ncclComm *comm, cudaStream_t stream);
 ncclResult_t nccl_ordered(struct ncclComm *comm, cudaStream_t stream);
 
-// The two kinds of calls, checked.
+// The two kinds of calls, checked; at least one message, all of one device.
 ncclResult_t nccl_give_collective(const nccl_operation_t *operation,
                                   cudaStream_t stream);
 ncclResult_t nccl_give_messages(const nccl_operation_t *operations, size_t count,
