@@ -101,7 +101,7 @@ static ncclResult_t give(nccl_operation_t *operation, cudaStream_t stream)
     if (operation->call.count == 0)
         return ncclSuccess;
     if (comm->error != ncclSuccess)
-        return nccl_refuse((ncclResult_t)comm->error, "%s", comm->text);
+        return (ncclResult_t)comm->error;
     oomph_sim_line(operation->call.line, sizeof operation->call.line);
     if (depth > 0)
         return hold(operation, stream);
@@ -380,5 +380,5 @@ ncclResult_t ncclCommDeregister(ncclComm_t comm, void *handle)
 int oomph_sim_nccl_unsupported(const char *function, int status)
 {
     oomph_sim_note_unsupported(function);
-    return status;
+    return nccl_refuse((ncclResult_t)status, "%s", oomph_sim_refusal());
 }

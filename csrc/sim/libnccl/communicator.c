@@ -3,6 +3,7 @@
 #include "sim.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -19,9 +20,18 @@ enum {
 
 static const uint64_t MIB = 1 << 20;
 
-static _Thread_local char refusal[512];
+// Of all communicators, as PyTorch asks for it without naming one.
+static char last_error[512];
+static pthread_mutex_t last_error_lock = PTHREAD_MUTEX_INITIALIZER;
 
 // ---- errors
+
+static void keep_error(const char *text)
+{
+    pthread_mutex_lock(&last_error_lock);
+    snprintf(last_error, sizeof last_error, "%s", text);
+    pthread_mutex_unlock(&last_error_lock);
+}
 
 void nccl_fail(struct ncclComm *comm, ncclResult_t error, const char *format, ...)
 {
@@ -33,16 +43,19 @@ void nccl_fail(struct ncclComm *comm, ncclResult_t error, const char *format, ..
     va_start(arguments, format);
     vsnprintf(comm->text, sizeof comm->text, format, arguments);
     va_end(arguments);
+    keep_error(comm->text);
     atomic_compare_exchange_strong(&comm->error, &none, (int)error);
 }
 
 ncclResult_t nccl_refuse(ncclResult_t error, const char *format, ...)
 {
+    char text[sizeof last_error];
     va_list arguments;
 
     va_start(arguments, format);
-    vsnprintf(refusal, sizeof refusal, format, arguments);
+    vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
+    keep_error(text);
     return error;
 }
 
@@ -522,7 +535,7 @@ const char *ncclGetLastError(ncclComm_t comm)
 {
     if (comm != NULL && comm->error != ncclSuccess)
         return comm->text;
-    return refusal[0] != '\0' ? refusal : oomph_sim_refusal();
+    return last_error[0] != '\0' ? last_error : oomph_sim_refusal();
 }
 
 ncclResult_t ncclCommCount(ncclComm_t comm, int *count);

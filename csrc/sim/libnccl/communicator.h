@@ -36,7 +36,7 @@ void nccl_comm_drop(struct ncclComm *comm);
 void nccl_fail(struct ncclComm *comm, ncclResult_t error, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-// As this thread's last error, and returns `error`.
+// Keeps the text as the last error, and returns `error`.
 ncclResult_t nccl_refuse(ncclResult_t error, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

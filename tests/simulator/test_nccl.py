@@ -1,0 +1,359 @@
+"""NCCL of the simulated GPU: what ranks tell each other, in time, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from processes import environment
+from ranks import BEGIN, run_ranks
+from support import GIB, lines, run
+
+CARD = "1GiB,context=0,memory=values"
+# PyTorch waits a minute before it ends a process whose group has failed.
+QUICKLY = {
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "500",
+    "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "5",
+}
+
+
+# ---- values
+
+
+def test_reductions_are_those_of_the_cpu_in_each_type():
+    found = run_ranks(
+        3,
+        """
+        OPS = {
+            dist.ReduceOp.SUM: torch.add,
+            dist.ReduceOp.PRODUCT: torch.mul,
+            dist.ReduceOp.MAX: torch.maximum,
+            dist.ReduceOp.MIN: torch.minimum,
+        }
+        TYPES = [torch.uint8, torch.int8, torch.int32, torch.int64]
+        TYPES += [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+        def given(by, count, dtype):
+            made = torch.Generator().manual_seed(by)
+            return torch.randint(1, 5, (count,), generator=made).to(dtype)
+        checked = 0
+        for dtype in TYPES:
+            for op, combine in OPS.items():
+                for count in (1, size - 1, 10_001):
+                    parts = [given(r, count, dtype) for r in range(size)]
+                    wanted = parts[0]
+                    for part in parts[1:]:
+                        wanted = combine(wanted, part)
+                    tensor = parts[rank].to(device)
+                    dist.all_reduce(tensor, op)
+                    assert torch.equal(tensor.cpu(), wanted), (dtype, op, count)
+                    tensor = parts[rank].to(device)
+                    dist.reduce(tensor, 1, op)
+                    held = wanted if rank == 1 else parts[rank]
+                    assert torch.equal(tensor.cpu(), held), (dtype, op, count)
+                    parts = [given(r, size * count, dtype) for r in range(size)]
+                    wanted = parts[0]
+                    for part in parts[1:]:
+                        wanted = combine(wanted, part)
+                    out = torch.empty(count, dtype=dtype, device=device)
+                    dist.reduce_scatter_tensor(out, parts[rank].to(device), op)
+                    own = wanted[rank * count : (rank + 1) * count]
+                    assert torch.equal(out.cpu(), own), (dtype, op, count)
+                    checked += 3
+        print(checked, "checked")
+        """,
+        CARD,
+    )
+    assert all("288 checked" in each.out for each in found)
+
+
+def test_each_sum_of_a_ring_is_rounded_to_the_type():
+    run_ranks(
+        4,
+        """
+        parts = [torch.randn(1000, generator=torch.Generator().manual_seed(r))
+                 for r in range(size)]
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            own = [part.to(dtype) for part in parts]
+            for average in (False, True):
+                scale = torch.tensor(1 / size if average else 1, dtype=dtype)
+                wanted = []
+                for j in range(size):  # a part starts behind the rank that it is of
+                    ring = [own[(j + 1 + i) % size] * scale for i in range(size)]
+                    total = ring[0][j * 250 : (j + 1) * 250]
+                    for other in ring[1:]:
+                        total = total + other[j * 250 : (j + 1) * 250]
+                    wanted.append(total)
+                tensor = own[rank].to(device)
+                op = dist.ReduceOp.AVG if average else dist.ReduceOp.SUM
+                dist.all_reduce(tensor, op)
+                assert torch.equal(tensor.cpu(), torch.cat(wanted)), (dtype, average)
+        """,
+        CARD,
+    )
+
+
+def test_what_is_gathered_scattered_and_sent_arrives():
+    run_ranks(
+        3,
+        """
+        def of(r, count=7): return torch.arange(count) + 100.0 * r
+        gathered = [torch.empty(7, device=device) for _ in range(size)]
+        dist.all_gather(gathered, of(rank).to(device))
+        assert all(torch.equal(g.cpu(), of(r)) for r, g in enumerate(gathered))
+        tensor = of(rank).to(device)
+        dist.broadcast(tensor, 2)
+        assert torch.equal(tensor.cpu(), of(2))
+        out = torch.empty(6, device=device)
+        dist.all_to_all_single(out, of(rank, 6).to(device))
+        wanted = torch.cat([of(r, 6)[2 * rank : 2 * rank + 2] for r in range(size)])
+        assert torch.equal(out.cpu(), wanted)
+        # parts of different lengths: from rank r come r + 1 numbers
+        given = of(rank, size * (rank + 1)).to(device)
+        out = torch.empty(sum(range(1, size + 1)), device=device)
+        dist.all_to_all_single(out, given, [1, 2, 3], [rank + 1] * size)
+        wanted = [of(r, 9)[rank * (r + 1) : (rank + 1) * (r + 1)] for r in range(size)]
+        assert torch.equal(out.cpu(), torch.cat(wanted))
+        # several messages between two ranks, in one group, with a large one among them
+        counts, after, before = (5, 3 << 20, 1), (rank + 1) % size, (rank - 1) % size
+        into = [torch.empty(c, device=device) for c in counts]
+        ops = [dist.P2POp(dist.isend, (of(rank, c) % 977).to(device), after)
+               for c in counts]
+        ops += [dist.P2POp(dist.irecv, i, before) for i in into]
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()
+        for c, i in zip(counts, into):
+            assert torch.equal(i.cpu(), of(before, c) % 977)
+        objects = [None] * size
+        dist.all_gather_object(objects, {"rank": rank, "text": "x" * 50 * rank})
+        assert [o["rank"] for o in objects] == [0, 1, 2]
+        """,
+        CARD,
+    )
+
+
+def test_groups_of_ranks_work_side_by_side_on_streams_of_their_own():
+    run_ranks(
+        4,
+        """
+        pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+        across = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+        own, other = pairs[rank // 2], across[rank % 2]
+        side = torch.cuda.Stream()
+        for turn in range(5):
+            a = torch.full((1000,), rank + 1.0, device=device)
+            b = torch.full((1000,), 10.0 * (rank + 1), device=device)
+            side.wait_stream(torch.cuda.current_stream())
+            # Half of the ranks call them in the other order: on two streams they may.
+            def first(): dist.all_reduce(a, group=own)
+            def second():
+                with torch.cuda.stream(side):
+                    dist.all_reduce(b, group=other)
+            for call in (first, second) if rank < 2 else (second, first):
+                call()
+            torch.cuda.synchronize()
+            assert a[0].item() == (3 if rank < 2 else 7), a[0]
+            assert b[0].item() == (40 if rank % 2 == 0 else 60), b[0]
+        """,
+        CARD,
+    )
+
+
+def test_a_graph_that_has_captured_a_reduction_reduces_at_each_replay():
+    run_ranks(
+        2,
+        """
+        held = torch.ones(100, device=device)
+        dist.all_reduce(held)  # makes the communicator
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            held.add_(rank)
+            dist.all_reduce(held)
+        held.fill_(1.0)
+        for wanted in (3.0, 7.0, 15.0):
+            graph.replay()
+            assert held[7].item() == wanted, held[7]
+        """,
+        CARD,
+    )
+
+
+def test_one_process_may_be_all_ranks():
+    found = run(
+        """
+        import torch
+        from torch import nn
+        parts = [torch.full((5,), i + 1.0, device=f"cuda:{i}") for i in range(3)]
+        torch.cuda.nccl.all_reduce(parts)
+        print([p.tolist() for p in parts] == [[6.0] * 5] * 3)
+        torch.manual_seed(0)
+        plain = nn.Linear(4, 3)
+        model = nn.DataParallel(nn.Linear(4, 3).cuda())
+        model.module.load_state_dict(plain.state_dict())
+        x = torch.randn(9, 4)
+        plain(x).square().sum().backward()
+        model(x.cuda()).square().sum().backward()
+        torch.testing.assert_close(model.module.weight.grad.cpu(), plain.weight.grad)
+        print("equal")
+        """,
+        card=f"{CARD},devices=3",
+    )
+    assert found.out.split() == ["True", "equal"], found.said
+
+
+def test_numbers_that_the_host_wrote_are_told_though_kernels_compute_nothing():
+    found = run_ranks(
+        2,
+        """
+        objects = [None] * size
+        dist.all_gather_object(objects, ["rank", rank])
+        count = torch.tensor([5 + rank], device=device)
+        torch.ones(1000, device=device).add_(1)  # kernels between change nothing of it
+        dist.all_reduce(count)
+        print(objects, count.item())
+        """,
+        "h100,context=0",
+    )
+    assert all("[['rank', 0], ['rank', 1]] 11" in each.out for each in found)
+
+
+# ---- what it takes
+
+
+def test_nccl_takes_device_memory_and_time_as_the_card_has_it():
+    code = """
+        tensor = torch.empty(64 << 20, device=device)
+        before = torch.cuda.mem_get_info()[0]
+        dist.all_reduce(tensor)
+        taken = before - torch.cuda.mem_get_info()[0]
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        dist.all_reduce(tensor)
+        end.record()
+        end.synchronize()
+        print(taken >> 20, begin.elapsed_time(end))
+        """
+    taken, ms = {}, {}
+    for card in ("h100", "rtx4090"):
+        found = run_ranks(2, code, f"{card},context=0")
+        taken[card], ms[card] = map(float, found[0].out.split())
+    assert taken == {"h100": 24 * 12 + 256, "rtx4090": 4}
+    bus = {card: 64 * 4 / 1024 * GIB / (t / 1e3) for card, t in ms.items()}
+    assert 0.7 * 450e9 < bus["h100"] < 0.82 * 450e9, bus
+    assert 0.7 * 25e9 < bus["rtx4090"] < 0.82 * 25.2e9, bus
+
+
+# ---- what goes wrong
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "told"),
+    [
+        ("dist.all_reduce(x)", "dist.broadcast(x, 0)", ("all-reduce", "broadcast")),
+        ("dist.all_reduce(x)", "dist.all_reduce(x[:5])", ("of 8 float32", "of 5")),
+        ("dist.all_reduce(x)", "dist.all_reduce(x.half())", ("float32", "float16")),
+        ("dist.broadcast(x, 0)", "dist.broadcast(x, 1)", ("root 0", "root 1")),
+        (
+            "dist.all_reduce(x)",
+            "dist.all_reduce(x, dist.ReduceOp.MAX)",
+            ("sum", "maximum"),
+        ),
+    ],
+)
+def test_ranks_that_call_different_things_are_named_with_their_lines(
+    first, second, told
+):
+    found = run_ranks(
+        2,
+        f"""
+        import time
+        x = torch.ones(8, device=device)
+        dist.all_reduce(x)
+        began = time.monotonic()
+        if rank == 0:
+            {first}  # line 16
+        else:
+            {second}  # line 18
+        try:
+            while time.monotonic() < began + 20:
+                dist.all_reduce(x)
+                time.sleep(0.01)
+        except dist.DistBackendError as error:
+            print(time.monotonic() - began, error)
+        sys.stdout.flush()
+        os._exit(7)
+        """,
+        CARD,
+        ends=False,
+        TORCH_NCCL_ASYNC_ERROR_HANDLING="0",
+    )
+    for each in found:
+        assert each.code == 7, each.said
+        (line,) = lines(each.out, "ranks of a communicator call different things")
+        one, other = line.split("; ")
+        assert "rank 0: " in one and told[0] in one and ":16" in one, line
+        assert "rank 1: " in other and told[1] in other and ":18" in other, line
+        assert float(each.out.split()[0]) < 5
+
+
+def test_a_rank_that_is_killed_ends_the_others_with_an_error_and_leaves_nothing():
+    code = """
+        x = torch.ones(1 << 20, device=device)
+        while True:
+            dist.all_reduce(x)
+            torch.cuda.synchronize()
+            x.fill_(1.0)
+            print("turn", flush=True)
+        """
+    before = set(os.listdir("/dev/shm"))
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, "-c", BEGIN + code.replace("\n        ", "\n"), place],
+                env=environment(
+                    f"{CARD},devices=2",
+                    RANK=str(rank),
+                    WORLD_SIZE="2",
+                    **QUICKLY,
+                ),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(2)
+            for place in [str(Path(folder) / "store")]
+        ]
+        for rank in ranks:
+            assert rank.stdout is not None
+            for _ in range(5):
+                assert rank.stdout.readline() == "turn\n"
+        ranks[1].kill()
+        began = time.monotonic()
+        _, said = ranks[0].communicate(timeout=60)
+        assert ranks[0].returncode not in (0, None)
+        assert f"the process {ranks[1].pid} of rank 1 has ended" in said
+        assert time.monotonic() - began < 30
+        assert ranks[1].wait() == -signal.SIGKILL
+    assert set(os.listdir("/dev/shm")) <= before
+
+
+def test_what_is_not_simulated_is_refused_by_its_name():
+    found = run(
+        """
+        import ctypes
+        nccl = ctypes.CDLL(None)
+        window = ctypes.c_void_p()
+        print(nccl.ncclCommWindowRegister(None, None, 0, ctypes.byref(window), 0))
+        nccl.ncclGetLastError.restype = ctypes.c_char_p
+        print(nccl.ncclGetLastError(None).decode())
+        """,
+        card=CARD,
+    )
+    assert found.out.startswith("5\n"), found.said
+    assert "ncclCommWindowRegister is not part of the simulated GPU" in found.out
