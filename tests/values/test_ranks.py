@@ -19,18 +19,24 @@ Values = dict[str, list[torch.Tensor]]  # by the way of training
 
 
 def train(
-    folder: Path, device: str, card: str | None = None, conf: str | None = None
+    folder: Path,
+    device: str,
+    card: str | None = None,
+    conf: str | None = None,
+    ways: list[str] = WAYS,
+    count: int = RANK_COUNT,
+    more: tuple[str, ...] = (),
 ) -> tuple[list[Values], str]:
     """What each rank has, and what all said."""
     done = execute(
-        *(sys.executable, *TORCHRUN, "--nproc-per-node", str(RANK_COUNT)),
-        *(TESTS / "scripts" / "train_ranks.py", *WAYS, *SIZES),
+        *(sys.executable, *TORCHRUN, "--nproc-per-node", str(count)),
+        *(TESTS / "scripts" / "train_ranks.py", *ways, *SIZES, *more),
         *("--device", device, "--save", folder / "values"),
         card=card,
         conf=conf,
     )
     assert done.code == 0, done.err
-    return [torch.load(folder / f"values.{i}") for i in range(RANK_COUNT)], done.err
+    return [torch.load(folder / f"values.{i}") for i in range(count)], done.err
 
 
 @pytest.fixture(scope="module")
@@ -68,3 +74,48 @@ def test_ranks_on_cards_that_are_too_small_give_the_cpus_values(wanted, tmp_path
     check(found, wanted)
     for rank in range(RANK_COUNT):
         assert len(lines(said, f"GPU {rank} was out of memory:")) == 1, said
+
+
+# ---- over NCCL
+
+NCCL = ("--backend", "nccl")
+
+
+def test_ranks_over_nccl_give_gloos_values(wanted, tmp_path):
+    found, _ = train(tmp_path, "cuda", f"1GiB,{CARD}", more=NCCL)
+    check(found, wanted)
+
+
+@pytest.mark.parametrize("hold", ["", "1:20"], ids=["all", "one"])
+def test_ranks_over_nccl_that_are_short_give_gloos_values(wanted, tmp_path, hold):
+    """All of them are, or one that holds memory which the others have free."""
+    size = "54MiB" if hold else "34MiB"
+    more = (*NCCL, "--hold", hold) if hold else NCCL
+    conf = "reserve:0,host_limit:1GiB"
+    found, said = train(tmp_path, "cuda", f"{size},{CARD}", conf, more=more)
+    check(found, wanted)
+    short = [r for r in range(RANK_COUNT) if f"GPU {r} was out of memory:" in said]
+    assert short == ([1] if hold else [0, 1]), said
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory) -> list[Values]:
+    ways = ["ddp", "fsdp", "hsdp", "tp", "2d", "zero1"]
+    return train(tmp_path_factory.mktemp("gloo"), "cpu", ways=ways, count=4)[0]
+
+
+def test_each_way_of_training_on_four_ranks_gives_gloos_values(four, tmp_path):
+    """To the last bits, as a ring adds in another order than gloo does."""
+    ways = [*four[0], "fsdp1", "pp"]
+    card = f"1GiB,{CARD}".replace("devices=2", "devices=4")
+    found, _ = train(tmp_path, "cuda", card, ways=ways, count=4, more=NCCL)
+    for way in four[0]:
+        for rank in range(4):
+            for ours, theirs in zip(found[rank][way], four[rank][way], strict=True):
+                torch.testing.assert_close(ours, theirs, msg=f"{way}, rank {rank}")
+    for rank in range(4):  # gloo has no such way on the CPU
+        losses = [found[rank][way][:2] for way in ("fsdp1", "fsdp")]
+        torch.testing.assert_close(*losses)
+    assert [len(found[rank]["pp"]) for rank in range(4)] == [0, 0, 0, 2]
+    # Its first loss is that of the whole batch, before anything is learned.
+    torch.testing.assert_close(found[3]["pp"][0], four[0]["ddp"][0])
