@@ -3,8 +3,7 @@
 The program is told that it is one of so many ranks, as a launcher would tell it. Its
 process groups are PyTorch's own; where it needs others it gets its own data in place of
 theirs, in the shapes that theirs would have. NCCL on the simulated GPU knows of it
-(``csrc/sim/libnccl``); the rest is here: the store, and collectives of tensors on the
-CPU.
+(``csrc/sim/libnccl``); the rest is here: the store, and groups of tensors on the CPU.
 """
 
 from __future__ import annotations
@@ -91,7 +90,8 @@ def install() -> None:
     handlers = importlib.import_module("torch.distributed.rendezvous")
     for scheme in handlers._rendezvous_handlers:
         handlers._rendezvous_handlers[scheme] = _meet
-    c10d.ProcessGroupGloo = _group  # type: ignore[assignment, misc]
+    importlib.import_module("torch.testing._internal.distributed.fake_pg")
+    c10d.BackendConfig = _config_without_gloo(c10d.BackendConfig)
     original = c10d.init_process_group
 
     @functools.wraps(original)
@@ -102,6 +102,19 @@ def install() -> None:
         original(*args, **kwargs)
 
     c10d.init_process_group = dist.init_process_group = init_process_group
+
+
+def _config_without_gloo(config: type[Any]) -> type[Any]:
+    """PyTorch's table of backends, with its stand-in for the CPU in place of gloo."""
+
+    class Config(config):
+        def __init__(self, backend: Any) -> None:
+            super().__init__(backend)
+            for device, name in self.device_backend_map.items():
+                if name == "gloo":
+                    self.device_backend_map[device] = "fake"
+
+    return Config
 
 
 def _meet(url: str, *args: Any, **kwargs: Any) -> Iterator[tuple[Any, int, int]]:
@@ -150,88 +163,3 @@ def _store() -> Any:
             return
 
     return Alone()
-
-
-def _group(store: Any, rank: int, size: int, timeout: timedelta | None = None) -> Any:
-    """In place of gloo: a group of tensors on the CPU."""
-    import torch
-    from torch.distributed import ProcessGroup, ReduceOp
-    from torch._C._distributed_c10d import _create_work_from_future
-
-    def done(result: Any) -> Any:
-        future: Any = torch.futures.Future()
-        future.set_result(result)
-        return _create_work_from_future(future)
-
-    def summed(tensor: torch.Tensor, options: Any) -> None:
-        if options is not None and options.reduceOp == ReduceOp.SUM:
-            tensor.mul_(size)
-
-    class Alone(ProcessGroup):
-        def allreduce(self, tensors: Any, opts: Any = None) -> Any:
-            for tensor in [tensors] if torch.is_tensor(tensors) else tensors:
-                summed(tensor, opts)
-            return done(tensors)
-
-        allreduce_coalesced = allreduce
-        reduce = allreduce
-
-        def broadcast(self, tensors: Any, opts: Any = None) -> Any:
-            return done(tensors)
-
-        def barrier(self, opts: Any = None) -> Any:
-            return done(None)
-
-        def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-            for gathered, own in zip(outputs, inputs, strict=True):
-                for tensor in gathered:
-                    tensor.copy_(own)
-            return done(outputs)
-
-        gather = allgather
-
-        def _allgather_base(self, output: Any, own: Any, opts: Any = None) -> Any:
-            output.view(size, *own.shape).copy_(own)
-            return done(output)
-
-        def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-            for output, parts in zip(outputs, inputs, strict=True):
-                output.copy_(parts[rank])
-                summed(output, opts)
-            return done(outputs)
-
-        def _reduce_scatter_base(self, output: Any, all_: Any, opts: Any = None) -> Any:
-            output.copy_(all_.view(size, *output.shape)[rank])
-            summed(output, opts)
-            return done(output)
-
-        def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-            for output, parts in zip(outputs, inputs, strict=False):
-                output.copy_(parts[rank])
-            return done(outputs)
-
-        def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-            for output, own in zip(outputs, inputs, strict=True):
-                if output.shape == own.shape:
-                    output.copy_(own)
-            return done(outputs)
-
-        def alltoall_base(
-            self, output: Any, own: Any, taken: Any, given: Any, opts: Any = None
-        ) -> Any:
-            if output.shape == own.shape:
-                output.copy_(own)
-            return done(output)
-
-        def send(self, tensors: Any, *where: Any) -> Any:
-            return done(tensors)
-
-        recv = send
-        recv_anysource = send
-
-        def getBackendName(self) -> str:  # noqa: N802 - PyTorch's
-            return "gloo"
-
-    return Alone(rank, size)
-
-

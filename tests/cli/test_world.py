@@ -1,0 +1,126 @@
+"""One rank of a world whose other ranks do not exist."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+from ranks import run_ranks
+from support import oomph
+
+SHARDED = """
+import os, torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+torch.cuda.set_device(device)
+if not dist.is_initialized():
+    dist.init_process_group("cpu:gloo,cuda:nccl", device_id=device)
+size = dist.get_world_size()
+mesh = dist.init_device_mesh("cuda", (size,))
+with torch.device("meta"):
+    layers = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU()) for _ in range(4)]
+    network = nn.Sequential(*layers)
+for layer in network:
+    fully_shard(layer, mesh=mesh)
+fully_shard(network, mesh=mesh)
+network.to_empty(device=device)
+optimizer = torch.optim.AdamW(network.parameters())
+for step in range(2):
+    loss = network(torch.randn(64, WIDTH, device=device)).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    dist.all_reduce(loss)
+print("peak", torch.cuda.max_memory_allocated() >> 10, "KiB")
+"""
+
+
+def script(folder: Path, code: str) -> Path:
+    place = folder / "script.py"
+    place.write_text(textwrap.dedent(code))
+    return place
+
+
+def run_alone(place: Path, *options: str, card: str = "h100,context=0", **more):
+    return oomph("run", "--simulate", card, "--allocator", "native", *options, place)
+
+
+def test_a_rank_that_is_alone_holds_what_it_holds_among_others(tmp_path):
+    program = SHARDED.replace("WIDTH", "1024")
+    among = run_ranks(4, program, "h100,context=0")
+    options = ("--rank", "2", "--world", "4", "--local-world", "4")
+    alone = run_alone(script(tmp_path, program), *options)
+    assert alone.code == 0, alone.said
+    assert alone.out == among[2].out
+    assert int(alone.out.split()[1]) > 20_000
+
+
+def test_one_of_a_thousand_ranks_is_told_what_its_launcher_would_tell(tmp_path):
+    names = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE"
+    program = SHARDED.replace("WIDTH", "4096") + textwrap.dedent(f"""
+        print(*(os.environ[name] for name in "{names}".split()))
+        print(dist.get_rank(), size, torch.cuda.device_count())
+        objects = [None] * 8
+        dist.all_gather_object(objects, "ours", group=dist.new_group(range(8)))
+        print(objects == ["ours"] * 8)
+        print(sum(p.to_local().numel() for p in network.parameters()))
+        dist.barrier()
+        dist.destroy_process_group()
+        """)
+    options = ("--rank", "5", "--world", "1020", "--local-world", "8")
+    found = run_alone(script(tmp_path, program), *options)
+    assert found.code == 0, found.said
+    told = found.out.splitlines()[1:]
+    assert told[:3] == ["5 1020 5 8 0 128", "5 1020 8", "True"]
+    # The 4096 rows of each weight go to 1020 ranks, five to each as far as they go.
+    assert told[3] == str(4 * (5 * 4096 + 5))
+
+
+def test_its_own_numbers_stand_for_those_of_others(tmp_path):
+    program = """
+        import os, torch
+        import torch.distributed as dist
+        dist.init_process_group("cpu:gloo,cuda:nccl")
+        held = torch.arange(3.0, device="cuda")
+        dist.all_reduce(held)
+        many = [torch.empty(3, device="cuda") for _ in range(6)]
+        dist.all_gather(many, held)
+        part = torch.empty(1, device="cuda")
+        dist.reduce_scatter_tensor(part, torch.arange(6.0, device="cuda"))
+        print(held.tolist(), many[5].tolist(), part.tolist())
+        many = [torch.empty(3) for _ in range(6)]
+        dist.all_gather(many, torch.arange(3.0))
+        print(many[5].tolist())
+        """
+    options = ("--values", "--rank", "1", "--world", "6")
+    found = run_alone(script(tmp_path, program), *options, card="1GiB,context=0")
+    assert found.code == 0, found.said
+    on_gpu, on_cpu = found.out.splitlines()
+    assert on_gpu == "[0.0, 6.0, 12.0] [0.0, 6.0, 12.0] [6.0]"
+    assert on_cpu == "[0.0, 1.0, 2.0]"
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--rank", "8", "--world", "8"), "ranks are from 0 to 7"),
+        (("--world", "0"), "rank 0 of a world of 0"),
+        (("--rank", "1"), "add --world COUNT"),
+        (("--world", "4", "--local-world", "99"), "has 1 to 16 devices"),
+    ],
+)
+def test_a_rank_that_cannot_be_is_an_error(tmp_path, options, told):
+    found = run_alone(script(tmp_path, "print('ran')"), *options)
+    assert found.code == 2
+    assert told in found.err
+    assert "ran" not in found.out
+
+
+def test_a_world_needs_a_simulated_gpu(tmp_path):
+    found = oomph("run", "--world", "8", script(tmp_path, "print('ran')"))
+    assert found.code == 2
+    assert "--world is for a simulated GPU" in found.err
