@@ -24,7 +24,7 @@ exit code.
 
 _SIMULATE_HELP = """\
 use a simulated GPU: SIZE or a card's name [,devices=N][,host=SIZE][,link=SPEED]
-[,cc=X.Y][,gpu=NAME], such as 12GiB,host=128GiB,link=25GB/s,cc=9.0 or
+[,fabric=SPEED][,cc=X.Y][,gpu=NAME], such as 12GiB,host=128GiB,link=25GB/s,cc=9.0 or
 rtx4090,host=64GiB
 """
 

@@ -237,13 +237,6 @@ def test_devices_copy_to_each_other():
 
 
 @simulated
-def test_nccl_is_named():
-    blocks = [torch.ones(4, device=f"cuda:{device}") for device in range(2)]
-    with pytest.raises(RuntimeError, match="NCCL is not part of the simulated GPU"):
-        torch.cuda.nccl.all_reduce(blocks)
-
-
-@simulated
 def test_a_green_context_is_an_error_and_no_crash():
     with pytest.raises(RuntimeError, match="cuGreenCtxCreate is not part of"):
         torch.cuda.green_contexts.GreenContext.create(num_sms=8)
