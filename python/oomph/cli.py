@@ -64,8 +64,8 @@ def _parser() -> argparse.ArgumentParser:
         "--world",
         type=int,
         metavar="COUNT",
-        help="with --simulate: run one rank of so many, as torchrun would start it; the "
-        "others do not exist, and it gets its own data in place of theirs",
+        help="with --simulate: run one rank of so many, as torchrun would start it; "
+        "the others do not exist, and it gets its own data in place of theirs",
     )
     run.add_argument(
         "--rank", type=int, default=0, help="with --world: which one (default: 0)"

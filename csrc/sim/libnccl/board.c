@@ -178,8 +178,8 @@ bool nccl_board_lives(const nccl_board_t *board, int rank)
 {
     struct flock lock = lock_of(rank, F_WRLCK);
 
-    return board->is_alone || (fcntl(board->file, F_OFD_GETLK, &lock) == 0 &&
-                               lock.l_type != F_UNLCK);
+    return board->is_alone ||
+           (fcntl(board->file, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK);
 }
 
 uint64_t nccl_result_place(const nccl_board_t *board, int rank)

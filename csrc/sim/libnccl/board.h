@@ -17,8 +17,8 @@
 #include <stdbool.h>
 
 enum {
-    NCCL_RANKS_MAX = 256,  // on one machine
-    NCCL_SMALL = 4096,     // bytes that are told where memory is not real
+    NCCL_RANKS_MAX = 256, // on one machine
+    NCCL_SMALL = 4096,    // bytes that are told where memory is not real
     NCCL_PIECES_MAX = 4096,
     NCCL_LINE = 160,
 };
@@ -63,7 +63,7 @@ typedef struct nccl_member {
     // Meetings of its stream that it has come to; when, of the last two.
     _Alignas(64) atomic_uint_least64_t came_count;
     atomic_uint_least64_t came_ns[2];
-    atomic_uint_least64_t wanted; // the meeting that it waits for
+    atomic_uint_least64_t wanted;     // the meeting that it waits for
     atomic_uint_least64_t host_count; // the same of calls that block the host
     atomic_uint_least64_t shrink_count;
     atomic_int has_left; // it ended its membership; else its process ended
@@ -78,7 +78,7 @@ typedef struct nccl_member {
 // Messages from one rank to another.
 typedef struct nccl_pair {
     _Alignas(64) atomic_uint_least64_t sent_count, taken_count;
-    atomic_uint_least64_t sent_ns, taken_ns; // the last one
+    atomic_uint_least64_t sent_ns, taken_ns;   // the last one
     atomic_uint_least64_t wanted, wanted_back; // the message, and its receipt
 } nccl_pair_t;
 

@@ -314,11 +314,13 @@ ncclResult_t ncclRedOpCreatePreMulSum(int *op, const void *scalar, ncclDataType_
 {
     unsigned char number[8] = {0};
     const size_t bytes = nccl_type_bytes(type);
+
+    if (bytes == 0)
+        return ncclInvalidArgument;
     double *grown =
         realloc(comm->scales, ((size_t)comm->scale_count + 1) * sizeof(double));
-
-    if (grown == NULL || bytes == 0)
-        return ncclInvalidArgument;
+    if (grown == NULL)
+        return ncclSystemError;
     comm->scales = grown;
     if (where == ncclScalarHostImmediate)
         memcpy(number, scalar, bytes);

@@ -7,12 +7,11 @@
 #include "operation.h"
 #include "reduce.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { CHUNK = 256 << 10 }; // bytes that are reduced at a time
+static const size_t CHUNK = 256 << 10; // bytes that are reduced at a time
 
 // ---- what others give
 
@@ -52,151 +51,6 @@ static bool read_input(struct ncclComm *comm, int rank, uint64_t from, void *int
         memcpy(into, input->small + from, bytes);
     return input->is_known;
 }
-
-static void tell_input(const nccl_operation_t *operation, nccl_input_t *input)
-{
-    const uint64_t bytes = operation->in_bytes;
-
-    if (oomph_sim_has_bytes())
-        input->piece_count = oomph_sim_pieces(operation->in, bytes, input->pieces,
-                                              NCCL_PIECES_MAX);
-    else
-        input->is_known =
-            bytes <= NCCL_SMALL && oomph_sim_peek(operation->in, input->small, bytes);
-}
-
-// ---- meetings
-
-static void come(void *argument, uint64_t now_ns)
-{
-    const nccl_operation_t *operation = argument;
-    nccl_member_t *own = nccl_own(operation->comm);
-    const uint64_t number = atomic_load(&own->came_count) + 1;
-
-    atomic_store(&own->came_ns[number & 1], now_ns);
-    atomic_store(&own->came_count, number);
-}
-
-static void come_with_input(void *argument, uint64_t now_ns)
-{
-    const nccl_operation_t *operation = argument;
-    nccl_member_t *own = nccl_own(operation->comm);
-
-    own->call = operation->call;
-    tell_input(operation, &own->input);
-    come(argument, now_ns);
-}
-
-static int is_met(void *argument, uint64_t *met_ns)
-{
-    const nccl_operation_t *operation = argument;
-    const nccl_board_t *board = &operation->comm->board;
-    const uint64_t number = atomic_load(&nccl_own(operation->comm)->came_count);
-
-    *met_ns = 0;
-    if (operation->comm->is_stopped || board->is_alone)
-        return 1;
-    for (int rank = 0; rank < board->size; rank++) {
-        const nccl_member_t *member = nccl_member(board, rank);
-        if (atomic_load(&member->came_count) < number)
-            return 0;
-        const uint64_t came_ns = atomic_load(&member->came_ns[number & 1]);
-        *met_ns = came_ns > *met_ns ? came_ns : *met_ns;
-    }
-    return 1;
-}
-
-static const char *name_of(nccl_kind_t kind)
-{
-    static const char *const NAMES[] = {
-        "all-reduce", "all-gather", "reduce-scatter", "broadcast", "reduce",
-        "all-to-all", "send",       "receive",
-    };
-
-    return NAMES[kind];
-}
-
-static void describe(const nccl_member_t *member, int rank, char *text, size_t bytes)
-{
-    static const char *const OPS[] = {"sum", "product", "maximum", "minimum", "average"};
-    const nccl_call_t *call = &member->call;
-    const bool reduces = call->kind == NCCL_ALL_REDUCE || call->kind == NCCL_REDUCE ||
-                         call->kind == NCCL_REDUCE_SCATTER;
-    char more[64] = "";
-
-    if (reduces)
-        snprintf(more, sizeof more, ", %s",
-                 call->op < ncclNumOps ? OPS[call->op] : "scaled sum");
-    if (call->kind == NCCL_BROADCAST || call->kind == NCCL_REDUCE)
-        snprintf(more + strlen(more), sizeof more - strlen(more), ", root %d",
-                 call->root);
-    snprintf(text, bytes, "rank %d: %s of %zu %s%s%s%s", rank, name_of(call->kind),
-             call->count, nccl_type_name(call->type), more, *call->line ? " at " : "",
-             call->line);
-}
-
-static bool is_same(const nccl_call_t *a, const nccl_call_t *b)
-{
-    return a->kind == b->kind && a->type == b->type && a->op == b->op &&
-           a->root == b->root && a->count == b->count;
-}
-
-// As a real one would hang or mix up numbers, the stream goes no further.
-static bool all_call_the_same(struct ncclComm *comm)
-{
-    const nccl_call_t *own = &nccl_own(comm)->call;
-    char ours[220], theirs[220], text[sizeof comm->text];
-
-    if (comm->board.is_alone)
-        return true;
-    for (int rank = 0; rank < comm->board.size; rank++) {
-        const nccl_member_t *member = nccl_member(&comm->board, rank);
-        if (is_same(own, &member->call))
-            continue;
-        if (comm->error == ncclSuccess) {
-            describe(nccl_own(comm), comm->rank, ours, sizeof ours);
-            describe(member, rank, theirs, sizeof theirs);
-            snprintf(text, sizeof text,
-                     "ranks of a communicator call different things: %s; %s",
-                     comm->rank < rank ? ours : theirs,
-                     comm->rank < rank ? theirs : ours);
-            oomph_sim_report(text);
-            nccl_fail(comm, ncclInvalidUsage, "%s", text);
-        }
-        return false;
-    }
-    return true;
-}
-
-static int is_met_alike(void *argument, uint64_t *met_ns)
-{
-    struct ncclComm *comm = ((const nccl_operation_t *)argument)->comm;
-
-    return is_met(argument, met_ns) && (comm->is_stopped || all_call_the_same(comm));
-}
-
-static void call(void *argument)
-{
-    nccl_member_t *own = nccl_own(((const nccl_operation_t *)argument)->comm);
-
-    atomic_store(&own->wanted, atomic_load(&own->came_count));
-}
-
-static int is_called(void *argument)
-{
-    const struct ncclComm *comm = ((const nccl_operation_t *)argument)->comm;
-    const uint64_t came_count =
-        atomic_load(&nccl_member(&comm->board, comm->rank)->came_count);
-
-    for (int rank = 0; !comm->board.is_alone && rank < comm->board.size; rank++)
-        if (atomic_load(&nccl_member(&comm->board, rank)->wanted) > came_count)
-            return 1;
-    return 0;
-}
-
-static const oomph_sim_meeting_t FIRST = {come_with_input, is_met_alike, call,
-                                          is_called};
-static const oomph_sim_meeting_t SECOND = {come, is_met, call, is_called};
 
 // ---- reductions
 
@@ -370,8 +224,8 @@ static int run_second(void *argument)
 static uint64_t cost_ns(const nccl_operation_t *operation)
 {
     const int size = operation->comm->board.size;
-    const double bytes = (double)operation->call.count *
-                         (double)nccl_type_bytes(operation->call.type);
+    const double bytes =
+        (double)operation->call.count * (double)nccl_type_bytes(operation->call.type);
 
     switch (operation->call.kind) {
     case NCCL_ALL_REDUCE:
@@ -395,10 +249,10 @@ ncclResult_t nccl_give_collective(const nccl_operation_t *operation,
     ncclResult_t result = nccl_order(given.comm, stream);
     given.cost_ns = cost_ns(operation);
     if (result == ncclSuccess)
-        result = nccl_submit(&given, &FIRST, run_first, stream);
+        result = nccl_submit(&given, &nccl_first_meeting, run_first, stream);
     given.cost_ns = 0;
     if (result == ncclSuccess)
-        result = nccl_submit(&given, &SECOND, run_second, stream);
+        result = nccl_submit(&given, &nccl_second_meeting, run_second, stream);
     if (result == ncclSuccess)
         result = nccl_ordered(given.comm, stream);
     nccl_leave();

@@ -13,13 +13,6 @@
 #include <time.h>
 #include <unistd.h>
 
-enum {
-    PATIENCE = 200, // looks at others before a thread sleeps between them
-    CHANNELS = 24,
-};
-
-static const uint64_t MIB = 1 << 20;
-
 // Of all communicators, as PyTorch asks for it without naming one.
 static char last_error[512];
 static pthread_mutex_t last_error_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -59,23 +52,9 @@ ncclResult_t nccl_refuse(ncclResult_t error, const char *format, ...)
     return error;
 }
 
-// ---- what NCCL takes for itself
-
-// NCCL 2.28's own sources (init.cc, p2p.cc, nvls.cc): over NVLink each channel of a ring
-// has 10 MiB to receive and 2 MiB to send, and a card of compute capability 9 or more
-// has 16 channels of 16 MiB for the switch. Without NVLink buffers lie on the host.
-static uint64_t own_bytes(int size)
-{
-    if (size == 1)
-        return 0;
-    if (!oomph_sim_has_nvlink())
-        return 4 * MIB;
-    return CHANNELS * 12 * MIB + (oomph_sim_cc_major() >= 9 ? 256 * MIB : 0);
-}
-
 // ---- membership
 
-static struct ncclComm *comm_new(int size, int rank, int device)
+struct ncclComm *nccl_comm_new(int size, int rank, int device)
 {
     struct ncclComm *comm = calloc(1, sizeof *comm);
 
@@ -92,7 +71,7 @@ static struct ncclComm *comm_new(int size, int rank, int device)
     return comm;
 }
 
-static void comm_free(struct ncclComm *comm)
+void nccl_comm_free(struct ncclComm *comm)
 {
     for (int i = 0; comm->bytes_files != NULL && i < comm->board.size; i++)
         if (comm->bytes_files[i] >= 0)
@@ -115,7 +94,7 @@ void nccl_comm_drop(struct ncclComm *comm)
         return;
     nccl_board_leave(&comm->board, comm->rank);
     nccl_board_close(&comm->board);
-    comm_free(comm);
+    nccl_comm_free(comm);
 }
 
 bool nccl_enter(struct ncclComm *comm)
@@ -143,329 +122,9 @@ int nccl_bytes_file(struct ncclComm *comm, int rank)
     return comm->bytes_files[rank];
 }
 
-// ---- calls that block the host
-
-static void pause_after(unsigned looks)
-{
-    const struct timespec while_ = {.tv_nsec = 500000};
-
-    if (looks < PATIENCE)
-        sched_yield();
-    else
-        nanosleep(&while_, NULL);
-}
-
-// Waits until a rank has come as far on its host. False: it never will.
-static bool wait_for(struct ncclComm *comm, int rank, uint64_t host_count, bool may_end)
-{
-    const nccl_member_t *member = nccl_member(&comm->board, rank);
-
-    for (unsigned looks = 0; atomic_load(&member->host_count) < host_count; looks++) {
-        if (comm->is_stopped || (may_end && !nccl_board_lives(&comm->board, rank) &&
-                                 atomic_load(&member->host_count) < host_count))
-            return false;
-        pause_after(looks);
-    }
-    return true;
-}
-
-// All ranks come to this call before any goes on.
-static ncclResult_t meet_on_host(struct ncclComm *comm)
-{
-    const uint64_t host_count = ++comm->host_count;
-
-    if (comm->board.is_alone)
-        return ncclSuccess;
-    atomic_store(&nccl_own(comm)->host_count, host_count);
-    for (int rank = 0; rank < comm->board.size; rank++)
-        if (!wait_for(comm, rank, host_count, host_count > 1))
-            return nccl_refuse(ncclRemoteError,
-                               "rank %d of the communicator has ended", rank);
-    return ncclSuccess;
-}
-
-// ---- joining
-
-static bool is_alone(void)
-{
-    const char *world = getenv("OOMPH_SIMULATE_WORLD"); // oomph run --world
-
-    return world != NULL && *world != '\0';
-}
-
-static ncclResult_t open_board(const nccl_address_t *address, int size, int rank,
-                               nccl_board_t *board)
-{
-    if (is_alone())
-        return nccl_board_open_alone(size, board);
-    if (size > NCCL_RANKS_MAX)
-        return nccl_refuse(ncclInvalidArgument,
-                           "the simulated NCCL has at most %d ranks; to run one of "
-                           "more, use oomph run --world",
-                           NCCL_RANKS_MAX);
-    ncclResult_t result = nccl_board_open(address, size, rank, board);
-    if (result == ncclInvalidArgument)
-        return nccl_refuse(result,
-                           "process %d, which made the communicator's id, has ended, or "
-                           "is on another machine, or made it for another world size",
-                           address->process);
-    return result;
-}
-
-ncclResult_t nccl_join_begin(const nccl_address_t *address, int size, int rank,
-                             int device, struct ncclComm **made)
-{
-    if (made == NULL || size < 1 || rank < 0 || rank >= size)
-        return nccl_refuse(ncclInvalidArgument, "rank %d of %d", rank, size);
-    struct ncclComm *comm = comm_new(size, rank, device);
-    if (comm == NULL)
-        return ncclSystemError;
-    if (cuDevicePrimaryCtxRetain(&comm->context, device) != CUDA_SUCCESS) {
-        comm_free(comm);
-        return nccl_refuse(ncclUnhandledCudaError, "device %d has no context", device);
-    }
-    ncclResult_t result = open_board(address, size, rank, &comm->board);
-    if (result != ncclSuccess) {
-        cuDevicePrimaryCtxRelease(device);
-        comm_free(comm);
-        return result;
-    }
-    nccl_member_t *own = nccl_own(comm);
-    own->process = getpid();
-    own->bytes_file = oomph_sim_bytes_file();
-    own->device = device;
-    own->now_ns = oomph_sim_now_ns();
-    memcpy(&own->child, address, sizeof *address);
-    atomic_store(&own->host_count, 1);
-    *made = comm;
-    return ncclSuccess;
-}
-
-// Clocks of processes start when they start: from here on they are one.
-static void set_clock(struct ncclComm *comm)
-{
-    const uint64_t now_ns = oomph_sim_now_ns();
-    uint64_t latest_ns = now_ns;
-
-    for (int rank = 0; !comm->board.is_alone && rank < comm->board.size; rank++) {
-        const uint64_t theirs = nccl_member(&comm->board, rank)->now_ns;
-        latest_ns = theirs > latest_ns ? theirs : latest_ns;
-    }
-    oomph_sim_advance(latest_ns - now_ns);
-}
-
-static ncclResult_t take_own_memory(struct ncclComm *comm)
-{
-    const uint64_t bytes = own_bytes(comm->board.size);
-    CUresult result = CUDA_SUCCESS;
-
-    if (bytes == 0)
-        return ncclSuccess;
-    if (!nccl_enter(comm))
-        return ncclUnhandledCudaError;
-    result = cuMemAlloc(&comm->buffers, bytes);
-    nccl_leave();
-    return result == CUDA_SUCCESS
-               ? ncclSuccess
-               : nccl_refuse(ncclUnhandledCudaError,
-                             "out of memory: NCCL takes %llu MiB of the device for a "
-                             "communicator of %d ranks",
-                             (unsigned long long)(bytes / MIB), comm->board.size);
-}
-
-ncclResult_t nccl_join_end(struct ncclComm *comm)
-{
-    ncclResult_t result = meet_on_host(comm);
-
-    nccl_board_forget(&nccl_own(comm)->child);
-    if (result == ncclSuccess)
-        set_clock(comm);
-    return result == ncclSuccess ? take_own_memory(comm) : result;
-}
-
 // ---- what is exported
 
 #pragma GCC visibility push(default)
-
-ncclResult_t ncclGetUniqueId(ncclUniqueId *id);
-ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
-{
-    memset(id, 0, sizeof *id);
-    return nccl_board_make((nccl_address_t *)id->internal) ? ncclSuccess
-                                                           : ncclSystemError;
-}
-
-static ncclResult_t join(ncclComm_t *comm, int size, const nccl_address_t *address,
-                         int rank, int device)
-{
-    ncclResult_t result = nccl_join_begin(address, size, rank, device, comm);
-
-    if (result != ncclSuccess || nccl_group_holds(comm))
-        return result;
-    result = nccl_join_end(*comm);
-    if (result == ncclSuccess)
-        return result;
-    nccl_comm_drop(*comm);
-    *comm = NULL;
-    return result;
-}
-
-ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqueId id,
-                                    int rank, const void *config);
-ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqueId id,
-                                    int rank, const void *config)
-{
-    nccl_address_t address;
-    int device;
-
-    (void)config;
-    memcpy(&address, id.internal, sizeof address);
-    if (cuCtxGetDevice(&device) != CUDA_SUCCESS)
-        return nccl_refuse(ncclUnhandledCudaError, "no device is current");
-    return join(comm, size, &address, rank, device);
-}
-
-ncclResult_t ncclCommInitRank(ncclComm_t *comm, int size, ncclUniqueId id, int rank);
-ncclResult_t ncclCommInitRank(ncclComm_t *comm, int size, ncclUniqueId id, int rank)
-{
-    return ncclCommInitRankConfig(comm, size, id, rank, NULL);
-}
-
-ncclResult_t ncclCommInitRankScalable(ncclComm_t *comm, int size, int rank,
-                                      int id_count, const ncclUniqueId *ids,
-                                      const void *config);
-ncclResult_t ncclCommInitRankScalable(ncclComm_t *comm, int size, int rank,
-                                      int id_count, const ncclUniqueId *ids,
-                                      const void *config)
-{
-    if (id_count < 1)
-        return nccl_refuse(ncclInvalidArgument, "no id");
-    return ncclCommInitRankConfig(comm, size, ids[0], rank, config);
-}
-
-ncclResult_t ncclCommInitAll(ncclComm_t *comms, int size, const int *devices);
-ncclResult_t ncclCommInitAll(ncclComm_t *comms, int size, const int *devices)
-{
-    ncclResult_t result = ncclSuccess;
-    ncclUniqueId id;
-    nccl_address_t address;
-
-    if (ncclGetUniqueId(&id) != ncclSuccess)
-        return ncclSystemError;
-    memcpy(&address, id.internal, sizeof address);
-    for (int i = 0; result == ncclSuccess && i < size; i++)
-        result = nccl_join_begin(&address, size, i, devices ? devices[i] : i, &comms[i]);
-    for (int i = 0; result == ncclSuccess && i < size; i++)
-        result = nccl_join_end(comms[i]);
-    return result;
-}
-
-// ---- others made of one
-
-// The rank that makes the file for those of its colour, and how many they are; `rank`
-// becomes this one's place among them.
-static int leader_of(struct ncclComm *comm, int *rank, int *size)
-{
-    const nccl_member_t *own = nccl_own(comm);
-    int leader = -1;
-
-    *rank = *size = 0;
-    for (int r = 0; r < comm->board.size; r++) {
-        const nccl_member_t *member = nccl_member(&comm->board, r);
-        if (member->color != own->color)
-            continue;
-        ++*size;
-        *rank += member->key < own->key || (member->key == own->key && r < comm->rank);
-        if (leader < 0 || member->key < nccl_member(&comm->board, leader)->key)
-            leader = r;
-    }
-    return leader;
-}
-
-static ncclResult_t split(struct ncclComm *comm, int color, int key, ncclComm_t *made)
-{
-    nccl_member_t *own = nccl_own(comm);
-    int rank, size;
-
-    own->color = color;
-    own->key = key;
-    ncclResult_t result = meet_on_host(comm);
-    if (result != ncclSuccess)
-        return result;
-    const int leader = leader_of(comm, &rank, &size);
-    if (leader == comm->rank && color >= 0 && !nccl_board_make(&own->child))
-        return ncclSystemError;
-    result = meet_on_host(comm);
-    if (result != ncclSuccess || color < 0)
-        return result;
-    return join(made, size, &nccl_member(&comm->board, leader)->child, rank,
-                comm->device);
-}
-
-ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *made,
-                           const void *config);
-ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *made,
-                           const void *config)
-{
-    (void)config;
-    *made = NULL;
-    return split(comm, color, key, made);
-}
-
-static bool is_among(int rank, const int *ranks, int count)
-{
-    for (int i = 0; i < count; i++)
-        if (ranks[i] == rank)
-            return true;
-    return false;
-}
-
-// The first rank that stays makes the file; the others need nobody else.
-static ncclResult_t shrink(struct ncclComm *comm, const int *without, int count,
-                           ncclComm_t *made)
-{
-    nccl_member_t *own = nccl_own(comm);
-    const uint64_t shrink_count = ++comm->shrink_count;
-    int leader = -1, rank = 0, size = 0;
-
-    for (int r = 0; r < comm->board.size; r++) {
-        if (is_among(r, without, count))
-            continue;
-        leader = leader < 0 ? r : leader;
-        rank += r < comm->rank;
-        size++;
-    }
-    if (leader == comm->rank) {
-        if (!nccl_board_make(&own->child))
-            return ncclSystemError;
-        atomic_store(&own->shrink_count, shrink_count);
-    }
-    const nccl_member_t *first = nccl_member(&comm->board, leader);
-    for (unsigned looks = 0; atomic_load(&first->shrink_count) < shrink_count; looks++) {
-        if (!nccl_board_lives(&comm->board, leader))
-            return nccl_refuse(ncclRemoteError,
-                               "rank %d of the communicator has ended", leader);
-        pause_after(looks);
-    }
-    return join(made, size, &first->child, rank, comm->device);
-}
-
-ncclResult_t ncclCommShrink(ncclComm_t comm, const int *without, int count,
-                            ncclComm_t *made, const void *config, int flags);
-ncclResult_t ncclCommShrink(ncclComm_t comm, const int *without, int count,
-                            ncclComm_t *made, const void *config, int flags)
-{
-    (void)config;
-    *made = NULL;
-    if (is_among(comm->rank, without, count))
-        return nccl_refuse(ncclInvalidArgument, "rank %d shrinks itself away",
-                           comm->rank);
-    if (flags & NCCL_SHRINK_ABORT)
-        atomic_store(&comm->is_stopped, 1);
-    return shrink(comm, without, count, made);
-}
-
-// ---- its end
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm);
 ncclResult_t ncclCommFinalize(ncclComm_t comm)

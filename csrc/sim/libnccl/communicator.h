@@ -9,17 +9,17 @@ struct ncclComm {
     int rank, device;
     CUcontext context; // of the device: a stream of 0 is its default one
     nccl_board_t board;
-    int *bytes_files;         // of each rank, opened when they are first read; -1: not yet
-    atomic_int is_stopped;    // aborted: nothing waits for others any more
-    atomic_int error;         // ncclResult_t; the first one stays
-    char text[512];           // why
-    CUdeviceptr buffers;      // what NCCL takes for itself; 0: nothing
-    CUevent last;             // of the stream that worked for it last
-    CUstream last_stream;     // NULL: none did
-    double *scales;           // of the operations that it made, by number
+    int *bytes_files;      // of each rank, opened when they are first read; -1: not yet
+    atomic_int is_stopped; // aborted: nothing waits for others any more
+    atomic_int error;      // ncclResult_t; the first one stays
+    char text[512];        // why
+    CUdeviceptr buffers;   // what NCCL takes for itself; 0: nothing
+    CUevent last;          // of the stream that worked for it last
+    CUstream last_stream;  // NULL: none did
+    double *scales;        // of the operations that it made, by number
     int scale_count;
     uint64_t *sent_bytes, *taken_bytes; // in messages to and from each rank
-    uint64_t host_count;      // calls that blocked the host
+    uint64_t host_count;                // calls that blocked the host
     uint64_t shrink_count;
 };
 
@@ -27,6 +27,11 @@ static inline nccl_member_t *nccl_own(struct ncclComm *comm)
 {
     return nccl_member(&comm->board, comm->rank);
 }
+
+// A membership that is not of a board yet. NULL without host memory. The second is for
+// one that has not become of one.
+struct ncclComm *nccl_comm_new(int size, int rank, int device);
+void nccl_comm_free(struct ncclComm *comm);
 
 // One owner more, and one less: the last one ends the membership.
 void nccl_comm_share(struct ncclComm *comm);

@@ -92,7 +92,8 @@ static int send_message(void *argument)
     const int to = operation->call.root;
     unsigned char small[NCCL_SMALL];
     const void *payload = (const void *)(uintptr_t)operation->in;
-    head_t head = {.call = operation->call, .bytes = operation->in_bytes, .is_known = 1};
+    head_t head = {
+        .call = operation->call, .bytes = operation->in_bytes, .is_known = 1};
 
     if (needs_nobody(operation))
         return 0;
@@ -105,9 +106,8 @@ static int send_message(void *argument)
                            next_place(&comm->sent_bytes[to], head.bytes);
     if (pwrite(comm->board.file, &head, sizeof head, (off_t)place) != sizeof head)
         return 1;
-    if (head.is_known &&
-        pwrite(comm->board.file, payload, head.bytes, (off_t)(place + sizeof head)) !=
-            (ssize_t)head.bytes)
+    if (head.is_known && pwrite(comm->board.file, payload, head.bytes,
+                                (off_t)(place + sizeof head)) != (ssize_t)head.bytes)
         return 1;
     atomic_fetch_add(&out_of(operation)->sent_count, 1);
     return 0;

@@ -3,13 +3,15 @@
 #include <stdlib.h>
 
 enum {
-    // What a kernel of NCCL takes, and each step of a ring: as nccl-tests show for small
+    // What a kernel of NCCL takes, and each step of a ring: as nccl-tests show for
+    // small
     // messages within a machine.
     KERNEL_NS = 8000,
     STEP_NS = 1500,
 };
 
-static const double FABRIC_SHARE = 0.8; // of the speed that NCCL reaches with large ones
+static const double FABRIC_SHARE =
+    0.8; // of the speed that NCCL reaches with large ones
 
 uint64_t nccl_cost_ns(double bytes, int step_count)
 {
@@ -43,8 +45,8 @@ ncclResult_t nccl_submit(const nccl_operation_t *operation,
         ranges[range_count++] =
             (oomph_sim_range_t){.addr = own->in, .bytes = own->in_bytes};
     if (own->out != 0 && own->out_bytes > 0)
-        ranges[range_count++] = (oomph_sim_range_t){
-            .addr = own->out, .bytes = own->out_bytes, .writes = 1};
+        ranges[range_count++] =
+            (oomph_sim_range_t){.addr = own->out, .bytes = own->out_bytes, .writes = 1};
     const oomph_sim_compute_t what = {
         .name = "NCCL",
         .ranges = ranges,

@@ -1,10 +1,10 @@
 /* operation.h - a call of a communicator on a stream: what it is made of, and what all
  * kinds have in common.
  *
- * An operation is one or two computations (oomph_sim_compute()). At the first, all ranks
- * meet, having told where their input lies; each then reads what it needs of the others.
- * At the second they meet again: from then on everybody may write to his input. The
- * operations of a communicator follow each other, on whatever streams.
+ * An operation is one or two computations (oomph_sim_compute()). At the first, all
+ * ranks meet, having told where their input lies; each then reads what it needs of the
+ * others. At the second they meet again: from then on everybody may write to his input.
+ * The operations of a communicator follow each other, on whatever streams.
  */
 #pragma once
 #include "communicator.h"
@@ -14,9 +14,9 @@
 typedef struct nccl_operation {
     struct ncclComm *comm;
     nccl_call_t call;
-    int op;       // with its scale
-    double scale; // by which each input is multiplied; 1: not at all
-    uint64_t in, out;             // 0: this rank has none
+    int op;           // with its scale
+    double scale;     // by which each input is multiplied; 1: not at all
+    uint64_t in, out; // 0: this rank has none
     uint64_t in_bytes, out_bytes;
     uint64_t cost_ns;
 } nccl_operation_t;
@@ -25,6 +25,11 @@ typedef struct nccl_operation {
 ncclResult_t nccl_submit(const nccl_operation_t *operation,
                          const oomph_sim_meeting_t *meeting, int (*run)(void *),
                          cudaStream_t stream);
+
+// The meetings of a collective (meeting.c): at the first all ranks tell what they give
+// and call, at the second they have read it. Ranks that call different things get no
+// further.
+extern const oomph_sim_meeting_t nccl_first_meeting, nccl_second_meeting;
 
 // Before the first computation and after the last one of a call: the communicator's
 // operations follow each other. False: the driver refuses.

@@ -3,8 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-typedef uint16_t half_t;   // its bits
-typedef uint16_t bhalf_t;  // likewise
+typedef uint16_t half_t;  // its bits
+typedef uint16_t bhalf_t; // likewise
 
 static const struct type {
     const char *name;
@@ -109,7 +109,8 @@ static half_t to_half(float number) // the nearest, ties to even
 // ---- reductions
 
 // The four operations over an array of a type, whose numbers are computed as `wide`.
-// A macro, as C has no function for several types.
+// A macro, as C has no function for several types, and a type has no parentheses.
+// NOLINTBEGIN(bugprone-macro-parentheses)
 #define COMBINE(name, narrow, wide, load, store)                                       \
     static void name(narrow *into, const narrow *from, size_t count, int op)           \
     {                                                                                  \
@@ -136,6 +137,8 @@ static half_t to_half(float number) // the nearest, ties to even
         for (size_t i = 0; i < count; i++)                                             \
             numbers[i] = store(load(numbers[i]) * by);                                 \
     }
+
+// NOLINTEND(bugprone-macro-parentheses)
 
 #define SAME(number) (number)
 #define TO(type) (type)
@@ -237,12 +240,15 @@ void nccl_scale(void *numbers, size_t count, ncclDataType_t type, double scale)
     }
 }
 
+// NOLINTBEGIN(bugprone-macro-parentheses): a type has none
 #define DIVIDE(type)                                                                   \
     do {                                                                               \
         type *number = numbers;                                                        \
         for (size_t i = 0; i < count; i++)                                             \
             number[i] = (type)(number[i] / (type)divisor);                             \
     } while (0)
+
+// NOLINTEND(bugprone-macro-parentheses)
 
 void nccl_divide(void *numbers, size_t count, ncclDataType_t type, int divisor)
 {

@@ -91,7 +91,7 @@ def install() -> None:
     for scheme in handlers._rendezvous_handlers:
         handlers._rendezvous_handlers[scheme] = _meet
     importlib.import_module("torch.testing._internal.distributed.fake_pg")
-    c10d.BackendConfig = _config_without_gloo(c10d.BackendConfig)
+    _leave_gloo_out(c10d.BackendConfig)
     original = c10d.init_process_group
 
     @functools.wraps(original)
@@ -104,17 +104,18 @@ def install() -> None:
     c10d.init_process_group = dist.init_process_group = init_process_group
 
 
-def _config_without_gloo(config: type[Any]) -> type[Any]:
-    """PyTorch's table of backends, with its stand-in for the CPU in place of gloo."""
+def _leave_gloo_out(config: Any) -> None:
+    """Has PyTorch's table of backends name its own stand-in in place of gloo."""
+    original = config.__init__
 
-    class Config(config):
-        def __init__(self, backend: Any) -> None:
-            super().__init__(backend)
-            for device, name in self.device_backend_map.items():
-                if name == "gloo":
-                    self.device_backend_map[device] = "fake"
+    @functools.wraps(original)
+    def init(self: Any, backend: Any) -> None:
+        original(self, backend)
+        for device, name in self.device_backend_map.items():
+            if name == "gloo":
+                self.device_backend_map[device] = "fake"
 
-    return Config
+    config.__init__ = init
 
 
 def _meet(url: str, *args: Any, **kwargs: Any) -> Iterator[tuple[Any, int, int]]:
@@ -125,7 +126,7 @@ def _meet(url: str, *args: Any, **kwargs: Any) -> Iterator[tuple[Any, int, int]]
 @functools.cache
 def _store() -> Any:
     """A store in which others are told to have written what this rank waits for."""
-    from torch.distributed import Store
+    from torch._C._distributed_c10d import Store
 
     class Alone(Store):
         def __init__(self) -> None:

@@ -1,5 +1,5 @@
-/* library.c - what the libraries above the driver ask of it (runtime.h): where bytes lie,
- * what is known of them, which line of the program calls.
+/* library.c - what the libraries above the driver ask of it (runtime.h): where bytes
+ * lie, what is known of them, which line of the program calls.
  */
 #include "libcuda/base/lock.h"
 #include "libcuda/memory/address.h"

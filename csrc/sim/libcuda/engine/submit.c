@@ -3,6 +3,7 @@
 #include "libcuda/engine/pending.h"
 #include "libcuda/engine/queue.h"
 #include "libcuda/engine/race.h"
+#include "libcuda/engine/wait.h"
 #include "libcuda/objects/capture.h"
 #include "libcuda/objects/work.h"
 #include "libcuda/session/report.h"
@@ -73,6 +74,9 @@ CUresult sim_queue_submit(CUstream stream, const sim_work_t *work, sim_ticket_t 
     if (captured)
         return result;
     if (result == CUDA_SUCCESS && !order_with_default_stream(stream))
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (result == CUDA_SUCCESS && sim_work_meeting(work) != NULL &&
+        !sim_meeting_begin())
         result = CUDA_ERROR_OUT_OF_MEMORY;
     if (result == CUDA_SUCCESS && sim_work_uses_memory(work))
         sim_race_report(stream, work);

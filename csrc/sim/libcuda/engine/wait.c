@@ -225,8 +225,8 @@ static void come_if_called(void)
     calls_before = calls;
     for (uint32_t i = 0; !is_busy && (stream = sim_stream_at(i)) != NULL; i++) {
         const sim_operation_t *next = next_meeting(stream);
-        if (next != NULL && sim_work_meeting(&next->work)
-                                ->is_called(next->work.compute->what.argument))
+        if (next != NULL &&
+            sim_work_meeting(&next->work)->is_called(next->work.compute->what.argument))
             run_until((sim_ticket_t){stream, next->number - 1}, SIM_MARK_FOR_EVER);
     }
 }

@@ -261,8 +261,6 @@ static CUresult replay(const sim_work_t *work, CUstream stream)
         return sim_event_record(work->event, stream);
     if (work->kind == SIM_WORK_WAIT)
         return sim_event_wait(work->event, stream);
-    if (sim_work_meeting(work) != NULL && !sim_meeting_begin())
-        return CUDA_ERROR_OUT_OF_MEMORY;
     sim_work_share(work);
     return sim_queue_submit(stream, work, NULL);
 }

@@ -5,7 +5,6 @@
 #include "libcuda/engine/engine.h"
 #include "libcuda/engine/queue.h"
 #include "libcuda/engine/submit.h"
-#include "libcuda/engine/wait.h"
 #include "libcuda/execution/call.h"
 #include "libcuda/execution/module.h"
 #include "libcuda/execution/stream.h"
@@ -170,9 +169,7 @@ int oomph_sim_compute(const oomph_sim_compute_t *what, CUstream handle)
                                  .cost_ns = what->meeting ? what->cost_ns
                                                           : sim_engine_kernel_ns(),
                                  .compute = compute};
-        result = what->meeting && !sim_meeting_begin()
-                     ? CUDA_ERROR_OUT_OF_MEMORY
-                     : sim_queue_submit(stream, &work, NULL);
+        result = sim_queue_submit(stream, &work, NULL);
     } else {
         sim_compute_drop(compute);
     }

@@ -42,8 +42,8 @@ typedef struct sim_rates {
 typedef struct sim_config {
     uint64_t capacity_bytes; // of each device
     uint64_t context_bytes;
-    uint64_t host_bytes;     // UINT64_MAX: no limit
-    double link_bytes_per_s; // greater than 0
+    uint64_t host_bytes;       // UINT64_MAX: no limit
+    double link_bytes_per_s;   // greater than 0
     double fabric_bytes_per_s; // between cards, for NCCL; 0: the link is what they have
     uint64_t tick_ns;
     int device_count;

@@ -49,8 +49,9 @@
 #define GEFORCE 0.99
 #define SERVER 0.7
 
-// name, title, GiB, compute capability, SMs, GB/s, GB/s of the link and of NVLink between
-// cards (one way; 0: they have none), TFLOPS of fp32, tf32, fp16, bf16 and fp8, MiB of cache, share of the arithmetic; one card a line
+// name, title, GiB, compute capability, SMs, GB/s, GB/s of the link and of NVLink
+// between cards (one way; 0: they have none), TFLOPS of fp32, tf32, fp16, bf16 and fp8,
+// MiB of cache, share of the arithmetic; one card a line
 // clang-format off
 static const sim_gpu_t GPUS[] = {
     {"t4",        "Tesla T4",                 14.56,  7, 5,  40,  320, PCIE_3,     0,   {8.1, 0, 65, 0, 0}, 4, SERVER},
