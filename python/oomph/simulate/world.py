@@ -8,6 +8,7 @@ theirs, in the shapes that theirs would have. NCCL on the simulated GPU knows of
 
 from __future__ import annotations
 
+import atexit
 import functools
 import importlib
 import os
@@ -92,6 +93,8 @@ def install() -> None:
         handlers._rendezvous_handlers[scheme] = _meet
     importlib.import_module("torch.testing._internal.distributed.fake_pg")
     _leave_gloo_out(c10d.BackendConfig)
+    # Its threads ask the store, which is Python's and ends with it.
+    atexit.register(lambda: dist.is_initialized() and dist.destroy_process_group())
     original = c10d.init_process_group
 
     @functools.wraps(original)
