@@ -9,7 +9,7 @@ BAD_CARDS = [
     ("", "must start with the memory of a device"),
     ("devices=2", "must start with the memory of a device"),
     ("12GB/s", "must start with the memory of a device"),
-    ("1GiB,speed=3", "unknown key 'speed'; allowed are: devices, host, link, fabric, cc"),
+    ("1GiB,speed=3", "unknown key 'speed'; allowed are: devices, host, link, fabric"),
     ("1GiB,devices=17", "devices=17 is not allowed; use 1 to 16"),
     ("1GiB,host=much", "host=much is not allowed; use a size, such as 128GiB"),
     ("1GiB,link=25GB", "link=25GB is not allowed; use a size per second"),
