@@ -124,3 +124,25 @@ def test_a_world_needs_a_simulated_gpu(tmp_path):
     found = oomph("run", "--world", "8", script(tmp_path, "print('ran')"))
     assert found.code == 2
     assert "--world is for a simulated GPU" in found.err
+
+
+def test_objects_of_others_are_its_own_or_an_error(tmp_path):
+    program = """
+        import torch
+        import torch.distributed as dist
+        dist.init_process_group("nccl")
+        many, own = [None] * 6, {"rank": dist.get_rank()}
+        dist.all_gather_object(many, own)
+        given = [own, "longer than that of others"]
+        dist.broadcast_object_list(given, 0)
+        print(many == [own] * 6 and many[0] is not own, given[1])
+        try:
+            dist.recv_object_list([None], src=0)
+        except RuntimeError as error:
+            print(error)
+        """
+    found = run_alone(script(tmp_path, program), "--rank", "1", "--world", "6")
+    assert found.code == 0, found.said
+    first, second = found.out.splitlines()
+    assert first == "True longer than that of others"
+    assert "rank 1 waits for objects of rank 0, which does not exist" in second

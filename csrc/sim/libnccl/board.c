@@ -1,7 +1,9 @@
 #include "board.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -178,8 +180,11 @@ bool nccl_board_lives(const nccl_board_t *board, int rank)
 {
     struct flock lock = lock_of(rank, F_WRLCK);
 
-    return board->is_alone ||
-           (fcntl(board->file, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK);
+    if (board->is_alone)
+        return true;
+    // A lock lives on in the children that the process has forked.
+    return fcntl(board->file, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK &&
+           (kill(nccl_member(board, rank)->process, 0) == 0 || errno != ESRCH);
 }
 
 uint64_t nccl_result_place(const nccl_board_t *board, int rank)

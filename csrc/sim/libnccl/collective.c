@@ -179,27 +179,49 @@ static bool compute(const nccl_operation_t *operation, char *out)
     }
 }
 
+// Where memory is not real: what is known.
+static void compute_small(const nccl_operation_t *operation)
+{
+    _Alignas(16) char small[NCCL_SMALL];
+    const bool is_known =
+        operation->out_bytes <= sizeof small && compute(operation, small);
+
+    oomph_sim_poke(operation->out, is_known ? small : NULL, operation->out_bytes);
+}
+
+// The part of this rank, for all.
+static bool reduce_part(const nccl_operation_t *operation)
+{
+    const struct ncclComm *comm = operation->comm;
+    const target_t target = {.file = comm->board.file,
+                             .offset = nccl_result_place(&comm->board, comm->rank)};
+    uint64_t from, bytes;
+
+    part_of(operation, comm->rank, &from, &bytes);
+    return reduce(operation, comm->rank, from, bytes, &target);
+}
+
 static int run_first(void *argument)
 {
     const nccl_operation_t *operation = argument;
     struct ncclComm *comm = operation->comm;
-    char small[NCCL_SMALL];
-    bool is_known = true;
+    const bool is_for_all =
+        operation->call.kind == NCCL_ALL_REDUCE && !comm->board.is_alone;
 
     if (comm->is_stopped || operation->out == 0)
         return 0;
     if (!oomph_sim_has_bytes()) {
-        is_known = operation->out_bytes <= sizeof small && compute(operation, small);
-        oomph_sim_poke(operation->out, is_known ? small : NULL, operation->out_bytes);
+        compute_small(operation);
         return 0;
     }
-    if (operation->call.kind != NCCL_ALL_REDUCE || comm->board.is_alone)
-        return !compute(operation, (char *)(uintptr_t)operation->out);
-    uint64_t from, bytes;
-    part_of(operation, comm->rank, &from, &bytes);
-    const target_t target = {.file = comm->board.file,
-                             .offset = nccl_result_place(&comm->board, comm->rank)};
-    return !reduce(operation, comm->rank, from, bytes, &target);
+    if (is_for_all ? reduce_part(operation)
+                   : compute(operation, (char *)(uintptr_t)operation->out))
+        return 0;
+    nccl_fail(comm, ncclSystemError,
+              "what a rank gives cannot be read: it lies in memory of another process, "
+              "or in more than %d pieces",
+              NCCL_PIECES_MAX);
+    return 1;
 }
 
 static int run_second(void *argument)

@@ -90,7 +90,7 @@ static int send_message(void *argument)
     const nccl_operation_t *operation = argument;
     struct ncclComm *comm = operation->comm;
     const int to = operation->call.root;
-    unsigned char small[NCCL_SMALL];
+    _Alignas(16) unsigned char small[NCCL_SMALL];
     const void *payload = (const void *)(uintptr_t)operation->in;
     head_t head = {
         .call = operation->call, .bytes = operation->in_bytes, .is_known = 1};

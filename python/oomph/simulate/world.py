@@ -12,7 +12,8 @@ import atexit
 import functools
 import importlib
 import os
-from collections.abc import Iterator
+import pickle
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -104,7 +105,70 @@ def install() -> None:
         kwargs.pop("device_id", None)
         original(*args, **kwargs)
 
-    c10d.init_process_group = dist.init_process_group = init_process_group
+    _put(init_process_group)
+    for stand_in in (
+        _all_gather_object,
+        _broadcast_object_list,
+        _gather_object,
+        _scatter_object_list,
+        _recv_object_list,
+    ):
+        _put(stand_in)
+
+
+def _put(function: Callable[..., Any]) -> None:
+    """Puts a function in the place of PyTorch's of that name."""
+    import torch.distributed as dist
+    import torch.distributed.distributed_c10d as c10d
+
+    name = function.__name__.lstrip("_")
+    setattr(c10d, name, function)
+    setattr(dist, name, function)
+
+
+# Objects, which PyTorch sends as bytes whose number goes before them. Signatures are
+# PyTorch's.
+
+
+def _copied(thing: Any) -> Any:
+    return pickle.loads(pickle.dumps(thing))  # as what comes from others is
+
+
+def _all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:
+    object_list[:] = [_copied(obj) for _ in object_list]
+
+
+def _broadcast_object_list(
+    object_list: list[Any], src: int | None = None, group: Any = None, **_: Any
+) -> None:
+    object_list[:] = _copied(object_list)
+
+
+def _gather_object(
+    obj: Any, object_gather_list: list[Any] | None = None, *_: Any, **__: Any
+) -> None:
+    if object_gather_list is not None:
+        _all_gather_object(object_gather_list, obj)
+
+
+def _scatter_object_list(
+    scatter_object_output_list: list[Any],
+    scatter_object_input_list: list[Any] | None = None,
+    *_: Any,
+    **__: Any,
+) -> None:
+    if scatter_object_input_list:
+        own = int(os.environ["RANK"]) % len(scatter_object_input_list)
+        scatter_object_output_list[0] = _copied(scatter_object_input_list[own])
+
+
+def _recv_object_list(object_list: list[Any], src: int | None = None, *_: Any) -> None:
+    """Raises RuntimeError: what another rank would have sent cannot be known."""
+    raise RuntimeError(
+        f"rank {os.environ['RANK']} waits for objects of rank {src}, which does not "
+        "exist (oomph run --world); a stage of a pipeline does without where it is "
+        "given its input_args and output_args"
+    )
 
 
 def _leave_gloo_out(config: Any) -> None:
