@@ -1,4 +1,5 @@
 # make demo   set up if need be, and see a script die and go on
+# make demo-cluster  and one for many cards run without any
 # make test   all tests
 # make check  quick static checks, and the tests that a change touches
 # make lint   format and static checks
@@ -23,10 +24,13 @@ SOURCES := $(shell find csrc python setup.py pyproject.toml -type f \
 
 VERSIONS ?= 2.10 2.11=$(VENV) 2.15 3.10:2.11 3.12:2.11 3.13:2.11
 
-.PHONY: demo test check lint format docs bench sanitize wheel test-versions gpu clean
+.PHONY: demo demo-cluster test check lint format docs bench sanitize wheel test-versions gpu clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py
+
+demo-cluster: $(VENV)/.installed
+	$(BIN)/python examples/demo_cluster.py
 
 test: $(VENV)/.installed $(VENV)/.tools
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup

@@ -29,6 +29,7 @@ assert torch.ones(1000, device="cuda").add(1).shape == (1000,)
 print("trained")
 """
 RUN_ELSEWHERE = {
+    "make demo-cluster": "test_the_demo_of_many_cards_goes_through",
     "make demo": "test_the_demo_shows_what_the_readme_says",
     "make test": "this run",
     "pip install setuptools wheel nvidia-cuda-crt": "tools/make_venv.py, for this run",
@@ -147,22 +148,27 @@ def near(cell: str) -> object:
 
 
 @pytest.fixture
-def demo(monkeypatch):
-    """The main program of the demo, whose scripts are forks."""
-    program = runpy.run_path(str(ROOT / "examples" / "demo.py"))
+def demos(monkeypatch):
+    """The main program of a demo, whose scripts are forks."""
 
-    def fork(command, *, env, **_):
-        assert env["OMP_NUM_THREADS"] == "1"  # as execute has it
-        ran = execute(*command, cwd=ROOT, timeout=600)
-        return subprocess.CompletedProcess(command, ran.code, ran.out, ran.err)
+    def main_of(name: str, *arguments: str):
+        program = runpy.run_path(str(ROOT / "examples" / name))
 
-    monkeypatch.setattr(sys, "argv", ["demo.py"])
-    monkeypatch.setattr(program["subprocess"], "run", fork)
-    return program["main"]
+        def fork(command, *, env, **_):
+            assert env["OMP_NUM_THREADS"] == "1"  # as execute has it
+            card, conf = (env.get(n) for n in ("OOMPH_SIMULATE", "OOMPH_CONF"))
+            ran = execute(*command, cwd=ROOT, timeout=600, card=card, conf=conf)
+            return subprocess.CompletedProcess(command, ran.code, ran.out, ran.err)
+
+        monkeypatch.setattr(sys, "argv", [name, *arguments])
+        monkeypatch.setattr(program["subprocess"], "run", fork)
+        return program["main"]
+
+    return main_of
 
 
-def test_the_demo_shows_what_the_readme_says(demo, capsys):
-    assert demo() == 0
+def test_the_demo_shows_what_the_readme_says(demos, capsys):
+    assert demos("demo.py")() == 0
     out = capsys.readouterr().out
     shown = rows(README.read_text())
     assert len(shown) == 11
@@ -171,3 +177,13 @@ def test_the_demo_shows_what_the_readme_says(demo, capsys):
     ]
     on_cpu, ours = lines(out, "small GPT, float32  ")[::2]
     assert on_cpu.split()[-6:] == ours.split()[-6:]  # to the last digit
+
+
+def test_the_demo_of_many_cards_goes_through(demos, capsys):
+    assert demos("demo_cluster.py", "--ranks", "2")() == 0
+    said = capsys.readouterr().out
+    gloo, nccl, short, alone = said.splitlines()[1:5]
+    assert len(gloo.split("gloo")[1].split()) == 4 + 3  # losses, peak, seconds, outcome
+    assert "goes on: 2 ranks used host memory" in short
+    assert "All losses are equal." in said
+    assert 20 < float(alone.split()[-3]) < 40  # GiB of a card's 79
