@@ -29,7 +29,6 @@ assert torch.ones(1000, device="cuda").add(1).shape == (1000,)
 print("trained")
 """
 RUN_ELSEWHERE = {
-    "make demo-cluster": "test_the_demo_of_many_cards_goes_through",
     "make demo": "test_the_demo_shows_what_the_readme_says",
     "make test": "this run",
     "pip install setuptools wheel nvidia-cuda-crt": "tools/make_venv.py, for this run",
