@@ -1,5 +1,5 @@
 /* runtime.h - what the simulated runtime, mathematics and management libraries ask of
- * the simulated driver beyond <cuda.h>. Private to the four libraries.
+ * the simulated driver beyond <cuda.h>. Private to the simulated libraries.
  */
 #pragma once
 #include <stddef.h>

@@ -79,14 +79,22 @@ void nccl_board_forget(const nccl_address_t *address)
     pthread_mutex_unlock(&made_lock);
 }
 
+int nccl_reopen(int process, int file, int flags)
+{
+    char path[64];
+
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", process, file);
+    return open(path, flags | O_CLOEXEC);
+}
+
 // The file that an address names, open on its own; -1 if there is none.
 static int open_file(const nccl_address_t *address)
 {
     struct stat status;
-    char path[64];
+    int file = address->magic == MAGIC
+                   ? nccl_reopen(address->process, address->file, O_RDWR)
+                   : -1;
 
-    snprintf(path, sizeof path, "/proc/%d/fd/%d", address->process, address->file);
-    int file = address->magic == MAGIC ? open(path, O_RDWR | O_CLOEXEC) : -1;
     if (file >= 0 && (fstat(file, &status) != 0 || status.st_ino != address->inode)) {
         close(file);
         return -1;
@@ -112,9 +120,8 @@ static bool map(nccl_board_t *board)
     if (place == MAP_FAILED)
         return false;
     board->members = place;
-    board->pairs = (nccl_pair_t *)((char *)place + members_bytes(board->size));
-    if (board->is_alone)
-        board->pairs = (nccl_pair_t *)((char *)place + members_bytes(1));
+    board->pairs = (nccl_pair_t *)((char *)place +
+                                   members_bytes(board->is_alone ? 1 : board->size));
     return true;
 }
 
@@ -187,9 +194,8 @@ bool nccl_board_lives(const nccl_board_t *board, int rank)
            (kill(nccl_member(board, rank)->process, 0) == 0 || errno != ESRCH);
 }
 
-uint64_t nccl_result_place(const nccl_board_t *board, int rank)
+uint64_t nccl_result_place(int rank)
 {
-    (void)board;
     return ROOMS + (uint64_t)rank * NCCL_ROOM;
 }
 

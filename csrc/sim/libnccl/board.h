@@ -67,7 +67,7 @@ typedef struct nccl_member {
     atomic_uint_least64_t host_count; // the same of calls that block the host
     atomic_uint_least64_t shrink_count;
     atomic_int has_left; // it ended its membership; else its process ended
-    int process, bytes_file, device;
+    int process, bytes_file;
     uint64_t now_ns; // its clock when it came
     int color, key;  // of a split
     nccl_address_t child;
@@ -107,6 +107,10 @@ ncclResult_t nccl_board_open_alone(int size, nccl_board_t *board);
 void nccl_board_leave(nccl_board_t *board, int rank);
 void nccl_board_close(nccl_board_t *board);
 
+// A file that a process has open, opened once more by `flags`; -1 if the system
+// refuses.
+int nccl_reopen(int process, int file, int flags);
+
 bool nccl_board_lives(const nccl_board_t *board, int rank);
 
 static inline nccl_member_t *nccl_member(const nccl_board_t *board, int rank)
@@ -122,5 +126,5 @@ static inline nccl_pair_t *nccl_pair(const nccl_board_t *board, int from, int to
 // Where the file has room for the result of a rank, and for messages of a pair: of
 // NCCL_ROOM bytes each.
 static const uint64_t NCCL_ROOM = 1ull << 40;
-uint64_t nccl_result_place(const nccl_board_t *board, int rank);
+uint64_t nccl_result_place(int rank);
 uint64_t nccl_mail_place(const nccl_board_t *board, int from, int to);

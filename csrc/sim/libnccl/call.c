@@ -177,11 +177,6 @@ static ncclResult_t give_reduction(nccl_operation_t *operation, int op,
     return result == ncclSuccess ? give(operation, stream) : result;
 }
 
-static void set_root(nccl_operation_t *operation, int root)
-{
-    operation->call.root = root;
-}
-
 // ---- what is exported
 
 #pragma GCC visibility push(default)
@@ -218,7 +213,7 @@ ncclResult_t ncclReduce(const void *in, void *out, size_t count, ncclDataType_t 
 {
     nccl_operation_t to_one = operation_of(comm, NCCL_REDUCE, in, out, count, type);
 
-    set_root(&to_one, root);
+    to_one.call.root = root;
     if (root != comm->rank)
         to_one.out = 0;
     return give_reduction(&to_one, op, stream);
@@ -267,7 +262,7 @@ ncclResult_t ncclBroadcast(const void *in, void *out, size_t count, ncclDataType
 {
     nccl_operation_t all = operation_of(comm, NCCL_BROADCAST, in, out, count, type);
 
-    set_root(&all, root);
+    all.call.root = root;
     if (root != comm->rank)
         all.in = all.in_bytes = 0;
     return give_checked(&all, stream);
@@ -288,7 +283,7 @@ ncclResult_t ncclSend(const void *in, size_t count, ncclDataType_t type, int to,
 {
     nccl_operation_t message = operation_of(comm, NCCL_SEND, in, NULL, count, type);
 
-    set_root(&message, to);
+    message.call.root = to;
     message.out_bytes = 0;
     return give_checked(&message, stream);
 }
@@ -300,7 +295,7 @@ ncclResult_t ncclRecv(void *out, size_t count, ncclDataType_t type, int from,
 {
     nccl_operation_t message = operation_of(comm, NCCL_RECV, NULL, out, count, type);
 
-    set_root(&message, from);
+    message.call.root = from;
     message.in_bytes = 0;
     return give_checked(&message, stream);
 }

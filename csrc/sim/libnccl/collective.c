@@ -115,12 +115,12 @@ static bool put(const target_t *target, uint64_t at, const char *from, size_t by
 static bool reduce(const nccl_operation_t *operation, int last, uint64_t from,
                    uint64_t bytes, const target_t *target)
 {
-    char *into = malloc(2 * CHUNK), *other = into + CHUNK;
+    char *into = malloc(2 * CHUNK);
     bool is_done = into != NULL;
 
     for (uint64_t at = 0; is_done && at < bytes; at += CHUNK) {
         const size_t part = bytes - at < CHUNK ? bytes - at : CHUNK;
-        is_done = reduce_chunk(operation, last, from + at, into, other, part) &&
+        is_done = reduce_chunk(operation, last, from + at, into, into + CHUNK, part) &&
                   put(target, at, into, part);
     }
     free(into);
@@ -194,7 +194,7 @@ static bool reduce_part(const nccl_operation_t *operation)
 {
     const struct ncclComm *comm = operation->comm;
     const target_t target = {.file = comm->board.file,
-                             .offset = nccl_result_place(&comm->board, comm->rank)};
+                             .offset = nccl_result_place(comm->rank)};
     uint64_t from, bytes;
 
     part_of(operation, comm->rank, &from, &bytes);
@@ -237,7 +237,7 @@ static int run_second(void *argument)
         part_of(operation, rank, &from, &bytes);
         char *place = (char *)(uintptr_t)(operation->out + from);
         if (bytes > 0 && pread(board->file, place, bytes,
-                               (off_t)nccl_result_place(board, rank)) != (ssize_t)bytes)
+                               (off_t)nccl_result_place(rank)) != (ssize_t)bytes)
             return 1;
     }
     return 0;
@@ -251,7 +251,7 @@ static uint64_t cost_ns(const nccl_operation_t *operation)
 
     switch (operation->call.kind) {
     case NCCL_ALL_REDUCE:
-        return nccl_cost_ns(2 * bytes * nccl_share(size), 2 * (size - 1));
+        return nccl_cost_ns(2 * bytes * (size - 1) / size, 2 * (size - 1));
     case NCCL_ALL_GATHER:
     case NCCL_REDUCE_SCATTER:
     case NCCL_ALL_TO_ALL:

@@ -1,16 +1,10 @@
 #include "communicator.h"
 
-#include "sim.h"
-
 #include <fcntl.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 // Of all communicators, as PyTorch asks for it without naming one.
@@ -112,13 +106,10 @@ void nccl_leave(void)
 int nccl_bytes_file(struct ncclComm *comm, int rank)
 {
     const nccl_member_t *member = nccl_member(&comm->board, rank);
-    char path[64];
 
-    if (comm->bytes_files[rank] < 0) {
-        snprintf(path, sizeof path, "/proc/%d/fd/%d", member->process,
-                 member->bytes_file);
-        comm->bytes_files[rank] = open(path, O_RDONLY | O_CLOEXEC);
-    }
+    if (comm->bytes_files[rank] < 0)
+        comm->bytes_files[rank] =
+            nccl_reopen(member->process, member->bytes_file, O_RDONLY);
     return comm->bytes_files[rank];
 }
 

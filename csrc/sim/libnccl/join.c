@@ -123,7 +123,6 @@ ncclResult_t nccl_join_begin(const nccl_address_t *address, int size, int rank,
     nccl_member_t *own = nccl_own(comm);
     own->process = getpid();
     own->bytes_file = oomph_sim_bytes_file();
-    own->device = device;
     own->now_ns = oomph_sim_now_ns();
     memcpy(&own->child, address, sizeof *address);
     atomic_store(&own->host_count, 1);

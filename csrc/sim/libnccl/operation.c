@@ -2,16 +2,10 @@
 
 #include <stdlib.h>
 
-enum {
-    // What a kernel of NCCL takes, and each step of a ring: as nccl-tests show for
-    // small
-    // messages within a machine.
-    KERNEL_NS = 8000,
-    STEP_NS = 1500,
-};
-
-static const double FABRIC_SHARE =
-    0.8; // of the speed that NCCL reaches with large ones
+// Estimates: what a kernel of NCCL takes, and each step of a ring; and what large
+// messages reach of the fabric's speed.
+enum { KERNEL_NS = 8000, STEP_NS = 1500 };
+static const double FABRIC_SHARE = 0.8;
 
 uint64_t nccl_cost_ns(double bytes, int step_count)
 {

@@ -32,7 +32,7 @@ ncclResult_t nccl_submit(const nccl_operation_t *operation,
 extern const oomph_sim_meeting_t nccl_first_meeting, nccl_second_meeting;
 
 // Before the first computation and after the last one of a call: the communicator's
-// operations follow each other. False: the driver refuses.
+// operations follow each other. Errors: UNHANDLED_CUDA_ERROR.
 ncclResult_t nccl_order(struct ncclComm *comm, cudaStream_t stream);
 ncclResult_t nccl_ordered(struct ncclComm *comm, cudaStream_t stream);
 
@@ -44,8 +44,3 @@ ncclResult_t nccl_give_messages(const nccl_operation_t *operations, size_t count
 
 // How long it takes to move so many bytes between ranks, in so many steps.
 uint64_t nccl_cost_ns(double bytes, int step_count);
-
-static inline double nccl_share(int size) // of a ring, that is another rank's
-{
-    return (double)(size - 1) / size;
-}

@@ -6,45 +6,6 @@
 typedef uint16_t half_t;  // its bits
 typedef uint16_t bhalf_t; // likewise
 
-static const struct type {
-    const char *name;
-    unsigned char bytes;
-    bool is_float, reduces;
-} TYPES[] = {
-    [ncclInt8] = {"int8", 1, false, true},
-    [ncclUint8] = {"uint8", 1, false, true},
-    [ncclInt32] = {"int32", 4, false, true},
-    [ncclUint32] = {"uint32", 4, false, true},
-    [ncclInt64] = {"int64", 8, false, true},
-    [ncclUint64] = {"uint64", 8, false, true},
-    [ncclFloat16] = {"float16", 2, true, true},
-    [ncclFloat32] = {"float32", 4, true, true},
-    [ncclFloat64] = {"float64", 8, true, true},
-    [ncclBfloat16] = {"bfloat16", 2, true, true},
-    [ncclFloat8e4m3] = {"float8_e4m3", 1, true, false},
-    [ncclFloat8e5m2] = {"float8_e5m2", 1, true, false},
-};
-
-size_t nccl_type_bytes(ncclDataType_t type)
-{
-    return (unsigned)type < ncclNumTypes ? TYPES[type].bytes : 0;
-}
-
-const char *nccl_type_name(ncclDataType_t type)
-{
-    return (unsigned)type < ncclNumTypes ? TYPES[type].name : "an unknown type";
-}
-
-bool nccl_type_reduces(ncclDataType_t type)
-{
-    return (unsigned)type < ncclNumTypes && TYPES[type].reduces;
-}
-
-bool nccl_type_is_float(ncclDataType_t type)
-{
-    return TYPES[type].is_float;
-}
-
 // ---- numbers of two bytes
 
 static float float_of_bits(uint32_t bits)
@@ -106,14 +67,16 @@ static half_t to_half(float number) // the nearest, ties to even
     return (half_t)(sign | ((rounded >> 13) - (112 << 10)));
 }
 
-// ---- reductions
+// ---- arithmetic of each type, whose numbers are computed as `wide`
 
-// The four operations over an array of a type, whose numbers are computed as `wide`.
 // A macro, as C has no function for several types, and a type has no parentheses.
 // NOLINTBEGIN(bugprone-macro-parentheses)
-#define COMBINE(name, narrow, wide, load, store)                                       \
-    static void name(narrow *into, const narrow *from, size_t count, int op)           \
+#define ARITHMETIC(name, narrow, wide, load, store)                                    \
+    static void name##_combine(void *numbers, const void *others, size_t count,        \
+                               int op)                                                 \
     {                                                                                  \
+        const narrow *from = others;                                                   \
+        narrow *into = numbers;                                                        \
         for (size_t i = 0; i < count; i++) {                                           \
             const wide a = load(into[i]), b = load(from[i]);                           \
             switch (op) {                                                              \
@@ -131,33 +94,49 @@ static half_t to_half(float number) // the nearest, ties to even
             }                                                                          \
         }                                                                              \
     }                                                                                  \
-    static void name##_scale(narrow *numbers, size_t count, double scale)              \
+    static void name##_scale(void *numbers, size_t count, double scale)                \
     {                                                                                  \
         const wide by = load(store((wide)scale));                                      \
+        narrow *into = numbers;                                                        \
         for (size_t i = 0; i < count; i++)                                             \
-            numbers[i] = store(load(numbers[i]) * by);                                 \
+            into[i] = store(load(into[i]) * by);                                       \
+    }                                                                                  \
+    static double name##_number(const void *place)                                     \
+    {                                                                                  \
+        return (double)load(*(const narrow *)place);                                   \
     }
 
+// Of integers, also division.
+#define INTEGERS(name, narrow, wide)                                                   \
+    ARITHMETIC(name, narrow, wide, SAME, (narrow))                                     \
+    static void name##_divide(void *numbers, size_t count, int divisor)                \
+    {                                                                                  \
+        narrow *into = numbers;                                                        \
+        for (size_t i = 0; i < count; i++)                                             \
+            into[i] = (narrow)(into[i] / (narrow)divisor);                             \
+    }
 // NOLINTEND(bugprone-macro-parentheses)
 
 #define SAME(number) (number)
-#define TO(type) (type)
 
-COMBINE(combine_int8, int8_t, int64_t, SAME, TO(int8_t))
-COMBINE(combine_uint8, uint8_t, uint64_t, SAME, TO(uint8_t))
-COMBINE(combine_int32, int32_t, int64_t, SAME, TO(int32_t))
-COMBINE(combine_uint32, uint32_t, uint64_t, SAME, TO(uint32_t))
-COMBINE(combine_uint64, uint64_t, uint64_t, SAME, SAME)
-COMBINE(combine_float, float, float, SAME, SAME)
-COMBINE(combine_double, double, double, SAME, SAME)
-COMBINE(combine_half, half_t, float, from_half, to_half)
-COMBINE(combine_bhalf, bhalf_t, float, from_bhalf, to_bhalf)
+INTEGERS(int8, int8_t, int64_t)
+INTEGERS(uint8, uint8_t, uint64_t)
+INTEGERS(int32, int32_t, int64_t)
+INTEGERS(uint32, uint32_t, uint64_t)
+INTEGERS(uint64, uint64_t, uint64_t)
+ARITHMETIC(float32, float, float, SAME, SAME)
+ARITHMETIC(float64, double, double, SAME, SAME)
+ARITHMETIC(float16, half_t, float, from_half, to_half)
+ARITHMETIC(bfloat16, bhalf_t, float, from_bhalf, to_bhalf)
 
 // Sums and products of signed numbers wrap, so they are those of unsigned ones.
-static void combine_int64(int64_t *into, const int64_t *from, size_t count, int op)
+static void int64_combine(void *numbers, const void *others, size_t count, int op)
 {
+    const int64_t *from = others;
+    int64_t *into = numbers;
+
     if (op != ncclMax && op != ncclMin) {
-        combine_uint64((uint64_t *)into, (const uint64_t *)from, count, op);
+        uint64_combine(numbers, others, count, op);
         return;
     }
     for (size_t i = 0; i < count; i++)
@@ -165,141 +144,87 @@ static void combine_int64(int64_t *into, const int64_t *from, size_t count, int 
             into[i] = from[i];
 }
 
+static double int64_number(const void *place)
+{
+    return (double)*(const int64_t *)place;
+}
+
+static void int64_divide(void *numbers, size_t count, int divisor)
+{
+    int64_t *into = numbers;
+
+    for (size_t i = 0; i < count; i++)
+        into[i] /= divisor;
+}
+
+// ---- the types
+
+static const struct type {
+    const char *name;
+    size_t bytes;
+    // NULL: these numbers are moved alone.
+    void (*combine)(void *into, const void *from, size_t count, int op);
+    void (*scale)(void *numbers, size_t count, double scale);
+    void (*divide)(void *numbers, size_t count, int divisor); // NULL: of floats
+    double (*number)(const void *place);
+} TYPES[] = {
+    [ncclInt8] = {"int8", 1, int8_combine, int8_scale, int8_divide, int8_number},
+    [ncclUint8] = {"uint8", 1, uint8_combine, uint8_scale, uint8_divide, uint8_number},
+    [ncclInt32] = {"int32", 4, int32_combine, int32_scale, int32_divide, int32_number},
+    [ncclUint32] = {"uint32", 4, uint32_combine, uint32_scale, uint32_divide,
+                    uint32_number},
+    [ncclInt64] = {"int64", 8, int64_combine, uint64_scale, int64_divide, int64_number},
+    [ncclUint64] = {"uint64", 8, uint64_combine, uint64_scale, uint64_divide,
+                    uint64_number},
+    [ncclFloat16] = {"float16", 2, float16_combine, float16_scale, NULL,
+                     float16_number},
+    [ncclFloat32] = {"float32", 4, float32_combine, float32_scale, NULL,
+                     float32_number},
+    [ncclFloat64] = {"float64", 8, float64_combine, float64_scale, NULL,
+                     float64_number},
+    [ncclBfloat16] = {"bfloat16", 2, bfloat16_combine, bfloat16_scale, NULL,
+                      bfloat16_number},
+    [ncclFloat8e4m3] = {.name = "float8_e4m3", .bytes = 1},
+    [ncclFloat8e5m2] = {.name = "float8_e5m2", .bytes = 1},
+};
+
+size_t nccl_type_bytes(ncclDataType_t type)
+{
+    return (unsigned)type < ncclNumTypes ? TYPES[type].bytes : 0;
+}
+
+const char *nccl_type_name(ncclDataType_t type)
+{
+    return (unsigned)type < ncclNumTypes ? TYPES[type].name : "an unknown type";
+}
+
+bool nccl_type_reduces(ncclDataType_t type)
+{
+    return (unsigned)type < ncclNumTypes && TYPES[type].combine != NULL;
+}
+
+bool nccl_type_is_float(ncclDataType_t type)
+{
+    return TYPES[type].divide == NULL;
+}
+
 void nccl_combine(void *into, const void *from, size_t count, ncclDataType_t type,
                   int op)
 {
-    switch (type) {
-    case ncclInt8:
-        combine_int8(into, from, count, op);
-        break;
-    case ncclUint8:
-        combine_uint8(into, from, count, op);
-        break;
-    case ncclInt32:
-        combine_int32(into, from, count, op);
-        break;
-    case ncclUint32:
-        combine_uint32(into, from, count, op);
-        break;
-    case ncclInt64:
-        combine_int64(into, from, count, op);
-        break;
-    case ncclUint64:
-        combine_uint64(into, from, count, op);
-        break;
-    case ncclFloat16:
-        combine_half(into, from, count, op);
-        break;
-    case ncclFloat32:
-        combine_float(into, from, count, op);
-        break;
-    case ncclFloat64:
-        combine_double(into, from, count, op);
-        break;
-    case ncclBfloat16:
-        combine_bhalf(into, from, count, op);
-        break;
-    default: // nccl_type_reduces() was asked
-        break;
-    }
+    TYPES[type].combine(into, from, count, op);
 }
 
 void nccl_scale(void *numbers, size_t count, ncclDataType_t type, double scale)
 {
-    switch (type) {
-    case ncclInt8:
-        combine_int8_scale(numbers, count, scale);
-        break;
-    case ncclUint8:
-        combine_uint8_scale(numbers, count, scale);
-        break;
-    case ncclInt32:
-        combine_int32_scale(numbers, count, scale);
-        break;
-    case ncclUint32:
-        combine_uint32_scale(numbers, count, scale);
-        break;
-    case ncclInt64:
-    case ncclUint64:
-        combine_uint64_scale(numbers, count, scale);
-        break;
-    case ncclFloat16:
-        combine_half_scale(numbers, count, scale);
-        break;
-    case ncclFloat32:
-        combine_float_scale(numbers, count, scale);
-        break;
-    case ncclFloat64:
-        combine_double_scale(numbers, count, scale);
-        break;
-    case ncclBfloat16:
-        combine_bhalf_scale(numbers, count, scale);
-        break;
-    default:
-        break;
-    }
+    TYPES[type].scale(numbers, count, scale);
 }
-
-// NOLINTBEGIN(bugprone-macro-parentheses): a type has none
-#define DIVIDE(type)                                                                   \
-    do {                                                                               \
-        type *number = numbers;                                                        \
-        for (size_t i = 0; i < count; i++)                                             \
-            number[i] = (type)(number[i] / (type)divisor);                             \
-    } while (0)
-
-// NOLINTEND(bugprone-macro-parentheses)
 
 void nccl_divide(void *numbers, size_t count, ncclDataType_t type, int divisor)
 {
-    switch (type) {
-    case ncclInt8:
-        DIVIDE(int8_t);
-        break;
-    case ncclUint8:
-        DIVIDE(uint8_t);
-        break;
-    case ncclInt32:
-        DIVIDE(int32_t);
-        break;
-    case ncclUint32:
-        DIVIDE(uint32_t);
-        break;
-    case ncclInt64:
-        DIVIDE(int64_t);
-        break;
-    case ncclUint64:
-        DIVIDE(uint64_t);
-        break;
-    default:
-        break;
-    }
+    TYPES[type].divide(numbers, count, divisor);
 }
 
 double nccl_number(const void *place, ncclDataType_t type)
 {
-    switch (type) {
-    case ncclFloat16:
-        return from_half(*(const half_t *)place);
-    case ncclBfloat16:
-        return from_bhalf(*(const bhalf_t *)place);
-    case ncclFloat32:
-        return *(const float *)place;
-    case ncclFloat64:
-        return *(const double *)place;
-    case ncclInt8:
-        return *(const int8_t *)place;
-    case ncclUint8:
-        return *(const uint8_t *)place;
-    case ncclInt32:
-        return *(const int32_t *)place;
-    case ncclUint32:
-        return *(const uint32_t *)place;
-    case ncclInt64:
-        return (double)*(const int64_t *)place;
-    case ncclUint64:
-        return (double)*(const uint64_t *)place;
-    default:
-        return 0;
-    }
+    return nccl_type_reduces(type) ? TYPES[type].number(place) : 0;
 }

@@ -15,7 +15,7 @@ const char *nccl_type_name(ncclDataType_t type);
 bool nccl_type_reduces(ncclDataType_t type);
 bool nccl_type_is_float(ncclDataType_t type);
 
-// into[i] = into[i] op from[i]; ncclAvg is a sum.
+// Of a type that can be reduced: into[i] = into[i] op from[i]; ncclAvg is a sum.
 void nccl_combine(void *into, const void *from, size_t count, ncclDataType_t type,
                   int op);
 // numbers[i] *= scale, with the scale rounded to the type.
