@@ -149,11 +149,11 @@ def _run_environment(options: argparse.Namespace) -> dict[str, str]:
     if options.simulate is not None:
         card = options.simulate + (",memory=values" if options.values else "")
         simulate.check(card)
-        variables[simulate.VARIABLE] = card
         if options.world is not None:
             rank = world.Rank(options.rank, options.world, options.local_world)
             card = world.with_devices(card, min(rank.local_size, rank.size))
-            variables |= rank.variables() | {simulate.VARIABLE: card}
+            variables |= rank.variables()
+        variables[simulate.VARIABLE] = card
     elif options.shapes or options.values or options.world is not None:
         wanted = "--shapes" if options.shapes else "--values"
         wanted = wanted if options.world is None else "--world"
