@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 
 import pytest
 from oomph.fitting import cards, varying
-from oomph.fitting.launcher import Launcher
+from oomph.fitting.launcher import Event, Launcher
 from oomph.fitting.measuring import Script, Way
 from support import GIB, MIB, Result, execute, oomph, run
 
@@ -271,6 +275,42 @@ def test_nothing_runs_any_more_after_an_interrupt(tmp_path):
     assert process.wait(60) == 130
     for pid in map(int, pids.read_text().split()):
         assert not is_running(pid)
+
+
+def test_an_interrupt_at_any_line_of_waiting_leaves_what_is_waited_for_usable():
+    for moment in range(1, 1000):
+        event = Event()
+        setter = threading.Timer(0.01, event.set)
+        setter.start()
+        try:
+            interrupted(moment, lambda event=event: event.wait(5))
+        except KeyboardInterrupt:
+            again = threading.Thread(target=event.set, daemon=True)
+            again.start()
+            again.join(5)
+            assert not again.is_alive(), f"at line {moment}"
+            assert event.wait(5)
+        else:
+            assert moment > 3  # some lines were interrupted
+            return
+    raise AssertionError("it has no end")
+
+
+def interrupted(moment: int, wait: Callable[[], bool]) -> None:
+    """Waits, with Ctrl-C as the line of that number is to run."""
+    count = itertools.count(1)
+
+    def trace(frame: FrameType, event: str, value: object) -> Callable:
+        if event == "line" and next(count) == moment:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        assert wait()
+    finally:
+        sys.settrace(None)
 
 
 def is_running(pid: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -20,6 +21,34 @@ from oomph import simulate
 from oomph.memory import host
 
 
+class Event:
+    """Something that happens once, which an interrupt lets one wait for again.
+
+    ``threading.Event`` keeps its lock for ever if Ctrl-C comes while a thread that was
+    woken takes it again.
+    """
+
+    def __init__(self) -> None:
+        self._file = os.eventfd(0)
+
+    def __del__(self) -> None:
+        os.close(self._file)
+
+    def set(self) -> None:
+        """It has happened."""
+        os.eventfd_write(self._file, 1)
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Waits until it happens, or the time is up; gives whether it has."""
+        poll = select.poll()
+        poll.register(self._file, select.POLLIN)
+        return bool(poll.poll(None if seconds is None else seconds * 1000))
+
+    def is_set(self) -> bool:
+        """Whether it has happened."""
+        return self.wait(0)
+
+
 class Job:
     """A process that was asked for.
 
@@ -31,7 +60,7 @@ class Job:
     """
 
     def __init__(self) -> None:
-        self.started, self.ended = threading.Event(), threading.Event()
+        self.started, self.ended = Event(), Event()
         self.code: int | None = None
         self.is_fork = False
         self._pid = 0
@@ -118,7 +147,7 @@ class _Waiting(Job):
     def __init__(self, first: Job) -> None:
         super().__init__()
         self.first = first
-        self.decided = threading.Event()
+        self.decided = Event()
         self.server: _Server | None = None
 
     def begin(self, pid: int) -> None:
