@@ -229,9 +229,9 @@ def test_numbers_that_the_host_wrote_are_told_though_kernels_compute_nothing():
 def test_nccl_takes_device_memory_and_time_as_the_card_has_it():
     code = """
         tensor = torch.empty(64 << 20, device=device)
-        before = torch.cuda.mem_get_info()[0]
         dist.all_reduce(tensor)
-        taken = before - torch.cuda.mem_get_info()[0]
+        free, total = torch.cuda.mem_get_info()
+        taken = total - free - torch.cuda.memory_reserved()
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         dist.all_reduce(tensor)

@@ -30,6 +30,8 @@ typedef enum nccl_kind {
     NCCL_BROADCAST,
     NCCL_REDUCE,
     NCCL_ALL_TO_ALL,
+    NCCL_GATHER,
+    NCCL_SCATTER,
     NCCL_SEND,
     NCCL_RECV,
 } nccl_kind_t;

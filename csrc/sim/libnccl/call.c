@@ -1,5 +1,4 @@
-/* call.c - what programs call: collectives, messages, groups, operations of their own,
- * memory.
+/* call.c - what programs call: collectives, messages, operations of their own, memory.
  */
 #include "operation.h"
 #include "reduce.h"
@@ -9,105 +8,6 @@
 
 // Of the functions that are not here (csrc/sim/stubs.py): records the name.
 int oomph_sim_nccl_unsupported(const char *function, int status);
-
-// ---- groups, of each thread
-
-// A call that waits for the end of its group.
-typedef struct held {
-    nccl_operation_t operation;
-    cudaStream_t stream;
-    bool is_given;
-} held_t;
-
-static _Thread_local int depth;
-static _Thread_local held_t *held;
-static _Thread_local size_t held_count, held_capacity;
-static _Thread_local ncclComm_t **joining; // where communicators are to be
-static _Thread_local size_t joining_count;
-
-bool nccl_group_holds(ncclComm_t *place)
-{
-    if (depth == 0)
-        return false;
-    ncclComm_t **grown = realloc(joining, (joining_count + 1) * sizeof *joining);
-    if (grown == NULL)
-        return false;
-    joining = grown;
-    joining[joining_count++] = place;
-    return true;
-}
-
-static ncclResult_t hold(const nccl_operation_t *operation, cudaStream_t stream)
-{
-    if (held_count == held_capacity) {
-        const size_t wanted = held_capacity ? 2 * held_capacity : 16;
-        held_t *grown = realloc(held, wanted * sizeof *held);
-        if (grown == NULL)
-            return ncclSystemError;
-        held = grown;
-        held_capacity = wanted;
-    }
-    held[held_count++] = (held_t){.operation = *operation, .stream = stream};
-    return ncclSuccess;
-}
-
-static bool is_message(const nccl_operation_t *operation)
-{
-    return operation->call.kind == NCCL_SEND || operation->call.kind == NCCL_RECV;
-}
-
-// All messages that a stream is given, from the one at `first` on.
-static ncclResult_t give_messages(size_t first)
-{
-    nccl_operation_t *together = malloc((held_count - first) * sizeof *together);
-    size_t count = 0;
-
-    if (together == NULL)
-        return ncclSystemError;
-    for (size_t i = first; i < held_count; i++) {
-        if (held[i].is_given || !is_message(&held[i].operation) ||
-            held[i].stream != held[first].stream ||
-            held[i].operation.comm->device != held[first].operation.comm->device)
-            continue;
-        together[count++] = held[i].operation;
-        held[i].is_given = true;
-    }
-    ncclResult_t result = nccl_give_messages(together, count, held[first].stream);
-    free(together);
-    return result;
-}
-
-static ncclResult_t end_group(void)
-{
-    ncclResult_t result = ncclSuccess;
-
-    for (size_t i = 0; result == ncclSuccess && i < joining_count; i++)
-        result = nccl_join_end(*joining[i]);
-    joining_count = 0;
-    for (size_t i = 0; result == ncclSuccess && i < held_count; i++) {
-        if (is_message(&held[i].operation))
-            result = held[i].is_given ? result : give_messages(i);
-        else
-            result = nccl_give_collective(&held[i].operation, held[i].stream);
-    }
-    held_count = 0;
-    return result;
-}
-
-static ncclResult_t give(nccl_operation_t *operation, cudaStream_t stream)
-{
-    struct ncclComm *comm = operation->comm;
-
-    if (operation->call.count == 0)
-        return ncclSuccess;
-    if (comm->error != ncclSuccess)
-        return (ncclResult_t)comm->error;
-    oomph_sim_line(operation->call.line, sizeof operation->call.line);
-    if (depth > 0)
-        return hold(operation, stream);
-    return is_message(operation) ? nccl_give_messages(operation, 1, stream)
-                                 : nccl_give_collective(operation, stream);
-}
 
 // ---- checks of what is called
 
@@ -144,7 +44,7 @@ static ncclResult_t give_checked(nccl_operation_t *operation, cudaStream_t strea
 {
     ncclResult_t result = check(operation);
 
-    return result == ncclSuccess ? give(operation, stream) : result;
+    return result == ncclSuccess ? nccl_give(operation, stream) : result;
 }
 
 // Of an operation that the communicator has made, its scale.
@@ -174,27 +74,12 @@ static ncclResult_t give_reduction(nccl_operation_t *operation, int op,
 
     if (result == ncclSuccess)
         result = set_op(operation, op);
-    return result == ncclSuccess ? give(operation, stream) : result;
+    return result == ncclSuccess ? nccl_give(operation, stream) : result;
 }
 
 // ---- what is exported
 
 #pragma GCC visibility push(default)
-
-ncclResult_t ncclGroupStart(void);
-ncclResult_t ncclGroupStart(void)
-{
-    depth++;
-    return ncclSuccess;
-}
-
-ncclResult_t ncclGroupEnd(void);
-ncclResult_t ncclGroupEnd(void)
-{
-    if (depth == 0)
-        return nccl_refuse(ncclInvalidUsage, "no group was started");
-    return --depth > 0 ? ncclSuccess : end_group();
-}
 
 ncclResult_t ncclAllReduce(const void *in, void *out, size_t count, ncclDataType_t type,
                            int op, ncclComm_t comm, cudaStream_t stream);
@@ -253,6 +138,34 @@ ncclResult_t ncclAlltoAll(const void *in, void *out, size_t count, ncclDataType_
 
     all.in_bytes = all.out_bytes *= (uint64_t)comm->board.size;
     return give_checked(&all, stream);
+}
+
+ncclResult_t ncclGather(const void *in, void *out, size_t count, ncclDataType_t type,
+                        int root, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclGather(const void *in, void *out, size_t count, ncclDataType_t type,
+                        int root, ncclComm_t comm, cudaStream_t stream)
+{
+    nccl_operation_t to_one = operation_of(comm, NCCL_GATHER, in, out, count, type);
+
+    to_one.call.root = root;
+    to_one.out_bytes *= (uint64_t)comm->board.size;
+    if (root != comm->rank)
+        to_one.out = to_one.out_bytes = 0;
+    return give_checked(&to_one, stream);
+}
+
+ncclResult_t ncclScatter(const void *in, void *out, size_t count, ncclDataType_t type,
+                         int root, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclScatter(const void *in, void *out, size_t count, ncclDataType_t type,
+                         int root, ncclComm_t comm, cudaStream_t stream)
+{
+    nccl_operation_t from_one = operation_of(comm, NCCL_SCATTER, in, out, count, type);
+
+    from_one.call.root = root;
+    from_one.in_bytes *= (uint64_t)comm->board.size;
+    if (root != comm->rank)
+        from_one.in = from_one.in_bytes = 0;
+    return give_checked(&from_one, stream);
 }
 
 ncclResult_t ncclBroadcast(const void *in, void *out, size_t count, ncclDataType_t type,

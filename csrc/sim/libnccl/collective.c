@@ -165,9 +165,12 @@ static bool compute(const nccl_operation_t *operation, char *out)
 
     switch (call->kind) {
     case NCCL_ALL_GATHER:
+    case NCCL_GATHER:
         return gather(operation, 0, bytes, out);
     case NCCL_ALL_TO_ALL:
         return gather(operation, rank * bytes, bytes, out);
+    case NCCL_SCATTER:
+        return read_input(comm, call->root, rank * bytes, out, bytes);
     case NCCL_BROADCAST:
         return read_input(comm, call->root, 0, out, bytes);
     case NCCL_REDUCE_SCATTER:
@@ -255,6 +258,8 @@ static uint64_t cost_ns(const nccl_operation_t *operation)
     case NCCL_ALL_GATHER:
     case NCCL_REDUCE_SCATTER:
     case NCCL_ALL_TO_ALL:
+    case NCCL_GATHER:
+    case NCCL_SCATTER:
         return nccl_cost_ns(bytes * (size - 1), size - 1);
     default:
         return nccl_cost_ns(size > 1 ? bytes : 0, size - 1);

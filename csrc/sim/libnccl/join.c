@@ -210,7 +210,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqueId id,
     (void)config;
     memcpy(&address, id.internal, sizeof address);
     if (cuCtxGetDevice(&device) != CUDA_SUCCESS)
-        return nccl_refuse(ncclUnhandledCudaError, "no device is current");
+        device = 0; // the runtime's, until one is set
     return join(comm, size, &address, rank, device);
 }
 

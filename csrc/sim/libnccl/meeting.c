@@ -61,8 +61,8 @@ static int is_met(void *argument, uint64_t *met_ns)
 static const char *name_of(nccl_kind_t kind)
 {
     static const char *const NAMES[] = {
-        "all-reduce", "all-gather", "reduce-scatter", "broadcast",
-        "reduce",     "all-to-all", "send",           "receive",
+        "all-reduce", "all-gather", "reduce-scatter", "broadcast", "reduce",
+        "all-to-all", "gather",     "scatter",        "send",      "receive",
     };
 
     return NAMES[kind];
@@ -80,7 +80,7 @@ static void describe(const nccl_member_t *member, int rank, char *text, size_t b
     if (reduces)
         snprintf(more, sizeof more, ", %s",
                  call->op < ncclNumOps ? OPS[call->op] : "scaled sum");
-    if (call->kind == NCCL_BROADCAST || call->kind == NCCL_REDUCE)
+    if (call->root >= 0)
         snprintf(more + strlen(more), sizeof more - strlen(more), ", root %d",
                  call->root);
     snprintf(text, bytes, "rank %d: %s of %zu %s%s%s%s", rank, name_of(call->kind),

@@ -36,6 +36,9 @@ extern const oomph_sim_meeting_t nccl_first_meeting, nccl_second_meeting;
 ncclResult_t nccl_order(struct ncclComm *comm, cudaStream_t stream);
 ncclResult_t nccl_ordered(struct ncclComm *comm, cudaStream_t stream);
 
+// Gives a checked call to its stream, at the end of the group if there is one.
+ncclResult_t nccl_give(nccl_operation_t *operation, cudaStream_t stream);
+
 // The two kinds of calls, checked; at least one message, all of one device.
 ncclResult_t nccl_give_collective(const nccl_operation_t *operation,
                                   cudaStream_t stream);
