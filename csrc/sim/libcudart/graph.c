@@ -55,6 +55,34 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
     return rt_result(cuGraphExecDestroy(exec));
 }
 
+cudaError_t cudaUserObjectCreate(cudaUserObject_t *user, void *argument,
+                                 cudaHostFn_t destroy, unsigned count, unsigned flags)
+{
+    return rt_result(cuUserObjectCreate(user, argument, destroy, count, flags));
+}
+
+cudaError_t cudaUserObjectRetain(cudaUserObject_t user, unsigned count)
+{
+    return rt_result(cuUserObjectRetain(user, count));
+}
+
+cudaError_t cudaUserObjectRelease(cudaUserObject_t user, unsigned count)
+{
+    return rt_result(cuUserObjectRelease(user, count));
+}
+
+cudaError_t cudaGraphRetainUserObject(cudaGraph_t graph, cudaUserObject_t user,
+                                      unsigned count, unsigned flags)
+{
+    return rt_result(cuGraphRetainUserObject(graph, user, count, flags));
+}
+
+cudaError_t cudaGraphReleaseUserObject(cudaGraph_t graph, cudaUserObject_t user,
+                                       unsigned count)
+{
+    return rt_result(cuGraphReleaseUserObject(graph, user, count));
+}
+
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *count)
 {
     return rt_result(cuGraphGetNodes(graph, nodes, count));

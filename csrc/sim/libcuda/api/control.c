@@ -22,6 +22,7 @@
 #include "libcuda/objects/event.h"
 #include "libcuda/objects/graph.h"
 #include "libcuda/objects/mark.h"
+#include "libcuda/objects/user.h"
 #include "libcuda/session/config.h"
 #include "libcuda/session/failure.h"
 #include "libcuda/session/report.h"
@@ -119,6 +120,7 @@ void oomph_sim_reset(void)
     sim_shadow_forget_all();
     sim_capture_reset();
     sim_graph_reset();
+    sim_user_reset();
     sim_event_reset();
     sim_wait_reset();
     sim_mark_reset();

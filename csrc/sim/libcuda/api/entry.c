@@ -110,6 +110,8 @@ static const entry_t ENTRIES[] = {
     {"cuGraphNodeGetDependencies", 10000, (function_t)cuGraphNodeGetDependencies},
     {"cuGraphNodeGetDependencies", 12030, (function_t)cuGraphNodeGetDependencies_v2},
     {"cuGraphNodeGetType", 10000, (function_t)cuGraphNodeGetType},
+    {"cuGraphReleaseUserObject", 11030, (function_t)cuGraphReleaseUserObject},
+    {"cuGraphRetainUserObject", 11030, (function_t)cuGraphRetainUserObject},
     {"cuGraphUpload", 11010, (function_t)cuGraphUpload},
     {"cuGreenCtxCreate", 12040, (function_t)refuse_green_contexts},
     {"cuGreenCtxDestroy", 12040, (function_t)refuse_green_contexts},
@@ -229,6 +231,9 @@ static const entry_t ENTRIES[] = {
     {"cuTensorMapEncodeTiled", 12000, (function_t)cuTensorMapEncodeTiled},
     {"cuThreadExchangeStreamCaptureMode", 10010,
      (function_t)cuThreadExchangeStreamCaptureMode},
+    {"cuUserObjectCreate", 11030, (function_t)cuUserObjectCreate},
+    {"cuUserObjectRelease", 11030, (function_t)cuUserObjectRelease},
+    {"cuUserObjectRetain", 11030, (function_t)cuUserObjectRetain},
 };
 enum { ENTRY_COUNT = sizeof ENTRIES / sizeof ENTRIES[0] };
 

@@ -11,8 +11,10 @@ CUgraph sim_graph_create(void)
 {
     CUgraph graph = sim_slab_take(&graphs);
 
-    if (graph != NULL)
+    if (graph != NULL) {
         graph->nodes = (sim_nodes_t){0};
+        graph->users = (sim_users_t){0};
+    }
     return graph;
 }
 
@@ -30,6 +32,7 @@ void sim_graph_destroy(CUgraph graph)
     for (size_t i = 0; i < graph->nodes.count; i++)
         free_node(graph->nodes.items[i]);
     sim_nodes_clear(&graph->nodes);
+    sim_users_clear(&graph->users);
     sim_slab_give(&graphs, &graph->object);
 }
 
@@ -78,7 +81,9 @@ CUgraphExec sim_exec_create(const struct CUgraph_st *graph)
         return NULL;
     exec->count = graph->nodes.count;
     exec->works = malloc((exec->count + 1) * sizeof(sim_work_t));
-    if (exec->works == NULL) {
+    if (exec->works == NULL || !sim_users_copy(&exec->users, &graph->users)) {
+        free(exec->works);
+        exec->works = NULL;
         sim_slab_give(&execs, &exec->object);
         return NULL;
     }
@@ -105,6 +110,7 @@ void sim_exec_destroy(CUgraphExec exec)
         unhold(&exec->works[i]);
     free(exec->works);
     exec->works = NULL;
+    sim_users_clear(&exec->users);
     sim_slab_give(&execs, &exec->object);
 }
 

@@ -8,6 +8,7 @@
 #pragma once
 #include "libcuda/base/slab.h"
 #include "libcuda/objects/nodes.h"
+#include "libcuda/objects/user.h"
 #include "libcuda/objects/work.h"
 
 struct CUgraphNode_st {
@@ -19,12 +20,14 @@ struct CUgraphNode_st {
 struct CUgraph_st {
     sim_object_t object;
     sim_nodes_t nodes; // in an order that respects their dependencies
+    sim_users_t users;
 };
 
 struct CUgraphExec_st {
     sim_object_t object;
     sim_work_t *works;
     size_t count;
+    sim_users_t users;
 };
 
 // NULL when the host has no memory.
