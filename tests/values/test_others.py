@@ -165,6 +165,22 @@ def test_a_kernel_of_triton_runs_whatever_device_is_the_default():
 
 
 @simulated
+def test_a_kernel_of_triton_computes_with_bfloat16_as_pytorch_does():
+    from triton_kernels import mixed, square_dot
+
+    torch.manual_seed(3)
+    x, y = torch.randn(2, 1000, dtype=torch.bfloat16)
+    third = torch.where(x < y, x, -y).float() / 3  # Triton divides in float32
+    wanted = ((x * y).float() + third).bfloat16()
+    torch.testing.assert_close(mixed(x.cuda(), y.cuda()).cpu(), wanted, rtol=0, atol=0)
+    square = torch.randn(16, 16, dtype=torch.bfloat16)
+    torch.testing.assert_close(
+        square_dot(square.cuda()).cpu(),
+        (square.float() @ square.float()).bfloat16(),
+    )
+
+
+@simulated
 def test_a_kernel_of_triton_writes_where_it_is_told_and_nowhere_else():
     from triton_kernels import add_one
 

@@ -37,6 +37,21 @@ def sum_kernel(source, target, count, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def mixed_kernel(x, y, target, count, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    a, b = tl.load(x + at, mask=at < count), tl.load(y + at, mask=at < count)
+    found = a * b + tl.where(a < b, a, -b) / 3
+    tl.store(target + at, found, mask=at < count)
+
+
+@triton.jit
+def square_dot_kernel(x, target, SIZE: tl.constexpr):
+    rows, columns = tl.arange(0, SIZE)[:, None], tl.arange(0, SIZE)[None, :]
+    values = tl.load(x + rows * SIZE + columns)
+    tl.store(target + rows * SIZE + columns, tl.dot(values, values).to(tl.bfloat16))
+
+
+@triton.jit
 def fails(place, count, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
     tl.static_assert(count == 0, "no such power")
@@ -64,6 +79,18 @@ def add_one(x: torch.Tensor) -> None:
 def total(x: torch.Tensor) -> torch.Tensor:
     out = torch.empty(1, device=x.device)
     sum_kernel[(1,)](x, out, x.numel(), BLOCK=64)
+    return out
+
+
+def mixed(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    out = torch.empty_like(x)
+    mixed_kernel[(triton.cdiv(x.numel(), 64),)](x, y, out, x.numel(), BLOCK=64)
+    return out
+
+
+def square_dot(x: torch.Tensor) -> torch.Tensor:
+    out = torch.empty_like(x)
+    square_dot_kernel[(1,)](x, out, SIZE=x.shape[0])
     return out
 
 

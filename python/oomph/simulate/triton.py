@@ -83,6 +83,9 @@ def _over(tensor: torch.Tensor) -> torch.Tensor:
 
 def _teach_interpreter(interpreter: Any) -> None:
     """Has kernels work on the card's bytes, and functions of libdevice computed."""
+    from oomph.simulate import bfloat16  # imports NumPy, as the interpreter does
+
+    bfloat16.teach(interpreter)
     # Triton's own helpers, which know its kinds of arguments.
     descriptor = interpreter.TensorDescriptor
     unwrap, rewrap = interpreter._unwrap_tensor, interpreter._rewrap_tensor
