@@ -123,12 +123,16 @@ class Simulated:
     Args:
         card: The card, such as ``256MiB,context=0,memory=real``.
         conf: oomph's settings; None: PyTorch's own allocator.
+        anew: Whether the process may be no fork of one that has imported PyTorch.
     """
 
     _alive: ClassVar[list[Simulated]] = []  # oldest first
 
-    def __init__(self, card: str, conf: str | None, **variables: str) -> None:
+    def __init__(
+        self, card: str, conf: str | None, *, anew: bool = False, **variables: str
+    ) -> None:
         self.environment = environment(card, conf, **variables)
+        self.anew = anew
         self.process: Fork | subprocess.Popen[bytes] | None = None
 
     def __call__(self, body: Callable[..., Any]) -> Callable[..., Any]:
@@ -185,6 +189,7 @@ class Simulated:
             [sys.executable, str(TESTS / "remote.py"), *folders],  # of pytest's tests
             self.environment,
             files=[its_input, its_output, self.errors],
+            anew=self.anew,
         )
         os.close(its_input)
         os.close(its_output)

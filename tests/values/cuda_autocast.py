@@ -151,8 +151,10 @@ def kernels() -> dict[str, Kernel]:
     for name in listed("AT_FORALL_FP32_SET_OPT_DTYPE"):
         if "imname" not in name:  # Python cannot give dimensions names here
             found[name] = with_result_in_float(overload(name))
-    for name in ("norm.Scalar", "norm.ScalarOpt_dim", "binary_cross_entropy"):
-        found[name] = refused(name)
+    others = ["norm.Scalar", "norm.ScalarOpt_dim", "binary_cross_entropy"]
+    if hasattr(torch.ops.aten, "linalg_matrix_sqrth"):  # from 2.15 on
+        others.append("linalg_matrix_sqrth")
+    found.update({name: refused(name) for name in others})
     return found
 
 

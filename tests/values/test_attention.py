@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support import Simulated, on_each
+from torch.backends.cuda import SDPAParams, can_use_efficient_attention
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 CARD = "256MiB,context=0,memory=values,cc="
@@ -90,10 +91,14 @@ def chosen(dtype: torch.dtype, masked: bool = False) -> SDPBackend:
 
 
 @on_ampere
-def test_half_precision_alone_has_a_fused_kernel_for_shared_keys():
+def test_half_precision_alone_has_a_flash_kernel_for_shared_keys():
+    query, key, value, mask = inputs("cuda", torch.float32, 2)
+    parameters = SDPAParams(query, key, value, mask, 0.0, False, True)
+    is_efficient = can_use_efficient_attention(parameters)  # from 2.15 on
+    other = SDPBackend.EFFICIENT_ATTENTION if is_efficient else SDPBackend.MATH
     assert chosen(torch.bfloat16) == SDPBackend.FLASH_ATTENTION
-    assert chosen(torch.bfloat16, masked=True) == SDPBackend.MATH
-    assert chosen(torch.float32) == SDPBackend.MATH
+    assert chosen(torch.bfloat16, masked=True) == other
+    assert chosen(torch.float32) == other
 
 
 @pytest.mark.parametrize("options", [{"dropout_p": 0.2}, {"window_size_left": 4}])

@@ -252,7 +252,7 @@ def pinned(size_bytes: int) -> torch.Tensor:
 def test_host_memory_may_end_at_any_rescue():
     trial = Trial()
     outcomes = Counter[str]()
-    for taken_mib in range(8, 50, 2):
+    for taken_mib in range(8, 64, 2):
         trial.training.begin()
         taken = [pinned(2 * MIB) for _ in range(taken_mib // 2)]
         result = trial.training.attempt()
@@ -265,5 +265,5 @@ def test_host_memory_may_end_at_any_rescue():
             assert are_equal(result, trial.wanted)
             outcomes["the same values"] += 1
         trial.undisturbed(f"{taken_mib} MiB of host memory were taken")
-    assert outcomes["error"] > 3
+    assert outcomes["error"] > 2
     assert outcomes["the same values"] > 3

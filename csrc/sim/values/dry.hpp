@@ -41,9 +41,17 @@ class Dry
     Dry &operator=(const Dry &) = delete;
 };
 
+// Whether this thread's dry run has asked for a value: a C interface in between makes
+// another error of what was thrown.
+inline thread_local bool has_asked;
+
 // A CUDA kernel's host code asks for a value of the GPU, which is not there while it
 // runs dry.
 struct AsksValue final : std::exception {
+    AsksValue()
+    {
+        has_asked = true;
+    }
 };
 
 // Whether the error says that the CUDA kernel asked a library that is not simulated.
@@ -88,16 +96,17 @@ class HostCode
                  size_t base) const
     {
         uint64_t reads = sim_dry(0);
+        has_asked = false;
         try {
             Dry dry;
             native_.callBoxed(op, keys, stack);
         } catch (const c10::OutOfMemoryError &) {
             throw;
-        } catch (const AsksValue &) {
-            ask_value();
-            return false;
-        } catch (const c10::Error &error) {
-            if (!needs_library(error) && !has_read(reads))
+        } catch (const std::exception &error) {
+            const auto *ours = dynamic_cast<const c10::Error *>(&error);
+            if (has_asked)
+                ask_value();
+            else if (ours == nullptr || (!needs_library(*ours) && !has_read(reads)))
                 throw;
             return false;
         }

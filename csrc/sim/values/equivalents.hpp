@@ -153,6 +153,14 @@ template <bool for_backward> void embedding_bag(Stack &s)
     s = {out, of_indices, sizes, greatest};
 }
 
+// Puts a result where a caller wants it, who may have given `out` as its last argument.
+inline void put_result(Stack &s, size_t argument_count, Tensor found)
+{
+    if (s.size() > argument_count)
+        found = s.back().toTensor().resize_(found.sizes()).copy_(found);
+    s = {found};
+}
+
 // The CPU counts only floating-point numbers. As on the GPU, what is found is rounded
 // down, and the last bin includes its upper end.
 inline Tensor count_integers(const Tensor &x, int64_t bins, int64_t least,
@@ -182,9 +190,26 @@ inline void histogram(Stack &s)
         at::isIntegralType(x.scalar_type(), /*includeBool=*/false)
             ? count_integers(x, s[1].toInt(), least.toLong(), greatest.toLong())
             : at::histc(x, s[1].toInt(), least, greatest);
-    if (s.size() > 4) // out=
-        found = s[4].toTensor().resize_(found.sizes()).copy_(found);
-    s = {found};
+    put_result(s, 4, found);
+}
+
+// Products in a wider type than that of their factors, which a GPU makes at once.
+template <bool of_batches> void wide_product(Stack &s)
+{
+    const at::ScalarType type = s[2].toScalarType();
+    Tensor a = s[0].toTensor().to(type), b = s[1].toTensor().to(type);
+    put_result(s, 3, of_batches ? at::bmm(a, b) : at::mm(a, b));
+}
+
+template <bool of_batches> void wide_sum(Stack &s)
+{
+    const at::ScalarType type = s[3].toScalarType();
+    const at::Scalar beta = s[4].toScalar(), alpha = s[5].toScalar();
+    Tensor sum = s[0].toTensor().to(type);
+    Tensor a = s[1].toTensor().to(type), b = s[2].toTensor().to(type);
+    put_result(s, 6,
+               of_batches ? at::baddbmm(sum, a, b, beta, alpha)
+                          : at::addmm(sum, a, b, beta, alpha));
 }
 
 // The CPU's kernel for 16 bits reads momenta as if they were float and leaves most
@@ -269,6 +294,14 @@ inline Equivalent equivalent(const std::string &name)
         {"log_sigmoid_backward.grad_input", {log_sigmoid_backward, never}},
         {"histc", {histogram, never}},
         {"histc.out", {histogram, never}},
+        {"mm.dtype", {wide_product<false>, never}},
+        {"mm.dtype_out", {wide_product<false>, never}},
+        {"bmm.dtype", {wide_product<true>, never}},
+        {"bmm.dtype_out", {wide_product<true>, never}},
+        {"addmm.dtype", {wide_sum<false>, never}},
+        {"addmm.dtype_out", {wide_sum<false>, never}},
+        {"baddbmm.dtype", {wide_sum<true>, never}},
+        {"baddbmm.dtype_out", {wide_sum<true>, never}},
         {"_embedding_bag", {embedding_bag<true>, never}},
         {"_embedding_bag_forward_only", {embedding_bag<false>, never}},
     };

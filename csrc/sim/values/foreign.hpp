@@ -15,6 +15,7 @@
 
 #include <map>
 #include <memory>
+#include <regex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,17 +23,21 @@
 namespace oomph_values
 {
 
-// Whether the operator's kernel of this key takes a stack alone, as those written in
-// Python do.
-inline bool is_boxed_only(const OperatorHandle &op, const std::string &key)
+// Whether the operator's kernel of this key is written in Python: it takes a stack
+// alone, as those of PyTorch's stable interface do, and was not registered by a source
+// of C++ or CUDA.
+inline bool is_python(const OperatorHandle &op, const std::string &key)
 {
-    const std::string all = "\n" + op.dumpState(), end = "[ boxed ]";
+    static const std::regex boxed(R"(registered at (.*?)(\.\w+)?:\d+ .*\[ boxed \]$)");
+    static const std::regex compiled(R"(\.(c|cc|cpp|cu|cuh|cxx|h|hh|hip|hpp|inc))");
+    const std::string all = "\n" + op.dumpState();
     size_t begin = all.find("\n" + key + ": ");
     if (begin == std::string::npos)
         return false;
     std::string line = all.substr(begin + 1, all.find('\n', begin + 1) - begin - 1);
-    return line.size() >= end.size() &&
-           line.compare(line.size() - end.size(), end.size(), end) == 0;
+    std::smatch found;
+    return std::regex_search(line, found, boxed) &&
+           !std::regex_match(found[2].str(), compiled);
 }
 
 class Foreign final : public c10::OperatorKernel
@@ -44,7 +49,7 @@ class Foreign final : public c10::OperatorKernel
     {
         return op.hasKernelForDispatchKey(c10::DispatchKey::CUDA) &&
                op.hasKernelForDispatchKey(c10::DispatchKey::CPU) && !is_view(op) &&
-               !is_boxed_only(op, "CUDA");
+               !is_python(op, "CUDA");
     }
 
     // NULL if there is nothing to stand for the CUDA kernel.
@@ -55,7 +60,7 @@ class Foreign final : public c10::OperatorKernel
             kernel_ = std::make_unique<Kernel>(
                 op, toString(op.operator_name()), c10::DispatchKey::CUDA,
                 c10::DispatchKey::CPU,
-                Equivalent{nullptr, is_boxed_only(op, "CPU") ? always : nullptr},
+                Equivalent{nullptr, is_python(op, "CPU") ? always : nullptr},
                 /*is_foreign=*/true);
         return kernel_.get();
     }
