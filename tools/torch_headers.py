@@ -32,7 +32,8 @@ HERE = frozenset(sys_tags())
 END_BYTES = 1 << 16  # in which the end of a wheel's table of contents is
 GAP_MAX = 1 << 18  # bytes that are read and not wanted, sooner than asked for anew
 CUDA_PACKAGES = re.compile(
-    r"cuda-toolkit|nvidia-(cuda-runtime|cublas|cusparse(lt)?|cusolver|cufft|cudnn|nccl)\b"
+    r"cuda-toolkit|nvidia-(cuda-(runtime|cupti)|cublas|cusparse(lt)?|cusolver|cufft|cudnn"
+    r"|nccl)\b"
 )
 
 

@@ -2,7 +2,8 @@
 
 Python loads libraries with every symbol resolved, so each name that PyTorch may ask
 for has to exist. The names come from what is installed: the exports of the real
-runtime, and what PyTorch's libraries import from the mathematics libraries and NCCL.
+runtime, and what PyTorch's libraries import from the mathematics libraries, NCCL and
+CUPTI.
 For a wheel they come from the headers of each PyTorch (tools/torch_headers.py): the
 exports of the newest runtime, and what the headers of those libraries declare, too.
 All of them are weak: where a file of the library defines a function, that is taken.
@@ -24,6 +25,7 @@ STATUS_BY_PREFIX = {
     "cublas": 15,
     "cudnn": 3000,
     "cufft": 16,
+    "cupti": 27,
     "cusolver": 7,  # internal error: PyTorch has no word for not supported
     "cusparse": 10,
     "nccl": 5,  # invalid usage
@@ -139,6 +141,8 @@ def math_stub(name: str) -> str:
     """A stub that makes or frees an object, succeeds, or records its name and fails."""
     prefix = prefix_of(name) or ""
     status = STATUS_BY_PREFIX[prefix]
+    if prefix == "cupti":  # PyTorch asks by itself, and does without
+        return stub(name, str(status))
     if prefix not in ("cublas", "cudnn"):
         return stub(name, f'oomph_sim_math_unsupported("{name}", {status})')
     if "Create" in name:
