@@ -49,8 +49,7 @@ class Workspaces
 
     void read()
     {
-        bytes_ = {at::cuda::getChosenWorkspaceSize(),
-                  at::cuda::getCUDABlasLtWorkspaceSize()};
+        bytes_ = {workspace_bytes(), at::cuda::getCUDABlasLtWorkspaceSize()};
         makers_ = {extent(reinterpret_cast<const void *>(workspace_maker)),
                    extent(reinterpret_cast<const void *>(lt_workspace_maker))};
     }

@@ -4,6 +4,7 @@
 // in another version stands in the class in each of its forms: the one that PyTorch has
 // overrides it, and nobody calls the others.
 #pragma once
+#include <ATen/cuda/CUDAContext.h>
 #include <ATen/cuda/CUDAContextLight.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <torch/csrc/api/include/torch/version.h>
@@ -18,6 +19,12 @@
 #if TORCH_MINOR < 210
 #error "oomph needs PyTorch 2.10 or newer"
 #endif
+
+namespace at::cuda
+{
+// 2.12 declares it and does not have it.
+[[gnu::weak]] size_t getChosenWorkspaceSize();
+} // namespace at::cuda
 
 namespace oomph_torch
 {
@@ -57,6 +64,16 @@ inline void *(*const lt_workspace_maker)(size_t) = &at::cuda::getCUDABlasLtWorks
 inline void *(*const lt_workspace_maker)() = &at::cuda::getCUDABlasLtWorkspace;
 #endif
 inline auto *const workspace_maker = &at::cuda::getCurrentCUDABlasHandle;
+
+// How much cuBLAS is given; without an answer PyTorch's default, which NVIDIA names in
+// cuBLAS's documentation (cublasSetWorkspace).
+inline size_t workspace_bytes()
+{
+    if (&at::cuda::getChosenWorkspaceSize != nullptr)
+        return at::cuda::getChosenWorkspaceSize();
+    const bool is_hopper = at::cuda::getCurrentDeviceProperties()->major == 9;
+    return is_hopper ? 32 << 20 : (8 << 20) + (128 << 10);
+}
 
 // The action of what is noted on a block later. Before 2.14 nobody asks for that.
 template <typename Entry> constexpr auto annotating()
