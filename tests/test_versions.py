@@ -32,7 +32,7 @@ def result() -> dict[str, Any]:
     test = next(iter(page.NEWER))
     own = suites.read_report(REPORT.replace("test_two", test))
     return {
-        "torch": "2.12.1+cu130",
+        "torch": "2.10.0+cu128",
         "cuda": "13.0",
         "python": "3.11.7",
         "checks": {"installs": "", "streams": "RuntimeError: no"},
@@ -55,16 +55,16 @@ def test_a_report_says_what_failed_and_why_others_did_not_run():
 
 def test_the_page_says_what_works_fails_and_was_not_run(result):
     since, what = next(iter(page.NEWER.values()))
-    text = page.page({"2.12": result})
+    text = page.page({"2.10": result})
     for line in (
         "| installs | yes |",
         "| streams | no: RuntimeError: no |",
         "| `tests/values` | not run |",
         f"| {suites.OWN_TESTS} | 1 passed, 1 failed, 2 not there |",
         f"| {what} | from {since} |",
-        f"* PyTorch 2.12, {suites.OWN_TESTS}: `tests.pytorch.test_a.test_one[oomph]` "
+        f"* PyTorch 2.10, {suites.OWN_TESTS}: `tests.pytorch.test_a.test_one[oomph]` "
         "fails",
-        f"* PyTorch 2.12, {suites.OWN_TESTS}: 1 tests: there is no card",
+        f"* PyTorch 2.10, {suites.OWN_TESTS}: 1 tests: there is no card",
     ):
         assert line in text.splitlines()
 
@@ -72,7 +72,7 @@ def test_the_page_says_what_works_fails_and_was_not_run(result):
 def test_what_fails_with_pytorchs_allocator_too_is_told_apart(result):
     own = result["suites"][suites.OWN_TESTS]
     own["failed"] = [f"test_a.test_one[{way}-1]" for way in ("native", "oomph")]
-    text = page.page({"2.12": result})
+    text = page.page({"2.10": result})
     assert (
         f"| {suites.OWN_TESTS} | 1 passed, 2 fail with PyTorch's allocator, too" in text
     )

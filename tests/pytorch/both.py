@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import torch
-from differences import DIFFERENCES, NEWER
+from differences import CHANGED, DIFFERENCES, NEWER
 from support import MIB, Simulated
 
 CARD = "1GiB,context=0,memory=values,host=4GiB"
@@ -93,10 +93,13 @@ def ways(bug: str | None = None) -> pytest.MarkDecorator:
 
 def _lacking(name: str) -> list[pytest.MarkDecorator]:
     """For a test of what this PyTorch does not have: it must fail, both ways."""
-    newer = NEWER.get(name)
-    if newer is None or version(torch.__version__) >= version(newer.since):
-        return []
-    return _known(f"PyTorch has it from {newer.since} on: {newer.what}")
+    ours = version(torch.__version__)
+    newer, changed = NEWER.get(name), CHANGED.get(name)
+    if newer is not None and ours < version(newer.since):
+        return _known(f"PyTorch has it from {newer.since} on: {newer.what}")
+    if changed is not None and ours >= version(changed.since):
+        return _known(f"PyTorch does otherwise from {changed.since} on: {changed.what}")
+    return []
 
 
 def version(text: str) -> tuple[int, ...]:

@@ -88,7 +88,7 @@ def _checks(results: dict[str, Any], names: list[str]) -> Iterator[list[str]]:
     for suite in SUITES:
         yield [suite, *(_count(found.get("suites", {}).get(suite)) for found in all_)]
     yield ["`examples/demo.py`", *(_demo(found) for found in all_)]
-    times = [found.get("import_ms", [NOT_RUN, NOT_RUN]) for found in all_]
+    times = [found.get("import_ms") or [NOT_RUN, NOT_RUN] for found in all_]
     yield ["`import oomph`, ms", *(str(ms[0]) for ms in times)]
     yield ["until it is installed, ms", *(str(ms[1]) for ms in times)]
 
@@ -99,7 +99,9 @@ def _feature(found: dict[str, Any], test: str, since: str) -> str:
     failed = found["suites"].get(OWN_TESTS, {}).get("failed", [])
     ours = {name for name in failed if f".{test}[" in name} - failed_both_ways(failed)
     no = "no" if ours else "the test fails with both"
-    words = {"passed": "yes", "expected": f"from {since}", "failed": no}
+    is_there = _order(found["torch"].partition("+")[0])[:2] >= _order(since)
+    lacking = "otherwise, see below" if is_there else f"from {since}"
+    words = {"passed": "yes", "expected": lacking, "failed": no}
     return words.get(outcome, outcome)
 
 

@@ -52,7 +52,7 @@ def examine(environment: Environment, wheel: Path) -> dict[str, Any]:
         "torch": environment.tell("torch.__version__"),
         "cuda": environment.tell("torch.version.cuda"),
         "python": environment.tell("platform.python_version()"),
-        "import_ms": environment.import_ms(),
+        "import_ms": [] if found["installs"] else environment.import_ms(),
         "wheel_bytes": wheel.stat().st_size,
         "wheel_sha256": hashlib.sha256(wheel.read_bytes()).hexdigest(),
         "date": date.today().isoformat(),
