@@ -71,7 +71,7 @@ NEWER: dict[str, Newer] = {
     "test_metadata_of_a_dict": Newer("2.15", "metadata that is a dict"),
 }
 
-# What a later PyTorch does otherwise than its tests of 2.11 say: they fail from then on.
+# What a later PyTorch does otherwise than its tests of 2.11 say: these fail from then.
 CHANGED: dict[str, Newer] = {
     "test_cpp_memory_snapshot_pickle": Newer(
         "2.15", "its C++ function is declared and not exported"

@@ -291,15 +291,15 @@ def test_ranks_that_call_different_things_are_named_with_their_lines(
         """,
         CARD,
         ends=False,
-        TORCH_NCCL_ASYNC_ERROR_HANDLING="0",
+        **QUICKLY,
     )
     for each in found:
-        assert each.code == 7, each.said
-        (line,) = lines(each.out, "ranks of a communicator call different things")
+        assert each.code in (7, -signal.SIGABRT), each.said  # 2.15 ends the process
+        line, *_ = lines(each.said, "ranks of a communicator call different things")
         one, other = line.split("; ")
         assert "rank 0: " in one and told[0] in one and ":16" in one, line
         assert "rank 1: " in other and told[1] in other and ":18" in other, line
-        assert float(each.out.split()[0]) < 5
+        assert each.code != 7 or float(each.out.split()[0]) < 5
 
 
 def shared_memory() -> set[str]:

@@ -31,6 +31,7 @@ void nccl_fail(struct ncclComm *comm, ncclResult_t error, const char *format, ..
     vsnprintf(comm->text, sizeof comm->text, format, arguments);
     va_end(arguments);
     keep_error(comm->text);
+    fprintf(stderr, "oomph: %s\n", comm->text); // PyTorch 2.15 asks for the code alone
     atomic_compare_exchange_strong(&comm->error, &none, (int)error);
 }
 
