@@ -14,7 +14,17 @@ typedef struct ending {
 
 static sim_slab_t objects = {.object_bytes = sizeof(struct CUuserObject_st)};
 static ending_t *endings;
-static bool thread_is_running;
+static bool thread_is_running, is_over;
+
+// When the program ends what it would call is taken apart, too.
+static void stop(void)
+{
+    sim_take_lock();
+    is_over = true;
+    while (thread_is_running)
+        sim_wait(1);
+    sim_unlock();
+}
 
 static void *run_endings(void *nothing)
 {
@@ -35,20 +45,23 @@ static void *run_endings(void *nothing)
 
 CUuserObject sim_user_create(CUhostFn destroy, void *argument, unsigned hold_count)
 {
+    static bool stops;
     CUuserObject user = sim_slab_take(&objects);
 
     if (user == NULL)
         return NULL;
+    stops = stops || atexit(stop) == 0;
     user->destroy = destroy;
     user->argument = argument;
     user->hold_count = hold_count;
     return user;
 }
 
-// Without memory or a thread the object is left as it is: whoever made it loses it.
+// Without memory or a thread, or at the end, the object is left as it is: whoever made
+// it loses it.
 static void end(CUuserObject user)
 {
-    ending_t *ending = malloc(sizeof *ending);
+    ending_t *ending = is_over ? NULL : malloc(sizeof *ending);
 
     if (ending != NULL) {
         *ending = (ending_t){user->destroy, user->argument, endings};
