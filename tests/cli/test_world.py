@@ -85,6 +85,7 @@ def test_its_own_numbers_stand_for_those_of_others(tmp_path):
         import os, torch
         import torch.distributed as dist
         dist.init_process_group("cpu:gloo,cuda:nccl")
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         held = torch.arange(3.0, device="cuda")
         dist.all_reduce(held)
         many = [torch.empty(3, device="cuda") for _ in range(6)]
