@@ -176,7 +176,9 @@ ncclResult_t ncclBroadcast(const void *in, void *out, size_t count, ncclDataType
     nccl_operation_t all = operation_of(comm, NCCL_BROADCAST, in, out, count, type);
 
     all.call.root = root;
-    if (root != comm->rank)
+    if (root != comm->rank && comm->board.is_alone)
+        all.in = all.out; // nobody sends: it stays as it is
+    else if (root != comm->rank)
         all.in = all.in_bytes = 0;
     return give_checked(&all, stream);
 }

@@ -70,10 +70,33 @@ static ncclResult_t give_messages(size_t first)
     return result;
 }
 
+// Whether both are parts of one gathering that PyTorch 2.15 makes of broadcasts.
+static bool gather_together(const nccl_operation_t *a, const nccl_operation_t *b)
+{
+    return a->comm == b->comm && a->call.kind == NCCL_BROADCAST &&
+           b->call.kind == NCCL_BROADCAST && a->call.count == b->call.count &&
+           a->call.type == b->call.type;
+}
+
+// A rank that is alone gives what it broadcasts itself in place of what others would.
+static void stand_in_for_others(void)
+{
+    const nccl_operation_t *own = NULL;
+
+    for (size_t i = 0; i < held_count; i++)
+        if (held[i].operation.comm->board.is_alone &&
+            held[i].operation.call.root == held[i].operation.comm->rank)
+            own = &held[i].operation;
+    for (size_t i = 0; own != NULL && i < held_count; i++)
+        if (gather_together(own, &held[i].operation))
+            held[i].operation.in = own->in;
+}
+
 static ncclResult_t end_group(void)
 {
     ncclResult_t result = ncclSuccess;
 
+    stand_in_for_others();
     for (size_t i = 0; result == ncclSuccess && i < joining_count; i++)
         result = nccl_join_end(*joining[i]);
     joining_count = 0;
