@@ -46,6 +46,21 @@ SANITIZERS = {
 }
 
 
+def c_compiler() -> str:
+    """The C compiler that setuptools takes."""
+    chosen = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
+    return chosen.split()[0]
+
+
+for tool in (c_compiler(), "nm"):
+    if shutil.which(tool) is None:
+        raise SystemExit(
+            f"oomph: there is no {tool}: to build oomph from its source needs a C and "
+            "a C++ compiler and binutils (Debian: apt install build-essential); its "
+            "wheel needs none"
+        )
+
+
 def package_dir(name: str) -> Path | None:
     """Where an installed package lies, without importing it."""
     try:
@@ -82,9 +97,8 @@ def simulated_driver_sources() -> list[str]:
 
 def compiler_is_gcc() -> bool:
     """Whether the C compiler is GCC, whose link-time optimisation needs no plug-in."""
-    command = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()
     try:
-        version = subprocess.check_output([command[0], "--version"], text=True)
+        version = subprocess.check_output([c_compiler(), "--version"], text=True)
     except (OSError, subprocess.CalledProcessError):
         return False
     return "Free Software Foundation" in version

@@ -235,7 +235,7 @@ def begin(command: Sequence[str], environment: Mapping[str, str]) -> Program:
     elif processes.FITTING in command:
         processes.Fork.forget()
     if "OOMPH_SIMULATE" in environment:  # as oomph_simulate.pth does
-        importlib.import_module("oomph.simulate.startup")
+        importlib.import_module("oomph_autoload").simulate()
     return compile(text, name, "exec"), vars(main)
 
 

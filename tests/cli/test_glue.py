@@ -26,8 +26,8 @@ def test_a_pytorch_without_modules_is_told_what_is_missing(version, tmp_path):
     assert result.code == 1
     assert result.err.splitlines()[-1] == (
         f"RuntimeError: oomph was not built for PyTorch {version}: this oomph is for "
-        f"PyTorch {', '.join(glue.versions())}, and it cannot be built for another one "
-        "here: there is no C++ compiler (g++ or clang++)"
+        f"these releases of PyTorch: {', '.join(glue.versions())}; and it cannot be "
+        "built for another one here: there is no C++ compiler (g++ or clang++)"
     )
 
 
@@ -77,12 +77,33 @@ def test_another_source_is_built_anew(source, torch_folder):
     assert building.cached("2.99.0", source) != before
 
 
-def test_what_the_compiler_refuses_leaves_nothing_behind(source, torch_folder):
+def test_what_the_compiler_refuses_is_not_tried_again(source, torch_folder, capfd):
     (source / "torch" / "torch.cpp").write_text("#error this is not known\n")
     with pytest.raises(building.BuildError, match="says: .*this is not known"):
         building.build("2.99.0", torch_folder, source)
     folder = building.cached("2.99.0", source)
-    assert [path.suffix for path in folder.parent.iterdir()] == [".lock"]
+    left = {path.suffix for path in folder.parent.iterdir()}
+    assert left == {".failed", ".lock"}
+    assert "(begins)" in capfd.readouterr().err
+    failure = building.beside(folder, "failed")
+    with pytest.raises(building.BuildError, match=f"not known.*remove {failure}"):
+        building.build("2.99.0", torch_folder, source)
+    assert capfd.readouterr().err == ""
+    failure.unlink()
+    with pytest.raises(building.BuildError, match="this is not known$"):
+        building.build("2.99.0", torch_folder, source)
+
+
+def test_a_pytorch_before_the_oldest_is_not_tried(source, torch_folder, capfd):
+    with pytest.raises(building.BuildError, match="pip install --upgrade torch"):
+        building.build("2.9.1", torch_folder, source)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_cache_that_cannot_be_written_is_named(source, torch_folder, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+    with pytest.raises(building.BuildError, match=r"/proc/nowhere.*XDG_CACHE_HOME"):
+        building.build("2.99.0", torch_folder, source)
 
 
 def test_processes_that_want_the_same_build_it_once(source, torch_folder):

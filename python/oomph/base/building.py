@@ -36,6 +36,9 @@ MODULES = {
 LIBRARIES = ("c10", "c10_cuda", "torch_cpu", "torch_cuda", "torch_python")
 
 
+OLDEST = (2, 10)  # of PyTorch, that oomph can be built for
+
+
 class BuildError(RuntimeError):
     """The glue could not be built; says why."""
 
@@ -219,18 +222,43 @@ def build(version: str, torch: Path, source: Path) -> Path:
     folder = cached(version, source)
     if is_whole(folder):
         return folder
+    if tuple(map(int, version.split(".")[:2])) < OLDEST:
+        raise BuildError("that needs PyTorch 2.10: pip install --upgrade torch")
     find_compiler()
     cuda = runpy.run_path(str(torch / "version.py"))["cuda"]
     includes = [torch / "include", *cuda_includes(cuda), python_include()]
-    with locked(folder.with_suffix(".lock")):
-        if is_whole(folder):
-            return folder
-        out = folder.with_suffix(f".{os.getpid()}")
-        shutil.rmtree(out, ignore_errors=True)
-        out.mkdir()
-        try:
-            build_modules(version, source, includes, out)
-            out.rename(folder)
-        finally:
-            shutil.rmtree(out, ignore_errors=True)
+    try:
+        with locked(beside(folder, "lock")):
+            if not is_whole(folder):
+                _build_once(version, source, includes, folder)
+    except OSError as error:
+        raise BuildError(
+            f"{cache_folder()} cannot be written ({error.strerror}): set "
+            "XDG_CACHE_HOME to another folder"
+        ) from None
     return folder
+
+
+def beside(folder: Path, ending: str) -> Path:
+    """A file of a build, next to its folder."""
+    return folder.with_name(f"{folder.name}.{ending}")
+
+
+def _build_once(version: str, source: Path, includes: list[Path], folder: Path) -> None:
+    """Builds; what the compiler has refused is not tried again by each process."""
+    failure = beside(folder, "failed")
+    if failure.exists():
+        raise BuildError(
+            f"{failure.read_text()} (tried before; to try again, remove {failure})"
+        )
+    out = beside(folder, str(os.getpid()))
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir()
+    try:
+        build_modules(version, source, includes, out)
+        out.rename(folder)
+    except BuildError as error:
+        failure.write_text(str(error))
+        raise
+    finally:
+        shutil.rmtree(out, ignore_errors=True)

@@ -30,6 +30,26 @@ def versions() -> list[str]:
     return [f"{major}.{minor}" for major, minor in numbers]
 
 
+def _brought(version: str) -> Path | None:
+    """The folder of the modules for a PyTorch, if this oomph brings them."""
+    from oomph.base import building
+
+    folder = _GLUE / building.folder_name(version)
+    is_brought = building.is_whole(folder) and not _NIGHTLY.search(version)
+    return folder if is_brought else None
+
+
+def fit_of(version: str) -> str:
+    """Whether there are modules for a PyTorch, in words."""
+    from oomph.base import building
+
+    if _brought(version) is not None:
+        return "this oomph is built for it"
+    if building.is_whole(building.cached(version, SOURCE)):
+        return "oomph was built for it here"
+    return "oomph has to be built for it, which is tried when it is first used"
+
+
 def _minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
@@ -42,15 +62,16 @@ def _find(version: str, torch: Path) -> Path:
     """
     from oomph.base import building
 
-    brought = _GLUE / building.folder_name(version)
-    if building.is_whole(brought) and not _NIGHTLY.search(version):
+    brought = _brought(version)
+    if brought is not None:
         return brought
     try:
         return building.build(version, torch, SOURCE)
-    except (building.BuildError, OSError) as error:
+    except building.BuildError as error:
+        releases = ", ".join(versions()) or "none, as it was built without one"
         raise ImportError(
-            f"this oomph is for PyTorch {', '.join(versions())}, and it cannot be "
-            f"built for another one here: {error}"
+            f"this oomph is for these releases of PyTorch: {releases}; and it cannot "
+            f"be built for another one here: {error}"
         ) from None
 
 

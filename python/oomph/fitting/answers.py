@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from oomph import simulate
 from oomph.fitting.cards import Target
 from oomph.fitting.launcher import Launcher
 from oomph.fitting.measuring import Script, Way
@@ -114,7 +115,9 @@ def find(
 
     Raises:
         ScriptError: The script fails where memory is not the reason.
+        SimulationError: There is no PyTorch that fits the simulated GPU.
     """
+    simulate.check(cards[-1].text)
     with Launcher() as launcher:
         runs = Runs(launcher, script, progress)
         runs.roomy(cards[-1], Way.OOMPH)  # alone, to know what host memory it takes
@@ -159,7 +162,9 @@ def find_largest(
 
     Raises:
         ScriptError: The script fails where memory is not the reason.
+        SimulationError: There is no PyTorch that fits the simulated GPU.
     """
+    simulate.check(cards[-1].text)
     with Launcher() as launcher:
         search = Search(launcher, script, option, progress)
         search.begin(cards[-1])

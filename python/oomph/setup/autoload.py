@@ -1,8 +1,7 @@
-"""PyTorch's plug-in entry point: installs oomph at the end of ``import torch``.
+"""Installs oomph at the end of ``import torch``, which calls :mod:`oomph_autoload`.
 
-PyTorch calls :func:`main` in every process that imports it. It does nothing unless the
-environment asks for something, and it raises only if ``OOMPH_CONF`` says
-``required:yes``, since that breaks ``import torch``.
+It does nothing unless the environment asks for something, and it raises only if
+``OOMPH_CONF`` says ``required:yes``, since that breaks ``import torch``.
 """
 
 from __future__ import annotations

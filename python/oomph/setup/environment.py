@@ -46,6 +46,13 @@ def apply() -> None:
         if world.is_alone():
             world.install()
         _say_once(os.environ[simulate.VARIABLE])
+    elif os.environ.get(simulate.VARIABLE):
+        log.logger.warning(
+            "the GPU is not simulated: OOMPH_SIMULATE is set, but this Python has not "
+            "read %s when it started, as it does in its own folders of packages alone "
+            "(not with -S, nor by PYTHONPATH). Install oomph there",
+            Path(simulate.__file__).parent.parent.parent / "oomph_simulate.pth",
+        )
     if os.environ.get(STATS):
         _write_stats_at_exit(os.environ[STATS])
     if os.environ.get(NATIVE_LIMIT):
@@ -114,8 +121,12 @@ def _write_stats_at_exit(wanted: str) -> None:
     pid = os.getpid()
 
     def write() -> None:
-        if os.getpid() == pid:
+        if os.getpid() != pid:
+            return
+        try:
             path.write_text(json.dumps(collect_stats(), indent=1) + "\n")
+        except OSError as error:
+            log.logger.error("statistics cannot be written: %s", error)
 
     atexit.register(write)
 

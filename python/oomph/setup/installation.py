@@ -80,7 +80,7 @@ def _check_same(wanted: dict[str, Any]) -> None:
             "oomph is installed already, with other settings "
             f"({', '.join(f'{k} is {fixed[k]}, not {wanted[k]}' for k in changed)}"
             "); settings cannot change after that: change them where it is installed "
-            "first, perhaps in OOMPH_CONF"
+            "first, perhaps in OOMPH_CONF, or restart the notebook"
         )
 
 
@@ -108,7 +108,15 @@ def _load_torch_class(torch: ModuleType) -> ModuleType:
             f"PyTorch {torch.__version__} is built for the CPU alone; oomph needs the "
             "CUDA build"
         )
-    return glue.load("_torch", torch.__version__)
+    try:
+        return glue.load("_torch", torch.__version__)
+    except RuntimeError as error:
+        from oomph.setup import versions  # what it needs is for errors alone
+
+        others = versions.unused()
+        if not others:
+            raise
+        raise RuntimeError("; ".join([str(error), *others])) from None
 
 
 def _replace_allocator(torch: ModuleType, values: dict[str, Any]) -> None:

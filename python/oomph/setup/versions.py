@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
+import os
+import runpy
 from importlib import metadata
 from pathlib import Path
 
 import oomph
 from oomph import _C
+from oomph.base import glue
 
 
 def torch_version() -> str:
@@ -16,6 +20,18 @@ def torch_version() -> str:
         return metadata.version("torch")
     except metadata.PackageNotFoundError:
         return "not installed"
+
+
+def _fit_of_torch() -> str:
+    """Whether this oomph goes into the PyTorch that is found, without importing it."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return ""
+    found = runpy.run_path(str(Path(spec.origin).with_name("version.py")))
+    version, cuda = str(found["__version__"]), found.get("cuda")
+    if cuda is None:
+        return ", built for the CPU alone: oomph needs the CUDA build"
+    return f" for CUDA {cuda}: {glue.fit_of(version)}"
 
 
 def gpu_count() -> int:
@@ -60,7 +76,15 @@ def _own_memory() -> str:
     return "its own"
 
 
-def _unused() -> list[str]:
+def _removing(package: Path) -> str:
+    """How an oomph is removed."""
+    folder = str(package.parent)
+    if folder in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+        return f"take {folder} out of PYTHONPATH"
+    return f"pip uninstall oomph, in {folder}"
+
+
+def unused() -> list[str]:
     """Other oomphs that are installed where this Python looks, after this one."""
     here = Path(oomph.__file__).parent
     others = {
@@ -68,8 +92,9 @@ def _unused() -> list[str]:
         for found in metadata.distributions(name="oomph")
     }
     return [
-        f"another oomph, {version}, is in {folder} and not used: remove it with pip "
-        "uninstall oomph, or start this Python without that folder in PYTHONPATH"
+        f"the oomph in {here} is in use, and another, {version}, is in {folder}: "
+        f"remove the one that you do not mean ({_removing(here)}; or "
+        f"{_removing(folder)})"
         for folder, version in others.items()
         if folder.is_dir() and folder != here.resolve()
     ]
@@ -80,8 +105,8 @@ def report() -> str:
     return "\n".join(
         (
             f"oomph {oomph.__version__}",
-            *_unused(),
-            f"PyTorch {torch_version()}",
+            *unused(),
+            f"PyTorch {torch_version()}{_fit_of_torch()}",
             f"driver: {driver_version()}",
             f"memory of the GPU: {_own_memory()}",
             f"host memory in place of device memory: {_host_pages()}",

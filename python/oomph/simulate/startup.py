@@ -1,8 +1,8 @@
 """Loads the simulated GPU when Python starts, if OOMPH_SIMULATE names a card.
 
-Imported by ``oomph_simulate.pth``, in every Python process of the environment in which
-oomph is installed, only if the variable is set. It must not stop Python from starting,
-and the paths of other packages may not be known yet.
+By ``oomph_simulate.pth`` and ``oomph_autoload``, in every Python process of the
+environment in which oomph is installed, only if the variable is set. It must not stop
+Python from starting, and the paths of other packages may not be known yet.
 """
 
 from __future__ import annotations
@@ -20,7 +20,3 @@ def main() -> None:
     except Exception as error:
         print(f"oomph: the GPU is not simulated: {error}", file=sys.stderr)
         del os.environ[simulate.VARIABLE]
-
-
-if os.environ.get(simulate.VARIABLE):
-    main()
