@@ -254,7 +254,10 @@ def test_host_memory_may_end_at_any_rescue():
     outcomes = Counter[str]()
     for taken_mib in range(8, 64, 2):
         trial.training.begin()
-        taken = [pinned(2 * MIB) for _ in range(taken_mib // 2)]
+        try:
+            taken = [pinned(2 * MIB) for _ in range(taken_mib // 2)]
+        except RuntimeError:  # the rest holds what PyTorch and oomph keep
+            break
         result = trial.training.attempt()
         del taken
         torch._C._host_emptyCache()
