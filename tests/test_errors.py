@@ -9,7 +9,7 @@ from support import ROOT
 
 PAGE = ROOT / "docs" / "errors.md"
 GAP = "…"
-PYTHON = sorted(ROOT.glob("python/oomph*/**/*.py"))
+PYTHON = [*sorted(ROOT.glob("python/oomph*/**/*.py")), ROOT / "setup.py"]
 C = sorted([*ROOT.glob("csrc/**/*.c"), *ROOT.glob("csrc/**/*.[ch]pp")])
 LITERAL = r'"(?:[^"\\]|\\.)*"'
 CHECKS = "TORCH_CHECK(?:_WITH|_VALUE)?"

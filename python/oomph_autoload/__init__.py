@@ -3,6 +3,8 @@
 A package of its own, as the name ``oomph`` may mean something else in a program: its
 own script of that name, or oomph's source, which is not built. Neither Python's start
 nor ``import torch`` may break of that.
+
+PYTEST_DONT_REWRITE: it may be imported before pytest, which would warn of it.
 """
 
 from __future__ import annotations

@@ -318,7 +318,7 @@ def test_installing_again_is_harmless_or_says_which_settings_differ():
     assert result.out.splitlines() == [
         f"oomph is installed already, with other settings ({what}); settings "
         "cannot change after that: change them where it is installed first, perhaps "
-        "in OOMPH_CONF"
+        "in OOMPH_CONF, or restart the notebook"
         for what in ("device_limit is 536870912, not 0.5", "plan is on, not off")
     ]
 

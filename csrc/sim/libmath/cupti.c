@@ -2,7 +2,7 @@
  * from CUDA 13.2 on looks for them until the stack ends. Calls fail: PyTorch's profiler
  * then does without the events of the GPU, and says so.
  */
-#include "libmath/standin.h"
+#include "standin.h"
 
 #pragma GCC visibility push(default)
 
