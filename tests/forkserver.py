@@ -234,7 +234,7 @@ def begin(command: Sequence[str], environment: Mapping[str, str]) -> Program:
         fork_servers()
     elif processes.FITTING in command:
         processes.Fork.forget()
-    if "OOMPH_SIMULATE" in environment:  # as oomph_simulate.pth does
+    if environment.get("OOMPH_SIMULATE"):  # as oomph_simulate.pth does
         importlib.import_module("oomph_autoload").simulate()
     return compile(text, name, "exec"), vars(main)
 

@@ -444,5 +444,5 @@ def test_import_oomph_adds_few_modules():
 
 
 def test_the_entry_point_imports_nothing_where_nothing_is_asked_for():
-    added = added_modules("import oomph.setup.autoload; oomph.setup.autoload.main()")
+    added = added_modules("import oomph_autoload; oomph_autoload.main()")
     assert not added & {"oomph.setup.environment", "json"}

@@ -17,6 +17,8 @@ import sys
 def main() -> None:
     """PyTorch's plug-in entry point, called at the end of ``import torch``.
 
+    It does nothing unless the environment asks for something.
+
     Raises:
         Exception: Whatever stands in the way, if ``OOMPH_CONF`` says ``required:yes``.
     """
@@ -35,9 +37,7 @@ def main() -> None:
 
 
 def simulate() -> None:
-    """Loads the simulated GPU; ``oomph_simulate.pth`` calls it when Python starts."""
-    if not os.environ.get("OOMPH_SIMULATE"):
-        return
+    """Loads the card of ``OOMPH_SIMULATE``, for ``oomph_simulate.pth``."""
     try:
         from oomph.simulate import startup
     except ImportError as error:

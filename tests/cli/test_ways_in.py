@@ -184,6 +184,16 @@ def test_stats_are_written_however_a_script_ends(script, ending, code):
     assert stats["0"]["num_ooms"] == (1 if "1 << 40" in ending else 0)
 
 
+def test_stats_that_cannot_be_written_are_named(script, tmp_path):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    path = script(f"{USES}\nimport os\nos.rmdir({str(folder)!r})\n")
+    result = run_simulated("--set", SETTINGS, "--stats", folder / "stats.json", path)
+    assert result.code == 0
+    (line,) = lines(result.err, "statistics cannot be written: ")
+    assert str(folder) in line and "Traceback" not in result.err
+
+
 def test_stats_of_the_native_allocator_have_the_same_names(script, tmp_path):
     path = script(USES.replace("200", "100"))
     out = tmp_path / "stats.json"

@@ -22,8 +22,8 @@ os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 import torch
 gc.freeze()
 began = process_time()
-import oomph.setup.autoload
-oomph.setup.autoload.main()
+import oomph_autoload
+oomph_autoload.main()
 import oomph
 imported = process_time()
 oomph.install()

@@ -1,7 +1,7 @@
 """Installs oomph at the end of ``import torch``, which calls :mod:`oomph_autoload`.
 
-It does nothing unless the environment asks for something, and it raises only if
-``OOMPH_CONF`` says ``required:yes``, since that breaks ``import torch``.
+It raises only if ``OOMPH_CONF`` says ``required:yes``, since that breaks ``import
+torch``.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ def main() -> None:
     Raises:
         Exception: Whatever stands in the way, if oomph is required.
     """
-    if not any(name.startswith("OOMPH_") for name in os.environ):
-        return
     from oomph import settings
     from oomph.base import log
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import os
-import runpy
 from importlib import metadata
 from pathlib import Path
 
 import oomph
-from oomph import _C
+from oomph import _C, simulate
 from oomph.base import glue
 
 
@@ -24,11 +22,10 @@ def torch_version() -> str:
 
 def _fit_of_torch() -> str:
     """Whether this oomph goes into the PyTorch that is found, without importing it."""
-    spec = importlib.util.find_spec("torch")
-    if spec is None or spec.origin is None:
+    found = simulate.torch_build()
+    if found is None:
         return ""
-    found = runpy.run_path(str(Path(spec.origin).with_name("version.py")))
-    version, cuda = str(found["__version__"]), found.get("cuda")
+    version, cuda = found
     if cuda is None:
         return ", built for the CPU alone: oomph needs the CUDA build"
     return f" for CUDA {cuda}: {glue.fit_of(version)}"

@@ -198,10 +198,10 @@ def _check_build(version: str, cuda: str | None) -> str:
     return major
 
 
-def _find_torch() -> str | None:
-    """The major version of CUDA of the PyTorch to be found, without importing it.
+def torch_build() -> tuple[str, str | None] | None:
+    """The version of the PyTorch to be found, and its CUDA's, without importing it.
 
-    None: there is no PyTorch. Raises if it does not fit.
+    None: there is no PyTorch; in place of CUDA's: it is built for the CPU alone.
     """
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
@@ -209,9 +209,16 @@ def _find_torch() -> str | None:
     text = (Path(spec.origin).parent / "version.py").read_text()
     version = re.search(r"^__version__ = '([^']*)'", text, re.MULTILINE)
     cuda = re.search(r"^cuda\b[^=]*= '(\d[^']*)'", text, re.MULTILINE)
-    return _check_build(
-        version.group(1) if version else "", cuda.group(1) if cuda else None
-    )
+    return version.group(1) if version else "", cuda.group(1) if cuda else None
+
+
+def _find_torch() -> str | None:
+    """The major version of CUDA of the PyTorch to be found.
+
+    None: there is no PyTorch. Raises if it does not fit.
+    """
+    found = torch_build()
+    return None if found is None else _check_build(*found)
 
 
 def check(card: str) -> None:
