@@ -114,29 +114,36 @@ class SharedLibrary(Extension):
     """A plain shared library, kept under its own file name beside the package."""
 
     def __init__(
-        self, name: str, stubs: Callable[[Path], Any] | None = None, **kwargs
+        self, file_name: str, stubs: Callable[[Path], Any] | None = None, **kwargs
     ) -> None:
-        self.path = f"oomph/_sim/{name}"
         super().__init__(
-            self.path.replace("/", "."),
+            "oomph._sim." + file_name.replace(".", "_"),
             include_dirs=["csrc/sim"],
             depends=sources("csrc/sim/**/*.h"),
-            extra_link_args=[f"-Wl,-soname,{name}", "-pthread"],
+            extra_link_args=[f"-Wl,-soname,{file_name}", "-pthread"],
             **kwargs,
         )
+        self.file_name = file_name
         self.stubs = stubs  # writes the source of csrc/sim/stubs.py into a folder
 
 
 class Build(build_ext):
     """build_ext that keeps the names of shared libraries and generates their stubs."""
 
-    def get_ext_fullpath(self, ext_name: str) -> str:
+    def get_ext_filename(self, fullname: str) -> str:
         """A shared library goes under its own name, all else as always."""
+        folder, _, name = fullname.rpartition(".")
         for ext in self.extensions:
-            if isinstance(ext, SharedLibrary) and ext_name == ext.name:
-                root = ROOT / "python" if self.inplace else Path(self.build_lib)
-                return str(root / ext.path)
-        return super().get_ext_fullpath(ext_name)
+            if isinstance(ext, SharedLibrary) and ext.name.rpartition(".")[2] == name:
+                return os.path.join(*folder.split("."), ext.file_name)
+        return super().get_ext_filename(fullname)
+
+    def copy_extensions_to_source(self) -> None:
+        """Of ``pip install --editable``; setuptools makes no folders for that."""
+        for ext in self.extensions:
+            folder = ROOT / "python" / Path(*ext.name.split(".")[:-1])
+            folder.mkdir(parents=True, exist_ok=True)
+        super().copy_extensions_to_source()
 
     def build_extension(self, ext: Extension) -> None:
         """Builds one extension or library, generated sources first."""
@@ -171,10 +178,15 @@ class BuildPy(build_py):
             left.unlink()  # of an older oomph: Python would take these
         shutil.rmtree(lib / "_glue" / "csrc", ignore_errors=True)  # what has moved
         super().run()
-        if not self.editable_mode:
-            for source, out in self.extra_files():
-                out.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(source, out)
+        extra = self.editable_files() if self.editable_mode else self.extra_files()
+        for source, out in extra:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, out)
+
+    def editable_files(self) -> list[tuple[Path, Path]]:
+        """The start-up file, which lies beside packages, with where a wheel has it."""
+        data = Path(self.get_finalized_command("install").install_data)
+        return [(ROOT / "python" / PTH, data.parent / "purelib" / PTH)]
 
     def extra_files(self) -> list[tuple[Path, Path]]:
         """The start-up file, and the source of the glue, with where they go."""

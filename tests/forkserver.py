@@ -234,8 +234,8 @@ def begin(command: Sequence[str], environment: Mapping[str, str]) -> Program:
         fork_servers()
     elif processes.FITTING in command:
         processes.Fork.forget()
-    if environment.get("OOMPH_SIMULATE"):  # as oomph_simulate.pth does
-        importlib.import_module("oomph_autoload").simulate()
+    if any(name.startswith("OOMPH_") for name in environment):  # as the .pth does
+        importlib.import_module("oomph_autoload").start()
     return compile(text, name, "exec"), vars(main)
 
 

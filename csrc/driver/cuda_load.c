@@ -61,6 +61,14 @@ oomph_status_t oomph_cuda_check(CUresult result, const char *call)
                       text != NULL ? text : "no text");
 }
 
+/* The file that a function comes from. */
+static const char *path_of(void *function)
+{
+    Dl_info found;
+
+    return dladdr(function, &found) != 0 ? found.dli_fname : "libcuda.so.1";
+}
+
 oomph_status_t oomph_cuda_find(void)
 {
     PFN_cuDriverGetVersion_v2020 get_version;
@@ -73,7 +81,13 @@ oomph_status_t oomph_cuda_find(void)
     if (symbol == NULL)
         return oomph_fail(OOMPH_ERR_DRIVER, "libcuda.so.1 is not a CUDA driver");
     memcpy(&get_version, &symbol, sizeof get_version);
-    if (get_version(&version) != CUDA_SUCCESS || version < DRIVER_MIN)
+    CUresult result = get_version(&version);
+    if (result == CUDA_ERROR_STUB_LIBRARY)
+        return oomph_fail(OOMPH_ERR_DRIVER,
+                          "%s is no CUDA driver, but the toolkit's stub, which only "
+                          "serves to link: take its folder out of LD_LIBRARY_PATH",
+                          path_of(symbol));
+    if (result != CUDA_SUCCESS || version < DRIVER_MIN)
         return oomph_fail(OOMPH_ERR_DRIVER,
                           "the CUDA driver is for CUDA %d.%d; oomph needs one for CUDA "
                           "12.0 or newer (525.60 or newer)",

@@ -13,6 +13,32 @@ import os
 import re
 import sys
 
+_ASKING = {
+    f"OOMPH_{name}" for name in ("CONF", "SIMULATE", "STATS", "TRACE", "NATIVE_LIMIT")
+}
+
+
+def start() -> None:
+    """What ``oomph_simulate.pth`` calls when Python starts, if anything is asked for.
+
+    It loads the card of ``OOMPH_SIMULATE``. If PyTorch is told to call no plug-ins,
+    nothing is done but to say so at ``import torch``.
+    """
+    asked = {name for name in _ASKING if os.environ.get(name)}
+    try:
+        if asked and os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") != "1":
+            from oomph.setup import plugins
+
+            plugins.when_kept_out(_refuse)
+        elif "OOMPH_SIMULATE" in asked:
+            from oomph.simulate import startup
+
+            startup.main()
+    except ImportError as error:
+        card = "OOMPH_SIMULATE" in asked
+        undone = "oomph: the GPU is not simulated" if card else "oomph is not in use"
+        print(f"{undone}: {_explained(error)}", file=sys.stderr)
+
 
 def main() -> None:
     """PyTorch's plug-in entry point, called at the end of ``import torch``.
@@ -28,22 +54,17 @@ def main() -> None:
         from oomph import _C  # noqa: F401 - what is built
         from oomph.setup import autoload
     except ImportError as error:
-        text = f"oomph is not in use: {_explained(error)}"
-        if re.search(r"\brequired\s*:\s*yes\b", os.environ.get("OOMPH_CONF", "")):
-            raise ImportError(text) from error
-        print(text, file=sys.stderr)
+        _refuse(_explained(error))
         return
     autoload.main()
 
 
-def simulate() -> None:
-    """Loads the card of ``OOMPH_SIMULATE``, for ``oomph_simulate.pth``."""
-    try:
-        from oomph.simulate import startup
-    except ImportError as error:
-        print(f"oomph: the GPU is not simulated: {_explained(error)}", file=sys.stderr)
-        return
-    startup.main()
+def _refuse(reason: str) -> None:
+    """Says that oomph is not in use; an error if it is required."""
+    text = f"oomph is not in use: {reason}"
+    if re.search(r"\brequired\s*:\s*yes\b", os.environ.get("OOMPH_CONF", "")):
+        raise ImportError(text)
+    print(text, file=sys.stderr)
 
 
 def _explained(error: ImportError) -> str:

@@ -20,15 +20,18 @@ allocator = torch.cuda.memory.CUDAPluggableAllocator(
 LIVE = "allocated_bytes.all.current"
 """
 
+LATE = f"""
+import os, torch
+os.environ["OOMPH_CONF"] = "{CONF}"  # after it was looked at
+"""
+
 
 def program(body: str, *, installed: bool, **options):
     """A program that uses the functions, with oomph installed or without."""
     import textwrap
 
-    native = {} if installed else {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
-    return run(
-        PRELUDE + textwrap.dedent(body), card=CARD, conf=CONF, **native, **options
-    )
+    begin, conf = ("", CONF) if installed else (LATE, None)
+    return run(begin + PRELUDE + textwrap.dedent(body), card=CARD, conf=conf, **options)
 
 
 WIDE = """

@@ -93,6 +93,47 @@ def test_a_card_is_told_to_be_left_out_where_python_reads_no_pth(tmp_path):
     assert f"{site}/oomph_simulate.pth" in line
 
 
+def test_a_card_with_more_memory_than_addresses_says_what_to_raise(tmp_path):
+    card = f"ulimit -v {20 << 20}; OOMPH_SIMULATE=16GiB exec {sys.executable}"
+    found = subprocess.run(
+        ["bash", "-c", f"{card} -c 'import torch'"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "This process may use 20.00 GiB of addresses (ulimit -v)" in found.stderr
+
+
+ASKED = [{"OOMPH_CONF": "offload:auto"}, {"OOMPH_SIMULATE": "1GiB"}]
+KEPT_OUT = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+
+
+@pytest.mark.parametrize("asked", ASKED, ids=["settings", "card"])
+def test_where_pytorch_calls_no_plug_ins_it_is_said(asked, tmp_path):
+    found = python(tmp_path, "-c", TELL, **asked, **KEPT_OUT)
+    assert found.stdout.split() == ["imported", "False"], found.stderr
+    (line,) = lines(found.stderr, "oomph is not in use")
+    assert "TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps PyTorch from calling oomph" in line
+
+
+def test_where_pytorch_calls_no_plug_ins_what_is_required_is_an_error(tmp_path):
+    found = python(tmp_path, "-c", TELL, OOMPH_CONF="required:yes", **KEPT_OUT)
+    assert (found.returncode, found.stdout) == (1, "")
+    assert "ImportError: oomph is not in use: TORCH_DEVICE_BACKEND" in found.stderr
+
+
+def test_pythons_without_pytorch_say_nothing_of_its_plug_ins(tmp_path):
+    asked = {"OOMPH_CONF": "required:yes", **KEPT_OUT}
+    found = python(tmp_path, "-c", "print('started')", **asked)
+    assert (found.stdout, found.stderr) == ("started\n", "")
+
+
+def test_version_says_that_pytorch_calls_no_plug_ins(tmp_path):
+    found = python(tmp_path, "-m", "oomph", "--version", **KEPT_OUT)
+    (line,) = lines(found.stdout, "PyTorch 2.")
+    assert "keeps PyTorch from calling oomph: unset it" in line
+
+
 @pytest.mark.parametrize("question", [["run", "--simulate", "1GiB"], ["fit"]])
 def test_without_pytorch_the_commands_say_what_to_install(question, tmp_path):
     (tmp_path / "oomph").symlink_to(INSTALLED)

@@ -1,5 +1,7 @@
 """Where oomph cannot start: an error, or PyTorch's own allocator and a word why."""
 
+import subprocess
+
 import pytest
 from support import lines, oomph, run
 
@@ -156,3 +158,12 @@ def test_a_pytorch_for_the_cpu_alone_is_told(tmp_path):
     assert result.out == "False\n"
     (reason,) = reasons(result)
     assert "is built for the CPU alone" in reason
+
+
+def test_the_stub_of_the_toolkit_is_told_from_a_driver(tmp_path):
+    source = tmp_path / "stub.c"
+    source.write_text("int cuDriverGetVersion(int *version) { return 34; }\n")
+    library = tmp_path / "libcuda.so.1"
+    subprocess.run(["cc", "-shared", "-fPIC", source, "-o", library], check=True)
+    result = oomph("--version", LD_LIBRARY_PATH=str(tmp_path))
+    assert f"{library} is no CUDA driver, but the toolkit's stub" in result.out

@@ -122,7 +122,7 @@ def cache_folder() -> Path:
 def cached(version: str, source: Path) -> Path:
     """The folder of the glue of this very PyTorch, built from this very source."""
     digest = hashlib.sha256()
-    for path in sorted(source.rglob("*.[chp]*")):
+    for path in sorted([*source.rglob("*.?pp"), *source.rglob("*.h")]):
         digest.update(path.read_bytes())
     return cache_folder() / digest.hexdigest()[:16] / f"torch{version}"
 

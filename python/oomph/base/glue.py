@@ -15,7 +15,8 @@ from types import ModuleType
 
 _PACKAGE = Path(__file__).parent.parent
 _GLUE = _PACKAGE / "_glue"
-SOURCE = _GLUE / "csrc"
+_SHIPPED = _GLUE / "csrc"
+SOURCE = _SHIPPED if _SHIPPED.exists() else _PACKAGE.parents[1] / "csrc"  # a checkout's
 _WHAT = {
     "_torch": "oomph was",
     "_values": "the operators of the simulated GPU were",

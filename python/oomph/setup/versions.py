@@ -10,6 +10,7 @@ from pathlib import Path
 import oomph
 from oomph import _C, simulate
 from oomph.base import glue
+from oomph.setup import plugins
 
 
 def torch_version() -> str:
@@ -28,7 +29,10 @@ def _fit_of_torch() -> str:
     version, cuda = found
     if cuda is None:
         return ", built for the CPU alone: oomph needs the CUDA build"
-    return f" for CUDA {cuda}: {glue.fit_of(version)}"
+    kept_out = plugins.kept_out()
+    return f" for CUDA {cuda}: {glue.fit_of(version)}" + (
+        "" if kept_out is None else f"; {kept_out}"
+    )
 
 
 def gpu_count() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 from _ctypes import dlclose
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from oomph.base.sizes import format_size
 DRIVER = "libcuda.so.1"
 FOLDER = Path(__file__).parent.parent / "_sim"  # of this library and the others
 _NO_LIMIT = 2**64 - 1
+_PYTORCH_ADDRESSES = 8 << 30  # about what a process with PyTorch maps for itself
 
 
 class SimulationError(RuntimeError):
@@ -129,4 +131,17 @@ def banner(card: str) -> str:
         else "kernels compute nothing, so losses and other values mean nothing, and "
         f"{times}; memory is what PyTorch allocates on a GPU"
     )
-    return f"the GPU is simulated ({count}{format_size(parsed.memory_bytes)}): {text}"
+    size = f"{count}{format_size(parsed.memory_bytes)}"
+    return f"the GPU is simulated ({size}): {text}{_limit_of_addresses(parsed)}"
+
+
+def _limit_of_addresses(card: Card) -> str:
+    """What becomes of a card that has more memory than the process has addresses."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    needed = _PYTORCH_ADDRESSES + card.devices * card.memory_bytes
+    if limit == resource.RLIM_INFINITY or limit > needed:
+        return ""
+    return (
+        f". This process may use {format_size(limit)} of addresses (ulimit -v), so the "
+        "card seems full before it is: raise that limit"
+    )
