@@ -45,12 +45,6 @@ typedef struct oomph_sim_piece {
 size_t oomph_sim_pieces(uint64_t addr, uint64_t bytes, oomph_sim_piece_t *pieces,
                         size_t max_count);
 
-// Where memory is not real: what is known to lie there, as the host wrote it. False:
-// nothing is known.
-int oomph_sim_peek(uint64_t addr, void *out, uint64_t bytes);
-// What lies there from now on; NULL: that is not known.
-void oomph_sim_poke(uint64_t addr, const void *source, uint64_t bytes);
-
 // Reports a misuse by the program, of which sim.h tells.
 void oomph_sim_report(const char *text);
 

@@ -194,6 +194,7 @@ typedef struct oomph_sim_launched {
     unsigned kernel_count;
     uint64_t threads; // of the kernel that has most
     unsigned block_threads;
+    unsigned library_call_count; // of mathematics libraries, in place of kernels
 } oomph_sim_launched_t;
 
 typedef struct oomph_sim_cost {
@@ -204,6 +205,7 @@ typedef struct oomph_sim_cost {
     oomph_sim_launched_t launched;
     const oomph_sim_use_t *uses; // copied
     size_t use_count;
+    int is_followed; // by a computation, which says what is known of what they wrote
 } oomph_sim_cost_t;
 
 // Adds `change` to a counter of this thread. While that is above 0, the kernels that
@@ -243,6 +245,14 @@ int oomph_sim_usage(int device, oomph_sim_usage_t *usage);
 // value until now.
 uint64_t oomph_sim_answer(uint64_t value);
 
+// With memory=none, for computations alone: what is known to lie at `addr`, as the host
+// or a computation wrote it; zeros where that is not known. Returns how many bytes are.
+uint64_t oomph_sim_peek(uint64_t addr, void *out, uint64_t bytes);
+// The same, for all but computations.
+uint64_t oomph_sim_look(uint64_t addr, void *out, uint64_t bytes);
+// What lies there from now on, if that is at most 4096 bytes; NULL: it is not known.
+void oomph_sim_poke(uint64_t addr, const void *source, uint64_t bytes);
+
 typedef struct oomph_sim_range {
     uint64_t addr, bytes;
     int writes;
@@ -263,7 +273,7 @@ typedef struct oomph_sim_meeting {
 } oomph_sim_meeting_t;
 
 // A computation on the host that stands for a kernel. Needs memory=real, unless it uses
-// no memory that it was not given by oomph_sim_peek() and oomph_sim_poke() (runtime.h).
+// no memory but by oomph_sim_peek() and oomph_sim_poke().
 typedef struct oomph_sim_compute {
     const char *name;                // static text, for what is reported
     const oomph_sim_range_t *ranges; // all memory of devices that it uses; copied

@@ -131,11 +131,29 @@ static void test_the_shadow_follows_copies_and_is_overwritten(void)
     OK(cuMemcpyHtoD(addr, values, sizeof values));
     OK(cuMemcpyDtoD(addr + 1000, addr, sizeof values));
     OK(cuMemsetD8(addr, 1, 1));
-    CHECK(read_back(addr) == 0 && read_back(addr + 1000) == 5);
+    CHECK(read_back(addr) == 1 && read_back(addr + 1000) == 5);
     OK(cuMemcpyHtoD(addr + 1000, &values[1], 8));
     CHECK(read_back(addr + 1000) == 6);
-    OK(cuMemcpyDtoD(addr + 1000, addr, 8)); // of what has no shadow
-    CHECK(read_back(addr + 1000) == 0);
+    OK(cuMemcpyDtoD(addr + 1000, addr + 2000, 8)); // of what has no shadow
+    CHECK(read_back(addr + 1000) == 0 && read_back(addr + 1008) == 6);
+}
+
+static void test_the_shadow_keeps_what_is_around_a_write(void)
+{
+    const uint64_t values[4] = {5, 6, 7, 8}, other = 9;
+
+    start("1GiB");
+    CUdeviceptr addr = allocate(PAGE);
+    OK(cuMemcpyHtoD(addr, values, sizeof values));
+    OK(cuMemcpyHtoD(addr + 8, &other, 8));
+    CHECK(read_back(addr) == 5 && read_back(addr + 8) == 9);
+    OK(cuMemcpyDtoD(addr + 8, addr + 2000, 8)); // nothing is known of it any more
+    CHECK(read_back(addr) == 5 && read_back(addr + 8) == 0);
+    CHECK(read_back(addr + 16) == 7 && read_back(addr + 24) == 8);
+    OK(cuMemcpyHtoD(addr + 8, &other, 8)); // between two pieces
+    uint64_t found[4];
+    OK(cuMemcpyDtoH(found, addr, sizeof found));
+    CHECK(found[0] == 5 && found[1] == 9 && found[2] == 7 && found[3] == 8);
 }
 
 static void test_only_so_much_is_shadowed(void)
@@ -206,6 +224,7 @@ int main(void)
     run(test_a_copy_takes_the_time_of_the_link);
     run(test_what_the_host_wrote_is_shadowed_until_a_kernel_runs);
     run(test_the_shadow_follows_copies_and_is_overwritten);
+    run(test_the_shadow_keeps_what_is_around_a_write);
     run(test_only_so_much_is_shadowed);
     run(test_copies_to_the_host_read_the_value_that_was_set);
     run(test_zeros_that_were_never_written_are_copied_too);

@@ -212,7 +212,7 @@ BAD_SCRIPTS = {
     "exits": ("raise SystemExit('give me data')", "give me data"),
     "reads": ("input('name? ')", "EOFError"),
     "waits": (
-        "import torch\nx = torch.zeros(1, device='cuda')\nwhile x.item() < 1: x += 1",
+        "import torch\nx = torch.ones(9999, device='cuda')\nwhile not x.max() > 0: ...",
         "the script took too long. A loop may wait for a value, which is 0",
     ),
     "dies": ("import os\nos.kill(os.getpid(), 9)", "exit code -9"),

@@ -224,6 +224,36 @@ def test_numbers_that_the_host_wrote_are_told_though_kernels_compute_nothing():
     assert all("[['rank', 0], ['rank', 1]] 11" in each.out for each in found)
 
 
+@pytest.mark.parametrize("card", ["h100,context=0", "1GiB,context=0"])
+def test_objects_and_counts_of_other_ranks_arrive_though_kernels_compute_nothing(card):
+    found = run_ranks(
+        2,
+        """
+        objects = [None] * size
+        dist.all_gather_object(objects, "x" * (30 * rank + 1))
+        told = [{"of": "rank 0"} if rank == 0 else None]
+        dist.broadcast_object_list(told, src=0)
+        gathered = [None] * size if rank == 0 else None
+        dist.gather_object({"from": rank}, gathered)
+        scattered = [None]
+        dist.scatter_object_list(scattered, [["a"], ["b", "c"]], src=0)
+        counts = torch.tensor([rank + 1, 3], device=device)
+        theirs = torch.empty_like(counts)
+        dist.all_to_all_single(theirs, counts)
+        tokens = torch.empty(int(theirs.sum()), 64, device=device)
+        dist.all_to_all_single(
+            tokens, torch.empty(int(counts.sum()), 64, device=device),
+            theirs.tolist(), counts.tolist(),
+        )
+        print([len(o) for o in objects], told, gathered, scattered, tokens.shape[0])
+        """,
+        card,
+    )
+    begin = "[1, 31] [{'of': 'rank 0'}]"
+    assert found[0].out == f"{begin} [{{'from': 0}}, {{'from': 1}}] [['a']] 3\n"
+    assert found[1].out == f"{begin} None [['b', 'c']] 6\n"
+
+
 # ---- what it takes
 
 

@@ -69,7 +69,8 @@ class Kernel final : public c10::OperatorKernel
           has_cpu_(cpu_.equivalent.compute != nullptr ||
                    op.hasComputedKernelForDispatchKey(on_cpu)),
           draws_(op.hasTag(at::Tag::nondeterministic_seeded)),
-          needs_values_(Names(NEED_VALUES).contain(name_) || returns_no_tensor(op) ||
+          needs_values_(Names(SIZED_BY_VALUES).contain(name_) ||
+                        Names(NEED_VALUES).contain(name_) || returns_no_tensor(op) ||
                         on_gpu != c10::DispatchKey::CUDA),
           is_copy_(name_ == "copy_"), is_item_(name_ == "_local_scalar_dense"),
           argument_count_(op.schema().arguments().size()),

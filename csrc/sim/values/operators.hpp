@@ -49,28 +49,25 @@ inline constexpr std::string_view LEFT_ALONE[] = {
     "set_.source_Tensor",
 };
 
-// The size of the result, or what the CUDA kernel does, depends on values.
-inline constexpr std::string_view NEED_VALUES[] = {
-    "_ctc_loss",
+// The size of the result depends on values.
+inline constexpr std::string_view SIZED_BY_VALUES[] = {
     "_unique",
     "_unique2",
     "bincount",
-    "equal",
-    "histc",
-    "histc.out",
     "masked_select",
     "masked_select.out",
-    "mode",
-    "multinomial",
-    "multinomial.out",
     "nonzero",
     "nonzero.out",
-    "nonzero_static",
     "repeat_interleave.Tensor",
-    "segment_reduce",
     "unique_consecutive",
     "unique_dim",
     "unique_dim_consecutive",
+};
+
+// What the CUDA kernel does depends on values.
+inline constexpr std::string_view NEED_VALUES[] = {
+    "_ctc_loss",   "equal",           "histc",          "histc.out",      "mode",
+    "multinomial", "multinomial.out", "nonzero_static", "segment_reduce",
 };
 
 // They have no CUDA kernel of their own, and would be decomposed in another way than on

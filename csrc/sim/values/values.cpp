@@ -30,6 +30,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 namespace oomph_values
@@ -152,18 +153,21 @@ static PyObject *call(int (*function)())
     }
 }
 
-// Takes the addresses of two functions of the simulated driver. False: they are not
+// Takes the addresses of functions of the simulated driver. False: they are not
 // there, and Python is in an exception.
-template <typename First, typename Second>
-static bool take_addresses(PyObject *arguments, First &first, Second &second)
+template <typename... Function>
+static bool take_addresses(PyObject *arguments, Function &...functions)
 {
-    unsigned long long a = 0, b = 0;
+    Py_ssize_t next = 0;
+    const auto take = [&](auto &function) {
+        PyObject *address = PyTuple_GetItem(arguments, next++);
+        if (address != nullptr)
+            function = reinterpret_cast<std::decay_t<decltype(function)>>( // NOLINT
+                PyLong_AsUnsignedLongLong(address));
+    };
 
-    if (!PyArg_ParseTuple(arguments, "KK", &a, &b))
-        return false;
-    first = reinterpret_cast<First>(a);   // NOLINT
-    second = reinterpret_cast<Second>(b); // NOLINT
-    return true;
+    (take(functions), ...);
+    return PyErr_Occurred() == nullptr;
 }
 
 // Gives how many operators have values now. Needs oomph_sim_compute() and
@@ -173,6 +177,16 @@ static PyObject *install(PyObject *, PyObject *arguments)
     using namespace oomph_values;
     return take_addresses(arguments, sim_compute, sim_dry) ? call(install_all)
                                                            : nullptr;
+}
+
+// Has operators on small tensors compute where memory is not real. Comes before their
+// costs. Needs oomph_sim_compute(), _peek(), _look() and _poke().
+static PyObject *know_small(PyObject *, PyObject *arguments)
+{
+    using namespace oomph_values;
+    if (!take_addresses(arguments, sim_compute, sim_peek, sim_look, sim_poke))
+        return nullptr;
+    Py_RETURN_NONE;
 }
 
 // Gives how many operators have costs now. Needs oomph_sim_cost() and
@@ -204,6 +218,8 @@ static PyObject *defer(PyObject *, PyObject *arguments)
 
 static PyMethodDef methods[] = {
     {"install", install, METH_VARARGS, "Gives operators of the simulated GPU values."},
+    {"know_small", know_small, METH_VARARGS,
+     "Has operators on small tensors compute where memory is not real."},
     {"install_costs", install_costs, METH_VARARGS,
      "Gives operators of the simulated GPU the time that they take."},
     {"defer", defer, METH_VARARGS,

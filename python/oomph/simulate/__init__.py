@@ -327,6 +327,15 @@ def before_use(function: Callable[[], None]) -> None:
     driver.oomph_sim_before_use(call)
 
 
+def was_asked_at_start() -> bool:
+    """Whether the environment named a card when this process began."""
+    with open("/proc/self/environ", "rb") as file:
+        return any(
+            entry.startswith(f"{VARIABLE}=".encode())
+            for entry in file.read().split(b"\0")
+        )
+
+
 def prepare_torch() -> None:
     """Prepares PyTorch, which has just been imported, for the simulated GPU.
 
@@ -349,7 +358,10 @@ def prepare_torch() -> None:
     else:
         operators.install(driver)
     operators.install_sleep(driver)
-    if card is not None and card.has_rates:
+    if card is not None and not card.has_values:
+        small = ("compute", "peek", "look", "poke")
+        _install(torch.__version__, driver, "know_small", *small)
+    if card is not None and (card.has_rates or not card.has_values):
         _install(torch.__version__, driver, "install_costs", "cost", "operator")
 
 

@@ -148,6 +148,7 @@ static CUresult copy_rows(area_t dst, area_t src, size_t bytes, size_t rows,
         .dst_pitch = dst.pitch,
         .src_pitch = src.pitch,
         .value = bytes == 1 ? fake_readback != 0 : fake_readback,
+        .is_part = sim_is_behind_kernels(),
         .is_dry = sim_is_dry(),
     };
     CUresult result = sim_context_usable(&context);

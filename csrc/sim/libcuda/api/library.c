@@ -67,9 +67,17 @@ int oomph_sim_has_bytes(void)
     return sim_memory_is_real();
 }
 
-int oomph_sim_peek(uint64_t addr, void *out, uint64_t bytes)
+uint64_t oomph_sim_peek(uint64_t addr, void *out, uint64_t bytes)
 {
     return sim_shadow_read(addr, out, bytes);
+}
+
+uint64_t oomph_sim_look(uint64_t addr, void *out, uint64_t bytes)
+{
+    sim_lock();
+    uint64_t known = sim_shadow_read(addr, out, bytes);
+    sim_unlock();
+    return known;
 }
 
 void oomph_sim_poke(uint64_t addr, const void *source, uint64_t bytes)

@@ -26,20 +26,19 @@ static uint64_t copied[SIM_DIRECTIONS];
 
 // Bytes that are not real arrive at the host from the shadow, or else as a value
 // followed by zeros.
-static void read_unreal(void *place, uint64_t src, uint64_t bytes, uint64_t value)
+static void read_unreal(void *place, uint64_t src, uint64_t bytes, uint64_t value,
+                        bool is_known)
 {
-    if (sim_shadow_read(src, place, bytes))
+    if (is_known && sim_shadow_read(src, place, bytes) > 0)
         return;
     memset(place, 0, bytes);
     memcpy(place, &value, bytes < sizeof value ? bytes : sizeof value);
 }
 
-static void copy_unreal(uint64_t dst, uint64_t src, uint64_t bytes)
+static void copy_unreal(uint64_t dst, uint64_t src, uint64_t bytes, bool is_known)
 {
-    char data[SIM_SHADOW_BYTES_MAX];
-
-    if (bytes <= sizeof data && sim_shadow_read(src, data, bytes))
-        sim_shadow_write(dst, data, bytes);
+    if (is_known)
+        sim_shadow_copy(dst, src, bytes);
     else
         sim_shadow_forget(dst, bytes);
 }
@@ -70,18 +69,20 @@ static void copy_real(uint64_t to, uint64_t from, uint64_t bytes)
         copy_written(to, from, bytes);
 }
 
-static void copy_bytes(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t value)
+static void copy_bytes(uint64_t dst, uint64_t src, const sim_work_t *work)
 {
+    const uint64_t bytes = work->bytes;
+
     bool to_real = sim_space_has_bytes(dst), from_real = sim_space_has_bytes(src);
 
     if (to_real && from_real)
         copy_real(dst, src, bytes);
     else if (to_real)
-        read_unreal(sim_pointer(dst), src, bytes, value);
+        read_unreal(sim_pointer(dst), src, bytes, work->value, !work->is_part);
     else if (from_real)
         sim_shadow_write(dst, sim_pointer(src), bytes);
     else
-        copy_unreal(dst, src, bytes);
+        copy_unreal(dst, src, bytes, !work->is_part);
 }
 
 static void count_copy(uint64_t dst, uint64_t src, uint64_t bytes)
@@ -111,21 +112,32 @@ static void copy(const sim_work_t *work, CUstream stream)
         if (!sim_fault_check(work, stream, from, false) ||
             !sim_fault_check(work, stream, to, true))
             return;
-        copy_bytes(to, from, work->bytes, work->value);
+        copy_bytes(to, from, work);
     }
     count_copy(work->dst, work->src, work->bytes * work->rows);
 }
 
-static void fill(uint64_t addr, uint64_t bytes, uint64_t value, unsigned value_bytes)
+static void fill(char *place, uint64_t bytes, uint64_t value, unsigned value_bytes)
 {
-    char *place = sim_pointer(addr);
-
     if (value_bytes == 1) {
         memset(place, (int)value, bytes);
         return;
     }
     for (uint64_t i = 0; i + value_bytes <= bytes; i += value_bytes)
         memcpy(place + i, &value, value_bytes);
+}
+
+static void fill_unreal(uint64_t addr, uint64_t bytes, uint64_t value,
+                        unsigned value_bytes)
+{
+    char data[SIM_SHADOW_BYTES_MAX];
+
+    if (bytes > sizeof data) {
+        sim_shadow_forget(addr, bytes);
+        return;
+    }
+    fill(data, bytes, value, value_bytes);
+    sim_shadow_write(addr, data, bytes);
 }
 
 static void set(const sim_work_t *work, CUstream stream)
@@ -136,12 +148,12 @@ static void set(const sim_work_t *work, CUstream stream)
         uint64_t to = work->dst + row * work->dst_pitch;
         if (!sim_fault_check(work, stream, to, true))
             return;
-        if (!sim_space_has_bytes(to))
-            sim_shadow_forget(to, work->bytes);
         if (is_one_value)
             sim_value_store(to, work->value, work->value_bytes);
-        else if (sim_space_has_bytes(to))
-            fill(to, work->bytes, work->value, work->value_bytes);
+        if (!sim_space_has_bytes(to))
+            fill_unreal(to, work->bytes, work->value, work->value_bytes);
+        else if (!is_one_value)
+            fill(sim_pointer(to), work->bytes, work->value, work->value_bytes);
     }
 }
 
@@ -151,21 +163,21 @@ static void touch(const sim_work_t *work, CUstream stream)
         !sim_space_has_bytes(work->dst))
         return;
     if (work->writes)
-        fill(work->dst, work->bytes, KERNEL_FILL, 1);
+        fill(sim_pointer(work->dst), work->bytes, KERNEL_FILL, 1);
     else
         (void)*(volatile uint64_t *)sim_pointer(work->dst & ~7ull);
 }
 
-// Of what is not real, what the host wrote is not there any more.
+// Of what is not real, what was known is not there any more.
 static void forget_written(const sim_work_t *work)
 {
-    if (work->cost == NULL && !work->is_part)
+    const oomph_sim_cost_t *cost = work->cost != NULL ? &work->cost->what : NULL;
+
+    if (cost == NULL && !work->is_part)
         sim_shadow_forget_all();
-    for (size_t i = 0; work->cost != NULL && i < work->cost->what.use_count; i++) {
-        const oomph_sim_use_t *use = &work->cost->what.uses[i];
-        if (use->written_bytes > 0)
-            sim_shadow_forget(use->addr, use->bytes);
-    }
+    for (size_t i = 0; cost != NULL && !cost->is_followed && i < cost->use_count; i++)
+        if (cost->uses[i].written_bytes > 0)
+            sim_shadow_forget(cost->uses[i].addr, cost->uses[i].bytes);
 }
 
 static void compute(const sim_work_t *work, CUstream stream)

@@ -41,6 +41,7 @@ static bool is_refused(const char *name)
 
 int oomph_sim_refuses(const char *function)
 {
+    sim_cost_count_library_call();
     sim_lock();
     bool refused = is_refused(function);
     sim_unlock();

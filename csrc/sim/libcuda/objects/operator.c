@@ -9,6 +9,7 @@
 static __thread int dry;
 static __thread uint64_t dry_reads;
 static __thread int depth;                     // of operators
+static __thread bool has_kernels;              // since the outermost operator began
 static __thread oomph_sim_launched_t launched; // by the current one
 
 // A copy of `bytes` behind an object of `object_bytes`, made with it. NULL without host
@@ -95,8 +96,14 @@ bool sim_is_in_operator(void)
     return depth > 0;
 }
 
+bool sim_is_behind_kernels(void)
+{
+    return depth > 0 && has_kernels;
+}
+
 void sim_cost_count_kernel(uint64_t blocks, unsigned block_threads)
 {
+    has_kernels = true;
     launched.kernel_count++;
     if (blocks * block_threads > launched.threads) {
         launched.threads = blocks * block_threads;
@@ -104,11 +111,18 @@ void sim_cost_count_kernel(uint64_t blocks, unsigned block_threads)
     }
 }
 
+void sim_cost_count_library_call(void)
+{
+    has_kernels = true;
+    launched.library_call_count++;
+}
+
 oomph_sim_launched_t sim_cost_launched(int change, oomph_sim_launched_t before)
 {
     oomph_sim_launched_t ended = launched;
 
     depth += change;
+    has_kernels = has_kernels && depth > 0;
     launched = before;
     return ended;
 }

@@ -36,8 +36,11 @@ void sim_count_dry_read(void);
 
 // Whether this thread is inside an operator whose cost is told as a whole.
 bool sim_is_in_operator(void);
+// Whether that has launched kernels: they may have written whatever it reads.
+bool sim_is_behind_kernels(void);
 
-// Counts a kernel of this thread's operator.
+// Counts a kernel of this thread's operator; a call of a library that stands for some.
 void sim_cost_count_kernel(uint64_t blocks, unsigned block_threads);
+void sim_cost_count_library_call(void);
 // Begins or ends an operator (oomph_sim_operator()), but for the host's time.
 oomph_sim_launched_t sim_cost_launched(int change, oomph_sim_launched_t before);

@@ -50,7 +50,9 @@ typedef struct sim_work {
     unsigned value_bytes; // 1, 2, 4 or 8
     unsigned wait_flags;  // CUstreamWaitValue_flags
     bool writes;          // a kernel writes `dst`, otherwise it reads
-    bool is_part;         // of an operator whose cost says what it writes
+    // Of an operator whose cost says what it writes. Of a copy: behind its kernels, so
+    // that nothing is known of what it reads.
+    bool is_part;
 
     bool is_dry;            // moves no bytes: what it stands for is computed otherwise
     sim_compute_t *compute; // owned; NULL but for SIM_WORK_COMPUTE

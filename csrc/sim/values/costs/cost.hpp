@@ -5,6 +5,7 @@
 #include "values/arguments.hpp"
 #include "values/costs/accesses.hpp"
 #include "values/costs/flops.hpp"
+#include "values/costs/small.hpp"
 #include "values/costs/uses.hpp"
 
 #include <c10/cuda/CUDAGuard.h>
@@ -51,6 +52,7 @@ class Costed final : public c10::OperatorKernel
     std::string name_;
     Uses uses_;
     Accesses accesses_;
+    Small small_;
     const Arithmetic *arithmetic_;
     bool is_copy_, copies_by_driver_;
     size_t argument_count_, return_count_;
@@ -58,7 +60,7 @@ class Costed final : public c10::OperatorKernel
   public:
     Costed(const OperatorHandle &op, std::string name, c10::DispatchKey on_gpu)
         : native_(op.getComputedKernelForDispatchKey(on_gpu)), name_(std::move(name)),
-          uses_(op), accesses_(op), arithmetic_(arithmetic_of(op)),
+          uses_(op), accesses_(op), small_(op, name_), arithmetic_(arithmetic_of(op)),
           is_copy_(name_ == "copy_"),
           copies_by_driver_(is_copy_ || name_ == "_local_scalar_dense"),
           argument_count_(op.schema().arguments().size()),
@@ -72,6 +74,8 @@ class Costed final : public c10::OperatorKernel
             native_.callBoxed(op, keys, stack);
             return;
         }
+        if (small_.answers(*stack, argument_count_))
+            return;
         auto count = static_cast<std::ptrdiff_t>(argument_count_);
         Stack arguments(stack->end() - count, stack->end());
         const unsigned before = ++operator_count, told = arithmetic_count;
@@ -79,13 +83,17 @@ class Costed final : public c10::OperatorKernel
         native_.callBoxed(op, keys, stack);
         const oomph_sim_launched_t launched = inside.end();
         const bool multiplies = arithmetic_ != nullptr && arithmetic_count == told;
-        if (launched.kernel_count == 0 && !multiplies &&
+        if (launched.kernel_count + launched.library_call_count == 0 && !multiplies &&
             (copies_by_driver_ || operator_count > before))
             return; // it is the sum of what it called, or the driver's copy
         count = static_cast<std::ptrdiff_t>(return_count_);
         Stack outputs(stack->end() - count, stack->end());
+        c10::cuda::CUDAGuard guard(device_of(arguments, outputs));
+        auto followed_by = small_.computation(arguments, outputs);
         tell(Call(op, arguments, outputs), launched, multiplies,
-             device_of(arguments, outputs));
+             followed_by != nullptr);
+        if (followed_by != nullptr)
+            small_.follow(name_, std::move(followed_by));
     }
 
   private:
@@ -96,7 +104,7 @@ class Costed final : public c10::OperatorKernel
     }
 
     void tell(const Call &call, oomph_sim_launched_t launched, bool multiplies,
-              c10::Device device) const
+              bool is_followed) const
     {
         static thread_local std::vector<oomph_sim_use_t> uses;
         oomph_sim_cost_t cost = {};
@@ -116,7 +124,7 @@ class Costed final : public c10::OperatorKernel
             return;
         cost.uses = uses.data();
         cost.use_count = uses.size();
-        c10::cuda::CUDAGuard guard(device);
+        cost.is_followed = is_followed;
         int result = sim_cost(&cost, c10::cuda::getCurrentCUDAStream().stream());
         TORCH_CHECK(result == 0, "aten::", name_,
                     " failed on the simulated GPU: its stream takes no more work "

@@ -1,0 +1,135 @@
+"""Small values are known in *shapes*: what programs send through a GPU to decide by."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from support import Simulated
+from torch.testing._internal.common_methods_invocations import op_db
+
+known = Simulated("rtx4090", None)
+
+# Their result is whatever lies there.
+NOT_WRITTEN = {"as_strided", "empty_like", "new_empty", "new_empty_strided"}
+SMALL_BYTES = 4096
+
+
+def everywhere(value: Any, device: str) -> Any:
+    """The same, with copies of all tensors on a device."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().to(device, copy=True)
+    if type(value) in (list, tuple):
+        return type(value)(everywhere(each, device) for each in value)
+    if isinstance(value, dict):
+        return {name: everywhere(each, device) for name, each in value.items()}
+    return value
+
+
+def tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        return [each for part in value for each in tensors(part)]
+    return []
+
+
+def is_small(sample: Any) -> bool:
+    return all(
+        0 < each.numel() * each.element_size() <= SMALL_BYTES
+        and each.layout == torch.strided
+        and not each.is_conj()
+        for each in tensors([sample.input, *sample.args, *sample.kwargs.values()])
+    )
+
+
+def results(op: Any, sample: Any, device: str) -> list[torch.Tensor] | None:
+    """What an operator gives on a device; ``None`` if it takes no such arguments."""
+    arguments = everywhere([sample.input, *sample.args], device)
+    options = everywhere(sample.kwargs, device)
+    try:
+        return [each.cpu() for each in tensors(op.op(*arguments, **options))]
+    except Exception:  # whatever it says: another device, or a library, may not do it
+        return None
+
+
+def verdict(got: torch.Tensor, wanted: torch.Tensor) -> str:
+    if got.shape != wanted.shape:
+        return "unknown"
+    a, b = got.double(), wanted.double()
+    if torch.allclose(a, b, rtol=1e-4, atol=1e-4, equal_nan=True):
+        return "right"
+    return "wrong" if got.any() else "unknown"
+
+
+@pytest.mark.parametrize("dtype", ["int64", "bool", "float32"])
+@known
+def test_pytorchs_own_samples_of_its_operators_give_what_the_cpu_gives(dtype):
+    found: Counter[str] = Counter()
+    for op in op_db:
+        if getattr(torch, dtype) not in op.dtypes or op.name in NOT_WRITTEN:
+            continue
+        for sample in list(op.sample_inputs("cpu", getattr(torch, dtype)))[:2]:
+            wanted = results(op, sample, "cpu") if is_small(sample) else None
+            got = results(op, sample, "cuda") if wanted is not None else None
+            if wanted is None or got is None or "device" in sample.kwargs:
+                continue
+            for ours, theirs in zip(got, wanted, strict=True):
+                if theirs.layout != torch.strided or theirs.is_complex():
+                    continue
+                found[verdict(ours, theirs)] += 1
+                assert verdict(ours, theirs) != "wrong", (op.name, ours, theirs)
+    assert found["right"] > 10 * found["unknown"], found
+
+
+@known
+def test_what_is_written_in_part_keeps_its_other_values():
+    x = torch.zeros(4, 4, dtype=torch.int32, device="cuda")
+    x[1, 2] = 5
+    x[:, 0] = 7
+    x.t()[3] += 2
+    assert x.tolist() == [[7, 0, 0, 2], [7, 0, 5, 2], [7, 0, 0, 2], [7, 0, 0, 2]]
+
+
+@known
+def test_what_depends_on_what_is_not_known_is_not_known():
+    x = torch.arange(4, device="cuda")
+    x += torch.randn(4000, device="cuda").argmax()
+    assert x.tolist() == [0, 0, 0, 0]
+    x = torch.arange(4, device="cuda")
+    x[1:3] += torch.randn(4000, device="cuda").argmax()
+    assert x[0].item() == 0
+    assert x[3].item() == 3
+
+
+@known
+def test_programs_that_decide_by_small_values_go_their_way():
+    lengths = torch.tensor([3, 0, 2], device="cuda")
+    assert lengths.nonzero().flatten().tolist() == [0, 2]
+    assert torch.repeat_interleave(lengths).tolist() == [0, 0, 0, 2, 2]
+    assert not torch.equal(lengths, lengths + 1)
+    assert lengths[lengths > 0].shape == (2,)
+    assert torch.bincount(lengths).tolist() == [1, 0, 1, 1]
+    assert torch.unique(lengths).tolist() == [0, 2, 3]
+
+
+@known
+def test_a_graph_computes_small_values_at_each_replay():
+    x = torch.ones(3, dtype=torch.long, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = x.cumsum(0)
+    graph.replay()
+    assert y.tolist() == [1, 2, 3]
+    x += 1
+    graph.replay()
+    assert y.tolist() == [2, 4, 6]
+
+
+@known
+def test_what_an_operator_reads_behind_its_own_kernels_is_not_what_lay_there():
+    for _ in range(20):  # where memory is used again
+        torch.full((64,), 2**60, device="cuda")
+    assert torch.randn(100, 2, device="cuda").argwhere().shape == (100, 2)
