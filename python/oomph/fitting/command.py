@@ -57,6 +57,21 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "of the environment (BATCH=1..512)",
     )
     fit.add_argument(
+        "--world",
+        metavar="COUNT,…",
+        help="run it as one rank of so many, as torchrun would start it: the one that "
+        "needs most, which is looked for",
+    )
+    fit.add_argument(
+        "--rank", type=int, metavar="RANK", help="with --world: run this one instead"
+    )
+    fit.add_argument(
+        "--local-world",
+        type=int,
+        metavar="COUNT",
+        help="with --world: ranks on each machine (default: 8)",
+    )
+    fit.add_argument(
         "--set",
         action="append",
         metavar="KEY:VALUE,…",
@@ -86,6 +101,10 @@ def run(options: argparse.Namespace) -> int:
     from oomph.fitting.runs import ScriptError  # other commands need none of it
 
     asked, targets = _script(options), cards.targets(options.gpu, options.host)
+    if options.world is None and (options.rank, options.local_world) != (None, None):
+        raise ValueError("--rank and --local-world are of a world: add --world COUNT")
+    if options.world is not None and options.vary is not None:
+        raise ValueError("--world and --vary: give one of them")
     try:
         text, data, fits = _answer(options, asked, targets)
     except ScriptError as error:
@@ -113,6 +132,8 @@ def _answer(
     """The answer as text and as data, and whether it is yes."""
     from oomph.fitting import answers, report, varying
 
+    if options.world is not None:
+        return _answer_for_worlds(options, asked)
     if options.vary is None:
         found = answers.find(asked, targets, progress())
         return found.table(), report.data(found), found.fits(options.way)
@@ -122,6 +143,24 @@ def _answer(
     fits = all(each.value is not None for each in largest if each.way is way)
     text = report.text_of_largest(option.name, largest)
     return text, report.data_of_largest(option.name, largest), fits
+
+
+def _answer_for_worlds(
+    options: argparse.Namespace, asked: Script
+) -> tuple[str, dict[str, Any], bool]:
+    from oomph.fitting import worlds
+
+    asked_worlds = [
+        worlds.World(size, options.local_world or 8, options.rank)
+        for size in worlds.sizes(options.world)
+    ]
+    found = [
+        worlds.find(asked, options.gpu, options.host, each, progress())
+        for each in asked_worlds
+    ]
+    text = "\n\n".join(each.table() for each in found)
+    fits = all(each.fit.fits(options.way) for each in found)
+    return text, {"worlds": [each.data() for each in found]}, fits
 
 
 def progress() -> Callable[[str], None]:

@@ -14,7 +14,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +124,7 @@ class Watch:
             reserved_bytes=self._reserved,
             other_bytes=_other_bytes(found[0]) if found else 0,
             host_bytes=self._host,
-            trace=[metrics[name] for metrics in found for name in _TRACE],
+            trace=[*chain(*sorted([m[name] for name in _TRACE] for m in found))],
             failures=failures,
             step_ms=_step_ms(self._ends),
             asks_size=self._asks_size,
