@@ -12,6 +12,13 @@ from __future__ import annotations
 
 import importlib
 
+_archive = getattr(__spec__.loader, "archive", None)
+if _archive is not None:
+    raise ImportError(
+        f"oomph lies in the archive {_archive}, from which Python loads no compiled "
+        "modules: install it in a folder, or make an archive that is unpacked when it "
+        "starts, as shiv does"
+    )
 TYPE_CHECKING = False  # as typing has it, which would be most of what is imported
 if TYPE_CHECKING:
     from typing import Any

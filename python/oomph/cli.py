@@ -175,13 +175,41 @@ def _run_environment(options: argparse.Namespace) -> dict[str, str]:
     return variables
 
 
+def _flags() -> list[str]:
+    """The options of Python itself that this process was started with."""
+    import subprocess
+
+    unbuffered = ["-u"] if getattr(sys.stdout, "write_through", False) else []
+    # As multiprocessing has it for its children.
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    return [*unbuffered, *flags]
+
+
+def _tool_that_watches() -> str | None:
+    """A debugger, profiler or coverage that would lose what it watches."""
+    if os.execve.__module__ != "posix":
+        return None  # a debugger follows
+    monitoring = getattr(sys, "monitoring", None)  # from Python 3.12 on
+    tools = [monitoring.get_tool(number) for number in range(6)] if monitoring else []
+    hooks = [hook for hook in (sys.gettrace(), sys.getprofile()) if hook is not None]
+    names = [getattr(hook, "__module__", type(hook).__module__) for hook in hooks]
+    return next((name for name in [*tools, *names] if name), None)
+
+
 def run(options: argparse.Namespace) -> int:
     """Becomes the script: replaces this process by a Python that runs it."""
-    if not options.module and not os.path.exists(options.script):
+    if not (options.module or options.script == "-" or os.path.exists(options.script)):
         raise UsageError(f"there is no file {options.script}")
+    tool = _tool_that_watches()
+    if tool is not None:
+        raise UsageError(
+            f"{tool} watches this process, in whose place the script comes: start it "
+            "behind oomph (oomph run -m coverage run train.py), or without oomph run, "
+            f"with {settings.VARIABLE}=offload:auto in the environment"
+        )
     variables = _run_environment(options)
     target = ["-m", options.script] if options.module else [options.script]
-    command = [sys.executable, *target, *options.args]
+    command = [sys.executable, *_flags(), *target, *options.args]
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(sys.executable, command, {**os.environ, **variables})
@@ -197,6 +225,16 @@ _COMMANDS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; gives the exit code."""
+    try:
+        code = _main(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return code
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     parser = _parser()
     options = parser.parse_args(
         fit.joined(sys.argv[1:] if arguments is None else arguments)

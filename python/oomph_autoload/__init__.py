@@ -72,9 +72,11 @@ def _explained(error: ImportError) -> str:
     found = getattr(sys.modules.get("oomph"), "__file__", None)
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     installed = os.path.join(folder, "oomph")
-    if found is None or os.path.dirname(found) == installed:
-        return f"it cannot be imported ({error}): install it again"
-    return (
-        f"Python finds {found} in place of {installed}. Rename that file or folder, "
-        "start from another folder, or take it out of PYTHONPATH"
-    )
+    if found is not None and os.path.dirname(found) != installed:
+        return (
+            f"Python finds {found} in place of {installed}. Rename that file or "
+            "folder, start from another folder, or take it out of PYTHONPATH"
+        )
+    if os.path.isfile(folder):
+        return str(error)  # an archive, which oomph itself says
+    return f"it cannot be imported ({error}): install it again"

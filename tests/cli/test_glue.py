@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -117,3 +118,38 @@ def test_processes_that_want_the_same_build_it_once(source, torch_folder):
     assert [process.returncode for process in both] == [0, 0]
     assert said.count(b"(begins)") == 1
     assert said.count(b" done)") == len(building.MODULES)
+
+
+def test_what_a_killed_build_has_left_is_gone_after_the_next(source, torch_folder):
+    left = building.cached("2.99.0", source).with_name("torch2.99.0.building")
+    left.mkdir(parents=True)
+    (left / "half").touch()
+    folder = building.build("2.99.0", torch_folder, source)
+    names = {path.name for path in folder.parent.iterdir()}
+    assert names == {"torch2.99.0", "torch2.99.0.lock"}
+
+
+def test_who_waits_for_another_build_is_told(tmp_path, capfd):
+    path = tmp_path / "lock"
+
+    def wait() -> None:
+        with building.locked(path):
+            pass
+
+    with building.locked(path):
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        waiting.join(0.2)
+        assert waiting.is_alive()
+    waiting.join()
+    assert capfd.readouterr().err == (
+        "oomph: waits for another process that builds for this PyTorch\n"
+    )
+
+
+def test_a_user_without_a_home_is_told_which_variable_to_set(monkeypatch):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", lambda: Path("~nobody_at_all").expanduser())
+    with pytest.raises(building.BuildError, match="set XDG_CACHE_HOME to a folder"):
+        building.cache_folder()
+    assert "set XDG_CACHE_HOME" in glue.fit_of("2.99.0")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import oomph as package
@@ -89,8 +90,38 @@ def test_a_card_is_told_to_be_left_out_where_python_reads_no_pth(tmp_path):
     site = str(INSTALLED.parent)
     found = python(tmp_path, "-S", "-c", TELL, OOMPH_SIMULATE="1GiB", PYTHONPATH=site)
     assert found.stdout.split() == ["imported", "False"], found.stderr
-    (line,) = lines(found.stderr, "the GPU is not simulated: OOMPH_SIMULATE is set")
+    (line,) = lines(found.stderr, "the GPU is not simulated: PyTorch was imported bef")
     assert f"{site}/oomph_simulate.pth" in line
+
+
+def test_a_card_that_is_named_too_late_says_when_it_must_be(tmp_path):
+    late = "import os; os.environ['OOMPH_SIMULATE'] = '1GiB'; "
+    found = python(tmp_path, "-c", late + TELL)
+    assert found.stdout.split() == ["imported", "False"], found.stderr
+    (line,) = lines(found.stderr, "OOMPH_SIMULATE was set after Python had started")
+    assert "restart the kernel" in line
+
+
+def test_an_archive_with_oomph_says_why_it_cannot_be_used(tmp_path):
+    archive = tmp_path / "app.pyz"
+    with zipfile.ZipFile(archive, "w") as made:
+        for package in ("oomph", "oomph_autoload"):
+            for path in (INSTALLED.parent / package).rglob("*.py"):
+                made.write(path, path.relative_to(INSTALLED.parent))
+        made.writestr("__main__.py", "import oomph")
+    found = python(tmp_path, str(archive))
+    assert found.returncode == 1
+    assert f"oomph lies in the archive {archive}, from which Python" in found.stderr
+
+
+def test_a_folder_called_torch_is_not_taken_for_pytorch(tmp_path):
+    for name in ("oomph", "oomph_autoload"):
+        (tmp_path / name).symlink_to(INSTALLED.parent / name)
+    (tmp_path / "torch").mkdir()
+    found = python(
+        tmp_path, "-S", "-c", "import oomph; oomph.install()", PYTHONPATH=str(tmp_path)
+    )
+    assert f"RuntimeError: there is no PyTorch in {tmp_path}/torch" in found.stderr
 
 
 def test_a_card_with_more_memory_than_addresses_says_what_to_raise(tmp_path):

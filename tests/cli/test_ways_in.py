@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -85,6 +86,58 @@ def test_a_script_reads_what_is_given_to_it(script):
         *(sys.executable, path),
     )
     assert result.said == "HELLO\n"
+
+
+FLAGS = "import sys; print(sys.flags.optimize, sys.flags.utf8_mode, sys.warnoptions)"
+
+
+def test_the_options_of_python_are_the_scripts(script):
+    flags = ("-O", "-X", "utf8", "-W", "error", "-u")
+    path = script(FLAGS + "\nprint(sys.stdout.write_through)")
+    command = (sys.executable, *flags, "-m", "oomph", "run", path)
+    result = execute(*command, anew=True)
+    assert result.out.splitlines() == ["1 1 ['error']", "True"], result.said
+
+
+TOOLS = {
+    "a debugger": ["pdb", "-m"],
+    "a profiler": ["cProfile", "-o", "profile", "-m"],
+    "a tracer": ["trace", "--count", "--module"],
+}
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_tool_that_would_lose_the_script_is_named(script, tool, tmp_path):
+    path = script("print(1)")
+    found = subprocess.run(
+        [sys.executable, "-m", *TOOLS[tool], "oomph", "run", path],
+        input=f"break {path}:1\ncontinue\n",  # without one it lets go
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    (line,) = lines(found.stderr, "watches this process, in whose place the script")
+    assert line.startswith("oomph: ")
+
+
+def test_a_script_may_come_from_the_standard_input():
+    found = subprocess.run(
+        [sys.executable, "-m", "oomph", "run", "-", "word"],
+        input="import sys; print(sys.argv)",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.stdout == "['-', 'word']\n", found.stderr
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    command = f"{sys.executable} -m oomph --version | true"
+    found = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, check=False
+    )
+    assert found.stderr == ""
 
 
 @pytest.mark.parametrize(

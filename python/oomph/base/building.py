@@ -114,9 +114,19 @@ def make_stubs(folder: Path, compiler: str) -> list[str]:
 
 
 def cache_folder() -> Path:
-    """Where what was built is kept for this user."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "oomph"
+    """Where what was built is kept for this user.
+
+    Raises:
+        BuildError: The user has no home.
+    """
+    base = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return (Path(base) if base else Path.home() / ".cache") / "oomph"
+    except RuntimeError:
+        raise BuildError(
+            "this user has no home directory: set XDG_CACHE_HOME to a folder, where "
+            "what is built is kept"
+        ) from None
 
 
 def cached(version: str, source: Path) -> Path:
@@ -148,11 +158,19 @@ def find_compiler() -> str:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Holds a lock that all processes of this machine respect."""
+    """Holds a lock that all processes of this machine respect; tells who waits."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _tell("waits for another process that builds for this PyTorch")
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def _tell(text: str) -> None:
+    print(f"oomph: {text}", file=sys.stderr, flush=True)
 
 
 def python_include() -> Path:
@@ -190,8 +208,7 @@ def build_modules(version: str, source: Path, includes: list[Path], out: Path) -
     from concurrent.futures import ThreadPoolExecutor, as_completed
 
     def tell(how_far: str) -> None:
-        text = f"oomph: building for PyTorch {version}, once, about a minute"
-        print(f"{text} ({how_far})", file=sys.stderr, flush=True)
+        _tell(f"building for PyTorch {version}, once, about a minute ({how_far})")
 
     tell("begins")
     link = make_stubs(out / "stubs", find_compiler())
@@ -251,8 +268,8 @@ def _build_once(version: str, source: Path, includes: list[Path], folder: Path) 
         raise BuildError(
             f"{failure.read_text()} (tried before; to try again, remove {failure})"
         )
-    out = beside(folder, str(os.getpid()))
-    shutil.rmtree(out, ignore_errors=True)
+    out = beside(folder, "building")  # by who holds the lock
+    shutil.rmtree(out, ignore_errors=True)  # of who was killed
     out.mkdir()
     try:
         build_modules(version, source, includes, out)

@@ -46,7 +46,11 @@ def fit_of(version: str) -> str:
 
     if _brought(version) is not None:
         return "this oomph is built for it"
-    if building.is_whole(building.cached(version, SOURCE)):
+    try:
+        is_built = building.is_whole(building.cached(version, SOURCE))
+    except building.BuildError as error:
+        return f"oomph has to be built for it, which is not possible: {error}"
+    if is_built:
         return "oomph was built for it here"
     return "oomph has to be built for it, which is tried when it is first used"
 

@@ -47,12 +47,7 @@ def apply() -> None:
             world.install()
         _say_once(os.environ[simulate.VARIABLE])
     elif os.environ.get(simulate.VARIABLE):
-        log.logger.warning(
-            "the GPU is not simulated: OOMPH_SIMULATE is set, but this Python has not "
-            "read %s when it started, as it does in its own folders of packages alone "
-            "(not with -S, nor by PYTHONPATH). Install oomph there",
-            Path(simulate.__file__).parent.parent.parent / "oomph_simulate.pth",
-        )
+        log.logger.warning("the GPU is not simulated: %s", _why_no_card())
     if os.environ.get(STATS):
         _write_stats_at_exit(os.environ[STATS])
     if os.environ.get(NATIVE_LIMIT):
@@ -65,6 +60,22 @@ def apply() -> None:
         from oomph.traces import recording
 
         recording.start(trace)
+
+
+def _why_no_card() -> str:
+    """Why this Python has no card, though one is asked for."""
+    if not simulate.was_asked_at_start():
+        return (
+            f"{simulate.VARIABLE} was set after Python had started: set it before (in "
+            "a notebook, restart the kernel), or call oomph.simulate.load(…) before "
+            "PyTorch is imported"
+        )
+    pth = Path(simulate.__file__).parent.parent.parent / "oomph_simulate.pth"
+    return (
+        f"PyTorch was imported before Python had read {pth}, as it does when it "
+        "starts, in its own folders of packages alone (not with -S, nor by "
+        "PYTHONPATH): install oomph there; or another .pth file imports PyTorch first"
+    )
 
 
 def said(card: str) -> dict[str, str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
+import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -101,12 +103,22 @@ def unused() -> list[str]:
     ]
 
 
+def _python() -> str:
+    """This Python, and whether another one's environment is active."""
+    text = f"Python {platform.python_version()} in {sys.prefix}"
+    active = os.environ.get("VIRTUAL_ENV")
+    if active is None or os.path.realpath(active) == os.path.realpath(sys.prefix):
+        return text
+    return f"{text}, and not in the environment that is active, {active}"
+
+
 def report() -> str:
     """Versions of oomph, PyTorch and the driver, and which host pages work here."""
     return "\n".join(
         (
             f"oomph {oomph.__version__}",
             *unused(),
+            _python(),
             f"PyTorch {torch_version()}{_fit_of_torch()}",
             f"driver: {driver_version()}",
             f"memory of the GPU: {_own_memory()}",

@@ -18,5 +18,6 @@ def main() -> None:
     try:
         simulate.load(os.environ[simulate.VARIABLE])
     except Exception as error:
-        print(f"oomph: the GPU is not simulated: {error}", file=sys.stderr)
+        if "torch" not in sys.modules:  # else that was said when it was imported
+            print(f"oomph: the GPU is not simulated: {error}", file=sys.stderr)
         del os.environ[simulate.VARIABLE]
