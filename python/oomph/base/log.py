@@ -11,9 +11,21 @@ from collections.abc import Callable
 from typing import Any
 
 from oomph import _C
+from oomph.base import ranks
 from oomph.base.sizes import format_size
 
 logger = logging.getLogger("oomph")
+
+
+def _name_rank(record: logging.LogRecord) -> bool:
+    """Has each line say which rank of a job it comes from: a filter of the logger."""
+    who = ranks.told()
+    if who:
+        record.msg, record.args = f"[{who}] {record.getMessage()}", ()
+    return True
+
+
+logger.addFilter(_name_rank)
 
 _STEPS_SHOWN = 10  # in the table, of those whose rescues are known
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from oomph import _C, settings, simulate
-from oomph.base import log, state
+from oomph.base import log, ranks, state
 from oomph.memory import sites
 from oomph.memory.stats import stats
 from oomph.setup import installation
@@ -112,17 +112,21 @@ def _limit_native(limit_bytes: int) -> None:
 def _own_path(wanted: str) -> Path | None:
     """Where this process writes: the file asked for, or one of its rank beside it.
 
-    The process that was started writes the file. Ranks that it starts in turn write
-    beside it; other children (data loading workers) write nothing.
+    The process that was started writes the file. Ranks write beside it, whether it has
+    started them or each was started as it; other children (data loading workers) write
+    nothing.
     """
     pid, _, name = wanted.partition(":")
     if not name:
         return None
-    path = Path(name)
-    if int(pid) == os.getpid():
-        return path
-    rank = os.environ.get("RANK")
-    return None if rank is None else path.with_suffix(f".rank{rank}{path.suffix}")
+    import multiprocessing  # as PyTorch does
+
+    if multiprocessing.parent_process() is not None:
+        return None
+    path, rank = Path(name), ranks.rank()
+    if rank is not None:
+        return path.with_suffix(f".rank{rank}{path.suffix}")
+    return path if int(pid) == os.getpid() else None
 
 
 def _write_stats_at_exit(wanted: str) -> None:
