@@ -14,7 +14,7 @@ from oomph.doctor import command as doctor
 from oomph.fitting import command as fit
 from oomph.fitting import replay_command as replay
 from oomph.setup import environment
-from oomph.simulate import world
+from oomph.simulate import rank as ranks
 
 _RUN_HELP = """\
 Runs a Python script with oomph as PyTorch's CUDA allocator. The script needs no
@@ -150,8 +150,8 @@ def _run_environment(options: argparse.Namespace) -> dict[str, str]:
         card = options.simulate + (",memory=values" if options.values else "")
         simulate.check(card)
         if options.world is not None:
-            rank = world.Rank(options.rank, options.world, options.local_world)
-            card = world.with_devices(card, min(rank.local_size, rank.size))
+            rank = ranks.Rank(options.rank, options.world, options.local_world)
+            card = ranks.with_devices(card, min(rank.local_size, rank.size))
             variables |= rank.variables()
         variables[simulate.VARIABLE] = card
     elif options.shapes or options.values or options.world is not None:

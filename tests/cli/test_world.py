@@ -46,7 +46,8 @@ def script(folder: Path, code: str) -> Path:
 
 
 def run_alone(place: Path, *options: str, card: str = "h100,context=0", **more):
-    return oomph("run", "--simulate", card, "--allocator", "native", *options, place)
+    words = ("--simulate", card, "--allocator", "native", *options, place)
+    return oomph("run", *words, **more)
 
 
 def test_a_rank_that_is_alone_holds_what_it_holds_among_others(tmp_path):
@@ -142,8 +143,108 @@ def test_objects_of_others_are_its_own_or_an_error(tmp_path):
         except RuntimeError as error:
             print(error)
         """
-    found = run_alone(script(tmp_path, program), "--rank", "1", "--world", "6")
+    options = ("--rank", "1", "--world", "6")
+    found = run_alone(script(tmp_path, program), *options, anew=True)
     assert found.code == 0, found.said
-    first, second = found.out.splitlines()
+    first, second, *_ = found.out.splitlines()
     assert first == "True longer than that of others"
-    assert "rank 1 waits for objects of rank 0, which does not exist" in second
+    assert "rank 1 waits for objects of rank 0: run as that rank, the pro" in second
+
+
+# A pipeline whose stages are not alike: each learns its shapes from the one before.
+STAGES = """
+import os, torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+torch.cuda.set_device(device)
+if not dist.is_initialized():
+    dist.init_process_group("nccl")
+before, width = 512 * rank or 256, 512 * (rank + 1)
+part = nn.Sequential(nn.Linear(before, width), nn.GELU(), nn.Linear(width, width))
+stage = PipelineStage(part.to(device), rank, size, device)
+loss = lambda x, y: (x - y).square().mean()
+schedule = Schedule1F1B(stage, n_microbatches=4, loss_fn=loss)
+optimizer = torch.optim.AdamW(part.parameters())
+inputs = [torch.randn(64, 256, device=device)] if rank == 0 else []
+target = torch.randn(64, 512 * size, device=device) if rank == size - 1 else None
+for step in range(2):
+    schedule.step(*inputs, target=target)
+    optimizer.step()
+    optimizer.zero_grad()
+print("peak", torch.cuda.max_memory_allocated() >> 10, "KiB")
+"""
+
+
+def test_a_later_stage_of_a_pipeline_holds_what_it_holds_among_others(tmp_path):
+    among = run_ranks(3, STAGES, "h100,context=0")
+    for rank in (1, 2):
+        options = ("--rank", str(rank), "--world", "3", "--local-world", "3")
+        alone = run_alone(script(tmp_path, STAGES), *options, anew=True)
+        assert alone.code == 0, alone.said
+        assert alone.out == among[rank].out
+    assert len({each.out for each in among}) == 3
+
+
+def test_fit_finds_the_stage_that_needs_most(tmp_path):
+    words = ("--gpu", "h100", "--world", "3", script(tmp_path, STAGES))
+    found = oomph("fit", *words, anew=True)
+    assert found.code == 0, found.said
+    assert "of which 3 ranks ran" in found.out
+    assert "The table is for rank 2; rank 1 takes " in found.out
+
+
+SENDING = """
+import os, sys
+import torch
+import torch.distributed as dist
+dist.init_process_group("nccl")
+rank = dist.get_rank()
+got = [None]
+"""
+
+
+def test_each_message_of_another_rank_comes_in_its_turn(tmp_path):
+    program = """
+        if rank == 0:
+            dist.send_object_list(["not for two"], dst=1)
+            dist.send_object_list([{"first": 1}], dst=2)
+            dist.send_object_list(["second"], group_dst=2)
+        else:
+            dist.recv_object_list(got, src=0)
+            print(got)
+            print(dist.recv_object_list(got, group_src=0), got)
+        """
+    program = SENDING + textwrap.dedent(program)
+    options = ("--rank", "2", "--world", "3")
+    found = run_alone(script(tmp_path, program), *options, anew=True)
+    assert found.code == 0, found.said
+    assert found.out == "[{'first': 1}]\n0 ['second']\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("sys.exit('no data')", "waits for objects of rank 0: run as that rank"),
+        ("dist.recv_object_list(got, src=1)", "waits for those of others in turn"),
+    ],
+)
+def test_a_rank_that_would_not_send_is_told(body, why, tmp_path):
+    program = f"""
+if rank == 1:
+    dist.recv_object_list(got, src=0)
+{body}
+"""
+    options = ("--rank", "1", "--world", "2")
+    found = run_alone(script(tmp_path, SENDING + program), *options, anew=True)
+    assert found.code == 1
+    assert why in found.err
+
+
+def test_objects_of_any_rank_are_an_error(tmp_path):
+    program = SENDING + "dist.recv_object_list(got)"
+    found = run_alone(script(tmp_path, program), "--rank", "1", "--world", "2")
+    assert "rank 1 waits for objects of any rank, and none of the others" in found.err

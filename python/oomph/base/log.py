@@ -20,8 +20,9 @@ logger = logging.getLogger("oomph")
 def _name_rank(record: logging.LogRecord) -> bool:
     """Has each line say which rank of a job it comes from: a filter of the logger."""
     who = ranks.told()
-    if who:
+    if who and not hasattr(record, "rank"):
         record.msg, record.args = f"[{who}] {record.getMessage()}", ()
+        record.rank = who
     return True
 
 

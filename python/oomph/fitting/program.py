@@ -24,6 +24,7 @@ import oomph
 from oomph.base import state
 from oomph.diagnosis import oom_error
 from oomph.fitting.record import Ending, Record
+from oomph.simulate import absent
 from oomph.steps import events, times
 
 _RESETS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
@@ -119,10 +120,10 @@ class Watch:
             ending=ending,
             exit_code=code,
             steps=len(self._ends),
-            devices=sum(m["allocated_bytes.all.peak"] > 0 for m in found),
+            devices=len(_used(found)),
             allocated_bytes=self._allocated,
             reserved_bytes=self._reserved,
-            other_bytes=_other_bytes(found[0]) if found else 0,
+            other_bytes=_other_bytes(found) if found else 0,
             host_bytes=self._host,
             trace=[*chain(*sorted([m[name] for name in _TRACE] for m in found))],
             failures=failures,
@@ -148,11 +149,20 @@ def _metrics() -> list[dict[str, Any]]:
     return [*collect_stats().values()]
 
 
-def _other_bytes(metrics: dict[str, Any]) -> int:
-    """Of the first device, what is in use and not the allocator's."""
+def _used(found: Sequence[dict[str, Any]]) -> list[int]:
+    """The devices on which something was allocated."""
+    return [d for d, each in enumerate(found) if each["allocated_bytes.all.peak"] > 0]
+
+
+def _other_bytes(found: Sequence[dict[str, Any]]) -> int:
+    """What is in use and not the allocator's, on the device that has most of it."""
     runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-    free_bytes, total_bytes = runtime.cudaMemGetInfo(0)
-    return int(max(0, total_bytes - free_bytes - metrics["device_bytes"]))
+    most = 0
+    for device in _used(found) or [0]:
+        free_bytes, total_bytes = runtime.cudaMemGetInfo(device)
+        own = found[device]["device_bytes"]
+        most = max(most, total_bytes - free_bytes - own)
+    return most
 
 
 def _step_ms(ends: Sequence[Any]) -> float:
@@ -177,6 +187,7 @@ def run(watch: Watch, module: bool, target: str, arguments: Sequence[str]) -> in
         Its exit code.
     """
     watch.begin()
+    absent.command = [sys.executable, *["-m"] * module, target, *arguments]
     sys.argv = [target, *arguments]
     try:
         if module:

@@ -19,7 +19,7 @@ from oomph.fitting.launcher import Launcher
 from oomph.fitting.measuring import Script, Way
 from oomph.fitting.record import Record
 from oomph.fitting.runs import Runs
-from oomph.simulate import world
+from oomph.simulate.rank import Rank
 
 _RUNS_MAX = 16  # of ranks of a world, to find those that differ
 
@@ -45,7 +45,7 @@ class World:
 
     def script(self, whole: Script, rank: int) -> Script:
         """A script as a launcher would start it for a rank, alone."""
-        told = world.Rank(rank, self.size, self.local_size).variables()
+        told = Rank(rank, self.size, self.local_size).variables()
         return replace(whole, variables={**whole.variables, **told})
 
 

@@ -14,65 +14,13 @@ import importlib
 import os
 import pickle
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-VARIABLE = "OOMPH_SIMULATE_WORLD"  # how many ranks there are; libnccl reads it, too
+from oomph.simulate import absent
+from oomph.simulate.rank import VARIABLE
+
 _ID_BYTES = 128  # of NCCL, which nobody reads here
-DEVICES_MAX = 16  # of a simulated machine
-
-
-@dataclass(frozen=True)
-class Rank:
-    """A rank of a world.
-
-    Attributes:
-        rank: From 0.
-        size: Of the world.
-        local_size: Ranks on each machine, the last one perhaps with fewer.
-    """
-
-    rank: int
-    size: int
-    local_size: int
-
-    def __post_init__(self) -> None:
-        """Raises ValueError for what no launcher would start."""
-        if self.size < 1 or not 0 <= self.rank < self.size:
-            raise ValueError(
-                f"rank {self.rank} of a world of {self.size}: ranks are from 0 to "
-                f"{max(0, self.size - 1)}"
-            )
-        if not 1 <= self.local_size <= DEVICES_MAX:
-            raise ValueError(
-                f"{self.local_size} ranks on a machine: a simulated one has 1 to "
-                f"{DEVICES_MAX} devices"
-            )
-
-    def variables(self) -> dict[str, str]:
-        """What torchrun would tell the process, and that the others do not exist."""
-        machine, local_rank = divmod(self.rank, self.local_size)
-        here = min(self.local_size, self.size - machine * self.local_size)
-        told = {
-            "RANK": self.rank,
-            "WORLD_SIZE": self.size,
-            "LOCAL_RANK": local_rank,
-            "LOCAL_WORLD_SIZE": here,
-            "GROUP_RANK": machine,
-            "GROUP_WORLD_SIZE": -(-self.size // self.local_size),
-            "ROLE_RANK": self.rank,
-            "ROLE_WORLD_SIZE": self.size,
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": 29500,  # nobody listens there
-            VARIABLE: self.size,
-        }
-        return {name: str(value) for name, value in told.items()}
-
-
-def with_devices(card: str, count: int) -> str:
-    """The description of a card, with as many devices as a machine has ranks."""
-    return card if "devices=" in card else f"{card},devices={count}"
 
 
 def is_alone() -> bool:
@@ -111,6 +59,7 @@ def install() -> None:
         _broadcast_object_list,
         _gather_object,
         _scatter_object_list,
+        _send_object_list,
         _recv_object_list,
     ):
         _put(stand_in)
@@ -162,13 +111,50 @@ def _scatter_object_list(
         scatter_object_output_list[0] = _copied(scatter_object_input_list[own])
 
 
-def _recv_object_list(object_list: list[Any], src: int | None = None, *_: Any) -> None:
-    """Raises RuntimeError: what another rank would have sent cannot be known."""
-    raise RuntimeError(
-        f"rank {os.environ['RANK']} waits for objects of rank {src}, which does not "
-        "exist (oomph run --world); a stage of a pipeline does without where it is "
-        "given its input_args and output_args"
-    )
+def _send_object_list(
+    object_list: list[Any],
+    dst: int | None = None,
+    group: Any = None,
+    device: Any = None,
+    group_dst: int | None = None,
+    *_: Any,
+    **__: Any,
+) -> None:
+    absent.send(object_list, _global_rank(group, dst, group_dst))
+
+
+def _recv_object_list(
+    object_list: list[Any],
+    src: int | None = None,
+    group: Any = None,
+    device: Any = None,
+    weights_only: bool = False,
+    group_src: int | None = None,
+    *_: Any,
+    **__: Any,
+) -> int:
+    sender = _global_rank(group, src, group_src)
+    object_list[:] = absent.receive(sender)
+    return sender
+
+
+def _global_rank(group: Any, of_world: int | None, of_group: int | None) -> int:
+    """The rank in the world of one that is named there or in a group.
+
+    Raises:
+        RuntimeError: It may be any: which one would send cannot be known.
+    """
+    import torch.distributed as dist
+
+    if of_group is not None:
+        among: Any = dist.group.WORLD if group is None else group
+        return dist.get_global_rank(among, of_group)
+    if of_world is None:
+        raise RuntimeError(
+            f"rank {os.environ['RANK']} waits for objects of any rank, and none of the "
+            "others exists (oomph run --world): name one"
+        )
+    return of_world
 
 
 def _leave_gloo_out(config: Any) -> None:
