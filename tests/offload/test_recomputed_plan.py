@@ -153,7 +153,8 @@ def test_when_steps_grow_more_runs_again_and_nothing_is_rescued_after_two():
 def test_steps_that_grow_again_after_all_was_kept_are_planned_anew():
     training = Training()
     training.steps(5, mib=20)
-    assert kept(training.steps(7, mib=10)[5:])
+    # It takes more steps after shortages that came back, as in the tests before.
+    assert kept(training.steps(16, mib=10)[14:])
     steps = training.steps(5, mib=20)
     assert all(s["rescues"] == 0 and s["again"] > 0 for s in steps[2:])
 

@@ -18,10 +18,11 @@ using c10::IValue;
 
 /* ---- The bytes of the GPU that a tensor lies in */
 
+// A nested one's are those of its parts.
 inline bool has_bytes(const Tensor &tensor)
 {
-    return tensor.defined() && tensor.is_cuda() && tensor.has_storage() &&
-           tensor.numel() > 0;
+    return tensor.defined() && tensor.is_cuda() && !tensor.is_nested() &&
+           tensor.has_storage() && tensor.numel() > 0;
 }
 
 inline uint64_t address_of(const Tensor &tensor)

@@ -103,7 +103,7 @@ def change(settings: str) -> None:
 
 def _load_torch_class(torch: ModuleType) -> ModuleType:
     """The extension module that holds PyTorch's class, if it fits this PyTorch."""
-    if torch.__file__ is None:
+    if not hasattr(torch, "version"):
         raise RuntimeError(
             f"there is no PyTorch in {', '.join(torch.__path__)}, which is what Python "
             "finds by its name: remove that folder, and install PyTorch"

@@ -188,10 +188,12 @@ static CUresult submit_cost(const oomph_sim_cost_t *what, CUstream handle)
         return CUDA_ERROR_INVALID_VALUE;
     // An operator that launched none used a library of stand-ins, whose kernels are not
     // launched.
+    const bool has_time =
+        sim_has_rates(&sim_config) && what->launched.kernel_count == 0;
     const sim_work_t work = {
         .kind = SIM_WORK_KERNEL,
         .call = what->name,
-        .cost_ns = what->launched.kernel_count == 0 ? sim_config.rates.launch_ns : 0,
+        .cost_ns = has_time ? sim_config.rates.launch_ns : 0,
         .cost = sim_cost_new(what),
     };
     if (work.cost == NULL)

@@ -44,7 +44,7 @@ class Accesses
         if (!value.isTensor() && !value.isTensorList())
             return;
         for (const Tensor &tensor : tensors(value))
-            if (tensor.defined() && tensor.is_cuda() && tensor.numel() > 1)
+            if (has_bytes(tensor) && tensor.numel() > 1)
                 found.push_back(tensor);
     }
 

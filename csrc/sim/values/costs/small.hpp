@@ -5,6 +5,7 @@
 #pragma once
 #include "values/arguments.hpp"
 #include "values/computation.hpp"
+#include "values/costs/uses.hpp"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/record_function.h>
@@ -25,10 +26,6 @@ inline decltype(&oomph_sim_poke) sim_poke;
 
 inline constexpr uint64_t SMALL_BYTES = 4096; // as much as the driver keeps of a write
 inline constexpr size_t SMALL_COUNT = 16;     // tensors of an operator
-
-// They read nothing of what they write.
-inline constexpr std::string_view OVERWRITES[] = {"copy_", "fill_.Scalar",
-                                                  "fill_.Tensor", "zero_"};
 
 // A tensor of the host in the place of one of the GPU.
 struct Mirror {
@@ -109,9 +106,9 @@ class Small
 
     static bool is_plain(const Tensor &tensor)
     {
-        return tensor.layout() == at::kStrided && tensor.has_storage() &&
-               !tensor.is_conj() && !tensor.is_neg() && tensor.numel() > 0 &&
-               span_bytes(tensor) <= SMALL_BYTES;
+        return tensor.layout() == at::kStrided && !tensor.is_nested() &&
+               tensor.has_storage() && !tensor.is_conj() && !tensor.is_neg() &&
+               tensor.numel() > 0 && span_bytes(tensor) <= SMALL_BYTES;
     }
 
     static bool is_small(const Stack &values, size_t &count)
@@ -150,7 +147,7 @@ class Small
         : op_(op),
           is_computed_(sim_peek != nullptr && !draws(op) &&
                        op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)),
-          overwrites_(Names(OVERWRITES).contain(name)),
+          overwrites_(Names(OVERWRITING).contain(op.schema().name().substr(6))),
           is_asked_(is_computed_ && name != "_local_scalar_dense" &&
                     (returns_no_tensor(op) || Names(SIZED_BY_VALUES).contain(name)))
     {

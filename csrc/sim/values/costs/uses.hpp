@@ -18,6 +18,8 @@ inline uint64_t own_bytes(const Tensor &tensor)
 {
     uint64_t count = tensor.element_size();
 
+    if (tensor.is_nested()) // which has no strides
+        return count * static_cast<uint64_t>(tensor.numel());
     for (int64_t i = 0; i < tensor.dim(); i++)
         if (tensor.stride(i) != 0 || tensor.size(i) == 0)
             count *= static_cast<uint64_t>(tensor.size(i));
