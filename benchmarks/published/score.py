@@ -3,6 +3,8 @@
     python benchmarks/published/score.py               # all: ten minutes of a core
     python benchmarks/published/score.py rope swiglu   # those whose name has a word
 
+Rows of clusters need a checkout of the program that was measured (clusters.py).
+
 Results go to benchmarks/results/published.json; rows that do not run keep theirs.
 tools/checked.py makes the tables of docs/checked.md of them.
 """
@@ -121,9 +123,24 @@ def trainings() -> Iterator[Row]:
         )
 
 
+def clusters() -> Iterator[Row]:
+    """The rows of clusters.csv."""
+    for row in read("clusters.csv"):
+        yield Row(
+            row["name"],
+            "cluster memory",
+            "95GiB,gpu=h100",  # of 96 GB, as the page says
+            float(row["published"]) * 1024,
+            "MiB",
+            row["source"],
+            "clusters.py",
+            {key: row[key] for key in ("model", "world", "arguments")},
+        )
+
+
 def rows() -> list[Row]:
     """All that are published."""
-    found = [*kernels(), *trainings()]
+    found = [*kernels(), *trainings(), *clusters()]
     assert len({(row.kind, row.name) for row in found}) == len(found)
     return found
 
