@@ -186,14 +186,13 @@ static CUresult submit_cost(const oomph_sim_cost_t *what, CUstream handle)
         return result;
     if ((unsigned)what->precision >= OOMPH_SIM_PRECISIONS)
         return CUDA_ERROR_INVALID_VALUE;
-    // An operator that launched none used a library of stand-ins, whose kernels are not
-    // launched.
-    const bool has_time =
+    // One that launched none used a library of stand-ins, which launch none.
+    const bool is_launch =
         sim_has_rates(&sim_config) && what->launched.kernel_count == 0;
     const sim_work_t work = {
         .kind = SIM_WORK_KERNEL,
         .call = what->name,
-        .cost_ns = has_time ? sim_config.rates.launch_ns : 0,
+        .cost_ns = is_launch ? sim_config.rates.launch_ns : 0,
         .cost = sim_cost_new(what),
     };
     if (work.cost == NULL)
