@@ -13,18 +13,21 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 from oomph.simulate.rank import Rank
 
 _ORDER = "OOMPH_SIMULATE_WORLD_ORDER"
-"""Of such a run: ``RECEIVER:COUNT:FILE``, whom it sends to, which message is wanted,
-and the descriptor of the pipe that it goes to. Those of the runs that wait follow, with
-spaces between them."""
+"""Of such a run: ``SENDER:RECEIVER:COUNT``, the message that it is for; those of the
+runs that wait for it follow, with spaces between them."""
+_PIPE = "OOMPH_SIMULATE_WORLD_PIPE"  # the descriptor of the pipe that it goes to
+_KNOWN = "OOMPH_SIMULATE_WORLD_KNOWN"  # that of a file with messages that are known
 
 _OWN_FILES = ("OOMPH_STATS", "OOMPH_TRACE")  # such a run writes none
 _SAID_BYTES = 2000  # of what a run that failed has said
+
+Message = tuple[int, int, int]  # sender, receiver, and which of those between the two
 
 command: list[str] | None = None
 """How this program is started; None: as Python was."""
@@ -43,12 +46,12 @@ def send(objects: list[Any], receiver: int) -> None:
         receiver: The rank.
     """
     _sent[receiver] += 1
-    order = next(_orders(), None)
-    if order is None or order[:2] != (receiver, _sent[receiver]):
-        return
-    with os.fdopen(order[2], "wb") as pipe:
-        pickle.dump(objects, pipe)
-    os._exit(0)
+    message = int(os.environ["RANK"]), receiver, _sent[receiver]
+    _known()[message] = pickle.dumps(objects)
+    if _orders()[:1] == [message]:
+        with os.fdopen(int(os.environ[_PIPE]), "wb") as pipe:
+            pickle.dump(_known(), pipe)
+        os._exit(0)
 
 
 def receive(sender: int) -> list[Any]:
@@ -62,19 +65,35 @@ def receive(sender: int) -> list[Any]:
     """
     own = int(os.environ["RANK"])
     _received[sender] += 1
-    if sender == own or sender in (receiver for receiver, *_ in _orders()):
-        raise RuntimeError(
-            f"rank {own} waits for objects of rank {sender}, which waits for those of "
-            "others in turn: alone, no rank can begin (oomph run --world)"
-        )
+    message = sender, own, _received[sender]
+    if message not in _known():
+        if sender == own or message in _orders():
+            raise RuntimeError(
+                f"rank {own} waits for objects of rank {sender}, which waits for those "
+                "of others in turn: alone, no rank can begin (oomph run --world)"
+            )
+        _known().update(_found_out(message))
+    return list(pickle.loads(_known()[message]))
+
+
+def _found_out(message: Message) -> dict[Message, bytes]:
+    """What is known once the program has run as the sender of a message."""
+    sender, own, _ = message
     reading, writing = os.pipe()
-    with open(reading, "rb") as pipe, tempfile.TemporaryFile() as said:
+    with (
+        open(reading, "rb") as pipe,
+        tempfile.TemporaryFile() as said,
+        tempfile.TemporaryFile() as known,
+    ):
+        pickle.dump(_known(), known)
+        known.flush()
         with open(writing, "wb"):
-            process = _start(sender, f"{own}:{_received[sender]}:{writing}", said)
-        message = pipe.read()
+            process = _start(message, writing, known.fileno(), said)
+        told = pipe.read()
         code = process.wait()
-        if message:
-            return list(pickle.loads(message))
+        if told:
+            found: dict[Message, bytes] = pickle.loads(told)
+            return found
         said.seek(max(0, said.seek(0, os.SEEK_END) - _SAID_BYTES))
         text = said.read().decode(errors="replace").strip()
     raise RuntimeError(
@@ -84,24 +103,41 @@ def receive(sender: int) -> list[Any]:
     )
 
 
-def _orders() -> Iterator[tuple[int, int, int]]:
-    """The orders of this run, and of those that wait for it, the nearest first."""
-    for text in os.environ.get(_ORDER, "").split():
-        receiver, count, file = map(int, text.split(":"))
-        yield receiver, count, file
+def _orders() -> list[Message]:
+    """What this run is for, and those that wait for it, the nearest first."""
+    texts = os.environ.get(_ORDER, "").split()
+    return [tuple(map(int, text.split(":"))) for text in texts]  # type: ignore[misc]
 
 
-def _start(rank: int, order: str, said: Any) -> subprocess.Popen[bytes]:
-    """Starts the program as another rank of this world."""
-    orders = f"{order} {os.environ.get(_ORDER, '')}".strip()
-    variables = {**os.environ, **Rank.of(os.environ).other(rank).variables()}
+@cache
+def _known() -> dict[Message, bytes]:
+    """Messages that were sent, here or in the runs before, as pickle has them."""
+    file = os.environ.get(_KNOWN)
+    if file is None:
+        return {}
+    with open(int(file), "rb") as known:
+        known.seek(0)  # whoever wrote it has the same place in it
+        found: dict[Message, bytes] = pickle.load(known)
+        return found
+
+
+def _start(
+    message: Message, pipe: int, known: int, said: Any
+) -> subprocess.Popen[bytes]:
+    """Starts the program as the sender of a message."""
+    order = ":".join(map(str, message))
+    told = {
+        _ORDER: f"{order} {os.environ.get(_ORDER, '')}".strip(),
+        _PIPE: str(pipe),
+        _KNOWN: str(known),
+    }
+    variables = os.environ | Rank.of(os.environ).other(message[0]).variables() | told
     return subprocess.Popen(
         command or [sys.executable, *sys.orig_argv[1:]],
-        env={k: v for k, v in variables.items() if k not in _OWN_FILES}
-        | {_ORDER: orders},
+        env={k: v for k, v in variables.items() if k not in _OWN_FILES},
         cwd=_FOLDER,
         stdin=subprocess.DEVNULL,
         stdout=said,
         stderr=said,
-        pass_fds=[int(order.rpartition(":")[2])],
+        pass_fds=[pipe, known],
     )
