@@ -90,7 +90,8 @@ def test_what_is_written_in_part_keeps_its_other_values():
     x[1, 2] = 5
     x[:, 0] = 7
     x.t()[3] += 2
-    assert x.tolist() == [[7, 0, 0, 2], [7, 0, 5, 2], [7, 0, 0, 2], [7, 0, 0, 2]]
+    torch._foreach_add_([x[2], x[3]], 1)  # which returns nothing
+    assert x.tolist() == [[7, 0, 0, 2], [7, 0, 5, 2], [8, 1, 1, 3], [8, 1, 1, 3]]
 
 
 @known

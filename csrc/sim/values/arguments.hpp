@@ -31,6 +31,23 @@ inline bool returns_no_tensor(const c10::OperatorHandle &op)
     return false;
 }
 
+// Which argument is a generator of random numbers, if any.
+inline std::optional<size_t> generator_of(const c10::OperatorHandle &op)
+{
+    const auto &arguments = op.schema().arguments();
+    for (size_t i = 0; i < arguments.size(); i++) {
+        const std::string type = arguments[i].type()->str();
+        if (type == "Generator?" || type == "Generator")
+            return i;
+    }
+    return std::nullopt;
+}
+
+inline bool draws(const c10::OperatorHandle &op)
+{
+    return op.hasTag(at::Tag::nondeterministic_seeded) || generator_of(op).has_value();
+}
+
 // The GPU that a call names or has tensors on; the current one if it has none.
 inline c10::Device device_of(const Stack &arguments, const Stack &outputs = {})
 {

@@ -95,6 +95,14 @@ inline std::string told(const std::string &name, const std::exception &error)
            (known != nullptr ? known->what_without_backtrace() : error.what());
 }
 
+// Raises unless the simulated driver has taken work, as `result` says.
+inline void check_taken(const std::string &called, int result)
+{
+    TORCH_CHECK(result == 0, called,
+                " failed on the simulated GPU: its stream takes no more work (error ",
+                result, ")");
+}
+
 // States of a CPU generator.
 struct Drawn {
     at::Tensor before, after;

@@ -101,10 +101,7 @@ inline void defer(const std::string &name, PyObject *function)
     what.argument = new Deferred{function, name};
     what.makes_calls = 1;
     what.is_waited_for = 1;
-    int result = sim_compute(&what, c10::cuda::getCurrentCUDAStream().stream());
-    TORCH_CHECK(result == 0, name,
-                " failed on the simulated GPU: its stream takes no more work (error ",
-                result, ")");
+    check_taken(name, sim_compute(&what, c10::cuda::getCurrentCUDAStream().stream()));
 }
 
 } // namespace oomph_values

@@ -68,13 +68,13 @@ class Kernel final : public c10::OperatorKernel
           name_(std::move(name)), cpu_{op, equivalent},
           has_cpu_(cpu_.equivalent.compute != nullptr ||
                    op.hasComputedKernelForDispatchKey(on_cpu)),
-          draws_(op.hasTag(at::Tag::nondeterministic_seeded)),
+          draws_(draws(op)),
           needs_values_(Names(SIZED_BY_VALUES).contain(name_) ||
                         Names(NEED_VALUES).contain(name_) || returns_no_tensor(op) ||
                         on_gpu != c10::DispatchKey::CUDA),
           is_copy_(name_ == "copy_"), is_item_(name_ == "_local_scalar_dense"),
           argument_count_(op.schema().arguments().size()),
-          return_count_(op.schema().returns().size())
+          return_count_(op.schema().returns().size()), generator_(generator_of(op))
     {
         for (size_t i = 0; i < argument_count_; i++) {
             const c10::Argument &argument = op.schema().arguments()[i];
@@ -83,10 +83,7 @@ class Kernel final : public c10::OperatorKernel
                 written_.push_back(i);
             if (type == "Tensor?[]")
                 indices_ = i;
-            if (type == "Generator?" || type == "Generator")
-                generator_ = i;
         }
-        draws_ = draws_ || generator_.has_value();
     }
 
     void operator()(const OperatorHandle &op, c10::DispatchKeySet keys, Stack *stack)
@@ -269,10 +266,7 @@ class Kernel final : public c10::OperatorKernel
         int result = sim_compute(&what, c10::cuda::getCurrentCUDAStream().stream());
         if (has_failed)
             throw_failure();
-        TORCH_CHECK(result == 0, called(name_),
-                    " failed on the simulated GPU: its stream takes no more work "
-                    "(error ",
-                    result, ")");
+        check_taken(called(name_), result);
     }
 
     // Whether the CPU's kernel takes such arguments, asked once for each kind: what

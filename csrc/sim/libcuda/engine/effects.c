@@ -72,7 +72,6 @@ static void copy_real(uint64_t to, uint64_t from, uint64_t bytes)
 static void copy_bytes(uint64_t dst, uint64_t src, const sim_work_t *work)
 {
     const uint64_t bytes = work->bytes;
-
     bool to_real = sim_space_has_bytes(dst), from_real = sim_space_has_bytes(src);
 
     if (to_real && from_real)

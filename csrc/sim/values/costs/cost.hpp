@@ -125,11 +125,8 @@ class Costed final : public c10::OperatorKernel
         cost.uses = uses.data();
         cost.use_count = uses.size();
         cost.is_followed = is_followed;
-        int result = sim_cost(&cost, c10::cuda::getCurrentCUDAStream().stream());
-        TORCH_CHECK(result == 0, "aten::", name_,
-                    " failed on the simulated GPU: its stream takes no more work "
-                    "(error ",
-                    result, ")");
+        check_taken(called(name_),
+                    sim_cost(&cost, c10::cuda::getCurrentCUDAStream().stream()));
     }
 };
 

@@ -12,6 +12,7 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,21 +41,21 @@ struct SmallComputation {
     std::vector<Mirror> mirrors = {};
     Stack arguments = {}, outputs = {};
 
-    // What the CPU's kernel gives. Empty: it refuses, or not all that it reads is
+    // What the CPU's kernel gives; nothing if it refuses, or not all that it reads is
     // known.
-    Stack results(decltype(sim_peek) look) const
+    std::optional<Stack> results(decltype(sim_peek) look) const
     {
         for (const Mirror &each : mirrors)
             if (each.is_read && look(each.addr, each.tensor.mutable_data_ptr(),
                                      each.bytes) < each.bytes)
-                return {};
+                return std::nullopt;
         OnlyKernels only;
         at::DisableRecordFunctionGuard unseen;
         Stack stack = arguments;
         try {
             op->callBoxed(stack);
         } catch (const std::exception &) {
-            return {};
+            return std::nullopt;
         }
         return stack;
     }
@@ -76,8 +77,8 @@ struct SmallComputation {
     static int run(void *argument)
     {
         const auto *self = static_cast<SmallComputation *>(argument);
-        const Stack computed = self->results(sim_peek);
-        const bool is_known = !computed.empty() && self->is_put(computed);
+        const std::optional<Stack> computed = self->results(sim_peek);
+        const bool is_known = computed && self->is_put(*computed);
         for (const Mirror &each : self->mirrors)
             if (each.is_written)
                 sim_poke(each.addr, is_known ? each.tensor.const_data_ptr() : nullptr,
@@ -95,14 +96,6 @@ class Small
 {
     OperatorHandle op_;
     bool is_computed_, overwrites_, is_asked_;
-
-    static bool draws(const OperatorHandle &op)
-    {
-        for (const c10::Argument &argument : op.schema().arguments())
-            if (argument.type()->str().rfind("Generator", 0) == 0)
-                return true;
-        return op.hasTag(at::Tag::nondeterministic_seeded);
-    }
 
     static bool is_plain(const Tensor &tensor)
     {
@@ -162,17 +155,18 @@ class Small
         if (!is_asked_ || is_capturing())
             return false;
         auto count = static_cast<std::ptrdiff_t>(argument_count);
-        auto work = computation({stack.end() - count, stack.end()}, {});
+        const Stack arguments(stack.end() - count, stack.end());
+        auto work = computation(arguments, {});
         if (work == nullptr || work->mirrors.empty())
             return false;
-        c10::Device device = device_of({stack.end() - count, stack.end()});
+        c10::Device device = device_of(arguments);
         c10::cuda::CUDAGuard guard(device);
         c10::cuda::getCurrentCUDAStream().synchronize();
-        Stack computed = work->results(sim_look);
-        if (computed.empty())
+        const std::optional<Stack> computed = work->results(sim_look);
+        if (!computed)
             return false;
         stack.resize(stack.size() - argument_count);
-        for (const IValue &value : computed)
+        for (const IValue &value : *computed)
             stack.push_back(changed(
                 value, [&](const Tensor &tensor) { return tensor.to(device); }));
         return true;
@@ -213,11 +207,8 @@ class Small
             /*is_waited_for=*/0,
             /*meeting=*/nullptr,
             /*cost_ns=*/0};
-        int result = sim_compute(&what, c10::cuda::getCurrentCUDAStream().stream());
-        TORCH_CHECK(result == 0, "aten::", name,
-                    " failed on the simulated GPU: its stream takes no more work "
-                    "(error ",
-                    result, ")");
+        check_taken(called(name),
+                    sim_compute(&what, c10::cuda::getCurrentCUDAStream().stream()));
     }
 };
 
