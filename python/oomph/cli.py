@@ -73,9 +73,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--local-world",
         type=int,
-        default=8,
+        default=ranks.LOCAL_SIZE,
         metavar="COUNT",
-        help="with --world: ranks on each machine (default: 8)",
+        help="with --world: ranks on each machine (default: %(default)s)",
     )
     run.add_argument(
         "--allocator",

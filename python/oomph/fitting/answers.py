@@ -121,8 +121,22 @@ def find(
     with Launcher() as launcher:
         runs = Runs(launcher, script, progress)
         runs.roomy(cards[-1], Way.OOMPH)  # alone, to know what host memory it takes
-        with _workers(runs.stop, jobs(launcher)) as pool:
-            return _find(runs, cards, pool, is_trace)
+        return find_by(runs, cards, jobs(launcher), is_trace)
+
+
+def find_by(
+    runs: Runs, cards: Sequence[Target], count: int, is_trace: bool = False
+) -> Fit:
+    """The same by runs of a script, so many at a time; what has run is not run again.
+
+    Args:
+        runs: Of the script.
+        cards: Where to, the smallest first.
+        count: How many at a time.
+        is_trace: As for :func:`find`.
+    """
+    with _workers(runs.stop, count) as pool:
+        return _find(runs, cards, pool, is_trace)
 
 
 def _find(

@@ -12,6 +12,7 @@ from oomph.base import script
 from oomph.fitting import cards
 from oomph.fitting.cards import Target
 from oomph.fitting.measuring import Script, Way
+from oomph.simulate.rank import LOCAL_SIZE
 
 _HELP = """\
 Runs a Python script on simulated cards, and says on which it fits: with PyTorch's
@@ -69,7 +70,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "--local-world",
         type=int,
         metavar="COUNT",
-        help="with --world: ranks on each machine (default: 8)",
+        help=f"with --world: ranks on each machine (default: {LOCAL_SIZE})",
     )
     fit.add_argument(
         "--set",
@@ -151,7 +152,7 @@ def _answer_for_worlds(
     from oomph.fitting import worlds
 
     asked_worlds = [
-        worlds.World(size, options.local_world or 8, options.rank)
+        worlds.World(size, options.local_world or LOCAL_SIZE, options.rank)
         for size in worlds.sizes(options.world)
     ]
     found = [

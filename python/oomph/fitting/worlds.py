@@ -9,17 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import groupby, pairwise
 from typing import Any
 
+from oomph import simulate
 from oomph.base.sizes import format_size, parse_size
 from oomph.fitting import answers, cards
 from oomph.fitting.answers import Fit
 from oomph.fitting.launcher import Launcher
 from oomph.fitting.measuring import Script, Way
 from oomph.fitting.record import Record
-from oomph.fitting.runs import Runs
-from oomph.simulate.rank import Rank
+from oomph.fitting.runs import Runs, jobs
+from oomph.simulate.rank import LOCAL_SIZE, Rank
 
 _RUNS_MAX = 16  # of ranks of a world, to find those that differ
 
@@ -35,7 +37,7 @@ class World:
     """
 
     size: int
-    local_size: int = 8
+    local_size: int = LOCAL_SIZE
     only: int | None = None
 
     @property
@@ -149,21 +151,24 @@ def find(
     devices = min(asked.local_size, asked.size)
     share = str(parse_size(host) // devices)
     targets = cards.targets(names, share, f"devices={devices}")
+    simulate.check(targets[-1].text)
     records: dict[int, Record] = {}
     with Launcher() as launcher:
 
-        def run(rank: int) -> Record:
+        @cache
+        def runs_of(rank: int) -> Runs:
             def say(what: str) -> None:
                 progress(f"rank {rank} of {asked.size}, {what}")
 
-            return Runs(launcher, asked.script(script, rank), say).roomy(
-                targets[-1], Way.OOMPH
-            )
+            return Runs(launcher, asked.script(script, rank), say)
+
+        def run(rank: int) -> Record:
+            return runs_of(rank).roomy(targets[-1], Way.OOMPH)
 
         unsure = look(records, run, *asked.ends)
-    ranks = grouped(records)
-    largest = max(ranks, key=lambda each: each.record.needed_bytes)
-    fit = answers.find(asked.script(script, largest.first), targets, progress)
+        ranks = grouped(records)
+        largest = max(ranks, key=lambda each: each.record.needed_bytes)
+        fit = answers.find_by(runs_of(largest.first), targets, jobs(launcher))
     return WorldFit(asked, ranks, len(records), unsure, fit)
 
 

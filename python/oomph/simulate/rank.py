@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 VARIABLE = "OOMPH_SIMULATE_WORLD"  # how many ranks there are; libnccl reads it, too
 DEVICES_MAX = 16  # of a simulated machine
+LOCAL_SIZE = 8  # ranks on a machine, if nothing is said
 
 
 @dataclass(frozen=True)
