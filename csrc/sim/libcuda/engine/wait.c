@@ -13,6 +13,7 @@
 enum {
     VALUE_PATIENCE = 1000, // ms of real time for another thread to write a value
     YIELDS = 64,           // before a wait for other processes sleeps
+    IDLE = 200,            // ms of real time without new work
 };
 
 // How long a wait has lasted without anything that moved.
@@ -201,13 +202,14 @@ static bool answer(void)
     return true;
 }
 
-// The first operation of a stream that needs other processes and to which the stream
-// has not come; or NULL.
+// The operation that needs other processes to which the stream comes next; NULL if it
+// waits at one for them, or there is none.
 static const sim_operation_t *next_meeting(const struct CUstream_st *stream)
 {
     const sim_operation_t *operation = stream->head;
 
-    while (operation != NULL && sim_work_meeting(&operation->work) == NULL)
+    while (operation != NULL &&
+           (operation->started || sim_work_meeting(&operation->work) == NULL))
         operation = operation->next;
     return operation != NULL && !operation->has_come ? operation : NULL;
 }
@@ -231,13 +233,29 @@ static void come_if_called(void)
     }
 }
 
+// A device goes on by itself. The clock moves only by what the program does, so that
+// runs repeat; but one that gives it no more work may wait for what others do.
+static void go_on_if_idle(void)
+{
+    static uint64_t given_before;
+    static unsigned idle_ms;
+    const uint64_t given = sim_pending_executed_count() + sim_pending_count();
+
+    idle_ms = given == given_before ? idle_ms + 1 : 0;
+    given_before = given;
+    while (idle_ms >= IDLE && sim_queue_top() != NULL)
+        sim_queue_step();
+}
+
 static void *run(void *nothing)
 {
     (void)nothing;
     sim_lock();
     while (sim_record_is_any() || sim_pending_meeting_count() > 0) {
-        if (sim_pending_meeting_count() > 0)
+        if (sim_pending_meeting_count() > 0) {
             come_if_called();
+            go_on_if_idle();
+        }
         if (!answer())
             sim_wait(1);
     }
