@@ -69,6 +69,13 @@ void oomph_sim_know_lines(void (*function)(char *text, size_t bytes));
 // That line; "": unknown.
 void oomph_sim_line(char *text, size_t bytes);
 
+// The same of the thread in which the program began, called by any other: whether it is
+// in PyTorch at the moment, and how many ranks PyTorch's world has; 0: unknown. Takes
+// Python's lock: the caller has no lock of its own.
+typedef int (*oomph_sim_place_t)(char *text, size_t bytes, int *world_size);
+void oomph_sim_know_place(oomph_sim_place_t function);
+int oomph_sim_place(char *text, size_t bytes, int *world_size);
+
 // Records that `function` was called and is not supported.
 void oomph_sim_note_unsupported(const char *function);
 

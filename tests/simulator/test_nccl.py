@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import random
 import signal
-import subprocess
-import sys
-import tempfile
-import time
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from processes import environment
-from ranks import BEGIN, run_ranks
+from campaign import kills, mismatches
+from ranks import run_ranks
 from support import GIB, lines, run
 
 CARD = "1GiB,context=0,memory=values"
@@ -333,50 +329,138 @@ def test_ranks_that_call_different_things_are_named_with_their_lines(
         assert each.code != 7 or float(each.out.split()[0]) < 5
 
 
-def shared_memory() -> set[str]:
-    """What has a name in it, but for semaphores of other tests."""
-    return {n for n in os.listdir("/dev/shm") if not n.startswith("sem.mp-")}
+def said_by_ranks(count: int, code: str) -> list[str]:
+    """What ranks say that end by themselves or by PyTorch, each in turn.
+
+    Their first line is the 11th.
+    """
+    found = run_ranks(count, code, CARD, ends=False, **QUICKLY)
+    return [each.said for each in found]
 
 
-def test_a_rank_that_is_killed_ends_the_others_with_an_error_and_leaves_nothing():
-    code = """
-        x = torch.ones(1 << 20, device=device)
-        while True:
-            dist.all_reduce(x)
-            torch.cuda.synchronize()
-            x.fill_(1.0)
-            print("turn", flush=True)
+def test_a_rank_that_has_left_is_named_by_one_that_waits_for_it():
+    said = said_by_ranks(
+        2,
         """
-    before = shared_memory()
-    with tempfile.TemporaryDirectory() as folder:
-        ranks = [
-            subprocess.Popen(
-                [sys.executable, "-c", BEGIN + code.replace("\n        ", "\n"), place],
-                env=environment(
-                    f"{CARD},devices=2",
-                    RANK=str(rank),
-                    WORLD_SIZE="2",
-                    **QUICKLY,
-                ),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(2)
-            for place in [str(Path(folder) / "store")]
-        ]
-        for rank in ranks:
-            assert rank.stdout is not None
-            for _ in range(5):
-                assert rank.stdout.readline() == "turn\n"
-        ranks[1].kill()
+        x = torch.ones(8, device=device)
+        dist.all_reduce(x)
+        if rank == 0:
+            dist.broadcast(x, 0)
+            torch.cuda.synchronize()
+        else:
+            dist.destroy_process_group()
+        """,
+    )
+    wanted = "rank 1 has left the communicator, and rank 0 waits for it: "
+    assert f"{wanted}rank 0: broadcast of 8 float32, root 0 at <string>:14" in said[0]
+
+
+def test_a_message_that_nobody_receives_is_named():
+    said = said_by_ranks(
+        2,
+        """
+        x = torch.ones(8, device=device)
+        dist.all_reduce(x)
+        if rank == 1:
+            dist.batch_isend_irecv([dist.P2POp(dist.isend, x, 0)])
+        torch.cuda.synchronize()
+        dist.destroy_process_group()
+        """,
+    )
+    assert "a message is never received: " in said[0]
+    assert "rank 1: send of 8 float32, to rank 0 at <string>:14" in said[0]
+    assert "never received" not in said[1]
+
+
+def test_ranks_that_wait_for_each_other_in_two_communicators_are_named():
+    said = said_by_ranks(
+        3,
+        """
+        x = torch.ones(8, device=device)
+        dist.all_reduce(x)
+        if rank == 0:
+            dist.send(x, 1)  # PyTorch makes a communicator of two ranks for it
+        else:
+            dist.all_reduce(x)
+        torch.cuda.synchronize()
+        """,
+    )
+    wanted = "ranks wait for each other, and none goes on: rank 0: at <string>:14; "
+    wanted += "rank 1: all-reduce of 8 float32, sum at <string>:16"
+    assert wanted in "".join(said)
+
+
+def test_a_rank_that_does_something_else_is_waited_for():
+    run_ranks(
+        3,
+        """
+        import time
+        first, second = dist.new_group([0, 1]), dist.new_group([1, 2])
+        x = torch.ones(8, device=device)
+        for group in (None, first, second):
+            dist.all_reduce(x, group=group)
+        def sleep():
+            time.sleep(4.5)
+        def work():
+            until, a = time.monotonic() + 4.5, torch.randn(300, 300)
+            while time.monotonic() < until:
+                a = torch.linalg.qr(a).Q
+        for delay in (sleep, work):
+            x.fill_(1.0)
+            if rank == 2:
+                delay()
+            if rank > 0:  # 1 waits for 2
+                dist.all_reduce(x, group=second)
+                torch.cuda.synchronize()
+            if rank < 2:  # and 0 for 1
+                dist.all_reduce(x, group=first)
+                torch.cuda.synchronize()
+            assert x[0].item() == (2.0 if rank == 2 else 3.0), x
+        """,
+        CARD,
+    )
+
+
+def test_what_a_rank_has_called_goes_on_while_it_does_something_else():
+    found = run_ranks(
+        2,
+        """
+        import time
+        x = torch.ones(1000, device=device)
+        dist.all_reduce(x)
+        torch.cuda.synchronize()
         began = time.monotonic()
-        _, said = ranks[0].communicate(timeout=60)
-        assert ranks[0].returncode not in (0, None)
-        assert f"the process {ranks[1].pid} of rank 1 has ended" in said
-        assert time.monotonic() - began < 30
-        assert ranks[1].wait() == -signal.SIGKILL
-    assert shared_memory() <= before
+        dist.all_reduce(x)
+        if rank == 0:
+            time.sleep(3)
+        torch.cuda.synchronize()
+        print(time.monotonic() - began)
+        """,
+        CARD,
+    )
+    assert float(found[1].out) < 1.5 < 3 <= float(found[0].out)
+
+
+# Each differs from run to run; tests/campaign/mismatches.py has as many as one likes.
+def test_ranks_of_random_programs_are_named_where_they_part():
+    first = random.SystemRandom().randrange(10**9)
+    print(f"seeds from {first}")
+    for seed in range(first, first + 12):
+        case = mismatches.draw(seed)
+        fault = mismatches.judge(case, mismatches.run(case))
+        assert not fault, f"seed {seed}: {fault}\n{case.program}"
+
+
+# Random, as those above: tests/campaign/kills.py.
+def test_a_rank_that_is_killed_ends_the_others_with_an_error_and_leaves_nothing():
+    first = random.SystemRandom().randrange(10**9)
+    print(f"seeds from {first}")
+    before = kills.shared_memory()
+    with ThreadPoolExecutor(2) as pool:
+        cases = [kills.draw(seed) for seed in range(first, first + 6)]
+        for case, fault in zip(cases, pool.map(kills.run, cases), strict=False):
+            assert not fault, f"{case}: {fault}"
+    assert kills.shared_memory() <= before
 
 
 def test_what_is_not_simulated_is_refused_by_its_name():

@@ -21,6 +21,7 @@ enum {
     NCCL_SMALL = 4096,    // bytes that are told where memory is not real
     NCCL_PIECES_MAX = 4096,
     NCCL_LINE = 160,
+    NCCL_CALL_TEXT = 240,
 };
 
 typedef enum nccl_kind {
@@ -69,19 +70,28 @@ typedef struct nccl_member {
     atomic_uint_least64_t host_count; // the same of calls that block the host
     atomic_uint_least64_t shrink_count;
     atomic_int has_left; // it ended its membership; else its process ended
+    // Of ranks that stand still (watch.h): when another asked last, of the clock that
+    // all processes share, and what this one says.
+    atomic_uint_least64_t asked_ms;
+    atomic_int stands_still;
+    char place[NCCL_CALL_TEXT]; // what it stands at
     int process, bytes_file;
+    int world_rank;  // of the program's, as its launcher says; -1: unknown
     uint64_t now_ns; // its clock when it came
     int color, key;  // of a split
     nccl_address_t child;
-    nccl_call_t call;
+    nccl_call_t call; // the one that it came to last
     nccl_input_t input;
 } nccl_member_t;
 
 // Messages from one rank to another.
 typedef struct nccl_pair {
     _Alignas(64) atomic_uint_least64_t sent_count, taken_count;
-    atomic_uint_least64_t sent_ns, taken_ns;   // the last one
+    atomic_uint_least64_t sent_ns, taken_ns; // the last one
+    // Which the receiver has come to take, and of which the sender to see the receipt.
+    atomic_uint_least64_t expected_count, receipt_count;
     atomic_uint_least64_t wanted, wanted_back; // the message, and its receipt
+    nccl_call_t call;                          // the last one's
 } nccl_pair_t;
 
 typedef struct nccl_board {

@@ -1,51 +1,10 @@
 #include "communicator.h"
 
+#include "watch.h"
+
 #include <fcntl.h>
-#include <pthread.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
-
-// Of all communicators, as PyTorch asks for it without naming one.
-static char last_error[512];
-static pthread_mutex_t last_error_lock = PTHREAD_MUTEX_INITIALIZER;
-
-// ---- errors
-
-static void keep_error(const char *text)
-{
-    pthread_mutex_lock(&last_error_lock);
-    snprintf(last_error, sizeof last_error, "%s", text);
-    pthread_mutex_unlock(&last_error_lock);
-}
-
-void nccl_fail(struct ncclComm *comm, ncclResult_t error, const char *format, ...)
-{
-    int none = ncclSuccess;
-    va_list arguments;
-
-    if (comm->error != ncclSuccess)
-        return;
-    va_start(arguments, format);
-    vsnprintf(comm->text, sizeof comm->text, format, arguments);
-    va_end(arguments);
-    keep_error(comm->text);
-    fprintf(stderr, "oomph: %s\n", comm->text); // PyTorch 2.15 asks for the code alone
-    atomic_compare_exchange_strong(&comm->error, &none, (int)error);
-}
-
-ncclResult_t nccl_refuse(ncclResult_t error, const char *format, ...)
-{
-    char text[sizeof last_error];
-    va_list arguments;
-
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    keep_error(text);
-    return error;
-}
 
 // ---- membership
 
@@ -83,10 +42,24 @@ void nccl_comm_share(struct ncclComm *comm)
     atomic_fetch_add(&comm->owner_count, 1);
 }
 
+// A real sender would wait for ever.
+static void look_for_messages(struct ncclComm *comm)
+{
+    for (int rank = 0; !comm->board.is_alone && rank < comm->board.size; rank++) {
+        const nccl_pair_t *in = nccl_pair(&comm->board, rank, comm->rank);
+        if (atomic_load(&in->sent_count) > atomic_load(&in->taken_count))
+            nccl_fail_both(comm, ncclInvalidUsage, "a message is never received",
+                           &nccl_own(comm)->call, rank, &in->call);
+    }
+}
+
 void nccl_comm_drop(struct ncclComm *comm)
 {
     if (atomic_fetch_sub(&comm->owner_count, 1) > 1)
         return;
+    nccl_unwatch(comm);
+    if (!comm->is_stopped)
+        look_for_messages(comm);
     nccl_board_leave(&comm->board, comm->rank);
     nccl_board_close(&comm->board);
     nccl_comm_free(comm);
@@ -156,37 +129,11 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
 
 // ---- questions
 
-// Whether all live that this rank may wait for.
-static void look_after(struct ncclComm *comm)
-{
-    for (int rank = 0; rank < comm->board.size; rank++) {
-        const nccl_member_t *member = nccl_member(&comm->board, rank);
-        if (rank == comm->rank || nccl_board_lives(&comm->board, rank) ||
-            atomic_load(&member->has_left))
-            continue;
-        nccl_fail(comm, ncclRemoteError,
-                  "the process %d of rank %d has ended while rank %d was in a "
-                  "communicator with it",
-                  member->process, rank, comm->rank);
-        return;
-    }
-}
-
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error);
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
 {
-    if (!comm->board.is_alone && comm->error == ncclSuccess)
-        look_after(comm);
     *error = (ncclResult_t)comm->error;
     return ncclSuccess;
-}
-
-const char *ncclGetLastError(ncclComm_t comm);
-const char *ncclGetLastError(ncclComm_t comm)
-{
-    if (comm != NULL && comm->error != ncclSuccess)
-        return comm->text;
-    return last_error[0] != '\0' ? last_error : oomph_sim_refusal();
 }
 
 ncclResult_t ncclCommCount(ncclComm_t comm, int *count);
@@ -215,24 +162,6 @@ ncclResult_t ncclGetVersion(int *version)
 {
     *version = NCCL_VERSION;
     return ncclSuccess;
-}
-
-const char *ncclGetErrorString(ncclResult_t result);
-const char *ncclGetErrorString(ncclResult_t result)
-{
-    static const char *const TEXTS[] = {
-        "no error",
-        "unhandled cuda error",
-        "unhandled system error",
-        "internal error",
-        "invalid argument",
-        "invalid usage",
-        "remote process exited or there was a network error",
-        "NCCL operation in progress",
-    };
-
-    return (unsigned)result < sizeof TEXTS / sizeof TEXTS[0] ? TEXTS[result]
-                                                             : "unknown result code";
 }
 
 #pragma GCC visibility pop

@@ -12,7 +12,7 @@ struct ncclComm {
     int *bytes_files;      // of each rank, opened when they are first read; -1: not yet
     atomic_int is_stopped; // aborted: nothing waits for others any more
     atomic_int error;      // ncclResult_t; the first one stays
-    char text[512];        // why
+    char text[640];        // why
     CUdeviceptr buffers;   // what NCCL takes for itself; 0: nothing
     CUevent last;          // of the stream that worked for it last
     CUstream last_stream;  // NULL: none did
@@ -21,6 +21,7 @@ struct ncclComm {
     uint64_t *sent_bytes, *taken_bytes; // in messages to and from each rank
     uint64_t host_count;                // calls that blocked the host
     uint64_t shrink_count;
+    struct nccl_watch *watch; // watch.h; NULL: nobody looks
 };
 
 static inline nccl_member_t *nccl_own(struct ncclComm *comm)
@@ -37,9 +38,20 @@ void nccl_comm_free(struct ncclComm *comm);
 void nccl_comm_share(struct ncclComm *comm);
 void nccl_comm_drop(struct ncclComm *comm);
 
+// How the program calls a rank: by its number among all.
+int nccl_name(const nccl_board_t *board, int rank);
+
+// What a rank calls: "rank 1: broadcast of 8 float32, root 0 at train.py:9".
+void nccl_describe(const nccl_board_t *board, int rank, const nccl_call_t *call,
+                   char *text, size_t bytes);
+
 // Keeps the first error; others see that this rank does not go on.
 void nccl_fail(struct ncclComm *comm, ncclResult_t error, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+
+// The same, with what this rank calls and what another does, behind the text.
+void nccl_fail_both(struct ncclComm *comm, ncclResult_t error, const char *text,
+                    const nccl_call_t *call, int other, const nccl_call_t *theirs);
 
 // Keeps the text as the last error, and returns `error`.
 ncclResult_t nccl_refuse(ncclResult_t error, const char *format, ...)

@@ -100,12 +100,13 @@ static ncclResult_t end_group(void)
     for (size_t i = 0; result == ncclSuccess && i < joining_count; i++)
         result = nccl_join_end(*joining[i]);
     joining_count = 0;
-    for (size_t i = 0; result == ncclSuccess && i < held_count; i++) {
-        if (is_message(&held[i].operation))
-            result = held[i].is_given ? result : give_messages(i);
-        else
+    // All of a group go on together: messages, which may be taken late, are first.
+    for (size_t i = 0; result == ncclSuccess && i < held_count; i++)
+        if (is_message(&held[i].operation) && !held[i].is_given)
+            result = give_messages(i);
+    for (size_t i = 0; result == ncclSuccess && i < held_count; i++)
+        if (!is_message(&held[i].operation))
             result = nccl_give_collective(&held[i].operation, held[i].stream);
-    }
     held_count = 0;
     return result;
 }

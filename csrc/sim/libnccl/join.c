@@ -4,7 +4,9 @@
 #include "communicator.h"
 
 #include "sim.h"
+#include "watch.h"
 
+#include <ctype.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,8 +37,9 @@ static bool wait_for(struct ncclComm *comm, int rank, uint64_t host_count, bool 
     const nccl_member_t *member = nccl_member(&comm->board, rank);
 
     for (unsigned looks = 0; atomic_load(&member->host_count) < host_count; looks++) {
-        if (comm->is_stopped || (may_end && !nccl_board_lives(&comm->board, rank) &&
-                                 atomic_load(&member->host_count) < host_count))
+        if (comm->is_stopped || comm->error != ncclSuccess ||
+            (may_end && !nccl_board_lives(&comm->board, rank) &&
+             atomic_load(&member->host_count) < host_count))
             return false;
         pause_after(looks);
     }
@@ -51,11 +54,17 @@ static ncclResult_t meet_on_host(struct ncclComm *comm)
     if (comm->board.is_alone)
         return ncclSuccess;
     atomic_store(&nccl_own(comm)->host_count, host_count);
-    for (int rank = 0; rank < comm->board.size; rank++)
-        if (!wait_for(comm, rank, host_count, host_count > 1))
-            return nccl_refuse(ncclRemoteError, "rank %d of the communicator has ended",
-                               rank);
-    return ncclSuccess;
+    nccl_watch_host(comm, true);
+    int rank = 0;
+    while (rank < comm->board.size && wait_for(comm, rank, host_count, host_count > 1))
+        rank++;
+    nccl_watch_host(comm, false);
+    if (comm->error != ncclSuccess)
+        return nccl_refuse((ncclResult_t)comm->error, "%s", comm->text);
+    return rank == comm->board.size
+               ? ncclSuccess
+               : nccl_refuse(ncclRemoteError, "rank %d of the communicator has ended",
+                             rank);
 }
 
 // ---- what NCCL takes for itself
@@ -80,6 +89,14 @@ static bool is_alone(void)
     const char *world = getenv("OOMPH_SIMULATE_WORLD"); // oomph run --world
 
     return world != NULL && *world != '\0';
+}
+
+static int world_rank(void)
+{
+    const char *rank = getenv("RANK");
+
+    return rank != NULL && isdigit((unsigned char)*rank) ? (int)strtol(rank, NULL, 10)
+                                                         : -1;
 }
 
 static ncclResult_t open_board(const nccl_address_t *address, int size, int rank,
@@ -122,6 +139,7 @@ ncclResult_t nccl_join_begin(const nccl_address_t *address, int size, int rank,
     }
     nccl_member_t *own = nccl_own(comm);
     own->process = getpid();
+    own->world_rank = world_rank();
     own->bytes_file = oomph_sim_bytes_file();
     own->now_ns = oomph_sim_now_ns();
     memcpy(&own->child, address, sizeof *address);
@@ -167,9 +185,12 @@ ncclResult_t nccl_join_end(struct ncclComm *comm)
     ncclResult_t result = meet_on_host(comm);
 
     nccl_board_forget(&nccl_own(comm)->child);
-    if (result == ncclSuccess)
-        set_clock(comm);
-    return result == ncclSuccess ? take_own_memory(comm) : result;
+    if (result != ncclSuccess)
+        return result;
+    set_clock(comm);
+    if (!comm->board.is_alone && comm->board.size > 1)
+        nccl_watch(comm);
+    return take_own_memory(comm);
 }
 
 // ---- what is exported

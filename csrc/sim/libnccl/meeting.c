@@ -58,65 +58,41 @@ static int is_met(void *argument, uint64_t *met_ns)
     return 1;
 }
 
-static const char *name_of(nccl_kind_t kind)
-{
-    static const char *const NAMES[] = {
-        "all-reduce", "all-gather", "reduce-scatter", "broadcast", "reduce",
-        "all-to-all", "gather",     "scatter",        "send",      "receive",
-    };
-
-    return NAMES[kind];
-}
-
-static void describe(const nccl_member_t *member, int rank, char *text, size_t bytes)
-{
-    static const char *const OPS[] = {"sum", "product", "maximum", "minimum",
-                                      "average"};
-    const nccl_call_t *call = &member->call;
-    const bool reduces = call->kind == NCCL_ALL_REDUCE || call->kind == NCCL_REDUCE ||
-                         call->kind == NCCL_REDUCE_SCATTER;
-    char more[64] = "";
-
-    if (reduces)
-        snprintf(more, sizeof more, ", %s",
-                 call->op < ncclNumOps ? OPS[call->op] : "scaled sum");
-    if (call->root >= 0)
-        snprintf(more + strlen(more), sizeof more - strlen(more), ", root %d",
-                 call->root);
-    snprintf(text, bytes, "rank %d: %s of %zu %s%s%s%s", rank, name_of(call->kind),
-             call->count, nccl_type_name(call->type), more, *call->line ? " at " : "",
-             call->line);
-}
-
 static bool is_same(const nccl_call_t *a, const nccl_call_t *b)
 {
     return a->kind == b->kind && a->type == b->type && a->op == b->op &&
            a->root == b->root && a->count == b->count;
 }
 
-// As a real one would hang or mix up numbers, the stream goes no further.
+static bool fail_differing(struct ncclComm *comm, const nccl_call_t *call, int other,
+                           const nccl_call_t *theirs)
+{
+    nccl_fail_both(comm, ncclInvalidUsage,
+                   "ranks of a communicator call different things", call, other,
+                   theirs);
+    oomph_sim_report(comm->text);
+    return false;
+}
+
+// As a real one would hang or mix up numbers, the stream goes no further. A message
+// that was sent before and not received is a call that the other rank does not make.
 static bool all_call_the_same(struct ncclComm *comm)
 {
+    const nccl_board_t *board = &comm->board;
     const nccl_call_t *own = &nccl_own(comm)->call;
-    char ours[220], theirs[220], text[sizeof comm->text];
 
-    if (comm->board.is_alone)
-        return true;
-    for (int rank = 0; rank < comm->board.size; rank++) {
-        const nccl_member_t *member = nccl_member(&comm->board, rank);
-        if (is_same(own, &member->call))
-            continue;
-        if (comm->error == ncclSuccess) {
-            describe(nccl_own(comm), comm->rank, ours, sizeof ours);
-            describe(member, rank, theirs, sizeof theirs);
-            snprintf(text, sizeof text,
-                     "ranks of a communicator call different things: %s; %s",
-                     comm->rank < rank ? ours : theirs,
-                     comm->rank < rank ? theirs : ours);
-            oomph_sim_report(text);
-            nccl_fail(comm, ncclInvalidUsage, "%s", text);
-        }
+    if (comm->error != ncclSuccess)
         return false;
+    for (int rank = 0; !board->is_alone && rank < board->size; rank++) {
+        const nccl_call_t *theirs = &nccl_member(board, rank)->call;
+        const nccl_pair_t *in = nccl_pair(board, rank, comm->rank);
+        const nccl_pair_t *out = nccl_pair(board, comm->rank, rank);
+        if (atomic_load(&in->sent_count) > atomic_load(&in->taken_count))
+            return fail_differing(comm, own, rank, &in->call);
+        if (atomic_load(&out->sent_count) > atomic_load(&out->taken_count))
+            return fail_differing(comm, &out->call, rank, theirs);
+        if (!is_same(own, theirs))
+            return fail_differing(comm, own, rank, theirs);
     }
     return true;
 }

@@ -63,6 +63,7 @@ static void come_to_send(void *argument, uint64_t now_ns)
 {
     const nccl_operation_t *operation = argument;
 
+    nccl_own(operation->comm)->call = operation->call;
     atomic_store(&out_of(operation)->sent_ns, now_ns + operation->cost_ns);
 }
 
@@ -109,6 +110,7 @@ static int send_message(void *argument)
     if (head.is_known && pwrite(comm->board.file, payload, head.bytes,
                                 (off_t)(place + sizeof head)) != (ssize_t)head.bytes)
         return 1;
+    out_of(operation)->call = operation->call;
     atomic_fetch_add(&out_of(operation)->sent_count, 1);
     return 0;
 }
@@ -117,7 +119,12 @@ static int send_message(void *argument)
 
 static void come_to_receive(void *argument, uint64_t now_ns)
 {
-    (void)argument, (void)now_ns;
+    const nccl_operation_t *operation = argument;
+    nccl_pair_t *pair = in_from(operation);
+
+    (void)now_ns;
+    nccl_own(operation->comm)->call = operation->call;
+    atomic_store(&pair->expected_count, atomic_load(&pair->taken_count) + 1);
 }
 
 static int may_receive(void *argument, uint64_t *met_ns)
@@ -150,10 +157,11 @@ static void check(struct ncclComm *comm, const nccl_call_t *taken,
     if (taken->count == sent->count && taken->type == sent->type)
         return;
     nccl_fail(comm, ncclInvalidUsage,
-              "rank %d sends %zu %s%s%s, and rank %d receives %zu %s%s%s", taken->root,
-              sent->count, nccl_type_name(sent->type), *sent->line ? " at " : "",
-              sent->line, comm->rank, taken->count, nccl_type_name(taken->type),
-              *taken->line ? " at " : "", taken->line);
+              "rank %d sends %zu %s%s%s, and rank %d receives %zu %s%s%s",
+              nccl_name(&comm->board, taken->root), sent->count,
+              nccl_type_name(sent->type), *sent->line ? " at " : "", sent->line,
+              nccl_name(&comm->board, comm->rank), taken->count,
+              nccl_type_name(taken->type), *taken->line ? " at " : "", taken->line);
 }
 
 static bool take(const nccl_operation_t *operation, uint64_t place, const head_t *head)
@@ -209,6 +217,16 @@ static int receive(void *argument)
 
 // ---- the end of a large one
 
+static void come_for_receipt(void *argument, uint64_t now_ns)
+{
+    const nccl_operation_t *operation = argument;
+    nccl_pair_t *pair = out_of(operation);
+
+    (void)now_ns;
+    nccl_own(operation->comm)->call = operation->call;
+    atomic_store(&pair->receipt_count, atomic_load(&pair->sent_count));
+}
+
 static int is_taken(void *argument, uint64_t *met_ns)
 {
     const nccl_operation_t *operation = argument;
@@ -242,7 +260,7 @@ static const oomph_sim_meeting_t SENDING = {come_to_send, may_send, call_nobody,
                                             is_expected};
 static const oomph_sim_meeting_t RECEIVING = {come_to_receive, may_receive, call_sender,
                                               is_receipt_expected};
-static const oomph_sim_meeting_t RECEIPT = {come_to_receive, is_taken, call_receiver,
+static const oomph_sim_meeting_t RECEIPT = {come_for_receipt, is_taken, call_receiver,
                                             is_called_by_nobody};
 
 // ---- what is given to a stream

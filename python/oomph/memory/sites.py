@@ -15,6 +15,7 @@ import os
 import re
 import sys
 import sysconfig
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -121,6 +122,25 @@ def _installed_on_path() -> list[str]:
 @functools.lru_cache(maxsize=256)
 def _has_packages(folder: str) -> bool:
     return any(Path(folder).glob("*.dist-info"))
+
+
+def main_line() -> tuple[str, bool]:
+    """The user's line that the main thread is at, and whether PyTorch works for it."""
+    import torch
+
+    innermost = sys._current_frames().get(threading.main_thread().ident or 0)
+    frame = innermost
+    while frame is not None and not _may_be_user(frame.f_code.co_filename):
+        frame = frame.f_back
+    if innermost is None or frame is None:
+        return "an unknown line", False
+    folder = os.path.join(os.path.dirname(torch.__file__), "")
+    is_in_torch = innermost.f_code.co_filename.startswith(folder)
+    return place(frame.f_code.co_filename, frame.f_lineno), is_in_torch
+
+
+def _may_be_user(file: str) -> bool:
+    return is_user(file) or file == "<string>"  # python -c
 
 
 def resolve(site: int) -> Site | None:

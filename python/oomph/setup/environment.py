@@ -28,7 +28,7 @@ from oomph.base import log, ranks, state
 from oomph.memory import sites
 from oomph.memory.stats import stats
 from oomph.setup import installation
-from oomph.simulate import world
+from oomph.simulate import lines, world
 
 STATS = "OOMPH_STATS"
 TRACE = "OOMPH_TRACE"
@@ -42,7 +42,7 @@ def apply() -> None:
     if card is not None:
         simulate.prepare_torch()
         sites.start()
-        simulate.tell_lines(_C.line_teller())
+        lines.tell(_C.line_teller(), sites.main_line)
         if world.is_alone():
             world.install()
         _say_once(os.environ[simulate.VARIABLE])

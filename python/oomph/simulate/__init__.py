@@ -365,16 +365,6 @@ def prepare_torch() -> None:
         _install(torch.__version__, driver, "install_costs", "cost", "operator")
 
 
-def tell_lines(teller: int) -> None:
-    """Has the simulated libraries say which line of the program calls.
-
-    Args:
-        teller: The address of a C function, as ``_C.line_teller()`` gives it.
-    """
-    driver = open_library(DRIVER, ctypes.RTLD_LOCAL)
-    driver.oomph_sim_know_lines(ctypes.c_void_p(teller))
-
-
 def _install(version: str, driver: ctypes.CDLL, method: str, *calls: str) -> None:
     """Wraps operators, by the extension that was built for this PyTorch.
 

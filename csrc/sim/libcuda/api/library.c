@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 
 static void (*_Atomic line_of)(char *text, size_t bytes);
+static _Atomic oomph_sim_place_t place_of;
 
 // ---- memory
 
@@ -120,6 +121,20 @@ void oomph_sim_line(char *text, size_t bytes)
     text[0] = '\0';
     if (function != NULL)
         function(text, bytes);
+}
+
+void oomph_sim_know_place(oomph_sim_place_t function)
+{
+    place_of = function;
+}
+
+int oomph_sim_place(char *text, size_t bytes, int *world_size)
+{
+    const oomph_sim_place_t function = place_of;
+
+    text[0] = '\0';
+    *world_size = 0;
+    return function != NULL ? function(text, bytes, world_size) : 0;
 }
 
 void oomph_sim_report(const char *text)

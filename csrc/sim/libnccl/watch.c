@@ -1,0 +1,338 @@
+#include "watch.h"
+
+#include "waits.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    TICK_MS = 100,
+    PATIENCE = 10,  // ticks that a rank waits before it asks others
+    SAMPLES = 20,   // of a process, one a tick, until it is known to stand still
+    BUSY_MAX = 8,   // of these, in which a thread ran
+    ASKED_MS = 500, // for so long a question is new
+};
+
+typedef struct nccl_watch {
+    struct nccl_watch *next;
+    struct ncclComm *comm;
+    nccl_wait_t wait; // the last that was seen
+    int other;        // for whom
+    unsigned ticks;   // since it was seen first
+} watch_t;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static watch_t *watches;
+static bool thread_is_running;
+static struct ncclComm *joining; // that a thread waits in, on the host
+static unsigned joining_ticks;
+
+static uint64_t now_ms(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+// ---- what this process does
+
+// Whether a thread of it runs or would like to: "12 (python) R 1 ..." of /proc.
+static bool runs(const char *task)
+{
+    char path[64], text[256];
+
+    snprintf(path, sizeof path, "/proc/self/task/%.20s/stat", task);
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return false; // it has ended
+    const size_t length = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[length] = '\0';
+    const char *name_end = strrchr(text, ')');
+    return name_end != NULL && (name_end[2] == 'R' || name_end[2] == 'D');
+}
+
+static bool other_thread_runs(void)
+{
+    DIR *tasks = opendir("/proc/self/task");
+    const pid_t own = gettid();
+    bool found = false;
+
+    if (tasks == NULL)
+        return true; // unknown
+    for (const struct dirent *task; !found && (task = readdir(tasks)) != NULL;)
+        found = isdigit((unsigned char)*task->d_name) &&
+                strtol(task->d_name, NULL, 10) != own && runs(task->d_name);
+    closedir(tasks);
+    return found;
+}
+
+// Whether a thread of it ran, in the last samples.
+typedef struct samples {
+    uint32_t bits;
+    unsigned count;
+} samples_t;
+
+// Takes one more; whether the process was quiet in the last ones.
+static bool is_quiet(samples_t *samples)
+{
+    samples->bits = (samples->bits << 1 | other_thread_runs()) & ((1u << SAMPLES) - 1);
+    samples->count++;
+    return samples->count >= SAMPLES && __builtin_popcount(samples->bits) <= BUSY_MAX;
+}
+
+// ---- what ranks ask each other, all with the lock
+
+static void ask(const nccl_board_t *board, uint64_t now)
+{
+    for (int rank = 0; rank < board->size; rank++)
+        atomic_store(&nccl_member(board, rank)->asked_ms, now);
+}
+
+// Whether any of the others has left, or all have.
+static bool others_have_left(const nccl_board_t *board, int own, bool all)
+{
+    for (int rank = 0; rank < board->size; rank++)
+        if (rank != own && atomic_load(&nccl_member(board, rank)->has_left) != all)
+            return !all;
+    return all;
+}
+
+static void look(watch_t *watch)
+{
+    nccl_wait_t wait;
+    const int other = nccl_waits_for(watch->comm, &wait);
+    const bool is_same = other == watch->other && wait.reason == watch->wait.reason &&
+                         wait.number == watch->wait.number;
+
+    watch->ticks = is_same && other >= 0 ? watch->ticks + 1 : 0;
+    watch->other = other;
+    watch->wait = wait;
+}
+
+// Whether others ask this process. Gives the call that its program waits in; or "".
+static bool look_at_all(char *text, size_t bytes)
+{
+    const uint64_t now = now_ms();
+    bool is_asked = false, asks;
+
+    text[0] = '\0';
+    pthread_mutex_lock(&lock);
+    joining_ticks = joining != NULL ? joining_ticks + 1 : 0;
+    asks = joining_ticks > PATIENCE;
+    for (watch_t *watch = watches; watch != NULL; watch = watch->next) {
+        struct ncclComm *comm = watch->comm;
+        if (comm->is_stopped || comm->error != ncclSuccess)
+            continue;
+        nccl_look_after(comm);
+        look(watch);
+        asks |= watch->ticks > PATIENCE ||
+                others_have_left(&comm->board, comm->rank, false);
+        is_asked |= now - atomic_load(&nccl_own(comm)->asked_ms) < ASKED_MS;
+        if (watch->other >= 0 && nccl_holds_program(comm, watch->other, watch->wait))
+            nccl_describe(&comm->board, comm->rank, &nccl_own(comm)->call, text, bytes);
+    }
+    for (watch_t *watch = watches; asks && watch != NULL; watch = watch->next)
+        ask(&watch->comm->board, now);
+    pthread_mutex_unlock(&lock);
+    return is_asked || asks;
+}
+
+static void tell_all(bool stands_still, const char *place)
+{
+    pthread_mutex_lock(&lock);
+    for (watch_t *watch = watches; watch != NULL; watch = watch->next) {
+        nccl_member_t *own = nccl_own(watch->comm);
+        if (atomic_load(&own->stands_still) == stands_still)
+            continue;
+        snprintf(own->place, sizeof own->place, "%s", place);
+        atomic_store(&own->stands_still, stands_still);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+static bool all_stand_still(const nccl_board_t *board)
+{
+    for (int rank = 0; rank < board->size; rank++) {
+        const nccl_member_t *member = nccl_member(board, rank);
+        if (!atomic_load(&member->stands_still) && !atomic_load(&member->has_left))
+            return false;
+    }
+    return true;
+}
+
+// The communicator of all ranks, if none of them goes on; or NULL.
+static struct ncclComm *find_world_that_stands_still(int world_size)
+{
+    for (const watch_t *watch = watches; watch != NULL; watch = watch->next)
+        if (watch->comm->board.size == world_size &&
+            all_stand_still(&watch->comm->board))
+            return watch->comm;
+    return NULL;
+}
+
+// Where a rank stands; its last call if it has left.
+static void describe_place(const nccl_board_t *board, int rank, char *text,
+                           size_t bytes)
+{
+    const nccl_member_t *member = nccl_member(board, rank);
+
+    if (atomic_load(&member->has_left))
+        nccl_describe(board, rank, &member->call, text, bytes);
+    else
+        snprintf(text, bytes, "rank %d: %s", nccl_name(board, rank), member->place);
+}
+
+static bool stands_where(const nccl_board_t *board, int rank, int other)
+{
+    const nccl_member_t *a = nccl_member(board, rank), *b = nccl_member(board, other);
+
+    return !atomic_load(&a->has_left) && !atomic_load(&b->has_left) &&
+           strcmp(a->place, b->place) == 0;
+}
+
+// Each place, with the first rank that stands there.
+static void describe_all(const nccl_board_t *board, char *text, size_t bytes)
+{
+    size_t used = 0;
+
+    text[0] = '\0';
+    for (int rank = 0; rank < board->size; rank++) {
+        char place[NCCL_CALL_TEXT + 16];
+        int first = 0;
+        while (first < rank && !stands_where(board, first, rank))
+            first++;
+        describe_place(board, rank, place, sizeof place);
+        if (first < rank || used + strlen(place) + 3 > bytes)
+            continue;
+        used += (size_t)snprintf(text + used, bytes - used, "%s%s",
+                                 used > 0 ? "; " : "", place);
+    }
+}
+
+static void fail(struct ncclComm *comm, const struct ncclComm *world)
+{
+    char text[sizeof comm->text - 64];
+
+    describe_all(&world->board, text, sizeof text);
+    nccl_fail(comm, ncclInvalidUsage, "ranks wait for each other, and none goes on: %s",
+              text);
+}
+
+static void fail_if_none_goes_on(int world_size)
+{
+    pthread_mutex_lock(&lock);
+    struct ncclComm *world = find_world_that_stands_still(world_size);
+    for (const watch_t *watch = watches; world != NULL && watch != NULL;
+         watch = watch->next)
+        if (watch->ticks > PATIENCE)
+            fail(watch->comm, world);
+    if (world != NULL && joining_ticks > PATIENCE)
+        fail(joining, world);
+    if (world != NULL && others_have_left(&world->board, world->rank, true))
+        fail(world, world); // it waits in PyTorch
+    pthread_mutex_unlock(&lock);
+}
+
+// ---- the thread
+
+static bool is_needed(void)
+{
+    pthread_mutex_lock(&lock);
+    const bool is_any = watches != NULL;
+    thread_is_running = is_any;
+    pthread_mutex_unlock(&lock);
+    return is_any;
+}
+
+// Where the program stands, as far as that means that it waits for other ranks: at the
+// `call`, or "" for none, or in PyTorch. False: it may go on by itself.
+static bool find_place(const char *call, char *place, size_t bytes, int *world_size)
+{
+    char line[NCCL_LINE];
+    const bool is_in_torch = oomph_sim_place(line, sizeof line, world_size) != 0;
+
+    if (*call != '\0')
+        snprintf(place, bytes, "%s", strchr(call, ':') + 2);
+    else
+        snprintf(place, bytes, "at %s", line);
+    return *call != '\0' || is_in_torch;
+}
+
+static void *run(void *nothing)
+{
+    const struct timespec tick = {.tv_nsec = TICK_MS * 1000000L};
+    char call[NCCL_CALL_TEXT], place[NCCL_CALL_TEXT] = "";
+    bool stands_still = false;
+    samples_t samples = {0};
+    int world_size = 0;
+
+    (void)nothing;
+    while (is_needed()) {
+        nanosleep(&tick, NULL);
+        const bool is_asked = look_at_all(call, sizeof call);
+        if (!is_asked)
+            samples = (samples_t){0};
+        if (!is_asked || !is_quiet(&samples))
+            stands_still = false;
+        else if (!stands_still)
+            stands_still = find_place(call, place, sizeof place, &world_size);
+        tell_all(stands_still, place);
+        if (stands_still)
+            fail_if_none_goes_on(world_size);
+    }
+    return NULL;
+}
+
+static bool start_thread(void)
+{
+    pthread_t thread;
+
+    if (pthread_create(&thread, NULL, run, NULL) != 0)
+        return false;
+    pthread_detach(thread);
+    return true;
+}
+
+void nccl_watch(struct ncclComm *comm)
+{
+    watch_t *watch = calloc(1, sizeof *watch);
+
+    if (watch == NULL)
+        return;
+    *watch = (watch_t){.comm = comm, .other = -1};
+    pthread_mutex_lock(&lock);
+    watch->next = watches;
+    watches = comm->watch = watch;
+    if (!thread_is_running)
+        thread_is_running = start_thread();
+    pthread_mutex_unlock(&lock);
+}
+
+void nccl_unwatch(struct ncclComm *comm)
+{
+    watch_t **link = &watches;
+
+    pthread_mutex_lock(&lock);
+    while (*link != NULL && *link != comm->watch)
+        link = &(*link)->next;
+    if (*link != NULL)
+        *link = comm->watch->next;
+    pthread_mutex_unlock(&lock);
+    free(comm->watch);
+}
+
+void nccl_watch_host(struct ncclComm *comm, bool waits)
+{
+    pthread_mutex_lock(&lock);
+    joining = waits ? comm : NULL;
+    joining_ticks = 0;
+    pthread_mutex_unlock(&lock);
+}
