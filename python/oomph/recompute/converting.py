@@ -159,8 +159,8 @@ class Converting(Follower):
     def begin(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         """A call begins."""
         if not self._calls and len(self.turns[-1].tree.calls) > _MOST_CALLS:
-            self.turns.pop()  # whose outputs nobody uses
             self.turn()
+            del self.turns[-2]  # whose outputs nobody uses
         turn = self.turns[-1]
         turn.stopwatch.bound()
         turn.tree.enter(module, args, kwargs, self.host.place())

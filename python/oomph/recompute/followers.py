@@ -99,8 +99,8 @@ class Follower:
         if threading.get_ident() != self._thread:
             return
         if self._is_new_turn:
+            self.turn()  # may fail: then the next call begins it
             self._is_new_turn = False
-            self.turn()
         self._open.append((module, self.begin(module, args, kwargs)))
 
     def leave(self, module: nn.Module, output: Any, failed: bool) -> Any:
