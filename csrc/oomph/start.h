@@ -95,6 +95,9 @@ oomph_config_t oomph_config_default(void);
 // Fixes the settings. Errors: OOMPH_ERR_INVALID; OOMPH_ERR_STATE once started.
 oomph_status_t oomph_configure(const oomph_config_t *config);
 
+// Changes the limit of host memory. False: a device is open, and the limit stays.
+bool oomph_limit_host(uint64_t bytes);
+
 // Adds hooks; a NULL member leaves what is set. Call before the first allocation.
 void oomph_set_hooks(const oomph_hooks_t *hooks);
 

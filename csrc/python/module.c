@@ -85,6 +85,15 @@ static PyObject *configure(PyObject *Py_UNUSED(module), PyObject *args,
     return oomph_none_or_raise(oomph_configure(&config));
 }
 
+static PyObject *limit_host(PyObject *Py_UNUSED(module), PyObject *bytes)
+{
+    const unsigned long long limit = PyLong_AsUnsignedLongLong(bytes);
+
+    if (PyErr_Occurred())
+        return NULL;
+    return PyBool_FromLong(oomph_limit_host(limit));
+}
+
 static PyObject *find_driver(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
     return oomph_none_or_raise(oomph_find_driver());
@@ -215,6 +224,8 @@ static PyObject *collect_garbage(PyObject *Py_UNUSED(module), PyObject *arg)
 static PyMethodDef methods[] = {
     {"configure", (PyCFunction)(void (*)(void))configure, METH_VARARGS | METH_KEYWORDS,
      "Fixes the settings; see oomph.install()."},
+    {"limit_host", limit_host, METH_O,
+     "Changes the limit of host memory; whether that was still possible."},
     {"find_driver", find_driver, METH_NOARGS,
      "Raises DriverError if there is none to work with; initialises nothing."},
     {"must_know_streams", must_know_streams, METH_NOARGS,

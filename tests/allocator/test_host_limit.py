@@ -4,7 +4,7 @@ import os
 
 import pytest
 from oomph.memory import host
-from support import GIB, MIB
+from support import GIB, MIB, run
 
 
 @pytest.fixture(autouse=True)
@@ -224,3 +224,19 @@ def test_host_pages_leave_the_program_an_eighth_of_its_mappings(machine, monkeyp
 def test_nothing_limits_host_pages_where_the_system_names_no_number(monkeypatch):
     monkeypatch.setattr(host, "_MAX_MAP_COUNT", host._MEMINFO.parent / "none")
     assert host.page_max() == 0
+
+
+def test_a_launcher_may_say_after_the_import_how_many_ranks_there_are():
+    found = run(
+        """
+        import os
+        import torch
+        import oomph
+        os.environ["LOCAL_WORLD_SIZE"] = "4"  # as workers of Ray are told
+        torch.zeros(1, device="cuda")
+        print(oomph.stats()["host_limit_bytes"] >> 20)
+        """,
+        card="1GiB,context=0,host=8GiB",
+        conf="offload:auto",
+    )
+    assert found.out == "1024\n", found.said

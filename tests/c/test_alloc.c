@@ -1205,6 +1205,19 @@ static void settings_are_fixed_once_started(void)
     CHECK(oomph_configure(&config) == OOMPH_ERR_STATE);
 }
 
+static void host_memory_is_limited_until_a_device_is_open(void)
+{
+    oomph_config_t config = test_config();
+    oomph_stats_t stats;
+
+    start_card("64MiB,context=0,memory=real", &config);
+    CHECK(oomph_limit_host(6 * MIB));
+    take(2 * MIB, NULL);
+    CHECK(!oomph_limit_host(8 * MIB));
+    CHECK(oomph_get_stats(0, &stats) == OOMPH_OK);
+    CHECK(stats.host_limit_bytes == 6 * MIB);
+}
+
 static void bad_settings_are_refused(void)
 {
     oomph_config_t config = test_config();
@@ -1403,6 +1416,7 @@ int main(int argc, char **argv)
         TEST(a_device_is_opened_by_its_first_use),
         TEST(a_peer_sees_what_is_mapped_before_and_after),
         TEST(settings_are_fixed_once_started),
+        TEST(host_memory_is_limited_until_a_device_is_open),
         TEST(bad_settings_are_refused),
         TEST(a_page_smaller_than_the_granularity_is_refused),
         TEST(larger_pages_work_alike),

@@ -52,6 +52,19 @@ oomph_status_t oomph_configure(const oomph_config_t *config)
     return status;
 }
 
+bool oomph_limit_host(uint64_t bytes)
+{
+    bool is_open = false;
+
+    pthread_mutex_lock(&oomph_process.lock);
+    for (int i = 0; i < OOMPH_DEVICE_MAX; i++)
+        is_open = is_open || atomic_load(&oomph_process.devices[i]) != NULL;
+    if (!is_open)
+        oomph_process.config.host_limit_bytes = oomph_process.host.limit_bytes = bytes;
+    pthread_mutex_unlock(&oomph_process.lock);
+    return !is_open;
+}
+
 void oomph_set_hooks(const oomph_hooks_t *hooks)
 {
     oomph_hooks_t *ours = &oomph_process.hooks;

@@ -9,7 +9,8 @@
 
 typedef struct oomph_device oomph_device_t;
 
-// What the process was configured to do; fixed by the first oomph_start().
+// What the process was configured to do; fixed by the first oomph_start(), but for the
+// limit of host memory.
 typedef struct oomph_process {
     pthread_mutex_t lock; // of settings, of the start, and of opening a device
     const oomph_driver_t *driver;

@@ -12,7 +12,7 @@ from oomph import _C, guard
 from oomph import settings as _settings
 from oomph.base import glue, log, state
 from oomph.diagnosis import oom_error
-from oomph.memory import sites
+from oomph.memory import host, sites
 from oomph.setup import allocator_settings, batch_finders, known_streams, neighbours
 from oomph.steps import events
 
@@ -173,6 +173,8 @@ def _attach(torch: ModuleType, values: dict[str, Any]) -> None:
         state.is_replaced
     )  # once CUDA is in use, none can be replaced
     neighbours.tell_of_calls_taken()
+    if values["host_limit"] == "auto":
+        torch.cuda._lazy_call(_share_host)
     if values["offload"] == "auto":
         torch.cuda._lazy_call(neighbours.tell_of_one_memory)
     if values["leaks"] != "off":
@@ -184,6 +186,15 @@ def _attach(torch: ModuleType, values: dict[str, Any]) -> None:
     if values["guard"] not in ("off", "fill"):
         guard.watch()
     atexit.register(log.finish)
+
+
+def _share_host() -> None:
+    """Divides the host's memory once more: launchers such as Ray say late by how many.
+
+    Whoever calls this first of those that wait for CUDA may use it already; then what
+    was decided stays.
+    """
+    _C.limit_host(host.default_limit_bytes())
 
 
 def _set_mode(values: dict[str, Any]) -> None:
