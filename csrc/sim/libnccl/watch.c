@@ -252,8 +252,8 @@ static bool is_needed(void)
     return is_any;
 }
 
-// Where the program stands, as far as that means that it waits for other ranks: at the
-// `call`, or "" for none, or in PyTorch. False: it may go on by itself.
+// Where the program stands: at the `call`, or if that is "", at a line. False: not in
+// PyTorch, so it may go on by itself.
 static bool find_place(const char *call, char *place, size_t bytes, int *world_size)
 {
     char line[NCCL_LINE];
@@ -263,7 +263,7 @@ static bool find_place(const char *call, char *place, size_t bytes, int *world_s
         snprintf(place, bytes, "%s", strchr(call, ':') + 2);
     else
         snprintf(place, bytes, "at %s", line);
-    return *call != '\0' || is_in_torch;
+    return is_in_torch;
 }
 
 static void *run(void *nothing)
@@ -282,7 +282,7 @@ static void *run(void *nothing)
             samples = (samples_t){0};
         if (!is_asked || !is_quiet(&samples))
             stands_still = false;
-        else if (!stands_still)
+        else
             stands_still = find_place(call, place, sizeof place, &world_size);
         tell_all(stands_still, place);
         if (stands_still)
