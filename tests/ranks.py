@@ -20,6 +20,12 @@ dist.init_process_group(
     "nccl", init_method="file://" + sys.argv[1], rank=rank, world_size=size
 )
 """
+# PyTorch waits a minute before it ends a process whose group has failed.
+QUICKLY = {
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "500",
+    "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "5",
+}
 END = """
 dist.destroy_process_group()
 """

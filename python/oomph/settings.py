@@ -146,8 +146,8 @@ SETTINGS: dict[str, Setting] = {
         "what happens where oomph cannot start; yes: an error, also at `import torch`; "
         "no: PyTorch uses its own allocator, and the log says why; auto: yes for "
         "`oomph.install()`; for `OOMPH_CONF` and `oomph run` no, and oomph looks for a "
-        "driver only when CUDA is first used; a machine without a driver is no error "
-        "at yes, as scripts go on that use the CPU alone: CUDA's first use is one",
+        "driver only when CUDA is first used; yes asks for no driver, so that scripts "
+        "go on that use the CPU alone: without one, the first use of CUDA fails",
     ),
     "host_limit": Setting(
         _auto_or_size,

@@ -7,23 +7,21 @@ NCCL, and nothing may be left. ``--seed N`` repeats a case. Ends with 1 if one d
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import random
 import signal
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent.parent)]
 
-
 from campaign import ranks  # noqa: E402
 
-CARDS = ("1GiB,context=0,memory=values", "1GiB,context=0", "h100,context=0")
+JOBS = 4  # they mostly wait
 END_S = 60.0
 TOLD = 3000  # characters of what ranks said
 TURNS_S = 1.0  # in which the moment lies
@@ -112,7 +110,7 @@ def draw(seed: int) -> Case:
     choose = random.Random(f"kill {seed}")
     name = choose.choice([*PROGRAMS])
     size = choose.choice([2, 4] if name == "groups" else [2, 2, 3, 4])
-    card, rank = choose.choice(CARDS), choose.randrange(size)
+    card, rank = choose.choice(ranks.CARDS), choose.randrange(size)
     return Case(seed, size, card, name, rank, choose.uniform(0, TURNS_S))
 
 
@@ -147,31 +145,17 @@ def run(case: Case) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="kills", description=__doc__)
-    parser.add_argument("--cases", type=int, default=200)
-    parser.add_argument("--seed", type=int, help="repeats one case")
-    parser.add_argument("--first", type=int, help="the first seed")
-    parser.add_argument("--jobs", type=int, default=4, help="they mostly wait")
-    parser.add_argument("--out", type=Path, help="where the result goes, as JSON")
-    wanted = parser.parse_args()
-    first = wanted.seed if wanted.seed is not None else wanted.first
-    if first is None:
-        first = random.SystemRandom().randrange(10**9)
-    count = 1 if wanted.seed is not None else wanted.cases
-    print(f"kills: seeds from {first} on", flush=True)
-    before, missed = shared_memory(), []
-    with ThreadPoolExecutor(wanted.jobs) as pool:
-        cases = [draw(seed) for seed in range(first, first + count)]
-        for case, fault in zip(cases, pool.map(run, cases), strict=False):
-            if fault:
-                missed.append(case.seed)
-                print(f"=== {case}: {fault}", flush=True)
-    left = shared_memory() - before
-    result = {"first": first, "cases": count, "missed": missed, "left": sorted(left)}
-    if wanted.out is not None:
-        wanted.out.write_text(json.dumps(result, indent=2) + "\n")
-    print(f"{count - len(missed)} of {count} end as they should: {result}")
-    return 1 if missed or left else 0
+    before = shared_memory()
+
+    def judge(seeds: Iterable[int]) -> Iterator[tuple[int, str]]:
+        cases = [draw(seed) for seed in seeds]
+        with ThreadPoolExecutor(JOBS) as pool:
+            for case, fault in zip(cases, pool.map(run, cases), strict=True):
+                yield case.seed, fault and f"{case}: {fault}"
+
+    return ranks.main(
+        "kills", __doc__, judge, lambda: {"left": sorted(shared_memory() - before)}
+    )
 
 
 if __name__ == "__main__":

@@ -8,13 +8,11 @@ repeats a case. Ends with 1 if any is not named so.
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,6 @@ sys.path[:0] = [str(Path(__file__).parent.parent)]
 
 from campaign import ranks  # noqa: E402
 
-CARDS = ("1GiB,context=0,memory=values", "1GiB,context=0", "h100,context=0")
 NAMED_S = 5.0
 PATIENCE_S = 40.0
 BEGIN = f"""{ranks.BEGIN}
@@ -225,7 +222,7 @@ def draw(seed: int) -> Case:
         common = [Call.draw(choose, size) for _ in range(choose.randint(2, 6))]
         other = [*common]
         change = changed(choose, other, size)
-        card = choose.choice(CARDS)
+        card = choose.choice(ranks.CARDS)
         rank = choose.randrange(size)
         case = Case(seed, size, card, rank, change, tuple(common), tuple(other))
         if case.differs:
@@ -278,40 +275,19 @@ def judge(case: Case, said: Said) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="mismatches", description=__doc__)
-    parser.add_argument("--cases", type=int, default=200)
-    parser.add_argument("--seed", type=int, help="repeats one case")
-    parser.add_argument("--first", type=int, help="the first seed")
-    parser.add_argument("--out", type=Path, help="where the result goes, as JSON")
-    wanted = parser.parse_args()
-    first = wanted.seed if wanted.seed is not None else wanted.first
-    if first is None:
-        first = random.SystemRandom().randrange(10**9)
-    count = 1 if wanted.seed is not None else wanted.cases
-    print(f"mismatches: seeds from {first} on", flush=True)
-    missed, seconds = [], []
-    for seed in range(first, first + count):
-        case = draw(seed)
-        said = run(case)
-        fault = judge(case, said)
-        seconds.append(said.seconds)
-        if wanted.seed is not None:
-            print(case.program)
-            print(said.text)
-        if fault:
-            missed.append(seed)
-            print(f"=== seed {seed}: {case.change} of rank {case.rank}, {fault}")
-            print(f"{case.program[len(BEGIN) :]}", flush=True)
-    result = {
-        "first": first,
-        "cases": count,
-        "missed": missed,
-        "slowest_s": round(max(seconds), 2),
-    }
-    if wanted.out is not None:
-        wanted.out.write_text(json.dumps(result, indent=2) + "\n")
-    print(f"{count - len(missed)} of {count} named within {NAMED_S:g} s: {result}")
-    return 1 if missed else 0
+    seconds = []
+
+    def check(seeds: Iterable[int]) -> Iterator[tuple[int, str]]:
+        for seed in seeds:
+            case = draw(seed)
+            said = run(case)
+            seconds.append(said.seconds)
+            fault = judge(case, said)
+            yield seed, fault and f"{case.change}, {fault}\n{case.program}"
+
+    return ranks.main(
+        "mismatches", __doc__, check, lambda: {"slowest_s": round(max(seconds), 2)}
+    )
 
 
 if __name__ == "__main__":

@@ -1,31 +1,29 @@
-"""Processes that are the ranks of a program, and what they say."""
+"""Random cases of ranks: their processes, what they say, and the command line."""
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
+import random
 import select
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import processes
+from ranks import BEGIN as GROUP
+from ranks import QUICKLY
 
-# What each rank does first: `rank`, `size` and `device` are its own.
-BEGIN = """
-import os, sys, time, torch
-import torch.distributed as dist
-# PyTorch waits a minute before it ends a process whose group has failed.
-os.environ |= {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
-               "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "500",
-               "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "5"}
-rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-torch.cuda.set_device(rank)
-device = torch.device("cuda", rank)
-dist.init_process_group("nccl", init_method="file://" + sys.argv[1], rank=rank,
-                        world_size=size)
-"""
+CARDS = ("1GiB,context=0,memory=values", "1GiB,context=0", "h100,context=0")
+# What each rank does first. A variable that is set here, not in the environment, lets
+# it be a fork.
+BEGIN = f"import os, time\nos.environ |= {QUICKLY}\n{GROUP}"
 
 
 class Ranks:
@@ -38,7 +36,7 @@ class Ranks:
 
     def __init__(self, size: int, card: str, program: str) -> None:
         self.size, self.card, self.program = size, card, program
-        self.processes: list[processes.Process] = []
+        self.processes: list[processes.Fork | subprocess.Popen[bytes]] = []
         self.said = [b""] * size
         self._open: dict[int, int] = {}  # the rank that writes to a pipe
 
@@ -93,3 +91,41 @@ class Ranks:
     def text(self) -> str:
         """What all have said, rank by rank."""
         return b"".join(self.said).decode(errors="replace")
+
+
+def main(
+    name: str,
+    about: str | None,
+    judge: Callable[[Iterable[int]], Iterable[tuple[int, str]]],
+    more: Callable[[], dict[str, Any]],
+) -> int:
+    """Runs cases as the command line asks, and tells those that are not as they should.
+
+    Args:
+        name: Of the command.
+        about: What it does.
+        judge: Runs the cases of seeds; gives each, and what is wrong with it, or "".
+        more: What else there is to tell in the end; a value that says that something
+            is wrong is in ``"left"``.
+    """
+    parser = argparse.ArgumentParser(prog=name, description=about)
+    parser.add_argument("--cases", type=int, default=200)
+    parser.add_argument("--seed", type=int, help="repeats one case")
+    parser.add_argument("--first", type=int, help="the first seed")
+    parser.add_argument("--out", type=Path, help="where the result goes, as JSON")
+    wanted = parser.parse_args()
+    first = wanted.seed if wanted.seed is not None else wanted.first
+    if first is None:
+        first = random.SystemRandom().randrange(10**9)
+    count = 1 if wanted.seed is not None else wanted.cases
+    print(f"{name}: seeds from {first} on", flush=True)
+    missed = []
+    for seed, fault in judge(range(first, first + count)):
+        if fault:
+            missed.append(seed)
+            print(f"=== seed {seed}: {fault}", flush=True)
+    result = {"first": first, "cases": count, "missed": missed, **more()}
+    if wanted.out is not None:
+        wanted.out.write_text(json.dumps(result, indent=2) + "\n")
+    print(f"{count - len(missed)} of {count} are as they should be: {result}")
+    return 1 if missed or result.get("left") else 0

@@ -8,16 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from campaign import kills, mismatches
-from ranks import run_ranks
+from ranks import QUICKLY, run_ranks
 from support import GIB, lines, run
 
 CARD = "1GiB,context=0,memory=values"
-# PyTorch waits a minute before it ends a process whose group has failed.
-QUICKLY = {
-    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
-    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "500",
-    "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "5",
-}
 
 
 # ---- values
@@ -330,10 +324,7 @@ def test_ranks_that_call_different_things_are_named_with_their_lines(
 
 
 def said_by_ranks(count: int, code: str) -> list[str]:
-    """What ranks say that end by themselves or by PyTorch, each in turn.
-
-    Their first line is the 11th.
-    """
+    """What ranks say that end by themselves or by PyTorch, each in turn."""
     found = run_ranks(count, code, CARD, ends=False, **QUICKLY)
     return [each.said for each in found]
 

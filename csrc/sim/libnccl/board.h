@@ -135,6 +135,12 @@ static inline nccl_pair_t *nccl_pair(const nccl_board_t *board, int from, int to
     return &board->pairs[board->is_alone ? 0 : from * board->size + to];
 }
 
+// Whether something was sent that has not been received.
+static inline bool nccl_is_under_way(const nccl_pair_t *pair)
+{
+    return atomic_load(&pair->sent_count) > atomic_load(&pair->taken_count);
+}
+
 // Where the file has room for the result of a rank, and for messages of a pair: of
 // NCCL_ROOM bytes each.
 static const uint64_t NCCL_ROOM = 1ull << 40;

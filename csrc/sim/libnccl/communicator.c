@@ -47,7 +47,7 @@ static void look_for_messages(struct ncclComm *comm)
 {
     for (int rank = 0; !comm->board.is_alone && rank < comm->board.size; rank++) {
         const nccl_pair_t *in = nccl_pair(&comm->board, rank, comm->rank);
-        if (atomic_load(&in->sent_count) > atomic_load(&in->taken_count))
+        if (nccl_is_under_way(in))
             nccl_fail_both(comm, ncclInvalidUsage, "a message is never received",
                            &nccl_own(comm)->call, rank, &in->call);
     }

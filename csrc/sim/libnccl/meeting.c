@@ -87,9 +87,9 @@ static bool all_call_the_same(struct ncclComm *comm)
         const nccl_call_t *theirs = &nccl_member(board, rank)->call;
         const nccl_pair_t *in = nccl_pair(board, rank, comm->rank);
         const nccl_pair_t *out = nccl_pair(board, comm->rank, rank);
-        if (atomic_load(&in->sent_count) > atomic_load(&in->taken_count))
+        if (nccl_is_under_way(in))
             return fail_differing(comm, own, rank, &in->call);
-        if (atomic_load(&out->sent_count) > atomic_load(&out->taken_count))
+        if (nccl_is_under_way(out))
             return fail_differing(comm, &out->call, rank, theirs);
         if (!is_same(own, theirs))
             return fail_differing(comm, own, rank, theirs);

@@ -133,8 +133,7 @@ static int may_receive(void *argument, uint64_t *met_ns)
     nccl_pair_t *pair = in_from(operation);
 
     *met_ns = needs_nobody(operation) ? 0 : atomic_load(&pair->sent_ns);
-    return needs_nobody(operation) ||
-           atomic_load(&pair->sent_count) > atomic_load(&pair->taken_count);
+    return needs_nobody(operation) || nccl_is_under_way(pair);
 }
 
 static void call_sender(void *argument)

@@ -3,9 +3,9 @@
  * Ten times a second it looks after each communicator (waits.h). A rank may also wait
  * for one that waits elsewhere: in another communicator, or in PyTorch, for a group to
  * be made. Such a rank stands still: for two seconds no thread of its process has had
- * much to do, and its program is in PyTorch. When all ranks of the
- * world do, what they wait for fails, with the line that each is at. The world is what
- * PyTorch calls so; if it has no communicator of all, nothing is known.
+ * much to do, and its program is in PyTorch. When all ranks of the world do, what they
+ * wait for fails, with the line that each is at. The world is what PyTorch calls so; if
+ * it has no communicator of all, nothing is known.
  */
 #pragma once
 #include "communicator.h"
