@@ -17,6 +17,7 @@ enum {
     SAMPLES = 20,   // of a process, one a tick, until it is known to stand still
     BUSY_MAX = 8,   // of these, in which a thread ran
     ASKED_MS = 500, // for so long a question is new
+    CERTAIN = 3,    // ticks in which no rank goes on until that is believed
 };
 
 typedef struct nccl_watch {
@@ -24,7 +25,8 @@ typedef struct nccl_watch {
     struct ncclComm *comm;
     nccl_wait_t wait; // the last that was seen
     int other;        // for whom
-    unsigned ticks;   // since it was seen first
+    uint64_t came_count;
+    unsigned ticks; // since it was seen first
 } watch_t;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -105,23 +107,29 @@ static bool others_have_left(const nccl_board_t *board, int own, bool all)
     return all;
 }
 
-static void look(watch_t *watch)
+// Whether the rank waits where it did, and has come to no other call.
+static bool look(watch_t *watch)
 {
     nccl_wait_t wait;
     const int other = nccl_waits_for(watch->comm, &wait);
+    const uint64_t came_count = atomic_load(&nccl_own(watch->comm)->came_count);
     const bool is_same = other == watch->other && wait.reason == watch->wait.reason &&
-                         wait.number == watch->wait.number;
+                         wait.number == watch->wait.number &&
+                         came_count == watch->came_count;
 
     watch->ticks = is_same && other >= 0 ? watch->ticks + 1 : 0;
     watch->other = other;
     watch->wait = wait;
+    watch->came_count = came_count;
+    return is_same;
 }
 
-// Whether others ask this process. Gives the call that its program waits in; or "".
+// Whether others ask this process, and nothing has gone on since the last tick. Gives
+// the call that its program waits in; or "".
 static bool look_at_all(char *text, size_t bytes)
 {
     const uint64_t now = now_ms();
-    bool is_asked = false, asks;
+    bool is_asked = false, is_same = true, asks;
 
     text[0] = '\0';
     pthread_mutex_lock(&lock);
@@ -132,7 +140,7 @@ static bool look_at_all(char *text, size_t bytes)
         if (comm->is_stopped || comm->error != ncclSuccess)
             continue;
         nccl_look_after(comm);
-        look(watch);
+        is_same &= look(watch);
         asks |= watch->ticks > PATIENCE ||
                 others_have_left(&comm->board, comm->rank, false);
         is_asked |= now - atomic_load(&nccl_own(comm)->asked_ms) < ASKED_MS;
@@ -142,7 +150,7 @@ static bool look_at_all(char *text, size_t bytes)
     for (watch_t *watch = watches; asks && watch != NULL; watch = watch->next)
         ask(&watch->comm->board, now);
     pthread_mutex_unlock(&lock);
-    return is_asked || asks;
+    return is_same && (is_asked || asks);
 }
 
 static void tell_all(bool stands_still, const char *place)
@@ -226,10 +234,15 @@ static void fail(struct ncclComm *comm, const struct ncclComm *world)
               text);
 }
 
-static void fail_if_none_goes_on(int world_size)
+// What others say is a tick old, and this rank may just have gone on: all have to stand
+// still for some ticks, of which `tick_count` is the count.
+static void fail_if_none_goes_on(int world_size, unsigned *tick_count)
 {
     pthread_mutex_lock(&lock);
     struct ncclComm *world = find_world_that_stands_still(world_size);
+    *tick_count = world != NULL ? *tick_count + 1 : 0;
+    if (*tick_count < CERTAIN)
+        world = NULL;
     for (const watch_t *watch = watches; world != NULL && watch != NULL;
          watch = watch->next)
         if (watch->ticks > PATIENCE)
@@ -272,21 +285,24 @@ static void *run(void *nothing)
     char call[NCCL_CALL_TEXT], place[NCCL_CALL_TEXT] = "";
     bool stands_still = false;
     samples_t samples = {0};
+    unsigned tick_count = 0; // in which no rank went on
     int world_size = 0;
 
     (void)nothing;
     while (is_needed()) {
         nanosleep(&tick, NULL);
-        const bool is_asked = look_at_all(call, sizeof call);
-        if (!is_asked)
+        const bool is_questionable = look_at_all(call, sizeof call);
+        if (!is_questionable)
             samples = (samples_t){0};
-        if (!is_asked || !is_quiet(&samples))
+        if (!is_questionable || !is_quiet(&samples))
             stands_still = false;
         else
             stands_still = find_place(call, place, sizeof place, &world_size);
         tell_all(stands_still, place);
         if (stands_still)
-            fail_if_none_goes_on(world_size);
+            fail_if_none_goes_on(world_size, &tick_count);
+        else
+            tick_count = 0;
     }
     return NULL;
 }
