@@ -6,6 +6,7 @@ import copy
 import functools
 import math
 import re
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -13,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from forecasts import foreseen, peak_bytes, step_bytes, text_within
 from oomph.diagnosis import forecast
-from support import MIB, Simulated, remedies
+from support import MIB, Simulated, execute, remedies
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -741,3 +742,32 @@ def test_states_come_with_the_turn_that_optimizes_what_others_accumulate(
                 optimizer.zero_grad()
 
     foreseen(accumulate, fraction)
+
+
+def test_it_is_foreseen_before_pytorch_has_made_its_folder_for_what_it_compiles(
+    tmp_path,
+):
+    """On a new machine, by a child that must not write."""
+    program, folder = tmp_path / "program.py", tmp_path / "compiled"
+    program.write_text(
+        """
+import torch
+model = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(8)))
+def step(count):
+    model.cuda()(torch.ones(count, 1024, device="cuda")).sum().backward()
+try:
+    step(16384)
+except torch.OutOfMemoryError as error:
+    print(error)
+"""
+    )
+    result = execute(
+        sys.executable,
+        program,
+        card="512MiB,context=0",
+        conf="offload:off,reserve:0,error:full",
+        TORCHINDUCTOR_CACHE_DIR=str(folder),
+        anew=True,
+    )
+    assert "A whole step needs" in result.out, result.out + result.err
+    assert not folder.exists()
