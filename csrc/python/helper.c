@@ -33,7 +33,7 @@ typedef struct job {
     size_t bytes;                // freed by the one that was done last
 } job_t;
 
-static PyObject *run_collector; // gc.collect, as it was at import
+static PyObject *run_collector; // gc.collect, or what took its place
 static PyObject *room_maker;    // called with (device, bytes); guarded by the GIL
 static atomic_bool has_room_maker;
 
@@ -56,12 +56,14 @@ static pthread_mutex_t room_turn = PTHREAD_MUTEX_INITIALIZER;
 static size_t collect(void)
 {
     oomph_collection_begin();
-    PyObject *count = PyObject_CallNoArgs(run_collector);
+    PyObject *collector = Py_NewRef(run_collector);
+    PyObject *count = PyObject_CallNoArgs(collector);
     size_t bytes = oomph_collection_end();
 
     if (count == NULL)
-        PyErr_WriteUnraisable(run_collector);
+        PyErr_WriteUnraisable(collector);
     Py_XDECREF(count);
+    Py_DECREF(collector);
     return bytes;
 }
 
@@ -218,6 +220,12 @@ size_t oomph_make_room(int device, size_t want)
     if (gil != NULL)
         PyEval_RestoreThread(gil);
     return bytes;
+}
+
+PyObject *oomph_set_collector(PyObject *Py_UNUSED(module), PyObject *callable)
+{
+    oomph_exchange(&run_collector, Py_NewRef(callable));
+    Py_RETURN_NONE;
 }
 
 PyObject *oomph_set_room_maker(PyObject *Py_UNUSED(module), PyObject *callable)

@@ -247,6 +247,8 @@ static PyMethodDef methods[] = {
      "Runs Python's collector, unless the device captures; gives the bytes freed."},
     {"set_rescue_hook", set_rescue_hook, METH_O,
      "A callable for (device, bytes) of the first rescue of a step."},
+    {"set_collector", oomph_set_collector, METH_O,
+     "Is called in the place of gc.collect() when memory is short."},
     {"set_room_maker", oomph_set_room_maker, METH_O,
      "A callable that sends (device, bytes) to the host and gives how many; or None."},
     {NULL, NULL, 0, NULL},

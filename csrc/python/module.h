@@ -44,6 +44,7 @@ PyObject *oomph_stats_dict(const oomph_stats_t *stats);
 // beginning, false with an exception; its end, without the GIL.
 bool oomph_collect_garbage(bool last, size_t *bytes);
 size_t oomph_make_room(int device, size_t want);
+PyObject *oomph_set_collector(PyObject *module, PyObject *callable);
 PyObject *oomph_set_room_maker(PyObject *module, PyObject *callable);
 bool oomph_helper_init(void);
 void oomph_helper_stop(void);

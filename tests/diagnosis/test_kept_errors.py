@@ -9,11 +9,13 @@ import re
 import sys
 import threading
 import traceback
+import weakref
 from unittest import mock
 
 import oomph
 import pytest
 import torch
+from oomph.base import collector
 from oomph.base.sizes import format_size
 from oomph.diagnosis import forecast
 from support import MIB, Simulated, remedies
@@ -240,3 +242,49 @@ def test_an_error_that_another_thread_handles_is_told_at_once():
     thread.join()
     assert KEPT in rows(text)
     assert asked == []
+
+
+# ---- Threads that look at the same time
+
+
+@card
+def test_errors_of_threads_that_fail_together_do_not_keep_each_other():
+    held = take(400)
+    alive = weakref.WeakSet()
+    most = []
+
+    def fail_often() -> None:
+        for _ in range(6):
+            try:
+                take(400)
+            except torch.OutOfMemoryError as error:
+                alive.add(error)
+            most.append(len(alive))
+
+    threads = [threading.Thread(target=fail_often) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert max(most) <= 2 * len(threads)
+    assert len(held) == 400 * MIB
+
+
+@card
+def test_memory_that_a_look_keeps_alive_is_waited_for():
+    looks, may_end = threading.Event(), threading.Event()
+
+    def look() -> None:
+        with collector.all_objects():
+            looks.set()
+            may_end.wait()
+
+    thread = threading.Thread(target=look)
+    held = take(400)
+    thread.start()
+    looks.wait()
+    del held  # the look keeps it
+    threading.Timer(0.5, may_end.set).start()
+    held = take(400)
+    thread.join()
+    assert len(held) == 400 * MIB

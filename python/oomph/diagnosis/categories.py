@@ -9,7 +9,6 @@ of the device.
 
 from __future__ import annotations
 
-import gc
 import heapq
 from array import array
 from collections import Counter, defaultdict
@@ -19,6 +18,7 @@ from enum import IntEnum
 from typing import Any
 
 from oomph import _C
+from oomph.base import collector
 from oomph.diagnosis import kept_errors
 from oomph.diagnosis.kept_errors import KeptErrors
 from oomph.diagnosis.program import (
@@ -171,13 +171,10 @@ def look(
         graph: Whether autograd may hold anything.
         garbage: Addresses of blocks that were garbage (:func:`sort_out`).
     """
-    objects = gc.get_objects()
-    try:
+    with collector.all_objects() as objects:
         look = _Look(blocks, alive or blocks, objects, graph)
         look.note_garbage(garbage)
         return look.result()
-    finally:
-        objects.clear()
 
 
 class _Look:

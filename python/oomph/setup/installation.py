@@ -10,7 +10,7 @@ from typing import Any
 
 from oomph import _C, guard
 from oomph import settings as _settings
-from oomph.base import glue, log, state
+from oomph.base import collector, glue, log, state
 from oomph.diagnosis import oom_error
 from oomph.memory import host, sites
 from oomph.setup import allocator_settings, batch_finders, known_streams, neighbours
@@ -159,6 +159,7 @@ def _attach(torch: ModuleType, values: dict[str, Any]) -> None:
 
     _switch_registration_off()
     _C.set_rescue_hook(_note_rescue)
+    _C.set_collector(collector.collect)
     _C.set_resting_hook(_idle_between_steps)
     sites.start()
     oom_error.start()
