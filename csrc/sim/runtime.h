@@ -76,6 +76,10 @@ typedef int (*oomph_sim_place_t)(char *text, size_t bytes, int *world_size);
 void oomph_sim_know_place(oomph_sim_place_t function);
 int oomph_sim_place(char *text, size_t bytes, int *world_size);
 
+// Whether the device can do nothing more, as long as the program and other processes do
+// nothing.
+int oomph_sim_is_at_rest(void);
+
 // Records that `function` was called and is not supported.
 void oomph_sim_note_unsupported(const char *function);
 

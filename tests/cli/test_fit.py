@@ -266,13 +266,19 @@ def test_nothing_runs_any_more_after_an_interrupt(tmp_path):
         f"open({str(pids)!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}')\n"
         "time.sleep(600)\n"
     )
-    command = [sys.executable, "-m", "oomph", "fit", "--gpu", "1GiB", str(path)]
+    python = [sys.executable, "-X", "faulthandler"]
+    command = [*python, "-m", "oomph", "fit", "--gpu", "1GiB", str(path)]
     process = subprocess.Popen(command, start_new_session=True)
     deadline = time.monotonic() + 60
     while not (pids.exists() and pids.read_text()) and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130
+    try:
+        assert process.wait(60) == 130
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGABRT)  # says where it hangs
+            process.wait()
     for pid in map(int, pids.read_text().split()):
         assert not is_running(pid)
 

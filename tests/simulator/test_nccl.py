@@ -381,6 +381,26 @@ def test_ranks_that_wait_for_each_other_in_two_communicators_are_named():
     assert wanted in "".join(said)
 
 
+def test_a_rank_that_has_left_is_named_by_what_all_called_last():
+    said = said_by_ranks(
+        2,
+        """
+        first, second = dist.new_group([0, 1]), dist.new_group([0, 1])
+        x = torch.ones(8, device=device)
+        dist.all_reduce(x)
+        dist.all_reduce(x, group=first)  # of all, too, and made later
+        dist.broadcast(x, 0)
+        if rank == 0:
+            dist.all_reduce(x, group=second)
+        torch.cuda.synchronize()
+        dist.destroy_process_group()
+        """,
+    )
+    wanted = "none goes on: rank 0: at <string>:17; "
+    wanted += "rank 1 left after broadcast of 8 float32, root 0 at <string>:15"
+    assert wanted in said[0]
+
+
 def test_a_rank_that_does_something_else_is_waited_for():
     run_ranks(
         3,

@@ -123,6 +123,7 @@ void nccl_board_close(nccl_board_t *board);
 // refuses.
 int nccl_reopen(int process, int file, int flags);
 
+// Of a rank that is not the board's own.
 bool nccl_board_lives(const nccl_board_t *board, int rank);
 
 static inline nccl_member_t *nccl_member(const nccl_board_t *board, int rank)

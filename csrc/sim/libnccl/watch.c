@@ -9,13 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 enum {
     TICK_MS = 100,
     PATIENCE = 10,  // ticks that a rank waits before it asks others
     SAMPLES = 20,   // of a process, one a tick, until it is known to stand still
-    BUSY_MAX = 8,   // of these, in which a thread ran
+    SHARE_MAX = 20, // percent of that time in which its threads ran
+    DISK_MAX = 8,   // of the last 32, at which one waited for a disk
     ASKED_MS = 500, // for so long a question is new
     CERTAIN = 3,    // ticks in which no rank goes on until that is believed
 };
@@ -35,18 +35,25 @@ static bool thread_is_running;
 static struct ncclComm *joining; // that a thread waits in, on the host
 static unsigned joining_ticks;
 
-static uint64_t now_ms(void)
+// ---- what this process does
+
+static uint64_t read_ns(clockid_t clock)
 {
     struct timespec now;
 
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+    clock_gettime(clock, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-// ---- what this process does
+// For how long the CPU has worked for the other threads, on a machine that may have
+// none to spare for a thread that would like to run.
+static uint64_t others_ns(void)
+{
+    return read_ns(CLOCK_PROCESS_CPUTIME_ID) - read_ns(CLOCK_THREAD_CPUTIME_ID);
+}
 
-// Whether a thread of it runs or would like to: "12 (python) R 1 ..." of /proc.
-static bool runs(const char *task)
+// Whether a thread waits for a disk: "12 (python) D 1 ..." of /proc.
+static bool waits_for_disk(const char *task)
 {
     char path[64], text[256];
 
@@ -58,36 +65,42 @@ static bool runs(const char *task)
     fclose(file);
     text[length] = '\0';
     const char *name_end = strrchr(text, ')');
-    return name_end != NULL && (name_end[2] == 'R' || name_end[2] == 'D');
+    return name_end != NULL && name_end[2] == 'D';
 }
 
-static bool other_thread_runs(void)
+static bool one_waits_for_disk(void)
 {
     DIR *tasks = opendir("/proc/self/task");
-    const pid_t own = gettid();
     bool found = false;
 
     if (tasks == NULL)
         return true; // unknown
     for (const struct dirent *task; !found && (task = readdir(tasks)) != NULL;)
-        found = isdigit((unsigned char)*task->d_name) &&
-                strtol(task->d_name, NULL, 10) != own && runs(task->d_name);
+        found = isdigit((unsigned char)*task->d_name) && waits_for_disk(task->d_name);
     closedir(tasks);
     return found;
 }
 
-// Whether a thread of it ran, in the last samples.
+// What this process did at the last ticks.
 typedef struct samples {
-    uint32_t bits;
+    uint64_t others_ns[SAMPLES], now_ns[SAMPLES];
+    uint32_t disk_bits; // those at which a thread waited for a disk
     unsigned count;
 } samples_t;
 
 // Takes one more; whether the process was quiet in the last ones.
 static bool is_quiet(samples_t *samples)
 {
-    samples->bits = (samples->bits << 1 | other_thread_runs()) & ((1u << SAMPLES) - 1);
-    samples->count++;
-    return samples->count >= SAMPLES && __builtin_popcount(samples->bits) <= BUSY_MAX;
+    const unsigned place = samples->count++ % SAMPLES;
+    const uint64_t used = others_ns(), now = read_ns(CLOCK_MONOTONIC);
+    const uint64_t used_ns = used - samples->others_ns[place];
+    const uint64_t passed_ns = now - samples->now_ns[place];
+
+    samples->others_ns[place] = used;
+    samples->now_ns[place] = now;
+    samples->disk_bits = samples->disk_bits << 1 | one_waits_for_disk();
+    return samples->count > SAMPLES && used_ns * 100 < passed_ns * SHARE_MAX &&
+           __builtin_popcount(samples->disk_bits) <= DISK_MAX;
 }
 
 // ---- what ranks ask each other, all with the lock
@@ -128,7 +141,7 @@ static bool look(watch_t *watch)
 // the call that its program waits in; or "".
 static bool look_at_all(char *text, size_t bytes)
 {
-    const uint64_t now = now_ms();
+    const uint64_t now = read_ns(CLOCK_MONOTONIC) / 1000000;
     bool is_asked = false, is_same = true, asks;
 
     text[0] = '\0';
@@ -166,58 +179,68 @@ static void tell_all(bool stands_still, const char *place)
     pthread_mutex_unlock(&lock);
 }
 
-static bool all_stand_still(const nccl_board_t *board)
+// Whether the rank has neither left nor ended.
+static bool lives(const struct ncclComm *comm, int rank)
 {
-    for (int rank = 0; rank < board->size; rank++) {
-        const nccl_member_t *member = nccl_member(board, rank);
-        if (!atomic_load(&member->stands_still) && !atomic_load(&member->has_left))
+    return rank == comm->rank || nccl_board_lives(&comm->board, rank);
+}
+
+static bool all_stand_still(const struct ncclComm *comm)
+{
+    for (int rank = 0; rank < comm->board.size; rank++)
+        if (!atomic_load(&nccl_member(&comm->board, rank)->stands_still) &&
+            lives(comm, rank))
             return false;
-    }
     return true;
 }
 
-// The communicator of all ranks, if none of them goes on; or NULL.
+// The first communicator of all ranks, if none of them goes on; or NULL.
 static struct ncclComm *find_world_that_stands_still(int world_size)
 {
+    struct ncclComm *world = NULL;
+
     for (const watch_t *watch = watches; watch != NULL; watch = watch->next)
-        if (watch->comm->board.size == world_size &&
-            all_stand_still(&watch->comm->board))
-            return watch->comm;
-    return NULL;
+        if (watch->comm->board.size == world_size)
+            world = watch->comm;
+    return world != NULL && all_stand_still(world) ? world : NULL;
 }
 
-// Where a rank stands; its last call if it has left.
-static void describe_place(const nccl_board_t *board, int rank, char *text,
+// Where a rank stands, or what it called last before it left or ended.
+static void describe_place(const struct ncclComm *world, int rank, char *text,
                            size_t bytes)
 {
-    const nccl_member_t *member = nccl_member(board, rank);
+    const nccl_member_t *member = nccl_member(&world->board, rank);
+    const int name = nccl_name(&world->board, rank);
+    char call[NCCL_CALL_TEXT];
 
-    if (atomic_load(&member->has_left))
-        nccl_describe(board, rank, &member->call, text, bytes);
-    else
-        snprintf(text, bytes, "rank %d: %s", nccl_name(board, rank), member->place);
+    if (lives(world, rank)) {
+        snprintf(text, bytes, "rank %d: %s", name, member->place);
+        return;
+    }
+    nccl_describe(&world->board, rank, &member->call, call, sizeof call);
+    snprintf(text, bytes, "rank %d %s after %s", name,
+             atomic_load(&member->has_left) ? "left" : "ended", strchr(call, ':') + 2);
 }
 
-static bool stands_where(const nccl_board_t *board, int rank, int other)
+static bool stands_where(const struct ncclComm *world, int rank, int other)
 {
-    const nccl_member_t *a = nccl_member(board, rank), *b = nccl_member(board, other);
-
-    return !atomic_load(&a->has_left) && !atomic_load(&b->has_left) &&
-           strcmp(a->place, b->place) == 0;
+    return lives(world, rank) && lives(world, other) &&
+           strcmp(nccl_member(&world->board, rank)->place,
+                  nccl_member(&world->board, other)->place) == 0;
 }
 
 // Each place, with the first rank that stands there.
-static void describe_all(const nccl_board_t *board, char *text, size_t bytes)
+static void describe_all(const struct ncclComm *world, char *text, size_t bytes)
 {
     size_t used = 0;
 
     text[0] = '\0';
-    for (int rank = 0; rank < board->size; rank++) {
-        char place[NCCL_CALL_TEXT + 16];
+    for (int rank = 0; rank < world->board.size; rank++) {
+        char place[NCCL_CALL_TEXT + 32];
         int first = 0;
-        while (first < rank && !stands_where(board, first, rank))
+        while (first < rank && !stands_where(world, first, rank))
             first++;
-        describe_place(board, rank, place, sizeof place);
+        describe_place(world, rank, place, sizeof place);
         if (first < rank || used + strlen(place) + 3 > bytes)
             continue;
         used += (size_t)snprintf(text + used, bytes - used, "%s%s",
@@ -229,7 +252,7 @@ static void fail(struct ncclComm *comm, const struct ncclComm *world)
 {
     char text[sizeof comm->text - 64];
 
-    describe_all(&world->board, text, sizeof text);
+    describe_all(world, text, sizeof text);
     nccl_fail(comm, ncclInvalidUsage, "ranks wait for each other, and none goes on: %s",
               text);
 }
@@ -294,7 +317,7 @@ static void *run(void *nothing)
         const bool is_questionable = look_at_all(call, sizeof call);
         if (!is_questionable)
             samples = (samples_t){0};
-        if (!is_questionable || !is_quiet(&samples))
+        if (!is_questionable || !is_quiet(&samples) || !oomph_sim_is_at_rest())
             stands_still = false;
         else
             stands_still = find_place(call, place, sizeof place, &world_size);

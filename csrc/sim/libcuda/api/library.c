@@ -2,6 +2,7 @@
  * lie, what is known of them, which line of the program calls.
  */
 #include "libcuda/base/lock.h"
+#include "libcuda/engine/wait.h"
 #include "libcuda/memory/address.h"
 #include "libcuda/memory/shadow.h"
 #include "libcuda/memory/space.h"
@@ -135,6 +136,14 @@ int oomph_sim_place(char *text, size_t bytes, int *world_size)
     text[0] = '\0';
     *world_size = 0;
     return function != NULL ? function(text, bytes, world_size) : 0;
+}
+
+int oomph_sim_is_at_rest(void)
+{
+    sim_lock();
+    const bool is_at_rest = sim_queue_is_at_rest();
+    sim_unlock();
+    return is_at_rest;
 }
 
 void oomph_sim_report(const char *text)

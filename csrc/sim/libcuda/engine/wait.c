@@ -10,6 +10,8 @@
 #include "libcuda/session/report.h"
 #include "libcuda/session/session.h"
 
+#include <time.h>
+
 enum {
     VALUE_PATIENCE = 1000, // ms of real time for another thread to write a value
     YIELDS = 64,           // before a wait for other processes sleeps
@@ -21,8 +23,17 @@ typedef struct patience {
     unsigned yield_count, value_ms;
 } patience_t;
 
+static uint64_t real_ms(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
 static uint64_t held_waits;
 static bool thread_is_running; // that answers
+static bool is_at_rest;        // at its last look
 
 // Whether the stream is at a wait for another process, which has to be asked.
 static bool is_at_mark(const struct CUstream_st *stream)
@@ -215,8 +226,8 @@ static const sim_operation_t *next_meeting(const struct CUstream_st *stream)
 }
 
 // Has streams come to where other processes wait for them. A program that makes calls
-// comes there by itself, at its own time.
-static void come_if_called(void)
+// comes there by itself, at its own time: false.
+static bool come_if_called(void)
 {
     static uint64_t calls_before;
     const uint64_t calls = sim_call_total();
@@ -231,20 +242,38 @@ static void come_if_called(void)
             sim_work_meeting(&next->work)->is_called(next->work.compute->what.argument))
             run_until((sim_ticket_t){stream, next->number - 1}, SIM_MARK_FOR_EVER);
     }
+    return !is_busy;
 }
 
 // A device goes on by itself. The clock moves only by what the program does, so that
 // runs repeat; but one that gives it no more work may wait for what others do.
 static void go_on_if_idle(void)
 {
-    static uint64_t given_before;
-    static unsigned idle_ms;
+    static uint64_t given_before, given_ms;
     const uint64_t given = sim_pending_executed_count() + sim_pending_count();
+    const uint64_t now_ms = real_ms();
 
-    idle_ms = given == given_before ? idle_ms + 1 : 0;
+    if (given != given_before)
+        given_ms = now_ms;
     given_before = given;
-    while (idle_ms >= IDLE && sim_queue_top() != NULL)
+    while (now_ms - given_ms >= IDLE && sim_queue_top() != NULL)
         sim_queue_step();
+}
+
+// One look for others that wait for this process.
+static void go_on_for_others(void)
+{
+    const uint64_t executed = sim_pending_executed_count();
+    const bool has_come = come_if_called();
+
+    go_on_if_idle();
+    is_at_rest =
+        has_come && sim_queue_top() == NULL && executed == sim_pending_executed_count();
+}
+
+bool sim_queue_is_at_rest(void)
+{
+    return is_at_rest || sim_pending_meeting_count() == 0;
 }
 
 static void *run(void *nothing)
@@ -252,10 +281,8 @@ static void *run(void *nothing)
     (void)nothing;
     sim_lock();
     while (sim_record_is_any() || sim_pending_meeting_count() > 0) {
-        if (sim_pending_meeting_count() > 0) {
-            come_if_called();
-            go_on_if_idle();
-        }
+        if (sim_pending_meeting_count() > 0)
+            go_on_for_others();
         if (!answer())
             sim_wait(1);
     }

@@ -16,6 +16,10 @@ bool sim_queue_is_idle(CUstream stream);
 
 uint64_t sim_queue_held_waits(void);
 
+// Whether nothing that was given to the device can go on, but by what other processes
+// do or the program.
+bool sim_queue_is_at_rest(void);
+
 // As sim_record_begin(). While records of shared marks are pending (record.h), a thread
 // looks every millisecond whether another process asks for one, and moves the clock up
 // to it, as a thread of the program would that waits.
