@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from oomph.doctor.advice import advise
@@ -21,7 +22,9 @@ from oomph.doctor.verdict import (
 
 _OF_PYTORCH = ("pytorch", "async", "mps", "summary")
 SHOWN_MAX = 8  # different errors; --json has all
+_RUNS_MAX = 16  # of numbers that follow each other
 LINES_MAX = 12
+FindPlace = Callable[[int], tuple[str, int]]  # a line's log, and its number there
 LOOKED_FOR = (
     "errors of PyTorch's allocators since 2018 (CUDA, HIP, XPU, MPS), also in part; "
     "of oomph; of CUDA and its libraries; of host and shared memory; processes that "
@@ -43,17 +46,19 @@ def case_of(sighting: Sighting, search: Search) -> Case:
 # ---- As lines
 
 
-def text(search: Search, name: str) -> str:
+def text(search: Search, name: str, place: FindPlace | None = None) -> str:
     """Explains all errors of a log.
 
     Args:
         search: What was found.
         name: The log's, for the first lines.
+        place: Which log a line is of, and its number there, if these are several.
 
     Returns:
         At most twelve lines for each error, with an empty one between.
     """
-    parts = [_explained(s, search, name) for s in search.errors[:SHOWN_MAX]]
+    find = place or (lambda line: (name, line))
+    parts = [_explained(s, search, find) for s in search.errors[:SHOWN_MAX]]
     more = len(search.errors) - SHOWN_MAX
     if more > 0:
         parts.append(f"{more} other errors are not shown; --json has them")
@@ -73,7 +78,7 @@ def _counted(count: int, word: str) -> str:
     return f"{count} {word}" + ("" if count == 1 else "s")
 
 
-def _explained(sighting: Sighting, search: Search, name: str) -> str:
+def _explained(sighting: Sighting, search: Search, place: FindPlace) -> str:
     case = case_of(sighting, search)
     advised = advise(case)
     rows = [
@@ -92,30 +97,42 @@ def _explained(sighting: Sighting, search: Search, name: str) -> str:
         refused = [i for i, (label, _) in enumerate(shown) if label == "no help"]
         del shown[refused[-1]]
     lines = [f"  {label:<11} {said}" for label, said in shown]
-    return "\n".join([_title(sighting, name), *lines])
+    return "\n".join([_title(sighting, place), *lines])
 
 
-def _title(sighting: Sighting, name: str) -> str:
+def _title(sighting: Sighting, place: FindPlace) -> str:
     found = sighting.found
+    name, line = place(sighting.line)
     form = "pytorch_part" if "part" in found.flags else found.form
     title = FORMS[form].title.format(backend=found.backend, detail=found.detail)
-    said = [f"{name}:{sighting.line}: {title}"]
+    said = [f"{name}:{line}: {title}"]
     if sighting.devices:
-        said.append(_numbered("GPU", sighting.devices))
+        said.append(numbered("GPU", sighting.devices))
     if sighting.ranks:
-        said.append(_numbered("rank", sighting.ranks))
+        said.append(numbered("rank", sighting.ranks))
     if sighting.count > 1:
-        said.append(f"{sighting.count} times, last in line {sighting.last_line}")
+        last_name, last = place(sighting.last_line)
+        where = f"in line {last}" if last_name == name else f"at {last_name}:{last}"
+        said.append(f"{sighting.count} times, last {where}")
     return ", ".join(said)
 
 
-def _numbered(word: str, numbers: set[int]) -> str:
-    listed = sorted(numbers)
-    if len(listed) == 1:
-        return f"{word} {listed[0]}"
-    if len(listed) > 2 and listed[-1] - listed[0] == len(listed) - 1:
-        return f"{word}s {listed[0]} to {listed[-1]}"
-    return f"{word}s {', '.join(map(str, listed[:16]))}"
+def numbered(word: str, numbers: Iterable[int]) -> str:
+    """Numbers in words: "rank 3", "ranks 0, 1", "ranks 0 to 5, 7"."""
+    listed = sorted({*numbers})
+    runs: list[list[int]] = []
+    for number in listed:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    said = [
+        f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run))
+        for run in runs
+    ]
+    more = ["…"] if len(said) > _RUNS_MAX else []
+    plural = "s" if len(listed) > 1 else ""
+    return f"{word}{plural} {', '.join([*said[:_RUNS_MAX], *more])}"
 
 
 def _asked(case: Case) -> str:
@@ -234,12 +251,19 @@ def _said(advice: Advice) -> str:
 # ---- As data
 
 
-def data(search: Search, name: str) -> dict[str, Any]:
-    """All that was found, and all that follows from it."""
+def data(search: Search, name: str, place: FindPlace | None = None) -> dict[str, Any]:
+    """All that was found, and all that follows from it.
+
+    Args:
+        search: What was found.
+        name: The log's.
+        place: As for :func:`text`.
+    """
+    find = place or (lambda line: (name, line))
     return {
         "log": name,
         "lines": search.line_count,
-        "errors": [_as_dict(sighting, search) for sighting in search.errors],
+        "errors": [_as_dict(sighting, search, find) for sighting in search.errors],
         "errors_not_kept": search.uncounted,
         "sizes": {
             meaning: {name: size for size, name in known.items()}
@@ -251,7 +275,9 @@ def data(search: Search, name: str) -> dict[str, Any]:
     }
 
 
-def _as_dict(sighting: Sighting, search: Search) -> dict[str, Any]:
+def _as_dict(sighting: Sighting, search: Search, place: FindPlace) -> dict[str, Any]:
+    log, line = place(sighting.line)
+    last_log, last_line = place(sighting.last_line)
     case = case_of(sighting, search)
     found, now, advised = case.found, case.account, advise(case)
     return {
@@ -263,8 +289,10 @@ def _as_dict(sighting: Sighting, search: Search) -> dict[str, Any]:
         "flags": sorted(found.flags),
         "text": sighting.text,
         "count": sighting.count,
-        "line": sighting.line,
-        "last_line": sighting.last_line,
+        "log": log,
+        "line": line,
+        "last_log": last_log,
+        "last_line": last_line,
         "devices": sorted(sighting.devices),
         "ranks": sorted(sighting.ranks),
         "amounts": {
