@@ -24,7 +24,8 @@ CARD = "context=0,memory=values,cc=8.6"
 spilling = Simulated(
     f"22MiB,{CARD},host=2GiB", "reserve:0,host_limit:1GiB,host_ahead:0"
 )
-stealing = Simulated(f"54MiB,{CARD},tick=0", "reserve:0,offload:off")
+STEALS_MIB = 46 if torch.__version__ >= "2.15" else 54  # less for workspaces
+stealing = Simulated(f"{STEALS_MIB}MiB,{CARD},tick=0", "reserve:0,offload:off")
 short_of_host = Simulated(
     f"22MiB,{CARD},host=64MiB", "reserve:0,host_limit:1GiB,host_ahead:0"
 )
