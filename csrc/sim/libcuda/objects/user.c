@@ -12,16 +12,19 @@ typedef struct ending {
     struct ending *next;
 } ending_t;
 
+enum { END_PATIENCE_MS = 2000 };
+
 static sim_slab_t objects = {.object_bytes = sizeof(struct CUuserObject_st)};
 static ending_t *endings;
 static bool thread_is_running, is_over;
 
-// When the program ends what it would call is taken apart, too.
+// When the program ends what it would call is taken apart, too. A fork does not have
+// the thread, and what it calls may wait for what has ended.
 static void stop(void)
 {
     sim_take_lock();
     is_over = true;
-    while (thread_is_running)
+    for (unsigned ms = 0; thread_is_running && ms < END_PATIENCE_MS; ms++)
         sim_wait(1);
     sim_unlock();
 }
