@@ -24,6 +24,7 @@ from oomph.diagnosis.kept_errors import KeptErrors
 from oomph.diagnosis.program import (
     Program,
     bucket_sizes,
+    is_part,
     note_inputs,
     note_modules,
     note_optimizer,
@@ -237,6 +238,7 @@ class _Look:
             entries += (known.get("_parameters") or {}).values()
             entries += (known.get("_buffers") or {}).values()
         self._mark(entries, Category.PARAMETER)
+        self.program.is_sharded = any(map(is_part, entries))
         note_modules(self.program, modules, trained)
         self._note_buckets(bucket_sizes(modules))
 

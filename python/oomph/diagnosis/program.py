@@ -23,6 +23,7 @@ class Program:
         table_bytes: Of the parameters of embeddings.
         optimizers: Names of the optimizers' classes; those of PyTorch that could work
             in one fused kernel, and do not, end with ``*``.
+        is_sharded: Some parameter on the device is a part of one.
         copies_gradients: To buckets, which DDP could have as gradients.
         classes: Names of the user's module classes.
         half: Some tensor that an operator made is of 16 bits an element.
@@ -38,6 +39,7 @@ class Program:
     untrained: list[tuple[str, list[int]]] = field(default_factory=list)
     table_bytes: int = 0
     optimizers: set[str] = field(default_factory=set)
+    is_sharded: bool = False
     copies_gradients: bool = False
     classes: set[str] = field(default_factory=set)
     half: bool = False
@@ -186,6 +188,21 @@ def shape_of(tensor: Any) -> tuple[tuple[int, ...], int]:
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         return (), 0
     return tuple(tensor.shape), tensor.element_size()
+
+
+def is_part(parameter: Any) -> bool:
+    """Whether a parameter is held in parts by several ranks, of which this has one.
+
+    That is told by what FSDP2 makes of it (a ``DTensor``), FSDP1 (a ``FlatParameter``),
+    or ZeRO-3 of DeepSpeed.
+    """
+    placements = getattr(parameter, "placements", ())
+    if placements:
+        counts = parameter.device_mesh.shape
+        pairs = zip(placements, counts, strict=True)
+        return any(placed.is_shard() and count > 1 for placed, count in pairs)
+    known = getattr(parameter, "__dict__", {})
+    return "_sharded_size" in known or "ds_tensor" in known
 
 
 def bytes_of(tensor: Any) -> int:

@@ -129,7 +129,7 @@ def _buckets(now: Context) -> Iterator[Remedy]:
 def _sharding(now: Context) -> Iterator[Remedy]:
     """Parameters, gradients and states over all devices of the machine."""
     count = now.device_count
-    if count > 1:
+    if count > 1 and not now.breakdown.program.is_sharded:
         yield now.guess(
             f"FSDP (ZeRO-3) over the {count} devices",
             "parameters are sent between devices in each pass",
