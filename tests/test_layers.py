@@ -376,7 +376,7 @@ ROOMS = [
         "recompute",
     ),
     *("offload", "replay", "diagnosis", "leaks", "guard", "planner", "traces"),
-    *("setup", "doctor", "fitting", "cli", "__main__"),
+    *("setup", "doctor", "job", "fitting", "cli", "__main__"),
 ]
 
 

@@ -13,6 +13,7 @@ from oomph.base.sizes import parse_size
 from oomph.doctor import command as doctor
 from oomph.fitting import command as fit
 from oomph.fitting import replay_command as replay
+from oomph.job import command as job
 from oomph.setup import environment
 from oomph.simulate import rank as ranks
 
@@ -109,6 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     script.add_to(run)
     doctor.add_to(commands)
+    job.add_to(commands)
     fit.add_to(commands)
     replay.add_to(commands)
     return parser
@@ -218,6 +220,7 @@ def run(options: argparse.Namespace) -> int:
 _COMMANDS = {
     "run": run,
     "doctor": doctor.run,
+    "report": job.run,
     "fit": fit.run,
     "replay": replay.run,
 }
