@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from oomph.base.sizes import parse_size
 from oomph.memory import host
@@ -56,8 +55,7 @@ def _page(value: Any) -> str | int:
     return size
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """One setting: how its value is read, and what stands in the documentation.
 
     Attributes:

@@ -16,7 +16,6 @@ import runpy
 import shutil
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -179,6 +178,8 @@ def python_include() -> Path:
     Raises:
         BuildError: Nowhere.
     """
+    import sysconfig  # takes milliseconds, and most never build
+
     folder = Path(sysconfig.get_path("include"))
     if not (folder / "Python.h").exists():
         raise BuildError(

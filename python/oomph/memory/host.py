@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from oomph import simulate
 
@@ -30,8 +30,7 @@ _LOCAL_SIZES = (
 )
 
 
-@dataclass(frozen=True)
-class _GroupFiles:
+class _GroupFiles(NamedTuple):
     """The names that a version of control groups has for what is needed here."""
 
     limits: tuple[str, ...]

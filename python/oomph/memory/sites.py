@@ -14,7 +14,6 @@ import functools
 import os
 import re
 import sys
-import sysconfig
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,13 +22,7 @@ from oomph import _C
 from oomph.base.log import logger
 
 _PACKAGE = Path(__file__).parent.parent
-_INSTALLED = tuple(
-    {
-        os.path.abspath(path) + os.sep
-        for name, path in sysconfig.get_paths().items()
-        if name in ("stdlib", "platstdlib", "purelib", "platlib")
-    }
-)
+_LIBRARY = os.path.dirname(os.path.abspath(os.__file__))  # Python's own
 _CELL = "ipykernel"  # in the name of a file that holds a notebook's cell
 # What a function has no name for, and what it does within itself.
 _WITHIN = re.compile(r"(\.<locals>\.<(genexpr|listcomp|dictcomp|setcomp)>)+$")
@@ -108,7 +101,7 @@ def is_user(file: str) -> bool:
     path = os.path.abspath(file)
     packages = f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
     return not (
-        path.startswith((f"{_PACKAGE}{os.sep}", *_INSTALLED))
+        path.startswith((f"{_PACKAGE}{os.sep}", f"{_LIBRARY}{os.sep}"))
         or any(part in path for part in packages)
         or any(path.startswith(folder + os.sep) for folder in _installed_on_path())
     )
@@ -121,7 +114,10 @@ def _installed_on_path() -> list[str]:
 
 @functools.lru_cache(maxsize=256)
 def _has_packages(folder: str) -> bool:
-    return any(Path(folder).glob("*.dist-info"))
+    try:
+        return any(name.endswith(".dist-info") for name in os.listdir(folder))
+    except OSError:  # an archive, or nothing
+        return False
 
 
 def main_line() -> tuple[str, bool]:
@@ -195,9 +191,8 @@ def _start() -> str | None:
 
 def _library_prefixes() -> list[str]:
     """Where code lies that is not the user's: the starts of its files' names."""
-    folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
-    folders |= {str(_PACKAGE), *_installed_on_path()}
+    folders = {_LIBRARY, str(_PACKAGE), *_installed_on_path()}
     torch = sys.modules.get("torch")
     if torch is not None and torch.__file__ is not None:
         folders.add(str(Path(torch.__file__).parent))
-    return [f"{folder}/" for folder in sorted(filter(None, folders))]
+    return [f"{folder}/" for folder in sorted(folders)]

@@ -21,8 +21,7 @@ from oomph.offload.blocks import Blocks
 from oomph.offload.policy import DevicePlan
 from oomph.offload.recorder import Recorder
 from oomph.offload.room import Saved
-from oomph.offload.staging import address_of
-from oomph.offload.transfer import OffloadedStorage, hosted_bytes
+from oomph.offload.transfer import OffloadedStorage, address_of, hosted_bytes
 from oomph.recompute.followers import Follower
 
 

@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 import torch
 
-from oomph.offload.staging import address_of
-from oomph.offload.transfer import hosted_bytes, is_hosted
+from oomph.offload.transfer import address_of, hosted_bytes, is_hosted
 
 # With the thread that steps; 0: backward does.
 _optimizers: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = (

@@ -10,7 +10,7 @@ import torch
 
 from oomph import _C
 from oomph.base.log import logger
-from oomph.offload.transfer import Link, copy, is_hosted
+from oomph.offload.transfer import Link, address_of, copy, is_hosted
 
 _AHEAD = 2  # pieces on their way in while one is worked on
 _BUFFERS = 2 * _AHEAD  # beside them those on their way out
@@ -213,14 +213,6 @@ def is_dense(tensor: torch.Tensor) -> bool:
             return False
         expected *= size
     return True
-
-
-def address_of(tensor: torch.Tensor) -> int:
-    """Of its storage; 0: it is no plain memory of a device."""
-    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
-    if not (plain and tensor.is_cuda and tensor.layout is torch.strided):
-        return 0
-    return tensor.untyped_storage().data_ptr()
 
 
 def _round_up(size_bytes: int) -> int:

@@ -388,3 +388,11 @@ def hosted_bytes(address: int) -> int:
     except ValueError:  # other memory
         return 0
     return host_bytes if tier == _C.TIER_HOST else 0
+
+
+def address_of(tensor: torch.Tensor) -> int:
+    """Of its storage; 0: it is no plain memory of a device."""
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    if not (plain and tensor.is_cuda and tensor.layout is torch.strided):
+        return 0
+    return tensor.untyped_storage().data_ptr()

@@ -11,14 +11,13 @@ import functools
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from types import ModuleType
+from typing import NamedTuple
 
 UNCACHED = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """What becomes of a setting.
 
     Attributes:

@@ -6,8 +6,8 @@ import ctypes
 import os
 import resource
 from _ctypes import dlclose
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from oomph.base.sizes import format_size
 
@@ -29,8 +29,7 @@ class SimulationError(RuntimeError):
     """
 
 
-@dataclass(frozen=True)
-class Card:
+class Card(NamedTuple):
     """A simulated card, as :func:`parse_card` and :func:`card_in_use` describe it.
 
     Attributes:
