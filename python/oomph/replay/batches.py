@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+
+from oomph.base import collector
 
 if TYPE_CHECKING:
     from oomph.replay.search import Outcome
@@ -62,5 +63,6 @@ def _loader_sizes() -> set[int]:
     loader = getattr(sys.modules.get("torch.utils.data"), "DataLoader", None)
     if loader is None:
         return set()
-    found = (o.batch_size for o in gc.get_objects() if issubclass(type(o), loader))
+    with collector.all_objects() as objects:
+        found = {o.batch_size for o in objects if issubclass(type(o), loader)}
     return {size for size in found if isinstance(size, int)}
