@@ -233,9 +233,9 @@ def found_in(log: bytes | str) -> list[dict]:
     """The errors of a log, as --json gives them."""
     file = io.BytesIO(log.encode() if isinstance(log, str) else log)
     search = finder.search(file)
-    for line in report.text(search, "log").split("\n\n"):
+    for line in report.text(search, report.in_log("log")).split("\n\n"):
         assert len(line.split("\n")) <= 12
-    return report.data(search, "log")["errors"]
+    return report.data(search, "log", report.in_log("log"))["errors"]
 
 
 def only(log: bytes | str) -> dict:
@@ -248,7 +248,8 @@ def texts(error: dict) -> dict[str, str | None]:
 
 
 def said_of(log: str) -> str:
-    return report.text(finder.search(io.BytesIO(log.encode())), "log")
+    found = finder.search(io.BytesIO(log.encode()))
+    return report.text(found, report.in_log("log"))
 
 
 # ---- Forms and disguises

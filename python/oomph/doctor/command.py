@@ -78,10 +78,11 @@ def _say(options: argparse.Namespace, found: Search | None, name: str) -> int:
     from oomph.doctor import report
 
     assert found is not None
+    place = report.in_log(name)
     if options.json:
-        print(json.dumps(report.data(found, name), indent=1), flush=True)
+        print(json.dumps(report.data(found, name, place), indent=1), flush=True)
     elif found.errors:
-        print(report.text(found, name), flush=True)
+        print(report.text(found, place), flush=True)
     else:
         print(report.nothing_found(found, name), flush=True)
     return 0 if found.errors else 1

@@ -46,19 +46,22 @@ def case_of(sighting: Sighting, search: Search) -> Case:
 # ---- As lines
 
 
-def text(search: Search, name: str, place: FindPlace | None = None) -> str:
-    """Explains all errors of a log.
+def in_log(name: str) -> FindPlace:
+    """Where lines are that are all of one log."""
+    return lambda line: (name, line)
+
+
+def text(search: Search, place: FindPlace) -> str:
+    """Explains all errors of a log, or of several.
 
     Args:
         search: What was found.
-        name: The log's, for the first lines.
-        place: Which log a line is of, and its number there, if these are several.
+        place: Which log a line is of, and its number there, for the first lines.
 
     Returns:
         At most twelve lines for each error, with an empty one between.
     """
-    find = place or (lambda line: (name, line))
-    parts = [_explained(s, search, find) for s in search.errors[:SHOWN_MAX]]
+    parts = [_explained(s, search, place) for s in search.errors[:SHOWN_MAX]]
     more = len(search.errors) - SHOWN_MAX
     if more > 0:
         parts.append(f"{more} other errors are not shown; --json has them")
@@ -251,19 +254,18 @@ def _said(advice: Advice) -> str:
 # ---- As data
 
 
-def data(search: Search, name: str, place: FindPlace | None = None) -> dict[str, Any]:
+def data(search: Search, name: str, place: FindPlace) -> dict[str, Any]:
     """All that was found, and all that follows from it.
 
     Args:
         search: What was found.
-        name: The log's.
+        name: The log's, or that of the folder of several.
         place: As for :func:`text`.
     """
-    find = place or (lambda line: (name, line))
     return {
         "log": name,
         "lines": search.line_count,
-        "errors": [_as_dict(sighting, search, find) for sighting in search.errors],
+        "errors": [_as_dict(sighting, search, place) for sighting in search.errors],
         "errors_not_kept": search.uncounted,
         "sizes": {
             meaning: {name: size for size, name in known.items()}

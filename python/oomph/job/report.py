@@ -154,7 +154,7 @@ class Report:
             return ""
         if not self.errors.errors:
             return doctor.nothing_found(self.errors, self.job.folder)
-        return doctor.text(self.errors, self.job.folder, self._logs.place)
+        return doctor.text(self.errors, self._logs.place)
 
     def data(self) -> dict[str, Any]:
         """All of it, in types that JSON has."""
