@@ -23,7 +23,7 @@ class Program:
         table_bytes: Of the parameters of embeddings.
         optimizers: Names of the optimizers' classes; those of PyTorch that could work
             in one fused kernel, and do not, end with ``*``.
-        is_sharded: Some parameter on the device is a part of one.
+        is_sharded: Some parameter is a part of one, of which other ranks have the rest.
         copies_gradients: To buckets, which DDP could have as gradients.
         classes: Names of the user's module classes.
         half: Some tensor that an operator made is of 16 bits an element.

@@ -326,7 +326,7 @@ def _shut_in(kept: set[int]) -> None:
     for name in os.listdir("/proc/self/fd"):
         if int(name) not in (nothing, *kept):
             _take_off(int(name), nothing)
-    # PyTorch makes this folder as soon as what compiles is imported.
+    # PyTorch makes this folder when it imports what compiles: give it one that exists.
     if not os.path.isdir(os.environ.get("TORCHINDUCTOR_CACHE_DIR", "")):
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.sep
     sys.addaudithook(_refuse)

@@ -23,6 +23,10 @@ typedef struct patience {
     unsigned yield_count, value_ms;
 } patience_t;
 
+static uint64_t held_waits;
+static bool thread_is_running; // that answers
+static bool is_at_rest;        // at its last look
+
 static uint64_t real_ms(void)
 {
     struct timespec now;
@@ -30,10 +34,6 @@ static uint64_t real_ms(void)
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
-
-static uint64_t held_waits;
-static bool thread_is_running; // that answers
-static bool is_at_rest;        // at its last look
 
 // Whether the stream is at a wait for another process, which has to be asked.
 static bool is_at_mark(const struct CUstream_st *stream)
