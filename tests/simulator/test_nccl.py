@@ -381,24 +381,35 @@ def test_ranks_that_wait_for_each_other_in_two_communicators_are_named():
     assert wanted in "".join(said)
 
 
-def test_a_rank_that_has_left_is_named_by_what_all_called_last():
+@pytest.mark.parametrize(
+    ("call", "described"),
+    [
+        ("dist.broadcast(x, 0)", "broadcast of 8 float32, root 0"),
+        ("dist.all_reduce(x, group=first)", "all-reduce of 8 float32, sum"),
+        (
+            "(dist.recv if rank else dist.send)(x, 1 - rank)",
+            "receive of 8 float32, from rank 0",
+        ),
+    ],
+)
+def test_a_rank_that_has_left_is_named_by_its_last_call(call, described):
     said = said_by_ranks(
         2,
-        """
+        f"""
         first, second = dist.new_group([0, 1]), dist.new_group([0, 1])
         x = torch.ones(8, device=device)
         dist.all_reduce(x)
         dist.all_reduce(x, group=first)  # of all, too, and made later
         dist.broadcast(x, 0)
+        {call}
         if rank == 0:
             dist.all_reduce(x, group=second)
         torch.cuda.synchronize()
         dist.destroy_process_group()
         """,
     )
-    wanted = "none goes on: rank 0: at <string>:17; "
-    wanted += "rank 1 left after broadcast of 8 float32, root 0 at <string>:15"
-    assert wanted in said[0]
+    wanted = f"rank 1 left after {described} at <string>:16"
+    assert f"none goes on: rank 0: at <string>:18; {wanted}" in said[0]
 
 
 def test_a_rank_that_does_something_else_is_waited_for():

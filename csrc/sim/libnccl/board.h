@@ -74,13 +74,14 @@ typedef struct nccl_member {
     // all processes share, and what this one says.
     atomic_uint_least64_t asked_ms;
     atomic_int stands_still;
-    char place[NCCL_CALL_TEXT]; // what it stands at
+    char place[NCCL_CALL_TEXT];     // what it stands at
+    char last_call[NCCL_CALL_TEXT]; // of its program, in any communicator
     int process, bytes_file;
     int world_rank;  // of the program's, as its launcher says; -1: unknown
     uint64_t now_ns; // its clock when it came
     int color, key;  // of a split
     nccl_address_t child;
-    nccl_call_t call; // the one that it came to last
+    nccl_call_t call; // the one of this communicator that it came to last
     nccl_input_t input;
 } nccl_member_t;
 

@@ -2,6 +2,7 @@
  * for itself: they wait for the end, and messages of a stream are then one operation.
  */
 #include "operation.h"
+#include "watch.h"
 
 #include <stdlib.h>
 
@@ -120,6 +121,8 @@ ncclResult_t nccl_give(nccl_operation_t *operation, cudaStream_t stream)
     if (comm->error != ncclSuccess)
         return (ncclResult_t)comm->error;
     oomph_sim_line(operation->call.line, sizeof operation->call.line);
+    if (!comm->board.is_alone)
+        nccl_watch_call(comm, &operation->call);
     if (depth > 0)
         return hold(operation, stream);
     return is_message(operation) ? nccl_give_messages(operation, 1, stream)

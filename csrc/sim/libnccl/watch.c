@@ -211,15 +211,13 @@ static void describe_place(const struct ncclComm *world, int rank, char *text,
 {
     const nccl_member_t *member = nccl_member(&world->board, rank);
     const int name = nccl_name(&world->board, rank);
-    char call[NCCL_CALL_TEXT];
 
-    if (lives(world, rank)) {
+    if (lives(world, rank))
         snprintf(text, bytes, "rank %d: %s", name, member->place);
-        return;
-    }
-    nccl_describe(&world->board, rank, &member->call, call, sizeof call);
-    snprintf(text, bytes, "rank %d %s after %s", name,
-             atomic_load(&member->has_left) ? "left" : "ended", strchr(call, ':') + 2);
+    else
+        snprintf(text, bytes, "rank %d %s after %s", name,
+                 atomic_load(&member->has_left) ? "left" : "ended",
+                 *member->last_call ? member->last_call : "no call");
 }
 
 static bool stands_where(const struct ncclComm *world, int rank, int other)
@@ -366,6 +364,21 @@ void nccl_unwatch(struct ncclComm *comm)
         *link = comm->watch->next;
     pthread_mutex_unlock(&lock);
     free(comm->watch);
+}
+
+void nccl_watch_call(struct ncclComm *comm, const nccl_call_t *call)
+{
+    char text[NCCL_CALL_TEXT];
+
+    nccl_describe(&comm->board, comm->rank, call, text, sizeof text);
+    pthread_mutex_lock(&lock);
+    for (watch_t *watch = watches; watch != NULL; watch = watch->next) {
+        nccl_member_t *own = nccl_own(watch->comm);
+        if (watch->comm->device == comm->device)
+            snprintf(own->last_call, sizeof own->last_call, "%s",
+                     strchr(text, ':') + 2);
+    }
+    pthread_mutex_unlock(&lock);
 }
 
 void nccl_watch_host(struct ncclComm *comm, bool waits)

@@ -15,5 +15,9 @@
 void nccl_watch(struct ncclComm *comm);
 void nccl_unwatch(struct ncclComm *comm);
 
+// What the rank calls is its last call in all communicators of its device, too: others
+// see it there when it has left the one that it calls in.
+void nccl_watch_call(struct ncclComm *comm, const nccl_call_t *call);
+
 // While a thread waits for others on the host, in this communicator.
 void nccl_watch_host(struct ncclComm *comm, bool waits);
