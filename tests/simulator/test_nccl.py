@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import signal
 from concurrent.futures import ThreadPoolExecutor
 
@@ -379,6 +380,48 @@ def test_ranks_that_wait_for_each_other_in_two_communicators_are_named():
     wanted = "ranks wait for each other, and none goes on: rank 0: at <string>:14; "
     wanted += "rank 1: all-reduce of 8 float32, sum at <string>:16"
     assert wanted in "".join(said)
+
+
+def test_ranks_that_end_without_a_word_are_no_error_for_who_waits_for_none():
+    found = run_ranks(
+        2,
+        """
+        import ctypes, time
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(dist.group.WORLD))  # kept for ever
+        x = torch.ones(8, device=device)
+        dist.all_reduce(x)
+        torch.cuda.synchronize()
+        if rank == 0:
+            time.sleep(3)
+        print(x[0].item())
+        """,
+        CARD,
+        ends=False,
+    )
+    assert [each.out for each in found] == ["2.0\n", "2.0\n"]
+    assert "oomph: " not in found[0].said
+
+
+def test_a_rank_whose_program_has_ended_is_named_by_who_waits_for_it():
+    said = said_by_ranks(
+        2,
+        """
+        import ctypes
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(dist.group.WORLD))  # kept for ever
+        x = torch.ones(8, device=device)
+        dist.all_reduce(x)
+        torch.cuda.synchronize()
+        if rank == 1:
+            raise SystemExit("enough")
+        dist.broadcast(x, 0)
+        torch.cuda.synchronize()
+        """,
+    )
+    assert re.search(
+        r"the process \d+ of rank 1 has ended while rank 0 was in a communicator with "
+        r"it: rank 0: broadcast of 8 float32, root 0 at <string>:18; rank 1: all-reduce",
+        said[0],
+    ), said[0]
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,7 @@ void nccl_board_leave(nccl_board_t *board, int rank)
 {
     struct flock lock = lock_of(rank, F_UNLCK);
 
-    atomic_store(&nccl_member(board, rank)->has_left, 1);
+    atomic_store(&nccl_member(board, rank)->left, NCCL_LEFT);
     fcntl(board->file, F_OFD_SETLK, &lock);
 }
 

@@ -62,6 +62,12 @@ typedef struct nccl_address {
 } nccl_address_t;
 _Static_assert(sizeof(nccl_address_t) <= sizeof(ncclUniqueId), "fits into an id");
 
+typedef enum nccl_left {
+    NCCL_STAYS, // also if its process is killed: the lock tells
+    NCCL_LEFT,  // it gave its membership back
+    NCCL_ENDS,  // its process ends in good order
+} nccl_left_t;
+
 typedef struct nccl_member {
     // Meetings of its stream that it has come to; when, of the last two.
     _Alignas(64) atomic_uint_least64_t came_count;
@@ -69,7 +75,7 @@ typedef struct nccl_member {
     atomic_uint_least64_t wanted;     // the meeting that it waits for
     atomic_uint_least64_t host_count; // the same of calls that block the host
     atomic_uint_least64_t shrink_count;
-    atomic_int has_left; // it ended its membership; else its process ended
+    atomic_int left; // nccl_left_t
     // Of ranks that stand still (watch.h): when another asked last, of the clock that
     // all processes share, and what this one says.
     atomic_uint_least64_t asked_ms;
@@ -130,6 +136,12 @@ bool nccl_board_lives(const nccl_board_t *board, int rank);
 static inline nccl_member_t *nccl_member(const nccl_board_t *board, int rank)
 {
     return &board->members[board->is_alone ? 0 : rank];
+}
+
+// Whether it, or its program, said that it goes.
+static inline bool nccl_has_left(const nccl_board_t *board, int rank)
+{
+    return atomic_load(&nccl_member(board, rank)->left) != NCCL_STAYS;
 }
 
 static inline nccl_pair_t *nccl_pair(const nccl_board_t *board, int from, int to)

@@ -101,6 +101,14 @@ static int waits_in_circle_for(const struct ncclComm *comm)
 
 // ---- what cannot end
 
+bool nccl_others_have_left(const struct ncclComm *comm, bool all)
+{
+    for (int rank = 0; rank < comm->board.size; rank++)
+        if (rank != comm->rank && nccl_has_left(&comm->board, rank) != all)
+            return !all;
+    return all;
+}
+
 static void fail_without(struct ncclComm *comm, int other)
 {
     const nccl_member_t *member = nccl_member(&comm->board, other);
@@ -108,7 +116,7 @@ static void fail_without(struct ncclComm *comm, int other)
     const int own_name = nccl_name(&comm->board, comm->rank);
     char text[128];
 
-    if (atomic_load(&member->has_left))
+    if (atomic_load(&member->left) == NCCL_LEFT)
         snprintf(text, sizeof text,
                  "rank %d has left the communicator, and rank %d waits for it", name,
                  own_name);
@@ -124,9 +132,8 @@ static void fail_without(struct ncclComm *comm, int other)
 void nccl_look_after(struct ncclComm *comm)
 {
     for (int rank = 0; rank < comm->board.size; rank++) {
-        const bool has_left = atomic_load(&nccl_member(&comm->board, rank)->has_left);
         if (rank == comm->rank || nccl_board_lives(&comm->board, rank) ||
-            (has_left &&
+            (nccl_has_left(&comm->board, rank) &&
              wait_of(&comm->board, comm->rank, rank).reason == NCCL_WAITS_NOT))
             continue;
         fail_without(comm, rank);

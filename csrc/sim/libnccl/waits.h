@@ -27,6 +27,9 @@ int nccl_waits_for(const struct ncclComm *comm, nccl_wait_t *wait);
 // Whether a thread of the program stands still until that wait ends.
 bool nccl_holds_program(const struct ncclComm *comm, int other, nccl_wait_t wait);
 
-// Fails the communicator if a rank has ended, or if its own waits for one that has left
-// it, or is one of some that wait for each other.
+// Whether any of the others has left, or all have.
+bool nccl_others_have_left(const struct ncclComm *comm, bool all);
+
+// Fails the communicator if a rank's process was killed, or if its own waits for one
+// that has left it, or is one of some that wait for each other.
 void nccl_look_after(struct ncclComm *comm);

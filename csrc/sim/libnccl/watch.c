@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum {
     TICK_MS = 100,
@@ -31,7 +32,7 @@ typedef struct nccl_watch {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static watch_t *watches;
-static bool thread_is_running;
+static bool thread_is_running, end_is_watched;
 static struct ncclComm *joining; // that a thread waits in, on the host
 static unsigned joining_ticks;
 
@@ -111,15 +112,6 @@ static void ask(const nccl_board_t *board, uint64_t now)
         atomic_store(&nccl_member(board, rank)->asked_ms, now);
 }
 
-// Whether any of the others has left, or all have.
-static bool others_have_left(const nccl_board_t *board, int own, bool all)
-{
-    for (int rank = 0; rank < board->size; rank++)
-        if (rank != own && atomic_load(&nccl_member(board, rank)->has_left) != all)
-            return !all;
-    return all;
-}
-
 // Whether the rank waits where it did, and has come to no other call.
 static bool look(watch_t *watch)
 {
@@ -155,7 +147,7 @@ static bool look_at_all(char *text, size_t bytes)
         nccl_look_after(comm);
         is_same &= look(watch);
         asks |= watch->ticks > PATIENCE ||
-                others_have_left(&comm->board, comm->rank, false);
+                nccl_others_have_left(comm, false);
         is_asked |= now - atomic_load(&nccl_own(comm)->asked_ms) < ASKED_MS;
         if (watch->other >= 0 && nccl_holds_program(comm, watch->other, watch->wait))
             nccl_describe(&comm->board, comm->rank, &nccl_own(comm)->call, text, bytes);
@@ -216,7 +208,7 @@ static void describe_place(const struct ncclComm *world, int rank, char *text,
         snprintf(text, bytes, "rank %d: %s", name, member->place);
     else
         snprintf(text, bytes, "rank %d %s after %s", name,
-                 atomic_load(&member->has_left) ? "left" : "ended",
+                 atomic_load(&member->left) == NCCL_LEFT ? "left" : "ended",
                  *member->last_call ? member->last_call : "no call");
 }
 
@@ -270,7 +262,7 @@ static void fail_if_none_goes_on(int world_size, unsigned *tick_count)
             fail(watch->comm, world);
     if (world != NULL && joining_ticks > PATIENCE)
         fail(joining, world);
-    if (world != NULL && others_have_left(&world->board, world->rank, true))
+    if (world != NULL && nccl_others_have_left(world, true))
         fail(world, world); // it waits in PyTorch
     pthread_mutex_unlock(&lock);
 }
@@ -338,6 +330,16 @@ static bool start_thread(void)
     return true;
 }
 
+// Who waits for a rank whose program has come to its end gets an error, no one else.
+static void end_all(void)
+{
+    pthread_mutex_lock(&lock);
+    for (const watch_t *watch = watches; watch != NULL; watch = watch->next)
+        if (nccl_own(watch->comm)->process == getpid()) // else a child of it ends
+            atomic_store(&nccl_own(watch->comm)->left, NCCL_ENDS);
+    pthread_mutex_unlock(&lock);
+}
+
 void nccl_watch(struct ncclComm *comm)
 {
     watch_t *watch = calloc(1, sizeof *watch);
@@ -350,6 +352,8 @@ void nccl_watch(struct ncclComm *comm)
     watches = comm->watch = watch;
     if (!thread_is_running)
         thread_is_running = start_thread();
+    if (!end_is_watched)
+        end_is_watched = atexit(end_all) == 0;
     pthread_mutex_unlock(&lock);
 }
 
