@@ -78,7 +78,7 @@ $(VENV)/.installed: $(VENV)/.torch $(SOURCES)
 	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --force-reinstall .
 	@touch $@
 
-$(VENV)/.tools: $(VENV)/.torch pyproject.toml
+$(VENV)/.tools: $(VENV)/.torch pyproject.toml tools/install_tools.py
 	$(BIN)/python tools/install_tools.py
 	@touch $@
 
