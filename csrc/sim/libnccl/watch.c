@@ -146,8 +146,7 @@ static bool look_at_all(char *text, size_t bytes)
             continue;
         nccl_look_after(comm);
         is_same &= look(watch);
-        asks |= watch->ticks > PATIENCE ||
-                nccl_others_have_left(comm, false);
+        asks |= watch->ticks > PATIENCE || nccl_others_have_left(comm, false);
         is_asked |= now - atomic_load(&nccl_own(comm)->asked_ms) < ASKED_MS;
         if (watch->other >= 0 && nccl_holds_program(comm, watch->other, watch->wait))
             nccl_describe(&comm->board, comm->rank, &nccl_own(comm)->call, text, bytes);
