@@ -30,6 +30,7 @@ import pytest
 from processes import TESTS, Fork, environment, kill_group, start
 
 ROOT = TESTS.parent
+APART = Path(sys.prefix) / "apart"  # tools/install_tools.py
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 TIMEOUT_S = 300  # of a machine that others use, too

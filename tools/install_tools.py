@@ -9,7 +9,13 @@ from importlib.metadata import version
 from pathlib import Path
 
 # In a folder of its own: accelerate and others do otherwise where it can be imported.
-APART = ["deepspeed==0.19.8", "einops==0.8.2", "hjson==3.1.0", "py-cpuinfo==9.0.0"]
+APART = [
+    "bitsandbytes==0.50.2",
+    "deepspeed==0.19.8",
+    "einops==0.8.2",
+    "hjson==3.1.0",
+    "py-cpuinfo==9.0.0",
+]
 
 text = (Path(__file__).parent.parent / "pyproject.toml").read_text()
 section = re.search(r"^dev = \[(.*?)^\]", text, re.M | re.S)

@@ -14,6 +14,7 @@ typedef enum oomph_sim_pointer {
     OOMPH_SIM_POINTER_UNKNOWN,
     OOMPH_SIM_POINTER_HOST,   // pinned, or a mapped host-located page
     OOMPH_SIM_POINTER_DEVICE, // a mapped device page
+    OOMPH_SIM_POINTER_MANAGED,
 } oomph_sim_pointer_t;
 oomph_sim_pointer_t oomph_sim_pointer_kind(uint64_t addr, int *device);
 

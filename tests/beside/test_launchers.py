@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import APART
 
-APART = Path(sys.prefix) / "apart"  # tools/install_tools.py
 BINS = [str(Path(sys.executable).parent), str(APART / "bin"), os.environ["PATH"]]
 LAUNCHERS = {
     "PATH": os.pathsep.join(BINS),

@@ -98,6 +98,23 @@ cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool,
     return rt_result(cuMemPoolSetAccess(pool, (const CUmemAccessDesc *)access, count));
 }
 
+// ---- managed memory; what CUDA 12 and 13 call otherwise is in variants.c
+
+cudaError_t cudaMallocManaged(void **place, size_t bytes, unsigned flags)
+{
+    CUdeviceptr addr = 0;
+
+    if (place == NULL)
+        return rt_error(cudaErrorInvalidValue);
+    return RT_BOUND(give(place, &addr, cuMemAllocManaged(&addr, bytes, flags)));
+}
+
+cudaError_t cudaStreamAttachMemAsync(cudaStream_t stream, void *place, size_t bytes,
+                                     unsigned flags)
+{
+    return RT_BOUND(cuStreamAttachMemAsync(stream, rt_address(place), bytes, flags));
+}
+
 // ---- pinned memory
 
 cudaError_t cudaHostAlloc(void **place, size_t bytes, unsigned flags)
@@ -145,6 +162,7 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes,
         [OOMPH_SIM_POINTER_UNKNOWN] = cudaMemoryTypeUnregistered,
         [OOMPH_SIM_POINTER_HOST] = cudaMemoryTypeHost,
         [OOMPH_SIM_POINTER_DEVICE] = cudaMemoryTypeDevice,
+        [OOMPH_SIM_POINTER_MANAGED] = cudaMemoryTypeManaged,
     };
     int device;
 

@@ -23,7 +23,39 @@ static cudaError_t dependencies_of(cudaGraphNode_t node, cudaGraphNode_t *nodes,
         cuGraphNodeGetDependencies_v2(node, nodes, (CUgraphEdgeData *)edges, count));
 }
 
+static cudaError_t prefetch(const void *place, size_t bytes,
+                            struct cudaMemLocation location, unsigned flags,
+                            cudaStream_t stream)
+{
+    const CUmemLocation to = {.type = (CUmemLocationType)location.type,
+                              .id = location.id};
+
+    return RT_BOUND(cuMemPrefetchAsync_v2(rt_address(place), bytes, to, flags, stream));
+}
+
+static cudaError_t advise(const void *place, size_t bytes, enum cudaMemoryAdvise advice,
+                          struct cudaMemLocation location)
+{
+    const CUmemLocation at = {.type = (CUmemLocationType)location.type,
+                              .id = location.id};
+
+    return RT_BOUND(cuMemAdvise_v2(rt_address(place), bytes, (CUmem_advise)advice, at));
+}
+
 #if CUDART_VERSION >= 13000
+
+cudaError_t cudaMemPrefetchAsync(const void *place, size_t bytes,
+                                 struct cudaMemLocation location, unsigned flags,
+                                 cudaStream_t stream)
+{
+    return prefetch(place, bytes, location, flags, stream);
+}
+
+cudaError_t cudaMemAdvise(const void *place, size_t bytes, enum cudaMemoryAdvise advice,
+                          struct cudaMemLocation location)
+{
+    return advise(place, bytes, advice, location);
+}
 
 cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream,
                                      enum cudaStreamCaptureStatus *status,
@@ -46,6 +78,33 @@ void rt_fill_older(struct cudaDeviceProp *prop, int device)
 }
 
 #else
+
+cudaError_t cudaMemPrefetchAsync(const void *place, size_t bytes, int device,
+                                 cudaStream_t stream)
+{
+    return RT_BOUND(cuMemPrefetchAsync(rt_address(place), bytes, device, stream));
+}
+
+cudaError_t cudaMemPrefetchAsync_v2(const void *place, size_t bytes,
+                                    struct cudaMemLocation location, unsigned flags,
+                                    cudaStream_t stream)
+{
+    return prefetch(place, bytes, location, flags, stream);
+}
+
+cudaError_t cudaMemAdvise(const void *place, size_t bytes, enum cudaMemoryAdvise advice,
+                          int device)
+{
+    return RT_BOUND(
+        cuMemAdvise(rt_address(place), bytes, (CUmem_advise)advice, device));
+}
+
+cudaError_t cudaMemAdvise_v2(const void *place, size_t bytes,
+                             enum cudaMemoryAdvise advice,
+                             struct cudaMemLocation location)
+{
+    return advise(place, bytes, advice, location);
+}
 
 // The headers rename it to cudaStreamGetCaptureInfo_v2, as they do with
 // cudaGetDeviceProperties.

@@ -12,6 +12,7 @@
 #include "libcuda/memory/allocation.h"
 #include "libcuda/memory/device.h"
 #include "libcuda/memory/handle.h"
+#include "libcuda/memory/pinned.h"
 #include "libcuda/memory/space.h"
 #include "libcuda/objects/capture.h"
 #include "libcuda/objects/context.h"
@@ -56,13 +57,32 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *addr, size_t *pitch, size_t width,
     return sim_leave(result, "%zu, %zu, %u", width, height, element_bytes);
 }
 
+// As the real one it waits for all that its context was given.
+static CUresult free_managed(sim_pinned_t *buffer)
+{
+    const uint64_t base = buffer->range.base;
+    CUresult result = sim_capture_forbid();
+
+    if (result != CUDA_SUCCESS)
+        return result;
+    sim_queue_wait_for_context(buffer->context);
+    if (sim_pinned_find(base) != buffer) // the lock was given away meanwhile
+        return CUDA_ERROR_INVALID_VALUE;
+    sim_pinned_remove(buffer);
+    return CUDA_SUCCESS;
+}
+
 static CUresult free_plain(CUdeviceptr addr)
 {
     sim_reservation_t *allocation = sim_memory_find(addr);
+    sim_pinned_t *buffer = sim_pinned_find(addr);
     CUresult result;
 
     if (addr == 0)
         return CUDA_SUCCESS;
+    if (buffer != NULL && buffer->kind == SIM_PINNED_MANAGED &&
+        buffer->range.base == addr)
+        return free_managed(buffer);
     if (allocation == NULL || allocation->open_count > 0)
         return sim_misuse(CUDA_ERROR_INVALID_VALUE,
                           "%#llx was not allocated, or freed before", addr);

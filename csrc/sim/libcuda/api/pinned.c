@@ -12,14 +12,13 @@
 
 #include <sys/mman.h>
 
-static CUresult add(void *place, size_t bytes, bool is_registered, unsigned flags)
+static CUresult add(void *place, size_t bytes, sim_pinned_kind_t kind, unsigned flags)
 {
     CUcontext context;
     CUresult result = sim_context_usable(&context);
 
-    return result == CUDA_SUCCESS
-               ? sim_pinned_add(context, place, bytes, is_registered, flags)
-               : result;
+    return result == CUDA_SUCCESS ? sim_pinned_add(context, place, bytes, kind, flags)
+                                  : result;
 }
 
 static CUresult allocate(void **place, size_t bytes, unsigned flags)
@@ -33,7 +32,7 @@ static CUresult allocate(void **place, size_t bytes, unsigned flags)
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (made == MAP_FAILED)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    result = add(made, bytes, false, flags);
+    result = add(made, bytes, SIM_PINNED_ALLOCATED, flags);
     if (result == CUDA_SUCCESS)
         *place = made;
     else
@@ -67,12 +66,12 @@ static void finish_users(const sim_pinned_t *buffer)
         sim_queue_wait((sim_ticket_t){.stream = user->stream, .number = user->number});
 }
 
-static CUresult remove_buffer(void *place, bool is_registered, CUresult unknown)
+static CUresult remove_buffer(void *place, sim_pinned_kind_t kind, CUresult unknown)
 {
     sim_pinned_t *buffer = sim_pinned_find((uint64_t)(uintptr_t)place);
 
     if (buffer == NULL || buffer->range.base != (uint64_t)(uintptr_t)place ||
-        buffer->is_registered != is_registered)
+        buffer->kind != kind)
         return sim_misuse(unknown, "%p is no such buffer, or was given back before",
                           place);
     CUresult result = sim_capture_forbid();
@@ -87,7 +86,9 @@ static CUresult remove_buffer(void *place, bool is_registered, CUresult unknown)
 
 CUresult cuMemFreeHost(void *place)
 {
-    return SIM_CALL(remove_buffer(place, false, CUDA_ERROR_INVALID_VALUE), "%p", place);
+    return SIM_CALL(
+        remove_buffer(place, SIM_PINNED_ALLOCATED, CUDA_ERROR_INVALID_VALUE), "%p",
+        place);
 }
 
 static CUresult register_buffer(void *place, size_t bytes, unsigned flags)
@@ -101,7 +102,8 @@ static CUresult register_buffer(void *place, size_t bytes, unsigned flags)
     if (sim_space_find(addr) != NULL)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult result = sim_capture_forbid();
-    return result == CUDA_SUCCESS ? add(place, bytes, true, flags) : result;
+    return result == CUDA_SUCCESS ? add(place, bytes, SIM_PINNED_REGISTERED, flags)
+                                  : result;
 }
 
 CUresult cuMemHostRegister_v2(void *place, size_t bytes, unsigned flags)
@@ -112,7 +114,8 @@ CUresult cuMemHostRegister_v2(void *place, size_t bytes, unsigned flags)
 
 CUresult cuMemHostUnregister(void *place)
 {
-    return SIM_CALL(remove_buffer(place, true, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED),
+    return SIM_CALL(remove_buffer(place, SIM_PINNED_REGISTERED,
+                                  CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED),
                     "%p", place);
 }
 

@@ -44,6 +44,11 @@ static bool is_on_host(const pointer_t *pointer)
                                        sim_handle_is_on_host(pointer->mapping->handle));
 }
 
+static bool is_managed(const pointer_t *pointer)
+{
+    return pointer->pinned != NULL && pointer->pinned->kind == SIM_PINNED_MANAGED;
+}
+
 static int device_of(const pointer_t *pointer)
 {
     if (pointer->pinned != NULL)
@@ -59,7 +64,8 @@ oomph_sim_pointer_t oomph_sim_pointer_kind(uint64_t addr, int *device)
     pointer_t pointer = look_up(addr);
     oomph_sim_pointer_t kind = OOMPH_SIM_POINTER_UNKNOWN;
     if (is_on_host(&pointer))
-        kind = OOMPH_SIM_POINTER_HOST;
+        kind =
+            is_managed(&pointer) ? OOMPH_SIM_POINTER_MANAGED : OOMPH_SIM_POINTER_HOST;
     else if (pointer.mapping != NULL)
         kind = OOMPH_SIM_POINTER_DEVICE;
     *device = device_of(&pointer);
@@ -153,8 +159,10 @@ static CUresult attribute_of_mapped(void *out, CUpointer_attribute attribute,
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
         *(uint64_t *)out = mapping_attribute(pointer, attribute);
         return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+        *(bool *)out = is_managed(pointer);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
         *(bool *)out = false;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:

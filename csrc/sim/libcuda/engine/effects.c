@@ -258,6 +258,7 @@ void sim_work_execute(const sim_work_t *work, CUstream stream, uint64_t now_ns)
     case SIM_WORK_GRAPH_FREE:
         sim_memory_graph_use(work->dst, false);
         break;
+    case SIM_WORK_MOVE:
     case SIM_WORK_CALL:
     case SIM_WORK_SLEEP:
     case SIM_WORK_WAIT:

@@ -231,6 +231,16 @@ static uint64_t start_fill(const sim_work_t *work, int device, uint64_t now_ns)
     return take(out, now_ns, work->cost_ns + link_ns((double)bytes));
 }
 
+static uint64_t start_move(const sim_work_t *work, engines_t *on, uint64_t now_ns)
+{
+    engine_t *engine = work->writes ? &on->to_device : &on->to_host;
+
+    if (work->value == 0)
+        return now_ns;
+    engine->bytes += work->value;
+    return take(engine, now_ns, work->cost_ns + link_ns((double)work->value));
+}
+
 // When the last process came that the work waited for.
 static uint64_t met_ns(const sim_work_t *work)
 {
@@ -248,6 +258,8 @@ uint64_t sim_engine_start(const sim_work_t *work, const struct CUctx_st *device,
         return start_copy(work, device->device, now_ns);
     case SIM_WORK_SET:
         return start_fill(work, device->device, now_ns);
+    case SIM_WORK_MOVE:
+        return start_move(work, &engines[device->device], now_ns);
     case SIM_WORK_KERNEL:
     case SIM_WORK_COMPUTE:
         if (sim_work_meeting(work) != NULL)

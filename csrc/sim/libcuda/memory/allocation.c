@@ -88,6 +88,8 @@ CUresult sim_memory_allocate(CUcontext context, size_t bytes, uint64_t charged_b
 
 void sim_memory_free_all(CUcontext context)
 {
+    while (context->guests != NULL)
+        sim_device_dismiss(context->guests);
     for (size_t i = 0; sim_space_at(i) != NULL;) {
         if (sim_space_at(i)->owner == context)
             sim_memory_unplace(sim_space_at(i));

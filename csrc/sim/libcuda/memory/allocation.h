@@ -29,5 +29,5 @@ void sim_memory_graph_hold(uint64_t addr);
 void sim_memory_graph_unhold(uint64_t addr);
 void sim_memory_graph_use(uint64_t addr, bool is_used);
 
-// Frees what was allocated in the context.
+// Frees what was allocated in the context; managed memory leaves for the host.
 void sim_memory_free_all(CUcontext context);

@@ -7,10 +7,18 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+// Managed memory that is on a device; it leaves when its place is needed.
+typedef struct sim_guest {
+    CUcontext context; // where it is; NULL: on the host
+    struct sim_guest *next;
+    uint64_t bytes;
+} sim_guest_t;
+
 // A device and its primary context, the only context that it has.
 struct CUctx_st {
     int device;
     uint64_t used_bytes; // device memory, without the context's own
+    sim_guest_t *guests; // part of it; the one that came first leaves first
     uint64_t peak_used_bytes;
     uint64_t pooled_bytes; // part of used_bytes: what cuMemAllocAsync gave out
     uint64_t peak_pooled_bytes;
@@ -31,6 +39,11 @@ CUcontext sim_device(int device);
 bool sim_device_take(CUcontext context, uint64_t bytes);
 void sim_device_give(CUcontext context, uint64_t bytes);
 
+// Has managed memory come, for which other guests leave; if that is not enough, it
+// stays where it is. And has it leave for the host. Both say whether it moved.
+bool sim_device_welcome(CUcontext context, sim_guest_t *guest);
+bool sim_device_dismiss(sim_guest_t *guest);
+
 // Device memory that is free, after what the context takes.
 uint64_t sim_device_free_bytes(const struct CUctx_st *context);
 
@@ -38,6 +51,7 @@ uint64_t sim_device_free_bytes(const struct CUctx_st *context);
 typedef enum sim_host_memory {
     SIM_HOST_LOCATED, // pages of cuMemCreate
     SIM_HOST_PINNED,
+    SIM_HOST_MANAGED, // also what is on a device: it may come back at any time
     SIM_HOST_KINDS,
 } sim_host_memory_t;
 

@@ -16,10 +16,15 @@ bool sim_pinned_overlaps(uint64_t addr, uint64_t bytes)
     return sim_ranges_overlap(&buffers, addr, bytes);
 }
 
-CUresult sim_pinned_add(CUcontext context, void *place, size_t bytes,
-                        bool is_registered, unsigned flags)
+static sim_host_memory_t host_kind(sim_pinned_kind_t kind)
 {
-    if (!sim_host_take(SIM_HOST_PINNED, bytes))
+    return kind == SIM_PINNED_MANAGED ? SIM_HOST_MANAGED : SIM_HOST_PINNED;
+}
+
+CUresult sim_pinned_add(CUcontext context, void *place, size_t bytes,
+                        sim_pinned_kind_t kind, unsigned flags)
+{
+    if (!sim_host_take(host_kind(kind), bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     sim_pinned_t *buffer = malloc(sizeof *buffer);
     if (buffer == NULL)
@@ -27,9 +32,10 @@ CUresult sim_pinned_add(CUcontext context, void *place, size_t bytes,
     *buffer = (sim_pinned_t){
         .range = {.base = (uint64_t)(uintptr_t)place, .bytes = bytes},
         .context = context,
-        .is_registered = is_registered,
+        .kind = kind,
         .flags = flags,
         .buffer_id = next_id++,
+        .guest = {.bytes = bytes},
     };
     if (!sim_ranges_add(&buffers, &buffer->range))
         goto undo_buffer;
@@ -38,15 +44,16 @@ CUresult sim_pinned_add(CUcontext context, void *place, size_t bytes,
 undo_buffer:
     free(buffer);
 undo_host:
-    sim_host_give(SIM_HOST_PINNED, bytes);
+    sim_host_give(host_kind(kind), bytes);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 void sim_pinned_remove(sim_pinned_t *buffer)
 {
-    sim_host_give(SIM_HOST_PINNED, buffer->range.bytes);
+    sim_host_give(host_kind(buffer->kind), buffer->range.bytes);
+    sim_device_dismiss(&buffer->guest);
     sim_ranges_remove(&buffers, &buffer->range);
-    if (!buffer->is_registered)
+    if (buffer->kind != SIM_PINNED_REGISTERED)
         munmap((void *)(uintptr_t)buffer->range.base, buffer->range.bytes);
     free(buffer);
 }

@@ -23,6 +23,7 @@ typedef enum sim_work_kind {
     SIM_WORK_COMPUTE, // a function of the host that stands for a kernel
     SIM_WORK_COPY,
     SIM_WORK_SET,
+    SIM_WORK_MOVE,        // `value` bytes of managed memory, to the device if `writes`
     SIM_WORK_CALL,        // a host function
     SIM_WORK_RECORD,      // an event
     SIM_WORK_WAIT,        // for a ticket, or for a mark
