@@ -744,6 +744,27 @@ def test_states_come_with_the_turn_that_optimizes_what_others_accumulate(
     foreseen(accumulate, fraction)
 
 
+@pytest.mark.parametrize("fraction", [0.6, 0.7, 0.75, 0.8, 0.9])
+@pytest.mark.parametrize("sets_to_none", [True, False])
+@card
+def test_gradients_are_gone_as_a_turn_begins_if_the_turn_before_ends_so(
+    fraction, sets_to_none
+):
+    """Also where the optimizer's first step fails, with all gradients there."""
+
+    def run() -> None:
+        widths = [(512, 2048), (2048, 512)] * 6
+        model = nn.Sequential(*[nn.Linear(*width) for width in widths]).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        x = torch.ones(1024, 512, device="cuda")
+        for _ in range(3):
+            model(x).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=sets_to_none)
+
+    foreseen(run, fraction, within=0.02)
+
+
 def test_it_is_foreseen_before_pytorch_has_made_its_folder_for_what_it_compiles(
     tmp_path,
 ):

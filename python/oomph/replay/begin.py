@@ -37,6 +37,16 @@ def _gradients(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     return [t.grad for t in tensors if t.is_leaf and t.grad is not None]
 
 
+def drop_gradients(objects: list[Any]) -> None:
+    """Frees the gradients that a failed turn has made: its begin did not have them.
+
+    Those that a turn leaves to the next one are there as that begins.
+    """
+    for tensor in _tensors(objects):
+        if tensor.is_leaf and tensor.grad is not None:
+            tensor.grad = None
+
+
 def undo_joins(
     objects: list[Any], joined: dict[int, tuple[int, int]]
 ) -> frozenset[int]:

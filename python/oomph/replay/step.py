@@ -23,6 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from oomph import _torch
 from oomph.replay.again import compiled
 from oomph.replay.begin import (
+    drop_gradients,
     drop_half_made,
     expect_converted,
     let_go_of_graphs,
@@ -180,9 +181,11 @@ class Replay:
             in_graphs = sum(gone[a] for a in gone.keys() - now - {*freed})
             self.ledger.change(in_graphs)
             self.kept += in_graphs
-        del objects
         if not in_forward:
             drop_half_made(self.optimizers)
+            if turns > 1:
+                drop_gradients(objects)
+        del objects
         gc.freeze()  # what is there need not be looked at again
         hooks = nn.modules.module
         hooks.register_module_forward_pre_hook(self.calls.enter)
