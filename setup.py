@@ -151,7 +151,7 @@ class Build(build_ext):
             self.generate_stubs(ext)
         if isinstance(ext, Glue):
             stubs = Path(self.build_temp) / "torch"
-            link = BUILDING["make_stubs"](stubs, BUILDING["find_compiler"]())
+            link = BUILDING["make_stubs"](stubs)
             ext.extra_link_args = [*ext.extra_link_args, *link]
         super().build_extension(ext)
 

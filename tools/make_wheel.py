@@ -71,7 +71,7 @@ def compile_module(name: str, headers: torch_headers.Headers) -> Path:
         OBJECTS.mkdir(parents=True, exist_ok=True)
         includes = [*headers.includes, Path(sysconfig.get_path("include"))]
         run(
-            *(building.find_compiler(), *building.FLAGS, "-w", "-c"),
+            *(*building.find_compiler(), *building.FLAGS, "-w", "-c"),
             *(f"-I{ROOT / 'csrc' / begin}", *building.system_includes(includes)),
             *(ROOT / "csrc" / source, "-o", out.with_suffix(".part")),
         )
@@ -89,9 +89,9 @@ def make_glue(minor: str, older: list[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in building.MODULES:
         run(
-            *(building.find_compiler(), "-shared", compile_module(name, headers)),
+            *(*building.find_compiler(), "-shared", compile_module(name, headers)),
             *(*older, "-o", folder / f"{name}.abi3.so"),
-            *building.make_stubs(OUT / "stubs", building.find_compiler()),
+            *building.make_stubs(OUT / "stubs"),
         )
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
+from typing import TextIO
 
 from oomph import settings, simulate
 from oomph.base import script
@@ -14,7 +16,7 @@ from oomph.doctor import command as doctor
 from oomph.fitting import command as fit
 from oomph.fitting import replay_command as replay
 from oomph.job import command as job
-from oomph.setup import environment
+from oomph.setup import environment, places
 from oomph.simulate import rank as ranks
 
 _RUN_HELP = """\
@@ -212,8 +214,7 @@ def run(options: argparse.Namespace) -> int:
     variables = _run_environment(options)
     target = ["-m", options.script] if options.module else [options.script]
     command = [sys.executable, *_flags(), *target, *options.args]
-    sys.stdout.flush()
-    sys.stderr.flush()
+    _flush()
     os.execve(sys.executable, command, {**os.environ, **variables})
 
 
@@ -226,11 +227,24 @@ _COMMANDS = {
 }
 
 
+def _streams() -> list[TextIO]:
+    """Of the output; those that are closed are None."""
+    return [stream for stream in (sys.stdout, sys.stderr) if stream is not None]
+
+
+def _flush() -> None:
+    for stream in _streams():
+        stream.flush()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; gives the exit code."""
+    for stream in _streams():
+        if isinstance(stream, io.TextIOWrapper):  # a path may have any letters
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = _main(arguments)
-        sys.stdout.flush()
+        _flush()
     except BrokenPipeError:  # whoever read has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -251,6 +265,8 @@ def _main(arguments: Sequence[str] | None) -> int:
         parser.print_help()
         return 2
     try:
+        if options.command in ("run", "fit"):
+            places.name_other()
         return _COMMANDS[options.command](options)
     except (ValueError, simulate.SimulationError) as error:
         print(f"oomph: {error}", file=sys.stderr)

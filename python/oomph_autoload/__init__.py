@@ -13,9 +13,10 @@ import os
 import re
 import sys
 
-_ASKING = {
-    f"OOMPH_{name}" for name in ("CONF", "SIMULATE", "STATS", "TRACE", "NATIVE_LIMIT")
-}
+_FOR_USERS = ("CONF", "SIMULATE")
+_ASKING = {f"OOMPH_{name}" for name in (*_FOR_USERS, "STATS", "TRACE", "NATIVE_LIMIT")}
+_ALIKE = 0.54  # of 1: from which on a name is taken for a misspelt one
+_misspelt: set[str] = set()  # that were named
 
 
 def start() -> None:
@@ -25,6 +26,8 @@ def start() -> None:
     nothing is done but to say so at ``import torch``.
     """
     asked = {name for name in _ASKING if os.environ.get(name)}
+    if not asked:
+        _name_misspelt()
     try:
         if asked and os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") != "1":
             from oomph.setup import plugins
@@ -37,7 +40,7 @@ def start() -> None:
     except ImportError as error:
         card = "OOMPH_SIMULATE" in asked
         undone = "oomph: the GPU is not simulated" if card else "oomph is not in use"
-        print(f"{undone}: {_explained(error)}", file=sys.stderr)
+        _say(f"{undone}: {_explained(error)}")
 
 
 def main() -> None:
@@ -59,12 +62,29 @@ def main() -> None:
     autoload.main()
 
 
+def _name_misspelt() -> None:
+    """Says which variable was meant, where only another is set that is much like it."""
+    import difflib  # only here, as it takes milliseconds
+
+    own = {name for name in os.environ if name.startswith("OOMPH_")}
+    for name in sorted(own - _misspelt):
+        rest = name.removeprefix("OOMPH_")
+        for meant in difflib.get_close_matches(rest, _FOR_USERS, 1, _ALIKE):
+            _say(f"oomph: {name} is no variable of oomph: OOMPH_{meant} is")
+    _misspelt.update(own)
+
+
 def _refuse(reason: str) -> None:
     """Says that oomph is not in use; an error if it is required."""
     text = f"oomph is not in use: {reason}"
     if re.search(r"\brequired\s*:\s*yes\b", os.environ.get("OOMPH_CONF", "")):
         raise ImportError(text)
-    print(text, file=sys.stderr)
+    _say(text)
+
+
+def _say(text: str) -> None:
+    if sys.stderr is not None:  # closed
+        print(text, file=sys.stderr)
 
 
 def _explained(error: ImportError) -> str:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pluggy
 import pytest
 
 if TYPE_CHECKING:
@@ -112,6 +113,13 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 
 def _add_hooks(config: pytest.Config) -> None:
+    versions = pytest.__version__, pluggy.__version__
+    ours, its = (tuple(map(int, v.split(".")[:2])) for v in versions)
+    if ours < (7, 0) or its < (1, 2):
+        raise pytest.UsageError(
+            "oomph's plugin needs pytest 7.0 and pluggy 1.2 or later, and these are "
+            f"{' and '.join(versions)}: pip install --upgrade pytest"
+        )
     from oomph_pytest import hooks
 
     if not config.pluginmanager.has_plugin("oomph_hooks"):

@@ -91,7 +91,19 @@ def test_what_the_compiler_refuses_is_not_tried_again(source, torch_folder, capf
         building.build("2.99.0", torch_folder, source)
     assert capfd.readouterr().err == ""
     failure.unlink()
-    with pytest.raises(building.BuildError, match="this is not known$"):
+    with pytest.raises(building.BuildError, match="not known .CXX names another one.$"):
+        building.build("2.99.0", torch_folder, source)
+
+
+def test_a_compiler_may_have_arguments(source, torch_folder, monkeypatch):
+    monkeypatch.setenv("CXX", "env g++")
+    assert building.is_whole(building.build("2.99.0", torch_folder, source))
+
+
+def test_a_compiler_that_fails_is_named(source, torch_folder, monkeypatch):
+    monkeypatch.setenv("CXX", "/bin/false -v")
+    said = r"the compiler /bin/false -v says: exit code 1 \(CXX names another one\)"
+    with pytest.raises(building.BuildError, match=said):
         building.build("2.99.0", torch_folder, source)
 
 

@@ -13,6 +13,7 @@ import hashlib
 import importlib.util
 import os
 import runpy
+import shlex
 import shutil
 import subprocess
 import sys
@@ -87,21 +88,23 @@ def cuda_includes(cuda: str = "13") -> list[Path]:
     return found
 
 
-def make_stubs(folder: Path, compiler: str) -> list[str]:
+def make_stubs(folder: Path) -> list[str]:
     """Makes libraries that have PyTorch's names and nothing in them.
 
     To link with them says which libraries are needed, and needs none.
 
     Returns:
         The linker's arguments.
+
+    Raises:
+        BuildError: The compiler cannot.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name in LIBRARIES:
-        command = [
-            *(compiler, "-shared", "-nostdlib", "-x", "c", os.devnull),
+        compile_with(
+            *("-shared", "-nostdlib", "-x", "c", os.devnull),
             *(f"-Wl,-soname,lib{name}.so", "-o", str(folder / f"lib{name}.so")),
-        ]
-        subprocess.run(command, check=True)
+        )
     return [
         *("-Wl,--no-as-needed", f"-L{folder}"),
         *(f"-l{name}" for name in LIBRARIES),
@@ -141,18 +144,36 @@ def is_whole(folder: Path) -> bool:
     return all((folder / f"{name}.abi3.so").exists() for name in MODULES)
 
 
-def find_compiler() -> str:
-    """The C++ compiler.
+def find_compiler() -> list[str]:
+    """The C++ compiler: that of ``CXX``, with its arguments, or what there is.
 
     Raises:
         BuildError: There is none.
     """
-    wanted = os.environ.get("CXX", "").split()[:1]
-    for name in (*wanted, "c++", "g++", "clang++"):
-        found = shutil.which(name)
+    wanted = shlex.split(os.environ.get("CXX", ""))
+    for command in (wanted, ["c++"], ["g++"], ["clang++"]):
+        found = shutil.which(command[0]) if command else None
         if found is not None:
-            return found
+            return [found, *command[1:]]
     raise BuildError("there is no C++ compiler (g++ or clang++)")
+
+
+def compile_with(*arguments: str) -> None:
+    """Calls the compiler.
+
+    Raises:
+        BuildError: It fails; the text has the first of its errors.
+    """
+    command = find_compiler()
+    done = subprocess.run(
+        [*command, *arguments], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        said = done.stderr.splitlines() or [f"exit code {done.returncode}"]
+        first = next((line for line in said if "error" in line), said[0])
+        raise BuildError(
+            f"the compiler {shlex.join(command)} says: {first} (CXX names another one)"
+        )
 
 
 @contextlib.contextmanager
@@ -169,7 +190,8 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def _tell(text: str) -> None:
-    print(f"oomph: {text}", file=sys.stderr, flush=True)
+    if sys.stderr is not None:  # closed
+        print(f"oomph: {text}", file=sys.stderr, flush=True)
 
 
 def python_include() -> Path:
@@ -193,15 +215,11 @@ def build_module(
 ) -> None:
     """Compiles and links one module; a compiler's error is the end of it."""
     path, begin = MODULES[name]
-    command = [
-        *(find_compiler(), *FLAGS, "-w", "-shared", f"-I{source / begin}"),
+    compile_with(
+        *(*FLAGS, "-w", "-shared", f"-I{source / begin}"),
         *system_includes(includes),
         *(str(source / path), "-o", str(out / f"{name}.abi3.so"), *link),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        first = next((x for x in done.stderr.splitlines() if "error" in x), done.stderr)
-        raise BuildError(f"the compiler says: {first}")
+    )
 
 
 def build_modules(version: str, source: Path, includes: list[Path], out: Path) -> None:
@@ -212,7 +230,7 @@ def build_modules(version: str, source: Path, includes: list[Path], out: Path) -
         _tell(f"building for PyTorch {version}, once, about a minute ({how_far})")
 
     tell("begins")
-    link = make_stubs(out / "stubs", find_compiler())
+    link = make_stubs(out / "stubs")
     with ThreadPoolExecutor() as pool:
         running = [
             pool.submit(build_module, name, source, includes, link, out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import json
 import os
 import select
@@ -10,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Hashable
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import IO, Any
 
 from oomph import simulate
 from oomph.memory import host
+from oomph.setup.places import temporary_folder
 
 
 class Event:
@@ -161,20 +162,30 @@ class _Waiting(Job):
         self.decided.set()
 
 
+def _environment() -> dict[str, str]:
+    """This process's, but for the card; PyTorch wants to know the user's name."""
+    found = {k: v for k, v in os.environ.items() if k != simulate.VARIABLE}
+    try:
+        getpass.getuser()
+    except (KeyError, OSError):  # as in a container that is run as any user
+        found["LOGNAME"] = f"uid{os.getuid()}"
+    return found
+
+
 class Launcher:
     """Starts processes from any thread; a context, which ends what serves it."""
 
     def __init__(self) -> None:
+        self._folder = temporary_folder("fit")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "oomph.fitting.server"],
-            env={k: v for k, v in os.environ.items() if k != simulate.VARIABLE},
+            env=_environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for who asks
         )
         assert self._process.stdin is not None and self._process.stdout is not None
         self._root = _Server(self._process.stdout, self._process.stdin)
-        self._folder = tempfile.TemporaryDirectory(prefix="oomph-fit-")
         self._door = socket.socket(socket.AF_UNIX)
         self._door.bind(str(Path(self._folder.name, "door")))
         self._door.listen()

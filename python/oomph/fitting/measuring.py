@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Hashable, Sequence
@@ -18,6 +17,7 @@ from oomph.fitting import forking
 from oomph.fitting.launcher import Job, Launcher
 from oomph.fitting.record import Ending, Record
 from oomph.setup import environment
+from oomph.setup.places import temporary_folder
 
 _LOOK_S = 0.05
 _GRACE_S = 5.0  # for what a script does at its end, once all was seen
@@ -172,7 +172,7 @@ def _run(
     begin: Hashable | None,
 ) -> tuple[Record, bool]:
     """What a run shows, and whether it went on where another had waited."""
-    with tempfile.TemporaryDirectory(prefix="oomph-fit-") as folder:
+    with temporary_folder("fit") as folder:
         path, output = Path(folder, "record.json"), Path(folder, "output")
         process = launcher.start(
             {

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
 from pathlib import Path
 
 from oomph.fitting import cards
 from oomph.fitting.command import FAILED, FITS, INTERRUPTED, TOO_SMALL, progress
 from oomph.fitting.measuring import Script, Way
+from oomph.setup.places import temporary_folder
 
 _HELP = """\
 Asks allocators on simulated cards for what a program asked for, as a trace of oomph run
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     from oomph.fitting.runs import ScriptError
     from oomph.traces import format, reading
 
-    with tempfile.TemporaryDirectory(prefix="oomph-replay-") as folder:
+    with temporary_folder("replay") as folder:
         try:
             trace = reading.read(Path(options.file))
             keys = [f"devices={trace.devices}"] if trace.devices > 1 else []

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import resource
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
 from oomph import simulate
+from oomph.base.sizes import format_size
 from oomph.fitting.cards import Target, of_size
 from oomph.fitting.launcher import Launcher
 from oomph.fitting.measuring import Place, Script, Way, measure
@@ -234,4 +236,14 @@ def _reason(record: Record) -> str:
             "the script took too long. A loop may wait for a value, which is 0 on a "
             "simulated card; or give it more time with --seconds"
         )
-    return f"the script failed with exit code {record.exit_code}"
+    return f"the script failed with exit code {record.exit_code}{_limit()}"
+
+
+def _limit() -> str:
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return ""
+    return (
+        f" (this process may use {format_size(limit)} of addresses (ulimit -v), which "
+        "PyTorch and the card share: raise that limit first)"
+    )

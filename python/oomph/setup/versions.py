@@ -13,6 +13,7 @@ import oomph
 from oomph import _C, simulate
 from oomph.base import glue
 from oomph.setup import plugins
+from oomph.setup.places import other_environment
 
 
 def torch_version() -> str:
@@ -106,8 +107,8 @@ def unused() -> list[str]:
 def _python() -> str:
     """This Python, and whether another one's environment is active."""
     text = f"Python {platform.python_version()} in {sys.prefix}"
-    active = os.environ.get("VIRTUAL_ENV")
-    if active is None or os.path.realpath(active) == os.path.realpath(sys.prefix):
+    active = other_environment()
+    if active is None:
         return text
     return f"{text}, and not in the environment that is active, {active}"
 

@@ -7,6 +7,7 @@ the rank that would send, and ends when it has sent. It may need another rank in
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import subprocess
@@ -32,7 +33,9 @@ Message = tuple[int, int, int]  # sender, receiver, and which of those between t
 command: list[str] | None = None
 """How this program is started; None: as Python was."""
 
-_FOLDER = os.getcwd()  # where it was started: programs may go elsewhere
+_FOLDER: str | None = None  # where it was started: programs may go elsewhere
+with contextlib.suppress(FileNotFoundError):  # it is gone
+    _FOLDER = os.getcwd()
 
 _received: Counter[int] = Counter()
 _sent: Counter[int] = Counter()

@@ -98,6 +98,8 @@ def parse_card(text: str) -> Card:
         >>> oomph.simulate.parse_card("12GiB,devices=2").devices
         2
     """
+    if not text.isprintable():  # else it would be shown as something else
+        raise SimulationError(f"{text!a} is no card: what has a backslash is not seen")
     driver = open_library(DRIVER, ctypes.RTLD_LOCAL)
     found = _CardOfDriver()
     try:

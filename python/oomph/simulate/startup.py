@@ -16,8 +16,9 @@ from oomph import simulate
 def main() -> None:
     """Loads the card that the environment names; children of a failure say nothing."""
     try:
-        simulate.load(os.environ[simulate.VARIABLE])
+        simulate.load(os.environ[simulate.VARIABLE].strip())
     except Exception as error:
-        if "torch" not in sys.modules:  # else that was said when it was imported
+        said = "torch" in sys.modules  # when it was imported
+        if not said and sys.stderr is not None:
             print(f"oomph: the GPU is not simulated: {error}", file=sys.stderr)
         del os.environ[simulate.VARIABLE]

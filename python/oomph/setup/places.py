@@ -1,0 +1,50 @@
+"""Where things are that a command needs: the Python that is meant, temporary files."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import tempfile
+
+
+def other_environment() -> str | None:
+    """The folder of the environment that is active, if it is not this Python's."""
+    active = os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX")
+    if not active or os.path.realpath(active) == os.path.realpath(sys.prefix):
+        return None
+    return active
+
+
+def name_other() -> None:
+    """Says that the script will not find the packages of the active environment.
+
+    Raises:
+        ValueError: PyTorch is not among those that it does find.
+    """
+    active = other_environment()
+    if active is None:
+        return
+    text = (
+        f"this oomph runs {sys.executable}, not the Python of the active environment, "
+        f"{active}: install oomph there"
+    )
+    if importlib.util.find_spec("torch") is None:
+        raise ValueError(text)
+    if sys.stderr is not None:
+        print(f"oomph: {text}", file=sys.stderr)
+
+
+def temporary_folder(command: str) -> tempfile.TemporaryDirectory[str]:
+    """A folder that a command removes in the end.
+
+    Raises:
+        ValueError: There is no place for one.
+    """
+    try:
+        return tempfile.TemporaryDirectory(prefix=f"oomph-{command}-")
+    except FileNotFoundError:
+        raise ValueError(
+            "there is no folder for temporary files that can be written: set TMPDIR "
+            "to one"
+        ) from None
