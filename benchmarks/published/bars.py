@@ -24,6 +24,7 @@ BARS = {
     "training memory": Bar(1.0, 5.0),
     "reserved memory": Bar(3.0, 10.0),
     "cluster memory": Bar(1.0, 4.0),
+    "training time": Bar(15.0, 50.0),
 }
 # What the process that was measured held besides, and no run of a row can know.
 BESIDE_COMPILED = "kernel memory beside torch.compile"

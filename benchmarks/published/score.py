@@ -111,12 +111,14 @@ def trainings() -> Iterator[Row]:
         request = json.loads(row["config"])
         figure = row["figure"]
         kind = "training memory" if request["program"] == "fms" else "program memory"
+        kind = "reserved memory" if figure in OF_DEVICE else kind
+        is_time = figure == "step"
         yield Row(
             f"{row['name']}, {figure}",
-            "reserved memory" if figure in OF_DEVICE else kind,
+            "training time" if is_time else kind,
             row["card"],
             float(row["published"]),
-            "MiB",
+            "ms" if is_time else "MiB",
             row["source"],
             "trainings.py",
             {**request, "figure": figure},

@@ -13,10 +13,12 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
 from forks import Request, serve
+from oomph import simulate
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint_sequential
@@ -38,12 +40,23 @@ def figures() -> Figures:
     }
 
 
+def now_ms() -> float:
+    """The virtual clock's time, once all work is done."""
+    torch.cuda.synchronize()
+    return simulate.usage().now_ns / 1e6
+
+
 # ---- fms-acceleration: SFTTrainer, pure bf16, checkpointed, AdamW
 
 
 def models() -> dict[str, tuple[type, dict[str, Any]]]:
     """Configurations as the models were published with."""
-    from transformers import GPTBigCodeConfig, GraniteConfig, MistralConfig
+    from transformers import (
+        GPTBigCodeConfig,
+        GraniteConfig,
+        LlamaConfig,
+        MistralConfig,
+    )
 
     return {
         "Mistral-7B": (
@@ -52,6 +65,14 @@ def models() -> dict[str, tuple[type, dict[str, Any]]]:
                 **{"vocab_size": 32000, "hidden_size": 4096, "num_hidden_layers": 32},
                 **{"intermediate_size": 14336, "num_attention_heads": 32},
                 **{"num_key_value_heads": 8, "sliding_window": 4096},
+            },
+        ),
+        "Llama-2-70b": (
+            LlamaConfig,
+            {
+                **{"vocab_size": 32000, "hidden_size": 8192, "num_hidden_layers": 80},
+                **{"intermediate_size": 28672, "num_attention_heads": 64},
+                **{"num_key_value_heads": 8, "max_position_embeddings": 4096},
             },
         ),
         "santacoder": (
@@ -75,17 +96,23 @@ def models() -> dict[str, tuple[type, dict[str, Any]]]:
 
 
 class Adapter(nn.Module):
-    """LoRA as peft 0.13 has it: adapters in fp32 beside a layer in bf16."""
+    """LoRA as peft 0.13 has it: adapters in fp32 beside a layer in bf16, or in 4 bits.
+
+    Beside one of 4 bits autocast is on, and what that gives is copied.
+    """
 
     def __init__(self, base: nn.Linear) -> None:
         super().__init__()
         self.base, self.dropout = base, nn.Dropout(0.1)
+        self.is_quantized = type(base) is not nn.Linear
         like = {"bias": False, "device": "cuda", "dtype": torch.float32}
         self.down = nn.Linear(base.in_features, 16, **like)
         self.up = nn.Linear(16, base.out_features, **like)
 
     def forward(self, x: Tensor) -> Tensor:
         result = self.base(x)
+        if self.is_quantized:
+            return result.clone() + self.up(self.down(self.dropout(x))) * 1.0
         dtype = result.dtype
         result = result + self.up(self.down(self.dropout(x.float()))) * 1.0
         return result.to(dtype)
@@ -100,15 +127,65 @@ def add_adapters(model: nn.Module) -> None:
                 setattr(module, name, Adapter(child))
 
 
+def load_bitsandbytes() -> Any:
+    sys.path.append(str(Path(sys.prefix, "apart")))  # tools/install_tools.py
+    import bitsandbytes
+
+    return bitsandbytes
+
+
+def quantize(model: nn.Module) -> None:
+    """Has bitsandbytes hold all layers but the head in 4 bits, one after the other."""
+    layers = load_bitsandbytes().nn
+
+    how: dict[str, Any] = {"compress_statistics": True, "quant_type": "nf4"}
+    layer_how = {**how, "compute_dtype": torch.bfloat16, "device": "meta"}
+    for module in [*model.modules()]:
+        for name, child in [*module.named_children()]:
+            if not isinstance(child, nn.Linear) or name == "lm_head":
+                continue
+            sizes = child.in_features, child.out_features
+            layer = layers.Linear4bit(*sizes, bias=False, **layer_how)
+            weight = torch.empty(*sizes[::-1], dtype=torch.bfloat16, device="cuda")
+            layer.weight = layers.Params4bit(weight, requires_grad=False, **how)
+            setattr(module, name, layer.to("cuda"))
+            del weight
+
+
+def quantized(config: Any) -> nn.Module:
+    """A model whose layers never are in bf16 together."""
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    quantize(model)
+    for module in model.modules():
+        for name, parameter in [*module.named_parameters(recurse=False)]:
+            if parameter.is_meta:
+                made = torch.empty_like(parameter, device="cuda")
+                setattr(module, name, nn.Parameter(made))
+    with torch.device("cuda"):
+        model.model.rotary_emb = type(model.model.rotary_emb)(config)
+    return model
+
+
 def fms(request: Request) -> Figures:
     from transformers import AutoModelForCausalLM
 
     kind, values = models()[request["model"]]
     config = kind(**values, attn_implementation="sdpa", use_cache=False)
+    bits = request.get("bits4")
     torch.set_default_dtype(torch.bfloat16)
-    with torch.device("cuda"):
-        model = AutoModelForCausalLM.from_config(config)
+    if bits:
+        model = quantized(config)
+    else:
+        with torch.device("cuda"):
+            model = AutoModelForCausalLM.from_config(config)
     torch.set_default_dtype(torch.float32)
+    if bits == "by trl":  # which has peft prepare it
+        for module in model.modules():
+            if "norm" in type(module).__name__.lower():
+                module.float()
     model.train()
     model.gradient_checkpointing_enable({"use_reentrant": True})
     model.enable_input_require_grads()
@@ -118,13 +195,17 @@ def fms(request: Request) -> Figures:
     optimizer = torch.optim.AdamW(trained, lr=2e-5, weight_decay=0.01, eps=1e-4)
     shape = request["batch"], request["tokens"]
     for _ in range(STEPS):
+        began_ms = now_ms()
         tokens = torch.randint(config.vocab_size, shape).cuda()
         labels, mask = tokens.clone(), torch.ones_like(tokens)  # the last stays
-        causal_loss(model, tokens, labels, request["model"]).backward()
+        with torch.autocast("cuda", torch.bfloat16, enabled=bool(bits)):
+            loss = causal_loss(model, tokens, labels, request["model"])
+        loss.backward()
+        del loss
         nn.utils.clip_grad_norm_(trained, 1.0)
         optimizer.step()
         optimizer.zero_grad()
-    found = figures()
+    found = {"step": now_ms() - began_ms, **figures()}
     del tokens, labels, mask
     return found
 
@@ -216,6 +297,8 @@ def _optimizer_of_bert(model: nn.Module, ways: Sequence[str]) -> torch.optim.Opt
         return Adafactor(
             model.parameters(), lr=5e-5, scale_parameter=False, relative_step=False
         )
+    if "8-bit Adam" in ways:
+        return load_bitsandbytes().optim.Adam8bit(model.parameters(), lr=5e-5)
     return torch.optim.AdamW(model.parameters(), lr=5e-5, foreach=False)
 
 
