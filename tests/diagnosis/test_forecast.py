@@ -765,6 +765,46 @@ def test_gradients_are_gone_as_a_turn_begins_if_the_turn_before_ends_so(
     foreseen(run, fraction, within=0.02)
 
 
+@pytest.mark.parametrize("fraction", [0.6, 0.75, 0.9])
+@card
+def test_gradients_of_a_layer_that_is_called_twice_are_foreseen(fraction):
+    """As they are views, which are not added up in place: there are three at a time."""
+
+    def run() -> None:
+        layer = nn.Linear(4096, 4096, bias=False).cuda()
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        for _ in range(3):
+            x = torch.ones(64, 4096, device="cuda")
+            loss = layer(x).square().mean() + layer(2 * x).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    foreseen(run, fraction)
+
+
+@pytest.mark.parametrize("fraction", [0.6, 0.75, 0.85])
+@card
+def test_a_step_with_a_scaler_runs_again_where_its_optimizer_fails(fraction):
+    def run() -> None:
+        widths = [(512, 2048), (2048, 512)] * 6
+        model = nn.Sequential(*[nn.Linear(*width) for width in widths]).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        scaler = torch.amp.GradScaler()
+        for _ in range(3):
+            x = torch.ones(1024, 512, device="cuda")
+            with torch.autocast("cuda", torch.float16):
+                loss = model(x).square().mean()
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+    foreseen(run, fraction)
+
+
 def test_it_is_foreseen_before_pytorch_has_made_its_folder_for_what_it_compiles(
     tmp_path,
 ):

@@ -97,10 +97,12 @@ class Backward
         if (!gradient.defined())
             return;
         // Besides this one, an object of Python's may hold it, which nobody else does.
+        // A view, such as a weight's gradient that was transposed, holds its base.
         if (!sum.defined())
             sum = std::move(gradient);
         else if (!c10::GradMode::is_enabled() && sum.use_count() <= 2 &&
-                 !sum.is_sparse() && sum.is_non_overlapping_and_dense())
+                 !sum.is_sparse() && !sum.is_view() &&
+                 sum.is_non_overlapping_and_dense())
             sum.add_(gradient);
         else
             sum = sum + gradient;

@@ -47,6 +47,12 @@ def drop_gradients(objects: list[Any]) -> None:
             tensor.grad = None
 
 
+def forget_scaling(objects: list[Any]) -> None:
+    """Has gradient scalers take each optimizer for one that is not in a step yet."""
+    for scaler in (o for o in objects if issubclass(type(o), torch.amp.GradScaler)):
+        scaler._per_optimizer_states.clear()
+
+
 def undo_joins(
     objects: list[Any], joined: dict[int, tuple[int, int]]
 ) -> frozenset[int]:

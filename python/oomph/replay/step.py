@@ -26,6 +26,7 @@ from oomph.replay.begin import (
     drop_gradients,
     drop_half_made,
     expect_converted,
+    forget_scaling,
     let_go_of_graphs,
     sizes_of,
     take_names,
@@ -183,6 +184,7 @@ class Replay:
             self.kept += in_graphs
         if not in_forward:
             drop_half_made(self.optimizers)
+            forget_scaling(objects)
             if turns > 1:
                 drop_gradients(objects)
         del objects
