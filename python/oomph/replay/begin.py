@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.amp.grad_scaler import GradScaler
 from torch.utils._pytree import tree_leaves
 
 from oomph import _torch
@@ -49,7 +50,7 @@ def drop_gradients(objects: list[Any]) -> None:
 
 def forget_scaling(objects: list[Any]) -> None:
     """Has gradient scalers take each optimizer for one that is not in a step yet."""
-    for scaler in (o for o in objects if issubclass(type(o), torch.amp.GradScaler)):
+    for scaler in (o for o in objects if issubclass(type(o), GradScaler)):
         scaler._per_optimizer_states.clear()
 
 
