@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -125,6 +126,23 @@ def test_copies_of_what_is_not_contiguous_are_known(how):
     kernel = made(4, 16, 3, 3, dtype=torch.bfloat16)
     more = (None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
     assert_known(aten.convolution.default, x[None], kernel, *more)
+
+
+@pytest.mark.parametrize("kernel", [1, 3])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@card
+def test_copies_of_what_does_not_lie_as_a_convolution_reads_are_known(dtype, kernel):
+    formats = (torch.contiguous_format, torch.channels_last)
+    how = [1, 1], [kernel // 2] * 2, [1, 1], False, [0, 0], 1
+    x = made(16, 64, 64, 64, dtype=getattr(torch, dtype))
+    weight = made(96, 64, kernel, kernel, dtype=x.dtype)
+    gradient = made(16, 96, 64, 64, dtype=x.dtype)
+    for each in itertools.product(formats, repeat=3):
+        pairs = zip((x, weight, gradient), each, strict=True)
+        a, b, c = (tensor.contiguous(memory_format=form) for tensor, form in pairs)
+        assert_known(aten.convolution.default, a, b, None, *how)
+        whats = [True, True, False]
+        assert_known(aten.convolution_backward.default, c, a, b, None, *how, whats)
 
 
 @pytest.mark.parametrize("columns", [512, 4096, 4097, COLUMNS])

@@ -44,9 +44,13 @@ _READS_ROWS = frozenset(
     ]
 )
 """These copy what is not contiguous."""
+_CONVOLUTIONS = {  # and where their input and weight are
+    _aten.convolution.default: slice(2),
+    _aten.convolution_backward.default: slice(1, 3),
+}
+"""These copy all that does not lie as the input or the weight does."""
 _READS_IMAGES = frozenset(
     [
-        *(_aten.convolution.default, _aten.convolution_backward.default),
         *(_aten.upsample_nearest2d.default, _aten.upsample_bilinear2d.default),
         *(_aten.max_pool2d_with_indices.default, _aten.avg_pool2d.default),
         *(_aten._adaptive_avg_pool2d.default, _aten.native_batch_norm.default),
@@ -114,6 +118,8 @@ def bytes_of(
 
 def _copied_bytes(func: Any, args: Sequence[Any]) -> int:
     """Copies of what an operator is given, as it reads by position."""
+    if func in _CONVOLUTIONS:
+        return _convolved_bytes(args, _CONVOLUTIONS[func])
     if func not in _READS_ROWS and func not in _READS_IMAGES:
         return 0
     given = [tensor for tensor in args[:2] if isinstance(tensor, torch.Tensor)]
@@ -123,6 +129,16 @@ def _copied_bytes(func: Any, args: Sequence[Any]) -> int:
         if not tensor.is_contiguous()
         and not (func in _READS_IMAGES and _has_channels_last(tensor))
     )
+
+
+def _convolved_bytes(args: Sequence[Any], places: slice) -> int:
+    """Where channels come last in the input or the weight, they do in everything."""
+    is_last = any(
+        _has_channels_last(tensor) and not tensor.is_contiguous()
+        for tensor in args[places]
+    )
+    fits = _has_channels_last if is_last else torch.Tensor.is_contiguous
+    return sum(int(t.nbytes) for t in args[: places.stop] if not fits(t))
 
 
 def _has_channels_last(tensor: torch.Tensor) -> bool:
