@@ -832,3 +832,31 @@ except torch.OutOfMemoryError as error:
     )
     assert "A whole step needs" in result.out, result.out + result.err
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_what_cublas_takes_for_backward_is_foreseen_before_it_does(where, tmp_path):
+    """Each thread that computes a product has a workspace of its own."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        """
+import torch
+model = torch.nn.Linear(2048, 2048, bias=False).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+try:
+    for _ in range(2):
+        x = torch.ones(8192, 2048, device="cuda")
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+except torch.OutOfMemoryError as error:
+    print(error)
+print(torch.cuda.max_memory_allocated())
+"""
+    )
+    card = "1GiB,context=0,cc=9.0"
+    true = int(execute(sys.executable, program, card=card).out)
+    limit = {"forward": 170, "backward": 290}[where] << 20
+    conf = f"offload:off,reserve:0,error:full,device_limit:{limit}"
+    text = execute(sys.executable, program, card=card, conf=conf).out
+    assert step_bytes(text) == pytest.approx(true, rel=0.01)

@@ -233,9 +233,11 @@ def foresee(
     if outcome is None:
         _give_up(search)
         return None
-    is_first = all(kind != Category.WORKSPACE for _, _, kind in blocks)
-    if is_first and outcome.raw["multiplies"]:
-        base += _workspace_bytes(held.device)
+    if outcome.raw["multiplies"]:
+        there = [size for _, size, kind in blocks if kind == Category.WORKSPACE]
+        one = max(there, default=_workspace_bytes(held.device))
+        count = 1 + bool(outcome.raw["backwards"])  # backward has a thread of its own
+        base += max(0, count - there.count(one)) * one
     room = sum(held.sizes) + snapshot["requested_bytes"]
     missing = snapshot["stats"]["oom_missing_bytes"]
     room -= missing + kept
@@ -285,8 +287,8 @@ def _may_fork() -> bool:
 
 
 def _workspace_bytes(device: int) -> int:
-    """What cuBLAS and cuBLASLt take with the first product, by PyTorch's defaults."""
+    """What cuBLAS takes with a thread's first product, by PyTorch's defaults."""
     import torch
 
     major, _ = torch.cuda.get_device_capability(device)
-    return 2 * (32 << 20 if major >= 9 else 8320 << 10)
+    return 32 << 20 if major >= 9 else 8320 << 10
