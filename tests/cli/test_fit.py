@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import json
 import os
@@ -268,7 +269,9 @@ def test_nothing_runs_any_more_after_an_interrupt(tmp_path):
     )
     python = [sys.executable, "-X", "faulthandler"]
     command = [*python, "-m", "oomph", "fit", "--gpu", "1GiB", str(path)]
-    process = subprocess.Popen(command, start_new_session=True)
+    # What a shell has started in the background does not hear of interrupts.
+    hears = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = subprocess.Popen(command, start_new_session=True, preexec_fn=hears)
     deadline = time.monotonic() + 60
     while not (pids.exists() and pids.read_text()) and time.monotonic() < deadline:
         time.sleep(0.05)

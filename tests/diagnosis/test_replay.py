@@ -351,7 +351,7 @@ def sequence(*layers: nn.Module) -> str:
 
     def train() -> None:
         for _ in range(2):
-            net(torch.ones(24576, 1024, device="cuda")).sum().backward()
+            net(torch.ones(22528, 1024, device="cuda")).sum().backward()
 
     return text_of(train)
 

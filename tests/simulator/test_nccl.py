@@ -351,16 +351,19 @@ def test_a_message_that_nobody_receives_is_named():
     said = said_by_ranks(
         2,
         """
+        import time
         x = torch.ones(8, device=device)
         dist.all_reduce(x)
         if rank == 1:
             dist.batch_isend_irecv([dist.P2POp(dist.isend, x, 0)])
         torch.cuda.synchronize()
+        if rank == 0:
+            time.sleep(2)  # else it may leave before the message is there
         dist.destroy_process_group()
         """,
     )
     assert "a message is never received: " in said[0]
-    assert "rank 1: send of 8 float32, to rank 0 at <string>:14" in said[0]
+    assert "rank 1: send of 8 float32, to rank 0 at <string>:15" in said[0]
     assert "never received" not in said[1]
 
 
