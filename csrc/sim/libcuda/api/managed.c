@@ -14,8 +14,6 @@
 #include "libcuda/objects/work.h"
 #include "libcuda/session/report.h"
 
-#include <sys/mman.h>
-
 // The managed buffer that holds the range, or NULL.
 static sim_pinned_t *find(CUdeviceptr addr, size_t bytes)
 {
@@ -32,6 +30,7 @@ static sim_pinned_t *find(CUdeviceptr addr, size_t bytes)
 static CUresult allocate(CUdeviceptr *addr, size_t bytes, unsigned flags)
 {
     CUcontext context;
+    void *place;
 
     if (addr == NULL || bytes == 0 ||
         (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))
@@ -39,17 +38,10 @@ static CUresult allocate(CUdeviceptr *addr, size_t bytes, unsigned flags)
     CUresult result = sim_context_usable(&context);
     if (result == CUDA_SUCCESS)
         result = sim_capture_forbid();
-    if (result != CUDA_SUCCESS)
-        return result;
-    void *made = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (made == MAP_FAILED)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    result = sim_pinned_add(context, made, bytes, SIM_PINNED_MANAGED, 0);
     if (result == CUDA_SUCCESS)
-        *addr = (CUdeviceptr)(uintptr_t)made;
-    else
-        munmap(made, bytes);
+        result = sim_pinned_allocate(context, bytes, SIM_PINNED_MANAGED, 0, &place);
+    if (result == CUDA_SUCCESS)
+        *addr = (CUdeviceptr)(uintptr_t)place;
     return result;
 }
 

@@ -10,34 +10,18 @@
 #include "libcuda/objects/work.h"
 #include "libcuda/session/report.h"
 
-#include <sys/mman.h>
-
-static CUresult add(void *place, size_t bytes, sim_pinned_kind_t kind, unsigned flags)
-{
-    CUcontext context;
-    CUresult result = sim_context_usable(&context);
-
-    return result == CUDA_SUCCESS ? sim_pinned_add(context, place, bytes, kind, flags)
-                                  : result;
-}
-
 static CUresult allocate(void **place, size_t bytes, unsigned flags)
 {
+    CUcontext context;
+
     if (place == NULL || bytes == 0)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult result = sim_capture_forbid();
-    if (result != CUDA_SUCCESS)
-        return result;
-    void *made = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (made == MAP_FAILED)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    result = add(made, bytes, SIM_PINNED_ALLOCATED, flags);
     if (result == CUDA_SUCCESS)
-        *place = made;
-    else
-        munmap(made, bytes);
-    return result;
+        result = sim_context_usable(&context);
+    return result == CUDA_SUCCESS
+               ? sim_pinned_allocate(context, bytes, SIM_PINNED_ALLOCATED, flags, place)
+               : result;
 }
 
 CUresult cuMemHostAlloc(void **place, size_t bytes, unsigned flags)
@@ -94,6 +78,7 @@ CUresult cuMemFreeHost(void *place)
 static CUresult register_buffer(void *place, size_t bytes, unsigned flags)
 {
     uint64_t addr = (uint64_t)(uintptr_t)place;
+    CUcontext context;
 
     if (place == NULL || bytes == 0)
         return CUDA_ERROR_INVALID_VALUE;
@@ -102,8 +87,11 @@ static CUresult register_buffer(void *place, size_t bytes, unsigned flags)
     if (sim_space_find(addr) != NULL)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult result = sim_capture_forbid();
-    return result == CUDA_SUCCESS ? add(place, bytes, SIM_PINNED_REGISTERED, flags)
-                                  : result;
+    if (result == CUDA_SUCCESS)
+        result = sim_context_usable(&context);
+    return result == CUDA_SUCCESS
+               ? sim_pinned_add(context, place, bytes, SIM_PINNED_REGISTERED, flags)
+               : result;
 }
 
 CUresult cuMemHostRegister_v2(void *place, size_t bytes, unsigned flags)

@@ -48,6 +48,21 @@ undo_host:
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+CUresult sim_pinned_allocate(CUcontext context, size_t bytes, sim_pinned_kind_t kind,
+                             unsigned flags, void **place)
+{
+    void *made = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (made == MAP_FAILED)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = sim_pinned_add(context, made, bytes, kind, flags);
+    if (result == CUDA_SUCCESS)
+        *place = made;
+    else
+        munmap(made, bytes);
+    return result;
+}
+
 void sim_pinned_remove(sim_pinned_t *buffer)
 {
     sim_host_give(host_kind(buffer->kind), buffer->range.bytes);

@@ -30,6 +30,9 @@ bool sim_pinned_overlaps(uint64_t addr, uint64_t bytes);
 // Remembers a buffer and takes its bytes from the host's memory. Errors: OUT_OF_MEMORY.
 CUresult sim_pinned_add(CUcontext context, void *place, size_t bytes,
                         sim_pinned_kind_t kind, unsigned flags);
+// The same with bytes of the driver's own. Errors: OUT_OF_MEMORY.
+CUresult sim_pinned_allocate(CUcontext context, size_t bytes, sim_pinned_kind_t kind,
+                             unsigned flags, void **place);
 // Forgets it, and gives back what the driver allocated.
 void sim_pinned_remove(sim_pinned_t *buffer);
 
