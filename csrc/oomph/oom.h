@@ -20,7 +20,8 @@ typedef struct oomph_oom {
 } oomph_oom_t;
 
 // Keeps the failure, with the blocks in use of its device, in place of the last one;
-// not one of a pool whose memory comes from elsewhere. Takes neither the GIL nor device
+// not one of a pool whose memory comes from elsewhere, nor one of anything else than
+// device memory (oom_missing_bytes is 0). Takes neither the GIL nor device
 // memory; without host memory the list is empty.
 void oomph_keep_oom(const oomph_oom_t *oom);
 

@@ -86,6 +86,26 @@ def test_a_limit_of_addresses_is_named_where_a_script_fails(monkeypatch):
     assert "exit code 1 (this process may use 8.00 GiB of addresses (ulimit -v)" in said
 
 
+def test_an_error_for_want_of_addresses_says_so_and_blames_no_tensor():
+    code = """
+import resource, torch
+import oomph
+torch.cuda.init()
+pages = int(open("/proc/self/statm").read().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (pages * 4096 + (64 << 20), -1))
+try:
+    torch.ones(8, device="cuda")
+except torch.OutOfMemoryError as error:
+    print(error)
+resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
+print(oomph.last_oom(), torch.ones(8, device="cuda").shape)
+"""
+    said, rest = run(code, card="1GiB", conf="offload:auto").out.splitlines()
+    assert "oomph: no address space is left for 1.00 GiB: this process may use" in said
+    assert said.endswith("which PyTorch and the card share: raise that limit.")
+    assert rest == "None torch.Size([8])"
+
+
 def test_blanks_around_a_card_are_of_no_account():
     code = "import torch; print(torch.cuda.get_device_properties(0).total_memory >> 30)"
     assert run(code, card=" 12GiB\r", anew=True).out == "12\n"

@@ -354,12 +354,14 @@ oomph_status_t oomph_reclaim(oomph_request_context_t *ctx, oomph_block_t **block
         if (result == OOMPH_RETRY && *block == NULL)
             *block = oomph_take(ctx);
     }
-    if (result == OOMPH_FAIL)
+    if (result == OOMPH_FAIL) {
         status = ctx->status;
-    else if (*block == NULL)
+        device->stats.oom_missing_bytes = 0; // something else was short
+    } else if (*block == NULL) {
         status = give_up(ctx);
-    else
+    } else {
         oomph_garbage_helped(ctx);
+    }
     // Where there was nothing to wait for, PyTorch counts all the same.
     if (status == OOMPH_ERR_NO_MEMORY && device->stats.sync_count == syncs)
         device->stats.sync_count++;

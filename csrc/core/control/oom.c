@@ -77,7 +77,6 @@ static struct {
     oomph_oom_t last;
 } kept;
 
-// Where a source has no more memory, the device's blocks explain nothing.
 static bool is_of_source(const oomph_request_t *request)
 {
     oomph_device_t *device = oomph_enter_open(request->device);
@@ -94,7 +93,9 @@ void oomph_keep_oom(const oomph_oom_t *oom)
 {
     oomph_block_list_t blocks = {0};
 
-    if (is_of_source(&oom->request))
+    // Where a source has no more memory, or addresses were short, the device's blocks
+    // explain nothing.
+    if (oom->stats.oom_missing_bytes == 0 || is_of_source(&oom->request))
         return;
     oomph_list_blocks(oom->request.device, &blocks);
     oomph_lock_take(&kept.lock);

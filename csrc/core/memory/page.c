@@ -9,6 +9,7 @@
 #include "core/memory/page.h"
 
 #include <stdlib.h>
+#include <sys/resource.h>
 
 #define RECHECK_BYTES ((size_t)1 << 30) // taken before the driver is asked again
 
@@ -135,12 +136,29 @@ void oomph_page_give(oomph_pages_t *pages, oomph_tier_t tier, oomph_handle_t han
     stack->spare[stack->spare_count++] = handle;
 }
 
+// The driver has more addresses than any card has memory: a limit of the process is
+// the reason, if it has one.
+static oomph_status_t no_addresses(size_t bytes)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+        return OOMPH_ERR_NO_MEMORY;
+    return oomph_fail(OOMPH_ERR_NO_MEMORY,
+                      "no address space is left for %s: this process may use %s of it "
+                      "(ulimit -v), which PyTorch and the card share: raise that limit",
+                      oomph_size_text(bytes).text,
+                      oomph_size_text((size_t)limit.rlim_cur).text);
+}
+
 oomph_status_t oomph_pages_reserve(const oomph_pages_t *pages, size_t bytes,
                                    size_t alignment, oomph_addr_t *addr)
 {
     oomph_addr_t found;
 
     oomph_status_t status = pages->driver->reserve(bytes, alignment, &found);
+    if (status == OOMPH_ERR_NO_MEMORY)
+        return no_addresses(bytes);
     if (status != OOMPH_OK)
         return status;
     if (found % alignment != 0) {

@@ -42,7 +42,7 @@ OWN: dict[str, str] = {
     "rung_room": "times that what was saved for backward left to make room",
     "rung_host": "times that a block fell back to the host",
     "rung_error": "times that nothing helped",
-    "oom_missing_bytes": "bytes that were missing the last time that nothing helped",
+    "oom_missing_bytes": "bytes of the card that were missing when nothing helped last",
     "garbage_bytes": "bytes that these collections freed",
     "link_to_host_bytes_per_s": "measured speed of copies to the host; 0: not measured",
     "link_to_device_bytes_per_s": "measured speed of copies to the device; 0: not "
