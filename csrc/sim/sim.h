@@ -86,6 +86,10 @@ struct CUstream_st; // a CUstream is a pointer to it
 // why.
 int oomph_sim_configure(const char *card);
 
+// Whether the system lets this process have the file in which the memory of the card
+// that was described lies, if it is real: 0, else the errno.
+int oomph_sim_try_memory(void);
+
 // Has `function` called once, before a device is first used: before the first call but
 // those that count devices, by the thread that makes it. There it may fork, and
 // describe the card anew: of the card nothing is known yet but how many devices it has,

@@ -197,7 +197,9 @@ def _tool_that_watches() -> str | None:
     tools = [monitoring.get_tool(number) for number in range(6)] if monitoring else []
     hooks = [hook for hook in (sys.gettrace(), sys.getprofile()) if hook is not None]
     names = [getattr(hook, "__module__", type(hook).__module__) for hook in hooks]
-    return next((name for name in [*tools, *names] if name), None)
+    name = next((name for name in [*tools, *names] if name), None)
+    spec = getattr(sys.modules["__main__"], "__spec__", None)  # of python -m cProfile
+    return spec.name if name == "__main__" and spec is not None else name
 
 
 def run(options: argparse.Namespace) -> int:
@@ -211,7 +213,7 @@ def run(options: argparse.Namespace) -> int:
             "behind oomph (oomph run -m coverage run train.py), or without oomph run, "
             f"with {settings.VARIABLE}=offload:auto in the environment"
         )
-    variables = _run_environment(options)
+    variables = {**places.search_path(), **_run_environment(options)}
     target = ["-m", options.script] if options.module else [options.script]
     command = [sys.executable, *_flags(), *target, *options.args]
     _flush()

@@ -17,30 +17,37 @@ _FOR_USERS = ("CONF", "SIMULATE")
 _ASKING = {f"OOMPH_{name}" for name in (*_FOR_USERS, "STATS", "TRACE", "NATIVE_LIMIT")}
 _ALIKE = 0.54  # of 1: from which on a name is taken for a misspelt one
 _misspelt: set[str] = set()  # that were named
+_called = False  # main(), since PyTorch was imported
+_why: set[str] = set()  # it cannot be imported, as was said
 
 
 def start() -> None:
     """What ``oomph_simulate.pth`` calls when Python starts, if anything is asked for.
 
     It loads the card of ``OOMPH_SIMULATE``. If PyTorch is told to call no plug-ins,
-    nothing is done but to say so at ``import torch``.
+    nothing is done but to say so at ``import torch``. Where it finds none, as oomph's
+    metadata were not copied, :func:`main` is called all the same.
     """
     asked = {name for name in _ASKING if os.environ.get(name)}
     if not asked:
         _name_misspelt()
     try:
-        if asked and os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") != "1":
+        kept_out = os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") != "1"
+        if asked and (kept_out or not _has_metadata()):
             from oomph.setup import plugins
 
-            plugins.when_kept_out(_refuse)
-        elif "OOMPH_SIMULATE" in asked:
+            plugins.after_import(_refuse, main)
+        if "OOMPH_SIMULATE" in asked and not kept_out:
             from oomph.simulate import startup
 
             startup.main()
     except ImportError as error:
         card = "OOMPH_SIMULATE" in asked
         undone = "oomph: the GPU is not simulated" if card else "oomph is not in use"
-        _say(f"{undone}: {_explained(error)}")
+        reason = _explained(error)
+        if reason not in _why:  # Python may read the file twice
+            _say(f"{undone}: {reason}")
+        _why.add(reason)
 
 
 def main() -> None:
@@ -51,8 +58,10 @@ def main() -> None:
     Raises:
         Exception: Whatever stands in the way, if ``OOMPH_CONF`` says ``required:yes``.
     """
-    if not any(name.startswith("OOMPH_") for name in os.environ):
+    global _called
+    if _called or not any(name.startswith("OOMPH_") for name in os.environ):
         return
+    _called = True
     try:
         from oomph import _C  # noqa: F401 - what is built
         from oomph.setup import autoload
@@ -60,6 +69,13 @@ def main() -> None:
         _refuse(_explained(error))
         return
     autoload.main()
+
+
+def _has_metadata() -> bool:
+    """Whether PyTorch can find the entry point; some images are made without."""
+    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    names = os.listdir(folder) if os.path.isdir(folder) else ()  # an archive
+    return any(re.fullmatch(r"oomph(-.*\.dist|-.*\.egg|\.egg)-info", n) for n in names)
 
 
 def _name_misspelt() -> None:
@@ -79,7 +95,8 @@ def _refuse(reason: str) -> None:
     text = f"oomph is not in use: {reason}"
     if re.search(r"\brequired\s*:\s*yes\b", os.environ.get("OOMPH_CONF", "")):
         raise ImportError(text)
-    _say(text)
+    if reason not in _why:
+        _say(text)
 
 
 def _say(text: str) -> None:

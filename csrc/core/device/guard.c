@@ -231,7 +231,8 @@ static oomph_status_t reuse(oomph_pool_t *pool, size_t bytes)
         before = *link;
     oomph_range_t *range = *link;
     if (range == NULL)
-        return oomph_fail(OOMPH_ERR_NO_MEMORY, "no address space is left");
+        return oomph_fail(OOMPH_ERR_NO_MEMORY, "no address space is left for %s",
+                          oomph_size_text(bytes).text);
     oomph_status_t status = oomph_segment_reserve_at(
         &pool->heap, &device->pages, range->addr, range->bytes, &segment);
     if (status != OOMPH_OK)

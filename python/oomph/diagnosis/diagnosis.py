@@ -92,8 +92,8 @@ class Request:
             (:mod:`oomph.diagnosis.forecast`), where turns grow that of the next one; 0:
             not predicted. Where masks choose rows, the most that it may be.
         step_least_bytes: The least that it may be; elsewhere as many.
-        step_is_part: Whether the step may come to more: there was no time to run all of
-            it again.
+        step_is_part: Whether the step may come to more: not all of it could run again,
+            or there was no time.
         was_short: Whether there was no time to run the step, or to try all remedies.
         step_missing_bytes: Of ``step_bytes``, those that there is no room for.
         step_grows_bytes: What each turn of the loop leaves behind.

@@ -47,7 +47,14 @@ _VERSION_2 = _GroupFiles(
 
 
 def _meminfo_available_bytes() -> int:
-    for line in _MEMINFO.read_text().splitlines():
+    try:
+        text = _MEMINFO.read_text()
+    except OSError as error:
+        raise RuntimeError(
+            f"how much host memory there is cannot be read ({error}): mount /proc, or "
+            "say how much may be used with host_limit, such as host_limit:8GiB"
+        ) from None
+    for line in text.splitlines():
         name, _, value = line.partition(":")
         if name == "MemAvailable":
             return int(value.split()[0]) * 1024

@@ -31,7 +31,8 @@ class Outcome:
         grows_bytes: What the second turn left behind, more than the first; 0 below
             a hundredth of the most that it took itself, if it is no cache.
         raw: All of :meth:`oomph.replay.step.Replay.begin`.
-        is_part: Whether time was up before all of it had run: it may come to more.
+        is_part: Whether time was up or an error came before all of it had run: it may
+            come to more.
     """
 
     peak_bytes: int
@@ -50,7 +51,7 @@ class Outcome:
         own = raw["peaks"][1] - ends[0] if grows else 0  # others' may be there, too
         grows = grows if grows >= GROWS * own else 0
         grows = max(grows, raw["cache"].get("turn_bytes", 0))
-        return cls(peak, raw["phase"], grows, raw, raw["cut"])
+        return cls(peak, raw["phase"], grows, raw, raw["cut"] or bool(raw["error"]))
 
     @property
     def fewest(self) -> Outcome:

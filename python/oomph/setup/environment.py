@@ -27,7 +27,7 @@ from oomph import _C, settings, simulate
 from oomph.base import log, ranks, state
 from oomph.memory import sites
 from oomph.memory.stats import stats
-from oomph.setup import installation
+from oomph.setup import installation, missing_card
 from oomph.simulate import lines, world
 
 STATS = "OOMPH_STATS"
@@ -46,8 +46,8 @@ def apply() -> None:
         if world.is_alone():
             world.install()
         _say_once(os.environ[simulate.VARIABLE])
-    elif os.environ.get(simulate.VARIABLE):
-        log.logger.warning("the GPU is not simulated: %s", _why_no_card())
+    else:
+        missing_card.tell()
     if os.environ.get(STATS):
         _write_stats_at_exit(os.environ[STATS])
     if os.environ.get(NATIVE_LIMIT):
@@ -60,22 +60,6 @@ def apply() -> None:
         from oomph.traces import recording
 
         recording.start(trace)
-
-
-def _why_no_card() -> str:
-    """Why this Python has no card, though one is asked for."""
-    if not simulate.was_asked_at_start():
-        return (
-            f"{simulate.VARIABLE} was set after Python had started: set it before (in "
-            "a notebook, restart the kernel), or call oomph.simulate.load(…) before "
-            "PyTorch is imported"
-        )
-    pth = Path(simulate.__file__).parent.parent.parent / "oomph_simulate.pth"
-    return (
-        f"PyTorch was imported before Python had read {pth}, as it does when it "
-        "starts, in its own folders of packages alone (not with -S, nor by "
-        "PYTHONPATH): install oomph there; or another .pth file imports PyTorch first"
-    )
 
 
 def said(card: str) -> dict[str, str]:

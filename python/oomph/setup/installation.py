@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 from types import ModuleType
 from typing import Any
@@ -13,7 +14,13 @@ from oomph import settings as _settings
 from oomph.base import collector, glue, log, state
 from oomph.diagnosis import oom_error
 from oomph.memory import host, sites
-from oomph.setup import allocator_settings, batch_finders, known_streams, neighbours
+from oomph.setup import (
+    allocator_settings,
+    batch_finders,
+    known_streams,
+    missing_card,
+    neighbours,
+)
 from oomph.steps import events
 
 _lock = threading.Lock()
@@ -33,6 +40,7 @@ def install(settings: str | None = None, **options: Any) -> None:
 
     Raises:
         SettingsError: A setting is unknown, or its value is not allowed.
+        ModuleNotFoundError: PyTorch is not installed.
         RuntimeError: oomph is installed with other settings. Or CUDA is in use already,
             PyTorch is not a CUDA build, or oomph was built for another version of
             PyTorch; with ``required="no"`` these, and a missing or old driver, are
@@ -44,8 +52,7 @@ def install(settings: str | None = None, **options: Any) -> None:
     """
     wanted = _settings.parse(settings) if settings else {}
     wanted.update(_settings.check(options))
-    import torch  # may call back here, where OOMPH_CONF is set
-
+    torch = _import_torch()
     with _lock:
         if state.settings_are_fixed():
             _check_same(wanted)
@@ -55,6 +62,7 @@ def install(settings: str | None = None, **options: Any) -> None:
                     "place (torch.cuda.memory.change_current_allocator)"
                 )
             return
+        missing_card.tell()
         complete = _settings.complete(wanted)
         try:
             _replace_allocator(torch, complete)
@@ -65,6 +73,20 @@ def install(settings: str | None = None, **options: Any) -> None:
             return
         state.fix(complete)
         _attach(torch, complete)
+
+
+def _import_torch() -> ModuleType:
+    try:
+        import torch  # may call back here, where OOMPH_CONF is set
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ModuleNotFoundError(
+            "PyTorch is not installed here, whose allocator oomph is: pip install "
+            f"torch (this is {sys.executable})",
+            name="torch",
+        ) from None
+    return torch
 
 
 def _check_same(wanted: dict[str, Any]) -> None:

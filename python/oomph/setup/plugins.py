@@ -18,12 +18,19 @@ def kept_out() -> str | None:
     return f"{_SWITCH}={switch} keeps PyTorch from calling oomph: unset it"
 
 
-def when_kept_out(refuse: Callable[[str], None]) -> None:
-    """Calls a function with the reason at ``import torch``, if there is one then."""
+def after_import(refuse: Callable[[str], None], main: Callable[[], None]) -> None:
+    """Has one of two functions called at the end of ``import torch``.
+
+    Args:
+        refuse: With the reason, if PyTorch calls no plug-ins then.
+        main: If it does; where it finds oomph it has called that already.
+    """
 
     def look(_: object) -> None:
         reason = kept_out()
         if reason is not None:
             refuse(reason)
+        else:
+            main()
 
     imports.when_imported("torch", look)

@@ -37,7 +37,14 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from oomph.base import glue
-from oomph.simulate.driver import DRIVER, FOLDER, error_of, open_library
+from oomph.simulate.driver import (
+    DRIVER,
+    FOLDER,
+    check_memory,
+    check_none_loaded,
+    error_of,
+    open_library,
+)
 from oomph.simulate.driver import Card as Card
 from oomph.simulate.driver import SimulationError as SimulationError
 from oomph.simulate.driver import banner as banner
@@ -275,9 +282,12 @@ def load(card: str) -> None:
         )
     parsed = parse_card(card)
     major = _find_torch()
+    if not _preloaded:
+        check_none_loaded(major or r"\d+")
     driver = open_library(DRIVER, ctypes.RTLD_GLOBAL)
     if driver.oomph_sim_configure(os.fsencode(card)) != 0:
         raise error_of(driver)
+    check_memory(driver)
     _open_others(major)
     os.environ[VARIABLE] = card
     os.environ.setdefault("TRITON_LIBCUDA_PATH", str(FOLDER))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import resource
 from _ctypes import dlclose
 from pathlib import Path
@@ -72,6 +73,37 @@ def open_library(name: str, mode: int) -> ctypes.CDLL:
             f"{name} of the simulated GPU cannot be loaded ({error}); reinstall oomph "
             "with pip install --no-build-isolation"
         ) from None
+
+
+def check_none_loaded(major: str) -> None:
+    """Raises SimulationError if NVIDIA's libraries were loaded before: they would win.
+
+    Args:
+        major: The version of the runtime that PyTorch needs, as a pattern.
+    """
+    try:
+        maps = Path("/proc/self/maps").read_text(errors="surrogateescape")
+    except OSError:
+        return
+    name = rf"/[^\n]*/lib(?:cuda\.so|cudart\.so\.{major})\b[^/\n]*"
+    for path in re.findall(name, maps):
+        if os.path.dirname(path) != os.path.realpath(FOLDER):
+            raise SimulationError(
+                f"{path} is loaded already, by LD_PRELOAD or by a package that was "
+                "imported first, and PyTorch would call it in place of the simulated "
+                "one: take it out, or have oomph come before it"
+            )
+
+
+def check_memory(driver: ctypes.CDLL) -> None:
+    """Raises SimulationError if the card cannot have memory where it is real."""
+    refusal = driver.oomph_sim_try_memory()
+    if refusal != 0:
+        raise SimulationError(
+            f"the system refuses a file in memory ({os.strerror(refusal)}), which the "
+            "values of a simulated card lie in: a limit of the size of files "
+            "(ulimit -f) or a container's security profile forbids memfd_create"
+        )
 
 
 def error_of(driver: ctypes.CDLL) -> SimulationError:

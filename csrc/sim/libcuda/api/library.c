@@ -10,7 +10,9 @@
 #include "libcuda/session/report.h"
 #include "libcuda/session/session.h"
 #include "runtime.h"
+#include "sim.h"
 
+#include <errno.h>
 #include <stdatomic.h>
 
 static void (*_Atomic line_of)(char *text, size_t bytes);
@@ -54,6 +56,18 @@ size_t oomph_sim_pieces(uint64_t addr, uint64_t bytes, oomph_sim_piece_t *pieces
         addr += piece.bytes;
     }
     return count;
+}
+
+int oomph_sim_try_memory(void)
+{
+    int refusal = 0;
+
+    sim_take_lock();
+    if (sim_memory_is_real() && sim_bytes_file() < 0)
+        refusal = errno;
+    sim_address_reset(); // a child that comes before first use has its own
+    sim_unlock();
+    return refusal;
 }
 
 int oomph_sim_bytes_file(void)

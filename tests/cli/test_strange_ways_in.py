@@ -1,0 +1,143 @@
+"""oomph where it was not installed as usual, or where others came first."""
+
+from __future__ import annotations
+
+import glob
+import os
+import runpy
+import shutil
+import sys
+import sysconfig
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import oomph as package
+import pytest
+from oomph import simulate
+from oomph.memory import host
+from support import execute, run
+
+INSTALLED = Path(package.__file__).parent
+NAME = "import torch; print(torch.cuda.memory.get_allocator_backend())"
+CARD = "1GiB,context=0"
+
+
+@pytest.fixture
+def moved(tmp_path) -> Path:
+    """A folder with oomph in a place that is none of Python's own."""
+    for name in ("oomph", "oomph_autoload"):
+        shutil.copytree(INSTALLED.parent / name, tmp_path / "moved" / name)
+    return tmp_path / "moved"
+
+
+def starting(folder: Path, *arguments: str) -> str:
+    """A program that adds a folder to its own path, and then is ``oomph``."""
+    return (
+        f"import sys; sys.path.insert(0, {str(folder)!r})\n"
+        "sys.modules.pop('oomph', None)\n"
+        "from oomph.cli import main\n"
+        f"sys.exit(main({['run', *arguments]!r}))\n"
+    )
+
+
+def test_a_script_finds_an_oomph_that_only_this_process_finds(moved, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import oomph; print(oomph.__file__)")
+    done = run(starting(moved, str(script)), anew=True)
+    assert done.out == f"{moved}/oomph/__init__.py\n", done.err
+
+
+def test_it_is_said_where_the_script_would_find_no_oomph(moved, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("print('ran')")
+    code = starting(moved, str(script))
+    done = execute(sys.executable, "-I", "-c", code, anew=True)
+    assert (done.code, done.out) == (2, "")
+    assert f"the script would not find oomph, which lies in {moved}" in done.err
+
+
+def test_oomph_is_in_use_though_its_metadata_are_gone(moved):
+    """As in images from which they were removed: PyTorch finds no plug-in then."""
+    code = (
+        "import importlib.metadata as metadata, sys\n"
+        "metadata.entry_points = lambda **asked: ()\n"
+        f"{NAME}; print(sys.modules['oomph_autoload'].__file__)\n"
+    )
+    asked = {"conf": "required:yes", "PYTHONPATH": str(moved)}
+    done = run(code, card=CARD, anew=True, **asked)
+    assert done.out == f"oomph\n{moved}/oomph_autoload/__init__.py\n", done.err
+
+
+def test_a_card_that_is_asked_for_after_pytorch_is_not_there_and_it_is_said():
+    code = (
+        "import os, torch, oomph\n"
+        f"os.environ['OOMPH_SIMULATE'] = {CARD!r}\n"
+        "oomph.install()\n"
+        "oomph.install()\n"
+    )
+    done = run(code, anew=True)
+    assert done.code == 0, done.err
+    assert done.err.count("OOMPH_SIMULATE was set after Python had started") == 1
+
+
+def test_a_runtime_that_came_first_is_named():
+    places = sysconfig.get_path("purelib"), "nvidia", "*", "lib", "libcudart.so.13"
+    (runtime,) = glob.glob(os.path.join(*places))
+    done = run(
+        "import ctypes, oomph.simulate\n"
+        f"ctypes.CDLL({runtime!r})\n"
+        f"oomph.simulate.load({CARD!r})\n",
+        anew=True,
+    )
+    assert done.code == 1
+    assert f"SimulationError: {runtime} is loaded already" in done.err
+
+
+def test_a_system_that_refuses_a_file_in_memory_has_no_card(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("print('goes on')")
+    limited = f"ulimit -f 1000; exec {sys.executable} {script}"
+    done = execute("sh", "-c", limited, card=f"{CARD},memory=values", anew=True)
+    assert done.out == "goes on\n"
+    assert "the GPU is not simulated: the system refuses a file in memory" in done.err
+    assert "ulimit -f" in done.err
+
+
+def test_host_memory_that_cannot_be_read_names_the_setting(monkeypatch, tmp_path):
+    monkeypatch.setattr(simulate, "card_in_use", lambda: None)
+    monkeypatch.setattr(host, "_MEMINFO", tmp_path / "meminfo")
+    with pytest.raises(RuntimeError, match="say how much may be used with host_limit"):
+        host.available_bytes()
+
+
+def test_a_python_without_pytorch_is_named(tmp_path):
+    done = execute(sys.executable, "-S", "-c", code_of(INSTALLED.parent), anew=True)
+    assert "PyTorch is not installed here, whose allocator oomph is" in done.err
+
+
+def code_of(folder: Path) -> str:
+    """It installs oomph, and finds nothing else."""
+    return (
+        "import sys, importlib.util as u\n"
+        f"sys.path.append({str(folder)!r})\n"
+        "class Hides:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'torch':\n"
+        "            raise ModuleNotFoundError(name='torch')\n"
+        "sys.meta_path.insert(0, Hides())\n"
+        "import oomph; oomph.install()\n"
+    )
+
+
+def test_pyinstaller_takes_all_that_is_chosen_by_name():
+    hooks = entry_points(group="pyinstaller40")
+    folders = [folder for entry in hooks for folder in entry.load()()]
+    (hook,) = (h for folder in folders for h in Path(folder).glob("hook-oomph.py"))
+    found = runpy.run_path(str(hook))
+    assert {"oomph_autoload", "oomph.setup.autoload"} <= {*found["hiddenimports"]}
+    taken = {Path(path).name for path, _ in found["binaries"]}
+    assert {"libcuda.so.1", "libcudart.so.13", "libnvidia-ml.so.1"} <= taken
+    glue = {path.name for path in INSTALLED.glob("_glue/*/*.so")}
+    assert glue
+    assert glue <= taken
+    assert any(where.endswith(".dist-info") for _, where in found["datas"])
