@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
+import pickle
 import re
+import shutil
 import signal
+import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -186,7 +191,7 @@ def test_a_child_changes_no_file(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "log"]
 
 
-# ---- Time that is up
+# ---- Steps of which a part did not run
 
 
 def step_of(net: nn.Module, rows: int = 16384) -> None:
@@ -199,6 +204,22 @@ def test_a_step_of_which_a_turn_is_missing_needs_at_least_what_ran():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(step, "LONG_TURN", 0.0)
         text = text_of(lambda: step_of(layers(8)))
+    assert "A whole step needs at least" in text
+    assert "is enough by itself" not in text
+
+
+@card
+def test_a_step_that_ends_in_an_error_where_it_runs_again_needs_at_least_that():
+    net = layers(8)
+    optimizer = torch.optim.Adam(net.parameters())
+
+    def train() -> None:
+        for _ in range(2):
+            net(torch.ones(16384, 1024, device="cuda")).sum().backward()
+            subprocess.run(["true"], check=True)  # which is refused there
+            optimizer.step()
+
+    text = text_of(train)
     assert "A whole step needs at least" in text
     assert "is enough by itself" not in text
 
@@ -233,6 +254,51 @@ def test_it_is_said_that_time_is_up():
 
 
 # ---- The program
+
+
+@card
+def test_what_a_step_writes_goes_nowhere_where_it_runs_again():
+    folder = Path(tempfile.mkdtemp())
+    net = layers(8)
+    optimizer = torch.optim.Adam(net.parameters())
+    handler = logging.FileHandler(folder / "late.log", delay=True)
+    log = logging.getLogger("of a test")
+    log.addHandler(handler)
+    (folder / "there").write_text("0.5")
+
+    def train(writes: bool) -> None:
+        for turn in range(2):
+            loss = net(torch.ones(16384, 1024, device="cuda")).sum()
+            if writes:
+                with open(folder / "log", "a") as file:
+                    print(turn, loss.item(), file=file)
+                (folder / "loss").write_text(f"{loss.item():.3f}")
+                log.error("the loss is %s", loss.item())
+                rate = float((folder / "there").read_text())
+                optimizer.param_groups[0]["lr"] = rate
+            loss.backward()
+            if writes:
+                os.makedirs(folder / f"at_{turn}", exist_ok=True)
+                torch.save(net.state_dict(), folder / f"at_{turn}" / "new.pt")
+                os.replace(folder / f"at_{turn}" / "new.pt", folder / "model.pt")
+                shutil.copy(folder / "model.pt", folder / "best.pt")
+                with open(folder / "state", "xb") as file:
+                    pickle.dump(optimizer.state_dict(), file)
+            optimizer.step()
+            if writes:
+                (folder / "there").unlink()
+
+    def needed(writes: bool) -> str:
+        found = re.search(r"A whole step needs .*", text_of(lambda: train(writes)))
+        assert found is not None
+        return found[0]
+
+    plain = needed(False)
+    assert plain.startswith("A whole step needs about")
+    assert needed(True) == plain
+    # What came before it ran out of memory was nothing.
+    assert [path.name for path in folder.iterdir()] == ["there"]
+    shutil.rmtree(folder)
 
 
 @card

@@ -58,6 +58,7 @@ from oomph.replay.figures import (
     without_states,
 )
 from oomph.replay.ledger import Piece
+from oomph.replay.nowhere import write_nowhere
 from oomph.replay.position import Position
 from oomph.replay.statements import Stretch
 from oomph.replay.tracking import Tracker
@@ -150,6 +151,7 @@ class Replay:
     ) -> None:
         torch.set_num_threads(1)  # those of the parent are not here: none is waited for
         _torch.leave_cuda()
+        write_nowhere()
         self.is_silent, self.seconds = is_silent, seconds
         self.stretch, self.first, self.turns = stretch, first, turns
         before = sizes_of(gc.get_objects(), device)
