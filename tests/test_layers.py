@@ -375,7 +375,7 @@ ROOMS = [
         "settings",
         "recompute",
     ),
-    *("offload", "replay", "diagnosis", "leaks", "guard", "planner", "traces"),
+    *("offload", "forked", "replay", "diagnosis", "leaks", "guard", "planner", "traces"),
     *("setup", "doctor", "job", "fitting", "cli", "__main__"),
 ]
 

@@ -21,8 +21,9 @@ import torch
 import torch.nn.functional as F
 from forecasts import foreseen
 from oomph.diagnosis import forecast
-from oomph.replay import child, step
-from oomph.replay.child import Budget, Session
+from oomph.forked import child
+from oomph.forked.child import Budget, Session
+from oomph.replay import step
 from support import MIB, Simulated, remedies
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset

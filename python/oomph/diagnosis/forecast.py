@@ -279,7 +279,7 @@ def _sizes_by_line(held: BlockList) -> dict[tuple[str, int], list[int]]:
 
 def _may_fork() -> bool:
     """Whether copies of what Python holds would fit: children touch all of it."""
-    from oomph.replay.child import at_a_time
+    from oomph.forked.child import at_a_time
 
     found = re.search(r"RssAnon:\s+(\d+) kB", Path("/proc/self/status").read_text())
     own_bytes = int(found[1]) << 10 if found else 0

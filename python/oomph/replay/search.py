@@ -9,7 +9,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from oomph.base.log import logger
-from oomph.replay import child, statements
+from oomph.forked import child
+from oomph.replay import statements
 from oomph.replay.counts import ALL, Counts, Guess
 
 if TYPE_CHECKING:

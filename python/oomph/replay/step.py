@@ -1,7 +1,7 @@
 """A step that runs again, on tensors that have shapes and no memory.
 
 What ran out of memory is a step of which only a part was seen. In a forked child
-(:mod:`oomph.replay.child`), the program's own statements run again from the begin of
+(:mod:`oomph.forked.child`), the program's own statements run again from the begin of
 the step, twice, under PyTorch's ``FakeTensorMode``: forward, loss, backward and the
 optimizer, with all that the program does between. So the peak is that of this program
 and this batch, whatever the model is.
@@ -21,6 +21,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from oomph import _torch
+from oomph.forked.child import used_s
+from oomph.forked.nowhere import write_nowhere
 from oomph.replay.again import compiled
 from oomph.replay.begin import (
     drop_gradients,
@@ -43,7 +45,6 @@ from oomph.replay.calls import (
     sequence_of,
 )
 from oomph.replay.change import Change, change_modules, with_batch
-from oomph.replay.child import used_s
 from oomph.replay.counts import Counts
 from oomph.replay.engine import Engine, stand_in
 from oomph.replay.figures import (
@@ -58,7 +59,6 @@ from oomph.replay.figures import (
     without_states,
 )
 from oomph.replay.ledger import Piece
-from oomph.replay.nowhere import write_nowhere
 from oomph.replay.position import Position
 from oomph.replay.statements import Stretch
 from oomph.replay.tracking import Tracker

@@ -1,6 +1,6 @@
 """What a step writes where it runs again: it goes nowhere.
 
-The child may write nothing (:mod:`oomph.replay.child`), and an error there would end
+The child may write nothing (:mod:`oomph.forked.child`), and an error there would end
 the step: many keep a log, or save a checkpoint at times. What they read is read.
 Nothing is pickled, as tensors have no values there.
 """
@@ -41,7 +41,7 @@ def write_nowhere() -> None:
     for name in _COPIES:
         setattr(shutil, name, _copied)
     os.system = _succeeded
-    logging.FileHandler._open = _opened_late  # type: ignore[method-assign]
+    logging.FileHandler._open = _opened_late  # type: ignore[method-assign,assignment]
 
 
 def _opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:

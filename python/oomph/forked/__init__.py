@@ -1,0 +1,1 @@
+"""Children that run what the program has, and change nothing outside of them."""
