@@ -375,8 +375,8 @@ ROOMS = [
         "settings",
         "recompute",
     ),
-    *("offload", "forked", "replay", "diagnosis", "leaks", "guard", "planner", "traces"),
-    *("setup", "doctor", "job", "fitting", "cli", "__main__"),
+    *("offload", "forked", "replay", "diagnosis", "leaks", "guard", "planner"),
+    *("traces", "setup", "doctor", "job", "fitting", "cli", "__main__"),
 ]
 
 

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 import torch.nn.functional as F
@@ -257,6 +258,39 @@ def test_it_is_said_that_time_is_up():
 # ---- The program
 
 
+WAYS = {  # to look at what is on the card, and at the card
+    "arrays": lambda out: print(out.cpu().numpy().argmax(1), out[:2].tolist()),
+    "events": lambda out: print(EVENTS[0].record(), EVENTS[0].elapsed_time(EVENTS[1])),
+    "memory": lambda out: print(torch.cuda.mem_get_info()[0] / MIB),
+    "figures": lambda out: print(torch.cuda.memory_stats()["num_alloc_retries"]),
+}
+EVENTS = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+
+
+@card
+@pytest.mark.parametrize("way", WAYS)
+def test_a_step_that_looks_runs_again_to_its_end(way):
+    net = layers(8)
+    optimizer = torch.optim.Adam(net.parameters())
+    for event in EVENTS:
+        event.record()
+
+    def train(looks: bool) -> None:
+        for _ in range(2):
+            out = net(torch.ones(16384, 1024, device="cuda"))
+            if looks:
+                WAYS[way](out.detach())
+            out.sum().backward()
+            optimizer.step()
+
+    def needed(looks: bool) -> str:
+        found = re.search(r"A whole step needs .*", text_of(lambda: train(looks)))
+        assert found is not None
+        return found[0]
+
+    assert needed(True) == needed(False)
+
+
 @card
 def test_what_a_step_writes_goes_nowhere_where_it_runs_again():
     folder = Path(tempfile.mkdtemp())
@@ -285,6 +319,9 @@ def test_what_a_step_writes_goes_nowhere_where_it_runs_again():
                 shutil.copy(folder / "model.pt", folder / "best.pt")
                 with open(folder / "state", "xb") as file:
                     pickle.dump(optimizer.state_dict(), file)
+                with tempfile.NamedTemporaryFile("w", dir=folder) as file:
+                    file.write("for a moment")
+                numpy.savez(folder / "seen.npz", loss=numpy.zeros(4))
             optimizer.step()
             if writes:
                 (folder / "there").unlink()

@@ -360,5 +360,6 @@ def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
     if event == "open":
         path, mode, flags = arguments
         is_write = isinstance(flags, int) and flags & _WRITES
-        if (is_write or set(mode or "") & set("wax+")) and path != os.devnull:
+        is_own = path == os.devnull or isinstance(path, int)  # what is open is shut in
+        if (is_write or set(mode or "") & set("wax+")) and not is_own:
             raise Forbidden(f"open {path}")

@@ -7,17 +7,18 @@ Nothing is pickled, as tensors have no values there.
 
 from __future__ import annotations
 
-import builtins
 import io
 import logging
 import os
 import pickle
 import shutil
+import sys
+import tempfile
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
-_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _CHANGES = {
     os: (
         *("remove", "unlink", "rename", "replace", "link", "symlink", "truncate"),
@@ -28,37 +29,58 @@ _CHANGES = {
     torch: ("save",),
 }
 _COPIES = ("copyfile", "copy", "copy2", "copytree", "move")  # they give where to
-_open, _os_open = io.open, os.open
+_open: Any = io.open
+_os_open = os.open
 
 
 def write_nowhere() -> None:
     """From now on files are only read; for a process that ends soon."""
-    builtins.open = io.open = _opened
-    os.open = _os_opened
+    instead: dict[Any, Any] = {io.open: _opened, os.open: _os_opened}
+    instead[os.system] = _succeeded
     for module, names in _CHANGES.items():
-        for name in names:
-            setattr(module, name, _nothing)
-    for name in _COPIES:
-        setattr(shutil, name, _copied)
-    os.system = _succeeded
+        instead |= dict.fromkeys((getattr(module, name) for name in names), _nothing)
+    instead |= dict.fromkeys((getattr(shutil, name) for name in _COPIES), _copied)
+    by_id = {id(original): new for original, new in instead.items()}
+    for known in list(sys.modules.values()):  # many import them by name
+        there = getattr(known, "__dict__", {})
+        for name in [n for n, value in there.items() if id(value) in by_id]:
+            if known is not sys.modules[__name__]:
+                there[name] = by_id[id(there[name])]
+    _change_defaults(vars(tempfile._TemporaryFileCloser).values(), by_id)  # type: ignore[attr-defined]
     logging.FileHandler._open = _opened_late  # type: ignore[method-assign,assignment]
 
 
-def _opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+def _change_defaults(functions: Iterable[Any], by_id: dict[int, Any]) -> None:
+    """Replaces what functions have as values of arguments that nobody gives."""
+    for function in functions:
+        if getattr(function, "__defaults__", None):
+            kept = (by_id.get(id(value), value) for value in function.__defaults__)
+            function.__defaults__ = tuple(kept)
+
+
+def _opened(
+    file: Any, mode: str = "r", *args: Any, opener: Any = None, **kwargs: Any
+) -> Any:
     if not set(mode) & set("wax+"):
-        return _open(file, mode, *args, **kwargs)
-    kwargs["opener"] = None
-    return _open(os.devnull, mode.replace("x", "w"), *args, **kwargs)
+        return _open(file, mode, *args, opener=opener, **kwargs)
+    if opener is not None:  # as those of tempfile, which find a name
+        os.close(opener(file, os.O_RDWR | os.O_CREAT))
+    return _open(_in_memory(), mode.replace("x", "w"), *args, **kwargs)
 
 
 def _os_opened(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
-    if not flags & _FLAGS:
+    if not flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
         return _os_open(path, flags, *args, **kwargs)
-    return _os_open(os.devnull, flags & ~(os.O_CREAT | os.O_EXCL))
+    return _in_memory()
 
 
 def _opened_late(handler: logging.FileHandler) -> Any:
-    return _open(os.devnull, "w", encoding=handler.encoding)
+    return _open(_in_memory(), "w", encoding=handler.encoding)
+
+
+def _in_memory() -> int:
+    """A file that nobody else sees."""
+    return os.memfd_create("nowhere")
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:

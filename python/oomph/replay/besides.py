@@ -80,21 +80,27 @@ IN_PLACE = {
 
 
 class Card(NamedTuple):
-    """What of a device says how it reduces.
+    """What of a device says how it reduces, and what it has.
 
     Attributes:
         processors: How many streaming multiprocessors it has.
         threads: How many may run in each.
+        memory_bytes: Its memory.
     """
 
     processors: int
     threads: int
+    memory_bytes: int = 0
 
     @classmethod
     def of(cls, device: int) -> Card:
         """A device of this process, where CUDA was begun."""
         found = torch.cuda.get_device_properties(device)
-        return cls(found.multi_processor_count, found.max_threads_per_multi_processor)
+        return cls(
+            found.multi_processor_count,
+            found.max_threads_per_multi_processor,
+            found.total_memory,
+        )
 
 
 def bytes_of(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import FrameType
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
 
 from oomph import _torch
 from oomph.base import imports
@@ -24,7 +26,15 @@ _SILENT = [
     *("synchronize", "empty_cache", "_lazy_init", "reset_peak_memory_stats"),
     *("ipc_collect", "set_device", "manual_seed", "manual_seed_all", "set_rng_state"),
 ]
-_AMOUNTS = ["memory_allocated", "memory_reserved", "max_memory_allocated"]
+_AMOUNTS = [
+    *("memory_allocated", "memory_reserved", "max_memory_allocated"),
+    *("max_memory_reserved", "utilization", "memory_usage"),
+]
+
+_OF_STREAMS = {
+    *("record", "wait", "query", "synchronize", "elapsed_time"),
+    *("wait_stream", "wait_event", "record_event"),
+}
 
 
 class UnknownStep(Exception):
@@ -169,6 +179,10 @@ def stand_in(engine: Engine) -> None:
         "get_rng_state": state,
         **dict.fromkeys(_SILENT),
         **dict.fromkeys(_AMOUNTS, 0),
+        "mem_get_info": (engine.tracker.card.memory_bytes,) * 2,
+        "memory_stats": Counter(),
+        "memory_snapshot": [],
+        "memory_summary": "",
     }
     for name, answer in answers.items():
         for place in (cuda, cuda.memory, cuda.random, cuda.graphs):
@@ -176,6 +190,10 @@ def stand_in(engine: Engine) -> None:
                 setattr(place, name, lambda *_, answer=answer, **__: answer)
     for name in ("Stream", "Event", "current_stream", "default_stream", "stream"):
         setattr(cuda, name, _Stream)
+    for kind in (cuda.streams.Stream, cuda.streams.Event):  # those that were there
+        for name in _OF_STREAMS & {*dir(kind)}:
+            setattr(kind, name, _all_has_happened)
+    _answer_arrays(engine.tracker)
     for name in ("get", "exchange", "maybeExchange"):
         setattr(core, f"_cuda_{name}Device", lambda *_: device)
     core._cuda_setDevice = lambda *_: None
@@ -192,6 +210,24 @@ def stand_in(engine: Engine) -> None:
     imports.when_imported("triton.runtime.jit", _launch_nothing)
     if "torch._dynamo" in sys.modules:
         torch.compiler.set_stance("force_eager")
+
+
+def _all_has_happened(stream: Any, *_: Any, **__: Any) -> Any:
+    return True
+
+
+def _answer_arrays(tracker: Tracker) -> None:
+    """Arrays and lists of tensors that have no values are of those that are guessed."""
+    fake: Any = FakeTensor
+
+    def numpy(tensor: torch.Tensor, **_: Any) -> Any:
+        value = tracker.guess(tensor)
+        with _disable_current_modes():
+            found = torch.zeros(tuple(tensor.shape), dtype=tensor.dtype, device="cpu")
+            return (found if value == 0 else found.fill_(value)).numpy()
+
+    fake.numpy = numpy
+    fake.tolist = lambda tensor: numpy(tensor).tolist()
 
 
 def _launch_nothing(jit: Any) -> None:

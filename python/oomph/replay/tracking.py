@@ -149,8 +149,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Runs an operator."""
         kwargs = kwargs or {}
         if func is _aten._local_scalar_dense.default and not _is_known(args[0]):
-            self.guessed = True
-            return _plausible(args[0], self.answer)
+            return self.guess(args[0])
         if func in _WITHOUT_EFFECT:
             return args[0] if func is _aten._pin_memory.default else None
         if kwargs.get("pin_memory"):
@@ -195,6 +194,11 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if joins and self.depth and not torch.is_grad_enabled():
             self._note_joined(func, given, result)
         return result
+
+    def guess(self, tensor: torch.Tensor) -> Any:
+        """A value of a tensor of which nobody knows any."""
+        self.guessed = True
+        return _plausible(tensor, self.answer)
 
     def _joinable(self, parts: list[torch.Tensor], dim: int = 0) -> tuple[Any, Any]:
         """What joins tensors that are not empty; notes what is joined once more."""
