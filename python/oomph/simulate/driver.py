@@ -86,13 +86,13 @@ def check_none_loaded(major: str) -> None:
     except OSError:
         return
     name = rf"/[^\n]*/lib(?:cuda\.so|cudart\.so\.{major})\b[^/\n]*"
-    for path in re.findall(name, maps):
-        if os.path.dirname(path) != os.path.realpath(FOLDER):
-            raise SimulationError(
-                f"{path} is loaded already, by LD_PRELOAD or by a package that was "
-                "imported first, and PyTorch would call it in place of the simulated "
-                "one: take it out, or have oomph come before it"
-            )
+    paths = re.findall(name, maps)
+    if paths and not any(os.path.dirname(p) == os.path.realpath(FOLDER) for p in paths):
+        raise SimulationError(
+            f"{paths[0]} is loaded already, by LD_PRELOAD or by a package that was "
+            "imported first, and PyTorch would call it in place of the simulated "
+            "one: take it out, or have oomph come before it"
+        )
 
 
 def check_memory(driver: ctypes.CDLL) -> None:
