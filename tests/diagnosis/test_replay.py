@@ -261,10 +261,12 @@ def test_it_is_said_that_time_is_up():
 WAYS = {  # to look at what is on the card, and at the card
     "arrays": lambda out: print(out.cpu().numpy().argmax(1), out[:2].tolist()),
     "events": lambda out: print(EVENTS[0].record(), EVENTS[0].elapsed_time(EVENTS[1])),
+    "streams": lambda out: STREAMS[0].record_event().synchronize(),
     "memory": lambda out: print(torch.cuda.mem_get_info()[0] / MIB),
     "figures": lambda out: print(torch.cuda.memory_stats()["num_alloc_retries"]),
 }
 EVENTS = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+STREAMS: list[torch.cuda.Stream] = []
 
 
 @card
@@ -274,6 +276,7 @@ def test_a_step_that_looks_runs_again_to_its_end(way):
     optimizer = torch.optim.Adam(net.parameters())
     for event in EVENTS:
         event.record()
+    STREAMS[:] = [torch.cuda.Stream()]
 
     def train(looks: bool) -> None:
         for _ in range(2):

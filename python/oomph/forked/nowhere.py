@@ -15,6 +15,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterable
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -41,11 +42,10 @@ def write_nowhere() -> None:
         instead |= dict.fromkeys((getattr(module, name) for name in names), _nothing)
     instead |= dict.fromkeys((getattr(shutil, name) for name in _COPIES), _copied)
     by_id = {id(original): new for original, new in instead.items()}
-    for known in list(sys.modules.values()):  # many import them by name
-        there = getattr(known, "__dict__", {})
-        for name in [n for n, value in there.items() if id(value) in by_id]:
-            if known is not sys.modules[__name__]:
-                there[name] = by_id[id(there[name])]
+    for known in {**sys.modules, __name__: None}.values():  # many import them by name
+        if isinstance(known, ModuleType):
+            there = vars(known)
+            there.update({n: by_id[id(v)] for n, v in there.items() if id(v) in by_id})
     _change_defaults(vars(tempfile._TemporaryFileCloser).values(), by_id)  # type: ignore[attr-defined]
     logging.FileHandler._open = _opened_late  # type: ignore[method-assign,assignment]
 

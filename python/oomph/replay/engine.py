@@ -190,9 +190,10 @@ def stand_in(engine: Engine) -> None:
                 setattr(place, name, lambda *_, answer=answer, **__: answer)
     for name in ("Stream", "Event", "current_stream", "default_stream", "stream"):
         setattr(cuda, name, _Stream)
-    for kind in (cuda.streams.Stream, cuda.streams.Event):  # those that were there
-        for name in _OF_STREAMS & {*dir(kind)}:
-            setattr(kind, name, _all_has_happened)
+    for name in _OF_STREAMS:  # and of those that were there
+        answering = getattr(_Stream(), name)
+        setattr(cuda.streams.Stream, name, answering)
+        setattr(cuda.streams.Event, name, answering)
     _answer_arrays(engine.tracker)
     for name in ("get", "exchange", "maybeExchange"):
         setattr(core, f"_cuda_{name}Device", lambda *_: device)
@@ -210,10 +211,6 @@ def stand_in(engine: Engine) -> None:
     imports.when_imported("triton.runtime.jit", _launch_nothing)
     if "torch._dynamo" in sys.modules:
         torch.compiler.set_stance("force_eager")
-
-
-def _all_has_happened(stream: Any, *_: Any, **__: Any) -> Any:
-    return True
 
 
 def _answer_arrays(tracker: Tracker) -> None:
