@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import os
 import sys
@@ -155,7 +156,7 @@ def _run_environment(options: argparse.Namespace) -> dict[str, str]:
         simulate.check(card)
         if options.world is not None:
             rank = ranks.Rank(options.rank, options.world, options.local_world)
-            card = ranks.with_devices(card, min(rank.local_size, rank.size))
+            card = ranks.with_devices(card, rank.devices)
             variables |= rank.variables()
         variables[simulate.VARIABLE] = card
     elif options.shapes or options.values or options.world is not None:
@@ -245,12 +246,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):  # a path may have any letters
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = _main(arguments)
-        _flush()
+        try:
+            return _main(arguments)
+        finally:
+            _flush()
     except BrokenPipeError:  # whoever read has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return 1
-    return code
+    except OSError as error:
+        if error.errno != errno.ENOSPC or error.filename is not None:
+            raise
+        _discard_output()
+        print("oomph: where the output goes, no space is left", file=sys.stderr)
+        return 1
+
+
+def _discard_output() -> None:
+    """Lets Python end without another try to write what could not be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _main(arguments: Sequence[str] | None) -> int:

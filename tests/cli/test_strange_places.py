@@ -29,6 +29,14 @@ def test_a_script_runs_though_streams_are_closed(closed, tmp_path):
     assert (done.code, out.read_text()) == (0, "ran")
 
 
+@pytest.mark.parametrize("command", ["--version", "doctor --json --sop"])
+def test_output_that_finds_no_space_is_an_error_in_one_line(command):
+    done = execute("sh", "-c", f"{COMMAND} {command} >/dev/full")
+    assert done.code == 1
+    assert done.err.endswith("oomph: where the output goes, no space is left\n")
+    assert "Traceback" not in done.err
+
+
 def test_commands_go_on_though_their_folder_is_gone(tmp_path):
     script, out = tmp_path / "script.py", tmp_path / "out"
     script.write_text(WRITES)
@@ -92,7 +100,7 @@ import resource, torch
 import oomph
 torch.cuda.init()
 pages = int(open("/proc/self/statm").read().split()[0])
-resource.setrlimit(resource.RLIMIT_AS, (pages * 4096 + (64 << 20), -1))
+resource.setrlimit(resource.RLIMIT_AS, (pages * 4096 + (512 << 20), -1))
 try:
     torch.ones(8, device="cuda")
 except torch.OutOfMemoryError as error:

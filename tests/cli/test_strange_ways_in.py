@@ -36,21 +36,33 @@ def starting(folder: Path, *arguments: str) -> str:
         f"import sys; sys.path.insert(0, {str(folder)!r})\n"
         "sys.modules.pop('oomph', None)\n"
         "from oomph.cli import main\n"
-        f"sys.exit(main({['run', *arguments]!r}))\n"
+        f"sys.exit(main({[*arguments]!r}))\n"
     )
 
 
 def test_a_script_finds_an_oomph_that_only_this_process_finds(moved, tmp_path):
     script = tmp_path / "script.py"
     script.write_text("import oomph; print(oomph.__file__)")
-    done = run(starting(moved, str(script)), anew=True)
+    done = run(starting(moved, "run", str(script)), anew=True)
     assert done.out == f"{moved}/oomph/__init__.py\n", done.err
+
+
+def test_a_fit_finds_an_oomph_that_only_this_process_finds(moved, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch, oomph\n"
+        "torch.ones(1, device='cuda')\n"
+        f"open({str(tmp_path / 'where')!r}, 'w').write(oomph.__file__)\n"
+    )
+    done = run(starting(moved, "fit", "--gpu", "2GiB", str(script)), anew=True)
+    assert done.code == 0, done.said
+    assert (tmp_path / "where").read_text() == f"{moved}/oomph/__init__.py"
 
 
 def test_it_is_said_where_the_script_would_find_no_oomph(moved, tmp_path):
     script = tmp_path / "script.py"
     script.write_text("print('ran')")
-    code = starting(moved, str(script))
+    code = starting(moved, "run", str(script))
     done = execute(sys.executable, "-I", "-c", code, anew=True)
     assert (done.code, done.out) == (2, "")
     assert f"the script would not find oomph, which lies in {moved}" in done.err

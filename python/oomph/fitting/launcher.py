@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from oomph import simulate
 from oomph.memory import host
-from oomph.setup.places import temporary_folder
+from oomph.setup.places import search_path, temporary_folder
 
 
 class Event:
@@ -163,8 +163,13 @@ class _Waiting(Job):
 
 
 def _environment() -> dict[str, str]:
-    """This process's, but for the card; PyTorch wants to know the user's name."""
+    """This process's, but for the card; PyTorch wants to know the user's name.
+
+    Raises:
+        ValueError: Processes would not find oomph.
+    """
     found = {k: v for k, v in os.environ.items() if k != simulate.VARIABLE}
+    found |= search_path()
     try:
         getpass.getuser()
     except (KeyError, OSError):  # as in a container that is run as any user
@@ -176,10 +181,11 @@ class Launcher:
     """Starts processes from any thread; a context, which ends what serves it."""
 
     def __init__(self) -> None:
+        environment = _environment()
         self._folder = temporary_folder("fit")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "oomph.fitting.server"],
-            env=_environment(),
+            env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for who asks

@@ -148,7 +148,7 @@ def find(
         SimulationError: There is no such card, or PyTorch does not fit.
         ValueError: There is no such rank.
     """
-    devices = min(asked.local_size, asked.size)
+    devices = Rank(0, asked.size, asked.local_size).devices
     share = str(parse_size(host) // devices)
     targets = cards.targets(names, share, f"devices={devices}")
     simulate.check(targets[-1].text)

@@ -37,6 +37,11 @@ class Rank:
                 f"{DEVICES_MAX} devices"
             )
 
+    @property
+    def devices(self) -> int:
+        """What a machine of this world needs."""
+        return min(self.local_size, self.size)
+
     def variables(self) -> dict[str, str]:
         """What torchrun would tell the process, and that the others do not exist."""
         machine, local_rank = divmod(self.rank, self.local_size)
