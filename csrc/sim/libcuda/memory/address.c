@@ -77,11 +77,15 @@ static uint64_t take_from_window(uint64_t bytes, uint64_t alignment)
     if (window == 0 || addr + bytes > window_end) {
         uint64_t size = WINDOW_BYTES;
         window = map_nothing(size);
-        // Under a debugger or a limit there may be room only for less.
+        // Under a debugger or a limit there may be room only for less, and the process
+        // needs some of it.
         while (window == 0 && size / 2 >= bytes + alignment)
             window = map_nothing(size /= 2);
         if (window == 0)
             return 0;
+        if (size < WINDOW_BYTES && size / 2 >= bytes + alignment &&
+            munmap(sim_pointer(window + size / 2), size / 2) == 0)
+            size /= 2;
         window_end = window + size;
         addr = round_up(window, alignment);
     }
