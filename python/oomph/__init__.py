@@ -23,6 +23,11 @@ TYPE_CHECKING = False  # as typing has it, which would be most of what is import
 if TYPE_CHECKING:
     from typing import Any
 
+    from oomph import guard as guard
+    from oomph import leaks as leaks
+    from oomph import planner as planner
+    from oomph import settings as settings
+    from oomph import simulate as simulate
     from oomph.base.state import is_installed as is_installed
     from oomph.diagnosis.diagnose import explain as explain
     from oomph.diagnosis.diagnosis import Diagnosis as Diagnosis

@@ -7,12 +7,13 @@ must both do what PyTorch promises.
 from __future__ import annotations
 
 import os
+import sys
 import time
 
 import pytest
 import torch
 from peers import Peer, peer_of
-from support import MIB, Simulated, on_each
+from support import MIB, Simulated, execute, on_each
 
 CARD = "256MiB,context=0,memory=real"
 simulated = Simulated(CARD, "reserve:0,offload:off")
@@ -296,3 +297,46 @@ def test_the_other_process_ends_with_the_first():
     while os.path.exists(f"/proc/{pid}") and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not os.path.exists(f"/proc/{pid}")
+
+
+ARRIVING = """
+import sys
+import torch
+import torch.multiprocessing as multiprocessing
+
+def child(source, sink, uses_cuda):
+    import oomph
+    if uses_cuda:
+        torch.ones(1, device="cuda")
+    try:
+        tensor = source.get(timeout=60)
+        sink.put((oomph.is_installed(), oomph.stats()["allocator"], tensor.tolist()))
+    except RuntimeError as error:
+        sink.put(str(error))
+
+if __name__ == "__main__":
+    import oomph
+    oomph.install(device_limit="200MiB", offload="off")
+    context = multiprocessing.get_context("spawn")
+    source, sink = context.Queue(), context.Queue()
+    process = context.Process(target=child, args=(source, sink, sys.argv[1] == "True"))
+    process.start()
+    tensor = torch.arange(3.0, device="cuda")
+    source.put(tensor)
+    print(sink.get(timeout=60))
+    process.join()
+"""
+
+
+@pytest.mark.parametrize("uses_cuda", [False, True])
+def test_a_process_that_gets_a_tensor_gets_oomph_unless_it_uses_cuda(
+    uses_cuda, tmp_path
+):
+    script = tmp_path / "script.py"
+    script.write_text(ARRIVING)
+    words = [sys.executable, str(script), str(uses_cuda)]
+    done = execute(*words, anew=True, OOMPH_SIMULATE=COMPUTING)
+    if uses_cuda:
+        assert "a CUDA tensor came from a process that has oomph" in done.out, done.said
+    else:
+        assert done.out == "(True, 'oomph', [0.0, 1.0, 2.0])\n", done.said

@@ -63,7 +63,7 @@ static void test_wrong_descriptions_say_what_is_allowed(void)
     refused("1GiB,share=maybe", "yes, no or refused");
     refused("1GiB,integrated=maybe", "yes or no");
     refused("1GiB,driver=14000", "11000 to 13000");
-    refused("1GiB,context=2GiB", "must leave some");
+    refused("1GiB,context=2GiB", "CUDA itself takes 2048 MiB of it");
     refused("1GiB,name=", "name= is not allowed");
     refused("1GiB,gpu=rtx1", "gpu=rtx1 is not allowed; use t4, a10, l4, rtx3060");
     refused("1GiB,gpu", "gpu= is not allowed");

@@ -59,6 +59,70 @@ def test_a_fit_finds_an_oomph_that_only_this_process_finds(moved, tmp_path):
     assert (tmp_path / "where").read_text() == f"{moved}/oomph/__init__.py"
 
 
+SPAWNS = """
+import multiprocessing
+import torch
+
+def child(queue):
+    queue.put(torch.cuda.get_device_name())
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    process = context.Process(target=child, args=(queue,))
+    process.start()
+    names = queue.get(timeout=120), torch.cuda.get_device_name()
+    process.join()
+    print(*names, torch.cuda.memory.get_allocator_backend(), sep=", ")
+"""
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_such_a_script_and_its_children_have_the_simulated_card(
+    moved, tmp_path, is_named
+):
+    script = tmp_path / "script.py"
+    script.write_text(SPAWNS)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "sitecustomize.py").write_text("print('hidden by none')")
+    path = f"{tmp_path}/own" + (f":{moved}" if is_named else "")
+    command = starting(moved, "run", "--simulate", f"{CARD},name=A", str(script))
+    done = run(command, anew=True, PYTHONPATH=path)
+    assert done.code == 0, done.said
+    assert done.out.splitlines().count("A, A, oomph") == 1, done.said
+    assert done.out.splitlines().count("hidden by none") >= 3
+    assert done.err.count("the GPU is simulated") == 1
+
+
+def test_a_child_that_finds_no_start_up_file_gives_no_alarm(moved, tmp_path):
+    """It may need no card."""
+    script = tmp_path / "script.py"
+    script.write_text(SPAWNS.replace("torch.cuda.get_device_name()", "'none'"))
+    # As long as another Python's packages come by a path, only the first can be asked.
+    done = run(
+        f"import sys; sys.path.insert(0, {str(moved)!r})\n" + script.read_text(),
+        card=CARD,
+        anew=True,
+    )
+    assert "not simulated" not in done.err
+
+
+@pytest.mark.parametrize("shapes", [True, False])
+def test_a_path_that_python_cannot_read_is_named(moved, tmp_path, shapes):
+    there = moved.rename(tmp_path / "für")
+    script = tmp_path / "script.py"
+    script.write_text(NAME)
+    depth = [] if shapes else ["--values"]
+    words = ["-m", "oomph", "run", "--simulate", CARD, *depth, str(script)]
+    plain = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    done = execute(sys.executable, *words, anew=True, PYTHONPATH=str(there), **plain)
+    assert done.code == 0, done.said
+    if shapes:
+        assert "is not: set PYTHONUTF8=1 in the environment" in done.err
+    else:
+        assert done.out == "oomph\n", done.said
+
+
 def test_it_is_said_where_the_script_would_find_no_oomph(moved, tmp_path):
     script = tmp_path / "script.py"
     script.write_text("print('ran')")
@@ -153,3 +217,26 @@ def test_pyinstaller_takes_all_that_is_chosen_by_name():
     assert glue
     assert glue <= taken
     assert any(where.endswith(".dist-info") for _, where in found["datas"])
+
+
+def test_modules_that_are_loaded_anew_are_named_and_oomph_stays_in_use():
+    """As %autoreload does after an upgrade in a notebook that runs."""
+    code = """
+import sys
+import torch, oomph
+oomph.install()
+torch.ones(1, device="cuda")
+for name in [name for name in sys.modules if name.split(".")[0] == "oomph"]:
+    del sys.modules[name]
+import oomph
+print(oomph.is_installed())
+try:
+    oomph.install()
+except RuntimeError as error:
+    print(error)
+"""
+    done = run(code, card=CARD, anew=True)
+    first, second = done.out.splitlines()
+    assert first == "True"
+    assert second.endswith("restart the kernel")
+    assert "oomph" not in done.err.replace("oomph: the GPU is simulated", "")

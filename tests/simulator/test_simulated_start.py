@@ -14,7 +14,7 @@ BAD_CARDS = [
     ("1GiB,host=much", "host=much is not allowed; use a size, such as 128GiB"),
     ("1GiB,link=25GB", "link=25GB is not allowed; use a size per second"),
     ("1GiB,cc=9", "cc=9 is not allowed; use a compute capability"),
-    ("1GiB,context=1GiB", "must leave some of the device's memory"),
+    ("1GiB,context=1GiB", "CUDA itself takes 1024 MiB of it, which leaves none"),
     ("rtx1,host=1GiB", "or with a GPU: t4, a10, l4, rtx3060, rtx3090, rtx4070"),
     ("1GiB,gpu=rtx1", "gpu=rtx1 is not allowed; use t4, a10, l4, rtx3060, rtx3090"),
     ("1GiB,launch=3us", "launch= needs a card: add gpu="),

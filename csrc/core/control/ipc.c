@@ -212,8 +212,9 @@ static oomph_status_t check_ticket(const oomph_ticket_t *ticket)
         pass->page_bytes > SIZE_MAX / pass->page_count ||
         ticket->bytes != pass_bytes(pass->page_count))
         return oomph_fail(OOMPH_ERR_INVALID,
-                          "the block was not shared by this version of oomph; both "
-                          "processes must use it");
+                          "the block was not shared by this version of oomph: set "
+                          "OOMPH_CONF in the environment, so that both processes use "
+                          "it");
     return OOMPH_OK;
 }
 

@@ -27,7 +27,24 @@ def is_installed() -> bool:
         >>> oomph.is_installed()
         True
     """
-    return _installed is not None and not is_replaced()
+    if _installed is None:
+        return is_lost()
+    return not is_replaced()
+
+
+def is_lost() -> bool:
+    """Whether it is PyTorch's allocator, and these modules were loaded anew since."""
+    return _installed is None and allocator_name() == "oomph"
+
+
+def check_not_lost() -> None:
+    """Raises RuntimeError if these modules were loaded anew."""
+    if is_lost():
+        raise RuntimeError(
+            "oomph is PyTorch's allocator already, but its Python modules were loaded "
+            "anew since, as by %autoreload or an upgrade in a notebook that runs: "
+            "restart the kernel"
+        )
 
 
 def settings_are_fixed() -> bool:
@@ -43,8 +60,8 @@ def settings() -> dict[str, Any]:
 
 def allocator_name() -> str:
     """Whose memory PyTorch's tensors are, as PyTorch names it; ``none`` without it."""
-    torch = sys.modules.get("torch")
-    return str(torch.cuda.get_allocator_backend()) if torch is not None else "none"
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    return str(cuda.get_allocator_backend()) if cuda is not None else "none"
 
 
 def is_replaced() -> bool:

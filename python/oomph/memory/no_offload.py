@@ -17,7 +17,7 @@ class _Region(ContextDecorator):
         _C.allow_offload(_C.BAN_REGION)
 
 
-def no_offload() -> ContextDecorator:
+def no_offload() -> _Region:
     """Forbids offload in a region: what does not fit on the device is an error.
 
     The region applies to the whole process while it lasts, since backward passes

@@ -37,7 +37,7 @@ class _Search(ContextDecorator):
             planner.resume()
 
 
-def batch_finder() -> ContextDecorator:
+def batch_finder() -> _Search:
     """Has a search for the largest batch find one that fits the device.
 
     As long as the region lasts, nothing is offloaded or recomputed, in the whole

@@ -20,6 +20,7 @@ from oomph.setup import (
     known_streams,
     missing_card,
     neighbours,
+    shared_tensors,
 )
 from oomph.steps import events
 
@@ -41,7 +42,8 @@ def install(settings: str | None = None, **options: Any) -> None:
     Raises:
         SettingsError: A setting is unknown, or its value is not allowed.
         ModuleNotFoundError: PyTorch is not installed.
-        RuntimeError: oomph is installed with other settings. Or CUDA is in use already,
+        RuntimeError: oomph is installed with other settings, or its modules were loaded
+            anew. Or CUDA is in use already,
             PyTorch is not a CUDA build, or oomph was built for another version of
             PyTorch; with ``required="no"`` these, and a missing or old driver, are
             logged instead, and PyTorch keeps its own allocator.
@@ -54,6 +56,7 @@ def install(settings: str | None = None, **options: Any) -> None:
     wanted.update(_settings.check(options))
     torch = _import_torch()
     with _lock:
+        state.check_not_lost()
         if state.settings_are_fixed():
             _check_same(wanted)
             if state.is_replaced():
@@ -192,6 +195,7 @@ def _attach(torch: ModuleType, values: dict[str, Any]) -> None:
         known_streams.start()
     events.before_optimizer.append(idle.note)
     events.follow(torch)
+    shared_tensors.follow(torch, values)
     torch.cuda._lazy_call(
         state.is_replaced
     )  # once CUDA is in use, none can be replaced

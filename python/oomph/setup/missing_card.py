@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from pathlib import Path
 
@@ -16,6 +17,8 @@ def tell() -> None:
     global _told
     if _told or not os.environ.get(simulate.VARIABLE) or simulate.card_in_use():
         return
+    if multiprocessing.current_process().name != "MainProcess":
+        return  # a worker, which may need none
     _told = True
     log.logger.warning("the GPU is not simulated: %s", _why())
 

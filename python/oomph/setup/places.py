@@ -7,6 +7,7 @@ import os
 import site
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -40,27 +41,40 @@ def name_other() -> None:
 def search_path() -> dict[str, str]:
     """The variable with which another Python finds oomph, if it would not find it.
 
-    Some programs say where packages lie as they start: archives of PEX, and the scripts
-    of Nix and buildout. They do so in this process alone.
+    Some programs say where packages lie as they start: archives of PEX and shiv, and
+    the scripts of Nix and buildout. They do so in this process alone. By ``PYTHONPATH``
+    oomph may be found, but not its start-up file.
 
     Raises:
         ValueError: Python is told not to read the variable.
     """
-    folder = str(Path(__file__).resolve().parents[2])
-    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    own = [*site.getsitepackages(), *given]
-    if site.ENABLE_USER_SITE:
-        own.append(site.getusersitepackages())
-    if folder in map(os.path.realpath, own):
+    package = Path(__file__).resolve().parents[1]
+    folder = str(package.parent)
+    if folder in map(os.path.realpath, _read_at_start()):
         return {}
     if sys.flags.ignore_environment:
         raise ValueError(
             f"the script would not find oomph, which lies in {folder}: install oomph "
             f"into {sys.prefix}, or start without Python's options -I and -E"
         )
-    here = {os.getcwd(), os.path.dirname(os.path.abspath(sys.argv[0]))}
-    found = [os.path.abspath(path) for path in sys.path if path]
-    return {"PYTHONPATH": os.pathsep.join(p for p in found if p not in here)}
+    paths = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    if folder not in map(os.path.realpath, paths):
+        here = {os.getcwd(), os.path.dirname(os.path.abspath(sys.argv[0]))}
+        found = [os.path.abspath(path) for path in sys.path if path]
+        paths = [path for path in found if path not in here]
+    starts = str(package / "setup" / "at_start")
+    return {"PYTHONPATH": os.pathsep.join(dict.fromkeys([starts, *paths]))}
+
+
+def _read_at_start() -> Iterator[str]:
+    """The folders of packages that Python knows by itself, and those they name."""
+    folders = site.getsitepackages()
+    if site.ENABLE_USER_SITE:
+        folders.append(site.getusersitepackages())
+    for folder in folders:
+        yield folder
+        for file in Path(folder).glob("*.pth"):
+            yield from file.read_text(errors="replace").splitlines()
 
 
 def temporary_folder(command: str) -> tempfile.TemporaryDirectory[str]:

@@ -17,11 +17,14 @@ All others run PyTorch's own kernels and nothing else.
 from __future__ import annotations
 
 import ctypes
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+
+from oomph.simulate.driver import SimulationError
 
 Kernel = Callable[..., Any]
 Answer = Callable[..., int]
@@ -224,6 +227,13 @@ def install(driver: ctypes.CDLL) -> None:
     driver.oomph_sim_unsupported.argtypes = [ctypes.c_size_t]
     driver.oomph_sim_answer.restype = ctypes.c_uint64
     driver.oomph_sim_answer.argtypes = [ctypes.c_uint64]
+    try:
+        __file__.encode()  # as PyTorch does with the path of whoever registers
+    except UnicodeEncodeError:
+        raise SimulationError(
+            f"Python takes file names for {sys.getfilesystemencoding()} here, and that "
+            f"of {__file__!a} is not: set PYTHONUTF8=1 in the environment"
+        ) from None
     _library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch tells that kernels are replaced

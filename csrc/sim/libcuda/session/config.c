@@ -334,7 +334,9 @@ bool sim_config_parse(const char *card, sim_config_t *config, char *error,
         return false;
     if (read.context_bytes >= read.capacity_bytes) {
         snprintf(error, error_bytes,
-                 "simulated card: context= must leave some of the device's memory");
+                 "simulated card: CUDA itself takes %zu MiB of it, which leaves none: "
+                 "name a larger card, or less, as context=0",
+                 (size_t)(read.context_bytes >> 20));
         return false;
     }
     *config = read;
