@@ -7,8 +7,8 @@ the keyword arguments of :func:`oomph.install`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypedDict
 
 from oomph.base.sizes import parse_size
 from oomph.memory import host
@@ -242,6 +242,27 @@ SETTINGS: dict[str, Setting] = {
 }
 
 
+class Options(TypedDict, total=False):
+    """The arguments of :func:`oomph.install`, for type checkers and editors."""
+
+    offload: str | None
+    recompute: str | None
+    strict: str | None
+    required: str | None
+    host_limit: str | int | None
+    device_limit: str | float | None
+    reserve: str | int | None
+    plan: str | None
+    promote: str | None
+    batch_finder: str | None
+    error: str | None
+    leaks: str | None
+    guard: str | None
+    host_pages: str | None
+    host_ahead: str | int | None
+    page: str | int | None
+
+
 def parse(text: str) -> dict[str, Any]:
     """Reads a settings string.
 
@@ -269,7 +290,7 @@ def parse(text: str) -> dict[str, Any]:
     return check(found)
 
 
-def check(values: dict[str, Any]) -> dict[str, Any]:
+def check(values: Mapping[str, Any]) -> dict[str, Any]:
     """Parses the values of settings given by name; None leaves out a setting.
 
     Raises:

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oomph import _C, guard
 from oomph import settings as _settings
@@ -24,10 +24,13 @@ from oomph.setup import (
 )
 from oomph.steps import events
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # Python 3.11 has it in typing
+
 _lock = threading.Lock()
 
 
-def install(settings: str | None = None, **options: Any) -> None:
+def install(settings: str | None = None, **options: Unpack[_settings.Options]) -> None:
     """Makes oomph PyTorch's CUDA allocator in this process.
 
     Call it before CUDA is used. It imports PyTorch if need be. Calling it again with
