@@ -33,12 +33,13 @@ def follow(torch: ModuleType, settings: dict[str, Any]) -> None:
     reductions.rebuild_cuda_tensor = functools.partial(rebuild, told)
 
 
-def rebuild(settings: dict[str, Any], *arguments: Any) -> Any:
+def rebuild(settings: dict[str, Any], /, *arguments: Any, **named: Any) -> Any:
     """A tensor that came from a process with oomph, which this one then needs, too.
 
     Args:
         settings: Of the other process.
         *arguments: Of PyTorch's ``rebuild_cuda_tensor``.
+        **named: The same, by name.
 
     Raises:
         RuntimeError: oomph is not in use here, and cannot be any more.
@@ -54,4 +55,4 @@ def rebuild(settings: dict[str, Any], *arguments: Any) -> Any:
             )
         oomph.install(**{**settings, "required": "yes"})
     assert _rebuild is not None  # since oomph was installed
-    return _rebuild(*arguments)
+    return _rebuild(*arguments, **named)
