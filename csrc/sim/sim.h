@@ -252,9 +252,19 @@ uint64_t oomph_sim_answer(uint64_t value);
 // With memory=none, for computations alone: what is known to lie at `addr`, as the host
 // or a computation wrote it; zeros where that is not known. Returns how many bytes are.
 uint64_t oomph_sim_peek(uint64_t addr, void *out, uint64_t bytes);
-// The same, for all but computations.
-uint64_t oomph_sim_look(uint64_t addr, void *out, uint64_t bytes);
-// What lies there from now on, if that is at most 4096 bytes; NULL: it is not known.
+
+// A tensor: items of so many bytes, along dimensions.
+typedef struct oomph_sim_view {
+    uint64_t addr, item_bytes;
+    size_t dimensions;              // at least 1
+    const int64_t *sizes, *strides; // none is negative; strides in items
+} oomph_sim_view_t;
+
+// Copies the items of a tensor one after another, those of the last dimension first.
+// Gives whether all are known. The first is for computations alone.
+int oomph_sim_peek_view(const oomph_sim_view_t *view, void *out);
+int oomph_sim_look_view(const oomph_sim_view_t *view, void *out);
+// What lies there from now on, if that is at most 64 MiB; NULL: it is not known.
 void oomph_sim_poke(uint64_t addr, const void *source, uint64_t bytes);
 
 typedef struct oomph_sim_range {

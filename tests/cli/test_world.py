@@ -248,3 +248,41 @@ def test_objects_of_any_rank_are_an_error(tmp_path):
     program = SENDING + "dist.recv_object_list(got)"
     found = run_alone(script(tmp_path, program), "--rank", "1", "--world", "2")
     assert "rank 1 waits for objects of any rank, and none of the others" in found.err
+
+
+EXPERTS = """
+import os, torch
+import torch.distributed as dist
+
+if not dist.is_initialized():
+    dist.init_process_group("nccl")
+size, device = dist.get_world_size(), torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+torch.cuda.set_device(device)
+EXPERTS, TOP, TOKENS, WIDTH = 16, 2, 4096, 256
+own = EXPERTS // size
+experts = [torch.nn.Linear(WIDTH, WIDTH, device=device) for _ in range(own)]
+x = torch.randn(TOKENS, WIDTH, device=device)
+chosen = torch.nn.Linear(WIDTH, EXPERTS, device=device)(x).topk(TOP).indices.flatten()
+order = chosen.argsort(stable=True)
+sent = torch.bincount(chosen, minlength=EXPERTS)
+received = torch.empty_like(sent)
+dist.all_to_all_single(received, sent)
+here = received.view(size, -1)
+to, of = sent.view(size, -1).sum(1).tolist(), here.sum(1).tolist()
+got = x.new_empty(sum(of), WIDTH)
+dist.all_to_all_single(got, x[order // TOP], of, to)
+which = torch.arange(own, device=device).repeat(size).repeat_interleave(received)
+counts = here.sum(0).tolist()
+parts = got[which.argsort(stable=True)].split(counts)
+result = torch.cat([expert(part) for expert, part in zip(experts, parts)])
+print(to, of, counts, list(result.shape))
+"""
+
+
+def test_experts_of_a_rank_get_their_share_of_all_tokens(tmp_path):
+    options = ("--world", "8", "--rank", "3")
+    alone = run_alone(script(tmp_path, EXPERTS), *options)
+    assert alone.code == 0, alone.said
+    assert alone.out == f"{[1024] * 8} {[1024] * 8} [4096, 4096] [8192, 256]\n"
+    among = run_ranks(2, EXPERTS, "h100,context=0")
+    assert among[1].out == f"{[4096] * 2} {[4096] * 2} {[1024] * 8} [8192, 256]\n"

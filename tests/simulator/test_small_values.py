@@ -134,3 +134,108 @@ def test_what_an_operator_reads_behind_its_own_kernels_is_not_what_lay_there():
     for _ in range(20):  # where memory is used again
         torch.full((64,), 2**60, device="cuda")
     assert torch.randn(100, 2, device="cuda").argwhere().shape == (100, 2)
+
+
+# ---- integers in larger tensors
+
+
+@known
+def test_integers_are_known_in_larger_tensors():
+    ids = torch.arange(100_000).remainder(7).view(100, 1000)
+    on_gpu = ids.cuda()
+    assert (on_gpu == 3).sum().item() == (ids == 3).sum().item()
+    assert on_gpu[on_gpu > 4].tolist() == ids[ids > 4].tolist()
+    assert on_gpu.t()[::3, 5:50:2].sum(1).tolist() == ids.t()[::3, 5:50:2].sum(1).tolist()
+    on_gpu[10:20, ::2] += 100
+    ids[10:20, ::2] += 100
+    assert torch.equal(on_gpu.cpu(), ids)
+    steps = torch.arange(300, device="cuda")
+    assert (steps[None] <= steps[:, None]).sum().item() == 300 * 301 // 2
+
+
+@known
+def test_floats_in_larger_tensors_are_not_known():
+    x = torch.ones(2000).cuda()
+    assert x.add(1).sum().item() == 0
+    assert (x > 0).sum().item() == 0
+
+
+@known
+def test_what_was_used_lately_stays_known():
+    mask = torch.zeros(1000, 50, dtype=torch.long, device="cuda")
+    mask[:, 7] = 1
+    for column in range(50):
+        for _ in range(10):
+            torch.full((3,), column, device="cuda")
+        assert len(mask[:, column].nonzero()) == (1000 if column == 7 else 0)
+
+
+# ---- what a router of experts chooses
+
+
+def counts_by_bincount(chosen: torch.Tensor, experts: int) -> list[int]:
+    return torch.bincount(chosen.flatten(), minlength=experts).tolist()
+
+
+def counts_by_histogram(chosen: torch.Tensor, experts: int) -> list[int]:
+    return torch.histc(chosen, bins=experts, min=0, max=experts - 1).tolist()
+
+
+def counts_by_mask(chosen: torch.Tensor, experts: int) -> list[int]:
+    mask = torch.nn.functional.one_hot(chosen, experts).permute(2, 1, 0)
+    return [len(torch.where(mask[expert])[0]) for expert in range(experts)]
+
+
+def counts_by_comparison(chosen: torch.Tensor, experts: int) -> list[int]:
+    return [len(torch.where(chosen == expert)[0]) for expert in range(experts)]
+
+
+def counts_by_map(chosen: torch.Tensor, experts: int) -> list[int]:
+    zeros = torch.zeros(len(chosen), experts, dtype=torch.int32, device="cuda")
+    return zeros.scatter(1, chosen, 1).bool().sum(0).tolist()
+
+
+def counts_by_sorting(chosen: torch.Tensor, experts: int) -> list[int]:
+    ordered = chosen.flatten()[chosen.flatten().argsort()]
+    return torch.unique_consecutive(ordered, return_counts=True)[1].tolist()
+
+
+WAYS = [
+    counts_by_bincount,
+    counts_by_histogram,
+    counts_by_mask,
+    counts_by_comparison,
+    counts_by_map,
+    counts_by_sorting,
+]
+
+
+@pytest.mark.parametrize("way", range(len(WAYS)))
+@known
+def test_each_expert_is_chosen_equally_often(way):
+    scores = torch.randn(3000, 20, device="cuda").softmax(-1)
+    weights, chosen = scores.topk(4, -1)
+    assert weights.shape == chosen.shape == (3000, 4)
+    assert WAYS[way](chosen, 20) == [600] * 20
+
+
+@known
+def test_a_token_chooses_different_experts_along_whichever_dimension():
+    chosen = torch.randn(8, 3, 5, device="cuda").topk(3, 0).indices
+    assert chosen.shape == (3, 3, 5)
+    assert all(len(set(each)) == 3 for each in chosen.flatten(1).t().tolist())
+    best = torch.randn(40, 8, device="cuda").argmax(1)
+    assert best.tolist() == [0, 1, 2, 3, 4, 5, 6, 7] * 5
+    assert torch.randn(8, 40, device="cuda").max(0, keepdim=True)[1].shape == (1, 40)
+
+
+@known
+def test_what_is_known_is_chosen_by_its_values():
+    scores = torch.tensor([[1.0, 3.0, 2.0], [5.0, 4.0, 6.0]]).cuda()
+    assert scores.topk(2).indices.tolist() == [[1, 2], [2, 0]]
+    assert scores.argmax(1).tolist() == [1, 2]
+
+
+@known
+def test_the_next_token_is_not_told():
+    assert torch.randn(3, 32000, device="cuda").argmax(-1).tolist() == [0, 0, 0]

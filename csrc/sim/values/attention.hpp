@@ -32,10 +32,16 @@ inline Tensor attend_in_parts(const Attention &a)
         is_grouped));
 }
 
-// The output and the logarithm of each row's sum, which dropout does not need.
+// Whether the CPU, too, attends by single operators.
+inline bool is_in_parts(const Attention &a)
+{
+    return a.dropout > 0.0 || a.query.size(-1) != a.value.size(-1);
+}
+
+// The output and the logarithm of each row's sum, which single operators do not need.
 inline std::pair<Tensor, Tensor> attend(const Attention &a)
 {
-    if (a.dropout > 0.0)
+    if (is_in_parts(a))
         return {attend_in_parts(a), Tensor()};
     auto [out, sums] = at::_scaled_dot_product_flash_attention_for_cpu(
         a.query, a.key, a.value, 0.0, a.causal, a.bias, a.scale);
@@ -49,7 +55,9 @@ struct AttentionGradients {
 inline AttentionGradients attend_backward_in_parts(Attention a, const Tensor &grad,
                                                    const Position &drawn)
 {
-    InPlaceOfDefault again(generator_again(drawn));
+    std::optional<InPlaceOfDefault> again;
+    if (a.dropout > 0.0)
+        again.emplace(generator_again(drawn));
     Recording recording;
     a.query = leaf(a.query);
     a.key = leaf(a.key);
@@ -65,7 +73,7 @@ inline AttentionGradients attend_backward(const Attention &a, const Tensor &grad
                                           const Tensor &out, const Tensor &sums,
                                           const Position &drawn)
 {
-    if (a.dropout > 0.0)
+    if (is_in_parts(a))
         return attend_backward_in_parts(a, grad, drawn);
     auto [query, key, value] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
         grad, a.query, a.key, a.value, out, sums, 0.0, a.causal, a.bias, a.scale);

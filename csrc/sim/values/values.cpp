@@ -180,7 +180,7 @@ static PyObject *install(PyObject *, PyObject *arguments)
 }
 
 // Has operators on small tensors compute where memory is not real. Comes before their
-// costs. Needs oomph_sim_compute(), _peek(), _look() and _poke().
+// costs. Needs oomph_sim_compute(), _peek_view(), _look_view() and _poke().
 static PyObject *know_small(PyObject *, PyObject *arguments)
 {
     using namespace oomph_values;

@@ -94,7 +94,7 @@ static bool stage(sim_work_t *work)
 static bool prepare_source(sim_work_t *work)
 {
     bool is_kept =
-        sim_memory_is_real() || work->rows * work->bytes <= SIM_SHADOW_BYTES_MAX;
+        sim_memory_is_real() || work->rows * work->bytes <= SIM_SHADOW_COPY_MAX;
 
     if (!is_kept || sim_space_find(work->src) != NULL)
         return true;

@@ -88,12 +88,17 @@ uint64_t oomph_sim_peek(uint64_t addr, void *out, uint64_t bytes)
     return sim_shadow_read(addr, out, bytes);
 }
 
-uint64_t oomph_sim_look(uint64_t addr, void *out, uint64_t bytes)
+int oomph_sim_peek_view(const oomph_sim_view_t *view, void *out)
+{
+    return sim_shadow_read_view(view, out);
+}
+
+int oomph_sim_look_view(const oomph_sim_view_t *view, void *out)
 {
     sim_lock();
-    uint64_t known = sim_shadow_read(addr, out, bytes);
+    int is_known = sim_shadow_read_view(view, out);
     sim_unlock();
-    return known;
+    return is_known;
 }
 
 void oomph_sim_poke(uint64_t addr, const void *source, uint64_t bytes)

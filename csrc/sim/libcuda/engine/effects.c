@@ -78,8 +78,10 @@ static void copy_bytes(uint64_t dst, uint64_t src, const sim_work_t *work)
         copy_real(dst, src, bytes);
     else if (to_real)
         read_unreal(sim_pointer(dst), src, bytes, work->value, !work->is_part);
-    else if (from_real)
+    else if (from_real && bytes <= SIM_SHADOW_COPY_MAX)
         sim_shadow_write(dst, sim_pointer(src), bytes);
+    else if (from_real)
+        sim_shadow_forget(dst, bytes);
     else
         copy_unreal(dst, src, bytes, !work->is_part);
 }
@@ -129,7 +131,7 @@ static void fill(char *place, uint64_t bytes, uint64_t value, unsigned value_byt
 static void fill_unreal(uint64_t addr, uint64_t bytes, uint64_t value,
                         unsigned value_bytes)
 {
-    char data[SIM_SHADOW_BYTES_MAX];
+    char data[SIM_SHADOW_FILL_MAX];
 
     if (bytes > sizeof data) {
         sim_shadow_forget(addr, bytes);

@@ -3,34 +3,50 @@
 #include "libcuda/base/ranges.h"
 
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
-enum { WRITES = 64 };
+enum { WRITES = 128 };
+
+static const uint64_t KEPT_BYTES = 256ull << 20; // of all writes
 
 typedef struct write {
     uint64_t addr, bytes;
-    char data[SIM_SHADOW_BYTES_MAX];
+    uint64_t room;     // bytes of `data`
+    uint64_t last_use; // the later, the larger
+    char *data;
 } write_t;
 
 static write_t writes[WRITES]; // those in use come first
 static size_t write_count;
-static size_t next_victim;
+static uint64_t kept_bytes, uses;
+
+static void drop(size_t place)
+{
+    kept_bytes -= writes[place].room;
+    free(writes[place].data);
+    writes[place] = writes[--write_count];
+}
+
+static void drop_idle(void)
+{
+    size_t idle = 0;
+
+    for (size_t i = 1; i < write_count; i++)
+        if (writes[i].last_use < writes[idle].last_use)
+            idle = i;
+    drop(idle);
+}
 
 void sim_shadow_forget_all(void)
 {
-    write_count = 0;
+    while (write_count > 0)
+        drop(write_count - 1);
 }
 
 static uint64_t end_of(const write_t *write)
 {
     return write->addr + write->bytes;
-}
-
-// A place for a new write, which may be that of another one.
-static write_t *place_of_new(void)
-{
-    return write_count < WRITES ? &writes[write_count++]
-                                : &writes[next_victim++ % WRITES];
 }
 
 static write_t *find(uint64_t addr)
@@ -41,13 +57,26 @@ static write_t *find(uint64_t addr)
     return NULL;
 }
 
-static void add(uint64_t addr, const void *source, uint64_t bytes)
+// A write that is in no place yet. Its data are NULL if the host has no memory.
+static write_t made(uint64_t addr, const void *source, uint64_t bytes)
 {
-    write_t *write = place_of_new();
+    write_t write = {addr, bytes, bytes, 0, malloc(bytes)};
 
-    write->addr = addr;
-    write->bytes = bytes;
-    memmove(write->data, source, bytes);
+    if (write.data != NULL)
+        memcpy(write.data, source, bytes);
+    return write;
+}
+
+static void keep(write_t write)
+{
+    if (write.data == NULL)
+        return;
+    while (write_count == WRITES ||
+           (write_count > 0 && kept_bytes + write.room > KEPT_BYTES))
+        drop_idle();
+    write.last_use = ++uses;
+    kept_bytes += write.room;
+    writes[write_count++] = write;
 }
 
 void sim_shadow_forget(uint64_t addr, uint64_t bytes)
@@ -56,16 +85,28 @@ void sim_shadow_forget(uint64_t addr, uint64_t bytes)
 
     for (size_t i = 0; i < write_count;) {
         write_t *write = &writes[i];
+        const uint64_t write_end = end_of(write);
         if (!sim_overlap(write->addr, write->bytes, addr, bytes)) {
             i++;
             continue;
         }
-        if (end_of(write) > end)
-            add(end, write->data + (end - write->addr), end_of(write) - end);
-        if (write->addr < addr)
+        const uint64_t tail = write_end > end ? write_end - end : 0;
+        char *from = write->data + (write->bytes - tail);
+        if (write->addr < addr) {
             write->bytes = addr - write->addr;
-        else
-            *write = writes[--write_count];
+            i++;
+            if (tail > 0) { // the range lies within this write: there is no other
+                keep(made(end, from, tail));
+                return;
+            }
+        } else if (tail > 0) {
+            memmove(write->data, from, tail);
+            write->addr = end;
+            write->bytes = tail;
+            i++;
+        } else {
+            drop(i);
+        }
     }
 }
 
@@ -79,7 +120,7 @@ void sim_shadow_write(uint64_t addr, const void *source, uint64_t bytes)
     }
     sim_shadow_forget(addr, bytes);
     if (bytes <= SIM_SHADOW_BYTES_MAX)
-        add(addr, source, bytes);
+        keep(made(addr, source, bytes));
 }
 
 // The part of a write that lies in a range.
@@ -104,20 +145,76 @@ uint64_t sim_shadow_read(uint64_t addr, void *out, uint64_t bytes)
     memset(out, 0, bytes);
     for (size_t i = 0; i < write_count; i++) {
         const part_t part = part_of(&writes[i], addr, bytes);
-        if (part.bytes > 0)
-            memcpy((char *)out + (part.addr - addr), part.data, part.bytes);
+        if (part.bytes == 0)
+            continue;
+        memcpy((char *)out + (part.addr - addr), part.data, part.bytes);
         known += part.bytes;
+        writes[i].last_use = ++uses;
     }
     return known;
 }
 
+// The bytes from a tensor's first item to its last.
+static uint64_t span_of(const oomph_sim_view_t *view)
+{
+    int64_t last = 0;
+
+    for (size_t i = 0; i < view->dimensions; i++)
+        last += (view->sizes[i] - 1) * view->strides[i];
+    return ((uint64_t)last + 1) * view->item_bytes;
+}
+
+static char *gather(const oomph_sim_view_t *view, size_t dimension, const char *from,
+                    char *to)
+{
+    const int64_t count = view->sizes[dimension];
+    const bool is_last = dimension + 1 == view->dimensions;
+
+    if (is_last && view->strides[dimension] == 1) {
+        memcpy(to, from, (uint64_t)count * view->item_bytes);
+        return to + (uint64_t)count * view->item_bytes;
+    }
+    const int64_t step = view->strides[dimension] * (int64_t)view->item_bytes;
+    for (int64_t i = 0; i < count; i++, from += step)
+        if (is_last) {
+            memcpy(to, from, view->item_bytes);
+            to += view->item_bytes;
+        } else {
+            to = gather(view, dimension + 1, from, to);
+        }
+    return to;
+}
+
+bool sim_shadow_read_view(const oomph_sim_view_t *view, void *out)
+{
+    const uint64_t bytes = span_of(view);
+    write_t *around = find(view->addr);
+
+    if (around != NULL && view->addr + bytes <= end_of(around)) {
+        gather(view, 0, around->data + (view->addr - around->addr), out);
+        around->last_use = ++uses;
+        return true;
+    }
+    char *span = malloc(bytes); // it may lie in several writes
+    const bool is_known =
+        span != NULL && sim_shadow_read(view->addr, span, bytes) == bytes;
+    if (is_known)
+        gather(view, 0, span, out);
+    free(span);
+    return is_known;
+}
+
 void sim_shadow_copy(uint64_t dst, uint64_t src, uint64_t bytes)
 {
+    write_t copies[WRITES]; // to keep one may cost another its place
+    size_t count = 0;
+
     sim_shadow_forget(dst, bytes);
-    const size_t count = write_count;
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < write_count; i++) {
         const part_t part = part_of(&writes[i], src, bytes);
         if (part.bytes > 0)
-            add(dst + (part.addr - src), part.data, part.bytes);
+            copies[count++] = made(dst + (part.addr - src), part.data, part.bytes);
     }
+    for (size_t i = 0; i < count; i++)
+        keep(copies[i]);
 }

@@ -1,7 +1,9 @@
-// small.hpp - small tensors keep their values where memory is not real. Programs send
-// sizes, ranks and counts through a GPU and decide by them. So an operator on small
-// tensors alone is followed by a computation: if all that it reads is known, its CPU
-// kernel gives what it writes. Else what it writes is not known, as that of any other.
+// small.hpp - small tensors keep their values where memory is not real, and integers do
+// in larger ones, too. Programs send sizes, ranks and counts through a GPU and decide
+// by them. So an operator on such tensors alone is followed by a computation: if all
+// that it reads is known, its CPU kernel gives what it writes. Else what it writes is
+// not known, as that of any other; but which of some options is the best, as a router
+// of experts asks, is told: each of them equally often.
 #pragma once
 #include "values/arguments.hpp"
 #include "values/computation.hpp"
@@ -10,6 +12,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/record_function.h>
 #include <c10/cuda/CUDAStream.h>
+#include <c10/util/strides.h>
 
 #include <memory>
 #include <optional>
@@ -21,39 +24,85 @@ namespace oomph_values
 {
 
 // Of the simulated driver; nullptr where memory is real.
-inline decltype(&oomph_sim_peek) sim_peek;
-inline decltype(&oomph_sim_look) sim_look;
+inline decltype(&oomph_sim_peek_view) sim_peek;
+inline decltype(&oomph_sim_look_view) sim_look;
 inline decltype(&oomph_sim_poke) sim_poke;
 
-inline constexpr uint64_t SMALL_BYTES = 4096; // as much as the driver keeps of a write
-inline constexpr size_t SMALL_COUNT = 16;     // tensors of an operator
+inline constexpr uint64_t SMALL_BYTES = 4096;
+inline constexpr uint64_t INTEGERS_BYTES = 64 << 20; // as the driver keeps
+inline constexpr size_t SMALL_COUNT = 16;            // tensors of an operator
+inline constexpr int64_t OPTIONS_MAX = 1024; // more are those of a vocabulary, say
 
-// A tensor of the host in the place of one of the GPU.
+// Operators that name which of the options along a dimension is the best.
+inline constexpr std::string_view CHOOSING[] = {"argmax", "argmin", "max.dim",
+                                                "min.dim", "topk"};
+
+// A tensor of the host in the place of one of the GPU. It has memory only while it is
+// computed on: much later than the call, and perhaps often.
 struct Mirror {
     uint64_t addr, bytes;
     Tensor tensor;
     bool is_read, is_written;
+    std::vector<int64_t> strides = {}; // on the GPU; none: all bytes are as there
+
+    bool look_up(decltype(sim_peek) look) const
+    {
+        const auto count = static_cast<int64_t>(bytes);
+        const int64_t one = 1;
+        oomph_sim_view_t view = {addr, 1, 1, &count, &one};
+        if (!strides.empty())
+            view = {addr, tensor.element_size(), strides.size(), tensor.sizes().data(),
+                    strides.data()};
+        return look(&view, tensor.mutable_data_ptr()) != 0;
+    }
+
+    void allocate() const
+    {
+        tensor.storage().set_data_ptr_noswap(c10::GetCPUAllocator()->allocate(bytes));
+    }
+
+    void release() const
+    {
+        tensor.storage().set_data_ptr_noswap(c10::DataPtr(nullptr, c10::kCPU));
+    }
+};
+
+// What an operator chooses from.
+struct Options {
+    int64_t dim, count = 0; // 0: it chooses nothing
+
+    // Tells a tensor that each is the best equally often.
+    void tell(const Tensor &chosen, bool has_dim) const
+    {
+        Tensor rows = has_dim ? chosen.movedim(dim, -1) : chosen;
+        rows.copy_(at::arange(rows.numel(), chosen.options())
+                       .remainder(count)
+                       .view(rows.sizes()));
+    }
 };
 
 // One call of an operator, on tensors of the host.
 struct SmallComputation {
-    const OperatorHandle *op;
+    const Cpu &cpu;
     std::vector<Mirror> mirrors = {};
-    Stack arguments = {}, outputs = {};
+    Stack arguments = {}, outputs = {}; // no arguments: they are not small
+    Options options = {};
+    bool keeps_dim = false; // its results have the dimension of the options
 
     // What the CPU's kernel gives; nothing if it refuses, or not all that it reads is
     // known.
     std::optional<Stack> results(decltype(sim_peek) look) const
     {
+        if (arguments.empty())
+            return std::nullopt;
         for (const Mirror &each : mirrors)
-            if (each.is_read && look(each.addr, each.tensor.mutable_data_ptr(),
-                                     each.bytes) < each.bytes)
+            if (each.is_read && !each.look_up(look))
                 return std::nullopt;
         OnlyKernels only;
         at::DisableRecordFunctionGuard unseen;
         Stack stack = arguments;
         try {
-            op->callBoxed(stack);
+            cpu.call(stack);
         } catch (const std::exception &) {
             return std::nullopt;
         }
@@ -66,7 +115,7 @@ struct SmallComputation {
         at::DisableRecordFunctionGuard unseen;
         try {
             for (size_t i = 0; i < computed.size(); i++)
-                if (op->schema().returns()[i].alias_info() == nullptr)
+                if (cpu.op.schema().returns()[i].alias_info() == nullptr)
                     put(outputs[i], computed[i]);
         } catch (const std::exception &) { // of another size
             return false;
@@ -74,15 +123,36 @@ struct SmallComputation {
         return true;
     }
 
+    void allocate() const
+    {
+        for (const Mirror &each : mirrors)
+            each.allocate();
+    }
+
+    // Whether what a mirror is to hold has been told, though it is not known.
+    bool is_told(const Mirror &each) const
+    {
+        if (options.count == 0 || each.tensor.scalar_type() != at::kLong)
+            return false;
+        OnlyKernels only;
+        at::DisableRecordFunctionGuard unseen;
+        options.tell(each.tensor, keeps_dim);
+        return true;
+    }
+
     static int run(void *argument)
     {
         const auto *self = static_cast<SmallComputation *>(argument);
+        self->allocate();
         const std::optional<Stack> computed = self->results(sim_peek);
         const bool is_known = computed && self->is_put(*computed);
-        for (const Mirror &each : self->mirrors)
+        for (const Mirror &each : self->mirrors) {
+            const bool has_value = each.is_written && (is_known || self->is_told(each));
             if (each.is_written)
-                sim_poke(each.addr, is_known ? each.tensor.const_data_ptr() : nullptr,
+                sim_poke(each.addr, has_value ? each.tensor.const_data_ptr() : nullptr,
                          each.bytes);
+            each.release();
+        }
         return 0;
     }
 
@@ -94,26 +164,58 @@ struct SmallComputation {
 
 class Small
 {
-    OperatorHandle op_;
-    bool is_computed_, overwrites_, is_asked_;
+    Cpu cpu_;
+    bool is_computed_, overwrites_, is_asked_, chooses_;
 
     static bool is_plain(const Tensor &tensor)
     {
         return tensor.layout() == at::kStrided && !tensor.is_nested() &&
                tensor.has_storage() && !tensor.is_conj() && !tensor.is_neg() &&
-               tensor.numel() > 0 && span_bytes(tensor) <= SMALL_BYTES;
+               tensor.numel() > 0;
     }
 
-    static bool is_small(const Stack &values, size_t &count)
+    static bool is_small(const Tensor &tensor)
+    {
+        const bool is_integer = at::isIntegralType(tensor.scalar_type(), true);
+        return is_plain(tensor) &&
+               span_bytes(tensor) <= (is_integer ? INTEGERS_BYTES : SMALL_BYTES);
+    }
+
+    static bool are_small(const Stack &values, size_t &count)
     {
         for (const IValue &value : values) {
             if (value.isList() && value.toListRef().size() > SMALL_COUNT)
                 return false;
             for (const Tensor &tensor : tensors(value))
-                if (tensor.defined() && (!is_plain(tensor) || ++count > SMALL_COUNT))
+                if (tensor.defined() && (!is_small(tensor) || ++count > SMALL_COUNT))
                     return false;
         }
         return true;
+    }
+
+    static Tensor without_memory(const Tensor &like, uint64_t bytes,
+                                 c10::IntArrayRef strides)
+    {
+        c10::Storage storage(c10::Storage::use_byte_size_t(), bytes,
+                             c10::DataPtr(nullptr, c10::kCPU), nullptr, false);
+        Tensor made = at::detail::make_tensor<c10::TensorImpl>(
+            std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
+            like.dtype());
+        made.unsafeGetTensorImpl()->set_sizes_and_strides(like.sizes(), strides);
+        return made;
+    }
+
+    // What lies far apart is gathered: experts look at a column each of a large mask.
+    static Mirror mirror_of(const Tensor &tensor, bool is_read, bool is_written)
+    {
+        const uint64_t span = span_bytes(tensor), own = tensor.nbytes();
+        if (is_written || own >= span)
+            return {address_of(tensor), span,
+                    without_memory(tensor, span, tensor.strides()),
+                    is_read || !tensor.is_non_overlapping_and_dense(), is_written};
+        Tensor made =
+            without_memory(tensor, own, c10::contiguous_strides(tensor.sizes()));
+        return {address_of(tensor), own, made, is_read, false, tensor.strides().vec()};
     }
 
     static void mirror(const IValue &value, bool is_read, bool is_written, Stack &to,
@@ -126,23 +228,38 @@ class Small
         to.push_back(changed(value, [&](const Tensor &tensor) {
             if (!tensor.defined() || !tensor.is_cuda())
                 return alias_tensor(tensor);
-            Tensor made = at::detail::empty_strided_cpu(
-                tensor.sizes(), tensor.strides(), tensor.scalar_type());
-            mirrors.push_back({address_of(tensor), span_bytes(tensor), made,
-                               is_read || !tensor.is_non_overlapping_and_dense(),
-                               is_written});
-            return made;
+            mirrors.push_back(mirror_of(tensor, is_read, is_written));
+            return mirrors.back().tensor;
         }));
+    }
+
+    // Those that a call chooses from, if all that it writes can be told or forgotten.
+    Options options_of(const Stack &arguments, const Stack &outputs) const
+    {
+        if (!chooses_ || outputs.empty() || !arguments[0].toTensor().is_cuda())
+            return {};
+        const Tensor &from = arguments[0].toTensor();
+        const auto dim = cpu_.op.schema().argumentIndexWithName("dim");
+        if (!dim || !arguments[*dim].isInt() || from.dim() == 0)
+            return {};
+        for (const IValue &output : outputs)
+            if (!is_plain(output.toTensor()))
+                return {};
+        const int64_t along = c10::maybe_wrap_dim(arguments[*dim].toInt(), from.dim());
+        if (from.size(along) > OPTIONS_MAX || !is_small(outputs.back().toTensor()))
+            return {};
+        return {along, from.size(along)};
     }
 
   public:
     Small(const OperatorHandle &op, const std::string &name)
-        : op_(op),
+        : cpu_{op, equivalent(name)},
           is_computed_(sim_peek != nullptr && !draws(op) &&
                        op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)),
           overwrites_(Names(OVERWRITING).contain(op.schema().name().substr(6))),
           is_asked_(is_computed_ && name != "_local_scalar_dense" &&
-                    (returns_no_tensor(op) || Names(SIZED_BY_VALUES).contain(name)))
+                    (returns_no_tensor(op) || Names(SIZED_BY_VALUES).contain(name))),
+          chooses_(is_computed_ && Names(CHOOSING).contain(name))
     {
         for (const c10::Argument &argument : op.schema().arguments())
             is_asked_ = is_asked_ && !argument.is_out();
@@ -162,6 +279,7 @@ class Small
         c10::Device device = device_of(arguments);
         c10::cuda::CUDAGuard guard(device);
         c10::cuda::getCurrentCUDAStream().synchronize();
+        work->allocate();
         const std::optional<Stack> computed = work->results(sim_look);
         if (!computed)
             return false;
@@ -177,18 +295,30 @@ class Small
                                                   const Stack &outputs) const
     {
         size_t count = 0;
-        if (!is_computed_ || !is_small(outputs, count) || !is_small(arguments, count))
+        const bool is_whole =
+            is_computed_ && are_small(outputs, count) && are_small(arguments, count);
+        const Options options = options_of(arguments, outputs);
+        if (!is_whole && options.count == 0)
             return nullptr;
-        auto made = std::make_unique<SmallComputation>(SmallComputation{&op_});
+        auto made = std::make_unique<SmallComputation>(SmallComputation{cpu_});
+        made->options = options;
+        if (options.count > 0)
+            made->keeps_dim =
+                outputs.back().toTensor().dim() == arguments[0].toTensor().dim();
+        if (!is_whole) {
+            for (const IValue &output : outputs)
+                mirror(output, false, true, made->outputs, made->mirrors);
+            return made;
+        }
         for (size_t i = 0; i < arguments.size(); i++) {
-            const c10::Argument &argument = op_.schema().arguments()[i];
+            const c10::Argument &argument = cpu_.op.schema().arguments()[i];
             const c10::AliasInfo *alias = argument.alias_info();
             const bool is_written = alias != nullptr && alias->isWrite();
             const bool is_read = !is_written || !(overwrites_ || argument.is_out());
             mirror(arguments[i], is_read, is_written, made->arguments, made->mirrors);
         }
         for (size_t i = 0; i < outputs.size(); i++)
-            if (op_.schema().returns()[i].alias_info() == nullptr)
+            if (cpu_.op.schema().returns()[i].alias_info() == nullptr)
                 mirror(outputs[i], false, true, made->outputs, made->mirrors);
             else
                 made->outputs.emplace_back();
