@@ -256,8 +256,9 @@ import torch.distributed as dist
 
 if not dist.is_initialized():
     dist.init_process_group("nccl")
-size, device = dist.get_world_size(), torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
 torch.cuda.set_device(device)
+size = dist.get_world_size()
 EXPERTS, TOP, TOKENS, WIDTH = 16, 2, 4096, 256
 own = EXPERTS // size
 experts = [torch.nn.Linear(WIDTH, WIDTH, device=device) for _ in range(own)]

@@ -31,18 +31,25 @@ OPTIONS: tuple[dict[str, Any], ...] = (
 )
 
 
-def inputs(device: str, dtype: torch.dtype, groups: int) -> list[torch.Tensor]:
-    """Query, key, value and a mask."""
+def inputs(
+    device: str, dtype: torch.dtype, groups: int, width: int = 8
+) -> list[torch.Tensor]:
+    """Query, key, value (of heads of that width) and a mask."""
     torch.manual_seed(1)
-    shapes = (2, 4, 16, 8), (2, groups, 16, 8), (2, groups, 16, 8), (16, 16)
+    shapes = (2, 4, 16, 8), (2, groups, 16, 8), (2, groups, 16, width), (16, 16)
     return [torch.randn(shape, dtype=dtype).to(device) for shape in shapes]
 
 
 def attend(
-    device: str, dtype: torch.dtype, groups: int, masked: bool, options: dict[str, Any]
+    device: str,
+    dtype: torch.dtype,
+    groups: int,
+    masked: bool,
+    options: dict[str, Any],
+    width: int = 8,
 ) -> tuple[int, list[torch.Tensor]]:
     """Which kind was chosen; the result and the gradients of query, key and value."""
-    *leaves, mask = inputs(device, dtype, groups)
+    *leaves, mask = inputs(device, dtype, groups, width)
     leaves = [leaf.requires_grad_() for leaf in leaves]
     options = {
         **options,
@@ -56,14 +63,14 @@ def attend(
     return kind, [t.detach().cpu() for t in (y, *(leaf.grad for leaf in leaves))]
 
 
-def differences(groups: int) -> list[str]:
+def differences(groups: int, width: int = 8) -> list[str]:
     found = []
     for dtype in DTYPES:
         for options in OPTIONS:
             for masked in (False, True):
                 if masked and "is_causal" in options:
                     continue  # PyTorch allows one of them
-                case = dtype, groups, masked, options
+                case = dtype, groups, masked, options, width
                 kind, values = attend("cuda", *case)
                 plain = kind == SDPBackend.MATH.value
                 with sdpa_kernel(SDPBackend.MATH if plain else list(FUSED)):
@@ -84,6 +91,12 @@ def test_heads_of_their_own_give_the_cpus_values():
 @on_each_generation
 def test_heads_that_share_keys_give_the_cpus_values():
     assert differences(2) + differences(1) == []
+
+
+@on_each_generation
+def test_values_with_heads_of_another_width_give_the_cpus_values():
+    """As in the latent attention of DeepSeek."""
+    assert differences(4, width=16) + differences(4, width=24) == []
 
 
 def chosen(dtype: torch.dtype, masked: bool = False) -> SDPBackend:
