@@ -266,6 +266,8 @@ int oomph_sim_peek_view(const oomph_sim_view_t *view, void *out);
 int oomph_sim_look_view(const oomph_sim_view_t *view, void *out);
 // What lies there from now on, if that is at most 64 MiB; NULL: it is not known.
 void oomph_sim_poke(uint64_t addr, const void *source, uint64_t bytes);
+// The same, of zeros.
+void oomph_sim_poke_zeros(uint64_t addr, uint64_t bytes);
 
 typedef struct oomph_sim_range {
     uint64_t addr, bytes;

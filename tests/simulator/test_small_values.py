@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from typing import Any
 
@@ -169,6 +170,22 @@ def test_what_was_used_lately_stays_known():
         for _ in range(10):
             torch.full((3,), column, device="cuda")
         assert len(mask[:, column].nonzero()) == (1000 if column == 7 else 0)
+
+
+@known
+def test_zeros_take_neither_time_nor_memory_until_something_else_is_among_them():
+    buffer = torch.empty(10 << 20, dtype=torch.int, device="cuda")  # as tuners have it
+    begin = time.perf_counter()
+    for _ in range(500):
+        buffer.zero_()
+    torch.cuda.synchronize()
+    assert time.perf_counter() - begin < 2  # to compute them takes ten times as long
+    buffer[5] = 3
+    buffer[100:200] = 1
+    copy = buffer[90:210].clone()
+    assert (buffer.sum().item(), copy.sum().item()) == (103, 100)
+    assert buffer[:8].tolist() == [0, 0, 0, 0, 0, 3, 0, 0]
+    assert len(buffer.nonzero()) == 101
 
 
 # ---- what a router of experts chooses

@@ -180,11 +180,13 @@ static PyObject *install(PyObject *, PyObject *arguments)
 }
 
 // Has operators on small tensors compute where memory is not real. Comes before their
-// costs. Needs oomph_sim_compute(), _peek_view(), _look_view() and _poke().
+// costs. Needs oomph_sim_compute(), _peek_view(), _look_view(), _poke() and
+// _poke_zeros().
 static PyObject *know_small(PyObject *, PyObject *arguments)
 {
     using namespace oomph_values;
-    if (!take_addresses(arguments, sim_compute, sim_peek, sim_look, sim_poke))
+    if (!take_addresses(arguments, sim_compute, sim_peek, sim_look, sim_poke,
+                        sim_poke_zeros))
         return nullptr;
     Py_RETURN_NONE;
 }

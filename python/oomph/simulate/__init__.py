@@ -369,7 +369,7 @@ def prepare_torch() -> None:
         operators.install(driver)
     operators.install_sleep(driver)
     if card is not None and not card.has_values:
-        small = ("compute", "peek_view", "look_view", "poke")
+        small = ("compute", "peek_view", "look_view", "poke", "poke_zeros")
         _install(torch.__version__, driver, "know_small", *small)
     if card is not None and (card.has_rates or not card.has_values):
         _install(torch.__version__, driver, "install_costs", "cost", "operator")

@@ -109,6 +109,11 @@ void oomph_sim_poke(uint64_t addr, const void *source, uint64_t bytes)
         sim_shadow_forget(addr, bytes);
 }
 
+void oomph_sim_poke_zeros(uint64_t addr, uint64_t bytes)
+{
+    sim_shadow_zero(addr, bytes);
+}
+
 // ---- the card
 
 double oomph_sim_fabric_bytes_per_s(void)

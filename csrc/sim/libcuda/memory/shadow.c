@@ -14,7 +14,7 @@ typedef struct write {
     uint64_t addr, bytes;
     uint64_t room;     // bytes of `data`
     uint64_t last_use; // the later, the larger
-    char *data;
+    char *data;        // NULL: zeros
 } write_t;
 
 static write_t writes[WRITES]; // those in use come first
@@ -57,19 +57,24 @@ static write_t *find(uint64_t addr)
     return NULL;
 }
 
-// A write that is in no place yet. Its data are NULL if the host has no memory.
+// A write that is in no place yet, of zeros if `source` is NULL. It has no bytes if the
+// host has no memory.
 static write_t made(uint64_t addr, const void *source, uint64_t bytes)
 {
+    if (source == NULL)
+        return (write_t){addr, bytes, 0, 0, NULL};
     write_t write = {addr, bytes, bytes, 0, malloc(bytes)};
 
     if (write.data != NULL)
         memcpy(write.data, source, bytes);
+    else
+        write.bytes = 0;
     return write;
 }
 
 static void keep(write_t write)
 {
-    if (write.data == NULL)
+    if (write.bytes == 0)
         return;
     while (write_count == WRITES ||
            (write_count > 0 && kept_bytes + write.room > KEPT_BYTES))
@@ -91,7 +96,7 @@ void sim_shadow_forget(uint64_t addr, uint64_t bytes)
             continue;
         }
         const uint64_t tail = write_end > end ? write_end - end : 0;
-        char *from = write->data + (write->bytes - tail);
+        char *from = write->data != NULL ? write->data + (write->bytes - tail) : NULL;
         if (write->addr < addr) {
             write->bytes = addr - write->addr;
             i++;
@@ -100,7 +105,8 @@ void sim_shadow_forget(uint64_t addr, uint64_t bytes)
                 return;
             }
         } else if (tail > 0) {
-            memmove(write->data, from, tail);
+            if (from != NULL)
+                memmove(write->data, from, tail);
             write->addr = end;
             write->bytes = tail;
             i++;
@@ -114,7 +120,7 @@ void sim_shadow_write(uint64_t addr, const void *source, uint64_t bytes)
 {
     write_t *around = find(addr);
 
-    if (around != NULL && addr + bytes <= end_of(around)) {
+    if (around != NULL && around->data != NULL && addr + bytes <= end_of(around)) {
         memcpy(around->data + (addr - around->addr), source, bytes);
         return;
     }
@@ -123,10 +129,16 @@ void sim_shadow_write(uint64_t addr, const void *source, uint64_t bytes)
         keep(made(addr, source, bytes));
 }
 
+void sim_shadow_zero(uint64_t addr, uint64_t bytes)
+{
+    sim_shadow_forget(addr, bytes);
+    keep(made(addr, NULL, bytes));
+}
+
 // The part of a write that lies in a range.
 typedef struct part {
     uint64_t addr, bytes; // 0: none does
-    const char *data;
+    const char *data;     // NULL: zeros
 } part_t;
 
 static part_t part_of(const write_t *write, uint64_t addr, uint64_t bytes)
@@ -135,7 +147,7 @@ static part_t part_of(const write_t *write, uint64_t addr, uint64_t bytes)
     const uint64_t end = end_of(write) < addr + bytes ? end_of(write) : addr + bytes;
 
     return (part_t){begin, end > begin ? end - begin : 0,
-                    write->data + (begin - write->addr)};
+                    write->data != NULL ? write->data + (begin - write->addr) : NULL};
 }
 
 uint64_t sim_shadow_read(uint64_t addr, void *out, uint64_t bytes)
@@ -147,7 +159,8 @@ uint64_t sim_shadow_read(uint64_t addr, void *out, uint64_t bytes)
         const part_t part = part_of(&writes[i], addr, bytes);
         if (part.bytes == 0)
             continue;
-        memcpy((char *)out + (part.addr - addr), part.data, part.bytes);
+        if (part.data != NULL)
+            memcpy((char *)out + (part.addr - addr), part.data, part.bytes);
         known += part.bytes;
         writes[i].last_use = ++uses;
     }
@@ -190,7 +203,8 @@ bool sim_shadow_read_view(const oomph_sim_view_t *view, void *out)
     const uint64_t bytes = span_of(view);
     write_t *around = find(view->addr);
 
-    if (around != NULL && view->addr + bytes <= end_of(around)) {
+    if (around != NULL && around->data != NULL &&
+        view->addr + bytes <= end_of(around)) {
         gather(view, 0, around->data + (view->addr - around->addr), out);
         around->last_use = ++uses;
         return true;

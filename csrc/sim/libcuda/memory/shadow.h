@@ -19,6 +19,8 @@ enum {
 };
 
 void sim_shadow_write(uint64_t addr, const void *source, uint64_t bytes);
+// Zeros, which take no memory.
+void sim_shadow_zero(uint64_t addr, uint64_t bytes);
 
 // Copies the bytes at `addr`, zeros where they are not known. Gives how many are.
 uint64_t sim_shadow_read(uint64_t addr, void *out, uint64_t bytes);

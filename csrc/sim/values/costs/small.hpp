@@ -27,6 +27,7 @@ namespace oomph_values
 inline decltype(&oomph_sim_peek_view) sim_peek;
 inline decltype(&oomph_sim_look_view) sim_look;
 inline decltype(&oomph_sim_poke) sim_poke;
+inline decltype(&oomph_sim_poke_zeros) sim_poke_zeros;
 
 inline constexpr uint64_t SMALL_BYTES = 4096;
 inline constexpr uint64_t INTEGERS_BYTES = 64 << 20; // as the driver keeps
@@ -140,6 +141,15 @@ struct SmallComputation {
         return true;
     }
 
+    // Zeros take neither time nor memory: tuners write them often, and many.
+    static int run_zeros(void *argument)
+    {
+        const auto *self = static_cast<SmallComputation *>(argument);
+        for (const Mirror &each : self->mirrors)
+            sim_poke_zeros(each.addr, each.bytes);
+        return 0;
+    }
+
     static int run(void *argument)
     {
         const auto *self = static_cast<SmallComputation *>(argument);
@@ -231,6 +241,15 @@ class Small
             mirrors.push_back(mirror_of(tensor, is_read, is_written));
             return mirrors.back().tensor;
         }));
+    }
+
+    static bool zeroes(const SmallComputation &work)
+    {
+        const std::string &name = work.cpu.op.schema().name();
+        const bool fills = name == "aten::fill_" && work.arguments[1].isScalar() &&
+                           work.arguments[1].toScalar().equal(0);
+        return (fills || name == "aten::zero_") && work.mirrors.size() == 1 &&
+               !work.mirrors[0].is_read;
     }
 
     // Those that a call chooses from, if all that it writes can be told or forgotten.
@@ -328,15 +347,17 @@ class Small
     // Gives the current stream the computation, behind the kernels of the operator.
     void follow(const std::string &name, std::unique_ptr<SmallComputation> work) const
     {
-        oomph_sim_compute_t what = {
-            name.c_str(),
-            /*ranges=*/nullptr,
-            /*range_count=*/0,   &SmallComputation::run, &SmallComputation::release,
-            work.release(),
-            /*makes_calls=*/0,
-            /*is_waited_for=*/0,
-            /*meeting=*/nullptr,
-            /*cost_ns=*/0};
+        oomph_sim_compute_t what = {name.c_str(),
+                                    /*ranges=*/nullptr,
+                                    /*range_count=*/0,
+                                    zeroes(*work) ? &SmallComputation::run_zeros
+                                                  : &SmallComputation::run,
+                                    &SmallComputation::release,
+                                    work.release(),
+                                    /*makes_calls=*/0,
+                                    /*is_waited_for=*/0,
+                                    /*meeting=*/nullptr,
+                                    /*cost_ns=*/0};
         check_taken(called(name),
                     sim_compute(&what, c10::cuda::getCurrentCUDAStream().stream()));
     }
