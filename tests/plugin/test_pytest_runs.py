@@ -189,7 +189,7 @@ def test_tests_do_not_run_on_another_allocator_than_was_asked_for(tmp_path):
     (tmp_path / "conftest.py").write_text(
         "import torch\n"
         "from oomph.base import state\n"
-        "state._installed = None  # as if it did not fit this PyTorch\n"
+        "state.is_installed = lambda: False  # as if it did not fit this PyTorch\n"
     )
     run = run_pytest(tmp_path, *SIMULATED, "-k", "peace")
     assert run.outcomes["test_is_rescued_in_peace"] == "ERROR"
