@@ -170,7 +170,6 @@ def test_forwards_of_which_each_tries_other_calls_are_no_error():
         training.optimizer.step()
 
 
-@pytest.mark.skip(reason="a fault: takes 24 GiB of host memory, cause not known")
 @no_host
 def test_forwards_whose_graph_nobody_uses_hold_nothing():
     training = Training()

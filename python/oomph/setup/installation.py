@@ -46,10 +46,10 @@ def install(settings: str | None = None, **options: Unpack[_settings.Options]) -
         SettingsError: A setting is unknown, or its value is not allowed.
         ModuleNotFoundError: PyTorch is not installed.
         RuntimeError: oomph is installed with other settings, or its modules were loaded
-            anew. Or CUDA is in use already,
-            PyTorch is not a CUDA build, or oomph was built for another version of
-            PyTorch; with ``required="no"`` these, and a missing or old driver, are
-            logged instead, and PyTorch keeps its own allocator.
+            anew. Or CUDA is in use already, PyTorch is not a CUDA build, or oomph was
+            built for another version of PyTorch; with ``required="no"`` these, and a
+            missing or old driver, are logged instead, and PyTorch keeps its own
+            allocator.
 
     Example:
         >>> import oomph

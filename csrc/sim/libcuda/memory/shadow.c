@@ -203,8 +203,9 @@ bool sim_shadow_read_view(const oomph_sim_view_t *view, void *out)
     const uint64_t bytes = span_of(view);
     write_t *around = find(view->addr);
 
-    if (around != NULL && around->data != NULL &&
-        view->addr + bytes <= end_of(around)) {
+    if (around == NULL)
+        return false;
+    if (around->data != NULL && view->addr + bytes <= end_of(around)) {
         gather(view, 0, around->data + (view->addr - around->addr), out);
         around->last_use = ++uses;
         return true;

@@ -14,6 +14,8 @@
 #include <c10/cuda/CUDAStream.h>
 #include <c10/util/strides.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
@@ -57,9 +59,14 @@ struct Mirror {
         return look(&view, tensor.mutable_data_ptr()) != 0;
     }
 
-    void allocate() const
+    // Not by PyTorch's allocator: what the C library aligns it seldom finds room for
+    // where the same has been before.
+    bool allocate() const
     {
-        tensor.storage().set_data_ptr_noswap(c10::GetCPUAllocator()->allocate(bytes));
+        void *data = std::malloc(bytes);
+        tensor.storage().set_data_ptr_noswap(
+            c10::DataPtr(data, data, &std::free, c10::kCPU));
+        return data != nullptr;
     }
 
     void release() const
@@ -90,15 +97,25 @@ struct SmallComputation {
     Options options = {};
     bool keeps_dim = false; // its results have the dimension of the options
 
+    // Whether all that is read is known, and lies in the mirrors now.
+    bool is_loaded(decltype(sim_peek) look) const
+    {
+        const auto loads = [&](const Mirror &each) {
+            return !each.is_read || (each.allocate() && each.look_up(look));
+        };
+        const auto is_ready = [](const Mirror &each) {
+            return each.is_read || each.allocate();
+        };
+        return std::all_of(mirrors.begin(), mirrors.end(), loads) &&
+               std::all_of(mirrors.begin(), mirrors.end(), is_ready);
+    }
+
     // What the CPU's kernel gives; nothing if it refuses, or not all that it reads is
     // known.
     std::optional<Stack> results(decltype(sim_peek) look) const
     {
-        if (arguments.empty())
+        if (arguments.empty() || !is_loaded(look))
             return std::nullopt;
-        for (const Mirror &each : mirrors)
-            if (each.is_read && !each.look_up(look))
-                return std::nullopt;
         OnlyKernels only;
         at::DisableRecordFunctionGuard unseen;
         Stack stack = arguments;
@@ -124,16 +141,11 @@ struct SmallComputation {
         return true;
     }
 
-    void allocate() const
-    {
-        for (const Mirror &each : mirrors)
-            each.allocate();
-    }
-
     // Whether what a mirror is to hold has been told, though it is not known.
     bool is_told(const Mirror &each) const
     {
-        if (options.count == 0 || each.tensor.scalar_type() != at::kLong)
+        if (options.count == 0 || each.tensor.scalar_type() != at::kLong ||
+            !each.allocate())
             return false;
         OnlyKernels only;
         at::DisableRecordFunctionGuard unseen;
@@ -153,7 +165,6 @@ struct SmallComputation {
     static int run(void *argument)
     {
         const auto *self = static_cast<SmallComputation *>(argument);
-        self->allocate();
         const std::optional<Stack> computed = self->results(sim_peek);
         const bool is_known = computed && self->is_put(*computed);
         for (const Mirror &each : self->mirrors) {
@@ -298,7 +309,6 @@ class Small
         c10::Device device = device_of(arguments);
         c10::cuda::CUDAGuard guard(device);
         c10::cuda::getCurrentCUDAStream().synchronize();
-        work->allocate();
         const std::optional<Stack> computed = work->results(sim_look);
         if (!computed)
             return false;
