@@ -100,7 +100,7 @@ import resource, torch
 import oomph
 torch.cuda.init()
 pages = int(open("/proc/self/statm").read().split()[0])
-resource.setrlimit(resource.RLIMIT_AS, (pages * 4096 + (512 << 20), -1))
+resource.setrlimit(resource.RLIMIT_AS, (pages * 4096 + (64 << 20), -1))
 try:
     torch.ones(8, device="cuda")
 except torch.OutOfMemoryError as error:
