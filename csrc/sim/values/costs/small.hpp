@@ -54,7 +54,7 @@ struct Mirror {
         const int64_t one = 1;
         oomph_sim_view_t view = {addr, 1, 1, &count, &one};
         if (!strides.empty())
-            view = {addr, tensor.element_size(), strides.size(), tensor.sizes().data(),
+            view = {addr, tensor.itemsize(), strides.size(), tensor.sizes().data(),
                     strides.data()};
         return look(&view, tensor.mutable_data_ptr()) != 0;
     }
