@@ -28,6 +28,7 @@ from oomph import _torch
 from oomph.base.sizes import SMALL_BYTES
 from oomph.offload import transfer
 from oomph.offload.room import Saved
+from oomph.recompute import own_hooks
 from oomph.recompute.followers import Follower
 
 
@@ -60,6 +61,7 @@ class _Thread(threading.local):
     stays = False  # pushed when that call ends, too
     suspended = False
     constant: frozenset[int] = frozenset()  # storages of parameters and buffers
+    last_hooks: own_hooks.LastHooks | None = None  # while that call goes on
 
 
 _thread = _Thread()
@@ -71,69 +73,6 @@ _originals: tuple[Callable[..., None], Callable[[], None]] | None = None
 
 
 # ---- Packing
-
-
-class _Saved:
-    """A tensor that was saved: over a storage that stays, or that went to the host."""
-
-    __slots__ = (
-        *("__weakref__", "offloaded", "outline", "sequence", "stream", "tensor"),
-        *("version", "what"),
-    )
-
-    def __init__(self, tensor: torch.Tensor, sequence: int) -> None:
-        self.version = tensor._version
-        self.sequence = sequence
-        self.outline: object | None = None
-        self.offloaded: transfer.OffloadedStorage | None = None
-        self.stream = 0
-        self.tensor: torch.Tensor | None
-        if tensor.is_leaf:
-            self.tensor = tensor  # as PyTorch does: its data may be exchanged
-        else:
-            self.tensor = tensor.detach()  # what has a graph would keep itself alive
-            self.outline = _torch.outline(tensor)
-
-    def leave(self, offloaded: transfer.OffloadedStorage) -> None:
-        """Lets go of the tensor, whose storage has been sent."""
-        tensor = self.tensor
-        assert tensor is not None
-        self.what = tensor.type(), tensor.shape
-        if self.outline is None:
-            self.outline = _torch.outline(tensor)
-        with transfer.lock:
-            offloaded.users += 1
-        self.offloaded = offloaded
-        self.tensor = None
-
-    def unpack(self) -> torch.Tensor:
-        tensor = self.tensor
-        if tensor is None:
-            return self._unpack_sent()
-        if tensor._version != self.version:
-            raise _modified(tensor.type(), tensor.shape, tensor._version, self.version)
-        if self.outline is None:
-            return tensor
-        other = _torch.exchanged(self.outline, tensor)
-        return tensor if other is None else other
-
-    def _unpack_sent(self) -> torch.Tensor:
-        assert self.outline is not None and self.offloaded is not None
-        now = _torch.version_now(self.outline)
-        if now != self.version:
-            raise _modified(*self.what, now, self.version)
-        return self.offloaded.take(self.outline)
-
-
-def _modified(kind: str, size: torch.Size, now: int, expected: int) -> RuntimeError:
-    """The error that PyTorch raises without hooks."""
-    return RuntimeError(
-        "one of the variables needed for gradient computation has been modified by an "
-        f"inplace operation: [{kind} {list(size)}] is at version {now}; expected "
-        f"version {expected} instead. Hint: enable anomaly detection to find the "
-        "operation that failed to compute its gradient, with "
-        "torch.autograd.set_detect_anomaly(True)."
-    )
 
 
 def _may_leave(tensor: torch.Tensor) -> bool:
@@ -178,11 +117,11 @@ def _is_made_in_forward(tensor: torch.Tensor) -> bool:
 def _pack(tensor: torch.Tensor) -> Any:
     policy = _policy
     if policy is None or torch.cuda.is_current_stream_capturing():
-        return _Saved(tensor, 0)
+        return Saved(tensor, 0)
     sequence = policy.saved()
     if policy.follower is not None and _is_made_in_forward(tensor):
         policy.follower.saved(tensor)
-    saved = _Saved(tensor, sequence)
+    saved = Saved(tensor, sequence)
     if _may_leave(tensor):
         offloaded = None if _runs_again() else policy.send(tensor, sequence)
         if offloaded is not None:
@@ -236,16 +175,32 @@ def _enter(module: nn.Module, args: Any) -> None:
         close_scope()
     if _thread.module is None:
         _open(module, sys._getframe(1))
+    follower = _follower_of(module)
+    if follower is None or own_hooks.has_last(module):
+        return
+    # PyTorch tells hooks of all modules nothing of arguments by name. Hooks of one
+    # module would be told, but be copied and saved with it, and switch fast paths of
+    # evaluation off: so they are taken from the call that runs this hook.
+    named = sys._getframe(1).f_locals.get("kwargs")
+    if named is not None:
+        follower.enter(module, args, named)
+
+
+def _enter_last(module: nn.Module, args: Any, named: Any) -> None:
+    """Behind a module's own hooks before forward."""
+    if torch.compiler.is_compiling() or not own_hooks.is_last(module):
+        return
+    if (follower := _follower_of(module)) is not None:
+        follower.enter(module, args, named)
+
+
+def _follower_of(module: nn.Module) -> Follower | None:
+    """Who follows a call of a module that begins now in this thread."""
     follower = _policy.follower if _policy is not None else None
     if follower is None or not _thread.pushed or not follower.wants(module):
-        return
-    if _is_ours() and torch._C._functorch.maybe_current_level() is None:
-        # PyTorch tells hooks of all modules nothing of arguments by name. Hooks of one
-        # module would be told, but be copied and saved with it, and switch fast paths
-        # of evaluation off: so they are taken from the call that runs this hook.
-        named = sys._getframe(1).f_locals.get("kwargs")
-        if named is not None:
-            follower.enter(module, args, named)
+        return None
+    is_free = _is_ours() and torch._C._functorch.maybe_current_level() is None
+    return follower if is_free else None
 
 
 def _is_running(frame: FrameType) -> bool:
@@ -267,6 +222,9 @@ def _open(module: nn.Module, frame: FrameType) -> None:
         _push()
     if _thread.pushed:
         _thread.constant = _constants(module)
+        if _policy is not None and (follower := _policy.follower) is not None:
+            _thread.last_hooks = own_hooks.LastHooks(_enter_last)
+            _thread.last_hooks.put_on(module, follower.wants)
 
 
 def _push() -> None:
@@ -312,6 +270,9 @@ def close_scope() -> None:
     if _thread.module is None:
         return
     _thread.module = _thread.frame = None
+    if _thread.last_hooks is not None:
+        _thread.last_hooks.take_off()
+        _thread.last_hooks = None
     if _thread.pushed and _policy is not None and _policy.follower is not None:
         _policy.follower.abandon()
     if not _thread.stays:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 import torch
 
@@ -31,21 +30,78 @@ _NEXT = (
 _LEAST_SHARE = 128  # part of the device that is missing in all, if some is
 
 
-class Saved(Protocol):
-    """A tensor that was saved for backward.
+class Saved:
+    """A tensor that was saved: over a storage that stays, or that went to the host.
 
     Attributes:
         sequence: Its place among all that was saved.
-        stream: On which it was saved.
+        stream: On which it was saved, where its storage may leave.
         tensor: It; None once its storage has left.
     """
 
-    sequence: int
-    stream: int
-    tensor: torch.Tensor | None
+    __slots__ = (
+        *("__weakref__", "offloaded", "outline", "sequence", "stream", "tensor"),
+        *("version", "what"),
+    )
+
+    def __init__(self, tensor: torch.Tensor, sequence: int) -> None:
+        self.version = tensor._version
+        self.sequence = sequence
+        self.outline: object | None = None
+        self.offloaded: OffloadedStorage | None = None
+        self.stream = 0
+        self.tensor: torch.Tensor | None
+        if tensor.is_leaf:
+            self.tensor = tensor  # as PyTorch does: its data may be exchanged
+        else:
+            self.tensor = tensor.detach()  # what has a graph would keep itself alive
+            self.outline = _torch.outline(tensor)
 
     def leave(self, offloaded: OffloadedStorage) -> None:
         """Lets go of the tensor, whose storage has been sent."""
+        tensor = self.tensor
+        assert tensor is not None
+        self.what = tensor.type(), tensor.shape
+        if self.outline is None:
+            self.outline = _torch.outline(tensor)
+        with transfer.lock:
+            offloaded.users += 1
+        self.offloaded = offloaded
+        self.tensor = None
+
+    def unpack(self) -> torch.Tensor:
+        """Gives the tensor, as backward wants it.
+
+        Raises:
+            RuntimeError: It was written to since.
+        """
+        tensor = self.tensor
+        if tensor is None:
+            return self._unpack_sent()
+        if tensor._version != self.version:
+            raise _modified(tensor.type(), tensor.shape, tensor._version, self.version)
+        if self.outline is None:
+            return tensor
+        other = _torch.exchanged(self.outline, tensor)
+        return tensor if other is None else other
+
+    def _unpack_sent(self) -> torch.Tensor:
+        assert self.outline is not None and self.offloaded is not None
+        now = _torch.version_now(self.outline)
+        if now != self.version:
+            raise _modified(*self.what, now, self.version)
+        return self.offloaded.take(self.outline)
+
+
+def _modified(kind: str, size: torch.Size, now: int, expected: int) -> RuntimeError:
+    """The error that PyTorch raises without hooks."""
+    return RuntimeError(
+        "one of the variables needed for gradient computation has been modified by an "
+        f"inplace operation: [{kind} {list(size)}] is at version {now}; expected "
+        f"version {expected} instead. Hint: enable anomaly detection to find the "
+        "operation that failed to compute its gradient, with "
+        "torch.autograd.set_detect_anomaly(True)."
+    )
 
 
 class _Storage:

@@ -19,6 +19,8 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 
+from oomph.recompute import own_hooks
+
 Key = tuple[int, int]  # the identity of a module, and which of its calls in a turn
 
 
@@ -93,6 +95,7 @@ class Call:
         end: Place after what was saved last in it.
         gain_bytes: Bytes that running it again would free.
         inputs: The identities of its inputs' storages.
+        hooks: Those of the module's own hooks.
     """
 
     key: Key
@@ -103,6 +106,7 @@ class Call:
     end: int = 0
     gain_bytes: int = 0
     inputs: frozenset[int] = field(default_factory=frozenset)
+    hooks: frozenset[int] = field(default_factory=frozenset)
 
 
 class Numbers:
@@ -155,6 +159,7 @@ class CallTree:
         key, name = self._numbers.key(module), type(module).__name__
         call = Call(key, weakref.ref(module), name, parent, place)
         call.inputs = storages_in(args, kwargs)
+        call.hooks = own_hooks.others(module)
         for tensor in tensors_in(args, kwargs):
             self._note_input(tensor)
         self.marks.append((len(self.calls), False))

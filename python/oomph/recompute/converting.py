@@ -165,6 +165,8 @@ class Converting(Follower):
         turn.stopwatch.bound()
         turn.tree.enter(module, args, kwargs, self.host.place())
         trial = self._watch.begin(module, args, kwargs)
+        if trial.has_hooks:  # what they change is not known yet
+            trial.blame("it has hooks, and recompute:always does not wait for them")
         call = turn.tree.calls[-1]
         if call.parent < 0:
             turn.roots[call.key] = size_of(args, kwargs)

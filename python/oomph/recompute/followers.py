@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from oomph.recompute import own_hooks
 from oomph.recompute.calls import Call, CallTree, Key, Numbers
 from oomph.recompute.purity import Trial, Trials, forbids, is_watched, refuses
 from oomph.recompute.rerun import Rerun
@@ -279,7 +280,7 @@ class Trying(_Chosen):
         """Backward uses what was saved at a place."""
         if self._turns == self._turn and self._stopwatch.is_here():
             if not self._stopwatch.is_in_backward:
-                self._check_inputs()
+                self._look_again()
             self._stopwatch.used(place, self._bounds)
         super().used(place)
 
@@ -297,11 +298,10 @@ class Trying(_Chosen):
         which = range(len(self.boundaries))
         return self._stopwatch.measured(self._bounds, which, waits)
 
-    def _check_inputs(self) -> None:
-        """Where backward begins: inputs are as they were, or may not be used again."""
+    def _look_again(self) -> None:
+        """Where backward begins: all is as it was, or a call may not run again."""
         for trial in self.trials.values():
-            if trial.reason is None and trial.inputs_changed():
-                trial.blame("its inputs are written to after it has run")
+            trial.look_again()
 
     def _bound(self, key: Key) -> None:
         self.boundaries.append(key)
@@ -321,6 +321,8 @@ class Running(_Chosen):
         if call is None or not self.may_run(call):
             return None
         if refuses(args, kwargs) or forbids(module) or is_watched():
+            return None
+        if own_hooks.others(module) != call.hooks:  # those it was tried with
             return None
         place = self.host.place() + call.end - call.first
         return Rerun(module, args, kwargs), place

@@ -6,7 +6,8 @@ was given an object that it might change, or changed anything that Python can se
 attributes, globals, closures, Python's and NumPy's random numbers. Nothing has been run
 twice by then. What passes is run a second time, under the same random states, and its
 outputs are compared bit by bit; buffers and random states are then as they were after
-the first.
+the first. Hooks of the module itself run around all this, once. So whether they change
+what its forward goes by is looked at where backward begins.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from torch.utils.checkpoint import get_device_states, set_device_states
 
 from oomph import _torch
 from oomph.base.log import logger
-from oomph.recompute import python_state
+from oomph.recompute import own_hooks, python_state
 from oomph.recompute.calls import apart, flatten, storages_in, tensors_in
 from oomph.recompute.contents import Undone, same_bits, sum_of
 from oomph.recompute.rerun import Rerun
@@ -48,21 +49,16 @@ Aside = Callable[[], contextlib.AbstractContextManager[None]]
 
 def forbids(module: nn.Module) -> str | None:
     """Why its calls are not run again, from what it is; None: nothing forbids it."""
+    if not own_hooks.is_last(module):
+        return f"{type(module).__name__} has hooks that change what it is given"
     for inner in module.modules():
         name = type(inner).__name__
         if isinstance(inner, torch.jit.ScriptModule):
             return f"{name} is a script"
-        if getattr(inner, "_compiled_call_impl", None) is not None or hasattr(
-            inner, "_orig_mod"
-        ):
+        if own_hooks.is_compiled(inner):
             return f"{name} is compiled"
-        if (
-            inner._forward_hooks
-            or inner._forward_pre_hooks
-            or inner._backward_hooks
-            or inner._backward_pre_hooks
-        ):
-            return f"{name} has hooks"
+        if inner is not module and own_hooks.others(inner):
+            return f"{name} in it has hooks"
     return None
 
 
@@ -155,12 +151,14 @@ class Trial:
 
     Attributes:
         reason: Why it is to be left alone, as far as was seen; None: nothing was.
+        has_hooks: Whether the module has hooks of its own.
         again_ms: Time of the second run; 0 if there was none. Waits for the device.
     """
 
     def __init__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         self.module, self.arguments = module, (args, kwargs)
         self.reason = forbids(module) or refuses(args, kwargs) or is_watched()
+        self.has_hooks = bool(own_hooks.others(module))
         self._events: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
         self.since = 0
         self.devices: set[int] = set()  # that it computes on
@@ -206,7 +204,16 @@ class Trial:
                 self._try(output, saved, device)
         self.arguments = (), {}
 
-    def inputs_changed(self) -> bool:
+    def look_again(self) -> None:
+        """Backward begins: looks at what would be run again then."""
+        if self.reason is None and self._inputs_changed():
+            self.blame("its inputs are written to after it has run")
+        if self.reason is None and self.has_hooks:
+            found = python_state.changed(self._state, self._marks())
+            if changed := [*filter(python_state.is_kept, found)]:
+                self.blame(f"{min(changed, key=len)} changes after it has run")
+
+    def _inputs_changed(self) -> bool:
         """Whether an input or a parameter was written to since the call began.
 
         An input that nobody has any more is written to by nobody.

@@ -216,7 +216,18 @@ def _is_open(value: object) -> bool:
     return type(value).__module__.split(".")[0] not in ("torch", "logging", "threading")
 
 
-_OWN = ("_modules", "_forward_hooks", "_forward_pre_hooks", "_backward_hooks")
+_OWN = {"_modules", *(name for name in vars(nn.Module()) if "hooks" in name)}
+
+
+_PUT_BACK = ("its arguments", "random numbers", "_parameters")
+
+
+def is_kept(path: str) -> bool:
+    """Whether what lies there is found as it is by a call that runs again later.
+
+    The rest is as it was the first time: arguments, random numbers and parameters.
+    """
+    return not any(part in path for part in _PUT_BACK)
 
 
 def marks(module: nn.Module, arguments: Any) -> Marks:

@@ -13,6 +13,7 @@ import inspect
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
+import torch
 from torch import nn
 from torch.utils import checkpoint
 
@@ -26,8 +27,9 @@ _PARAMETERS = inspect.signature(_generator).parameters
 class _Modules:
     """How a module and those in it were: training or not, with which parameters.
 
-    Both may be others by the time of backward: a program evaluates in between, or
-    ``torch.func.functional_call`` has put its own parameters back.
+    All may be others by the time of backward: a program evaluates in between, or
+    ``torch.func.functional_call`` has put its own parameters back. So may a weight that
+    is made of others before each forward, by a hook of the module.
 
     Args:
         module: It.
@@ -35,6 +37,7 @@ class _Modules:
 
     def __init__(self, module: nn.Module) -> None:
         self._were = [(m, m.training, dict(m._parameters)) for m in module.modules()]
+        self._module, self._made = module, self._tensors_of(module)
         self._versions = [(p, p._version) for p in module.parameters()]
 
     @contextlib.contextmanager
@@ -54,11 +57,19 @@ class _Modules:
                     "recompute:off."
                 )
         are = [(m, m.training, dict(m._parameters)) for m, _, _ in self._were]
+        made = self._tensors_of(self._module)
         try:
             self._set(self._were)
+            vars(self._module).update(self._made)
             yield
         finally:
             self._set(are)
+            vars(self._module).update(made)
+
+    @staticmethod
+    def _tensors_of(module: nn.Module) -> dict[str, torch.Tensor]:
+        found = vars(module).items()
+        return {name: x for name, x in found if isinstance(x, torch.Tensor)}
 
     @staticmethod
     def _set(states: list[tuple[nn.Module, bool, Any]]) -> None:
