@@ -296,6 +296,40 @@ def test_a_replayed_graph_takes_the_time_of_what_was_captured():
     del graph, y
 
 
+@simulated
+def test_what_torch_compile_writes_takes_the_time_to_move_it():
+    torch._inductor.config.compile_threads = 1  # else in processes that outlive this
+
+    @torch.compile
+    def scaled(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (x * 2 + y).relu() * 3
+
+    @torch.compile
+    def added(x: torch.Tensor, row: torch.Tensor) -> None:
+        x.add_(row)
+
+    x, y = empty(4096, 4096), empty(4096, 4096)
+    ms, used = measure(lambda: scaled(x, y))
+    assert used.device_bytes == 3 * x.nbytes
+    assert ms == about(3 * x.nbytes / MEMORY * 1e3)
+    ms, used = measure(lambda: added(x, y[0]))
+    assert used.device_bytes == 2 * x.nbytes + y[0].nbytes
+    ms, used = measure(lambda: scaled(x[:4], y[:4]))
+    assert used.device_bytes == 3 * x[:4].nbytes
+
+
+@simulated
+def test_a_kernel_of_triton_takes_the_time_to_move_what_it_is_given():
+    from triton_kernels import mixed_kernel
+
+    x, y = empty(4096, 4096), empty(4096, 4096)
+    out = torch.empty_like(x)
+    count = x.numel()
+    ms, used = measure(lambda: mixed_kernel[(count // 1024,)](x, y, out, count, 1024))
+    assert used.device_bytes == 3 * x.nbytes
+    assert ms == about(3 * x.nbytes / MEMORY * 1e3)
+
+
 @with_values
 def test_operators_with_values_take_the_same_time():
     x = torch.randn(256, 256, device="cuda")

@@ -373,6 +373,10 @@ def prepare_torch() -> None:
         _install(torch.__version__, driver, "know_small", *small)
     if card is not None and (card.has_rates or not card.has_values):
         _install(torch.__version__, driver, "install_costs", "cost", "operator")
+    if card is not None and card.has_rates and not card.has_values:
+        from oomph.simulate import compiled
+
+        compiled.install(driver)
 
 
 def _install(version: str, driver: ctypes.CDLL, method: str, *calls: str) -> None:
