@@ -386,6 +386,21 @@ def test_a_frozen_teacher_is_to_record_nothing():
 
 
 @card
+def test_an_optimizer_makes_no_state_for_what_is_frozen():
+    base, adapter = layers(30).requires_grad_(False), layers(2)
+    net = nn.Sequential(adapter, base)
+    optimizer = torch.optim.Adam(net.parameters())  # as many give it: all
+
+    def train() -> None:
+        for step in range(2):
+            x = torch.ones(64 if step == 0 else 32768, 1024, device="cuda")
+            net(x).sum().backward()
+            optimizer.step()
+
+    assert "The optimizer will allocate" not in text_of(train)
+
+
+@card
 def test_the_batch_is_that_of_the_loader():
     net = layers(16)
     data = TensorDataset(torch.ones(32, 512, 1024), torch.ones(32, 512, 1024))

@@ -258,7 +258,8 @@ class _Look:
             self._mark(state, Category.OPTIMIZER)
             note_optimizer(self.program, type(optimizer).__name__, known)
             for group in known.get("param_groups") or ():
-                trained.update(map(id, group.get("params", ())))
+                given = group.get("params", ())
+                trained.update(id(p) for p in given if p.requires_grad)
         return trained
 
     def _note_rest(self) -> None:

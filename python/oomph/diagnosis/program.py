@@ -137,7 +137,7 @@ def note_optimizer(program: Program, name: str, known: dict[str, Any]) -> None:
         if parameter in state:
             with_state += bytes_of(parameter)
             made += sum(bytes_of(t) for t in tensors_in(state[parameter]))
-        else:
+        elif parameter.requires_grad:  # the others are given, and left out by its step
             without += bytes_of(parameter)
     program.trained_bytes += with_state + without
     program.temporary_bytes = max(program.temporary_bytes, _temporary_bytes(groups))
@@ -156,7 +156,7 @@ def _temporary_bytes(groups: list[dict[str, Any]]) -> int:
         known = "foreach" in group and not group.get("fused")
         if not known or ("dampening" in group and not group["weight_decay"]):
             continue
-        sizes = [bytes_of(parameter) for parameter in group["params"]]
+        sizes = [bytes_of(p) for p in group["params"] if p.requires_grad]
         at_a_time = max(sizes, default=0) if group["foreach"] is False else sum(sizes)
         most = max(most, at_a_time)
     return most
