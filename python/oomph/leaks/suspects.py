@@ -87,6 +87,7 @@ class Suspect:
     is_chain: bool = False
     _apart: int = 0  # rounds between the last two scans that showed growth
     _place: Hashable = None  # by which the line was found
+    _was_filled: bool = False  # that is a container, which was seen to grow
     _stayed: list[_Stayed] = field(default_factory=list)  # at each scan
 
     @property
@@ -207,7 +208,8 @@ class Suspect:
         """What holds a member at a scan at which it has grown.
 
         If that is not what the line was found by, the line is searched again. While it
-        is searched: a name that was bound anew and still leads to the member is meant.
+        is searched: a name that was bound anew and still leads to the member is meant,
+        unless a container was seen to be filled.
         """
         held = {None, *(slot.place for slot in places.all)}
         if not self.is_searched and self._place in held:
@@ -215,10 +217,14 @@ class Suspect:
         self.finding = replace(self.finding, held_by=held_by)
         self._place = None
         self.places.become(places)
-        self._take(self.places.bound())
+        if not self._was_filled:
+            self._take(self.places.bound())
 
     def suppose(self) -> None:
         """Nothing was seen to change: the source may tell, or who allocates."""
+        if self._was_filled:  # the line stands: other holders come and go
+            self.places.forget()
+            return
         if not self.kinds and self._take(self.places.bound()):
             return
         name, line = self.places.supposed(is_one=not self.kinds)
@@ -240,6 +246,7 @@ class Suspect:
             self.dismissed = True  # made anew each time, and longer each time
         self.gave_back |= change.shrank
         self._place = slot.place
+        self._was_filled = change.size_change > 0
         # Parts with a bound of their own, of which there are ever more, have none.
         self.is_limited &= isinstance(slot.holder, functools._lru_cache_wrapper)
         self.places.forget()
