@@ -3,7 +3,8 @@
     python benchmarks/published/score.py               # all: ten minutes of a core
     python benchmarks/published/score.py rope swiglu   # those whose name has a word
 
-Rows of clusters need a checkout of the program that was measured (clusters.py).
+Rows of clusters and of torchtune need the program that was measured (clusters.py,
+recipes.py).
 
 Results go to benchmarks/results/published.json; rows that do not run keep theirs.
 tools/checked.py makes the tables of docs/checked.md of them.
@@ -140,9 +141,25 @@ def clusters() -> Iterator[Row]:
         )
 
 
+def recipes() -> Iterator[Row]:
+    """The rows of recipes.csv."""
+    for row in read("recipes.csv"):
+        is_time = row["figure"] == "step"
+        yield Row(
+            f"{row['name']}, {row['figure']}",
+            "training time" if is_time else "training memory",
+            "a100-80gb",
+            float(row["published"]),
+            "ms" if is_time else "MiB",
+            row["source"],
+            "recipes.py",
+            {key: row[key] for key in ("recipe", "config", "arguments", "figure")},
+        )
+
+
 def rows() -> list[Row]:
     """All that are published."""
-    found = [*kernels(), *trainings(), *clusters()]
+    found = [*kernels(), *trainings(), *recipes(), *clusters()]
     assert len({(row.kind, row.name) for row in found}) == len(found)
     return found
 

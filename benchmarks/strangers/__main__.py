@@ -20,7 +20,6 @@ import json
 import multiprocessing
 import os
 import statistics
-import sys
 import time
 import traceback
 from collections import Counter
@@ -30,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import oomph.simulate
+from collection import programs
 
 CARD = "96GiB,gpu=rtx4090,host=120GiB"
 OFFLOAD = "offload:on-oom,host_limit:100GiB"
@@ -37,7 +37,6 @@ FACTORS = (1.2, 1.6, 2.5)
 FIRST = 4  # steps of the run that do not count
 FIRST_OF_KIND = 3  # and of each kind
 SECONDS_MAX = 300  # for one run
-GROUPS = ("plain", "pictures", "generative", "language", "trainers")
 PRELOADED = (  # what initializes no CUDA when it is imported, as no fork survives that
     *("torch", "torchvision", "transformers", "peft", "diffusers", "timm"),
     *("accelerate", "torch._dynamo"),
@@ -50,15 +49,6 @@ HELD_MAX, HELD_SHARE = 1.15, 0.9
 MIB, GIB = 1 << 20, 1 << 30
 
 Row = dict[str, Any]
-
-
-def programs() -> dict[str, Any]:
-    """All of them by name, in the order of their files."""
-    found = {}
-    for group in GROUPS:
-        module = importlib.import_module(group)
-        found |= {program.__name__: program for program in module.PROGRAMS}
-    return found
 
 
 def run_apart(measure: Any, program: Any, *options: Any, log: Path) -> Row:
@@ -294,5 +284,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent))
     main()

@@ -1,0 +1,10 @@
+"""Runs one program by its name, with nothing around it."""
+
+from __future__ import annotations
+
+import sys
+
+from collection import programs
+
+if __name__ == "__main__":
+    programs()[sys.argv[1]]()
