@@ -49,11 +49,10 @@ _RING = (
     "is a guess."
 )
 _CHUNK = (
-    "Forward alone ends at what was published. The simulated peak comes a moment later: "
-    "backward makes the gradient of the first chunk of logits, 250.5 MiB, and what is "
-    "beside it, while all chunks are there. Versions of PyTorch and torchtune are those "
-    "of another time; what theirs did otherwise is not known. The row of LoRA has the "
-    "same difference in MiB."
+    "Forward alone ends at what was published. The simulated peak comes a moment "
+    "later: backward makes the gradient of the first chunk of logits, 250.5 MiB, and "
+    "what is beside it, while all chunks are there. What PyTorch did otherwise then is "
+    "not known. The row of LoRA has the same difference in MiB."
 )
 _EIGHT_BITS = (
     "1,503 MiB of the difference are as much as the embedding in fp32. Which package's "

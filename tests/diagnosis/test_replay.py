@@ -392,8 +392,8 @@ def test_an_optimizer_makes_no_state_for_what_is_frozen():
     optimizer = torch.optim.Adam(net.parameters())  # as many give it: all
 
     def train() -> None:
-        for step in range(2):
-            x = torch.ones(64 if step == 0 else 32768, 1024, device="cuda")
+        for rows in (64, 32768):
+            x = torch.ones(rows, 1024, device="cuda")
             net(x).sum().backward()
             optimizer.step()
 

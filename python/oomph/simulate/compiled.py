@@ -110,7 +110,7 @@ def _is_on_card(value: object) -> bool:
 def _given_by_inductor(kernel: Any, args: Sequence[Any]) -> tuple[list[Given], float]:
     """What a kernel of ``torch.compile`` is given, and for how many items.
 
-    Inductor names its arguments: ``in_ptr0``, ``out_ptr0``, ``in_out_ptr0``, ``xnumel``.
+    Inductor calls them ``in_ptr0``, ``out_ptr0``, ``in_out_ptr0`` and ``xnumel``.
     """
     pairs = [*zip(kernel.fn.arg_names, args, strict=False)]  # then come constants
     given = [
