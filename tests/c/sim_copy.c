@@ -158,15 +158,21 @@ static void test_the_shadow_keeps_what_is_around_a_write(void)
 
 static void test_only_so_much_is_shadowed(void)
 {
-    uint64_t values[1024] = {5};
+    static uint64_t values[(1 << 20) / sizeof(uint64_t) + 1] = {5};
 
     start("1GiB");
     CUdeviceptr addr = allocate(PAGE);
     OK(cuMemcpyHtoD(addr, values, sizeof values));
     CHECK(read_back(addr) == 0);
-    for (uint64_t i = 1; i <= 1000; i++)
-        OK(cuMemcpyHtoD(addr + 8 * i, &i, sizeof i));
-    CHECK(read_back(addr + 8) == 0 && read_back(addr + 8000) == 1000);
+    OK(cuMemcpyHtoD(addr, values, sizeof values - sizeof *values));
+    CHECK(read_back(addr) == 5);
+    OK(cuMemcpyDtoD(addr, allocate(PAGE), sizeof values)); // of what has no shadow
+    for (uint64_t i = 1; i <= 1000; i++) {
+        OK(cuMemcpyHtoD(addr + 16 * i, &i, sizeof i));
+        CHECK(read_back(addr + 16) == 1); // what is in use stays
+    }
+    CHECK(read_back(addr + 32) == 0 && read_back(addr + 16 * 900) == 900);
+    CHECK(read_back(addr + 16000) == 1000);
 }
 
 static void test_copies_to_the_host_read_the_value_that_was_set(void)

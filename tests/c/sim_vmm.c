@@ -377,7 +377,7 @@ static void test_more_than_the_address_space_is_out_of_memory(void)
 
 static void test_without_real_memory_only_small_writes_are_remembered(void)
 {
-    static char large[8192] = {1, 2, 3, 4};
+    static char large[(1 << 20) + 1] = {1, 2, 3, 4};
     char out[4] = {1, 2, 3, 4};
 
     start("12GiB");
