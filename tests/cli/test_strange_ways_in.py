@@ -97,13 +97,13 @@ def test_such_a_script_and_its_children_have_the_simulated_card(
 def test_a_child_that_finds_no_start_up_file_gives_no_alarm(moved, tmp_path):
     """It may need no card."""
     script = tmp_path / "script.py"
-    script.write_text(SPAWNS.replace("torch.cuda.get_device_name()", "'none'"))
-    # As long as another Python's packages come by a path, only the first can be asked.
-    done = run(
-        f"import sys; sys.path.insert(0, {str(moved)!r})\n" + script.read_text(),
-        card=CARD,
-        anew=True,
+    script.write_text(
+        f"import sys; sys.path.insert(0, {str(moved)!r})\n"
+        + SPAWNS.replace("torch.cuda.get_device_name()", "'none'")
     )
+    done = execute(sys.executable, script, card=CARD, anew=True)
+    assert done.code == 0, done.said
+    assert done.out.startswith("none, none, "), done.said
     assert "not simulated" not in done.err
 
 
