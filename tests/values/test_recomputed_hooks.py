@@ -120,6 +120,30 @@ def test_a_hook_that_changes_what_forward_goes_by_is_found():
     check_left_alone(run, "Scales", "")
 
 
+class GoesBySettings(Pure):
+    """The same in a dict, whose name is much like that of parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hyper_parameters = {"factor": 1.0}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.compute(x) * self.hyper_parameters["factor"]
+
+
+@card
+def test_it_is_found_whatever_the_attribute_is_called():
+    def change(module: Any, *_: Any) -> None:
+        module.hyper_parameters["factor"] *= 0.5
+
+    def run() -> list[Any]:
+        model = chain(GoesBySettings(), Pure())
+        model[0].register_forward_hook(change)
+        return train(model)
+
+    check_left_alone(run, "GoesBySettings", "")
+
+
 class Shared(nn.Module):
     """Calls one block twice, whose weight a hook makes anew before each call."""
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import random
+import re
 import sys
 import types
 import zlib
@@ -217,9 +218,7 @@ def _is_open(value: object) -> bool:
 
 
 _OWN = {"_modules", *(name for name in vars(nn.Module()) if "hooks" in name)}
-
-
-_PUT_BACK = ("its arguments", "random numbers", "_parameters")
+_PUT_BACK = re.compile(r"its arguments|.*'s random numbers$|([^:\[]*\.)?_parameters\b")
 
 
 def is_kept(path: str) -> bool:
@@ -227,7 +226,7 @@ def is_kept(path: str) -> bool:
 
     The rest is as it was the first time: arguments, random numbers and parameters.
     """
-    return not any(part in path for part in _PUT_BACK)
+    return _PUT_BACK.match(path) is None
 
 
 def marks(module: nn.Module, arguments: Any) -> Marks:
