@@ -99,8 +99,13 @@ class Costs:
         found = [each.use(items) for each in given if each.tensor.numel()]
         uses = (_Use * len(found))(*found)
         cost = _Cost(b"triton", 0.0, 0, 0.0, launched, uses, len(uses), 0)
-        if launched.kernel_count and found:
-            self._cost(cost, torch.cuda.current_stream().cuda_stream)
+        if not launched.kernel_count or not found:
+            return
+        if error := self._cost(cost, torch.cuda.current_stream().cuda_stream):
+            raise RuntimeError(
+                "a kernel of Triton failed on the simulated GPU: its stream takes no "
+                f"more work (error {error})"
+            )
 
 
 def _is_on_card(value: object) -> bool:
