@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import weakref
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
@@ -847,3 +847,26 @@ def test_what_ends_before_the_first_call_of_a_model_is_not_told(short_times):
             loop.step()
         assert watch.findings == []
     assert "oomph leaks" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_the_line_that_fills_a_container_stands_where_a_name_is_bound_beside():
+    from oomph.holders.lines import Line
+    from oomph.leaks.findings import Finding
+    from oomph.leaks.lines.following import Changes
+    from oomph.leaks.lines.places import Places
+    from oomph.leaks.lines.slots import Slot
+    from oomph.leaks.suspects import Suspect
+
+    fills, binds = Line("program.py", 50, "update"), Line("program.py", 104, "step")
+    kept, tracker = Slot([], name="kept"), Slot({"tracks": ()}, "tracks", "tracks")
+    suspect = Suspect(Finding("outputs retained", None), {1}, began=1, seen=2)
+    suspect.places = Places([kept], [tracker])
+    suspect.learn({kept.place: Changes(Counter({(True, fills): 1}), size_change=1)})
+    assert suspect.finding.line == fills
+    history = Slot(deque(maxlen=4), name="history")
+    for _ in range(2):  # a member is found there, and again
+        suspect.held_now(Places([history], [tracker]), "`.history`")
+        suspect.learn({tracker.place: Changes(Counter({(True, binds): 1}))})
+    suspect.suppose()  # nothing more was seen
+    assert suspect.finding.line == fills
+    assert not suspect.is_searched
