@@ -13,7 +13,6 @@ docs/allocators.md.
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from support import GIB, ROOT
+from support import GIB, ROOT, environment
 
 STRANGERS = Path(__file__).parent / "strangers"
 RESULTS = Path(__file__).parent / "results" / "allocators.json"
@@ -69,7 +68,7 @@ def _oomph(*words: str) -> str:
         text=True,
         timeout=SECONDS_MAX,
         check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env=environment(OMP_NUM_THREADS="1"),
     )
     if done.returncode:
         raise RuntimeError(f"oomph {' '.join(words)}:\n{done.stderr[-3000:]}")
@@ -117,8 +116,10 @@ simulated cards with PyTorch {torch}; the allocators are the real ones. \
 
 What a program **reserves** beyond what is **allocated** at the peak is what it cannot \
 use. **Smallest card** is the least memory on which the trace comes through, CUDA's \
-context included, without anything leaving the card. So oomph has no host memory here; \
-[what its offload makes possible](how_offload_works.md) comes on top.
+context included, without anything leaving the card; it is found to one part in 128. \
+oomph's has room for the 256 MiB that it keeps for CUDA libraries \
+([`reserve`](settings.md)). [What its offload makes possible](how_offload_works.md) \
+comes on top.
 
 {summary}
 

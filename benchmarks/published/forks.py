@@ -15,6 +15,11 @@ from typing import Any
 Request = dict[str, Any]
 
 
+def training_of(request: Request) -> Request:
+    """What requests of one training have in common: all but the figure."""
+    return {key: value for key, value in request.items() if key != "figure"}
+
+
 def serve(
     group_of: Callable[[Request], object],
     answers: Callable[[Sequence[Request]], Iterator[Any]],

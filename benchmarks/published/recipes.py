@@ -19,6 +19,8 @@ import tempfile
 from itertools import groupby
 from pathlib import Path
 
+from forks import training_of
+
 HERE = Path(__file__).parent
 STEPS = 3
 ALWAYS = "tokenizer.max_seq_len=4096 gradient_accumulation_steps=1 batch_size=2 seed=1"
@@ -51,14 +53,10 @@ def main() -> None:
     """Serves requests, those of one training together."""
     card = os.environ.pop("OOMPH_SIMULATE")
     requests = json.load(sys.stdin)
-    for training, group in groupby(requests, key=_training):
-        found = figures(card, json.loads(training))
+    for training, group in groupby(requests, key=training_of):
+        found = figures(card, training)
         for request in group:
             print(json.dumps(found[request["figure"]]), flush=True)
-
-
-def _training(request: dict[str, str]) -> str:
-    return json.dumps({k: v for k, v in request.items() if k != "figure"})
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from forks import Request, serve
+from forks import Request, serve, training_of
 from oomph import simulate
 from torch import Tensor, nn
 from torch.nn import functional
@@ -367,10 +367,6 @@ def answers(requests: Sequence[Request]) -> Iterator[float]:
     found = PROGRAMS[first["program"]](first)
     for request in requests:
         yield found[request["figure"]]
-
-
-def training_of(request: Request) -> Request:
-    return {key: value for key, value in request.items() if key != "figure"}
 
 
 if __name__ == "__main__":
