@@ -67,6 +67,9 @@ def test_a_program_ends_as_in_a_python_that_ends(tmp_path):
         execute(sys.executable, "ends.py", card="1GiB", conf="", cwd=tmp_path, anew=a)
         for a in (False, True)
     )
-    assert (forked.code, forked.out) == (anew.code, anew.out)
-    assert forked.code == 3
-    assert forked.out.count("gone:") == 2
+    for ended in (forked, anew):
+        assert ended.code == 3
+        # Which of the two goes first is the collector's affair, and not always the same.
+        assert ended.out.splitlines()[:2] == ["at exit", "the tensor"]
+        gone = ["gone: a module's", "gone: the program's"]
+        assert sorted(ended.out.splitlines()[2:]) == gone
