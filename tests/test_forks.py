@@ -69,7 +69,7 @@ def test_a_program_ends_as_in_a_python_that_ends(tmp_path):
     )
     for ended in (forked, anew):
         assert ended.code == 3
-        # Which of the two goes first is the collector's affair, and not always the same.
+        # Which of the two goes first depends on when the collector last ran.
         assert ended.out.splitlines()[:2] == ["at exit", "the tensor"]
         gone = ["gone: a module's", "gone: the program's"]
         assert sorted(ended.out.splitlines()[2:]) == gone
