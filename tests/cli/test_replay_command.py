@@ -86,6 +86,18 @@ def test_the_smallest_card_is_one_on_which_the_run_fits_too(recorded, tmp_path):
     assert codes == [0, 1]
 
 
+def test_settings_are_those_of_oomph_where_the_trace_is_replayed(recorded):
+    trace, _ = recorded["native"]
+    reserves = ("64MiB", "320MiB")
+    small, large = (
+        answer("--gpu", "1TiB,context=0", "--set", f"reserve:{size}", trace)
+        for size in reserves
+    )
+    least, more = (told["smallest_bytes"] for told in (small, large))
+    assert more["native"] == least["native"]
+    assert more["oomph"] - least["oomph"] == pytest.approx(256 * MIB, abs=8 * MIB)
+
+
 def test_lines_and_phases_are_recorded(recorded):
     trace = reading.read(recorded["native"][0])
     lines = {line for _, line, _ in trace.about["sites"].values()}
@@ -189,6 +201,9 @@ def test_questions_that_cannot_be_asked_have_their_own_code(recorded, tmp_path):
         result = replay("--gpu", card, trace)
         assert result.code == 2
         assert "must start with the memory of a device" in result.err
+    for setting, said in (("reserv:0", "reserve"), ("offload:off", "of each way")):
+        result = replay("--gpu", "1GiB", "--set", setting, trace)
+        assert (result.code, said in result.err) == (2, True), result.said
     result = oomph("run", "--trace", tmp_path / "no" / "file", ROOT / "setup.py")
     assert result.code == 2
     assert "--trace: there is no folder" in result.err

@@ -72,7 +72,14 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         metavar="COUNT",
         help=f"with --world: ranks on each machine (default: {LOCAL_SIZE})",
     )
-    fit.add_argument(
+    add_settings(fit)
+    fit.add_argument("--json", action="store_true", help="write all as JSON")
+    script.add_to(fit)
+
+
+def add_settings(command: argparse.ArgumentParser) -> None:
+    """Adds the option ``--set``."""
+    command.add_argument(
         "--set",
         action="append",
         metavar="KEY:VALUE,…",
@@ -80,8 +87,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         dest="settings",
         help="settings of oomph besides offload, as for oomph run",
     )
-    fit.add_argument("--json", action="store_true", help="write all as JSON")
-    script.add_to(fit)
 
 
 def joined(arguments: Sequence[str]) -> list[str]:

@@ -8,7 +8,14 @@ import sys
 from pathlib import Path
 
 from oomph.fitting import cards
-from oomph.fitting.command import FAILED, FITS, INTERRUPTED, TOO_SMALL, progress
+from oomph.fitting.command import (
+    FAILED,
+    FITS,
+    INTERRUPTED,
+    TOO_SMALL,
+    add_settings,
+    progress,
+)
 from oomph.fitting.measuring import Script, Way
 from oomph.setup.places import temporary_folder
 
@@ -36,6 +43,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         dest="way",
         help="with which allocator it must fit for exit code 0 (default: %(default)s)",
     )
+    add_settings(replay)
     replay.add_argument("--json", action="store_true", help="write all as JSON")
 
 
@@ -57,7 +65,11 @@ def run(options: argparse.Namespace) -> int:
             packed = Path(folder, "trace")
             format.write(packed, trace)
             asked = Script(
-                "oomph.traces.play", (str(packed),), module=True, steps=_ALL_STEPS
+                "oomph.traces.play",
+                (str(packed),),
+                module=True,
+                settings=",".join(options.settings),
+                steps=_ALL_STEPS,
             )
             found = answers.find(asked, targets, progress(), is_trace=True)
         except format.TraceError as error:
