@@ -6,11 +6,15 @@ import pytest
 from support import APART, run
 
 CARD = "1GiB,context=0"
+BYTES_A_NS, LAUNCH_NS = 1000, 1000
+RATES = (
+    "gpu=a100-40gb,bandwidth=1000GB/s,bandwidth-share=1,launch=1us,tick=0,dispatch=0"
+)
 
 
-def told(code: str, conf: str | None) -> list[float]:
+def told(code: str, conf: str | None, card: str = CARD) -> list[float]:
     """What the code prints, as numbers."""
-    done = run(code, card=CARD, conf=conf, PYTHONPATH=str(APART))
+    done = run(code, card=card, conf=conf, PYTHONPATH=str(APART))
     assert done.code == 0, done.said
     return [float(word) for word in done.out.split()]
 
@@ -71,3 +75,28 @@ def test_pages_of_an_optimizer_give_way_to_tensors(conf):
     assert before - after >= states
     assert full < 16 * 2**20
     assert again == after
+
+
+def test_its_operators_take_the_time_to_move_what_they_are_given():
+    bytes_moved, took_ns = told(
+        """
+        import bitsandbytes, torch
+        from bitsandbytes import functional
+        from oomph.simulate import usage
+
+        packed, state = functional.quantize_4bit(
+            torch.ones(4096, 4096, device="cuda", dtype=torch.bfloat16), blocksize=64
+        )
+        torch.cuda.synchronize()
+        before = usage()
+        whole = functional.dequantize_4bit(packed, state)
+        torch.cuda.synchronize()
+        after = usage()
+        print(after.device_bytes - before.device_bytes, after.now_ns - before.now_ns)
+        """,
+        None,
+        card=f"{CARD},{RATES}",
+    )
+    weights = 4096 * 4096
+    assert bytes_moved == weights * (1 / 2 + 4 / 64 + 2)
+    assert took_ns == pytest.approx(bytes_moved / BYTES_A_NS, abs=LAUNCH_NS)

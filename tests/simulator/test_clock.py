@@ -330,6 +330,42 @@ def test_a_kernel_of_triton_takes_the_time_to_move_what_it_is_given():
     assert ms == about(3 * x.nbytes / MEMORY * 1e3)
 
 
+@simulated
+def test_an_operator_of_another_library_takes_the_time_to_move_what_it_is_given():
+    import torchvision
+
+    pictures, boxes = empty(1, 256, 256, 256), empty(512, 5)
+    out_bytes = 512 * 256 * 14 * 14 * 4  # zeroed first
+    ms, used = measure(lambda: torchvision.ops.roi_align(pictures, boxes, 14))
+    assert used.device_bytes == pictures.nbytes + boxes.nbytes + 2 * out_bytes
+    assert ms == about(used.device_bytes / MEMORY * 1e3)
+
+
+@with_values
+def test_an_operator_of_another_library_with_values_takes_the_same_time():
+    import torchvision
+
+    pictures = torch.randn(1, 8, 64, 64, device="cuda")
+    boxes = torch.tensor([[0, 1, 1, 60, 60]], dtype=torch.float, device="cuda")
+    _, used = measure(lambda: torchvision.ops.roi_align(pictures, boxes, 32))
+    out = torchvision.ops.roi_align(pictures, boxes, 32)
+    assert used.device_bytes == pictures.nbytes + boxes.nbytes + 2 * out.nbytes
+    expected = torchvision.ops.roi_align(pictures.cpu(), boxes.cpu(), 32)
+    assert torch.equal(out.cpu(), expected)
+
+
+@simulated
+def test_an_operator_of_another_library_that_calls_others_takes_their_time():
+    @torch.library.custom_op("theirs::scaled", mutates_args=())
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 + 1
+
+    x = empty(4096, 4096)
+    ms, used = measure(lambda: scaled(x))
+    assert used.device_bytes == 4 * x.nbytes
+    assert ms == about(4 * x.nbytes / MEMORY * 1e3)
+
+
 @with_values
 def test_operators_with_values_take_the_same_time():
     x = torch.randn(256, 256, device="cuda")

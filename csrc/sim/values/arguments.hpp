@@ -7,10 +7,20 @@
 #include <c10/cuda/CUDAFunctions.h>
 
 #include <optional>
+#include <string>
 #include <utility>
 
 namespace oomph_values
 {
+
+// The name without namespace and overload, if it is PyTorch's own; otherwise empty.
+inline std::string own_name(const c10::OperatorHandle &op)
+{
+    const std::string &name = op.schema().name();
+    const std::string space = "aten::";
+
+    return name.rfind(space, 0) == 0 ? name.substr(space.size()) : "";
+}
 
 inline bool is_view(const c10::OperatorHandle &op)
 {

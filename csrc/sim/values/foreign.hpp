@@ -1,5 +1,7 @@
 // foreign.hpp - operators of other libraries than PyTorch: what has kernels for CUDA
-// and for the CPU is computed as PyTorch's own operators are.
+// and for the CPU is computed as PyTorch's own operators are, and where operators take
+// time, what launches kernels takes that of the bytes that it is given and gives. What
+// it multiplies is not known.
 //
 // Libraries are loaded at any time, and define operators before their kernels. So each
 // operator that is defined gets, below autograd and above all kernels, one of ours,
@@ -8,6 +10,7 @@
 // nobody may wait for while a stream computes.
 #pragma once
 #include "kernel.hpp"
+#include "values/costs/cost.hpp"
 
 #include <Python.h>
 
@@ -15,6 +18,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <regex>
 #include <string>
 #include <utility>
@@ -40,14 +44,18 @@ inline bool is_python(const OperatorHandle &op, const std::string &key)
            !std::regex_match(found[2].str(), compiled);
 }
 
+// What is done to operators of other libraries.
+inline std::atomic<bool> foreign_compute{false}, foreign_cost{false};
+
 class Foreign final : public c10::OperatorKernel
 {
     std::mutex mutex_; // guards:
     std::unique_ptr<Kernel> kernel_;
+    std::optional<Cost> cost_;
 
     static bool is_computed(const OperatorHandle &op)
     {
-        return op.hasKernelForDispatchKey(c10::DispatchKey::CUDA) &&
+        return foreign_compute && op.hasKernelForDispatchKey(c10::DispatchKey::CUDA) &&
                op.hasKernelForDispatchKey(c10::DispatchKey::CPU) && !is_view(op) &&
                !is_python(op, "CUDA");
     }
@@ -65,8 +73,15 @@ class Foreign final : public c10::OperatorKernel
         return kernel_.get();
     }
 
-  public:
-    void operator()(const OperatorHandle &op, c10::DispatchKeySet keys, Stack *stack)
+    const Cost &cost(const OperatorHandle &op)
+    {
+        std::lock_guard<std::mutex> guard(mutex_);
+        if (!cost_)
+            cost_.emplace(op, toString(op.operator_name()));
+        return *cost_;
+    }
+
+    void run(const OperatorHandle &op, c10::DispatchKeySet keys, Stack *stack)
     {
         constexpr c10::DispatchKeySet below(c10::DispatchKeySet::FULL_AFTER,
                                             c10::DispatchKey::BackendSelect);
@@ -78,6 +93,26 @@ class Foreign final : public c10::OperatorKernel
             (*stands)(op, keys, stack);
         else
             op.redispatchBoxed(keys, stack);
+    }
+
+  public:
+    void operator()(const OperatorHandle &op, c10::DispatchKeySet keys, Stack *stack)
+    {
+        if (!foreign_cost || !keys.has_backend(c10::BackendComponent::CUDABit)) {
+            run(op, keys, stack);
+            return;
+        }
+        const Stack arguments = top_of(*stack, op.schema().arguments().size());
+        operator_count++;
+        InOperator inside;
+        run(op, keys, stack);
+        const oomph_sim_launched_t launched = inside.end();
+        if (launched.kernel_count + launched.library_call_count == 0)
+            return; // it is the sum of what it called
+        const Stack outputs = top_of(*stack, op.schema().returns().size());
+        c10::cuda::CUDAGuard guard(device_of(arguments, outputs));
+        cost(op).tell(Call(op, arguments, outputs), launched, /*multiplies=*/false,
+                      /*is_followed=*/false);
     }
 };
 
@@ -172,8 +207,9 @@ class Listener final : public c10::OpRegistrationListener
 };
 
 // From now on: PyTorch's own operators are there.
-inline void listen()
+inline void listen(std::atomic<bool> &does)
 {
+    does = true;
     static auto *handle = new c10::RegistrationHandleRAII(
         c10::Dispatcher::singleton().addRegistrationListener(
             std::make_unique<Listener>()));

@@ -123,7 +123,7 @@ int install_all()
         count += install_kernels({Key::SparseCsrCUDA, LEFT_ALONE_IF_SPARSE, {}},
                                  with_values(Key::SparseCsrCUDA, Key::SparseCsrCPU));
         install_kernels({Key::NestedTensorCUDA, LEFT_ALONE_IF_NESTED, {}}, refused);
-        listen();
+        listen(foreign_compute);
         return count;
     });
 }
@@ -133,6 +133,7 @@ int install_costs()
 {
     static bool is_done = false;
     return once(is_done, [] {
+        listen(foreign_cost);
         return install_kernels({c10::DispatchKey::CUDA, LEFT_ALONE, COPIED}, with_cost);
     });
 }

@@ -74,8 +74,7 @@ class Accesses
     explicit Accesses(const OperatorHandle &op)
         : is_pointwise_(op.hasTag(at::Tag::pointwise)),
           is_copy_(op.schema().name() == "aten::copy_"),
-          joins_(op.schema().name() == "aten::cat"),
-          per_number_(always(op.schema().name().substr(6)))
+          joins_(op.schema().name() == "aten::cat"), per_number_(always(own_name(op)))
     {
         for (const c10::Argument &argument : op.schema().arguments())
             inputs_ += !argument.is_out();

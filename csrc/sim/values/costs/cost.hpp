@@ -1,6 +1,6 @@
-// cost.hpp - what is registered over an operator's CUDA kernel so that the simulated
-// GPU takes the time for it: its arithmetic and memory, told to the driver once the
-// operator has launched its kernels. Operators that it calls tell their own.
+// cost.hpp - how the simulated GPU takes the time for an operator: its arithmetic and
+// memory, told to the driver once the operator has launched its kernels. Operators that
+// it calls tell their own.
 #pragma once
 #include "values/arguments.hpp"
 #include "values/costs/accesses.hpp"
@@ -46,63 +46,32 @@ class InOperator
     InOperator &operator=(const InOperator &) = delete;
 };
 
-class Costed final : public c10::OperatorKernel
+inline Stack top_of(const Stack &stack, size_t count)
 {
-    c10::SafeKernelFunction native_;
+    return {stack.end() - static_cast<std::ptrdiff_t>(count), stack.end()};
+}
+
+// What the kernels that an operator launches itself take, as far as its schema says.
+class Cost
+{
     std::string name_;
     Uses uses_;
     Accesses accesses_;
-    Small small_;
     const Arithmetic *arithmetic_;
-    bool is_copy_, copies_by_driver_;
-    size_t argument_count_, return_count_;
 
   public:
-    Costed(const OperatorHandle &op, std::string name, c10::DispatchKey on_gpu)
-        : native_(op.getComputedKernelForDispatchKey(on_gpu)), name_(std::move(name)),
-          uses_(op), accesses_(op), small_(op, name_), arithmetic_(arithmetic_of(op)),
-          is_copy_(name_ == "copy_"),
-          copies_by_driver_(is_copy_ || name_ == "_local_scalar_dense"),
-          argument_count_(op.schema().arguments().size()),
-          return_count_(op.schema().returns().size())
+    Cost(const OperatorHandle &op, std::string name)
+        : name_(std::move(name)), uses_(op), accesses_(op),
+          arithmetic_(arithmetic_of(op))
     {
     }
 
-    void operator()(const OperatorHandle &op, c10::DispatchKeySet keys, Stack *stack)
+    bool has_arithmetic() const
     {
-        if (is_copy_ && crosses_link(*stack)) {
-            native_.callBoxed(op, keys, stack);
-            return;
-        }
-        if (small_.answers(*stack, argument_count_))
-            return;
-        auto count = static_cast<std::ptrdiff_t>(argument_count_);
-        Stack arguments(stack->end() - count, stack->end());
-        const unsigned before = ++operator_count, told = arithmetic_count;
-        InOperator inside;
-        native_.callBoxed(op, keys, stack);
-        const oomph_sim_launched_t launched = inside.end();
-        const bool multiplies = arithmetic_ != nullptr && arithmetic_count == told;
-        if (launched.kernel_count + launched.library_call_count == 0 && !multiplies &&
-            (copies_by_driver_ || operator_count > before))
-            return; // it is the sum of what it called, or the driver's copy
-        count = static_cast<std::ptrdiff_t>(return_count_);
-        Stack outputs(stack->end() - count, stack->end());
-        c10::cuda::CUDAGuard guard(device_of(arguments, outputs));
-        auto followed_by = small_.computation(arguments, outputs);
-        tell(Call(op, arguments, outputs), launched, multiplies,
-             followed_by != nullptr);
-        if (followed_by != nullptr)
-            small_.follow(name_, std::move(followed_by));
+        return arithmetic_ != nullptr;
     }
 
-  private:
-    bool crosses_link(const Stack &stack) const
-    {
-        auto base = stack.size() - argument_count_;
-        return stack[base].toTensor().device() != stack[base + 1].toTensor().device();
-    }
-
+    // To the current stream of the current device.
     void tell(const Call &call, oomph_sim_launched_t launched, bool multiplies,
               bool is_followed) const
     {
@@ -127,6 +96,60 @@ class Costed final : public c10::OperatorKernel
         cost.is_followed = is_followed;
         check_taken(called(name_),
                     sim_cost(&cost, c10::cuda::getCurrentCUDAStream().stream()));
+    }
+};
+
+// What is registered over the CUDA kernel of one of PyTorch's own operators.
+class Costed final : public c10::OperatorKernel
+{
+    c10::SafeKernelFunction native_;
+    std::string name_;
+    Cost cost_;
+    Small small_;
+    bool is_copy_, copies_by_driver_;
+    size_t argument_count_, return_count_;
+
+  public:
+    Costed(const OperatorHandle &op, std::string name, c10::DispatchKey on_gpu)
+        : native_(op.getComputedKernelForDispatchKey(on_gpu)), name_(std::move(name)),
+          cost_(op, name_), small_(op, name_), is_copy_(name_ == "copy_"),
+          copies_by_driver_(is_copy_ || name_ == "_local_scalar_dense"),
+          argument_count_(op.schema().arguments().size()),
+          return_count_(op.schema().returns().size())
+    {
+    }
+
+    void operator()(const OperatorHandle &op, c10::DispatchKeySet keys, Stack *stack)
+    {
+        if (is_copy_ && crosses_link(*stack)) {
+            native_.callBoxed(op, keys, stack);
+            return;
+        }
+        if (small_.answers(*stack, argument_count_))
+            return;
+        const Stack arguments = top_of(*stack, argument_count_);
+        const unsigned before = ++operator_count, told = arithmetic_count;
+        InOperator inside;
+        native_.callBoxed(op, keys, stack);
+        const oomph_sim_launched_t launched = inside.end();
+        const bool multiplies = cost_.has_arithmetic() && arithmetic_count == told;
+        if (launched.kernel_count + launched.library_call_count == 0 && !multiplies &&
+            (copies_by_driver_ || operator_count > before))
+            return; // it is the sum of what it called, or the driver's copy
+        const Stack outputs = top_of(*stack, return_count_);
+        c10::cuda::CUDAGuard guard(device_of(arguments, outputs));
+        auto followed_by = small_.computation(arguments, outputs);
+        cost_.tell(Call(op, arguments, outputs), launched, multiplies,
+                   followed_by != nullptr);
+        if (followed_by != nullptr)
+            small_.follow(name_, std::move(followed_by));
+    }
+
+  private:
+    bool crosses_link(const Stack &stack) const
+    {
+        auto base = stack.size() - argument_count_;
+        return stack[base].toTensor().device() != stack[base + 1].toTensor().device();
     }
 };
 

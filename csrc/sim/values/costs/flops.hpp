@@ -228,10 +228,10 @@ inline const std::map<std::string, Arithmetic> &arithmetics()
 // The arithmetic of an operator; null: it has none.
 inline const Arithmetic *arithmetic_of(const OperatorHandle &op)
 {
-    std::string name = op.schema().name().substr(6); // without aten::
+    std::string name = own_name(op);
     auto found = arithmetics().find(name);
 
-    if (found == arithmetics().end() && name.back() == '_') {
+    if (found == arithmetics().end() && !name.empty() && name.back() == '_') {
         name.pop_back();
         found = arithmetics().find(name);
     }

@@ -286,7 +286,7 @@ class Small
         : cpu_{op, equivalent(name)},
           is_computed_(sim_peek != nullptr && !draws(op) &&
                        op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)),
-          overwrites_(Names(OVERWRITING).contain(op.schema().name().substr(6))),
+          overwrites_(Names(OVERWRITING).contain(own_name(op))),
           is_asked_(is_computed_ && name != "_local_scalar_dense" &&
                     (returns_no_tensor(op) || Names(SIZED_BY_VALUES).contain(name))),
           chooses_(is_computed_ && Names(CHOOSING).contain(name))

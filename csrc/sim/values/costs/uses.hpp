@@ -184,7 +184,7 @@ class Uses
     explicit Uses(const OperatorHandle &op)
     {
         const c10::FunctionSchema &schema = op.schema();
-        std::string name = schema.name().substr(6); // without aten::
+        const std::string name = own_name(op);
         bool reads = !Names(OVERWRITING).contain(name);
 
         sorts_ = name == "sort";
