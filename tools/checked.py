@@ -208,5 +208,5 @@ TABLES = {
     "times by kernel": partial(times_by_kernel, bars.TIME),
     "times of older kernels": partial(times_by_kernel, bars.OF_OLDER_KERNELS),
     bars.BESIDE_COMPILED: beside_compiled,
-    **{kind: partial(rows_of, kind) for kind in bars.BARS},
+    **{kind: partial(rows_of, kind) for kind in (*bars.BARS, "context memory")},
 }

@@ -157,9 +157,24 @@ def recipes() -> Iterator[Row]:
         )
 
 
+def contexts() -> Iterator[Row]:
+    """The rows of contexts.csv."""
+    for row in read("contexts.csv"):
+        yield Row(
+            row["name"],
+            "context memory",
+            row["card"],
+            float(row["published"]),
+            "MiB",
+            row["source"],
+            "contexts.py",
+            {},
+        )
+
+
 def rows() -> list[Row]:
     """All that are published."""
-    found = [*kernels(), *trainings(), *recipes(), *clusters()]
+    found = [*kernels(), *trainings(), *contexts(), *recipes(), *clusters()]
     assert len({(row.kind, row.name) for row in found}) == len(found)
     return found
 

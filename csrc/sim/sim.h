@@ -19,7 +19,8 @@
  *   fabric=450GB/s   speed between devices for NCCL, each way, over NVLink; without it
  *                    NCCL uses the link
  *   cc=9.0           compute capability
- *   context=512MiB   what a device's primary context takes while it is active
+ *   context=512MiB   what a device's primary context takes while it is active; less or
+ *                    more with gpu= (see libcuda/session/gpu.c)
  *   name=TEXT        the device's name
  *   driver=13000     the driver version reported, 11000 to 13000
  *   memory=none      "none": bookkeeping alone, copies to the host give zeros, or what

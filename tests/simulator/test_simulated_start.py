@@ -327,3 +327,20 @@ def test_triton_finds_the_driver(tmp_path):
     )
     assert result.code == 0, result.err
     assert result.out == "torch.Size([])\n"
+
+
+@pytest.mark.parametrize(
+    ("card", "context_mib", "threads"),
+    [("t4", 165, 1024), ("rtx4090", 445, 1536), ("1GiB,gpu=a100-40gb", 489, 2048)],
+)
+def test_a_well_known_card_has_a_context_of_its_size(card, context_mib, threads):
+    result = run(
+        """
+        import torch
+        free, total = torch.cuda.mem_get_info()
+        properties = torch.cuda.get_device_properties(0)
+        print((total - free) >> 20, properties.max_threads_per_multi_processor)
+        """,
+        card=card,
+    )
+    assert result.out.split() == [str(context_mib), str(threads)], result.err

@@ -3,6 +3,7 @@
 #include "libcuda/base/lock.h"
 #include "libcuda/execution/call.h"
 #include "libcuda/session/config.h"
+#include "libcuda/session/gpu.h"
 #include "libcuda/session/session.h"
 #include "libcuda/session/visible_devices.h"
 #include "runtime.h"
@@ -197,7 +198,6 @@ static const attribute_t ATTRIBUTES[] = {
     {CU_DEVICE_ATTRIBUTE_MAX_PITCH, 2147483647},
     {CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK, 65536},
     {CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, 65536},
-    {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, 2048},
     {CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, 32},
     {CU_DEVICE_ATTRIBUTE_CLOCK_RATE, 1980000},
     {CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, 2619000},
@@ -237,6 +237,8 @@ static int card_attribute(CUdevice_attribute attribute, int device)
         return sim_config.cc_minor;
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
         return sim_config.sm_count;
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR:
+        return sim_threads_per_sm(sim_config.cc_major, sim_config.cc_minor);
     case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: // see oomph_sim_device_of_bus_id()
         return sim_visible_device(device) + 1;
     case CU_DEVICE_ATTRIBUTE_INTEGRATED:

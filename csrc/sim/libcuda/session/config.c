@@ -135,6 +135,7 @@ static bool read_gpu(const char *text, void *place)
     if (gpu == NULL)
         return false;
     config->capacity_bytes = (uint64_t)(gpu->memory_gib * 512) << 21;
+    config->context_bytes = sim_gpu_context_bytes(gpu);
     config->is_integrated = gpu->link_gb_per_s == 0;
     // A copy within one memory reads it and writes it.
     double link = config->is_integrated ? gpu->memory_gb_per_s / 2

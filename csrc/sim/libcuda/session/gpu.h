@@ -2,6 +2,8 @@
 #pragma once
 #include "sim.h"
 
+#include <stdint.h>
+
 typedef struct sim_gpu {
     const char *name;  // as a description of a card has it
     const char *title; // as CUDA has it
@@ -18,6 +20,12 @@ typedef struct sim_gpu {
 
 // By name or title, in any case; NULL if it is unknown.
 const sim_gpu_t *sim_gpu_find(const char *name);
+
+// What a process takes of the card besides what it allocates.
+uint64_t sim_gpu_context_bytes(const sim_gpu_t *gpu);
+
+// The most threads that a multiprocessor of a compute capability has at a time.
+int sim_threads_per_sm(int cc_major, int cc_minor);
 
 // All names, for messages. The caller holds the driver's lock.
 const char *sim_gpu_names(void);
