@@ -5,9 +5,9 @@
 Each program of `strangers` runs once on a card with room, under PyTorch's own
 allocator, with `oomph run --trace`. `oomph replay` then asks PyTorch's allocator, its
 expandable segments and oomph for the same, and bisects the smallest card that each
-comes through on. Nothing leaves the card for that. Results are kept in
-results/allocators.json, those of other programs as they are, and shown in
-docs/allocators.md.
+comes through on. Nothing leaves the card for that, and oomph keeps nothing for CUDA
+libraries, since the others do not. Results are kept in results/allocators.json, those
+of other programs as they are, and shown in docs/allocators.md.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ def measure(name: str) -> Row:
         _oomph(*recorded, str(trace), str(STRANGERS / "alone.py"), name)
         # That it does not fit the small card is not asked: smallest cards are bisected.
         options = ("--gpu", "96GiB", "--host", "0", "--allocator", "native", "--json")
+        options += ("--set", "reserve:0")
         found = json.loads(_oomph("replay", *options, str(trace)))
         return {"name": name, "trace_bytes": trace.stat().st_size, **_row(found)}
 
@@ -117,9 +118,9 @@ simulated cards with PyTorch {torch}; the allocators are the real ones. \
 What a program **reserves** beyond what is **allocated** at the peak is what it cannot \
 use. **Smallest card** is the least memory on which the trace comes through, CUDA's \
 context included, without anything leaving the card; it is found to one part in 128. \
-oomph's has room for the 256 MiB that it keeps for CUDA libraries \
-([`reserve`](settings.md)). [What its offload makes possible](how_offload_works.md) \
-comes on top.
+The 256 MiB that oomph keeps free for CUDA libraries unless told otherwise \
+([`reserve`](settings.md)) are set to none here, as the others keep none. [What its \
+offload makes possible](how_offload_works.md) comes on top.
 
 {summary}
 

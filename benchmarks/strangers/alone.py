@@ -7,4 +7,5 @@ import sys
 from collection import programs
 
 if __name__ == "__main__":
-    programs()[sys.argv[1]]()
+    for _ in programs()[sys.argv[1]]() or ():
+        pass  # a program tells kinds of steps, if it has several

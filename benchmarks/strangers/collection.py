@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 GROUPS = ("plain", "pictures", "generative", "language", "trainers")
 
 
-def programs() -> dict[str, Callable[[], None]]:
+def programs() -> dict[str, Callable[[], Iterator[str] | None]]:
     """All of them, in the order of their files."""
     found = {}
     for group in GROUPS:
