@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -108,6 +109,13 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._joined: list[Cached] = []  # of the call that runs
         self._again: list[tuple[Piece, int, int]] = []  # what had run joined it, too
+        # What was made of real tensors, by their identities: to ask PyTorch takes long.
+        self._fake_of: dict[int, tuple[weakref.ref[Any], weakref.ref[Any]]] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """It is not compiled: PyTorch needs no guard around each operator."""
+        return False
 
     def __hash__(self) -> int:
         """Modes are compared by identity."""
@@ -252,7 +260,12 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _as_fake(self, tensor: torch.Tensor) -> torch.Tensor:
         if isinstance(tensor, FakeTensor):
             return tensor
-        return self.fakes.from_tensor(tensor)
+        real, fake = self._fake_of.get(id(tensor), (None, None))
+        known = fake() if real is not None and real() is tensor and fake else None
+        if known is None:
+            known = self.fakes.from_tensor(tensor)
+            self._fake_of[id(tensor)] = weakref.ref(tensor), weakref.ref(known)
+        return known
 
     def _note_rows(self, noted: set[tuple[int, int]], args: Any) -> None:
         first, where = args[0], args[1]
