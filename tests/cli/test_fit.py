@@ -142,6 +142,41 @@ def test_the_table_says_what_holds_the_peak_and_what_would_help(train):
     assert "activations saved for backward" in more
     assert "without offload, with the memory that each saves:" in more
     assert "batch 8192 -> " in more
+    assert "was ended" not in more  # it has five steps
+
+
+def test_a_script_that_is_ended_may_need_more_later(train):
+    result = fit("--gpu", "1GiB", "--steps", "3", train, "--steps", "9")
+    assert result.code == 0, result.said
+    said = "The script was ended after 3 steps of its optimizer (--steps): what comes "
+    assert f"{said}later, such as an evaluation, was not seen." in result.out
+
+
+HALVES = """
+import torch
+
+size = 400 << 20
+while True:
+    try:
+        x = torch.empty(size, dtype=torch.uint8, device="cuda")
+        break
+    except torch.OutOfMemoryError:
+        size //= 2
+print(size >> 20)
+"""
+
+
+def test_a_script_that_catches_the_error_is_run_on_each_card(tmp_path):
+    path = tmp_path / "halves.py"
+    path.write_text(HALVES)
+    words = [*RESERVE, "--gpu", "256MiB,context=0,host=16MiB", path]
+    found = answer(*words)
+    ways = found["cards"][0]["ways"]
+    assert {way["run"]["output"] for way in ways.values()} == {"200"}
+    assert all(way["fits"] for way in ways.values())
+    assert found["smallest_bytes"]["native"] < 32 * MIB
+    said = "the script caught an out-of-memory error and went on, perhaps with less."
+    assert said in fit(*words).out
 
 
 def test_the_exit_code_is_that_of_the_way_that_is_asked_for(train):

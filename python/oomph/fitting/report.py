@@ -149,7 +149,19 @@ def _remarks(fit: Fit) -> list[str]:
         f"{format_size(record.needed_bytes)} in nvidia-smi ({way.value})."
         for way, record in _roomy(fit).items()
     ]
-    if fit.answers[0].roomy.steps == 0:
+    roomy = fit.answers[0].roomy
+    if roomy.ending == "steps":
+        found.append(
+            f"The script was ended after {roomy.steps} steps of its optimizer "
+            "(--steps): what comes later, such as an evaluation, was not seen."
+        )
+    caught = [a.card.name for a in fit.answers if a.fits and a.record.failures]
+    if caught:
+        found.append(
+            f"On {', '.join(dict.fromkeys(caught))} the script caught an out-of-memory "
+            "error and went on, perhaps with less."
+        )
+    if roomy.steps == 0:
         found.append(
             "No step of an optimizer was seen: the script ran to its end, and what it "
             "would do for longer is not known."
