@@ -152,6 +152,23 @@ def test_a_script_that_is_ended_may_need_more_later(train):
     assert f"{said}later, such as an evaluation, was not seen." in result.out
 
 
+def test_a_script_chooses_devices_until_it_uses_one(tmp_path):
+    path = tmp_path / "chooses.py"
+    path.write_text(
+        "import os, sys\n"
+        "os.environ['CUDA_VISIBLE_DEVICES'] = sys.argv[1]\n"
+        "import torch\n"
+        "device = 'cuda' if torch.cuda.is_available() else 'cpu'\n"
+        "x = torch.ones(1 << 20, device=device)\n"
+        "print(x.device.type, torch.cuda.device_count())\n"
+    )
+    for chosen, said in (("", "cpu 0"), ("1", "cuda 1")):
+        words = ["--gpu", "1GiB,devices=2", path, chosen]
+        ways = answer(*words)["cards"][0]["ways"]
+        assert {way["run"]["output"] for way in ways.values()} == {said}
+    assert "allocated nothing on a GPU" in fit("--gpu", "1GiB", path, "").out
+
+
 HALVES = """
 import torch
 

@@ -161,6 +161,8 @@ def _remarks(fit: Fit) -> list[str]:
             f"On {', '.join(dict.fromkeys(caught))} the script caught an out-of-memory "
             "error and went on, perhaps with less."
         )
+    if not roomy.allocated_bytes:
+        found.append("The script allocated nothing on a GPU.")
     if roomy.steps == 0:
         found.append(
             "No step of an optimizer was seen: the script ran to its end, and what it "
