@@ -311,8 +311,13 @@ def test_a_question_that_cannot_be_asked_is_an_error(words):
     assert BAD_QUESTIONS[words] in result.err
 
 
-def test_nothing_runs_any_more_after_an_interrupt(tmp_path):
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+)
+def test_nothing_is_left_after_an_interrupt(number, code, tmp_path):
     path, pids = tmp_path / "sleeps.py", tmp_path / "pids"
+    folders = tmp_path / "folders"
+    folders.mkdir()
     path.write_text(
         "import os, subprocess, sys, time\n"
         "child = subprocess.Popen(['sleep', '600'])\n"
@@ -323,19 +328,25 @@ def test_nothing_runs_any_more_after_an_interrupt(tmp_path):
     command = [*python, "-m", "oomph", "fit", "--gpu", "1GiB", str(path)]
     # What a shell has started in the background does not hear of interrupts.
     hears = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    process = subprocess.Popen(command, start_new_session=True, preexec_fn=hears)
+    process = subprocess.Popen(
+        command,
+        start_new_session=True,
+        preexec_fn=hears,
+        env={**os.environ, "TMPDIR": str(folders)},
+    )
     deadline = time.monotonic() + 60
     while not (pids.exists() and pids.read_text()) and time.monotonic() < deadline:
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     try:
-        assert process.wait(60) == 130
+        assert process.wait(60) == code
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGABRT)  # says where it hangs
             process.wait()
     for pid in map(int, pids.read_text().split()):
         assert not is_running(pid)
+    assert not [*folders.glob("oomph-*")]
 
 
 def test_an_interrupt_at_any_line_of_waiting_leaves_what_is_waited_for_usable():
