@@ -33,8 +33,7 @@ class ScriptError(RuntimeError):
         ...     oomph.fit(["-m", "no_such_module"], gpus="1GiB")
         ... except oomph.ScriptError as error:
         ...     print(error)
-        on 1GiB with 4 TiB the script failed with exit code 1. What it printed at last:
-        ...
+        on 1GiB without a limit the script failed with exit code 1. What it printed ...
     """
 
     def __init__(self, record: Record, card: str) -> None:
@@ -148,7 +147,7 @@ class Runs:
             trace = tuple(self.roomy(card, Way.OOMPH).trace)
             with self._lock:
                 card = self._as.setdefault(trace, card)
-        return self.run(Place(card.roomy, way), f"{card.name} with 4 TiB")
+        return self.run(Place(card.roomy, way), f"{card.name} without a limit")
 
     def at_peak(self, card: Target) -> Record | None:
         """The run on a card that is full just at the script's peak, which says why.
