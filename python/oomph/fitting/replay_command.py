@@ -82,7 +82,8 @@ def run(options: argparse.Namespace) -> int:
             if not is_damaged:
                 print(f"oomph: {error}", file=sys.stderr)
                 return FAILED
-            print(f"oomph: {options.file}: {reason}", file=sys.stderr)
+            said = f"oomph: {options.file}: the file is damaged: {reason}"
+            print(said, file=sys.stderr)
             return DAMAGED
         except KeyboardInterrupt as interrupt:
             return code_of(interrupt)

@@ -127,7 +127,8 @@ def _peak(peak: Record | None) -> list[str]:
     ]
     in_phase = f" in {when}" if when else ""
     where = f", at {request['where']}" if request["where"] else ""
-    return [f"The peak comes{in_phase}{where}. GPU memory is held then by:", *rows]
+    held = " GPU memory is held then by:" if rows else ""
+    return [f"The peak comes{in_phase}{where}.{held}", *rows]
 
 
 def _smaller(fit: Fit) -> list[str]:
