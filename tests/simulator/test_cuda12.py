@@ -49,7 +49,7 @@ int main(void)
     assert(strcmp(prop.name, "A card") == 0);
     assert(prop.totalGlobalMem == 1 << 30);
     assert(prop.major == 8 && prop.minor == 6);
-    assert(prop.warpSize == 32 && prop.maxThreadsPerMultiProcessor == 2048);
+    assert(prop.warpSize == 32 && prop.maxThreadsPerMultiProcessor == 1536);
     assert(prop.clockRate > 0 && prop.memoryClockRate > 0);
     assert(prop.memoryPoolsSupported == 1);
 
