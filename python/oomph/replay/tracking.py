@@ -260,8 +260,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _as_fake(self, tensor: torch.Tensor) -> torch.Tensor:
         if isinstance(tensor, FakeTensor):
             return tensor
-        real, fake = self._fake_of.get(id(tensor), (None, None))
-        known = fake() if real is not None and real() is tensor and fake else None
+        pair = self._fake_of.get(id(tensor))
+        known = pair[1]() if pair is not None and pair[0]() is tensor else None
         if known is None:
             known = self.fakes.from_tensor(tensor)
             self._fake_of[id(tensor)] = weakref.ref(tensor), weakref.ref(known)

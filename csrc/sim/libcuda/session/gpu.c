@@ -37,7 +37,7 @@
  * KiB) of all threads take, and 64 for kernels that are loaded on their first call and
  * handles of libraries. The first is fitted to what nvidia-smi and PyTorch's errors
  * show of processes that did nothing on a T4, RTX 3090, RTX 4090, A100 and H100 (within
- * 10 MiB; 41 less than on a B200), the second is about the median of what others showed
+ * 11 MiB; 41 less than on a B200), the second is about the median of what others showed
  * at work: docs/checked.md has both with their sources. All with CUDA 12 or later,
  * which loads kernels late.
  */
