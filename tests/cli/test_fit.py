@@ -142,6 +142,58 @@ def test_the_table_says_what_holds_the_peak_and_what_would_help(train):
     assert "activations saved for backward" in more
     assert "without offload, with the memory that each saves:" in more
     assert "batch 8192 -> " in more
+    assert "was ended" not in more  # it has five steps
+
+
+def test_a_script_that_is_ended_may_need_more_later(train):
+    result = fit("--gpu", "1GiB", "--steps", "3", train, "--steps", "9")
+    assert result.code == 0, result.said
+    said = "The script was ended after 3 steps of its optimizer (--steps): what comes "
+    assert f"{said}later, such as an evaluation, was not seen." in result.out
+
+
+def test_a_script_chooses_devices_until_it_uses_one(tmp_path):
+    path = tmp_path / "chooses.py"
+    path.write_text(
+        "import os, sys\n"
+        "os.environ['CUDA_VISIBLE_DEVICES'] = sys.argv[1]\n"
+        "import torch\n"
+        "device = 'cuda' if torch.cuda.is_available() else 'cpu'\n"
+        "x = torch.ones(1 << 20, device=device)\n"
+        "print(x.device.type, torch.cuda.device_count())\n"
+    )
+    for chosen, said in (("", "cpu 0"), ("1", "cuda 1")):
+        words = ["--gpu", "1GiB,devices=2", path, chosen]
+        ways = answer(*words)["cards"][0]["ways"]
+        assert {way["run"]["output"] for way in ways.values()} == {said}
+    assert "allocated nothing on a GPU" in fit("--gpu", "1GiB", path, "").out
+
+
+HALVES = """
+import torch
+
+size = 400 << 20
+while True:
+    try:
+        x = torch.empty(size, dtype=torch.uint8, device="cuda")
+        break
+    except torch.OutOfMemoryError:
+        size //= 2
+print(size >> 20)
+"""
+
+
+def test_a_script_that_catches_the_error_is_run_on_each_card(tmp_path):
+    path = tmp_path / "halves.py"
+    path.write_text(HALVES)
+    words = [*RESERVE, "--gpu", "256MiB,context=0,host=16MiB", path]
+    found = answer(*words)
+    ways = found["cards"][0]["ways"]
+    assert {way["run"]["output"] for way in ways.values()} == {"200"}
+    assert all(way["fits"] for way in ways.values())
+    assert found["smallest_bytes"]["native"] < 32 * MIB
+    said = "the script caught an out-of-memory error and went on, perhaps with less."
+    assert said in fit(*words).out
 
 
 def test_the_exit_code_is_that_of_the_way_that_is_asked_for(train):
@@ -259,8 +311,13 @@ def test_a_question_that_cannot_be_asked_is_an_error(words):
     assert BAD_QUESTIONS[words] in result.err
 
 
-def test_nothing_runs_any_more_after_an_interrupt(tmp_path):
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+)
+def test_nothing_is_left_after_an_interrupt(number, code, tmp_path):
     path, pids = tmp_path / "sleeps.py", tmp_path / "pids"
+    folders = tmp_path / "folders"
+    folders.mkdir()
     path.write_text(
         "import os, subprocess, sys, time\n"
         "child = subprocess.Popen(['sleep', '600'])\n"
@@ -271,19 +328,25 @@ def test_nothing_runs_any_more_after_an_interrupt(tmp_path):
     command = [*python, "-m", "oomph", "fit", "--gpu", "1GiB", str(path)]
     # What a shell has started in the background does not hear of interrupts.
     hears = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    process = subprocess.Popen(command, start_new_session=True, preexec_fn=hears)
+    process = subprocess.Popen(
+        command,
+        start_new_session=True,
+        preexec_fn=hears,
+        env={**os.environ, "TMPDIR": str(folders)},
+    )
     deadline = time.monotonic() + 60
     while not (pids.exists() and pids.read_text()) and time.monotonic() < deadline:
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     try:
-        assert process.wait(60) == 130
+        assert process.wait(60) == code
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGABRT)  # says where it hangs
             process.wait()
     for pid in map(int, pids.read_text().split()):
         assert not is_running(pid)
+    assert not [*folders.glob("oomph-*")]
 
 
 def test_an_interrupt_at_any_line_of_waiting_leaves_what_is_waited_for_usable():

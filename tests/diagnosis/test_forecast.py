@@ -860,3 +860,22 @@ print(torch.cuda.max_memory_allocated())
     conf = f"offload:off,reserve:0,error:full,device_limit:{limit}"
     text = execute(sys.executable, program, card=card, conf=conf).out
     assert step_bytes(text) == pytest.approx(true, rel=0.01)
+
+
+@card
+def test_a_loop_that_calls_no_model_is_foreseen_with_its_rows():
+    def nearest(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        squares = a.square().sum(-1)[:, :, None] + b.square().sum(-1)[:, None]
+        return (squares - 2 * a @ b.transpose(1, 2)).min(2).values
+
+    model = nn.Linear(3, 3, device="cuda").eval()
+
+    @torch.no_grad()
+    def evaluate() -> None:
+        clouds = model(torch.rand(192, 512, 3, device="cuda"))
+        for begin in range(0, 192, 96):
+            part = clouds[begin : begin + 96]
+            nearest(part, part.flip(1)).mean()
+
+    text = foreseen(evaluate)
+    assert "48 of the 96 rows at a time" in text

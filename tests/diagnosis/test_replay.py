@@ -536,6 +536,30 @@ def test_tables_are_elsewhere_row_wise_or_sparse():
 
 
 @card
+@pytest.mark.parametrize("is_module", [True, False])
+def test_tables_that_are_heads_as_well_stay(is_module):
+    table = nn.Embedding(50_000, 256, device="cuda")
+    head = nn.Linear(256, 50_000, bias=False, device="cuda")
+    head.weight = table.weight
+    optimizer = torch.optim.Adam(table.parameters(), fused=True)
+
+    def train() -> None:
+        for _ in range(2):
+            optimizer.zero_grad()
+            hidden = table(torch.randint(50_000, (2048,), device="cuda"))
+            logits = head(hidden) if is_module else hidden @ table.weight.t()
+            logits.sum().backward()
+            optimizer.step()
+
+    kept = torch.empty(256 * MIB, dtype=torch.uint8, device="cuda")
+    text = text_of(train)
+    assert "A whole step needs" in text
+    for words in ("embedding tables", "row-wise", "sparse=True"):
+        assert words not in text
+    del kept
+
+
+@card
 def test_halves_are_tried_where_nothing_is_trained():
     net = layers(24).eval()  # of 4 MiB each
 

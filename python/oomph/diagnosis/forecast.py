@@ -22,7 +22,8 @@ from oomph.memory import host, sites
 
 if TYPE_CHECKING:
     from oomph.replay.change import Change
-    from oomph.replay.search import Outcome, Search
+    from oomph.replay.outcome import Outcome
+    from oomph.replay.search import Search
 
 SECONDS = 120.0  # of the CPU, for one error
 SECONDS_IN_ALL = 360.0  # for all of a process: a loop that tries again goes on

@@ -140,6 +140,9 @@ def _batch_words(
 ) -> tuple[str, str]:
     raw = forecast.outcome.raw
     action = f"batch {batch} -> {wanted}"
+    if not raw["called"]:  # what no model is given need not be a batch
+        action = f"{wanted} of the {batch} rows at a time"
+        return action, "the loop, or one within it, takes more turns"
     if not raw["backwards"]:
         return action, "more, smaller batches"
     action += f", accumulating gradients over {-(-batch // wanted)}"

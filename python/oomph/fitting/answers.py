@@ -142,6 +142,7 @@ def find_by(
 def _find(
     runs: Runs, cards: Sequence[Target], pool: ThreadPoolExecutor, is_trace: bool
 ) -> Fit:
+    runs.full_card = None if is_trace else cards[-1]
     plain = [(card, pool.submit(runs.answer, card, Way.OOMPH)) for card in cards]
     short = [card for card, answer in plain if not answer.result().fits]
     # What would help takes longest to find, so that begins first.

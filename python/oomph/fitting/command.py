@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from oomph.base import script
@@ -20,7 +22,12 @@ allocator, with expandable segments, and with oomph. The script is ended after a
 steps. The exit code is 0 if it fits on all cards, 1 if it does not, 2 if the question
 cannot be asked, and 3 if the script fails.
 """
-FITS, TOO_SMALL, FAILED, INTERRUPTED = 0, 1, 3, 130
+FITS, TOO_SMALL, FAILED = 0, 1, 3
+_INTERRUPTED, _TERMINATED = 130, 143
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came, which ends a question as Ctrl-C does."""
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -98,6 +105,25 @@ def joined(arguments: Sequence[str]) -> list[str]:
     return found
 
 
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """SIGTERM raises :class:`Terminated` meanwhile, so that nothing is left behind."""
+
+    def end(*_: object) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def code_of(interrupt: KeyboardInterrupt) -> int:
+    """The exit code after Ctrl-C or SIGTERM."""
+    return _TERMINATED if isinstance(interrupt, Terminated) else _INTERRUPTED
+
+
 def run(options: argparse.Namespace) -> int:
     """Answers; gives the exit code.
 
@@ -112,12 +138,13 @@ def run(options: argparse.Namespace) -> int:
     if options.world is not None and options.vary is not None:
         raise ValueError("--world and --vary: give one of them")
     try:
-        text, data, fits = _answer(options, asked, targets)
+        with ended_by_signals():
+            text, data, fits = _answer(options, asked, targets)
     except ScriptError as error:
         print(f"oomph: {error}", file=sys.stderr)
         return FAILED
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    except KeyboardInterrupt as interrupt:
+        return code_of(interrupt)
     print(json.dumps(data, indent=1) if options.json else text, flush=True)
     return FITS if fits else TOO_SMALL
 

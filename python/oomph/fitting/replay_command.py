@@ -11,9 +11,10 @@ from oomph.fitting import cards
 from oomph.fitting.command import (
     FAILED,
     FITS,
-    INTERRUPTED,
     TOO_SMALL,
     add_settings,
+    code_of,
+    ended_by_signals,
     progress,
 )
 from oomph.fitting.measuring import Script, Way
@@ -71,7 +72,8 @@ def run(options: argparse.Namespace) -> int:
                 settings=",".join(options.settings),
                 steps=_ALL_STEPS,
             )
-            found = answers.find(asked, targets, progress(), is_trace=True)
+            with ended_by_signals():
+                found = answers.find(asked, targets, progress(), is_trace=True)
         except format.TraceError as error:
             print(f"oomph: {error}", file=sys.stderr)
             return DAMAGED
@@ -80,10 +82,11 @@ def run(options: argparse.Namespace) -> int:
             if not is_damaged:
                 print(f"oomph: {error}", file=sys.stderr)
                 return FAILED
-            print(f"oomph: {options.file}: {reason}", file=sys.stderr)
+            said = f"oomph: {options.file}: the file is damaged: {reason}"
+            print(said, file=sys.stderr)
             return DAMAGED
-        except KeyboardInterrupt:
-            return INTERRUPTED
+        except KeyboardInterrupt as interrupt:
+            return code_of(interrupt)
     told = report.data(found) if options.json else report.text_of_replay(found)
     print(json.dumps(told, indent=1) if options.json else told, flush=True)
     return FITS if found.fits(options.way) else TOO_SMALL

@@ -127,7 +127,8 @@ def _peak(peak: Record | None) -> list[str]:
     ]
     in_phase = f" in {when}" if when else ""
     where = f", at {request['where']}" if request["where"] else ""
-    return [f"The peak comes{in_phase}{where}. GPU memory is held then by:", *rows]
+    held = " GPU memory is held then by:" if rows else ""
+    return [f"The peak comes{in_phase}{where}.{held}", *rows]
 
 
 def _smaller(fit: Fit) -> list[str]:
@@ -149,7 +150,21 @@ def _remarks(fit: Fit) -> list[str]:
         f"{format_size(record.needed_bytes)} in nvidia-smi ({way.value})."
         for way, record in _roomy(fit).items()
     ]
-    if fit.answers[0].roomy.steps == 0:
+    roomy = fit.answers[0].roomy
+    if roomy.ending == "steps":
+        found.append(
+            f"The script was ended after {roomy.steps} steps of its optimizer "
+            "(--steps): what comes later, such as an evaluation, was not seen."
+        )
+    caught = [a.card.name for a in fit.answers if a.fits and a.record.failures]
+    if caught:
+        found.append(
+            f"On {', '.join(dict.fromkeys(caught))} the script caught an out-of-memory "
+            "error and went on, perhaps with less."
+        )
+    if not roomy.allocated_bytes:
+        found.append("The script allocated nothing on a GPU.")
+    if roomy.steps == 0:
         found.append(
             "No step of an optimizer was seen: the script ran to its end, and what it "
             "would do for longer is not known."

@@ -33,8 +33,7 @@ class ScriptError(RuntimeError):
         ...     oomph.fit(["-m", "no_such_module"], gpus="1GiB")
         ... except oomph.ScriptError as error:
         ...     print(error)
-        on 1GiB with 4 TiB the script failed with exit code 1. What it printed at last:
-        ...
+        on 1GiB without a limit the script failed with exit code 1. What it printed ...
     """
 
     def __init__(self, record: Record, card: str) -> None:
@@ -96,7 +95,12 @@ class Runs:
         script: What is run.
         progress: Is told what is about to run.
         stop: Once it is set, what runs is ended.
+
+    Attributes:
+        full_card: On which :meth:`goes_on` finds out; None: the script never does.
     """
+
+    full_card: Target | None = None
 
     def __init__(
         self,
@@ -143,13 +147,25 @@ class Runs:
             trace = tuple(self.roomy(card, Way.OOMPH).trace)
             with self._lock:
                 card = self._as.setdefault(trace, card)
-        return self.run(Place(card.roomy, way), f"{card.name} with 4 TiB")
+        return self.run(Place(card.roomy, way), f"{card.name} without a limit")
 
-    def at_peak(self, card: Target) -> Record:
-        """The run on a card that is full just at the script's peak, which says why."""
+    def at_peak(self, card: Target) -> Record | None:
+        """The run on a card that is full just at the script's peak, which says why.
+
+        None: the script fails there for another reason.
+        """
         peak = self.roomy(card, Way.OOMPH).allocated_bytes
         limit = f"device_limit:{max(_PAGE_BYTES, peak - 2 * _PAGE_BYTES)}"
-        return self.run(Place(card.roomy, Way.OOMPH, limit), f"{card.name}, its peak")
+        place = Place(card.roomy, Way.OOMPH, limit)
+        try:
+            return self.run(place, f"{card.name}, a little less than its peak")
+        except ScriptError:
+            return None
+
+    def goes_on(self) -> bool:
+        """Whether the script goes on after an out-of-memory error, with less."""
+        full = None if self.full_card is None else self.at_peak(self.full_card)
+        return full is not None and full.came_through
 
     def on(self, card: Target, way: Way, foresees: bool = False) -> Record:
         """The run on a card itself, whose error may say what would help."""
@@ -160,6 +176,8 @@ class Runs:
         """Whether the script fits a card in one way."""
         roomy = self.roomy(card, Way.OOMPH if way is Way.RESCUE else way)
         known = _known(roomy, card, way)
+        if known is False and self.goes_on():
+            known = None
         if known is not None:
             return Answer(card, way, known, False, roomy, roomy)
         if way is Way.RESCUE:
@@ -189,7 +207,8 @@ def smallest(runs: Runs, card: Target, way: Way) -> int | None:
     is_rescue = way is Way.RESCUE
     roomy = runs.roomy(card, Way.OOMPH if is_rescue else way)
     high = roomy.needed_bytes + (0 if way in _PYTORCHS else _RESERVE_BYTES)
-    low = roomy.other_bytes + (0 if is_rescue else roomy.allocated_bytes)
+    needs_less = is_rescue or runs.goes_on()
+    low = roomy.other_bytes + (0 if needs_less else roomy.allocated_bytes)
     part = max(2 * _PAGE_BYTES, high // (_RESCUE_PARTS if is_rescue else _PARTS))
 
     def fits(size: int) -> bool:

@@ -52,6 +52,8 @@ def become(request: Request) -> int:
     watch.place(Path(request["record"]), request["foresees"])
     if request["socket"] is not None:
         waiting.arrange(request, watch)
+    else:  # oomph has called the driver, but the script may still choose devices
+        simulate.before_use(lambda: None)
     return program.run(
         watch, request["module"], request["target"], request["arguments"]
     )

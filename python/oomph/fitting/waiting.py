@@ -74,7 +74,7 @@ def _go_on(wanted: Request) -> None:
     if os.environ[settings.VARIABLE]:
         installation.change(os.environ[settings.VARIABLE])
     elif os.environ[PYTORCH]:
-        torch.cuda.memory._set_allocator_settings(os.environ[PYTORCH])
+        torch._C._accelerator_setAllocatorSettings(os.environ[PYTORCH])
 
 
 def _settings() -> list[str | None]:

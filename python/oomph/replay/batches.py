@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from oomph.base import collector
 
 if TYPE_CHECKING:
-    from oomph.replay.search import Outcome
+    from oomph.replay.outcome import Outcome
     from oomph.replay.statements import Stretch
 
 CALLS = 4  # of what the statements call: their arguments are looked at, too

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -12,66 +12,14 @@ from oomph.base.log import logger
 from oomph.forked import child
 from oomph.replay import statements
 from oomph.replay.counts import ALL, Counts, Guess
+from oomph.replay.outcome import GROWS, Outcome
 
 if TYPE_CHECKING:
     from oomph.replay.change import Change
 
 CANDIDATES = 8  # stretches that are tried
-GROWS = 0.01  # of what a turn takes that it leaves behind, from which on turns differ
 MASKS = 0.03  # of the peak that depends on how many rows masks choose, and is not told
 OTHERS = ((False, ""), (False, "last"), (True, ""))  # guesses, where masks share rows
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a step came to when it ran again; bytes are beyond what was there.
-
-    Attributes:
-        peak_bytes: The most, in all turns and those that follow.
-        phase: "forward", "backward" or "optimizer": when that was.
-        grows_bytes: What the second turn left behind, more than the first; 0 below
-            a hundredth of the most that it took itself, if it is no cache.
-        raw: All of :meth:`oomph.replay.step.Replay.begin`.
-        is_part: Whether time was up or an error came before all of it had run: it may
-            come to more.
-    """
-
-    peak_bytes: int
-    phase: str
-    grows_bytes: int
-    raw: dict[str, Any] = field(repr=False)
-    is_part: bool = False
-    _fewest: Outcome | None = None
-
-    @classmethod
-    def of(cls, raw: dict[str, Any]) -> Outcome:
-        """That of a replay."""
-        ends = raw["ends"]
-        grows = ends[1] - ends[0] if len(ends) > 1 else 0
-        peak = max(*raw["peaks"], raw["peaks"][-1] + _later_bytes(raw))
-        own = raw["peaks"][1] - ends[0] if grows else 0  # others' may be there, too
-        grows = grows if grows >= GROWS * own else 0
-        grows = max(grows, raw["cache"].get("turn_bytes", 0))
-        return cls(peak, raw["phase"], grows, raw, raw["cut"] or bool(raw["error"]))
-
-    @property
-    def fewest(self) -> Outcome:
-        """The same with as few rows as masks may choose; itself, if none decide."""
-        return self._fewest or self
-
-    def down_to(self, fewest: Outcome) -> Outcome:
-        """With what it comes to where masks choose fewest rows."""
-        return dataclasses.replace(self, _fewest=fewest)
-
-    @property
-    def last_bytes(self) -> int:
-        """The most in the last turn, had it begun with all that others leave."""
-        return int(self.raw["peaks"][-1]) + self.later_bytes
-
-    @property
-    def later_bytes(self) -> int:
-        """Of its peak, the gradients and states that only later turns begin with."""
-        return _later_bytes(self.raw)
 
 
 @dataclass(frozen=True)
@@ -133,9 +81,11 @@ class Search:
 
         A step that trains has a backward; and a step of an optimizer, if one is found
         further out: losses may be summed up over the turns of a loop within. Any other
-        is what a loop repeats, if that keeps something of each turn.
+        is what a loop repeats, if that keeps something of each turn. If there is none,
+        a loop will do that calls no model, such as one over parts of a metric.
         """
         done: set[int] = set()  # stretches that came to their end
+        spare: tuple[_Run, Outcome, child.Session] | None = None
         tries = 0
         runs = list(self._candidates())
         if self.trains:  # others take their time, and are mostly no step
@@ -154,7 +104,12 @@ class Search:
             if outcome is not None and outcome.raw["whole"]:
                 done.add(id(run.stretch))
             if outcome is None or not self._is_step(run, outcome):
-                session.close()
+                if outcome is None or not _will_do(run, outcome, spare and spare[1]):
+                    session.close()
+                    continue
+                if spare is not None:
+                    spare[2].close()
+                spare = run, outcome, session
                 continue
             if self._plain is None or self._is_rather(outcome, self._plain):
                 self.close()
@@ -163,6 +118,10 @@ class Search:
                 session.close()
             if self._is_all(run, self._plain):
                 break
+        if spare is not None and (self._plain is not None or self.trains):
+            spare[2].close()
+        elif spare is not None:
+            self._found, self._plain, self._session = spare
         self._note_what_is_missing()
         if not self._has_bounds():
             self.close()
@@ -260,7 +219,9 @@ class Search:
         """Whether a step with a change came as far as the step without."""
         assert self._found is not None and self._plain is not None
         came_as_far = outcome.raw["whole"] or not self._plain.raw["whole"]
-        return came_as_far and self._is_step(self._found, outcome)
+        if self._is_step(self._found, outcome):
+            return came_as_far
+        return came_as_far and not self.trains and _will_do(self._found, outcome)
 
     def close(self) -> None:
         """Ends what still runs."""
@@ -376,8 +337,18 @@ def _instead(run: _Run, raw: dict[str, Any]) -> _Run | None:
     return other if other != run else None
 
 
-def _later_bytes(raw: dict[str, Any]) -> int:
-    return 0 if raw["phase"] == "optimizer" else int(raw["settled"])
+def _will_do(run: _Run, outcome: Outcome, inner: Outcome | None = None) -> bool:
+    """Whether it may be all that there is: a loop whose turns are alike.
+
+    Args:
+        run: The statements.
+        outcome: Of them.
+        inner: Of such a loop within; this one must come to more.
+    """
+    is_forward = not outcome.raw["backwards"] and outcome.raw["whole"]
+    is_more = inner is None or outcome.peak_bytes > (1 + GROWS) * inner.peak_bytes
+    is_alike = is_forward and not outcome.grows_bytes
+    return bool(run.stretch.is_loop and is_alike and is_more)
 
 
 def _goes_back(frame: FrameType) -> bool:

@@ -361,7 +361,12 @@ class Replay:
     def _without(self) -> dict[str, Any]:
         """The peak, had some things been smaller."""
         tables = [m for m in self.modules if "num_embeddings" in m.__dict__]
-        parameters = [p for table in tables for p in table.parameters()]
+        parameters = [  # but those that are heads as well: these read all rows
+            p
+            for table in tables
+            for p in table.parameters()
+            if id(self.ledger.piece_of(p)) not in self.tracker.multiplied
+        ]
         optimizers = [*self.optimizers, *self.engine.stepped.values()]
         return {
             **without_logits(self.tracker),

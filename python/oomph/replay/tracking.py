@@ -71,6 +71,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         ledger: Of the storages that there are.
         guessed: Whether a value was asked for that nobody knows.
         multiplies: Whether matrices were multiplied, which cuBLAS does.
+        multiplied: Identities of their pieces.
         taken: Of each tensor of which forward took rows by index, how many it had, and
             how many were taken.
         added: The same of those that rows were written or added to by index.
@@ -93,6 +94,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ledger: Ledger = field(default_factory=Ledger)
     guessed: bool = False
     multiplies: bool = False
+    multiplied: set[int] = field(default_factory=set)
     taken: set[tuple[int, int]] = field(default_factory=set)
     added: set[tuple[int, int]] = field(default_factory=set)
     rows: set[int] = field(default_factory=set)
@@ -168,7 +170,9 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 with _disable_current_modes():
                     return func(*args, **kwargs)
             args, kwargs = tree_map_only(torch.Tensor, self._as_fake, (args, kwargs))
-        self.multiplies |= func in _PRODUCTS
+        if func in _PRODUCTS:
+            self.multiplies = True
+            self.multiplied.update(id(self.ledger.piece_of(tensor)) for tensor in given)
         joins = func in _JOINS
         if func is _aten.cat.default and not torch.is_grad_enabled():
             func, args = self._joinable(*args)

@@ -71,6 +71,8 @@ bool sim_lock(void)
     sim_take_lock();
     if (!configured)
         read_card();
+    else if (sim_awaits_use()) // a program may choose devices until it uses one
+        sim_visible_devices_read(sim_config.device_count);
     return !description_bad;
 }
 

@@ -1,5 +1,6 @@
 /* visible_devices.h - which of the card's devices the program sees: all, or those that
- * CUDA_VISIBLE_DEVICES names. Read once, when the driver is first used.
+ * CUDA_VISIBLE_DEVICES names. Read when the driver is first used, and again until a
+ * device is, where that is awaited (oomph_sim_before_use()).
  */
 #pragma once
 
