@@ -65,6 +65,7 @@ typedef struct oomph_stats {
     int64_t step_count;         // steps that ended
     int64_t step_remapped_bytes;          // bytes remapped in the last step that ended
     int64_t step_host_used_bytes;         // host_used_bytes of the last step that ended
+    int64_t step_active_bytes_peak;       // active_bytes at their most in that step
     int64_t step_rescues;                 // rescues in the last step that ended
     int64_t rescues_of[OOMPH_STEPS_KEPT]; // of the n-th step, from 0, at n % KEPT
     int64_t layout_hits;                  // allocations that took their planned place

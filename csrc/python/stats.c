@@ -67,6 +67,7 @@ static const struct {
     {"steps", offsetof(oomph_stats_t, step_count)},
     {"step_remapped_bytes", offsetof(oomph_stats_t, step_remapped_bytes)},
     {"step_host_used_bytes", offsetof(oomph_stats_t, step_host_used_bytes)},
+    {"step_active_bytes_peak", offsetof(oomph_stats_t, step_active_bytes_peak)},
     {"step_rescues", offsetof(oomph_stats_t, step_rescues)},
     {"planned_hits", offsetof(oomph_stats_t, layout_hits)},
     {"planned_misses", offsetof(oomph_stats_t, layout_misses)},

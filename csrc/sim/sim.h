@@ -29,6 +29,8 @@
  *                    "real": bytes are kept, addresses are really mapped;
  *                    "values": so, and PyTorch's operators are to compute,
  *                    dry (oomph_sim_dry()); other kernels fail by name
+ *   matches=0.5      with memory=none, how many elements count as those that meet what
+ *                    nobody knows, as of masks: this share, rounded up
  *   tick=1us         how far each driver call moves the clock; 0 stops it
  *   kernels=ignore   "ignore": they take 5 us and do nothing; "error": launches fail
  *   host-pages=numa  what cuMemCreate makes on the host:
@@ -249,6 +251,13 @@ int oomph_sim_usage(int device, oomph_sim_usage_t *usage);
 // program that counts on the device gets a count. At first the value is 0. Returns the
 // value until now.
 uint64_t oomph_sim_answer(uint64_t value);
+
+// How many of so many elements meet a condition that nobody knows: `matches` of them,
+// rounded up.
+uint64_t oomph_sim_matches(uint64_t elements);
+
+// How often oomph_sim_matches() was asked.
+uint64_t oomph_sim_guess_count(void);
 
 // With memory=none, for computations alone: what is known to lie at `addr`, as the host
 // or a computation wrote it; zeros where that is not known. Returns how many bytes are.

@@ -78,6 +78,7 @@ static void end_step(oomph_device_t *device)
         lay_out_next_step(device);
     oomph_tier_usage_t taken =
         oomph_tier_usage_take(&device->active_usage, &device->counters.active_bytes);
+    stats->step_active_bytes_peak = taken.high;
     oomph_demand_end_step(device, taken.high);
     oomph_host_use_end_step(device);
     oomph_promote_survivors(device, taken.device_high);

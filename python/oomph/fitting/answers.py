@@ -28,6 +28,9 @@ class Fit:
         smaller: The run on the largest card that is too small without offload; None:
             all are large enough, or it has no lines of source.
         smaller_card: That card.
+        guessed: Runs without a limit in which as much matches what nobody knows, such
+            as a mask, as the share of all says by which they are found: few, and all.
+            None: the script fails then. Empty: nothing had to be guessed.
         smallest: The memory in bytes of the smallest card on which it fits, by way;
             None: none is known.
     """
@@ -36,6 +39,7 @@ class Fit:
     peak: Record | None
     smaller: Record | None
     smaller_card: Target | None
+    guessed: dict[float, Record | None]
     smallest: dict[Way, int | None]
 
     def fits(self, way: str = "rescue") -> bool:
@@ -149,6 +153,7 @@ def _find(
     helps = bool(short) and not is_trace
     smaller = pool.submit(runs.on, short[-1], Way.OOMPH, True) if helps else None
     peak = None if is_trace else pool.submit(runs.at_peak, cards[-1])
+    guessed = pool.submit(runs.guessed, cards[-1])
     asked = [pool.submit(runs.answer, card, way) for card in cards for way in Way]
     ways = [way for way in Way if not (is_trace and way is Way.RESCUE)]
     least = {way: pool.submit(smallest, runs, cards[-1], way) for way in ways}
@@ -157,6 +162,7 @@ def _find(
         peak.result() if peak else None,
         smaller.result() if smaller else None,
         short[-1] if helps else None,
+        guessed.result(),
         {way: size.result() for way, size in least.items()},
     )
 

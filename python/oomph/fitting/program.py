@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 import oomph
+from oomph import simulate
 from oomph.base import state
 from oomph.diagnosis import oom_error
 from oomph.fitting.record import Ending, Record
@@ -51,6 +52,7 @@ class Watch:
         self._path, self._wanted = Path(), steps
         self._ends: list[Any] = []  # of the steps, as CUDA events
         self._allocated = self._reserved = self._host = 0  # peaks before a reset
+        self._steps_bytes: list[int] = []
         self._asks_size = False
         self._lock = threading.Lock()
 
@@ -87,6 +89,8 @@ class Watch:
         return found
 
     def _end_step(self) -> None:
+        known = (metrics.get("step_active_bytes_peak", 0) for metrics in _metrics())
+        self._steps_bytes.append(max(known, default=0))
         can_mark = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         if can_mark and not torch.cuda.is_current_stream_capturing():
             self._ends.append(times.mark())
@@ -127,6 +131,8 @@ class Watch:
             host_bytes=self._host,
             trace=[*chain(*sorted([m[name] for name in _TRACE] for m in found))],
             failures=failures,
+            steps_bytes=self._steps_bytes,
+            guesses=simulate.guess_count(),
             step_ms=_step_ms(self._ends),
             asks_size=self._asks_size,
             error="" if error is None else error.brief,

@@ -28,6 +28,9 @@ class Record:
         trace: Counts and sums of all that it asked for, which are the same only if it
             asked for the same.
         failures: Out-of-memory errors, those that the script caught as well.
+        steps_bytes: Of each step the most bytes of blocks in use at a time; empty: not
+            known.
+        guesses: How often an operator was told how many elements it finds.
         step_ms: Time of a step on the virtual clock, the median but for the first; 0:
             not known.
         asks_size: Whether the script asked how much memory is free, and may do
@@ -47,6 +50,8 @@ class Record:
     host_bytes: int = 0
     trace: Sequence[int] = ()
     failures: int = 0
+    steps_bytes: Sequence[int] = ()
+    guesses: int = 0
     step_ms: float = 0.0
     asks_size: bool = False
     error: str = ""

@@ -16,6 +16,7 @@ from oomph.fitting.varying import Largest
 if TYPE_CHECKING:
     from oomph.fitting.answers import Fit
 
+_ALIKE = 0.02  # of what a step needs: more than that is said
 _ROWS = 5  # of holders, and of remedies
 _OfCard = TypeVar("_OfCard", Answer, Largest)
 
@@ -156,6 +157,7 @@ def _remarks(fit: Fit) -> list[str]:
             f"The script was ended after {roomy.steps} steps of its optimizer "
             "(--steps): what comes later, such as an evaluation, was not seen."
         )
+    found += [*_steps(_roomy(fit)[Way.OOMPH]), *_guessed(fit)]
     caught = [a.card.name for a in fit.answers if a.fits and a.record.failures]
     if caught:
         found.append(
@@ -170,6 +172,35 @@ def _remarks(fit: Fit) -> list[str]:
             "would do for longer is not known."
         )
     return ["", *found]
+
+
+def _steps(roomy: Record) -> list[str]:
+    """What each step needs, if it differs: the first one makes what the others have."""
+    later = roomy.steps_bytes[1:]
+    if not later or max(later) <= (1 + _ALIKE) * min(later):
+        return []
+    return [
+        f"Its steps differ: those after the first need {format_size(min(later))} to "
+        f"{format_size(max(later))}. Others may need more; --steps has more of them run."
+    ]
+
+
+def _guessed(fit: Fit) -> list[str]:
+    """Between what it is where data say how many elements match."""
+    if not fit.guessed:
+        return []
+    count = _roomy(fit)[Way.OOMPH].guesses
+    told = [
+        f"{format_size(record.allocated_bytes)} if {share:.0%} do"
+        if record is not None
+        else f"the script fails if {share:.0%} do"
+        for share, record in fit.guessed.items()
+    ]
+    return [
+        f"How many elements match a mask or nonzero() is decided by data, which are not "
+        f"there: half of them were taken to ({count} times). "
+        f"Allocated at the peak: {', '.join(told)}."
+    ]
 
 
 def data(fit: Fit) -> dict[str, Any]:
@@ -191,6 +222,10 @@ def data(fit: Fit) -> dict[str, Any]:
             for card, answers in _by_card(fit.answers)
         ],
         "smallest_bytes": {w.name.lower(): size for w, size in fit.smallest.items()},
+        "guessed_bytes": {
+            f"{share:g}": record and record.allocated_bytes
+            for share, record in fit.guessed.items()
+        },
         "peak": fit.peak and fit.peak.diagnosis,
         "smaller": fit.smaller and fit.smaller.diagnosis,
     }

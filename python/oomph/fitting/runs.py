@@ -19,6 +19,7 @@ from oomph.memory import host
 
 _RESERVE_BYTES = 1 << 30  # oomph keeps up to this for others on a card that is full
 _PAGE_BYTES = 2 << 20
+SHARES = 0.01, 1.0  # of the elements that match what nobody knows: few, and all
 _PYTORCHS = (Way.NATIVE, Way.EXPANDABLE)
 
 
@@ -159,6 +160,22 @@ class Runs:
         place = Place(card.roomy, Way.OOMPH, limit)
         try:
             return self.run(place, f"{card.name}, a little less than its peak")
+        except ScriptError:
+            return None
+
+    def guessed(self, card: Target) -> dict[float, Record | None]:
+        """Runs without a limit in which another share of the elements matches.
+
+        By share; None: the script fails then. Empty: nothing is guessed.
+        """
+        if self.roomy(card, Way.OOMPH).guesses == 0:
+            return {}
+        return {share: self._with_share(card, share) for share in SHARES}
+
+    def _with_share(self, card: Target, share: float) -> Record | None:
+        place = Place(f"{card.roomy},matches={share:g}", Way.OOMPH)
+        try:
+            return self.run(place, f"{card.name}, {share:.0%} of what masks choose from")
         except ScriptError:
             return None
 

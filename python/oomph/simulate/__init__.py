@@ -16,7 +16,8 @@ What is invented where a program depends on values:
 
 * What is read from the GPU is 0: ``.item()``, ``.cpu()``, a loss, a mask. A loop that
   waits for a value may not end, a gradient scaler never skips a step.
-* ``nonzero``, boolean masks and ``unique`` find one half of the elements, rounded up;
+* ``nonzero``, boolean masks and ``unique`` find one half of the elements, rounded up,
+  or another share (``matches=``);
   ``repeat_interleave`` repeats each element once.
 * ``allclose``, ``equal`` and what operators and distributions check themselves holds.
 * Other sizes that are counted on the GPU are those that PyTorch makes of zeros.
@@ -185,6 +186,26 @@ def usage(device: int = 0) -> Usage:
     if driver.oomph_sim_usage(device, ctypes.byref(found)) != 0:
         raise SimulationError(f"the simulated card has no device {device}")
     return Usage(*(getattr(found, field.name) for field in fields(Usage)))
+
+
+def guess_count() -> int:
+    """How often an operator was told how many elements it finds, as nobody knows.
+
+    Returns:
+        How many of ``nonzero``, masks, ``unique`` and their like there were; 0 if the
+        GPU is not simulated, and with values.
+
+    Example:
+        >>> before = oomph.simulate.guess_count()
+        >>> found = torch.randn(4096, device="cuda").nonzero()
+        >>> oomph.simulate.guess_count() - before
+        1
+    """
+    if _loaded is None:
+        return 0
+    driver = open_library(DRIVER, ctypes.RTLD_LOCAL)
+    driver.oomph_sim_guess_count.restype = ctypes.c_uint64
+    return int(driver.oomph_sim_guess_count())
 
 
 def _check_build(version: str, cuda: str | None) -> str:

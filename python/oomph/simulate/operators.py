@@ -7,7 +7,8 @@ in a kernel that calls PyTorch's:
 * Operators of a library that is not simulated (cuFFT, cuSOLVER, cuSPARSE, cuSPARSELt,
   MAGMA) fail; the error names the operator and the library.
 * Operators whose result is as large as values say (``nonzero``, and with it boolean
-  masks; ``unique``) are told a count: one half of the elements, rounded up.
+  masks; ``unique``) are told a count: one half of the elements, rounded up, or another
+  share (``matches=`` of the card).
 * Operators that check or compare whole tensors are told that the check holds. Others
   that cannot do without values fail, with an error that says so.
 
@@ -67,25 +68,21 @@ _library: torch.library.Library | None = None  # the kernels live as long as it 
 # ---- what operators are told
 
 
-def _half(count: int) -> int:
-    return (count + 1) // 2
+def _elements(tensor: torch.Tensor, *_: Any, **__: Any) -> int:
+    return tensor.numel()
 
 
-def _half_of_elements(tensor: torch.Tensor, *_: Any, **__: Any) -> int:
-    return _half(tensor.numel())
+def _along_dimension(tensor: torch.Tensor, dim: int, *_: Any, **__: Any) -> int:
+    return tensor.size(dim)
 
 
-def _half_of_dimension(tensor: torch.Tensor, dim: int, *_: Any, **__: Any) -> int:
-    return _half(tensor.size(dim))
-
-
-def _half_of_either(
+def _along_either(
     tensor: torch.Tensor,
     inverse: bool = False,
     counts: bool = False,
     dim: int | None = None,
 ) -> int:
-    return _half(tensor.numel() if dim is None else tensor.size(dim))
+    return tensor.numel() if dim is None else tensor.size(dim)
 
 
 def _one_for_each(repeats: torch.Tensor, **_: Any) -> int:
@@ -96,15 +93,19 @@ def _holds(*_: Any, **__: Any) -> int:
     return 1
 
 
-# What operators of the key CUDA read of the device, as oomph_sim_answer() has it.
+# Operators of the key CUDA that find some of so many elements: how many, nobody knows.
+FIND: dict[str, Answer] = {
+    "nonzero": _elements,
+    "nonzero.out": _elements,
+    "_unique": _elements,
+    "_unique2": _elements,
+    "unique_consecutive": _along_either,
+    "unique_dim": _along_dimension,
+    "unique_dim_consecutive": _along_dimension,
+}
+
+# What others of them read of the device, as oomph_sim_answer() has it.
 ANSWERS: dict[str, Answer] = {
-    "nonzero": _half_of_elements,
-    "nonzero.out": _half_of_elements,
-    "_unique": _half_of_elements,
-    "_unique2": _half_of_elements,
-    "unique_consecutive": _half_of_either,
-    "unique_dim": _half_of_dimension,
-    "unique_dim_consecutive": _half_of_dimension,
     "repeat_interleave.Tensor": _one_for_each,
     "allclose": _holds,
     "equal": _holds,
@@ -167,6 +168,15 @@ def _blamed(operator: str, native: Any) -> Kernel:
     return kernel
 
 
+def _matches(elements: Answer, driver: ctypes.CDLL) -> Answer:
+    """How many of so many elements are found: the driver says."""
+
+    def answer(*args: Any, **kwargs: Any) -> int:
+        return int(driver.oomph_sim_matches(elements(*args, **kwargs)))
+
+    return answer
+
+
 def _answered(native: Any, answer: Answer, driver: ctypes.CDLL) -> Kernel:
     """A kernel whose reads of the device give an answer."""
 
@@ -203,6 +213,9 @@ def _kernels(driver: ctypes.CDLL) -> Iterator[tuple[str, str, Kernel]]:
     for key, name in list(_need_a_library()):
         native = torch.library.get_kernel(f"aten::{name}", key)
         yield name, key, _named(name, native, driver)
+    for name, elements in FIND.items():
+        native = torch.library.get_kernel(f"aten::{name}", "CUDA")
+        yield name, "CUDA", _answered(native, _matches(elements, driver), driver)
     for name, answer in ANSWERS.items():
         native = torch.library.get_kernel(f"aten::{name}", "CUDA")
         yield name, "CUDA", _answered(native, answer, driver)
@@ -227,6 +240,8 @@ def install(driver: ctypes.CDLL) -> None:
     driver.oomph_sim_unsupported.argtypes = [ctypes.c_size_t]
     driver.oomph_sim_answer.restype = ctypes.c_uint64
     driver.oomph_sim_answer.argtypes = [ctypes.c_uint64]
+    driver.oomph_sim_matches.restype = ctypes.c_uint64
+    driver.oomph_sim_matches.argtypes = [ctypes.c_uint64]
     try:
         __file__.encode()  # as PyTorch does with the path of whoever registers
     except UnicodeEncodeError:

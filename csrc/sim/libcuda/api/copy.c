@@ -16,6 +16,7 @@
 #include "libcuda/session/report.h"
 #include "sim.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,6 +26,7 @@ typedef struct area {
 } area_t;
 
 static __thread uint64_t fake_readback; // what copies to the host give this thread
+static _Atomic uint64_t guess_count;
 
 uint64_t oomph_sim_answer(uint64_t value)
 {
@@ -32,6 +34,20 @@ uint64_t oomph_sim_answer(uint64_t value)
 
     fake_readback = value;
     return before;
+}
+
+uint64_t oomph_sim_matches(uint64_t elements)
+{
+    atomic_fetch_add(&guess_count, 1);
+    double matches = sim_config.matches * (double)elements;
+    uint64_t whole = (uint64_t)matches;
+
+    return whole + ((double)whole < matches);
+}
+
+uint64_t oomph_sim_guess_count(void)
+{
+    return atomic_load(&guess_count);
 }
 
 static uint64_t from_pointer(const void *place)

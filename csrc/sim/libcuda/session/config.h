@@ -58,6 +58,7 @@ typedef struct sim_config {
     bool is_integrated; // the devices' memory is the host's, and one
     sim_offer_t share;  // descriptors name memory
     bool kernels_fail;
+    double matches; // the share of elements that meet what nobody knows
     char name[96];
 } sim_config_t;
 

@@ -1,0 +1,87 @@
+"""``oomph fit``: scripts whose data decide how much memory they take."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from support import MIB, Result, oomph
+
+# A loss of the elements that are above 0: as many as the data say.
+MASKED = """
+import torch
+
+w = torch.nn.Parameter(torch.randn(1 << 20, device="cuda"))
+optimizer = torch.optim.SGD([w])
+for step in range(4):
+    x = w * torch.randn(1 << 20, device="cuda")
+    x[x > 0].exp().square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+FAILS_OF_ALL = """
+chosen = w.detach() > 0
+if w[chosen].numel() == w.numel():
+    raise ValueError("all chosen")
+"""
+LENGTHS = """
+import torch
+
+w = torch.nn.Parameter(torch.randn(1024, device="cuda"))
+optimizer = torch.optim.SGD([w])
+for length in (64, 4096, 1024, 2048):
+    (w * torch.randn(length, 1024, device="cuda")).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def fit(tmp_path: Path, text: str, *options: str) -> Result:
+    script = tmp_path / "train.py"
+    script.write_text(text)
+    return oomph("fit", "--gpu", "2GiB", *options, script)
+
+
+def test_what_masks_choose_has_a_range(tmp_path):
+    result = fit(tmp_path, MASKED)
+    assert result.code == 0, result.said
+    found = re.search(r"\((\d+) times\)\. .* peak: (.*) if 1% do, (.*) if 100% do", result.out)
+    assert found is not None, result.said
+    assert int(found[1]) == 8  # forward and backward of four steps
+
+
+@pytest.mark.parametrize("share", [0.01, 1.0])
+def test_the_range_is_that_of_runs_with_such_shares(tmp_path, share):
+    data = json.loads(fit(tmp_path, MASKED, "--json").out)
+    asked = json.loads(fit(tmp_path, MASKED, "--json", "--gpu", f"2GiB,matches={share}").out)
+    card = asked["cards"][0]["ways"]["oomph"]["run"]
+    assert data["guessed_bytes"][f"{share:g}"] == card["allocated_bytes"]
+
+
+def test_more_chosen_elements_take_more(tmp_path):
+    guessed = json.loads(fit(tmp_path, MASKED, "--json").out)["guessed_bytes"]
+    # exp() and square() of what was chosen are kept: 4 bytes each, and its places.
+    assert guessed["1"] - guessed["0.01"] > 0.99 * 8 * MIB
+
+
+def test_a_script_that_fails_of_such_a_share_says_so(tmp_path):
+    result = fit(tmp_path, MASKED + FAILS_OF_ALL)
+    assert result.code == 0, result.said
+    assert "the script fails if 100% do" in result.out
+
+
+def test_steps_that_differ_are_told(tmp_path):
+    result = fit(tmp_path, LENGTHS)
+    found = re.search(r"need ([\d.]+) MiB to ([\d.]+) MiB", result.out)
+    assert found is not None, result.said
+    low, high = map(float, found.groups())
+    assert high / low == pytest.approx(4, rel=0.1)
+
+
+def test_nothing_is_said_where_data_decide_nothing(tmp_path):
+    result = fit(tmp_path, LENGTHS.replace("(64, 4096, 1024, 2048)", "(64, 64, 64, 64)"))
+    assert result.code == 0, result.said
+    assert "Its steps differ" not in result.out
+    assert "decided by data" not in result.out
