@@ -96,7 +96,7 @@ def test_the_largest_value_fits_and_the_next_does_not(way, train):
     script = Script(str(train), ("--batch", "7"), settings="reserve:0")
     option = varying.parse("--batch=2000..3200")
     with Launcher() as launcher:
-        search = varying.Search(launcher, script, option, lambda what: None)
+        search = varying.Search(launcher, script, option, lambda what: None, card)
         largest = search.largest(card, way).value
     name, value = way.name.lower(), int(largest)
     assert 2000 < value < 3200
@@ -194,6 +194,17 @@ def test_a_script_that_catches_the_error_is_run_on_each_card(tmp_path):
     assert found["smallest_bytes"]["native"] < 32 * MIB
     said = "the script caught an out-of-memory error and went on, perhaps with less."
     assert said in fit(*words).out
+
+
+def test_values_with_which_the_script_catches_the_error_fit_and_it_is_told(tmp_path):
+    path = tmp_path / "halves.py"
+    path.write_text("import os\n" + HALVES.replace("400", "int(os.environ['SIZE'])"))
+    card = ["--gpu", "256MiB,context=0,host=16MiB"]
+    result = fit(*RESERVE, *card, "--vary", "SIZE=100..400", path)
+    assert result.code == 0, result.said
+    assert result.out.splitlines()[2].split()[2:] == ["MiB", *["400", "or", "more"] * 4]
+    assert "caught an out-of-memory error and went on" in result.out
+    assert "caught" not in fit(*RESERVE, *card, "--vary", "SIZE=100..200", path).out
 
 
 def test_the_exit_code_is_that_of_the_way_that_is_asked_for(train):

@@ -123,7 +123,8 @@ def find(
     """
     simulate.check(cards[-1].text)
     with Launcher() as launcher:
-        runs = Runs(launcher, script, progress)
+        full_card = None if is_trace else cards[-1]
+        runs = Runs(launcher, script, progress, full_card=full_card)
         runs.roomy(cards[-1], Way.OOMPH)  # alone, to know what host memory it takes
         return find_by(runs, cards, jobs(launcher), is_trace)
 
@@ -146,7 +147,6 @@ def find_by(
 def _find(
     runs: Runs, cards: Sequence[Target], pool: ThreadPoolExecutor, is_trace: bool
 ) -> Fit:
-    runs.full_card = None if is_trace else cards[-1]
     plain = [(card, pool.submit(runs.answer, card, Way.OOMPH)) for card in cards]
     short = [card for card, answer in plain if not answer.result().fits]
     # What would help takes longest to find, so that begins first.
@@ -187,8 +187,8 @@ def find_largest(
     """
     simulate.check(cards[-1].text)
     with Launcher() as launcher:
-        search = Search(launcher, script, option, progress)
-        search.begin(cards[-1])
+        search = Search(launcher, script, option, progress, cards[-1])
+        search.begin()
         with _workers(search.stop, jobs(launcher)) as pool:
             asked = [pool.submit(search.largest, c, way) for c in cards for way in Way]
             return [future.result() for future in asked]

@@ -57,7 +57,20 @@ def text_of_largest(name: str, found: Sequence[Largest]) -> str:
     for card, largest in _by_card(found):
         cells = [_value(largest[way]) for way in Way]
         rows.append([card.name, format_size(card.memory_bytes), *cells])
-    return "\n".join([f"The largest {name} that fits:", *_columns(rows)])
+    caught = [each.card.name for each in found if each.caught]
+    told = [f"The largest {name} that fits:", *_columns(rows), *_caught(caught)]
+    return "\n".join(told)
+
+
+def _caught(cards: Sequence[str]) -> list[str]:
+    """On which cards the script went on with less, as it seems."""
+    names = ", ".join(dict.fromkeys(cards))
+    if not names:
+        return []
+    return [
+        f"On {names} the script caught an out-of-memory error and went on, perhaps "
+        "with less."
+    ]
 
 
 def _value(largest: Largest) -> str:
@@ -158,12 +171,7 @@ def _remarks(fit: Fit) -> list[str]:
             "(--steps): what comes later, such as an evaluation, was not seen."
         )
     found += [*_steps(_roomy(fit)[Way.OOMPH]), *_guessed(fit)]
-    caught = [a.card.name for a in fit.answers if a.fits and a.record.failures]
-    if caught:
-        found.append(
-            f"On {', '.join(dict.fromkeys(caught))} the script caught an out-of-memory "
-            "error and went on, perhaps with less."
-        )
+    found += _caught([a.card.name for a in fit.answers if a.fits and a.record.failures])
     if not roomy.allocated_bytes:
         found.append("The script allocated nothing on a GPU.")
     if roomy.steps == 0:

@@ -96,12 +96,8 @@ class Runs:
         script: What is run.
         progress: Is told what is about to run.
         stop: Once it is set, what runs is ended.
-
-    Attributes:
         full_card: On which :meth:`goes_on` finds out; None: the script never does.
     """
-
-    full_card: Target | None = None
 
     def __init__(
         self,
@@ -109,9 +105,11 @@ class Runs:
         script: Script,
         progress: Callable[[str], None],
         stop: threading.Event | None = None,
+        full_card: Target | None = None,
     ) -> None:
         self._launcher, self._script = launcher, script
         self._progress = progress
+        self._full_card = full_card
         self.stop = stop or threading.Event()
         self._done: dict[Place, Future[Record]] = {}
         self._as: dict[tuple[int, ...], Target] = {}  # the first of each trace
@@ -181,7 +179,7 @@ class Runs:
 
     def goes_on(self) -> bool:
         """Whether the script goes on after an out-of-memory error, with less."""
-        full = None if self.full_card is None else self.at_peak(self.full_card)
+        full = self._full_card and self.at_peak(self._full_card)
         return full is not None and full.came_through
 
     def on(self, card: Target, way: Way, foresees: bool = False) -> Record:

@@ -78,12 +78,14 @@ class Largest:
         way: Who gives out its memory.
         value: The value; None: it fits with none.
         is_last: Whether there was no larger one to try.
+        caught: Whether the script caught an out-of-memory error, and went on.
     """
 
     card: Target
     way: Way
     value: str | None
     is_last: bool
+    caught: bool
 
 
 class Search:
@@ -96,6 +98,7 @@ class Search:
         script: What is run.
         option: What is varied.
         progress: Is told what is about to run.
+        card: The largest.
     """
 
     def __init__(
@@ -104,17 +107,18 @@ class Search:
         script: Script,
         option: Option,
         progress: Callable[[str], None],
+        card: Target,
     ) -> None:
-        self._launcher = launcher
+        self._launcher, self._card = launcher, card
         self._script, self._option = script, option
         self._progress = progress
         self.stop = threading.Event()
         self._runs: dict[int, Runs] = {}
         self._lock = threading.Lock()
 
-    def begin(self, card: Target) -> None:
+    def begin(self) -> None:
         """Runs the smallest alone, which tells how much host memory a run takes."""
-        self._at(0).roomy(card, Way.OOMPH)
+        self._at(0).roomy(self._card, Way.OOMPH)
 
     def largest(self, card: Target, way: Way) -> Largest:
         """The largest value with which it fits."""
@@ -124,8 +128,10 @@ class Search:
             len(values),
             lambda low, high: self._guess(card, way, low, high),
         )
-        value = None if best is None else values[best]
-        return Largest(card, way, value, best == len(values) - 1)
+        if best is None:
+            return Largest(card, way, None, False, False)
+        failures = self._at(best).answer(card, way).record.failures
+        return Largest(card, way, values[best], best == len(values) - 1, failures > 0)
 
     def _at(self, place: int) -> Runs:
         with self._lock:
@@ -133,7 +139,9 @@ class Search:
                 name, value = self._option.name, self._option.values[place]
                 script = with_value(self._script, name, value)
                 say = partial(self._say, f"{name}={value}")
-                self._runs[place] = Runs(self._launcher, script, say, self.stop)
+                self._runs[place] = Runs(
+                    self._launcher, script, say, self.stop, self._card
+                )
             return self._runs[place]
 
     def _say(self, which: str, what: str) -> None:

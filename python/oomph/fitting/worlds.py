@@ -160,7 +160,8 @@ def find(
             def say(what: str) -> None:
                 progress(f"rank {rank} of {asked.size}, {what}")
 
-            return Runs(launcher, asked.script(script, rank), say)
+            asked_script = asked.script(script, rank)
+            return Runs(launcher, asked_script, say, full_card=targets[-1])
 
         def run(rank: int) -> Record:
             return runs_of(rank).roomy(targets[-1], Way.OOMPH)

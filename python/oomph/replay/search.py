@@ -340,6 +340,8 @@ def _instead(run: _Run, raw: dict[str, Any]) -> _Run | None:
 def _will_do(run: _Run, outcome: Outcome, inner: Outcome | None = None) -> bool:
     """Whether it may be all that there is: a loop whose turns are alike.
 
+    One that makes models is none: those that it makes are there before the work begins.
+
     Args:
         run: The statements.
         outcome: Of them.
@@ -348,7 +350,8 @@ def _will_do(run: _Run, outcome: Outcome, inner: Outcome | None = None) -> bool:
     is_forward = not outcome.raw["backwards"] and outcome.raw["whole"]
     is_more = inner is None or outcome.peak_bytes > (1 + GROWS) * inner.peak_bytes
     is_alike = is_forward and not outcome.grows_bytes
-    return bool(run.stretch.is_loop and is_alike and is_more)
+    is_work = run.stretch.is_loop and not outcome.raw["made_line"]
+    return bool(is_work and is_alike and is_more)
 
 
 def _goes_back(frame: FrameType) -> bool:
