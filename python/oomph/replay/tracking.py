@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    FakeTensor,
+    FakeTensorMode,
+    in_kernel_invocation_manager,
+)
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
@@ -21,6 +26,7 @@ from oomph.replay.recurrent import CELLS
 REAL_MAX = 1 << 20  # elements of what is really computed on the CPU
 
 _aten = torch.ops.aten
+_DEVICE = torch.ops.prim.device.default
 _STAND_INS = CELLS | besides.LOSSES
 _WITHOUT_EFFECT = {_aten._pin_memory.default, _aten.record_stream.default}
 _WRITES = {_aten.copy_.default, _aten.index_copy_.default, _aten.scatter_.src}
@@ -111,8 +117,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._joined: list[Cached] = []  # of the call that runs
         self._again: list[tuple[Piece, int, int]] = []  # what had run joined it, too
-        # What was made of real tensors, by their identities: to ask PyTorch takes long.
-        self._fake_of: dict[int, tuple[weakref.ref[Any], weakref.ref[Any]]] = {}
+        # What was made of real tensors, as long as these are there, by their identities.
+        self._fake_of: dict[int, tuple[weakref.ref[Any], torch.Tensor]] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -157,6 +163,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Runs an operator."""
+        if func is _DEVICE:  # autograd asks it of each tensor: most dispatches are this
+            return args[0].device
         kwargs = kwargs or {}
         if func is _aten._local_scalar_dense.default and not _is_known(args[0]):
             return self.guess(args[0])
@@ -182,7 +190,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             func = besides.IN_PLACE.get(func, func)
         result = self.counts.result(func, args)
         if result is None:
-            result = _STAND_INS.get(func, func)(*args, **kwargs)
+            result = self._run(func, args, kwargs, given)
         self.counts.masks.note(func, args, result)
         if func is _aten._log_softmax.default:
             self.chosen_from.add(tuple(result.shape))
@@ -206,6 +214,25 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if joins and self.depth and not torch.is_grad_enabled():
             self._note_joined(func, given, result)
         return result
+
+    def _run(self, func: Any, args: Any, kwargs: Any, given: list[torch.Tensor]) -> Any:
+        """Runs an operator as ``FakeTensorMode`` does, which takes longer.
+
+        Most operators are views, which need no memory; and an optimizer's work on lists
+        in place gives nothing that was not there.
+        """
+        if func in _STAND_INS or not _are_strided_and_unknown(given):
+            return _STAND_INS.get(func, func)(*args, **kwargs)
+        if len(given) == 1 and _is_view(func):
+            with in_kernel_invocation_manager(self.fakes):
+                made = func(*args, **kwargs)
+            return tree_map_only(torch.Tensor, self._like(given[0]), made)
+        if _is_in_place_on_lists(func):
+            return None
+        return func(*args, **kwargs)
+
+    def _like(self, tensor: torch.Tensor) -> Callable[[torch.Tensor], FakeTensor]:
+        return lambda made: FakeTensor(self.fakes, made, tensor.device)
 
     def guess(self, tensor: torch.Tensor) -> Any:
         """A value of a tensor of which nobody knows any."""
@@ -264,12 +291,12 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _as_fake(self, tensor: torch.Tensor) -> torch.Tensor:
         if isinstance(tensor, FakeTensor):
             return tensor
-        pair = self._fake_of.get(id(tensor))
-        known = pair[1]() if pair is not None and pair[0]() is tensor else None
-        if known is None:
-            known = self.fakes.from_tensor(tensor)
-            self._fake_of[id(tensor)] = weakref.ref(tensor), weakref.ref(known)
-        return known
+        key = id(tensor)
+        pair = self._fake_of.get(key)
+        if pair is None:
+            gone = weakref.ref(tensor, lambda _: self._fake_of.pop(key, None))
+            pair = self._fake_of[key] = gone, self.fakes.from_tensor(tensor)
+        return pair[1]
 
     def _note_rows(self, noted: set[tuple[int, int]], args: Any) -> None:
         first, where = args[0], args[1]
@@ -284,6 +311,30 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _is_here(self, tensor: torch.Tensor) -> bool:
         where = tensor.device
         return where.type == "cuda" and (where.index or 0) == self.device
+
+
+def _are_strided_and_unknown(given: list[torch.Tensor]) -> bool:
+    """Whether they are fakes of which no values are known."""
+    return all(
+        isinstance(tensor, FakeTensor)
+        and tensor.constant is None
+        and tensor.layout is torch.strided
+        for tensor in given
+    )
+
+
+@functools.cache
+def _is_view(func: Any) -> bool:
+    """Whether it gives a part of its first argument, or all, and writes nothing."""
+    first, *_ = func._schema.arguments or [None]
+    alias = first and first.alias_info
+    is_read = alias is not None and not alias.is_write
+    return is_read and all(value.alias_info for value in func._schema.returns)
+
+
+@functools.cache
+def _is_in_place_on_lists(func: Any) -> bool:
+    return func._schema.name.startswith("aten::_foreach_") and not func._schema.returns
 
 
 def _plausible(tensor: torch.Tensor, answer: bool) -> bool | int | float:
