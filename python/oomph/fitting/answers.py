@@ -147,11 +147,15 @@ def find_by(
 def _find(
     runs: Runs, cards: Sequence[Target], pool: ThreadPoolExecutor, is_trace: bool
 ) -> Fit:
+    # What would help takes longest to find, so that begins first.
+    likely = None if is_trace else runs.too_small(cards)
+    early = pool.submit(runs.on, likely, Way.OOMPH, True) if likely else None
     plain = [(card, pool.submit(runs.answer, card, Way.OOMPH)) for card in cards]
     short = [card for card, answer in plain if not answer.result().fits]
-    # What would help takes longest to find, so that begins first.
     helps = bool(short) and not is_trace
-    smaller = pool.submit(runs.on, short[-1], Way.OOMPH, True) if helps else None
+    smaller = early if helps else None
+    if helps and short[-1] != likely:
+        smaller = pool.submit(runs.on, short[-1], Way.OOMPH, True)
     peak = None if is_trace else pool.submit(runs.at_peak, cards[-1])
     guessed = pool.submit(runs.guessed, cards[-1])
     asked = [pool.submit(runs.answer, card, way) for card in cards for way in Way]

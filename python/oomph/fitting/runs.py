@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -179,8 +179,22 @@ class Runs:
 
     def goes_on(self) -> bool:
         """Whether the script goes on after an out-of-memory error, with less."""
-        full = self._full_card and self.at_peak(self._full_card)
+        full = None if self._full_card is None else self.at_peak(self._full_card)
         return full is not None and full.came_through
+
+    def too_small(self, cards: Sequence[Target]) -> Target | None:
+        """The largest card that is too small without offload, as one run tells of all.
+
+        Args:
+            cards: The smallest first.
+
+        Returns:
+            The card; None: all are large enough, or one run does not decide it.
+        """
+        roomy = self.roomy(cards[-1], Way.OOMPH)
+        known = [_known(roomy, card, Way.OOMPH) for card in cards]
+        short = [card for card, fits in zip(cards, known, strict=True) if not fits]
+        return short[-1] if short and None not in known else None
 
     def on(self, card: Target, way: Way, foresees: bool = False) -> Record:
         """The run on a card itself, whose error may say what would help."""
