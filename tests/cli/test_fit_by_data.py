@@ -47,17 +47,18 @@ def fit(tmp_path: Path, text: str, *options: str) -> Result:
 def test_what_masks_choose_has_a_range(tmp_path):
     result = fit(tmp_path, MASKED)
     assert result.code == 0, result.said
-    found = re.search(r"\((\d+) times\)\. .* peak: (.*) if 1% do, (.*) if 100% do", result.out)
+    told = r"\((\d+) times\)\. .* peak: (.*) if 1% do, (.*) if 100% do"
+    found = re.search(told, result.out)
     assert found is not None, result.said
     assert int(found[1]) == 8  # forward and backward of four steps
 
 
 @pytest.mark.parametrize("share", [0.01, 1.0])
 def test_the_range_is_that_of_runs_with_such_shares(tmp_path, share):
-    data = json.loads(fit(tmp_path, MASKED, "--json").out)
-    asked = json.loads(fit(tmp_path, MASKED, "--json", "--gpu", f"2GiB,matches={share}").out)
-    card = asked["cards"][0]["ways"]["oomph"]["run"]
-    assert data["guessed_bytes"][f"{share:g}"] == card["allocated_bytes"]
+    told = json.loads(fit(tmp_path, MASKED, "--json").out)["guessed_bytes"]
+    words = ["--json", "--gpu", f"2GiB,matches={share}"]
+    card = json.loads(fit(tmp_path, MASKED, *words).out)["cards"][0]
+    assert told[f"{share:g}"] == card["ways"]["oomph"]["run"]["allocated_bytes"]
 
 
 def test_more_chosen_elements_take_more(tmp_path):
@@ -81,7 +82,8 @@ def test_steps_that_differ_are_told(tmp_path):
 
 
 def test_nothing_is_said_where_data_decide_nothing(tmp_path):
-    result = fit(tmp_path, LENGTHS.replace("(64, 4096, 1024, 2048)", "(64, 64, 64, 64)"))
+    alike = LENGTHS.replace("(64, 4096, 1024, 2048)", "(64, 64, 64, 64)")
+    result = fit(tmp_path, alike)
     assert result.code == 0, result.said
     assert "Its steps differ" not in result.out
-    assert "decided by data" not in result.out
+    assert "decide how many" not in result.out

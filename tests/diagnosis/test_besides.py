@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from forecasts import foreseen
 from oomph.diagnosis import forecast
-from oomph.replay.besides import Card, bytes_of
+from oomph.replay.operators.besides import Card, bytes_of
 from support import MIB, Simulated
 from torch import nn
 

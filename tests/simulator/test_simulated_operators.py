@@ -1,9 +1,9 @@
 """Operators on the simulated GPU: what runs, what is named, what is invented."""
 
-import oomph.simulate
 import pytest
 import torch
 import torch.nn.functional as F
+from oomph.simulate import operators
 from support import Simulated, run
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -192,18 +192,18 @@ def test_unique_finds_one_half():
 @Simulated("4GiB,matches=0.1", None)
 def test_a_card_may_find_another_share():
     x = random(10, 4).detach()
-    before = oomph.simulate.guess_count()
+    before = operators.guess_count()
     assert x.nonzero().shape == (4, 2)
     assert x[x > 0].shape == (4,)
     assert x.unique(dim=0).shape == (1, 4)
-    assert oomph.simulate.guess_count() == before + 3
+    assert operators.guess_count() == before + 3
 
 
 @simulated
 def test_what_is_known_is_not_guessed():
-    before = oomph.simulate.guess_count()
+    before = operators.guess_count()
     assert torch.tensor([0, 3, 0, 5, 7], device="cuda").nonzero().shape == (3, 1)
-    assert oomph.simulate.guess_count() == before
+    assert operators.guess_count() == before
 
 
 @simulated

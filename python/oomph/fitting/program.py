@@ -21,11 +21,10 @@ from typing import Any
 import torch
 
 import oomph
-from oomph import simulate
 from oomph.base import state
 from oomph.diagnosis import oom_error
 from oomph.fitting.record import Ending, Record
-from oomph.simulate import absent
+from oomph.simulate import absent, operators
 from oomph.steps import events, times
 
 _RESETS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
@@ -132,7 +131,7 @@ class Watch:
             trace=[*chain(*sorted([m[name] for name in _TRACE] for m in found))],
             failures=failures,
             steps_bytes=self._steps_bytes,
-            guesses=simulate.guess_count(),
+            guesses=operators.guess_count(),
             step_ms=_step_ms(self._ends),
             asks_size=self._asks_size,
             error="" if error is None else error.brief,

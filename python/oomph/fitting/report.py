@@ -188,8 +188,8 @@ def _steps(roomy: Record) -> list[str]:
     if not later or max(later) <= (1 + _ALIKE) * min(later):
         return []
     return [
-        f"Its steps differ: those after the first need {format_size(min(later))} to "
-        f"{format_size(max(later))}. Others may need more; --steps has more of them run."
+        f"Its steps differ: after the first they need {format_size(min(later))} to "
+        f"{format_size(max(later))}. Others may need more: --steps runs more of them."
     ]
 
 
@@ -205,8 +205,8 @@ def _guessed(fit: Fit) -> list[str]:
         for share, record in fit.guessed.items()
     ]
     return [
-        f"How many elements match a mask or nonzero() is decided by data, which are not "
-        f"there: half of them were taken to ({count} times). "
+        "Data, which are not there, decide how many elements match a mask or "
+        f"nonzero(): half of them were taken to ({count} times). "
         f"Allocated at the peak: {', '.join(told)}."
     ]
 

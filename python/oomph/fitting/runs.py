@@ -173,7 +173,7 @@ class Runs:
     def _with_share(self, card: Target, share: float) -> Record | None:
         place = Place(f"{card.roomy},matches={share:g}", Way.OOMPH)
         try:
-            return self.run(place, f"{card.name}, {share:.0%} of what masks choose from")
+            return self.run(place, f"{card.name}, masks match {share:.0%}")
         except ScriptError:
             return None
 

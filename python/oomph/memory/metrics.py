@@ -19,8 +19,8 @@ OWN: dict[str, str] = {
     "steps": "training steps that ended",
     "step_rescues": "rescues in the last step that ended",
     "rescues_last_steps": "a list of the same for the last 100 steps, newest last",
-    "step_active_bytes_peak": "the most bytes of blocks in use at a time in the last step "
-    "that ended",
+    "step_active_bytes_peak": "the most bytes of blocks in use at a time in the last "
+    "step that ended",
     "step_remapped_bytes": "bytes of free pages that moved to another address in the "
     "last step that ended",
     "pages_remapped": "free pages that moved to another address since the start",

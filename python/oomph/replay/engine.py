@@ -18,8 +18,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from oomph import _torch
 from oomph.base import imports
-from oomph.replay import recurrent, shapes
 from oomph.replay.again import AGAIN
+from oomph.replay.operators import contents, recurrent, shapes
 from oomph.replay.tracking import Tracker
 
 _SILENT = [
@@ -164,6 +164,28 @@ class _Stream:
         pass
 
 
+class _ForPyTorch(type):
+    """Of a class that is a fake's for PyTorch alone.
+
+    Libraries that see a fake believe that they are traced, and do what they would not.
+    """
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return cls._pytorch_asks() and isinstance(value, FakeTensor)
+
+    def __subclasscheck__(cls, kind: type) -> bool:
+        return cls._pytorch_asks() and issubclass(kind, FakeTensor)
+
+    @staticmethod
+    def _pytorch_asks() -> bool:
+        asker = str(sys._getframe(2).f_globals.get("__name__", ""))
+        return asker.partition(".")[0] == "torch"
+
+
+class _HiddenFake(metaclass=_ForPyTorch):
+    """Stands for ``torch._subclasses.FakeTensor``."""
+
+
 def _items(table: Any) -> list[tuple[torch.Tensor, Any]]:
     return list(table.items())
 
@@ -195,6 +217,8 @@ def stand_in(engine: Engine) -> None:
         setattr(cuda.streams.Stream, name, answering)
         setattr(cuda.streams.Event, name, answering)
     _answer_arrays(engine.tracker)
+    subclasses: Any = torch._subclasses
+    subclasses.FakeTensor = _HiddenFake
     for name in ("get", "exchange", "maybeExchange"):
         setattr(core, f"_cuda_{name}Device", lambda *_: device)
     core._cuda_setDevice = lambda *_: None
@@ -218,6 +242,9 @@ def _answer_arrays(tracker: Tracker) -> None:
     fake: Any = FakeTensor
 
     def numpy(tensor: torch.Tensor, **_: Any) -> Any:
+        if (known_values := contents.value_of(tensor)) is not None:
+            with _disable_current_modes():
+                return known_values.numpy()
         value = tracker.guess(tensor)
         with _disable_current_modes():
             found = torch.zeros(tuple(tensor.shape), dtype=tensor.dtype, device="cpu")

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from oomph.replay.counts import ROUND_BYTES
+from oomph.replay.operators.counts import ROUND_BYTES
 
 
 @dataclass

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from oomph.base.log import logger
 from oomph.forked import child
 from oomph.replay import statements
-from oomph.replay.counts import ALL, Counts, Guess
+from oomph.replay.operators.counts import ALL, Counts, Guess
 from oomph.replay.outcome import GROWS, Outcome
 
 if TYPE_CHECKING:
@@ -260,7 +260,7 @@ class Search:
             return session.first
 
     def _session_of(self, run: _Run, change: dict[str, Any] | None) -> child.Session:
-        from oomph.replay.besides import Card
+        from oomph.replay.operators.besides import Card
         from oomph.replay.position import Position
 
         card = Card.of(self.device)  # the child cannot ask

@@ -36,7 +36,6 @@ from oomph.replay.begin import (
     watch_real,
     without_ranks,
 )
-from oomph.replay.besides import Card
 from oomph.replay.calls import (
     Calls,
     names_of_modules,
@@ -45,7 +44,6 @@ from oomph.replay.calls import (
     sequence_of,
 )
 from oomph.replay.change import Change, change_modules, with_batch
-from oomph.replay.counts import Counts
 from oomph.replay.engine import Engine, stand_in
 from oomph.replay.figures import (
     cache_of,
@@ -59,6 +57,8 @@ from oomph.replay.figures import (
     without_states,
 )
 from oomph.replay.ledger import Piece
+from oomph.replay.operators.besides import Card
+from oomph.replay.operators.counts import Counts
 from oomph.replay.position import Position
 from oomph.replay.statements import Stretch
 from oomph.replay.tracking import Tracker

@@ -17,13 +17,11 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
-from oomph.replay import besides
-from oomph.replay.counts import Counts
 from oomph.replay.ledger import Ledger, Piece
+from oomph.replay.operators import besides, contents
+from oomph.replay.operators.counts import Counts
+from oomph.replay.operators.recurrent import CELLS
 from oomph.replay.position import Position
-from oomph.replay.recurrent import CELLS
-
-REAL_MAX = 1 << 20  # elements of what is really computed on the CPU
 
 _aten = torch.ops.aten
 _DEVICE = torch.ops.prim.device.default
@@ -117,7 +115,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._joined: list[Cached] = []  # of the call that runs
         self._again: list[tuple[Piece, int, int]] = []  # what had run joined it, too
-        # What was made of real tensors, as long as these are there, by their identities.
+        # What was made of real tensors, while these are there, by their identities.
         self._fake_of: dict[int, tuple[weakref.ref[Any], torch.Tensor]] = {}
 
     @classmethod
@@ -166,13 +164,17 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is _DEVICE:  # autograd asks it of each tensor: most dispatches are this
             return args[0].device
         kwargs = kwargs or {}
-        if func is _aten._local_scalar_dense.default and not _is_known(args[0]):
-            return self.guess(args[0])
+        if func is _aten._local_scalar_dense.default:
+            if (number := contents.item_of(args[0])) is not None:
+                return number
+            if not _is_known(args[0]):
+                return self.guess(args[0])
         if func in _WITHOUT_EFFECT:
             return args[0] if func is _aten._pin_memory.default else None
         if kwargs.get("pin_memory"):
             kwargs = {**kwargs, "pin_memory": False}
         given = _tensors((*args, *kwargs.values()))
+        as_given = args, kwargs, given
         if not all(isinstance(tensor, FakeTensor) for tensor in given):
             if _is_small_and_real(func, given, kwargs):
                 with _disable_current_modes():
@@ -192,6 +194,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if result is None:
             result = self._run(func, args, kwargs, given)
         self.counts.masks.note(func, args, result)
+        contents.note(func, *as_given, result)
         if func is _aten._log_softmax.default:
             self.chosen_from.add(tuple(result.shape))
         made = _tensors(result if isinstance(result, tuple | list) else (result,))
@@ -200,7 +203,9 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return func(*args, **kwargs)
         if self.cut is not None and self._brings_batch(func, given, result):
             _, wanted, dim = self.cut
-            return result.narrow(dim, 0, wanted).clone()
+            part = result.narrow(dim, 0, wanted).clone()
+            contents.narrow(part, result, dim, wanted)
+            return part
         call = self.call if self.depth else 0
         for tensor in made:
             is_counted = isinstance(tensor, FakeTensor) and self._is_here(tensor)
@@ -370,7 +375,7 @@ def _is_small_and_real(func: Any, given: list[torch.Tensor], kwargs: Any) -> boo
         not isinstance(t, FakeTensor)
         and t.device.type == "cpu"
         and t.layout is torch.strided
-        and t.numel() <= REAL_MAX
+        and t.numel() <= contents.REAL_MAX
         and not (func._schema.is_mutable and _is_shared(t))
         for t in given
     )
@@ -383,7 +388,7 @@ def _is_shared(tensor: torch.Tensor) -> bool:
 
 def _are_small(made: list[torch.Tensor]) -> bool:
     """Whether they are of the CPU, and so small that they can be made."""
-    return all(t.device.type == "cpu" and t.numel() <= REAL_MAX for t in made)
+    return all(t.device.type == "cpu" and t.numel() <= contents.REAL_MAX for t in made)
 
 
 def _has_batch(tensor: torch.Tensor, size: int, dim: int) -> bool:

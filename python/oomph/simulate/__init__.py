@@ -188,26 +188,6 @@ def usage(device: int = 0) -> Usage:
     return Usage(*(getattr(found, field.name) for field in fields(Usage)))
 
 
-def guess_count() -> int:
-    """How often an operator was told how many elements it finds, as nobody knows.
-
-    Returns:
-        How many of ``nonzero``, masks, ``unique`` and their like there were; 0 if the
-        GPU is not simulated, and with values.
-
-    Example:
-        >>> before = oomph.simulate.guess_count()
-        >>> found = torch.randn(4096, device="cuda").nonzero()
-        >>> oomph.simulate.guess_count() - before
-        1
-    """
-    if _loaded is None:
-        return 0
-    driver = open_library(DRIVER, ctypes.RTLD_LOCAL)
-    driver.oomph_sim_guess_count.restype = ctypes.c_uint64
-    return int(driver.oomph_sim_guess_count())
-
-
 def _check_build(version: str, cuda: str | None) -> str:
     """The major version of a PyTorch's CUDA; raises unless one of it is simulated."""
     if cuda is None:

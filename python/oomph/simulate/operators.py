@@ -63,6 +63,7 @@ _LIBRARY_NAMES = {
 }
 
 _library: torch.library.Library | None = None  # the kernels live as long as it does
+_driver: ctypes.CDLL | None = None  # that they ask
 
 
 # ---- what operators are told
@@ -232,9 +233,10 @@ def install(driver: ctypes.CDLL) -> None:
     Args:
         driver: The simulated ``libcuda.so.1``.
     """
-    global _library
+    global _library, _driver
     if _library is not None:
         return
+    _driver = driver
     driver.oomph_sim_unsupported_count.restype = ctypes.c_uint64
     driver.oomph_sim_unsupported.restype = ctypes.c_char_p
     driver.oomph_sim_unsupported.argtypes = [ctypes.c_size_t]
@@ -242,6 +244,7 @@ def install(driver: ctypes.CDLL) -> None:
     driver.oomph_sim_answer.argtypes = [ctypes.c_uint64]
     driver.oomph_sim_matches.restype = ctypes.c_uint64
     driver.oomph_sim_matches.argtypes = [ctypes.c_uint64]
+    driver.oomph_sim_guess_count.restype = ctypes.c_uint64
     try:
         __file__.encode()  # as PyTorch does with the path of whoever registers
     except UnicodeEncodeError:
@@ -257,6 +260,14 @@ def install(driver: ctypes.CDLL) -> None:
                 name, kernel, key, with_keyset=True, allow_override=True
             )
     torch.distributions.Distribution.set_default_validate_args(False)
+
+
+def guess_count() -> int:
+    """How often an operator was told how many elements it finds, as nobody knows.
+
+    0 if the GPU is not simulated, or computes values.
+    """
+    return 0 if _driver is None else int(_driver.oomph_sim_guess_count())
 
 
 # ---- what is none of PyTorch's operators

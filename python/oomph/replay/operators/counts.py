@@ -4,7 +4,7 @@ The step that failed may have chosen them already: what it made of them lies in 
 whose size and line are known. Else it is guessed, in several ways (:class:`Guess`),
 between which the truth is: as many as there are, or one; and of rows that several masks
 share all to one of these, or the same to each. No guess exceeds what is known of a mask
-(:mod:`oomph.replay.masks`).
+(:mod:`oomph.replay.operators.masks`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import torch
 
 from oomph.holders.lines import user_call
-from oomph.replay.masks import Class, Masks, is_mask
+from oomph.replay.operators import contents
+from oomph.replay.operators.masks import Class, Masks, is_mask
 
 _aten = torch.ops.aten
 ROUND_BYTES = 512  # what every block's size is a multiple of
@@ -135,6 +136,9 @@ class Counts:
 
         Where there are fewer than in the step that failed, the same share of them.
         """
+        chosen = contents.count_of(mask)
+        if chosen is not None:
+            return chosen
         place = self._place()
         if place in self.sizes and place not in self._known:
             found = [

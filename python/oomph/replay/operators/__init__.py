@@ -1,0 +1,1 @@
+"""Operators that run on tensors without memory: what they give, and what they take."""
