@@ -233,8 +233,11 @@ def test_a_script_that_asks_how_much_is_free_is_run_on_each_card(tmp_path):
         "free, total = torch.cuda.mem_get_info()\n"
         "x = torch.empty(free // 2, dtype=torch.uint8, device='cuda')\n"
     )
-    ways = answer("--gpu", "1GiB", path)["cards"][0]["ways"]
+    found = answer(*RESERVE, "--gpu", "1GiB,context=0", path)
+    ways = found["cards"][0]["ways"]
     assert {(w["fits"], w["was_run"]) for w in ways.values()} == {(True, True)}
+    assert found["smallest_bytes"]["native"] < 64 * MIB
+    assert "asks how much memory is free" in fit("--gpu", "1GiB", path).out
 
 
 BEGINS = """

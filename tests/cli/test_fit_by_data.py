@@ -70,7 +70,28 @@ def test_more_chosen_elements_take_more(tmp_path):
 def test_a_script_that_fails_of_such_a_share_says_so(tmp_path):
     result = fit(tmp_path, MASKED + FAILS_OF_ALL)
     assert result.code == 0, result.said
-    assert "the script fails if 100% do" in result.out
+    assert "the script fails (ValueError: all chosen) if 100% do" in result.out
+
+
+def test_a_card_that_is_too_small_if_all_match_is_named(tmp_path):
+    result = fit(tmp_path, MASKED, "--gpu", "66MiB,context=0", "--set", "reserve:0")
+    assert "With all of them 66MiB,context=0 is too small." in result.out, result.said
+
+
+def test_a_script_that_catches_nothing_is_not_said_to(tmp_path):
+    """In the rescue oomph may catch errors of its own."""
+    words = ["--gpu", "40MiB,context=0,host=1GiB", "--set", "reserve:0"]
+    result = fit(tmp_path, MASKED, *words)
+    assert result.code == 0, result.said
+    assert "caught" not in result.out
+
+
+def test_the_largest_value_says_that_the_script_was_ended(tmp_path):
+    longer = MASKED.replace("range(4)", "range(40)")
+    script = f"import os\n{longer}".replace("20", "int(os.environ['BITS'])")
+    result = fit(tmp_path, script, "--vary", "BITS=18,19,20")
+    assert result.code == 0, result.said
+    assert "ended after 6 steps" in result.out
 
 
 def test_steps_that_differ_are_told(tmp_path):

@@ -29,8 +29,8 @@ class Fit:
             all are large enough, or it has no lines of source.
         smaller_card: That card.
         guessed: Runs without a limit in which as much matches what nobody knows, such
-            as a mask, as the share of all says by which they are found: few, and all.
-            None: the script fails then. Empty: nothing had to be guessed.
+            as a mask, as the share of all says by which they are found: few, and all;
+            the script may fail then. Empty: nothing had to be guessed.
         smallest: The memory in bytes of the smallest card on which it fits, by way;
             None: none is known.
     """
@@ -39,7 +39,7 @@ class Fit:
     peak: Record | None
     smaller: Record | None
     smaller_card: Target | None
-    guessed: dict[float, Record | None]
+    guessed: dict[float, Record]
     smallest: dict[Way, int | None]
 
     def fits(self, way: str = "rescue") -> bool:

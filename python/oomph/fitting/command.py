@@ -7,6 +7,7 @@ import contextlib
 import json
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ cannot be asked, and 3 if the script fails.
 """
 FITS, TOO_SMALL, FAILED = 0, 1, 3
 _INTERRUPTED, _TERMINATED = 130, 143
+_QUIET_S = 10.0  # between two lines of progress, where nobody may look
 
 
 class Terminated(KeyboardInterrupt):
@@ -197,9 +199,14 @@ def _answer_for_worlds(
 
 
 def progress() -> Callable[[str], None]:
-    """Says on a terminal what is about to run."""
+    """Says what is about to run; where that is no terminal, now and then."""
+    every_s = 0.0 if sys.stderr.isatty() else _QUIET_S
+    said = time.monotonic()
 
     def say(what: str) -> None:
-        print(f"oomph: {what}", file=sys.stderr, flush=True)
+        nonlocal said
+        if time.monotonic() - said >= every_s:
+            said = time.monotonic()
+            print(f"oomph: {what}", file=sys.stderr, flush=True)
 
-    return say if sys.stderr.isatty() else lambda what: None
+    return say

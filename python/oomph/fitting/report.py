@@ -57,14 +57,34 @@ def text_of_largest(name: str, found: Sequence[Largest]) -> str:
     for card, largest in _by_card(found):
         cells = [_value(largest[way]) for way in Way]
         rows.append([card.name, format_size(card.memory_bytes), *cells])
-    caught = [each.card.name for each in found if each.caught]
-    told = [f"The largest {name} that fits:", *_columns(rows), *_caught(caught)]
-    return "\n".join(told)
+    told = [f"The largest {name} that fits:", *_columns(rows), ""]
+    runs = [each.roomy for each in found if each.roomy is not None]
+    told += [*_ended(runs), *_asks(runs), *_caught(found)]
+    return "\n".join(told).strip()
 
 
-def _caught(cards: Sequence[str]) -> list[str]:
+def _ended(runs: Sequence[Record]) -> list[str]:
+    """After how many steps the script was ended."""
+    steps = {run.steps for run in runs if run.ending == "steps"}
+    return [
+        f"The script was ended after {count} steps of its optimizers (--steps): what "
+        "comes later, such as an evaluation, or memory that grows, was not seen."
+        for count in steps
+    ]
+
+
+def _asks(runs: Sequence[Record]) -> list[str]:
+    if not any(run.asks_size for run in runs):
+        return []
+    return [
+        "The script asks how much memory is free, and may do otherwise on each card: "
+        "what it needs without a limit is not what it needs there."
+    ]
+
+
+def _caught(found: Sequence[Answer] | Sequence[Largest]) -> list[str]:
     """On which cards the script went on with less, as it seems."""
-    names = ", ".join(dict.fromkeys(cards))
+    names = ", ".join(dict.fromkeys(each.card.name for each in found if each.caught))
     if not names:
         return []
     return [
@@ -140,7 +160,7 @@ def _peak(peak: Record | None) -> list[str]:
         for share in sorted(found["shares"], key=lambda s: -s["size_bytes"])[:_ROWS]
     ]
     in_phase = f" in {when}" if when else ""
-    where = f", at {request['where']}" if request["where"] else ""
+    where = f" at {request['where']}" if request["where"] else ""
     held = " GPU memory is held then by:" if rows else ""
     return [f"The peak comes{in_phase}{where}.{held}", *rows]
 
@@ -165,13 +185,9 @@ def _remarks(fit: Fit) -> list[str]:
         for way, record in _roomy(fit).items()
     ]
     roomy = fit.answers[0].roomy
-    if roomy.ending == "steps":
-        found.append(
-            f"The script was ended after {roomy.steps} steps of its optimizer "
-            "(--steps): what comes later, such as an evaluation, was not seen."
-        )
+    found += [*_ended([roomy]), *_asks([roomy])]
     found += [*_steps(_roomy(fit)[Way.OOMPH]), *_guessed(fit)]
-    found += _caught([a.card.name for a in fit.answers if a.fits and a.record.failures])
+    found += _caught(fit.answers)
     if not roomy.allocated_bytes:
         found.append("The script allocated nothing on a GPU.")
     if roomy.steps == 0:
@@ -198,17 +214,26 @@ def _guessed(fit: Fit) -> list[str]:
     if not fit.guessed:
         return []
     count = _roomy(fit)[Way.OOMPH].guesses
-    told = [
-        f"{format_size(record.allocated_bytes)} if {share:.0%} do"
-        if record is not None
-        else f"the script fails if {share:.0%} do"
-        for share, record in fit.guessed.items()
+    most = fit.guessed[max(fit.guessed)]
+    small = [
+        answer.card.name
+        for answer in fit.answers
+        if answer.way is Way.OOMPH and answer.fits and most.came_through
+        if most.needed_bytes > answer.card.memory_bytes
     ]
+    then = f" With all of them {', '.join(small)} is too small." if small else ""
+    told = [f"{_of_guess(run)} if {share:.0%} do" for share, run in fit.guessed.items()]
     return [
         "Data, which are not there, decide how many elements match a mask or "
         f"nonzero(): half of them were taken to ({count} times). "
-        f"Allocated at the peak: {', '.join(told)}."
+        f"Allocated at the peak: {', '.join(told)}.{then}"
     ]
+
+
+def _of_guess(run: Record) -> str:
+    if run.came_through:
+        return format_size(run.allocated_bytes)
+    return f"the script fails ({run.output.splitlines()[-1] if run.output else ''})"
 
 
 def data(fit: Fit) -> dict[str, Any]:
@@ -231,8 +256,8 @@ def data(fit: Fit) -> dict[str, Any]:
         ],
         "smallest_bytes": {w.name.lower(): size for w, size in fit.smallest.items()},
         "guessed_bytes": {
-            f"{share:g}": record and record.allocated_bytes
-            for share, record in fit.guessed.items()
+            f"{share:g}": run.allocated_bytes if run.came_through else None
+            for share, run in fit.guessed.items()
         },
         "peak": fit.peak and fit.peak.diagnosis,
         "smaller": fit.smaller and fit.smaller.diagnosis,

@@ -79,6 +79,14 @@ class Answer:
         return self.record.host_bytes
 
     @property
+    def caught(self) -> bool:
+        """Whether the script caught an out-of-memory error, and went on.
+
+        In the rescue oomph itself catches some, as it tries what may run again.
+        """
+        return self.fits and self.record.failures > 0 and self.way is not Way.RESCUE
+
+    @property
     def step_ms(self) -> float | None:
         """Time of a step on the virtual clock; None: not known.
 
@@ -161,21 +169,22 @@ class Runs:
         except ScriptError:
             return None
 
-    def guessed(self, card: Target) -> dict[float, Record | None]:
+    def guessed(self, card: Target) -> dict[float, Record]:
         """Runs without a limit in which another share of the elements matches.
 
-        By share; None: the script fails then. Empty: nothing is guessed.
+        By share; of one in which the script fails, what that shows. Empty: nothing is
+        guessed.
         """
         if self.roomy(card, Way.OOMPH).guesses == 0:
             return {}
         return {share: self._with_share(card, share) for share in SHARES}
 
-    def _with_share(self, card: Target, share: float) -> Record | None:
+    def _with_share(self, card: Target, share: float) -> Record:
         place = Place(f"{card.roomy},matches={share:g}", Way.OOMPH)
         try:
             return self.run(place, f"{card.name}, masks match {share:.0%}")
-        except ScriptError:
-            return None
+        except ScriptError as error:
+            return error.record
 
     def goes_on(self) -> bool:
         """Whether the script goes on after an out-of-memory error, with less."""
@@ -231,14 +240,20 @@ def smallest(runs: Runs, card: Target, way: Way) -> int | None:
     Returns:
         Bytes, on which it fits, and at most one part in 128 more than it must be; with
         the rescue, whose runs take longer, one in 8. None: it does not fit a card of
-        all that it takes without a limit.
+        all that it takes without a limit (or this card, where it asks how much is
+        free), or allocates nothing.
     """
     is_rescue = way is Way.RESCUE
     roomy = runs.roomy(card, Way.OOMPH if is_rescue else way)
+    if not roomy.allocated_bytes:
+        return None
     high = roomy.needed_bytes + (0 if way in _PYTORCHS else _RESERVE_BYTES)
-    needs_less = is_rescue or runs.goes_on()
+    needs_less = is_rescue or roomy.asks_size or runs.goes_on()
     low = roomy.other_bytes + (0 if needs_less else roomy.allocated_bytes)
-    part = max(2 * _PAGE_BYTES, high // (_RESCUE_PARTS if is_rescue else _PARTS))
+    parts = _RESCUE_PARTS if is_rescue else _PARTS
+    if roomy.asks_size:  # what it takes without a limit says nothing
+        high = min(high, card.memory_bytes)
+    whole = high
 
     def fits(size: int) -> bool:
         try:
@@ -248,7 +263,11 @@ def smallest(runs: Runs, card: Target, way: Way) -> int | None:
 
     if not fits(high):
         return None
-    while high - low > part:
+
+    def part() -> int:
+        return max(2 * _PAGE_BYTES, (high if roomy.asks_size else whole) // parts)
+
+    while high - low > part():
         middle = (low + high) // 2 // _PAGE_BYTES * _PAGE_BYTES
         if fits(middle):
             high = middle

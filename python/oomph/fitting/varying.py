@@ -11,6 +11,7 @@ from functools import partial
 from oomph.fitting.cards import Target
 from oomph.fitting.launcher import Launcher
 from oomph.fitting.measuring import Script, Way
+from oomph.fitting.record import Record
 from oomph.fitting.runs import Runs
 
 _COUNT_MAX = 1 << 20  # values of a range
@@ -78,6 +79,7 @@ class Largest:
         way: Who gives out its memory.
         value: The value; None: it fits with none.
         is_last: Whether there was no larger one to try.
+        roomy: The run with that value and without a limit; None: there is no value.
         caught: Whether the script caught an out-of-memory error, and went on.
     """
 
@@ -85,6 +87,7 @@ class Largest:
     way: Way
     value: str | None
     is_last: bool
+    roomy: Record | None
     caught: bool
 
 
@@ -129,9 +132,10 @@ class Search:
             lambda low, high: self._guess(card, way, low, high),
         )
         if best is None:
-            return Largest(card, way, None, False, False)
-        failures = self._at(best).answer(card, way).record.failures
-        return Largest(card, way, values[best], best == len(values) - 1, failures > 0)
+            return Largest(card, way, None, False, None, False)
+        found = self._at(best).answer(card, way)
+        is_last = best == len(values) - 1
+        return Largest(card, way, values[best], is_last, found.roomy, found.caught)
 
     def _at(self, place: int) -> Runs:
         with self._lock:
