@@ -125,3 +125,35 @@ def test_no_library_sees_that_it_is_traced():
             model.zero_grad()
 
     foreseen(step, within=0.005)
+
+
+@card
+def test_what_is_drawn_into_a_known_mask_is_not_known():
+    true = peak_bytes(lambda: train(full, lambda first: first.bernoulli_(0.0)))
+    text = text_within(
+        0.6 * true, lambda: train(full, lambda first: first.bernoulli_(0.0))
+    )
+    assert step_bytes(text) < true  # it is guessed that all are chosen
+
+
+@card
+def test_memory_that_others_see_is_not_written():
+    """Though what would be written is known; the step stays the same."""
+    shared = torch.full((ROWS,), 7, dtype=torch.long).share_memory_()
+    seen: list[int] = []
+
+    def step() -> None:
+        model = nn.Linear(WIDTH, WIDTH).cuda()
+        x = torch.randn(ROWS, WIDTH, device="cuda")
+        for turn in range(3):
+            seen.append(int(shared[0]))
+            number = torch.tensor([turn]).cuda()
+            model(model(model(x))).square().mean().backward()
+            shared.copy_(number.expand(ROWS))
+            model.zero_grad()
+
+    true = peak_bytes(step)
+    del seen[:]
+    shared.fill_(7)
+    text = text_within(0.6 * true, step)
+    assert text is not None and shared.eq(7).all(), (seen, text)

@@ -80,30 +80,44 @@ def note(func: Any, args: Any, kwargs: Any, given: Any, result: Any) -> None:
         given: The tensors among them.
         result: What it gave.
     """
-    writes = _writes(func)
     if not given and not _is_certain(func):
         return
     made = [result] if isinstance(result, torch.Tensor) else result
     if not isinstance(made, list | tuple) or not all(map(_is_small, made)):
         made = ()
-    values = {id(tensor): value_of(tensor) for tensor in given} if made else {}
-    if not made or not _is_certain(func) or None in values.values():
-        _forget(given if writes else ())
+    found = _computed(func, args, kwargs, given) if made else None
+    if found is None:
+        if _writes(func):
+            forget(given)
         return
-    where = {"device": torch.device("cpu")} if kwargs.get("device") else {}
+    known = [k for t in given if (k := getattr(t, _NAME, None)) is not None]
+    for tensor, value in zip(made, found, strict=True):
+        keep(tensor, value, known)
+
+
+def _computed(
+    func: Any, args: Any, kwargs: Any, given: list[torch.Tensor]
+) -> list[torch.Tensor] | None:
+    """What an operator gives on the CPU; None: its arguments are not known.
+
+    It writes to no tensor that the program itself has there: that may be shared.
+    """
+    values = {id(tensor): value_of(tensor) for tensor in given}
+    is_known = _is_certain(func) and all(v is not None for v in values.values())
+    is_own = _writes(func) and ("out" in kwargs or not isinstance(given[0], FakeTensor))
+    if not is_known or is_own:
+        return None
+    if kwargs.get("device"):
+        kwargs = {**kwargs, "device": torch.device("cpu")}
     try:
         with _disable_current_modes():
             args, kwargs = tree_map_only(
                 torch.Tensor, lambda tensor: values[id(tensor)], (args, kwargs)
             )
-            found = func(*args, **{**kwargs, **where})
-    except (RuntimeError, NotImplementedError):  # not on the CPU
-        _forget(given if writes else ())
-        return
-    memories = [known for t in given if (known := getattr(t, _NAME, None)) is not None]
-    found = [found] if isinstance(found, torch.Tensor) else found
-    for tensor, value in zip(made, found, strict=True):
-        keep(tensor, value, memories)
+            found = func(*args, **kwargs)
+    except (RuntimeError, IndexError):  # the CPU has no such operator, or refuses
+        return None
+    return [found] if isinstance(found, torch.Tensor) else list(found)
 
 
 def keep(
@@ -118,7 +132,8 @@ def keep(
     setattr(tensor, _NAME, _Known(value, memory))
 
 
-def _forget(tensors: Iterable[Any]) -> None:
+def forget(tensors: Iterable[Any]) -> None:
+    """Values of these, and of what shares their memory, are not known any more."""
     for tensor in tensors:
         known: _Known | None = getattr(tensor, _NAME, None)
         if known is not None:
