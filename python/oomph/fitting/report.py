@@ -225,7 +225,8 @@ def _guessed(fit: Fit) -> list[str]:
     told = [f"{_of_guess(run)} if {share:.0%} do" for share, run in fit.guessed.items()]
     return [
         "Data, which are not there, decide how many elements match a mask or "
-        f"nonzero(): half of them were taken to ({count} times). "
+        "nonzero(): half of them were taken to, or the share that the card has as "
+        f"matches= ({count} times). "
         f"Allocated at the peak: {', '.join(told)}.{then}"
     ]
 
@@ -233,7 +234,8 @@ def _guessed(fit: Fit) -> list[str]:
 def _of_guess(run: Record) -> str:
     if run.came_through:
         return format_size(run.allocated_bytes)
-    return f"the script fails ({run.output.splitlines()[-1] if run.output else ''})"
+    said = f" ({run.output.splitlines()[-1]})" if run.output else ""
+    return f"the script fails{said}"
 
 
 def data(fit: Fit) -> dict[str, Any]:
