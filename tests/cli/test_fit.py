@@ -148,8 +148,9 @@ def test_the_table_says_what_holds_the_peak_and_what_would_help(train):
 def test_a_script_that_is_ended_may_need_more_later(train):
     result = fit("--gpu", "1GiB", "--steps", "3", train, "--steps", "9")
     assert result.code == 0, result.said
-    assert "The script was ended after 3 steps of its optimizers" in result.out
-    assert "such as an evaluation, or memory that grows, was not seen" in result.out
+    said = "The script was ended after 3 steps of its optimizers (--steps): what comes "
+    more = "later, such as an evaluation, or memory that grows, was not seen."
+    assert f"{said}{more}" in result.out
 
 
 def test_a_script_chooses_devices_until_it_uses_one(tmp_path):
