@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -194,13 +194,13 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if result is None:
             result = self._run(func, args, kwargs, given)
         self.counts.masks.note(func, args, result)
-        contents.note(func, *as_given, result)
         if func is _aten._log_softmax.default:
             self.chosen_from.add(tuple(result.shape))
         made = _tensors(result if isinstance(result, tuple | list) else (result,))
         if not given and made and _are_small(made):
             with _disable_current_modes():
                 return func(*args, **kwargs)
+        contents.note(func, *as_given, result)
         if self.cut is not None and self._brings_batch(func, given, result):
             _, wanted, dim = self.cut
             part = result.narrow(dim, 0, wanted).clone()
@@ -226,18 +226,18 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Most operators are views, which need no memory; and an optimizer's work on lists
         in place gives nothing that was not there.
         """
-        if func in _STAND_INS or not _are_strided_and_unknown(given):
+        is_view = len(given) == 1 and _is_view(func)
+        is_short = is_view or _is_in_place_on_lists(func)
+        if not is_short or not _are_strided_and_unknown(given):
             return _STAND_INS.get(func, func)(*args, **kwargs)
-        if len(given) == 1 and _is_view(func):
-            with in_kernel_invocation_manager(self.fakes):
-                made = func(*args, **kwargs)
-            return tree_map_only(torch.Tensor, self._like(given[0]), made)
-        if _is_in_place_on_lists(func):
+        if not is_view:
             return None
-        return func(*args, **kwargs)
-
-    def _like(self, tensor: torch.Tensor) -> Callable[[torch.Tensor], FakeTensor]:
-        return lambda made: FakeTensor(self.fakes, made, tensor.device)
+        device = given[0].device
+        with in_kernel_invocation_manager(self.fakes):
+            made = func(*args, **kwargs)
+        return tree_map_only(
+            torch.Tensor, lambda part: FakeTensor(self.fakes, part, device), made
+        )
 
     def guess(self, tensor: torch.Tensor) -> Any:
         """A value of a tensor of which nobody knows any."""
