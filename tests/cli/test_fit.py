@@ -253,6 +253,7 @@ print("read", len([*rows, *notes]), random.random(), flush=True)
 """
 ALONE = {
     "alone": "",
+    "alone, with PyArrow": "import pyarrow",  # whose allocator likes a thread
     "with a thread": "import threading\n"
     "threading.Thread(target=threading.Event().wait, daemon=True).start()",
     "with settings": "import os\nos.environ['PYTORCH_ALLOC_CONF'] = 'backend:native'",
@@ -272,7 +273,7 @@ def test_what_comes_before_the_gpu_is_run_once_where_nothing_else_runs(how, tmp_
     said = f"read 10000 {random.Random(7).random()}\n"  # on from where the others began
     assert ended and all(said in f"{output}\n" for output in ended)
     # PyTorch's allocator, and oomph's.
-    assert (begun.read_text().count("1") <= 2) == (how == "alone")
+    assert (begun.read_text().count("1") <= 2) == how.startswith("alone")
 
 
 BAD_SCRIPTS = {

@@ -22,6 +22,7 @@
 #include "operators.hpp"
 #include "refusal.hpp"
 #include "values/costs/cost.hpp"
+#include "weights.hpp"
 
 #include <torch/csrc/api/include/torch/version.h>
 #include <torch/library.h>
@@ -46,6 +47,7 @@ struct Kind {
     c10::DispatchKey key;
     Names left_alone;
     Names whole; // wrapped though only their parts have kernels
+    bool (*takes)(const OperatorHandle &) = nullptr; // which of the rest; NULL: all
 };
 
 // Kernels live as long as their library: to the end.
@@ -69,6 +71,7 @@ int install_kernels(const Kind &kind, const Wrap &wrap)
         if (!full.overload_name.empty())
             name += "." + full.overload_name;
         if (kind.left_alone.contain(name) || is_view(*op) ||
+            (kind.takes != nullptr && !kind.takes(*op)) ||
             !(op->hasKernelForDispatchKey(kind.key) || kind.whole.contain(name)))
             continue;
         library.impl(name.c_str(), wrap(*op, name));
@@ -135,6 +138,19 @@ int install_costs()
     return once(is_done, [] {
         listen(foreign_cost);
         return install_kernels({c10::DispatchKey::CUDA, LEFT_ALONE, COPIED}, with_cost);
+    });
+}
+
+// Gives how many operators of the CPU leave weights alone now.
+int install_unwritten()
+{
+    static bool is_done = false;
+    return once(is_done, [] {
+        return install_kernels({c10::DispatchKey::CPU, LEFT_ALONE, COPIED, changes_one},
+                               [](const OperatorHandle &op, const std::string &) {
+                                   return torch::CppFunction::makeFromBoxedFunctor(
+                                       std::make_unique<Unwritten>(op));
+                               });
     });
 }
 
@@ -219,6 +235,30 @@ static PyObject *defer(PyObject *, PyObject *arguments)
     Py_RETURN_NONE;
 }
 
+// From now on the weights that are told of are not written.
+static PyObject *leave_weights_out(PyObject *, PyObject *)
+{
+    return call(oomph_values::install_unwritten);
+}
+
+// Takes the storage at an address, which lives, for one of a weight.
+static PyObject *tell_weight(PyObject *, PyObject *address)
+{
+    auto *impl = static_cast<c10::StorageImpl *>(PyLong_AsVoidPtr(address));
+
+    if (PyErr_Occurred() != nullptr)
+        return nullptr;
+    oomph_values::weights().add(
+        c10::Storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(impl)));
+    Py_RETURN_NONE;
+}
+
+// Gives how many bytes of weights were not written.
+static PyObject *unwritten_bytes(PyObject *, PyObject *)
+{
+    return PyLong_FromUnsignedLongLong(oomph_values::unwritten_bytes);
+}
+
 static PyMethodDef methods[] = {
     {"install", install, METH_VARARGS, "Gives operators of the simulated GPU values."},
     {"know_small", know_small, METH_VARARGS,
@@ -227,6 +267,12 @@ static PyMethodDef methods[] = {
      "Gives operators of the simulated GPU the time that they take."},
     {"defer", defer, METH_VARARGS,
      "Has the graph that is captured call a function at each replay."},
+    {"leave_weights_out", leave_weights_out, METH_NOARGS,
+     "From now on the weights that are told of are not written."},
+    {"tell_weight", tell_weight, METH_O,
+     "Takes the storage at an address, which lives, for one of a weight."},
+    {"unwritten_bytes", unwritten_bytes, METH_NOARGS,
+     "Gives how many bytes of weights were not written."},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -170,6 +170,8 @@ def _environment() -> dict[str, str]:
     """
     found = {k: v for k, v in os.environ.items() if k != simulate.VARIABLE}
     found |= search_path()
+    # PyArrow's allocator would have a thread of its own, which no fork has.
+    found.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
     try:
         getpass.getuser()
     except (KeyError, OSError):  # as in a container that is run as any user

@@ -159,8 +159,9 @@ def measure(
     variables = tuple(script.variables.items())
     begin = place.beginning(script.settings), script.target, script.arguments, variables
     record, is_fork = _run(launcher, script, place, stop, begin)
-    if is_fork and record.ending == "error" and not stop.is_set():
-        record, _ = _run(launcher, script, place, stop, None)  # had it to itself
+    differs = is_fork or record.unwritten_bytes > 0
+    if differs and record.failed and not stop.is_set():
+        record, _ = _run(launcher, script, place, stop, None)  # as it would run alone
     return record
 
 
@@ -180,6 +181,7 @@ def _run(
                 "environment": {**place.variables(script.settings), **script.variables},
                 "record": str(path),
                 "foresees": place.foresees,
+                "writes_weights": begin is None,
                 "steps": script.steps,
                 "module": script.module,
                 "target": script.target,

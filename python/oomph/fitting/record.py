@@ -31,6 +31,7 @@ class Record:
         steps_bytes: Of each step the most bytes of blocks in use at a time; empty: not
             known.
         guesses: How often an operator was told how many elements it finds.
+        unwritten_bytes: Of weights on the CPU whose values were left out.
         step_ms: Time of a step on the virtual clock, the median but for the first; 0:
             not known.
         asks_size: Whether the script asked how much memory is free, and may do
@@ -52,6 +53,7 @@ class Record:
     failures: int = 0
     steps_bytes: Sequence[int] = ()
     guesses: int = 0
+    unwritten_bytes: int = 0
     step_ms: float = 0.0
     asks_size: bool = False
     error: str = ""
@@ -64,6 +66,11 @@ class Record:
         return self.ending == "steps" or (
             self.ending == "script" and self.exit_code == 0
         )
+
+    @property
+    def failed(self) -> bool:
+        """Whether it failed, and not for want of memory or time."""
+        return self.ending in ("error", "script") and not self.came_through
 
     @property
     def needed_bytes(self) -> int:
