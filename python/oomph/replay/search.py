@@ -30,10 +30,14 @@ class _Run:
         answer: What they are told when they ask something that nobody knows.
         guess: How many rows masks choose of which nothing is known.
         joined: Tensors that the step has joined to, as ``Tracker.rejoined`` has them.
+        place: Among the candidates, from the innermost on.
+        is_early: Whether some that are further in are tried after it.
     """
 
     stretch: statements.Stretch
     first: int
+    place: int
+    is_early: bool = False
     answer: bool = True
     guess: Guess = ALL
     joined: tuple[tuple[int, tuple[int, int]], ...] = ()
@@ -87,10 +91,7 @@ class Search:
         done: set[int] = set()  # stretches that came to their end
         spare: tuple[_Run, Outcome, child.Session] | None = None
         tries = 0
-        runs = list(self._candidates())
-        if self.trains:  # others take their time, and are mostly no step
-            runs.sort(key=lambda run: not _goes_back(run.stretch.frame))
-        for run in runs:
+        for run in self._in_order():
             if id(run.stretch) in done:
                 continue
             if tries == CANDIDATES:
@@ -111,7 +112,7 @@ class Search:
                     spare[2].close()
                 spare = run, outcome, session
                 continue
-            if self._plain is None or self._is_rather(outcome, self._plain):
+            if self._plain is None or self._is_rather(run, outcome):
                 self.close()
                 self._found, self._plain, self._session = run, outcome, session
             else:
@@ -136,11 +137,12 @@ class Search:
         if self.budget.was_short:
             self._plain = dataclasses.replace(found, is_part=True)
 
-    def _is_rather(self, outer: Outcome, inner: Outcome) -> bool:
-        """Whether what was found further out is the step."""
+    def _is_rather(self, run: _Run, outcome: Outcome) -> bool:
+        """Whether this is the step, and not what was found before."""
+        assert self._found is not None and self._plain is not None
         if self.trains:
-            return bool(outer.raw["optimized"])
-        return outer.grows_bytes > 0 and inner.grows_bytes == 0
+            return run.place < self._found.place or bool(outcome.raw["optimized"])
+        return outcome.grows_bytes > 0 and self._plain.grows_bytes == 0
 
     def _is_all(self, run: _Run, found: Outcome) -> bool:
         """Whether no more of the step is to be sought further out."""
@@ -236,7 +238,21 @@ class Search:
         assert self._found is not None
         return self._found.stretch
 
+    def _in_order(self) -> list[_Run]:
+        """The candidates, but of a step that trains the likely ones first."""
+        runs = list(self._candidates())
+        if not self.trains:
+            return runs
+        # Others take their time, and are mostly no step.
+        runs.sort(key=lambda run: _unlikeliness(run.stretch))
+        to_come = [{other.place for other in runs[i:]} for i in range(len(runs))]
+        return [
+            dataclasses.replace(run, is_early=min(places) < run.place)
+            for run, places in zip(runs, to_come, strict=True)
+        ]
+
     def _candidates(self) -> Iterator[_Run]:
+        place = 0
         innermost: set[FrameType] = set()
         for stretch in statements.stretches(self.stack):
             is_first = stretch.frame not in innermost
@@ -247,7 +263,8 @@ class Search:
             if self.in_forward and stretch.now not in starts:
                 starts.append(stretch.now)
             for first in starts:
-                yield _Run(stretch, first)
+                yield _Run(stretch, first, place)
+                place += 1
 
     def _begin(self, run: _Run) -> tuple[child.Session, Outcome | None]:
         """Runs statements as they are; the session can run them again."""
@@ -268,9 +285,9 @@ class Search:
         position = Position(_within(self.stack, run.stretch.frame))
 
         left = self.budget.left_s
-        # A step was found already: one further out must not take all the time.
+        # One further out must not take all the time.
         is_first_try = change is None and run.guess == ALL
-        is_further = is_first_try and self._plain is not None
+        is_further = is_first_try and (self._plain is not None or run.is_early)
         seconds = left / 4 if is_further else left
 
         def begin() -> tuple[Any, Any]:
@@ -354,6 +371,10 @@ def _will_do(run: _Run, outcome: Outcome, inner: Outcome | None = None) -> bool:
     return bool(is_work and is_alike and is_more)
 
 
-def _goes_back(frame: FrameType) -> bool:
-    """Whether a function has a backward pass of its own, as far as its names tell."""
-    return any("backward" in name for name in frame.f_code.co_names)
+def _unlikeliness(stretch: statements.Stretch) -> tuple[bool, bool]:
+    """To be a step that trains: its function goes back, and it has an optimizer's step.
+
+    As far as names tell, which decide only what is tried first.
+    """
+    names = stretch.frame.f_code.co_names
+    return not any("backward" in name for name in names), not stretch.calls("step")

@@ -69,6 +69,12 @@ class Stretch:
         nodes = (node for statement in self.body for node in ast.walk(statement))
         return {node.id for node in nodes if isinstance(node, ast.Name)}
 
+    def calls(self, method: str) -> bool:
+        """Whether a method of that name is called in it."""
+        nodes = (node for statement in self.body for node in ast.walk(statement))
+        calls = (node.func for node in nodes if isinstance(node, ast.Call))
+        return any(isinstance(f, ast.Attribute) and f.attr == method for f in calls)
+
     def bound_first(self, first: int) -> set[str]:
         """Of the variables that statements from one on bind before they read them."""
         order = _Order()

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import weakref
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
-from torch._subclasses.fake_tensor import (
-    FakeTensor,
-    FakeTensorMode,
-    in_kernel_invocation_manager,
-)
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
 from oomph.replay.ledger import Ledger, Piece
 from oomph.replay.operators import besides, contents
 from oomph.replay.operators.counts import Counts
+from oomph.replay.operators.quick import Quick, tensors_among
 from oomph.replay.operators.recurrent import CELLS
 from oomph.replay.position import Position
 
@@ -113,6 +108,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __post_init__(self) -> None:
         """Makes it a mode."""
         super().__init__()  # type: ignore[no-untyped-call]
+        self._quick = Quick(self.fakes)
         self._joined: list[Cached] = []  # of the call that runs
         self._again: list[tuple[Piece, int, int]] = []  # what had run joined it, too
         # What was made of real tensors, while these are there, by their identities.
@@ -173,7 +169,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return args[0] if func is _aten._pin_memory.default else None
         if kwargs.get("pin_memory"):
             kwargs = {**kwargs, "pin_memory": False}
-        given = _tensors((*args, *kwargs.values()))
+        given = tensors_among((*args, *kwargs.values()))
         as_given = args, kwargs, given
         if not all(isinstance(tensor, FakeTensor) for tensor in given):
             if _is_small_and_real(func, given, kwargs):
@@ -192,11 +188,15 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             func = besides.IN_PLACE.get(func, func)
         result = self.counts.result(func, args)
         if result is None:
-            result = self._run(func, args, kwargs, given)
+            stand_in = _STAND_INS.get(func)
+            if stand_in is not None:
+                result = stand_in(*args, **kwargs)
+            else:
+                result = self._quick.run(func, args, kwargs)
         self.counts.masks.note(func, args, result)
         if func is _aten._log_softmax.default:
             self.chosen_from.add(tuple(result.shape))
-        made = _tensors(result if isinstance(result, tuple | list) else (result,))
+        made = tensors_among(result if isinstance(result, tuple | list) else (result,))
         if not given and made and _are_small(made):
             with _disable_current_modes():
                 return func(*args, **kwargs)
@@ -219,25 +219,6 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if joins and self.depth and not torch.is_grad_enabled():
             self._note_joined(func, given, result)
         return result
-
-    def _run(self, func: Any, args: Any, kwargs: Any, given: list[torch.Tensor]) -> Any:
-        """Runs an operator as ``FakeTensorMode`` does, which takes longer.
-
-        Most operators are views, which need no memory; and an optimizer's work on lists
-        in place gives nothing that was not there.
-        """
-        is_view = len(given) == 1 and _is_view(func)
-        is_short = is_view or _is_in_place_on_lists(func)
-        if not is_short or not _are_strided_and_unknown(given):
-            return _STAND_INS.get(func, func)(*args, **kwargs)
-        if not is_view:
-            return None
-        device = given[0].device
-        with in_kernel_invocation_manager(self.fakes):
-            made = func(*args, **kwargs)
-        return tree_map_only(
-            torch.Tensor, lambda part: FakeTensor(self.fakes, part, device), made
-        )
 
     def guess(self, tensor: torch.Tensor) -> Any:
         """A value of a tensor of which nobody knows any."""
@@ -318,30 +299,6 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return where.type == "cuda" and (where.index or 0) == self.device
 
 
-def _are_strided_and_unknown(given: list[torch.Tensor]) -> bool:
-    """Whether they are fakes of which no values are known."""
-    return all(
-        isinstance(tensor, FakeTensor)
-        and tensor.constant is None
-        and tensor.layout is torch.strided
-        for tensor in given
-    )
-
-
-@functools.cache
-def _is_view(func: Any) -> bool:
-    """Whether it gives a part of its first argument, or all, and writes nothing."""
-    first, *_ = func._schema.arguments or [None]
-    alias = first and first.alias_info
-    is_read = alias is not None and not alias.is_write
-    return is_read and all(value.alias_info for value in func._schema.returns)
-
-
-@functools.cache
-def _is_in_place_on_lists(func: Any) -> bool:
-    return func._schema.name.startswith("aten::_foreach_") and not func._schema.returns
-
-
 def _plausible(tensor: torch.Tensor, answer: bool) -> bool | int | float:
     if tensor.dtype is torch.bool:
         return answer
@@ -353,17 +310,6 @@ def _is_known(value: Any) -> bool:
     if isinstance(value, FakeTensor):
         return value.constant is not None
     return isinstance(value, torch.Tensor) and value.device.type == "cpu"
-
-
-def _tensors(values: Iterable[Any]) -> list[torch.Tensor]:
-    """Those among arguments or results, and in lists among these."""
-    found = []
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            found.append(value)
-        elif isinstance(value, list | tuple):
-            found += [part for part in value if isinstance(part, torch.Tensor)]
-    return found
 
 
 def _is_small_and_real(func: Any, given: list[torch.Tensor], kwargs: Any) -> bool:
