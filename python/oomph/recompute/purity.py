@@ -30,7 +30,7 @@ from torch.utils.checkpoint import get_device_states, set_device_states
 from oomph import _torch
 from oomph.base.log import logger
 from oomph.recompute import own_hooks, python_state
-from oomph.recompute.calls import apart, flatten, storages_in, tensors_in
+from oomph.recompute.calls import apart, leaves_of, storages_in, tensors_in
 from oomph.recompute.contents import Undone, same_bits, sum_of
 from oomph.recompute.rerun import Rerun
 from oomph.steps import times
@@ -64,7 +64,7 @@ def forbids(module: nn.Module) -> str | None:
 
 def refuses(args: Any, kwargs: Any) -> str | None:
     """Why a call with these arguments is not run again; None: nothing forbids it."""
-    for leaf in flatten((args, kwargs))[0]:
+    for leaf in leaves_of((args, kwargs)):
         if not isinstance(leaf, (torch.Tensor, *_PLAIN)):
             return f"it is given a {type(leaf).__name__}, which it might change"
         if isinstance(leaf, torch.Tensor) and leaf.is_inference():
@@ -238,7 +238,7 @@ class Trial:
             )
 
     def _look(self, output: Any) -> None:
-        for leaf in flatten(output)[0]:
+        for leaf in leaves_of(output):
             if not isinstance(leaf, (torch.Tensor, *_PLAIN)):
                 self.blame(f"it returns a {type(leaf).__name__}")
         if len(self.devices) > 1:  # autograd has a thread for each, checkpoint no lock
