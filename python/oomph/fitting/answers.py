@@ -160,14 +160,15 @@ def _find(
     guessed = pool.submit(runs.guessed, cards[-1])
     asked = [pool.submit(runs.answer, card, way) for card in cards for way in Way]
     ways = [way for way in Way if not (is_trace and way is Way.RESCUE)]
-    least = {way: pool.submit(smallest, runs, cards[-1], way) for way in ways}
+    # Of these the rescue's takes longest.
+    least = {w: pool.submit(smallest, runs, cards[-1], w) for w in reversed(ways)}
     return Fit(
         [future.result() for future in asked],
         peak.result() if peak else None,
         smaller.result() if smaller else None,
         short[-1] if helps else None,
         guessed.result(),
-        {way: size.result() for way, size in least.items()},
+        {way: least[way].result() for way in ways},
     )
 
 
