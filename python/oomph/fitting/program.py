@@ -23,7 +23,7 @@ import torch
 import oomph
 from oomph.base import state
 from oomph.diagnosis import oom_error
-from oomph.fitting import weights
+from oomph.fitting import pretrained, weights
 from oomph.fitting.record import Ending, Record
 from oomph.simulate import absent, operators
 from oomph.steps import events, times
@@ -134,6 +134,7 @@ class Watch:
             steps_bytes=self._steps_bytes,
             guesses=operators.guess_count(),
             unwritten_bytes=weights.unwritten_bytes(),
+            by_config=pretrained.made(),
             step_ms=_step_ms(self._ends),
             asks_size=self._asks_size,
             error="" if error is None else error.brief,

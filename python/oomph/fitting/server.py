@@ -48,13 +48,14 @@ def become(request: Request) -> int:
     write_to(request["output"])
     os.environ.update(request["environment"])
     simulate.load(os.environ[simulate.VARIABLE])
-    from oomph.fitting import program, waiting, weights
+    from oomph.fitting import pretrained, program, waiting, weights
     from oomph.setup import environment
 
     environment.apply()
     card = simulate.card_in_use()
     if not request["writes_weights"] and card is not None and not card.has_values:
         weights.leave_out()
+    pretrained.arrange()
     watch = program.Watch(request["steps"])
     watch.place(Path(request["record"]), request["foresees"])
     if request["socket"] is not None:
