@@ -53,13 +53,27 @@ void notice(const oomph_notice_t *notice)
 
 /* ---- The module */
 
+native::CUDAAllocator *replaced; // PyTorch's allocator before; guarded by the GIL
+
+// Throws if PyTorch has initialised the one that is in place.
+void put_in_place(native::CUDAAllocator *allocator)
+{
+    // PyTorch keeps what it is given; both live as long as the process.
+    std::shared_ptr<native::CUDAAllocator> shared(allocator,
+                                                  [](native::CUDAAllocator *) {});
+    torch::cuda::CUDAPluggableAllocator::changeCurrentAllocator(shared);
+    // torch.accelerator.memory_* asks here; a priority of 0 is ignored by some
+    // versions.
+    c10::SetAllocator(c10::DeviceType::CUDA, allocator, UINT8_MAX);
+}
+
 // Makes the class PyTorch's allocator. Throws if PyTorch has initialised its own, or is
 // not as this was built for: then nothing has changed.
 void install_allocator()
 {
-    const std::string before = native::get()->name();
-    auto *made = new Allocator(before); // lives as long as the process
-    const std::string reason = misfit(*native::get(), *made);
+    native::CUDAAllocator *before = native::get();
+    auto *made = new Allocator(before->name()); // lives as long as the process
+    const std::string reason = misfit(*before, *made);
     if (!reason.empty())
         throw std::runtime_error(std::string("oomph was built for PyTorch ") +
                                  BUILT_FOR +
@@ -74,11 +88,9 @@ void install_allocator()
     hooks.notice = &notice;
     core->set_hooks(&hooks);
     site_min_bytes = core->site_min_bytes();
-    std::shared_ptr<native::CUDAAllocator> shared(self, [](native::CUDAAllocator *) {});
-    torch::cuda::CUDAPluggableAllocator::changeCurrentAllocator(shared);
-    // torch.accelerator.memory_* asks here; a priority of 0 is ignored by some
-    // versions.
-    c10::SetAllocator(c10::DeviceType::CUDA, self, UINT8_MAX);
+    put_in_place(self);
+    if (before != self)
+        replaced = before;
 }
 
 PyObject *install(PyObject *, PyObject *)
@@ -94,6 +106,15 @@ PyObject *install(PyObject *, PyObject *)
     Py_RETURN_NONE;
 }
 
+PyObject *withdraw(PyObject *, PyObject *)
+{
+    return or_raise([]() -> PyObject * {
+        if (replaced != nullptr)
+            put_in_place(replaced);
+        Py_RETURN_NONE;
+    });
+}
+
 PyObject *set_site_min_bytes(PyObject *, PyObject *bytes)
 {
     size_t wanted = PyLong_AsSize_t(bytes);
@@ -104,6 +125,8 @@ PyObject *set_site_min_bytes(PyObject *, PyObject *bytes)
 
 PyMethodDef methods[] = {
     {"install", install, METH_NOARGS, "Makes oomph PyTorch's CUDA allocator."},
+    {"withdraw", withdraw, METH_NOARGS,
+     "Puts back the allocator that PyTorch had before."},
     {"held", held, METH_VARARGS, "Which blocks the tensors among objects hold."},
     {"workspaces", workspaces, METH_NOARGS,
      "Addresses of the workspaces of cuBLAS and cuBLASLt."},

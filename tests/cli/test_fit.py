@@ -241,41 +241,6 @@ def test_a_script_that_asks_how_much_is_free_is_run_on_each_card(tmp_path):
     assert "asks how much memory is free" in fit("--gpu", "1GiB", path).out
 
 
-BEGINS = """
-import random, sys, torch
-random.seed(7)
-notes = open({notes!r})
-{more}
-print(torch.cuda.device_count(), file=open({begun!r}, "a"))
-rows = [next(notes)]
-x = torch.empty(1 << 20, device="cuda")
-print("read", len([*rows, *notes]), random.random(), flush=True)
-"""
-ALONE = {
-    "alone": "",
-    "alone, with PyArrow": "import pyarrow",  # whose allocator likes a thread
-    "with a thread": "import threading\n"
-    "threading.Thread(target=threading.Event().wait, daemon=True).start()",
-    "with settings": "import os\nos.environ['PYTORCH_ALLOC_CONF'] = 'backend:native'",
-    "with a child": "import subprocess\nsubprocess.Popen(['sleep', '60'])",
-}
-
-
-@pytest.mark.parametrize("how", ALONE)
-def test_what_comes_before_the_gpu_is_run_once_where_nothing_else_runs(how, tmp_path):
-    path, notes, begun = (tmp_path / name for name in ("begins.py", "notes", "begun"))
-    notes.write_text("".join(f"{number}\n" for number in range(10000)))
-    words = {"notes": str(notes), "begun": str(begun), "more": ALONE[how]}
-    path.write_text(BEGINS.format(**words))
-    found = answer("--gpu", "64MiB,context=62MiB,gpu=rtx4090,1GiB,gpu=h100", path)
-    runs = [way["run"] for card in found["cards"] for way in card["ways"].values()]
-    ended = [run["output"] for run in runs if run["ending"] == "script"]
-    said = f"read 10000 {random.Random(7).random()}\n"  # on from where the others began
-    assert ended and all(said in f"{output}\n" for output in ended)
-    # PyTorch's allocator, and oomph's.
-    assert (begun.read_text().count("1") <= 2) == how.startswith("alone")
-
-
 BAD_SCRIPTS = {
     "raises": ("raise KeyError('no such column')", "KeyError: 'no such column'"),
     "exits": ("raise SystemExit('give me data')", "give me data"),

@@ -1,4 +1,4 @@
-"""``oomph fit``: pretrained models of which only the configuration is here."""
+"""``oomph fit``: pretrained models whose weights are not here."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_model_without_weights_is_made_from_its_configuration(library, tmp_pat
         json.loads(result.out)["cards"][0]["ways"]["native"]["run"]
         for result in results
     ]
-    assert [run["by_config"] for run in runs] == [[], [str(folders[1])]]
+    assert [run["without_weights"] for run in runs] == [[], [str(folders[1])]]
     said = [[s for s in run["output"].split("\n") if "made" in s] for run in runs]
     assert said[0] == said[1] == ["made torch.bfloat16 False"]
     whole, made = (run["allocated_bytes"] for run in runs)
@@ -88,3 +88,41 @@ def test_a_model_that_is_nowhere_is_the_script_s_error(tmp_path):
     result = train(tmp_path, "transformers", tmp_path / "nowhere")
     assert result.code == 3
     assert "nowhere" in result.err
+
+
+MAKES = {
+    "torchvision": "from torchvision.models import resnet18\n"
+    "model = resnet18(weights={weights!r} if {loads} else None)",
+    "timm": "import timm\n"
+    "model = timm.create_model('vit_tiny_patch16_224', pretrained={loads})",
+    "torch.hub": "from torch import hub, nn\n"
+    "model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 224 * 224, 64))\n"
+    "state = hub.load_state_dict_from_url('https://{weights}/a.pt') if {loads} else 0\n"
+    "print(model.load_state_dict(state or model.state_dict()))",
+}
+NAMES = {"torchvision": "DEFAULT", "timm": "", "torch.hub": "nowhere.example"}
+MADE = {
+    "torchvision": "https://download.pytorch.org/models/resnet18",
+    "timm": "vit_tiny_patch16_224",
+    "torch.hub": "https://nowhere.example/a.pt",
+}
+
+
+@pytest.mark.parametrize("library", MAKES)
+def test_a_model_whose_weights_are_not_here_keeps_its_own(library, tmp_path):
+    script = tmp_path / "train.py"
+    trains = "\nx = torch.randn(2, 3, 224, 224, device='cuda')\n"
+    trains += "model.cuda()(x).square().mean().backward()\n"
+    runs = []
+    for loads in (True, False):
+        makes = MAKES[library].format(loads=loads, weights=NAMES[library])
+        script.write_text("import torch\n" + makes + trains)
+        result = oomph("fit", "--json", "--gpu", "8GiB", script, TORCH_HOME=tmp_path)
+        assert result.code == 0, result.said
+        answers = json.loads(result.out)["cards"][0]["ways"]
+        runs.append(answers["native"]["run"])
+    loaded, made = runs
+    assert loaded["allocated_bytes"] == made["allocated_bytes"]
+    assert made["without_weights"] == []
+    (name,) = loaded["without_weights"]
+    assert name.startswith(MADE[library])

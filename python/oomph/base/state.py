@@ -9,8 +9,8 @@ from typing import Any
 _installed: dict[str, Any] | None = None  # the settings in force
 
 
-def fix(values: dict[str, Any]) -> None:
-    """Oomph is installed, with all these settings."""
+def fix(values: dict[str, Any] | None) -> None:
+    """Oomph is installed, with all these settings; None: it is no longer."""
     global _installed
     _installed = values
 
@@ -67,9 +67,10 @@ def allocator_name() -> str:
 def is_replaced() -> bool:
     """Whether another allocator has been put in its place, which the log says once."""
     name = allocator_name()
-    if name != "oomph":
-        _tell_replaced(name)
-    return name != "oomph"
+    if _installed is None or name == "oomph":
+        return False
+    _tell_replaced(name)
+    return True
 
 
 @functools.cache

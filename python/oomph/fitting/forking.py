@@ -8,7 +8,8 @@ import select
 from collections.abc import Callable, Iterator
 from typing import Any
 
-PYTORCH = "PYTORCH_ALLOC_CONF"  # settings of PyTorch's own allocator
+# Settings of PyTorch's own allocator, by the name of today and the one before it.
+PYTORCH, OLD_PYTORCH = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
 _READ_BYTES = 1 << 16
 Request = dict[str, Any]
 

@@ -135,14 +135,26 @@ class Place:
             found[settings.VARIABLE] = ",".join(filter(None, pairs))
         return {**found, simulate.VARIABLE: self.card}
 
-    def beginning(self, more: str) -> Hashable:
+    def first(self, script: Script) -> Place:
+        """Where a run of the script may begin that is here from its first use of a GPU.
+
+        oomph can be taken away until then, and its limits and offload be set. What
+        else settings say, to oomph or to PyTorch's allocator, counts from the start.
+        """
+        said = settings.parse(script.settings).keys()
+        if self.way in (Way.OOMPH, Way.RESCUE):
+            way = self.way if said & {"recompute", "batch_finder"} else Way.OOMPH
+        else:
+            names = {forking.PYTORCH, forking.OLD_PYTORCH}
+            told_pytorch = names & {*script.variables, *os.environ}
+            way = Way.NATIVE if said or told_pytorch else Way.OOMPH
+        return Place(self.card, way)
+
+    def beginning(self) -> Hashable:
         """What a script can know of it before it uses a GPU."""
         card = simulate.parse_card(self.card)
         driver = [key for key in self.card.split(",") if "driver=" in key]
-        known = settings.parse(more).keys() & {"recompute", "batch_finder"}
-        is_oomph = self.way in (Way.OOMPH, Way.RESCUE)
-        way = self.way.value if is_oomph and known else ""
-        return is_oomph, way, card.devices, card.has_rates, card.has_values, *driver
+        return self.way, card.devices, card.has_rates, card.has_values, *driver
 
 
 def measure(
@@ -156,9 +168,8 @@ def measure(
         place: Where to.
         stop: Once it is set the script is ended.
     """
-    variables = tuple(script.variables.items())
-    begin = place.beginning(script.settings), script.target, script.arguments, variables
-    record, is_fork = _run(launcher, script, place, stop, begin)
+    first = place.first(script)
+    record, is_fork = _run(launcher, script, place, stop, first)
     differs = is_fork or record.unwritten_bytes > 0
     if differs and record.failed and not stop.is_set():
         record, _ = _run(launcher, script, place, stop, None)  # as it would run alone
@@ -170,18 +181,25 @@ def _run(
     script: Script,
     place: Place,
     stop: threading.Event,
-    begin: Hashable | None,
+    first: Place | None,
 ) -> tuple[Record, bool]:
     """What a run shows, and whether it went on where another had waited."""
+    variables = tuple(script.variables.items())
+    begin = first and (first.beginning(), script.target, script.arguments, variables)
+
+    def environment_of(where: Place) -> dict[str, str]:
+        return {**where.variables(script.settings), **script.variables}
+
     with temporary_folder("fit") as folder:
         path, output = Path(folder, "record.json"), Path(folder, "output")
         process = launcher.start(
             {
                 "output": str(output),
-                "environment": {**place.variables(script.settings), **script.variables},
+                "environment": environment_of(place),
+                "first_environment": environment_of(first or place),  # if it may wait
                 "record": str(path),
                 "foresees": place.foresees,
-                "writes_weights": begin is None,
+                "writes_weights": first is None,
                 "steps": script.steps,
                 "module": script.module,
                 "target": script.target,

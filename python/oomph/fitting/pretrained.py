@@ -1,8 +1,10 @@
-"""Models of which only the configuration is on this machine.
+"""Models whose weights are not on this machine.
 
-Their weights decide nothing, and may be hundreds of gigabytes. So ``from_pretrained``
-of transformers and of diffusers fetches none: if they are not here, it makes the model
-from its configuration, with weights as of one that is to be trained.
+They decide nothing, and may be hundreds of gigabytes. So ``from_pretrained`` of
+transformers and of diffusers fetches none: if they are not here, it makes the model
+from its configuration, with weights as of one that is to be trained. Nor do timm, and
+``torch.hub.load_state_dict_from_url``, by which torchvision loads: the model keeps the
+weights that it was made with.
 """
 
 from __future__ import annotations
@@ -12,6 +14,10 @@ import os
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
+from urllib.parse import urlparse
+
+import torch
+from torch.nn.modules.module import _IncompatibleKeys
 
 from oomph.base import imports
 
@@ -21,14 +27,17 @@ _made: list[str] = []
 
 
 def arrange() -> None:
-    """Has both libraries do so, once they are imported."""
+    """Has these libraries do so, once they are imported."""
     wait = imports.when_imported
     wait("transformers.modeling_utils", _wrapped("PreTrainedModel", _of_transformers))
     wait("diffusers.models.modeling_utils", _wrapped("ModelMixin", _of_diffusers))
+    wait("timm.models._hub", _fetch_no_weights)
+    wait("timm.models._builder", _wrap_timm)
+    _wrap_hub()
 
 
 def made() -> list[str]:
-    """Of which names or folders the weights were not here."""
+    """Of which names, folders or addresses the weights were not here."""
     return _made
 
 
@@ -73,3 +82,59 @@ def _of_diffusers(load: Any, cls: Any, path: Any, **kwargs: Any) -> Any:
     model = cls.from_config(cls.load_config(path, **known))
     dtype = kwargs.get("torch_dtype")
     return (model if dtype is None else model.to(dtype)).eval()
+
+
+# ---- Models that are made before their weights are loaded
+
+
+class _NotHere(dict[str, Any]):
+    """A state that is not on this machine; whoever loads it keeps its own."""
+
+
+def _wrap_hub() -> None:
+    fetch, load = torch.hub.load_state_dict_from_url, torch.nn.Module.load_state_dict
+
+    @functools.wraps(fetch)
+    def load_state_dict_from_url(
+        url: str, model_dir: str | None = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        folder = model_dir or os.path.join(torch.hub.get_dir(), "checkpoints")
+        name = kwargs.get("file_name") or os.path.basename(urlparse(url).path)
+        if os.path.exists(os.path.join(folder, name)):
+            return fetch(url, model_dir, *args, **kwargs)
+        _made.append(url)
+        return _NotHere()
+
+    @functools.wraps(load)
+    def load_state_dict(
+        self: torch.nn.Module, state_dict: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        if isinstance(state_dict, _NotHere):
+            return _IncompatibleKeys([], [])
+        return load(self, state_dict, *args, **kwargs)
+
+    torch.hub.load_state_dict_from_url = load_state_dict_from_url
+    torch.nn.Module.load_state_dict = load_state_dict  # type: ignore[method-assign]
+
+
+def _fetch_no_weights(hub: Any) -> None:
+    fetch = hub.hf_hub_download
+
+    def hf_hub_download(repo_id: str, filename: str, **kwargs: Any) -> Any:
+        is_weights = not filename.endswith(".json")
+        return fetch(repo_id, filename, local_files_only=is_weights, **kwargs)
+
+    hub.hf_hub_download = hf_hub_download
+
+
+def _wrap_timm(builder: Any) -> None:
+    load = builder.load_pretrained
+
+    @functools.wraps(load)
+    def load_pretrained(model: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            load(model, *args, **kwargs)
+        except OSError:
+            _made.append(model.pretrained_cfg["architecture"])
+
+    builder.load_pretrained = load_pretrained

@@ -134,7 +134,7 @@ class Watch:
             steps_bytes=self._steps_bytes,
             guesses=operators.guess_count(),
             unwritten_bytes=weights.unwritten_bytes(),
-            by_config=pretrained.made(),
+            without_weights=pretrained.made(),
             step_ms=_step_ms(self._ends),
             asks_size=self._asks_size,
             error="" if error is None else error.brief,

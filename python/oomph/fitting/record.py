@@ -32,7 +32,7 @@ class Record:
             known.
         guesses: How often an operator was told how many elements it finds.
         unwritten_bytes: Of weights on the CPU whose values were left out.
-        by_config: Names or folders of models of which only the configuration was here.
+        without_weights: Names, folders or addresses of weights that were not here.
         step_ms: Time of a step on the virtual clock, the median but for the first; 0:
             not known.
         asks_size: Whether the script asked how much memory is free, and may do
@@ -55,7 +55,7 @@ class Record:
     steps_bytes: Sequence[int] = ()
     guesses: int = 0
     unwritten_bytes: int = 0
-    by_config: Sequence[str] = ()
+    without_weights: Sequence[str] = ()
     step_ms: float = 0.0
     asks_size: bool = False
     error: str = ""

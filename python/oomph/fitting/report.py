@@ -188,11 +188,11 @@ def _remarks(fit: Fit) -> list[str]:
     found += [*_ended([roomy]), *_asks([roomy])]
     found += [*_steps(_roomy(fit)[Way.OOMPH]), *_guessed(fit)]
     found += _caught(fit.answers)
-    if roomy.by_config:
-        names = ", ".join(dict.fromkeys(roomy.by_config))
+    if roomy.without_weights:
+        names = ", ".join(dict.fromkeys(roomy.without_weights))
         found.append(
             f"Weights of {names} are not on this machine, and none were fetched: the "
-            "model was made from its configuration, which takes as much."
+            "model was made without them, which takes as much."
         )
     if not roomy.allocated_bytes:
         found.append("The script allocated nothing on a GPU.")

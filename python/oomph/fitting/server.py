@@ -46,7 +46,8 @@ def preload() -> None:
 def become(request: Request) -> int:
     """Runs what is asked for in this fork; gives its exit code."""
     write_to(request["output"])
-    os.environ.update(request["environment"])
+    may_wait = request["socket"] is not None
+    os.environ.update(request["first_environment" if may_wait else "environment"])
     simulate.load(os.environ[simulate.VARIABLE])
     from oomph.fitting import pretrained, program, waiting, weights
     from oomph.setup import environment
@@ -58,7 +59,7 @@ def become(request: Request) -> int:
     pretrained.arrange()
     watch = program.Watch(request["steps"])
     watch.place(Path(request["record"]), request["foresees"])
-    if request["socket"] is not None:
+    if may_wait:
         waiting.arrange(request, watch)
     else:  # oomph has called the driver, but the script may still choose devices
         simulate.before_use(lambda: None)

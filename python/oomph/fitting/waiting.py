@@ -26,7 +26,8 @@ from pathlib import Path
 import torch
 
 from oomph import settings, simulate
-from oomph.fitting.forking import PYTORCH, Request, Server, write_to
+from oomph.base import state
+from oomph.fitting.forking import OLD_PYTORCH, PYTORCH, Request, Server, write_to
 from oomph.fitting.program import Watch
 from oomph.setup import installation
 
@@ -52,7 +53,7 @@ def _wait(request: Request, watch: Watch, said: list[str | None]) -> None:
         asker.connect(request["socket"])
         asker.sendall(json.dumps([request["name"], is_alone]).encode() + b"\n")
         if not is_alone:
-            simulate.change(request["environment"][simulate.VARIABLE])
+            _go_on(request)
             return
         sys.stdout.flush()
         sys.stderr.flush()
@@ -73,13 +74,16 @@ def _go_on(wanted: Request) -> None:
     simulate.change(os.environ[simulate.VARIABLE])
     if os.environ[settings.VARIABLE]:
         installation.change(os.environ[settings.VARIABLE])
-    elif os.environ[PYTORCH]:
+        return
+    if state.is_installed():
+        installation.withdraw()
+    if os.environ[PYTORCH]:
         torch._C._accelerator_setAllocatorSettings(os.environ[PYTORCH])
 
 
 def _settings() -> list[str | None]:
     """What the environment says to PyTorch's allocator, which the script may change."""
-    return [os.environ.get(name) for name in (PYTORCH, "PYTORCH_CUDA_ALLOC_CONF")]
+    return [os.environ.get(name) for name in (PYTORCH, OLD_PYTORCH)]
 
 
 def _fork() -> ctypes._FuncPointer:

@@ -129,6 +129,21 @@ def change(settings: str) -> None:
             _limit_memory_info(torch)
 
 
+def withdraw() -> None:
+    """Has PyTorch use the allocator that it had before, before CUDA is used.
+
+    What oomph has attached to PyTorch stays, and finds that it is not installed.
+
+    Raises:
+        RuntimeError: CUDA is in use, or about to be.
+    """
+    from oomph import _torch
+
+    with _lock:
+        _torch.withdraw()
+        state.fix(None)
+
+
 def _load_torch_class(torch: ModuleType) -> ModuleType:
     """The extension module that holds PyTorch's class, if it fits this PyTorch."""
     if not hasattr(torch, "version"):
