@@ -259,7 +259,7 @@ class Piped:
 
 def fork_servers() -> None:
     """Has oomph fork the server of its scripts from this one, too."""
-    launcher = importlib.import_module("oomph.fitting.launcher")
+    launcher = importlib.import_module("oomph.fitting.process.launcher")
     launcher.subprocess = types.SimpleNamespace(PIPE=subprocess.PIPE, Popen=Piped)
 
 

@@ -37,7 +37,7 @@ while True:
         start = replaced.start
 """
 FITS = {"fit", "replay"}  # commands that start scripts on cards
-FITTING = "oomph.fitting.server"  # the process that forks them
+FITTING = "oomph.fitting.process.server"  # the process that forks them
 # What nothing reads before a fork has become what was asked for.
 _READ_LATE = re.compile(
     r"OOMPH_(?!TEST_)|TORCHINDUCTOR_|TRITON_CACHE_DIR$|TORCH_DEVICE_BACKEND_AUTOLOAD$|"

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 from oomph import simulate
 from oomph.fitting import calling
-from oomph.fitting.launcher import Launcher
 from oomph.fitting.measuring import Script
+from oomph.fitting.process.launcher import Launcher
 from oomph.fitting.runs import Runs, ScriptError
 
 import oomph_pytest

@@ -19,8 +19,8 @@ from types import FrameType
 
 import pytest
 from oomph.fitting import cards, varying
-from oomph.fitting.launcher import Event, Launcher
 from oomph.fitting.measuring import Script, Way
+from oomph.fitting.process.launcher import Event, Launcher
 from support import GIB, MIB, Result, execute, oomph, run
 
 WAYS = ("native", "expandable", "oomph", "rescue")

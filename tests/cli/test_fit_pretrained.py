@@ -2,127 +2,144 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
-from support import Result, oomph
+from support import oomph, run
 
-SAVES = {
+ARRANGED = """
+import sys, torch
+from oomph.fitting.process import pretrained
+
+pretrained.arrange()
+folder = sys.argv[1]
+"""
+LOADS = """
+def peak_of(model):
+    torch.cuda.reset_peak_memory_stats()
+    loss(model.cuda()).backward()
+    return torch.cuda.max_memory_allocated()
+
+whole = load()
+for file in files():
+    file.unlink()
+made = load()
+assert whole.dtype == made.dtype == torch.bfloat16
+assert whole.training == made.training == False
+assert pretrained.made() == [folder], pretrained.made()
+first = peak_of(whole)
+del whole
+assert first == peak_of(made)
+"""
+MODELS = {
     "transformers": """
-from transformers import LlamaConfig, LlamaForCausalLM
-model = LlamaForCausalLM(LlamaConfig(
+from pathlib import Path
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+LlamaForCausalLM(LlamaConfig(
     hidden_size=256, intermediate_size=512, num_hidden_layers=2, num_attention_heads=4,
-    vocab_size=1000, dtype="bfloat16")).bfloat16()
+    vocab_size=1000, dtype="bfloat16")).bfloat16().save_pretrained(folder)
+files = lambda: Path(folder).glob("*.safetensors")
+x = torch.randint(0, 1000, (2, 128), device="cuda")
+load = lambda: AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+loss = lambda model: model(input_ids=x, labels=x).loss
 """,
     "diffusers": """
+from pathlib import Path
 from diffusers import UNet2DModel
-model = UNet2DModel(
+
+UNet2DModel(
     sample_size=32, block_out_channels=(32, 64),
     down_block_types=("DownBlock2D", "AttnDownBlock2D"),
-    up_block_types=("AttnUpBlock2D", "UpBlock2D")).bfloat16()
-""",
-}
-TRAINS = {
-    "transformers": """
-from transformers import AutoModelForCausalLM
-model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.bfloat16).cuda()
-x = torch.randint(0, 1000, (2, 128), device="cuda")
-loss = model(input_ids=x, labels=x).loss
-""",
-    "diffusers": """
-from diffusers import UNet2DModel
-model = UNet2DModel.from_pretrained(
-    pretrained_model_name_or_path=sys.argv[1], torch_dtype=torch.bfloat16).cuda()
+    up_block_types=("AttnUpBlock2D", "UpBlock2D")).bfloat16().save_pretrained(folder)
+files = lambda: Path(folder).glob("*.safetensors")
 x = torch.randn(1, 3, 32, 32, device="cuda", dtype=torch.bfloat16)
-loss = model(x, 3).sample.square().mean()
+load = lambda: UNet2DModel.from_pretrained(
+    pretrained_model_name_or_path=folder, torch_dtype=torch.bfloat16)
+loss = lambda model: model(x, 3).sample.square().mean()
 """,
 }
 
 
-def train(tmp_path: Path, library: str, folder: Path, *options: str) -> Result:
-    script = tmp_path / "train.py"
-    text = "\nloss.backward()\nprint('made', model.dtype, model.training)\n"
-    script.write_text("import sys, torch\n" + TRAINS[library] + text)
-    return oomph("fit", "--gpu", "8GiB", *options, script, folder)
-
-
-@pytest.mark.parametrize("library", SAVES)
+@pytest.mark.parametrize("library", MODELS)
 def test_a_model_without_weights_is_made_from_its_configuration(library, tmp_path):
-    saves = tmp_path / "saves.py"
-    folders = [tmp_path / "whole", tmp_path / "configuration"]
-    text = "\n".join(f"model.save_pretrained({str(f)!r})" for f in folders)
-    saves.write_text(SAVES[library] + text)
-    saved = oomph("run", saves)
-    assert saved.code == 0, saved.said
-    weights = [f for f in folders[1].iterdir() if f.suffix == ".safetensors"]
-    assert weights
-    for file in weights:
-        file.unlink()
-    results = [train(tmp_path, library, folder, "--json") for folder in folders]
-    assert [result.code for result in results] == [0, 0], results[1].said
-    runs = [
-        json.loads(result.out)["cards"][0]["ways"]["native"]["run"]
-        for result in results
-    ]
-    assert [run["without_weights"] for run in runs] == [[], [str(folders[1])]]
-    said = [[s for s in run["output"].split("\n") if "made" in s] for run in runs]
-    assert said[0] == said[1] == ["made torch.bfloat16 False"]
-    whole, made = (run["allocated_bytes"] for run in runs)
-    assert made == whole
+    text = ARRANGED + MODELS[library] + LOADS
+    result = run(text, str(tmp_path / "model"), card="8GiB,context=0", conf="")
+    assert result.code == 0, result.said
+
+
+MAKES = {
+    "torchvision": """
+from torchvision.models import resnet18
+model, name = resnet18(weights="DEFAULT"), "download.pytorch.org/models/resnet18"
+""",
+    "timm": """
+import timm
+name = "vit_tiny_patch16_224"
+model = timm.create_model(name, pretrained=True, num_classes=7)
+assert model.head.out_features == 7
+""",
+    "torch.hub": """
+name = "https://nowhere.example/a.pt"
+model = torch.nn.Linear(8, 8)
+before = model.weight.clone()
+found = model.load_state_dict(torch.hub.load_state_dict_from_url(name))
+assert not found.missing_keys and not found.unexpected_keys
+assert torch.equal(model.weight, before)
+""",
+    "torch.hub, and it is here": """
+from pathlib import Path
+name = "none"
+Path(folder, "hub/checkpoints").mkdir(parents=True)
+torch.save(torch.nn.Linear(8, 8).state_dict(), Path(folder, "hub/checkpoints/a.pt"))
+model = torch.nn.Linear(8, 8)
+state = torch.hub.load_state_dict_from_url("https://nowhere.example/a.pt")
+model.load_state_dict(state)
+assert torch.equal(model.weight, state["weight"])
+""",
+}
+MADE = """
+print(*(pretrained.made() or ["none"]))
+assert len(pretrained.made()) <= 1 and name in (*pretrained.made(), "none")[0]
+assert all(bool(p.abs().sum() >= 0) for p in model.parameters())
+"""
+
+
+@pytest.mark.parametrize("library", MAKES)
+def test_a_model_whose_weights_are_not_here_keeps_its_own(library, tmp_path):
+    text = ARRANGED + MAKES[library] + MADE
+    result = run(text, str(tmp_path), TORCH_HOME=str(tmp_path), HF_HOME=str(tmp_path))
+    assert result.code == 0, result.said
+    assert not [*tmp_path.rglob("*.part*")]
+
+
+SAVES = """
+import sys
+from transformers import LlamaConfig
+LlamaConfig(
+    num_hidden_layers=1, vocab_size=1000, hidden_size=64, intermediate_size=64,
+    num_attention_heads=2, architectures=["LlamaForCausalLM"]).save_pretrained({!r})
+"""
+TRAINS = """
+import sys, torch
+from transformers import AutoModelForCausalLM
+
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1]).cuda()
+x = torch.randint(0, 1000, (2, 128), device="cuda")
+model(input_ids=x, labels=x).loss.backward()
+"""
 
 
 def test_it_is_said(tmp_path):
-    folder = tmp_path / "model"
-    folder.mkdir()
-    made = 'num_hidden_layers=1, vocab_size=1000, architectures=["LlamaForCausalLM"]'
-    text = f"from transformers import LlamaConfig\nLlamaConfig({made}"
-    (tmp_path / "saves.py").write_text(f"{text}).save_pretrained({str(folder)!r})")
-    assert oomph("run", tmp_path / "saves.py").code == 0
-    result = train(tmp_path, "transformers", folder)
+    folder, script = tmp_path / "model", tmp_path / "train.py"
+    assert run(SAVES.format(str(folder))).code == 0
+    script.write_text(TRAINS)
+    result = oomph("fit", "--gpu", "8GiB", script, folder)
     assert result.code == 0, result.said
     assert f"Weights of {folder} are not on this machine" in result.out
 
 
 def test_a_model_that_is_nowhere_is_the_script_s_error(tmp_path):
-    result = train(tmp_path, "transformers", tmp_path / "nowhere")
+    script = tmp_path / "train.py"
+    script.write_text(TRAINS)
+    result = oomph("fit", "--gpu", "8GiB", script, tmp_path / "nowhere")
     assert result.code == 3
     assert "nowhere" in result.err
-
-
-MAKES = {
-    "torchvision": "from torchvision.models import resnet18\n"
-    "model = resnet18(weights={weights!r} if {loads} else None)",
-    "timm": "import timm\n"
-    "model = timm.create_model('vit_tiny_patch16_224', pretrained={loads})",
-    "torch.hub": "from torch import hub, nn\n"
-    "model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 224 * 224, 64))\n"
-    "state = hub.load_state_dict_from_url('https://{weights}/a.pt') if {loads} else 0\n"
-    "print(model.load_state_dict(state or model.state_dict()))",
-}
-NAMES = {"torchvision": "DEFAULT", "timm": "", "torch.hub": "nowhere.example"}
-MADE = {
-    "torchvision": "https://download.pytorch.org/models/resnet18",
-    "timm": "vit_tiny_patch16_224",
-    "torch.hub": "https://nowhere.example/a.pt",
-}
-
-
-@pytest.mark.parametrize("library", MAKES)
-def test_a_model_whose_weights_are_not_here_keeps_its_own(library, tmp_path):
-    script = tmp_path / "train.py"
-    trains = "\nx = torch.randn(2, 3, 224, 224, device='cuda')\n"
-    trains += "model.cuda()(x).square().mean().backward()\n"
-    runs = []
-    for loads in (True, False):
-        makes = MAKES[library].format(loads=loads, weights=NAMES[library])
-        script.write_text("import torch\n" + makes + trains)
-        result = oomph("fit", "--json", "--gpu", "8GiB", script, TORCH_HOME=tmp_path)
-        assert result.code == 0, result.said
-        answers = json.loads(result.out)["cards"][0]["ways"]
-        runs.append(answers["native"]["run"])
-    loaded, made = runs
-    assert loaded["allocated_bytes"] == made["allocated_bytes"]
-    assert made["without_weights"] == []
-    (name,) = loaded["without_weights"]
-    assert name.startswith(MADE[library])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from oomph.fitting import weights
+from oomph.fitting.process import weights
 from support import GIB, MIB, Simulated, oomph
 from torch import nn
 

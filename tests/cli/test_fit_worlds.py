@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from oomph.fitting import worlds
-from oomph.fitting.record import Record
+from oomph.fitting.process.record import Record
 from support import oomph
 
 # A stage holds more than the one before; there are three of them.

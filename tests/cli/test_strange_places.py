@@ -11,8 +11,8 @@ from pathlib import Path
 import oomph_pytest
 import pluggy
 import pytest
-from oomph.fitting import launcher
-from oomph.fitting.record import Record
+from oomph.fitting.process import launcher
+from oomph.fitting.process.record import Record
 from oomph.fitting.runs import ScriptError
 from oomph.setup import places
 from support import execute, oomph, run

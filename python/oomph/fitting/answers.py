@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from oomph import simulate
 from oomph.fitting.cards import Target
-from oomph.fitting.launcher import Launcher
 from oomph.fitting.measuring import Script, Way
-from oomph.fitting.record import Record
+from oomph.fitting.process.launcher import Launcher
+from oomph.fitting.process.record import Record
 from oomph.fitting.runs import Answer, Runs, jobs, smallest
 from oomph.fitting.varying import Largest, Option, Search
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from oomph import settings, simulate
-from oomph.fitting import forking
-from oomph.fitting.launcher import Job, Launcher
-from oomph.fitting.record import Ending, Record
+from oomph.fitting.process import forking
+from oomph.fitting.process.launcher import Job, Launcher
+from oomph.fitting.process.record import Ending, Record
 from oomph.setup import environment
 from oomph.setup.places import temporary_folder
 

@@ -9,7 +9,7 @@ from oomph.base.sizes import format_size
 from oomph.diagnosis.wording import PHASES, row
 from oomph.fitting.cards import Target
 from oomph.fitting.measuring import Way
-from oomph.fitting.record import Record
+from oomph.fitting.process.record import Record
 from oomph.fitting.runs import Answer
 from oomph.fitting.varying import Largest
 
@@ -193,6 +193,11 @@ def _remarks(fit: Fit) -> list[str]:
         found.append(
             f"Weights of {names} are not on this machine, and none were fetched: the "
             "model was made without them, which takes as much."
+        )
+    if roomy.hindrance:
+        found.append(
+            "Each run began at the start of the script, which takes longer: when it "
+            f"first used a GPU it had {roomy.hindrance}, and no fork would have that."
         )
     if not roomy.allocated_bytes:
         found.append("The script allocated nothing on a GPU.")

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from oomph import simulate
 from oomph.base.sizes import format_size
 from oomph.fitting.cards import Target, of_size
-from oomph.fitting.launcher import Launcher
 from oomph.fitting.measuring import Place, Script, Way, measure
-from oomph.fitting.record import Record
+from oomph.fitting.process.launcher import Launcher
+from oomph.fitting.process.record import Record
 from oomph.memory import host
 
 _RESERVE_BYTES = 1 << 30  # oomph keeps up to this for others on a card that is full

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from oomph.fitting.cards import Target
-from oomph.fitting.launcher import Launcher
 from oomph.fitting.measuring import Script, Way
-from oomph.fitting.record import Record
+from oomph.fitting.process.launcher import Launcher
+from oomph.fitting.process.record import Record
 from oomph.fitting.runs import Runs
 
 _COUNT_MAX = 1 << 20  # values of a range

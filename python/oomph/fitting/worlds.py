@@ -17,9 +17,9 @@ from oomph import simulate
 from oomph.base.sizes import format_size, parse_size
 from oomph.fitting import answers, cards
 from oomph.fitting.answers import Fit
-from oomph.fitting.launcher import Launcher
 from oomph.fitting.measuring import Script, Way
-from oomph.fitting.record import Record
+from oomph.fitting.process.launcher import Launcher
+from oomph.fitting.process.record import Record
 from oomph.fitting.runs import Runs, jobs
 from oomph.simulate.rank import LOCAL_SIZE, Rank
 

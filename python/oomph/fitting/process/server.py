@@ -18,7 +18,7 @@ import weakref
 from pathlib import Path
 
 from oomph import simulate
-from oomph.fitting.forking import Request, Server, write_to
+from oomph.fitting.process.forking import Request, Server, write_to
 
 _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
@@ -49,7 +49,7 @@ def become(request: Request) -> int:
     may_wait = request["socket"] is not None
     os.environ.update(request["first_environment" if may_wait else "environment"])
     simulate.load(os.environ[simulate.VARIABLE])
-    from oomph.fitting import pretrained, program, waiting, weights
+    from oomph.fitting.process import pretrained, program, waiting, weights
     from oomph.setup import environment
 
     environment.apply()

@@ -33,6 +33,8 @@ class Record:
         guesses: How often an operator was told how many elements it finds.
         unwritten_bytes: Of weights on the CPU whose values were left out.
         without_weights: Names, folders or addresses of weights that were not here.
+        hindrance: What the script had when it first used a GPU, and no fork would have;
+            empty: forks of it can go on from there, or it was not asked.
         step_ms: Time of a step on the virtual clock, the median but for the first; 0:
             not known.
         asks_size: Whether the script asked how much memory is free, and may do
@@ -56,6 +58,7 @@ class Record:
     guesses: int = 0
     unwritten_bytes: int = 0
     without_weights: Sequence[str] = ()
+    hindrance: str = ""
     step_ms: float = 0.0
     asks_size: bool = False
     error: str = ""

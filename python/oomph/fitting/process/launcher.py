@@ -1,4 +1,4 @@
-"""Processes of scripts, which servers start (:mod:`oomph.fitting.server`)."""
+"""Processes of scripts, which servers start (:mod:`oomph.fitting.process.server`)."""
 
 from __future__ import annotations
 
@@ -170,8 +170,9 @@ def _environment() -> dict[str, str]:
     """
     found = {k: v for k, v in os.environ.items() if k != simulate.VARIABLE}
     found |= search_path()
-    # PyArrow's allocator would have a thread of its own, which no fork has.
+    # Threads that PyArrow's allocator and tokenizers would have, and no fork.
     found.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
+    found.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         getpass.getuser()
     except (KeyError, OSError):  # as in a container that is run as any user
@@ -186,7 +187,7 @@ class Launcher:
         environment = _environment()
         self._folder = temporary_folder("fit")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "oomph.fitting.server"],
+            [sys.executable, "-m", "oomph.fitting.process.server"],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

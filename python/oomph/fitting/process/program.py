@@ -23,8 +23,8 @@ import torch
 import oomph
 from oomph.base import state
 from oomph.diagnosis import oom_error
-from oomph.fitting import pretrained, weights
-from oomph.fitting.record import Ending, Record
+from oomph.fitting.process import pretrained, weights
+from oomph.fitting.process.record import Ending, Record
 from oomph.simulate import absent, operators
 from oomph.steps import events, times
 
@@ -46,9 +46,13 @@ class Watch:
 
     Args:
         steps: After so many the script is ended.
+
+    Attributes:
+        hindrance: As :class:`Record` has it.
     """
 
     def __init__(self, steps: int) -> None:
+        self.hindrance = ""
         self._path, self._wanted = Path(), steps
         self._ends: list[Any] = []  # of the steps, as CUDA events
         self._allocated = self._reserved = self._host = 0  # peaks before a reset
@@ -135,6 +139,7 @@ class Watch:
             guesses=operators.guess_count(),
             unwritten_bytes=weights.unwritten_bytes(),
             without_weights=pretrained.made(),
+            hindrance=self.hindrance,
             step_ms=_step_ms(self._ends),
             asks_size=self._asks_size,
             error="" if error is None else error.brief,

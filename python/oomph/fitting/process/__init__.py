@@ -1,0 +1,1 @@
+"""The processes of a script on simulated cards, and how they begin."""

@@ -1,0 +1,97 @@
+"""A script that waits where it first uses a GPU, for forks of it to go on from there.
+
+What it does before that is the same on each card, and often takes longest: imports,
+data, a model made on the CPU. So it does this once. The fork is a twin of the process:
+no handler of forks is called, as PyTorch's would forbid CUDA, and Python's would seed
+random numbers anew.
+
+It waits only if forks can have all that it has (:mod:`oomph.fitting.process.alone`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from oomph import settings, simulate
+from oomph.base import imports, state
+from oomph.fitting.process import alone
+from oomph.fitting.process.forking import (
+    OLD_PYTORCH,
+    PYTORCH,
+    Request,
+    Server,
+    write_to,
+)
+from oomph.fitting.process.program import Watch
+from oomph.setup import installation
+
+_PR_SET_PDEATHSIG = 1
+
+
+def arrange(request: Request, watch: Watch) -> None:
+    """Has this process wait where it first uses a GPU, if forks can go on from there.
+
+    Args:
+        request: What it runs; ``socket`` is where it offers itself, under its ``name``.
+        watch: Of the script.
+    """
+    said = _settings()
+    imports.when_imported("tqdm.std", _without_monitor)
+    simulate.before_use(lambda: _wait(request, watch, said))
+
+
+def _without_monitor(progress: Any) -> None:
+    """Has progress bars go without the thread that looks after those that stand."""
+    progress.tqdm.monitor_interval = 0
+
+
+def _wait(request: Request, watch: Watch, said: list[str | None]) -> None:
+    """Returns in each fork that is to go on, or here if there can be none."""
+    hindrance = alone.hindrance()
+    if _settings() != said:
+        hindrance = f"settings of PyTorch's allocator, {PYTORCH}, that it had changed"
+    with socket.socket(socket.AF_UNIX) as asker:
+        asker.connect(request["socket"])
+        asker.sendall(json.dumps([request["name"], not hindrance]).encode() + b"\n")
+        if hindrance:
+            watch.hindrance = hindrance
+            _go_on(request)
+            return
+        sys.stdout.flush()
+        sys.stderr.flush()
+        printed = Path(request["output"]).read_bytes()
+        wanted = Server(asker.fileno(), asker.fileno(), alone.fork()).serve()
+    if wanted is None:
+        os._exit(0)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    Path(wanted["output"]).write_bytes(printed)
+    write_to(wanted["output"])
+    alone.part()
+    _go_on(wanted)
+    watch.place(Path(wanted["record"]), wanted["foresees"])
+
+
+def _go_on(wanted: Request) -> None:
+    os.environ.update(wanted["environment"])
+    simulate.change(os.environ[simulate.VARIABLE])
+    if os.environ[settings.VARIABLE]:
+        installation.change(os.environ[settings.VARIABLE])
+        return
+    if state.is_installed():
+        installation.withdraw()
+    if os.environ[PYTORCH]:
+        torch._C._accelerator_setAllocatorSettings(os.environ[PYTORCH])
+
+
+def _settings() -> list[str | None]:
+    """What the environment says to PyTorch's allocator, which the script may change."""
+    return [os.environ.get(name) for name in (PYTORCH, OLD_PYTORCH)]
