@@ -100,6 +100,31 @@ def test_no_room_to_compare_two_runs_is_no_error():
         )
 
 
+class Greedy(Mlp):
+    """Asks for more than there is where it is tried whether it may run again."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        from oomph.base.attempts import is_attempt
+
+        if is_attempt():
+            torch.empty(1 << 40, device="cuda")
+        return super().forward(x)
+
+
+@card
+def test_no_room_to_try_a_second_run_is_not_the_program_s_error():
+    import oomph
+
+    before = oomph.last_oom()
+    check_left_alone(
+        lambda: train(chain(Greedy(), Greedy())), "Greedy", "no room to run it twice"
+    )
+    assert oomph.last_oom() is before
+    with pytest.raises(torch.OutOfMemoryError, match="oomph"):
+        torch.empty(1 << 40, device="cuda")
+    assert oomph.last_oom() is not before
+
+
 class OnTwo(nn.Module):
     """Blocks on two devices by turns, in a program that sets none."""
 

@@ -26,6 +26,7 @@ from oomph.diagnosis.remedy import (
     fused,
 )
 from oomph.diagnosis.trials import tried
+from oomph.diagnosis.wording import OFFLOAD
 
 MIN_SHARE = 0.01  # of the memory held: less is no help
 SENT = 1.5  # times what is missing, at the most, lies on the host
@@ -147,7 +148,7 @@ def _offload(now: Context) -> Iterator[Remedy]:
     each = f", about {missing / speed * 1e3:.0f} ms each" if speed > 0 else ""
     cost = f"{format_size(missing)} copied to CPU memory and back{each}"
     if now.offload == "off":
-        action = "oomph's offload:on-oom"
+        action = OFFLOAD
     elif "strict" in now.refusal:
         action = "oomph without strict"
     elif "host_limit" in now.refusal:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from oomph.diagnosis.remedy import Remedy
 
 _ACTIVATIONS = "activations saved for backward"
+OFFLOAD = "oomph's offload:on-oom"  # a remedy
 SHARES_SHOWN = 6
 LINES_SHOWN = 4  # of source
 BRIEF = 3  # holders and remedies in the brief form

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from oomph.base.sizes import format_size
-from oomph.diagnosis.wording import PHASES, row
+from oomph.diagnosis.wording import OFFLOAD, PHASES, row
 from oomph.fitting.cards import Target
 from oomph.fitting.measuring import Way
 from oomph.fitting.process.record import Record
@@ -161,15 +161,18 @@ def _peak(peak: Record | None) -> list[str]:
     ]
     in_phase = f" in {when}" if when else ""
     where = f" at {request['where']}" if request["where"] else ""
-    held = " GPU memory is held then by:" if rows else ""
-    return [f"The peak comes{in_phase}{where}.{held}", *rows]
+    asked = f", as {format_size(request['size_bytes'])} are asked for"
+    held = " GPU memory is held before by:" if rows else ""
+    return [f"The peak comes{in_phase}{where}{asked}.{held}", *rows]
 
 
 def _smaller(fit: Fit) -> list[str]:
     if fit.smaller is None or fit.smaller_card is None or not fit.smaller.diagnosis:
         return []
     rows = []
-    for remedy in fit.smaller.diagnosis["remedies"][:_ROWS]:
+    found = fit.smaller.diagnosis["remedies"]
+    without = [each for each in found if each["action"] != OFFLOAD]  # the table has it
+    for remedy in without[:_ROWS]:
         mark = {True: "enough", False: "not enough alone", None: "not known"}
         told = f"{remedy['action']} ({mark[remedy['enough']]}); cost: {remedy['cost']}"
         rows.append(row(remedy["saves_bytes"], told))
@@ -198,6 +201,10 @@ def _remarks(fit: Fit) -> list[str]:
         found.append(
             "Each run began at the start of the script, which takes longer: when it "
             f"first used a GPU it had {roomy.hindrance}, and no fork would have that."
+        )
+    if roomy.step_ms and not any(each.card.has_rates for each in fit.answers):
+        found.append(
+            "How long a step takes is told of cards by name, such as --gpu rtx4090."
         )
     if not roomy.allocated_bytes:
         found.append("The script allocated nothing on a GPU.")

@@ -15,6 +15,7 @@ from operator import itemgetter
 import torch
 
 from oomph import _C
+from oomph.base.attempts import attempt
 from oomph.base.log import logger
 from oomph.offload import transfer
 from oomph.offload.record import Step
@@ -73,7 +74,8 @@ class Fetches:
             self._is_fetching = True
         try:
             while (found := self._next(sequence, like, used, limit)) is not None:
-                found.fetch()
+                with attempt():
+                    found.fetch()
                 self._note_early(found)
                 used += found.bytes
         except (torch.OutOfMemoryError, _C.DriverError) as error:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from oomph import _C
+from oomph.base.attempts import attempt
 from oomph.base.log import logger
 from oomph.offload.transfer import Link, address_of, copy, is_hosted
 
@@ -129,7 +130,8 @@ class Pipeline:
             return piece
         sizes = [_round_up(tensor.nbytes) for *_, tensor in homes]
         try:
-            buffer = self._take_buffer(sum(sizes))
+            with attempt():
+                buffer = self._take_buffer(sum(sizes))
         except torch.OutOfMemoryError as error:
             logger.debug("an optimizer works on the host: %s", error)
             self._at_home |= {address_of(home) for *_, home in homes}

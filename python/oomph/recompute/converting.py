@@ -20,6 +20,7 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from oomph.base.attempts import attempt
 from oomph.base.log import logger
 from oomph.recompute.calls import (
     Call,
@@ -238,7 +239,7 @@ class Converting(Follower):
         args, kwargs = begun.arguments
         self._is_converting = True
         try:
-            with self.host.aside(), self.host.inputs_at(begun.first):
+            with attempt(), self.host.aside(), self.host.inputs_at(begun.first):
                 again = begun.trial.run_to_repeat(args, kwargs)
             is_same = same_bits(output, again)
         except torch.OutOfMemoryError:

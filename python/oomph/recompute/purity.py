@@ -28,6 +28,7 @@ from torch.utils._python_dispatch import (
 from torch.utils.checkpoint import get_device_states, set_device_states
 
 from oomph import _torch
+from oomph.base.attempts import attempt
 from oomph.base.log import logger
 from oomph.recompute import own_hooks, python_state
 from oomph.recompute.calls import apart, leaves_of, storages_in, tensors_in
@@ -305,6 +306,7 @@ class Trial:
         try:
             start = times.mark(device)
             with (
+                attempt(),
                 self._as_before(),
                 torch.autograd.graph.saved_tensors_hooks(drop, drop),
             ):
