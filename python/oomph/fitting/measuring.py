@@ -138,23 +138,26 @@ class Place:
     def first(self, script: Script) -> Place:
         """Where a run of the script may begin that is here from its first use of a GPU.
 
-        oomph can be taken away until then, and its limits and offload be set. What
-        else settings say, to oomph or to PyTorch's allocator, counts from the start.
+        oomph can be taken away until then. What settings say, to oomph or to PyTorch's
+        allocator, counts from the start.
         """
-        said = settings.parse(script.settings).keys()
         if self.way in (Way.OOMPH, Way.RESCUE):
-            way = self.way if said & {"recompute", "batch_finder"} else Way.OOMPH
-        else:
-            names = {forking.PYTORCH, forking.OLD_PYTORCH}
-            told_pytorch = names & {*script.variables, *os.environ}
-            way = Way.NATIVE if said or told_pytorch else Way.OOMPH
-        return Place(self.card, way)
+            return self
+        told_pytorch = {forking.PYTORCH, forking.OLD_PYTORCH} & {
+            *script.variables,
+            *os.environ,
+        }
+        is_told = script.settings or told_pytorch
+        return Place(self.card, Way.NATIVE if is_told else Way.OOMPH)
 
-    def beginning(self) -> Hashable:
+    def beginning(self, more: str) -> Hashable:
         """What a script can know of it before it uses a GPU."""
         card = simulate.parse_card(self.card)
         driver = [key for key in self.card.split(",") if "driver=" in key]
-        return self.way, card.devices, card.has_rates, card.has_values, *driver
+        known = settings.parse(more).keys() & {"recompute", "batch_finder"}
+        is_oomph = self.way in (Way.OOMPH, Way.RESCUE)
+        way = self.way.value if is_oomph and known else ""
+        return is_oomph, way, card.devices, card.has_rates, card.has_values, *driver
 
 
 def measure(
@@ -185,7 +188,10 @@ def _run(
 ) -> tuple[Record, bool]:
     """What a run shows, and whether it went on where another had waited."""
     variables = tuple(script.variables.items())
-    begin = first and (first.beginning(), script.target, script.arguments, variables)
+    begin = first and (
+        first.beginning(script.settings),
+        *(script.target, script.arguments, variables),
+    )
 
     def environment_of(where: Place) -> dict[str, str]:
         return {**where.variables(script.settings), **script.variables}
