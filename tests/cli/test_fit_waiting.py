@@ -53,7 +53,7 @@ HINDRANCES = {
     "memory = mmap.mmap(file.fileno(), 4096)": "memory that other processes may use (",
     "import threading\n"
     "threading.Thread(target=threading.Event().wait, daemon=True, name='A').start()": (
-        "1 other threads (A)"
+        "other threads (A)"
     ),
     "import os\nos.environ['PYTORCH_ALLOC_CONF'] = 'backend:native'": (
         "settings of PyTorch's allocator, PYTORCH_ALLOC_CONF"

@@ -48,7 +48,7 @@ def hindrance() -> str:
     if count:
         main = threading.main_thread()
         names = ", ".join(t.name for t in threading.enumerate() if t is not main)
-        return f"{count} other threads ({names or 'of a library'})"
+        return f"other threads ({names or f'{count} of libraries'})"
     if _has_children():
         return "child processes"
     links = [n for n in _descriptors() if not _can_be_shared(n)]
