@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from support import oomph, run
 
 ARRANGED = """
@@ -137,6 +138,20 @@ def test_it_is_said(tmp_path):
     result = oomph("fit", "--gpu", "8GiB", script, folder)
     assert result.code == 0, result.said
     assert f"Weights of {folder} are not on this machine" in result.out
+
+
+def test_weights_that_a_script_reads_itself_are_fetched(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import sys, torch\n"
+        "state = torch.hub.load_state_dict_from_url(sys.argv[1])\n"
+        "print(state['weight'].shape)\n"
+        "torch.empty(1 << 20, device='cuda')\n"
+    )
+    torch.save(torch.nn.Linear(8, 8).state_dict(), tmp_path / "a.pt")
+    url = (tmp_path / "a.pt").as_uri()
+    result = oomph("fit", "--gpu", "8GiB", script, url, TORCH_HOME=str(tmp_path))
+    assert result.code == 0, result.said
 
 
 def test_a_model_that_is_nowhere_is_the_script_s_error(tmp_path):

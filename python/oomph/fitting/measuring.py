@@ -173,7 +173,7 @@ def measure(
     """
     first = place.first(script)
     record, is_fork = _run(launcher, script, place, stop, first)
-    differs = is_fork or record.unwritten_bytes > 0
+    differs = is_fork or record.unwritten_bytes > 0 or record.without_weights
     if differs and record.failed and not stop.is_set():
         record, _ = _run(launcher, script, place, stop, None)  # as it would run alone
     return record

@@ -26,14 +26,20 @@ _PATH = "pretrained_model_name_or_path"  # the first argument of both
 _made: list[str] = []
 
 
-def arrange() -> None:
-    """Has these libraries do so, once they are imported."""
+def arrange(fetches: bool = False) -> None:
+    """Has these libraries do so, once they are imported.
+
+    Args:
+        fetches: Whether timm and ``torch.hub`` fetch weights all the same: the script
+            reads them itself.
+    """
     wait = imports.when_imported
     wait("transformers.modeling_utils", _wrapped("PreTrainedModel", _of_transformers))
     wait("diffusers.models.modeling_utils", _wrapped("ModelMixin", _of_diffusers))
-    wait("timm.models._hub", _fetch_no_weights)
-    wait("timm.models._builder", _wrap_timm)
-    _wrap_hub()
+    if not fetches:
+        wait("timm.models._hub", _fetch_no_weights)
+        wait("timm.models._builder", _wrap_timm)
+        _wrap_hub()
 
 
 def made() -> list[str]:

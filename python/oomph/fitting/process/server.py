@@ -56,7 +56,7 @@ def become(request: Request) -> int:
     card = simulate.card_in_use()
     if not request["writes_weights"] and card is not None and not card.has_values:
         weights.leave_out()
-    pretrained.arrange()
+    pretrained.arrange(fetches=request["writes_weights"])
     watch = program.Watch(request["steps"])
     watch.place(Path(request["record"]), request["foresees"])
     if may_wait:

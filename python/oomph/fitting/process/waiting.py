@@ -56,9 +56,8 @@ def _without_monitor(progress: Any) -> None:
 
 def _wait(request: Request, watch: Watch, said: list[str | None]) -> None:
     """Returns in each fork that is to go on, or here if there can be none."""
-    hindrance = alone.hindrance()
-    if _settings() != said:
-        hindrance = f"settings of PyTorch's allocator, {PYTORCH}, that it had changed"
+    changed = f"settings of PyTorch's allocator, {PYTORCH}, that it had changed"
+    hindrance = changed if _settings() != said else alone.hindrance()
     with socket.socket(socket.AF_UNIX) as asker:
         asker.connect(request["socket"])
         asker.sendall(json.dumps([request["name"], not hindrance]).encode() + b"\n")
