@@ -37,6 +37,12 @@ oomph_status_t oomph_free(oomph_addr_t addr, oomph_block_info_t *freed);
 void oomph_collection_begin(void);
 size_t oomph_collection_end(void);
 
+// Whether what this thread asks for from now on is an attempt, whose caller does
+// without where there is no memory: garbage is then collected before an error as seldom
+// as before a block falls back to the host. Gives what held before.
+bool oomph_set_attempt(bool on);
+bool oomph_is_attempt(void);
+
 // Says that `stream`, of this or another device, uses the block too: once freed, it is
 // reused only when the work queued there at that time has finished. `stream_lives` as
 // in oomph_request_t. A foreign address is ignored. Errors: OOMPH_ERR_NO_MEMORY (host

@@ -219,6 +219,18 @@ static PyObject *collect_garbage(PyObject *Py_UNUSED(module), PyObject *arg)
     return PyLong_FromSize_t(bytes);
 }
 
+static PyObject *set_attempt(PyObject *Py_UNUSED(module), PyObject *arg)
+{
+    int on = PyObject_IsTrue(arg);
+
+    return on < 0 ? NULL : PyBool_FromLong(oomph_set_attempt(on));
+}
+
+static PyObject *is_attempt(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    return PyBool_FromLong(oomph_is_attempt());
+}
+
 /* ---- The module */
 
 static PyMethodDef methods[] = {
@@ -245,6 +257,10 @@ static PyMethodDef methods[] = {
     {"check", check, METH_O, "Raises ValueError if the records do not agree."},
     {"collect_garbage", collect_garbage, METH_O,
      "Runs Python's collector, unless the device captures; gives the bytes freed."},
+    {"set_attempt", set_attempt, METH_O,
+     "Whether this thread's requests are attempts from now on; gives what held "
+     "before."},
+    {"is_attempt", is_attempt, METH_NOARGS, "Whether they are."},
     {"set_rescue_hook", set_rescue_hook, METH_O,
      "A callable for (device, bytes) of the first rescue of a step."},
     {"set_collector", oomph_set_collector, METH_O,

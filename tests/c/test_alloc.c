@@ -991,6 +991,24 @@ static void a_collection_in_vain_is_repeated_before_errors_alone(void)
     check_sound();
 }
 
+static void before_the_error_of_an_attempt_garbage_is_collected_as_seldom(void)
+{
+    oomph_addr_t addr;
+
+    start_with_garbage(0);
+    garbage_count = 0;
+    nap_ms = 100;
+    CHECK(!oomph_set_attempt(true) && oomph_is_attempt());
+    CHECK(try_take(20 * MIB, NULL, &addr) == OOMPH_ERR_NO_MEMORY);
+    CHECK(looks == 1 && last_looks == 0);
+    garbage_count = 2;
+    CHECK(try_take(20 * MIB, NULL, &addr) == OOMPH_ERR_NO_MEMORY && looks == 1);
+    CHECK(oomph_set_attempt(false) && !oomph_is_attempt());
+    CHECK(try_take(20 * MIB, NULL, &addr) == OOMPH_OK);
+    CHECK(looks == 2 && last_looks == 1);
+    check_sound();
+}
+
 static void where_garbage_cannot_be_collected_the_error_says_so(void)
 {
     oomph_addr_t addr;
@@ -1403,6 +1421,7 @@ int main(int argc, char **argv)
         TEST(garbage_is_collected_before_a_block_is_born_on_host),
         TEST(what_others_free_is_no_garbage),
         TEST(a_collection_in_vain_is_repeated_before_errors_alone),
+        TEST(before_the_error_of_an_attempt_garbage_is_collected_as_seldom),
         TEST(where_garbage_cannot_be_collected_the_error_says_so),
         TEST(the_garbage_of_a_pool_with_a_source_of_its_own_is_collected),
         TEST(what_is_used_last_leaves_before_a_block_falls_back),

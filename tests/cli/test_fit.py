@@ -153,6 +153,31 @@ def test_a_script_that_is_ended_may_need_more_later(train):
     assert f"{said}{more}" in result.out
 
 
+def test_what_is_known_is_said_before_all_is(tmp_path):
+    """The search for the smallest card goes on for ever: what came before is seen."""
+    path, said = tmp_path / "stuck.py", tmp_path / "said"
+    path.write_text(
+        "import torch\n"
+        "x = torch.empty(100 << 20, dtype=torch.uint8, device='cuda')\n"
+        "free = torch.cuda.mem_get_info()[0]\n"
+        "while free < 1 << 30: pass\n"
+    )
+    with open(said, "w") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "oomph", "fit", "--gpu", "4GiB", path],
+            stderr=file,
+            start_new_session=True,
+        )
+    known = [f"oomph: 4GiB is large enough ({way.value})" for way in Way]
+    deadline = time.monotonic() + 120
+    while not all(line in said.read_text() for line in known):
+        assert process.poll() is None and time.monotonic() < deadline, said.read_text()
+        time.sleep(0.05)
+    process.terminate()
+    assert process.wait(60) == 143
+    assert "the script holds 100.00 MiB at its peak" in said.read_text()
+
+
 def test_a_script_chooses_devices_until_it_uses_one(tmp_path):
     path = tmp_path / "chooses.py"
     path.write_text(

@@ -365,6 +365,46 @@ def test_the_unit_to_checkpoint_is_one_that_the_program_named():
     assert "Sequential" not in action
 
 
+class Wide(nn.Sequential):
+    """Layers of 4 MiB, for rows of 4 KiB."""
+
+    def __init__(self, count: int) -> None:
+        layers = (nn.Sequential(nn.Linear(1024, 1024), nn.GELU()) for _ in range(count))
+        super().__init__(*layers)
+
+
+@card
+def test_the_batch_is_found_where_it_is_what_found_no_room():
+    model = Wide(8).cuda()
+
+    def train() -> None:
+        for _ in range(2):
+            x = torch.randn(8192, 1024, device="cuda")
+            model(x).square().mean().backward()
+
+    text = text_within(50 * MIB, train) or ""
+    assert "torch.randn(8192, 1024" in text
+    assert "batch 8192 -> " in text
+
+
+@card
+def test_what_saves_no_more_than_less_does_is_not_named():
+    model = Wide(16).cuda()
+    optimizer = torch.optim.Adam(model.parameters())  # what it takes, no batch saves
+
+    def train() -> None:
+        for _ in range(2):
+            x = torch.randn(4096, 1024, device="cuda")
+            model(x).square().mean().backward()
+            optimizer.step()
+
+    actions = remedies(text_within(200 * MIB, train) or "")
+    (batch,) = [a for a in actions if a.startswith("batch 4096 -> ")]
+    assert not actions[batch]
+    assert batch.startswith(("batch 4096 -> 1024,", "batch 4096 -> 512,"))
+    assert [a for a in actions if a.startswith("batch")] == [batch]  # with no other
+
+
 @card
 def test_evaluation_that_records_is_told_not_to():
     model = Words().cuda().eval()

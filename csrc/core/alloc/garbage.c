@@ -3,7 +3,7 @@
  * A block that nothing can reach any more is in use all the same as long as only the
  * embedder's collector knows: tensors in reference cycles. It is asked before a block
  * falls back to the host, and before an error. Collecting takes long: where it freed
- * nothing the next attempt is put off, except before an error.
+ * nothing the next time is put off, except before an error that the program will see.
  */
 #include "core/alloc/garbage.h"
 #include "core/alloc/free.h"
@@ -12,6 +12,21 @@ enum {
     TIMES_MAX = 32, // that one request asks, as others may take what was freed
     PAUSE = 50,     // until it is asked again, in times of what it took
 };
+
+static _Thread_local bool attempts;
+
+bool oomph_set_attempt(bool on)
+{
+    bool before = attempts;
+
+    attempts = on;
+    return before;
+}
+
+bool oomph_is_attempt(void)
+{
+    return attempts;
+}
 
 // How many blocks were taken and given back.
 static int64_t traffic(const oomph_device_t *device)
@@ -37,6 +52,7 @@ oomph_rung_result_t oomph_rung_garbage(oomph_request_context_t *ctx, bool last)
     int64_t before = traffic(device);
     size_t bytes = 0;
 
+    last = last && !attempts;
     if (collect == NULL || is_in_vain(ctx, last))
         return OOMPH_NEXT;
     ctx->uncollected = "; garbage is not collected while a stream captures";

@@ -17,7 +17,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from oomph import _C
-from oomph.base import attempts, state
+from oomph.base import state
 from oomph.base.log import logger
 
 # What explains an error is imported when there is one.
@@ -63,7 +63,7 @@ def _init(self: Any, *arguments: Any) -> None:
         return
     with _Once() as once:
         snapshot = _C.take_shortage() if once else None
-        if snapshot is None or attempts.is_attempt():
+        if snapshot is None or _C.is_attempt():
             return
         if not arguments[0].startswith(snapshot["message"]):
             return

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 UNITS_TRIED = 3  # classes of modules whose calls are run again
 SHRINKS = 0.85  # of the peak: what half a batch must at least come down to
+ALIKE = 0.01  # of the peak: what saves so much more saves no more to speak of
 
 
 @dataclass
@@ -66,7 +67,7 @@ def tried(now: Context) -> Iterator[Remedy]:
     for rule in (_no_gradients, _smaller_batch, _autocast, _checkpointing, _halves):
         rule(now, trials)
     _both(now, trials)
-    yield from (remedy for remedy, _ in trials.found)
+    yield from (_as_mild(trials.forecast, *found) for found in trials.found)
     yield from _sampled_graph(trials)
     yield from _last_logits(trials)
     yield from _smaller_cache(trials)
@@ -133,6 +134,33 @@ def _smaller_batch(now: Context, trials: _Trials) -> None:
                 trials.found.pop()
             wanted //= 2
         return
+
+
+def _as_mild(forecast: Forecast, remedy: Remedy, change: Change) -> Remedy:
+    """In place of a smaller batch that is not enough: the largest that saves alike.
+
+    What holds the peak then is of another size than the batch, such as an optimizer's.
+    """
+    from oomph.replay.change import Change
+
+    alone = change == Change(batch=change.batch)
+    if change.batch is None or not alone or remedy.enough is not False:
+        return remedy
+    batch, wanted, dim = change.batch
+    halved = Change(batch=(batch, batch // 2, dim))
+    half = forecast.peak_with(halved)
+    wanted_bytes = remedy.saves_bytes - ALIKE * forecast.peak_bytes
+    size = batch // 2
+    while half is not None and size > wanted:
+        expected = (forecast.peak_bytes - half.most) * (batch - size) / (batch // 2)
+        milder = Change(batch=(batch, size, dim))
+        words = _batch_words(forecast, batch, size, halved)
+        if expected >= wanted_bytes:
+            found = _Trials(forecast).attempt(*words, milder)
+            if found is not None and found.saves_bytes >= wanted_bytes:
+                return found
+        size //= 2
+    return remedy
 
 
 def _batch_words(
@@ -248,6 +276,9 @@ def _both(now: Context, trials: _Trials) -> None:
             remedy = trials.attempt(action, cost, one.joined(other))
             if remedy is not None and remedy.enough:
                 return
+            more_bytes = ALIKE * trials.forecast.peak_bytes
+            if remedy is not None and remedy.saves_bytes < first.saves_bytes + more_bytes:
+                trials.found.pop()
 
 
 def _sampled_graph(trials: _Trials) -> Iterator[Remedy]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from oomph import simulate
+from oomph.base.sizes import format_size
+from oomph.fitting import report
 from oomph.fitting.cards import Target
 from oomph.fitting.measuring import Script, Way
 from oomph.fitting.process.launcher import Launcher
 from oomph.fitting.process.record import Record
+from oomph.fitting.progress import Progress
 from oomph.fitting.runs import Answer, Runs, jobs, smallest
 from oomph.fitting.varying import Largest, Option, Search
 
@@ -97,15 +100,13 @@ class Fit:
             >>> print(found.table())
             card ...
         """
-        from oomph.fitting import report  # what reads data needs none of it
-
         return report.text(self)
 
 
 def find(
     script: Script,
     cards: Sequence[Target],
-    progress: Callable[[str], None],
+    progress: Progress,
     is_trace: bool = False,
 ) -> Fit:
     """Whether a script fits each card in each way, and what would help.
@@ -113,7 +114,7 @@ def find(
     Args:
         script: What to run.
         cards: Where to, the smallest first.
-        progress: Is told what is about to run.
+        progress: Is told what is about to run, and what is known.
         is_trace: Whether it only asks for memory: nothing can be said of its source,
             and not how far a rescue goes.
 
@@ -125,7 +126,9 @@ def find(
     with Launcher() as launcher:
         full_card = None if is_trace else cards[-1]
         runs = Runs(launcher, script, progress, full_card=full_card)
-        runs.roomy(cards[-1], Way.OOMPH)  # alone, to know what host memory it takes
+        # Alone, to know what host memory it takes.
+        needed = format_size(runs.roomy(cards[-1], Way.OOMPH).allocated_bytes)
+        progress.known(f"without a limit the script holds {needed} at its peak")
         return find_by(runs, cards, jobs(launcher), is_trace)
 
 
@@ -147,6 +150,10 @@ def find_by(
 def _find(
     runs: Runs, cards: Sequence[Target], pool: ThreadPoolExecutor, is_trace: bool
 ) -> Fit:
+    def tell(future: Future[Answer]) -> None:
+        if not future.cancelled() and future.exception() is None:
+            runs.progress.known(report.verdict(future.result()))
+
     # What would help takes longest to find, so that begins first.
     likely = None if is_trace else runs.too_small(cards)
     early = pool.submit(runs.on, likely, Way.OOMPH, True) if likely else None
@@ -159,6 +166,8 @@ def _find(
     peak = None if is_trace else pool.submit(runs.at_peak, cards[-1])
     guessed = pool.submit(runs.guessed, cards[-1])
     asked = [pool.submit(runs.answer, card, way) for card in cards for way in Way]
+    for future in asked:
+        future.add_done_callback(tell)
     ways = [way for way in Way if not (is_trace and way is Way.RESCUE)]
     # Of these the rescue's takes longest.
     least = {w: pool.submit(smallest, runs, cards[-1], w) for w in reversed(ways)}
@@ -176,7 +185,7 @@ def find_largest(
     script: Script,
     cards: Sequence[Target],
     option: Option,
-    progress: Callable[[str], None],
+    progress: Progress,
 ) -> list[Largest]:
     """The largest value of an option with which a script fits, card by card.
 
@@ -184,7 +193,7 @@ def find_largest(
         script: What to run.
         cards: Where to, the smallest first.
         option: What is varied.
-        progress: Is told what is about to run.
+        progress: Is told what is about to run, and what is known.
 
     Raises:
         ScriptError: The script fails where memory is not the reason.

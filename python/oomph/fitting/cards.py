@@ -74,11 +74,10 @@ def targets(names: str, host: str, *keys: str) -> list[Target]:
 
 
 def of_size(card: Target, memory_bytes: int) -> Target:
-    """A card with other memory."""
+    """A card with other memory, in search of the smallest."""
     text = card.roomy.replace(ROOMY, str(memory_bytes), 1)
-    return replace(
-        card, name=format_size(memory_bytes), text=text, memory_bytes=memory_bytes
-    )
+    name = f"{format_size(memory_bytes)}, in search of the smallest card"
+    return replace(card, name=name, text=text, memory_bytes=memory_bytes)
 
 
 def _target(name: str, host: str, more: Sequence[str]) -> Target:

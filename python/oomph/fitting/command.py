@@ -7,12 +7,11 @@ import contextlib
 import json
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from oomph.base import script
-from oomph.fitting import cards
+from oomph.fitting import cards, progress
 from oomph.fitting.cards import Target
 from oomph.fitting.measuring import Script, Way
 from oomph.simulate.rank import LOCAL_SIZE
@@ -25,7 +24,6 @@ cannot be asked, and 3 if the script fails.
 """
 FITS, TOO_SMALL, FAILED = 0, 1, 3
 _INTERRUPTED, _TERMINATED = 130, 143
-_QUIET_S = 10.0  # between two lines of progress, where nobody may look
 
 
 class Terminated(KeyboardInterrupt):
@@ -170,11 +168,11 @@ def _answer(
     if options.world is not None:
         return _answer_for_worlds(options, asked)
     if options.vary is None:
-        found = answers.find(asked, targets, progress())
+        found = answers.find(asked, targets, progress.to_terminal())
         return found.table(), report.data(found), found.fits(options.way)
     option = varying.parse(options.vary)
     way = Way.named(options.way)
-    largest = answers.find_largest(asked, targets, option, progress())
+    largest = answers.find_largest(asked, targets, option, progress.to_terminal())
     fits = all(each.value is not None for each in largest if each.way is way)
     text = report.text_of_largest(option.name, largest)
     return text, report.data_of_largest(option.name, largest), fits
@@ -190,23 +188,9 @@ def _answer_for_worlds(
         for size in worlds.sizes(options.world)
     ]
     found = [
-        worlds.find(asked, options.gpu, options.host, each, progress())
+        worlds.find(asked, options.gpu, options.host, each, progress.to_terminal())
         for each in asked_worlds
     ]
     text = "\n\n".join(each.table() for each in found)
     fits = all(each.fit.fits(options.way) for each in found)
     return text, {"worlds": [each.data() for each in found]}, fits
-
-
-def progress() -> Callable[[str], None]:
-    """Says what is about to run; where that is no terminal, now and then."""
-    every_s = 0.0 if sys.stderr.isatty() else _QUIET_S
-    said = time.monotonic()
-
-    def say(what: str) -> None:
-        nonlocal said
-        if time.monotonic() - said >= every_s:
-            said = time.monotonic()
-            print(f"oomph: {what}", file=sys.stderr, flush=True)
-
-    return say

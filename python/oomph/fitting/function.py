@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from oomph.fitting import answers, calling, cards
+from oomph.fitting import answers, calling, cards, progress
 from oomph.fitting.answers import Fit
 from oomph.fitting.measuring import Script
 
@@ -53,4 +53,4 @@ def fit(
         target = calling.words_of(target)
     script = Script.of(target, settings=settings, steps=steps, seconds=seconds)
     names = gpus if isinstance(gpus, str) else ",".join(gpus)
-    return answers.find(script, cards.targets(names, host), lambda what: None)
+    return answers.find(script, cards.targets(names, host), progress.silent())

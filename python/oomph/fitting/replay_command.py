@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from oomph.fitting import cards
+from oomph.fitting import cards, progress
 from oomph.fitting.command import (
     FAILED,
     FITS,
@@ -15,7 +15,6 @@ from oomph.fitting.command import (
     add_settings,
     code_of,
     ended_by_signals,
-    progress,
 )
 from oomph.fitting.measuring import Script, Way
 from oomph.setup.places import temporary_folder
@@ -73,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
                 steps=_ALL_STEPS,
             )
             with ended_by_signals():
-                found = answers.find(asked, targets, progress(), is_trace=True)
+                found = answers.find(asked, targets, progress.to_terminal(), is_trace=True)
         except format.TraceError as error:
             print(f"oomph: {error}", file=sys.stderr)
             return DAMAGED

@@ -135,6 +135,15 @@ def _by_card(found: Sequence[_OfCard]) -> list[tuple[Target, dict[Way, _OfCard]]
     return [(card, {e.way: e for e in found if e.card == card}) for card in cards]
 
 
+def verdict(answer: Answer) -> str:
+    """Whether the script fits a card in one way, as a sentence."""
+    if not answer.fits:
+        return f"{answer.card.name} is too small ({answer.way.value})"
+    host = answer.record.host_bytes
+    on_host = f", {format_size(host)} on the host" if host else ""
+    return f"{answer.card.name} is large enough ({answer.way.value}{on_host})"
+
+
 def _cell(answer: Answer) -> str:
     if not answer.fits:
         return "no"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -15,6 +15,7 @@ from oomph.fitting.cards import Target, of_size
 from oomph.fitting.measuring import Place, Script, Way, measure
 from oomph.fitting.process.launcher import Launcher
 from oomph.fitting.process.record import Record
+from oomph.fitting.progress import Progress
 from oomph.memory import host
 
 _RESERVE_BYTES = 1 << 30  # oomph keeps up to this for others on a card that is full
@@ -111,12 +112,12 @@ class Runs:
         self,
         launcher: Launcher,
         script: Script,
-        progress: Callable[[str], None],
+        progress: Progress,
         stop: threading.Event | None = None,
         full_card: Target | None = None,
     ) -> None:
         self._launcher, self._script = launcher, script
-        self._progress = progress
+        self.progress = progress
         self._full_card = full_card
         self.stop = stop or threading.Event()
         self._done: dict[Place, Future[Record]] = {}
@@ -134,7 +135,7 @@ class Runs:
             future = self._done.setdefault(place, Future())
         if is_new:
             try:
-                self._progress(f"{name}: {place.way.value}")
+                self.progress.runs(f"on {name} ({place.way.value})")
                 record = measure(self._launcher, self._script, place, self.stop)
                 future.set_result(record)
             except BaseException as error:

@@ -6,12 +6,12 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from oomph.fitting.cards import Target
 from oomph.fitting.measuring import Script, Way
 from oomph.fitting.process.launcher import Launcher
 from oomph.fitting.process.record import Record
+from oomph.fitting.progress import Progress
 from oomph.fitting.runs import Runs
 
 _COUNT_MAX = 1 << 20  # values of a range
@@ -109,7 +109,7 @@ class Search:
         launcher: Launcher,
         script: Script,
         option: Option,
-        progress: Callable[[str], None],
+        progress: Progress,
         card: Target,
     ) -> None:
         self._launcher, self._card = launcher, card
@@ -125,16 +125,19 @@ class Search:
 
     def largest(self, card: Target, way: Way) -> Largest:
         """The largest value with which it fits."""
-        values = self._option.values
+        values, name = self._option.values, self._option.name
         best = last_that(
             lambda place: self._at(place).answer(card, way).fits,
             len(values),
             lambda low, high: self._guess(card, way, low, high),
         )
+        which = f"{card.name} ({way.value})"
         if best is None:
+            self._progress.known(f"{which}: no {name} fits")
             return Largest(card, way, None, False, None, False)
         found = self._at(best).answer(card, way)
         is_last = best == len(values) - 1
+        self._progress.known(f"{which}: the largest {name} is {values[best]}")
         return Largest(card, way, values[best], is_last, found.roomy, found.caught)
 
     def _at(self, place: int) -> Runs:
@@ -142,14 +145,11 @@ class Search:
             if place not in self._runs:
                 name, value = self._option.name, self._option.values[place]
                 script = with_value(self._script, name, value)
-                say = partial(self._say, f"{name}={value}")
+                progress = self._progress.of(f"{name}={value}")
                 self._runs[place] = Runs(
-                    self._launcher, script, say, self.stop, self._card
+                    self._launcher, script, progress, self.stop, self._card
                 )
             return self._runs[place]
-
-    def _say(self, which: str, what: str) -> None:
-        self._progress(f"{which}, {what}")
 
     def _guess(self, card: Target, way: Way, low: int, high: int) -> int:
         """Where the card would be full if memory grew evenly between two places."""

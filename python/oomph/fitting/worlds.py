@@ -20,6 +20,7 @@ from oomph.fitting.answers import Fit
 from oomph.fitting.measuring import Script, Way
 from oomph.fitting.process.launcher import Launcher
 from oomph.fitting.process.record import Record
+from oomph.fitting.progress import Progress
 from oomph.fitting.runs import Runs, jobs
 from oomph.simulate.rank import LOCAL_SIZE, Rank
 
@@ -132,7 +133,7 @@ def find(
     names: str,
     host: str,
     asked: World,
-    progress: Callable[[str], None],
+    progress: Progress,
 ) -> WorldFit:
     """Whether the rank of a world that needs most fits each card.
 
@@ -157,11 +158,9 @@ def find(
 
         @cache
         def runs_of(rank: int) -> Runs:
-            def say(what: str) -> None:
-                progress(f"rank {rank} of {asked.size}, {what}")
-
+            told = progress.of(f"rank {rank} of {asked.size}")
             asked_script = asked.script(script, rank)
-            return Runs(launcher, asked_script, say, full_card=targets[-1])
+            return Runs(launcher, asked_script, told, full_card=targets[-1])
 
         def run(rank: int) -> Record:
             return runs_of(rank).roomy(targets[-1], Way.OOMPH)

@@ -21,24 +21,30 @@ def batches(stretch: Stretch, outcome: Outcome) -> list[tuple[int, int]]:
     """Sizes that the batch may have, and along which dimension, likeliest first.
 
     First dimensions of what the statements work on: the data loader's, if there is one,
-    else what most tensors have; second ones, where time comes first. None whose samples
-    look at each other by index. Whether one is the batch's, a step with less of it
-    shows.
+    else what most tensors have; second ones, where time comes first. If nothing is there
+    yet, as it was the batch that found no room, of what the step then makes or copies.
+    None whose samples look at each other by index. Whether one is the batch's, a step
+    with less of it shows.
     """
     names = stretch.names()
     values = [v for n, v in stretch.frame.f_locals.items() if n in names]
     values += [[*frame.f_locals.values()] for frame in stretch.inner[-CALLS:]]
-    mixed = {n for n, count in outcome.raw["gathered"] if n != count}
     times = {*outcome.raw["times"]}
-    places: Counter[tuple[int, int]] = Counter()
-    for tensor in _tensors(values, DEPTH + 1):
-        dim = int(tensor.ndim > 1 and tensor.shape[0] in times)
-        size = tensor.shape[dim]
-        if size > 1 and size not in mixed | times:
-            places[size, dim] += 1
-    likely = [place for place, _ in places.most_common()]
-    by_loader = [place for place in likely if place[0] in _loader_sizes()]
-    return by_loader or likely[:2]
+    never = {0, 1} | times | {n for n, count in outcome.raw["gathered"] if n != count}
+    there = [_place(tensor, times) for tensor in _tensors(values, DEPTH + 1)]
+    for places in (there, [(size, 0) for size in outcome.raw["brought"]]):
+        common = [place for place, _ in Counter(places).most_common()]
+        likely = [place for place in common if place[0] not in never]
+        if likely:
+            by_loader = [place for place in likely if place[0] in _loader_sizes()]
+            return by_loader or likely[:2]
+    return []
+
+
+def _place(tensor: Any, times: set[int]) -> tuple[int, int]:
+    """The size that the batch would have in a tensor, and along which dimension."""
+    dim = int(tensor.ndim > 1 and tensor.shape[0] in times)
+    return tensor.shape[dim], dim
 
 
 def _tensors(value: Any, depth: int) -> Iterator[Any]:

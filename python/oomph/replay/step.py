@@ -333,6 +333,7 @@ class Replay:
             "messages": messages_of(tracker),
             "squares": sorted(squares_of(tracker)),
             "times": sorted(tracker.times),
+            "brought": tracker.brought,
             "error": error,
             "called": self.calls.count,
             "calls": saved_by_class(self.calls, self.modules),

@@ -76,6 +76,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         added: The same of those that rows were written or added to by index.
         rows: Of the tensors that were there and were used, how many each had.
         chosen_from: Shapes of which the last dimension was the choice of a loss.
+        brought: First sizes of what forward makes of nothing on the device, the first
+            first.
         cut: As ``Change.batch`` has it.
         times: Lengths of sequences whose time comes before the batch.
         depth: Of the calls of modules.
@@ -98,6 +100,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     added: set[tuple[int, int]] = field(default_factory=set)
     rows: set[int] = field(default_factory=set)
     chosen_from: set[tuple[int, ...]] = field(default_factory=set)
+    brought: list[int] = field(default_factory=list)
     cut: tuple[int, int, int] | None = None
     times: set[int] = field(default_factory=set)
     depth: int = 0
@@ -206,6 +209,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             part = result.narrow(dim, 0, wanted).clone()
             contents.narrow(part, result, dim, wanted)
             return part
+        if not any(tensor.is_cuda for tensor in given):
+            self._note_brought(result)
         call = self.call if self.depth else 0
         for tensor in made:
             is_counted = isinstance(tensor, FakeTensor) and self._is_here(tensor)
@@ -253,6 +258,12 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             is_more = len(grown) == 1 and given[-1].ndim == len(shape)
         if is_more:
             self._joined.append(Cached(piece, new, shape[grown[0]], self.call))
+
+    def _note_brought(self, result: Any) -> None:
+        if self.depth or self.ledger.runs != "forward":
+            return
+        if isinstance(result, FakeTensor) and result.is_cuda and result.ndim:
+            self.brought.append(result.shape[0])
 
     def _brings_batch(self, func: Any, given: list[torch.Tensor], result: Any) -> bool:
         """Whether an operator gives the first tensor of the device with all rows.
