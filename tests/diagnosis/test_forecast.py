@@ -365,7 +365,7 @@ def test_the_unit_to_checkpoint_is_one_that_the_program_named():
     assert "Sequential" not in action
 
 
-class Wide(nn.Sequential):
+class Rows(nn.Sequential):
     """Layers of 4 MiB, for rows of 4 KiB."""
 
     def __init__(self, count: int) -> None:
@@ -375,7 +375,7 @@ class Wide(nn.Sequential):
 
 @card
 def test_the_batch_is_found_where_it_is_what_found_no_room():
-    model = Wide(8).cuda()
+    model = Rows(8).cuda()
 
     def train() -> None:
         for _ in range(2):
@@ -389,7 +389,7 @@ def test_the_batch_is_found_where_it_is_what_found_no_room():
 
 @card
 def test_what_saves_no_more_than_less_does_is_not_named():
-    model = Wide(16).cuda()
+    model = Rows(16).cuda()
     optimizer = torch.optim.Adam(model.parameters())  # what it takes, no batch saves
 
     def train() -> None:

@@ -274,10 +274,12 @@ def _both(now: Context, trials: _Trials) -> None:
             action = f"{first.action}, and {second.action}"
             cost = f"{first.cost}; {second.cost}"
             remedy = trials.attempt(action, cost, one.joined(other))
-            if remedy is not None and remedy.enough:
+            if remedy is None:
+                continue
+            if remedy.enough:
                 return
-            more_bytes = ALIKE * trials.forecast.peak_bytes
-            if remedy is not None and remedy.saves_bytes < first.saves_bytes + more_bytes:
+            more_bytes = remedy.saves_bytes - first.saves_bytes
+            if more_bytes < ALIKE * trials.forecast.peak_bytes:
                 trials.found.pop()
 
 

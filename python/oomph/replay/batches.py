@@ -21,9 +21,9 @@ def batches(stretch: Stretch, outcome: Outcome) -> list[tuple[int, int]]:
     """Sizes that the batch may have, and along which dimension, likeliest first.
 
     First dimensions of what the statements work on: the data loader's, if there is one,
-    else what most tensors have; second ones, where time comes first. If nothing is there
-    yet, as it was the batch that found no room, of what the step then makes or copies.
-    None whose samples look at each other by index. Whether one is the batch's, a step
+    else what most tensors have; second ones, where time comes first. If nothing is
+    there yet, as it was the batch that found no room, of what the step then makes. None
+    whose samples look at each other by index. Whether one is the batch's, a step
     with less of it shows.
     """
     names = stretch.names()
