@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from oomph import simulate
-from oomph.fitting import calling
+from oomph.fitting import calling, progress
 from oomph.fitting.measuring import Script
 from oomph.fitting.process.launcher import Launcher
 from oomph.fitting.runs import Runs, ScriptError
@@ -69,7 +69,7 @@ class OnCards:
         script = Script.of(
             words, steps=sys.maxsize, seconds=fits.seconds, settings=fits.settings
         )
-        runs = Runs(self._launcher, script, lambda what: None)
+        runs = Runs(self._launcher, script, progress.silent())
         runs.on(fits.card, fits.way)
 
 

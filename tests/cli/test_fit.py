@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
-from oomph.fitting import cards, varying
+from oomph.fitting import cards, progress, varying
 from oomph.fitting.measuring import Script, Way
 from oomph.fitting.process.launcher import Event, Launcher
 from support import GIB, MIB, Result, execute, oomph, run
@@ -96,7 +96,7 @@ def test_the_largest_value_fits_and_the_next_does_not(way, train):
     script = Script(str(train), ("--batch", "7"), settings="reserve:0")
     option = varying.parse("--batch=2000..3200")
     with Launcher() as launcher:
-        search = varying.Search(launcher, script, option, lambda what: None, card)
+        search = varying.Search(launcher, script, option, progress.silent(), card)
         largest = search.largest(card, way).value
     name, value = way.name.lower(), int(largest)
     assert 2000 < value < 3200

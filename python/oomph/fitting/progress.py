@@ -36,7 +36,7 @@ def silent() -> Progress:
 
 
 def to_terminal() -> Progress:
-    """Writes to the standard error; what runs now and then, where that is no terminal."""
+    """Writes to the standard error; where that is no terminal, of runs but a few."""
     every_s = 0.0 if sys.stderr.isatty() else _QUIET_S
     said = time.monotonic()
 

@@ -72,7 +72,8 @@ def run(options: argparse.Namespace) -> int:
                 steps=_ALL_STEPS,
             )
             with ended_by_signals():
-                found = answers.find(asked, targets, progress.to_terminal(), is_trace=True)
+                say = progress.to_terminal()
+                found = answers.find(asked, targets, say, is_trace=True)
         except format.TraceError as error:
             print(f"oomph: {error}", file=sys.stderr)
             return DAMAGED
