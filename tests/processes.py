@@ -43,7 +43,7 @@ _READ_LATE = re.compile(
     r"OOMPH_(?!TEST_)|TORCHINDUCTOR_|TRITON_CACHE_DIR$|TORCH_DEVICE_BACKEND_AUTOLOAD$|"
     r"(?:PYTHONPATH|CUDA_VISIBLE_DEVICES|HF_HUB_OFFLINE|COLUMNS|PET_STANDALONE)$|"
     r"(?:(?:LOCAL_|GROUP_|ROLE_)?(?:RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(?:ADDR|PORT))$|"
-    r"TORCHELASTIC_|TORCH_NCCL_ASYNC_ERROR_HANDLING$|"  # as torchrun tells its ranks
+    r"TORCHELASTIC_|TORCH_NCCL_|"  # as torchrun tells its ranks, and a group is made
     r"(?:BATCH|GROWTH|LOSS)$"  # by programs of tests
 )
 

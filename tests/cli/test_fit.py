@@ -47,11 +47,11 @@ for step in range(options.steps):
 
 
 def fit(*arguments: str | Path, **options: object) -> Result:
-    return oomph("fit", *arguments, **options)
+    return oomph("fit", "--brief", *arguments, **options)
 
 
-def answer(*arguments: str | Path) -> dict:
-    result = fit("--json", *arguments)
+def answer(*arguments: str | Path, brief: bool = True) -> dict:
+    result = oomph("fit", *["--brief"] * brief, "--json", *arguments)
     assert result.code in (0, 1), result.said
     return json.loads(result.out)
 
@@ -132,9 +132,8 @@ def test_a_list_and_a_variable_of_the_environment_are_varied(tmp_path):
 
 
 def test_the_table_says_what_holds_the_peak_and_what_would_help(train):
-    result = fit(
-        *RESERVE, "--gpu", "400MiB,gpu=rtx4090,context=0", train, "--batch", "8192"
-    )
+    card = ["--gpu", "400MiB,gpu=rtx4090,context=0"]
+    result = oomph("fit", *RESERVE, *card, train, "--batch", "8192")
     assert result.code == 0, result.said
     table, more = result.out.split("\n\n", 1)
     assert " no  " in table
@@ -143,6 +142,10 @@ def test_the_table_says_what_holds_the_peak_and_what_would_help(train):
     assert "without offload, with the memory that each saves:" in more
     assert "batch 8192 -> " in more
     assert "was ended" not in more  # it has five steps
+    brief = fit(*RESERVE, *card, train, "--batch", "8192").out.split("\n\n")
+    rows = [[row.split() for row in each.splitlines()] for each in (brief[0], table)]
+    assert rows[0] == rows[1][:-1]  # without the smallest
+    assert brief[1].startswith("Without a limit") and len(brief) == 2
 
 
 def test_a_script_that_is_ended_may_need_more_later(train):
@@ -213,7 +216,7 @@ def test_a_script_that_catches_the_error_is_run_on_each_card(tmp_path):
     path = tmp_path / "halves.py"
     path.write_text(HALVES)
     words = [*RESERVE, "--gpu", "256MiB,context=0,host=16MiB", path]
-    found = answer(*words)
+    found = answer(*words, brief=False)
     ways = found["cards"][0]["ways"]
     assert {way["run"]["output"] for way in ways.values()} == {"200"}
     assert all(way["fits"] for way in ways.values())
@@ -259,7 +262,7 @@ def test_a_script_that_asks_how_much_is_free_is_run_on_each_card(tmp_path):
         "free, total = torch.cuda.mem_get_info()\n"
         "x = torch.empty(free // 2, dtype=torch.uint8, device='cuda')\n"
     )
-    found = answer(*RESERVE, "--gpu", "1GiB,context=0", path)
+    found = answer(*RESERVE, "--gpu", "1GiB,context=0", path, brief=False)
     ways = found["cards"][0]["ways"]
     assert {(w["fits"], w["was_run"]) for w in ways.values()} == {(True, True)}
     assert found["smallest_bytes"]["native"] < 64 * MIB

@@ -41,7 +41,7 @@ for length in (64, 4096, 1024, 2048):
 def fit(tmp_path: Path, text: str, *options: str) -> Result:
     script = tmp_path / "train.py"
     script.write_text(text)
-    return oomph("fit", "--gpu", "2GiB", *options, script)
+    return oomph("fit", "--brief", "--gpu", "2GiB", *options, script)
 
 
 def test_what_masks_choose_has_a_range(tmp_path):

@@ -121,6 +121,7 @@ LlamaConfig(
     num_hidden_layers=1, vocab_size=1000, hidden_size=64, intermediate_size=64,
     num_attention_heads=2, architectures=["LlamaForCausalLM"]).save_pretrained({!r})
 """
+BRIEFLY = ("--brief", "--gpu", "8GiB")
 TRAINS = """
 import sys, torch
 from transformers import AutoModelForCausalLM
@@ -135,7 +136,7 @@ def test_it_is_said(tmp_path):
     folder, script = tmp_path / "model", tmp_path / "train.py"
     assert run(SAVES.format(str(folder))).code == 0
     script.write_text(TRAINS)
-    result = oomph("fit", "--gpu", "8GiB", script, folder)
+    result = oomph("fit", *BRIEFLY, script, folder)
     assert result.code == 0, result.said
     assert f"Weights of {folder} are not on this machine" in result.out
 
@@ -150,13 +151,13 @@ def test_weights_that_a_script_reads_itself_are_fetched(tmp_path):
     )
     torch.save(torch.nn.Linear(8, 8).state_dict(), tmp_path / "a.pt")
     url = (tmp_path / "a.pt").as_uri()
-    result = oomph("fit", "--gpu", "8GiB", script, url, TORCH_HOME=str(tmp_path))
+    result = oomph("fit", *BRIEFLY, script, url, TORCH_HOME=str(tmp_path))
     assert result.code == 0, result.said
 
 
 def test_a_model_that_is_nowhere_is_the_script_s_error(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(TRAINS)
-    result = oomph("fit", "--gpu", "8GiB", script, tmp_path / "nowhere")
+    result = oomph("fit", *BRIEFLY, script, tmp_path / "nowhere")
     assert result.code == 3
     assert "nowhere" in result.err

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+import threading
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from oomph.fitting.measuring import Place, Script, Way, measure
 from oomph.fitting.process import weights
-from support import GIB, MIB, Simulated, oomph
+from oomph.fitting.process.launcher import Launcher
+from oomph.fitting.process.record import Record
+from support import GIB, MIB, Simulated
 from torch import nn
 
 card = Simulated("1GiB,context=0", None)
@@ -44,22 +47,34 @@ OF_MEMORY = {
 }
 
 
-def record_of(tmp_path: Path, text: str) -> dict:
-    """The run without a limit under PyTorch's allocator, as data."""
-    script = tmp_path / "train.py"
-    script.write_text(HEAD + text)
-    result = oomph("fit", "--json", "--gpu", "8GiB", script)
-    assert result.code == 0, result.said
-    return json.loads(result.out)["cards"][0]["ways"]["native"]
+@pytest.fixture(scope="module")
+def launcher() -> Iterator[Launcher]:
+    with Launcher() as found:
+        yield found
+
+
+@pytest.fixture
+def record_of(launcher, tmp_path) -> Callable[[str], Record]:
+    """Runs a program as ``oomph fit`` does, under PyTorch's allocator."""
+
+    def record(text: str) -> Record:
+        path = tmp_path / "train.py"
+        path.write_text(HEAD + text)
+        script = Script(str(path), variables={"OMP_NUM_THREADS": "1"})
+        found = measure(launcher, script, Place("8GiB", Way.NATIVE), threading.Event())
+        assert found.came_through, found.output
+        return found
+
+    return record
 
 
 @pytest.mark.parametrize("how", OF_MEMORY)
-def test_weights_on_the_cpu_take_no_memory_of_the_host(how, tmp_path):
-    found = record_of(tmp_path, OF_MEMORY[how] + TRAINS)
-    assert int(found["run"]["output"].split()[-1]) < 1 * GIB
+def test_weights_on_the_cpu_take_no_memory_of_the_host(how, record_of):
+    found = record_of(OF_MEMORY[how] + TRAINS)
+    assert int(found.output.split()[-1]) < 1 * GIB
     weight_bytes = SIDE * SIDE * (2 if how == "converted" else 4)
-    assert found["run"]["unwritten_bytes"] >= weight_bytes
-    assert found["run"]["allocated_bytes"] >= 2 * weight_bytes  # and its gradient
+    assert found.unwritten_bytes >= weight_bytes
+    assert found.allocated_bytes >= 2 * weight_bytes  # and its gradient
 
 
 FILLS = {
@@ -112,14 +127,14 @@ READS = {
 
 
 @pytest.mark.parametrize("read", READS)
-def test_a_script_that_needs_their_values_has_them(read, tmp_path):
+def test_a_script_that_needs_their_values_has_them(read, record_of):
     text = f"model = nn.Linear(1024, 1024)\n{READS[read]}" + TRAINS
-    found = record_of(tmp_path, text)
-    assert found["run"]["unwritten_bytes"] == 0
-    assert found["run"]["allocated_bytes"] >= 2 * 4 * MIB
+    found = record_of(text)
+    assert found.unwritten_bytes == 0
+    assert found.allocated_bytes >= 2 * 4 * MIB
 
 
-def test_what_is_no_weight_is_written(tmp_path):
+def test_what_is_no_weight_is_written(record_of):
     text = (
         "class Model(nn.Module):\n"
         "    def __init__(self):\n"
@@ -133,5 +148,5 @@ def test_what_is_no_weight_is_written(tmp_path):
         " model.table.sum().item() == (1 << 19) * ((1 << 20) - 1))\n"
         "torch.cuda.init()"
     )
-    found = record_of(tmp_path, text)
-    assert found["run"]["output"] == "True 1 8 True"
+    found = record_of(text)
+    assert found.output == "True 1 8 True"

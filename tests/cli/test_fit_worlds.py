@@ -71,7 +71,8 @@ def test_where_ranks_begin_to_differ_is_found(bounds):
 
 
 def test_the_rank_that_needs_most_decides(stages):
-    result = oomph("fit", "--gpu", "900MiB,2GiB", "--json", "--world", "6", stages)
+    words = ("--brief", "--gpu", "900MiB,2GiB", "--json", "--world", "6")
+    result = oomph("fit", *words, stages)
     (found,) = json.loads(result.out)["worlds"]
     groups = [(each["first"], each["last"]) for each in found["ranks"]]
     assert groups == [(0, 1), (2, 3), (4, 5)]
@@ -83,7 +84,7 @@ def test_the_rank_that_needs_most_decides(stages):
 
 def test_one_rank_of_several_worlds_is_told_in_words(stages):
     words = ("--world", "3,6", "--rank", "0", "--local-world", "2")
-    result = oomph("fit", "--gpu", "1GiB", *words, stages)
+    result = oomph("fit", "--brief", "--gpu", "1GiB", *words, stages)
     assert result.code == 0, result.said
     assert "A world of 3 on 2 machines, of which 1 rank ran." in result.out
     assert "A world of 6 on 3 machines, of which 1 rank ran." in result.out
@@ -102,6 +103,6 @@ def test_one_rank_of_several_worlds_is_told_in_words(stages):
     ],
 )
 def test_a_world_that_cannot_be_is_refused(words, why, stages):
-    result = oomph("fit", *words, stages)
+    result = oomph("fit", "--brief", *words, stages)
     assert result.code == 2
     assert why in result.err

@@ -190,7 +190,7 @@ def test_a_later_stage_of_a_pipeline_holds_what_it_holds_among_others(tmp_path):
 
 
 def test_fit_finds_the_stage_that_needs_most(tmp_path):
-    words = ("--gpu", "h100", "--world", "3", script(tmp_path, STAGES))
+    words = ("--brief", "--gpu", "h100", "--world", "3", script(tmp_path, STAGES))
     found = oomph("fit", *words, anew=True)
     assert found.code == 0, found.said
     assert "of which 3 ranks ran" in found.out

@@ -151,7 +151,7 @@ def lightning() -> Outcome:
     class Network(lightning.LightningModule):
         def __init__(self) -> None:
             super().__init__()
-            sizes = itertools.pairwise([64, 512, 512, 8])
+            sizes = itertools.pairwise([64, 128, 128, 8])
             self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in sizes)
             self.losses: list[torch.Tensor] = []
 
@@ -236,7 +236,7 @@ def orthogonal() -> Outcome:
     model = layers().to(place())
     return learn(
         model,
-        (examples(256) for _ in range(STEPS)),
+        (examples(2048) for _ in range(STEPS)),
         lambda b: F.cross_entropy(model(b[0]), b[1]),
         torch.optim.Muon(model.parameters(), lr=1e-2),
     )

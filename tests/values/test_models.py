@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 
 import pytest
@@ -46,6 +47,7 @@ def prepared(name: str) -> Program:
     return program
 
 
+@functools.cache
 def train_on_cpu(program: Program, steps: int = 3) -> list[torch.Tensor]:
     """The reference, which casts as a GPU does if it casts at all."""
     with policy_of_gpu() if program.autocast else contextlib.nullcontext():

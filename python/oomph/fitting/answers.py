@@ -27,15 +27,15 @@ class Fit:
     Attributes:
         answers: Card by card, the smallest first, and way by way.
         peak: The run on a card that is full just at the script's peak; None: it has no
-            lines of source.
+            lines of source, or the answer is brief.
         smaller: The run on the largest card that is too small without offload; None:
-            all are large enough, or it has no lines of source.
+            all are large enough, or as for the peak.
         smaller_card: That card.
         guessed: Runs without a limit in which as much matches what nobody knows, such
             as a mask, as the share of all says by which they are found: few, and all;
             the script may fail then. Empty: nothing had to be guessed.
         smallest: The memory in bytes of the smallest card on which it fits, by way;
-            None: none is known.
+            None: none is known. Empty: none was sought.
     """
 
     answers: list[Answer]
@@ -108,6 +108,7 @@ def find(
     cards: Sequence[Target],
     progress: Progress,
     is_trace: bool = False,
+    brief: bool = False,
 ) -> Fit:
     """Whether a script fits each card in each way, and what would help.
 
@@ -117,6 +118,7 @@ def find(
         progress: Is told what is about to run, and what is known.
         is_trace: Whether it only asks for memory: nothing can be said of its source,
             and not how far a rescue goes.
+        brief: Whether to leave out what would help, and the smallest cards.
 
     Raises:
         ScriptError: The script fails where memory is not the reason.
@@ -129,11 +131,15 @@ def find(
         # Alone, to know what host memory it takes.
         needed = format_size(runs.roomy(cards[-1], Way.OOMPH).allocated_bytes)
         progress.known(f"without a limit the script holds {needed} at its peak")
-        return find_by(runs, cards, jobs(launcher), is_trace)
+        return find_by(runs, cards, jobs(launcher), is_trace, brief)
 
 
 def find_by(
-    runs: Runs, cards: Sequence[Target], count: int, is_trace: bool = False
+    runs: Runs,
+    cards: Sequence[Target],
+    count: int,
+    is_trace: bool = False,
+    brief: bool = False,
 ) -> Fit:
     """The same by runs of a script, so many at a time; what has run is not run again.
 
@@ -142,42 +148,51 @@ def find_by(
         cards: Where to, the smallest first.
         count: How many at a time.
         is_trace: As for :func:`find`.
+        brief: As for :func:`find`.
     """
     with _workers(runs.stop, count) as pool:
-        return _find(runs, cards, pool, is_trace)
+        least = () if brief else tuple(Way)
+        if is_trace:
+            least = tuple(way for way in least if way is not Way.RESCUE)
+        return _find(runs, cards, pool, not (is_trace or brief), least)
 
 
 def _find(
-    runs: Runs, cards: Sequence[Target], pool: ThreadPoolExecutor, is_trace: bool
+    runs: Runs,
+    cards: Sequence[Target],
+    pool: ThreadPoolExecutor,
+    explains: bool,
+    least: Sequence[Way],
 ) -> Fit:
+    """As :func:`find_by`, with the smallest cards of some ways."""
+
     def tell(future: Future[Answer]) -> None:
         if not future.cancelled() and future.exception() is None:
             runs.progress.known(report.verdict(future.result()))
 
     # What would help takes longest to find, so that begins first.
-    likely = None if is_trace else runs.too_small(cards)
+    likely = runs.too_small(cards) if explains else None
     early = pool.submit(runs.on, likely, Way.OOMPH, True) if likely else None
     plain = [(card, pool.submit(runs.answer, card, Way.OOMPH)) for card in cards]
     short = [card for card, answer in plain if not answer.result().fits]
-    helps = bool(short) and not is_trace
+    helps = bool(short) and explains
     smaller = early if helps else None
     if helps and short[-1] != likely:
         smaller = pool.submit(runs.on, short[-1], Way.OOMPH, True)
-    peak = None if is_trace else pool.submit(runs.at_peak, cards[-1])
+    peak = pool.submit(runs.at_peak, cards[-1]) if explains else None
     guessed = pool.submit(runs.guessed, cards[-1])
     asked = [pool.submit(runs.answer, card, way) for card in cards for way in Way]
     for future in asked:
         future.add_done_callback(tell)
-    ways = [way for way in Way if not (is_trace and way is Way.RESCUE)]
     # Of these the rescue's takes longest.
-    least = {w: pool.submit(smallest, runs, cards[-1], w) for w in reversed(ways)}
+    sizes = {w: pool.submit(smallest, runs, cards[-1], w) for w in reversed(least)}
     return Fit(
         [future.result() for future in asked],
         peak.result() if peak else None,
         smaller.result() if smaller else None,
         short[-1] if helps else None,
         guessed.result(),
-        {way: least[way].result() for way in ways},
+        {way: sizes[way].result() for way in least},
     )
 
 

@@ -80,6 +80,12 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         help=f"with --world: ranks on each machine (default: {LOCAL_SIZE})",
     )
     add_settings(fit)
+    fit.add_argument(
+        "--brief",
+        action="store_true",
+        help="say only on which cards it fits; the smallest ones and what would help "
+        "take longest to find",
+    )
     fit.add_argument("--json", action="store_true", help="write all as JSON")
     script.add_to(fit)
 
@@ -168,7 +174,8 @@ def _answer(
     if options.world is not None:
         return _answer_for_worlds(options, asked)
     if options.vary is None:
-        found = answers.find(asked, targets, progress.to_terminal())
+        say = progress.to_terminal()
+        found = answers.find(asked, targets, say, brief=options.brief)
         return found.table(), report.data(found), found.fits(options.way)
     option = varying.parse(options.vary)
     way = Way.named(options.way)
@@ -188,7 +195,14 @@ def _answer_for_worlds(
         for size in worlds.sizes(options.world)
     ]
     found = [
-        worlds.find(asked, options.gpu, options.host, each, progress.to_terminal())
+        worlds.find(
+            asked,
+            options.gpu,
+            options.host,
+            each,
+            progress.to_terminal(),
+            options.brief,
+        )
         for each in asked_worlds
     ]
     text = "\n\n".join(each.table() for each in found)

@@ -17,6 +17,7 @@ def fit(
     steps: int = 6,
     seconds: float = 600.0,
     settings: str = "",
+    brief: bool = False,
 ) -> Fit:
     """Runs a script or a function on simulated cards, and says on which it fits.
 
@@ -32,6 +33,8 @@ def fit(
         steps: The script is ended after so many steps of its optimizer.
         seconds: It is ended after so many seconds as well.
         settings: Of oomph, besides offload.
+        brief: Whether to leave out the smallest cards and what would help, which take
+            longest to find.
 
     Returns:
         Whether it fits, card by card and way by way.
@@ -53,4 +56,5 @@ def fit(
         target = calling.words_of(target)
     script = Script.of(target, settings=settings, steps=steps, seconds=seconds)
     names = gpus if isinstance(gpus, str) else ",".join(gpus)
-    return answers.find(script, cards.targets(names, host), progress.silent())
+    targets = cards.targets(names, host)
+    return answers.find(script, targets, progress.silent(), brief=brief)

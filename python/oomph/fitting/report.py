@@ -23,9 +23,8 @@ _OfCard = TypeVar("_OfCard", Answer, Largest)
 
 def text(fit: Fit) -> str:
     """A table of cards, what holds the memory at the peak, and what would help."""
-    return "\n".join(
-        [*_table(fit), "", *_peak(fit.peak), *_smaller(fit), *_remarks(fit)]
-    )
+    parts = _table(fit), [*_peak(fit.peak), *_smaller(fit)], _remarks(fit)
+    return "\n\n".join("\n".join(part) for part in parts if part)
 
 
 def text_of_replay(fit: Fit) -> str:
@@ -125,9 +124,11 @@ def _table(fit: Fit, has_times: bool = True) -> list[str]:
                 *(_times(answers[Way.RESCUE]) if has_times else []),
             ]
         )
-    least = [fit.smallest.get(way) for way in Way]
-    sizes = ["-" if size is None else format_size(size) for size in least]
-    return _columns([*rows, ["smallest", "", *sizes, *("" for _ in times)]])
+    if fit.smallest:
+        least = [fit.smallest.get(way) for way in Way]
+        sizes = ["-" if size is None else format_size(size) for size in least]
+        rows.append(["smallest", "", *sizes, *("" for _ in times)])
+    return _columns(rows)
 
 
 def _by_card(found: Sequence[_OfCard]) -> list[tuple[Target, dict[Way, _OfCard]]]:
@@ -222,7 +223,7 @@ def _remarks(fit: Fit) -> list[str]:
             "No step of an optimizer was seen: the script ran to its end, and what it "
             "would do for longer is not known."
         )
-    return ["", *found]
+    return found
 
 
 def _steps(roomy: Record) -> list[str]:

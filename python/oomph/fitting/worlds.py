@@ -134,6 +134,7 @@ def find(
     host: str,
     asked: World,
     progress: Progress,
+    brief: bool = False,
 ) -> WorldFit:
     """Whether the rank of a world that needs most fits each card.
 
@@ -143,6 +144,7 @@ def find(
         host: Memory of each machine, which its ranks share.
         asked: The world.
         progress: Is told what is about to run.
+        brief: As for :func:`oomph.fitting.answers.find`.
 
     Raises:
         ScriptError: The script fails where memory is not the reason.
@@ -168,7 +170,8 @@ def find(
         unsure = look(records, run, *asked.ends)
         ranks = grouped(records)
         largest = max(ranks, key=lambda each: each.record.needed_bytes)
-        fit = answers.find_by(runs_of(largest.first), targets, jobs(launcher))
+        most, count = runs_of(largest.first), jobs(launcher)
+        fit = answers.find_by(most, targets, count, brief=brief)
     return WorldFit(asked, ranks, len(records), unsure, fit)
 
 
