@@ -60,6 +60,7 @@ class Training:
             self.network.parameters(), lr=1e-2, foreach=True
         )
         self.x = torch.randn(self.rows, 64)
+        self.explained = set[str]()
         self.step()
         self.began = [value.detach().cpu().clone() for value in self.state()]
 
@@ -108,7 +109,12 @@ class Training:
         try:
             return self.step()
         except RuntimeError as error:
-            return str(error).split("\n")[0]
+            line = str(error.args[0]).split("\n")[0]
+            kind = re.sub(r"[\d.]+ \w?i?B", "", line)
+            if kind not in self.explained:  # foreseeing the step takes a second
+                assert str(error).startswith(line)
+            self.explained.add(kind)
+            return line
 
 
 def expected(make: type[Training]) -> list[torch.Tensor]:

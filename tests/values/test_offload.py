@@ -40,7 +40,7 @@ def sent_bytes() -> int:
 @card
 def test_what_left_and_came_back_changes_no_value(program):
     chosen = prepared(program)
-    wanted = train_on_cpu(chosen)
+    wanted = train_on_cpu(program)
     with all_leave():
         assert differences(train(chosen, "cuda"), wanted) == []
         assert sent_bytes() > 0

@@ -663,7 +663,7 @@ def test_copies_of_a_model_are_plain(way):
 @card
 def test_programs_give_the_cpus_values(program, early):
     chosen = prepared(program)
-    wanted = train_on_cpu(chosen, STEPS)
+    wanted = train_on_cpu(program, STEPS)
     with recomputing(early=early) as seen:
         found = train_program(chosen, "cuda", STEPS)
     assert differences(found, wanted) == [], seen
