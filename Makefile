@@ -12,15 +12,17 @@
 #
 # PYTHON is the Python to start from, VENV the folder that everything goes into, TORCH
 # what is installed where no PyTorch and GPU are at hand, JOBS how many tests run at a
-# time: each may take some GiB of host memory.
+# time, one more than there are cores, as some wait: each may take some GiB of memory.
 PYTHON ?= python3
 VENV ?= .venv
-JOBS ?= 2
+JOBS ?= 3
 TORCH ?= torch==2.11.*
 
 BIN := $(VENV)/bin
 SOURCES := $(shell find csrc python setup.py pyproject.toml -type f \
 	-not -name '*.so*' -not -path '*/__pycache__/*' -not -path '*.egg-info/*')
+
+SHARED_OUT := --numprocesses $(JOBS) --dist loadgroup --no-loadscope-reorder
 
 VERSIONS ?= 2.10 2.11=$(VENV) 2.15 3.11:2.12 3.11:2.13 3.11:2.14 \
 	3.10:2.11 3.12:2.11 3.13:2.11
@@ -34,12 +36,12 @@ demo-cluster: $(VENV)/.installed
 	$(BIN)/python examples/demo_cluster.py
 
 test: $(VENV)/.installed $(VENV)/.tools
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup
+	$(BIN)/python -m pytest $(SHARED_OUT)
 
 check: $(VENV)/.installed $(VENV)/.tools
 	tools/lint --quick
 	$(BIN)/python tools/touched.py | \
-		xargs $(BIN)/python -m pytest -q --numprocesses $(JOBS) --dist loadgroup
+		xargs $(BIN)/python -m pytest -q $(SHARED_OUT)
 
 lint: $(VENV)/.tools
 	tools/lint
