@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -154,6 +155,25 @@ def test_a_script_that_is_ended_may_need_more_later(train):
     said = "The script was ended after 3 steps of its optimizers (--steps): what comes "
     more = "later, such as an evaluation, or memory that grows, was not seen."
     assert f"{said}{more}" in result.out
+
+
+def test_where_nothing_helps_it_is_said(tmp_path):
+    path = tmp_path / "holds.py"
+    path.write_text(
+        "import torch\n"
+        "types = {'device': 'cuda', 'dtype': torch.bfloat16}\n"
+        "model = torch.nn.Linear(4096, 4096, bias=False, **types)\n"
+        "optimizer = torch.optim.SGD(model.parameters())\n"
+        "for _ in range(2):\n"
+        "    model(torch.ones(1, 4096, **types)).sum().backward()\n"
+        "    optimizer.step()\n"
+    )
+    card = "50MiB,context=0,host=1GiB"
+    result = oomph("fit", *RESERVE, "--gpu", card, path)
+    said = f"On {card} without offload, nothing that is known would save memory."
+    assert said in result.out, result.said
+    *_, smallest = re.search(r"^smallest .* ([\d.]+) MiB$", result.out, re.M).groups()
+    assert float(smallest) <= 50 + 160 / 8  # as it fits that card
 
 
 def test_what_is_known_is_said_before_all_is(tmp_path):

@@ -186,8 +186,10 @@ def _smaller(fit: Fit) -> list[str]:
         mark = {True: "enough", False: "not enough alone", None: "not known"}
         told = f"{remedy['action']} ({mark[remedy['enough']]}); cost: {remedy['cost']}"
         rows.append(row(remedy["saves_bytes"], told))
-    name = fit.smaller_card.name
-    return [f"On {name} without offload, with the memory that each saves:", *rows]
+    where = f"On {fit.smaller_card.name} without offload"
+    if not rows:
+        return [f"{where}, nothing that is known would save memory."]
+    return [f"{where}, with the memory that each saves:", *rows]
 
 
 def _remarks(fit: Fit) -> list[str]:

@@ -254,7 +254,7 @@ def smallest(runs: Runs, card: Target, way: Way) -> int | None:
     parts = _RESCUE_PARTS if is_rescue else _PARTS
     if roomy.asks_size:  # what it takes without a limit says nothing
         high = min(high, card.memory_bytes)
-    whole = high
+    whole = roomy.needed_bytes
 
     def fits(size: int) -> bool:
         try:
