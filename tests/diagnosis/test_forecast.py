@@ -90,6 +90,14 @@ class Words(nn.Module):
         return F.cross_entropy(self.head(x), y)
 
 
+class Rows(nn.Sequential):
+    """Layers of 4 MiB, for rows of 4 KiB."""
+
+    def __init__(self, count: int) -> None:
+        layers = (nn.Sequential(nn.Linear(1024, 1024), nn.GELU()) for _ in range(count))
+        super().__init__(*layers)
+
+
 def train(batch: int = 16, parts: int = 1, half: bool = False, **options: bool) -> None:
     """Steps as scripts make them; options are attributes of the model."""
     model = Words().cuda()
@@ -150,10 +158,18 @@ def test_what_is_said_to_be_enough_is_enough(fraction):
 
 @card
 def test_checkpointing_and_a_smaller_batch_go_together_where_neither_is_enough():
-    true = peak_bytes(train)
-    named = remedies(text_within(0.55 * true, train) or "")
-    both = [action for action in named if ", and " in action]
-    assert any("checkpointing" in action and "batch 16" in action for action in both)
+    model = Rows(16).cuda()
+
+    def train_long() -> None:
+        for _ in range(2):
+            x = torch.randn(2, 4096, 1024, device="cuda")
+            model(x).square().mean().backward()
+
+    named = remedies(text_within(0.35 * peak_bytes(train_long), train_long) or "")
+    apart = [a for a in named if a.startswith(("batch 2 -> 1", "checkpoint"))]
+    both = [a for a in apart if "batch 2 -> 1" in a and ", and " in a]
+    assert [named[action] for action in both] == [True]
+    assert [named[action] for action in apart if action not in both] == [False] * 2
 
 
 @card
@@ -363,14 +379,6 @@ def test_the_unit_to_checkpoint_is_one_that_the_program_named():
     text = text_within(0.6 * peak_bytes(train_sequences), train_sequences)
     (action,) = [a for a in remedies(text or "") if a.startswith("checkpointing")]
     assert "Sequential" not in action
-
-
-class Rows(nn.Sequential):
-    """Layers of 4 MiB, for rows of 4 KiB."""
-
-    def __init__(self, count: int) -> None:
-        layers = (nn.Sequential(nn.Linear(1024, 1024), nn.GELU()) for _ in range(count))
-        super().__init__(*layers)
 
 
 @card

@@ -193,7 +193,8 @@ class Replay:
         gc.freeze()  # what is there need not be looked at again
         hooks = nn.modules.module
         hooks.register_module_forward_pre_hook(self.calls.enter)
-        hooks.register_module_forward_hook(self.calls.leave)
+        # Also where what runs again in backward is broken off, as checkpointing does.
+        hooks.register_module_forward_hook(self.calls.leave, always_call=True)
 
     def begin(self, change: dict[str, Any] | None = None) -> dict[str, Any]:
         """Runs it from its begin, as it is or with a change.
