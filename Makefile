@@ -22,7 +22,7 @@ BIN := $(VENV)/bin
 SOURCES := $(shell find csrc python setup.py pyproject.toml -type f \
 	-not -name '*.so*' -not -path '*/__pycache__/*' -not -path '*.egg-info/*')
 
-SHARED_OUT := --numprocesses $(JOBS) --dist loadgroup --no-loadscope-reorder
+SHARED_OUT := --numprocesses $(JOBS) --dist loadgroup
 
 VERSIONS ?= 2.10 2.11=$(VENV) 2.15 3.11:2.12 3.11:2.13 3.11:2.14 \
 	3.10:2.11 3.12:2.11 3.13:2.11

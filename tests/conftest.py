@@ -9,13 +9,6 @@ from hypothesis import settings
 settings.register_profile("oomph", deadline=None)
 settings.load_profile("oomph")
 
-# What takes minutes begins first, so that no worker is left with it in the end.
-LONG = (
-    *("test_failures.py", "test_forecast.py", "test_recomputed_failures.py"),
-    *("test_launchers.py", "test_fit.py", "test_library_programs.py"),
-    *("test_recomputed.py", "test_small_values.py", "test_shortage.py"),
-)
-
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -23,4 +16,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
-    items.sort(key=lambda item: item.path.name not in LONG)
