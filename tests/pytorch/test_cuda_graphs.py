@@ -134,6 +134,8 @@ def test_graph_warn_if_has_zero_nodes():
 @both
 def test_graph_capture_oom():
     """Twice: the failed capture leaves nothing behind that the next would miss."""
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()  # graphs before may have left their seeds
     for _ in range(2):
         with (
             pytest.raises(RuntimeError, match="out of memory"),
@@ -142,7 +144,7 @@ def test_graph_capture_oom():
             torch.zeros(1 << 40, device="cuda")
     gc.collect()
     torch.cuda.empty_cache()
-    assert torch.cuda.memory_reserved() == 0
+    assert torch.cuda.memory_reserved() <= before
 
 
 @both
