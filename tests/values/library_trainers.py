@@ -151,7 +151,7 @@ def lightning() -> Outcome:
     class Network(lightning.LightningModule):
         def __init__(self) -> None:
             super().__init__()
-            sizes = itertools.pairwise([64, 128, 128, 8])
+            sizes = itertools.pairwise([64, 512, 512, 8])
             self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in sizes)
             self.losses: list[torch.Tensor] = []
 
@@ -220,8 +220,8 @@ def packed_rows() -> Outcome:
     )
 
 
-def layers() -> nn.Module:
-    pairs = itertools.pairwise([64, 512, 512, 8])
+def layers(width: int = 512) -> nn.Module:
+    pairs = itertools.pairwise([64, width, width, 8])
     return nn.Sequential(
         *(part for a, b in pairs for part in (nn.Linear(a, b, bias=False), nn.Tanh()))
     )
@@ -233,7 +233,7 @@ def examples(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def orthogonal() -> Outcome:
     """Muon, which makes the momentum of each matrix orthogonal."""
-    model = layers().to(place())
+    model = layers(128).to(place())  # narrow: the CPU has no library for 16 bits
     return learn(
         model,
         (examples(2048) for _ in range(STEPS)),
