@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import functools
 import gc
+import io
 import json
+import logging
 import random
 import re
 import textwrap
 import warnings
 import weakref
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -531,6 +534,56 @@ def test_tensors_without_memory_are_passed_over_without_a_warning():
             kept.append(loop.step())
     assert len(watched.findings) == 1
     del others
+
+
+@simulated
+def test_what_is_differentiated_by_torch_func_is_watched():
+    """A call of a model ends within it, where tensors have no memory of their own."""
+    from torch.func import functional_call, grad
+
+    loop, x = Loop(), torch.ones(4, 256, device="cuda")
+    params = dict(loop.model.named_parameters())
+
+    def loss(p):
+        return functional_call(loop.model, p, (x,)).sum()
+
+    def update(old):
+        gradients = grad(loss)(old)
+        return {name: p - 0.1 * gradients[name] for name, p in old.items()}
+
+    with watch() as watched:
+        for _ in range(120):
+            params = update(params)  # has the graphs of all steps
+    (finding,) = watched.findings
+    assert (finding.verdict, finding.certainty) == ("graph retained", "leaks")
+    source = Path(__file__).read_text().splitlines()
+    assert "# has the graphs" in source[finding.line.line - 1], finding
+
+
+@pytest.mark.parametrize("rounds", ["_by_steps", "_by_calls"])
+@simulated
+def test_a_fault_of_the_watch_ends_it_and_not_the_program(rounds):
+    import oomph
+    from oomph.leaks.detector import Detector
+
+    def fail(detector, scan=False):
+        if detector is getattr(watched, rounds):
+            raise ZeroDivisionError("a mistake")
+
+    loop, x, said = Loop(), torch.ones(4, 256, device="cuda"), io.StringIO()
+    logging.getLogger("oomph").addHandler(logging.StreamHandler(said))
+    with mock.patch.object(Detector, "end_round", fail), watch() as watched:
+        for _ in range(12):
+            if rounds == "_by_steps":
+                loop.step()
+            else:
+                with torch.no_grad():
+                    loop.model(x)
+    assert said.getvalue().count("watching for leaks has ended") == 1
+    assert "ZeroDivisionError: a mistake" in said.getvalue()
+    with pytest.raises(RuntimeError, match="ended after . steps, as oomph itself"):
+        oomph.assert_no_leaks()
+    assert watched.final_report().findings == []
 
 
 @simulated

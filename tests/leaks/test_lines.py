@@ -449,6 +449,47 @@ def lists_by_key():
     return lambda step: pool.give(pool.take(256 + step))
 
 
+def named_before_filled():
+    """A request takes its place in a cache first, and fills it some calls later."""
+
+    class Server:
+        def __init__(self):
+            self.caches = {}
+
+        def begin(self, name):
+            self.caches[name] = None
+
+        def answer(self, name):
+            old = self.caches[name]
+            new = block() if old is None else old + 1
+            self.caches[name] = new  # keeps
+            return new.shape
+
+    server = Server()
+
+    def step(number):
+        if number % 3 == 0:
+            server.begin(f"request {number // 3}")
+        elif number % 3 == 2:
+            server.answer(f"request {number // 3}")
+
+    return step
+
+
+def keys_of_a_set():
+    """A dict is an ordered set of objects: nothing ever fills their places."""
+    seen = {}
+
+    class Frame:
+        def __init__(self):
+            self.pixels = block()
+
+    def step(number):
+        seen[Frame()] = None  # keeps
+
+    return step
+
+
 def classes_of_calls():
     """A class that a call has made uses what the call had, and is a key of a cache."""
 
@@ -590,6 +631,8 @@ LEAKS = {
     "exit_functions": 30,
     "graph_hooks": 30,
     "counted_in_c": 60,
+    "named_before_filled": 60,
+    "keys_of_a_set": 12,
 }
 """The programs, and how many steps they run."""
 

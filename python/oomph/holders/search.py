@@ -54,13 +54,19 @@ class Search:
         self._globals: dict[int, str] = {}  # names of modules
         self._locals: dict[int, tuple[Hop, types.FrameType]] = {}
         self._roots: list[Any] = []
+        self._of_libraries: list[Any] = []  # their functions' variables, which pass on
         frames = running()
         for frame in frames:
             line = line_of(frame)
+            is_users = is_user(frame.f_code.co_filename)
+            roots = self._roots if is_users else self._of_libraries
             for name, value in locals_of(frame).items():
                 hop = Hop("local", name, frame.f_code.co_name, line)
-                self._locals.setdefault(id(value), (hop, frame))
-                self._roots.append(value)
+                if is_users:  # the outermost function that has it passes it on
+                    self._locals[id(value)] = hop, frame
+                else:
+                    self._locals.setdefault(id(value), (hop, frame))
+                roots.append(value)
         for name, namespace in namespaces(is_of_program):
             self._add_module(name, namespace)
         for name in _holding & sys.modules.keys():
@@ -119,8 +125,18 @@ class Search:
     def _paths(
         self, targets: Sequence[object], avoid: Sequence[object]
     ) -> list[list[Any] | None]:
-        """The shortest paths from the program's names; None: there is none."""
-        return list(map(_usable, _paths(targets, avoid, self._roots)))
+        """The shortest paths from the program's names; None: there is none.
+
+        Variables of libraries' functions count where no name of the user's leads to it.
+        """
+        avoid = [*avoid, self._roots, self._of_libraries]
+        paths = list(map(_usable, _paths(targets, avoid, self._roots)))
+        unmet = [t for t, path in zip(targets, paths, strict=True) if path is None]
+        if not unmet or not self._of_libraries:
+            return paths
+        avoid.append(unmet)
+        further = iter(map(_usable, _paths(unmet, avoid, self._of_libraries)))
+        return [next(further) if path is None else path for path in paths]
 
     def _library_paths(
         self, targets: Sequence[object], avoid: Sequence[object]
@@ -164,7 +180,8 @@ class Search:
     def _outwards(self, target: object, avoid: set[int]) -> Chain:
         """The shortest chain from one object, by all that refer to it."""
         newer = None if self._since is None else _C.newer(self._since)
-        avoid = {id(self._roots), id(newer), *map(id, newer or ()), *avoid}
+        ours = id(self._roots), id(self._of_libraries), id(newer)
+        avoid = {*ours, *map(id, newer or ()), *avoid}
         search = Outwards(target, avoid, self._rank)
         things = search.root()
         if things is None:

@@ -42,7 +42,7 @@ def watch(action: str = "count") -> Watch:
             "oomph.install() before CUDA is used"
         )
     _last = Watch(action).start()
-    log.leaks_found = _final_report
+    log.leaks_found = _last.final_report
     return _last
 
 
@@ -53,7 +53,7 @@ def report() -> Report:
         A snapshot; ``print()`` shows its text, ``as_dict()`` is for JSON.
 
     Raises:
-        RuntimeError: No watch has begun.
+        RuntimeError: No watch has begun, or it has ended by an error of its own.
 
     Example:
         >>> for finding in oomph.leaks.report().findings:
@@ -67,13 +67,6 @@ def report() -> Report:
     return _last.report()
 
 
-def _final_report() -> Report:
-    """The same as the process ends."""
-    if _last is not None:
-        _last.finish()
-    return report()
-
-
 def assert_no_leaks() -> None:
     """Raises if the watch that began last has found a leak.
 
@@ -81,7 +74,8 @@ def assert_no_leaks() -> None:
 
     Raises:
         LeakError: A leak was found; the text is the report. An ``AssertionError``.
-        RuntimeError: No watch has begun, or it saw fewer than five steps.
+        RuntimeError: No watch has begun, it ended by an error of its own, or it saw
+            fewer than five steps.
 
     Example:
         >>> with oomph.leaks.watch():

@@ -24,7 +24,7 @@ from oomph.leaks.findings import Finding
 from oomph.leaks.growth import Counts, Growth, counts
 from oomph.leaks.inventory import Inventory
 from oomph.leaks.lines.allocated import Sites, growing_lines, live_sites
-from oomph.leaks.lines.following import LINES_MAX, Follower
+from oomph.leaks.lines.following import LINES_MAX, Follower, Watched
 from oomph.leaks.lines.uses import Uses
 from oomph.leaks.suspects import SLOWS, Suspect
 from oomph.steps import events
@@ -62,6 +62,7 @@ class Detector:
         self._kinds: dict[Hashable, int] = {}  # the numbers of kinds of tensors
         self._dismissed: dict[Any, int] = {}  # kinds, and until which scan
         self._follower: Follower | None = None
+        self._unfilled: list[Watched] = []  # what came empty while lines were followed
         self._rest = 0  # rounds in which lines are still searched
         self._skipped = 0  # lines of a round, as those before were looked at
         self._min_bytes: int | None = None  # before small blocks learned their lines
@@ -259,13 +260,14 @@ class Detector:
 
     def _begin_following(self) -> None:
         """Follows the lines of the next round, if a line is to be found."""
-        searched = self._searched()
+        searched, unfilled = self._searched(), self._unfilled
+        self._unfilled = []
         if not searched:
             return
         self._rest -= 1
         places = [place for suspect in searched for place in suspect.places.all]
         uses = [s.places.uses for s in searched if s.places.uses is not None]
-        follower = Follower(places, self._skipped, uses)
+        follower = Follower(places, self._skipped, uses, unfilled)
         if self._rest >= 0 and follower.start():
             self._follower = follower
         else:
@@ -277,6 +279,7 @@ class Detector:
         changes = self._follower.stop()
         more = self._skipped + LINES_MAX
         self._skipped = more if self._follower.was_cut else 0
+        self._unfilled = self._follower.unfilled
         self._follower = None
         for suspect in self._searched():
             suspect.learn(changes)

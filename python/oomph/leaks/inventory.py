@@ -103,7 +103,10 @@ def _keeps_gpu_memory(tensor: torch.Tensor) -> bool:
     if not tensor.is_cuda:
         return tensor.grad_fn is not None
     if type(tensor) in _PLAIN and tensor.layout is torch.strided:
-        return tensor.data_ptr() != 0
+        try:
+            return tensor.data_ptr() != 0
+        except RuntimeError:
+            return False  # what torch.func makes of a tensor, which has the memory
     storage = storage_of(tensor)
     if storage is None:
         return False

@@ -8,9 +8,10 @@ gradients, backward passes, evaluation.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -62,6 +63,7 @@ class Watch:
         self._found: list[Finding] = []  # all but what grows
         self._told: dict[Any, str] = {}  # how certain it was when it was said
         self._ended = False
+        self._failure: Exception | None = None  # of the watch's own work
         self._backward = Backward(
             lambda: self._evaluation.note_backward(), self._end_backward
         )
@@ -155,10 +157,23 @@ class Watch:
         Returns:
             A snapshot; ``print()`` shows its text, ``as_dict()`` is for JSON.
 
+        Raises:
+            RuntimeError: The watch has ended by an error of its own.
+
         Example:
             >>> print(watched.report())
             no leak was found in 5 steps
         """
+        if self._failure is not None:
+            raise RuntimeError(
+                f"watching for leaks ended after {self.steps} steps, as oomph itself "
+                "failed: please report this with the error above"
+            ) from self._failure
+        return self._report(self.findings)
+
+    def final_report(self) -> Report:
+        """Gives it as the process ends: what was found until then, whatever failed."""
+        self.finish()
         return self._report(self.findings)
 
     def _report(self, findings: list[Finding]) -> Report:
@@ -181,12 +196,31 @@ class Watch:
         if self.findings:
             log.asked_for(self.report().text)
 
+    @contextlib.contextmanager
+    def _own_work(self) -> Iterator[None]:
+        """What fails here is no fault of the program: it goes on, and the watch ends."""
+        try:
+            yield
+        except Exception as error:
+            log.logger.exception(
+                "watching for leaks has ended, as oomph itself failed; the program "
+                "goes on. Please report this"
+            )
+            self._failure = error.with_traceback(None)  # which has the program's frames
+            for by in (self._by_steps, self._by_calls, self._by_times):
+                with contextlib.suppress(Exception):  # which may fail for the same
+                    by and by.stop()
+            self._by_steps = self._detector(_CERTAIN_STEPS)
+            self._by_calls = self._by_times = None
+            self.stop()
+
     # ---- Steps
 
     def after_optimizer(self, optimizer: Any) -> None:
         """An optimizer has taken a step."""
-        gradients = self._gradients.setdefault(optimizer, Gradients())
-        self._note(_some(gradients.end_step(optimizer, user_line())))
+        with self._own_work():
+            gradients = self._gradients.setdefault(optimizer, Gradients())
+            self._note(_some(gradients.end_step(optimizer, user_line())))
 
     def _end_told_step(self) -> None:
         """An optimizer or the program says that a step has ended."""
@@ -209,7 +243,7 @@ class Watch:
         """A step has ended."""
         self.steps += 1
         self._end_times()
-        with self._lock, collector.paused():
+        with self._own_work(), self._lock, collector.paused():
             self._look_around()
         self._calls_since_step = 0
         self._tell()
@@ -241,15 +275,19 @@ class Watch:
         enough = max(self._calls_in_a_step(), self._calls_looked_at)
         if self._calls_since_step < enough or not self._lock.acquire(blocking=False):
             return  # another thread's call or step ends; this one is of no interest
-        try:
-            if self._by_calls is None:
-                self._by_calls = self._detector(_CERTAIN_CALLS)
-            with collector.paused():
-                self._by_calls.end_round()
-            self._by_calls.modules.clear()
-        finally:
-            self._lock.release()
+        with self._own_work():
+            try:
+                self._look_at_call()
+            finally:
+                self._lock.release()
         self._tell()
+
+    def _look_at_call(self) -> None:
+        if self._by_calls is None:
+            self._by_calls = self._detector(_CERTAIN_CALLS)
+        with collector.paused():
+            self._by_calls.end_round()
+        self._by_calls.modules.clear()
 
     def _calls_in_a_step(self) -> int:
         """So many there may be before a step or a backward pass ends."""
@@ -267,7 +305,7 @@ class Watch:
 
     def _end_time(self) -> bool:
         """Some time has passed; whether that is a round, in a thread of its own."""
-        with self._lock, collector.paused():
+        with self._own_work(), self._lock, collector.paused():
             if not self._has_only_time:
                 return False
             if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -276,7 +314,7 @@ class Watch:
                 self._by_times.end_round()
                 self._by_times.modules.clear()
         self._tell(in_program=False)
-        return True
+        return self._failure is None
 
     def _end_times(self) -> None:
         """A model is called for the first time, or a step ends: times count no more."""

@@ -27,7 +27,7 @@ from oomph.memory.sites import is_user
 _EVENTS_MAX = 100_000  # of one step: calls, lines and returns of all code
 LINES_MAX = 4_000  # of the user's, looked at in one step
 _AGREE, _MOSTLY = 3, 0.75  # of the changes after lines that do not name it
-_INNER_MAX = 64  # containers that came empty, followed in one step
+_INNER_MAX = 64  # that came empty, followed in one step
 _CALL, _RETURN = 0, 3  # kinds of events, as _C gives them
 _WAIT_S = 0.5  # for another thread, which takes some microseconds
 
@@ -84,6 +84,25 @@ class Changes:
         return any(named for named, _ in self.lines)
 
 
+@dataclass(eq=False)
+class Watched:
+    """A slot, and as it was when it was last looked at.
+
+    Attributes:
+        slot: The slot.
+        state: Of it.
+        changes: What happened to it.
+        within: The place of the slot that it came into empty; None: it is one itself.
+        is_filled: Whether it is not empty any more.
+    """
+
+    slot: Slot
+    state: Hashable
+    changes: Changes
+    within: Hashable = None
+    is_filled: bool = False
+
+
 _Last = tuple[FrameType, int]  # a function that runs, and the line that it is at
 
 
@@ -94,13 +113,26 @@ class Follower:
         slots: What is looked at.
         skipped: So many lines pass before.
         uses: Of what references are counted.
+        unfilled: What came empty into slots in rounds before.
+
+    Attributes:
+        unfilled: The same, once it has ended.
     """
 
     def __init__(
-        self, slots: Sequence[Slot], skipped: int, uses: Sequence[Uses] = ()
+        self,
+        slots: Sequence[Slot],
+        skipped: int,
+        uses: Sequence[Uses] = (),
+        unfilled: Sequence[Watched] = (),
     ) -> None:
-        places = {slot.place: slot for slot in slots}
-        self._changes = [(s, s.state(), Changes()) for s in places.values()]
+        places = {slot.place: Watched(slot, slot.state(), Changes()) for slot in slots}
+        self._watched = [*places.values()]
+        for each in unfilled:
+            if each.within in places:
+                outer = places[each.within]
+                self._watched.append(replace(each, changes=outer.changes))
+        self.unfilled: list[Watched] = []
         self._last: dict[int, _Last | None] = {}  # by thread
         self._uses = uses
         self._skipped, self._rest = skipped, LINES_MAX
@@ -109,7 +141,7 @@ class Follower:
 
     def start(self) -> bool:
         """Begins, unless another tracer follows this thread; whether it did."""
-        if sys.gettrace() is not None or not (self._changes or self._uses):
+        if sys.gettrace() is not None or not (self._watched or self._uses):
             return False
         source.meet_files()
         self._last = {
@@ -134,11 +166,13 @@ class Follower:
         if self._lock.acquire(timeout=_WAIT_S):
             if is_followed and self._skipped == 0:  # else nothing was looked at
                 self._look()
-            found = {slot.place: changes for slot, _, changes in self._changes}
+            found = {each.slot.place: each.changes for each in self._watched}
+            inner = (each for each in self._watched if each.within is not None)
+            self.unfilled = [each for each in inner if not each.is_filled]
             self._lock.release()
         for uses in self._uses:
             uses.end_round()
-        self._changes, self._last = [], {}
+        self._watched, self._last = [], {}
         return found
 
     @property
@@ -169,11 +203,12 @@ class Follower:
                 self._called.discard(id(frame))
             self._skipped -= 1
             if self._skipped == 0:
-                self._changes = [(s, s.state(), seen) for s, _, seen in self._changes]
+                for each in self._watched:
+                    each.state = each.slot.state()
                 self._last[thread] = frame, frame.f_lineno
             return
         self._rest -= 1
-        if self._rest < 0 or not (self._changes or self._uses):
+        if self._rest < 0 or not (self._watched or self._uses):
             _C.unfollow_lines()
             return
         self._look()
@@ -183,25 +218,27 @@ class Follower:
             return
         self._called.discard(id(frame))
         self._last[thread] = _innermost(frame.f_back)
-        self._changes = [kept for kept in self._changes if kept[0].holder is not frame]
+        self._watched = [w for w in self._watched if w.slot.holder is not frame]
 
     def _look(self) -> None:
         """Attributes what has changed to the line before."""
-        came: list[tuple[Slot, Hashable, Changes]] = []
-        for place, (slot, before, changes) in enumerate(self._changes):
-            now = slot.state()
-            if now == before:
+        came: list[Watched] = []
+        for each in self._watched:
+            slot, before = each.slot, each.state
+            each.state = slot.state()
+            if each.state == before:
                 continue
-            self._changes[place] = slot, now, changes
-            more = _size(now) - _size(before)
-            changes.size_change += more
-            changes.shrank |= more < 0
-            inner = slot.newest() if more > 0 else None
-            if inner is not None and inner.state() == 0:  # what fills that is meant
-                came.append((inner, 0, changes))
+            more = _size(each.state) - _size(before)
+            each.changes.size_change += more if each.within is None else 0
+            each.changes.shrank |= more < 0
+            inner = slot.unfilled() if more > 0 else None
+            if inner is not None:  # what fills that is meant
+                within = slot.place if each.within is None else each.within
+                came.append(Watched(inner, inner.state(), each.changes, within))
             elif more >= 0:
-                self._note(slot, changes)
-        self._changes += came[: max(0, _INNER_MAX - len(self._changes))]
+                self._note(slot, each.changes)
+                each.is_filled = True
+        self._watched += came[: max(0, _INNER_MAX - len(self._watched))]
 
     def _count(self, frame: FrameType, what: int, result: object) -> None:
         """Counts references that the function's line before has added."""
@@ -226,7 +263,9 @@ class Follower:
             if last is not None
         ]
         if found:
-            line, is_named, names, frame = max(found, key=lambda told: told[1])
+            line, is_named, names, frame = max(
+                found, key=lambda told: (slot.name in told[2], told[1])
+            )
             changes.names |= names
             changes.lines[is_named, line] += 1
             is_called = id(frame) in self._called

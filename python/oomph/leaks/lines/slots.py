@@ -38,6 +38,7 @@ _OPEN = (
     types.MethodType,
     types.TracebackType,
 )
+_PLAIN = (str, bytes, int, tuple)  # keys that hold no memory of a GPU
 _REFERENTS = object()
 
 
@@ -85,14 +86,21 @@ class Slot:
         counts = self.in_place and not value.is_inference()
         return id(value), value._version if counts else 0, _numel(value)
 
-    def newest(self) -> Slot | None:
-        """The items of the container that came last; None: it was none."""
+    def unfilled(self) -> Slot | None:
+        """What came last, if it came empty and is yet to be filled.
+
+        An empty container, or None in its place: ``cache["name"] = None``.
+        """
         items: Any = self.holder
         if self.key is not None or not isinstance(items, dict | list) or not items:
             return None
-        values = dict.values(items) if isinstance(items, dict) else list(items[-1:])
-        last = next(reversed(values))
-        return Slot(last, name=self.name) if isinstance(last, _SIZED) else None
+        is_dict = isinstance(items, dict)
+        key = next(reversed(dict.keys(items))) if is_dict else len(items) - 1
+        last = dict.get(items, key) if is_dict else list.__getitem__(items, key)
+        if last is None and isinstance(key, _PLAIN):  # else the key may be what is kept
+            return Slot(items, key, self.name)
+        is_empty = isinstance(last, _SIZED) and _length(last) == 0
+        return Slot(last, name=self.name) if is_empty else None
 
     def _value(self) -> Any:
         holder, key = self.holder, self.key
