@@ -806,6 +806,18 @@ def finite_keys():
     return lambda step: basis(int(16 * (1 - 0.97**step)))
 
 
+def stairs():
+    """A table for each stair of a schedule, which comes to its end between two looks."""
+
+    class Tables(dict):
+        def __missing__(self, stair):
+            self[stair] = table = block()
+            return table
+
+    tables = Tables()
+    return lambda step: tables[min(step, 92)]
+
+
 def collected_cycles():
     """Garbage that the program has collected now and then."""
     gc.disable()
@@ -822,11 +834,11 @@ def collected_cycles():
     return parse
 
 
-@pytest.mark.parametrize("program", ["finite_keys", "collected_cycles"])
+@pytest.mark.parametrize("program", ["finite_keys", "stairs", "collected_cycles"])
 @simulated
 def test_what_comes_to_its_bound_is_never_called_a_leak(program):
     try:
-        found = watched(program, 150)
+        found = watched(program, 150, every=10)
     finally:
         gc.enable()
     assert [f for f in found if f.certainty == "leaks"] == []

@@ -177,6 +177,7 @@ class Inventory:
         self._seen: dict[int, Seen] = {}
         self._stayed: list[Counter[Hashable]] = []  # at each scan, by kind
         self._sizes: Counter[Hashable] = Counter()  # their bytes at the last one
+        self._there: list[Counter[Hashable]] = []  # all, those that were new as well
         self._new: list[Counter[Hashable]] = []  # those that came after the first scan
 
     @property
@@ -211,6 +212,7 @@ class Inventory:
             seen.is_held = is_held
             self._seen[id(tensor)] = seen
         old = [seen for seen in self._seen.values() if seen.since < now]
+        self._there.append(Counter(seen.kind for seen in self._seen.values()))
         self._stayed.append(Counter(seen.kind for seen in old))
         self._new.append(Counter(seen.kind for seen in old if seen.since > 0))
         self._sizes.clear()
@@ -296,6 +298,13 @@ class Inventory:
         """How many of these kinds were there at the last two scans, and their bytes."""
         count = sum(self._stayed[-1][kind] for kind in kinds) if self._stayed else 0
         return count, sum(self._sizes[kind] for kind in kinds)
+
+    def rests(self, kinds: set[Hashable]) -> bool:
+        """Whether no more of these kinds were there than at the scan before."""
+        if self.scans < _SCANS_MIN:
+            return False
+        before, now = self._there[-2:]
+        return not any(now[kind] > before[kind] for kind in kinds)
 
     def has_grown(self, kinds: set[Hashable]) -> bool:
         """Whether more of one of these kinds stayed than at the scan before.

@@ -63,6 +63,7 @@ class Suspect:
         owned: Of its kinds those of which nobody else was seen to hold any.
         site: Of the one tensor that gets longer: who allocates it.
         dismissed: Whether it is no leak, however much it grows.
+        rests: Whether it did not grow since the scan before, as far as that shows.
         is_chain: Whether it is a graph that goes back through all rounds.
     """
 
@@ -84,6 +85,7 @@ class Suspect:
     owned: set[Hashable] = field(default_factory=set)
     site: int = 0
     dismissed: bool = False
+    rests: bool = False
     is_chain: bool = False
     _apart: int = 0  # rounds between the last two scans that showed growth
     _place: Hashable = None  # by which the line was found
@@ -125,6 +127,7 @@ class Suspect:
             until = inventory.rounds[-2]
             self._stayed.append(_Stayed(until, *inventory.stayed(self.kinds)))
         self.note(grew, now, until)
+        self.rests = inventory.rests(self.kinds)
         return grew
 
     def follow_site(self, size_bytes: int, grew: bool, now: int) -> None:
@@ -286,6 +289,7 @@ class Suspect:
         if rounds >= certain_rounds and self.confirmed >= _CERTAIN_SCANS:
             certain = True
         doubted = self.is_doubted and rounds < 2 * certain_rounds
-        if self.gave_back or doubted or self.is_limited or self._slows():
+        slows = self._slows() or (self.rests and not has_graph)
+        if self.gave_back or doubted or self.is_limited or slows:
             certain = False
         return replace(self._measured(), certainty=LEAKS if certain else BOUNDED)

@@ -198,7 +198,7 @@ class Watch:
 
     @contextlib.contextmanager
     def _own_work(self) -> Iterator[None]:
-        """What fails here is no fault of the program: it goes on, and the watch ends."""
+        """What fails here is not the program's fault: it goes on, the watch ends."""
         try:
             yield
         except Exception as error:
