@@ -815,7 +815,7 @@ def stairs():
             return table
 
     tables = Tables()
-    return lambda step: tables[min(step, 92)]
+    return lambda step: tables[min(step // 4, 22), step % 2]
 
 
 def collected_cycles():

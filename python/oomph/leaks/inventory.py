@@ -177,7 +177,7 @@ class Inventory:
         self._seen: dict[int, Seen] = {}
         self._stayed: list[Counter[Hashable]] = []  # at each scan, by kind
         self._sizes: Counter[Hashable] = Counter()  # their bytes at the last one
-        self._there: list[Counter[Hashable]] = []  # all, those that were new as well
+        self._there: list[Counter[Hashable]] = []  # all, whether they stayed or not
         self._new: list[Counter[Hashable]] = []  # those that came after the first scan
 
     @property
