@@ -807,7 +807,7 @@ def finite_keys():
 
 
 def stairs():
-    """A table for each stair of a schedule, which comes to its end between two looks."""
+    """A table for each stair of a schedule, which ends between two looks."""
 
     class Tables(dict):
         def __missing__(self, stair):
