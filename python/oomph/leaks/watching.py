@@ -207,9 +207,9 @@ class Watch:
                 "goes on. Please report this"
             )
             self._failure = error.with_traceback(None)  # which has the program's frames
-            for by in (self._by_steps, self._by_calls, self._by_times):
+            for by in filter(None, (self._by_steps, self._by_calls, self._by_times)):
                 with contextlib.suppress(Exception):  # which may fail for the same
-                    by and by.stop()
+                    by.stop()
             self._by_steps = self._detector(_CERTAIN_STEPS)
             self._by_calls = self._by_times = None
             self.stop()

@@ -94,9 +94,12 @@ class Slot:
         items: Any = self.holder
         if self.key is not None or not isinstance(items, dict | list) or not items:
             return None
-        is_dict = isinstance(items, dict)
-        key = next(reversed(dict.keys(items))) if is_dict else len(items) - 1
-        last = dict.get(items, key) if is_dict else list.__getitem__(items, key)
+        key: Any = _length(items) - 1
+        if isinstance(items, dict):
+            key = next(reversed(dict.keys(items)))
+            last = dict.get(items, key)
+        else:
+            last = list.__getitem__(items, key)
         if last is None and isinstance(key, _PLAIN):  # else the key may be what is kept
             return Slot(items, key, self.name)
         is_empty = isinstance(last, _SIZED) and _length(last) == 0
