@@ -106,6 +106,48 @@ def test_what_depends_on_what_is_not_known_is_not_known():
     assert x[3].item() == 3
 
 
+@pytest.mark.parametrize("dtype", ["bool", "int64"])
+@known
+def test_what_is_the_same_whatever_is_not_known_is_known(dtype):
+    unknown = torch.randn(8, device="cuda").to(getattr(torch, dtype))
+    none = torch.zeros(8, dtype=unknown.dtype, device="cuda")
+    every = ~none  # all bits
+    told = {
+        "and": (unknown & none, 0),
+        "or": (unknown | every, int(every[0])),
+        "of both orders": (none & unknown, 0),
+        "logical": (torch.logical_or(every, unknown), 1),
+        "mul": (unknown * none, 0),
+        "where": (torch.where(every.bool(), every, unknown), int(every[0])),
+        "in place": (unknown.clone().bitwise_and_(none), 0),
+    }
+    assert {name: got.tolist() for name, (got, _) in told.items()} == {
+        name: [value] * 8 for name, (_, value) in told.items()
+    }
+    half = none.clone()
+    half[:4] = every[:4]
+    for unclear in (unknown & half, unknown | half, unknown * half, unknown & unknown):
+        assert not unclear.any()  # as a whole it is not known, so it reads as zeros
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"do_sample": True, "top_p": 0.9}, {"eos_token_id": 7, "do_sample": True}],
+)
+@known
+def test_generate_ends_with_the_tokens_that_it_may_make(options):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    sizes = {"n_layer": 1, "n_embd": 64, "n_head": 2, "vocab_size": 500}
+    config = GPT2Config(**sizes, bos_token_id=1, eos_token_id=2)
+    model = GPT2LMHeadModel(config).cuda().eval()
+    ids = torch.ones(4, 10, dtype=torch.long, device="cuda")
+    out = model.generate(
+        ids, attention_mask=ids, max_new_tokens=12, pad_token_id=0, **options
+    )
+    assert out.shape == (4, 22)
+
+
 @known
 def test_programs_that_decide_by_small_values_go_their_way():
     lengths = torch.tensor([3, 0, 2], device="cuda")

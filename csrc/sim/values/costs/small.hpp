@@ -6,16 +6,14 @@
 // of experts asks, is told: each of them equally often.
 #pragma once
 #include "values/arguments.hpp"
-#include "values/computation.hpp"
+#include "values/costs/mirrors.hpp"
 #include "values/costs/uses.hpp"
 
 #include <ATen/EmptyTensor.h>
-#include <ATen/record_function.h>
 #include <c10/cuda/CUDAStream.h>
 #include <c10/util/strides.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,168 +23,27 @@
 namespace oomph_values
 {
 
-// Of the simulated driver; nullptr where memory is real.
-inline decltype(&oomph_sim_peek_view) sim_peek;
-inline decltype(&oomph_sim_look_view) sim_look;
-inline decltype(&oomph_sim_poke) sim_poke;
-inline decltype(&oomph_sim_poke_zeros) sim_poke_zeros;
-
 inline constexpr uint64_t SMALL_BYTES = 4096;
 inline constexpr uint64_t INTEGERS_BYTES = 64 << 20; // as the driver keeps
 inline constexpr size_t SMALL_COUNT = 16;            // tensors of an operator
-inline constexpr int64_t OPTIONS_MAX = 1024; // more are those of a vocabulary, say
+inline constexpr int64_t OPTIONS_MAX = 1024;     // more are those of a vocabulary, say
+inline constexpr uint64_t BITS_BYTES = 64 << 10; // of what may be certain in part
 
 // Operators that name which of the options along a dimension is the best.
 inline constexpr std::string_view CHOOSING[] = {"argmax", "argmin", "max.dim",
                                                 "min.dim", "topk"};
 
-// A tensor of the host in the place of one of the GPU. It has memory only while it is
-// computed on: much later than the call, and perhaps often.
-struct Mirror {
-    uint64_t addr, bytes;
-    Tensor tensor;
-    bool is_read, is_written;
-    std::vector<int64_t> strides = {}; // on the GPU; none: all bytes are as there
-
-    bool look_up(decltype(sim_peek) look) const
-    {
-        const auto count = static_cast<int64_t>(bytes);
-        const int64_t one = 1;
-        oomph_sim_view_t view = {addr, 1, 1, &count, &one};
-        if (!strides.empty())
-            view = {addr, tensor.itemsize(), strides.size(), tensor.sizes().data(),
-                    strides.data()};
-        return look(&view, tensor.mutable_data_ptr()) != 0;
-    }
-
-    // Not by PyTorch's allocator: what the C library aligns it seldom finds room for
-    // where the same has been before.
-    bool allocate() const
-    {
-        void *data = std::malloc(bytes);
-        tensor.storage().set_data_ptr_noswap(
-            c10::DataPtr(data, data, &std::free, c10::kCPU));
-        return data != nullptr;
-    }
-
-    void release() const
-    {
-        tensor.storage().set_data_ptr_noswap(c10::DataPtr(nullptr, c10::kCPU));
-    }
-};
-
-// What an operator chooses from.
-struct Options {
-    int64_t dim, count = 0; // 0: it chooses nothing
-
-    // Tells a tensor that each is the best equally often.
-    void tell(const Tensor &chosen, bool has_dim) const
-    {
-        Tensor rows = has_dim ? chosen.movedim(dim, -1) : chosen;
-        rows.copy_(at::arange(rows.numel(), chosen.options())
-                       .remainder(count)
-                       .view(rows.sizes()));
-    }
-};
-
-// One call of an operator, on tensors of the host.
-struct SmallComputation {
-    const Cpu &cpu;
-    std::vector<Mirror> mirrors = {};
-    Stack arguments = {}, outputs = {}; // no arguments: they are not small
-    Options options = {};
-    bool keeps_dim = false; // its results have the dimension of the options
-
-    // Whether all that is read is known, and lies in the mirrors now.
-    bool is_loaded(decltype(sim_peek) look) const
-    {
-        const auto loads = [&](const Mirror &each) {
-            return !each.is_read || (each.allocate() && each.look_up(look));
-        };
-        const auto is_ready = [](const Mirror &each) {
-            return each.is_read || each.allocate();
-        };
-        return std::all_of(mirrors.begin(), mirrors.end(), loads) &&
-               std::all_of(mirrors.begin(), mirrors.end(), is_ready);
-    }
-
-    // What the CPU's kernel gives; nothing if it refuses, or not all that it reads is
-    // known.
-    std::optional<Stack> results(decltype(sim_peek) look) const
-    {
-        if (arguments.empty() || !is_loaded(look))
-            return std::nullopt;
-        OnlyKernels only;
-        at::DisableRecordFunctionGuard unseen;
-        Stack stack = arguments;
-        try {
-            cpu.call(stack);
-        } catch (const std::exception &) {
-            return std::nullopt;
-        }
-        return stack;
-    }
-
-    bool is_put(const Stack &computed) const
-    {
-        OnlyKernels only;
-        at::DisableRecordFunctionGuard unseen;
-        try {
-            for (size_t i = 0; i < computed.size(); i++)
-                if (cpu.op.schema().returns()[i].alias_info() == nullptr)
-                    put(outputs[i], computed[i]);
-        } catch (const std::exception &) { // of another size
-            return false;
-        }
-        return true;
-    }
-
-    // Whether what a mirror is to hold has been told, though it is not known.
-    bool is_told(const Mirror &each) const
-    {
-        if (options.count == 0 || each.tensor.scalar_type() != at::kLong ||
-            !each.allocate())
-            return false;
-        OnlyKernels only;
-        at::DisableRecordFunctionGuard unseen;
-        options.tell(each.tensor, keeps_dim);
-        return true;
-    }
-
-    // Zeros take neither time nor memory: tuners write them often, and many.
-    static int run_zeros(void *argument)
-    {
-        const auto *self = static_cast<SmallComputation *>(argument);
-        for (const Mirror &each : self->mirrors)
-            sim_poke_zeros(each.addr, each.bytes);
-        return 0;
-    }
-
-    static int run(void *argument)
-    {
-        const auto *self = static_cast<SmallComputation *>(argument);
-        const std::optional<Stack> computed = self->results(sim_peek);
-        const bool is_known = computed && self->is_put(*computed);
-        for (const Mirror &each : self->mirrors) {
-            const bool has_value = each.is_written && (is_known || self->is_told(each));
-            if (each.is_written)
-                sim_poke(each.addr, has_value ? each.tensor.const_data_ptr() : nullptr,
-                         each.bytes);
-            each.release();
-        }
-        return 0;
-    }
-
-    static void release(void *argument)
-    {
-        delete static_cast<SmallComputation *>(argument);
-    }
-};
+// Operators whose results are those of any values if they are the same for two: where
+// all bits of what is not known are 0, and where all are 1.
+inline constexpr std::string_view BITWISE[] = {
+    "bitwise_and", "bitwise_and_", "bitwise_or", "bitwise_or_",
+    "logical_and", "logical_and_", "logical_or", "logical_or_",
+    "mul",         "mul_",         "where"};
 
 class Small
 {
     Cpu cpu_;
-    bool is_computed_, overwrites_, is_asked_, chooses_;
+    bool is_computed_, overwrites_, is_asked_, chooses_, is_bitwise_;
 
     static bool is_plain(const Tensor &tensor)
     {
@@ -254,6 +111,14 @@ class Small
         }));
     }
 
+    static bool are_bits(const std::vector<Mirror> &mirrors)
+    {
+        return std::all_of(mirrors.begin(), mirrors.end(), [](const Mirror &each) {
+            return each.bytes <= BITS_BYTES &&
+                   at::isIntegralType(each.tensor.scalar_type(), true);
+        });
+    }
+
     static bool zeroes(const SmallComputation &work)
     {
         const std::string &name = work.cpu.op.schema().name();
@@ -289,7 +154,8 @@ class Small
           overwrites_(Names(OVERWRITING).contain(own_name(op))),
           is_asked_(is_computed_ && name != "_local_scalar_dense" &&
                     (returns_no_tensor(op) || Names(SIZED_BY_VALUES).contain(name))),
-          chooses_(is_computed_ && Names(CHOOSING).contain(name))
+          chooses_(is_computed_ && Names(CHOOSING).contain(name)),
+          is_bitwise_(Names(BITWISE).contain(own_name(op)))
     {
         for (const c10::Argument &argument : op.schema().arguments())
             is_asked_ = is_asked_ && !argument.is_out();
@@ -351,6 +217,7 @@ class Small
                 mirror(outputs[i], false, true, made->outputs, made->mirrors);
             else
                 made->outputs.emplace_back();
+        made->is_bitwise = is_bitwise_ && are_bits(made->mirrors);
         return made;
     }
 
