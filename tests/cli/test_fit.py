@@ -245,6 +245,68 @@ def test_a_script_that_catches_the_error_is_run_on_each_card(tmp_path):
     assert said in fit(*words).out
 
 
+def test_with_the_rescue_a_script_catches_other_errors(tmp_path):
+    """Where host memory takes what it asks for first, it catches none."""
+    path = tmp_path / "halves.py"
+    path.write_text(HALVES)
+    words = [*RESERVE, "--gpu", "256MiB,context=0,host=4GiB", path]
+    ways = answer(*words)["cards"][0]["ways"]
+    printed = {name: way["run"]["output"].splitlines() for name, way in ways.items()}
+    assert printed["native"] == printed["expandable"] == printed["oomph"] == ["200"]
+    assert "400" in printed["rescue"]
+    assert ways["rescue"]["run"]["host_bytes"] > 100 * MIB
+
+
+RECKONS = """
+import torch
+
+free, total = torch.cuda.mem_get_info()
+if total < 1 << 30:
+    torch.empty(free - (512 << 20), dtype=torch.uint8, device="cuda")
+torch.empty(100 << 20, dtype=torch.uint8, device="cuda")
+"""
+
+
+def test_a_card_on_which_the_script_fails_otherwise_is_one_of_several(tmp_path):
+    """It reckons with what is free; the smallest card is sought all the same."""
+    path = tmp_path / "reckons.py"
+    path.write_text(RECKONS)
+    words = ["--gpu", "256MiB,context=0,2GiB,context=0", path]
+    result = oomph("fit", *words)
+    assert result.code == 1
+    assert result.out.splitlines()[1].split()[2:6] == ["MiB", *["fails"] * 3]
+    assert result.out.splitlines()[2].split()[2:6] == ["GiB", *["fits"] * 3]
+    assert "negative dimension" in result.out
+    assert "With more memory it comes through." in result.out
+    found = answer(*words, brief=False)
+    for way, size in found["smallest_bytes"].items():
+        assert 512 * MIB <= size < 530 * MIB, way
+
+
+TAKES_TURNS = """
+import torch
+
+judge, maker = torch.nn.Linear(64, 64).cuda(), torch.nn.Linear(2048, 2048).cuda()
+judges, makes = (torch.optim.Adam(m.parameters(), fused=True) for m in (judge, maker))
+for step in range(1000):
+    for _ in range(5):
+        judge(torch.ones(8, 64, device="cuda")).sum().backward()
+        judges.step()
+    maker(torch.ones(8, 2048, device="cuda")).sum().backward()
+    makes.step()
+    if step == 2:
+        torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+"""
+
+
+def test_so_many_steps_of_each_optimizer_are_seen(tmp_path):
+    path = tmp_path / "turns.py"
+    path.write_text(TAKES_TURNS)
+    run = answer("--gpu", "8GiB", path)["cards"][0]["ways"]["native"]["run"]
+    assert (run["ending"], run["steps"]) == ("steps", 6)
+    assert run["allocated_bytes"] > GIB
+
+
 def test_values_with_which_the_script_catches_the_error_fit_and_it_is_told(tmp_path):
     path = tmp_path / "halves.py"
     path.write_text("import os\n" + HALVES.replace("400", "int(os.environ['SIZE'])"))

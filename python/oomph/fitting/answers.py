@@ -174,7 +174,8 @@ def _find(
     likely = runs.too_small(cards) if explains else None
     early = pool.submit(runs.on, likely, Way.OOMPH, True) if likely else None
     plain = [(card, pool.submit(runs.answer, card, Way.OOMPH)) for card in cards]
-    short = [card for card, answer in plain if not answer.result().fits]
+    ran_out = [(card, a.result()) for card, a in plain if not a.result().fits]
+    short = [card for card, answer in ran_out if not answer.failed]
     helps = bool(short) and explains
     smaller = early if helps else None
     if helps and short[-1] != likely:

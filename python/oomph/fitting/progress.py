@@ -38,7 +38,7 @@ def silent() -> Progress:
 def to_terminal() -> Progress:
     """Writes to the standard error; where that is no terminal, of runs but a few."""
     every_s = 0.0 if sys.stderr.isatty() else _QUIET_S
-    said = time.monotonic()
+    said = time.monotonic() - every_s  # the first is said at once
 
     def say(what: str) -> None:
         print(f"oomph: {what}", file=sys.stderr, flush=True)

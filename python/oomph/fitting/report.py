@@ -92,6 +92,19 @@ def _caught(found: Sequence[Answer] | Sequence[Largest]) -> list[str]:
     ]
 
 
+def _failed(found: Sequence[Answer]) -> list[str]:
+    """Why the script fails on a card, where memory is not what it complains of."""
+    failed = [each for each in found if each.failed]
+    if not failed:
+        return []
+    names = ", ".join(dict.fromkeys(each.card.name for each in failed))
+    said = failed[0].record.output.splitlines()[-1:]
+    return [
+        f"On {names} the script fails, though not by an out-of-memory error: "
+        f"{''.join(said) or 'it printed nothing'}. With more memory it comes through."
+    ]
+
+
 def _value(largest: Largest) -> str:
     if largest.value is None:
         return "none"
@@ -138,6 +151,8 @@ def _by_card(found: Sequence[_OfCard]) -> list[tuple[Target, dict[Way, _OfCard]]
 
 def verdict(answer: Answer) -> str:
     """Whether the script fits a card in one way, as a sentence."""
+    if answer.failed:
+        return f"on {answer.card.name} the script fails ({answer.way.value})"
     if not answer.fits:
         return f"{answer.card.name} is too small ({answer.way.value})"
     host = answer.record.host_bytes
@@ -146,6 +161,8 @@ def verdict(answer: Answer) -> str:
 
 
 def _cell(answer: Answer) -> str:
+    if answer.failed:
+        return "fails"
     if not answer.fits:
         return "no"
     host = answer.record.host_bytes
@@ -202,7 +219,7 @@ def _remarks(fit: Fit) -> list[str]:
     roomy = fit.answers[0].roomy
     found += [*_ended([roomy]), *_asks([roomy])]
     found += [*_steps(_roomy(fit)[Way.OOMPH]), *_guessed(fit)]
-    found += _caught(fit.answers)
+    found += [*_caught(fit.answers), *_failed(fit.answers)]
     if roomy.without_weights:
         names = ", ".join(dict.fromkeys(roomy.without_weights))
         found.append(

@@ -88,6 +88,15 @@ class Answer:
         return self.fits and self.record.failures > 0 and self.way is not Way.RESCUE
 
     @property
+    def failed(self) -> bool:
+        """Whether the script failed there, though not by an out-of-memory error.
+
+        With all the memory that it wants it comes through: it may reckon with what is
+        free, and find too little.
+        """
+        return self.record.failed
+
+    @property
     def step_ms(self) -> float | None:
         """Time of a step on the virtual clock; None: not known.
 
@@ -221,9 +230,14 @@ class Runs:
             return Answer(card, way, known, False, roomy, roomy)
         if way is Way.RESCUE:
             plain = self.answer(card, Way.OOMPH)
-            if plain.fits:
+            if plain.fits and not plain.caught:  # who catches errors gets others now
                 return Answer(card, way, True, plain.was_run, plain.record, roomy)
-        record = self.on(card, way)
+        try:
+            record = self.on(card, way)
+        except ScriptError as error:  # with more memory it came through
+            if not error.record.failed:
+                raise
+            record = error.record
         return Answer(card, way, record.came_through, True, record, roomy)
 
 
@@ -262,8 +276,10 @@ def smallest(runs: Runs, card: Target, way: Way) -> int | None:
         except simulate.SimulationError:  # no room for CUDA's context
             return False
 
-    if not fits(high):
-        return None
+    while not fits(high):
+        if not roomy.asks_size or high >= card.memory_bytes:
+            return None
+        low, high = high, min(2 * high, card.memory_bytes)
 
     def part() -> int:
         return max(2 * _PAGE_BYTES, (high if roomy.asks_size else whole) // parts)

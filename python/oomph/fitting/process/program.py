@@ -28,6 +28,7 @@ from oomph.fitting.process.record import Ending, Record
 from oomph.simulate import absent, operators
 from oomph.steps import events, times
 
+_ROUNDS_MAX = 16  # times as many steps, however often another optimizer leads
 _RESETS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
 _TRACE = [
     f"{what}.{pool}_pool.{figure}"
@@ -44,6 +45,9 @@ class EnoughSteps(SystemExit):
 class Watch:
     """Sees steps and peaks of a script, and writes them down once.
 
+    Where several optimizers take turns, the one that steps least often ends a step
+    (:class:`~oomph.steps.leader.StepLeader`): so many of its own are waited for.
+
     Args:
         steps: After so many the script is ended.
 
@@ -54,9 +58,10 @@ class Watch:
     def __init__(self, steps: int) -> None:
         self.hindrance = ""
         self._path, self._wanted = Path(), steps
-        self._ends: list[Any] = []  # of the steps, as CUDA events
+        self._ends: list[Any] = []  # of the leader's steps, as CUDA events
+        self._optimizer = self._leader = 0  # who steps, and whose steps are counted
         self._allocated = self._reserved = self._host = 0  # peaks before a reset
-        self._steps_bytes: list[int] = []
+        self._steps_bytes: list[int] = []  # of all
         self._asks_size = False
         self._lock = threading.Lock()
 
@@ -74,6 +79,7 @@ class Watch:
         """Follows steps, and what would hide a peak."""
         if not state.is_installed():
             events.follow(torch)
+        events.after_optimizer.append(self._note_optimizer)
         events.ended.append(self._end_step)
         for name in _RESETS:
             setattr(torch._C, name, _after(self._note_peaks, getattr(torch._C, name)))
@@ -92,7 +98,13 @@ class Watch:
             self._host = max(self._host, metrics["host_bytes_peak"])
         return found
 
+    def _note_optimizer(self, optimizer: Any) -> None:
+        self._optimizer = id(optimizer)
+
     def _end_step(self) -> None:
+        if self._leader != self._optimizer:
+            self._leader = self._optimizer
+            self._ends.clear()
         known = (metrics.get("step_active_bytes_peak", 0) for metrics in _metrics())
         self._steps_bytes.append(max(known, default=0))
         can_mark = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
@@ -100,7 +112,7 @@ class Watch:
             self._ends.append(times.mark())
         else:
             self._ends.append(None)
-        if len(self._ends) == self._wanted:
+        if self._wanted in (len(self._ends), len(self._steps_bytes) // _ROUNDS_MAX):
             self.write("steps", 0)
             raise EnoughSteps(0)
 
