@@ -5,7 +5,7 @@
 
 Each program is run on a simulated card, one after another: up to an hour a set.
 
-* `oom`: 123 programs that run out of memory on the card of their first line. The
+* `oom`: 131 programs that run out of memory on the card of their first line. The
   forecast is held against the true peak (`true.json`, measured with room), and each
   remedy that a knob of the program stands for is applied and run.
 * `leaks`, `innocent`: 228 and 220 programs. The line that keeps the memory carries
