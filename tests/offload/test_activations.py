@@ -17,6 +17,7 @@ card = Simulated(
     "reserve:0,host_limit:1GiB",
 )
 ROWS, WIDTH = 4096, 128  # a tensor of 2 MiB
+BYTES = ROWS * WIDTH * 4
 
 
 def planner():
@@ -72,6 +73,13 @@ def chain(x: torch.Tensor) -> torch.Tensor:
 # ---- values
 
 
+def slopes(function):
+    """Its gradients, with a graph of their own, within the call of a module."""
+    return Call(
+        lambda x: torch.autograd.grad(function(x).sum(), x, create_graph=True)[0]
+    )
+
+
 @card
 def test_gradients_over_what_was_away_are_the_cpus():
     planner()
@@ -125,6 +133,50 @@ def test_gradients_of_gradients_are_the_cpus():
         x = rows(device)
         y = Call(chain)(x).sum()
         (first,) = torch.autograd.grad(y, x, create_graph=True)
+        return torch.autograd.grad(first.square().sum(), x)[0].cpu()
+
+    planner()
+    assert torch.equal(second("cuda"), second("cpu"))
+    assert sent_bytes() > 0
+
+
+@card
+def test_what_came_back_and_is_saved_again_has_one_copy():
+    """Forces are gradients, with a graph of their own that saves the same again."""
+
+    def second(device):
+        x = rows(device)
+        forces = slopes(lambda x: (x * 2).sin())(x)
+        return torch.autograd.grad(forces.square().sum(), x)[0].cpu()
+
+    planner()
+    assert torch.equal(second("cuda"), second("cpu"))
+    assert sent_bytes() == BYTES
+    gc.collect()
+    assert buffer_bytes() == 0
+
+
+class Doubles(torch.autograd.Function):
+    """Its backward writes to what forward has saved."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        with torch.no_grad():
+            x.mul_(2)
+        return gradient * x.cos()
+
+
+@card
+def test_what_came_back_and_was_written_to_is_saved_as_it_is_now():
+    def second(device):
+        x = rows(device)
+        first = slopes(lambda x: Doubles.apply(x * 3))(x)
         return torch.autograd.grad(first.square().sum(), x)[0].cpu()
 
     planner()

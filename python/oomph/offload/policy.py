@@ -121,10 +121,10 @@ class DevicePlan:
         key, place = storage._cdata, sequence - step.first
         if key in self._resized:
             return False
-        offloaded = self.offloaded.get(key)
-        if offloaded is not None and offloaded.serves(tensor):
-            step.same[place] = offloaded.sequence - step.first
-            return offloaded
+        for offloaded in (self.offloaded.get(key), self.link.restored.get(key)):
+            if offloaded is not None and offloaded.serves(tensor):
+                step.same[place] = offloaded.sequence - step.first
+                return offloaded
         self.recorder.note()
         self.recorder.leaving.age(sequence)
         self._is_saving = torch._C._current_graph_task_id() < 0

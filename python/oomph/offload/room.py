@@ -65,7 +65,7 @@ class Saved:
         if self.outline is None:
             self.outline = _torch.outline(tensor)
         with transfer.lock:
-            offloaded.users += 1
+            offloaded.add_user()
         self.offloaded = offloaded
         self.tensor = None
 

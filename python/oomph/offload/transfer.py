@@ -9,6 +9,7 @@ that a copy still reads is reused only when the copy has finished.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -56,6 +57,10 @@ class Link:
         self.restored_bytes = 0  # now back, and still to be used
         # Of storages that ended since: bytes that were away, and that were restored.
         self.ended: deque[tuple[int, int]] = deque()
+        # By the storages that came back: what has copies of them on the host.
+        self.restored: weakref.WeakValueDictionary[int, OffloadedStorage] = (
+            weakref.WeakValueDictionary()
+        )
         self.waits: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
         self.step_waits: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self.waited_ms = 0.0  # that the device waited for copies back, as measured
@@ -170,7 +175,7 @@ class OffloadedStorage:
         self.outline = _torch.outline(tensor)
         self.copied_version = _torch.version_now(self.outline)
         self.sequence = sequence
-        self.users = 0  # packed tensors that have not been unpacked yet
+        self.users = 0  # packed tensors that have not been unpacked yet; `add_user`
         self.is_away = False
         self._fetching = threading.Lock()  # by one thread at a time; before `lock`
         self._base: torch.Tensor | None = None
@@ -203,15 +208,32 @@ class OffloadedStorage:
         return _torch.storage_state(self.outline)
 
     def serves(self, tensor: torch.Tensor) -> bool:
-        """Whether the copy has what the storage of a tensor, which was sent, has now.
+        """Whether the copy has what the storage of a tensor has now.
 
-        Tensors over one storage may count its versions apart, from 0.
+        The storage was sent; or it came back, and is saved again, as it was used in a
+        backward pass with ``create_graph=True``. Tensors over one storage may count its
+        versions apart, from 0.
         """
         return (
-            self.state() == AS_IT_WAS
+            (self.state() == AS_IT_WAS or self._has_restored(tensor))
             and _torch.version_now(self.outline) == self.copied_version
             and tensor._version in (0, self.copied_version)
         )
+
+    def _has_restored(self, tensor: torch.Tensor) -> bool:
+        return (
+            self._addr != 0
+            and self._last is not None
+            and _torch.storage_state(self._last) == AS_IT_WAS
+            and self.link.restored.get(tensor.untyped_storage()._cdata) is self
+        )
+
+    def add_user(self) -> None:
+        """One more packed tensor is over it. The caller holds the lock."""
+        self.users += 1
+        if self._base is None and self._last is not None and not self.is_away:
+            self.link.away_bytes += self.bytes  # it came back, and leaves again
+            self.is_away = True
 
     def stay(self) -> None:
         """Keeps a storage that somebody holds, and not its copy.
@@ -253,6 +275,7 @@ class OffloadedStorage:
             raise
         with lock:
             self._base, self._last = base, _torch.outline(base)
+            self.link.restored[base.untyped_storage()._cdata] = self
             self._ready, self._owner = ready, stream
             self._waited.clear()
             self.link.note_copied(0, self.bytes)
