@@ -775,6 +775,33 @@ def test_variables_of_a_function_begin_without_values():
     foreseen(evaluate, fraction=0.7)
 
 
+@pytest.mark.parametrize("words", [4 * WORDS, 32 * WORDS])
+@card
+def test_training_is_foreseen_where_what_comes_before_records_nothing(words):
+    """Scores of the old model are kept while the new one learns."""
+
+    def optimize() -> None:
+        layers = [nn.Linear(WIDTH, WIDTH) for _ in range(4)]
+        model = nn.Sequential(*layers, nn.Linear(WIDTH, words)).cuda()
+        optimizer = torch.optim.Adam(model.parameters(), fused=True)
+
+        @torch.no_grad()
+        def scores(x: torch.Tensor) -> torch.Tensor:
+            return torch.cat([model(part).log_softmax(-1) for part in x.chunk(4)])
+
+        def learn(x: torch.Tensor) -> None:
+            old = scores(x)
+            for part, wanted in zip(x.chunk(4), old.chunk(4), strict=True):
+                F.mse_loss(model(part), wanted).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+        for _ in range(2):
+            learn(torch.ones(512, WIDTH, device="cuda"))
+
+    foreseen(optimize, fraction=0.45, within=0.02)
+
+
 @pytest.mark.parametrize("parts", [2, 16])
 @pytest.mark.parametrize("fraction", FRACTIONS)
 @card

@@ -151,8 +151,13 @@ def sizes_of(objects: list[Any], device: int) -> dict[int, int]:
 
 
 def _is_on(tensor: torch.Tensor, device: int) -> bool:
-    """Whether all of its memory is one storage on that device."""
+    """Whether all of its memory is one storage on that device.
+
+    What torch.func makes of a tensor has none: the tensor within has it.
+    """
     if not tensor.is_cuda or tensor.layout is not torch.strided:
+        return False
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return False
     return (tensor.device.index or 0) == device
 

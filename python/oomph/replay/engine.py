@@ -54,6 +54,7 @@ class Engine:
     made_line: int = 0
     casts: bool = False
     stepped: dict[int, torch.optim.Optimizer] = field(default_factory=dict)
+    lacks_graph: bool = False  # backward was asked for where nothing was recorded
 
     def run_backward(
         self,
@@ -69,6 +70,9 @@ class Engine:
         """As ``torch._C._EngineBase.run_backward``."""
         if any(not isinstance(tensor, FakeTensor) for tensor in tensors):
             raise UnknownStep("backward of what an earlier step made")
+        if not torch.is_grad_enabled() and not any(t.requires_grad for t in tensors):
+            self.lacks_graph = True
+            raise UnknownStep("backward where nothing was recorded")
         before, self.tracker.ledger.phase = self.tracker.ledger.phase, "backward"
         if self.depth == 0:
             self.task += 1

@@ -32,6 +32,7 @@ class _Run:
         joined: Tensors that the step has joined to, as ``Tracker.rejoined`` has them.
         place: Among the candidates, from the innermost on.
         is_early: Whether some that are further in are tried after it.
+        records: Whether they record a graph, though a call of theirs did not.
     """
 
     stretch: statements.Stretch
@@ -41,6 +42,7 @@ class _Run:
     answer: bool = True
     guess: Guess = ALL
     joined: tuple[tuple[int, tuple[int, int]], ...] = ()
+    records: bool = False
 
 
 class Search:
@@ -102,6 +104,10 @@ class Search:
                 session.close()
                 run = other
                 session, outcome = self._begin(run)
+            if run.records and outcome is not None and outcome.raw["backwards"]:
+                self.trains = True  # what records nothing is a part of it
+                self.close()
+                self._plain = None
             if outcome is not None and outcome.raw["whole"]:
                 done.add(id(run.stretch))
             if outcome is None or not self._is_step(run, outcome):
@@ -304,7 +310,7 @@ class Search:
                 counts,
                 self.gone,
                 self.in_forward,
-                self.is_silent,
+                self.is_silent and not run.records,
                 self.trains,
                 run.answer,
                 position,
@@ -349,6 +355,8 @@ def _instead(run: _Run, raw: dict[str, Any]) -> _Run | None:
         other = dataclasses.replace(other, first=first)
     if raw["guessed"] and raw["error"] and not raw["whole"]:
         other = dataclasses.replace(other, answer=False)
+    if raw["lacks_graph"]:
+        other = dataclasses.replace(other, records=True)
     if raw["rejoined"]:
         other = dataclasses.replace(other, joined=tuple(raw["rejoined"]))
     return other if other != run else None

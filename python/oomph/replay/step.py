@@ -220,7 +220,8 @@ class Replay:
             that themselves save most; ``sequence``: the ``nn.Sequential`` whose call
             saves most; ``cache``: what calls keep for later ones; ``without``: the
             peak, had some things been smaller; ``shapes``: by bytes, of what dtype and
-            shape such large tensors were; ``error``: what ended it.
+            shape such large tensors were; ``error``: what ended it;
+            ``lacks_graph``: whether that was a backward where nothing was recorded.
         """
         wanted = Change.of(change or {})
         self._change_modules(wanted)
@@ -298,6 +299,7 @@ class Replay:
                     self.ledger.mark()
                     stays = self.stretch.is_loop or self.stretch.is_of_module
                     left = run(self.names if stays else dict(self.names))
+                    left = left if stays else None  # the function's variables go
                     peaks.append(self.ledger.peak_bytes)
                     ends.append(self.ledger.now_bytes - self._settle())
                     whole = True
@@ -336,6 +338,7 @@ class Replay:
             "times": sorted(tracker.times),
             "brought": tracker.brought,
             "error": error,
+            "lacks_graph": engine.lacks_graph,
             "called": self.calls.count,
             "calls": saved_by_class(self.calls, self.modules),
             "saved": saved_by_path(self.calls, self.modules),
