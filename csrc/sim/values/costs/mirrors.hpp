@@ -202,9 +202,8 @@ struct SmallComputation {
             of_zeros = computed();
         if (!of_zeros)
             return std::nullopt;
-        for (IValue &value : *of_zeros)
-            value =
-                value.toTensor().clone(); // what is written in place is written again
+        for (IValue &value : *of_zeros) // what is in place is written again
+            value = value.toTensor().clone();
         if (is_loaded(look, true))
             of_ones = computed();
         for (size_t i = 0; of_ones && i < of_ones->size(); i++)
