@@ -32,6 +32,7 @@ INTERNAL = {
     "this PyTorch leaves out no action, such as …",  # of which 2.10 is never told
     "… names no MemAvailable",
     "backward of what an earlier step made",  # in a forked child, which tells nobody
+    "backward where nothing was recorded",  # likewise
     "open …",
     "oomph: …",  # another error's text, as are those that follow
     "--cuda-memory-fail: …",

@@ -67,14 +67,14 @@ PLANTS = {
         (
             (
                 "python/oomph/offload/policy.py",
-                "offloaded = self.offloaded.get(key)\n"
-                "        if offloaded is not None and offloaded.serves(tensor):",
-                "offloaded = self.offloaded.get(storage.data_ptr())\n"
-                "        if (\n"
-                "            offloaded is not None\n"
-                "            and offloaded.state() != transfer.GONE\n"
-                "            and offloaded.copied_version == tensor._version\n"
-                "        ):",
+                "(self.offloaded.get(key), self.link.restored.get(key)):\n"
+                "            if offloaded is not None and offloaded.serves(tensor):",
+                "(self.offloaded.get(storage.data_ptr()),):\n"
+                "            if (\n"
+                "                offloaded is not None\n"
+                "                and offloaded.state() != transfer.GONE\n"
+                "                and offloaded.copied_version == tensor._version\n"
+                "            ):",
             ),
             (
                 "python/oomph/offload/policy.py",

@@ -16,12 +16,13 @@ import torch
 from oomph import _C
 from oomph.base import state
 from oomph.base.log import logger
+from oomph.memory.residency import address_of, hosted_bytes
 from oomph.offload import activations, idle, transfer
 from oomph.offload.blocks import Blocks
 from oomph.offload.policy import DevicePlan
 from oomph.offload.recorder import Recorder
 from oomph.offload.room import Saved
-from oomph.offload.transfer import OffloadedStorage, address_of, hosted_bytes
+from oomph.offload.transfer import OffloadedStorage
 from oomph.recompute.followers import Follower
 
 

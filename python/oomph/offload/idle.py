@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import torch
 
-from oomph.offload.transfer import address_of, hosted_bytes, is_hosted
+from oomph.memory.residency import address_of, hosted_bytes, is_hosted
 
 # With the thread that steps; 0: backward does.
 _optimizers: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = (

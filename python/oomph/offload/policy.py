@@ -16,6 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from oomph import _C
 from oomph.base.log import logger
+from oomph.memory.residency import is_hosted
 from oomph.offload import transfer
 from oomph.offload.blocks import Room
 from oomph.offload.fetches import Fetches
@@ -26,7 +27,7 @@ from oomph.offload.optimizers import OptimizerChoice
 from oomph.offload.record import Step
 from oomph.offload.recorder import Recorder
 from oomph.offload.room import Staying
-from oomph.offload.transfer import Link, OffloadedStorage, is_hosted
+from oomph.offload.transfer import Link, OffloadedStorage
 from oomph.recompute import timeline
 from oomph.recompute.stopwatch import Waits
 
@@ -54,8 +55,7 @@ class DevicePlan:
         self.link = Link(index)
         self.plan = StepPlan(target_bytes=target_bytes)  # of the step that runs
         self.kinds = Kinds()
-        self._saved_bytes = 0  # in this step
-        self._guesses = 0  # of what it will be
+        self._saved_bytes = self._guesses = 0  # in this step; of what it will be
         self.is_short = target_bytes > 0  # of memory, now or not long ago
         self.headroom = Headroom()
         self.recorder = Recorder(self.link, self._is_there)

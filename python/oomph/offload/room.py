@@ -18,9 +18,10 @@ import torch
 
 from oomph import _C, _torch
 from oomph.base.log import logger
+from oomph.memory.residency import is_hosted
 from oomph.offload import transfer
 from oomph.offload.fetches import Fetches
-from oomph.offload.transfer import Link, OffloadedStorage, is_hosted
+from oomph.offload.transfer import Link, OffloadedStorage
 
 _PATIENCE_S = 1.0  # for another thread that sends
 _LARGER = 2  # times what is missing in a step, that a storage may have which leaves;

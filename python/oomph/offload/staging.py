@@ -11,7 +11,8 @@ import torch
 from oomph import _C
 from oomph.base.attempts import attempt
 from oomph.base.log import logger
-from oomph.offload.transfer import Link, address_of, copy, is_hosted
+from oomph.memory.residency import address_of, is_hosted
+from oomph.offload.transfer import Link, copy
 
 _AHEAD = 2  # pieces on their way in while one is worked on
 _BUFFERS = 2 * _AHEAD  # beside them those on their way out

@@ -397,25 +397,3 @@ class OffloadedStorage:
             self._base = None
             if self._addr != 0:
                 self._free_copy()
-
-
-def is_hosted(address: int) -> bool:
-    """Whether it is that of a block of oomph's on the host, or split."""
-    return hosted_bytes(address) > 0
-
-
-def hosted_bytes(address: int) -> int:
-    """Bytes on the host of the block of oomph's there; 0: it belongs to the device."""
-    try:
-        tier, host_bytes = _C.place(address)
-    except ValueError:  # other memory
-        return 0
-    return host_bytes if tier == _C.TIER_HOST else 0
-
-
-def address_of(tensor: torch.Tensor) -> int:
-    """Of its storage; 0: it is no plain memory of a device."""
-    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
-    if not (plain and tensor.is_cuda and tensor.layout is torch.strided):
-        return 0
-    return tensor.untyped_storage().data_ptr()
