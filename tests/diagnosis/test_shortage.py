@@ -391,6 +391,21 @@ def test_evaluation_needs_no_graph():
 
 
 @card
+def test_a_gradient_of_a_model_in_evaluation_wants_its_graph():
+    net, rest = Net(8).cuda().eval(), []
+
+    def score(x: torch.Tensor) -> torch.Tensor:
+        y = net(x)
+        rest.append(take(torch.cuda.mem_get_info()[0] // MIB - 2))
+        return y
+
+    text = fail(lambda: torch.func.grad(score)(batch(4)))
+    assert "by the backward of" in text
+    assert "around evaluation" not in text
+    rest.clear()
+
+
+@card
 def test_a_model_that_nobody_trains_may_have_half_the_bits():
     nets = [Net(32).cuda() for _ in range(3)]
     text = fail(lambda: Net(64).cuda())

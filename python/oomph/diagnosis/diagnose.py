@@ -342,6 +342,7 @@ def _context(
         requested_bytes=snapshot["requested_bytes"],
         missing_bytes=missing,
         forecast=None,
+        in_backward=bool(snapshot["doing"]),
         in_optimizer=_is_in_optimizer(snapshot),
         autocast=snapshot["autocast"] or seen.program.half,
         device_count=torch.cuda.device_count(),
@@ -357,10 +358,9 @@ def _forecast(
     has_model = context.breakdown.program.training is not None
     if not snapshot["requested_bytes"] or not (has_model or context.saves_for_backward):
         return None
-    records = snapshot["grad"] or bool(snapshot["doing"]) or context.in_optimizer
+    records = snapshot["grad"] or context.in_backward or context.in_optimizer
     trains = records and context.breakdown.program.training is not False
-    in_optimizer = context.in_optimizer
-    return foresee(context.breakdown, snapshot, traceback, trains, in_optimizer)
+    return foresee(context.breakdown, snapshot, traceback, trains, context.in_optimizer)
 
 
 def _records(context: Context, traceback: TracebackType) -> bool:

@@ -54,7 +54,8 @@ def rank(context: Context) -> list[Remedy]:
 
 def _estimated(now: Context) -> Iterator[Remedy]:
     program, held = now.breakdown.program, now.totals
-    if program.training is False and now.saves_for_backward:
+    is_evaluation = program.training is False and not now.in_backward
+    if is_evaluation and now.saves_for_backward:
         yield now.guess(
             "torch.no_grad() around evaluation, as no module is in training mode",
             "nothing",

@@ -77,6 +77,7 @@ class Context:
         requested_bytes: Of the allocation that failed; 0: none did.
         missing_bytes: Bytes it was short of.
         forecast: What the step comes to; None: not predicted.
+        in_backward: It failed in backward, so that a graph is wanted.
         in_optimizer: It failed in a step of an optimizer of PyTorch.
         autocast: Was on, or seems to be in use.
         device_count: Devices of this machine.
@@ -90,6 +91,7 @@ class Context:
     requested_bytes: int
     missing_bytes: int
     forecast: Forecast | None
+    in_backward: bool
     in_optimizer: bool
     autocast: bool
     device_count: int
