@@ -96,7 +96,7 @@ def _no_gradients(now: Context, trials: _Trials) -> None:
     if now.forecast is None or not now.saves_for_backward:
         return
     if not now.forecast.outcome.raw["backwards"]:
-        if now.in_backward:  # of what the step that was seen is a part of
+        if now.in_backward:  # what was seen is but the forward part of a step
             return
         action, cost = "torch.no_grad() around evaluation", "nothing"
         trials.attempt(action, cost, Change(every_call_silent=True))
