@@ -13,6 +13,7 @@ import textwrap
 import threading
 import types
 import weakref
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -310,7 +311,8 @@ def test_a_batch_of_one_is_not_halved():
 @card
 def test_what_cannot_help_is_not_named():
     text = fail()  # there is no model, no batch and no optimizer
-    for remedy in ("batch", "checkpoint", "autocast", "8-bit", "fused", "FSDP"):
+    assert not re.search(r"batch \d", text)
+    for remedy in ("checkpoint", "autocast", "8-bit", "fused", "FSDP"):
         assert remedy not in text
 
 
@@ -417,8 +419,51 @@ def test_a_model_that_nobody_trains_may_have_half_the_bits():
 def test_data_that_waits_on_the_device_is_named():
     data = take(400)
     text = fail(lambda: take(200))
-    assert "400.00 MiB  keeping inputs and other tensors on the CPU" in text
+    assert "600.00 MiB  keeping inputs and other tensors on the CPU" in text
     del data
+
+
+KEEPING = "keeping inputs and other tensors on the CPU"
+
+
+@dataclass
+class Rollout:
+    images: torch.Tensor
+    device: str = "cuda"
+
+
+@card
+@pytest.mark.parametrize("form", ["to", "cuda", "zeros", "attribute", "entry"])
+def test_data_that_has_no_room_is_named(form: str):
+    net, x = Net().cuda(), torch.empty(600, MIB, dtype=torch.uint8)
+    rollout, parts = Rollout(x), {"images": x}
+    bring = {
+        "to": lambda: x.to("cuda"),
+        "cuda": lambda: x.cuda(),
+        "zeros": lambda: torch.zeros(*x.shape, device=rollout.device),
+        "attribute": lambda: rollout.images.to(rollout.device),
+        "entry": lambda: parts["images"].to("cuda", non_blocking=True),
+    }[form]
+    text = fail(bring)
+    size = "2.34 GiB" if form == "zeros" else "600.00 MiB"
+    assert f"{size}  {KEEPING}" in text, text
+    assert "Backward will need more" not in text
+    del net
+
+
+@card
+@pytest.mark.parametrize("form", ["product", "made like", "of parts", "model"])
+def test_what_is_computed_is_no_data(form: str):
+    x = take(1).view(torch.float32)
+    parts, net = [x] * 600, Net(0)
+    net.layers.append(nn.Linear(12000, 12000))
+    compute = {
+        "product": lambda: x[:, None] * x,
+        "made like": lambda: torch.zeros_like(x[:1].expand(160 * MIB)),
+        "of parts": lambda: torch.cat(parts),
+        "model": lambda: net.to("cuda"),
+    }[form]
+    assert KEEPING not in fail(compute)
 
 
 @card

@@ -15,6 +15,7 @@ from oomph import _C
 from oomph.base import state
 from oomph.base.sizes import format_size
 from oomph.diagnosis import categories, processes, remedies
+from oomph.diagnosis.brought import is_data
 from oomph.diagnosis.categories import (
     TITLES,
     BlockList,
@@ -127,7 +128,10 @@ class Case:
             forecast = _forecast(snapshot, self.context, traceback)
         except TimeUpError:
             forecast, snapshot["was_short"] = None, True
-        context = dataclasses.replace(self.context, forecast=forecast)
+        brings_data = is_data(traceback)
+        context = dataclasses.replace(
+            self.context, forecast=forecast, brings_data=brings_data
+        )
         if cache := forecast and forecast.outcome.raw["cache"]:
             context.breakdown.note_cache({*cache["addrs"]}, *cache["sizes"])
             totals = _totals(context.breakdown)[0]
@@ -258,7 +262,7 @@ def _request(snapshot: dict[str, Any], seen: Breakdown, context: Context) -> Req
         source=source,
         operator=snapshot["doing"],
         shape=_shape(snapshot["requested_bytes"], seen.program, step),
-        before_backward=_is_recorded_forward(snapshot),
+        before_backward=_phase(snapshot, context) == "forward",
         phase=_phase(snapshot, context),
         step_bytes=step.next.most if step else 0,
         step_least_bytes=step.next.least if step else 0,
@@ -283,11 +287,7 @@ def _phase(snapshot: dict[str, Any], context: Context) -> str:
         return "optimizer"
     if snapshot["doing"]:
         return "backward"
-    return "forward" if _is_recorded_forward(snapshot) else ""
-
-
-def _is_recorded_forward(snapshot: dict[str, Any]) -> bool:
-    return snapshot["grad"] and not snapshot["doing"]
+    return "forward" if snapshot["grad"] and not context.brings_data else ""
 
 
 def _shape(size_bytes: int, program: Program, step: Forecast | None) -> str:
@@ -348,6 +348,7 @@ def _context(
         device_count=torch.cuda.device_count(),
         offload=state.settings()["offload"],
         refusal=snapshot["message"],
+        brings_data=False,
     )
 
 

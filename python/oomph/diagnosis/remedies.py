@@ -109,12 +109,15 @@ def _leaks(now: Context) -> Iterator[Remedy]:
 def _data(now: Context) -> Iterator[Remedy]:
     """What was brought before it is needed, such as a whole data set."""
     held = sum(now.totals.values()) + now.requested_bytes
-    if now.totals[Category.INPUT] > DATA * held:
+    data = now.totals[Category.INPUT]
+    if now.brings_data:
+        data += now.requested_bytes
+    if data > DATA * held:
         yield now.guess(
             "keeping inputs and other tensors on the CPU until they are used, batch by "
             "batch",
             "a copy of each batch, which pinned memory and non_blocking=True hide",
-            now.totals[Category.INPUT],
+            data,
         )
 
 

@@ -83,6 +83,7 @@ class Context:
         device_count: Devices of this machine.
         offload: The setting.
         refusal: Why nothing was offloaded, as the error says it.
+        brings_data: What was asked for is brought to the device, not computed there.
     """
 
     breakdown: Breakdown
@@ -97,6 +98,7 @@ class Context:
     device_count: int
     offload: str
     refusal: str
+    brings_data: bool
 
     def guess(self, action: str, cost: str, saves_bytes: int) -> Remedy:
         """Of which only that it is too little can be known."""
