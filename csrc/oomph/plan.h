@@ -53,6 +53,7 @@ oomph_status_t oomph_read_usage(int device, oomph_usage_t *usage);
 typedef enum oomph_ban {
     OOMPH_BAN_REGION,       // the program, for a part of itself
     OOMPH_BAN_BATCH_FINDER, // who looks for the largest batch that fits
+    OOMPH_BAN_TRIAL,        // who tries what it can do without: others may leave for it
     OOMPH_BANS,
 } oomph_ban_t;
 

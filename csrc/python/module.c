@@ -298,6 +298,7 @@ static int add_constants(PyObject *module)
         {"MARK_WAITING", OOMPH_MARK_WAITING},
         {"BAN_REGION", OOMPH_BAN_REGION},
         {"BAN_BATCH_FINDER", OOMPH_BAN_BATCH_FINDER},
+        {"BAN_TRIAL", OOMPH_BAN_TRIAL},
         {"SITE_INFERRED", (long)OOMPH_SITE_INFERRED},
     };
 

@@ -1121,6 +1121,20 @@ static void nothing_leaves_while_offload_is_forbidden(void)
     check_sound();
 }
 
+static void others_leave_for_a_trial_that_never_falls_back_itself(void)
+{
+    oomph_addr_t addr;
+
+    start_with_saved(64 * MIB, false);
+    CHECK(oomph_forbid_offload(OOMPH_BAN_TRIAL) == OOMPH_OK);
+    CHECK(try_take(20 * MIB, NULL, &addr) == OOMPH_OK && sent == 1);
+    CHECK(try_take(24 * MIB, NULL, &addr) == OOMPH_ERR_NO_MEMORY);
+    CHECK(stats_of(0).rescues == 0 && stats_of(0).tier_bytes[OOMPH_TIER_HOST] == 0);
+    CHECK(oomph_allow_offload(OOMPH_BAN_TRIAL) == OOMPH_OK);
+    CHECK(try_take(24 * MIB, NULL, &addr) == OOMPH_OK && stats_of(0).rescues == 1);
+    check_sound();
+}
+
 /* ---- Captures */
 
 static void a_capture_is_neither_waited_for_nor_disturbed(void)
@@ -1428,6 +1442,7 @@ int main(int argc, char **argv)
         TEST(what_did_not_leave_falls_back),
         TEST(nothing_leaves_for_a_block_that_must_not_be_rescued),
         TEST(nothing_leaves_while_offload_is_forbidden),
+        TEST(others_leave_for_a_trial_that_never_falls_back_itself),
         TEST(an_embedder_that_freed_nothing_is_asked_before_each_error_all_the_same),
         TEST(a_capture_is_neither_waited_for_nor_disturbed),
         TEST(a_free_deferred_in_a_capture_waits_for_its_end),

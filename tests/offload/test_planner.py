@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+from unittest import mock
 
 import pytest
 import torch
@@ -433,6 +434,19 @@ def test_state_of_which_a_part_fell_back_is_not_taken_to_be_away():
     assert sum(oomph.residency(tensor).host_bytes for tensor in state) >= size_bytes
     assert idle.divide_state(0, size_bytes).leaves == []
     del kept
+
+
+@pytest.mark.parametrize(
+    ("wanted", "chosen"),
+    [(0, ""), (1, "d"), (16, "d"), (20, "cd"), (64, "b"), (80, "bd"), (999, "abcd")],
+)
+def test_little_more_state_is_chosen_than_is_wanted(wanted, chosen):
+    from oomph.offload import idle
+
+    sizes = {ord("a"): 64, ord("b"): 64, ord("c"): 16, ord("d"): 16}
+    with mock.patch.object(idle, "is_hosted", {ord("b"), ord("d")}.__contains__):
+        found = idle._of_size(sizes, wanted)
+    assert {*map(chr, found)} == {*chosen}
 
 
 @card

@@ -15,6 +15,7 @@ CONF = "reserve:0,host_limit:8GiB"
 slow_link = Simulated(CARD, CONF)
 never = Simulated(CARD, f"{CONF},recompute:off")
 fast_link = Simulated("560MiB,gpu=rtx4090,host=8GiB,context=0", CONF)
+small_card = Simulated("768MiB,gpu=rtx4090,host=8GiB,context=0", CONF)
 WIDTH = 1024
 
 
@@ -264,3 +265,24 @@ def test_the_first_steps_under_a_plan_are_no_shorter_of_memory_than_it_says():
     assert oomph.planner.explain()[0]["recomputed_calls"] > 0
     # The 4th is the first under the plan, and what it begins with is from before.
     assert max(used[4:]) <= 4 * MIB, used
+
+
+@small_card
+def test_trials_find_room_where_parameters_and_state_fill_the_card():
+    import oomph
+
+    layers = (nn.TransformerEncoderLayer(768, 12, 3072) for _ in range(8))
+    model = nn.Sequential(*layers).cuda()  # 216 MiB, and twice as much of state
+    optimizer = torch.optim.AdamW(model.parameters())
+    used, rescues = [], []
+    for _ in range(6):
+        model(torch.randn(64, 64, 768, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        used.append(oomph.stats()["step_host_used_bytes"])
+        rescues.append(oomph.stats()["rescues"])
+    plan = oomph.planner.explain()[0]
+    assert plan["recomputed_calls"] > 0, plan["text"]
+    assert "no room" not in plan["text"]
+    # In the third step calls are tried, and nothing falls back to the host.
+    assert rescues[2] == rescues[1] and max(used[4:]) <= 4 * MIB, used

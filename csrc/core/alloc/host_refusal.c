@@ -73,7 +73,7 @@ bool oomph_offload_is_forbidden(void)
 
 /* ---- Bans */
 
-const char *oomph_host_ban(const oomph_request_context_t *ctx)
+const char *oomph_leaving_ban(const oomph_request_context_t *ctx)
 {
     if (oomph_process.config.offload == OOMPH_OFFLOAD_OFF)
         return "offload is off (OOMPH_CONF=offload:on-oom goes on in CPU memory)";
@@ -83,7 +83,7 @@ const char *oomph_host_ban(const oomph_request_context_t *ctx)
     if (oomph_offload_is_forbidden_by(OOMPH_BAN_BATCH_FINDER))
         return "a batch finder runs, or oomph.batch_finder(): until it ends nothing "
                "falls back to the host";
-    if (oomph_offload_is_forbidden())
+    if (oomph_offload_is_forbidden_by(OOMPH_BAN_REGION))
         return "nothing is offloaded within oomph.no_offload()";
     if (ctx->pool->group != NULL && ctx->pool->group->is_mem_pool)
         return "MemPools get no host memory";
@@ -92,15 +92,33 @@ const char *oomph_host_ban(const oomph_request_context_t *ctx)
     return NULL;
 }
 
-const char *oomph_host_ban_now(const oomph_request_context_t *ctx)
+const char *oomph_host_ban(const oomph_request_context_t *ctx)
 {
-    const char *banned = oomph_host_ban(ctx);
+    const char *banned = oomph_leaving_ban(ctx);
 
+    if (banned != NULL || !oomph_offload_is_forbidden_by(OOMPH_BAN_TRIAL))
+        return banned;
+    return "oomph tries what it can do without";
+}
+
+// A ban, or else that a stream captures; NULL: neither.
+static const char *or_captures(const char *banned, const oomph_request_context_t *ctx)
+{
     if (banned != NULL || !oomph_host_captures(&ctx->device->streams))
         return banned;
     return "a stream captures: nothing can move, and the host memory prepared for it "
            "from what earlier steps needed is not enough; before the capture, "
            "oomph.evict() can move away what it does not need";
+}
+
+const char *oomph_leaving_ban_now(const oomph_request_context_t *ctx)
+{
+    return or_captures(oomph_leaving_ban(ctx), ctx);
+}
+
+const char *oomph_host_ban_now(const oomph_request_context_t *ctx)
+{
+    return or_captures(oomph_host_ban(ctx), ctx);
 }
 
 /* ---- In words */

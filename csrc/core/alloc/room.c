@@ -14,7 +14,7 @@ enum { TIMES_MAX = 32 }; // that one request asks, as others may take what came 
 // Whether nothing may leave for the block's sake.
 static bool is_banned(const oomph_request_context_t *ctx)
 {
-    return oomph_process.config.strict || oomph_host_ban_now(ctx) != NULL;
+    return oomph_process.config.strict || oomph_leaving_ban_now(ctx) != NULL;
 }
 
 oomph_rung_result_t oomph_rung_room(oomph_request_context_t *ctx)

@@ -105,6 +105,13 @@ class Blocks:
         return isinstance(self.follower, (Watching, Trying))
 
     @property
+    def trial_bytes(self) -> int:
+        """Room that this step's trials need, one after the other."""
+        if not isinstance(self.follower, Trying):
+            return 0
+        return max(call.gain_bytes for call in self._calls)
+
+    @property
     def step_ms(self) -> float:
         """Time of a step under the plan; 0: not known yet."""
         return self._correction.step_ms
@@ -237,7 +244,7 @@ class Blocks:
             return False
         blocks = self._judge(watched, trying.trials)
         spent = segments.without_waits(measured, blocks)
-        self._note_record(watched, blocks, spent, step)
+        self._note_record(watched, blocks, spent, step, room)
         return self._choose_or_give_up(step, room)
 
     def _plan_converted(self, converting: Converting, step: Step, room: Room) -> bool:
@@ -265,7 +272,7 @@ class Blocks:
             return False
         measured.rest = rest_ms(turn, ended)
         blocks = self._judge(watched, all_trials(ended))
-        self._note_record(watched, blocks, measured, step)
+        self._note_record(watched, blocks, measured, step, room)
         self._sizes.clear()
         return self._choose_or_give_up(step, room)
 
@@ -287,11 +294,19 @@ class Blocks:
         return watched.blocks({c.key: trials[c.key].again_ms for c in self._calls})
 
     def _note_record(
-        self, watched: Watched, blocks: list[timeline.Block], spent: Times, step: Step
+        self,
+        watched: Watched,
+        blocks: list[timeline.Block],
+        spent: Times,
+        step: Step,
+        room: Room,
     ) -> None:
         """What plans are made from now on."""
         parts = watched.segments(spent)
-        self._record = timeline.Record(parts, blocks, spent.rest, step.state_bytes)
+        # A plan counts itself what optimizers' state takes that comes and goes.
+        moved_ms = step.state_host_bytes / min(room.link.out, room.link.back)
+        rest_ms = max(spent.rest - moved_ms, 0.0)
+        self._record = timeline.Record(parts, blocks, rest_ms, step.state_bytes)
         self._correction = Correction()
 
     def _choose(self, room: Room, plan: timeline.Plan | None = None) -> bool:

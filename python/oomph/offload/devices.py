@@ -116,11 +116,11 @@ class Planner:
     def aside(self) -> Iterator[None]:
         """What runs meanwhile is no need of the program's, and uses no host memory."""
         self.tell(Recorder.note)
-        _C.forbid_offload(_C.BAN_REGION)
+        _C.forbid_offload(_C.BAN_TRIAL)
         try:
             yield
         finally:
-            _C.allow_offload(_C.BAN_REGION)
+            _C.allow_offload(_C.BAN_TRIAL)
             self.tell(Recorder.skip)
 
     def device(self, index: int) -> DevicePlan:
@@ -215,9 +215,10 @@ class Planner:
         for device in self.devices.values():
             if device.last.host_bytes == 0:
                 continue
-            looks = self.blocks.is_looking() and not device.is_far_short
-            stays_bytes = 0 if looks else device.state_bytes
-            state = idle.divide_state(device.index, stays_bytes)
+            away_bytes = device.state_bytes
+            if away_bytes > 0:
+                away_bytes += self.blocks.trial_bytes
+            state = idle.divide_state(device.index, away_bytes)
             _C.rests([*state.leaves, *state.returns])
             if state.leaves:
                 try:
@@ -236,9 +237,13 @@ class Planner:
             self._has_old_workspaces = not idle.free_workspaces()
 
     def _look_at_optimizers(self) -> dict[int, tuple[int, int]]:
-        """Bytes of optimizers' state on the host, and of all of it, by device."""
+        """Bytes of optimizers' state on the host, and of all of it, by device.
+
+        None are told where that is of no use.
+        """
         with transfer.lock:
-            if all(d.recorder.step.host_bytes == 0 for d in self.devices.values()):
+            used = any(d.recorder.step.host_bytes > 0 for d in self.devices.values())
+            if not (used or self.blocks.is_looking()):
                 return {}
         found: dict[int, tuple[int, int]] = {}
         for optimizer in idle.optimizers():

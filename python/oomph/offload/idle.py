@@ -97,24 +97,46 @@ def divide_state(device: int, size_bytes: int) -> Division:
 
     Args:
         device: Index of theirs.
-        size_bytes: Of state, that are to be on the host; it is somewhat more. What is
-            there already comes first.
+        size_bytes: Of state, that are to be on the host; it is little more.
     """
     found = Division([], [], [])
     known = optimizers()
     states = (t for optimizer in known for t in state_of(optimizer))
-    here = [t for t in states if t.device.index == device and address_of(t) != 0]
-    here.sort(key=lambda tensor: not is_hosted(address_of(tensor)))
-    for tensor in here:
-        address, storage_bytes = address_of(tensor), tensor.untyped_storage().nbytes()
+    here = {
+        address_of(t): t.untyped_storage().nbytes()
+        for t in states
+        if t.device.index == device and address_of(t) != 0
+    }
+    away = _of_size(here, size_bytes)
+    for address, storage_bytes in here.items():
         host_bytes = hosted_bytes(address)
-        if size_bytes > 0:  # what fell back may have a part on the device
-            is_away = host_bytes >= storage_bytes
-            (found.stays if is_away else found.leaves).append(address)
-            size_bytes -= storage_bytes
+        if address in away:  # what fell back may have a part on the device
+            is_there = host_bytes >= storage_bytes
+            (found.stays if is_there else found.leaves).append(address)
         elif host_bytes > 0:
             found.returns.append(address)
     for tensor in (t for optimizer in known for t in trained_by(optimizer)):
         if tensor.device.index == device and is_hosted(address := address_of(tensor)):
             found.returns.append(address)
     return found
+
+
+def _of_size(sizes: dict[int, int], wanted_bytes: int) -> set[int]:
+    """Chooses so many bytes and little more: the largest first, the last one fits.
+
+    Of several as large what is on the host comes first, so that little moves.
+
+    Args:
+        sizes: Bytes by address.
+        wanted_bytes: So many.
+    """
+    chosen: set[int] = set()
+    here_first = sorted(sizes, key=is_hosted, reverse=True)
+    for address in sorted(here_first, key=lambda address: -sizes[address]):
+        if sizes[address] <= wanted_bytes:
+            chosen.add(address)
+            wanted_bytes -= sizes[address]
+    rest = [address for address in here_first if address not in chosen]
+    if wanted_bytes > 0 and rest:
+        chosen.add(min(rest, key=lambda address: sizes[address]))
+    return chosen
