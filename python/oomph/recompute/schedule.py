@@ -7,7 +7,9 @@ falling return, the lower hull of all mixtures without the link. What a block fr
 comes back at once, in backward, which a small device cannot bear: so blocks that
 contain none form another row. What is missing beside the first of a row is sent, and
 only its length is searched, from where a bound on the time is lowest: with optimizers'
-state on the device, with half of it, and with none.
+state on the device, with half of it and with none, and then around the best of these.
+At last blocks in which most is in use are left out, or others take their place, as long
+as that is better.
 
 All is proportional: of a step with so many times the bytes and the times of another the
 plan is the same where the limit is so many times as high.
@@ -16,16 +18,18 @@ plan is the same where the limit is so many times as high.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from oomph.recompute.timeline import Block, Link, Plan, Record, play
 
 _STRIDES = 16  # in a row, at first; halved
 _PRECISION = 64  # part of a row
-_STATE_SHARES = 0.0, 0.5, 1.0  # of optimizers' state, that are tried on the host
+_REPAIRS, _SWAPS = 8, 8  # blocks that give way one by one, each to one of so many
+# Of optimizers' state, that are tried on the host beside none, then beside the best.
+_STATE_SHARES, _STATE_STRIDES = (0.5, 1.0), (0.25, 0.125, 0.0625)
 
 
 class Step(NamedTuple):
@@ -43,12 +47,13 @@ class Step(NamedTuple):
         return self.ms / self.gain_bytes
 
 
-def _rows(blocks: Sequence[Block]) -> tuple[list[Step], list[Step]]:
+def _rows(
+    blocks: Sequence[Block], roots: list[int], inner: dict[int, list[int]]
+) -> tuple[list[Step], list[Step]]:
     """The steps from nothing recomputed to all, the best return first.
 
     Of all blocks, and of those that contain no other.
     """
-    roots, inner = _nested(blocks)
     steps = [s for root in roots for s in _steps(root, blocks, inner)]
     innermost = [
         Step(block.first, block.gain_bytes, block.ms, frozenset([i]))
@@ -137,12 +142,62 @@ def choose(record: Record, limit_bytes: float, link: Link) -> Plan:
     best = play(record, frozenset(), limit_bytes, link)
     if best.need_bytes <= limit_bytes:
         return best
-    rows = _rows(record.blocks)
-    for share in _STATE_SHARES if record.state_bytes > 0 else (0.0,):
+    roots, inner = _nested(record.blocks)
+    rows = _rows(record.blocks, roots, inner)
+
+    def search(share: float) -> None:
+        nonlocal best
         state_bytes = int(share * record.state_bytes)
         for row in rows:
             best = _search(row, best, record, limit_bytes, link, state_bytes)
+
+    search(0.0)
+    if record.state_bytes > 0:
+        for share in _STATE_SHARES:
+            search(share)
+        for stride in _STATE_STRIDES:
+            share = best.state_bytes / record.state_bytes
+            for beside in (share - stride, share + stride):
+                if 0 < beside < 1:
+                    search(beside)
+    return _repaired(best, record, limit_bytes, link, inner, rows[0])
+
+
+def _repaired(
+    best: Plan,
+    record: Record,
+    limit_bytes: float,
+    link: Link,
+    inner: dict[int, list[int]],
+    steps: list[Step],
+) -> Plan:
+    """A plan without the block that makes it tightest, or with others in its place.
+
+    What a block frees comes back at once in its backward, and there it may be too much:
+    then those within it are better, or some that do not run again at that time.
+    """
+    blocks = record.blocks
+    for _ in range(_REPAIRS):
+        chosen, tightest = best.recomputed, best.tightest
+        tight = [i for i in chosen if blocks[i].first <= tightest < blocks[i].end]
+        more = [step.come for step in steps if not step.come & chosen][:_SWAPS]
+        plans = [
+            play(record, frozenset(other), limit_bytes, link, best.state_bytes)
+            for i in tight
+            for others in ((), inner[i], *more)
+            if not _overlap(blocks, other := chosen - {i} | {*others})
+        ]
+        better = min([best, *plans], key=lambda plan: plan.step_ms)
+        if better is best:
+            break
+        best = better
     return best
+
+
+def _overlap(blocks: Sequence[Block], chosen: Set[int]) -> bool:
+    """Whether one contains another."""
+    order = sorted((blocks[i].first, blocks[i].end) for i in chosen)
+    return any(first < end for (_, end), (first, _) in pairwise(order))
 
 
 def _search(

@@ -150,6 +150,7 @@ class Plan:
         short_bytes: What neither recomputing nor sending frees: it uses host pages.
         recompute_ms: Of ``step_ms``, forward run again.
         state_bytes: Of optimizers' state, that are on the host.
+        tightest: Segment in which most is in use, all sent that may be until then.
     """
 
     recomputed: frozenset[int]
@@ -159,6 +160,7 @@ class Plan:
     short_bytes: int
     recompute_ms: float
     state_bytes: int = 0
+    tightest: int = 0
 
 
 def play(
@@ -196,12 +198,13 @@ def play(
     allowed = list(accumulate(freed, initial=limit_bytes))
     forward = list(map(sub, columns.forward_bytes, allowed))
     backward = list(map(sub, columns.backward_bytes, allowed))
-    most = max(*forward, *backward, -limit_bytes, -limit_bytes)
+    missing = list(map(max, forward, backward))
+    most = max(missing, default=-limit_bytes)
     sent: list[float] = []
     short = 0.0
     ms = sum(columns.kernels_ms) + sum(again_ms)
     if most > 0:
-        sent, short = _send(sendable, list(map(max, forward, backward)))
+        sent, short = _send(sendable, missing)
         timeline = _Timeline(sent, link)
         timeline.forward(columns.forward_ms, forward)
         timeline.backward(list(map(add, columns.backward_ms, again_ms)), backward)
@@ -214,6 +217,7 @@ def play(
         math.ceil(short),
         sum(again_ms),
         state_bytes,
+        _tightest(sendable, missing),
     )
 
 
@@ -234,6 +238,12 @@ def _send(sendable: list[int], missing: list[float]) -> tuple[list[float], float
     short = max(0.0, *map(sub, missing[:k], gone[1:]), 0.0)
     rest = [max(most - gone[k], 0.0) for most in later[k : k + 1]]
     return [*sendable[:k], *rest, *[0] * (count - k - 1)], short
+
+
+def _tightest(sendable: list[int], missing: list[float]) -> int:
+    """The segment in which most is missing though all has left that may."""
+    left = [*map(sub, missing, accumulate(sendable))]
+    return left.index(max(left)) if left else 0
 
 
 class _Timeline:
