@@ -14,7 +14,7 @@ from typing import Any
 from oomph.holders.frames import variables
 from oomph.replay.statements import stack_of
 
-_MODELS = ("torch.nn.", "torch.optim.", "torch.autograd.")  # what they ask for is theirs
+_MODELS = ("torch.nn.", "torch.optim.", "torch.autograd.")  # what they make is theirs
 _ITEMS = 64  # of a container are looked at
 
 
