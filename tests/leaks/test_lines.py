@@ -844,6 +844,26 @@ def test_what_comes_to_its_bound_is_never_called_a_leak(program):
     assert [f for f in found if f.certainty == "leaks"] == []
 
 
+@simulated
+def test_a_chain_that_is_copied_whole_is_told_though_nothing_in_it_grows_old():
+    import oomph
+
+    gc.unfreeze()
+    chain: list[torch.Tensor] = []
+    loop = Loop()
+    with oomph.leaks.watch() as watch:
+        for number in range(120):
+            loop.step()
+            if number % 4 == 3:  # each is smaller than those whose lines are known
+                sizes = [25 << 10] * (len(chain) + 2)
+                chain = [torch.zeros(n, device="cuda") for n in sizes]  # copies
+    (found,) = watch.final_report().findings
+    source = Path(__file__).read_text().splitlines()
+    lines = {source[line.line - 1].strip() for line in found.allocated_at}
+    assert any(line.endswith("# copies") for line in lines), found
+    assert found.growth_bytes == pytest.approx(50 << 10, rel=0.3)
+
+
 # ---- Programs without steps
 
 
@@ -881,11 +901,30 @@ def test_without_a_model_what_grows_is_seen_over_time(short_times):
     source = Path(__file__).read_text().splitlines()
     assert source[found.line.line - 1].endswith(KEEPS), found
     assert found.per == "second"
-    assert re.fullmatch(r"(?s)\w.* in \d seconds:.* MiB per second.*", report.text)
+    assert re.fullmatch(r"(?s)\w.* in \d\.\d seconds:.* MiB per second.*", report.text)
     elapsed = report.seconds
     assert found.growth_bytes == pytest.approx(
         len(results) * MIB / 2 / elapsed, rel=0.4
     )
+
+
+@simulated
+def test_a_program_of_a_second_is_long_enough():
+    import oomph
+
+    gc.unfreeze()
+    results: list[torch.Tensor] = []
+
+    def keep(result):
+        results.append(block() + result.sum())  # keeps
+
+    with oomph.leaks.watch() as watch:
+        solve_often(keep, 1.0)
+    report = watch.final_report()
+    (found,) = report.findings
+    source = Path(__file__).read_text().splitlines()
+    assert source[found.line.line - 1].endswith(KEEPS), found
+    assert re.search(r" in \d\.\d seconds:", report.text)
 
 
 @simulated

@@ -1,4 +1,8 @@
-"""Rounds of a program that has neither steps nor calls of a model: equal times."""
+"""Rounds of a program that has neither steps nor calls of a model: times.
+
+They are equal, but for the first, which are shorter: a program may take but a part of a
+second.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,8 @@ import threading
 import time
 from collections.abc import Callable
 
-_ROUND_S = 0.25
+_FIRST_S, _ROUND_S = 0.01, 0.25
+_PARTS = 16  # of the time since it began: so long is a round in between
 
 
 class Clock:
@@ -21,6 +26,7 @@ class Clock:
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._began = time.monotonic()
+        self._ends: list[float] = []  # of rounds, in seconds since then
 
     def start(self) -> None:
         """Begins."""
@@ -37,9 +43,25 @@ class Clock:
 
     @property
     def seconds(self) -> float:
-        """Since it was made."""
+        """Since it began."""
         return time.monotonic() - self._began
 
+    def begin_again(self) -> None:
+        """What was until now does not count."""
+        self._began = time.monotonic()
+        self._ends.clear()
+
+    def rate(self, first: int, last: int) -> float:
+        """Rounds in a second, from the end of one to that of another, counted from 1."""
+        if not 0 < first < last <= len(self._ends):
+            return len(self._ends) / self.seconds
+        return (last - first) / (self._ends[last - 1] - self._ends[first - 1])
+
     def _run(self) -> None:
-        while not self._stopped.wait(_ROUND_S) and self._tick():
-            pass
+        while not self._stopped.wait(self._pause_s()):
+            self._ends.append(self.seconds)
+            if not self._tick():
+                break
+
+    def _pause_s(self) -> float:
+        return min(max(_FIRST_S, self.seconds / _PARTS), _ROUND_S)

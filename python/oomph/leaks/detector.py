@@ -110,8 +110,10 @@ class Detector:
         if scans:
             self._scan(now, grown)
         self._starts.append(events.next_node())
-        soon = self._next == self.rounds + 1 or bool(self._searched())
-        early = self.rounds == FIRST_SCAN
+        # What grows once in a period comes in any of its rounds.
+        is_near = self._next - self.rounds <= (self._period or 1)
+        soon = is_near or bool(self._searched())
+        early = self.rounds == FIRST_SCAN or self._period is not None
         found = any(s.is_live and not s.is_searched for s in self._suspects)
         self._know_small_blocks(soon and not found and (early or grown))
         self._begin_following()
@@ -343,6 +345,12 @@ class Detector:
         if finding.made_by is not None:
             size_bytes = max(size_bytes, self.growth_bytes)
         return [replace(finding, growth_bytes=size_bytes, allocated_at=places[:3])]
+
+    @property
+    def looked_at(self) -> tuple[int, int]:
+        """The rounds of this look between which it is known what has stayed."""
+        rounds = self._inventory.rounds
+        return (rounds[0], rounds[-2]) if len(rounds) > 1 else (0, 0)
 
     @property
     def growth_bytes(self) -> int:

@@ -43,6 +43,7 @@ ADVICE = {
 }
 """Each verdict, and what to do about it."""
 _TITLES = {LEAKS: "leaks found in", BOUNDED: "memory grows, may be bounded, seen in"}
+_FEW_S = 10.0  # seconds of which tenths are told
 
 
 class LeakError(AssertionError):
@@ -157,7 +158,7 @@ class Report:
         if self.steps == 0 and self.calls:
             span = f"{self.calls} calls of a model"
         elif self.seconds:
-            span = f"{self.seconds:.0f} seconds"
+            span = f"{self.seconds:.{1 if self.seconds < _FEW_S else 0}f} seconds"
         if not self.findings:
             return f"no leak was found in {span}"
         parts = []

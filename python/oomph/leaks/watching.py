@@ -99,7 +99,7 @@ class Watch:
             grown += (replace(finding, per="call") for finding in by_calls)
         if self._by_times is not None:
             by_times = self._by_times.findings(self._ended)
-            rate = self._by_times.rounds / self._clock.seconds
+            rate = self._clock.rate(*self._by_times.looked_at)
             grown += (_each_second(finding, rate) for finding in by_times)
         lines = {(finding.verdict, finding.line) for finding in grown}
         found = [f for f in self._found if (f.verdict, f.line) not in lines]
@@ -308,11 +308,13 @@ class Watch:
         with self._own_work(), self._lock, collector.paused():
             if not self._has_only_time:
                 return False
-            if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-                if self._by_times is None:
-                    self._by_times = self._detector(_CERTAIN_TIMES)
-                self._by_times.end_round()
-                self._by_times.modules.clear()
+            if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+                self._clock.begin_again()
+                return True
+            if self._by_times is None:
+                self._by_times = self._detector(_CERTAIN_TIMES)
+            self._by_times.end_round()
+            self._by_times.modules.clear()
         self._tell(in_program=False)
         return self._failure is None
 

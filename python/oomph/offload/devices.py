@@ -25,6 +25,8 @@ from oomph.offload.room import Saved
 from oomph.offload.transfer import OffloadedStorage
 from oomph.recompute.followers import Follower
 
+_MUCH = 3  # part of a device
+
 
 @dataclass(frozen=True)
 class Mode:
@@ -215,10 +217,7 @@ class Planner:
         for device in self.devices.values():
             if device.last.host_bytes == 0:
                 continue
-            away_bytes = device.state_bytes
-            if away_bytes > 0:
-                away_bytes += self.blocks.trial_bytes
-            state = idle.divide_state(device.index, away_bytes)
+            state = idle.divide_state(device.index, self._state_bytes(device))
             _C.rests([*state.leaves, *state.returns])
             if state.leaves:
                 try:
@@ -226,6 +225,18 @@ class Planner:
                 except (RuntimeError, MemoryError) as error:
                     logger.debug("optimizers' state stays on the device: %s", error)
             _C.stays([*state.leaves, *state.stays])
+
+    def _state_bytes(self, device: DevicePlan) -> int:
+        """Of optimizers' state, that are to be on the host in the next step.
+
+        While calls are looked at all is back, so that the step is one without a plan;
+        but not if that is much: then there is no room to try a call.
+        """
+        if not self.blocks.is_looking():
+            return device.state_bytes
+        if device.state_bytes <= device.capacity // _MUCH:
+            return 0
+        return device.state_bytes + self.blocks.trial_bytes
 
     def _renew_workspaces(self, rescued: bool) -> None:
         """After a shortage: what cuBLAS took on a full device, it takes once more."""

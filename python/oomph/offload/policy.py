@@ -63,7 +63,6 @@ class DevicePlan:
         self.staying = Staying(self.link, self.fetches, self._note_late)
         self.last = Step()
         self.least_state_bytes = 0  # of optimizers' state, that are to be on the host
-        self.is_far_short = False  # by more than calls that run again may free
         self._fitting_steps = 0
         self._patience = _FITTING_STEPS
         self.leavers = Leavers()
@@ -295,8 +294,7 @@ class DevicePlan:
                 plan = replace(plan, chosen=chosen, target_bytes=chosen.missing_bytes)
         # Of what did not leave: blocks as large go to the host at once. If it is much
         # before anything could leave, optimizers' state does.
-        self.is_far_short = unreached_bytes > self.capacity // _MUCH
-        if self.is_far_short and not step.had_hooks():
+        if unreached_bytes > self.capacity // _MUCH and not step.had_hooks():
             plan.state_bytes = min(unreached_bytes, step.state_bytes)
         if unreached_bytes > 0:
             short_bytes = self.optimizers.short_bytes(
