@@ -307,6 +307,75 @@ def test_so_many_steps_of_each_optimizer_are_seen(tmp_path):
     assert run["allocated_bytes"] > GIB
 
 
+STEPS_LATE = """
+import torch
+
+policy, judge = torch.nn.Linear(64, 64).cuda(), torch.nn.Linear(2048, 2048).cuda()
+acts, judges = (torch.optim.Adam(m.parameters()) for m in (policy, judge))
+wrapper = torch.optim.SGD(policy.parameters())  # never steps, and trains nothing else
+for step in range(1000):
+    policy(torch.ones(8, 64, device="cuda")).sum().backward()
+    acts.step()
+    if step % 10 == 9:
+        judge(torch.ones(8, 2048, device="cuda")).sum().backward()
+        judges.step()
+"""
+
+
+def test_an_optimizer_that_has_not_stepped_yet_is_waited_for(tmp_path):
+    path = tmp_path / "late.py"
+    path.write_text(STEPS_LATE)
+    run = answer("--gpu", "8GiB", "--steps", "2", path)["cards"][0]["ways"]["native"]
+    assert run["run"]["ending"] == "steps"
+    assert run["run"]["allocated_bytes"] > 4 * 2048 * 2048 * 4  # with all of its state
+
+
+FORKS = """
+import os, sys, torch
+
+for n in (1, 3, 2):
+    if (pid := os.fork()) == 0:
+        x = torch.empty(n << 28, dtype=torch.uint8, device="cuda")
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+print("all folds", flush=True)
+os._exit(0)
+"""
+
+
+def test_of_processes_that_a_script_forks_the_largest_is_told(tmp_path):
+    path = tmp_path / "folds.py"
+    path.write_text(FORKS)
+    result = fit("--gpu", "8GiB", "--brief", path)
+    found = answer("--gpu", "8GiB,1GiB", "--with", "native", path)
+    ways = {c["card"]: c["ways"]["native"] for c in found["cards"]}
+    assert ways["8GiB"]["run"]["allocated_bytes"] == 3 << 28
+    assert ways["8GiB"]["run"]["processes"] == 3
+    assert (ways["1GiB"]["fits"], ways["8GiB"]["fits"]) == (False, True)
+    assert "3 processes of the script used a GPU" in result.out
+
+
+def test_a_script_that_leaves_without_an_end_is_seen(tmp_path):
+    path = tmp_path / "leaves.py"
+    path.write_text(
+        "import os, torch\n"
+        "x = torch.empty(1 << 28, dtype=torch.uint8, device='cuda')\n"
+        "os._exit(0)\n"
+    )
+    run = answer("--gpu", "8GiB", path)["cards"][0]["ways"]["native"]["run"]
+    assert (run["ending"], run["exit_code"]) == ("script", 0)
+    assert run["allocated_bytes"] == 1 << 28
+
+
+def test_an_error_is_shown_without_what_runs_the_script(tmp_path):
+    path = tmp_path / "wrong.py"
+    path.write_text("import torch\ntorch.ones(1, device='cuda')\nraise ValueError(3)\n")
+    said = fit("--gpu", "1GiB", path).err
+    assert f'Traceback (most recent call last):\n  File "{path}", line 3' in said
+    assert "oomph/fitting" not in said and "runpy" not in said
+    assert "--values runs it with them" in said
+
+
 def test_values_with_which_the_script_catches_the_error_fit_and_it_is_told(tmp_path):
     path = tmp_path / "halves.py"
     path.write_text("import os\n" + HALVES.replace("400", "int(os.environ['SIZE'])"))
@@ -354,7 +423,7 @@ def test_a_script_that_asks_how_much_is_free_is_run_on_each_card(tmp_path):
 BAD_SCRIPTS = {
     "raises": ("raise KeyError('no such column')", "KeyError: 'no such column'"),
     "exits": ("raise SystemExit('give me data')", "give me data"),
-    "reads": ("input('name? ')", "EOFError"),
+    "reads": ("input('name? ')", "a script is given no standard input here"),
     "waits": (
         "import torch\nx = torch.ones(9999, device='cuda')\nwhile not x.max() > 0: ...",
         "the script took too long. A loop may wait for a value, which is 0",

@@ -57,7 +57,7 @@ def _expression(frame: FrameType) -> ast.AST:
     """What a frame is at; in Python 3.10 its line.
 
     Raises:
-        SyntaxError: That is not known.
+        SyntaxError, LookupError: That is not known.
     """
     lines = linecache.getlines(frame.f_code.co_filename, frame.f_globals)
     if sys.version_info < (3, 11):
@@ -66,7 +66,7 @@ def _expression(frame: FrameType) -> ast.AST:
     place = next(islice(frame.f_code.co_positions(), number, None))
     first, last, start, end = place
     if first is None or last is None or last > len(lines):
-        raise SyntaxError("its lines are not known")
+        raise LookupError(frame.f_lineno)
     text = [line.encode() for line in lines[first - 1 : last]]
     text[-1] = text[-1][:end]
     text[0] = text[0][start:]

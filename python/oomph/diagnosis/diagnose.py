@@ -128,10 +128,8 @@ class Case:
             forecast = _forecast(snapshot, self.context, traceback)
         except TimeUpError:
             forecast, snapshot["was_short"] = None, True
-        brings_data = is_data(traceback)
-        context = dataclasses.replace(
-            self.context, forecast=forecast, brings_data=brings_data
-        )
+        data = is_data(traceback)
+        context = dataclasses.replace(self.context, forecast=forecast, brings_data=data)
         if cache := forecast and forecast.outcome.raw["cache"]:
             context.breakdown.note_cache({*cache["addrs"]}, *cache["sizes"])
             totals = _totals(context.breakdown)[0]

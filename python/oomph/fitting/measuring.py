@@ -15,7 +15,7 @@ from typing import Any
 from oomph import settings, simulate
 from oomph.fitting.process import forking
 from oomph.fitting.process.launcher import Job, Launcher
-from oomph.fitting.process.record import Ending, Record
+from oomph.fitting.process.record import CHILD, Ending, Record
 from oomph.setup import environment
 from oomph.setup.places import temporary_folder
 
@@ -103,6 +103,8 @@ class Script:
         """
         is_module = words[:1] == ["-m"]
         target, *arguments = words[is_module:] or [""]
+        if not is_module and os.path.isdir(target):
+            raise ValueError(f"{target} is a folder, and no script")
         if not is_module and not os.path.isfile(target):
             raise ValueError(f"there is no file {target}")
         return cls(target, tuple(arguments), is_module, **options)
@@ -219,11 +221,17 @@ def _run(
             process.kill()
         text = _tail(output)
         if path.exists():
-            record = replace(Record(**json.loads(path.read_text())), output=text)
+            record = _read(path, text)
         else:
             ending: Ending = "error" if in_time else "time"
             record = Record(ending, process.code or 1, output=text)
+        children = [*Path(folder).glob(f"*{CHILD}")]
+        record = record.with_children([_read(path, text) for path in children])
     return record, process.is_fork
+
+
+def _read(path: Path, output: str) -> Record:
+    return replace(Record(**json.loads(path.read_text())), output=output)
 
 
 def _tail(output: Path) -> str:

@@ -58,7 +58,7 @@ def text_of_largest(name: str, found: Sequence[Largest]) -> str:
         rows.append([card.name, format_size(card.memory_bytes), *cells])
     told = [f"The largest {name} that fits:", *_columns(rows), ""]
     runs = [each.roomy for each in found if each.roomy is not None]
-    told += [*_ended(runs), *_asks(runs), *_caught(found)]
+    told += [*_ended(runs), *_forked(runs), *_asks(runs), *_caught(found)]
     return "\n".join(told).strip()
 
 
@@ -69,6 +69,17 @@ def _ended(runs: Sequence[Record]) -> list[str]:
         f"The script was ended after {count} steps of its optimizers (--steps): what "
         "comes later, such as an evaluation, or memory that grows, was not seen."
         for count in steps
+    ]
+
+
+def _forked(runs: Sequence[Record]) -> list[str]:
+    """How many processes used a GPU, where the script has forked."""
+    count = max((run.processes for run in runs), default=1)
+    if count < 2:
+        return []
+    return [
+        f"{count} processes of the script used a GPU: told is the one that needs most. "
+        "If several do at a time, they need more together."
     ]
 
 
@@ -217,7 +228,7 @@ def _remarks(fit: Fit) -> list[str]:
         for way, record in _roomy(fit).items()
     ]
     roomy = fit.answers[0].roomy
-    found += [*_ended([roomy]), *_asks([roomy])]
+    found += [*_ended([roomy]), *_forked([roomy]), *_asks([roomy])]
     found += [*_steps(_roomy(fit)[Way.OOMPH]), *_guessed(fit)]
     found += [*_caught(fit.answers), *_failed(fit.answers)]
     if roomy.without_weights:

@@ -320,7 +320,13 @@ def _reason(record: Record) -> str:
             "the script took too long. A loop may wait for a value, which is 0 on a "
             "simulated card; or give it more time with --seconds"
         )
-    return f"the script failed with exit code {record.exit_code}{_limit()}"
+    said = f"the script failed with exit code {record.exit_code}{_limit()}"
+    if record.ending == "error" and record.allocated_bytes > 0:
+        said += (
+            " (tensors hold no values here; if it does not fail on a GPU, that may be "
+            "why: oomph run --simulate CARD --values runs it with them)"
+        )
+    return said
 
 
 def _limit() -> str:

@@ -52,7 +52,7 @@ class Clock:
         self._ends.clear()
 
     def rate(self, first: int, last: int) -> float:
-        """Rounds in a second, from the end of one to that of another, counted from 1."""
+        """Rounds in a second, between the ends of two, which are counted from 1."""
         if not 0 < first < last <= len(self._ends):
             return len(self._ends) / self.seconds
         return (last - first) / (self._ends[last - 1] - self._ends[first - 1])

@@ -13,21 +13,26 @@ import statistics
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, NoReturn
 
 import torch
 
 import oomph
+from oomph import _C
 from oomph.base import state
 from oomph.diagnosis import oom_error
 from oomph.fitting.process import pretrained, weights
-from oomph.fitting.process.record import Ending, Record
+from oomph.fitting.process.record import CHILD, Ending, Record
 from oomph.simulate import absent, operators
 from oomph.steps import events, times
 
+_exit = os._exit
+_RUNNERS = (__name__, "runpy")
 _ROUNDS_MAX = 16  # times as many steps, however often another optimizer leads
 _RESETS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
 _TRACE = [
@@ -46,13 +51,16 @@ class Watch:
     """Sees steps and peaks of a script, and writes them down once.
 
     Where several optimizers take turns, the one that steps least often ends a step
-    (:class:`~oomph.steps.leader.StepLeader`): so many of its own are waited for.
+    (:class:`~oomph.steps.leader.StepLeader`): so many of its own are waited for, and
+    for one that is there and has not stepped yet. What a fork of the script takes is
+    written down beside.
 
     Args:
         steps: After so many the script is ended.
 
     Attributes:
         hindrance: As :class:`Record` has it.
+        is_child: Whether this process is a fork of the script's.
     """
 
     def __init__(self, steps: int) -> None:
@@ -63,6 +71,8 @@ class Watch:
         self._allocated = self._reserved = self._host = 0  # peaks before a reset
         self._steps_bytes: list[int] = []  # of all
         self._asks_size = False
+        self._stepped: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.is_child = False
         self._lock = threading.Lock()
 
     def place(self, path: Path, foresees: bool) -> None:
@@ -85,6 +95,23 @@ class Watch:
             setattr(torch._C, name, _after(self._note_peaks, getattr(torch._C, name)))
         ask = _after(self._note_question, torch.cuda.mem_get_info)
         torch.cuda.mem_get_info = torch.cuda.memory.mem_get_info = ask
+        os.register_at_fork(after_in_child=self._begin_child)
+        os._exit = self._leave
+
+    def _begin_child(self) -> None:
+        self.is_child = True
+        self._path = self._path.with_name(f"{os.getpid()}{CHILD}")
+        self._ends, self._steps_bytes = [], []
+        self._allocated = self._reserved = self._host = 0
+        self._lock = threading.Lock()
+
+    def _leave(self, status: int) -> NoReturn:
+        """The process ends, and nothing that Python does at its end is done."""
+        try:
+            if not self.is_child or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+                self.write("script", status)
+        finally:
+            _exit(status)
 
     def _note_question(self) -> None:
         self._asks_size = True
@@ -100,6 +127,7 @@ class Watch:
 
     def _note_optimizer(self, optimizer: Any) -> None:
         self._optimizer = id(optimizer)
+        self._stepped.add(optimizer)
 
     def _end_step(self) -> None:
         if self._leader != self._optimizer:
@@ -112,9 +140,16 @@ class Watch:
             self._ends.append(times.mark())
         else:
             self._ends.append(None)
-        if self._wanted in (len(self._ends), len(self._steps_bytes) // _ROUNDS_MAX):
+        is_enough = len(self._ends) >= self._wanted and not self._is_one_to_come()
+        if is_enough or len(self._steps_bytes) >= self._wanted * _ROUNDS_MAX:
             self.write("steps", 0)
             raise EnoughSteps(0)
+
+    def _is_one_to_come(self) -> bool:
+        """Whether an optimizer trains what none has trained that has stepped."""
+        optimizers, _ = _C.instances((torch.optim.Optimizer,))
+        trained = {id(parameter) for o in self._stepped for parameter in _trained(o)}
+        return any(id(p) not in trained for o in optimizers for p in _trained(o))
 
     def write(self, ending: Ending, code: int) -> None:
         """Writes down what was seen, unless it was already.
@@ -157,6 +192,11 @@ class Watch:
             error="" if error is None else error.brief,
             diagnosis=None if error is None else error.as_dict(),
         )
+
+
+def _trained(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    for group in optimizer.param_groups:
+        yield from (p for p in group["params"] if p.requires_grad)
 
 
 def _after(first: Callable[[], Any], then: Callable[..., Any]) -> Callable[..., Any]:
@@ -223,14 +263,24 @@ def run(watch: Watch, module: bool, target: str, arguments: Sequence[str]) -> in
             runpy.run_path(target, run_name="__main__")
     except SystemExit as end:
         code = _code_of(end)
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as error:
+        traceback.print_exception(error.with_traceback(_of_script(error)))
+        if isinstance(error, EOFError):
+            print("oomph: a script is given no standard input here", file=sys.stderr)
         watch.write("error", 1)
         return 1
     else:
         code = 0
     watch.write("script", code)
     return code
+
+
+def _of_script(error: BaseException) -> TracebackType | None:
+    """The traceback of an error without what runs the script."""
+    found = error.__traceback__
+    while found is not None and found.tb_frame.f_globals.get("__name__") in _RUNNERS:
+        found = found.tb_next
+    return found
 
 
 def _code_of(end: SystemExit) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+CHILD = ".child"  # what the names of the records of forks end with
 Ending = Literal["steps", "script", "oom", "error", "time"]
 
 
@@ -21,6 +22,8 @@ class Record:
         exit_code: Of the script, 0 where it was ended after its steps.
         steps: How many ended.
         devices: How many devices it used.
+        processes: How many processes used them, of those that the script forked and its
+            own; the figures are of the one that needed most.
         allocated_bytes: Peak of what the script held.
         reserved_bytes: Peak of what the allocator had of the device.
         other_bytes: What else is in use there: CUDA's context.
@@ -48,6 +51,7 @@ class Record:
     exit_code: int
     steps: int = 0
     devices: int = 0
+    processes: int = 1
     allocated_bytes: int = 0
     reserved_bytes: int = 0
     other_bytes: int = 0
@@ -81,6 +85,23 @@ class Record:
     def needed_bytes(self) -> int:
         """Of a device, all that was in use at the peak, as nvidia-smi shows it."""
         return self.reserved_bytes + self.other_bytes
+
+    def with_children(self, children: Sequence[Record]) -> Record:
+        """The record of a script that has forked, and these are of its forks."""
+        used = [each for each in (self, *children) if each.allocated_bytes > 0]
+        if not used or not children:
+            return self
+        ending = self.ending
+        if self.exit_code != 0 and any(child.ending == "oom" for child in children):
+            ending = "oom"
+        return dataclasses.replace(
+            max(used, key=lambda each: each.needed_bytes),
+            ending=ending,
+            exit_code=self.exit_code,
+            hindrance=self.hindrance,
+            failures=sum(each.failures for each in used),
+            processes=len(used),
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Gives all attributes in types that JSON has."""
