@@ -11,7 +11,7 @@ from itertools import chain, islice
 from types import FrameType, TracebackType
 from typing import Any
 
-from oomph.holders.frames import variables
+from oomph.holders.frames import position_of, variables
 from oomph.replay.statements import stack_of
 
 _MODELS = ("torch.nn.", "torch.optim.", "torch.autograd.")  # what they make is theirs
@@ -62,9 +62,7 @@ def _expression(frame: FrameType) -> ast.AST:
     lines = linecache.getlines(frame.f_code.co_filename, frame.f_globals)
     if sys.version_info < (3, 11):
         return ast.parse("".join(lines[frame.f_lineno - 1 : frame.f_lineno]).strip())
-    number = frame.f_lasti // 2  # of the instruction
-    place = next(islice(frame.f_code.co_positions(), number, None))
-    first, last, start, end = place
+    first, last, start, end = position_of(frame)
     if first is None or last is None or last > len(lines):
         raise LookupError(frame.f_lineno)
     text = [line.encode() for line in lines[first - 1 : last]]

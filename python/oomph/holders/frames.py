@@ -52,6 +52,19 @@ def _name_of(frame: types.FrameType) -> str:
     return str(frame.f_globals.get("__name__", ""))
 
 
+def position_of(
+    frame: types.FrameType,
+) -> tuple[int | None, int | None, int | None, int | None]:
+    """First and last line, first and last column in bytes of what it is at.
+
+    None where they are not known; Python 3.10 knows none.
+    """
+    if sys.version_info < (3, 11):
+        return None, None, None, None
+    number = frame.f_lasti // 2  # of the instruction
+    return next(itertools.islice(frame.f_code.co_positions(), number, None))
+
+
 def variables(frame: types.FrameType) -> dict[str, Any]:
     """A function's variables.
 

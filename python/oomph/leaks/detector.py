@@ -113,9 +113,9 @@ class Detector:
         # What grows once in a period comes in any of its rounds.
         is_near = self._next - self.rounds <= (self._period or 1)
         soon = is_near or bool(self._searched())
-        early = self.rounds == FIRST_SCAN or self._period is not None
+        may_grow = grown or self.rounds == FIRST_SCAN or self._period is not None
         found = any(s.is_live and not s.is_searched for s in self._suspects)
-        self._know_small_blocks(soon and not found and (early or grown))
+        self._know_small_blocks(soon and not found and may_grow)
         self._begin_following()
         return scans
 

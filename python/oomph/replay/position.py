@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from types import CodeType, FrameType
 from typing import NamedTuple
 
 from torch import nn
 
-from oomph.holders.frames import locals_of
+from oomph.holders.frames import locals_of, position_of
 from oomph.replay.again import AGAIN
 
 
@@ -88,8 +87,5 @@ def _places(stack: Iterable[tuple[FrameType, int]]) -> Iterator[_Place]:
 
 def _end_of(frame: FrameType) -> tuple[int, int]:
     """Where the expression ends that a frame is at; in Python 3.10 only the line."""
-    if sys.version_info < (3, 11):
-        return frame.f_lineno, 0
-    number = frame.f_lasti // 2  # of the instruction
-    _, line, _, column = next(islice(frame.f_code.co_positions(), number, None))
+    _, line, _, column = position_of(frame)
     return line or frame.f_lineno, column or 0

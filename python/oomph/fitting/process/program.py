@@ -66,14 +66,11 @@ class Watch:
     def __init__(self, steps: int) -> None:
         self.hindrance = ""
         self._path, self._wanted = Path(), steps
-        self._ends: list[Any] = []  # of the leader's steps, as CUDA events
         self._optimizer = self._leader = 0  # who steps, and whose steps are counted
-        self._allocated = self._reserved = self._host = 0  # peaks before a reset
-        self._steps_bytes: list[int] = []  # of all
         self._asks_size = False
         self._stepped: weakref.WeakSet[Any] = weakref.WeakSet()
         self.is_child = False
-        self._lock = threading.Lock()
+        self._begin_record()
 
     def place(self, path: Path, foresees: bool) -> None:
         """Says where the run is, before CUDA is used.
@@ -101,8 +98,12 @@ class Watch:
     def _begin_child(self) -> None:
         self.is_child = True
         self._path = self._path.with_name(f"{os.getpid()}{CHILD}")
-        self._ends, self._steps_bytes = [], []
-        self._allocated = self._reserved = self._host = 0
+        self._begin_record()
+
+    def _begin_record(self) -> None:
+        self._ends: list[Any] = []  # of the leader's steps, as CUDA events
+        self._steps_bytes: list[int] = []  # of all
+        self._allocated = self._reserved = self._host = 0  # peaks before a reset
         self._lock = threading.Lock()
 
     def _leave(self, status: int) -> NoReturn:
