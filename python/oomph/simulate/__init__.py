@@ -355,7 +355,7 @@ def prepare_torch() -> None:
     """
     import torch
 
-    from oomph.simulate import operators
+    from oomph.simulate import operators, searches
 
     _check_build(torch.__version__, torch.version.cuda)
     card = card_in_use()
@@ -368,6 +368,7 @@ def prepare_torch() -> None:
         triton.install()
     else:
         operators.install(driver)
+        searches.install()
     operators.install_sleep(driver)
     if card is not None and not card.has_values:
         small = ("compute", "peek_view", "look_view", "poke", "poke_zeros")

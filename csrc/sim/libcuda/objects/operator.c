@@ -9,8 +9,8 @@
 static __thread int dry;
 static __thread uint64_t dry_reads;
 static __thread int depth;                     // of operators
-static __thread bool has_kernels;              // since the outermost operator began
 static __thread oomph_sim_launched_t launched; // by the current one
+static __thread unsigned untold;               // launched by those that called it
 
 // A copy of `bytes` behind an object of `object_bytes`, made with it. NULL without host
 // memory.
@@ -96,14 +96,18 @@ bool sim_is_in_operator(void)
     return depth > 0;
 }
 
+static unsigned count(oomph_sim_launched_t what)
+{
+    return what.kernel_count + what.library_call_count;
+}
+
 bool sim_is_behind_kernels(void)
 {
-    return depth > 0 && has_kernels;
+    return depth > 0 && untold + count(launched) > 0;
 }
 
 void sim_cost_count_kernel(uint64_t blocks, unsigned block_threads)
 {
-    has_kernels = true;
     launched.kernel_count++;
     if (blocks * block_threads > launched.threads) {
         launched.threads = blocks * block_threads;
@@ -113,7 +117,6 @@ void sim_cost_count_kernel(uint64_t blocks, unsigned block_threads)
 
 void sim_cost_count_library_call(void)
 {
-    has_kernels = true;
     launched.library_call_count++;
 }
 
@@ -121,8 +124,11 @@ oomph_sim_launched_t sim_cost_launched(int change, oomph_sim_launched_t before)
 {
     oomph_sim_launched_t ended = launched;
 
+    if (change > 0 && depth > 0)
+        untold += count(launched);
     depth += change;
-    has_kernels = has_kernels && depth > 0;
+    if (change < 0 && depth > 0)
+        untold -= count(before);
     launched = before;
     return ended;
 }

@@ -133,14 +133,18 @@ class Costed final : public c10::OperatorKernel
         native_.callBoxed(op, keys, stack);
         const oomph_sim_launched_t launched = inside.end();
         const bool multiplies = cost_.has_arithmetic() && arithmetic_count == told;
-        if (launched.kernel_count + launched.library_call_count == 0 && !multiplies &&
-            (copies_by_driver_ || operator_count > before))
-            return; // it is the sum of what it called, or the driver's copy
+        // The sum of what it called, or the driver's copy.
+        const bool is_told = launched.kernel_count + launched.library_call_count == 0 &&
+                             !multiplies &&
+                             (copies_by_driver_ || operator_count > before);
+        if (is_told && !small_.guesses())
+            return;
         const Stack outputs = top_of(*stack, return_count_);
         c10::cuda::CUDAGuard guard(device_of(arguments, outputs));
         auto followed_by = small_.computation(arguments, outputs);
-        cost_.tell(Call(op, arguments, outputs), launched, multiplies,
-                   followed_by != nullptr);
+        if (!is_told)
+            cost_.tell(Call(op, arguments, outputs), launched, multiplies,
+                       followed_by != nullptr);
         if (followed_by != nullptr)
             small_.follow(name_, std::move(followed_by));
     }

@@ -21,6 +21,8 @@ inline decltype(&oomph_sim_look_view) sim_look;
 inline decltype(&oomph_sim_poke) sim_poke;
 inline decltype(&oomph_sim_poke_zeros) sim_poke_zeros;
 
+inline constexpr double ORDINARY = 1e6; // what is not known lies between it and -it
+
 // A tensor of the host in the place of one of the GPU. It has memory only while it is
 // computed on: much later than the call, and perhaps often.
 struct Mirror {
@@ -28,6 +30,7 @@ struct Mirror {
     Tensor tensor;
     bool is_read, is_written;
     std::vector<int64_t> strides = {}; // on the GPU; none: all bytes are as there
+    int64_t range = 0, picks = 0;      // from so many, and a mask so many; 0: nothing
 
     bool look_up(decltype(sim_peek) look) const
     {
@@ -50,11 +53,29 @@ struct Mirror {
         return data != nullptr;
     }
 
-    // All bits are 0, or all are 1.
+    // All bits are 0, or all are 1; a float is ORDINARY at most, of either sign.
     void fill(bool bits) const
     {
+        if (at::isFloatingType(tensor.scalar_type())) {
+            tensor.fill_(bits ? ORDINARY : -ORDINARY);
+            return;
+        }
         const int whole = tensor.scalar_type() == at::kBool ? 1 : 0xff;
         std::memset(tensor.mutable_data_ptr(), bits ? whole : 0, bytes);
+    }
+
+    // Picks from all of its range alike, in order.
+    void spread() const
+    {
+        const bool is_mask = tensor.scalar_type() == at::kBool;
+        const int64_t count = is_mask ? picks : tensor.numel();
+        const Tensor places = at::arange(count, tensor.options().dtype(at::kLong))
+                                  .mul_(range)
+                                  .floor_divide_(count);
+        if (is_mask)
+            tensor.zero_().view(-1).index_fill_(0, places, true);
+        else
+            tensor.copy_(places.view(tensor.sizes()));
     }
 
     void release() const
@@ -66,14 +87,20 @@ struct Mirror {
 // What an operator chooses from.
 struct Options {
     int64_t dim, count = 0; // 0: it chooses nothing
+    bool are_many = false;
 
-    // Tells a tensor that each is the best equally often.
+    // Tells a tensor that each is the best equally often. Of many, those that are
+    // chosen together lie in the middle of parts of the same size: the first and the
+    // last of a vocabulary are no words.
     void tell(const Tensor &chosen, bool has_dim) const
     {
         Tensor rows = has_dim ? chosen.movedim(dim, -1) : chosen;
-        rows.copy_(at::arange(rows.numel(), chosen.options())
-                       .remainder(count)
-                       .view(rows.sizes()));
+        const int64_t each = are_many ? rows.size(-1) : rows.numel();
+        const Tensor places = at::arange(each, chosen.options());
+        if (are_many)
+            rows.copy_(places.mul(2).add_(1).mul_(count).floor_divide_(2 * each));
+        else
+            rows.copy_(places.remainder(count).view(rows.sizes()));
     }
 };
 
@@ -83,8 +110,11 @@ struct SmallComputation {
     std::vector<Mirror> mirrors = {};
     Stack arguments = {}, outputs = {}; // no arguments: they are not small
     Options options = {};
-    bool keeps_dim = false;  // its results have the dimension of the options
-    bool is_bitwise = false; // two values of what is not known tell of all
+    bool keeps_dim = false;         // its results have the dimension of the options
+    bool is_bitwise = false;        // two values of what is not known tell of all
+    bool compares = false;          // so they do if it is one tensor of floats
+    std::optional<bool> guess = {}; // what it gives for what is not known
+    bool picks = false;             // some of its mirrors have a range
 
     // Whether all that is read is known, and lies in the mirrors now.
     bool is_loaded(decltype(sim_peek) look) const
@@ -98,11 +128,35 @@ struct SmallComputation {
     // The same where these bits stand for each value that is not known.
     bool is_loaded(decltype(sim_peek) look, bool bits) const
     {
+        const Mirror *unknown = nullptr;
         for (const Mirror &each : mirrors) {
             if (each.is_read && !each.allocate())
                 return false;
-            if (each.is_read && !each.look_up(look))
-                each.fill(bits);
+            if (!each.is_read || each.look_up(look))
+                continue;
+            const bool is_other = unknown != nullptr && unknown->addr != each.addr;
+            if (compares &&
+                (is_other || !at::isFloatingType(each.tensor.scalar_type())))
+                return false;
+            each.fill(bits);
+            unknown = &each;
+        }
+        return has_room();
+    }
+
+    // The same where what picks from what is known may be unknown.
+    bool is_loaded_to_pick(decltype(sim_peek) look) const
+    {
+        for (const Mirror &each : mirrors) {
+            if (!each.is_read)
+                continue;
+            if (!each.allocate())
+                return false;
+            if (each.look_up(look))
+                continue;
+            if (each.range == 0)
+                return false;
+            each.spread();
         }
         return has_room();
     }
@@ -115,9 +169,9 @@ struct SmallComputation {
             return std::nullopt;
         OnlyKernels only;
         at::DisableRecordFunctionGuard unseen;
-        if (is_loaded(look))
+        if (picks ? is_loaded_to_pick(look) : is_loaded(look))
             return computed();
-        return is_bitwise ? certain(look) : std::nullopt;
+        return is_bitwise || compares ? certain(look) : std::nullopt;
     }
 
     bool is_put(const Stack &computed) const
@@ -137,12 +191,16 @@ struct SmallComputation {
     // Whether what a mirror is to hold has been told, though it is not known.
     bool is_told(const Mirror &each) const
     {
-        if (options.count == 0 || each.tensor.scalar_type() != at::kLong ||
-            !each.allocate())
+        const bool chooses =
+            options.count > 0 && each.tensor.scalar_type() == at::kLong;
+        if ((!chooses && !guess) || !each.allocate())
             return false;
         OnlyKernels only;
         at::DisableRecordFunctionGuard unseen;
-        options.tell(each.tensor, keeps_dim);
+        if (chooses)
+            options.tell(each.tensor, keeps_dim);
+        else
+            each.tensor.fill_(*guess);
         return true;
     }
 

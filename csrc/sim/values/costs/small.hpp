@@ -3,7 +3,9 @@
 // by them. So an operator on such tensors alone is followed by a computation: if all
 // that it reads is known, its CPU kernel gives what it writes. Else what it writes is
 // not known, as that of any other; but which of some options is the best, as a router
-// of experts asks, is told: each of them equally often.
+// of experts asks, is told: each of them equally often. And what is not known picks
+// from what is known as if it were spread evenly: the nodes that a graph keeps are of
+// all graphs.
 #pragma once
 #include "values/arguments.hpp"
 #include "values/costs/mirrors.hpp"
@@ -14,6 +16,7 @@
 #include <c10/util/strides.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <optional>
 #include <string>
@@ -40,10 +43,20 @@ inline constexpr std::string_view BITWISE[] = {
     "logical_and", "logical_and_", "logical_or", "logical_or_",
     "mul",         "mul_",         "where"};
 
+// Operators that compare: floats that are not known are ordinary ones, so they are more
+// than a score of -1e9, and finite.
+inline constexpr std::string_view COMPARING[] = {"ge", "gt", "le", "lt"};
+inline constexpr std::string_view MATCHING[] = {"eq", "ne"};
+
+// Operators that pick from their first argument, by indices along a dimension.
+inline constexpr std::string_view PICKING[] = {"gather", "index.Tensor",
+                                               "index_select"};
+
 class Small
 {
     Cpu cpu_;
-    bool is_computed_, overwrites_, is_asked_, chooses_, is_bitwise_;
+    bool is_computed_, overwrites_, is_asked_, chooses_, chooses_several_, is_bitwise_,
+        picks_, compares_, matches_, moves_, seeks_;
 
     static bool is_plain(const Tensor &tensor)
     {
@@ -111,12 +124,32 @@ class Small
         }));
     }
 
-    static bool are_bits(const std::vector<Mirror> &mirrors)
+    // Of `where`, which computes nothing, floats are bits, too.
+    bool are_bits(const std::vector<Mirror> &mirrors) const
     {
-        return std::all_of(mirrors.begin(), mirrors.end(), [](const Mirror &each) {
+        return std::all_of(mirrors.begin(), mirrors.end(), [this](const Mirror &each) {
             return each.bytes <= BITS_BYTES &&
-                   at::isIntegralType(each.tensor.scalar_type(), true);
+                   (moves_ || at::isIntegralType(each.tensor.scalar_type(), true));
         });
+    }
+
+    // Whether what is compared is the same for all ordinary floats if it is for two: an
+    // equation is if it is with itself, or with infinity.
+    bool decides(const Stack &arguments) const
+    {
+        if (!matches_)
+            return compares_;
+        const IValue &other = arguments[1];
+        if (!other.isTensor())
+            return !other.toScalar().isComplex() &&
+                   !std::isfinite(other.toScalar().toDouble());
+        return address_of(other.toTensor()) == address_of(arguments[0].toTensor());
+    }
+
+    // No token that is not known is one of those that are asked for.
+    std::optional<bool> guess(const Stack &arguments) const
+    {
+        return seeks_ ? std::optional(arguments[3].toBool()) : std::nullopt;
     }
 
     static bool zeroes(const SmallComputation &work)
@@ -141,9 +174,44 @@ class Small
             if (!is_plain(output.toTensor()))
                 return {};
         const int64_t along = c10::maybe_wrap_dim(arguments[*dim].toInt(), from.dim());
-        if (from.size(along) > OPTIONS_MAX || !is_small(outputs.back().toTensor()))
+        const bool are_many = from.size(along) > OPTIONS_MAX;
+        if ((are_many && !chooses_several_) || !is_small(outputs.back().toTensor()))
             return {};
-        return {along, from.size(along)};
+        return {along, from.size(along), are_many};
+    }
+
+    // Tells what picks from the first argument how much it may pick from; gives whether
+    // anything does.
+    static bool tell_ranges(const Stack &arguments, const Stack &outputs,
+                            std::vector<Mirror> &mirrors)
+    {
+        const Tensor &from = arguments[0].toTensor();
+        Mirror *next = mirrors.data() + 1; // the first is that of `from`
+        if (!from.is_cuda() || from.dim() == 0)
+            return false;
+        if (arguments[1].isInt()) {
+            const int64_t along = c10::maybe_wrap_dim(arguments[1].toInt(), from.dim());
+            return tell_range(arguments[2].toTensor(), from.size(along), next);
+        }
+        bool told = false;
+        int64_t along = 0;
+        for (const IValue &value : arguments[1].toListRef()) {
+            const Tensor index = value.isNone() ? Tensor() : value.toTensor();
+            if (index.defined() && index.scalar_type() == at::kBool) {
+                next->picks = outputs[0].toTensor().size(along);
+                return !told && tell_range(index, index.numel(), next);
+            }
+            told |= tell_range(index, from.size(along++), next);
+        }
+        return told;
+    }
+
+    static bool tell_range(const Tensor &index, int64_t range, Mirror *&next)
+    {
+        if (!index.defined() || !index.is_cuda())
+            return false;
+        (next++)->range = range;
+        return true;
     }
 
   public:
@@ -155,10 +223,21 @@ class Small
           is_asked_(is_computed_ && name != "_local_scalar_dense" &&
                     (returns_no_tensor(op) || Names(SIZED_BY_VALUES).contain(name))),
           chooses_(is_computed_ && Names(CHOOSING).contain(name)),
-          is_bitwise_(Names(BITWISE).contain(own_name(op)))
+          chooses_several_(chooses_ && name == "topk"),
+          is_bitwise_(Names(BITWISE).contain(own_name(op))),
+          picks_(Names(PICKING).contain(name)),
+          compares_(Names(COMPARING).contain(own_name(op))),
+          matches_(Names(MATCHING).contain(own_name(op))),
+          moves_(own_name(op) == "where"), seeks_(name == "isin.Tensor_Tensor")
     {
         for (const c10::Argument &argument : op.schema().arguments())
             is_asked_ = is_asked_ && !argument.is_out();
+    }
+
+    // Whether it says what is probable of what is not known.
+    bool guesses() const
+    {
+        return seeks_;
     }
 
     // Computes a call whose result the host decides by, if all that it reads is known:
@@ -218,6 +297,9 @@ class Small
             else
                 made->outputs.emplace_back();
         made->is_bitwise = is_bitwise_ && are_bits(made->mirrors);
+        made->compares = (compares_ || matches_) && decides(arguments);
+        made->guess = guess(arguments);
+        made->picks = picks_ && tell_ranges(arguments, outputs, made->mirrors);
         return made;
     }
 
