@@ -15,12 +15,13 @@ from typing import Any
 from oomph import settings, simulate
 from oomph.fitting.process import forking
 from oomph.fitting.process.launcher import Job, Launcher
-from oomph.fitting.process.record import CHILD, Ending, Record
+from oomph.fitting.process.record import CHILD, SO_FAR, Ending, Record
 from oomph.setup import environment
 from oomph.setup.places import temporary_folder
 
 _LOOK_S = 0.05
 _GRACE_S = 5.0  # for what a script does at its end, once all was seen
+_LATER_S = 20.0  # for what follows an epoch, or as long as it took until then
 _TAIL_BYTES = 4000  # of what it printed
 
 
@@ -74,6 +75,7 @@ class Script:
         settings: Of oomph, besides those of the way.
         steps: After so many it is ended.
         seconds: After so many it is ended as well.
+        ends_epochs: Whether the epoch of these steps is ended, for what follows.
     """
 
     target: str
@@ -83,6 +85,7 @@ class Script:
     settings: str = ""
     steps: int = 6
     seconds: float = 600.0
+    ends_epochs: bool = True
 
     def __post_init__(self) -> None:
         if self.steps < 1 or not self.seconds > 0:
@@ -200,6 +203,7 @@ def _run(
 
     with temporary_folder("fit") as folder:
         path, output = Path(folder, "record.json"), Path(folder, "output")
+        so_far = path.with_suffix(SO_FAR)
         process = launcher.start(
             {
                 "output": str(output),
@@ -207,6 +211,7 @@ def _run(
                 "first_environment": environment_of(first or place),  # if it may wait
                 "record": str(path),
                 "foresees": place.foresees,
+                "ends_epochs": script.ends_epochs,
                 "writes_weights": first is None,
                 "steps": script.steps,
                 "module": script.module,
@@ -220,8 +225,8 @@ def _run(
         finally:
             process.kill()
         text = _tail(output)
-        if path.exists():
-            record = _read(path, text)
+        if path.exists() or so_far.exists():
+            record = _read(path if path.exists() else so_far, text)
         else:
             ending: Ending = "error" if in_time else "time"
             record = Record(ending, process.code or 1, output=text)
@@ -246,11 +251,16 @@ def _tail(output: Path) -> str:
 def _wait(process: Job, path: Path, seconds: float, stop: threading.Event) -> bool:
     """Whether it ended in time, or all was seen and it had time to end."""
     process.started.wait()  # the server may be importing PyTorch
-    end = time.monotonic() + seconds
+    begin = time.monotonic()
+    end, so_far = begin + seconds, path.with_suffix(SO_FAR)
+    has_steps = False
     while not process.ended.wait(_LOOK_S) and not stop.is_set():
         now = time.monotonic()
+        if not has_steps and so_far.exists():
+            has_steps = True
+            end = min(end, now + max(_LATER_S, now - begin))
         if path.exists():
             end = min(end, now + _GRACE_S)
         if now > end:
-            return path.exists()
+            return path.exists() or has_steps
     return True

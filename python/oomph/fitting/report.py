@@ -9,13 +9,22 @@ from oomph.base.sizes import format_size
 from oomph.diagnosis.wording import OFFLOAD, PHASES, row
 from oomph.fitting.cards import Target
 from oomph.fitting.measuring import Way
-from oomph.fitting.process.record import Record
+from oomph.fitting.process.record import BATCHES, Record
 from oomph.fitting.runs import Answer
 from oomph.fitting.varying import Largest
 
 if TYPE_CHECKING:
     from oomph.fitting.answers import Fit
 
+_SEEN, _GROWS = "what follows its epoch was seen", "memory that grows was not"
+_LATER = {
+    "": "what comes later, such as an evaluation, or memory that grows, was not seen",
+    "epoch": f"{_SEEN}, up to the next; {_GROWS}",
+    "end": f"{_SEEN}, up to the script's end; {_GROWS}",
+    "error": f"{_SEEN} up to an error, perhaps as tensors hold no values; {_GROWS}",
+    "too long": "what follows its epoch takes long, and was not seen, nor memory that "
+    "grows",
+}
 _ALIKE = 0.02  # of what a step needs: more than that is said
 _ROWS = 5  # of holders, and of remedies
 _OfCard = TypeVar("_OfCard", Answer, Largest)
@@ -63,12 +72,17 @@ def text_of_largest(name: str, found: Sequence[Largest]) -> str:
 
 
 def _ended(runs: Sequence[Record]) -> list[str]:
-    """After how many steps the script was ended."""
-    steps = {run.steps for run in runs if run.ending == "steps"}
+    """After how many steps the script was ended, and what was seen then."""
+    ends = {run.steps: run.later for run in runs if run.ending == "steps"}
+    cut = (
+        f" Loops over data behind that epoch were ended after {BATCHES} batches."
+        if any(run.is_cut for run in runs)
+        else ""
+    )
     return [
-        f"The script was ended after {count} steps of its optimizers (--steps): what "
-        "comes later, such as an evaluation, or memory that grows, was not seen."
-        for count in steps
+        f"The script was ended after {count} steps of its optimizers (--steps): "
+        f"{_LATER[later]}.{cut}"
+        for count, later in ends.items()
     ]
 
 

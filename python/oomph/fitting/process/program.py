@@ -1,7 +1,8 @@
 """Runs a script in this process, and writes down what memory it took.
 
-After so many steps the script is ended as by ``sys.exit()``; what was seen is written
-before.
+After so many steps the epoch ends that the script trains in, and the script with the
+first step of the next, as by ``sys.exit()``; or at once, where no epoch is known. What
+was seen is written before.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from oomph import _C
 from oomph.base import state
 from oomph.diagnosis import oom_error
 from oomph.fitting.process import pretrained, weights
-from oomph.fitting.process.record import CHILD, Ending, Record
+from oomph.fitting.process.loaders import Loaders
+from oomph.fitting.process.record import CHILD, SO_FAR, Ending, Later, Record
 from oomph.simulate import absent, operators
 from oomph.steps import events, times
 
@@ -66,21 +68,31 @@ class Watch:
     def __init__(self, steps: int) -> None:
         self.hindrance = ""
         self._path, self._wanted = Path(), steps
+        self._loaders: Loaders | None = Loaders()  # None: what is later is not asked
         self._optimizer = self._leader = 0  # who steps, and whose steps are counted
         self._asks_size = False
         self._stepped: weakref.WeakSet[Any] = weakref.WeakSet()
         self.is_child = False
+        self._of_parent: list[Any] = []
         self._begin_record()
 
-    def place(self, path: Path, foresees: bool) -> None:
+    def place(self, path: Path, foresees: bool, ends_epochs: bool) -> None:
         """Says where the run is, before CUDA is used.
 
         Args:
             path: Where to write what was seen (:class:`Record`, as JSON).
             foresees: Whether an out-of-memory error is to say what would help.
+            ends_epochs: Whether to see what follows the epoch of the steps.
         """
         self._path = path
+        if not ends_epochs:
+            self._loaders = None
         oom_error.foresee(foresees)
+
+    @property
+    def has_enough(self) -> bool:
+        """Whether so many steps were seen, and what follows their epoch is."""
+        return self._loaders is not None and self._loaders.are_ended
 
     def begin(self) -> None:
         """Follows steps, and what would hide a peak."""
@@ -88,6 +100,8 @@ class Watch:
             events.follow(torch)
         events.after_optimizer.append(self._note_optimizer)
         events.ended.append(self._end_step)
+        if self._loaders is not None:
+            self._loaders.follow()
         for name in _RESETS:
             setattr(torch._C, name, _after(self._note_peaks, getattr(torch._C, name)))
         ask = _after(self._note_question, torch.cuda.mem_get_info)
@@ -97,6 +111,7 @@ class Watch:
 
     def _begin_child(self) -> None:
         self.is_child = True
+        self._of_parent = self._ends  # a fork cannot give back CUDA events
         self._path = self._path.with_name(f"{os.getpid()}{CHILD}")
         self._begin_record()
 
@@ -131,6 +146,14 @@ class Watch:
         self._stepped.add(optimizer)
 
     def _end_step(self) -> None:
+        loaders = self._loaders
+        if loaders is not None and loaders.are_ended:
+            if loaders.is_next_epoch():
+                self.write("steps", 0, "epoch")
+                raise EnoughSteps(0)
+            return
+        if loaders is not None:
+            loaders.note_step()
         if self._leader != self._optimizer:
             self._leader = self._optimizer
             self._ends.clear()
@@ -143,6 +166,9 @@ class Watch:
             self._ends.append(None)
         is_enough = len(self._ends) >= self._wanted and not self._is_one_to_come()
         if is_enough or len(self._steps_bytes) >= self._wanted * _ROUNDS_MAX:
+            if loaders is not None and loaders.end():
+                self._write_so_far()
+                return
             self.write("steps", 0)
             raise EnoughSteps(0)
 
@@ -152,25 +178,36 @@ class Watch:
         trained = {id(parameter) for o in self._stepped for parameter in _trained(o)}
         return any(id(p) not in trained for o in optimizers for p in _trained(o))
 
-    def write(self, ending: Ending, code: int) -> None:
+    def write(self, ending: Ending, code: int, later: Later = "") -> None:
         """Writes down what was seen, unless it was already.
 
         Args:
             ending: How the script ended.
             code: Its exit code.
+            later: What was seen after the steps.
         """
         with self._lock:
-            if self._path.exists():
-                return
-            draft = self._path.with_suffix(".draft")
-            draft.write_text(json.dumps(self._record(ending, code).as_dict()))
-            draft.rename(self._path)
+            if not self._path.exists():
+                self._write_to(self._path, ending, code, later)
 
-    def _record(self, ending: Ending, code: int) -> Record:
+    def _write_so_far(self) -> None:
+        """For the case that what follows takes too long."""
+        with self._lock:
+            self._write_to(self._path.with_suffix(SO_FAR), "steps", 0, "too long")
+
+    def _write_to(self, path: Path, ending: Ending, code: int, later: Later) -> None:
+        draft = path.with_suffix(".draft")
+        draft.write_text(json.dumps(self._record(ending, code, later).as_dict()))
+        draft.rename(path)
+
+    def _record(self, ending: Ending, code: int, later: Later) -> Record:
         found = self._note_peaks()
         failures = sum(metrics["num_ooms"] for metrics in found)
         if failures and code != 0:
             ending = "oom"
+        elif self.has_enough and ending != "steps":  # it may want values after them
+            ending, later = "steps", "end" if code == 0 else "error"
+            code = 0
         error = oomph.last_oom()
         return Record(
             ending=ending,
@@ -184,6 +221,8 @@ class Watch:
             trace=[*chain(*sorted([m[name] for name in _TRACE] for m in found))],
             failures=failures,
             steps_bytes=self._steps_bytes,
+            later=later,
+            is_cut=self._loaders is not None and self._loaders.is_cut,
             guesses=operators.guess_count(),
             unwritten_bytes=weights.unwritten_bytes(),
             without_weights=pretrained.made(),
@@ -265,6 +304,9 @@ def run(watch: Watch, module: bool, target: str, arguments: Sequence[str]) -> in
     except SystemExit as end:
         code = _code_of(end)
     except BaseException as error:
+        if watch.has_enough and not isinstance(error, torch.OutOfMemoryError):
+            watch.write("error", 1)
+            return 0
         traceback.print_exception(error.with_traceback(_of_script(error)))
         if isinstance(error, EOFError):
             print("oomph: a script is given no standard input here", file=sys.stderr)

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 CHILD = ".child"  # what the names of the records of forks end with
+SO_FAR = ".sofar"  # and of one that is written before what follows the steps
+BATCHES = 32  # that a loop over data may have which begins after the steps
 Ending = Literal["steps", "script", "oom", "error", "time"]
+Later = Literal["", "epoch", "end", "error", "too long"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,10 @@ class Record:
         failures: Out-of-memory errors, those that the script caught as well.
         steps_bytes: Of each step the most bytes of blocks in use at a time; empty: not
             known.
+        later: What was seen after the steps: "": nothing; "epoch": what comes up to the
+            next epoch; "end": all up to the script's end; "error": what comes up to an
+            error, as it may want values; "too long": nothing, as it took too long.
+        is_cut: Whether a loop over data that came later was ended early.
         guesses: How often an operator was told how many elements it finds.
         unwritten_bytes: Of weights on the CPU whose values were left out.
         without_weights: Names, folders or addresses of weights that were not here.
@@ -59,6 +66,8 @@ class Record:
     trace: Sequence[int] = ()
     failures: int = 0
     steps_bytes: Sequence[int] = ()
+    later: Later = ""
+    is_cut: bool = False
     guesses: int = 0
     unwritten_bytes: int = 0
     without_weights: Sequence[str] = ()

@@ -58,7 +58,7 @@ def become(request: Request) -> int:
         weights.leave_out()
     pretrained.arrange(fetches=request["writes_weights"])
     watch = program.Watch(request["steps"])
-    watch.place(Path(request["record"]), request["foresees"])
+    watch.place(Path(request["record"]), request["foresees"], request["ends_epochs"])
     if may_wait:
         waiting.arrange(request, watch)
     else:  # oomph has called the driver, but the script may still choose devices

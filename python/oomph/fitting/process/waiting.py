@@ -80,7 +80,7 @@ def _wait(request: Request, watch: Watch, said: list[str | None]) -> None:
     write_to(wanted["output"])
     alone.part()
     _go_on(wanted)
-    watch.place(Path(wanted["record"]), wanted["foresees"])
+    watch.place(Path(wanted["record"]), wanted["foresees"], wanted["ends_epochs"])
 
 
 def _go_on(wanted: Request) -> None:

@@ -1,0 +1,90 @@
+"""Ends the epoch that a script trains in, so that what follows it is seen.
+
+Once enough steps were seen, the data loaders that these had their batches of have none
+left. So the script goes on as at the end of an epoch: it evaluates, and trains again or
+ends. Loops over data that begin then end early, too; and nothing is saved any more, as
+a file of the script's would be written anew with values that mean nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from typing import Any
+
+import torch
+from torch.utils.data import dataloader
+
+from oomph.fitting.process.record import BATCHES
+
+_LEFT_OVER = 2  # steps that may come of batches from before
+
+
+class Loaders:
+    """The data loaders of a script.
+
+    Attributes:
+        are_ended: Whether those that were in use have no batch left.
+        is_cut: Whether a loop that began then was ended early.
+    """
+
+    def __init__(self) -> None:
+        self.are_ended = self.is_cut = False
+        self._recent: weakref.WeakSet[Any] = weakref.WeakSet()  # since the last step
+        self._used: weakref.WeakSet[Any] = weakref.WeakSet()  # for the last batches
+        self._ended: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._steps = 0  # since they are ended
+
+    def follow(self) -> None:
+        """Sees each batch from now on."""
+        iterator = dataloader._BaseDataLoaderIter
+        give = iterator.__next__
+
+        def next_batch(self_: Any) -> Any:
+            if self.are_ended and self._is_through(self_):
+                raise StopIteration
+            batch = give(self_)
+            self._recent.add(self_)
+            return batch
+
+        iterator.__next__ = next_batch  # type: ignore[assignment,method-assign]
+
+    def _is_through(self, iterator: Any) -> bool:
+        """Also of one that is kept for the next epoch, and counts from 0 again."""
+        given = iterator._num_yielded
+        if given >= self._ended.get(iterator, sys.maxsize):
+            return True
+        self.is_cut |= given >= BATCHES
+        return bool(given >= BATCHES)
+
+    def note_step(self) -> None:
+        """A step has ended."""
+        if len(self._recent) > 0:
+            self._used, self._recent = self._recent, weakref.WeakSet()
+
+    def end(self) -> bool:
+        """Ends those in use; gives whether there are any."""
+        if len(self._used) == 0:
+            return False
+        for iterator in self._used:
+            self._ended[iterator] = iterator._num_yielded
+        self.are_ended = True
+        self._recent.clear()
+        _save_nothing()
+        return True
+
+    def is_next_epoch(self) -> bool:
+        """Whether the step that has ended is one of batches that came since then."""
+        self._steps += 1
+        return len(self._recent) > 0 or self._steps > _LEFT_OVER
+
+
+def _save_nothing() -> None:
+    torch.save = _nothing
+    safetensors = sys.modules.get("safetensors.torch")
+    if safetensors is not None:
+        safetensors.serialize_file = _nothing  # type: ignore[attr-defined]
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Instead of what writes a file."""

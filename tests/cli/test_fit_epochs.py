@@ -1,0 +1,152 @@
+"""``oomph fit`` ends the epoch of the steps that it sees, and sees what follows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import MIB, oomph
+
+TRAIN = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+model = nn.Linear(256, 256).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+data = TensorDataset(torch.zeros(400, 256))
+
+def train(loader):
+    for x, in loader:
+        model(x.cuda()).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+def evaluate(loader):
+    with torch.no_grad():
+        return torch.cat([model(x.cuda()).repeat(64, 1) for x, in loader])
+"""
+EPOCHS = f"""{TRAIN}
+for epoch in range(3):
+    train(DataLoader(data, 4, shuffle=True, num_workers=WORKERS))
+    evaluate(DataLoader(data, 80, num_workers=WORKERS))
+"""
+PERSISTENT = f"""{TRAIN}
+loader = DataLoader(data, 4, num_workers=1, persistent_workers=True)
+for epoch in range(3):
+    train(loader)
+    evaluate(DataLoader(data, 80))
+"""
+RESTARTED = f"""{TRAIN}
+batches = iter(DataLoader(data, 4))
+for step in range(300):
+    try:
+        x, = next(batches)
+    except StopIteration:
+        evaluate(DataLoader(data, 80))
+        batches = iter(DataLoader(data, 4))
+        x, = next(batches)
+    model(x.cuda()).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+ACCUMULATED = f"""{TRAIN}
+for epoch in range(3):
+    loader = DataLoader(data, 4)
+    for i, (x,) in enumerate(loader):
+        model(x.cuda()).sum().backward()
+        if i % 3 == 2:
+            optimizer.step()
+            optimizer.zero_grad()
+    optimizer.step()  # what is left over
+    evaluate(DataLoader(data, 80))
+"""
+ALONE = EPOCHS.replace("WORKERS", "0")
+LAST = f"{TRAIN}\ntrain(DataLoader(data, 4))\nevaluate(DataLoader(data, 80))"
+HELD = 2 * 400 * 64 * 256 * 4  # all outputs of an evaluation, in parts and whole
+TRAINED = 66 * MIB  # what a step takes, with the workspace of cuBLAS
+WITH_EVALUATION = {
+    "epochs": (ALONE, "epoch"),
+    "workers": (EPOCHS.replace("WORKERS", "2"), "epoch"),
+    "workers that stay": (PERSISTENT, "epoch"),
+    "restarted": (RESTARTED, "epoch"),
+    "accumulated": (ACCUMULATED, "epoch"),
+    "the last epoch": (LAST, "end"),
+    "then an error": (f"{ALONE}    raise ValueError", "error"),
+    "then an exit": (f"{ALONE}    raise SystemExit(3)", "error"),
+}
+
+
+def run(tmp_path: Path, code: str) -> dict[str, Any]:
+    """What the run without a limit shows."""
+    path = tmp_path / "script.py"
+    path.write_text(code)
+    result = oomph("fit", "--brief", "--json", "--gpu", "2GiB", path, cwd=tmp_path)
+    assert result.code == 0, result.said
+    found = json.loads(result.out)["cards"][0]["ways"]["native"]["run"]
+    assert (found["ending"], found["steps"]) == ("steps", 6)
+    return found
+
+
+@pytest.mark.parametrize("name", WITH_EVALUATION)
+def test_an_evaluation_behind_the_steps_is_seen(tmp_path, name):
+    code, later = WITH_EVALUATION[name]
+    found = run(tmp_path, code)
+    assert found["later"] == later
+    assert HELD <= found["allocated_bytes"] - 64 * MIB <= HELD + 4 * MIB
+    assert not found["is_cut"]
+
+
+def test_a_loop_without_a_loader_ends_at_once(tmp_path):
+    code = f"{TRAIN}\nfor _ in range(50): train([(torch.zeros(4, 256),)])\n"
+    found = run(tmp_path, f"{code}evaluate(DataLoader(data, 80))")
+    assert found["later"] == ""
+    assert found["allocated_bytes"] < TRAINED
+
+
+def test_steps_on_one_batch_end_soon(tmp_path):
+    code = f"{TRAIN}\nbatch = next(iter(DataLoader(data, 4)))\n"
+    found = run(tmp_path, f"{code}for _ in range(50): train([batch])")
+    assert found["later"] in ("", "epoch")
+
+
+def test_nothing_is_saved_behind_the_steps(tmp_path):
+    saved = """
+from safetensors.torch import save_file
+for epoch in range(3):
+    train(DataLoader(data, 4))
+    torch.save(model.state_dict(), "last.pt")
+    save_file(model.state_dict(), "last.safetensors")
+    evaluate(DataLoader(data, 80))
+"""
+    found = run(tmp_path, f"{TRAIN}\n{saved}")
+    assert found["later"] == "epoch"
+    assert found["allocated_bytes"] > TRAINED + HELD / 2
+    assert [path.name for path in tmp_path.iterdir()] == ["script.py"]
+
+
+def test_long_evaluations_are_ended_early(tmp_path):
+    code = ALONE.replace("data, 80", "data, 4")
+    found = run(tmp_path, code)
+    assert (found["later"], found["is_cut"]) == ("epoch", True)
+    seen = found["allocated_bytes"] - 64 * MIB
+    assert HELD * 32 / 100 <= seen < HELD / 2
+
+
+def test_what_takes_too_long_is_not_waited_for(tmp_path):
+    code = f"{TRAIN}\ntrain(DataLoader(data, 4))\nimport time\ntime.sleep(1000)"
+    found = run(tmp_path, code)
+    assert found["later"] in ("", "too long")
+    assert found["allocated_bytes"] < TRAINED
+
+
+def test_memory_that_ends_in_an_evaluation_is_too_little(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(ALONE)
+    card = "90MiB,context=0,host=1GiB"
+    result = oomph("fit", "--brief", "--json", "--gpu", card, path, cwd=tmp_path)
+    assert result.code == 0, result.said
+    ways = json.loads(result.out)["cards"][0]["ways"]
+    assert [way for way, found in ways.items() if found["fits"]] == ["rescue"]
