@@ -1,6 +1,7 @@
 # make demo   set up if need be, and see a script die and go on
 # make demo-cluster  and one for many cards run without any
-# make test   all tests
+# make test   the tests, but for those that take long: ten minutes on two cores
+# make test-all  these too, half an hour
 # make check  quick static checks, and the tests that a change touches
 # make lint   format and static checks
 # make docs   the documentation as a site, in build/site
@@ -27,7 +28,7 @@ SHARED_OUT := --numprocesses $(JOBS) --dist loadgroup
 VERSIONS ?= 2.10 2.11=$(VENV) 2.15 3.11:2.12 3.11:2.13 3.11:2.14 \
 	3.10:2.11 3.12:2.11 3.13:2.11
 
-.PHONY: demo demo-cluster test check lint format docs bench sanitize wheel test-versions gpu clean
+.PHONY: demo demo-cluster test test-all check lint format docs bench sanitize wheel test-versions gpu clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py
@@ -36,12 +37,15 @@ demo-cluster: $(VENV)/.installed
 	$(BIN)/python examples/demo_cluster.py
 
 test: $(VENV)/.installed $(VENV)/.tools
+	$(BIN)/python -m pytest $(SHARED_OUT) -m "not long"
+
+test-all: $(VENV)/.installed $(VENV)/.tools
 	$(BIN)/python -m pytest $(SHARED_OUT)
 
 check: $(VENV)/.installed $(VENV)/.tools
 	tools/lint --quick
 	$(BIN)/python tools/touched.py | \
-		xargs $(BIN)/python -m pytest -q $(SHARED_OUT)
+		xargs $(BIN)/python -m pytest -q $(SHARED_OUT) -m "not long"
 
 lint: $(VENV)/.tools
 	tools/lint

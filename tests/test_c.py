@@ -32,12 +32,16 @@ THREADED = [
     *("test_policy", "test_random", "test_threads"),
 ]
 SHARDS = {"test_faults": 4}  # that it is divided into, as it takes minutes
+LONG = {("address", "test_faults"), ("thread", "test_random")}
 RUNS = [
     pytest.param(
         kind,
         program,
         f"{shard}/{count}",
-        marks=pytest.mark.xdist_group(f"{kind}-{program}-{shard}"),
+        marks=[
+            pytest.mark.xdist_group(f"{kind}-{program}-{shard}"),
+            *([pytest.mark.long] if (kind, program) in LONG else []),
+        ],
         id="-".join([kind, program, *([] if count == 1 else [str(shard)])]),
     )
     for kind, programs in (("address", PROGRAMS), ("thread", THREADED))
@@ -132,6 +136,7 @@ def test_the_measurements_for_hardware_run_on_the_simulated_gpu(tmp_path):
     }
 
 
+@pytest.mark.long
 def test_shapes_and_values_make_the_same_allocations_event_by_event(tmp_path):
     found = run_on_simulated_gpu("traces", tmp_path)["traces"]["results"]
     assert len(found) == 8  # four programs with two allocators
@@ -141,6 +146,7 @@ def test_shapes_and_values_make_the_same_allocations_event_by_event(tmp_path):
         assert [comparison[part] for part in parts] == [None, [], None], comparison
 
 
+@pytest.mark.long
 def test_the_clock_of_a_simulated_card_differs_in_nothing_from_itself(tmp_path):
     parts = run_on_simulated_gpu("clock", tmp_path, "4GiB,gpu=rtx3060")
     times = parts["clock"]["results"]

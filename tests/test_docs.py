@@ -166,6 +166,7 @@ def demos(monkeypatch):
     return main_of
 
 
+@pytest.mark.long
 def test_the_demo_shows_what_the_readme_says(demos, capsys):
     assert demos("demo.py")() == 0
     out = capsys.readouterr().out
@@ -178,6 +179,7 @@ def test_the_demo_shows_what_the_readme_says(demos, capsys):
     assert on_cpu.split()[-6:] == ours.split()[-6:]  # to the last digit
 
 
+@pytest.mark.long
 def test_the_demo_of_many_cards_goes_through(demos, capsys):
     assert demos("demo_cluster.py", "--ranks", "2")() == 0
     said = capsys.readouterr().out

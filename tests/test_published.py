@@ -29,6 +29,7 @@ CHEAP = (  # of each card, and of each way to look at a module
 )
 
 
+@pytest.mark.long
 def test_cheap_rows_are_within_their_bar():
     chosen = [r for r in score.rows() if r.kind == "kernel memory" and r.name in CHEAP]
     assert len(chosen) == len(CHEAP)
@@ -70,6 +71,7 @@ def in_second_half(result) -> bool:
     return score.half_of(result["name"]) == "second"
 
 
+@pytest.mark.long
 def test_cheap_times_are_what_the_page_tells():
     names = {n for n in CHEAP if n.startswith(("geglu forward", "llama4", "group"))}
     chosen = [r for r in score.rows() if r.kind == bars.TIME and r.name in names]

@@ -319,6 +319,7 @@ def test_a_report_that_fails_disturbs_nobody():
     del kept
 
 
+@pytest.mark.long
 def test_a_killed_script_dies_of_its_signal():
     code = (
         "import torch; kept = torch.ones(3, device='cuda'); print(flush=True)\n"

@@ -163,6 +163,7 @@ def test_lines_are_followed_and_objects_found_with_this_python(python):
     assert said["path"][-1] == "Context"
 
 
+@pytest.mark.long
 def test_reading_frames_is_clean_under_a_sanitizer(tmp_path):
     build(tmp_path / "_C.so", *SANITIZED)
     libraries = [

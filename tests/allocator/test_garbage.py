@@ -157,6 +157,7 @@ def test_explain_names_garbage_as_such():
 # ---- Where it must not, or cannot
 
 
+@pytest.mark.long
 @failing
 def test_nothing_is_collected_while_a_stream_captures():
     graph = torch.cuda.CUDAGraph()

@@ -36,6 +36,7 @@ def wanted(kind: str) -> dict:
     return natively.call("captured", "run", kind)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("times", [1.2, 2.5])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_card_too_small_for_a_captured_network_gives_the_same_values(kind, times):
@@ -54,6 +55,7 @@ def test_sizes_alone_finish_too(kind):
     assert found["graphs"] == wanted(kind)["graphs"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_program_that_fits_pays_nothing(kind):
     done = run_alone(kind, wanted(kind)["reserved"])
@@ -64,6 +66,7 @@ def test_a_program_that_fits_pays_nothing(kind):
     assert [found[name] for name in costs] == [0, 0, 0, 0]
 
 
+@pytest.mark.long
 def test_without_offload_the_error_says_so():
     limit_bytes = int(wanted("layers")["allocated"] / 1.6)
     failed = run_alone("layers", limit_bytes, "offload:off")
@@ -72,6 +75,7 @@ def test_without_offload_the_error_says_so():
     assert refusal in failed.err
 
 
+@pytest.mark.long
 def test_where_the_host_has_no_room_either_the_error_says_what_helps():
     limit_bytes = int(wanted("layers")["allocated"] / 1.2)
     host = (f"host_limit:{40 * MIB}", "host_ahead:0")

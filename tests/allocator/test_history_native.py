@@ -71,6 +71,7 @@ def program(context: str | None) -> list[tuple[str, int, str]]:
     return events
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("context", ["all", "alloc", "state", None])
 def test_each_event_is_somebodys_as_in_the_native_trace(context):
     wanted = expandable.call(__name__, "program", context)

@@ -328,6 +328,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("uses_cuda", [False, True])
 def test_a_process_that_gets_a_tensor_gets_oomph_unless_it_uses_cuda(
     uses_cuda, tmp_path

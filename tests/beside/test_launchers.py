@@ -224,6 +224,7 @@ def said(command: list[str], program: str, folder: Path, **variables: str) -> li
     return sorted(text for text, _ in found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("launcher", PROGRAMS)
 def test_each_rank_has_oomph_and_what_gloo_gives(launcher, tmp_path):
     by_nccl, by_gloo = PROGRAMS[launcher]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from neighbours import needs
 from support import MIB, Simulated
@@ -14,6 +15,7 @@ def free_mib() -> int:
     return torch.cuda.mem_get_info()[0] // MIB
 
 
+@pytest.mark.long
 @needs("numba-cuda", "numba", "llvmlite", "cuda-core")
 @simulated
 def test_what_numba_takes_is_missing_to_pytorch_and_rescued():

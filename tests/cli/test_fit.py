@@ -75,6 +75,7 @@ def comes_through(way: str, card: str, *script: str | Path) -> bool:
     return result.code == 0
 
 
+@pytest.mark.long
 def test_each_answer_is_that_of_a_run_on_the_card(train):
     keys = "gpu=rtx4090,context=64MiB,host=512MiB"
     batch = ["--batch", "8192"]
@@ -91,6 +92,7 @@ def test_each_answer_is_that_of_a_run_on_the_card(train):
         assert {told[name, way] for name in names} == {True, False}, way
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", [Way.NATIVE, Way.OOMPH])
 def test_the_largest_value_fits_and_the_next_does_not(way, train):
     (card,) = cards.targets("400MiB,context=64MiB", "512MiB")
@@ -105,6 +107,7 @@ def test_the_largest_value_fits_and_the_next_does_not(way, train):
     assert not comes_through(name, card.text, train, "--batch", str(value + 1))
 
 
+@pytest.mark.long
 def test_a_card_of_the_environment_is_not_that_of_the_script(tmp_path):
     path = tmp_path / "asks.py"
     path.write_text(
@@ -119,6 +122,7 @@ def test_a_card_of_the_environment_is_not_that_of_the_script(tmp_path):
     assert run["output"] == str(3 * GIB)
 
 
+@pytest.mark.long
 def test_a_list_and_a_variable_of_the_environment_are_varied(tmp_path):
     path = tmp_path / "env.py"
     path.write_text(
@@ -132,6 +136,7 @@ def test_a_list_and_a_variable_of_the_environment_are_varied(tmp_path):
     assert result.out.splitlines()[2].split()[2:] == ["MiB"] + ["150"] * 4
 
 
+@pytest.mark.long
 def test_the_table_says_what_holds_the_peak_and_what_would_help(train):
     card = ["--gpu", "400MiB,gpu=rtx4090,context=0"]
     result = oomph("fit", *RESERVE, *card, train, "--batch", "8192")
@@ -149,6 +154,7 @@ def test_the_table_says_what_holds_the_peak_and_what_would_help(train):
     assert brief[1].startswith("Without a limit") and len(brief) == 2
 
 
+@pytest.mark.long
 def test_a_script_that_is_ended_may_need_more_later(train):
     result = fit("--gpu", "1GiB", "--steps", "3", train, "--steps", "9")
     assert result.code == 0, result.said
@@ -157,6 +163,7 @@ def test_a_script_that_is_ended_may_need_more_later(train):
     assert f"{said}{more}" in result.out
 
 
+@pytest.mark.long
 def test_where_nothing_helps_it_is_said(tmp_path):
     path = tmp_path / "holds.py"
     path.write_text(
@@ -176,6 +183,7 @@ def test_where_nothing_helps_it_is_said(tmp_path):
     assert float(smallest) <= 50 + 160 / 8  # as it fits that card
 
 
+@pytest.mark.long
 def test_what_is_known_is_said_before_all_is(tmp_path):
     """The search for the smallest card goes on for ever: what came before is seen."""
     path, said = tmp_path / "stuck.py", tmp_path / "said"
@@ -201,6 +209,7 @@ def test_what_is_known_is_said_before_all_is(tmp_path):
     assert "the script holds 100.00 MiB at its peak" in said.read_text()
 
 
+@pytest.mark.long
 def test_a_script_chooses_devices_until_it_uses_one(tmp_path):
     path = tmp_path / "chooses.py"
     path.write_text(
@@ -232,6 +241,7 @@ print(size >> 20)
 """
 
 
+@pytest.mark.long
 def test_a_script_that_catches_the_error_is_run_on_each_card(tmp_path):
     path = tmp_path / "halves.py"
     path.write_text(HALVES)
@@ -245,6 +255,7 @@ def test_a_script_that_catches_the_error_is_run_on_each_card(tmp_path):
     assert said in fit(*words).out
 
 
+@pytest.mark.long
 def test_with_the_rescue_a_script_catches_other_errors(tmp_path):
     """Where host memory takes what it asks for first, it catches none."""
     path = tmp_path / "halves.py"
@@ -267,6 +278,7 @@ torch.empty(100 << 20, dtype=torch.uint8, device="cuda")
 """
 
 
+@pytest.mark.long
 def test_a_card_on_which_the_script_fails_otherwise_is_one_of_several(tmp_path):
     """It reckons with what is free; the smallest card is sought all the same."""
     path = tmp_path / "reckons.py"
@@ -376,6 +388,7 @@ def test_an_error_is_shown_without_what_runs_the_script(tmp_path):
     assert "--values runs it with them" in said
 
 
+@pytest.mark.long
 def test_values_with_which_the_script_catches_the_error_fit_and_it_is_told(tmp_path):
     path = tmp_path / "halves.py"
     path.write_text("import os\n" + HALVES.replace("400", "int(os.environ['SIZE'])"))
@@ -387,11 +400,13 @@ def test_values_with_which_the_script_catches_the_error_fit_and_it_is_told(tmp_p
     assert "caught" not in fit(*RESERVE, *card, "--vary", "SIZE=100..200", path).out
 
 
+@pytest.mark.long
 def test_the_exit_code_is_that_of_the_way_that_is_asked_for(train):
     words = [*RESERVE, "--gpu", "400MiB,context=0", "--with", "native"]
     assert fit(*words, train, "--batch", "8192").code == 1
 
 
+@pytest.mark.long
 def test_a_peak_is_seen_though_the_script_resets_its_own(tmp_path):
     path = tmp_path / "reset.py"
     path.write_text(
@@ -406,6 +421,7 @@ def test_a_peak_is_seen_though_the_script_resets_its_own(tmp_path):
     assert not any(way["fits"] for way in found.values())
 
 
+@pytest.mark.long
 def test_a_script_that_asks_how_much_is_free_is_run_on_each_card(tmp_path):
     path = tmp_path / "adapts.py"
     path.write_text(
@@ -432,6 +448,7 @@ BAD_SCRIPTS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", BAD_SCRIPTS)
 def test_a_script_that_fails_is_shown_with_what_it_said(kind, tmp_path):
     path = tmp_path / "bad.py"
@@ -554,6 +571,7 @@ def is_running(pid: int) -> bool:
     return state != "Z"
 
 
+@pytest.mark.long
 def test_a_module_is_run_with_its_own_options(train, tmp_path):
     result = oomph(
         *["fit", "--gpu", "1GiB", "--steps", "2", "--json", "-m", "train"],
@@ -685,6 +703,7 @@ def test_a_function_that_no_other_process_finds_is_an_error(functions):
     assert "give a function that stands in a module" in functions
 
 
+@pytest.mark.long
 def test_a_program_without_a_guard_does_not_ask_again(tmp_path):
     path = tmp_path / "asks.py"
     path.write_text("import oomph\ndef nothing(): pass\noomph.fit(nothing, '1GiB')\n")
@@ -693,6 +712,7 @@ def test_a_program_without_a_guard_does_not_ask_again(tmp_path):
     assert "write if __name__ == '__main__': before the call" in result.err
 
 
+@pytest.mark.long
 def test_a_script_is_asked_of_as_on_the_command_line(train):
     found = run(
         "import oomph, sys\n"

@@ -44,6 +44,7 @@ def fit(tmp_path: Path, text: str, *options: str) -> Result:
     return oomph("fit", "--brief", "--gpu", "2GiB", *options, script)
 
 
+@pytest.mark.long
 def test_what_masks_choose_has_a_range(tmp_path):
     result = fit(tmp_path, MASKED)
     assert result.code == 0, result.said
@@ -53,6 +54,7 @@ def test_what_masks_choose_has_a_range(tmp_path):
     assert int(found[1]) == 8  # forward and backward of four steps
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("share", [0.01, 1.0])
 def test_the_range_is_that_of_runs_with_such_shares(tmp_path, share):
     told = json.loads(fit(tmp_path, MASKED, "--json").out)["guessed_bytes"]
@@ -61,23 +63,27 @@ def test_the_range_is_that_of_runs_with_such_shares(tmp_path, share):
     assert told[f"{share:g}"] == card["ways"]["oomph"]["run"]["allocated_bytes"]
 
 
+@pytest.mark.long
 def test_more_chosen_elements_take_more(tmp_path):
     guessed = json.loads(fit(tmp_path, MASKED, "--json").out)["guessed_bytes"]
     # exp() and square() of what was chosen are kept: 4 bytes each, and its places.
     assert guessed["1"] - guessed["0.01"] > 0.99 * 8 * MIB
 
 
+@pytest.mark.long
 def test_a_script_that_fails_of_such_a_share_says_so(tmp_path):
     result = fit(tmp_path, MASKED + FAILS_OF_ALL)
     assert result.code == 0, result.said
     assert "the script fails (ValueError: all chosen) if 100% do" in result.out
 
 
+@pytest.mark.long
 def test_a_card_that_is_too_small_if_all_match_is_named(tmp_path):
     result = fit(tmp_path, MASKED, "--gpu", "66MiB,context=0", "--set", "reserve:0")
     assert "With all of them 66MiB,context=0 is too small." in result.out, result.said
 
 
+@pytest.mark.long
 def test_a_script_that_catches_nothing_is_not_said_to(tmp_path):
     """In the rescue oomph may catch errors of its own."""
     words = ["--gpu", "40MiB,context=0,host=1GiB", "--set", "reserve:0"]
@@ -86,6 +92,7 @@ def test_a_script_that_catches_nothing_is_not_said_to(tmp_path):
     assert "caught" not in result.out
 
 
+@pytest.mark.long
 def test_the_largest_value_says_that_the_script_was_ended(tmp_path):
     longer = MASKED.replace("range(4)", "range(40)")
     script = f"import os\n{longer}".replace("20", "int(os.environ['BITS'])")
@@ -102,6 +109,7 @@ def test_steps_that_differ_are_told(tmp_path):
     assert high / low == pytest.approx(4, rel=0.1)
 
 
+@pytest.mark.long
 def test_nothing_is_said_where_data_decide_nothing(tmp_path):
     alike = LENGTHS.replace("(64, 4096, 1024, 2048)", "(64, 64, 64, 64)")
     result = fit(tmp_path, alike)

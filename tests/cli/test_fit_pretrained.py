@@ -62,6 +62,7 @@ loss = lambda model: model(x, 3).sample.square().mean()
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("library", MODELS)
 def test_a_model_without_weights_is_made_from_its_configuration(library, tmp_path):
     text = ARRANGED + MODELS[library] + LOADS
@@ -106,6 +107,7 @@ assert all(bool(p.abs().sum() >= 0) for p in model.parameters())
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("library", MAKES)
 def test_a_model_whose_weights_are_not_here_keeps_its_own(library, tmp_path):
     text = ARRANGED + MAKES[library] + MADE
@@ -132,6 +134,7 @@ model(input_ids=x, labels=x).loss.backward()
 """
 
 
+@pytest.mark.long
 def test_it_is_said(tmp_path):
     folder, script = tmp_path / "model", tmp_path / "train.py"
     assert run(SAVES.format(str(folder))).code == 0
@@ -141,6 +144,7 @@ def test_it_is_said(tmp_path):
     assert f"Weights of {folder} are not on this machine" in result.out
 
 
+@pytest.mark.long
 def test_weights_that_a_script_reads_itself_are_fetched(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(
@@ -155,6 +159,7 @@ def test_weights_that_a_script_reads_itself_are_fetched(tmp_path):
     assert result.code == 0, result.said
 
 
+@pytest.mark.long
 def test_a_model_that_is_nowhere_is_the_script_s_error(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(TRAINS)

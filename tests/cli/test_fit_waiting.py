@@ -65,6 +65,7 @@ HINDRANCES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("does", HINDRANCES)
 def test_what_comes_before_the_gpu_is_run_once_where_nothing_hinders(
     does, launcher, tmp_path

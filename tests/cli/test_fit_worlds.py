@@ -70,6 +70,7 @@ def test_where_ranks_begin_to_differ_is_found(bounds):
     assert unsure == (len(bounds) > 1)  # each takes ten runs
 
 
+@pytest.mark.long
 def test_the_rank_that_needs_most_decides(stages):
     words = ("--brief", "--gpu", "900MiB,2GiB", "--json", "--world", "6")
     result = oomph("fit", *words, stages)
@@ -82,6 +83,7 @@ def test_the_rank_that_needs_most_decides(stages):
     assert result.code == 0, result.said
 
 
+@pytest.mark.long
 def test_one_rank_of_several_worlds_is_told_in_words(stages):
     words = ("--world", "3,6", "--rank", "0", "--local-world", "2")
     result = oomph("fit", "--brief", "--gpu", "1GiB", *words, stages)

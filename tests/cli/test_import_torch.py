@@ -54,6 +54,7 @@ def source(folder: Path) -> Path:
     return folder / "oomph" / "__init__.py"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("make", [own_script, own_folder, source])
 def test_what_else_is_called_oomph_is_named_where_oomph_is_asked_for(make, tmp_path):
     path = make(tmp_path)
@@ -63,12 +64,14 @@ def test_what_else_is_called_oomph_is_named_where_oomph_is_asked_for(make, tmp_p
     assert f"Python finds {path} in place of {INSTALLED}" in line
 
 
+@pytest.mark.long
 def test_a_program_of_that_name_runs_where_nobody_asks(tmp_path):
     own_script(tmp_path).write_text(TELL)
     found = python(tmp_path, "oomph.py")
     assert (found.returncode, found.stderr) == (0, "")
 
 
+@pytest.mark.long
 def test_what_is_required_and_not_found_is_an_error(tmp_path):
     own_script(tmp_path)
     found = python(tmp_path, "-c", TELL, OOMPH_CONF="required:yes")
@@ -86,6 +89,7 @@ def test_python_starts_with_a_card_whatever_is_called_oomph(tmp_path):
     assert str(tmp_path / "oomph") in line
 
 
+@pytest.mark.long
 def test_a_card_is_told_to_be_left_out_where_python_reads_no_pth(tmp_path):
     site = str(INSTALLED.parent)
     found = python(tmp_path, "-S", "-c", TELL, OOMPH_SIMULATE="1GiB", PYTHONPATH=site)
@@ -124,6 +128,7 @@ def test_a_folder_called_torch_is_not_taken_for_pytorch(tmp_path):
     assert f"RuntimeError: there is no PyTorch in {tmp_path}/torch" in found.stderr
 
 
+@pytest.mark.long
 def test_a_card_with_more_memory_than_addresses_says_what_to_raise(tmp_path):
     card = f"ulimit -v {20 << 20}; OOMPH_SIMULATE=16GiB exec {sys.executable}"
     found = subprocess.run(
@@ -139,6 +144,7 @@ ASKED = [{"OOMPH_CONF": "offload:auto"}, {"OOMPH_SIMULATE": "1GiB"}]
 KEPT_OUT = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("asked", ASKED, ids=["settings", "card"])
 def test_where_pytorch_calls_no_plug_ins_it_is_said(asked, tmp_path):
     found = python(tmp_path, "-c", TELL, **asked, **KEPT_OUT)

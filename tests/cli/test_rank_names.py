@@ -62,6 +62,7 @@ def test_each_line_of_a_rank_names_it():
     assert all(line.startswith("[rank 3] ") for line in said if "GPU" in line), said
 
 
+@pytest.mark.long
 def test_tasks_of_srun_write_a_file_each(tmp_path):
     script = tmp_path / "script.py"
     script.write_text("import torch; kept = torch.ones(1 << 20, device='cuda')")

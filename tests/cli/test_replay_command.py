@@ -61,6 +61,7 @@ def recorded(tmp_path_factory) -> dict[str, tuple[Path, dict]]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("by", ["native", "oomph"])
 def test_a_replay_takes_byte_for_byte_what_the_run_took(by, recorded):
     told = answer("--gpu", ROOMY, recorded[by][0])["cards"][0]["ways"]
@@ -71,6 +72,7 @@ def test_a_replay_takes_byte_for_byte_what_the_run_took(by, recorded):
         assert run["allocated_bytes"] == seen["allocated_bytes.all.peak"], way
 
 
+@pytest.mark.long
 def test_the_smallest_card_is_one_on_which_the_run_fits_too(recorded, tmp_path):
     trace, _ = recorded["native"]
     least = answer("--gpu", ROOMY, trace)["smallest_bytes"]["native"]
@@ -86,6 +88,7 @@ def test_the_smallest_card_is_one_on_which_the_run_fits_too(recorded, tmp_path):
     assert codes == [0, 1]
 
 
+@pytest.mark.long
 def test_settings_are_those_of_oomph_where_the_trace_is_replayed(recorded):
     trace, _ = recorded["native"]
     reserves = ("64MiB", "320MiB")
@@ -106,6 +109,7 @@ def test_lines_and_phases_are_recorded(recorded):
     assert phases >= {0, 1, 2}
 
 
+@pytest.mark.long
 def test_a_snapshot_of_pytorch_is_replayed(tmp_path):
     script, snapshot = tmp_path / "script.py", tmp_path / "snapshot.pickle"
     script.write_text(
@@ -130,6 +134,7 @@ LOG = """Thread,Time,Action,Pointer,Size,Stream
 """
 
 
+@pytest.mark.long
 def test_a_log_of_rmm_is_replayed(tmp_path):
     path = tmp_path / "log.csv"
     path.write_text(LOG)
@@ -183,6 +188,7 @@ def bad_files(trace: bytes) -> dict[str, tuple[bytes, str]]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", bad_files(b"x" * 400))
 def test_a_bad_file_is_named_with_what_is_wrong(kind, recorded, tmp_path):
     data, said = bad_files(recorded["native"][0].read_bytes())[kind]

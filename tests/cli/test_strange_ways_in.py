@@ -47,6 +47,7 @@ def test_a_script_finds_an_oomph_that_only_this_process_finds(moved, tmp_path):
     assert done.out == f"{moved}/oomph/__init__.py\n", done.err
 
 
+@pytest.mark.long
 def test_a_fit_finds_an_oomph_that_only_this_process_finds(moved, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
@@ -77,6 +78,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_named", [False, True])
 def test_such_a_script_and_its_children_have_the_simulated_card(
     moved, tmp_path, is_named
@@ -94,6 +96,7 @@ def test_such_a_script_and_its_children_have_the_simulated_card(
     assert done.err.count("the GPU is simulated") == 1
 
 
+@pytest.mark.long
 def test_a_child_that_finds_no_start_up_file_gives_no_alarm(moved, tmp_path):
     """It may need no card."""
     script = tmp_path / "script.py"
@@ -205,6 +208,7 @@ def code_of(folder: Path) -> str:
     )
 
 
+@pytest.mark.long
 def test_pyinstaller_takes_all_that_is_chosen_by_name():
     hooks = entry_points(group="pyinstaller40")
     folders = [folder for entry in hooks for folder in entry.load()()]

@@ -383,6 +383,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_spawned_children_and_workers_inherit_it(script):
     result = run_simulated("--device-limit", "512MiB", script(CHILDREN))
     assert (result.code, result.said) == (0, "True\n[0, 0]\n")
@@ -409,6 +410,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.long
 def test_the_ranks_of_torchrun_share_what_there_is(script, tmp_path):
     path = script(RANKS)
     result = run_simulated(
@@ -467,6 +469,7 @@ def headers_read(command: list[str], path: str) -> set[Path]:
     return {Path(ROOT, word).resolve() for word in words}
 
 
+@pytest.mark.long
 def test_the_build_needs_no_cuda_toolkit(tmp_path):
     path = os.pathsep.join(
         folder

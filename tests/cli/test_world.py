@@ -128,6 +128,7 @@ def test_a_world_needs_a_simulated_gpu(tmp_path):
     assert "--world is for a simulated GPU" in found.err
 
 
+@pytest.mark.long
 def test_objects_of_others_are_its_own_or_an_error(tmp_path):
     program = """
         import torch
@@ -179,6 +180,7 @@ print("peak", torch.cuda.max_memory_allocated() >> 10, "KiB")
 """
 
 
+@pytest.mark.long
 def test_a_later_stage_of_a_pipeline_holds_what_it_holds_among_others(tmp_path):
     among = run_ranks(3, STAGES, "h100,context=0")
     for rank in (1, 2):
@@ -189,6 +191,7 @@ def test_a_later_stage_of_a_pipeline_holds_what_it_holds_among_others(tmp_path):
     assert len({each.out for each in among}) == 3
 
 
+@pytest.mark.long
 def test_fit_finds_the_stage_that_needs_most(tmp_path):
     words = ("--brief", "--gpu", "h100", "--world", "3", script(tmp_path, STAGES))
     found = oomph("fit", *words, anew=True)
@@ -207,6 +210,7 @@ got = [None]
 """
 
 
+@pytest.mark.long
 def test_each_message_of_another_rank_comes_in_its_turn(tmp_path):
     program = """
         if rank == 0:
@@ -225,6 +229,7 @@ def test_each_message_of_another_rank_comes_in_its_turn(tmp_path):
     assert found.out == "[{'first': 1}]\n0 ['second']\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("body", "why"),
     [

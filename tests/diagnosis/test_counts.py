@@ -61,6 +61,7 @@ def span_of(text: str | None) -> tuple[int, int]:
     return least, most
 
 
+@pytest.mark.long
 @card
 def test_before_a_mask_chose_it_is_known_between_what_a_step_needs():
     def step() -> None:
@@ -92,6 +93,7 @@ class Experts(nn.Module):
         return y
 
 
+@pytest.mark.long
 @card
 def test_experts_share_the_rows_that_masks_choose_for_them():
     """Were each taken to have all rows, a step would come to several times as much."""
@@ -131,6 +133,7 @@ def test_a_mask_chooses_no_more_rows_than_were_written_to_it():
     assert most == pytest.approx(true, rel=0.02)
 
 
+@pytest.mark.long
 @card
 def test_masks_of_a_little_do_not_matter():
     def step() -> None:
@@ -147,6 +150,7 @@ def test_masks_of_a_little_do_not_matter():
     assert step_bytes(text) == pytest.approx(true, rel=0.02)
 
 
+@pytest.mark.long
 @shapes
 def test_boxes_that_stay_are_not_known_either_and_do_not_matter():
     from torchvision.ops import nms
@@ -165,6 +169,7 @@ def test_boxes_that_stay_are_not_known_either_and_do_not_matter():
     assert step_bytes(text) == pytest.approx(true, rel=0.03)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["masked_select", "nonzero"])
 @card
 def test_other_operators_that_choose_do_so_too(how):

@@ -180,6 +180,7 @@ def test_checkpointing_and_a_smaller_batch_go_together_where_neither_is_enough()
     assert any("checkpointing" in action and "batch 16" in action for action in both)
 
 
+@pytest.mark.long
 @card
 def test_a_step_that_nobody_sees_is_not_foreseen():
     model = Words().cuda()
@@ -206,6 +207,7 @@ def test_the_blocks_of_a_library_are_named_too():
     assert step_bytes(text) == pytest.approx(true, rel=0.01)
 
 
+@pytest.mark.long
 @card
 def test_an_encoder_and_a_decoder_are_foreseen_before_either_is_through():
     def train_both() -> None:
@@ -220,6 +222,7 @@ def test_an_encoder_and_a_decoder_are_foreseen_before_either_is_through():
     assert "by module: " in text and "encoder.layers.*" in text
 
 
+@pytest.mark.long
 @card
 def test_blocks_of_several_containers_are_foreseen_and_checkpointed():
     def train_stages() -> None:
@@ -486,6 +489,7 @@ def test_gradients_that_python_never_saw_are_given_back():
     foreseen(train_wide, within=0.01)  # the first states are made, the rest is not
 
 
+@pytest.mark.long
 @card
 def test_it_has_25_lines_at_most():
     kept = [torch.empty(20 * MIB, dtype=torch.uint8, device="cuda") for _ in range(2)]
@@ -614,6 +618,7 @@ def test_what_the_failed_step_has_in_a_list_is_made_anew():
     foreseen(train_with_predictions, fraction=0.93, within=0.02)
 
 
+@pytest.mark.long
 @card
 def test_what_calls_of_the_failed_step_have_is_made_anew():
     def merged(parts: list[torch.Tensor]) -> torch.Tensor:
@@ -679,6 +684,7 @@ def test_what_modules_keep_of_the_failed_forward_is_not_there_twice():
     foreseen(train_with_outputs_kept, fraction=0.85)
 
 
+@pytest.mark.long
 @card
 def test_tensors_are_copied_deeply_and_sampled_from_grids():
     def train_with_copies() -> None:
@@ -802,6 +808,7 @@ def test_training_is_foreseen_where_what_comes_before_records_nothing(words):
     foreseen(optimize, fraction=0.45, within=0.02)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("parts", [2, 16])
 @pytest.mark.parametrize("fraction", FRACTIONS)
 @card
@@ -888,6 +895,7 @@ def test_a_step_with_a_scaler_runs_again_where_its_optimizer_fails(fraction):
     foreseen(run, fraction)
 
 
+@pytest.mark.long
 def test_it_is_foreseen_before_pytorch_has_made_its_folder_for_what_it_compiles(
     tmp_path,
 ):

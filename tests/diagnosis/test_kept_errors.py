@@ -85,6 +85,7 @@ def test_errors_with_the_same_holder_are_told_together():
     step(model, 24)
 
 
+@pytest.mark.long
 @card
 def test_a_model_of_a_trial_that_failed_is_kept_by_its_error():
     def trial(count: int) -> None:

@@ -52,23 +52,27 @@ def padded() -> torch.Tensor:
     return torch.arange(ROWS) < ROWS // 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("data", ["full", "padded"])
 @card
 def test_a_mask_of_the_data_decides_as_it_does(data):
     foreseen(lambda: train({"full": full, "padded": padded}[data]), within=0.005)
 
 
+@pytest.mark.long
 @card
 def test_two_masks_of_the_same_shape_come_to_different_peaks():
     assert peak_bytes(lambda: train(padded)) > 1.1 * peak_bytes(lambda: train(full))
 
 
+@pytest.mark.long
 @card
 def test_what_is_written_to_a_part_is_seen_in_the_whole():
     """The first element is hidden through a view of it."""
     foreseen(lambda: train(full, lambda first: first.zero_()), within=0.005)
 
 
+@pytest.mark.long
 @card
 def test_what_something_unknown_writes_is_not_known_any_more():
     """Then it is guessed that all are chosen, which is less than it comes to."""
@@ -81,6 +85,7 @@ def test_what_something_unknown_writes_is_not_known_any_more():
     assert step_bytes(text) < true
 
 
+@pytest.mark.long
 @card
 def test_rows_that_a_known_mask_chooses_are_counted():
     def step() -> None:
@@ -127,6 +132,7 @@ def test_no_library_sees_that_it_is_traced():
     foreseen(step, within=0.005)
 
 
+@pytest.mark.long
 @card
 def test_what_is_drawn_into_a_known_mask_is_not_known():
     true = peak_bytes(lambda: train(full, lambda first: first.bernoulli_(0.0)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import pytest
 import torch
 from support import Simulated
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -60,6 +61,7 @@ class Compared(TorchDispatchMode):
         return made
 
 
+@pytest.mark.long
 @card
 def test_results_are_those_that_pytorch_tells() -> None:
     import logging

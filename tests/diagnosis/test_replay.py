@@ -210,6 +210,7 @@ def test_a_step_of_which_a_turn_is_missing_needs_at_least_what_ran():
     assert "is enough by itself" not in text
 
 
+@pytest.mark.long
 @card
 def test_a_step_that_ends_in_an_error_where_it_runs_again_needs_at_least_that():
     net = layers(8)
@@ -226,6 +227,7 @@ def test_a_step_that_ends_in_an_error_where_it_runs_again_needs_at_least_that():
     assert "is enough by itself" not in text
 
 
+@pytest.mark.long
 @card
 def test_a_loop_further_out_that_takes_too_long_may_need_more():
     net, parent = layers(8), os.getpid()

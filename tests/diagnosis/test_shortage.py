@@ -147,6 +147,7 @@ def test_each_category_has_its_bytes():
     assert loss.grad_fn is not None
 
 
+@pytest.mark.long
 @card
 def test_what_backward_asks_for_names_the_line_of_forward():
     x = torch.zeros(100 * MIB // 4, device="cuda", requires_grad=True)
@@ -316,6 +317,7 @@ def test_what_cannot_help_is_not_named():
         assert remedy not in text
 
 
+@pytest.mark.long
 @card
 def test_autocast_is_not_named_where_it_is_on():
     def step() -> None:
@@ -327,6 +329,7 @@ def test_autocast_is_not_named_where_it_is_on():
     assert "torch.autocast" in shortage(8, 64)
 
 
+@pytest.mark.long
 @card
 def test_a_step_of_an_optimizer_is_helped_by_a_fused_one():
     net = Net(28).cuda()
@@ -407,6 +410,7 @@ def test_a_gradient_of_a_model_in_evaluation_wants_its_graph():
     rest.clear()
 
 
+@pytest.mark.long
 @card
 def test_a_model_that_nobody_trains_may_have_half_the_bits():
     nets = [Net(32).cuda() for _ in range(3)]

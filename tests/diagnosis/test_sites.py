@@ -134,6 +134,7 @@ def test_without_code_of_the_user_the_innermost_line_of_any_counts():
     assert result.out.splitlines() == ["<string> 11 <module>", "library.py 2 <lambda>"]
 
 
+@pytest.mark.long
 def test_a_folder_that_packages_were_installed_into_is_not_the_users(tmp_path):
     """As `pip install --target` does; PYTHONPATH leads to it."""
     code = """

@@ -88,6 +88,7 @@ def test_what_is_no_type_is_refused():
         instances(Wanted, 3)
 
 
+@pytest.mark.long
 def test_what_came_since_a_mark_is_met_whatever_was_collected_meanwhile():
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")

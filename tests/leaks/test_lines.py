@@ -668,6 +668,7 @@ def watched(program: str, steps: int, every: int = 1) -> list[Any]:
     return [*told, *watch.findings]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("program", LEAKS)
 @simulated
 def test_the_line_that_keeps_it_is_told(program):
@@ -709,6 +710,7 @@ def test_where_the_function_that_keeps_it_was_called_is_told():
     assert direct.called_at is None
 
 
+@pytest.mark.long
 @simulated
 def test_a_call_that_goes_on_is_told_as_the_holder_of_what_it_collects():
     import oomph
@@ -834,6 +836,7 @@ def collected_cycles():
     return parse
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("program", ["finite_keys", "stairs", "collected_cycles"])
 @simulated
 def test_what_comes_to_its_bound_is_never_called_a_leak(program):

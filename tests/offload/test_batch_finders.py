@@ -210,6 +210,7 @@ def find(finder: str, *arguments: int) -> dict[str, Any]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("finder", [finder.__name__ for finder in FINDERS])
 def test_a_finder_finds_what_it_would_without_host_memory(finder):
     with_host = on_oom.call(__name__, "find", finder)
@@ -225,6 +226,7 @@ def test_a_trainer_of_transformers_trains_with_what_accelerate_finds():
     assert trained["found"] < 12 and trained["rescues"] == 0
 
 
+@pytest.mark.long
 def test_a_finder_finds_the_same_where_everything_is_sent_ahead():
     found = always.call(__name__, "find", "accelerated")
     assert found == no_host.call(__name__, "find", "accelerated")
@@ -243,6 +245,7 @@ def take(size_bytes: int) -> torch.Tensor:
     return torch.empty(size_bytes, dtype=torch.uint8, device="cuda")
 
 
+@pytest.mark.long
 @on_oom
 def test_a_training_after_the_search_is_rescued_and_planned():
     import oomph

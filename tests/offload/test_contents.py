@@ -274,6 +274,7 @@ def test_a_resized_storage_keeps_its_bytes(non_blocking):
     assert torch.equal(a.cpu(), wanted)
 
 
+@pytest.mark.long
 @pinned
 def test_page_locked_blocks_make_room_for_larger_ones():
     """Each of them takes most of the limit, and is idle when the next one comes."""

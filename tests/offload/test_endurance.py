@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 
+import pytest
 from support import ROOT, execute
 
 COUNTED = (
@@ -16,6 +17,7 @@ COUNTED = (
 )
 
 
+@pytest.mark.long
 def test_steps_that_are_alike_leave_nothing_behind():
     done = execute(
         *(sys.executable, ROOT / "benchmarks" / "endurance.py"),

@@ -39,6 +39,7 @@ def train(
 # ---- Ranks
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["ddp", "fsdp"])
 def test_ranks_ask_for_the_same_memory_with_and_without_enough(way, tmp_path):
     command = [*TORCHRUN, RANKS, "--", way]
@@ -57,6 +58,7 @@ def test_ranks_ask_for_the_same_memory_with_and_without_enough(way, tmp_path):
 # ---- Compiled code
 
 
+@pytest.mark.long
 def test_compiled_code_asks_for_the_same_memory_with_and_without_enough(tmp_path):
     caches = {
         "TRITON_CACHE_DIR": str(tmp_path / "triton"),

@@ -310,6 +310,7 @@ def test_nothing_leaves_for_what_must_not_be_rescued():
     assert len(kept) == 10
 
 
+@pytest.mark.long
 @card
 def test_steps_that_send_late_give_the_cpus_values():
     class Model(nn.Module):

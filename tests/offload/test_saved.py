@@ -415,6 +415,7 @@ for _ in range(4):
 """
 
 
+@pytest.mark.long
 def test_graphs_of_the_compiler_have_their_gradients():
     card = "1GiB,context=0,memory=values,cc=8.6"
     conf = "reserve:0,host_limit:1GiB,offload:always"

@@ -102,6 +102,7 @@ class Towers(nn.Module):
         return sums[0].to(sums[1].device) + sums[1]
 
 
+@pytest.mark.long
 @two
 def test_backward_over_two_devices_may_switch_threads_at_any_moment():
     import oomph
@@ -257,6 +258,7 @@ distributed.destroy_process_group()
 """
 
 
+@pytest.mark.long
 def test_fsdp2_with_default_settings_has_its_gradients_under_pressure():
     card = "1GiB,gpu=h100,memory=values"
     wanted = run(FSDP, card=card)

@@ -3,6 +3,7 @@
 import pytest
 from inner_pytest import add_tests, run_pytest
 
+pytestmark = pytest.mark.long
 MEMORY = "MEMORY PROBLEMS"
 
 

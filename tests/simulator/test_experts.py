@@ -47,6 +47,7 @@ print("peak", torch.cuda.max_memory_allocated())
     return int(re.search(r"peak (\d+)", done.out)[1])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("experts", ["eager", "grouped_mm"])
 @pytest.mark.parametrize("name", [*CONFIGURATIONS])
 def test_an_untrained_mixture_holds_nearly_what_it_holds_with_values(name, experts):

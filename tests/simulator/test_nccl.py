@@ -367,6 +367,7 @@ def test_a_message_that_nobody_receives_is_named():
     assert "never received" not in said[1]
 
 
+@pytest.mark.long
 def test_ranks_that_wait_for_each_other_in_two_communicators_are_named():
     said = said_by_ranks(
         3,
@@ -458,6 +459,7 @@ def test_a_rank_that_has_left_is_named_by_its_last_call(call, described):
     assert f"none goes on: rank 0: at <string>:18; {wanted}" in said[0]
 
 
+@pytest.mark.long
 def test_a_rank_that_does_something_else_is_waited_for():
     run_ranks(
         3,
@@ -510,6 +512,7 @@ def test_what_a_rank_has_called_goes_on_while_it_does_something_else():
 
 
 # Each differs from run to run; tests/campaign/mismatches.py has as many as one likes.
+@pytest.mark.long
 def test_ranks_of_random_programs_are_named_where_they_part():
     first = random.SystemRandom().randrange(10**9)
     print(f"seeds from {first}")

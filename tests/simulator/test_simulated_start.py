@@ -273,6 +273,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_children_see_the_card(tmp_path):
     script = tmp_path / "children.py"
     script.write_text(CHILDREN)

@@ -65,6 +65,7 @@ def verdict(got: torch.Tensor, wanted: torch.Tensor) -> str:
     return "wrong" if got.any() else "unknown"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", ["int64", "bool", "float32"])
 @known
 def test_pytorchs_own_samples_of_its_operators_give_what_the_cpu_gives(dtype):

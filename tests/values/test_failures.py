@@ -215,6 +215,7 @@ def each_kind_of_call_fails_throughout(error: int) -> None:
     assert any(OURS.match(outcome) for outcome in trial.outcomes)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("error", ERRORS)
 @spilling
 def test_a_step_with_rescues_survives_the_failure_of_any_call(error):
@@ -226,6 +227,7 @@ def test_a_step_with_rescues_survives_the_failure_of_any_call(error):
     assert oomph.stats()["rescues"] > before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("error", ERRORS)
 @stealing
 def test_a_step_that_moves_pages_survives_the_failure_of_any_call(error):
@@ -239,12 +241,14 @@ def test_a_step_that_moves_pages_survives_the_failure_of_any_call(error):
     assert after["pages_stolen"] > before["pages_stolen"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("error", ERRORS)
 @spilling
 def test_a_step_with_rescues_survives_a_kind_of_call_that_always_fails(error):
     each_kind_of_call_fails_throughout(ERRORS[error])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("error", ERRORS)
 @stealing
 def test_a_step_that_moves_pages_survives_a_kind_of_call_that_always_fails(error):
@@ -255,6 +259,7 @@ def pinned(size_bytes: int) -> torch.Tensor:
     return torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
 
 
+@pytest.mark.long
 @short_of_host
 def test_host_memory_may_end_at_any_rescue():
     trial = Trial()

@@ -35,11 +35,13 @@ def train(guard: str, rows: int) -> None:
     assert (stats["rescues"] > 0) == (rows == MANY)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("guard", GUARDS)
 def test_training_gives_the_cpus_values(guard):
     cards[guard].call(__name__, "train", guard, FEW)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("guard", ["fill", "unmap"])
 def test_training_with_rescues_gives_the_cpus_values(guard):
     small_cards[guard].call(__name__, "train", guard, MANY)

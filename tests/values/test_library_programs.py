@@ -34,6 +34,7 @@ def assert_like_native(name: str, found: Values) -> None:
     assert [k for k in learned if found["learned"][k] != learned[k]] == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", TRAINERS)
 def test_losses_are_those_of_the_cpu(name):
     wanted = native.call("library_programs", "run_on_cpu", name)
@@ -42,6 +43,7 @@ def test_losses_are_those_of_the_cpu(name):
     assert run_natively(name)[0]["losses"] == pytest.approx(wanted, rel=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_with_room_all_values_are_those_of_pytorchs_allocator(name):
     assert_like_native(name, installed.call("library_programs", "values", name))
@@ -66,6 +68,7 @@ def test_if_all_that_is_saved_leaves_and_returns_they_are_the_same(name):
     assert sent_bytes > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in UNHOOKED])
 def test_if_all_that_may_runs_again_they_are_the_same(name):
     found, calls = installed.call("library_programs", "run_again", name)

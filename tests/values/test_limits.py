@@ -6,6 +6,7 @@ skips the same batches.
 
 from __future__ import annotations
 
+import pytest
 import torch
 from support import MIB, Simulated
 from test_models import differences
@@ -72,6 +73,7 @@ def assert_like_cpu(training: Training, sizes: list[int], skipped: int) -> None:
     assert differences(training.values(), cpu.values()) == []
 
 
+@pytest.mark.long
 @short_of_host
 def test_host_memory_that_ends_within_a_planned_step_ends_the_step_alone():
     training = Training("cuda")
@@ -90,6 +92,7 @@ def test_host_memory_that_ends_within_a_planned_step_ends_the_step_alone():
     assert stats()["host_bytes_peak"] <= 48 * MIB
 
 
+@pytest.mark.long
 @strict
 def test_a_strict_run_that_skips_what_does_not_fit_gives_its_values():
     training = Training("cuda")
@@ -117,6 +120,7 @@ def test_a_training_within_a_region_that_fits_gives_its_values():
     assert stats()["host_bytes"] == 0
 
 
+@pytest.mark.long
 @roomy
 def test_what_failed_within_a_region_gives_its_values_after_it():
     training = Training("cuda")

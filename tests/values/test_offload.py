@@ -36,6 +36,7 @@ def sent_bytes() -> int:
     return planner.explain()[0]["sent_bytes"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("program", CASES)
 @card
 def test_what_left_and_came_back_changes_no_value(program):

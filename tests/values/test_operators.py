@@ -73,6 +73,7 @@ def names() -> list[str]:
     return sorted(OPERATORS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", range(PARTS))
 @simulated
 def test_operators_give_the_cpus_values(part):

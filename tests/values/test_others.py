@@ -253,6 +253,7 @@ def test_a_tuned_kernel_of_triton_computes_once():
     assert x.tolist() == [1.0] * 100
 
 
+@pytest.mark.long
 @simulated
 def test_torch_compile_trains_by_tritons_kernels_as_without_it():
     torch.manual_seed(1)

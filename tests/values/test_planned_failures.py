@@ -48,6 +48,7 @@ class Training(test_failures.Training):
             assert oomph._C.stats(0)["buffer_bytes"] == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("error", ERRORS)
 @planned
 def test_a_step_that_sends_and_stages_survives_the_failure_of_any_call(error):

@@ -192,18 +192,21 @@ def run_threads(first: int) -> None:
         assert failures == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first", range(0, 50, BATCH))
 @native
 def test_random_programs_with_pytorchs_allocator(first):
     run_programs(first, fill=False)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first", range(1000, 1150, BATCH))
 @spilling
 def test_random_programs_on_a_full_card(first):
     run_programs(first, fill=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first", range(2000, 2050, BATCH))
 @pinned
 def test_random_programs_in_pinned_blocks(first):

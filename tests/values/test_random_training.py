@@ -405,12 +405,14 @@ def test_random_training_under_random_limits(first):
     run_programs(first)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first", range(1000, 1020, BATCH))
 @always
 def test_random_training_that_always_offloads(first):
     run_programs(first)
 
 
+@pytest.mark.long
 @strict
 def test_random_training_without_rescues_ends_well_or_in_an_error():
     run_programs(2000, may_fail=True)

@@ -57,6 +57,7 @@ def check(found: list[Values], wanted: list[Values]) -> None:
             assert all(equal), f"{way}, rank {rank}: {equal}"
 
 
+@pytest.mark.long
 def test_ranks_give_the_cpus_values_with_pytorchs_allocator(wanted, tmp_path):
     found, _ = train(tmp_path, "cuda", f"1GiB,{CARD}")
     check(found, wanted)
@@ -104,6 +105,7 @@ def four(tmp_path_factory) -> list[Values]:
     return train(tmp_path_factory.mktemp("gloo"), "cpu", ways=ways, count=4)[0]
 
 
+@pytest.mark.long
 def test_each_way_of_training_on_four_ranks_gives_gloos_values(four, tmp_path):
     """To the last bits, as a ring adds in another order than gloo does."""
     ways = [*four[0], "fsdp1", "pp"]

@@ -44,6 +44,7 @@ class Training(test_failures.Training):
         return nn.Sequential(*(Block() for _ in range(4)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("error", ERRORS)
 @recomputing
 def test_a_step_that_recomputes_survives_the_failure_of_any_call(error):
@@ -67,6 +68,7 @@ class First(Training):
             planner.resume()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step", ["first", "later"])
 @pytest.mark.parametrize("error", ERRORS)
 @converting
