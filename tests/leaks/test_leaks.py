@@ -61,6 +61,20 @@ def watch(**options):
 
 
 @simulated
+def test_sparse_gradients_that_no_step_resets_are_one_finding_that_grows():
+    table = torch.nn.Embedding(1000, 64, sparse=True).cuda()
+    optimizer = torch.optim.SparseAdam(table.parameters())
+    ids = torch.arange(256, device="cuda")
+    with watch() as watched:
+        for _ in range(40):
+            table(ids).square().sum().backward()
+            optimizer.step()
+    (finding,) = watched.findings
+    assert (finding.verdict, finding.certainty) == ("zero_grad missing", "leaks")
+    assert finding.growth_bytes == 256 * (64 * 4 + 8)
+
+
+@simulated
 def test_a_finding_tells_growth_shape_dtype_holder_and_the_line_that_allocated():
     loop, kept = Loop(), []
     with watch() as watched:

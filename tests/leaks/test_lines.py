@@ -599,7 +599,45 @@ def other_holder():
     return receive
 
 
+def raised_again():
+    """One exception, whose traceback gets longer."""
+    too_short = ValueError("too short")
+
+    def cut(frame):
+        part = frame[1:] * 2
+        if part.numel() > 1:
+            raise too_short  # keeps
+
+    def skip(_):
+        try:
+            cut(block())
+        except ValueError:
+            pass
+
+    return skip
+
+
+def abandoned_queues():
+    """Threads that wait until somebody takes what they have: few, then ever more."""
+
+    def fill(frames, taken):
+        for _ in range(3):
+            frames.put(block())
+        taken.get()  # keeps
+
+    def begin(step):
+        if step % 4 == 0:
+            frames, taken = queue.Queue(), queue.SimpleQueue()
+            threading.Thread(target=fill, args=(frames, taken), daemon=True).start()
+            frames.get()
+            WAITING.append(taken)
+
+    return begin
+
+
 LEAKS = {
+    "raised_again": 20,
+    "abandoned_queues": 100,
     "states_made_anew": 20,
     "table_that_is_written_to": 40,
     "last_ones_apart": 66,
@@ -668,7 +706,6 @@ def watched(program: str, steps: int, every: int = 1) -> list[Any]:
     return [*told, *watch.findings]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("program", LEAKS)
 @simulated
 def test_the_line_that_keeps_it_is_told(program):

@@ -8,6 +8,7 @@ import sys
 import types
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from oomph.holders.frames import locals_of
@@ -105,12 +106,17 @@ class Chain:
             container = hop.holder if hop.kind == "item" else ""
         if container and self.is_open:
             parts.append(Hop("object", "", container).text())
-        told = ", in ".join(parts)
+        times = ((part, len([*same])) for part, same in groupby(parts))
+        told = ", in ".join(p if n == 1 else f"{p} ({n} times)" for p, n in times)
         if self.circle:
             return f"{told}, in a reference cycle that nothing else holds"
         if self.is_open:
             return f"{told}, which a call that goes on, or something in C, holds"
         return told
+
+    def exceptions(self) -> list[BaseException]:
+        """Those on the way."""
+        return [thing for thing in self.things if isinstance(thing, BaseException)]
 
     def kinds(self) -> set[str]:
         """Of all hops."""

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import functools
 import linecache
+from dataclasses import replace
 from itertools import takewhile
+from traceback import walk_tb
 
 import torch
 
 from oomph.holders.chain import Chain, Hop
 from oomph.holders.frames import LAST_ERROR
-from oomph.holders.lines import Line, line_of_code
+from oomph.holders.lines import Line, line_of, line_of_code
 from oomph.holders.search import are_in
 from oomph.leaks.lines import source
+from oomph.memory.sites import is_user
 
 _NAMED = ("attr", "local", "global", "class", "cell", "frame")
 
@@ -69,6 +72,8 @@ def known_line(verdict: str, chain: Chain) -> Line | None:
     """The line that the chain itself tells."""
     if verdict == "notebook":
         return _cell_line(chain.hops)
+    if verdict == "raised again":
+        return next(filter(None, map(raised_again, chain.exceptions())))
     for thing in chain.things[1:]:
         if isinstance(thing, functools._lru_cache_wrapper):
             code = getattr(thing.__wrapped__, "__code__", None)
@@ -82,6 +87,22 @@ def known_line(verdict: str, chain: Chain) -> Line | None:
         puts = source.puts_into(name, binds=False)
         puts = puts or source.puts_into(name, is_attribute=is_attribute)
         return puts or made
+    return None
+
+
+def raised_again(error: BaseException) -> Line | None:
+    """The line that raises an exception which has been raised before; None: none does.
+
+    Each time its traceback gets longer at the front: it begins where it began before.
+    """
+    line, first = None, None
+    for frame, number in walk_tb(error.__traceback__):
+        place = frame.f_code, number
+        if place == first:
+            return line
+        first = first or place
+        if is_user(frame.f_code.co_filename):
+            line = replace(line_of(frame), line=number)
     return None
 
 

@@ -25,6 +25,9 @@ ADVICE = {
     "without it backward frees what forward saved",
     "traceback": "keep str(error), or error.with_traceback(None): a traceback holds "
     "the variables of every function it passed through",
+    "raised again": "make a new exception at each raise: a traceback holds the "
+    "variables of every function it passed through, and that of one that is raised "
+    "again gets longer each time",
     "closure": "pass numbers or .detach().cpu() to the function: it holds what it uses",
     "unfinished calls": "let the calls return: each that has not, here or in a thread "
     "that waits, keeps its variables",

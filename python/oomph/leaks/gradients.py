@@ -74,6 +74,7 @@ class Gradients:
         self._same = 0
         self._added = 0
         self._sentinel: _Sentinel | None = None
+        self._sparse_bytes = 0  # of all gradients, one step before
         self._done = False
 
     def stop(self) -> None:
@@ -87,7 +88,7 @@ class Gradients:
         if self._done:
             return None
         if self._sentinel is not None:
-            return self._look(line)
+            return self._look(optimizer, line)
         parameter = _first_with_gradient(optimizer)
         if parameter is None or not self._is_same(parameter):
             return None
@@ -110,8 +111,9 @@ class Gradients:
         self._same = self._same + 1 if same else 0
         return self._same >= _SAME
 
-    def _look(self, line: Line | None) -> Finding | None:
+    def _look(self, optimizer: Any, line: Line | None) -> Finding | None:
         assert self._sentinel is not None
+        before, self._sparse_bytes = self._sparse_bytes, _sparse_bytes(optimizer)
         if self._sentinel.end_step():
             self._added += 1
             if self._added < _STEPS:
@@ -120,12 +122,16 @@ class Gradients:
         self.stop()
         if added < _STEPS or _sets_data_back():
             return None
+        grown = max(0, self._sparse_bytes - before)
+        costs = "it costs no memory that grows, but"
+        if grown:
+            costs = "sparse gradients get longer with each backward, and"
         return Finding(
             "zero_grad missing",
             line,
-            note="it costs no memory that grows, but the steps are not those of the "
-            "batch: between a step and the next backward nothing wrote to the "
-            "gradients",
+            growth_bytes=grown,
+            note=f"{costs} the steps are not those of the batch: between a step and "
+            "the next backward nothing wrote to the gradients",
         )
 
 
@@ -135,6 +141,16 @@ def _first_with_gradient(optimizer: Any) -> torch.Tensor | None:
             if parameter.is_leaf and parameter.grad is not None:
                 return parameter  # type: ignore[no-any-return]
     return None
+
+
+def _sparse_bytes(optimizer: Any) -> int:
+    """What the entries of its sparse gradients take, each as often as it was added."""
+    return sum(
+        parameter.grad._indices().nbytes + parameter.grad._values().nbytes
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if parameter.grad is not None and parameter.grad.layout is torch.sparse_coo
+    )
 
 
 def _sets_data_back() -> bool:

@@ -223,6 +223,17 @@ class Suspect:
         if not self._was_filled:
             self._take(self.places.bound())
 
+    def stands_at(self, line: Line) -> None:
+        """Calls that have not returned hold it, and most of them are at a line.
+
+        Of what was seen to be filled, that stands.
+        """
+        if self._was_filled:
+            return
+        self.places.forget()
+        self.finding = replace(self.finding, verdict="unfinished calls", line=line)
+        self.is_doubted = True
+
     def suppose(self) -> None:
         """Nothing was seen to change: the source may tell, or who allocates."""
         if self._was_filled:  # the line stands: other holders come and go

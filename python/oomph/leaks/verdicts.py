@@ -123,13 +123,15 @@ class Judge:
                     free.append(suspect)
                 elif not chain.circle:
                     suspect.held_now(_places(chain, suspect.finding), chain.text)
+                    if len(self._calls_of_same(chain)) >= _CROWD:
+                        suspect.stands_at(self._usual_call(chain))
         return free
 
     def _suspect(self, tensor: torch.Tensor, chain: Chain, group: Group) -> Suspect:
         verdict = self._mistake(tensor, chain)
         line = clues.known_line(verdict, chain)
         if verdict == "unfinished calls":
-            line = Counter(self._calls_of_same(chain)).most_common(1)[0][0]
+            line = self._usual_call(chain)
         finding = Finding(
             verdict,
             line,
@@ -167,7 +169,8 @@ class Judge:
         if clues.is_notebook(hops):
             return "notebook"
         if kinds & {"traceback", "exception"}:
-            return "traceback"
+            is_again = any(map(clues.raised_again, chain.exceptions()))
+            return "raised again" if is_again else "traceback"
         name, _ = clues.first_name(hops)
         if name is not None and name.kind == "cell":
             return "closure"
@@ -184,6 +187,10 @@ class Judge:
             for frame in running():
                 self._calls[frame.f_code].append(line_of(frame))
         return self._calls.get(chain.frame.f_code, [])
+
+    def _usual_call(self, chain: Chain) -> Line:
+        """Where most of these calls stand."""
+        return Counter(self._calls_of_same(chain)).most_common(1)[0][0]
 
     # ---- Graphs that go back through several rounds
 

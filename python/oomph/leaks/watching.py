@@ -103,6 +103,8 @@ class Watch:
             grown += (_each_second(finding, rate) for finding in by_times)
         lines = {(finding.verdict, finding.line) for finding in grown}
         found = [f for f in self._found if (f.verdict, f.line) not in lines]
+        if any(f.verdict == "zero_grad missing" and f.growth_bytes for f in found):
+            grown = [f for f in grown if f.verdict != "grows"]  # by those gradients
         return [*found, *_merged(grown)]
 
     # ---- Beginning and end
