@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import contextvars
 import ctypes
 import functools
@@ -609,10 +610,8 @@ def raised_again():
             raise too_short  # keeps
 
     def skip(_):
-        try:
+        with contextlib.suppress(ValueError):
             cut(block())
-        except ValueError:
-            pass
 
     return skip
 
