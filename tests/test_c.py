@@ -24,6 +24,7 @@ OPTIONS = {
     },
     # Where each call fails in turn, every one of them ends a process.
     "thread": {"TSAN_OPTIONS": "halt_on_error=1:atexit_sleep_ms=20"},
+    "none": {},
 }
 PROGRAMS = sorted(p.stem for p in [*FOLDER.glob("test_*.c"), *FOLDER.glob("sim_*.c")])
 # Those that start threads, and those whose subject threads share.
@@ -33,6 +34,7 @@ THREADED = [
 ]
 SHARDS = {"test_faults": 4}  # that it is divided into, as it takes minutes
 LONG = {("address", "test_faults"), ("thread", "test_random")}
+PLAIN = ["test_faults"]  # that run without a sanitizer, too, where that is too long
 RUNS = [
     pytest.param(
         kind,
@@ -44,9 +46,13 @@ RUNS = [
         ],
         id="-".join([kind, program, *([] if count == 1 else [str(shard)])]),
     )
-    for kind, programs in (("address", PROGRAMS), ("thread", THREADED))
+    for kind, programs in (
+        ("address", PROGRAMS),
+        ("thread", THREADED),
+        ("none", PLAIN),
+    )
     for program in programs
-    for count in [SHARDS.get(program, 1)]
+    for count in [1 if kind == "none" else SHARDS.get(program, 1)]
     for shard in range(count)
 ]
 
@@ -55,6 +61,8 @@ RUNS = [
 def why_not(sanitizer: str) -> str | None:
     """Why the sanitizer does not work here, as the compiler says; None: it does."""
     flags = {"address": "-fsanitize=address,undefined", "thread": "-fsanitize=thread"}
+    if sanitizer not in flags:
+        return None
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "empty.c"
         source.write_text("int main(void) { return 0; }\n")
@@ -69,7 +77,7 @@ def why_not(sanitizer: str) -> str | None:
 @functools.cache
 def build(sanitizer: str) -> Path:
     """Builds what runs under a sanitizer, one worker at a time; gives the folder."""
-    programs = PROGRAMS if sanitizer == "address" else THREADED
+    programs = {"address": PROGRAMS, "thread": THREADED, "none": PLAIN}[sanitizer]
     tool = ROOT / "tools" / "c_tests.py"
     with open(tool) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from campaign.planted import Plant
@@ -38,6 +39,6 @@ def is_named(test: str, name: str) -> bool:
         name: One of :attr:`Mutation.asked`.
     """
     if name.startswith("c:"):
-        _, found, rest = test.partition(f"[address-{name[2:]}")
-        return bool(found) and (rest == "]" or rest[1:-1].isdigit())
+        program = re.escape(name[2:])
+        return re.search(rf"\[(address|none)-{program}(-\d+)?\]$", test) is not None
     return test == name or test.startswith((f"{name}/", f"{name}::", f"{name}["))
