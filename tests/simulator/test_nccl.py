@@ -245,6 +245,21 @@ def test_objects_and_counts_of_other_ranks_arrive_though_kernels_compute_nothing
     assert found[1].out == f"{begin} None [['b', 'c']] 6\n"
 
 
+def test_the_sizes_of_many_parameters_are_compared_though_kernels_compute_nothing():
+    """As DDP does: they take more than a page."""
+    found = run_ranks(
+        2,
+        """
+        layers = [torch.nn.Linear(4, 4) for _ in range(600)]
+        model = torch.nn.Sequential(*layers).to(device)
+        torch.nn.parallel.DistributedDataParallel(model)
+        print("alike")
+        """,
+        "h100,context=0",
+    )
+    assert [each.out for each in found] == ["alike\n"] * 2
+
+
 # ---- what it takes
 
 

@@ -17,8 +17,8 @@
 #include <stdbool.h>
 
 enum {
-    NCCL_RANKS_MAX = 256, // on one machine
-    NCCL_SMALL = 4096,    // bytes that are told where memory is not real
+    NCCL_RANKS_MAX = 256,   // on one machine
+    NCCL_SMALL = 256 << 10, // bytes that are told where memory is not real
     NCCL_PIECES_MAX = 4096,
     NCCL_LINE = 160,
     NCCL_CALL_TEXT = 240,
