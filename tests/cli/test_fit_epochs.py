@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -79,21 +80,24 @@ WITH_EVALUATION = {
 }
 
 
-def run(tmp_path: Path, code: str) -> dict[str, Any]:
+def run(tmp_path: Path, code: str, *options: str) -> dict[str, Any]:
     """What the run without a limit shows."""
     path = tmp_path / "script.py"
     path.write_text(code)
-    result = oomph("fit", "--brief", "--json", "--gpu", "2GiB", path, cwd=tmp_path)
+    asked = ("fit", "--brief", "--json", "--gpu", "2GiB", *options, path)
+    result = oomph(*asked, cwd=tmp_path)
     assert result.code == 0, result.said
     found = json.loads(result.out)["cards"][0]["ways"]["native"]["run"]
-    assert (found["ending"], found["steps"]) == ("steps", 6)
+    assert found["ending"] == "steps"
+    if options:
+        assert found["steps"] == 6
     return found
 
 
 @pytest.mark.parametrize("name", WITH_EVALUATION)
 def test_an_evaluation_behind_the_steps_is_seen(tmp_path, name):
     code, later = WITH_EVALUATION[name]
-    found = run(tmp_path, code)
+    found = run(tmp_path, code, "--steps", "6")
     assert found["later"] == later
     assert HELD <= found["allocated_bytes"] - 64 * MIB <= HELD + 4 * MIB
     assert not found["is_cut"]
@@ -101,14 +105,14 @@ def test_an_evaluation_behind_the_steps_is_seen(tmp_path, name):
 
 def test_a_loop_without_a_loader_ends_at_once(tmp_path):
     code = f"{TRAIN}\nfor _ in range(50): train([(torch.zeros(4, 256),)])\n"
-    found = run(tmp_path, f"{code}evaluate(DataLoader(data, 80))")
+    found = run(tmp_path, f"{code}evaluate(DataLoader(data, 80))", "--steps", "6")
     assert found["later"] == ""
     assert found["allocated_bytes"] < TRAINED
 
 
 def test_steps_on_one_batch_end_soon(tmp_path):
     code = f"{TRAIN}\nbatch = next(iter(DataLoader(data, 4)))\n"
-    found = run(tmp_path, f"{code}for _ in range(50): train([batch])")
+    found = run(tmp_path, f"{code}for _ in range(50): train([batch])", "--steps", "6")
     assert found["later"] in ("", "epoch")
 
 
@@ -121,7 +125,7 @@ for epoch in range(3):
     save_file(model.state_dict(), "last.safetensors")
     evaluate(DataLoader(data, 80))
 """
-    found = run(tmp_path, f"{TRAIN}\n{saved}")
+    found = run(tmp_path, f"{TRAIN}\n{saved}", "--steps", "6")
     assert found["later"] == "epoch"
     assert found["allocated_bytes"] > TRAINED + HELD / 2
     assert [path.name for path in tmp_path.iterdir()] == ["script.py"]
@@ -129,7 +133,7 @@ for epoch in range(3):
 
 def test_long_evaluations_are_ended_early(tmp_path):
     code = ALONE.replace("data, 80", "data, 4")
-    found = run(tmp_path, code)
+    found = run(tmp_path, code, "--steps", "6")
     assert (found["later"], found["is_cut"]) == ("epoch", True)
     seen = found["allocated_bytes"] - 64 * MIB
     assert HELD * 32 / 100 <= seen < HELD / 2
@@ -137,7 +141,7 @@ def test_long_evaluations_are_ended_early(tmp_path):
 
 def test_what_takes_too_long_is_not_waited_for(tmp_path):
     code = f"{TRAIN}\ntrain(DataLoader(data, 4))\nimport time\ntime.sleep(1000)"
-    found = run(tmp_path, code)
+    found = run(tmp_path, code, "--steps", "6")
     assert found["later"] in ("", "too long")
     assert found["allocated_bytes"] < TRAINED
 
@@ -150,3 +154,92 @@ def test_memory_that_ends_in_an_evaluation_is_too_little(tmp_path):
     assert result.code == 0, result.said
     ways = json.loads(result.out)["cards"][0]["ways"]
     assert [way for way, found in ways.items() if found["fits"]] == ["rescue"]
+
+
+# ---- How many steps are seen
+
+
+def test_what_a_later_step_needs_is_seen_unless_so_many_are_asked_for(tmp_path):
+    code = f"""{TRAIN}
+for step in range(60):
+    train([(torch.zeros(4, 256),)])
+    if step % 20 == 19:
+        evaluate(DataLoader(data, 80))
+"""
+    found = run(tmp_path, code)
+    assert HELD <= found["allocated_bytes"] - 64 * MIB <= HELD + 4 * MIB
+    assert found["steps"] == 21  # the first that ends with the peak
+    found = run(tmp_path, code, "--steps", "6")
+    assert found["allocated_bytes"] < TRAINED
+
+
+def test_an_optimizer_that_takes_over_is_seen(tmp_path):
+    code = f"""{TRAIN}
+for _ in range(10): train([(torch.zeros(4, 256),)])
+large = nn.Linear(2048, 4096).cuda()
+optimizer = torch.optim.AdamW(large.parameters())
+for _ in range(10):
+    large(torch.zeros(4, 2048, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+    found = run(tmp_path, code)
+    assert found["allocated_bytes"] > 64 * MIB + 4 * 2048 * 4096 * 4
+
+
+def test_memory_that_rises_to_the_last_step_is_told(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(f"""{TRAIN}
+import time
+kept = []
+for step in range(100000):
+    train([(torch.zeros(4, 256),)])
+    kept.append(torch.zeros(16 << 18, device="cuda"))
+    time.sleep(0.05)
+""")
+    result = oomph("fit", "--brief", "--gpu", "2GiB", path)
+    assert "later ones need more, as it seems" in result.out, result.said
+
+
+# ---- What runs beside
+
+
+def test_processes_of_which_nothing_is_known_are_no_answer(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(
+        """
+import torch
+import torch.multiprocessing as mp
+
+def train(rank):
+    torch.zeros(1 << 20, device="cuda")
+
+if __name__ == "__main__":
+    mp.spawn(train, nprocs=2)
+    if USES: torch.zeros(1 << 20, device="cuda")
+""".replace("USES", "False")
+    )
+    result = oomph("fit", "--brief", "--gpu", "1GiB", path)
+    assert result.code == 3
+    assert "2 processes that it started did, and nothing is known" in result.err
+    path.write_text(path.read_text().replace("False", "True"))
+    result = oomph("fit", "--brief", "--gpu", "1GiB", path)
+    assert "2 processes that the script started used a GPU, too" in result.out
+
+
+def test_a_script_that_wants_a_port_is_run_alone(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    path = tmp_path / "script.py"
+    path.write_text(f"""
+import socket, time, torch
+open_port = socket.socket()
+open_port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+open_port.bind(("127.0.0.1", {port}))
+open_port.listen()
+torch.cuda.mem_get_info()  # so each card is asked
+time.sleep(1)
+torch.zeros(1 << 20, device="cuda")
+""")
+    result = oomph("fit", "--brief", "--gpu", "1GiB,2GiB", path)
+    assert result.code == 0, result.said

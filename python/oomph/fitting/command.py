@@ -13,7 +13,7 @@ from typing import Any
 from oomph.base import script
 from oomph.fitting import cards, progress
 from oomph.fitting.cards import Target
-from oomph.fitting.measuring import Script, Way
+from oomph.fitting.measuring import Script, Way, steps_to_see
 from oomph.simulate.rank import LOCAL_SIZE
 
 _HELP = """\
@@ -39,9 +39,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     fit.add_argument(
         "--steps",
         type=int,
-        default=6,
-        help="end the script after so many steps of its optimizer (default: "
-        "%(default)s)",
+        help="end the script after so many steps of its optimizer, and with their "
+        "epoch (default: 6, or more if a look at some shows that a later one needs "
+        "most)",
     )
     fit.add_argument(
         "--seconds",
@@ -160,8 +160,8 @@ def _script(options: argparse.Namespace) -> Script:
     return Script.of(
         words,
         settings=",".join(options.settings),
-        steps=options.steps,
         seconds=options.seconds,
+        **steps_to_see(options.steps),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from oomph.fitting import answers, calling, cards, progress
 from oomph.fitting.answers import Fit
-from oomph.fitting.measuring import Script
+from oomph.fitting.measuring import Script, steps_to_see
 
 
 def fit(
@@ -14,7 +14,7 @@ def fit(
     gpus: str | Sequence[str] = cards.WELL_KNOWN,
     *,
     host: str = cards.HOST,
-    steps: int = 6,
+    steps: int | None = None,
     seconds: float = 600.0,
     settings: str = "",
     brief: bool = False,
@@ -30,7 +30,9 @@ def fit(
             as ``functools.partial(train, batch=8)``.
         gpus: Sizes or names of cards, such as ``"12GiB,rtx4090"`` or a list of them.
         host: Memory of the host, of which oomph may use half.
-        steps: The script is ended after so many steps of its optimizer.
+        steps: The script is ended after so many steps of its optimizer, and with their
+            epoch; None: after 6, or more if a look at some shows that a later one has
+            the peak.
         seconds: It is ended after so many seconds as well.
         settings: Of oomph, besides offload.
         brief: Whether to leave out the smallest cards and what would help, which take
@@ -54,7 +56,8 @@ def fit(
     """
     if callable(target):
         target = calling.words_of(target)
-    script = Script.of(target, settings=settings, steps=steps, seconds=seconds)
+    seen = steps_to_see(steps)
+    script = Script.of(target, settings=settings, seconds=seconds, **seen)
     names = gpus if isinstance(gpus, str) else ",".join(gpus)
     targets = cards.targets(names, host)
     return answers.find(script, targets, progress.silent(), brief=brief)

@@ -18,6 +18,7 @@ from oomph.fitting.process.launcher import Job, Launcher
 from oomph.fitting.process.record import CHILD, SO_FAR, Ending, Record
 from oomph.setup import environment
 from oomph.setup.places import temporary_folder
+from oomph.simulate import users
 
 _LOOK_S = 0.05
 _GRACE_S = 5.0  # for what a script does at its end, once all was seen
@@ -60,6 +61,11 @@ _VARIABLES: dict[Way, dict[str, str]] = {
 }
 
 
+def steps_to_see(asked: int | None) -> dict[str, Any]:
+    """Attributes of a script of which so many steps are asked for; None: as needed."""
+    return {"looks_on": True} if asked is None else {"steps": asked}
+
+
 @dataclass(frozen=True)
 class Script:
     """What is run.
@@ -75,6 +81,8 @@ class Script:
         settings: Of oomph, besides those of the way.
         steps: After so many it is ended.
         seconds: After so many it is ended as well.
+        looks_on: Whether more steps are seen, to know which has the peak.
+        until: The step that has it, after which it is ended; 0: not known.
         ends_epochs: Whether the epoch of these steps is ended, for what follows.
     """
 
@@ -85,6 +93,8 @@ class Script:
     settings: str = ""
     steps: int = 6
     seconds: float = 600.0
+    looks_on: bool = False
+    until: int = 0
     ends_epochs: bool = True
 
     def __post_init__(self) -> None:
@@ -212,6 +222,8 @@ def _run(
                 "record": str(path),
                 "foresees": place.foresees,
                 "ends_epochs": script.ends_epochs,
+                "looks_on": script.looks_on,
+                "until": script.until,
                 "writes_weights": first is None,
                 "steps": script.steps,
                 "module": script.module,
@@ -232,6 +244,8 @@ def _run(
             record = Record(ending, process.code or 1, output=text)
         children = [*Path(folder).glob(f"*{CHILD}")]
         record = record.with_children([_read(path, text) for path in children])
+        unseen = len([*Path(folder).glob(f"*{users.SUFFIX}")])
+        record = replace(record, unseen=unseen)
     return record, process.is_fork
 
 

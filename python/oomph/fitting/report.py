@@ -87,14 +87,21 @@ def _ended(runs: Sequence[Record]) -> list[str]:
 
 
 def _forked(runs: Sequence[Record]) -> list[str]:
-    """How many processes used a GPU, where the script has forked."""
+    """How many processes used a GPU, where the script has started some."""
     count = max((run.processes for run in runs), default=1)
-    if count < 2:
-        return []
-    return [
-        f"{count} processes of the script used a GPU: told is the one that needs most. "
-        "If several do at a time, they need more together."
-    ]
+    unseen = max((run.unseen for run in runs), default=0)
+    told = []
+    if count > 1:
+        told.append(
+            f"{count} processes of the script used a GPU: told is the one that needs "
+            "most. If several do at a time, they need more together."
+        )
+    if unseen > 0:
+        told.append(
+            f"{unseen} processes that the script started used a GPU, too. Nothing is "
+            "known of these, and what they need comes on top."
+        )
+    return told
 
 
 def _asks(runs: Sequence[Record]) -> list[str]:
@@ -275,10 +282,17 @@ def _steps(roomy: Record) -> list[str]:
     later = roomy.steps_bytes[1:]
     if not later or max(later) <= (1 + _ALIKE) * min(later):
         return []
-    return [
+    told = (
         f"Its steps differ: after the first they need {format_size(min(later))} to "
-        f"{format_size(max(later))}. Others may need more: --steps runs more of them."
-    ]
+        f"{format_size(max(later))}. "
+    )
+    if 2 * roomy.enough > len(roomy.steps_bytes):
+        return [
+            f"{told}The one that needs most is the {roomy.enough}. of "
+            f"{len(roomy.steps_bytes)} that were seen, so later ones need more, as it "
+            "seems: --steps runs more of them."
+        ]
+    return [f"{told}Others may need more: --steps runs more of them."]
 
 
 def _guessed(fit: Fit) -> list[str]:

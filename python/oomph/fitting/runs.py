@@ -16,6 +16,7 @@ from oomph.fitting.measuring import Place, Script, Way, measure
 from oomph.fitting.process.launcher import Launcher
 from oomph.fitting.process.record import Record
 from oomph.fitting.progress import Progress
+from oomph.fitting.turns import Turns
 from oomph.memory import host
 
 _RESERVE_BYTES = 1 << 30  # oomph keeps up to this for others on a card that is full
@@ -115,6 +116,9 @@ class Runs:
         progress: Is told what is about to run.
         stop: Once it is set, what runs is ended.
         full_card: On which :meth:`goes_on` finds out; None: the script never does.
+
+    Attributes:
+        script: As it is run next: the first run, which is alone, may tell more of it.
     """
 
     def __init__(
@@ -125,12 +129,13 @@ class Runs:
         stop: threading.Event | None = None,
         full_card: Target | None = None,
     ) -> None:
-        self._launcher, self._script = launcher, script
+        self._launcher, self.script = launcher, script
         self.progress = progress
         self._full_card = full_card
         self.stop = stop or threading.Event()
         self._done: dict[Place, Future[Record]] = {}
         self._as: dict[tuple[int, ...], Target] = {}  # the first of each trace
+        self._turns = Turns()
         self._lock = threading.Lock()
 
     def run(self, place: Place, name: str) -> Record:
@@ -145,16 +150,33 @@ class Runs:
         if is_new:
             try:
                 self.progress.runs(f"on {name} ({place.way.value})")
-                record = measure(self._launcher, self._script, place, self.stop)
-                if record.later == "too long":  # so would it elsewhere
-                    self._script = replace(self._script, ends_epochs=False)
+                record = self._measure(place)
+                self._learn(record)
                 future.set_result(record)
             except BaseException as error:
                 future.set_exception(error)
         record = future.result()
-        if record.ending == "oom" or record.came_through:
+        sees_nothing = record.unseen > 0 and record.allocated_bytes == 0
+        if record.ending == "oom" or (record.came_through and not sees_nothing):
             return record
         raise ScriptError(record, name)
+
+    def _measure(self, place: Place) -> Record:
+        """One that fails beside others is run again, alone: it may want a port."""
+        with self._turns.beside() as others:
+            record = measure(self._launcher, self.script, place, self.stop)
+        if record.failed and others[0] and not self.stop.is_set():
+            with self._turns.alone():
+                record = measure(self._launcher, self.script, place, self.stop)
+        return record
+
+    def _learn(self, record: Record) -> None:
+        """What one run shows of others: how many steps are enough, and what is not."""
+        ends_epochs = self.script.ends_epochs and record.later != "too long"
+        until = record.enough if self.script.looks_on else self.script.until
+        self.script = replace(
+            self.script, looks_on=False, until=until, ends_epochs=ends_epochs
+        )
 
     def roomy(self, card: Target, way: Way) -> Record:
         """The run with all the memory that the script wants.
@@ -317,6 +339,12 @@ def jobs(launcher: Launcher) -> int:
 
 
 def _reason(record: Record) -> str:
+    if record.came_through:
+        return (
+            f"the script used no GPU itself, but {record.unseen} processes that it "
+            "started did, and nothing is known of these. Ask for what one of them "
+            "runs; of a program for several GPUs with --world COUNT"
+        )
     if record.ending == "time":
         return (
             "the script took too long. A loop may wait for a value, which is 0 on a "

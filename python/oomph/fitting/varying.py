@@ -121,7 +121,9 @@ class Search:
 
     def begin(self) -> None:
         """Runs the smallest alone, which tells how much host memory a run takes."""
-        self._at(0).roomy(self._card, Way.OOMPH)
+        first = self._at(0)
+        first.roomy(self._card, Way.OOMPH)
+        self._script = replace(self._script, looks_on=False, until=first.script.until)
 
     def largest(self, card: Target, way: Way) -> Largest:
         """The largest value with which it fits."""

@@ -355,7 +355,7 @@ def prepare_torch() -> None:
     """
     import torch
 
-    from oomph.simulate import operators, searches
+    from oomph.simulate import operators, searches, users
 
     _check_build(torch.__version__, torch.version.cuda)
     card = card_in_use()
@@ -370,6 +370,7 @@ def prepare_torch() -> None:
         operators.install(driver)
         searches.install()
     operators.install_sleep(driver)
+    users.note(before_use)
     if card is not None and not card.has_values:
         small = ("compute", "peek_view", "look_view", "poke", "poke_zeros")
         _install(torch.__version__, driver, "know_small", *small)

@@ -29,8 +29,9 @@ from oomph.base import state
 from oomph.diagnosis import oom_error
 from oomph.fitting.process import pretrained, weights
 from oomph.fitting.process.loaders import Loaders
+from oomph.fitting.process.look import Look
 from oomph.fitting.process.record import CHILD, SO_FAR, Ending, Later, Record
-from oomph.simulate import absent, operators
+from oomph.simulate import absent, operators, users
 from oomph.steps import events, times
 
 _exit = os._exit
@@ -58,7 +59,7 @@ class Watch:
     written down beside.
 
     Args:
-        steps: After so many the script is ended.
+        steps: So many are to be seen at least.
 
     Attributes:
         hindrance: As :class:`Record` has it.
@@ -67,7 +68,7 @@ class Watch:
 
     def __init__(self, steps: int) -> None:
         self.hindrance = ""
-        self._path, self._wanted = Path(), steps
+        self._path, self._wanted, self._until = Path(), steps, 0
         self._loaders: Loaders | None = Loaders()  # None: what is later is not asked
         self._optimizer = self._leader = 0  # who steps, and whose steps are counted
         self._asks_size = False
@@ -76,15 +77,26 @@ class Watch:
         self._of_parent: list[Any] = []
         self._begin_record()
 
-    def place(self, path: Path, foresees: bool, ends_epochs: bool) -> None:
+    def place(
+        self,
+        path: Path,
+        foresees: bool,
+        ends_epochs: bool,
+        looks_on: bool,
+        until: int,
+    ) -> None:
         """Says where the run is, before CUDA is used.
 
         Args:
             path: Where to write what was seen (:class:`Record`, as JSON).
             foresees: Whether an out-of-memory error is to say what would help.
             ends_epochs: Whether to see what follows the epoch of the steps.
+            looks_on: Whether to see more steps, for as long as those took.
+            until: The step that ends the script; 0: as many as it was made for.
         """
-        self._path = path
+        self._path, self._until = path, until
+        os.environ[users.VARIABLE] = str(path.parent)
+        self._look = Look(looks_on)
         if not ends_epochs:
             self._loaders = None
         oom_error.foresee(foresees)
@@ -164,13 +176,25 @@ class Watch:
             self._ends.append(times.mark())
         else:
             self._ends.append(None)
-        is_enough = len(self._ends) >= self._wanted and not self._is_one_to_come()
-        if is_enough or len(self._steps_bytes) >= self._wanted * _ROUNDS_MAX:
+        if self._has_seen_enough() and not self._looks_on():
             if loaders is not None and loaders.end():
                 self._write_so_far()
                 return
             self.write("steps", 0)
             raise EnoughSteps(0)
+
+    def _has_seen_enough(self) -> bool:
+        count = len(self._steps_bytes)
+        if self._until:
+            return count >= self._until
+        is_enough = len(self._ends) >= self._wanted and not self._is_one_to_come()
+        return is_enough or count >= self._wanted * _ROUNDS_MAX
+
+    def _looks_on(self) -> bool:
+        found = self._note_peaks()
+        return self._look.goes_on(
+            len(self._steps_bytes), self._allocated, lambda: _trace(found)
+        )
 
     def _is_one_to_come(self) -> bool:
         """Whether an optimizer trains what none has trained that has stepped."""
@@ -218,7 +242,8 @@ class Watch:
             reserved_bytes=self._reserved,
             other_bytes=_other_bytes(found) if found else 0,
             host_bytes=self._host,
-            trace=[*chain(*sorted([m[name] for name in _TRACE] for m in found))],
+            enough=self._look.enough,
+            trace=self._look.trace or _trace(found),
             failures=failures,
             steps_bytes=self._steps_bytes,
             later=later,
@@ -252,6 +277,11 @@ def _metrics() -> list[dict[str, Any]]:
     from oomph.setup.environment import collect_stats
 
     return [*collect_stats().values()]
+
+
+def _trace(found: Sequence[dict[str, Any]]) -> list[int]:
+    """Counts and sums of all that the devices were asked for."""
+    return [*chain(*sorted([metrics[name] for name in _TRACE] for metrics in found))]
 
 
 def _used(found: Sequence[dict[str, Any]]) -> list[int]:

@@ -27,6 +27,8 @@ class Record:
         devices: How many devices it used.
         processes: How many processes used them, of those that the script forked and its
             own; the figures are of the one that needed most.
+        unseen: How many processes used them that it started otherwise: of these nothing
+            is known.
         allocated_bytes: Peak of what the script held.
         reserved_bytes: Peak of what the allocator had of the device.
         other_bytes: What else is in use there: CUDA's context.
@@ -36,6 +38,7 @@ class Record:
         failures: Out-of-memory errors, those that the script caught as well.
         steps_bytes: Of each step the most bytes of blocks in use at a time; empty: not
             known.
+        enough: The step that had the peak, of those that were looked at; 0: not known.
         later: What was seen after the steps: "": nothing; "epoch": what comes up to the
             next epoch; "end": all up to the script's end; "error": what comes up to an
             error, as it may want values; "too long": nothing, as it took too long.
@@ -59,6 +62,7 @@ class Record:
     steps: int = 0
     devices: int = 0
     processes: int = 1
+    unseen: int = 0
     allocated_bytes: int = 0
     reserved_bytes: int = 0
     other_bytes: int = 0
@@ -66,6 +70,7 @@ class Record:
     trace: Sequence[int] = ()
     failures: int = 0
     steps_bytes: Sequence[int] = ()
+    enough: int = 0
     later: Later = ""
     is_cut: bool = False
     guesses: int = 0

@@ -15,7 +15,6 @@ import os
 import sys
 import threading
 import weakref
-from pathlib import Path
 
 from oomph import simulate
 from oomph.fitting.process.forking import Request, Server, write_to
@@ -58,7 +57,7 @@ def become(request: Request) -> int:
         weights.leave_out()
     pretrained.arrange(fetches=request["writes_weights"])
     watch = program.Watch(request["steps"])
-    watch.place(Path(request["record"]), request["foresees"], request["ends_epochs"])
+    waiting.place(watch, request)
     if may_wait:
         waiting.arrange(request, watch)
     else:  # oomph has called the driver, but the script may still choose devices

@@ -80,7 +80,13 @@ def _wait(request: Request, watch: Watch, said: list[str | None]) -> None:
     write_to(wanted["output"])
     alone.part()
     _go_on(wanted)
-    watch.place(Path(wanted["record"]), wanted["foresees"], wanted["ends_epochs"])
+    place(watch, wanted)
+
+
+def place(watch: Watch, request: Request) -> None:
+    """Tells a watch what is asked for."""
+    names = ("foresees", "ends_epochs", "looks_on", "until")
+    watch.place(Path(request["record"]), **{name: request[name] for name in names})
 
 
 def _go_on(wanted: Request) -> None:
