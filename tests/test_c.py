@@ -136,6 +136,7 @@ def test_the_simulated_driver_conforms_to_what_the_real_one_documents(
     assert by_kind["waived"] == (["several_devices"] if device_count == 1 else [])
 
 
+@pytest.mark.long
 def test_the_measurements_for_hardware_run_on_the_simulated_gpu(tmp_path):
     parts = run_on_simulated_gpu("costs,waiting", tmp_path, forking=False)
     assert {part: bool(parts[part]["results"]) for part in parts} == {

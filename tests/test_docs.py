@@ -78,6 +78,7 @@ def test_every_page_can_be_reached_from_the_readme(page):
     assert page == README or f"({name}" in README.read_text()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "command",
     dict.fromkeys(c for page in RUN for c in commands(page) if c not in RUN_ELSEWHERE),

@@ -103,6 +103,7 @@ def matches(explained: str, text: str) -> bool:
     return True
 
 
+@pytest.mark.long
 def test_each_text_that_is_explained_stands_in_the_code():
     code = [text for path in PYTHON for text in texts_of_python(path)]
     code += [text for path in C for text in texts_of_c(path)]

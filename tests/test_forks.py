@@ -14,6 +14,7 @@ print(json.dumps(["forkserver" in sys.modules, "torch" in sys.modules, known]))
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "arguments",
     [

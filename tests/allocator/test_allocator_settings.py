@@ -200,6 +200,7 @@ def test_caching_can_be_switched_off_in_the_environment(conf):
     assert ("guard:unmap" in result.said) == (conf is not None)
 
 
+@pytest.mark.long
 def test_the_share_is_of_each_card_and_opens_none():
     result = run(
         """

@@ -178,6 +178,7 @@ def with_room() -> str:
     return train_fsdp2("4GiB,gpu=rtx4090", None, 1024, 3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "conf", ["reserve:0,device_limit:223MiB,offload:off", "device_limit:215MiB"]
 )

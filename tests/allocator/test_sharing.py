@@ -106,6 +106,7 @@ def holds(tensor: torch.Tensor, value: int) -> bool:
 # ---- the tests
 
 
+@pytest.mark.long
 @everywhere
 def test_a_tensor_is_read_and_written_by_the_other_process():
     a = full(5, 10 * MIB + 1000).cuda()
@@ -187,6 +188,7 @@ def test_an_event_is_waited_for_by_the_other_process():
     assert peer()("wait_for", event.ipc_handle()) is True
 
 
+@pytest.mark.long
 @computing
 def test_work_of_two_processes_takes_turns_by_an_event():
     a, wanted = torch.ones(1000, device="cuda"), 1
@@ -205,6 +207,7 @@ def test_work_of_two_processes_takes_turns_by_an_event():
     peer()("drop", "a")
 
 
+@pytest.mark.long
 @simulated
 def test_a_shared_tensor_keeps_its_pages_when_memory_is_short():
     first = full(1, 60 * MIB).cuda()

@@ -19,6 +19,7 @@ def told(code: str, conf: str | None, card: str = CARD) -> list[float]:
     return [float(word) for word in done.out.split()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("conf", [None, "offload:auto"])
 def test_a_layer_of_4_bits_holds_half_a_byte_and_a_scale_for_64_weights(conf):
     held, peak = told(

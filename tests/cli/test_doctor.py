@@ -677,6 +677,7 @@ def test_a_log_without_line_ends_is_read_too():
     assert texts(only(log))["requested"] == "2.34 GiB"
 
 
+@pytest.mark.long
 def test_a_long_log_takes_little_memory():
     code = """
     import io, resource, sys

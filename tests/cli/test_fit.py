@@ -311,6 +311,7 @@ for step in range(1000):
 """
 
 
+@pytest.mark.long
 def test_so_many_steps_of_each_optimizer_are_seen(tmp_path):
     path = tmp_path / "turns.py"
     path.write_text(TAKES_TURNS)
@@ -460,6 +461,7 @@ def test_a_script_that_fails_is_shown_with_what_it_said(kind, tmp_path):
     assert result.out == ""
 
 
+@pytest.mark.long
 def test_an_option_that_the_script_does_not_have_is_its_own_error(train):
     result = fit("--gpu", "1GiB", "--vary", "--batchsize=1..8", train)
     assert result.code == 3
@@ -488,6 +490,7 @@ def test_a_question_that_cannot_be_asked_is_an_error(words):
     assert BAD_QUESTIONS[words] in result.err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
 )
@@ -747,6 +750,7 @@ def test_a_question_that_cannot_be_asked_raises(words, said):
     assert said in result.err
 
 
+@pytest.mark.long
 def test_a_card_or_a_way_that_was_not_asked_for_raises():
     result = run(
         "import oomph\n"

@@ -101,6 +101,7 @@ def test_the_largest_value_says_that_the_script_was_ended(tmp_path):
     assert "ended after 6 steps" in result.out
 
 
+@pytest.mark.long
 def test_steps_that_differ_are_told(tmp_path):
     result = fit(tmp_path, LENGTHS)
     found = re.search(r"need ([\d.]+) MiB to ([\d.]+) MiB", result.out)

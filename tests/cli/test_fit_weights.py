@@ -68,6 +68,7 @@ def record_of(launcher, tmp_path) -> Callable[[str], Record]:
     return record
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", OF_MEMORY)
 def test_weights_on_the_cpu_take_no_memory_of_the_host(how, record_of):
     found = record_of(OF_MEMORY[how] + TRAINS)

@@ -98,6 +98,7 @@ def test_a_card_is_told_to_be_left_out_where_python_reads_no_pth(tmp_path):
     assert f"{site}/oomph_simulate.pth" in line
 
 
+@pytest.mark.long
 def test_a_card_that_is_named_too_late_says_when_it_must_be(tmp_path):
     late = "import os; os.environ['OOMPH_SIMULATE'] = '1GiB'; "
     found = python(tmp_path, "-c", late + TELL)
@@ -153,6 +154,7 @@ def test_where_pytorch_calls_no_plug_ins_it_is_said(asked, tmp_path):
     assert "TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps PyTorch from calling oomph" in line
 
 
+@pytest.mark.long
 def test_where_pytorch_calls_no_plug_ins_what_is_required_is_an_error(tmp_path):
     found = python(tmp_path, "-c", TELL, OOMPH_CONF="required:yes", **KEPT_OUT)
     assert (found.returncode, found.stdout) == (1, "")

@@ -44,6 +44,7 @@ def train(folder: Path, ranks: int, steps: int = 3, keep: str = "") -> None:
         assert oomph("run", *words, *leaks, script, **task).code == 0
 
 
+@pytest.mark.long
 def test_statistics_of_ranks_stand_side_by_side(tmp_path):
     folder = tmp_path / "job"
     folder.mkdir()

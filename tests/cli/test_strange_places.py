@@ -114,6 +114,7 @@ print(oomph.last_oom(), torch.ones(8, device="cuda").shape)
     assert rest == "None torch.Size([8])"
 
 
+@pytest.mark.long
 def test_blanks_around_a_card_are_of_no_account():
     code = "import torch; print(torch.cuda.get_device_properties(0).total_memory >> 30)"
     assert run(code, card=" 12GiB\r", anew=True).out == "12\n"

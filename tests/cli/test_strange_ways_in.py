@@ -223,6 +223,7 @@ def test_pyinstaller_takes_all_that_is_chosen_by_name():
     assert any(where.endswith(".dist-info") for _, where in found["datas"])
 
 
+@pytest.mark.long
 def test_modules_that_are_loaded_anew_are_named_and_oomph_stays_in_use():
     """As %autoreload does after an upgrade in a notebook that runs."""
     code = """

@@ -46,6 +46,7 @@ def train(layers: int = 4, share: int = 4, rows: int = ROWS) -> None:
         model.zero_grad()
 
 
+@pytest.mark.long
 @card
 def test_the_step_that_failed_tells_how_many_rows_a_mask_chose():
     text = foreseen(lambda: train(rows=4 * ROWS), fraction=0.85, within=0.01)
@@ -112,6 +113,7 @@ def test_experts_share_the_rows_that_masks_choose_for_them():
     assert most <= 1.2 * true
 
 
+@pytest.mark.long
 @card
 def test_a_mask_chooses_no_more_rows_than_were_written_to_it():
     """As samplers of detectors do: so many of those that a comparison finds."""

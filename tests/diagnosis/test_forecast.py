@@ -129,6 +129,7 @@ def as_said(action: str) -> dict[str, object]:
     return how
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("fraction", FRACTIONS)
 @card
@@ -172,6 +173,7 @@ def test_checkpointing_and_a_smaller_batch_are_enough_together_where_neither_is(
     assert [named[action] for action in apart if action not in both] == [False] * 2
 
 
+@pytest.mark.long
 @card
 def test_checkpointing_and_a_smaller_batch_go_together_where_neither_is_enough():
     true = peak_bytes(train)
@@ -289,6 +291,7 @@ def test_attention_on_what_a_recurrent_network_gave_batch_first_copies_it():
     foreseen(train_translation, within=0.02)
 
 
+@pytest.mark.long
 @card
 def test_blocks_with_hooks_do_not_hold_what_the_failed_forward_made():
     def train_hooked() -> None:
@@ -302,6 +305,7 @@ def test_blocks_with_hooks_do_not_hold_what_the_failed_forward_made():
     foreseen(train_hooked)
 
 
+@pytest.mark.long
 @card
 def test_a_step_that_leaves_little_behind_is_foreseen_all_the_same():
     def train_with_a_pool() -> None:
@@ -337,6 +341,7 @@ def test_a_model_that_is_put_away_before_the_error_is_read_is_explained_before()
     assert step_bytes(text) == pytest.approx(true, rel=0.05)
 
 
+@pytest.mark.long
 @card
 def test_a_closure_that_an_optimizer_calls_is_forward_and_backward():
     def train_by_closure() -> None:
@@ -357,6 +362,7 @@ def test_a_closure_that_an_optimizer_calls_is_forward_and_backward():
     assert "most in the optimizer's step" not in text
 
 
+@pytest.mark.long
 @card
 def test_rows_that_several_threads_gather_on_the_cpu_are_gathered_by_one():
     def train_on_rows() -> None:
@@ -371,6 +377,7 @@ def test_rows_that_several_threads_gather_on_the_cpu_are_gathered_by_one():
     foreseen(train_on_rows, within=0.02)
 
 
+@pytest.mark.long
 @card
 def test_the_unit_to_checkpoint_is_one_that_the_program_named():
     def train_sequences() -> None:
@@ -406,6 +413,7 @@ def test_the_batch_is_found_where_it_is_what_found_no_room():
     assert "batch 8192 -> " in text
 
 
+@pytest.mark.long
 @card
 def test_what_saves_no_more_than_less_does_is_not_named():
     model = Rows(16).cuda()
@@ -438,6 +446,7 @@ def test_evaluation_that_records_is_told_not_to():
     assert remedies(text)["torch.no_grad() around evaluation"]
 
 
+@pytest.mark.long
 @card
 def test_the_batch_is_that_of_the_words():
     model = Words().cuda()
@@ -449,6 +458,7 @@ def test_the_batch_is_that_of_the_words():
     assert places.shape[0] == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fused", [True, None])
 @card
 def test_what_the_optimizer_will_make_is_foreseen(fused):
@@ -590,6 +600,7 @@ class OwnLoss(torch.autograd.Function):
         return ctx.saved_tensors[0] * gradient
 
 
+@pytest.mark.long
 @card
 def test_a_function_of_the_programs_own_is_part_of_a_step_that_trains():
     def train_with_own_loss() -> None:
@@ -700,6 +711,7 @@ def test_tensors_are_copied_deeply_and_sampled_from_grids():
     foreseen(train_with_copies, within=0.02)
 
 
+@pytest.mark.long
 @card
 def test_gradients_and_states_that_come_late_are_no_growth_of_the_loop():
     def train_with_parts() -> None:
@@ -781,6 +793,7 @@ def test_variables_of_a_function_begin_without_values():
     foreseen(evaluate, fraction=0.7)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", [4 * WORDS, 32 * WORDS])
 @card
 def test_training_is_foreseen_where_what_comes_before_records_nothing(words):
@@ -925,6 +938,7 @@ except torch.OutOfMemoryError as error:
     assert not folder.exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("where", ["forward", "backward"])
 def test_what_cublas_takes_for_backward_is_foreseen_before_it_does(where, tmp_path):
     """Each thread that computes a product has a workspace of its own."""

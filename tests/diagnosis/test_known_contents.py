@@ -115,6 +115,7 @@ def test_a_list_of_lengths_is_that_of_the_data():
     foreseen(step, within=0.005)
 
 
+@pytest.mark.long
 @card
 def test_no_library_sees_that_it_is_traced():
     """What some of them do then takes other memory."""

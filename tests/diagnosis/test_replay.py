@@ -271,6 +271,7 @@ EVENTS = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
 STREAMS: list[torch.cuda.Stream] = []
 
 
+@pytest.mark.long
 @card
 @pytest.mark.parametrize("way", WAYS)
 def test_a_step_that_looks_runs_again_to_its_end(way):

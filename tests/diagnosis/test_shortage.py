@@ -130,6 +130,7 @@ def test_the_lines_that_hold_most_come_first():
     assert len(kept) == 2
 
 
+@pytest.mark.long
 @card
 def test_each_category_has_its_bytes():
     net = Net().cuda()
@@ -173,6 +174,7 @@ def test_graph_pools_are_told_apart():
     del kept
 
 
+@pytest.mark.long
 def test_buckets_of_ddp_are_told_apart_and_may_be_the_gradients(tmp_path):
     code = """
     import torch
@@ -386,6 +388,7 @@ def test_logits_are_cut_into_chunks():
     assert "probably a float32 tensor of shape [8, 512, 16384]" in text
 
 
+@pytest.mark.long
 @card
 def test_evaluation_needs_no_graph():
     def evaluate() -> None:

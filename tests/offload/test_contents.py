@@ -169,6 +169,7 @@ def test_contents_are_kept_while_pages_move_between_streams():
     assert oomph.stats()["pages_remapped"] > 0
 
 
+@pytest.mark.long
 @small_card
 def test_contents_are_kept_while_threads_share_a_card():
     work(thread_count=4, most_bytes=230 * MIB, may_fail=True)
@@ -199,6 +200,7 @@ def test_contents_are_kept_in_pinned_blocks():
     assert oomph.stats()["rescues"] > 0
 
 
+@pytest.mark.long
 @limited
 def test_contents_are_kept_under_a_device_limit():
     import oomph

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from support import MIB, Simulated, run
 
@@ -72,11 +73,13 @@ def in_a_group(code: str, **options: str):
     return run(GROUP + code, card=CARD, **options)
 
 
+@pytest.mark.long
 def test_natively_nccl_is_told_of_all_memory_if_that_is_wanted():
     found = in_a_group("    make_group()", TORCH_CPP_LOG_LEVEL="INFO", **{HOOK: "1"})
     assert f"{HOOK}: 1" in found.err
 
 
+@pytest.mark.long
 def test_nccl_is_not_told_of_memory_whose_pages_are_exchanged():
     found = in_a_group(
         "    make_group()",

@@ -87,6 +87,7 @@ RUNS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
 def test_training_asks_for_the_same_memory_with_and_without_enough(run):
     expected, with_room, rescued = (run.on(p) for p in (native, roomy, small))

@@ -173,6 +173,7 @@ def test_a_metric_without_a_stored_run_is_not_waved_through(tmp_path):
 # ---- Without a GPU, and without the plugin's work
 
 
+@pytest.mark.long
 def test_without_a_gpu_tests_are_skipped_with_the_reason(tmp_path):
     add_tests(tmp_path, "runs.py")
     run = run_pytest(tmp_path, "-rs", CUDA_VISIBLE_DEVICES="")

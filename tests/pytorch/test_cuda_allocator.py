@@ -282,6 +282,7 @@ def test_allocator_backend(conf):
     assert (done.code, done.out.strip()) == (0, found), done.said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fraction", ["0.5", "1.1"])
 @ways()
 def test_allocator_memory_fraction_setting(conf, fraction):

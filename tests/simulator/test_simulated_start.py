@@ -126,6 +126,7 @@ def test_without_the_variable_nothing_is_loaded():
     assert result.out == "False False\n"
 
 
+@pytest.mark.long
 def test_a_process_can_load_a_card_itself():
     result = run(
         """
@@ -164,6 +165,7 @@ def test_a_second_card_is_refused():
     assert "a card of 1GiB is simulated already" in result.err
 
 
+@pytest.mark.long
 def test_the_banner_is_said_once_for_all_processes():
     result = run(
         """

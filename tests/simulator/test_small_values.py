@@ -131,6 +131,7 @@ def test_what_is_the_same_whatever_is_not_known_is_known(dtype):
         assert not unclear.any()  # as a whole it is not known, so it reads as zeros
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options",
     [{}, {"do_sample": True, "top_p": 0.9}, {"eos_token_id": 7, "do_sample": True}],

@@ -62,12 +62,14 @@ def check(name: str) -> None:
     assert not torch.equal(train_on_cpu(name, steps=0)[-1], wanted[-1])  # it learns
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("program", CASES)
 @native
 def test_pytorchs_allocator_gives_the_cpus_values(program):
     check(program)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("program", CASES)
 @roomy
 def test_oomph_gives_the_cpus_values(program):
@@ -125,6 +127,7 @@ def test_a_rescue_in_any_phase_changes_no_value(program, phase):
     assert shortage.rescues > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("program", CASES)
 @spilling
 def test_a_card_that_is_always_full_changes_no_value(program):

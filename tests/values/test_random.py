@@ -213,6 +213,7 @@ def test_random_programs_in_pinned_blocks(first):
     run_programs(first, fill=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first", range(3000, 3050, BATCH))
 @spilling
 def test_random_programs_in_threads(first):

@@ -69,6 +69,7 @@ def test_ranks_give_the_cpus_values_with_oomph(wanted, tmp_path):
     assert "fell back to host memory" not in said
 
 
+@pytest.mark.long
 def test_ranks_on_cards_that_are_too_small_give_the_cpus_values(wanted, tmp_path):
     conf = "reserve:12MiB,host_limit:1GiB"  # NCCL takes some of it with 2.10
     found, said = train(tmp_path, "cuda", f"30MiB,{CARD}", conf)
@@ -87,6 +88,7 @@ def test_ranks_over_nccl_give_gloos_values(wanted, tmp_path):
     check(found, wanted)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hold", ["", "1:20"], ids=["all", "one"])
 def test_ranks_over_nccl_that_are_short_give_gloos_values(wanted, tmp_path, hold):
     """All of them are, or one that holds memory which the others have free."""

@@ -356,6 +356,7 @@ def test_gradients_of_gradients():
     )
 
 
+@pytest.mark.long
 @card
 def test_a_maker_and_a_judge():
     def run() -> list[Any]:
@@ -656,6 +657,7 @@ def test_copies_of_a_model_are_plain(way):
 
 # The simulated cuDNN draws where PyTorch's generator stands, and what runs again puts
 # that back to where it stood; the real one has a state of its own.
+@pytest.mark.long
 @pytest.mark.parametrize(
     "program", [name for name in PROGRAMS if not PROGRAMS[name].drops_in_cudnn]
 )
