@@ -64,9 +64,11 @@ struct Mirror {
         std::memset(tensor.mutable_data_ptr(), bits ? whole : 0, bytes);
     }
 
-    // Picks from all of its range alike, in order.
-    void spread() const
+    // Picks from all of its range alike, in order. False: it picks from nothing.
+    bool spread() const
     {
+        if (range == 0)
+            return false;
         const bool is_mask = tensor.scalar_type() == at::kBool;
         const int64_t count = is_mask ? picks : tensor.numel();
         const Tensor places = at::arange(count, tensor.options().dtype(at::kLong))
@@ -76,6 +78,7 @@ struct Mirror {
             tensor.zero_().view(-1).index_fill_(0, places, true);
         else
             tensor.copy_(places.view(tensor.sizes()));
+        return true;
     }
 
     void release() const
@@ -114,13 +117,14 @@ struct SmallComputation {
     bool is_bitwise = false;        // two values of what is not known tell of all
     bool compares = false;          // so they do if it is one tensor of floats
     std::optional<bool> guess = {}; // what it gives for what is not known
-    bool picks = false;             // some of its mirrors have a range
 
-    // Whether all that is read is known, and lies in the mirrors now.
+    // Whether all that is read is known, but for what picks, and lies in the mirrors
+    // now.
     bool is_loaded(decltype(sim_peek) look) const
     {
         const auto loads = [&](const Mirror &each) {
-            return !each.is_read || (each.allocate() && each.look_up(look));
+            return !each.is_read ||
+                   (each.allocate() && (each.look_up(look) || each.spread()));
         };
         return std::all_of(mirrors.begin(), mirrors.end(), loads) && has_room();
     }
@@ -144,23 +148,6 @@ struct SmallComputation {
         return has_room();
     }
 
-    // The same where what picks from what is known may be unknown.
-    bool is_loaded_to_pick(decltype(sim_peek) look) const
-    {
-        for (const Mirror &each : mirrors) {
-            if (!each.is_read)
-                continue;
-            if (!each.allocate())
-                return false;
-            if (each.look_up(look))
-                continue;
-            if (each.range == 0)
-                return false;
-            each.spread();
-        }
-        return has_room();
-    }
-
     // What the CPU's kernel gives; nothing if it refuses, or not all that it reads is
     // known and decides.
     std::optional<Stack> results(decltype(sim_peek) look) const
@@ -169,7 +156,7 @@ struct SmallComputation {
             return std::nullopt;
         OnlyKernels only;
         at::DisableRecordFunctionGuard unseen;
-        if (picks ? is_loaded_to_pick(look) : is_loaded(look))
+        if (is_loaded(look))
             return computed();
         return is_bitwise || compares ? certain(look) : std::nullopt;
     }

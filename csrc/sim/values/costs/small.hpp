@@ -180,18 +180,19 @@ class Small
         return {along, from.size(along), are_many};
     }
 
-    // Tells what picks from the first argument how much it may pick from; gives whether
-    // anything does.
-    static bool tell_ranges(const Stack &arguments, const Stack &outputs,
+    // Tells what picks from the first argument how much it may pick from. Nothing
+    // is told of a mask beside indices.
+    static void tell_ranges(const Stack &arguments, const Stack &outputs,
                             std::vector<Mirror> &mirrors)
     {
         const Tensor &from = arguments[0].toTensor();
         Mirror *next = mirrors.data() + 1; // the first is that of `from`
         if (!from.is_cuda() || from.dim() == 0)
-            return false;
+            return;
         if (arguments[1].isInt()) {
             const int64_t along = c10::maybe_wrap_dim(arguments[1].toInt(), from.dim());
-            return tell_range(arguments[2].toTensor(), from.size(along), next);
+            tell_range(arguments[2].toTensor(), from.size(along), next);
+            return;
         }
         bool told = false;
         int64_t along = 0;
@@ -199,11 +200,15 @@ class Small
             const Tensor index = value.isNone() ? Tensor() : value.toTensor();
             if (index.defined() && index.scalar_type() == at::kBool) {
                 next->picks = outputs[0].toTensor().size(along);
-                return !told && tell_range(index, index.numel(), next);
+                if (!told)
+                    tell_range(index, index.numel(), next);
+                else
+                    for (Mirror &each : mirrors)
+                        each.range = 0;
+                return;
             }
             told |= tell_range(index, from.size(along++), next);
         }
-        return told;
     }
 
     static bool tell_range(const Tensor &index, int64_t range, Mirror *&next)
@@ -299,7 +304,8 @@ class Small
         made->is_bitwise = is_bitwise_ && are_bits(made->mirrors);
         made->compares = (compares_ || matches_) && decides(arguments);
         made->guess = guess(arguments);
-        made->picks = picks_ && tell_ranges(arguments, outputs, made->mirrors);
+        if (picks_)
+            tell_ranges(arguments, outputs, made->mirrors);
         return made;
     }
 
