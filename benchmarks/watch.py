@@ -58,7 +58,7 @@ class Copies:
     @contextlib.contextmanager
     def watch(self) -> Iterator[None]:
         """Within it copies are seen."""
-        copy, tide = _C.copy, _C.tide
+        copy, usage = _C.copy, _C.usage
         self._seen.clear()
         self.host_bytes = 0
 
@@ -70,16 +70,16 @@ class Copies:
             self._seen.append(_Seen(way, size_bytes, (ready, start, event(stream))))
 
         def noted(device: int) -> tuple[int, ...]:
-            found = tide(device)
+            found = usage(device)
             host_bytes = found[3] + int(_C.stats(device)["buffer_bytes"])
             self.host_bytes = max(self.host_bytes, host_bytes)
             return found
 
-        _C.copy, _C.tide = seen, noted
+        _C.copy, _C.usage = seen, noted
         try:
             yield
         finally:
-            _C.copy, _C.tide = copy, tide
+            _C.copy, _C.usage = copy, usage
 
     def since(self, start: torch.cuda.Event) -> list[Copy]:
         """The copies, once the device has done them."""

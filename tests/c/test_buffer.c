@@ -126,7 +126,7 @@ static void the_host_pages_of_buffers_outlast_a_step(void)
     check_sound();
 }
 
-static void the_tide_tells_the_highest_since_it_was_read(void)
+static void the_usage_has_the_highest_since_it_was_read(void)
 {
     start("32MiB,context=0,memory=real");
     oomph_addr_t a = take(4 * MIB, NULL);
@@ -147,7 +147,7 @@ static void the_tide_tells_the_highest_since_it_was_read(void)
     give(a);
 }
 
-static void the_tide_tells_the_highest_on_the_device_alone(void)
+static void the_usage_has_the_highest_on_the_device_alone(void)
 {
     start("32MiB,context=0,memory=real");
     oomph_addr_t a = take(28 * MIB, NULL);
@@ -162,7 +162,7 @@ static void the_tide_tells_the_highest_on_the_device_alone(void)
     CHECK(usage().device_high == 4 * MIB);
 }
 
-static void a_peak_that_the_program_resets_is_in_the_tide(void)
+static void a_peak_that_the_program_resets_is_in_the_usage(void)
 {
     start("32MiB,context=0,memory=real");
     give(take(20 * MIB, NULL));
@@ -174,7 +174,7 @@ static void a_peak_that_the_program_resets_is_in_the_tide(void)
     CHECK(stats_of(0).allocated_bytes[0].peak == 8 * MIB);
 }
 
-static void the_tide_is_true_of_blocks_that_moved(void)
+static void the_usage_is_true_of_blocks_that_moved(void)
 {
     size_t moved_bytes;
 
@@ -289,10 +289,10 @@ int main(int argc, char **argv)
         TEST(pages_that_a_copy_fills_stay_although_memory_was_never_short),
         TEST(without_host_memory_there_is_no_buffer),
         TEST(the_host_pages_of_buffers_outlast_a_step),
-        TEST(the_tide_tells_the_highest_since_it_was_read),
-        TEST(the_tide_tells_the_highest_on_the_device_alone),
-        TEST(a_peak_that_the_program_resets_is_in_the_tide),
-        TEST(the_tide_is_true_of_blocks_that_moved),
+        TEST(the_usage_has_the_highest_since_it_was_read),
+        TEST(the_usage_has_the_highest_on_the_device_alone),
+        TEST(a_peak_that_the_program_resets_is_in_the_usage),
+        TEST(the_usage_is_true_of_blocks_that_moved),
         TEST(a_buffer_stays_on_the_host),
         TEST(what_is_predicted_does_not_wait_in_vain),
         TEST(what_is_predicted_waits_for_what_makes_room),

@@ -59,8 +59,8 @@ class Recorder:
     def note(self) -> tuple[int, int]:
         """Records the time since the last note; gives bytes in use and their limit."""
         self.link.settle()
-        tide = _C.tide(self.link.device)
-        now, high, host, host_high, device_high, self.capacity = tide
+        usage = _C.usage(self.link.device)
+        now, high, host, host_high, device_high, self.capacity = usage
         self._now_bytes, self.host_bytes = now, host
         step = self.step
         gone_bytes = self._count_gone()
@@ -96,7 +96,7 @@ class Recorder:
 
     def skip(self) -> None:
         """What was in use since the last note counts for nothing."""
-        _C.tide(self.link.device)
+        _C.usage(self.link.device)
 
     def before_optimizer(self) -> None:
         """The optimizer is about to make its state, if it has none."""
