@@ -79,7 +79,7 @@ static PyObject *predict_host(PyObject *Py_UNUSED(module), PyObject *args)
     int device;
     Py_ssize_t min_bytes;
 
-    if (!PyArg_ParseTuple(args, "in:foresee", &device, &min_bytes))
+    if (!PyArg_ParseTuple(args, "in:predict_host", &device, &min_bytes))
         return NULL;
     return oomph_none_or_raise(oomph_predict_host(device, (size_t)min_bytes));
 }
@@ -283,7 +283,7 @@ PyMethodDef oomph_memory_methods[] = {
     {"all_wait", all_wait, METH_VARARGS,
      "Has all known streams of a device wait for one of them."},
     {"copy", copy, METH_VARARGS, "Queues a copy: device, to, from, bytes, stream."},
-    {"foresee", predict_host, METH_VARARGS,
+    {"predict_host", predict_host, METH_VARARGS,
      "Blocks that found no room in the last step go to the host: device, least bytes."},
     {"usage", usage, METH_O, "Bytes of blocks in use; see oomph/plan.h."},
     {"move", move, METH_VARARGS,

@@ -133,7 +133,7 @@ def as_said(action: str) -> dict[str, object]:
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("fraction", FRACTIONS)
 @card
-def test_a_step_comes_to_what_was_foreseen(fraction, half):
+def test_a_step_comes_to_what_was_predicted(fraction, half):
     how = functools.partial(train, half=half)
     true = peak_bytes(how)
     text = text_within(fraction * true, how)

@@ -181,7 +181,7 @@ class DevicePlan:
     def _follow(self, plan: StepPlan) -> None:
         """Does from now on what is planned for a kind of step."""
         if plan.predicted_bytes != self.plan.predicted_bytes:
-            _C.foresee(self.index, plan.predicted_bytes)
+            _C.predict_host(self.index, plan.predicted_bytes)
         self.plan = plan
 
     def _note_sent(self, offloaded: OffloadedStorage) -> None:
@@ -382,8 +382,8 @@ class DevicePlan:
         held_bytes = sum(size for _, size in step.held)
         short_bytes = self.plan.chosen.short_bytes
         is_explained = step.host_growth < max(2 * held_bytes, short_bytes)
-        was_foreseen = step.need_bytes <= self.plan.need_bytes
-        if self.plan.target_bytes > 0 and was_foreseen and not is_explained:
+        was_predicted = step.need_bytes <= self.plan.need_bytes
+        if self.plan.target_bytes > 0 and was_predicted and not is_explained:
             self.headroom.grow(step.host_growth, step.fetch_growth, self.capacity)
         self.headroom.note_shortage()
 
