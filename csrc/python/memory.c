@@ -290,15 +290,15 @@ PyMethodDef oomph_memory_methods[] = {
      "Moves blocks in use to a tier; see oomph.evict(). With a last True those that "
      "are idle between steps go to the host, and return by themselves."},
     {"pin", pin, METH_VARARGS, "Whether a block is to stay on the device."},
-    {"rests", mark_idle, METH_O,
+    {"mark_idle", mark_idle, METH_O,
      "Nothing uses the blocks of these addresses between steps; see oomph/move.h. "
      "Addresses "
      "of no block in use are ignored."},
-    {"stays", unmark_idle, METH_O, "Takes back what rests() said of these addresses."},
-    {"copied", mark_copied, METH_O,
+    {"unmark_idle", unmark_idle, METH_O, "Takes back mark_idle() of these addresses."},
+    {"mark_copied", mark_copied, METH_O,
      "The blocks of these addresses were, in this step, worked on in copies alone; see "
      "oomph/move.h. Addresses of no block in use are ignored."},
-    {"set_resting_hook", set_idle_hook, METH_O,
+    {"set_idle_hook", set_idle_hook, METH_O,
      "A callable that gives the addresses of what is idle on a device between steps, "
      "in "
      "the order in which it may leave."},

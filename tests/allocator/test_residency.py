@@ -157,7 +157,7 @@ def test_state_born_on_host_returns_when_memory_is_no_longer_short():
     shares = []
 
     def look(step: int, tensors: list[torch.Tensor]) -> None:
-        _C.rests([t.data_ptr() for t in tensors])
+        _C.mark_idle([t.data_ptr() for t in tensors])
         shares.append(host_share(large(tensors)))
         if step == 1:
             full.clear()
@@ -179,7 +179,7 @@ def test_what_was_born_on_host_returns_when_there_is_room_at_the_peak_of_a_step(
     expected = tensor.cpu()
     assert oomph.residency([tensor, other]).place == "host"
     # Nothing uses it between steps; other addresses are of no concern.
-    _C.rests([tensor.data_ptr(), 0, expected.data_ptr()])
+    _C.mark_idle([tensor.data_ptr(), 0, expected.data_ptr()])
     oomph.step()
     oomph.step()
     assert oomph.residency(tensor).place == "device"

@@ -48,7 +48,7 @@ static oomph_tier_t tier_of(oomph_addr_t addr)
     return info.tier;
 }
 
-static oomph_addr_t take_resting(size_t bytes)
+static oomph_addr_t take_idle(size_t bytes)
 {
     oomph_addr_t block = take(bytes, NULL);
 
@@ -108,7 +108,7 @@ static void what_rests_leaves_for_a_capture_that_would_find_no_room(void)
     oomph_stream_t stream = new_stream();
     step(MIB);
     step(40 * MIB);
-    oomph_addr_t state = take_resting(32 * MIB);
+    oomph_addr_t state = take_idle(32 * MIB);
     oomph_addr_t block = capture(stream, 40 * MIB);
     CHECK(tier_of(block) == OOMPH_TIER_DEVICE && tier_of(state) == OOMPH_TIER_HOST);
     CHECK(is_marked(state, 32 * MIB, state));
@@ -121,7 +121,7 @@ static void no_more_leaves_than_is_missing_the_first_named_first(void)
     oomph_stream_t stream = new_stream();
     step(MIB);
     step(40 * MIB);
-    oomph_addr_t first = take_resting(8 * MIB), second = take_resting(8 * MIB);
+    oomph_addr_t first = take_idle(8 * MIB), second = take_idle(8 * MIB);
     capture(stream, 40 * MIB); // 50 are expected beside 16
     CHECK(tier_of(first) == OOMPH_TIER_HOST && tier_of(second) == OOMPH_TIER_DEVICE);
 }
@@ -145,7 +145,7 @@ static void a_stream_without_workspaces_will_want_them_in_the_capture(void)
     take_workspace(NULL);
     step(MIB);
     step(20 * MIB);
-    oomph_addr_t state = take_resting(16 * MIB); // 32 MiB are free, 41 expected
+    oomph_addr_t state = take_idle(16 * MIB); // 32 MiB are free, 41 expected
     capture(stream, 20 * MIB);
     CHECK(tier_of(state) == OOMPH_TIER_HOST);
 }
@@ -157,7 +157,7 @@ static void a_stream_that_has_had_workspaces_wants_no_more_of_them(void)
     give(take_workspace(stream));
     step(MIB);
     step(20 * MIB);
-    take_resting(32 * MIB); // 32 MiB are free, 25 expected
+    take_idle(32 * MIB); // 32 MiB are free, 25 expected
     capture(stream, 20 * MIB);
     CHECK(asked == 0 && stats_of(0).evicted_bytes == 0);
 }
@@ -168,7 +168,7 @@ static void where_there_is_room_nothing_moves_and_nobody_waits(void)
     oomph_stream_t stream = new_stream();
     step(MIB);
     step(24 * MIB);
-    take_resting(32 * MIB);
+    take_idle(32 * MIB);
     int64_t syncs = stats_of(0).sync_count;
     capture(stream, 24 * MIB);
     oomph_stats_t stats = stats_of(0);
@@ -248,7 +248,7 @@ static void another_thread_than_the_one_that_ends_steps_moves_nothing(void)
     oomph_stream_t stream = new_stream();
     step(MIB);
     step(40 * MIB);
-    oomph_addr_t state = take_resting(32 * MIB);
+    oomph_addr_t state = take_idle(32 * MIB);
     CHECK(pthread_create(&thread, NULL, capture_elsewhere, stream) == 0);
     CHECK(pthread_join(thread, NULL) == 0);
     CHECK(asked == 0 && tier_of(state) == OOMPH_TIER_DEVICE);
@@ -261,7 +261,7 @@ static void a_mem_pool_gets_no_room(void)
     oomph_addr_t block;
     step(MIB);
     step(40 * MIB);
-    oomph_addr_t state = take_resting(32 * MIB);
+    oomph_addr_t state = take_idle(32 * MIB);
     CHECK(oomph_pool_retain(0, GRAPH) == OOMPH_OK);
     CHECK(try_capture(stream, 40 * MIB, &block) == OOMPH_ERR_NO_MEMORY);
     CHECK(asked == 0 && tier_of(state) == OOMPH_TIER_DEVICE);
@@ -273,7 +273,7 @@ static void captures_that_go_on_do_not_move_blocks_to_and_fro(void)
     oomph_stream_t stream = new_stream();
     step(MIB);
     step(40 * MIB);
-    oomph_addr_t state = take_resting(32 * MIB);
+    oomph_addr_t state = take_idle(32 * MIB);
     for (int i = 0; i < 40; i++) {
         give(capture(stream, 40 * MIB));
         CHECK(oomph_pool_release(0, GRAPH) == OOMPH_OK);
@@ -289,7 +289,7 @@ static void once_captures_are_over_what_left_returns(void)
     oomph_stream_t stream = new_stream();
     step(MIB);
     step(40 * MIB);
-    oomph_addr_t state = take_resting(32 * MIB);
+    oomph_addr_t state = take_idle(32 * MIB);
     give(capture(stream, 40 * MIB));
     CHECK(oomph_pool_release(0, GRAPH) == OOMPH_OK);
     for (int i = 0; i < 20; i++)
@@ -368,7 +368,7 @@ static void what_steps_needed_long_ago_is_forgotten(void)
     oomph_stream_t stream = new_stream();
     step(MIB);
     step(40 * MIB);
-    oomph_addr_t state = take_resting(32 * MIB);
+    oomph_addr_t state = take_idle(32 * MIB);
     for (int i = 0; i < 40; i++)
         step(4 * MIB);
     CHECK(tier_of(capture(stream, 4 * MIB)) == OOMPH_TIER_DEVICE);

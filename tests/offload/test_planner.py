@@ -429,7 +429,7 @@ def test_state_of_which_a_part_fell_back_is_not_taken_to_be_away():
     size_bytes = sum(tensor.nbytes for tensor in state)
     division = idle.divide_state(0, size_bytes)
     assert set(division.leaves) >= {tensor.data_ptr() for tensor in state}
-    oomph._C.rests(division.leaves)
+    oomph._C.mark_idle(division.leaves)
     oomph._C.move(0, oomph._C.TIER_HOST, division.leaves, True)
     assert sum(oomph.residency(tensor).host_bytes for tensor in state) >= size_bytes
     assert idle.divide_state(0, size_bytes).leaves == []

@@ -218,13 +218,13 @@ class Planner:
             if device.last.host_bytes == 0:
                 continue
             state = idle.divide_state(device.index, self._state_bytes(device))
-            _C.rests([*state.leaves, *state.returns])
+            _C.mark_idle([*state.leaves, *state.returns])
             if state.leaves:
                 try:
                     _C.move(device.index, _C.TIER_HOST, state.leaves, True)
                 except (RuntimeError, MemoryError) as error:
                     logger.debug("optimizers' state stays on the device: %s", error)
-            _C.stays([*state.leaves, *state.stays])
+            _C.unmark_idle([*state.leaves, *state.stays])
 
     def _state_bytes(self, device: DevicePlan) -> int:
         """Of optimizers' state, that are to be on the host in the next step.

@@ -106,7 +106,7 @@ class Pipeline:
         finally:
             self._wait_for_copies()
         state = {address for entries in self._hosted[_STATE:] for address in entries}
-        _C.copied(list(state - self._at_home))
+        _C.mark_copied(list(state - self._at_home))
 
     def _wait_for_copies(self) -> None:
         """Has the stream wait, or this thread if that cannot be queued."""

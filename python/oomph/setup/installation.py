@@ -203,7 +203,7 @@ def _attach(torch: ModuleType, values: dict[str, Any]) -> None:
     _switch_registration_off()
     _C.set_rescue_hook(_note_rescue)
     _C.set_collector(collector.collect)
-    _C.set_resting_hook(_idle_between_steps)
+    _C.set_idle_hook(_idle_between_steps)
     sites.start()
     oom_error.start()
     _set_mode(values)
