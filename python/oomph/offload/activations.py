@@ -40,8 +40,8 @@ class Policy(Protocol):
     ) -> transfer.OffloadedStorage | None:
         """Sends its storage to the host, if it is not there, or None if it stays."""
 
-    def stays(self, tensor: torch.Tensor, saved: Saved) -> None:
-        """Hears of a tensor whose storage stays."""
+    def kept(self, tensor: torch.Tensor, saved: Saved) -> None:
+        """A tensor was saved whose storage is kept on the device."""
 
     def saved(self) -> int:
         """Counts one saved tensor; gives its place among all of them."""
@@ -128,7 +128,7 @@ def _pack(tensor: torch.Tensor) -> Any:
             saved.leave(offloaded)
         else:
             saved.stream = torch._C._cuda_getCurrentRawStream(tensor.device.index)
-            policy.stays(tensor, saved)
+            policy.kept(tensor, saved)
     return saved
 
 

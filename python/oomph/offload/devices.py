@@ -143,7 +143,7 @@ class Planner:
             return None
         return self.device(tensor.device.index).send(tensor, sequence)
 
-    def stays(self, tensor: torch.Tensor, saved: Saved) -> None:
+    def kept(self, tensor: torch.Tensor, saved: Saved) -> None:
         """A tensor was saved, whose storage may leave later."""
         if self._saves_inputs:
             return

@@ -171,7 +171,7 @@ class DevicePlan:
         )
         return replace(
             nearest,
-            like=step.resting(needs, chosen.away_bytes),
+            like=step.with_away(needs, chosen.away_bytes),
             chosen=chosen,
             target_bytes=chosen.missing_bytes,
             need_bytes=max(needs, default=0),
@@ -327,7 +327,7 @@ class DevicePlan:
             rest = [need_bytes - state_bytes for need_bytes in needs]
             chosen = self._leavers_of(step, rest, limit_bytes)
         return StepPlan(
-            like=step.resting(step.needs(), chosen.away_bytes),
+            like=step.with_away(step.needs(), chosen.away_bytes),
             chosen=chosen,
             target_bytes=chosen.missing_bytes,
             need_bytes=step.need_bytes + step.born_bytes + slack_bytes(self.capacity),

@@ -183,7 +183,7 @@ class Step:
         need_bytes = self.need_bytes + more
         return replace(self, events=events, need_bytes=need_bytes, born_bytes=0)
 
-    def resting(self, needs: list[int], away_bytes: list[int]) -> Step:
+    def with_away(self, needs: list[int], away_bytes: list[int]) -> Step:
         """The step as it would be if so much were needed and away at each event."""
         events = [
             event._replace(rest_bytes=need_bytes - away)
