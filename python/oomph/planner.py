@@ -127,13 +127,13 @@ def before_optimizer(_: torch.optim.Optimizer) -> None:
 def before_closure(_: torch.optim.Optimizer) -> None:
     """Forward and backward run within an optimizer's step."""
     if (planner := _planner) is not None:
-        planner.tell(Recorder.interrupt_optimizer)
+        planner.record(Recorder.interrupt_optimizer)
 
 
 def after_optimizer(_: torch.optim.Optimizer) -> None:
     """An optimizer has taken a step."""
     if (planner := _planner) is not None:
-        planner.tell(Recorder.after_optimizer)
+        planner.record(Recorder.after_optimizer)
 
 
 def end_step(rescued_devices: set[int]) -> set[int]:
@@ -206,7 +206,7 @@ def _blocks_of(device: int) -> Blocks | None:
 
 
 def metrics(device: int) -> dict[str, float]:
-    """What :func:`oomph.stats` tells of a device's offload; see there."""
+    """What :func:`oomph.stats` says of a device's offload; see there."""
     return report.metrics(_plan_of(device))
 
 

@@ -8,7 +8,7 @@ PyTorch's saved-tensor hooks, with the care that they need:
   backward, under ``torch.func``, or while a stream captures;
 * the unit is the storage: it leaves once, comes back once, and all views of it are
   rebuilt over it. Parameters, buffers, and what is small stay, and so does whatever is
-  more than a block of oomph's own: others may use that in ways which nobody tells;
+  more than a block of oomph's own: others may use that in ways that nobody sees;
 * hooks switch off PyTorch's check that a saved tensor was not changed in place, so each
   one keeps its version and the check is made here, with PyTorch's own error.
 """
@@ -178,8 +178,8 @@ def _enter(module: nn.Module, args: Any) -> None:
     follower = _follower_of(module)
     if follower is None or own_hooks.has_last(module):
         return
-    # PyTorch tells hooks of all modules nothing of arguments by name. Hooks of one
-    # module would be told, but be copied and saved with it, and switch fast paths of
+    # PyTorch gives hooks of all modules no arguments by name. Hooks of one
+    # module would get them, but be copied and saved with it, and switch fast paths of
     # evaluation off: so they are taken from the call that runs this hook.
     named = sys._getframe(1).f_locals.get("kwargs")
     if named is not None:
@@ -204,7 +204,7 @@ def _follower_of(module: nn.Module) -> Follower | None:
 
 
 def _is_running(frame: FrameType) -> bool:
-    """Whether a call goes on. PyTorch tells nobody of one that Ctrl-C has ended."""
+    """Whether a call goes on. PyTorch does not report one that Ctrl-C has ended."""
     try:
         frame.clear()
     except RuntimeError:  # it is being executed

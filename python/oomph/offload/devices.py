@@ -54,7 +54,7 @@ class Planner:
     """Decides for all devices of the process; the policy of ``activations``.
 
     Any thread may call it: forward runs in those of the program, backward in one of
-    autograd's for each device, and a shortage is told of in whichever met it. All that
+    autograd's for each device, and a shortage is reported in whichever met it. All that
     they share is guarded by ``transfer.lock``.
     """
 
@@ -117,13 +117,13 @@ class Planner:
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
         """What runs meanwhile is no need of the program's, and uses no host memory."""
-        self.tell(Recorder.note)
+        self.record(Recorder.note)
         _C.forbid_offload(_C.BAN_TRIAL)
         try:
             yield
         finally:
             _C.allow_offload(_C.BAN_TRIAL)
-            self.tell(Recorder.skip)
+            self.record(Recorder.skip)
 
     def device(self, index: int) -> DevicePlan:
         """The state of a device, new if it had none."""
@@ -173,7 +173,7 @@ class Planner:
         activations.close_scope()
         for index in rescued_devices:
             self.device(index)
-        self.tell(Recorder.after_optimizer)
+        self.record(Recorder.after_optimizer)
         state = self._look_at_optimizers()
         with transfer.lock:
             for index, device in self.devices.items():
@@ -209,7 +209,7 @@ class Planner:
         """Moves optimizers' state to the host where nothing else helps.
 
         What is there and need not be returns by itself where there is room for it: the
-        core is told of it. Not by a thread of autograd's, with which a step ends whose
+        core is informed. Not by a thread of autograd's, with which a step ends whose
         optimizers step in backward: it says nothing of the thread that launches work.
         """
         if torch._C._current_graph_task_id() >= 0:
@@ -250,7 +250,7 @@ class Planner:
     def _look_at_optimizers(self) -> dict[int, tuple[int, int]]:
         """Bytes of optimizers' state on the host, and of all of it, by device.
 
-        None are told where that is of no use.
+        None are reported where that is of no use.
         """
         with transfer.lock:
             used = any(d.recorder.step.host_bytes > 0 for d in self.devices.values())
@@ -271,9 +271,9 @@ class Planner:
         if torch._C._current_graph_task_id() < 0:
             if self.follower is not None:
                 self.follower.finished()
-            self.tell(Recorder.before_optimizer)
+            self.record(Recorder.before_optimizer)
 
-    def tell(self, note: Callable[[Recorder], object]) -> None:
+    def record(self, note: Callable[[Recorder], object]) -> None:
         """Has each device note what an optimizer does."""
         with transfer.lock:
             for device in self.devices.values():

@@ -1,7 +1,7 @@
-"""What is planned for each kind of step, and which kind one is, told from its begin.
+"""What is planned for each kind of step, and which kind one is, by how it begins.
 
 Batches differ in length, a GAN has two turns: the next step is often not like the last.
-So the plans of the last few kinds of steps are kept. What a step saves first tells
+So the plans of the last few kinds of steps are kept. What a step saves first says
 which of them it follows: that whose step had saved as many bytes up to the same place.
 If none had, the nearest serves, as if all that it saved had been so much larger or
 smaller.

@@ -30,7 +30,7 @@ class Leaving:
         self.bytes = 0
         self._latest: deque[_Entry] = deque()
         self._held: deque[_Entry] = deque()
-        self._untold: list[weakref.ref[OffloadedStorage]] = []
+        self._unreported: list[weakref.ref[OffloadedStorage]] = []
 
     def add(self, offloaded: OffloadedStorage) -> None:
         """It was sent just now."""
@@ -62,9 +62,9 @@ class Leaving:
         while self._latest and self._latest[0][1] < now - _PASSING_SAVES:
             entry = self._latest.popleft()
             self._held.append(entry)
-            self._untold.append(entry[0])
+            self._unreported.append(entry[0])
 
     def take_held(self) -> list[OffloadedStorage]:
         """What is held and was not taken before, but for what has ended."""
-        taken, self._untold = self._untold, []
+        taken, self._unreported = self._unreported, []
         return [found for reference in taken if (found := reference()) is not None]

@@ -133,7 +133,7 @@ class OptimizerChoice:
 
 def _in_pieces(function: Function) -> Function:
     """The function, called for one piece after another where there is a plan."""
-    # Fused ones divide gradients by the scale, which their versions do not tell.
+    # Fused ones divide gradients by the scale, which their versions do not show.
     writes_all = function.__name__.startswith(_FUSED.format(""))
 
     @functools.wraps(function)

@@ -363,7 +363,7 @@ class DevicePlan:
             step: It as the record of another says.
         """
         # What steps that were otherwise have taught is no more true, and what is
-        # expected is no record by which a kind could be told, nor as exact as one.
+        # expected is no record by which a kind could be known, nor as exact as one.
         self.headroom = Headroom.of_unknown(self.capacity)
         self.kinds.clear()
         limit_bytes = self.room(()).limit_bytes

@@ -34,7 +34,7 @@ def describe(device: DevicePlan, blocks: Blocks | None) -> dict[str, Any]:
     last, known = device.last, times.of_device(device.index)
     used_bytes = _C.stats(device.index)["step_host_used_bytes"]
     used = f"; kernels used {format_size(used_bytes)} on host pages"
-    told = {
+    values = {
         "missing_bytes": _missing_bytes(device, blocks),
         "offloaded_bytes": last.away_bytes,
         "unreached_bytes": last.unreached_bytes,
@@ -52,7 +52,7 @@ def describe(device: DevicePlan, blocks: Blocks | None) -> dict[str, Any]:
     text = (
         f"GPU {device.index}: {_explain(device, blocks)}{used if used_bytes else ''}."
     )
-    return {**told, "text": text}
+    return {**values, "text": text}
 
 
 def _missing_bytes(device: DevicePlan, blocks: Blocks | None) -> int:
@@ -173,15 +173,15 @@ def rows(device: DevicePlan, blocks: Blocks | None) -> dict[str, str]:
         if known.last_without_ms > 0
         else ""
     )
-    told = {"the last step took": f"{known.last_ms:.1f} ms{without}"}
+    shown = {"the last step took": f"{known.last_ms:.1f} ms{without}"}
     if again:
-        told = {"runs again in backward": again, **told}
+        shown = {"runs again in backward": again, **shown}
     if now["sent_bytes"] > 0:
         fetched = format_size(int(now["fetched_bytes"]))
         waited = f"the device waited {now['waited_ms']:.1f} ms for it"
-        told = {
+        shown = {
             "sent to the host ahead of need": format_size(int(now["sent_bytes"])),
             "fetched from there": f"{fetched}; {waited}",
-            **told,
+            **shown,
         }
-    return told
+    return shown

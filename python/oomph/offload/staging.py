@@ -17,7 +17,7 @@ from oomph.offload.transfer import Link, copy
 _AHEAD = 2  # pieces on their way in while one is worked on
 _BUFFERS = 2 * _AHEAD  # beside them those on their way out
 # The list of gradients. SGD with Nesterov's momentum adds to them, others only read
-# them. Their version tells; that of others does not, as _foreach_lerp_ counts none.
+# them. Their version shows it; that of others does not, as _foreach_lerp_ counts none.
 _GRADIENTS = 1
 _STATE = 2  # the first list of what nothing but the optimizer uses
 _ALIGNMENT = 512
@@ -77,7 +77,7 @@ class Pipeline:
         link: The streams for copies.
         lists: All tensors; the pieces are views of them, or of nothing on the host.
         writes_all: Whether the work may write to gradients without their versions
-            telling.
+            showing it.
     """
 
     def __init__(self, link: Link, lists: list[Tensors], writes_all: bool) -> None:

@@ -316,7 +316,7 @@ class OffloadedStorage:
     def _hand_to(self, stream: torch.cuda.Stream, base: torch.Tensor) -> None:
         """Has a stream, and the memory's next owner, wait as they must.
 
-        Each stream waits for itself: that one has waited tells nothing of another.
+        Each stream waits for itself: that one has waited says nothing of another.
         """
         assert self._ready is not None
         if stream.cuda_stream in self._waited:

@@ -160,7 +160,7 @@ class CallTree:
         self._numbers = Numbers()
         # By the identity of a storage: bytes, its device, and calls.
         self._saved: dict[int, tuple[int, int, set[int]]] = {}
-        # Inputs of calls, by the same: bytes, device, and what tells if it is alive.
+        # Inputs of calls, by the same: bytes, device, and what says if it is alive.
         self._inputs: dict[int, tuple[int, int, StorageWeakRef]] = {}
         self._let_go: set[int] = set()  # of these, when backward began
 

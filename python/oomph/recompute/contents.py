@@ -58,7 +58,7 @@ class Undone:
     """Has a module's buffers as they are now; puts back what they were meanwhile.
 
     Large and sparse ones are not kept as they are now, nor those of batch norm, which
-    only writes to them. Versions tell nothing: the kernels of batch norm write without
+    only writes to them. Versions do not help: the kernels of batch norm write without
     counting. Nor are they counted here, as others may have saved them.
 
     Args:

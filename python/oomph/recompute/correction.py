@@ -67,7 +67,7 @@ class Correction:
         """Sets a record right where a step takes another time than it says.
 
         Steps in which calls were watched and tried may have used host pages, or waited
-        where nothing tells: in backward, most of them.
+        where nothing shows it: in backward, most of them.
 
         Args:
             record: It.

@@ -17,7 +17,7 @@ _LARGER = 0.02  # by which a step may be larger than is planned for
 class Following(Running):
     """Has chosen calls run again, as long as steps are no larger than is planned for.
 
-    The inputs of a turn's outermost call tell. Where they are larger, or the call was
+    The inputs of a turn's outermost call decide. Where they are larger, or the call was
     not seen before, all calls are converted: there is no host memory for an error. If
     more is in use than was planned all the same when a call begins, those that may run
     again do, from there on.

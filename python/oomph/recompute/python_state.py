@@ -4,7 +4,7 @@ Its attributes and those of the modules in it, what they hold, its arguments, th
 numbers of Python and NumPy, and what its code names: globals, closures, defaults and
 attributes of functions and classes, and the same of the functions and classes that it
 calls, as far as they belong to no library. Each is marked by where it is found; marks
-that differ tell what was changed. An iterator that does not say how far it is counts as
+that differ show what was changed. An iterator that does not say how far it is counts as
 changed. Not seen is what lies deeper than some levels, or is hidden in an object that
 has no attributes. What belongs to PyTorch or to the log is not looked into.
 """
@@ -185,7 +185,7 @@ def _items(value: Any) -> list[Any]:
 
 
 def _content(value: object) -> object:
-    """What tells that the content of a container or a generator has changed."""
+    """What shows that the content of a container or a generator has changed."""
     if isinstance(value, dict):
         return dict.__len__(value), hash(tuple(map(id, dict.values(value))))
     if isinstance(value, (set, frozenset)):
