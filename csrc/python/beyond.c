@@ -58,10 +58,10 @@ static int on_code_event(int event, PyCodeObject *code)
     return 0;
 }
 
-// Where nobody can be told of it: stand in its way.
+// Where nobody reports it: stand in its way.
 static destructor free_code;
 
-static void tell_and_free_code(PyObject *code)
+static void report_and_free_code(PyObject *code)
 {
     code_gone(code);
     free_code(code);
@@ -71,7 +71,7 @@ static bool replace_free_code(void)
 {
     enum { TYPE_DEALLOC = 48 }; // bytes, of a type until Python 3.11
     char *place = (char *)&PyCode_Type + TYPE_DEALLOC;
-    destructor mine = tell_and_free_code;
+    destructor mine = report_and_free_code;
 
     free_code = (destructor)(uintptr_t)PyType_GetSlot(&PyCode_Type, Py_tp_dealloc);
     if (memcmp(place, &free_code, sizeof free_code) != 0)

@@ -1,4 +1,4 @@
-/* lines.c - tells Python of each line of the user's code that is executed.
+/* lines.c - calls Python for each line of the user's code that is executed.
  *
  * sys.settrace would do, but it copies the variables of each frame that it follows, and
  * so holds tensors for longer than the program does; and it is called for each call of
@@ -10,7 +10,7 @@
 
 typedef struct oomph_follower {
     PyObject base;
-    PyObject *told;    // called with (frame, what, result) for each line of the user's
+    PyObject *report;  // called with (frame, what, result) for each line of the user's
     PyObject *is_user; // called with the name of a file that was not yet met
     PyObject *files;   // a dict: whether each that was met is the user's
     Py_ssize_t rest;   // events that may still come
@@ -20,7 +20,7 @@ static void follower_free(PyObject *self)
 {
     oomph_follower_t *follower = (oomph_follower_t *)self;
 
-    Py_XDECREF(follower->told);
+    Py_XDECREF(follower->report);
     Py_XDECREF(follower->is_user);
     Py_XDECREF(follower->files);
     PyTypeObject *type = Py_TYPE(self);
@@ -29,7 +29,7 @@ static void follower_free(PyObject *self)
 }
 
 static PyType_Slot follower_slots[] = {
-    {Py_tp_doc, "Whom a thread tells of the lines that it executes."},
+    {Py_tp_doc, "What a thread calls for the lines that it executes."},
     {Py_tp_dealloc, (void *)(uintptr_t)follower_free},
     {0, NULL},
 };
@@ -69,8 +69,8 @@ static int is_of_user(oomph_follower_t *follower, PyObject *file)
     return is_user;
 }
 
-static int tell(oomph_follower_t *follower, PyFrameObject *frame, int what,
-                PyObject *result)
+static int report_event(oomph_follower_t *follower, PyFrameObject *frame, int what,
+                        PyObject *result)
 {
     PyCodeObject *code = PyFrame_GetCode(frame);
     int is_user = is_of_user(follower, oomph_code_file(code));
@@ -78,7 +78,7 @@ static int tell(oomph_follower_t *follower, PyFrameObject *frame, int what,
     Py_DECREF(code);
     if (is_user <= 0)
         return is_user;
-    PyObject *done = PyObject_CallFunction(follower->told, "OiO", (PyObject *)frame,
+    PyObject *done = PyObject_CallFunction(follower->report, "OiO", (PyObject *)frame,
                                            what, result != NULL ? result : Py_None);
     Py_XDECREF(done);
     return done == NULL ? -1 : 0;
@@ -95,10 +95,10 @@ static int on_event(PyObject *self, PyFrameObject *frame, int what, PyObject *re
     Py_INCREF(self);
     if (follower->rest-- <= 0) {
         PyEval_SetTrace(NULL, NULL); // others end with their next events
-    } else if (tell(follower, frame, what, result) < 0) {
+    } else if (report_event(follower, frame, what, result) < 0) {
         follower->rest = 0;
         PyEval_SetTrace(NULL, NULL);
-        PyErr_WriteUnraisable(follower->told);
+        PyErr_WriteUnraisable(follower->report);
     }
     Py_DECREF(self);
     return 0;
@@ -146,11 +146,12 @@ static bool tracers_are_known(void)
 {
     PyThreadState *thread = PyThreadState_Get();
     PyObject *get = PySys_GetObject("gettrace");
-    PyObject *told = get != NULL ? PyObject_CallNoArgs(get) : NULL;
-    bool known = told != NULL && oomph_layout.minor != 0 &&
-                 oomph_thread_trace_argument(thread) == (Py_IsNone(told) ? NULL : told);
+    PyObject *tracer = get != NULL ? PyObject_CallNoArgs(get) : NULL;
+    bool known =
+        tracer != NULL && oomph_layout.minor != 0 &&
+        oomph_thread_trace_argument(thread) == (Py_IsNone(tracer) ? NULL : tracer);
 
-    Py_XDECREF(told);
+    Py_XDECREF(tracer);
     if (!known && !PyErr_Occurred())
         PyErr_SetString(PyExc_RuntimeError,
                         "this Python keeps its tracers in a way that oomph does not "
@@ -160,16 +161,16 @@ static bool tracers_are_known(void)
 
 static PyObject *follow_lines(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *told, *is_user;
+    PyObject *report, *is_user;
     Py_ssize_t events_max;
 
-    if (!PyArg_ParseTuple(args, "OOn:follow_lines", &told, &is_user, &events_max) ||
+    if (!PyArg_ParseTuple(args, "OOn:follow_lines", &report, &is_user, &events_max) ||
         !tracers_are_known())
         return NULL;
     oomph_follower_t *follower = new_follower();
     if (follower == NULL)
         return NULL;
-    follower->told = Py_NewRef(told);
+    follower->report = Py_NewRef(report);
     follower->is_user = Py_NewRef(is_user);
     follower->files = PyDict_New();
     follower->rest = events_max;
@@ -200,7 +201,7 @@ static PyObject *unfollow_lines(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED
 
 PyMethodDef oomph_line_methods[] = {
     {"follow_lines", follow_lines, METH_VARARGS,
-     "Has all threads without a tracer call told(frame, what, result) for each call "
+     "Has all threads without a tracer call report(frame, what, result) for each call "
      "(0), line (2) and return (3) in a file for which is_user(name) is true, until so "
      "many events of any file have come. The result is what a function returns, if it "
      "does."},

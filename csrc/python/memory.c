@@ -1,4 +1,4 @@
-/* memory.c - the part of oomph._C that moves what is in use, and tells a planner
+/* memory.c - the part of oomph._C that moves what is in use, and gives a planner
  * what it needs. */
 #include "python/module.h"
 

@@ -307,6 +307,6 @@ PyMethodDef oomph_object_methods[] = {
     {"newer", newer, METH_O,
      "newer(mark): all objects that came since, and are still there; None if it cannot "
      "be "
-     "told, as after a collection of all, or if they are many."},
+     "known, as after a collection of all, or if they are many."},
     {NULL, NULL, 0, NULL},
 };

@@ -122,7 +122,7 @@ static int visit_array(oomph_reach_t *reach, PyObject *array)
     oomph_buffer_t view;
 
     if (oomph_get_buffer(array, &view, OOMPH_BUFFER_FULL_RO) < 0) {
-        PyErr_Clear(); // of a type that is told to nobody, such as dates
+        PyErr_Clear(); // of a type that it does not export, such as dates
         return 0;
     }
     bool holds = view.format != NULL && strcmp(view.format, "O") == 0;

@@ -1,4 +1,4 @@
-/* sites.c - the part of oomph._C that tells which line holds the memory,
+/* sites.c - the part of oomph._C that says which line holds the memory,
  * or held it. */
 #include "python/module.h"
 
@@ -30,7 +30,7 @@ static PyObject *call_site(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unus
 }
 
 // "file:line" of the user's line that this thread executes; "": none is known.
-static void tell_line(char *text, size_t bytes)
+static void write_line(char *text, size_t bytes)
 {
     oomph_site_info_t info;
 
@@ -39,9 +39,9 @@ static void tell_line(char *text, size_t bytes)
         snprintf(text, bytes, "%s:%d", info.file, info.line);
 }
 
-static PyObject *line_teller(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+static PyObject *line_writer(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    return PyLong_FromVoidPtr((void *)(uintptr_t)tell_line);
+    return PyLong_FromVoidPtr((void *)(uintptr_t)write_line);
 }
 
 /* ---- Names */
@@ -273,7 +273,7 @@ PyMethodDef oomph_site_methods[] = {
      "Gives None, or why no line can be known."},
     {"sites_stop", sites_stop, METH_NOARGS, "No line is known from now on."},
     {"call_site", call_site, METH_NOARGS, "The site of the line that calls."},
-    {"line_teller", line_teller, METH_NOARGS,
+    {"line_writer", line_writer, METH_NOARGS,
      "The address of a C function (char *text, size_t bytes) that says which line its "
      "thread executes, and needs no GIL."},
     {"site_info", site_info, METH_O, "File, line and function of a site."},

@@ -1,4 +1,4 @@
-/* stats.c - the part of oomph._C that tells the figures of a device. */
+/* stats.c - the part of oomph._C that reads the counters of a device. */
 #include "python/module.h"
 
 #include <stddef.h>

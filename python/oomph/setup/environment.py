@@ -42,7 +42,7 @@ def apply() -> None:
     if card is not None:
         simulate.prepare_torch()
         sites.start()
-        lines.tell(_C.line_teller(), sites.main_line)
+        lines.connect(_C.line_writer(), sites.main_line)
         if world.is_alone():
             world.install()
         _say_once(os.environ[simulate.VARIABLE])
