@@ -229,7 +229,7 @@ static PyObject *take_oom(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unuse
         taken.doing, "autocast", PyBool_FromLong(taken.autocast), "grad",
         PyBool_FromLong(taken.grad), "free_bytes", (Py_ssize_t)taken.free_bytes,
         "total_bytes", (Py_ssize_t)taken.total_bytes, "stats",
-        oomph_stats_dict(&taken.stats), "census", build_block_list(&taken.blocks));
+        oomph_stats_dict(&taken.stats), "block_list", build_block_list(&taken.blocks));
     free(taken.blocks.addrs);
     return built;
 }
@@ -263,9 +263,9 @@ static PyObject *unmapped(PyObject *Py_UNUSED(module), PyObject *arg)
 }
 
 PyMethodDef oomph_site_methods[] = {
-    {"census", list_blocks, METH_O,
+    {"block_list", list_blocks, METH_O,
      "The blocks in use of a device: addresses, sizes, sites, marks, each as bytes."},
-    {"take_shortage", take_oom, METH_NOARGS,
+    {"take_oom", take_oom, METH_NOARGS,
      "The allocation that failed last, with the blocks in use then; None: none "
      "since."},
     {"sites_start", sites_start, METH_O,

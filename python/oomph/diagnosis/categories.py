@@ -98,7 +98,7 @@ class BlockList:
     @classmethod
     def take(cls, device: int) -> BlockList:
         """Of this moment."""
-        return cls(device, _C.census(device))
+        return cls(device, _C.block_list(device))
 
 
 def sort_out(device: int) -> tuple[BlockList, frozenset[int]]:

@@ -87,7 +87,7 @@ class Case:
     """A moment, as far as it was looked at.
 
     Attributes:
-        snapshot: As ``_C.take_shortage()`` gives it.
+        snapshot: As ``_C.take_oom()`` gives it.
         blocks: The blocks in use then.
         context: What rules look at.
     """
@@ -107,7 +107,7 @@ class Case:
         """Finds out who holds the blocks.
 
         Args:
-            snapshot: As ``_C.take_shortage()`` gives it.
+            snapshot: As ``_C.take_oom()`` gives it.
             blocks: The blocks in use then.
             alive: Those in use now; None: the same.
             garbage: Addresses of those that were garbage (``categories.sort_out``).

@@ -189,7 +189,7 @@ def foresee(
 
     Args:
         breakdown: Who held the memory.
-        snapshot: Of the shortage.
+        snapshot: Of the failed allocation.
         traceback: Of its error.
         trains: Whether the step has a backward.
         in_optimizer: Whether it ran out in an optimizer's step.

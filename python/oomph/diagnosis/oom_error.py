@@ -62,7 +62,7 @@ def _init(self: Any, *arguments: Any) -> None:
     if len(arguments) != 1 or not isinstance(arguments[0], str):
         return
     with _Once() as once:
-        snapshot = _C.take_shortage() if once else None
+        snapshot = _C.take_oom() if once else None
         if snapshot is None or _C.is_attempt():
             return
         if not arguments[0].startswith(snapshot["message"]):
@@ -163,7 +163,7 @@ def _case(snapshot: dict[str, Any]) -> Case:
     from oomph.diagnosis.diagnose import Case
 
     device = snapshot["device"]
-    blocks = BlockList(device, snapshot.pop("census"))
+    blocks = BlockList(device, snapshot.pop("block_list"))
     # The core had garbage collected, or says why not. To do so here would make the
     # error old for the collector, and what a circle through it holds live longer.
     return Case.look(snapshot, blocks, BlockList.take(device), frozenset())
