@@ -37,7 +37,7 @@ def configure(
     host_page_max: int = ...,
     host_ahead_bytes: int = ...,
     device_limit_bytes: int = ...,
-    device_limit_share: float = ...,
+    device_limit_fraction: float = ...,
     reserve_bytes: int = ...,
     page_bytes: int = ...,
     plan: bool = ...,

@@ -31,13 +31,13 @@ class SettingsError(ValueError):
 
 
 def _limit(value: Any) -> float | int:
-    """A size in bytes, or a share of the card in (0, 1]."""
+    """A size in bytes, or a fraction of the card in (0, 1]."""
     try:
-        share = 0.0 if isinstance(value, bool) else float(value)
+        fraction = 0.0 if isinstance(value, bool) else float(value)
     except (ValueError, TypeError, OverflowError):
-        share = 0.0
-    if 0 < share <= 1:
-        return share
+        fraction = 0.0
+    if 0 < fraction <= 1:
+        return fraction
     size = parse_size(str(value) if isinstance(value, float) else value)
     if size < _PAGE_MIN:
         raise ValueError(f"{value!r} is less than a page of 2 MiB: is a unit missing?")
@@ -107,7 +107,7 @@ def _host_limit(value: str | int) -> dict[str, Any]:
 def _device_limit(value: float | int | None) -> dict[str, Any]:
     return {
         "device_limit_bytes": value if isinstance(value, int) else 0,
-        "device_limit_share": value if isinstance(value, float) else 0.0,
+        "device_limit_fraction": value if isinstance(value, float) else 0.0,
     }
 
 
@@ -159,7 +159,7 @@ SETTINGS: dict[str, Setting] = {
     "device_limit": Setting(
         _limit,
         None,
-        "a size, or a share of the card such as 0.9",
+        "a size, or a fraction of the card such as 0.9",
         "the most device memory that a process uses, as if the card were smaller",
         _device_limit,
     ),

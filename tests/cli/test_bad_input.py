@@ -159,7 +159,7 @@ def test_a_limit_above_the_card_is_an_error_when_the_card_is_known():
     assert result.code == 1
     assert (
         "RuntimeError: oomph: device_limit: 2.00 GiB is more than the 1.00 GiB of "
-        "device 0; give less, or a share such as 0.9"
+        "device 0; give less, or a fraction such as 0.9"
     ) in result.err
 
 

@@ -65,8 +65,8 @@ MUTATIONS = {
     ),
     "a limit of the whole card is one byte": Mutation(
         "python/oomph/settings.py",
-        "    if 0 < share <= 1:\n",
-        "    if 0 < share < 1:\n",
+        "    if 0 < fraction <= 1:\n",
+        "    if 0 < fraction < 1:\n",
         (
             "tests/cli/test_bad_input.py::test_a_limit_of_one_is_the_whole_card",
             "tests/cli/test_bad_input.py",

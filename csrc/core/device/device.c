@@ -70,7 +70,7 @@ static oomph_status_t check_sizes(int ordinal, const oomph_device_info_t *info,
         return oomph_fail(
             OOMPH_ERR_INVALID,
             "device_limit: %.2f GiB is more than the %.2f GiB of device %d; give less, "
-            "or a share such as 0.9",
+            "or a fraction such as 0.9",
             (double)config->device_limit_bytes / (1 << 30),
             (double)info->total_bytes / (1 << 30), ordinal);
     return OOMPH_OK;

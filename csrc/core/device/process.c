@@ -40,7 +40,7 @@ oomph_status_t oomph_configure(const oomph_config_t *config)
 
     if (config->device_limit_fraction < 0 || config->device_limit_fraction > 1)
         return oomph_fail(OOMPH_ERR_INVALID,
-                          "device_limit as a share must be in (0, 1]");
+                          "device_limit as a fraction must be in (0, 1]");
     if ((config->page_bytes & (config->page_bytes - 1)) != 0)
         return oomph_fail(OOMPH_ERR_INVALID, "page must be a power of two");
     pthread_mutex_lock(&oomph_process.lock);
