@@ -147,8 +147,11 @@ def test_the_script_ticks_and_says_what_to_do():
 
 def test_old_names_still_work_and_say_the_new_ones():
     from oomph import planner
+    from oomph.diagnosis import diagnosis
 
     with pytest.deprecated_call(match=r"oomph\.planner\.metrics"):
         assert planner.figures is planner.metrics
+    with pytest.deprecated_call(match="CategoryTotal"):
+        assert diagnosis.Share is diagnosis.CategoryTotal
     with pytest.raises(AttributeError, match="no attribute 'figure'"):
         planner.figure  # noqa: B018

@@ -146,9 +146,9 @@ def test_explain_names_garbage_as_such():
     with collector_off():
         fill()
         found = oomph.explain()
-    shares = {share.name.split(":")[0]: share for share in found.shares}
-    assert shares["garbage"].size_bytes == 300 * MIB
-    assert shares["garbage"].count == 3
+    totals = {total.name.split(":")[0]: total for total in found.categories}
+    assert totals["garbage"].size_bytes == 300 * MIB
+    assert totals["garbage"].count == 3
     assert "300.00 MiB  garbage: unreachable objects" in found.text
     assert {line.category.split(":")[0] for line in found.lines} >= {"garbage"}
     assert torch.cuda.memory_allocated() == kept.nbytes

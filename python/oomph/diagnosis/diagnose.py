@@ -22,7 +22,7 @@ from oomph.diagnosis.categories import (
     Breakdown,
     Category,
 )
-from oomph.diagnosis.diagnosis import Diagnosis, Line, Request, Saver, Share
+from oomph.diagnosis.diagnosis import CategoryTotal, Diagnosis, Line, Request, Saver
 from oomph.diagnosis.forecast import Forecast, TimeUpError, foresee
 from oomph.diagnosis.program import Program
 from oomph.diagnosis.remedy import Context
@@ -156,7 +156,7 @@ class Case:
             total_bytes=snapshot["total_bytes"],
             free_bytes=snapshot["free_bytes"],
             request=request,
-            shares=[*_shares(*_totals(seen)), *_others(snapshot)],
+            categories=[*_by_category(seen), *_others(snapshot)],
             lines=_lines(seen),
             host_bytes=now["host_block_bytes"],
             gap_bytes=_gap_bytes(self.blocks, now["page_bytes"]),
@@ -176,12 +176,13 @@ def _totals(seen: Breakdown) -> tuple[dict[Category, int], dict[Category, int]]:
     return totals, counts
 
 
-def _shares(totals: dict[Category, int], counts: dict[Category, int]) -> list[Share]:
-    found = [Share(TITLES[c], totals[c], counts[c]) for c in TITLES if counts[c]]
-    return sorted(found, key=lambda share: share.size_bytes, reverse=True)
+def _by_category(seen: Breakdown) -> list[CategoryTotal]:
+    totals, counts = _totals(seen)
+    held = [CategoryTotal(TITLES[c], totals[c], counts[c]) for c in TITLES if counts[c]]
+    return sorted(held, key=lambda total: total.size_bytes, reverse=True)
 
 
-def _others(snapshot: dict[str, Any]) -> list[Share]:
+def _others(snapshot: dict[str, Any]) -> list[CategoryTotal]:
     """What is not oomph's: the driver knows no more than the sum."""
     held = snapshot["stats"]["device_bytes"]
     rest = snapshot["total_bytes"] - snapshot["free_bytes"] - held
@@ -189,14 +190,14 @@ def _others(snapshot: dict[str, Any]) -> list[Share]:
         return []
     others = processes.others(snapshot["device"])
     if others is None:
-        return [Share("CUDA itself, other libraries and processes", rest)]
+        return [CategoryTotal("CUDA itself, other libraries and processes", rest)]
     theirs = min(sum(others.values()), rest)
     named = ", ".join(f"{pid}" for pid in others) or "none"
     found = [
-        Share("CUDA itself and other libraries", rest - theirs),
-        Share(f"other processes ({named})", theirs),
+        CategoryTotal("CUDA itself and other libraries", rest - theirs),
+        CategoryTotal(f"other processes ({named})", theirs),
     ]
-    return [share for share in found if share.size_bytes > 0]
+    return [total for total in found if total.size_bytes > 0]
 
 
 def _lines(seen: Breakdown) -> list[Line]:

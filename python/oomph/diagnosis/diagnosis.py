@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Share:
+class CategoryTotal:
     """What the blocks of one category hold.
 
     Attributes:
@@ -135,8 +136,8 @@ class Diagnosis:
         total_bytes: Bytes of the device, or of the limit set for it.
         free_bytes: Of these, the bytes that nobody holds.
         request: The allocation that failed; None: none did.
-        shares: What each category holds, the largest first; memory that is not oomph's
-            at the end. Each block counts in one category.
+        categories: What each category holds, the largest first; memory that is not
+            oomph's at the end. Each block counts in one category.
         lines: What each line of source holds, the largest first; of blocks of at least
             1 MiB.
         host_bytes: Of all these bytes, those on the host.
@@ -147,8 +148,8 @@ class Diagnosis:
 
     Example:
         >>> found = oomph.explain(0)
-        >>> [s.size_bytes for s in found.shares if s.name == "parameters and buffers"]
-        [83886080]
+        >>> {c.name: c.size_bytes for c in found.categories}["parameters and buffers"]
+        83886080
         >>> found.request is None  # nothing failed
         True
     """
@@ -157,7 +158,7 @@ class Diagnosis:
     total_bytes: int
     free_bytes: int
     request: Request | None
-    shares: list[Share]
+    categories: list[CategoryTotal]
     lines: list[Line]
     host_bytes: int
     gap_bytes: int
@@ -173,7 +174,16 @@ class Diagnosis:
         Example:
             >>> text = json.dumps(oomph.explain(0).as_dict())
         """
-        return dataclasses.asdict(self)
+        found = dataclasses.asdict(self)
+        found["shares"] = found["categories"]
+        return found  # shares is its name up to 0.1
+
+    @property
+    def shares(self) -> list[CategoryTotal]:
+        """The categories."""
+        text = "Diagnosis.shares is called Diagnosis.categories now"
+        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        return self.categories  # its name up to 0.1
 
     @property
     def text(self) -> str:
@@ -188,3 +198,11 @@ class Diagnosis:
     def __str__(self) -> str:
         """All of it."""
         return self.text
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Share":  # its name up to 0.1
+        text = "oomph.diagnosis.diagnosis.Share is called CategoryTotal now"
+        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        return CategoryTotal
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

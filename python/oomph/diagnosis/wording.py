@@ -8,12 +8,12 @@ from oomph.base.sizes import format_size
 from oomph.memory import sites
 
 if TYPE_CHECKING:
-    from oomph.diagnosis.diagnosis import Diagnosis, Line, Request, Saver, Share
+    from oomph.diagnosis.diagnosis import CategoryTotal, Diagnosis, Line, Request, Saver
     from oomph.diagnosis.remedy import Remedy
 
 _ACTIVATIONS = "activations saved for backward"
 OFFLOAD = "oomph's offload:on-oom"  # a remedy
-SHARES_SHOWN = 6
+CATEGORIES_SHOWN = 6
 LINES_SHOWN = 4  # of source
 BRIEF = 3  # holders and remedies in the brief form
 REMEDIES_SHOWN = 5
@@ -26,7 +26,7 @@ def whole(found: Diagnosis) -> list[str]:
     return [
         *_request(found.request),
         f"GPU {found.device} has {format_size(found.total_bytes)}, held by:",
-        *_shares(found),
+        *_categories(found),
         *_lines(found.lines),
         *_savers(found.request),
         _gaps(found),
@@ -47,8 +47,8 @@ def brief(found: Diagnosis) -> list[str]:
         f"GPU {found.device} has {format_size(found.total_bytes)}. When it failed, GPU "
         "memory was held mostly by:",
         *(
-            row(share.size_bytes, share.name + _main_line(found, share))
-            for share in sorted(found.shares, key=lambda s: -s.size_bytes)[:BRIEF]
+            row(total.size_bytes, total.name + _main_line(found, total))
+            for total in sorted(found.categories, key=lambda t: -t.size_bytes)[:BRIEF]
         ),
         title,
         *rows,
@@ -66,14 +66,14 @@ def _failure(request: Request) -> str:
     return f"{text}: {_shortened(request.source)}" if request.source else text
 
 
-def _main_line(found: Diagnosis, share: Share) -> str:
+def _main_line(found: Diagnosis, category: CategoryTotal) -> str:
     """Which line has most of a category."""
-    of = [line for line in found.lines if line.category == share.name]
+    of = [line for line in found.lines if line.category == category.name]
     if not of:
         return ""
     most = max(of, key=lambda line: line.category_bytes)
     text = f", most by {sites.place(most.file, most.line)} ({most.function})"
-    if share.name == _ACTIVATIONS and found.request and found.request.step_modules:
+    if category.name == _ACTIVATIONS and found.request and found.request.step_modules:
         text += f", in {_named(found.request.step_modules[0])}"
     return text
 
@@ -109,15 +109,15 @@ def row(size_bytes: int, text: str) -> str:
     return f"  {format_size(size_bytes):>10}  {text}"
 
 
-def _shares(found: Diagnosis) -> list[str]:
+def _categories(found: Diagnosis) -> list[str]:
     least = SMALL_SHARE * found.total_bytes
-    large = [share for share in found.shares if share.size_bytes >= least]
-    rest = [share for share in found.shares if share.size_bytes < least]
-    rest, large = large[SHARES_SHOWN - 1 :] + rest, large[: SHARES_SHOWN - 1]
-    rows = [row(share.size_bytes, share.name) for share in large]
+    large = [total for total in found.categories if total.size_bytes >= least]
+    rest = [total for total in found.categories if total.size_bytes < least]
+    rest, large = large[CATEGORIES_SHOWN - 1 :] + rest, large[: CATEGORIES_SHOWN - 1]
+    rows = [row(total.size_bytes, total.name) for total in large]
     if rest:
-        names = ", ".join(share.name for share in rest)
-        rows.append(row(sum(share.size_bytes for share in rest), names))
+        names = ", ".join(total.name for total in rest)
+        rows.append(row(sum(total.size_bytes for total in rest), names))
     if found.host_bytes:
         rows.append(row(found.host_bytes, "of this is on the host"))
     return rows

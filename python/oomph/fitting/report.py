@@ -215,8 +215,8 @@ def _peak(peak: Record | None) -> list[str]:
     request = found["request"]
     when = PHASES.get(request["phase"], "")
     rows = [
-        row(share["size_bytes"], share["name"])
-        for share in sorted(found["shares"], key=lambda s: -s["size_bytes"])[:_ROWS]
+        row(total["size_bytes"], total["name"])
+        for total in sorted(found["categories"], key=lambda t: -t["size_bytes"])[:_ROWS]
     ]
     in_phase = f" in {when}" if when else ""
     where = f" at {request['where']}" if request["where"] else ""
