@@ -1,4 +1,4 @@
-"""What the error foresees of a step, and what the step takes with room.
+"""What the error predicts of a step, and what the step takes with room.
 
 For bodies that run on a simulated card (:class:`support.Simulated`).
 """
@@ -46,10 +46,10 @@ def step_bytes(text: str | None) -> int:
     return parse_size(found[1].replace(" ", ""))
 
 
-def foreseen(
+def predicted(
     function: Callable[[], None], fraction: float = 0.6, within: float = 0.01
 ) -> str:
-    """The error's text on a card of a fraction of the true peak, which it foresees."""
+    """The error's text on a card of a fraction of the true peak, which it predicts."""
     true = peak_bytes(function)
     text = text_within(fraction * true, function)
     assert step_bytes(text) == pytest.approx(true, rel=within), (true, text)

@@ -97,8 +97,8 @@ def score_oom(names: list[str]) -> None:
         card = source.splitlines()[0].split()[-1]
         _, text = run(program, card, "--set", "offload:off,error:full")
         off = off_of(text, peak)
-        print(program.stem, "not foreseen" if off is None else f"{off:+.1%}")
-        total["foreseen"] += off is not None
+        print(program.stem, "not predicted" if off is None else f"{off:+.1%}")
+        total["predicted"] += off is not None
         total["within 5 %"] += off is not None and abs(off) <= 0.05
         total["within 15 %"] += off is not None and abs(off) <= 0.15
         known = text.partition("whether it is enough is not known")[0]

@@ -66,7 +66,7 @@ def test_the_rescues_of_the_last_hundred_steps_are_told_newest_last():
 
     before = oomph.stats()["steps"]
     for step in range(102):
-        other = 8 * MIB + step * 512  # what repeats is foreseen, and no rescue
+        other = 8 * MIB + step * 512  # what repeats is predicted, and no rescue
         kept = [take(128 * MIB)] + [take(other) for _ in range(step % 3)]
         del kept
         oomph.step()

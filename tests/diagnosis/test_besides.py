@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from forecasts import foreseen
+from forecasts import predicted
 from oomph.diagnosis import forecast
 from oomph.replay.operators.besides import Card, bytes_of
 from support import MIB, Simulated
@@ -217,7 +217,7 @@ LOSSES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @pytest.mark.parametrize("which", LOSSES)
 @card
-def test_steps_with_such_operators_are_foreseen(which):
+def test_steps_with_such_operators_are_predicted(which):
     loss_of = LOSSES[which]
 
     def train() -> None:
@@ -229,4 +229,4 @@ def test_steps_with_such_operators_are_foreseen(which):
             del loss
             model.zero_grad()
 
-    foreseen(train, fraction=0.8, within=0.005)
+    predicted(train, fraction=0.8, within=0.005)

@@ -1,4 +1,4 @@
-"""Steps in which a mask chooses rows: what is foreseen, and what is not known."""
+"""Steps in which a mask chooses rows: what is predicted, and what is not known."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import pytest
 import torch
 import torch.nn.functional as F
-from forecasts import foreseen, peak_bytes, step_bytes, text_within
+from forecasts import peak_bytes, predicted, step_bytes, text_within
 from oomph.base.sizes import parse_size
 from oomph.diagnosis import forecast
 from support import Simulated
@@ -49,7 +49,7 @@ def train(layers: int = 4, share: int = 4, rows: int = ROWS) -> None:
 @pytest.mark.long
 @card
 def test_the_step_that_failed_tells_how_many_rows_a_mask_chose():
-    text = foreseen(lambda: train(rows=4 * ROWS), fraction=0.85, within=0.01)
+    text = predicted(lambda: train(rows=4 * ROWS), fraction=0.85, within=0.01)
     assert "is not known" not in text
 
 
@@ -189,4 +189,4 @@ def test_other_operators_that_choose_do_so_too(how):
             chosen.exp().square().mean().backward()
             model.zero_grad()
 
-    foreseen(step, fraction=0.85, within=0.05)
+    predicted(step, fraction=0.85, within=0.05)

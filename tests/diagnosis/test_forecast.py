@@ -1,4 +1,4 @@
-"""What the error foresees of a step, held against steps that had room."""
+"""What the error predicts of a step, held against steps that had room."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from forecasts import foreseen, peak_bytes, step_bytes, text_within
+from forecasts import peak_bytes, predicted, step_bytes, text_within
 from oomph.diagnosis import forecast
 from support import MIB, Simulated, execute, remedies
 from torch import nn
@@ -184,7 +184,7 @@ def test_checkpointing_and_a_smaller_batch_go_together_where_neither_is_enough()
 
 @pytest.mark.long
 @card
-def test_a_step_that_nobody_sees_is_not_foreseen():
+def test_a_step_that_nobody_sees_is_not_predicted():
     model = Words().cuda()
     x = torch.randint(WORDS, (64, TOKENS), device="cuda")
     size = torch.cuda.memory_allocated() + 60 * MIB
@@ -211,14 +211,14 @@ def test_the_blocks_of_a_library_are_named_too():
 
 @pytest.mark.long
 @card
-def test_an_encoder_and_a_decoder_are_foreseen_before_either_is_through():
+def test_an_encoder_and_a_decoder_are_predicted_before_either_is_through():
     def train_both() -> None:
         model = nn.Transformer(WIDTH, 8, 3, 3, 2048, batch_first=True).cuda()
         x = torch.ones(16, TOKENS, WIDTH, device="cuda")
         for _ in range(2):
             model(x, x).sum().backward()
 
-    text = foreseen(train_both)
+    text = predicted(train_both)
     (action,) = [action for action in remedies(text) if action.startswith("checkpoint")]
     assert "Layer modules (" in action
     assert "by module: " in text and "encoder.layers.*" in text
@@ -226,7 +226,7 @@ def test_an_encoder_and_a_decoder_are_foreseen_before_either_is_through():
 
 @pytest.mark.long
 @card
-def test_blocks_of_several_containers_are_foreseen_and_checkpointed():
+def test_blocks_of_several_containers_are_predicted_and_checkpointed():
     def train_stages() -> None:
         stages = nn.Sequential(
             *(nn.Sequential(Block(), Block(), Block()) for _ in range(3))
@@ -235,12 +235,12 @@ def test_blocks_of_several_containers_are_foreseen_and_checkpointed():
         for _ in range(2):
             stages(x).sum().backward()
 
-    text = foreseen(train_stages)
+    text = predicted(train_stages)
     assert "checkpointing the 9 Block modules (*.*)" in text
 
 
 @card
-def test_at_the_logits_a_step_is_foreseen_without_blocks():
+def test_at_the_logits_a_step_is_predicted_without_blocks():
     class Recurrent(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -261,7 +261,7 @@ def test_at_the_logits_a_step_is_foreseen_without_blocks():
             optimizer.step()
             optimizer.zero_grad()
 
-    text = foreseen(train_recurrent, fraction=0.55)
+    text = predicted(train_recurrent, fraction=0.55)
     (chunked,) = [action for action in remedies(text) if "cross-entropy" in action]
     assert "8192 rows" in chunked
 
@@ -288,7 +288,7 @@ def test_attention_on_what_a_recurrent_network_gave_batch_first_copies_it():
         for _ in range(2):
             model(x).backward()
 
-    foreseen(train_translation, within=0.02)
+    predicted(train_translation, within=0.02)
 
 
 @pytest.mark.long
@@ -302,12 +302,12 @@ def test_blocks_with_hooks_do_not_hold_what_the_failed_forward_made():
         for _ in range(2):
             model(x).sum().backward()
 
-    foreseen(train_hooked)
+    predicted(train_hooked)
 
 
 @pytest.mark.long
 @card
-def test_a_step_that_leaves_little_behind_is_foreseen_all_the_same():
+def test_a_step_that_leaves_little_behind_is_predicted_all_the_same():
     def train_with_a_pool() -> None:
         model = nn.Sequential(*(Block() for _ in range(6))).cuda()
         pool = []  # of up to fifty images, say
@@ -317,7 +317,7 @@ def test_a_step_that_leaves_little_behind_is_foreseen_all_the_same():
             pool.append(y[:1].detach().clone())
             y.sum().backward()
 
-    foreseen(train_with_a_pool, within=0.02)
+    predicted(train_with_a_pool, within=0.02)
 
 
 @card
@@ -358,7 +358,7 @@ def test_a_closure_that_an_optimizer_calls_is_forward_and_backward():
         for _ in range(2):
             optimizer.step(closure)
 
-    text = foreseen(train_by_closure, within=0.02)
+    text = predicted(train_by_closure, within=0.02)
     assert "most in the optimizer's step" not in text
 
 
@@ -374,7 +374,7 @@ def test_rows_that_several_threads_gather_on_the_cpu_are_gathered_by_one():
             x = pick.mean(1).view(16, TOKENS, 1).expand(-1, -1, WIDTH)
             model(x).sum().backward()
 
-    foreseen(train_on_rows, within=0.02)
+    predicted(train_on_rows, within=0.02)
 
 
 @pytest.mark.long
@@ -461,7 +461,7 @@ def test_the_batch_is_that_of_the_words():
 @pytest.mark.long
 @pytest.mark.parametrize("fused", [True, None])
 @card
-def test_what_the_optimizer_will_make_is_foreseen(fused):
+def test_what_the_optimizer_will_make_is_predicted(fused):
     class Layer(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -496,7 +496,7 @@ def test_gradients_that_python_never_saw_are_given_back():
             model(torch.ones(16, 2048, device="cuda")).sum().backward()
             optimizer.step()
 
-    foreseen(train_wide, within=0.01)  # the first states are made, the rest is not
+    predicted(train_wide, within=0.01)  # the first states are made, the rest is not
 
 
 @pytest.mark.long
@@ -534,7 +534,7 @@ def test_kernels_of_triton_are_left_out():
                 x = Fused.apply(layer(x))
             x.sum().backward()
 
-    foreseen(train_fused)
+    predicted(train_fused)
 
 
 @pytest.mark.parametrize("product", ["addmm", "baddbmm"])
@@ -562,7 +562,7 @@ def test_products_may_be_summed_up_in_another_type(product):
             x = layers(torch.ones(shape, device="cuda", dtype=torch.bfloat16))
             Summed.apply(x).backward()
 
-    foreseen(train_summed)
+    predicted(train_summed)
 
 
 @torch.jit.script
@@ -583,7 +583,7 @@ def test_constants_on_the_device_and_what_torchscript_has_compiled_run_again():
         for _ in range(2):
             model(x).sum().backward()
 
-    foreseen(train_with_constants, within=0.015)
+    predicted(train_with_constants, within=0.015)
 
 
 class OwnLoss(torch.autograd.Function):
@@ -610,7 +610,7 @@ def test_a_function_of_the_programs_own_is_part_of_a_step_that_trains():
         for _ in range(2):
             OwnLoss.apply(head(model(x))).backward()
 
-    text = foreseen(train_with_own_loss, fraction=0.75)
+    text = predicted(train_with_own_loss, fraction=0.75)
     assert "(OwnLoss.forward)" in text.split("\n")[1], text
 
 
@@ -626,7 +626,7 @@ def test_what_the_failed_step_has_in_a_list_is_made_anew():
             loss = sum((y - 1).square().mean() for y in predictions)
             loss.backward()
 
-    foreseen(train_with_predictions, fraction=0.93, within=0.02)
+    predicted(train_with_predictions, fraction=0.93, within=0.02)
 
 
 @pytest.mark.long
@@ -651,11 +651,11 @@ def test_what_calls_of_the_failed_step_have_is_made_anew():
             torch.ones(1, device="cuda", requires_grad=True).sum().backward()
             merged(parts)
 
-    foreseen(train_with_merged_gradients, fraction=0.9, within=0.02)
+    predicted(train_with_merged_gradients, fraction=0.9, within=0.02)
 
 
 @card
-def test_what_an_operator_needs_beside_its_result_is_foreseen():
+def test_what_an_operator_needs_beside_its_result_is_predicted():
     """The backward of softmax multiplies before it sums up."""
 
     def train_with_scores() -> None:
@@ -665,7 +665,7 @@ def test_what_an_operator_needs_beside_its_result_is_foreseen():
         for _ in range(2):
             values(keys(x).softmax(-1)).square().mean().backward()
 
-    foreseen(train_with_scores)
+    predicted(train_with_scores)
 
 
 @card
@@ -692,7 +692,7 @@ def test_what_modules_keep_of_the_failed_forward_is_not_there_twice():
             optimizer.step()
             optimizer.zero_grad()
 
-    foreseen(train_with_outputs_kept, fraction=0.85)
+    predicted(train_with_outputs_kept, fraction=0.85)
 
 
 @pytest.mark.long
@@ -708,7 +708,7 @@ def test_tensors_are_copied_deeply_and_sampled_from_grids():
             kept = copy.deepcopy([grid.grad, [p.grad for p in model.parameters()]])
             del kept
 
-    foreseen(train_with_copies, within=0.02)
+    predicted(train_with_copies, within=0.02)
 
 
 @pytest.mark.long
@@ -726,7 +726,7 @@ def test_gradients_and_states_that_come_late_are_no_growth_of_the_loop():
                 optimizer.step()
                 optimizer.zero_grad()
 
-    foreseen(train_with_parts)
+    predicted(train_with_parts)
 
 
 @pytest.mark.parametrize("kind", ["attention", "recurrent"])
@@ -773,7 +773,7 @@ def test_states_that_an_optimizer_makes_at_once_stay():
             torch.stack([table(x) for table in tables]).square().mean().backward()
             optimizer.step()
 
-    foreseen(train_rows, fraction=0.55, within=0.02)
+    predicted(train_rows, fraction=0.55, within=0.02)
 
 
 @card
@@ -790,13 +790,13 @@ def test_variables_of_a_function_begin_without_values():
         for _ in range(2):
             scores(torch.ones(16 * TOKENS, WIDTH, device="cuda"))
 
-    foreseen(evaluate, fraction=0.7)
+    predicted(evaluate, fraction=0.7)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("words", [4 * WORDS, 32 * WORDS])
 @card
-def test_training_is_foreseen_where_what_comes_before_records_nothing(words):
+def test_training_is_predicted_where_what_comes_before_records_nothing(words):
     """Scores of the old model are kept while the new one learns."""
 
     def optimize() -> None:
@@ -818,7 +818,7 @@ def test_training_is_foreseen_where_what_comes_before_records_nothing(words):
         for _ in range(2):
             learn(torch.ones(512, WIDTH, device="cuda"))
 
-    foreseen(optimize, fraction=0.45, within=0.02)
+    predicted(optimize, fraction=0.45, within=0.02)
 
 
 @pytest.mark.long
@@ -844,7 +844,7 @@ def test_states_come_with_the_turn_that_optimizes_what_others_accumulate(
                 optimizer.step()
                 optimizer.zero_grad()
 
-    foreseen(accumulate, fraction)
+    predicted(accumulate, fraction)
 
 
 @pytest.mark.parametrize("fraction", [0.6, 0.7, 0.75, 0.8, 0.9])
@@ -865,12 +865,12 @@ def test_gradients_are_gone_as_a_turn_begins_if_the_turn_before_ends_so(
             optimizer.step()
             optimizer.zero_grad(set_to_none=sets_to_none)
 
-    foreseen(run, fraction, within=0.02)
+    predicted(run, fraction, within=0.02)
 
 
 @pytest.mark.parametrize("fraction", [0.6, 0.75, 0.9])
 @card
-def test_gradients_of_a_layer_that_is_called_twice_are_foreseen(fraction):
+def test_gradients_of_a_layer_that_is_called_twice_are_predicted(fraction):
     """As they are views, which are not added up in place: there are three at a time."""
 
     def run() -> None:
@@ -883,7 +883,7 @@ def test_gradients_of_a_layer_that_is_called_twice_are_foreseen(fraction):
             loss.backward()
             optimizer.step()
 
-    foreseen(run, fraction)
+    predicted(run, fraction)
 
 
 @pytest.mark.parametrize("fraction", [0.6, 0.75, 0.85])
@@ -905,11 +905,11 @@ def test_a_step_with_a_scaler_runs_again_where_its_optimizer_fails(fraction):
             scaler.update()
             optimizer.zero_grad()
 
-    foreseen(run, fraction)
+    predicted(run, fraction)
 
 
 @pytest.mark.long
-def test_it_is_foreseen_before_pytorch_has_made_its_folder_for_what_it_compiles(
+def test_it_is_predicted_before_pytorch_has_made_its_folder_for_what_it_compiles(
     tmp_path,
 ):
     """On a new machine, by a child that must not write."""
@@ -940,7 +940,7 @@ except torch.OutOfMemoryError as error:
 
 @pytest.mark.long
 @pytest.mark.parametrize("where", ["forward", "backward"])
-def test_what_cublas_takes_for_backward_is_foreseen_before_it_does(where, tmp_path):
+def test_what_cublas_takes_for_backward_is_predicted_before_it_does(where, tmp_path):
     """Each thread that computes a product has a workspace of its own."""
     program = tmp_path / "program.py"
     program.write_text(
@@ -968,7 +968,7 @@ print(torch.cuda.max_memory_allocated())
 
 
 @card
-def test_a_loop_that_calls_no_model_is_foreseen_with_its_rows():
+def test_a_loop_that_calls_no_model_is_predicted_with_its_rows():
     def nearest(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         squares = a.square().sum(-1)[:, :, None] + b.square().sum(-1)[:, None]
         return (squares - 2 * a @ b.transpose(1, 2)).min(2).values
@@ -982,5 +982,5 @@ def test_a_loop_that_calls_no_model_is_foreseen_with_its_rows():
             part = clouds[begin : begin + 96]
             nearest(part, part.flip(1)).mean()
 
-    text = foreseen(evaluate)
+    text = predicted(evaluate)
     assert "48 of the 96 rows at a time" in text

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from forecasts import foreseen, peak_bytes, step_bytes, text_within
+from forecasts import peak_bytes, predicted, step_bytes, text_within
 from oomph.diagnosis import forecast
 from support import Simulated
 from torch import nn
@@ -56,7 +56,7 @@ def padded() -> torch.Tensor:
 @pytest.mark.parametrize("data", ["full", "padded"])
 @card
 def test_a_mask_of_the_data_decides_as_it_does(data):
-    foreseen(lambda: train({"full": full, "padded": padded}[data]), within=0.005)
+    predicted(lambda: train({"full": full, "padded": padded}[data]), within=0.005)
 
 
 @pytest.mark.long
@@ -69,7 +69,7 @@ def test_two_masks_of_the_same_shape_come_to_different_peaks():
 @card
 def test_what_is_written_to_a_part_is_seen_in_the_whole():
     """The first element is hidden through a view of it."""
-    foreseen(lambda: train(full, lambda first: first.zero_()), within=0.005)
+    predicted(lambda: train(full, lambda first: first.zero_()), within=0.005)
 
 
 @pytest.mark.long
@@ -98,7 +98,7 @@ def test_rows_that_a_known_mask_chooses_are_counted():
             (model(chosen).square().mean() + model(x[places]).mean()).backward()
             model.zero_grad()
 
-    text = foreseen(step, fraction=0.5, within=0.005)
+    text = predicted(step, fraction=0.5, within=0.005)
     assert "between" not in text
 
 
@@ -112,7 +112,7 @@ def test_a_list_of_lengths_is_that_of_the_data():
             sum(model(part).square().mean() for part in parts).backward()
             model.zero_grad()
 
-    foreseen(step, within=0.005)
+    predicted(step, within=0.005)
 
 
 @pytest.mark.long
@@ -130,7 +130,7 @@ def test_no_library_sees_that_it_is_traced():
             x.mean().backward()
             model.zero_grad()
 
-    foreseen(step, within=0.005)
+    predicted(step, within=0.005)
 
 
 @pytest.mark.long

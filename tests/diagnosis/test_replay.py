@@ -20,7 +20,7 @@ import numpy
 import pytest
 import torch
 import torch.nn.functional as F
-from forecasts import foreseen
+from forecasts import predicted
 from oomph.diagnosis import forecast
 from oomph.forked import child
 from oomph.forked.child import Budget, Session
@@ -839,7 +839,7 @@ def test_what_a_prompt_has_joined_to_a_cache_is_not_joined_again(fraction):
         for _ in range(2):
             word = first_word(word, cache)
 
-    text = foreseen(answer, fraction)
+    text = predicted(answer, fraction)
     action = "logits of the last of 512 tokens alone (transformers: logits_to_keep=1)"
     assert action in remedies(text), text
 
@@ -878,7 +878,7 @@ def test_what_a_dense_network_joins_is_no_cache():
 
 
 @card
-def test_cells_and_networks_of_cudnn_are_foreseen():
+def test_cells_and_networks_of_cudnn_are_predicted():
     class Both(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -297,7 +297,7 @@ def test_what_kernels_used_on_the_host_is_explained_where_nothing_was_rescued():
 
 
 @card
-def test_blocks_are_foreseen_after_any_number_of_steps_that_fell_short():
+def test_blocks_are_predicted_after_any_number_of_steps_that_fell_short():
     import oomph
 
     training = Training(2)
@@ -311,7 +311,7 @@ def test_blocks_are_foreseen_after_any_number_of_steps_that_fell_short():
         del huge
         return oomph.stats()["rescues"] - before
 
-    for i in range(40):  # of another size each time, so that none is foreseen
+    for i in range(40):  # of another size each time, so that none is predicted
         assert step_beside((3 << 30) + i * MIB) > 0
     for _ in range(2):
         step_beside(4 << 30)

@@ -106,7 +106,7 @@ def test_calls_run_again_from_the_fourth_step_on():
 @pytest.mark.parametrize("is_narrow", [False, True])
 @pytest.mark.parametrize("mib", [20, 24, 28])
 @slow_link
-def test_what_is_needed_when_calls_run_again_is_foreseen(is_narrow, mib):
+def test_what_is_needed_when_calls_run_again_is_predicted(is_narrow, mib):
     steps = Training(12, Narrow if is_narrow else Block).steps(12, mib)
     assert steps[3]["again"] > 0
     assert [step["rescues"] for step in steps[3:]] == [0] * 9

@@ -15,7 +15,7 @@ def take(size):
     return torch.empty(size << 20, dtype=torch.uint8, device="cuda")
 
 def steps(*rescues):
-    # Other sizes each time: what repeats is foreseen, and no rescue.
+    # Other sizes each time: what repeats is predicted, and no rescue.
     for step, count in enumerate(rescues):
         kept = [take(60)] + [take(10 + 2 * step) for _ in range(count)]
         del kept

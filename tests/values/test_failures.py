@@ -111,7 +111,7 @@ class Training:
         except RuntimeError as error:
             line = str(error.args[0]).split("\n")[0]
             kind = re.sub(r"[\d.]+ \w?i?B", "", line)
-            if kind not in self.explained:  # foreseeing the step takes a second
+            if kind not in self.explained:  # predicting the step takes a second
                 assert str(error).startswith(line)
             self.explained.add(kind)
             return line

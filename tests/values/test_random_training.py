@@ -392,7 +392,7 @@ def run_programs(first: int, may_fail: bool = False) -> None:
             run_program(seed, more=1.0 if may_fail and seed % 2 else 0.0)
             finished += 1
         except torch.OutOfMemoryError as error:
-            # As text it foresees the step, which takes a second.
+            # As text it predicts the step, which takes a second.
             assert may_fail and "oomph: " in error.args[0], f"seed {seed}: {error}"
         except Exception as error:
             raise AssertionError(f"OOMPH_TEST_SEED={seed}: {error}") from error

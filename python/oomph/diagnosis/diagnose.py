@@ -23,7 +23,7 @@ from oomph.diagnosis.categories import (
     Category,
 )
 from oomph.diagnosis.diagnosis import CategoryTotal, Diagnosis, Line, Request, Saver
-from oomph.diagnosis.forecast import Forecast, TimeUpError, foresee
+from oomph.diagnosis.forecast import Forecast, TimeUpError, predict
 from oomph.diagnosis.program import Program
 from oomph.diagnosis.remedy import Context
 from oomph.memory import sites
@@ -116,7 +116,7 @@ class Case:
         seen = categories.look(blocks, alive, graph, garbage)
         return cls(snapshot, blocks, _context(snapshot, seen, _totals(seen)[0]))
 
-    def foreseen(self, traceback: TracebackType) -> Case:
+    def with_forecast(self, traceback: TracebackType) -> Case:
         """The same, with what the whole step comes to, if that can be found out.
 
         Args:
@@ -360,7 +360,7 @@ def _forecast(
         return None
     records = snapshot["grad"] or context.in_backward or context.in_optimizer
     trains = records and context.breakdown.program.training is not False
-    return foresee(context.breakdown, snapshot, traceback, trains, context.in_optimizer)
+    return predict(context.breakdown, snapshot, traceback, trains, context.in_optimizer)
 
 
 def _records(context: Context, traceback: TracebackType) -> bool:

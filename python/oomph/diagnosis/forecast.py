@@ -178,7 +178,7 @@ class Forecast:
         return Span(least, most).plus(self.base_bytes)
 
 
-def foresee(
+def predict(
     breakdown: Breakdown,
     snapshot: dict[str, Any],
     traceback: TracebackType,

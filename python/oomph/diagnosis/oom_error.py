@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _busy = threading.local()
 _last: Diagnosis | None = None
-_foresees = True
+_forecasts = True
 
 
 def start() -> None:
@@ -51,10 +51,10 @@ def _stop() -> None:
     del torch.OutOfMemoryError.__reduce__
 
 
-def foresee(wanted: bool) -> None:
+def set_forecasts(on: bool) -> None:
     """Whether errors say what the whole step would come to, and what helps with it."""
-    global _foresees
-    _foresees = wanted
+    global _forecasts
+    _forecasts = on
 
 
 def _init(self: Any, *arguments: Any) -> None:
@@ -69,7 +69,7 @@ def _init(self: Any, *arguments: Any) -> None:
             return
         case = _case(snapshot)
         self.args = (f"{arguments[0]}\n{_told(case)}",)
-        if _foresees:
+        if _forecasts:
             self._oomph_case = case, arguments[0]
             _explain_before_moves()
         from oomph.diagnosis import kept_errors
@@ -107,7 +107,9 @@ def _str(self: Any) -> str:
     if case is not None and self.__traceback__ is not None:
         with _Once() as once:
             if once:
-                with contextlib.closing(case.foreseen(self.__traceback__)) as whole:
+                with contextlib.closing(
+                    case.with_forecast(self.__traceback__)
+                ) as whole:
                     self.args = (f"{message}\n{_told(whole)}",)
     return RuntimeError.__str__(self)
 

@@ -131,14 +131,14 @@ class Place:
         card: The simulated card.
         way: Who gives out its memory.
         limits: Settings of oomph besides.
-        foresees: Whether an out-of-memory error is to say what a whole step comes to,
+        forecasts: Whether an out-of-memory error is to say what a whole step comes to,
             and what would help, which takes long.
     """
 
     card: str
     way: Way
     limits: str = ""
-    foresees: bool = False
+    forecasts: bool = False
 
     def variables(self, more: str) -> dict[str, str]:
         """What the environment says of it; more settings of oomph besides."""
@@ -220,7 +220,7 @@ def _run(
                 "environment": environment_of(place),
                 "first_environment": environment_of(first or place),  # if it may wait
                 "record": str(path),
-                "foresees": place.foresees,
+                "forecasts": place.forecasts,
                 "ends_epochs": script.ends_epochs,
                 "looks_on": script.looks_on,
                 "until": script.until,

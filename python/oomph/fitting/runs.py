@@ -239,10 +239,10 @@ class Runs:
         short = [card for card, fits in zip(cards, known, strict=True) if not fits]
         return short[-1] if short and None not in known else None
 
-    def on(self, card: Target, way: Way, foresees: bool = False) -> Record:
+    def on(self, card: Target, way: Way, forecasts: bool = False) -> Record:
         """The run on a card itself, whose error may say what would help."""
         limits = f"host_limit:{card.host_bytes // 2}" if way is Way.RESCUE else ""
-        return self.run(Place(card.text, way, limits, foresees), card.name)
+        return self.run(Place(card.text, way, limits, forecasts), card.name)
 
     def answer(self, card: Target, way: Way) -> Answer:
         """Whether the script fits a card in one way."""

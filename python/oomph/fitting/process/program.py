@@ -80,7 +80,7 @@ class Watch:
     def place(
         self,
         path: Path,
-        foresees: bool,
+        forecasts: bool,
         ends_epochs: bool,
         looks_on: bool,
         until: int,
@@ -89,7 +89,7 @@ class Watch:
 
         Args:
             path: Where to write what was seen (:class:`Record`, as JSON).
-            foresees: Whether an out-of-memory error is to say what would help.
+            forecasts: Whether an out-of-memory error is to say what would help.
             ends_epochs: Whether to see what follows the epoch of the steps.
             looks_on: Whether to see more steps, for as long as those took.
             until: The step that ends the script; 0: as many as it was made for.
@@ -99,7 +99,7 @@ class Watch:
         self._look = Look(looks_on)
         if not ends_epochs:
             self._loaders = None
-        oom_error.foresee(foresees)
+        oom_error.set_forecasts(forecasts)
 
     @property
     def has_enough(self) -> bool:
