@@ -204,7 +204,7 @@ def step_of(net: nn.Module, rows: int = 16384) -> None:
 @card
 def test_a_step_of_which_a_turn_is_missing_needs_at_least_what_ran():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(step, "LONG_TURN", 0.0)
+        patch.setattr(step, "LONG_ITERATION", 0.0)
         text = text_of(lambda: step_of(layers(8)))
     assert "A whole step needs at least" in text
     assert "is enough by itself" not in text
@@ -608,7 +608,7 @@ def test_a_mask_is_of_the_type_that_it_has(shape, dtype):
     del kept
 
 
-@pytest.mark.parametrize("rows", [8192, 512])  # all, or a little of what a turn takes
+@pytest.mark.parametrize("rows", [8192, 512])  # all, or a little of what one takes
 @card
 def test_a_loop_that_grows_says_so_and_nothing_is_called_enough(rows):
     net = layers(2).eval()
@@ -621,8 +621,8 @@ def test_a_loop_that_grows_says_so_and_nothing_is_called_enough(rows):
                 kept.append(made[:rows].clone())
 
     text = text_of(evaluate)
-    assert "This turn of the loop needs about" in text
-    assert f"Each turn of the loop adds {rows / 256:.2f} MiB" in text
+    assert "This iteration of the loop needs about" in text
+    assert f"Each iteration of the loop adds {rows / 256:.2f} MiB" in text
     assert "What would save memory (whether it is enough is not known):" in text
     kept.clear()
 
@@ -643,7 +643,7 @@ def test_what_an_evaluation_collects_is_what_moving_it_saves():
 
     text = text_of(evaluate)
     held = sum(y.nbytes for y in kept) / MIB
-    assert "Each turn of the loop adds" in text
+    assert "Each iteration of the loop adds" in text
     assert saved(text, ".cpu() of what the loop keeps") == pytest.approx(held, 0.05)
     kept.clear()
 
@@ -664,9 +664,9 @@ def test_a_graph_that_evaluation_keeps_is_counted_and_no_grad_would_not_keep_it(
             kept.append(predicted(torch.ones(4096, 1024, device="cuda")))
 
     text = text_of(evaluate)
-    assert "This turn of the loop needs about" in text
+    assert "This iteration of the loop needs about" in text
     assert (
-        "Each turn of the loop adds 80.00 MiB" in text
+        "Each iteration of the loop adds 80.00 MiB" in text
     )  # of the layers, and the result
     saved = {
         remedy.action: remedy.saves_bytes / MIB
@@ -675,7 +675,7 @@ def test_a_graph_that_evaluation_keeps_is_counted_and_no_grad_would_not_keep_it(
     }
     grads = saved["torch.no_grad() around evaluation"]
     assert grads > 3 / 4 * 0.8 * 1024, saved
-    action = ".detach().cpu() of what the loop keeps, 80.00 MiB each turn"
+    action = ".detach().cpu() of what the loop keeps, 80.00 MiB each iteration"
     assert action in saved, saved
 
 
@@ -757,7 +757,7 @@ def test_keys_and_values_that_are_joined_to_are_a_cache_and_may_be_elsewhere():
     tokens = int(re.search(r"of the last \d+ of (\d+) tokens", text)[1])
     held = held_by(text)["cache of keys and values"]
     assert held == pytest.approx(tokens * token, rel=0.1)
-    assert f"Each turn of the loop adds {token:.2f} MiB" in text
+    assert f"Each iteration of the loop adds {token:.2f} MiB" in text
     saved = {
         what: float(re.search(rf"([\d.]+) MiB  {what}", text)[1])
         for what in ("the cache of keys and values in CPU", "keys and values of 4 bits")
@@ -798,7 +798,7 @@ def test_a_list_of_new_keys_beside_the_old_ones_is_told_to_give_back():
 
     text = text_of(run)
     assert held_by(text)["cache of keys and values"] > 400
-    assert "Each turn of the loop adds 2.00 MiB" in text
+    assert "Each iteration of the loop adds 2.00 MiB" in text
     tokens = int(re.search(r"of the last \d+ of (\d+) tokens", text)[1])
     (saved,) = [
         remedy.saves_bytes / MIB

@@ -382,7 +382,7 @@ def test_what_each_optimizer_of_a_turn_needs_for_itself_is_told_apart():
     plan = planner._planner.device(0)
     small, large = trained(4), trained(64)
     for _ in range(3):
-        small.step()  # ends a turn
+        small.step()  # ends an iteration
         kept = torch.empty(512 * MIB, dtype=torch.uint8, device="cuda")
         large.step()
         del kept

@@ -90,14 +90,14 @@ class Request:
         phase: Of the program: "forward" that autograd records, "backward" or
             "optimizer"; "": it is none of these.
         step_bytes: Predicted peak of the whole step in bytes
-            (:mod:`oomph.diagnosis.forecast`), where turns grow that of the next one; 0:
-            not predicted. Where masks choose rows, the most that it may be.
+            (:mod:`oomph.diagnosis.forecast`), where iterations grow that of the next
+            one; 0: not predicted. Where masks choose rows, the most that it may be.
         step_least_bytes: The least that it may be; elsewhere as many.
         step_is_part: Whether the step may come to more: not all of it could run again,
             or there was no time.
         was_short: Whether there was no time to run the step, or to try all remedies.
         step_missing_bytes: Of ``step_bytes``, those that there is no room for.
-        step_grows_bytes: What each turn of the loop leaves behind.
+        step_grows_bytes: What each iteration of the loop leaves behind.
         step_phase: When that peak is: "forward", "backward" or "optimizer".
         step_modules: Those of libraries whose own calls save most for backward in such
             a step.

@@ -88,7 +88,7 @@ class Forecast:
 
     @property
     def next(self) -> Span:
-        """The peak; where turns grow, of the turn that ran out of memory."""
+        """The peak; where iterations grow, of the iteration that ran out of memory."""
         if not self.outcome.grows_bytes:
             return self.peak
         least, most = (o.raw["peaks"][0] for o in (self.outcome.fewest, self.outcome))
@@ -109,14 +109,15 @@ class Forecast:
         return max(0, size_bytes - self.room_bytes)
 
     def fits(self, peak: Span, outcome: Outcome | None = None) -> bool | None:
-        """Whether there is room for so much, in each turn.
+        """Whether there is room for so much, in each iteration.
 
         Args:
             peak: All that is in use at the peak.
             outcome: Of what was tried; None: of the step as it is.
 
         Returns:
-            None if it is not known: values decide, turns grow, or a part did not run.
+            None if it is not known: values decide, iterations grow, or a part did not
+            run.
         """
         room = self.room_bytes * (1 - SPARE)
         if peak.least > room:
@@ -147,7 +148,7 @@ class Forecast:
         return span.plus(self.base_bytes - self._unkept(change, outcome))
 
     def _unkept(self, change: Change, outcome: Outcome) -> int:
-        """What turns before would not have left, had each been run with the change.
+        """What iterations before would not have left, had each had the change.
 
         With smaller batches there would have been more of them.
         """

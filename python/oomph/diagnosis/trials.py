@@ -172,7 +172,7 @@ def _batch_words(
     action = f"batch {batch} -> {wanted}"
     if not raw["called"]:  # what no model is given need not be a batch
         action = f"{wanted} of the {batch} rows at a time"
-        return action, "the loop, or one within it, takes more turns"
+        return action, "the loop, or one within it, takes more iterations"
     if not raw["backwards"]:
         return action, "more, smaller batches"
     action += f", accumulating gradients over {-(-batch // wanted)}"
@@ -313,13 +313,13 @@ def _smaller_cache(trials: _Trials) -> Iterator[Remedy]:
             "offloaded",
             "the cache of keys and values in CPU memory, but for two layers "
             "(transformers: cache_implementation='offloaded')",
-            "all of it is copied each turn",
+            "all of it is copied each iteration",
         ),
         (
             "quantized",
             "keys and values of 4 bits (transformers: "
             "cache_implementation='quantized')",
-            "less precise, and converted back each turn",
+            "less precise, and converted back each iteration",
         ),
         (
             "windowed",
@@ -377,21 +377,21 @@ def _smaller_state(now: Context, trials: _Trials) -> Iterator[Remedy]:
 
 
 def _growing(now: Context, forecast: Forecast) -> Iterator[Remedy]:
-    """What each turn of the loop leaves behind, and the next ones add to."""
+    """What each iteration of the loop leaves behind, and the next ones add to."""
     grows, raw = forecast.outcome.grows_bytes, forecast.outcome.raw
     is_training = now.saves_for_backward and raw["backwards"]
     if grows and not raw["cache"] and not is_training:
         to_cpu = ".detach().cpu()" if now.saves_for_backward else ".cpu()"
         yield Remedy(
-            f"{to_cpu} of what the loop keeps, {format_size(grows)} each turn",
+            f"{to_cpu} of what the loop keeps, {format_size(grows)} each iteration",
             max(grows, _kept_bytes(now.breakdown, {*raw["left"]})),
-            "a copy each turn",
+            "a copy each iteration",
             enough=None,
         )
 
 
 def _kept_bytes(seen: Breakdown, sizes: set[int]) -> int:
-    """Of blocks like those that a turn leaves behind."""
+    """Of blocks like those that an iteration leaves behind."""
     kinds = (Category.INPUT, Category.TEMPORARY)
     columns = zip(seen.blocks.sizes, seen.categories, strict=True)
     return sum(size for size, kind in columns if size in sizes and kind in kinds)

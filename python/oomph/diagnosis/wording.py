@@ -174,7 +174,7 @@ def _step(request: Request | None) -> list[str]:
             why = "oomph ran out of CPU time for running it again."
         return [f"How much a whole step needs is not known: {why}{more}"]
     room = request.step_bytes - request.step_missing_bytes
-    what = "This turn of the loop" if request.step_grows_bytes else "A whole step"
+    what = "This iteration of the loop" if request.step_grows_bytes else "A whole step"
     told = []
     if request.step_missing_bytes:
         needs, most = _needed(request)
@@ -185,7 +185,7 @@ def _step(request: Request | None) -> list[str]:
     if request.step_grows_bytes:
         each = format_size(request.step_grows_bytes)
         told.append(
-            f"Each turn of the loop adds {each}; how many turns come is not known."
+            f"Each iteration of the loop adds {each}; how many come is not known."
         )
     return told
 

@@ -33,7 +33,7 @@ def compiled(stretch: Stretch, first: int) -> Run:
 
 
 def _once(stretch: Stretch, first: int) -> ast.stmt:
-    """A loop of one turn, so that ``break`` and ``continue`` have their sense.
+    """A loop of one iteration, so that ``break`` and ``continue`` have their sense.
 
     What it is in is entered again.
     """

@@ -39,9 +39,9 @@ def _gradients(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def drop_gradients(objects: list[Any]) -> None:
-    """Frees the gradients that a failed turn has made: its begin did not have them.
+    """Frees the gradients that a failed iteration made: its begin did not have them.
 
-    Those that a turn leaves to the next one are there as that begins.
+    Those that an iteration leaves to the next one are there as that begins.
     """
     for tensor in _tensors(objects):
         if tensor.is_leaf and tensor.grad is not None:
@@ -123,12 +123,13 @@ def let_go_of_graphs(
 ) -> None:
     """Frees what graphs have saved that the failed forward left in other places.
 
-    A module may keep its last output, or a hook have stored it: as the turn begins, the
-    one of the turn before is there, and backward has freed what its graph had saved.
+    A module may keep its last output, or a hook have stored it: as the iteration
+    begins, the one of the iteration before is there, and backward has freed what its
+    graph had saved.
 
     Args:
         objects: All that there are.
-        names: The variables that the turn begins with, whose graphs are left alone.
+        names: The variables that the iteration begins with; their graphs are kept.
         made: As ``gone`` of :class:`oomph.replay.search.Search`.
         since: The number of autograd's next node as the step began.
     """

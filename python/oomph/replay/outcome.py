@@ -6,7 +6,8 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-GROWS = 0.01  # of what a turn takes that it leaves behind, from which on turns differ
+# Of what an iteration takes that it leaves behind, from which on iterations differ.
+GROWS = 0.01
 
 
 @dataclass(frozen=True)
@@ -14,9 +15,9 @@ class Outcome:
     """What a step came to when it ran again; bytes are beyond what was there.
 
     Attributes:
-        peak_bytes: The most, in all turns and those that follow.
+        peak_bytes: The most, in all iterations and those that follow.
         phase: "forward", "backward" or "optimizer": when that was.
-        grows_bytes: What the second turn left behind, more than the first; 0 below
+        grows_bytes: What the second iteration left behind, more than the first; 0 below
             a hundredth of the most that it took itself, if it is no cache.
         raw: All of :meth:`oomph.replay.step.Replay.begin`.
         is_part: Whether time was up or an error came before all of it had run: it may
@@ -52,12 +53,12 @@ class Outcome:
 
     @property
     def last_bytes(self) -> int:
-        """The most in the last turn, had it begun with all that others leave."""
+        """The most in the last iteration, had it begun with all that others leave."""
         return int(self.raw["peaks"][-1]) + self.later_bytes
 
     @property
     def later_bytes(self) -> int:
-        """Of its peak, the gradients and states that only later turns begin with."""
+        """Of its peak, the gradients and states that only later iterations have."""
         return _later_bytes(self.raw)
 
 

@@ -86,9 +86,10 @@ class Search:
         """Runs the step as it is; None if there is none, or it cannot run again.
 
         A step that trains has a backward; and a step of an optimizer, if one is found
-        further out: losses may be summed up over the turns of a loop within. Any other
-        is what a loop repeats, if that keeps something of each turn. If there is none,
-        a loop will do that calls no model, such as one over parts of a metric.
+        further out: losses may be summed up over the iterations of a loop within. Any
+        other is what a loop repeats, if that keeps something of each iteration. If
+        there is none, a loop will do that calls no model, such as one over parts of a
+        metric.
         """
         done: set[int] = set()  # stretches that came to their end
         spare: tuple[_Run, Outcome, child.Session] | None = None
@@ -218,7 +219,7 @@ class Search:
         assert self._plain is not None
         if not self._plain.grows_bytes and not run.joined:
             raws = session.ask(wanted)
-        else:  # what the turns without the change left would be in the way
+        else:  # what the iterations without the change left would be in the way
             raws = [self._first_of(run, change) for change in wanted]
         found = [self._outcome(run, raw) for raw in raws]
         return [o if o is not None and self._is_like_found(o) else None for o in found]
@@ -300,11 +301,11 @@ class Search:
             from oomph.replay.step import Replay
 
             is_first = bool(run.joined) and not any(n for _, (_, n) in run.joined)
-            turns = 2 if run.stretch.repeats and not is_first else 1
+            iterations = 2 if run.stretch.repeats and not is_first else 1
             replay = Replay(
                 run.stretch,
                 run.first,
-                turns,
+                iterations,
                 self.device,
                 card,
                 counts,
@@ -363,7 +364,7 @@ def _instead(run: _Run, raw: dict[str, Any]) -> _Run | None:
 
 
 def _will_do(run: _Run, outcome: Outcome, inner: Outcome | None = None) -> bool:
-    """Whether it may be all that there is: a loop whose turns are alike.
+    """Whether it may be all that there is: a loop whose iterations are alike.
 
     One that makes models is none: those that it makes are there before the work begins.
 

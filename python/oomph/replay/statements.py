@@ -22,7 +22,7 @@ from typing import Any
 from oomph.memory import sites
 
 _FRAMES_MAX = 24  # that are looked at
-_LEAP_MAX = 129  # turns ahead: gradients are accumulated over fewer
+_LEAP_MAX = 129  # iterations ahead: gradients are accumulated over fewer
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _LOOPS = (ast.For, ast.While)
 _FUNCTIONS = (ast.FunctionDef, ast.Module)
@@ -41,7 +41,7 @@ class Stretch:
         repeats: Whether it is in a loop, be that in a function further out.
         line: Number of its first line.
         around: The ``with`` statements that it is in, the outermost first.
-        target: What a ``for`` loop assigns in each turn.
+        target: What a ``for`` loop assigns in each iteration.
     """
 
     frame: FrameType
@@ -99,10 +99,10 @@ class Stretch:
         Such as ``(step + 1) % 4 == 0``, by what the loop counts.
 
         Args:
-            values: The variables, as they are in this turn.
+            values: The variables, as they are in this iteration.
 
         Returns:
-            What the counting variables are then, the next such turn first.
+            What the counting variables are then, the next such iteration first.
         """
         nodes = ast.walk(self.target) if self.target is not None else ()
         named = {node.id for node in nodes if isinstance(node, ast.Name)}

@@ -64,48 +64,48 @@ from oomph.replay.statements import Stretch
 from oomph.replay.tracking import Tracker
 from oomph.steps import events
 
-LONG_TURN = 0.4  # of the time that there is
-LEAPS = 3  # turns that come besides, until one optimizes
+LONG_ITERATION = 0.4  # of the time that there is
+LEAPS = 3  # iterations that come besides, until one optimizes
 LEFT_SHARE = 0.02  # of the peak: what is left behind, from which on it counts
 
 
 @dataclass
 class Settled:
-    """Gradients and states that turns leave: as many, however many turns there are.
+    """Gradients and states that iterations leave: as many, however many there are.
 
-    Where gradients are accumulated some turns leave them, others states: in time a turn
-    begins with both.
+    Where gradients are accumulated some iterations leave them, others states: in time
+    an iteration begins with both.
 
     Attributes:
-        gradients: The most bytes that a turn left.
+        gradients: The most bytes that an iteration left.
         states: The same.
-        now: Both, as the last turn left them.
-        begun: As the last turn began.
-        turns: How many have ended.
+        now: Both, as the last iteration left them.
+        begun: As the last iteration began.
+        iterations: How many have ended.
     """
 
     gradients: int = 0
     states: int = 0
     now: int = 0
     begun: int = 0
-    turns: int = 0
+    iterations: int = 0
 
     def begin(self) -> None:
-        """A turn begins."""
+        """An iteration begins."""
         self.begun = self.now
 
     def end(self, gradients: int, states: int) -> int:
         """It has left so many bytes; gives their sum."""
         self.gradients = max(self.gradients, gradients)
         self.states = max(self.states, states)
-        self.turns += 1
+        self.iterations += 1
         self.now = gradients + states
         return self.now
 
     @property
     def missing_bytes(self) -> int:
-        """What the last turn began without, though another one will have it."""
-        most = self.gradients + self.states if self.turns > 1 else 0
+        """What the last iteration began without, though another one will have it."""
+        most = self.gradients + self.states if self.iterations > 1 else 0
         return max(0, most - self.begun)
 
 
@@ -115,8 +115,8 @@ class Replay:
     Args:
         stretch: The statements.
         first: Index of the statement to begin with.
-        turns: How often they run: twice where they are in a loop, as the second turn
-            begins with what the first one left.
+        iterations: How often they run: twice where they are in a loop, as the second
+            iteration begins with what the first one left.
         device: Index of the device that counts.
         card: What it is.
         counts: Of rows that masks choose.
@@ -128,15 +128,15 @@ class Replay:
         answer: What statements are told that ask something which nobody knows.
         position: Where it ended.
         joined: Tensors that it had joined to, as ``Tracker.rejoined`` has them.
-        seconds: Of the CPU, for all of it: after a turn that took most of them comes
-            no other.
+        seconds: Of the CPU, for all of it: after an iteration that took most of them
+            comes no other.
     """
 
     def __init__(
         self,
         stretch: Stretch,
         first: int,
-        turns: int,
+        iterations: int,
         device: int,
         card: Card,
         counts: Counts,
@@ -153,10 +153,10 @@ class Replay:
         _torch.leave_cuda()
         write_nowhere()
         self.is_silent, self.seconds = is_silent, seconds
-        self.stretch, self.first, self.turns = stretch, first, turns
+        self.stretch, self.first, self.iterations = stretch, first, iterations
         before = sizes_of(gc.get_objects(), device)
         self.names = take_names(stretch, first, gone)
-        self._leaps: list[dict[str, int]] | None = None  # turns to come
+        self._leaps: list[dict[str, int]] | None = None  # iterations to come
         if trains and in_forward and first == 0:
             let_go_of_graphs(gc.get_objects(), self.names, gone, events.began_at)
         gc.collect()
@@ -187,7 +187,7 @@ class Replay:
         if not in_forward:
             drop_half_made(self.optimizers)
             forget_scaling(objects)
-            if turns > 1:
+            if iterations > 1:
                 drop_gradients(objects)
         del objects
         gc.freeze()  # what is there need not be looked at again
@@ -200,14 +200,14 @@ class Replay:
         """Runs it from its begin, as it is or with a change.
 
         Returns:
-            ``peaks``: of each turn the most bytes beyond what was there, and ``ends``
-            what was left behind it, but for gradients and states; ``settled``: of these
-            what the last turn began without; ``left``: sizes of what it left;
-            ``phase``: of the last peak; ``backwards``: how many there were;
+            ``peaks``: of each iteration the most bytes beyond what was there, and
+            ``ends`` what was left behind it, but for gradients and states; ``settled``:
+            of these what the last iteration began without; ``left``: sizes of what it
+            left; ``phase``: of the last peak; ``backwards``: how many there were;
             ``optimizers``: how many the program has; ``optimized``: how often one took
             its step; ``made_line``: the last line that made a model; ``whole``: whether
-            the statements came to their end; ``cut``: whether a turn is missing that
-            there was no time for; ``guessed``, ``multiplies`` and
+            the statements came to their end; ``cut``: whether an iteration is missing
+            that there was no time for; ``guessed``, ``multiplies`` and
             ``rejoined`` as :class:`Tracker` has them; ``uncounted`` and ``shares`` as
             :class:`Counts` has ``unknown`` and ``shares``; ``gathered``: of what rows
             were taken or written by index, how many it had, and how many were;
@@ -227,28 +227,28 @@ class Replay:
         self._change_modules(wanted)
         if wanted.batch is not None:
             self._cut(wanted.batch)
-        return self._run(wanted, self.turns)
+        return self._run(wanted, self.iterations)
 
     def again(self, change: dict[str, Any]) -> dict[str, Any]:
-        """Runs one more turn, with a change, as :meth:`begin` tells of all."""
+        """Runs one more iteration, with a change, as :meth:`begin` tells of all."""
         wanted = Change.of(change)
         self.engine.count = self.engine.optimized = 0
         self._change_modules(wanted)
-        turns = 1
+        iterations = 1
         if wanted.batch is not None:
             part = self._accumulate(wanted, wanted.batch)
             if part["error"]:  # what it worked on is gone
                 return part
         elif self._drop_left() > LEFT_SHARE * self.ledger.peak_bytes:
-            turns = 2  # what the last turn left was made without the change
-        return self._run(wanted, turns)
+            iterations = 2  # what the last iteration left was made without the change
+        return self._run(wanted, iterations)
 
     def _change_modules(self, change: Change) -> None:
         with self.mode, self.tracker:
             change_modules(self.modules, change)
 
     def _drop_left(self) -> int:
-        """Forgets what a turn left for the next one to replace; gives its bytes."""
+        """Forgets what an iteration left for the next to replace; gives its bytes."""
         before = self.ledger.now_bytes
         for name in self.stretch.bound_first(self.first):
             if isinstance(self.names.get(name), torch.Tensor):
@@ -275,9 +275,9 @@ class Replay:
             self.names = with_batch(self.names, used, bound, batch)
         self.tracker.cut = batch
 
-    def _run(self, change: Change, turns: int) -> dict[str, Any]:
+    def _run(self, change: Change, iterations: int) -> dict[str, Any]:
         whole, error, peaks, ends = False, "", list[int](), list[int]()
-        made = 0  # pieces, before the last turn
+        made = 0  # pieces, before the last iteration
         run, began, cut = compiled(self.stretch, self.first), used_s(), False
         with contextlib.ExitStack() as stack:
             stack.enter_context(self.mode)
@@ -288,10 +288,10 @@ class Replay:
             if change.autocast:
                 stack.enter_context(torch.autocast("cuda", torch.bfloat16))
             try:
-                for turn in range(turns + LEAPS):
-                    if turn > 0 and not self._goes_on(turn < turns):
+                for i in range(iterations + LEAPS):
+                    if i > 0 and not self._goes_on(i < iterations):
                         break
-                    cut = turn > 0 and used_s() - began > LONG_TURN * self.seconds
+                    cut = i > 0 and used_s() - began > LONG_ITERATION * self.seconds
                     if cut:
                         break
                     self.settled.begin()
@@ -349,7 +349,7 @@ class Replay:
         }
 
     def _goes_on(self, is_due: bool) -> bool:
-        """Whether another turn comes; one that optimizes, if none has so far.
+        """Whether another iteration comes; one that optimizes, if none has so far.
 
         Args:
             is_due: It comes in any case.
@@ -381,7 +381,7 @@ class Replay:
         }
 
     def _settle(self) -> int:
-        """Bytes of gradients and states that it made, at the end of a turn."""
+        """Bytes of gradients and states that it made, at the end of an iteration."""
         parameters = [p for m in self.modules for p in m.parameters(recurse=False)]
         gradients = [p.grad for p in parameters if p.grad is not None]
         found = [

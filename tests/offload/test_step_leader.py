@@ -1,4 +1,4 @@
-"""Which optimizer ends a turn of the loop."""
+"""Which optimizer ends an iteration of the loop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Optimizer:
 
 
 def ends(order: str) -> str:
-    """Which of the steps, a letter for each optimizer, end a turn."""
+    """Which of the steps, a letter for each optimizer, end an iteration."""
     leader = StepLeader()
     optimizers = {name: Optimizer() for name in set(order)}
     return "".join("|" if leader.end_with(optimizers[name]) else "." for name in order)
