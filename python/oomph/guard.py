@@ -2,8 +2,8 @@
 
 With ``guard:unmap`` or ``guard:sync`` the pages of a block are unmapped once it is
 freed, so that work which still uses it fails with "an illegal memory access". CUDA does
-not tell the address; the blocks unmapped last are the candidates. On the simulated GPU
-the address is known, and with it the block. docs/guard.md says what is caught.
+not report the address; the blocks unmapped last are the candidates. On the simulated
+GPU the address is known, and with it the block. docs/guard.md says what is caught.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Report:
     Attributes:
         device: Index of the device.
         fault_address: The address at which work met unmapped memory; None: CUDA did
-            not tell it, or there was no such access.
+            not report it, or there was no such access.
         candidates: The block at that address; if the address is not known, the blocks
             unmapped last, newest first.
         made_ns: When the report was made, in nanoseconds of ``time.monotonic_ns()``.
@@ -87,7 +87,7 @@ class Report:
 
     def __str__(self) -> str:
         """A line on what is known, then a paragraph for each candidate."""
-        return "\n".join((self._head(), *map(self._tell, self.candidates[:SHOWN])))
+        return "\n".join((self._head(), *map(self._paragraph, self.candidates[:SHOWN])))
 
     def _head(self) -> str:
         if not self.candidates:
@@ -103,7 +103,7 @@ class Report:
             f"({min(SHOWN, len(self.candidates))} of {len(self.candidates)} known):"
         )
 
-    def _tell(self, found: Unmapped) -> str:
+    def _paragraph(self, found: Unmapped) -> str:
         kind = " on the host" if found.on_host else ""
         ago_ms = (self.made_ns - found.unmapped_ns) / 1e6
         late_ms = (found.unmapped_ns - found.freed_ns) / 1e6
@@ -155,13 +155,13 @@ def _fault_address() -> int | None:
 
 # ---- Said by itself
 
-_told = False
+_reported = False
 
 
 def watch() -> None:
     """Logs reports when an illegal access ends the program, or a thread.
 
-    The exception is shown as it would be without. One that was caught is told at exit.
+    The exception is shown as it would be without. One that was caught: at exit.
     """
     before, before_thread = sys.excepthook, threading.excepthook
 
@@ -171,40 +171,40 @@ def watch() -> None:
         trace: TracebackType | None,
     ) -> None:
         before(kind, error, trace)
-        _tell_if_illegal([error])
+        _report_if_illegal([error])
 
     def on_thread_exception(arguments: threading.ExceptHookArgs) -> None:
         before_thread(arguments)
-        _tell_if_illegal([arguments.exc_value])
+        _report_if_illegal([arguments.exc_value])
 
     sys.excepthook = on_exception
     threading.excepthook = on_thread_exception
-    atexit.register(_tell_at_exit)
+    atexit.register(_report_at_exit)
 
 
-def _tell_if_illegal(errors: Iterable[BaseException | None]) -> None:
+def _report_if_illegal(errors: Iterable[BaseException | None]) -> None:
     if any(_ILLEGAL.search(str(error)) for error in errors):
-        tell()
+        _report_once()
 
 
-def tell() -> None:
+def _report_once() -> None:
     """Logs the report of each device on which guard has unmapped anything, once."""
-    global _told
-    if _told:
+    global _reported
+    if _reported:
         return
-    _told = True
+    _reported = True
     for device in range(_C.DEVICE_MAX):
         found = report(device)
         if found.candidates:
             logger.error("%s", found)
 
 
-def _tell_at_exit() -> None:
+def _report_at_exit() -> None:
     """Whether a device has failed, which the program may have kept to itself."""
     for device in range(_C.DEVICE_MAX):
-        if _told or not _C.unmapped(device):
+        if _reported or not _C.unmapped(device):
             continue
         try:
             _C.memory_info(device)
         except _C.DriverError as error:
-            _tell_if_illegal([error])
+            _report_if_illegal([error])

@@ -24,7 +24,7 @@ _why: set[str] = set()  # it cannot be imported, as was said
 def start() -> None:
     """What ``oomph_simulate.pth`` calls when Python starts, if anything is asked for.
 
-    It loads the card of ``OOMPH_SIMULATE``. If PyTorch is told to call no plug-ins,
+    It loads the card of ``OOMPH_SIMULATE``. If PyTorch is set to call no plug-ins,
     nothing is done but to say so at ``import torch``. Where it finds none, as oomph's
     metadata were not copied, :func:`main` is called all the same.
     """

@@ -13,7 +13,7 @@ no bytecode is written pytest compiles it each time, and no part of the package
 * :mod:`oomph_pytest.on_card`: tests on a card of their own.
 * :mod:`oomph_pytest.benchmark`: the fixture ``cuda_memory``.
 * :mod:`oomph_pytest.store`: runs in files, and which figures may not grow.
-* :mod:`oomph_pytest.results`: what is told of a whole run.
+* :mod:`oomph_pytest.results`: what is reported of a whole run.
 
 docs/pytest.md is for users. PYTEST_DONT_REWRITE: a process of on_card has imported it
 before pytest, which would warn.

@@ -157,7 +157,7 @@ class CudaMemory:
         self.metrics.clear()
 
     def follow(self, steps: Steps | None) -> None:
-        """Whom :meth:`step` tells; None: nobody."""
+        """What :meth:`step` reports to; None: nothing."""
         self._steps = steps
 
     def properties(self) -> list[tuple[str, object]]:

@@ -53,13 +53,13 @@ class OnCards:
             try:
                 self._run(item, fits, path)
             except (ScriptError, simulate.SimulationError) as error:
-                told = f"{_name(fits)}: {error}"
+                why = f"{_name(fits)}: {error}"
             else:
-                told = ""
+                why = ""
             found = [*_read(item.config, path)]
-        if not told and found:
+        if not why and found:
             return found
-        return [*found, _failed(item, told or f"{_name(fits)}: nothing was reported")]
+        return [*found, _failed(item, why or f"{_name(fits)}: nothing was reported")]
 
     def _run(self, item: pytest.Item, fits: FitsCuda, path: Path) -> None:
         simulate.check(fits.card.text)

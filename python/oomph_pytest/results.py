@@ -11,20 +11,20 @@ from _pytest.terminal import TerminalReporter
 from oomph_pytest import store
 from oomph_pytest.store import FIGURES, StoredRun, growth
 
-Measured = list[dict[str, Any]]  # what tests told, as running.complete_report makes it
+Measured = list[dict[str, Any]]  # of tests, as running.complete_report makes it
 
 
 def _tests(measured: Measured) -> dict[str, dict[str, Any]]:
     """What the tests measured, by their names; of a repeated test the last counts."""
-    return {told["nodeid"]: told for told in measured if "nodeid" in told}
+    return {test["nodeid"]: test for test in measured if "nodeid" in test}
 
 
 def _content(measured: Measured, keys: tuple[str, ...]) -> dict[str, Any]:
     tests = _tests(measured)
     environment: dict[str, str] = next(
-        (told["environment"] for told in tests.values()), {}
+        (test["environment"] for test in tests.values()), {}
     )
-    picked = {n: {key: told[key] for key in keys} for n, told in tests.items()}
+    picked = {n: {key: test[key] for key in keys} for n, test in tests.items()}
     return {**environment, "tests": picked}
 
 
@@ -36,7 +36,7 @@ def write(config: pytest.Config, measured: Measured) -> None:
         run = store.compared(config)
         content["compared_with"] = run.name if run else None
         store.write(Path(option.cuda_memory_json), content)
-    passed = [told for told in measured if told.get("outcome") == "passed"]
+    passed = [test for test in measured if test.get("outcome") == "passed"]
     if option.cuda_memory_save is not None and passed:
         path = store.save(config, _content(passed, ("figures", "metrics")))
         config.stash[_SAVED] = path
@@ -86,11 +86,11 @@ def _figure_rows(
     tests: dict[str, dict[str, Any]], run: StoredRun | None
 ) -> list[list[str]]:
     rows = [["test", *FIGURES]]
-    for nodeid, told in sorted(tests.items()):
+    for nodeid, test in sorted(tests.items()):
         before = run.test(nodeid).get("figures", {}) if run else {}
-        if told["figures"]:
+        if test["figures"]:
             cells = (
-                _cell(figure.show, told["figures"][figure.key], before.get(figure.key))
+                _cell(figure.show, test["figures"][figure.key], before.get(figure.key))
                 for figure in FIGURES.values()
             )
             rows.append([_short(nodeid), *cells])
@@ -101,9 +101,9 @@ def _metric_rows(
     tests: dict[str, dict[str, Any]], run: StoredRun | None
 ) -> list[list[str]]:
     rows = [["test", "metric", "value"]]
-    for nodeid, told in sorted(tests.items()):
+    for nodeid, test in sorted(tests.items()):
         before = run.test(nodeid).get("metrics", {}) if run else {}
-        for name, value in told["metrics"].items():
+        for name, value in test["metrics"].items():
             shown = _cell(lambda v: f"{v:.6g}", value, before.get(name))
             rows.append([_short(nodeid), name, shown])
     return rows

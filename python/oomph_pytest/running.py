@@ -241,9 +241,9 @@ def complete_report(
     if fixture is not None:
         item.user_properties.extend(fixture.properties())
     report = yield
-    told: dict[str, Any] = {"problem": bool(verdict.problems and report.failed)}
+    found: dict[str, Any] = {"problem": bool(verdict.problems and report.failed)}
     if fixture is not None and (fixture.figures or fixture.metrics):
-        told.update(
+        found.update(
             nodeid=item.nodeid,
             outcome=report.outcome,
             environment=gpu.describe(),
@@ -251,5 +251,5 @@ def complete_report(
         )
     if verdict.section:
         report.sections.append((SECTION, verdict.section))
-    report.__dict__["cuda_memory"] = told  # travels with the report, from a worker too
+    report.__dict__["cuda_memory"] = found  # travels with the report, from a worker too
     return report

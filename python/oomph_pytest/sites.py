@@ -1,7 +1,7 @@
 """Which lines hold GPU memory.
 
 Where oomph allocates, it knows the lines of large blocks (``oomph.memory.sites``).
-Those of all blocks, with either allocator, are told by PyTorch's history, which costs
+Those of all blocks, with either allocator, are in PyTorch's history, which costs
 time and is recorded only where ``--cuda-memory-sites`` asks for it; it has no line for
 what backward allocates. A line is the innermost of the user's own code.
 """
@@ -186,15 +186,15 @@ def describe(lines: Lines | None, when: str, at_peak: bool) -> str:
     devices = lines.top(at_peak)
     if not any(devices):
         return f"Allocated {when}{lines.kind}: nothing that the test allocated"
-    told = [f"Allocated {when}, by line{lines.kind}:"]
+    rows = [f"Allocated {when}, by line{lines.kind}:"]
     for device, found in enumerate(devices):
-        told += [f"  GPU {device}:"] if found and device else []
-        told += [_row(site) for site in found[:SHOWN]]
+        rows += [f"  GPU {device}:"] if found and device else []
+        rows += [_row(site) for site in found[:SHOWN]]
         rest = found[SHOWN:]
         if rest:
             rest_bytes = sum(site.size_bytes for site in rest)
-            told.append(f"  {format_size(rest_bytes):>12}  by {len(rest)} others")
-    return "\n".join(told)
+            rows.append(f"  {format_size(rest_bytes):>12}  by {len(rest)} others")
+    return "\n".join(rows)
 
 
 def _by_line(alive: dict[int, dict[str, Any]]) -> list[Site]:

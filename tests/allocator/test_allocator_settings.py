@@ -247,7 +247,7 @@ def test_each_setting_of_pytorch_is_honoured_or_answered_in_one_line():
         with said() as lines:
             set_to(f"{key}:{value}")
             set_to(f"pinned_num_register_threads:1,{key} : {value}")
-        allocator_settings._tell.cache_clear()
+        allocator_settings._report_once.cache_clear()
         set_to("")
         assert lines == (
             []

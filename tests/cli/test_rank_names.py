@@ -43,7 +43,7 @@ def test_the_rank_is_what_the_launcher_says(launcher, monkeypatch):
     said, wanted = LAUNCHERS[launcher]
     for name, value in said.items():
         monkeypatch.setenv(name, value)
-    assert ranks.told() == wanted
+    assert ranks.label() == wanted
     assert (ranks.rank() is None) == (wanted == "")
 
 

@@ -196,9 +196,9 @@ def test_growth_that_rested_is_slow_whenever_a_look_begins_anew():
     for number in (790, 791, 792, 793):
         scan(again, number, 1)
         suspect.follow(again)
-    told = suspect.told(certain_rounds=500, at_end=False)
-    assert told is not None
-    assert told.certainty == BOUNDED
+    found = suspect.finding_now(certain_rounds=500, at_end=False)
+    assert found is not None
+    assert found.certainty == BOUNDED
 
 
 @Simulated("1GiB,context=0", "offload:off")

@@ -178,18 +178,18 @@ def compile_with(*arguments: str) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Holds a lock that all processes of this machine respect; tells who waits."""
+    """Holds a lock that all processes of this machine respect; says who waits."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            _tell("waits for another process that builds for this PyTorch")
+            _say("waits for another process that builds for this PyTorch")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
-def _tell(text: str) -> None:
+def _say(text: str) -> None:
     if sys.stderr is not None:  # closed
         print(f"oomph: {text}", file=sys.stderr, flush=True)
 
@@ -226,10 +226,10 @@ def build_modules(version: str, source: Path, includes: list[Path], out: Path) -
     """Builds all modules, side by side, and says how far it is."""
     from concurrent.futures import ThreadPoolExecutor, as_completed
 
-    def tell(how_far: str) -> None:
-        _tell(f"building for PyTorch {version}, once, about a minute ({how_far})")
+    def say(how_far: str) -> None:
+        _say(f"building for PyTorch {version}, once, about a minute ({how_far})")
 
-    tell("begins")
+    say("begins")
     link = make_stubs(out / "stubs")
     with ThreadPoolExecutor() as pool:
         running = [
@@ -238,7 +238,7 @@ def build_modules(version: str, source: Path, includes: list[Path], out: Path) -
         ]
         for count, done in enumerate(as_completed(running), 1):
             done.result()
-            tell(f"{count} of {len(MODULES)} done")
+            say(f"{count} of {len(MODULES)} done")
 
 
 def build(version: str, torch: Path, source: Path) -> Path:

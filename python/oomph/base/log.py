@@ -19,7 +19,7 @@ logger = logging.getLogger("oomph")
 
 def _name_rank(record: logging.LogRecord) -> bool:
     """Has each line say which rank of a job it comes from: a filter of the logger."""
-    who = ranks.told()
+    who = ranks.label()
     if who and not hasattr(record, "rank"):
         record.msg, record.args = f"[{who}] {record.getMessage()}", ()
         record.rank = who
@@ -131,15 +131,15 @@ def rows(device: int) -> dict[str, str]:
         paid.update(source(device))
     if not paid:
         return {}
-    told = {
+    found = {
         "steps": str(now["steps"]),
         **paid,
         "device memory, peak": format_size(now["device_bytes_peak"]),
     }
     if now["host_bytes_peak"] == 0:  # what ran again was enough
-        return told
+        return found
     return {
-        **told,
+        **found,
         "host memory, peak": f"{format_size(now['host_bytes_peak'])} of "
         f"{format_size(now['host_limit_bytes'])}",
         "link": f"{_speed(now['link_to_host_bytes_per_s'])} to the host, "
@@ -162,6 +162,6 @@ def finish() -> None:
             lines += (f"  {name:{wide}}  {text}" for name, text in found.items())
     if lines:
         logger.warning("%s", "\n".join(lines))
-    for tell in more_at_exit:
-        tell()
+    for report in more_at_exit:
+        report()
     _C.stop()

@@ -15,12 +15,12 @@ _VARIABLES = (
 
 
 def rank() -> int | None:
-    """The rank of this process among several; None: it is alone, as far as is told."""
+    """The rank of this process among several; None: it is alone, as far as is known."""
     found = _found()
     return None if found is None else found[0]
 
 
-def told() -> str:
+def label() -> str:
     """The rank in words, with its machine if there are several; "" if it is alone."""
     found = _found()
     if found is None:

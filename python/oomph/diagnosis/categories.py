@@ -268,8 +268,8 @@ class _Look:
 
         known: dict[tuple[int, int, int], Category] = {}
         blocks, categories = self.blocks, self.categories
-        told = zip(self.flags, blocks.marks, blocks.sites, strict=True)
-        for i, key in enumerate(told):
+        known_of = zip(self.flags, blocks.marks, blocks.sites, strict=True)
+        for i, key in enumerate(known_of):
             if categories[i]:
                 continue
             if key not in known:

@@ -68,7 +68,7 @@ def _init(self: Any, *arguments: Any) -> None:
         if not arguments[0].startswith(snapshot["message"]):
             return
         case = _case(snapshot)
-        self.args = (f"{arguments[0]}\n{_told(case)}",)
+        self.args = (f"{arguments[0]}\n{_text_of(case)}",)
         if _forecasts:
             self._oomph_case = case, arguments[0]
             _explain_before_moves()
@@ -110,7 +110,7 @@ def _str(self: Any) -> str:
                 with contextlib.closing(
                     case.with_forecast(self.__traceback__)
                 ) as whole:
-                    self.args = (f"{message}\n{_told(whole)}",)
+                    self.args = (f"{message}\n{_text_of(whole)}",)
     return RuntimeError.__str__(self)
 
 
@@ -122,7 +122,7 @@ def _reduce(self: Any) -> Any:
     return type(self), self.args, kept_errors.state_of(self)
 
 
-def _told(case: Case) -> str:
+def _text_of(case: Case) -> str:
     """What the error says."""
     global _last
     _last = case.diagnosis()
@@ -133,7 +133,7 @@ def last_oom() -> Diagnosis | None:
     """What is known of the last ``torch.OutOfMemoryError``.
 
     Returns:
-        The diagnosis, of which the error tells the most important; ``print()`` shows
+        The diagnosis, of which the error says the most important; ``print()`` shows
         all of it. None: there was no such error.
 
     Example:

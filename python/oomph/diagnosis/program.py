@@ -67,7 +67,7 @@ class Program:
 
 
 def note_modules(program: Program, modules: list[Any], trained: set[int]) -> None:
-    """Notes all that modules tell.
+    """Notes all that modules say.
 
     Args:
         program: Is changed.
@@ -122,7 +122,7 @@ def note_inputs(program: Program, tensors: list[Any]) -> None:
 
 
 def note_optimizer(program: Program, name: str, known: dict[str, Any]) -> None:
-    """Notes what an optimizer tells.
+    """Notes what an optimizer says.
 
     Args:
         program: Is changed.
@@ -193,7 +193,7 @@ def shape_of(tensor: Any) -> tuple[tuple[int, ...], int]:
 def is_part(parameter: Any) -> bool:
     """Whether a parameter is held in parts by several ranks, of which this has one.
 
-    That is told by what FSDP2 makes of it (a ``DTensor``), FSDP1 (a ``FlatParameter``),
+    That shows in what FSDP2 makes of it (a ``DTensor``), FSDP1 (a ``FlatParameter``),
     or ZeRO-3 of DeepSpeed.
     """
     placements = getattr(parameter, "placements", ())

@@ -175,19 +175,19 @@ def _step(request: Request | None) -> list[str]:
         return [f"How much a whole step needs is not known: {why}{more}"]
     room = request.step_bytes - request.step_missing_bytes
     what = "This iteration of the loop" if request.step_grows_bytes else "A whole step"
-    told = []
+    lines = []
     if request.step_missing_bytes:
         needs, most = _needed(request)
-        told.append(
+        lines.append(
             f"{what} needs {needs}, at its peak in {PHASES[request.step_phase]}: "
             f"{most} more than the {format_size(room)} there is room for."
         )
     if request.step_grows_bytes:
         each = format_size(request.step_grows_bytes)
-        told.append(
+        lines.append(
             f"Each iteration of the loop adds {each}; how many come is not known."
         )
-    return told
+    return lines
 
 
 def _needed(request: Request) -> tuple[str, str]:

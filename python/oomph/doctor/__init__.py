@@ -1,1 +1,1 @@
-"""``oomph doctor``: explains out-of-memory errors that a log tells of."""
+"""``oomph doctor``: explains out-of-memory errors that a log reports."""

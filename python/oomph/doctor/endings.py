@@ -1,7 +1,7 @@
 """Texts that say of an end for want of memory without the sums of PyTorch's allocator.
 
 They are the driver's, other libraries', the kernel's, or of what starts programs. Each
-is a row: how it begins, whose memory is gone, and what helps. Of rows that tell of the
+is a row: how it begins, whose memory is gone, and what helps. Of rows that report the
 same event, the surest comes first.
 """
 
@@ -50,7 +50,7 @@ _NOT_SURE = "whether it was memory: {0}; dmesg says it: search it for oom"
 def _killed(
     title: str, starts: Sequence[str], begins: str, line: str = "", doubt: str = ""
 ) -> Form:
-    """One of the texts that tell of the end of a process."""
+    """One of the texts that report the end of a process."""
     return Form(
         title,
         starts,
@@ -199,7 +199,7 @@ ENDINGS = {
             (
                 "nvidia-smi: see who fills the device",
                 "the driver had none left for CUDA itself or a library; not PyTorch's "
-                "allocator, which would tell numbers",
+                "allocator, which would give numbers",
             ),
             (
                 "leave memory free beside PyTorch: a smaller batch, or "

@@ -15,7 +15,7 @@ from oomph.doctor.surroundings import Place, Traces, place_of
 _CONTEXT_CHARS = 1 << 16  # before an error: its traceback
 _ERROR_CHARS = 1 << 13  # the longest text of an error, with all its processes
 _KINDS_MAX = 1000  # different errors; more are only counted
-_SAME_EVENT_LINES = 40  # in which several lines tell of the same
+_SAME_EVENT_LINES = 40  # in which several lines report the same
 _BLANK = b" \t\r\n\0|>`*\xc2\xa0" + b'"'  # and what else may stand between words
 # An error's text has some of these, so a prefix in its midst leaves one whole.
 _HINTS = (
@@ -60,7 +60,7 @@ class Sighting:
 
 @dataclass
 class Search:
-    """What a log tells.
+    """What a log says.
 
     Attributes:
         errors: In their order, each once.
@@ -158,7 +158,7 @@ class _Finder:
         line = whole.lines[first]
         place = place_of(whole.lines, first, last)
         rank = line.rank if line.rank >= 0 else place.rank
-        if self._is_told(found, line.number):
+        if self._is_known(found, line.number):
             return
         kind = _kind(found, place)
         sighting = self._kinds.get(kind)
@@ -171,7 +171,7 @@ class _Finder:
             )
             self._kinds[kind] = sighting
             self.result.errors.append(sighting)
-        if line.number != sighting.place.told_again:
+        if line.number != sighting.place.repeated_at:
             sighting.count += 1
         sighting.last_line = line.number
         if found.device is not None:
@@ -179,19 +179,19 @@ class _Finder:
         if rank >= 0:
             sighting.ranks.add(rank)
 
-    def _is_told(self, found: Found, line: int) -> bool:
-        """Whether what a text tells was told some lines before; the surest is kept."""
+    def _is_known(self, found: Found, line: int) -> bool:
+        """Whether what a text says was said some lines before; the surest is kept."""
         again = parse.FORMS[found.form].again
-        for told in reversed(self.result.errors) if again else ():
-            if line - told.last_line > _SAME_EVENT_LINES:
+        for earlier in reversed(self.result.errors) if again else ():
+            if line - earlier.last_line > _SAME_EVENT_LINES:
                 continue
             if again == "any":
                 return True
-            if parse.FORMS[told.found.form].again == again:
-                surer, other = sorted((told.found, found), key=_doubt)
+            if parse.FORMS[earlier.found.form].again == again:
+                surer, other = sorted((earlier.found, found), key=_doubt)
                 surer.facts = {**other.facts, **surer.facts}
                 surer.amounts = {**other.amounts, **surer.amounts}
-                told.found, told.last_line = surer, line
+                earlier.found, earlier.last_line = surer, line
                 return True
         return False
 
@@ -201,7 +201,7 @@ def _doubt(found: Found) -> int:
 
 
 def _kind(found: Found, place: Place) -> tuple[object, ...]:
-    """What is told once: the same request at the same line, on whichever device."""
+    """What is reported once: the same request at the same line, on whichever device."""
     if found.form == "warning":
         return (found.form,)
     names = ("requested", "total")

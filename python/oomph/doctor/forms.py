@@ -1,4 +1,4 @@
-"""The forms that errors of PyTorch's allocators have had, and what each of them tells.
+"""The forms that errors of PyTorch's allocators have had, and what each of them says.
 
 Each form is a way to begin and fields that may follow it. A form's wording is that of
 PyTorch's sources, from 0.4.1 (2018) to 2.13, without white space.
@@ -132,13 +132,13 @@ class Form:
         title: What to call it; with ``{backend}`` and ``{detail}`` of what was found.
         starts: Words that it begins with, one of them: found fast.
         begins: The whole beginning. Groups that have another called ``…_unit`` are
-            amounts, the others are facts to be told by the group's name.
+            amounts, the others are facts, known by the group's name.
         fields: What may follow.
         fields_min: With fewer, it is no error but a word about one.
         line: What a line must be for words that have no fields; "": any.
         memory: Whose is gone: ``GPU``, ``host``, or "" if that is not known.
         again: The kind of event that others of the same name, some lines before it, may
-            have told already; ``any``: each error may have.
+            have reported already; ``any``: each error may have.
         helps: What to do, most likely first, beside what the numbers say.
         doubt: What this text alone does not show.
     """

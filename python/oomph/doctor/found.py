@@ -28,7 +28,7 @@ class Found:
         processes: Amounts of processes that the text names, by their id.
         flags: What else it says, such as ``limit``.
         detail: A name that distinguishes errors of this form, such as a function.
-        facts: What else the text tells, by its name, such as ``process``.
+        facts: What else the text says, by its name, such as ``process``.
     """
 
     form: str

@@ -6,7 +6,7 @@ from oomph.doctor.forms import Form, amount, steps
 
 LIBRARIES = {
     "vllm_memory": Form(
-        "vLLM: less GPU memory is free than it is told to use",
+        "vLLM: less GPU memory is free than it is set to use",
         ("Freememoryondevice",),
         r"Freememoryondevice(?:cuda:(?P<device>\d+))?\((?P<free>[\d.]+)(?=/"
         r"[\d.]+(?P<free_unit>GiB))/(?P<total>[\d.]+)(?P<total_unit>GiB)\)onstartupislessthandesiredGPUmemoryutilization"
@@ -84,7 +84,7 @@ LIBRARIES = {
             ),
             (
                 "nvidia-smi: see who else fills the device",
-                "CuPy's text tells only what CuPy has; PyTorch beside it caches, too",
+                "CuPy's text says only what CuPy has; PyTorch beside it caches, too",
             ),
         ),
     ),

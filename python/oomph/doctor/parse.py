@@ -1,4 +1,4 @@
-"""Finds errors in a text, and reads what they tell."""
+"""Finds errors in a text, and reads what they say."""
 
 from __future__ import annotations
 

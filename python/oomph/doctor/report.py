@@ -161,7 +161,7 @@ def _asked(case: Case) -> str:
 
 
 def _facts(found: Found) -> str:
-    """What the text tells that no other row shows."""
+    """What the text says that no other row shows."""
     shown = {"requested", "total", "free"}
     if found.form in _OF_PYTORCH:
         shown = set(found.amounts) - {"peak"}

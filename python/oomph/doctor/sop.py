@@ -83,7 +83,7 @@ def steps(found: Search | None) -> list[Step]:
     Imports no PyTorch, and asks the driver what GPUs are without using one.
 
     Args:
-        found: What a log tells; None: there is no log.
+        found: What a log says; None: there is no log.
     """
     if _is_of_host(found):
         return [*_machine(), *_host_procedure(found), _accepted(found)[0]]
@@ -316,7 +316,7 @@ def _code() -> list[Step]:
             "optimizer.zero_grad(); with torch.no_grad(): and model.eval()",
         ),
         (
-            "a check tells when a change breaks it",
+            "a check says when a change breaks it",
             "the pytest plugin: limit_cuda_memory('20 GiB'), no_cuda_oom",
         ),
     )

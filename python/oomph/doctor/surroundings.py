@@ -28,7 +28,7 @@ _LIBRARY = re.compile(
     r"|pytorch[/\\]torch[/\\]|<frozen|<string>|<eval_with_key>|torchinductor_"
     r"|[/\\]importlib[/\\]|[/\\]bin[/\\][\w-]+$|^threading\.py|^runpy\.py"
 )
-# Phases by what a frame's file, function or code shows; the first that fits is told.
+# Phases by what a frame's file, function or code shows; the first that fits counts.
 _PHASES = (
     (
         "loading",
@@ -122,7 +122,7 @@ class Place:
         phase: Such as ``backward``; "": not known.
         rank: Of the process, as a prefix of the traceback says; -1: not known.
         no_grad: A decorator such as ``torch.no_grad()`` is around the calls.
-        told_again: The line that ends a traceback after the error, where it stands
+        repeated_at: The line that ends a traceback after the error, where it stands
             again; -1: there is none.
         in_loss: It was in the cross-entropy of logits.
         shapes: Lists of numbers near the error, that may be shapes of tensors.
@@ -132,7 +132,7 @@ class Place:
     phase: str = ""
     no_grad: bool = False
     in_loss: bool = False
-    told_again: int = -1
+    repeated_at: int = -1
     rank: int = -1
     shapes: tuple[tuple[int, ...], ...] = ()
 
@@ -218,19 +218,19 @@ def place_of(lines: list[Line], first: int, last: int) -> Place:
     after = [line.text for line in later]
     texts = _of_last_traceback([*texts, *inside])
     frames = _frames([*texts, *after[:3]])
-    told_again = -1
+    repeated_at = -1
     ends_one = bool(near) and near[-1].text[:1].isspace()
     if after and not ends_one and _START.search(after[0]):  # as loggers write it
         traceback = _traceback(after[1:])
         frames = _frames(traceback) or frames
-        told_again = later[min(1 + len(traceback), len(later) - 1)].number
+        repeated_at = later[min(1 + len(traceback), len(later) - 1)].number
     if near and _INNERMOST_FIRST.search(near[-1].text):
         frames = _frames(_traceback(after))[::-1] or frames
     return Place(
         line=_users(frames),
         phase=_phase(frames),
         no_grad=any(frame.name == "decorate_context" for frame in frames),
-        told_again=told_again,
+        repeated_at=repeated_at,
         in_loss=any(_LOSS.search(str(frame)) for frame in frames[-3:]),
         rank=rank,
         shapes=_shapes(texts[-60:]),

@@ -115,7 +115,7 @@ def find(
     Args:
         script: What to run.
         cards: Where to, the smallest first.
-        progress: Is told what is about to run, and what is known.
+        progress: Shows what is about to run, and what is known.
         is_trace: Whether it only asks for memory: nothing can be said of its source,
             and not how far a rescue goes.
         brief: Whether to leave out what would help, and the smallest cards.
@@ -166,7 +166,7 @@ def _find(
 ) -> Fit:
     """As :func:`find_by`, with the smallest cards of some ways."""
 
-    def tell(future: Future[Answer]) -> None:
+    def show(future: Future[Answer]) -> None:
         if not future.cancelled() and future.exception() is None:
             runs.progress.known(report.verdict(future.result()))
 
@@ -184,7 +184,7 @@ def _find(
     guessed = pool.submit(runs.guessed, cards[-1])
     asked = [pool.submit(runs.answer, card, way) for card in cards for way in Way]
     for future in asked:
-        future.add_done_callback(tell)
+        future.add_done_callback(show)
     # Of these the rescue's takes longest.
     sizes = {w: pool.submit(smallest, runs, cards[-1], w) for w in reversed(least)}
     return Fit(
@@ -209,7 +209,7 @@ def find_largest(
         script: What to run.
         cards: Where to, the smallest first.
         option: What is varied.
-        progress: Is told what is about to run, and what is known.
+        progress: Shows what is about to run, and what is known.
 
     Raises:
         ScriptError: The script fails where memory is not the reason.

@@ -158,12 +158,12 @@ class Place:
         """
         if self.way in (Way.OOMPH, Way.RESCUE):
             return self
-        told_pytorch = {forking.PYTORCH, forking.OLD_PYTORCH} & {
+        set_for_pytorch = {forking.PYTORCH, forking.OLD_PYTORCH} & {
             *script.variables,
             *os.environ,
         }
-        is_told = script.settings or told_pytorch
-        return Place(self.card, Way.NATIVE if is_told else Way.OOMPH)
+        is_set = script.settings or set_for_pytorch
+        return Place(self.card, Way.NATIVE if is_set else Way.OOMPH)
 
     def beginning(self, more: str) -> Hashable:
         """What a script can know of it before it uses a GPU."""

@@ -1,4 +1,4 @@
-"""What is told of a question while it is answered."""
+"""What is shown of a question while it is answered."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Progress:
     """Says what runs, and what is known so far: an interrupted search was not in vain.
 
     Args:
-        runs: Is told what is about to run.
-        known: Is told what has been found out.
+        runs: Called with what is about to run.
+        known: Called with what has been found out.
     """
 
     def __init__(self, runs: Say, known: Say) -> None:

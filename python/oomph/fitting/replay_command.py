@@ -87,6 +87,6 @@ def run(options: argparse.Namespace) -> int:
             return DAMAGED
         except KeyboardInterrupt as interrupt:
             return code_of(interrupt)
-    told = report.data(found) if options.json else report.text_of_replay(found)
-    print(json.dumps(told, indent=1) if options.json else told, flush=True)
+    output = report.data(found) if options.json else report.text_of_replay(found)
+    print(json.dumps(output, indent=1) if options.json else output, flush=True)
     return FITS if found.fits(options.way) else TOO_SMALL

@@ -65,10 +65,10 @@ def text_of_largest(name: str, found: Sequence[Largest]) -> str:
     for card, largest in _by_card(found):
         cells = [_value(largest[way]) for way in Way]
         rows.append([card.name, format_size(card.memory_bytes), *cells])
-    told = [f"The largest {name} that fits:", *_columns(rows), ""]
+    lines = [f"The largest {name} that fits:", *_columns(rows), ""]
     runs = [each.roomy for each in found if each.roomy is not None]
-    told += [*_ended(runs), *_forked(runs), *_asks(runs), *_caught(found)]
-    return "\n".join(told).strip()
+    lines += [*_ended(runs), *_forked(runs), *_asks(runs), *_caught(found)]
+    return "\n".join(lines).strip()
 
 
 def _ended(runs: Sequence[Record]) -> list[str]:
@@ -90,18 +90,18 @@ def _forked(runs: Sequence[Record]) -> list[str]:
     """How many processes used a GPU, where the script has started some."""
     count = max((run.processes for run in runs), default=1)
     unseen = max((run.unseen for run in runs), default=0)
-    told = []
+    lines = []
     if count > 1:
-        told.append(
-            f"{count} processes of the script used a GPU: told is the one that needs "
+        lines.append(
+            f"{count} processes of the script used a GPU: shown is the one that needs "
             "most. If several do at a time, they need more together."
         )
     if unseen > 0:
-        told.append(
+        lines.append(
             f"{unseen} processes that the script started used a GPU, too. Nothing is "
             "known of these, and what they need comes on top."
         )
-    return told
+    return lines
 
 
 def _asks(runs: Sequence[Record]) -> list[str]:
@@ -233,8 +233,8 @@ def _smaller(fit: Fit) -> list[str]:
     without = [each for each in found if each["action"] != OFFLOAD]  # the table has it
     for remedy in without[:_ROWS]:
         mark = {True: "enough", False: "not enough alone", None: "not known"}
-        told = f"{remedy['action']} ({mark[remedy['enough']]}); cost: {remedy['cost']}"
-        rows.append(row(remedy["saves_bytes"], told))
+        text = f"{remedy['action']} ({mark[remedy['enough']]}); cost: {remedy['cost']}"
+        rows.append(row(remedy["saves_bytes"], text))
     where = f"On {fit.smaller_card.name} without offload"
     if not rows:
         return [f"{where}, nothing that is known would save memory."]
@@ -265,7 +265,7 @@ def _remarks(fit: Fit) -> list[str]:
         )
     if roomy.step_ms and not any(each.card.has_rates for each in fit.answers):
         found.append(
-            "How long a step takes is told of cards by name, such as --gpu rtx4090."
+            "Step times are known only for cards by name, such as --gpu rtx4090."
         )
     if not roomy.allocated_bytes:
         found.append("The script allocated nothing on a GPU.")
@@ -282,17 +282,17 @@ def _steps(roomy: Record) -> list[str]:
     later = roomy.steps_bytes[1:]
     if not later or max(later) <= (1 + _ALIKE) * min(later):
         return []
-    told = (
+    begin = (
         f"Its steps differ: after the first they need {format_size(min(later))} to "
         f"{format_size(max(later))}. "
     )
     if 2 * roomy.enough > len(roomy.steps_bytes):
         return [
-            f"{told}The one that needs most is the {roomy.enough}. of "
+            f"{begin}The one that needs most is the {roomy.enough}. of "
             f"{len(roomy.steps_bytes)} that were seen, so later ones need more, as it "
             "seems: --steps runs more of them."
         ]
-    return [f"{told}Others may need more: --steps runs more of them."]
+    return [f"{begin}Others may need more: --steps runs more of them."]
 
 
 def _guessed(fit: Fit) -> list[str]:
@@ -308,12 +308,12 @@ def _guessed(fit: Fit) -> list[str]:
         if most.needed_bytes > answer.card.memory_bytes
     ]
     then = f" With all of them {', '.join(small)} is too small." if small else ""
-    told = [f"{_of_guess(run)} if {share:.0%} do" for share, run in fit.guessed.items()]
+    peaks = [f"{_of_guess(run)} if {s:.0%} do" for s, run in fit.guessed.items()]
     return [
         "Data, which are not there, decide how many elements match a mask or "
         "nonzero(): half of them were taken to, or the share that the card has as "
         f"matches= ({count} times). "
-        f"Allocated at the peak: {', '.join(told)}.{then}"
+        f"Allocated at the peak: {', '.join(peaks)}.{then}"
     ]
 
 

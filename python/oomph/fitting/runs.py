@@ -113,12 +113,12 @@ class Runs:
     Args:
         launcher: What starts it.
         script: What is run.
-        progress: Is told what is about to run.
+        progress: Shows what is about to run.
         stop: Once it is set, what runs is ended.
         full_card: On which :meth:`goes_on` finds out; None: the script never does.
 
     Attributes:
-        script: As it is run next: the first run, which is alone, may tell more of it.
+        script: As it is run next: the first run, which is alone, may find out more.
     """
 
     def __init__(
@@ -226,7 +226,7 @@ class Runs:
         return full is not None and full.came_through
 
     def too_small(self, cards: Sequence[Target]) -> Target | None:
-        """The largest card that is too small without offload, as one run tells of all.
+        """The largest card that is too small without offload, as one run says of all.
 
         Args:
             cards: The smallest first.

@@ -100,7 +100,7 @@ class Search:
         launcher: What starts it.
         script: What is run.
         option: What is varied.
-        progress: Is told what is about to run.
+        progress: Shows what is about to run.
         card: The largest.
     """
 
@@ -120,7 +120,7 @@ class Search:
         self._lock = threading.Lock()
 
     def begin(self) -> None:
-        """Runs the smallest alone, which tells how much host memory a run takes."""
+        """Runs the smallest alone, which shows how much host memory a run takes."""
         first = self._at(0)
         first.roomy(self._card, Way.OOMPH)
         self._script = replace(self._script, looks_on=False, until=first.script.until)

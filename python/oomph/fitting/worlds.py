@@ -48,8 +48,8 @@ class World:
 
     def script(self, whole: Script, rank: int) -> Script:
         """A script as a launcher would start it for a rank, alone."""
-        told = Rank(rank, self.size, self.local_size).variables()
-        return replace(whole, variables={**whole.variables, **told})
+        launched = Rank(rank, self.size, self.local_size).variables()
+        return replace(whole, variables={**whole.variables, **launched})
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def find(
         names: Of cards.
         host: Memory of each machine, which its ranks share.
         asked: The world.
-        progress: Is told what is about to run.
+        progress: Shows what is about to run.
         brief: As for :func:`oomph.fitting.answers.find`.
 
     Raises:
@@ -160,9 +160,9 @@ def find(
 
         @cache
         def runs_of(rank: int) -> Runs:
-            told = progress.of(f"rank {rank} of {asked.size}")
+            shown = progress.of(f"rank {rank} of {asked.size}")
             asked_script = asked.script(script, rank)
-            return Runs(launcher, asked_script, told, full_card=targets[-1])
+            return Runs(launcher, asked_script, shown, full_card=targets[-1])
 
         def run(rank: int) -> Record:
             return runs_of(rank).roomy(targets[-1], Way.OOMPH)

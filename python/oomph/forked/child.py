@@ -82,13 +82,13 @@ class _Child:
         pid: Its number.
         answers: Where it writes.
         budget: Whose time it takes.
-        told_s: What it has told that it took.
+        reported_s: What it has reported that it took.
     """
 
     pid: int
     answers: int
     budget: Budget
-    told_s: float = 0.0
+    reported_s: float = 0.0
 
     def read(self, may_wait: bool = False) -> Any | None:
         """Its next answer; None if it failed, or was ended.
@@ -126,8 +126,8 @@ class _Child:
         return os.WTERMSIG(status)
 
     def _take(self, used_s: float) -> None:
-        self.budget.used_s += used_s - self.told_s
-        self.told_s = used_s
+        self.budget.used_s += used_s - self.reported_s
+        self.reported_s = used_s
 
     def _line(self, may_wait: bool) -> bytes:
         """What it writes; b"" if it ends first, or waits too often."""
@@ -243,7 +243,7 @@ def _each(
     found: list[Any | None] = []
     for i in range(0, len(questions), count):
         children = [
-            _start(functools.partial(_tell, answer, q), budget, budget.left_s)
+            _start(functools.partial(_answer, answer, q), budget, budget.left_s)
             for q in questions[i : i + count]
         ]
         for child in children:
@@ -258,7 +258,7 @@ def at_a_time() -> int:
     return min(AT_A_TIME_MAX, len(os.sched_getaffinity(0)))
 
 
-def _tell(answer: Callable[[Any], Any], question: Any, answers: int) -> None:
+def _answer(answer: Callable[[Any], Any], question: Any, answers: int) -> None:
     try:
         _write(answers, {"result": answer(question)})
     except BaseException:

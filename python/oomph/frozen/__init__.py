@@ -1,4 +1,4 @@
-"""What PyInstaller is told of oomph, by its entry point ``hook-dirs``.
+"""What PyInstaller learns of oomph, by its entry point ``hook-dirs``.
 
 It finds what is imported by name alone, and libraries that are linked: not the glue and
 the simulated GPU, which are chosen by PyTorch's version, nor :mod:`oomph_autoload`,

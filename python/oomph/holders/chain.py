@@ -107,12 +107,12 @@ class Chain:
         if container and self.is_open:
             parts.append(Hop("object", "", container).text())
         times = ((part, len([*same])) for part, same in groupby(parts))
-        told = ", in ".join(p if n == 1 else f"{p} ({n} times)" for p, n in times)
+        text = ", in ".join(p if n == 1 else f"{p} ({n} times)" for p, n in times)
         if self.circle:
-            return f"{told}, in a reference cycle that nothing else holds"
+            return f"{text}, in a reference cycle that nothing else holds"
         if self.is_open:
-            return f"{told}, which a call that goes on, or something in C, holds"
-        return told
+            return f"{text}, which a call that goes on, or something in C, holds"
+        return text
 
     def exceptions(self) -> list[BaseException]:
         """Those on the way."""
@@ -135,12 +135,12 @@ def hops_along(things: list[Any], modules: dict[int, str]) -> list[Hop]:
         holder, held = things[place], things[place - 1]
         owner = things[place + 1] if place + 1 < len(things) else None
         if is_namespace(owner, holder):
-            continue  # told with its owner
+            continue  # named with its owner
         before = things[place - 2] if place > 1 else None
         if before is not None and is_namespace(holder, held):
             hops.append(_attribute(holder, held, before))
         elif isinstance(owner, types.FunctionType) and isinstance(held, _CELL):
-            continue  # the tuple of its cells: told with the function
+            continue  # the tuple of its cells: named with the function
         elif isinstance(holder, types.FunctionType) and isinstance(before, _CELL):
             hops.append(_closure(holder, before))
         else:

@@ -1,7 +1,7 @@
 """Finds the line that leaks memory, and what holds that memory.
 
 ``with oomph.leaks.watch(): …`` or the setting ``leaks:count``; then
-:func:`oomph.leaks.report` and :func:`oomph.assert_no_leaks`. docs/leaks.md tells how.
+:func:`oomph.leaks.report` and :func:`oomph.assert_no_leaks`. docs/leaks.md says how.
 """
 
 import torch  # noqa: F401  # first: as its import ends, it may ask for a watch

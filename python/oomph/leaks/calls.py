@@ -17,21 +17,21 @@ from oomph.steps.leader import StepLeader
 
 
 class Outermost:
-    """Tells of the calls of a method of ``torch.nn.Module``, not of those within.
+    """Follows the calls of a method of ``torch.nn.Module``, not of those within.
 
     Args:
         name: Of the method, which modules call for their parts as well.
-        told: Called after it with the module and the arguments.
+        after: Called after it with the module and the arguments.
     """
 
-    def __init__(self, name: str, told: Callable[..., None]) -> None:
-        self._name, self._told = name, told
+    def __init__(self, name: str, after: Callable[..., None]) -> None:
+        self._name, self._after = name, after
         self._depth = 0
         self._original: Any = None
         self._wrapped: Any = None
 
     def start(self) -> None:
-        """Begins to tell."""
+        """Begins to follow them."""
         original = getattr(torch.nn.Module, self._name)
 
         @functools.wraps(original)
@@ -42,7 +42,7 @@ class Outermost:
             finally:
                 self._depth -= 1
                 if self._depth == 0 and self._wrapped is method:
-                    self._told(module, *args, **kwargs)
+                    self._after(module, *args, **kwargs)
 
         self._original, self._wrapped = original, method
         setattr(torch.nn.Module, self._name, method)

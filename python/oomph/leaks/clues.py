@@ -1,4 +1,4 @@
-"""What the chain of references from a name to a tensor tells of a leak."""
+"""What the chain of references from a name to a tensor says of a leak."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def fills_a_module(chain: Chain) -> bool:
 
 
 def known_line(verdict: str, chain: Chain) -> Line | None:
-    """The line that the chain itself tells."""
+    """The line that the chain itself shows."""
     if verdict == "notebook":
         return _cell_line(chain.hops)
     if verdict == "raised again":

@@ -1,4 +1,4 @@
-"""The watch of this process: it begins, and tells what it found."""
+"""The watch of this process: it begins, and reports what it found."""
 
 from __future__ import annotations
 

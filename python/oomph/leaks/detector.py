@@ -322,7 +322,7 @@ class Detector:
         found = [
             each
             for suspect in self._suspects
-            if (each := suspect.told(self._certain_rounds, at_end)) is not None
+            if (each := suspect.finding_now(self._certain_rounds, at_end)) is not None
         ]
         return self._explained(found)
 

@@ -1,7 +1,7 @@
 """Evaluation with gradients on: forward saves for a backward that never comes.
 
 While leaks are watched, ``model.eval()`` is noticed, and the first calls of the model
-after it tell whether what they give has a graph. If training goes on and no backward
+after it show whether what they give has a graph. If training goes on and no backward
 pass came between, nobody needed it.
 """
 

@@ -46,7 +46,7 @@ ADVICE = {
 }
 """Each verdict, and what to do about it."""
 _TITLES = {LEAKS: "leaks found in", BOUNDED: "memory grows, may be bounded, seen in"}
-_FEW_S = 10.0  # seconds of which tenths are told
+_FEW_S = 10.0  # seconds of which tenths are shown
 
 
 class LeakError(AssertionError):

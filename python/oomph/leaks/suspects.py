@@ -1,4 +1,4 @@
-"""What is suspected to leak: seen from scan to scan, told as far as it is certain.
+"""What is suspected to leak: seen from scan to scan, reported as far as it is certain.
 
 A suspect is a place that held more at one scan after another. What becomes of it shows
 at later scans: it grows on, or it gives back what it held, or it stops to grow.
@@ -26,9 +26,9 @@ SLOWS = 0.5  # of the growth a round before: what grows by less has come to a bo
 _HALVED_SCANS = 5  # at least, to compare the growth of two halves
 _APART_MIN = 2  # rounds without growth that say nothing
 _ENOUGH_ROUNDS = 16  # if the watch ends, and it has grown until then
-_DOUBTED_ROUNDS = 24  # where the code speaks for a bound: not told before
+_DOUBTED_ROUNDS = 24  # where the code speaks for a bound: not reported before
 _MEMBERS_MAX = 64  # of which it is seen whether they are given back
-_SOME = 3  # of what it holds, of which most tell where it is
+_SOME = 3  # of what it holds, of which most show where it is
 _LIMITED_ROUNDS = 64  # where the holder has one: the same
 
 
@@ -235,7 +235,7 @@ class Suspect:
         self.is_doubted = True
 
     def suppose(self) -> None:
-        """Nothing was seen to change: the source may tell, or who allocates."""
+        """Nothing was seen to change: the source may show it, or who allocates."""
         if self._was_filled:  # the line stands: other holders come and go
             self.places.forget()
             return
@@ -277,7 +277,7 @@ class Suspect:
         if self.is_global and line.function not in ("", *source.running_functions()):
             self.finding = replace(self.finding, verdict="global")
 
-    def told(self, certain_rounds: int, at_end: bool) -> Finding | None:
+    def finding_now(self, certain_rounds: int, at_end: bool) -> Finding | None:
         """What can be said of it, or None.
 
         Args:

@@ -77,7 +77,7 @@ class Judge:
             chain = next(chains) if seen.is_held else Chain()
             if not chain.hops and _gradient_graph(tensor) is None:
                 holders[group.kind].add(None)
-                continue  # nothing in Python holds it: lines tell more
+                continue  # nothing in Python holds it: lines show more
             suspect = self._suspect(tensor, chain, group)
             suspect.members.append(seen)
             places = suspect.places.all
@@ -107,7 +107,7 @@ class Judge:
         In the midst of a request, say, a variable holds what is free at its end.
 
         Args:
-            members: Some of each; None: Python holds it no more. Most of them tell: a
+            members: Some of each; None: Python holds it no more. Most of them count: a
                 place may hold one for ever, and another place ever more.
         """
         free = []

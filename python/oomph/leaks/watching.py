@@ -61,7 +61,7 @@ class Watch:
         self.action = action
         self.steps = 0
         self._found: list[Finding] = []  # all but what grows
-        self._told: dict[Any, str] = {}  # how certain it was when it was said
+        self._reported: dict[Any, str] = {}  # how certain it was when it was said
         self._ended = False
         self._failure: Exception | None = None  # of the watch's own work
         self._backward = Backward(
@@ -117,8 +117,8 @@ class Watch:
             self._evaluation.start()
             self._calls.start()
             self._clock.start()
-            for tells, told in self._heard():
-                tells.append(told)
+            for listeners, listener in self._subscriptions():
+                listeners.append(listener)
         return self
 
     def stop(self) -> None:
@@ -132,18 +132,18 @@ class Watch:
             return
         self._running = False
         self.finish()
-        for tells, told in self._heard():
-            tells.remove(told)
+        for listeners, listener in self._subscriptions():
+            listeners.remove(listener)
         for each in (self._evaluation, self._calls, self._backward, self._hooks):
             each.stop()
         for gradients in self._gradients.values():
             gradients.stop()
 
-    def _heard(self) -> list[tuple[list[Any], Callable[..., None]]]:
-        """Who tells it of what, and whom."""
+    def _subscriptions(self) -> list[tuple[list[Any], Callable[..., None]]]:
+        """The lists of listeners that it joins, with what they are to call."""
         return [
             (events.after_optimizer, self.after_optimizer),
-            (events.ended, self._end_told_step),
+            (events.ended, self._end_marked_step),
             (log.more_at_exit, self._finish),
         ]
 
@@ -193,7 +193,7 @@ class Watch:
                 by.stop()
 
     def _finish(self) -> None:
-        """The process ends: what is still watched is told."""
+        """The process ends: what is still watched is reported."""
         self.finish()
         if self.findings:
             log.asked_for(self.report().text)
@@ -224,7 +224,7 @@ class Watch:
             gradients = self._gradients.setdefault(optimizer, Gradients())
             self._note(_some(gradients.end_step(optimizer, user_line())))
 
-    def _end_told_step(self) -> None:
+    def _end_marked_step(self) -> None:
         """An optimizer or the program says that a step has ended."""
         if self._by_hand:  # those before were others
             self._by_steps.stop()
@@ -248,7 +248,7 @@ class Watch:
         with self._own_work(), self._lock, collector.paused():
             self._look_around()
         self._calls_since_step = 0
-        self._tell()
+        self._report_new()
 
     def _look_around(self) -> None:
         if self._by_calls is not None:
@@ -282,7 +282,7 @@ class Watch:
                 self._look_at_call()
             finally:
                 self._lock.release()
-        self._tell()
+        self._report_new()
 
     def _look_at_call(self) -> None:
         if self._by_calls is None:
@@ -317,7 +317,7 @@ class Watch:
                 self._by_times = self._detector(_CERTAIN_TIMES)
             self._by_times.end_round()
             self._by_times.modules.clear()
-        self._tell(in_program=False)
+        self._report_new(in_program=False)
         return self._failure is None
 
     def _end_times(self) -> None:
@@ -336,7 +336,7 @@ class Watch:
         known = {(finding.verdict, finding.line) for finding in self._found}
         self._found += [f for f in found if (f.verdict, f.line) not in known]
 
-    def _tell(self, in_program: bool = True) -> None:
+    def _report_new(self, in_program: bool = True) -> None:
         """Says what is new, or certain now, as asked.
 
         Args:
@@ -347,10 +347,10 @@ class Watch:
         new = [
             finding
             for finding in self.findings
-            if self._told.get((finding.verdict, finding.line))
+            if self._reported.get((finding.verdict, finding.line))
             not in (LEAKS, finding.certainty)
         ]
-        self._told.update({(f.verdict, f.line): f.certainty for f in new})
+        self._reported.update({(f.verdict, f.line): f.certainty for f in new})
         if self.action == "raise" or not in_program:
             new = [finding for finding in new if finding.certainty == LEAKS]
         if not new:

@@ -152,8 +152,8 @@ def page_max() -> int:
     """How many host pages this process can have; 0 if nothing limits them.
 
     A host page that the CPU may use takes a mapping of the process, of which the system
-    allows 65,530 unless it is told otherwise: 128 GiB of pages of 2 MiB. An eighth is
-    left to the program.
+    allows 65,530 unless it is configured otherwise: 128 GiB of pages of 2 MiB. An
+    eighth is left to the program.
     """
     allowed = _number_in(_MAX_MAP_COUNT)
     if allowed is None:

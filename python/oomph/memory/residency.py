@@ -42,7 +42,7 @@ class Moved(NamedTuple):
 
 @dataclass(frozen=True)
 class Residency:
-    """Where tensors are, as :func:`oomph.residency` tells.
+    """Where tensors are, as :func:`oomph.residency` says.
 
     Attributes:
         device_bytes: Bytes of their storages on the device.

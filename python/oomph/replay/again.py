@@ -11,7 +11,7 @@ from oomph.replay.statements import Stretch
 
 AGAIN = "__oomph_again__"  # the function that runs statements again
 _GIVEN = "__oomph_given__"
-_END = "__oomph_end__"  # of the name of what tells that the last statement ran
+_END = "__oomph_end__"  # of the name of what shows that the last statement ran
 
 Run = Callable[[dict[str, Any]], dict[str, Any] | None]
 

@@ -14,8 +14,8 @@ from torch import nn
 from oomph.memory.sites import is_user
 from oomph.replay.tracking import Tracker
 
-GROWTH_MIN = 1 << 20  # bytes that a module's call saves, or a tensor has, to be told
-SAVERS = 3  # modules that are told
+GROWTH_MIN = 1 << 20  # bytes that a module's call saves, or a tensor has, to be named
+SAVERS = 3  # modules that are named
 SEGMENTS = (2, 4, 8)  # of a sequence
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from oomph.replay.change import Change
 
 CANDIDATES = 8  # stretches that are tried
-MASKS = 0.03  # of the peak that depends on how many rows masks choose, and is not told
+MASKS = 0.03  # of the peak that depends on how many rows masks choose, and is not said
 OTHERS = ((False, ""), (False, "last"), (True, ""))  # guesses, where masks share rows
 
 
@@ -27,7 +27,7 @@ class _Run:
     """Statements, and the index of the one to begin with.
 
     Attributes:
-        answer: What they are told when they ask something that nobody knows.
+        answer: What they get when they ask something that nobody knows.
         guess: How many rows masks choose of which nothing is known.
         joined: Tensors that the step has joined to, as ``Tracker.rejoined`` has them.
         place: Among the candidates, from the innermost on.
@@ -349,7 +349,7 @@ def _within(
 
 
 def _instead(run: _Run, raw: dict[str, Any]) -> _Run | None:
-    """How to run them rather: from another begin, told otherwise, or with less."""
+    """How to run them rather: from another begin, answered otherwise, or with less."""
     other = run
     if raw["made_line"] and not run.stretch.is_loop:
         first = run.stretch.after(raw["made_line"])
@@ -383,7 +383,7 @@ def _will_do(run: _Run, outcome: Outcome, inner: Outcome | None = None) -> bool:
 def _unlikeliness(stretch: statements.Stretch) -> tuple[bool, bool]:
     """To be a step that trains: its function goes back, and it has an optimizer's step.
 
-    As far as names tell, which decide only what is tried first.
+    As far as names show, which decide only what is tried first.
     """
     names = stretch.frame.f_code.co_names
     return not any("backward" in name for name in names), not stretch.calls("step")

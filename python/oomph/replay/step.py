@@ -125,7 +125,7 @@ class Replay:
         is_silent: Whether nothing was recorded, by a function further out.
         trains: Whether a backward is expected.
         in_forward: Whether it ended in forward, not in backward or an optimizer's step.
-        answer: What statements are told that ask something which nobody knows.
+        answer: What statements get that ask something which nobody knows.
         position: Where it ended.
         joined: Tensors that it had joined to, as ``Tracker.rejoined`` has them.
         seconds: Of the CPU, for all of it: after an iteration that took most of them
@@ -230,7 +230,7 @@ class Replay:
         return self._run(wanted, self.iterations)
 
     def again(self, change: dict[str, Any]) -> dict[str, Any]:
-        """Runs one more iteration, with a change, as :meth:`begin` tells of all."""
+        """Runs one more iteration, with a change, as :meth:`begin` says of all."""
         wanted = Change.of(change)
         self.engine.count = self.engine.optimized = 0
         self._change_modules(wanted)

@@ -66,7 +66,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         card: What it is, as far as operators ask.
         counts: Of rows that masks choose.
         position: Where the step ended that runs again.
-        answer: What is told of a condition that nobody knows.
+        answer: What a condition gives that nobody knows.
         ledger: Of the storages that there are.
         guessed: Whether a value was asked for that nobody knows.
         multiplies: Whether matrices were multiplied, which cuBLAS does.

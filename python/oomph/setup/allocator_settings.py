@@ -87,7 +87,7 @@ def pairs(text: str) -> Iterator[tuple[str, str]]:
 
 
 @functools.cache
-def _tell(key: str, value: str) -> None:
+def _report_once(key: str, value: str) -> None:
     """Says once why a setting has no effect."""
     from oomph.base.log import logger
 
@@ -100,7 +100,7 @@ def note(text: str) -> None:
     for key, value in pairs(text):
         answer = ANSWERS.get(key, _UNKNOWN)
         if not answer.honoured and value != answer.default:
-            _tell(key, value)
+            _report_once(key, value)
 
 
 def follow(torch: ModuleType, torch_class: ModuleType) -> None:

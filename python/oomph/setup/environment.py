@@ -47,7 +47,7 @@ def apply() -> None:
             world.install()
         _say_once(os.environ[simulate.VARIABLE])
     else:
-        missing_card.tell()
+        missing_card.report()
     if os.environ.get(STATS):
         _write_stats_at_exit(os.environ[STATS])
     if os.environ.get(NATIVE_LIMIT):

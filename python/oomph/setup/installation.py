@@ -68,7 +68,7 @@ def install(settings: str | None = None, **options: Unpack[_settings.Options]) -
                     "place (torch.cuda.memory.change_current_allocator)"
                 )
             return
-        missing_card.tell()
+        missing_card.report()
         complete = _settings.complete(wanted)
         try:
             _replace_allocator(torch, complete)
@@ -117,7 +117,7 @@ def change(settings: str) -> None:
 
     Args:
         settings: All settings, as :func:`install` had them but for ``host_limit``,
-            ``device_limit``, and ``offload`` where its planner is not told of it.
+            ``device_limit``, and ``offload`` where its planner need not know.
     """
     complete = _settings.complete(_settings.parse(settings))
     with _lock:
@@ -217,11 +217,11 @@ def _attach(torch: ModuleType, values: dict[str, Any]) -> None:
     torch.cuda._lazy_call(
         state.is_replaced
     )  # once CUDA is in use, none can be replaced
-    neighbours.tell_of_calls_taken()
+    neighbours.report_calls_taken()
     if values["host_limit"] == "auto":
         torch.cuda._lazy_call(_share_host)
     if values["offload"] == "auto":
-        torch.cuda._lazy_call(neighbours.tell_of_one_memory)
+        torch.cuda._lazy_call(neighbours.report_one_memory)
     if values["leaks"] != "off":
         from oomph.leaks import current
 
@@ -261,7 +261,7 @@ def _set_mode(values: dict[str, Any]) -> None:
 
 
 def _switch_registration_off() -> None:
-    """Keeps NCCL from being told of all memory, whose pages are exchanged.
+    """Keeps NCCL from registering all memory, whose pages are exchanged.
 
     PyTorch reads the variables when it makes the first process group, which would have
     initialised CUDA: so it has not yet.
@@ -280,7 +280,7 @@ def _switch_registration_off() -> None:
 
 
 def _note_rescue(device: int, size_bytes: int) -> None:
-    """The first rescue of a step: it is told, and the next step is planned."""
+    """The first rescue of a step: it is logged, and the next step is planned."""
     from oomph import planner
 
     log.rescued(device, size_bytes)
@@ -288,7 +288,7 @@ def _note_rescue(device: int, size_bytes: int) -> None:
 
 
 def _idle_between_steps(device: int) -> list[int]:
-    """A capture needs room: tells what may leave, and has the next step planned."""
+    """A capture needs room: says what may leave, and has the next step planned."""
     from oomph import planner
     from oomph.offload import idle
 

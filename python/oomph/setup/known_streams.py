@@ -1,8 +1,8 @@
-"""Tells the core of every stream, for drivers before CUDA 12.5.
+"""Reports every stream to the core, for drivers before CUDA 12.5.
 
 Those say of known streams alone what has finished. The core hears by itself of those
 that memory is allocated on or recorded for, but not of one that only works on memory of
-others, such as one that copies batches into buffers: that it is told of here, when
+others, such as one that copies batches into buffers: that is reported here, when
 Python makes it.
 """
 

@@ -9,17 +9,17 @@ from pathlib import Path
 from oomph import simulate
 from oomph.base import log
 
-_told = False
+_reported = False
 
 
-def tell() -> None:
+def report() -> None:
     """Says so once, if it is the case."""
-    global _told
-    if _told or not os.environ.get(simulate.VARIABLE) or simulate.card_in_use():
+    global _reported
+    if _reported or not os.environ.get(simulate.VARIABLE) or simulate.card_in_use():
         return
     if multiprocessing.current_process().name != "MainProcess":
         return  # a worker, which may need none
-    _told = True
+    _reported = True
     log.logger.warning("the GPU is not simulated: %s", _why())
 
 

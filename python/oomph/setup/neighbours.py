@@ -1,4 +1,4 @@
-"""What stands beside oomph in this process and makes a part of it vain: it is told.
+"""What stands beside oomph in this process and makes a part of it vain: it is logged.
 
 docs/beside_others.md has the whole list.
 """
@@ -36,7 +36,7 @@ def _library_of(function: str) -> str | None:
     return os.path.realpath(os.fsdecode(found.file))
 
 
-def tell_of_calls_taken() -> None:
+def report_calls_taken() -> None:
     """Says so if a library has put its own cudaMalloc before the CUDA runtime's.
 
     Such a library (LD_PRELOAD) manages, pauses or limits what PyTorch takes by that
@@ -51,7 +51,7 @@ def tell_of_calls_taken() -> None:
         )
 
 
-def tell_of_one_memory() -> None:
+def report_one_memory() -> None:
     """Says which GPUs have no memory of their own. CUDA is initialised."""
     import torch
 

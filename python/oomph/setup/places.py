@@ -46,7 +46,7 @@ def search_path() -> dict[str, str]:
     oomph may be found, but not its start-up file.
 
     Raises:
-        ValueError: Python is told not to read the variable.
+        ValueError: Python is started so that it does not read the variable.
     """
     package = Path(__file__).resolve().parents[1]
     folder = str(package.parent)

@@ -27,10 +27,10 @@ def follow(torch: ModuleType, settings: dict[str, Any]) -> None:
     """
     global _rebuild
     usual = _settings.complete({})
-    told = {key: value for key, value in settings.items() if value != usual[key]}
+    changed = {key: value for key, value in settings.items() if value != usual[key]}
     reductions = torch.multiprocessing.reductions
     _rebuild = reductions.rebuild_cuda_tensor
-    reductions.rebuild_cuda_tensor = functools.partial(rebuild, told)
+    reductions.rebuild_cuda_tensor = functools.partial(rebuild, changed)
 
 
 def rebuild(settings: dict[str, Any], /, *arguments: Any, **named: Any) -> Any:

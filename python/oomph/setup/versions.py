@@ -1,4 +1,4 @@
-"""What ``oomph --version`` tells."""
+"""What ``oomph --version`` says."""
 
 from __future__ import annotations
 

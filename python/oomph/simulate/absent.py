@@ -92,10 +92,10 @@ def _found_out(message: Message) -> dict[Message, bytes]:
         known.flush()
         with open(writing, "wb"):
             process = _start(message, writing, known.fileno(), said)
-        told = pipe.read()
+        sent = pipe.read()
         code = process.wait()
-        if told:
-            found: dict[Message, bytes] = pickle.loads(told)
+        if sent:
+            found: dict[Message, bytes] = pickle.loads(sent)
             return found
         said.seek(max(0, said.seek(0, os.SEEK_END) - _SAID_BYTES))
         text = said.read().decode(errors="replace").strip()
@@ -129,12 +129,12 @@ def _start(
 ) -> subprocess.Popen[bytes]:
     """Starts the program as the sender of a message."""
     order = ":".join(map(str, message))
-    told = {
+    orders = {
         _ORDER: f"{order} {os.environ.get(_ORDER, '')}".strip(),
         _PIPE: str(pipe),
         _KNOWN: str(known),
     }
-    variables = os.environ | Rank.of(os.environ).other(message[0]).variables() | told
+    variables = os.environ | Rank.of(os.environ).other(message[0]).variables() | orders
     return subprocess.Popen(
         command or [sys.executable, *sys.orig_argv[1:]],
         env={k: v for k, v in variables.items() if k not in _OWN_FILES},

@@ -3,7 +3,7 @@
 Nobody can see what such a kernel computes. But what ``torch.compile`` writes is bound
 by memory as a rule: it moves each tensor that it is given once, those that it changes
 twice, and of none more elements than it has work items. That is its time here. Kernels
-that somebody wrote by hand are told the same way, which is too little if they multiply
+that somebody wrote by hand are taken the same way, which is too little if they multiply
 matrices.
 """
 
@@ -128,7 +128,7 @@ def _given_by_inductor(kernel: Any, args: Sequence[Any]) -> tuple[list[Given], f
 
 
 def install(driver: ctypes.CDLL) -> None:
-    """Has them told from now on, as soon as Triton is imported.
+    """Has their costs known from now on, as soon as Triton is imported.
 
     Args:
         driver: The simulated ``libcuda.so.1``.

@@ -7,9 +7,9 @@ in a kernel that calls PyTorch's:
 * Operators of a library that is not simulated (cuFFT, cuSOLVER, cuSPARSE, cuSPARSELt,
   MAGMA) fail; the error names the operator and the library.
 * Operators whose result is as large as values say (``nonzero``, and with it boolean
-  masks; ``unique``) are told a count: one half of the elements, rounded up, or another
+  masks; ``unique``) are given a count: one half of the elements, rounded up, or another
   share (``matches=`` of the card).
-* Operators that check or compare whole tensors are told that the check holds. Others
+* Operators that check or compare whole tensors find that the check holds. Others
   that cannot do without values fail, with an error that says so.
 
 All others run PyTorch's own kernels and nothing else.
@@ -66,7 +66,7 @@ _library: torch.library.Library | None = None  # the kernels live as long as it 
 _driver: ctypes.CDLL | None = None  # that they ask
 
 
-# ---- what operators are told
+# ---- what operators are given
 
 
 def _elements(tensor: torch.Tensor, *_: Any, **__: Any) -> int:
@@ -152,7 +152,7 @@ def _named(operator: str, native: Any, driver: ctypes.CDLL) -> Kernel:
 
 
 def _blamed(operator: str, native: Any) -> Kernel:
-    """A kernel that tells, when it fails, that there were no values."""
+    """A kernel that says, when it fails, that there were no values."""
 
     def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -254,7 +254,7 @@ def install(driver: ctypes.CDLL) -> None:
         ) from None
     _library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch tells that kernels are replaced
+        warnings.simplefilter("ignore")  # PyTorch says that kernels are replaced
         for name, key, kernel in _kernels(driver):
             _library.impl(  # type: ignore[no-untyped-call]
                 name, kernel, key, with_keyset=True, allow_override=True
@@ -263,7 +263,7 @@ def install(driver: ctypes.CDLL) -> None:
 
 
 def guess_count() -> int:
-    """How often an operator was told how many elements it finds, as nobody knows.
+    """How often an operator was given a guess of how many elements it finds.
 
     0 if the GPU is not simulated, or computes values.
     """

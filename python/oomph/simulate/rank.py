@@ -43,10 +43,10 @@ class Rank:
         return min(self.local_size, self.size)
 
     def variables(self) -> dict[str, str]:
-        """What torchrun would tell the process, and that the others do not exist."""
+        """What torchrun would set for the process, and that the others do not exist."""
         machine, local_rank = divmod(self.rank, self.local_size)
         here = min(self.local_size, self.size - machine * self.local_size)
-        told = {
+        variables = {
             "RANK": self.rank,
             "WORLD_SIZE": self.size,
             "LOCAL_RANK": local_rank,
@@ -59,11 +59,11 @@ class Rank:
             "MASTER_PORT": 29500,  # nobody listens there
             VARIABLE: self.size,
         }
-        return {name: str(value) for name, value in told.items()}
+        return {name: str(value) for name, value in variables.items()}
 
     @classmethod
     def of(cls, variables: Mapping[str, str]) -> Rank:
-        """The rank that is told so, as :meth:`variables` has it."""
+        """The rank of such variables, as :meth:`variables` has them."""
         rank, machine = int(variables["RANK"]), int(variables["GROUP_RANK"])
         before = rank - int(variables["LOCAL_RANK"])  # ranks of machines before it
         here = int(variables["LOCAL_WORLD_SIZE"])

@@ -2,7 +2,7 @@
 
 ``torch.optim.LBFGS`` ends a step where the gradient is zero, and so reads what nobody
 has computed: its history, twice the parameters for each iteration that is remembered,
-would never come to be. So it is told that it has not arrived yet, and that the function
+would never come to be. So it finds that it has not arrived yet, and that the function
 is convex: each step has as many iterations as it may have, each with one look along its
 line, and each is remembered. Its own code does all the rest.
 """
@@ -55,12 +55,12 @@ def _searching(step: Callable[..., Any]) -> Callable[..., Any]:
         if not all(parameter.is_cuda for parameter in self._params):
             return step(self, closure)
         group = self.param_groups[0]
-        told = {name: group[name] for name in _NEVER}
+        given = {name: group[name] for name in _NEVER}
         group.update(_NEVER)
         try:
             with _Convex(self._numel()):
                 return step(self, closure)
         finally:
-            group.update(told)
+            group.update(given)
 
     return run

@@ -172,7 +172,7 @@ def _teach_libdevice(module: ModuleType) -> None:
 
 
 def _teach_autotuner(module: ModuleType) -> None:
-    """Has the first configuration taken: an interpreter's times tell nothing."""
+    """Has the first configuration taken: an interpreter's times say nothing."""
 
     def measure(self: Any, *args: Any, config: Any, **meta: Any) -> list[float]:
         return [1.0, 1.0, 1.0]

@@ -1,6 +1,6 @@
 """One rank of a world whose other ranks do not exist.
 
-The program is told that it is one of so many ranks, as a launcher would tell it. Its
+The program finds that it is one of so many ranks, as from a launcher. Its
 process groups are PyTorch's own; where it needs others it gets its own data in place of
 theirs, in the shapes that theirs would have. NCCL on the simulated GPU knows of it
 (``csrc/sim/libnccl``); the rest is here: the store, and groups of tensors on the CPU.
@@ -178,7 +178,7 @@ def _meet(url: str, *args: Any, **kwargs: Any) -> Iterator[tuple[Any, int, int]]
 
 @functools.cache
 def _store() -> Any:
-    """A store in which others are told to have written what this rank waits for."""
+    """A store in which others seem to have written what this rank waits for."""
     from torch._C._distributed_c10d import Store
 
     class Alone(Store):

@@ -50,12 +50,12 @@ def step() -> None:
     mask = _C.step()
     rescued = {i for i in range(_C.DEVICE_MAX) if mask >> i & 1}
     offloading: set[int] = set()
-    for tell in list(ending):
-        offloading |= tell(rescued)
+    for end in list(ending):
+        offloading |= end(rescued)
     times.end_step(offloading)
     began_at = next_node()
-    for told in list(ended):
-        told()
+    for listener in list(ended):
+        listener()
 
 
 def next_node() -> int:
@@ -66,7 +66,7 @@ def next_node() -> int:
 
 
 def follow(torch: ModuleType) -> None:
-    """Has every optimizer tell when a step begins and ends.
+    """Has every optimizer report when a step begins and ends.
 
     Also one whose step is compiled, which calls the hooks as they are. Optimizers that
     step while backward goes on, one for each parameter, end a step together with it.
@@ -89,7 +89,7 @@ def follow(torch: ModuleType) -> None:
             engine.queue_callback(lambda: end_with_backward(backward))
 
     def end_with(optimizer: Any) -> None:
-        _tell(after_optimizer, optimizer)
+        _notify(after_optimizer, optimizer)
         if leader.end_with(optimizer):
             step()
 
@@ -104,7 +104,7 @@ def follow(torch: ModuleType) -> None:
 
 def _before(optimizer: Any, arguments: Any, named: Any) -> Any:
     """Gives what to call an optimizer with in place of these, or None."""
-    _tell(before_optimizer, optimizer)
+    _notify(before_optimizer, optimizer)
     if not before_closure or not any(map(callable, (*arguments[1:], *named.values()))):
         return None
 
@@ -118,18 +118,18 @@ def _before(optimizer: Any, arguments: Any, named: Any) -> Any:
 
 
 def _outside(optimizer: Any, closure: Callable[..., Any]) -> Callable[..., Any]:
-    """The closure of an optimizer's step, told from the optimizer's own work."""
+    """The closure of an optimizer's step, set apart from the optimizer's own work."""
 
     @functools.wraps(closure)
     def run(*arguments: Any, **named: Any) -> Any:
-        _tell(before_closure, optimizer)
+        _notify(before_closure, optimizer)
         result = closure(*arguments, **named)
-        _tell(before_optimizer, optimizer)
+        _notify(before_optimizer, optimizer)
         return result
 
     return run
 
 
-def _tell(listeners: list[Callable[[Any], None]], optimizer: Any) -> None:
-    for tell in list(listeners):
-        tell(optimizer)
+def _notify(listeners: list[Callable[[Any], None]], optimizer: Any) -> None:
+    for listener in list(listeners):
+        listener(optimizer)

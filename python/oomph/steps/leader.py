@@ -1,6 +1,6 @@
 """Which of several optimizers ends the steps of a training loop.
 
-A step of oomph is one round of the loop: rounds are alike, so that one tells of the
+A step of oomph is one round of the loop: rounds are alike, so that one is like the
 next. Where a round has several optimizers, such as those of a generator and of what
 judges it, the one that steps most seldom leads, and ends it.
 """

@@ -17,7 +17,7 @@ def has_passed(event: Any) -> bool:
     """Whether the device has reached an event.
 
     One that has failed reaches none; the program learns of that from its own calls,
-    and what is known so far can still be told. While a stream captures none is
+    and what is known so far can still be reported. While a stream captures none is
     reached: CUDA forbids to ask for them, and for the times between them.
 
     Args:

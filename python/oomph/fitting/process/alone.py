@@ -25,7 +25,7 @@ _SHARED = re.compile(r"^(\w+)-(\w+) rw.s \S+ \S+ \S+ *(.*)$", re.M)
 
 
 def fork() -> ctypes._FuncPointer:
-    """The call of the C library that forks and tells nobody.
+    """The call of the C library that forks and informs nobody.
 
     Raises:
         AttributeError: It is older than glibc 2.34.

@@ -273,7 +273,7 @@ def _after(first: Callable[[], Any], then: Callable[..., Any]) -> Callable[..., 
 
 
 def _metrics() -> list[dict[str, Any]]:
-    """What the allocator tells of each device; none before CUDA is used."""
+    """What the allocator says of each device; none before CUDA is used."""
     from oomph.setup.environment import collect_stats
 
     return [*collect_stats().values()]

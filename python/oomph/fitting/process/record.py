@@ -43,7 +43,7 @@ class Record:
             next epoch; "end": all up to the script's end; "error": what comes up to an
             error, as it may want values; "too long": nothing, as it took too long.
         is_cut: Whether a loop over data that came later was ended early.
-        guesses: How often an operator was told how many elements it finds.
+        guesses: How often an operator was given a guess of how many elements it finds.
         unwritten_bytes: Of weights on the CPU whose values were left out.
         without_weights: Names, folders or addresses of weights that were not here.
         hindrance: What the script had when it first used a GPU, and no fork would have;

@@ -29,7 +29,7 @@ def leave_out() -> None:
     with contextlib.suppress(AttributeError):  # another C library
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
     _values.leave_weights_out()
-    register_module_parameter_registration_hook(_tell)
+    register_module_parameter_registration_hook(_note_weight)
 
 
 def unwritten_bytes() -> int:
@@ -39,7 +39,7 @@ def unwritten_bytes() -> int:
     return _values.unwritten_bytes()
 
 
-def _tell(module: torch.nn.Module, name: str, parameter: Any) -> None:
+def _note_weight(module: torch.nn.Module, name: str, parameter: Any) -> None:
     """What a module registers as its parameter is a weight."""
     from oomph import _values
 

@@ -258,13 +258,13 @@ class Follower:
         thread = threading.get_ident()
         others = (last for other, last in self._last.items() if other != thread)
         found = [
-            (*_told(slot, last), last[0])
+            (*_change_of(slot, last), last[0])
             for last in (self._last.get(thread), *others)
             if last is not None
         ]
         if found:
             line, is_named, names, frame = max(
-                found, key=lambda told: (slot.name in told[2], told[1])
+                found, key=lambda change: (slot.name in change[2], change[1])
             )
             changes.names |= names
             changes.lines[is_named, line] += 1
@@ -274,7 +274,7 @@ class Follower:
                 changes.callers[line] = replace(line_of(caller[0]), line=caller[1])
 
 
-def _told(slot: Slot, last: _Last) -> tuple[Line, bool, set[str]]:
+def _change_of(slot: Slot, last: _Last) -> tuple[Line, bool, set[str]]:
     """A line that may have changed a slot, whether it names it, and how."""
     frame, number = last
     line = replace(line_of(frame), line=number)

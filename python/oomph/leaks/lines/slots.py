@@ -156,7 +156,7 @@ def _length(holder: Any) -> int:
 def containers(chain: Chain) -> list[Slot]:
     """What has items on the way outwards, and no bound of its own.
 
-    The namespaces of objects and modules are told by :func:`namespaces`.
+    The namespaces of objects and modules are given by :func:`namespaces`.
 
     Args:
         chain: From a tensor outwards.

@@ -1,6 +1,6 @@
 """What operators take on CUDA beside their results, and give back as they end.
 
-A tensor without memory tells what an operator gives. PyTorch's kernels for CUDA need
+A tensor without memory shows what an operator gives. PyTorch's kernels for CUDA need
 more for a moment: products before they are summed up, partial sums of many blocks of
 threads. Some losses keep more for as long as they live. The rules are those of
 PyTorch's sources (``Reduce.cuh``, ``Loss.cu``, ``SoftMax.cu``).

@@ -1,4 +1,4 @@
-"""How many rows a mask chooses, which no tensor without values tells.
+"""How many rows a mask chooses, which no tensor without values shows.
 
 The step that failed may have chosen them already: what it made of them lies in a block
 whose size and line are known. Else it is guessed, in several ways (:class:`Guess`),

@@ -1,4 +1,4 @@
-"""What operators give whose results can be told in less time than PyTorch takes.
+"""What operators give whose results can be found in less time than PyTorch takes.
 
 ``FakeTensorMode`` takes 100 to 200 us for an operator. Most of a step do what is known:
 they give a part of what they get, change it in its place, or are as an earlier one was,
@@ -51,7 +51,7 @@ class Quick:
 
     def __init__(self, fakes: FakeTensorMode) -> None:
         self._fakes = fakes
-        # What was made of the same; None: it takes PyTorch to tell.
+        # What was made of the same; None: it takes PyTorch to find out.
         self._made: dict[Any, list[Any] | None] = {}
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -88,7 +88,7 @@ class Quick:
         self, func: Any, args: Any, kwargs: Any, given: list[torch.Tensor]
     ) -> Any:
         try:
-            key = func, _told(args), _told([*kwargs.items()]), torch.get_default_dtype()
+            key = func, _key(args), _key([*kwargs.items()]), torch.get_default_dtype()
         except _UnknownArgument:
             return func(*args, **kwargs)
         shapes = self._made.get(key)
@@ -152,7 +152,7 @@ def _are_strided_and_unknown(given: list[torch.Tensor]) -> bool:
     )
 
 
-def _told(value: Any) -> Any:
+def _key(value: Any) -> Any:
     """All that a result can depend on.
 
     Raises:
@@ -162,7 +162,7 @@ def _told(value: Any) -> Any:
     if kind is FakeTensor:
         return value.shape, value.stride(), value.dtype, value.fake_device
     if kind is list or kind is tuple:
-        return tuple(map(_told, value))
+        return tuple(map(_key, value))
     if kind in _PLAIN:
         return kind, value  # 1, 1.0 and True are equal
     raise _UnknownArgument

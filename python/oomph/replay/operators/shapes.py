@@ -1,4 +1,4 @@
-"""What PyTorch cannot tell of a tensor without memory, in a forked child."""
+"""What PyTorch cannot find out of a tensor without memory, in a forked child."""
 
 from __future__ import annotations
 
