@@ -72,7 +72,7 @@ def in_second_half(result) -> bool:
 
 
 @pytest.mark.long
-def test_cheap_times_are_what_the_page_tells():
+def test_cheap_times_are_what_the_page_says():
     names = {n for n in CHEAP if n.startswith(("geglu forward", "llama4", "group"))}
     chosen = [r for r in score.rows() if r.kind == bars.TIME and r.name in names]
     known = {each["name"]: each["simulated"] for each in checked.results()[bars.TIME]}

@@ -67,7 +67,7 @@ def test_what_is_ready_has_all_boxes_ticked(repository):
     assert lacking(repository) == []
 
 
-def test_uncommitted_files_and_a_known_tag_are_told(repository):
+def test_uncommitted_files_and_a_known_tag_are_reported(repository):
     (repository / "new.py").touch()
     assert lacking(repository) == ["is_committed"]
     commit(repository)
@@ -104,7 +104,7 @@ def test_old_names_go_with_the_release_after(repository):
     assert "are_old_names_gone" in lacking(repository)
 
 
-def test_pages_that_are_out_of_date_are_told(repository):
+def test_pages_that_are_out_of_date_are_reported(repository):
     (repository / "tools" / "readme.py").write_text("raise SystemExit(1)")
     assert "are_pages_written" in lacking(repository)
 

@@ -55,9 +55,9 @@ def returns(folders: list[str]) -> int:
     return sum(after > before for before, after in pairwise(floors))
 
 
-def test_a_request_enters_the_folders_as_the_page_tells(entered):
+def test_a_request_enters_the_folders_as_the_page_says(entered):
     order = list(dict.fromkeys(map(folder, entered)))
     order.remove("core/base")  # errors, sizes and counters, which all use
-    told = " → ".join(f"`{name}`" for name in order)
-    assert told in PAGE.read_text()
+    reported = " → ".join(f"`{name}`" for name in order)
+    assert reported in PAGE.read_text()
     assert returns(order) <= RETURNS_MAX

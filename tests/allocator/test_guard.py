@@ -123,7 +123,7 @@ def test_a_side_stream_that_was_recorded_is_waited_for(guard):
 # ---- How it is told
 
 
-def test_an_error_that_was_caught_is_told_at_exit():
+def test_an_error_that_was_caught_is_reported_at_exit():
     later = LATER.replace("torch.cuda.synchronize()\n", "", 1)
     body = "".join(f"    {text}\n" for text in later.splitlines())
     result = execute("unmap", f"try:\n{body}except RuntimeError:\n    print('caught')")
@@ -132,7 +132,7 @@ def test_an_error_that_was_caught_is_told_at_exit():
     assert result.err.count("memory was used after it was freed") == 1
 
 
-def test_an_error_of_a_thread_is_told():
+def test_an_error_of_a_thread_is_reported():
     code = """
 import threading
 def work():
@@ -153,7 +153,7 @@ print(len(oomph.guard.report().candidates))
     assert result.err.count("memory was used after it was freed") == 1
 
 
-def test_of_several_faults_the_first_is_told():
+def test_of_several_faults_the_first_is_reported():
     code = """
 use(address)
 drop(block)
@@ -180,7 +180,7 @@ def test_other_errors_are_shown_as_ever():
     assert result.err.endswith("RuntimeError: mine\n")
 
 
-def test_without_an_address_the_blocks_unmapped_last_are_told_newest_first():
+def test_without_an_address_the_blocks_unmapped_last_are_reported_newest_first():
     code = """
 drop(block)
 others.clear()
@@ -210,7 +210,7 @@ print(found)
 # ---- What it costs, and what it leaves alone
 
 
-def test_the_bytes_lost_to_rounding_are_told():
+def test_the_bytes_lost_to_rounding_are_reported():
     result = execute("unmap", "print(oomph.stats()['guard_rounding_bytes'])")
     small, other = (2 << 20) - 3072, (2 << 20) - 4096
     assert int(result.out) == small + 3 * other

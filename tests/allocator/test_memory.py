@@ -216,10 +216,10 @@ def test_torch_accelerator_tells_the_same_figures():
     assert accelerator.memory_reserved() == cuda.memory_reserved()
     assert accelerator.max_memory_allocated() == cuda.max_memory_allocated()
     assert accelerator.max_memory_reserved() == cuda.max_memory_reserved()
-    told = cuda.memory_stats()
+    reported = cuda.memory_stats()
     for name, value in accelerator.memory_stats().items():
-        assert told.get(name, value) == value
-    assert told["allocated_bytes.all.current"] == 4 * MIB
+        assert reported.get(name, value) == value
+    assert reported["allocated_bytes.all.current"] == 4 * MIB
     del a
 
 

@@ -337,7 +337,7 @@ def limited_memory(library: str) -> list:
     return found
 
 
-def test_segments_of_such_a_pool_are_told_as_the_native_allocator_tells(inner_library):
+def test_segments_of_such_a_pool_are_reported_as_natively(inner_library):
     wanted = [30 * MIB, False, "large"]
     wanted += [["segment_alloc", 30 * MIB, "take"]]
     found = native.call(__name__, "watched_segments", str(inner_library))

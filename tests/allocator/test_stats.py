@@ -19,7 +19,7 @@ def test_every_figure_is_explained_and_no_other():
 
 
 @simulated
-def test_what_pytorch_tells_too_has_the_same_value():
+def test_what_pytorch_gives_too_has_the_same_value():
     import oomph
 
     kept = [take(100 * MIB), take(3 * MIB), take(40 * MIB), take(1000)]
@@ -61,7 +61,7 @@ def test_rescues_are_counted_by_step():
 
 
 @simulated
-def test_the_rescues_of_the_last_hundred_steps_are_told_newest_last():
+def test_the_rescues_of_the_last_hundred_steps_are_reported_newest_last():
     import oomph
 
     before = oomph.stats()["steps"]
@@ -72,14 +72,14 @@ def test_the_rescues_of_the_last_hundred_steps_are_told_newest_last():
         oomph.step()
         if step == 4 and before == 0:
             assert oomph.stats()["rescues_last_steps"] == [0, 1, 2, 0, 1]
-    told = oomph.stats()["rescues_last_steps"]
-    assert told == [step % 3 for step in range(2, 102)]
+    reported = oomph.stats()["rescues_last_steps"]
+    assert reported == [step % 3 for step in range(2, 102)]
     oomph.stats()["rescues_last_steps"].clear()
-    assert oomph.stats()["rescues_last_steps"] == told
+    assert oomph.stats()["rescues_last_steps"] == reported
 
 
 @simulated
-def test_bytes_used_on_the_host_are_told_by_step_though_nothing_is_rescued():
+def test_bytes_used_on_the_host_are_reported_by_step_though_nothing_is_rescued():
     import oomph
 
     oomph._C.predict_host(0, 4 * MIB)

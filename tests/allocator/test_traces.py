@@ -51,7 +51,7 @@ def test_addresses_and_handles_of_streams_make_no_difference():
     ],
     ids=["size", "missing", "stream", "more"],
 )
-def test_the_first_request_that_differs_is_told(right):
+def test_the_first_request_that_differs_is_reported(right):
     left = [alloc(1, 512), alloc(2, 256)]
     found = compared(left, right)
     assert found.requests["after"] == min(len(left), 1 + (len(right) > 2))
@@ -72,7 +72,7 @@ def test_the_order_of_frees_that_follow_each_other_makes_no_difference():
     assert compared(left, right).requests is None
 
 
-def test_what_only_one_sides_libraries_take_is_told_by_size_and_site():
+def test_what_only_one_sides_libraries_take_is_reported_by_size_and_site():
     left = [alloc(1, 512), *free(1, 512)]
     workspace = [alloc(2, 4096, frames=CONVOLUTION), *free(2, 4096)]
     found = compared(left, [left[0], segment(0, 8192), *workspace, *left[1:]])

@@ -68,7 +68,7 @@ def test_oomph_is_not_put_in_the_place_of_another_allocator(library: Path):
     assert found.out.endswith("False 3.0\n")
 
 
-def test_another_allocator_in_the_place_of_oomph_is_told(library: Path):
+def test_another_allocator_in_the_place_of_oomph_is_reported(library: Path):
     found = run(
         OTHER
         + """

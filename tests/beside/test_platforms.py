@@ -16,7 +16,7 @@ FILL = """
 ONE_MEMORY = "512MiB,context=0,integrated=yes"
 
 
-def test_where_cpu_and_gpu_share_memory_nothing_is_offloaded_and_that_is_told():
+def test_where_cpu_and_gpu_share_memory_nothing_is_offloaded_and_that_is_reported():
     found = run(FILL, card=ONE_MEMORY, conf=CONF)
     assert "uses the CPU's: offloading would free nothing" in found.out
     assert found.out.endswith("0\n")

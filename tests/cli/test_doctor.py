@@ -338,7 +338,7 @@ def test_fragmentation_is_not_the_cause_where_all_that_is_cached_is_too_little()
     assert "nvidia-smi" in error["helps"][0]["action"]
 
 
-def test_of_the_logits_of_nanogpt_all_is_told():
+def test_of_the_logits_of_nanogpt_all_is_reported():
     error = only(NANOGPT)
     sums = error["account"]
     assert sums["missing"]["text"] == "3.46 GiB"
@@ -412,7 +412,7 @@ def test_empty_cache_cannot_help_as_pytorch_did_it_already():
         assert "torch.cuda.empty_cache()" in refused
 
 
-def test_a_limit_that_refuses_is_told_and_not_the_device():
+def test_a_limit_that_refuses_is_reported_and_not_the_device():
     error = only(FORMS["1.10"][0])
     assert error["account"]["limit_decides"] is True
     assert error["account"]["missing"]["text"] == "0.40 GiB"
@@ -458,7 +458,7 @@ def test_more_reserved_than_there_is_lies_in_host_memory():
     assert "ending other processes" not in refused  # what they have is not known
 
 
-def test_the_size_of_a_small_tensor_is_told_as_it_was_before_rounding():
+def test_the_size_of_a_small_tensor_is_reported_as_it_was_before_rounding():
     assert only(FORMS["2.1"][0])["asked_between_bytes"] == (MIB + 1, 20 * MIB)
     assert "for a tensor of 1 to 20 MiB" in said_of(FORMS["2.1"][0])
 
@@ -639,7 +639,7 @@ def test_ranks_that_write_at_once_are_kept_apart():
 # ---- Many errors, long logs
 
 
-def test_the_same_error_is_told_once_with_its_count_and_its_ranks():
+def test_the_same_error_is_reported_once_with_its_count_and_its_ranks():
     log = "\n".join(
         f"[rank{rank}]: {SEED_B.replace('GPU 0', f'GPU {rank}')}" for rank in range(8)
     )

@@ -77,7 +77,7 @@ def test_a_little_is_not_advised_to_be_less_where_much_is_free():
     assert "batch" not in actions(log)
 
 
-def test_a_surplus_is_told_as_large_as_it_is():
+def test_a_surplus_is_reported_as_large_as_it_is():
     log = error_of("246.00 MiB", "31.75 GiB", "460.38 MiB", "", "30.00 GiB", "1.00 GiB")
     assert "214.38 MiB more than was asked for" in said_of(log)
 
@@ -146,7 +146,7 @@ def test_as_much_as_is_held_is_a_second_copy():
     assert "second copy" in first(log)
 
 
-def test_what_cudamallocasync_does_not_tell_is_outside_and_looked_for():
+def test_what_cudamallocasync_does_not_report_is_outside_and_looked_for():
     log = FORMS["cudaMallocAsync"][0].replace("14.93", "6.89")
     error = only(log)
     assert error["account"]["outside"]["text"] == "9.09 GiB"

@@ -196,7 +196,7 @@ def test_an_end_is_an_error_for_the_exit_code(name):
     assert doctor(log=ENDINGS[name][0].encode()).returncode == 0
 
 
-def test_lines_that_tell_of_the_same_kill_are_one_and_the_surest_is_told():
+def test_lines_that_report_the_same_kill_are_one_and_the_surest_is_reported():
     killed = f"{ENDINGS['torchrun'][0]}\n{ENDINGS['slurm'][0]}\nKilled\n{OOM_KILLER}"
     error = only(killed)
     assert (error["form"], error["count"]) == ("oom_killer", 1)

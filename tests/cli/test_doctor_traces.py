@@ -35,7 +35,7 @@ def test_what_the_log_sets_after_an_error_was_not_on_before():
     assert "expandable_segments:True" in only(log)["helps"][0]["action"]
 
 
-def test_of_a_traceback_with_the_innermost_first_the_first_line_is_told():
+def test_of_a_traceback_with_the_innermost_first_the_first_line_is_reported():
     log = f"""\
 Exception has occurred: RuntimeError
 {SEED_B.removeprefix("RuntimeError: ")}

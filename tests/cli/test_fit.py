@@ -85,11 +85,11 @@ def test_each_answer_is_that_of_a_run_on_the_card(train):
     names = [f"{size},{keys}" for size in sizes]
     found = answer(*RESERVE, "--gpu", ",".join(names), train, *batch)
     assert [card["card"] for card in found["cards"]] == names
-    told = {(c["card"], w): c["ways"][w]["fits"] for c in found["cards"] for w in WAYS}
-    seen = {at: comes_through(at[1], at[0], train, *batch) for at in told}
-    assert told == seen
+    fits = {(c["card"], w): c["ways"][w]["fits"] for c in found["cards"] for w in WAYS}
+    seen = {at: comes_through(at[1], at[0], train, *batch) for at in fits}
+    assert fits == seen
     for way in WAYS:
-        assert {told[name, way] for name in names} == {True, False}, way
+        assert {fits[name, way] for name in names} == {True, False}, way
 
 
 @pytest.mark.long
@@ -356,7 +356,7 @@ os._exit(0)
 """
 
 
-def test_of_processes_that_a_script_forks_the_largest_is_told(tmp_path):
+def test_of_processes_that_a_script_forks_the_largest_is_reported(tmp_path):
     path = tmp_path / "folds.py"
     path.write_text(FORKS)
     result = fit("--gpu", "8GiB", "--brief", path)
@@ -390,7 +390,7 @@ def test_an_error_is_shown_without_what_runs_the_script(tmp_path):
 
 
 @pytest.mark.long
-def test_values_with_which_the_script_catches_the_error_fit_and_it_is_told(tmp_path):
+def test_values_with_which_the_script_catches_the_error_fit_and_this_is_said(tmp_path):
     path = tmp_path / "halves.py"
     path.write_text("import os\n" + HALVES.replace("400", "int(os.environ['SIZE'])"))
     card = ["--gpu", "256MiB,context=0,host=16MiB"]

@@ -48,8 +48,8 @@ def fit(tmp_path: Path, text: str, *options: str) -> Result:
 def test_what_masks_choose_has_a_range(tmp_path):
     result = fit(tmp_path, MASKED)
     assert result.code == 0, result.said
-    told = r"\((\d+) times\)\. .* peak: (.*) if 1% do, (.*) if 100% do"
-    found = re.search(told, result.out)
+    reported = r"\((\d+) times\)\. .* peak: (.*) if 1% do, (.*) if 100% do"
+    found = re.search(reported, result.out)
     assert found is not None, result.said
     assert int(found[1]) == 8  # forward and backward of four steps
 
@@ -57,10 +57,10 @@ def test_what_masks_choose_has_a_range(tmp_path):
 @pytest.mark.long
 @pytest.mark.parametrize("share", [0.01, 1.0])
 def test_the_range_is_that_of_runs_with_such_shares(tmp_path, share):
-    told = json.loads(fit(tmp_path, MASKED, "--json").out)["guessed_bytes"]
+    reported = json.loads(fit(tmp_path, MASKED, "--json").out)["guessed_bytes"]
     words = ["--json", "--gpu", f"2GiB,matches={share}"]
     card = json.loads(fit(tmp_path, MASKED, *words).out)["cards"][0]
-    assert told[f"{share:g}"] == card["ways"]["oomph"]["run"]["allocated_bytes"]
+    assert reported[f"{share:g}"] == card["ways"]["oomph"]["run"]["allocated_bytes"]
 
 
 @pytest.mark.long
@@ -102,7 +102,7 @@ def test_the_largest_value_says_that_the_script_was_ended(tmp_path):
 
 
 @pytest.mark.long
-def test_steps_that_differ_are_told(tmp_path):
+def test_steps_that_differ_are_reported(tmp_path):
     result = fit(tmp_path, LENGTHS)
     found = re.search(r"need ([\d.]+) MiB to ([\d.]+) MiB", result.out)
     assert found is not None, result.said

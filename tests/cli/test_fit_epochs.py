@@ -186,7 +186,7 @@ for _ in range(10):
     assert found["allocated_bytes"] > 64 * MIB + 4 * 2048 * 4096 * 4
 
 
-def test_memory_that_rises_to_the_last_step_is_told(tmp_path):
+def test_memory_that_rises_to_the_last_step_is_reported(tmp_path):
     path = tmp_path / "script.py"
     path.write_text(f"""{TRAIN}
 import time

@@ -84,7 +84,7 @@ def test_the_rank_that_needs_most_decides(stages):
 
 
 @pytest.mark.long
-def test_one_rank_of_several_worlds_is_told_in_words(stages):
+def test_one_rank_of_several_worlds_is_reported_in_words(stages):
     words = ("--world", "3,6", "--rank", "0", "--local-world", "2")
     result = oomph("fit", "--brief", "--gpu", "1GiB", *words, stages)
     assert result.code == 0, result.said

@@ -141,7 +141,7 @@ def test_what_a_killed_build_has_left_is_gone_after_the_next(source, torch_folde
     assert names == {"torch2.99.0", "torch2.99.0.lock"}
 
 
-def test_who_waits_for_another_build_is_told(tmp_path, capfd):
+def test_who_waits_for_another_build_is_reported(tmp_path, capfd):
     path = tmp_path / "lock"
 
     def wait() -> None:

@@ -53,8 +53,8 @@ def test_statistics_of_ranks_stand_side_by_side(tmp_path):
     assert said.code == 0, said.err
     first, *rows = said.out.splitlines()
     assert first == f"{folder}: statistics of ranks 0 to 2"
-    told = dict(row.strip().split("  ", 1) for row in rows)
-    assert told["steps"].strip() == "3"
+    reported = dict(row.strip().split("  ", 1) for row in rows)
+    assert reported["steps"].strip() == "3"
     files = [folder / f"stats.rank{rank}.json" for rank in range(3)]
     peaks = [
         json.loads(file.read_text())["0"]["allocated_bytes.all.peak"] for file in files
@@ -62,7 +62,7 @@ def test_statistics_of_ranks_stand_side_by_side(tmp_path):
     assert peaks[0] == peaks[2] == peaks[1] - (4 * 48 << 20)
     mib = [f"{peak / 2**20:.2f} MiB" for peak in peaks]
     wanted = f"{mib[0]} (rank 0) to {mib[1]} (rank 1), median {mib[0]}"
-    assert told["in tensors, peak"].strip() == wanted
+    assert reported["in tensors, peak"].strip() == wanted
     assert "fell back to the host" not in said.out  # nowhere
     data = json.loads(oomph("report", "--json", folder).out)
     assert [each["allocated_bytes.all.peak"] for each in data["statistics"]] == peaks

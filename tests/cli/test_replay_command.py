@@ -64,10 +64,10 @@ def recorded(tmp_path_factory) -> dict[str, tuple[Path, dict]]:
 @pytest.mark.long
 @pytest.mark.parametrize("by", ["native", "oomph"])
 def test_a_replay_takes_byte_for_byte_what_the_run_took(by, recorded):
-    told = answer("--gpu", ROOMY, recorded[by][0])["cards"][0]["ways"]
+    reported = answer("--gpu", ROOMY, recorded[by][0])["cards"][0]["ways"]
     for way in ("native", "expandable", "oomph"):
         _, seen = recorded[way]
-        run = told[way]["run"]
+        run = reported[way]["run"]
         assert run["reserved_bytes"] == seen["device_bytes_peak"], way
         assert run["allocated_bytes"] == seen["allocated_bytes.all.peak"], way
 
@@ -96,7 +96,7 @@ def test_settings_are_those_of_oomph_where_the_trace_is_replayed(recorded):
         answer("--gpu", "1TiB,context=0", "--set", f"reserve:{size}", trace)
         for size in reserves
     )
-    least, more = (told["smallest_bytes"] for told in (small, large))
+    least, more = (found["smallest_bytes"] for found in (small, large))
     assert more["native"] == least["native"]
     assert more["oomph"] - least["oomph"] == pytest.approx(256 * MIB, abs=8 * MIB)
 
@@ -122,8 +122,8 @@ def test_a_snapshot_of_pytorch_is_replayed(tmp_path):
     )
     result = oomph("run", "--simulate", ROOMY, "--allocator", "native", script)
     assert result.code == 0, result.said
-    told = answer("--gpu", ROOMY, snapshot)["cards"][0]["ways"]["native"]["run"]
-    assert told["allocated_bytes"] == 128 * MIB
+    reported = answer("--gpu", ROOMY, snapshot)["cards"][0]["ways"]["native"]["run"]
+    assert reported["allocated_bytes"] == 128 * MIB
 
 
 LOG = """Thread,Time,Action,Pointer,Size,Stream

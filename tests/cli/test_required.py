@@ -146,7 +146,7 @@ def test_oomph_run_takes_the_same_setting(tmp_path):
     assert result.code == 1 and TOO_OLD in result.err
 
 
-def test_a_pytorch_for_the_cpu_alone_is_told(tmp_path):
+def test_a_pytorch_for_the_cpu_alone_is_reported(tmp_path):
     script = (
         "import torch\n"
         "torch.version.cuda = None\n"

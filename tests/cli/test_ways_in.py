@@ -421,8 +421,8 @@ def test_the_ranks_of_torchrun_share_what_there_is(script, tmp_path):
         anew=True,
     )
     assert result.code == 0, result.err
-    told = [Path(f"{path}.{rank}").read_text() for rank in (0, 1)]
-    assert told == [f"True 2 {2 * GIB}\n"] * 2  # a half of the host, for two
+    reported = [Path(f"{path}.{rank}").read_text() for rank in (0, 1)]
+    assert reported == [f"True 2 {2 * GIB}\n"] * 2  # a half of the host, for two
     for rank in "01":
         written = json.loads((tmp_path / f"stats.rank{rank}.json").read_text())
         assert written[rank]["allocated_bytes.all.peak"] > 0

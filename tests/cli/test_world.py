@@ -75,10 +75,10 @@ def test_one_of_a_thousand_ranks_is_told_what_its_launcher_would_tell(tmp_path):
     options = ("--rank", "5", "--world", "1020", "--local-world", "8")
     found = run_alone(script(tmp_path, program), *options)
     assert found.code == 0, found.said
-    told = found.out.splitlines()[1:]
-    assert told[:3] == ["5 1020 5 8 0 128", "5 1020 8", "True"]
+    reported = found.out.splitlines()[1:]
+    assert reported[:3] == ["5 1020 5 8 0 128", "5 1020 8", "True"]
     # The 4096 rows of each weight go to 1020 ranks, five to each as far as they go.
-    assert told[3] == str(4 * (5 * 4096 + 5))
+    assert reported[3] == str(4 * (5 * 4096 + 5))
 
 
 def test_its_own_numbers_stand_for_those_of_others(tmp_path):
@@ -107,7 +107,7 @@ def test_its_own_numbers_stand_for_those_of_others(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         (("--rank", "8", "--world", "8"), "ranks are from 0 to 7"),
         (("--world", "0"), "rank 0 of a world of 0"),
@@ -115,10 +115,10 @@ def test_its_own_numbers_stand_for_those_of_others(tmp_path):
         (("--world", "4", "--local-world", "99"), "has 1 to 16 devices"),
     ],
 )
-def test_a_rank_that_cannot_be_is_an_error(tmp_path, options, told):
+def test_a_rank_that_cannot_be_is_an_error(tmp_path, options, reported):
     found = run_alone(script(tmp_path, "print('ran')"), *options)
     assert found.code == 2
-    assert told in found.err
+    assert reported in found.err
     assert "ran" not in found.out
 
 
@@ -237,7 +237,7 @@ def test_each_message_of_another_rank_comes_in_its_turn(tmp_path):
         ("dist.recv_object_list(got, src=1)", "waits for those of others in turn"),
     ],
 )
-def test_a_rank_that_would_not_send_is_told(body, why, tmp_path):
+def test_a_rank_that_would_not_send_is_reported(body, why, tmp_path):
     program = f"""
 if rank == 1:
     dist.recv_object_list(got, src=0)

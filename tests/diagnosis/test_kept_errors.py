@@ -49,7 +49,7 @@ def named(text: str) -> dict[str, bool]:
     }
 
 
-def assert_told(text: str, before: int) -> None:
+def assert_reported(text: str, before: int) -> None:
     """What was said to be kept is what has been freed since the error was read."""
     gc.collect()  # of the second error
     freed = before - torch.cuda.memory_allocated()
@@ -57,7 +57,7 @@ def assert_told(text: str, before: int) -> None:
 
 
 @card
-def test_what_an_error_in_a_list_holds_is_told_and_the_list_is_named():
+def test_what_an_error_in_a_list_holds_is_reported_and_the_list_is_named():
     model = Net().cuda()
     errors = [catch(model)]
     before = torch.cuda.memory_allocated()
@@ -66,13 +66,13 @@ def test_what_an_error_in_a_list_holds_is_told_and_the_list_is_named():
     assert re.match(rf"dropping {WHERE}, kept by `errors`, a list in test_what", action)
     assert is_enough
     errors.clear()
-    assert_told(text, before)
+    assert_reported(text, before)
     assert rows(text)[KEPT] == "448.00 MiB"
     step(model, 24)  # which is enough
 
 
 @card
-def test_errors_with_the_same_holder_are_told_together():
+def test_errors_with_the_same_holder_are_reported_together():
     model = Net().cuda()
     errors = [catch(model, 40), catch(model, 36)]  # each keeps what it had made
     before = torch.cuda.memory_allocated()
@@ -81,7 +81,7 @@ def test_errors_with_the_same_holder_are_told_together():
     assert re.match(r"dropping the 2 errors, such as that of \S+ .*`errors`", action)
     assert is_enough
     errors.clear()
-    assert_told(text, before)
+    assert_reported(text, before)
     step(model, 24)
 
 
@@ -99,7 +99,7 @@ def test_a_model_of_a_trial_that_failed_is_kept_by_its_error():
     before = torch.cuda.memory_allocated()
     text = fail(lambda: trial(64))
     results.clear()
-    assert_told(text, before)
+    assert_reported(text, before)
 
 
 @card
@@ -117,7 +117,7 @@ def test_a_traceback_that_is_kept_alone_is_named():
     )
     assert kept is not None
     del kept
-    assert_told(text, before)
+    assert_reported(text, before)
 
 
 @card
@@ -208,7 +208,7 @@ def test_memory_that_was_there_before_the_step_is_not_the_errors():
     before = torch.cuda.memory_allocated()
     text = fail(lambda: step(model, 24))
     errors.clear()
-    assert_told(text, before)
+    assert_reported(text, before)
     assert data.numel() == 200 * MIB
 
 
@@ -222,7 +222,7 @@ def test_it_does_not_go_with_the_error_to_another_process():
 
 
 @card
-def test_an_error_that_another_thread_handles_is_told_at_once():
+def test_an_error_that_another_thread_handles_is_reported_at_once():
     """No name leads to it: what refers to it was asked of all objects, for seconds."""
     model = Net().cuda()
     is_handled, may_end = threading.Event(), threading.Event()

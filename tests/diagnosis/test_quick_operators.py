@@ -63,7 +63,7 @@ class Compared(TorchDispatchMode):
 
 @pytest.mark.long
 @card
-def test_results_are_those_that_pytorch_tells() -> None:
+def test_results_are_those_that_pytorch_gives() -> None:
     import logging
     import warnings
 

@@ -96,7 +96,7 @@ def test_a_finding_tells_growth_shape_dtype_holder_and_the_line_that_allocated()
 
 
 @simulated
-def test_small_blocks_are_told_with_their_line_too():
+def test_small_blocks_are_reported_with_their_line_too():
     loop, kept = Loop(), []
     with watch() as watched:
         for _ in range(5):
@@ -132,9 +132,9 @@ def test_the_report_is_text_and_data():
             kept.append(loop.step())
     report = oomph.leaks.report()
     assert str(report).startswith("leaks found in 5 steps:\n1. outputs retained at ")
-    told = json.loads(json.dumps(report.as_dict()))
-    assert told["steps"] == 5
-    assert told["findings"][0]["verdict"] == "outputs retained"
+    reported = json.loads(json.dumps(report.as_dict()))
+    assert reported["steps"] == 5
+    assert reported["findings"][0]["verdict"] == "outputs retained"
 
 
 @simulated
@@ -164,27 +164,27 @@ def test_a_cache_that_is_filled_for_a_hundred_steps_may_be_bounded():
 
 
 @simulated
-def test_what_stops_to_grow_is_no_longer_told():
-    loop, kept, told = Loop(), [], []
+def test_what_stops_to_grow_is_no_longer_reported():
+    loop, kept, reported = Loop(), [], []
     with watch() as watched:
         for size in [512] * 20 + [0] * 40:
             loop.step()
             kept.append(torch.zeros(size, 64, device="cuda"))
-            told.append([finding.certainty for finding in watched.findings])
-    assert ["grows, may be bounded"] in told[:20]
-    assert told[-1] == []
+            reported.append([finding.certainty for finding in watched.findings])
+    assert ["grows, may be bounded"] in reported[:20]
+    assert reported[-1] == []
 
 
 @simulated
 def test_what_has_grown_for_a_hundred_steps_is_a_leak():
-    loop, kept, told = Loop(), [], []
+    loop, kept, reported = Loop(), [], []
     with watch() as watched:
         for _ in range(100):
             loop.step()
             kept.append(torch.zeros(512, 64, device="cuda"))
-            told += [finding.certainty for finding in watched.findings]
-    assert told[0] == "grows, may be bounded"
-    assert told[-1] == "leaks"
+            reported += [finding.certainty for finding in watched.findings]
+    assert reported[0] == "grows, may be bounded"
+    assert reported[-1] == "leaks"
 
 
 @simulated
@@ -268,7 +268,7 @@ def test_a_model_that_is_copied_while_it_is_watched_has_no_hooks():
 
 
 @simulated
-def test_memory_that_nothing_in_python_holds_is_told_by_the_line_that_allocates():
+def test_memory_that_nothing_in_python_holds_is_reported_by_the_line_that_allocates():
     loop, addresses = Loop(), []
     with watch() as watched:
         for _ in range(40):
@@ -340,13 +340,13 @@ def test_memos_that_fill_up_are_no_leaks_however_often_it_looks_again():
         return torch.zeros(3, 128 + 32 * keys[0], 64, device="cuda")
 
     with watch() as watched:
-        told = []
+        reported = []
         for _ in range(220):
             keys = random_keys.choice(range(4)), random_keys.choice(range(4))
             basis(keys[0]), mask(*keys)
             loop.step()
-            told += watched.findings
-    assert all(finding.certainty != "leaks" for finding in [*told, *watched.findings])
+            reported += watched.findings
+    assert all(each.certainty != "leaks" for each in [*reported, *watched.findings])
 
 
 @simulated
@@ -709,7 +709,7 @@ def test_nothing_is_watched_without_the_setting(tmp_path):
     assert "outputs retained" not in result.said
 
 
-def test_the_statistics_tell_what_leaks(tmp_path):
+def test_the_statistics_say_what_leaks(tmp_path):
     file = tmp_path / "stats.json"
     train("count", "--stats", file, tmp_path=tmp_path)
     (finding,) = json.loads(file.read_text())["0"]["leaks"]["findings"]

@@ -675,18 +675,18 @@ LEAKS = {
 
 
 def watched(program: str, steps: int, every: int = 1) -> list[Any]:
-    """What is told at the end, and each time after so many steps."""
+    """What is reported at the end, and each time after so many steps."""
     import oomph
 
     gc.unfreeze()  # what the process had before is seen as a holder, too
-    loop, told = Loop(), []
+    loop, reported = Loop(), []
     with oomph.leaks.watch() as watch:
         leak = globals()[program]()
         for step in range(steps):
             leak(step)
             loop.step()
             if step % every == 0:
-                told += watch.findings
+                reported += watch.findings
     SPANS.set(())
     while EXIT:
         EXIT.pop()()
@@ -702,12 +702,12 @@ def watched(program: str, steps: int, every: int = 1) -> list[Any]:
         alive = finalizer.peek()
         if alive is not None and type(alive[0]).__module__ == __name__:
             finalizer.detach()
-    return [*told, *watch.findings]
+    return [*reported, *watch.findings]
 
 
 @pytest.mark.parametrize("program", LEAKS)
 @simulated
-def test_the_line_that_keeps_it_is_told(program):
+def test_the_line_that_keeps_it_is_reported(program):
     steps = LEAKS[program]
     source = Path(__file__).read_text().splitlines()
     found = watched(program, steps, steps)
@@ -719,7 +719,7 @@ def test_the_line_that_keeps_it_is_told(program):
 
 
 @simulated
-def test_where_the_function_that_keeps_it_was_called_is_told():
+def test_where_the_function_that_keeps_it_was_called_is_reported():
     """If that was in the step; who runs all the steps is of no interest."""
     import oomph
 
@@ -748,10 +748,10 @@ def test_where_the_function_that_keeps_it_was_called_is_told():
 
 @pytest.mark.long
 @simulated
-def test_a_call_that_goes_on_is_told_as_the_holder_of_what_it_collects():
+def test_a_call_that_goes_on_is_reported_as_the_holder_of_what_it_collects():
     import oomph
 
-    gc.unfreeze()  # or it cannot be told what came last
+    gc.unfreeze()  # or it is not known what came last
     model = torch.nn.Linear(64, 64).cuda()
 
     @torch.no_grad()
@@ -884,7 +884,7 @@ def test_what_comes_to_its_bound_is_never_called_a_leak(program):
 
 
 @simulated
-def test_a_chain_that_is_copied_whole_is_told_though_nothing_in_it_grows_old():
+def test_a_chain_that_is_copied_whole_is_reported_though_nothing_in_it_grows_old():
     import oomph
 
     gc.unfreeze()

@@ -75,7 +75,7 @@ def seek(scratch: Scratch, mutation: Mutation, touched: Any) -> dict[str, Any]:
     return {"found_by": by, "why": why, "is_wider": is_wider, "seconds": seconds}
 
 
-def tell(result: dict[str, Any]) -> str:
+def describe(result: dict[str, Any]) -> str:
     """A result in a line."""
     found = result["found_by"] or "NOTHING FINDS IT"
     return f"{result['seconds']} s, {found}{' (wider)' if result['is_wider'] else ''}"
@@ -112,7 +112,7 @@ def main() -> int:
     results: dict[str, Any] = {}
     for name, mutation in chosen.items():
         results[name] = {"file": mutation.file, **seek(scratch, mutation, touched)}
-        print(f"{tell(results[name])}: {name}", flush=True)
+        print(f"{describe(results[name])}: {name}", flush=True)
         if wanted.out is not None:
             wanted.out.write_text(json.dumps(results, indent=2) + "\n")
     failing = check_found(scratch, results)

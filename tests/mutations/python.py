@@ -59,7 +59,7 @@ MUTATIONS = {
         "for text in reversed(simulate.misuses())",
         "for text in simulate.misuses()",
         (
-            "tests/allocator/test_guard.py::test_of_several_faults_the_first_is_told",
+            "tests/allocator/test_guard.py::test_of_several_faults_the_first_is_reported",
             "tests/allocator/test_guard.py",
         ),
     ),

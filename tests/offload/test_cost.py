@@ -53,19 +53,19 @@ def test_bytes_and_waits_are_counted_as_the_link_moves_them():
     for _ in range(5):
         train(12)
         torch.cuda.synchronize()
-    told = oomph.planner.explain()[0]
-    pieces = told["step_sent_bytes"] / (PIECE_MIB * MIB)
+    reported = oomph.planner.explain()[0]
+    pieces = reported["step_sent_bytes"] / (PIECE_MIB * MIB)
     assert pieces == int(pieces) > 0
-    assert told["step_fetched_bytes"] == told["step_sent_bytes"]
+    assert reported["step_fetched_bytes"] == reported["step_sent_bytes"]
     # The kernels take no time here: the step is what its copies take, out and back. The
     # device waits for those back, but for what the host waits while it wants memory.
     copies_ms = pieces * PIECE_MIB * 0.1
-    assert told["step_ms"] == pytest.approx(2 * copies_ms, rel=0.02)
-    assert 0.3 * copies_ms < told["step_waited_ms"] < 1.02 * copies_ms
-    assert f"the device waited {told['step_waited_ms']:.1f} ms" in told["text"]
+    assert reported["step_ms"] == pytest.approx(2 * copies_ms, rel=0.02)
+    assert 0.3 * copies_ms < reported["step_waited_ms"] < 1.02 * copies_ms
+    assert f"the device waited {reported['step_waited_ms']:.1f} ms" in reported["text"]
     now = oomph.stats()
-    assert now["sent_bytes"] > told["step_sent_bytes"]  # of five steps
-    assert now["waited_ms"] == told["waited_ms"] > told["step_waited_ms"]
+    assert now["sent_bytes"] > reported["step_sent_bytes"]  # of five steps
+    assert now["waited_ms"] == reported["waited_ms"] > reported["step_waited_ms"]
 
 
 def test_the_table_at_exit_tells_of_what_went_ahead_of_need():
@@ -86,7 +86,7 @@ def test_the_table_at_exit_tells_of_what_went_ahead_of_need():
     assert "the last step took" in result.err
 
 
-def test_a_device_that_has_failed_does_not_keep_the_table_from_being_told():
+def test_a_device_that_has_failed_does_not_keep_the_table_from_being_reported():
     code = """
     import ctypes, torch, oomph
     from torch import nn

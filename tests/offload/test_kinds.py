@@ -1,4 +1,4 @@
-"""Kinds of steps: plans for each, told from how a step begins."""
+"""Kinds of steps: plans for each, chosen by how a step begins."""
 
 import torch
 from oomph.offload.kinds import Kinds, StepPlan
@@ -27,7 +27,7 @@ def plan_of(*sizes: int, target_bytes: float = 0) -> StepPlan:
     return StepPlan(like=step_of(*sizes), target_bytes=target_bytes)
 
 
-def test_a_kind_is_told_from_what_was_saved_first():
+def test_a_kind_is_known_from_what_was_saved_first():
     kinds = Kinds()
     short, long = plan_of(10, 20, 30), plan_of(20, 40, 60)
     kinds.add(short)

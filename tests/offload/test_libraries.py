@@ -1,4 +1,4 @@
-"""What libraries beside PyTorch's own are given, and what they are not told."""
+"""What libraries beside PyTorch's own are given, and what is kept from them."""
 
 from __future__ import annotations
 

@@ -67,10 +67,10 @@ class Training:
             compute()
             self.optimizer.step()
         self.optimizer.zero_grad()
-        return {"rescues": oomph.stats()["rescues"] - before, **told()}
+        return {"rescues": oomph.stats()["rescues"] - before, **reported()}
 
 
-def told() -> dict:
+def reported() -> dict:
     import sys
 
     planner = sys.modules.get("oomph.planner")
@@ -151,7 +151,7 @@ def test_optimizers_that_step_in_backward_end_one_step_with_it():
     assert oomph.stats()["steps"] - before["steps"] == 8
     assert rescues[0] > 0
     assert rescues[3:] == [0] * 5
-    assert told()["missing_bytes"] > 256 * MIB
+    assert reported()["missing_bytes"] > 256 * MIB
     for hook in hooks:  # autograd holds them, and Python does not see the circle
         hook.remove()
     torch.cuda.synchronize()
@@ -175,7 +175,7 @@ def test_the_hooks_leave_when_the_pressure_leaves():
     for _ in range(9):
         training.step()
     assert not hooks_are_on()
-    assert told()["text"].endswith("everything fits: nothing is offloaded.")
+    assert reported()["text"].endswith("everything fits: nothing is offloaded.")
     training.model = nn.Sequential(*(Layer() for _ in range(40)))
     training.step()
     assert [training.step()["rescues"] for _ in range(3)][1:] == [0, 0]
@@ -354,7 +354,7 @@ class Optimizing:
         self.model(torch.ones(1, device="cuda")).backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return {"rescues": oomph.stats()["rescues"] - before, **told()}
+        return {"rescues": oomph.stats()["rescues"] - before, **reported()}
 
 
 @card
@@ -493,7 +493,7 @@ def test_an_optimizer_works_on_all_at_once_where_that_fits():
     assert adam._multi_tensor_adam is original
     for _ in range(4):
         small.step()
-    assert told()["text"].endswith("nothing is offloaded.")
+    assert reported()["text"].endswith("nothing is offloaded.")
 
 
 @card

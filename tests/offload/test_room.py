@@ -54,9 +54,9 @@ def backward_after(function, room_bytes: int) -> tuple[torch.Tensor, int]:
     x = rows()
     loss = Call(function)(x).sum()
     before = torch.cuda.memory_allocated()
-    told = make_room(room_bytes)
+    reported = make_room(room_bytes)
     freed = before - torch.cuda.memory_allocated()
-    assert freed == told
+    assert freed == reported
     loss.backward()
     return x.grad.cpu(), freed
 

@@ -38,14 +38,14 @@ def test_lines_hold_what_they_held_at_the_peak_beyond_what_was_there_before(run)
     ]
 
 
-def test_of_leaks_the_lines_of_what_is_left_are_told(run):
+def test_of_leaks_the_lines_of_what_is_left_are_reported(run):
     assert section(run, "test_leaves") == [
         "Allocated after the test, by line, of blocks of 1 MiB and more:",
         f"      4.00 MiB  test_lines.py:{line('def take(')} in take, 1 block",
     ]
 
 
-def test_what_backward_allocated_is_told_by_its_forward_line(run):
+def test_what_backward_allocated_is_reported_by_its_forward_line(run):
     made = line("def test_leaves_a_gradient")
     assert set(section(run, "test_leaves_a_gradient")[1:]) == {
         f"      4.00 MiB  test_lines.py:{made} in test_leaves_a_gradient, 1 block",
@@ -54,7 +54,7 @@ def test_what_backward_allocated_is_told_by_its_forward_line(run):
     }
 
 
-def test_of_an_error_the_lines_that_held_the_memory_are_told(run):
+def test_of_an_error_the_lines_that_held_the_memory_are_reported(run):
     said = "\n".join(section(run, "test_runs_out"))
     assert f"200.00 MiB  test_lines.py:{line('def take(')} in take, 1 block" in said
 

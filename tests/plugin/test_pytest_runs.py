@@ -67,7 +67,7 @@ def test_of_several_measurements_the_largest_counts(runs):
     assert figures["left_bytes"] == 0
 
 
-def test_what_oomph_puts_on_the_host_is_told(runs):
+def test_what_oomph_puts_on_the_host_is_reported(runs):
     figures = stored(runs)["tests"]["test_runs.py::test_is_rescued"]["figures"]
     assert figures["peak_bytes"] == 9 * 32 * MIB
     assert figures["rescues"] >= 1

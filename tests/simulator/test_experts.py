@@ -52,6 +52,6 @@ print("peak", torch.cuda.max_memory_allocated())
 @pytest.mark.parametrize("name", [*CONFIGURATIONS])
 def test_an_untrained_mixture_holds_nearly_what_it_holds_with_values(name, experts):
     # A router that is not trained chooses nearly equally often.
-    told, true = (peak_bytes(name, experts, memory) for memory in ("none", "values"))
-    assert told == pytest.approx(true, rel=0.002)
-    print(f"{name}, {experts}: {told / true:.4f}")
+    found, true = (peak_bytes(name, experts, memory) for memory in ("none", "values"))
+    assert found == pytest.approx(true, rel=0.002)
+    print(f"{name}, {experts}: {found / true:.4f}")

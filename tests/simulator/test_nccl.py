@@ -199,7 +199,7 @@ def test_one_process_may_be_all_ranks():
     assert found.out.split() == ["True", "equal"], found.said
 
 
-def test_numbers_that_the_host_wrote_are_told_though_kernels_compute_nothing():
+def test_numbers_that_the_host_wrote_are_sent_though_kernels_compute_nothing():
     found = run_ranks(
         2,
         """

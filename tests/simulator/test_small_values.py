@@ -113,7 +113,7 @@ def test_what_is_the_same_whatever_is_not_known_is_known(dtype):
     unknown = torch.randn(8, device="cuda").to(getattr(torch, dtype))
     none = torch.zeros(8, dtype=unknown.dtype, device="cuda")
     every = ~none  # all bits
-    told = {
+    reported = {
         "and": (unknown & none, 0),
         "or": (unknown | every, int(every[0])),
         "of both orders": (none & unknown, 0),
@@ -122,8 +122,8 @@ def test_what_is_the_same_whatever_is_not_known_is_known(dtype):
         "where": (torch.where(every.bool(), every, unknown), int(every[0])),
         "in place": (unknown.clone().bitwise_and_(none), 0),
     }
-    assert {name: got.tolist() for name, (got, _) in told.items()} == {
-        name: [value] * 8 for name, (_, value) in told.items()
+    assert {name: got.tolist() for name, (got, _) in reported.items()} == {
+        name: [value] * 8 for name, (_, value) in reported.items()
     }
     half = none.clone()
     half[:4] = every[:4]
@@ -299,5 +299,5 @@ def test_what_is_known_is_chosen_by_its_values():
 
 
 @known
-def test_the_next_token_is_not_told():
+def test_the_next_token_is_not_known():
     assert torch.randn(3, 32000, device="cuda").argmax(-1).tolist() == [0, 0, 0]

@@ -150,8 +150,8 @@ def test_runs_here(module_wide):
 @pytest.mark.fits_cuda("1GiB,context=0")
 def test_starts_a_process():
     code = "import torch; print(torch.cuda.get_device_properties(0).total_memory)"
-    told = subprocess.check_output([sys.executable, "-c", code], text=True)
-    assert int(told) == 1024 * MIB
+    reported = subprocess.check_output([sys.executable, "-c", code], text=True)
+    assert int(reported) == 1024 * MIB
 
 
 @pytest.mark.fits_cuda("12 apples")
