@@ -42,8 +42,8 @@ typedef struct oomph_move {
 // Errors: OOMPH_ERR_STATE (the device is not open, something captures, no host pages
 // can be mapped here), OOMPH_ERR_NO_MEMORY, OOMPH_ERR_DRIVER. Then no block has moved;
 // if the driver refuses even to undo, some may have moved with their contents
-// (oomph_lookup() tells), and what could not be mapped again at all the error calls
-// lost.
+// (oomph_lookup() says which), and what could not be mapped again at all the error
+// calls lost.
 oomph_status_t oomph_move(int device, oomph_tier_t tier, oomph_move_t *moves,
                           size_t count, size_t *moved_bytes);
 

@@ -46,7 +46,7 @@ typedef struct oomph_sim_piece {
 size_t oomph_sim_pieces(uint64_t addr, uint64_t bytes, oomph_sim_piece_t *pieces,
                         size_t max_count);
 
-// Reports a misuse by the program, of which sim.h tells.
+// Reports a misuse by the program, of which sim.h speaks.
 void oomph_sim_report(const char *text);
 
 // ---- of the card; by anybody

@@ -110,8 +110,8 @@ typedef struct oomph_sim_card {
     int has_rates;  // gpu=
 } oomph_sim_card_t;
 
-// Parses the description of a card without using it: tells a program what it means, or
-// whether it is right. Returns as oomph_sim_configure().
+// Parses the description of a card without using it: says what it means to a program,
+// or whether it is right. Returns as oomph_sim_configure().
 int oomph_sim_describe(const char *card, oomph_sim_card_t *found);
 
 // Why oomph_sim_configure(), oomph_sim_describe() or cuInit() failed; "" if none did.
@@ -236,7 +236,7 @@ typedef struct oomph_sim_usage {
     uint64_t d2h_busy_ns;     // and from it
     uint64_t h2d_bytes;       // by copies, and by kernels that work on host memory
     uint64_t d2h_bytes;
-    uint64_t operator_count; // as oomph_sim_cost() told them
+    uint64_t operator_count; // as oomph_sim_cost() reported them
     double flops;
     double device_bytes; // of device memory, read or written
 } oomph_sim_usage_t;
@@ -292,7 +292,7 @@ typedef struct oomph_sim_meeting {
     void (*come)(void *argument, uint64_t now_ns);
     // Whether all have come; if so, when the last one did.
     int (*is_met)(void *argument, uint64_t *met_ns);
-    // A thread of this process waits for it: to be told to the others.
+    // A thread of this process waits for it: to be sent to the others.
     void (*call)(void *argument);
     // Whether others wait for this process to come to it.
     int (*is_called)(void *argument);

@@ -122,8 +122,8 @@ static oomph_sim_use_t use_of(CUdeviceptr addr, size_t bytes, size_t read,
     return (oomph_sim_use_t){addr, bytes, read, written, 0, 0};
 }
 
-static void tell(CUstream stream, double flops, oomph_sim_precision_t precision,
-                 const oomph_sim_use_t *uses, size_t count)
+static void report(CUstream stream, double flops, oomph_sim_precision_t precision,
+                   const oomph_sim_use_t *uses, size_t count)
 {
     const oomph_sim_cost_t cost = {"mm", flops, precision, 0, {0}, uses, count};
 
@@ -137,13 +137,13 @@ static void test_an_operator_takes_the_slower_of_arithmetic_and_memory(void)
     const oomph_sim_use_t read = {
         .addr = addr, .bytes = 500 * MB, .read_bytes = 500 * MB};
 
-    tell(0, 1e12, OOMPH_SIM_BF16, NULL, 0);
+    report(0, 1e12, OOMPH_SIM_BF16, NULL, 0);
     CHECK(is_about(ms_of_all(), 10));
-    tell(0, 1e12, OOMPH_SIM_FP32, NULL, 0);
+    report(0, 1e12, OOMPH_SIM_FP32, NULL, 0);
     CHECK(is_about(ms_of_all(), 100));
-    tell(0, 0, OOMPH_SIM_FP32, &read, 1);
+    report(0, 0, OOMPH_SIM_FP32, &read, 1);
     CHECK(is_about(ms_of_all(), 0.5));
-    tell(0, 1e12, OOMPH_SIM_BF16, &read, 1);
+    report(0, 1e12, OOMPH_SIM_BF16, &read, 1);
     CHECK(is_about(ms_of_all(), 10));
     CHECK(usage_of(0).flops == 3e12 && usage_of(0).operator_count == 4);
     CHECK(usage_of(0).device_bytes == 1000.0 * MB);
@@ -158,9 +158,9 @@ static void test_what_kernels_reach_of_the_peaks_is_a_setting(void)
     const oomph_sim_use_t written = {
         .addr = addr, .bytes = 400 * MB, .read_bytes = 0, .written_bytes = 400 * MB};
 
-    tell(0, 1e12, OOMPH_SIM_FP16, NULL, 0);
+    report(0, 1e12, OOMPH_SIM_FP16, NULL, 0);
     CHECK(is_about(ms_of_all(), 20.1));
-    tell(0, 0, OOMPH_SIM_FP16, &written, 1);
+    report(0, 0, OOMPH_SIM_FP16, &written, 1);
     CHECK(is_about(ms_of_all(), 0.6));
 }
 
@@ -172,7 +172,7 @@ static void test_multiprocessors_do_so_much_in_a_cycle(void)
     const oomph_sim_use_t read = use_of(allocate(100 * MB), 100 * MB, 100 * MB, 0);
     CHECK(oomph_sim_cost(&cost, 0) == 0);
     CHECK(is_about(ms_of_all(), 1e3 / (20 * 1.4106))); // 1.41 GHz
-    tell(0, 0, OOMPH_SIM_FP32, &read, 1);
+    report(0, 0, OOMPH_SIM_FP32, &read, 1);
     CHECK(is_about(ms_of_all(), 100 / (10 * 1.4106)));
 }
 
@@ -220,8 +220,8 @@ static void test_the_host_takes_its_time_for_each_outermost_operator(void)
 static void test_kernels_of_different_streams_take_turns(void)
 {
     start(CARD);
-    tell(make_stream(CU_STREAM_NON_BLOCKING), 1e12, OOMPH_SIM_BF16, NULL, 0);
-    tell(make_stream(CU_STREAM_NON_BLOCKING), 1e12, OOMPH_SIM_BF16, NULL, 0);
+    report(make_stream(CU_STREAM_NON_BLOCKING), 1e12, OOMPH_SIM_BF16, NULL, 0);
+    report(make_stream(CU_STREAM_NON_BLOCKING), 1e12, OOMPH_SIM_BF16, NULL, 0);
     CHECK(is_about(ms_of_all(), 20));
 }
 
@@ -231,7 +231,7 @@ static void test_kernels_and_copies_run_at_once(void)
     CUdeviceptr addr = allocate(100 * MB);
     void *host = pin(100 * MB);
 
-    tell(make_stream(CU_STREAM_NON_BLOCKING), 1e12, OOMPH_SIM_BF16, NULL, 0);
+    report(make_stream(CU_STREAM_NON_BLOCKING), 1e12, OOMPH_SIM_BF16, NULL, 0);
     OK(cuMemcpyHtoDAsync(addr, host, 100 * MB, make_stream(CU_STREAM_NON_BLOCKING)));
     CHECK(is_about(ms_of_all(), 10));
 }
@@ -258,13 +258,13 @@ static void test_what_lies_on_host_pages_is_moved_at_the_speed_of_the_link(void)
         .addr = addr, .bytes = bytes, .read_bytes = bytes, .written_bytes = bytes};
     const oomph_sim_use_t both_ways = use_of(addr + bytes, bytes, bytes, bytes);
 
-    tell(0, 0, OOMPH_SIM_FP32, &all, 1);
+    report(0, 0, OOMPH_SIM_FP32, &all, 1);
     CHECK(is_about(ms_of_all(), ms));
     CHECK(usage_of(0).h2d_bytes == bytes && usage_of(0).d2h_bytes == 0);
     CHECK(usage_of(0).device_bytes == (double)bytes);
-    tell(0, 0, OOMPH_SIM_FP32, &on_device, 1);
+    report(0, 0, OOMPH_SIM_FP32, &on_device, 1);
     CHECK(is_about(ms_of_all(), 2 * ms / 100));
-    tell(0, 0, OOMPH_SIM_FP32, &both_ways, 1);
+    report(0, 0, OOMPH_SIM_FP32, &both_ways, 1);
     CHECK(is_about(ms_of_all(), ms)); // both directions at once
     CHECK(usage_of(0).h2d_bytes == 2 * bytes && usage_of(0).d2h_bytes == bytes);
 }
@@ -277,7 +277,7 @@ static void test_a_view_moves_its_share_of_what_lies_on_the_host(void)
     const oomph_sim_use_t every_fourth = {
         .addr = addr, .bytes = 2 * bytes, .read_bytes = bytes / 2, .written_bytes = 0};
 
-    tell(0, 0, OOMPH_SIM_FP32, &every_fourth, 1);
+    report(0, 0, OOMPH_SIM_FP32, &every_fourth, 1);
     ms_of_all();
     CHECK(usage_of(0).h2d_bytes == bytes / 4);
     CHECK(usage_of(0).device_bytes == (double)bytes / 4);
@@ -296,10 +296,10 @@ static void test_kernels_take_turns_on_the_link_with_copies(void)
         .addr = on_link, .bytes = bytes, .read_bytes = 0, .written_bytes = bytes};
 
     OK(cuMemcpyHtoDAsync(addr, host, bytes, make_stream(CU_STREAM_NON_BLOCKING)));
-    tell(make_stream(CU_STREAM_NON_BLOCKING), 0, OOMPH_SIM_FP32, &read, 1);
+    report(make_stream(CU_STREAM_NON_BLOCKING), 0, OOMPH_SIM_FP32, &read, 1);
     CHECK(is_about(ms_of_all(), 2 * ms));
     OK(cuMemcpyHtoDAsync(addr, host, bytes, make_stream(CU_STREAM_NON_BLOCKING)));
-    tell(make_stream(CU_STREAM_NON_BLOCKING), 0, OOMPH_SIM_FP32, &written, 1);
+    report(make_stream(CU_STREAM_NON_BLOCKING), 0, OOMPH_SIM_FP32, &written, 1);
     CHECK(is_about(ms_of_all(), ms)); // in the other direction
 }
 
@@ -312,8 +312,8 @@ static void test_a_kernel_that_waits_for_another_comes_to_the_link_later(void)
     const oomph_sim_use_t read = {
         .addr = on_link, .bytes = bytes, .read_bytes = bytes, .written_bytes = 0};
 
-    tell(make_stream(CU_STREAM_NON_BLOCKING), 1e12, OOMPH_SIM_BF16, NULL, 0); // 10 ms
-    tell(make_stream(CU_STREAM_NON_BLOCKING), 0, OOMPH_SIM_FP32, &read, 1);
+    report(make_stream(CU_STREAM_NON_BLOCKING), 1e12, OOMPH_SIM_BF16, NULL, 0); // 10 ms
+    report(make_stream(CU_STREAM_NON_BLOCKING), 0, OOMPH_SIM_FP32, &read, 1);
     OK(cuMemcpyHtoDAsync(addr, pin(bytes), bytes, make_stream(CU_STREAM_NON_BLOCKING)));
     CHECK(is_about(ms_of_all(), 10 + 2 * ms));
 }
@@ -329,7 +329,7 @@ static void test_where_memory_lies_counts_when_the_work_starts(void)
 
     map_open(addr, bytes, create(on_host(), bytes));
     oomph_sim_hold(stream);
-    tell(stream, 0, OOMPH_SIM_FP32, &read, 1);
+    report(stream, 0, OOMPH_SIM_FP32, &read, 1);
     OK(cuMemUnmap(addr, bytes));
     map_open(addr, bytes, create(on_device(0), bytes));
     oomph_sim_release(stream);
@@ -346,8 +346,8 @@ static void test_a_replay_takes_the_time_of_what_was_captured(void)
     start(CARD);
     CUstream stream = make_stream(CU_STREAM_NON_BLOCKING);
     OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    tell(stream, 1e12, OOMPH_SIM_BF16, NULL, 0);
-    tell(stream, 1e12, OOMPH_SIM_BF16, NULL, 0);
+    report(stream, 1e12, OOMPH_SIM_BF16, NULL, 0);
+    report(stream, 1e12, OOMPH_SIM_BF16, NULL, 0);
     OK(cuStreamEndCapture(stream, &graph));
     CHECK(is_about(ms_of_all(), 0));
     OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
@@ -360,7 +360,7 @@ static void test_a_replay_takes_the_time_of_what_was_captured(void)
 static void test_without_rates_an_operator_takes_no_time_of_its_own(void)
 {
     start("1GiB,tick=0");
-    tell(0, 1e15, OOMPH_SIM_FP32, NULL, 0);
+    report(0, 1e15, OOMPH_SIM_FP32, NULL, 0);
     CHECK(is_about(ms_of_all(), 0));
 }
 

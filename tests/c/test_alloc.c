@@ -723,7 +723,7 @@ static oomph_stat_t reserved_for(oomph_pool_id_t pool, size_t *count)
     return (oomph_stat_t){0};
 }
 
-static void what_is_reserved_for_each_pool_is_told(void)
+static void what_is_reserved_for_each_pool_is_reported(void)
 {
     oomph_config_t config = test_config();
     oomph_pool_id_t other = {7, 7};
@@ -1429,7 +1429,7 @@ int main(int argc, char **argv)
         TEST(a_pool_may_forbid_splitting),
         TEST(a_block_can_be_put_back_at_its_address),
         TEST(a_block_is_not_put_back_where_pages_are_missing),
-        TEST(what_is_reserved_for_each_pool_is_told),
+        TEST(what_is_reserved_for_each_pool_is_reported),
         TEST(a_pool_may_have_memory_from_elsewhere),
         TEST(the_embedder_is_asked_to_free_what_it_caches),
         TEST(garbage_is_collected_before_a_block_is_born_on_host),

@@ -1,4 +1,4 @@
-/* Buffers on the host, and what a planner is told. */
+/* Buffers on the host, and what a planner hears of. */
 #include "card.h"
 
 #include <cuda.h>

@@ -270,7 +270,7 @@ static void *take_in_another_thread(void *bytes)
     return NULL;
 }
 
-// PyTorch does not tell that a capture has failed; its thread went on to allocate.
+// PyTorch does not say that a capture has failed; its thread went on to allocate.
 static void other_threads_get_host_memory_after_a_capture_that_failed(void)
 {
     oomph_config_t config = test_config();

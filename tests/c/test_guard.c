@@ -207,7 +207,7 @@ static void an_address_never_comes_again_and_pages_do(void)
     end();
 }
 
-static void blocks_share_no_page_and_the_loss_is_told(void)
+static void blocks_share_no_page_and_the_loss_is_reported(void)
 {
     start_guarded("64MiB,context=0", OOMPH_GUARD_UNMAP);
     oomph_addr_t small = take(100, NULL), other = take(3 * MIB, NULL);
@@ -325,7 +325,7 @@ static void what_is_born_on_host_is_guarded_too(void)
     end();
 }
 
-/* ---- What is told */
+/* ---- What is reported */
 
 static oomph_site_t here;
 
@@ -384,8 +384,8 @@ static void the_latest_are_kept(void)
         CHECK(rows[i].unmapped_ns <= rows[i - 1].unmapped_ns && rows[i].addr != 0);
 }
 
-static unsigned told;
-static oomph_addr_t told_addr;
+static unsigned reported;
+static oomph_addr_t reported_addr;
 
 static void hear_unmapping(int device, oomph_addr_t addr, size_t bytes,
                            oomph_stream_t stream)
@@ -393,8 +393,8 @@ static void hear_unmapping(int device, oomph_addr_t addr, size_t bytes,
     (void)device, (void)stream;
     CHECK(bytes == 4 * MIB && is_marked(addr, bytes, 3)); // not unmapped yet
     CHECK(oomph_check(0) == OOMPH_OK);
-    told++;
-    told_addr = addr;
+    reported++;
+    reported_addr = addr;
 }
 
 static void watchers_hear_of_it_before(void)
@@ -407,7 +407,7 @@ static void watchers_hear_of_it_before(void)
     oomph_addr_t addr = take(4 * MIB, NULL);
     mark(addr, 4 * MIB, 3);
     give(addr);
-    CHECK(told == 1 && told_addr == addr);
+    CHECK(reported == 1 && reported_addr == addr);
     end();
 }
 
@@ -641,7 +641,7 @@ int main(int argc, char **argv)
         TEST(a_stream_that_was_recorded_is_waited_for),
         TEST(with_sync_the_free_waits_for_it),
         TEST(an_address_never_comes_again_and_pages_do),
-        TEST(blocks_share_no_page_and_the_loss_is_told),
+        TEST(blocks_share_no_page_and_the_loss_is_reported),
         TEST(the_oldest_address_space_is_used_again_where_none_is_left),
         TEST(address_space_that_a_block_lies_in_is_not_used_again),
         TEST(no_more_than_a_quarter_of_the_address_space_is_kept),

@@ -543,19 +543,19 @@ static void a_step_without_rescue_returns_host_pages(void)
     check_sound();
 }
 
-static int rescues_told, first_told;
+static int rescues_reported, first_reported;
 
-static void told(int device, size_t bytes, int64_t nth)
+static void report(int device, size_t bytes, int64_t nth)
 {
     CHECK(device == 0 && bytes == 4 * MIB);
-    rescues_told++;
-    first_told += nth == 1;
+    rescues_reported++;
+    first_reported += nth == 1;
 }
 
 static void each_rescue_is_told_with_its_number_in_the_step(void)
 {
     oomph_config_t config = host_config(64 * MIB);
-    oomph_hooks_t hooks = {.rescued = told};
+    oomph_hooks_t hooks = {.rescued = report};
 
     oomph_set_hooks(&hooks);
     start_card("16MiB,context=0,memory=real", &config);
@@ -565,7 +565,7 @@ static void each_rescue_is_told_with_its_number_in_the_step(void)
         take(4 * MIB, NULL);
         oomph_step();
     }
-    CHECK(rescues_told == 4 && first_told == 2);
+    CHECK(rescues_reported == 4 && first_reported == 2);
 }
 
 int main(int argc, char **argv)

@@ -170,7 +170,7 @@ static void a_driver_is_found_without_initialising_it(void)
     CHECK(oomph_start(&device_count) == OOMPH_OK && device_count == 1);
 }
 
-static void too_old_a_driver_is_told(void)
+static void too_old_a_driver_is_reported(void)
 {
     CHECK(oomph_sim_configure("16MiB,context=0,driver=11080") == 0);
     CHECK(oomph_find_driver() == OOMPH_ERR_DRIVER);
@@ -192,7 +192,7 @@ int main(int argc, char **argv)
         TEST(threads_come_and_go_through_regions),
         TEST(the_rescues_of_the_last_hundred_steps_are_kept),
         TEST(a_driver_is_found_without_initialising_it),
-        TEST(too_old_a_driver_is_told),
+        TEST(too_old_a_driver_is_reported),
     };
 
     return run_tests(tests, sizeof tests / sizeof tests[0], argc, argv);

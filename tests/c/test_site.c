@@ -129,12 +129,12 @@ static void what_the_sites_held_at_the_peak_agrees_with_copies(void)
             memcpy(at_peak, held, sizeof held);
         }
         size_t count = oomph_site_counters_report(&counters, true, rows, SITES);
-        int64_t told = 0;
+        int64_t sum = 0;
         for (size_t row = 0; row < count; row++) {
             CHECK((int64_t)rows[row].bytes == at_peak[rows[row].site - 1]);
-            told += (int64_t)rows[row].bytes;
+            sum += (int64_t)rows[row].bytes;
         }
-        CHECK(told == peak);
+        CHECK(sum == peak);
     }
     free(counters.list);
 }

@@ -144,7 +144,7 @@ static oomph_rung_result_t host_pages(oomph_request_context_t *ctx, size_t on_de
     const size_t *spare = &pages->tiers[OOMPH_TIER_HOST].spare_count;
     if (*spare < count) { // making a page is slower than moving one, and is more memory
         oomph_reach_t reach = {.tier = OOMPH_TIER_HOST};
-        oomph_note_pressure(ctx->device); // or else nothing tells when it was freed
+        oomph_note_pressure(ctx->device); // or else nothing knows when it was freed
         oomph_steal(ctx->device, &reach, count - *spare, ctx->pool->stream);
     }
     if (*spare < count)

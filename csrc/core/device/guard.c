@@ -4,7 +4,7 @@
  *   waits, as a block that other streams use does, until all its streams have come
  *   past the free, its own among them. Then its pages are unmapped, to serve elsewhere;
  *   its address space goes into quarantine. Whatever still uses it faults. CUDA does
- * not tell at which address: so the blocks unmapped last are kept in a ring, with the
+ * not say at which address: so the blocks unmapped last are kept in a ring, with the
  * lines that took and freed them.
  * - SYNC: whoever frees a block waits for its streams, so that it is unmapped on return
  *   and work queued later on the same streams faults too.

@@ -30,7 +30,7 @@ static void unmap_page(const oomph_pages_t *pages, const lone_page_t *page)
 }
 
 // Makes a page and maps it at page->addr. What fails is undone, but for the map that
-// cannot be, which `stuck` tells.
+// cannot be, which `stuck` says.
 static oomph_status_t map_at(const oomph_pages_t *pages, oomph_tier_t tier,
                              oomph_host_kind_t kind, lone_page_t *page, bool *stuck)
 {

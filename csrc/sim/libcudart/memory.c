@@ -179,7 +179,7 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes,
     return cudaSuccess;
 }
 
-// ---- copies: addresses tell where memory lies, whatever `kind` says
+// ---- copies: addresses say where memory lies, whatever `kind` says
 
 cudaError_t cudaMemcpy(void *dst, const void *src, size_t bytes,
                        enum cudaMemcpyKind kind)

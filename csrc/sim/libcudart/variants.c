@@ -74,7 +74,7 @@ cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t *
 
 void rt_fill_older(struct cudaDeviceProp *prop, int device)
 {
-    (void)prop, (void)device; // attributes alone tell these
+    (void)prop, (void)device; // attributes alone have these
 }
 
 #else

@@ -1,9 +1,9 @@
 /* board.h - what the ranks of a communicator share: a file in memory that each of them
  * has mapped, wherever its process is on this machine.
  *
- * The file has no name: whoever makes it tells its number in its process, and others
+ * The file has no name: whoever makes it gives its number in its process, and others
  * open it by that. So nothing is left when processes end, however they end. Each rank
- * writes to what is its own, all read; who still lives is told by locks, which the
+ * writes to what is its own, all read; who still lives is known by locks, which the
  * system gives up with the process.
  *
  * Behind what is mapped, far apart, the file has places for the results of reductions
@@ -18,7 +18,7 @@
 
 enum {
     NCCL_RANKS_MAX = 256,   // on one machine
-    NCCL_SMALL = 256 << 10, // bytes that are told where memory is not real
+    NCCL_SMALL = 256 << 10, // bytes that are sent where memory is not real
     NCCL_PIECES_MAX = 4096,
     NCCL_LINE = 160,
     NCCL_CALL_TEXT = 240,
@@ -63,7 +63,7 @@ typedef struct nccl_address {
 _Static_assert(sizeof(nccl_address_t) <= sizeof(ncclUniqueId), "fits into an id");
 
 typedef enum nccl_left {
-    NCCL_STAYS, // also if its process is killed: the lock tells
+    NCCL_STAYS, // also if its process is killed: the lock shows it
     NCCL_LEFT,  // it gave its membership back
     NCCL_ENDS,  // its process ends in good order
 } nccl_left_t;
@@ -119,7 +119,7 @@ void nccl_board_forget(const nccl_address_t *address); // maybe of another proce
 ncclResult_t nccl_board_open(const nccl_address_t *address, int size, int rank,
                              nccl_board_t *board);
 
-// For a rank whose others do not exist: they are told to have done what it does.
+// For a rank whose others do not exist: they seem to have done what it does.
 ncclResult_t nccl_board_open_alone(int size, nccl_board_t *board);
 
 // The rank does not live any more, for others; the second also gives the memory back.

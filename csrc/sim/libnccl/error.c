@@ -26,7 +26,7 @@ int nccl_name(const nccl_board_t *board, int rank)
     return world_rank >= 0 && !board->is_alone ? world_rank : rank;
 }
 
-// What there is to tell besides: ", root 0".
+// What there is to say besides: ", root 0".
 static void describe_more(const nccl_board_t *board, const nccl_call_t *call,
                           char *text, size_t bytes)
 {

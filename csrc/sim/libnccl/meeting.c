@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static void tell_input(const nccl_operation_t *operation, nccl_input_t *input)
+static void describe_input(const nccl_operation_t *operation, nccl_input_t *input)
 {
     const uint64_t bytes = operation->in_bytes;
 
@@ -35,7 +35,7 @@ static void come_with_input(void *argument, uint64_t now_ns)
     nccl_member_t *own = nccl_own(operation->comm);
 
     own->call = operation->call;
-    tell_input(operation, &own->input);
+    describe_input(operation, &own->input);
     come(argument, now_ns);
 }
 

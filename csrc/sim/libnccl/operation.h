@@ -2,7 +2,7 @@
  * kinds have in common.
  *
  * An operation is one or two computations (oomph_sim_compute()). At the first, all
- * ranks meet, having told where their input lies; each then reads what it needs of the
+ * ranks meet, having said where their input lies; each then reads what it needs of the
  * others. At the second they meet again: from then on everybody may write to his input.
  * The operations of a communicator follow each other, on whatever streams.
  */
@@ -26,7 +26,7 @@ ncclResult_t nccl_submit(const nccl_operation_t *operation,
                          const oomph_sim_meeting_t *meeting, int (*run)(void *),
                          cudaStream_t stream);
 
-// The meetings of a collective (meeting.c): at the first all ranks tell what they give
+// The meetings of a collective (meeting.c): at the first all ranks say what they give
 // and call, at the second they have read it. Ranks that call different things get no
 // further.
 extern const oomph_sim_meeting_t nccl_first_meeting, nccl_second_meeting;

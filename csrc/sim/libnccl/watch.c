@@ -157,7 +157,7 @@ static bool look_at_all(char *text, size_t bytes)
     return is_same && (is_asked || asks);
 }
 
-static void tell_all(bool stands_still, const char *place)
+static void publish(bool stands_still, const char *place)
 {
     pthread_mutex_lock(&lock);
     for (watch_t *watch = watches; watch != NULL; watch = watch->next) {
@@ -310,7 +310,7 @@ static void *run(void *nothing)
             stands_still = false;
         else
             stands_still = find_place(call, place, sizeof place, &world_size);
-        tell_all(stands_still, place);
+        publish(stands_still, place);
         if (stands_still)
             fail_if_none_goes_on(world_size, &tick_count);
         else

@@ -1,4 +1,4 @@
-// arguments.hpp - what can be told of an operator and of its arguments before it runs.
+// arguments.hpp - what can be known of an operator and of its arguments before it runs.
 #pragma once
 #include "alias.hpp"
 #include "stack.hpp"

@@ -87,7 +87,7 @@ inline std::string called(const std::string &name)
     return name.find("::") == std::string::npos ? "aten::" + name : name;
 }
 
-inline std::string told(const std::string &name, const std::exception &error)
+inline std::string failure_text(const std::string &name, const std::exception &error)
 {
     const auto *known = dynamic_cast<const c10::Error *>(&error);
 
@@ -155,7 +155,7 @@ struct Computation {
         try {
             self->run();
         } catch (const std::exception &error) {
-            keep_failure(told(*self->name, error));
+            keep_failure(failure_text(*self->name, error));
             return 1;
         }
         return 0;

@@ -39,14 +39,14 @@ inline std::string take_exception()
     PyObject *text = value != nullptr ? PyObject_Str(value) : nullptr;
     const char *bytes =
         text != nullptr ? PyUnicode_AsUTF8AndSize(text, nullptr) : nullptr;
-    std::string told = bytes != nullptr ? bytes : "an exception without a text";
+    std::string found = bytes != nullptr ? bytes : "an exception without a text";
 
     PyErr_Clear();
     Py_XDECREF(text);
     Py_XDECREF(kind);
     Py_XDECREF(value);
     Py_XDECREF(trace);
-    return told;
+    return found;
 }
 
 struct Deferred {

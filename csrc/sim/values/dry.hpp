@@ -91,7 +91,7 @@ class HostCode
         native_.callBoxed(op, keys, stack);
     }
 
-    // False if only the CPU can tell what the operator gives.
+    // False if only the CPU can say what the operator gives.
     bool run_dry(const OperatorHandle &op, c10::DispatchKeySet keys, Stack *stack,
                  size_t base) const
     {

@@ -130,7 +130,7 @@ inline void log_sigmoid_backward(Stack &s)
     s = {at::log_sigmoid_backward(s[0].toTensor(), s[1].toTensor(), buffer)};
 }
 
-// The GPU tells to which bag each index belongs even where the CPU does not need it.
+// The GPU says to which bag each index belongs even where the CPU does not need it.
 inline Tensor bags(const Tensor &indices, Tensor offsets, bool with_last)
 {
     if (with_last)

@@ -111,8 +111,8 @@ class Foreign final : public c10::OperatorKernel
             return; // it is the sum of what it called
         const Stack outputs = top_of(*stack, op.schema().returns().size());
         c10::cuda::CUDAGuard guard(device_of(arguments, outputs));
-        cost(op).tell(Call(op, arguments, outputs), launched, /*multiplies=*/false,
-                      /*is_followed=*/false);
+        cost(op).report(Call(op, arguments, outputs), launched, /*multiplies=*/false,
+                        /*is_followed=*/false);
     }
 };
 

@@ -235,14 +235,14 @@ static PyObject *defer(PyObject *, PyObject *arguments)
     Py_RETURN_NONE;
 }
 
-// From now on the weights that are told of are not written.
+// From now on the weights that are noted are not written.
 static PyObject *leave_weights_out(PyObject *, PyObject *)
 {
     return call(oomph_values::install_unwritten);
 }
 
 // Takes the storage at an address, which lives, for one of a weight.
-static PyObject *tell_weight(PyObject *, PyObject *address)
+static PyObject *note_weight(PyObject *, PyObject *address)
 {
     auto *impl = static_cast<c10::StorageImpl *>(PyLong_AsVoidPtr(address));
 
@@ -268,8 +268,8 @@ static PyMethodDef methods[] = {
     {"defer", defer, METH_VARARGS,
      "Has the graph that is captured call a function at each replay."},
     {"leave_weights_out", leave_weights_out, METH_NOARGS,
-     "From now on the weights that are told of are not written."},
-    {"tell_weight", tell_weight, METH_O,
+     "From now on the weights that are noted are not written."},
+    {"note_weight", note_weight, METH_O,
      "Takes the storage at an address, which lives, for one of a weight."},
     {"unwritten_bytes", unwritten_bytes, METH_NOARGS,
      "Gives how many bytes of weights were not written."},

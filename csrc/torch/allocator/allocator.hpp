@@ -1,5 +1,6 @@
 // allocator.hpp - PyTorch's allocator class: every call about memory, handed to the
-// core or to the part of csrc/torch whose business it is. What it tells is reports.hpp.
+// core or to the part of csrc/torch whose business it is. What it reports is
+// reports.hpp.
 //
 // No lock is held while calling the core or what PyTorch handed us (pool filters,
 // observers, trackers).

@@ -253,7 +253,7 @@ class History
             }
         }
         for (auto &entries : result)
-            tell_unix_time(entries);
+            to_unix_time(entries);
         return result;
     }
 
@@ -264,7 +264,7 @@ class History
             std::lock_guard<std::mutex> guard(mutex_);
             result.assign(annotations_.begin(), annotations_.end());
         }
-        tell_unix_time(result);
+        to_unix_time(result);
         return result;
     }
 
@@ -284,7 +284,7 @@ class History
         return record_when_.load() >= RecordContext::ALLOC ? context : nullptr;
     }
 
-    template <typename Entry> void tell_unix_time(std::vector<Entry> &entries)
+    template <typename Entry> void to_unix_time(std::vector<Entry> &entries)
     {
         auto to_unix_ns = clock_.makeConverter();
         for (Entry &entry : entries)

@@ -50,7 +50,7 @@ inline void note_tracker()
         registration_read = true;
 }
 
-// Throws if NCCL may be about to register what a snapshot of all memory tells it.
+// Throws if NCCL may be about to register what a snapshot of all memory shows it.
 inline void check_no_registration()
 {
     TORCH_CHECK(!registration_read, "oomph: ", registration_variable,

@@ -52,7 +52,7 @@ class Source
     static void give(void *context, oomph_addr_t addr)
     {
         auto *source = static_cast<Source *>(context);
-        keep_exception([&] { source->tell_free(addr); });
+        keep_exception([&] { source->report_free(addr); });
         keep_exception([&] { source->inner_->raw_delete(pointer(addr)); });
     }
 
@@ -80,7 +80,7 @@ class Source
         return addr;
     }
 
-    void tell_free(oomph_addr_t addr)
+    void report_free(oomph_addr_t addr)
     {
         Segment segment = {};
         {

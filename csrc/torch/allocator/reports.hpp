@@ -1,4 +1,4 @@
-// reports.hpp - the part of PyTorch's interface that tells and does not allocate:
+// reports.hpp - the part of PyTorch's interface that reports and does not allocate:
 // limits and statistics, snapshots, history, who hears of what happens.
 #pragma once
 #include "torch/allocator/blocks.hpp"

@@ -238,7 +238,7 @@ class Requests
                nullptr;
     }
 
-    // What the block occupies, as it is told when it is freed.
+    // What the block occupies, as it is reported when it is freed.
     static void profile_alloc(oomph_addr_t addr, int device)
     {
         oomph_block_info_t info;

@@ -63,7 +63,7 @@ class Settings
                         parse(text);
                     }
                     changed();
-                    tell_listener();
+                    notify_listener();
                 };
             });
     }
@@ -75,7 +75,7 @@ class Settings
         Parsing now;
         CUDAAllocatorConfig::instance();
         update();
-        tell_listener();
+        notify_listener();
     }
 
     static void update()
@@ -128,7 +128,7 @@ class Settings
             AcceleratorAllocatorConfig::last_allocator_settings();
         info.roundup_power2_divisions =
             AcceleratorAllocatorConfig::roundup_power2_divisions();
-        tell_no_cached_max(info);
+        set_no_cached_max(info);
         return info;
     }
 
@@ -156,13 +156,13 @@ class Settings
 
   private:
     // Whoever sets something may hold locks of PyTorch and wait for the GIL: the main
-    // thread is asked to tell it a moment later.
-    static void tell_listener()
+    // thread is asked to notify it a moment later.
+    static void notify_listener()
     {
-        Py_AddPendingCall(&tell, nullptr);
+        Py_AddPendingCall(&notify, nullptr);
     }
 
-    static int tell(void *) noexcept
+    static int notify(void *) noexcept
     {
         if (listener == nullptr)
             return 0;

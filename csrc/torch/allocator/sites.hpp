@@ -1,6 +1,6 @@
 // sites.hpp - which line of the user's code a request comes from.
 //
-// In forward the thread's own Python frames tell. Backward runs in autograd's threads,
+// In forward the thread's own Python frames say. Backward runs in autograd's threads,
 // where there are none; but each of its nodes has the number that its operator had in
 // forward. So every thread keeps which line allocated at which number, and what a node
 // allocates is attributed to the line of the nearest number, marked as inferred.

@@ -41,7 +41,7 @@ enum class Phase : uint8_t { OTHER, BACKWARD, OPTIMIZER };
 inline constexpr int PHASE_SHIFT = 3;
 inline constexpr uint8_t KIND_MASK = 7;
 
-// Writes events as PyTorch tells them.
+// Writes events as PyTorch reports them.
 class Tracer
 {
     static constexpr size_t BUFFER = 1 << 16;

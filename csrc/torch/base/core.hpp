@@ -19,7 +19,7 @@ using Context = std::shared_ptr<c10::GatheredContext>;
 inline const oomph_api_t *core; // set before anything here is used
 
 // An exception of a callback that C frames lie above of. How many threads keep one is
-// counted, so that nearly always a plain load tells that there is none.
+// counted, so that nearly always a plain load shows that there is none.
 inline thread_local std::exception_ptr pending;
 inline std::atomic<int> pending_count{0};
 

@@ -111,7 +111,7 @@ template <typename Config> double memory_fraction()
 }
 
 // The settings say that blocks of any size are kept.
-template <typename Info> void tell_no_cached_max(Info &info)
+template <typename Info> void set_no_cached_max(Info &info)
 {
     if constexpr (requires { info.max_cached_size; })
         info.max_cached_size = SIZE_MAX;

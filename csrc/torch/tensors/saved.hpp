@@ -2,7 +2,7 @@
 //
 // While saved-tensor hooks are on, PyTorch neither keeps what was saved nor notices
 // that it was changed in place. Who packs a tensor keeps its outline: all but the
-// bytes. Which storage had them, its identity tells, never an address: addresses are
+// bytes. Which storage had them, its identity says, never an address: addresses are
 // given out anew, and a storage may be resized, to nothing and back.
 #pragma once
 #include "torch/allocator/allocator.hpp"

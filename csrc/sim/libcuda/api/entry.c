@@ -243,7 +243,7 @@ static const entry_t ENTRIES[] = {
 };
 enum { ENTRY_COUNT = sizeof ENTRIES / sizeof ENTRIES[0] };
 
-// The newest variant up to `version`. Per-thread default streams are not told apart:
+// The newest variant up to `version`. Per-thread default streams are all the same:
 // `flags` of the search have no effect.
 static CUdriverProcAddressQueryResult find(const char *name, int version,
                                            function_t *function)

@@ -3,7 +3,7 @@
  *
  * A device has one pool, which keeps nothing: what is freed is at once the device's
  * again. Of its settings only the high-water marks have an effect; the release
- * threshold is told as it was set.
+ * threshold is given as it was set.
  */
 #include "libcuda/engine/submit.h"
 #include "libcuda/engine/wait.h"

@@ -1,5 +1,5 @@
 /* physical.c - the driver calls of virtual memory management that make physical memory,
- * give it back and tell what it is; vmm.c maps it.
+ * give it back and say what it is; vmm.c maps it.
  */
 #include "libcuda/execution/call.h"
 #include "libcuda/memory/address.h"

@@ -24,7 +24,7 @@ enum { SIM_COPY_START_NS = 1000 };
 uint64_t sim_engine_start(const sim_work_t *work, const struct CUctx_st *device,
                           uint64_t now_ns);
 
-// What a kernel takes by itself: of an operator whose time oomph_sim_cost() tells, or
+// What a kernel takes by itself: of an operator whose time oomph_sim_cost() reports, or
 // of none.
 uint64_t sim_engine_kernel_ns(void);
 

@@ -184,7 +184,7 @@ static void complete(sim_operation_t *operation)
     retire(operation);
 }
 
-// The stream has come to the operation: other processes are told, if they wait for it.
+// The stream has come to the operation: other processes hear of it, if they wait.
 static void come_to(sim_operation_t *operation)
 {
     const oomph_sim_meeting_t *meeting = sim_work_meeting(&operation->work);

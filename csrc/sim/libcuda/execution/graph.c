@@ -37,7 +37,7 @@ CUresult cuGraphDestroy(CUgraph graph)
     return sim_leave(result, "%p", (void *)graph);
 }
 
-// Writes as many nodes as there is room for, and tells how many there are.
+// Writes as many nodes as there is room for, and says how many there are.
 static void give_nodes(const sim_nodes_t *nodes, CUgraphNode *out, size_t *count)
 {
     size_t room = out != NULL ? *count : 0;

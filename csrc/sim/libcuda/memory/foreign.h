@@ -1,5 +1,5 @@
 /* foreign.h - files that processes share: those of others, open as long as anything of
- * them is in use, and the labels in each that say what is told of exported memory. The
+ * them is in use, and the labels in each that say what is known of exported memory. The
  * caller holds the driver's lock.
  *
  * A label is locked by whoever may still use the piece: each exported descriptor, each

@@ -10,7 +10,7 @@ static _Atomic uint32_t
     active_count; // read without the lock: programs ask all the time
 static uint64_t next_id = 1;
 
-// How the thread wants unsafe calls to be treated, and what tells it from others.
+// How the thread wants unsafe calls to be treated, and what sets it apart from others.
 static __thread CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
 static const void *this_thread(void)

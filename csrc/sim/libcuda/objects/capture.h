@@ -12,7 +12,7 @@ typedef struct sim_capture {
     sim_object_t object;
     uint64_t id; // unique among all captures ever made
     CUstreamCaptureMode mode;
-    const void *owner; // tells the thread that began it
+    const void *owner; // stands for the thread that began it
     CUstream origin;
     CUgraph graph;
     bool is_invalid;

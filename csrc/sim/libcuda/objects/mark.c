@@ -228,7 +228,7 @@ uint64_t sim_mark_end_ns(const sim_mark_t *mark)
 
 // ---- questions
 
-static int64_t told_ns(uint64_t until_ns)
+static int64_t sent_ns(uint64_t until_ns)
 {
     return until_ns < SIM_MARK_FREELY
                ? common_ns(until_ns)
@@ -237,7 +237,7 @@ static int64_t told_ns(uint64_t until_ns)
 
 static uint64_t heard_ns(int64_t until_ns)
 {
-    return until_ns < told_ns(SIM_MARK_FREELY)
+    return until_ns < sent_ns(SIM_MARK_FREELY)
                ? own_ns(until_ns)
                : SIM_MARK_FOR_EVER - (uint64_t)(INT64_MAX - until_ns);
 }
@@ -259,7 +259,7 @@ uint64_t sim_mark_call_for(const sim_mark_t *mark, uint64_t until_ns)
 {
     if (sim_mark_is_done(mark))
         return 0;
-    ask_for(mark->slot, mark->number, told_ns(until_ns));
+    ask_for(mark->slot, mark->number, sent_ns(until_ns));
     return atomic_fetch_add(&mark->slot->asked_count, 1) + 1;
 }
 

@@ -10,8 +10,8 @@
  * other process lets its work be done up to a time.
  *
  * Clocks of processes start when they start. When one of them first opens a mark, its
- * clock stands where that of the other stood when it described the mark; what is told
- * from then on is told in this common time.
+ * clock stands where that of the other stood when it described the mark; what is sent
+ * from then on is sent in this common time.
  */
 #pragma once
 #include "libcuda/base/cuda_api.h"

@@ -10,7 +10,7 @@ static __thread int dry;
 static __thread uint64_t dry_reads;
 static __thread int depth;                     // of operators
 static __thread oomph_sim_launched_t launched; // by the current one
-static __thread unsigned untold;               // launched by those that called it
+static __thread unsigned outer_count;          // launched by those that called it
 
 // A copy of `bytes` behind an object of `object_bytes`, made with it. NULL without host
 // memory.
@@ -103,7 +103,7 @@ static unsigned count(oomph_sim_launched_t what)
 
 bool sim_is_behind_kernels(void)
 {
-    return depth > 0 && untold + count(launched) > 0;
+    return depth > 0 && outer_count + count(launched) > 0;
 }
 
 void sim_cost_count_kernel(uint64_t blocks, unsigned block_threads)
@@ -125,10 +125,10 @@ oomph_sim_launched_t sim_cost_launched(int change, oomph_sim_launched_t before)
     oomph_sim_launched_t ended = launched;
 
     if (change > 0 && depth > 0)
-        untold += count(launched);
+        outer_count += count(launched);
     depth += change;
     if (change < 0 && depth > 0)
-        untold -= count(before);
+        outer_count -= count(before);
     launched = before;
     return ended;
 }

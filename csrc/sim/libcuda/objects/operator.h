@@ -34,7 +34,7 @@ bool sim_is_dry(void);
 // Counts a copy to the host among these.
 void sim_count_dry_read(void);
 
-// Whether this thread is inside an operator whose cost is told as a whole.
+// Whether this thread is inside an operator whose cost is reported as a whole.
 bool sim_is_in_operator(void);
 // Whether that has launched kernels: they may have written whatever it reads.
 bool sim_is_behind_kernels(void);

@@ -116,5 +116,5 @@ void sim_work_unshare(const sim_work_t *work);
 // Frees what the work owns; it must not be used any more.
 void sim_work_discard(const sim_work_t *work);
 
-// A sum over bytes, never 0, that tells whether they were changed.
+// A sum over bytes, never 0, that shows whether they were changed.
 uint64_t sim_checksum(const void *bytes, size_t count);

@@ -17,7 +17,7 @@ typedef struct failure {
     CUresult error;
 } failure_t;
 
-// A call site: one name, told by its address.
+// A call site: one name, known by its address.
 typedef struct site {
     const char *function;
     uint64_t count;

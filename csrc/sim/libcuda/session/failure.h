@@ -1,7 +1,7 @@
 /* failure.h - calls are counted, and fail when a test asks for it. The caller holds the
  * driver's lock.
  *
- * Counting costs one look in a hash table of call sites: names are told apart by
+ * Counting costs one look in a hash table of call sites: names differ by their
  * address, and compared as texts only when somebody asks.
  */
 #pragma once

@@ -22,7 +22,7 @@
  *               the parts that they are on an RTX 5090; it is integrated
  *   B200        DGX B200 and HGX B200 datasheets, an eighth (sparse rates halved)
  *
- * Caches: the same documents; B200 and GB10 by what CUDA tells there.
+ * Caches: the same documents; B200 and GB10 by what CUDA reports there.
  *
  * NVLink between cards: the same documents, which state both ways together.
  *

@@ -7,7 +7,7 @@
 typedef struct sim_gpu {
     const char *name;  // as a description of a card has it
     const char *title; // as CUDA has it
-    double memory_gib; // as CUDA tells it: less than the box does
+    double memory_gib; // as CUDA reports it: less than the box does
     int cc_major, cc_minor;
     int sm_count;
     double memory_gb_per_s;

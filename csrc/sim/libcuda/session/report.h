@@ -1,4 +1,4 @@
-/* report.h - what the simulation tells about the program: a trace of its calls, its
+/* report.h - what the simulation reports about the program: a trace of its calls, its
  * misuses, and what it asked for in vain. The caller holds the driver's lock.
  */
 #pragma once

@@ -1,6 +1,6 @@
 // cost.hpp - how the simulated GPU takes the time for an operator: its arithmetic and
-// memory, told to the driver once the operator has launched its kernels. Operators that
-// it calls tell their own.
+// memory, reported to the driver once the operator has launched its kernels. Operators
+// that it calls report their own.
 #pragma once
 #include "values/arguments.hpp"
 #include "values/costs/accesses.hpp"
@@ -21,7 +21,7 @@ namespace oomph_values
 inline decltype(&oomph_sim_cost) sim_cost; // of the simulated driver
 inline decltype(&oomph_sim_operator) sim_operator;
 
-// What this thread has called, and how many of these told arithmetic.
+// What this thread has called, and how many of these reported arithmetic.
 inline thread_local unsigned operator_count, arithmetic_count;
 
 // From its making to its end, kernels are those of one operator.
@@ -72,8 +72,8 @@ class Cost
     }
 
     // To the current stream of the current device.
-    void tell(const Call &call, oomph_sim_launched_t launched, bool multiplies,
-              bool is_followed) const
+    void report(const Call &call, oomph_sim_launched_t launched, bool multiplies,
+                bool is_followed) const
     {
         static thread_local std::vector<oomph_sim_use_t> uses;
         oomph_sim_cost_t cost = {};
@@ -128,23 +128,23 @@ class Costed final : public c10::OperatorKernel
         if (small_.answers(*stack, argument_count_))
             return;
         const Stack arguments = top_of(*stack, argument_count_);
-        const unsigned before = ++operator_count, told = arithmetic_count;
+        const unsigned before = ++operator_count, reported = arithmetic_count;
         InOperator inside;
         native_.callBoxed(op, keys, stack);
         const oomph_sim_launched_t launched = inside.end();
-        const bool multiplies = cost_.has_arithmetic() && arithmetic_count == told;
+        const bool multiplies = cost_.has_arithmetic() && arithmetic_count == reported;
         // The sum of what it called, or the driver's copy.
-        const bool is_told = launched.kernel_count + launched.library_call_count == 0 &&
-                             !multiplies &&
-                             (copies_by_driver_ || operator_count > before);
-        if (is_told && !small_.guesses())
+        const bool is_reported =
+            launched.kernel_count + launched.library_call_count == 0 && !multiplies &&
+            (copies_by_driver_ || operator_count > before);
+        if (is_reported && !small_.guesses())
             return;
         const Stack outputs = top_of(*stack, return_count_);
         c10::cuda::CUDAGuard guard(device_of(arguments, outputs));
         auto followed_by = small_.computation(arguments, outputs);
-        if (!is_told)
-            cost_.tell(Call(op, arguments, outputs), launched, multiplies,
-                       followed_by != nullptr);
+        if (!is_reported)
+            cost_.report(Call(op, arguments, outputs), launched, multiplies,
+                         followed_by != nullptr);
         if (followed_by != nullptr)
             small_.follow(name_, std::move(followed_by));
     }

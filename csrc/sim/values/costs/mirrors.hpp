@@ -92,10 +92,10 @@ struct Options {
     int64_t dim, count = 0; // 0: it chooses nothing
     bool are_many = false;
 
-    // Tells a tensor that each is the best equally often. Of many, those that are
+    // Has a tensor say that each is the best equally often. Of many, those that are
     // chosen together lie in the middle of parts of the same size: the first and the
     // last of a vocabulary are no words.
-    void tell(const Tensor &chosen, bool has_dim) const
+    void spread(const Tensor &chosen, bool has_dim) const
     {
         Tensor rows = has_dim ? chosen.movedim(dim, -1) : chosen;
         const int64_t each = are_many ? rows.size(-1) : rows.numel();
@@ -114,7 +114,7 @@ struct SmallComputation {
     Stack arguments = {}, outputs = {}; // no arguments: they are not small
     Options options = {};
     bool keeps_dim = false;         // its results have the dimension of the options
-    bool is_bitwise = false;        // two values of what is not known tell of all
+    bool is_bitwise = false;        // two values of what is not known decide for all
     bool compares = false;          // so they do if it is one tensor of floats
     std::optional<bool> guess = {}; // what it gives for what is not known
 
@@ -175,8 +175,8 @@ struct SmallComputation {
         return true;
     }
 
-    // Whether what a mirror is to hold has been told, though it is not known.
-    bool is_told(const Mirror &each) const
+    // Whether a mirror was given what it is to hold, though that is not known.
+    bool is_given(const Mirror &each) const
     {
         const bool chooses =
             options.count > 0 && each.tensor.scalar_type() == at::kLong;
@@ -185,7 +185,7 @@ struct SmallComputation {
         OnlyKernels only;
         at::DisableRecordFunctionGuard unseen;
         if (chooses)
-            options.tell(each.tensor, keeps_dim);
+            options.spread(each.tensor, keeps_dim);
         else
             each.tensor.fill_(*guess);
         return true;
@@ -206,7 +206,8 @@ struct SmallComputation {
         const std::optional<Stack> computed = self->results(sim_peek);
         const bool is_known = computed && self->is_put(*computed);
         for (const Mirror &each : self->mirrors) {
-            const bool has_value = each.is_written && (is_known || self->is_told(each));
+            const bool has_value =
+                each.is_written && (is_known || self->is_given(each));
             if (each.is_written)
                 sim_poke(each.addr, has_value ? each.tensor.const_data_ptr() : nullptr,
                          each.bytes);

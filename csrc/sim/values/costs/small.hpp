@@ -3,7 +3,7 @@
 // by them. So an operator on such tensors alone is followed by a computation: if all
 // that it reads is known, its CPU kernel gives what it writes. Else what it writes is
 // not known, as that of any other; but which of some options is the best, as a router
-// of experts asks, is told: each of them equally often. And what is not known picks
+// of experts asks, is given: each of them equally often. And what is not known picks
 // from what is known as if it were spread evenly: the nodes that a graph keeps are of
 // all graphs.
 #pragma once
@@ -161,7 +161,7 @@ class Small
                !work.mirrors[0].is_read;
     }
 
-    // Those that a call chooses from, if all that it writes can be told or forgotten.
+    // Those that a call chooses from, if all that it writes can be given or forgotten.
     Options options_of(const Stack &arguments, const Stack &outputs) const
     {
         if (!chooses_ || outputs.empty() || !arguments[0].toTensor().is_cuda())
@@ -180,9 +180,9 @@ class Small
         return {along, from.size(along), are_many};
     }
 
-    // Tells what picks from the first argument how much it may pick from. Nothing
-    // is told of a mask beside indices.
-    static void tell_ranges(const Stack &arguments, const Stack &outputs,
+    // Notes what picks from the first argument how much it may pick from. Nothing
+    // is noted of a mask beside indices.
+    static void note_ranges(const Stack &arguments, const Stack &outputs,
                             std::vector<Mirror> &mirrors)
     {
         const Tensor &from = arguments[0].toTensor();
@@ -191,27 +191,27 @@ class Small
             return;
         if (arguments[1].isInt()) {
             const int64_t along = c10::maybe_wrap_dim(arguments[1].toInt(), from.dim());
-            tell_range(arguments[2].toTensor(), from.size(along), next);
+            note_range(arguments[2].toTensor(), from.size(along), next);
             return;
         }
-        bool told = false;
+        bool is_noted = false;
         int64_t along = 0;
         for (const IValue &value : arguments[1].toListRef()) {
             const Tensor index = value.isNone() ? Tensor() : value.toTensor();
             if (index.defined() && index.scalar_type() == at::kBool) {
                 next->picks = outputs[0].toTensor().size(along);
-                if (!told)
-                    tell_range(index, index.numel(), next);
+                if (!is_noted)
+                    note_range(index, index.numel(), next);
                 else
                     for (Mirror &each : mirrors)
                         each.range = 0;
                 return;
             }
-            told |= tell_range(index, from.size(along++), next);
+            is_noted |= note_range(index, from.size(along++), next);
         }
     }
 
-    static bool tell_range(const Tensor &index, int64_t range, Mirror *&next)
+    static bool note_range(const Tensor &index, int64_t range, Mirror *&next)
     {
         if (!index.defined() || !index.is_cuda())
             return false;
@@ -305,7 +305,7 @@ class Small
         made->compares = (compares_ || matches_) && decides(arguments);
         made->guess = guess(arguments);
         if (picks_)
-            tell_ranges(arguments, outputs, made->mirrors);
+            note_ranges(arguments, outputs, made->mirrors);
         return made;
     }
 

@@ -46,4 +46,4 @@ def _note_weight(module: torch.nn.Module, name: str, parameter: Any) -> None:
     if type(parameter) is not torch.nn.Parameter:
         return  # its values may be elsewhere
     if parameter.device.type == "cpu" and parameter.layout is torch.strided:
-        _values.tell_weight(parameter.untyped_storage()._cdata)
+        _values.note_weight(parameter.untyped_storage()._cdata)
