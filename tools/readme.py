@@ -67,7 +67,7 @@ def settings() -> Iterable[str]:
 
 
 def statistics() -> Iterable[str]:
-    """The table of oomph's own figures."""
+    """The table of oomph's own metrics."""
     core = STATS_OF_CORE.read_text()
     yield row("key", "meaning", "unit", "defined by")
     yield row("---", "---", "---", "---")

@@ -8,7 +8,7 @@
 
 // A buffer of at least `bytes` on host pages, for copies on `stream`, which is never
 // destroyed. It is freed as any block, but is no allocation of the program's: PyTorch's
-// figures leave it out, and it is no rescue. Never waits for the device unless host
+// counters leave it out, and it is no rescue. Never waits for the device unless host
 // pages that are free must come from elsewhere. Errors: OOMPH_ERR_NO_MEMORY (host
 // pages, the host limit, or offloading is off), OOMPH_ERR_INVALID, OOMPH_ERR_DRIVER.
 oomph_status_t oomph_buffer(int device, size_t bytes, oomph_stream_t stream,

@@ -28,7 +28,7 @@ enum {
 enum { OOMPH_STEPS_KEPT = 100 }; // steps whose rescues are kept one by one
 
 typedef struct oomph_stats {
-    // PyTorch's own figures; memory_stats() names and defines them.
+    // PyTorch's own counters; memory_stats() names and defines them.
     oomph_stats_by_kind_t allocation, segment, active, inactive_split;
     oomph_stats_by_kind_t allocated_bytes, reserved_bytes, active_bytes;
     oomph_stats_by_kind_t inactive_split_bytes, requested_bytes;

@@ -37,7 +37,7 @@ extern _Thread_local bool oomph_keeps_gil;
 
 /* ---- Others */
 
-// The figures of a device, as oomph.stats() has them.
+// The counters of a device, as oomph.stats() has them.
 PyObject *oomph_stats_dict(const oomph_stats_t *stats);
 
 // What helper.c does: hooks of the core; what Python sets one of them to; its

@@ -3,11 +3,11 @@
 
 #include <stddef.h>
 
-// PyTorch's figures, under PyTorch's names.
+// PyTorch's counters, under PyTorch's names.
 static const struct {
     const char *name;
     size_t offset;
-} figures[] = {
+} by_kind[] = {
     {"allocation", offsetof(oomph_stats_t, allocation)},
     {"segment", offsetof(oomph_stats_t, segment)},
     {"active", offsetof(oomph_stats_t, active)},
@@ -91,8 +91,8 @@ static bool add_owned(PyObject *dict, const char *name, PyObject *value)
     return added;
 }
 
-// figure.kind.metric, as in torch.cuda.memory_stats().
-static bool add_figure(PyObject *dict, const char *name, const oomph_stat_t *stats)
+// counter.kind.metric, as in torch.cuda.memory_stats().
+static bool add_by_kind(PyObject *dict, const char *name, const oomph_stat_t *stats)
 {
     static const char *const kinds[] = {"all", "small_pool", "large_pool"};
     char key[64];
@@ -139,12 +139,12 @@ static PyObject *last_rescues(const oomph_stats_t *stats)
 static bool fill_stats(PyObject *dict, const oomph_stats_t *stats)
 {
     const char *base = (const char *)stats;
-    oomph_stats_by_kind_t figure;
+    oomph_stats_by_kind_t stat;
     int64_t value;
 
-    for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++) {
-        memcpy(figure, base + figures[i].offset, sizeof figure);
-        if (!add_figure(dict, figures[i].name, figure))
+    for (size_t i = 0; i < sizeof by_kind / sizeof by_kind[0]; i++) {
+        memcpy(stat, base + by_kind[i].offset, sizeof stat);
+        if (!add_by_kind(dict, by_kind[i].name, stat))
             return false;
     }
     for (size_t i = 0; i < sizeof counters / sizeof counters[0]; i++) {
@@ -195,9 +195,9 @@ static PyObject *allocated(PyObject *Py_UNUSED(module), PyObject *arg)
 }
 
 PyMethodDef oomph_stats_methods[] = {
-    {"stats", stats, METH_O, "The figures of a device, as a dict."},
+    {"stats", stats, METH_O, "The counters of a device, as a dict."},
     {"allocated", allocated, METH_O,
-     "Blocks and bytes that are allocated on a device: two of its figures, for those "
+     "Blocks and bytes that are allocated on a device: two of its counters, for those "
      "who ask often."},
     {NULL, NULL, 0, NULL},
 };

@@ -2,7 +2,7 @@
 #pragma once
 #include "core/base/util.h"
 
-// A figure and its peak. It is kept as what it lacks to the peak: counting is on the
+// A counter and its peak. It is kept as what it lacks to the peak: counting is on the
 // fast path, and this way it is a subtraction whose sign says whether the peak rises.
 typedef struct oomph_level {
     int64_t peak, below;
@@ -22,7 +22,7 @@ static inline void oomph_level_up(oomph_level_t *level, int64_t amount)
     }
 }
 
-// One figure, counted apart for small and for large blocks. What was freed follows from
+// One counter, kept apart for small and for large blocks. What was freed follows from
 // the rest.
 typedef struct oomph_counter {
     struct {

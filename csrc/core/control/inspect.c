@@ -157,7 +157,7 @@ oomph_status_t oomph_get_pool_stats(int ordinal, oomph_pool_stats_t *rows,
     return OOMPH_OK;
 }
 
-// Every figure that PyTorch resets, wherever it is kept.
+// Every counter that PyTorch resets, wherever it is kept.
 static void each_counter(oomph_device_t *device, void (*change)(oomph_counter_t *))
 {
     oomph_counters_t *counters = &device->counters;

@@ -44,7 +44,7 @@ typedef struct oomph_guarded {
     oomph_range_t *oldest, *newest;                   // oldest first
 } oomph_guarded_t;
 
-// PyTorch's figures, of blocks.
+// PyTorch's counters, of blocks.
 typedef struct oomph_counters {
     oomph_counter_t allocation, active;
     oomph_counter_t allocated_bytes, active_bytes, requested_bytes;

@@ -1,4 +1,4 @@
-// stats.hpp - the core's figures in PyTorch's statistics and in its error for
+// stats.hpp - the core's counters in PyTorch's statistics and in its error for
 // memory that is not there.
 #pragma once
 #include "torch/base/core.hpp"

@@ -1,7 +1,7 @@
 """What would save memory in this program, how much, and at what cost.
 
 Where the step that ran out of memory can run again without memory (``forecast``), each
-remedy is tried on it, and what it saves is what that run saved. Elsewhere the figures
+remedy is tried on it, and what it saves is what that run saved. Elsewhere the numbers
 are estimates from the blocks that are there, and whether one is enough is not known.
 """
 

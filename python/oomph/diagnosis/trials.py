@@ -349,7 +349,7 @@ def _last_logits(trials: _Trials) -> Iterator[Remedy]:
 
 def _chunked_loss(trials: _Trials) -> Iterator[Remedy]:
     """Logits and what is made of them, one chunk of rows at a time."""
-    from oomph.replay.figures import CHUNKS
+    from oomph.replay.metrics import CHUNKS
 
     shape = trials.forecast.outcome.raw["without"]["logits"]
     if not shape:

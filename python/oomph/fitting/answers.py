@@ -74,7 +74,7 @@ class Fit:
             way: Who gives out its memory, as for :meth:`fits`.
 
         Returns:
-            Whether it fits, and the figures of the run that shows it.
+            Whether it fits, and the numbers of the run that shows it.
 
         Raises:
             ValueError: The card was not asked for, or there is no such way.

@@ -45,7 +45,8 @@ from oomph.replay.calls import (
 )
 from oomph.replay.change import Change, change_modules, with_batch
 from oomph.replay.engine import Engine, stand_in
-from oomph.replay.figures import (
+from oomph.replay.ledger import Piece
+from oomph.replay.metrics import (
     cache_of,
     messages_of,
     shapes_of,
@@ -56,7 +57,6 @@ from oomph.replay.figures import (
     without_logits,
     without_states,
 )
-from oomph.replay.ledger import Piece
 from oomph.replay.operators.besides import Card
 from oomph.replay.operators.counts import Counts
 from oomph.replay.position import Position

@@ -39,10 +39,10 @@ _RUNNERS = (__name__, "runpy")
 _ROUNDS_MAX = 16  # times as many steps, however often another optimizer leads
 _RESETS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
 _TRACE = [
-    f"{what}.{pool}_pool.{figure}"
+    f"{what}.{pool}_pool.{counter}"
     for what in ("allocation", "requested_bytes")
     for pool in ("small", "large")
-    for figure in ("allocated", "peak")
+    for counter in ("allocated", "peak")
 ]
 
 

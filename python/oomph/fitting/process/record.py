@@ -26,7 +26,7 @@ class Record:
         steps: How many ended.
         devices: How many devices it used.
         processes: How many processes used them, of those that the script forked and its
-            own; the figures are of the one that needed most.
+            own; the numbers are of the one that needed most.
         unseen: How many processes used them that it started otherwise: of these nothing
             is known.
         allocated_bytes: Peak of what the script held.
