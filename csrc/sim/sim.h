@@ -250,7 +250,7 @@ int oomph_sim_usage(int device, oomph_sim_usage_t *usage);
 // `value` and then zeros; a copy of one byte reads whether `value` is not 0. So a
 // program that counts on the device gets a count. At first the value is 0. Returns the
 // value until now.
-uint64_t oomph_sim_answer(uint64_t value);
+uint64_t oomph_sim_fake_readback(uint64_t value);
 
 // How many of so many elements meet a condition that nobody knows: `matches` of them,
 // rounded up.

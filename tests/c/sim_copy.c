@@ -184,14 +184,14 @@ static void test_copies_to_the_host_read_the_value_that_was_set(void)
     CUdeviceptr addr = allocate(PAGE);
     OK(cuMemcpyDtoH(out, addr, sizeof out));
     CHECK(out[0] == 0 && out[1] == 0);
-    CHECK(oomph_sim_answer(1000) == 0);
+    CHECK(oomph_sim_fake_readback(1000) == 0);
     memset(out, 1, sizeof out);
     OK(cuMemcpyDtoH(out, addr, sizeof out));
     CHECK(out[0] == 1000 && out[1] == 0);
-    CHECK(oomph_sim_answer(256) == 1000);
+    CHECK(oomph_sim_fake_readback(256) == 1000);
     OK(cuMemcpyDtoH(&byte, addr, 1));
     CHECK(byte == 1);
-    oomph_sim_answer(0);
+    oomph_sim_fake_readback(0);
     OK(cuMemcpyDtoH(&byte, addr, 1));
     CHECK(byte == 0);
 }

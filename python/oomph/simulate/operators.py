@@ -105,7 +105,7 @@ FIND: dict[str, Answer] = {
     "unique_dim_consecutive": _along_dimension,
 }
 
-# What others of them read of the device, as oomph_sim_answer() has it.
+# What others of them read of the device, as oomph_sim_fake_readback() has it.
 ANSWERS: dict[str, Answer] = {
     "repeat_interleave.Tensor": _one_for_each,
     "allclose": _holds,
@@ -182,11 +182,11 @@ def _answered(native: Any, answer: Answer, driver: ctypes.CDLL) -> Kernel:
     """A kernel whose reads of the device give an answer."""
 
     def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
-        before = driver.oomph_sim_answer(answer(*args, **kwargs))
+        before = driver.oomph_sim_fake_readback(answer(*args, **kwargs))
         try:
             return native.call_boxed(keys, *args, **kwargs)
         finally:
-            driver.oomph_sim_answer(before)
+            driver.oomph_sim_fake_readback(before)
 
     return kernel
 
@@ -240,8 +240,8 @@ def install(driver: ctypes.CDLL) -> None:
     driver.oomph_sim_unsupported_count.restype = ctypes.c_uint64
     driver.oomph_sim_unsupported.restype = ctypes.c_char_p
     driver.oomph_sim_unsupported.argtypes = [ctypes.c_size_t]
-    driver.oomph_sim_answer.restype = ctypes.c_uint64
-    driver.oomph_sim_answer.argtypes = [ctypes.c_uint64]
+    driver.oomph_sim_fake_readback.restype = ctypes.c_uint64
+    driver.oomph_sim_fake_readback.argtypes = [ctypes.c_uint64]
     driver.oomph_sim_matches.restype = ctypes.c_uint64
     driver.oomph_sim_matches.argtypes = [ctypes.c_uint64]
     driver.oomph_sim_guess_count.restype = ctypes.c_uint64
