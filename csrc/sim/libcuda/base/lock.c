@@ -29,7 +29,7 @@ void sim_wait(unsigned milliseconds)
     pthread_cond_timedwait(&progress, &lock, &until);
 }
 
-void sim_wake(void)
+void sim_end_wait(void)
 {
     pthread_cond_broadcast(&progress);
 }

@@ -7,9 +7,9 @@ void sim_take_lock(void);
 void sim_unlock(void);
 
 // Gives the lock away while waiting for something that other threads do, at most
-// `milliseconds`. sim_wake() ends the wait.
+// `milliseconds`. sim_end_wait() ends the wait.
 void sim_wait(unsigned milliseconds);
-void sim_wake(void);
+void sim_end_wait(void);
 
 // Gives the lock away, and the processor.
 void sim_yield(void);

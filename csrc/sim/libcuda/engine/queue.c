@@ -163,14 +163,14 @@ static void retire(sim_operation_t *operation)
         mark_ready(stream);
     if (blocked != NULL)
         recheck_blocked();
-    sim_wake();
+    sim_end_wait();
 }
 
 // What ran apart has returned.
 static void finish(sim_operation_t *operation)
 {
     retire(operation);
-    sim_queue_settle();
+    sim_queue_start_ready();
 }
 
 static void complete(sim_operation_t *operation)
@@ -215,7 +215,7 @@ static void start_head(CUstream stream)
         complete(operation);
 }
 
-void sim_queue_settle(void)
+void sim_queue_start_ready(void)
 {
     while (first_ready != NULL)
         start_head(take_ready());
@@ -230,13 +230,13 @@ void sim_queue_step(void)
         operation->parked = true;
     else
         complete(operation);
-    sim_queue_settle();
+    sim_queue_start_ready();
 }
 
 void sim_queue_recheck(void)
 {
     recheck_blocked();
-    sim_queue_settle();
+    sim_queue_start_ready();
 }
 
 void sim_queue_advance(uint64_t ns)
@@ -279,7 +279,7 @@ void sim_queue_release(CUstream stream)
     } else {
         mark_ready(stream);
     }
-    sim_queue_settle();
+    sim_queue_start_ready();
 }
 
 void sim_queue_reset(void)

@@ -9,12 +9,12 @@
 #pragma once
 #include "libcuda/engine/pending.h"
 
-// Puts work at the end of a stream; sim_queue_settle() follows. False when the host has
-// no memory.
+// Puts work at the end of a stream; sim_queue_start_ready() follows. False when the
+// host has no memory.
 bool sim_queue_append(CUstream stream, const sim_work_t *work);
 
 // Starts all that may start.
-void sim_queue_settle(void);
+void sim_queue_start_ready(void);
 // The same, of what waited too: other threads and processes may have gone on.
 void sim_queue_recheck(void);
 

@@ -88,7 +88,7 @@ CUresult sim_queue_submit(CUstream stream, const sim_work_t *work, sim_ticket_t 
     }
     if (ticket != NULL)
         *ticket = sim_ticket_of_last(stream);
-    sim_queue_settle();
+    sim_queue_start_ready();
     relieve(stream);
     return CUDA_SUCCESS;
 }
@@ -102,6 +102,6 @@ CUresult sim_queue_join(CUstream stream)
             !append_wait(stream, sim_ticket_of_last(other)))
             return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    sim_queue_settle();
+    sim_queue_start_ready();
     return CUDA_SUCCESS;
 }
