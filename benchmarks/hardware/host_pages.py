@@ -204,7 +204,7 @@ def main() -> None:
         measure="kind",
         kind=kind,
         in_use=oomph.stats()["host_kind"],
-        born_on_host_bytes=host_bytes() - before,
+        host_fallback_bytes=host_bytes() - before,
         device=torch.cuda.get_device_name(),
     )
     for operator in OPERATORS:

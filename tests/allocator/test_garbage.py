@@ -62,7 +62,7 @@ def fill() -> None:
 
 
 @spilling
-def test_garbage_makes_room_before_a_block_is_born_on_host():
+def test_garbage_makes_room_before_a_block_falls_back_to_the_host():
     import oomph
 
     before = oomph.stats()

@@ -34,14 +34,14 @@ def turns_of_another_thread(call: bytes, delay_us: int) -> int:
     try:
         other.start()
         before = turns
-        born = torch.empty(40 * MIB, dtype=torch.uint8, device="cuda")
+        on_host = torch.empty(40 * MIB, dtype=torch.uint8, device="cuda")
         during = turns - before
     finally:
         sim.oomph_sim_slow(call, ctypes.c_uint64(0))
         stop.set()
         other.join()
-    born.fill_(3)
-    del born, full
+    on_host.fill_(3)
+    del on_host, full
     return during
 
 

@@ -141,7 +141,7 @@ def test_a_pool_without_splitting_gives_whole_blocks():
 
 
 @spilling
-def test_blocks_of_a_pool_are_never_born_on_host():
+def test_blocks_of_a_pool_never_fall_back_to_the_host():
     kept = take(GIB)
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool), pytest.raises(torch.OutOfMemoryError):

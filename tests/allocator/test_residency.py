@@ -94,7 +94,7 @@ def host_share(tensors: list[torch.Tensor]) -> float:
     return place.host_bytes / (place.host_bytes + place.device_bytes)
 
 
-def born_on_host(size_bytes: int) -> torch.Tensor:
+def fallen_back(size_bytes: int) -> torch.Tensor:
     """A tensor that is, since the card is full for that moment."""
     free, _ = torch.cuda.mem_get_info()
     full = torch.empty(free, dtype=torch.uint8, device="cuda")
@@ -152,7 +152,7 @@ def test_training_with_the_optimizers_state_on_the_host_gives_the_cpus_bits():
 
 
 @card
-def test_state_born_on_host_returns_when_memory_is_no_longer_short():
+def test_state_on_the_host_returns_when_memory_is_no_longer_short():
     full = [torch.empty(212 * MIB, dtype=torch.uint8, device="cuda")]
     shares = []
 
@@ -173,9 +173,9 @@ def test_state_born_on_host_returns_when_memory_is_no_longer_short():
 
 
 @card
-def test_what_was_born_on_host_returns_when_there_is_room_at_the_peak_of_a_step():
-    tensor = born_on_host(32 * MIB)
-    other = born_on_host(32 * MIB)
+def test_what_fell_back_to_the_host_returns_when_there_is_room_at_the_peak_of_a_step():
+    tensor = fallen_back(32 * MIB)
+    other = fallen_back(32 * MIB)
     expected = tensor.cpu()
     assert oomph.residency([tensor, other]).place == "host"
     # Nothing uses it between steps; other addresses are of no concern.

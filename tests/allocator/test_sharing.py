@@ -281,10 +281,10 @@ def test_a_tensor_of_the_second_device_is_shared_from_there():
 @spilling
 def test_a_tensor_on_the_host_is_not_shared_and_the_error_says_why():
     filled = take(250 * MIB)
-    born_on_host = take(20 * MIB)
+    fallen_back = take(20 * MIB)
     with pytest.raises(RuntimeError, match="lies on the host and cannot be shared"):
-        born_on_host.untyped_storage()._share_cuda_()
-    del filled, born_on_host
+        fallen_back.untyped_storage()._share_cuda_()
+    del filled, fallen_back
 
 
 def peers_pid() -> int:

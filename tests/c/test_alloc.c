@@ -948,7 +948,7 @@ static void start_with_garbage(size_t host_limit_bytes)
         garbage[i] = take(8 * MIB, NULL);
 }
 
-static void garbage_is_collected_before_a_block_is_born_on_host(void)
+static void garbage_is_collected_before_a_block_falls_back_to_the_host(void)
 {
     start_with_garbage(64 * MIB);
     oomph_addr_t kept = take(8 * MIB, NULL);
@@ -1432,7 +1432,7 @@ int main(int argc, char **argv)
         TEST(what_is_reserved_for_each_pool_is_reported),
         TEST(a_pool_may_have_memory_from_elsewhere),
         TEST(the_embedder_is_asked_to_free_what_it_caches),
-        TEST(garbage_is_collected_before_a_block_is_born_on_host),
+        TEST(garbage_is_collected_before_a_block_falls_back_to_the_host),
         TEST(what_others_free_is_no_garbage),
         TEST(a_collection_in_vain_is_repeated_before_errors_alone),
         TEST(before_the_error_of_an_attempt_garbage_is_collected_as_seldom),

@@ -223,13 +223,13 @@ static void run_step(oomph_stream_t other, size_t first_bytes, size_t second_byt
     oomph_step();
 }
 
-// A step in which a block of `bytes` is born on host.
+// A step in which a block of `bytes` falls back to the host.
 static void fall_short(size_t bytes)
 {
-    oomph_addr_t full = take(16 * MIB, NULL), born = take(bytes, NULL);
+    oomph_addr_t full = take(16 * MIB, NULL), fallen = take(bytes, NULL);
 
     give(full);
-    give(born);
+    give(fallen);
     oomph_step();
     CHECK(stats_of(0).rescues == 1);
 }
@@ -270,10 +270,10 @@ static void what_is_predicted_waits_for_what_makes_room(void)
 static void what_fits_after_all_stays_on_the_device(void)
 {
     start("16MiB,context=0,memory=real");
-    oomph_addr_t full = take(16 * MIB, NULL), born = take(8 * MIB, NULL);
+    oomph_addr_t full = take(16 * MIB, NULL), fallen = take(8 * MIB, NULL);
     oomph_block_info_t info;
     give(full);
-    give(born);
+    give(fallen);
     oomph_step();
     CHECK(oomph_predict_host(0, 4 * MIB) == OOMPH_OK);
     CHECK(oomph_lookup(take(8 * MIB, NULL), &info) == OOMPH_OK);

@@ -182,7 +182,7 @@ static void what_is_missing_still_is_ready_on_the_host(void)
     oomph_stream_t stream = new_stream();
     oomph_addr_t busy = take(32 * MIB, NULL);
     step(MIB);
-    step(40 * MIB); // born on host
+    step(40 * MIB); // falls back to the host
     oomph_addr_t block = capture(stream, 40 * MIB);
     CHECK(tier_of(busy) == OOMPH_TIER_DEVICE && tier_of(block) == OOMPH_TIER_HOST);
     mark(block, 40 * MIB, 7);
@@ -331,7 +331,7 @@ static void check_partly_used(oomph_host_kind_t kind, size_t others_bytes)
     oomph_stream_t stream = new_stream();
     oomph_addr_t first = take(24 * MIB, NULL), second = take(24 * MIB, NULL);
     step(MIB);
-    step(24 * MIB); // born on host
+    step(24 * MIB); // falls back to the host
     oomph_addr_t block = capture(stream, 18 * MIB);
     CHECK(tier_of(block) == OOMPH_TIER_HOST);
     mark(block, 18 * MIB, 7);
@@ -384,7 +384,7 @@ static void the_largest_block_of_long_ago_is_forgotten(void)
     step(24 * MIB);
     oomph_addr_t state = take(63 * MIB, NULL);
     for (int i = 0; i < 40; i++)
-        step(2 * MIB); // born on host
+        step(2 * MIB); // falls back to the host
     CHECK(tier_of(capture(stream, 2 * MIB)) == OOMPH_TIER_HOST);
     CHECK(oomph_get_stats(0, &stats) == OOMPH_OK);
     CHECK(stats.tier_bytes[OOMPH_TIER_HOST] <= (int64_t)(16 * MIB));

@@ -342,9 +342,9 @@ static void the_cpu_may_use_blocks_that_lie_on_the_host_and_no_buffers(void)
     move.addr = take(32 * MIB, stream);
     CHECK(oomph_move(0, OOMPH_TIER_HOST, &move, 1, &moved_bytes) == OOMPH_OK);
     take(64 * MIB, stream);
-    oomph_addr_t born = take(8 * MIB, stream);
+    oomph_addr_t block = take(8 * MIB, stream);
     CHECK(!cpu_may_use(buffer) && !cpu_may_use(buffer + 7 * MIB));
-    CHECK(cpu_may_use(born) && cpu_may_use(born + 7 * MIB));
+    CHECK(cpu_may_use(block) && cpu_may_use(block + 7 * MIB));
     CHECK(cpu_may_use(move.addr) && cpu_may_use(move.addr + 31 * MIB));
     check_sound();
 }

@@ -308,7 +308,7 @@ static void full_cards_wait_for_what_was_freed(void)
     end();
 }
 
-static void what_is_born_on_host_is_guarded_too(void)
+static void what_falls_back_to_the_host_is_guarded_too(void)
 {
     start_guarded("16MiB,context=0,memory=real", OOMPH_GUARD_UNMAP);
     oomph_addr_t device = take(16 * MIB, NULL), host = take(16 * MIB, NULL);
@@ -648,7 +648,7 @@ int main(int argc, char **argv)
         TEST(a_block_that_was_not_unmapped_is_tried_again),
         TEST(a_stream_that_is_gone_is_not_used),
         TEST(full_cards_wait_for_what_was_freed),
-        TEST(what_is_born_on_host_is_guarded_too),
+        TEST(what_falls_back_to_the_host_is_guarded_too),
         TEST(the_lines_that_took_and_freed_a_block_are_told_newest_first),
         TEST(it_is_told_after_the_device_has_failed),
         TEST(the_latest_are_kept),

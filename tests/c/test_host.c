@@ -1,4 +1,4 @@
-/* Blocks that are born on host, on cards too small for them. */
+/* Blocks that fall back to the host, on cards too small for them. */
 #include "card.h"
 
 #include <unistd.h>
@@ -19,7 +19,7 @@ static oomph_block_info_t info_of(oomph_addr_t addr)
     return info;
 }
 
-static void a_block_that_finds_no_page_is_born_on_host(void)
+static void a_block_that_finds_no_page_falls_back_to_the_host(void)
 {
     oomph_config_t config = host_config(64 * MIB);
 
@@ -128,7 +128,7 @@ static void a_hole_that_grows_while_pages_are_found_for_it_is_filled(void)
     check_sound();
 }
 
-static void small_blocks_are_born_on_host_once_the_headroom_is_used(void)
+static void small_blocks_fall_back_to_the_host_once_the_headroom_is_used(void)
 {
     oomph_config_t config = host_config(64 * MIB);
 
@@ -148,7 +148,7 @@ static void small_blocks_are_born_on_host_once_the_headroom_is_used(void)
 }
 
 // They are known by their size alone, which tensors may have as well.
-static void workspaces_are_born_on_host_once_the_headroom_is_used(void)
+static void workspaces_fall_back_to_the_host_once_the_headroom_is_used(void)
 {
     oomph_config_t config = host_config(64 * MIB);
     oomph_request_t workspace = {.bytes = 8 * MIB, .may_use_reserve = true};
@@ -239,7 +239,7 @@ static void offload_can_be_switched_off(void)
     CHECK(try_take(8 * MIB, NULL, &addr) == OOMPH_ERR_NO_MEMORY);
 }
 
-static void blocks_of_mem_pools_are_never_born_on_host(void)
+static void blocks_of_mem_pools_never_fall_back_to_the_host(void)
 {
     oomph_config_t config = host_config(64 * MIB);
     oomph_request_t request = {.bytes = 8 * MIB, .pool = {1, 0}};
@@ -277,7 +277,7 @@ static void run_step(void)
     oomph_step();
 }
 
-static void a_planned_block_that_finds_no_page_is_born_on_host(void)
+static void a_planned_block_that_finds_no_page_falls_back_to_the_host(void)
 {
     oomph_config_t config = host_config(64 * MIB);
 
@@ -571,14 +571,14 @@ static void each_rescue_is_told_with_its_number_in_the_step(void)
 int main(int argc, char **argv)
 {
     static const test_t tests[] = {
-        TEST(a_block_that_finds_no_page_is_born_on_host),
+        TEST(a_block_that_finds_no_page_falls_back_to_the_host),
         TEST(its_contents_are_kept_and_work_like_any_other),
         TEST(device_pages_are_used_up_first),
         TEST(a_freed_host_block_serves_the_next_rescue_at_once),
         TEST(host_pages_of_one_hole_serve_another),
         TEST(a_hole_that_grows_while_pages_are_found_for_it_is_filled),
-        TEST(small_blocks_are_born_on_host_once_the_headroom_is_used),
-        TEST(workspaces_are_born_on_host_once_the_headroom_is_used),
+        TEST(small_blocks_fall_back_to_the_host_once_the_headroom_is_used),
+        TEST(workspaces_fall_back_to_the_host_once_the_headroom_is_used),
         TEST(a_host_limit_of_0_means_none),
         TEST(the_error_says_that_the_host_limit_is_reached),
         TEST(the_error_says_that_the_machine_has_no_more),
@@ -586,9 +586,9 @@ int main(int argc, char **argv)
         TEST(the_error_says_that_none_is_allowed),
         TEST(the_error_says_that_offload_is_off),
         TEST(offload_can_be_switched_off),
-        TEST(blocks_of_mem_pools_are_never_born_on_host),
+        TEST(blocks_of_mem_pools_never_fall_back_to_the_host),
         TEST(a_block_of_a_graphs_pool_may_be_while_nothing_captures),
-        TEST(a_planned_block_that_finds_no_page_is_born_on_host),
+        TEST(a_planned_block_that_finds_no_page_falls_back_to_the_host),
         TEST(an_embedder_that_freed_nothing_is_not_asked_at_each_rescue),
         TEST(the_host_limit_holds_for_all_devices_together),
         TEST(the_machine_may_have_less_than_the_limit),

@@ -11,7 +11,7 @@ static oomph_config_t host_config(void)
     return config;
 }
 
-// A full card, on which the next block must be born on host.
+// A full card, on which the next block must fall back to the host.
 static void fill_card(void)
 {
     oomph_config_t config = host_config();

@@ -6,7 +6,7 @@
 #include <pthread.h>
 #include <time.h>
 
-// Starts with a full card, on which every further block must be born on host.
+// Starts with a full card, on which every further block must fall back to the host.
 static void fill_card(const char *more, size_t limit_bytes)
 {
     oomph_config_t config = test_config();

@@ -64,7 +64,7 @@ static void strict_is_not_blamed_where_no_rescue_was_possible(void)
 
 /* ---- Regions */
 
-static void nothing_is_born_on_host_while_offload_is_forbidden(void)
+static void nothing_falls_back_to_the_host_while_offload_is_forbidden(void)
 {
     start_full_card(OOMPH_OFFLOAD_ON_OOM, false, 0);
     oomph_forbid_offload(OOMPH_BAN_REGION);
@@ -184,7 +184,7 @@ int main(int argc, char **argv)
         TEST(strict_makes_an_error_of_a_rescue_and_says_what_was_missing),
         TEST(strict_leaves_alone_what_fits),
         TEST(strict_is_not_blamed_where_no_rescue_was_possible),
-        TEST(nothing_is_born_on_host_while_offload_is_forbidden),
+        TEST(nothing_falls_back_to_the_host_while_offload_is_forbidden),
         TEST(host_memory_that_rests_is_not_used_while_offload_is_forbidden),
         TEST(regions_nest),
         TEST(a_batch_finder_forbids_offload_as_a_region_does),

@@ -1,4 +1,5 @@
-/* Blocks that were born on host return to the device when steps end, if there is room.
+/* Blocks that fell back to the host return to the device when steps end, if there is
+ * room.
  */
 #include "card.h"
 
@@ -20,7 +21,7 @@ static oomph_tier_t tier_of(oomph_addr_t addr)
     return info.tier;
 }
 
-// A block that is born on host, since a card of 64 MiB is full for that moment.
+// A block that falls back to the host, since a card of 64 MiB is full for that moment.
 static oomph_addr_t take_busy_on_host(size_t bytes)
 {
     oomph_addr_t large = take(64 * MIB, NULL), block = take(bytes, NULL);
@@ -52,7 +53,7 @@ static void a_survivor_returns_after_a_whole_step(void)
 {
     start("64MiB,context=0,memory=real");
     oomph_addr_t block = take_on_host(16 * MIB);
-    oomph_step(); // in which it was born
+    oomph_step(); // in which it was allocated
     CHECK(tier_of(block) == OOMPH_TIER_HOST);
     step(32 * MIB);
     CHECK(tier_of(block) == OOMPH_TIER_DEVICE);

@@ -51,7 +51,7 @@ def may_run_out(needs: list[int], conf: str) -> bool:
 
 
 def rescues() -> int:
-    """Blocks that were born on host so far."""
+    """Blocks that fell back to the host so far."""
     oomph = memory.ours()
     count = torch.cuda.device_count()
     return sum(oomph.stats(device)["rescues"] for device in range(count))
@@ -88,8 +88,8 @@ def run(
 
     Returns:
         What was seen (a number for each place of the program), the most bytes in use
-        on each device, where memory ran out, how many blocks were born on host, and an
-        error if there was one.
+        on each device, where memory ran out, how many blocks fell back to the host, and
+        an error if there was one.
     """
     program = Program.from_json(text)
     prepare(conf is not None and "offload:always" in conf)

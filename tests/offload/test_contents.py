@@ -14,7 +14,7 @@ import torch
 from support import MIB, Simulated
 
 small_card = Simulated("256MiB,context=0,memory=real", "reserve:0,offload:off")
-# Blocks of at most 1 MiB are not born on host: half of the reserve is theirs.
+# Blocks of at most 1 MiB do not fall back to the host: half of the reserve is theirs.
 spilling = Simulated(
     "192MiB,context=0,memory=real", "reserve:128MiB,host_limit:512MiB,host_ahead:8MiB"
 )
@@ -176,7 +176,7 @@ def test_contents_are_kept_while_threads_share_a_card():
 
 
 @spilling
-def test_contents_are_kept_while_blocks_are_born_on_host():
+def test_contents_are_kept_while_blocks_fall_back_to_the_host():
     import oomph
 
     work(thread_count=1, most_bytes=300 * MIB)
@@ -235,7 +235,7 @@ def test_contents_are_kept_from_step_to_step_while_a_plan_is_in_force():
 
 
 @spilling
-def test_a_block_born_on_host_holds_what_a_kernelless_copy_put_there():
+def test_a_block_that_fell_back_to_the_host_holds_what_a_kernelless_copy_put_there():
     import oomph
 
     source = Source(2)

@@ -1,7 +1,7 @@
 """Whole training scripts ask oomph for exactly what they ask PyTorch's allocator for.
 
 Each script runs three times: with PyTorch's allocator, with oomph, and with oomph on a
-card that is too small, where some blocks are born on host.
+card that is too small, where some blocks fall back to the host.
 """
 
 from __future__ import annotations

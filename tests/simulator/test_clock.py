@@ -262,19 +262,19 @@ def test_copies_both_ways_at_once_take_the_time_of_one():
 
 
 @small
-def test_a_kernel_reads_and_writes_what_was_born_on_host_at_the_speed_of_the_link():
+def test_a_kernel_reads_and_writes_blocks_on_the_host_at_the_speed_of_the_link():
     import oomph as package
 
     first = torch.empty(400 * MIB, dtype=torch.uint8, device="cuda")
     second = torch.empty(200 * MIB, dtype=torch.uint8, device="cuda")
-    born = package.stats()["host_block_bytes"]  # what did not fit the card
-    assert 88 * MIB <= born < 100 * MIB
+    on_host = package.stats()["host_block_bytes"]  # what did not fit the card
+    assert 88 * MIB <= on_host < 100 * MIB
     ms, used = measure(lambda: second.add_(1))
-    assert ms == about(born / LINK * 1e3)
-    assert (used.h2d_bytes, used.d2h_bytes) == (born, born)
+    assert ms == about(on_host / LINK * 1e3)
+    assert (used.h2d_bytes, used.d2h_bytes) == (on_host, on_host)
     ms, used = measure(lambda: second.zero_())
-    assert ms == about(born / LINK * 1e3)
-    assert (used.h2d_bytes, used.d2h_bytes) == (0, born)
+    assert ms == about(on_host / LINK * 1e3)
+    assert (used.h2d_bytes, used.d2h_bytes) == (0, on_host)
     ms, _ = measure(lambda: first.add_(1))
     assert ms == about(800 * MIB / MEMORY * 1e3)
 

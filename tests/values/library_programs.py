@@ -296,7 +296,7 @@ def run_natively(name: str) -> tuple[dict[str, Any], int]:
 
 
 def run_short(name: str, limit_bytes: int) -> tuple[dict[str, Any], int, int]:
-    """Gives the values, blocks born on the host, and bytes sent there ahead of need."""
+    """Gives the values, blocks that fell back to the host, and bytes sent ahead."""
     import oomph
 
     before = oomph.stats()

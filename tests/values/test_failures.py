@@ -20,7 +20,7 @@ from support import MIB, Simulated
 from torch import nn
 
 CARD = "context=0,memory=values,cc=8.6"
-# Blocks are born on host; pages move from stream to stream, while no work has finished.
+# Blocks fall back to the host; pages move between streams while no work has finished.
 spilling = Simulated(
     f"22MiB,{CARD},host=2GiB", "reserve:0,host_limit:1GiB,host_ahead:0"
 )

@@ -92,7 +92,7 @@ def fill_device() -> list[torch.Tensor]:
         before = rescues()
         while rescues() == before:
             kept.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
-        kept.pop()  # born on host
+        kept.pop()  # falls back to the host
     return kept
 
 

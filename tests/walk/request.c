@@ -1,6 +1,6 @@
 /* request.c - one request that climbs the whole ladder, function by function.
  *
- * On a full card a block is born on host. Each function of the core that is entered on
+ * On a full card a block falls back to the host. Each function that is entered on
  * the way is printed by its address, for tests/test_walk.py.
  */
 #include "card.h"
