@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from forecasts import predicted
 from oomph.diagnosis import forecast
 from oomph.forked import child
-from oomph.forked.child import Budget, Session
+from oomph.forked.child import Session, TimeLimit
 from oomph.replay import step
 from support import MIB, Simulated, remedies
 from torch import nn
@@ -51,7 +51,7 @@ def layers(count: int) -> nn.Sequential:
 
 
 def answers(work, seconds: float = 10.0):
-    with Session(lambda: (work(), None), Budget(seconds)) as session:
+    with Session(lambda: (work(), None), TimeLimit(seconds)) as session:
         return session.first
 
 
@@ -72,19 +72,19 @@ def test_a_child_that_fails_tells_nothing():
 
 
 def test_a_child_whose_cpu_time_is_over_ends_and_it_is_known_why():
-    budget = Budget(0.2)
-    with Session(lambda: (spin(), None), budget) as session:
+    time_limit = TimeLimit(0.2)
+    with Session(lambda: (spin(), None), time_limit) as session:
         assert session.first is None
-    assert budget.was_short
-    assert budget.used_s > 0.1  # the kernel looks a hundred times a second
+    assert time_limit.was_short
+    assert time_limit.used_s > 0.1  # the kernel looks a hundred times a second
 
 
 def test_a_child_that_waits_for_ever_ends_and_it_is_known_why(monkeypatch):
     monkeypatch.setattr(child, "LOOKS_MAX", 2)
-    budget = Budget(600)
-    with Session(lambda: (time.sleep(600), None), budget) as session:
+    time_limit = TimeLimit(600)
+    with Session(lambda: (time.sleep(600), None), time_limit) as session:
         assert session.first is None
-    assert budget.was_short
+    assert time_limit.was_short
 
 
 def test_a_child_that_others_keep_from_running_has_its_time_all_the_same():
@@ -118,24 +118,24 @@ def is_stopped(pid: str) -> bool:
 
 
 def test_the_time_of_all_that_answer_is_counted():
-    budget = Budget(60)
+    time_limit = TimeLimit(60)
 
     def answer(_: int) -> None:
         end = child.used_s() + 0.1
         while child.used_s() < end:
             pass
 
-    with Session(lambda: ("ready", answer), budget) as session:
+    with Session(lambda: ("ready", answer), time_limit) as session:
         session.ask([1, 2, 3])
-    assert budget.used_s >= 0.3
-    assert not budget.was_short
+    assert time_limit.used_s >= 0.3
+    assert not time_limit.was_short
 
 
 def test_questions_there_is_no_time_for_have_no_answer_and_it_is_known_why():
-    budget = Budget(0.5)
-    with Session(lambda: ("ready", lambda _: spin()), budget) as session:
+    time_limit = TimeLimit(0.5)
+    with Session(lambda: ("ready", lambda _: spin()), time_limit) as session:
         assert session.ask([1]) == [None]
-    assert budget.was_short
+    assert time_limit.was_short
 
 
 def children() -> set[str]:
@@ -157,7 +157,7 @@ def test_a_child_answers_questions_each_from_the_same_state():
         state.append(number)
         return len(state)
 
-    with Session(lambda: ("ready", answer), Budget(10)) as session:
+    with Session(lambda: ("ready", answer), TimeLimit(10)) as session:
         assert session.first == "ready"
         assert session.ask([5, 6, 7]) == [1, 1, 1]
     assert state == []

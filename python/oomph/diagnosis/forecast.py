@@ -97,7 +97,7 @@ class Forecast:
     @property
     def is_all_tried(self) -> bool:
         """Whether there was time to try all that was asked for."""
-        return not self.search.budget.was_short
+        return not self.search.time_limit.was_short
 
     @property
     def missing_bytes(self) -> int:
@@ -168,7 +168,7 @@ class Forecast:
         """Ends what runs for it; it can be asked nothing new."""
         global _spent_s
         self.search.close()
-        _spent_s += self.search.budget.used_s
+        _spent_s += self.search.time_limit.used_s
 
     def peak_without(self, what: str) -> Span:
         """The same, had something been smaller: see ``replay.step``'s ``without``."""
@@ -260,8 +260,8 @@ def _give_up(search: Search) -> None:
     """
     global _spent_s
     search.close()
-    _spent_s += search.budget.used_s
-    if search.budget.was_short:
+    _spent_s += search.time_limit.used_s
+    if search.time_limit.was_short:
         raise TimeUpError
 
 

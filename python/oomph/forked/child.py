@@ -55,7 +55,7 @@ class Forbidden(PermissionError):
 
 
 @dataclass
-class Budget:
+class TimeLimit:
     """The time of the CPU that children may take together.
 
     Attributes:
@@ -81,13 +81,13 @@ class _Child:
     Attributes:
         pid: Its number.
         answers: Where it writes.
-        budget: Whose time it takes.
+        time_limit: Whose time it takes.
         reported_s: What it has reported that it took.
     """
 
     pid: int
     answers: int
-    budget: Budget
+    time_limit: TimeLimit
     reported_s: float = 0.0
 
     def read(self, may_wait: bool = False) -> Any | None:
@@ -98,7 +98,7 @@ class _Child:
         """
         text = self._line(may_wait)
         if not text:
-            self.budget.was_short |= self.end() in _ENDED_EARLY
+            self.time_limit.was_short |= self.end() in _ENDED_EARLY
             return None
         answer = json.loads(text)
         self._take(answer["used_s"])
@@ -126,7 +126,7 @@ class _Child:
         return os.WTERMSIG(status)
 
     def _take(self, used_s: float) -> None:
-        self.budget.used_s += used_s - self.reported_s
+        self.time_limit.used_s += used_s - self.reported_s
         self.reported_s = used_s
 
     def _line(self, may_wait: bool) -> bytes:
@@ -158,14 +158,14 @@ class Session:
     Args:
         begin: Is called in the child. It gives the first answer, and a function that
             answers questions; questions and answers must be what JSON has.
-        budget: The time that all of it may take.
+        time_limit: The time that all of it may take.
         first_s: What of it the first answer may take; None: all.
 
     Attributes:
         first: The first answer; None if the child failed, or took too long.
 
     Example:
-        >>> with Session(lambda: ("ready", lambda n: n + 1), Budget(5)) as session:
+        >>> with Session(lambda: ("ready", lambda n: n + 1), TimeLimit(5)) as session:
         ...     session.first, session.ask([1, 2])
         ('ready', [2, 3])
     """
@@ -173,14 +173,14 @@ class Session:
     def __init__(
         self,
         begin: Callable[[], tuple[Any, Callable[[Any], Any]]],
-        budget: Budget,
+        time_limit: TimeLimit,
         first_s: float | None = None,
     ) -> None:
-        self._budget = budget
+        self._time_limit = time_limit
         reader, self._questions = os.pipe()
-        seconds = budget.left_s if first_s is None else first_s
+        seconds = time_limit.left_s if first_s is None else first_s
         work = functools.partial(_serve, begin, reader)
-        self._child = _start(work, budget, seconds)
+        self._child = _start(work, time_limit, seconds)
         os.close(reader)
         self.first = None if self._child is None else self._child.read()
 
@@ -189,13 +189,13 @@ class Session:
         nothing = [None] * len(questions)
         if self._child is None or not self._child.pid:
             return nothing
-        asked = json.dumps([questions, self._budget.left_s]).encode()
+        asked = json.dumps([questions, self._time_limit.left_s]).encode()
         try:
             os.write(self._questions, asked + b"\n")
         except BrokenPipeError:  # it had failed
             return nothing
         found, was_short = self._child.read(may_wait=True) or (nothing, False)
-        self._budget.was_short |= was_short
+        self._time_limit.was_short |= was_short
         return found
 
     def close(self) -> None:
@@ -230,20 +230,20 @@ def _serve(
     with os.fdopen(reader) as questions:
         for line in questions:
             wanted, seconds = json.loads(line)
-            budget = Budget(seconds)
-            found = _each(answer, wanted, budget)
-            _write(answers, {"result": [found, budget.was_short]})
+            time_limit = TimeLimit(seconds)
+            found = _each(answer, wanted, time_limit)
+            _write(answers, {"result": [found, time_limit.was_short]})
 
 
 def _each(
-    answer: Callable[[Any], Any], questions: list[Any], budget: Budget
+    answer: Callable[[Any], Any], questions: list[Any], time_limit: TimeLimit
 ) -> list[Any | None]:
     """Answers in children of their own, some at a time."""
     count = at_a_time()
     found: list[Any | None] = []
     for i in range(0, len(questions), count):
         children = [
-            _start(functools.partial(_answer, answer, q), budget, budget.left_s)
+            _start(functools.partial(_answer, answer, q), time_limit, time_limit.left_s)
             for q in questions[i : i + count]
         ]
         for child in children:
@@ -266,18 +266,18 @@ def _answer(answer: Callable[[Any], Any], question: Any, answers: int) -> None:
 
 
 def _start(
-    work: Callable[[int], None], budget: Budget, seconds: float
+    work: Callable[[int], None], time_limit: TimeLimit, seconds: float
 ) -> _Child | None:
     """Forks; None if there can be no child.
 
     Args:
         work: What it does; it is given where to write.
-        budget: Whose time it takes.
+        time_limit: Whose time it takes.
         seconds: What it may take of it.
     """
     global _may
     if seconds <= 0:
-        budget.was_short = True
+        time_limit.was_short = True
         return None
     reader, writer = os.pipe()
     try:
@@ -301,7 +301,7 @@ def _start(
         finally:
             os._exit(0)
     os.close(writer)
-    return _Child(pid, reader, budget)
+    return _Child(pid, reader, time_limit)
 
 
 def used_s() -> float:

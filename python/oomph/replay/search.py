@@ -60,7 +60,7 @@ class Search:
         seconds: Of the CPU, for all that follows.
 
     Attributes:
-        budget: What of them is left.
+        time_limit: What of them is left.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Search:
     ) -> None:
         self.stack, self.device, self.gone, self.sizes = stack, device, gone, sizes
         self.trains, self.in_forward, self.is_silent = trains, in_forward, is_silent
-        self.budget = child.Budget(seconds)
+        self.time_limit = child.TimeLimit(seconds)
         self._found: _Run | None = None
         self._session: child.Session | None = None
         self._plain: Outcome | None = None
@@ -141,7 +141,7 @@ class Search:
         run, found = self._found, self._plain
         if run is None or found is None or self._is_all(run, found):
             return
-        if self.budget.was_short:
+        if self.time_limit.was_short:
             self._plain = dataclasses.replace(found, is_part=True)
 
     def _is_rather(self, run: _Run, outcome: Outcome) -> bool:
@@ -291,7 +291,7 @@ class Search:
         counts = Counts(self.sizes, run.guess)
         position = Position(_within(self.stack, run.stretch.frame))
 
-        left = self.budget.left_s
+        left = self.time_limit.left_s
         # One further out must not take all the time.
         is_first_try = change is None and run.guess == ALL
         is_further = is_first_try and (self._plain is not None or run.is_early)
@@ -320,7 +320,7 @@ class Search:
             )
             return replay.begin(change), replay.again
 
-        return child.Session(begin, self.budget, seconds)
+        return child.Session(begin, self.time_limit, seconds)
 
     def _outcome(self, run: _Run, raw: dict[str, Any] | None) -> Outcome | None:
         where = f"{run.stretch.frame.f_code.co_name}, line {run.stretch.line}"
