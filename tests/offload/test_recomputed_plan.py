@@ -16,6 +16,9 @@ slow_link = Simulated(CARD, CONF)
 never = Simulated(CARD, f"{CONF},recompute:off")
 fast_link = Simulated("560MiB,gpu=rtx4090,host=8GiB,context=0", CONF)
 small_card = Simulated("768MiB,gpu=rtx4090,host=8GiB,context=0", CONF)
+sends_alone = Simulated(
+    "768MiB,gpu=rtx4090,host=8GiB,context=0", f"{CONF},recompute:off"
+)
 WIDTH = 1024
 
 
@@ -286,3 +289,21 @@ def test_trials_find_room_where_parameters_and_state_fill_the_card():
     assert "no room" not in plan["text"]
     # In the third step calls are tried, and nothing falls back to the host.
     assert rescues[2] == rescues[1] and max(used[4:]) <= 4 * MIB, used
+
+
+@sends_alone
+def test_what_was_sent_comes_back_ahead_of_need_beside_state_on_the_host():
+    import oomph
+
+    layers = (nn.TransformerEncoderLayer(768, 12, 3072) for _ in range(8))
+    model = nn.Sequential(*layers).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(8):
+        model(torch.randn(96, 64, 768, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        torch.cuda.synchronize()
+    plan = oomph.planner.explain()[0]
+    assert plan["state_host_bytes"] > 256 * MIB, plan["text"]
+    # State on the host takes no room on the device: 40 % if that is forgotten.
+    assert plan["step_waited_ms"] < 0.25 * plan["step_ms"], plan["text"]

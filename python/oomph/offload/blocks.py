@@ -26,7 +26,7 @@ from oomph.recompute.correction import Correction
 from oomph.recompute.followers import Follower, Host, Running, Trying, Watching
 from oomph.recompute.following import Following
 from oomph.recompute.purity import Trial
-from oomph.recompute.stopwatch import Times, Waits
+from oomph.recompute.stopwatch import Waits
 
 _LEAST_SHARE = 512  # part of a device that a call frees to be worth a trial,
 _LEAST_BYTES = 4 << 20  # and this at least
@@ -176,7 +176,7 @@ class Blocks:
         elif isinstance(self.follower, Converting):
             return self._plan_converted(self.follower, step, room)
         elif isinstance(self.follower, Running):
-            return self._adapt(step, room)
+            return self._adapt(self.follower, step, room)
         elif step.need_bytes > room.limit_bytes and self._is_other(step):
             self.follower = Watching(self._host)
         return False
@@ -244,7 +244,8 @@ class Blocks:
             return False
         blocks = self._judge(watched, trying.trials)
         spent = segments.without_waits(measured, blocks)
-        self._note_record(watched, blocks, spent, step, room)
+        self._record = watched.record(blocks, spent, step, room.link)
+        self._correction = Correction(spent.before)
         return self._choose_or_give_up(step, room)
 
     def _plan_converted(self, converting: Converting, step: Step, room: Room) -> bool:
@@ -270,9 +271,10 @@ class Blocks:
         if measured is None:
             self._give_up(step, "there was no backward")
             return False
-        measured.rest = rest_ms(turn, ended)
+        measured.before, measured.after = 0.0, rest_ms(turn, ended)
         blocks = self._judge(watched, all_trials(ended))
-        self._note_record(watched, blocks, measured, step, room)
+        self._record = watched.record(blocks, measured, step, room.link)
+        self._correction = Correction(measured.before)
         self._sizes.clear()
         return self._choose_or_give_up(step, room)
 
@@ -292,22 +294,6 @@ class Blocks:
                 self.left_alone[f"{call.name}: {reason}"] += 1
         self._calls = [c for c in self._calls if trials[c.key].reason is None]
         return watched.blocks({c.key: trials[c.key].again_ms for c in self._calls})
-
-    def _note_record(
-        self,
-        watched: Watched,
-        blocks: list[timeline.Block],
-        spent: Times,
-        step: Step,
-        room: Room,
-    ) -> None:
-        """What plans are made from now on."""
-        parts = watched.segments(spent)
-        # A plan counts itself what optimizers' state takes that comes and goes.
-        moved_ms = step.state_host_bytes / min(room.link.out, room.link.back)
-        rest_ms = max(spent.rest - moved_ms, 0.0)
-        self._record = timeline.Record(parts, blocks, rest_ms, step.state_bytes)
-        self._correction = Correction()
 
     def _choose(self, room: Room, plan: timeline.Plan | None = None) -> bool:
         """Plans the next step for the largest of the last.
@@ -346,14 +332,19 @@ class Blocks:
 
     def _running(self, chosen: list[Call]) -> Running:
         """What has these calls run again."""
+        turn = 0
+        if self._watched is not None:
+            turn = self._watched.turn_of(None if self._early else chosen)
         if not self._early:
-            return Running(self._host, chosen)
+            return Running(self._host, chosen, turn, self.device)
         keys = {call.key for call in chosen}
         roots = {key: int(size * self._size) for key, size in self._roots.items()}
         expected = {
             key: used * self._size for key, used in self._used_when_they_begin().items()
         }
-        return Following(self._host, self._calls, keys, expected, roots)
+        return Following(
+            self._host, self._calls, keys, expected, roots, turn, self.device
+        )
 
     def _used_when_they_begin(self) -> dict[Key, int]:
         """Bytes that are in use when a call begins, under the plan."""
@@ -371,8 +362,8 @@ class Blocks:
 
     # -- after steps in which calls ran again
 
-    def _adapt(self, step: Step, room: Room) -> bool:
-        """Follows the size of the steps."""
+    def _adapt(self, running: Running, step: Step, room: Room) -> bool:
+        """Follows the size of the steps, and their time."""
         if not self.plan or not self._record or not self._watched:  # nothing to gain
             self.follower = self._running([])
             return False
@@ -385,13 +376,13 @@ class Blocks:
         if self._kept_steps >= _KEPT_STEPS and not self._early:
             self.stop()
             return True
-        self._correction.measure(self.device)
+        self._correction.measure(running.stopwatch, room.waits)
         if abs(max(self._sizes) / self._size - 1) > _CHANGE:
             self._correction.forget_best()
             return self._choose(room)
         if (better := self._correction.better(self.plan)) is not None:
             return self._choose(room, better)
-        right = self._correction.correct(self._record, self.expected_ms, self._size)
+        right = self._correction.correct(self._record, self.plan, self._size, room.link)
         if right is not None:
             self._record = right
             return self._choose(room)

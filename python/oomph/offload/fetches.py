@@ -57,7 +57,9 @@ class Fetches:
         self._early = [entry for entry, _ in here]
         return [offloaded for _, offloaded in here]
 
-    def ahead(self, sequence: int, like: Step, used: int, limit: int) -> None:
+    def ahead(
+        self, sequence: int, like: Step, used: int, limit: int, elsewhere: int
+    ) -> None:
         """Fetches what will be used next.
 
         One thread at a time: what others come to use meanwhile they take themselves.
@@ -67,13 +69,16 @@ class Fetches:
             like: The record of such a step.
             used: Bytes in use on the device.
             limit: To how many they may grow.
+            elsewhere: Bytes that the record counts and that are on the host.
         """
         with transfer.lock:
             if self._is_fetching:
                 return
             self._is_fetching = True
         try:
-            while (found := self._next(sequence, like, used, limit)) is not None:
+            while (
+                found := self._next(sequence, like, used, limit, elsewhere)
+            ) is not None:
                 with attempt():
                     found.fetch()
                 self._note_early(found)
@@ -90,7 +95,7 @@ class Fetches:
             self._early.append((offloaded.sequence, weakref.ref(offloaded)))
 
     def _next(
-        self, sequence: int, like: Step, used: int, limit: int
+        self, sequence: int, like: Step, used: int, limit: int, elsewhere: int
     ) -> OffloadedStorage | None:
         """The last that was saved before what is used now, if there is room for it."""
         with transfer.lock:
@@ -100,7 +105,7 @@ class Fetches:
                 offloaded = self._away[end][1]()
                 if offloaded is not None and offloaded.is_away:
                     more = offloaded.bytes + self._growth(
-                        sequence, offloaded, like, used
+                        sequence, offloaded, like, used + elsewhere
                     )
                     return offloaded if used + more <= limit else None
                 del self._away[end]
@@ -109,7 +114,14 @@ class Fetches:
     def _growth(
         self, sequence: int, offloaded: OffloadedStorage, like: Step, used: int
     ) -> int:
-        """By how much the rest will grow from what is used now to a storage's use."""
+        """By how much the rest will grow from what is used now to a storage's use.
+
+        Args:
+            sequence: When what is used now was saved.
+            offloaded: The storage.
+            like: The record of such a step.
+            used: Bytes in use, on either side.
+        """
         recorder = self._recorder
         now = like.index.get((recorder.place_of(sequence), True))
         then = like.index.get((recorder.save_of(offloaded)[0], True))

@@ -221,7 +221,8 @@ class DevicePlan:
             self.recorder.note_event(self.recorder.place_of(sequence), is_use=True)
             self._forget_stayed()
             limit = capacity - self.headroom.for_fetches(capacity)
-        self.fetches.ahead(sequence, self.plan.like, used, limit)
+            elsewhere = self.recorder.start_host_bytes
+        self.fetches.ahead(sequence, self.plan.like, used, limit, elsewhere)
 
     def _forget_stayed(self) -> None:
         """Where backward begins: learns what others hold and sending does not free."""

@@ -42,7 +42,7 @@ class Recorder:
         self._before_optimizer: int | None = None  # bytes in use
         self._in_optimizer = 0  # most bytes, as in a step, since then
         self._now_bytes = 0  # in use, on either side
-        self._start_host_bytes = 0  # when the step began
+        self.start_host_bytes = 0  # when the step began
         self._freed_bytes = 0  # as calls run again of which the record knows nothing,
         self._next_freed_bytes = 0  # and from the next note on
         self._since_event: tuple[int, ...] = 0, 0, 0  # bytes, as in an event
@@ -72,7 +72,7 @@ class Recorder:
             step.optimizer_bytes = max(step.optimizer_bytes, need_bytes)
         else:
             step.need_bytes = max(step.need_bytes, need_bytes)
-            self._note_growth(host_high - self._start_host_bytes)
+            self._note_growth(host_high - self.start_host_bytes)
             rest_bytes = high - self.link.restored_bytes
             now_bytes = need_bytes, device_high + was_gone_bytes, rest_bytes
             self._since_event = tuple(map(max, self._since_event, now_bytes))
@@ -136,7 +136,7 @@ class Recorder:
         step.state_host_bytes, step.state_bytes = state
         self.step = Step(first=sequence)
         self._freed_bytes = self._next_freed_bytes = 0
-        self._start_host_bytes = self.host_bytes
+        self.start_host_bytes = self.host_bytes
         return step
 
     def _note_growth(self, growth: int) -> None:

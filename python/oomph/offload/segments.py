@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from itertools import accumulate
 
 from oomph.offload.record import Step
@@ -66,18 +67,34 @@ class Watched:
             The bounds of that turn, and which it is, from 1, of the turns in which one
             of these modules is called.
         """
+        first = self._first_like()
+        return self.bounds(self._trees[first]), self.turn_of(self.calls)
+
+    def turn_of(self, calls: Iterable[Call] | None) -> int:
+        """The number of the turn that is timed.
+
+        Args:
+            calls: Of which turns one of their modules is called in; None: of all.
+
+        Returns:
+            The number, from 1.
+        """
+        until = self._trees[: self._first_like() + 1]
+        if calls is None:
+            return len(until)
+        modules = {call.key[0] for call in calls}
+        return sum(
+            not modules.isdisjoint(call.key[0] for call in tree.calls) for tree in until
+        )
+
+    def _first_like(self) -> int:
+        """The index of the first turn that has the same calls."""
         keys = [call.key for call, _ in self.marks(self.tree)]
-        same = (
+        return next(
             i
             for i, tree in enumerate(self._trees)
             if [call.key for call, _ in self.marks(tree)] == keys
         )
-        first, modules = next(same), {key[0] for key in keys}
-        number = sum(
-            not modules.isdisjoint(call.key[0] for call in tree.calls)
-            for tree in self._trees[: first + 1]
-        )
-        return self.bounds(self._trees[first]), number
 
     def blocks(self, ms: dict[Key, float]) -> list[timeline.Block]:
         """Calls as the schedule takes them.
@@ -95,6 +112,26 @@ class Watched:
             for call in self.calls
             if call.key in ms
         ]
+
+    def record(
+        self,
+        blocks: list[timeline.Block],
+        spent: Times,
+        step: Step,
+        link: timeline.Link,
+    ) -> timeline.Record:
+        """What a schedule is chosen from.
+
+        Args:
+            blocks: The calls that may run again.
+            spent: Times of the parts of the step in which they were tried.
+            step: That step.
+            link: Its speed.
+        """
+        # A plan counts itself what optimizers' state takes that comes and goes.
+        moved_ms = step.state_host_bytes / min(link.out, link.back)
+        rest_ms = spent.before + max(spent.after - moved_ms, 0.0)
+        return timeline.Record(self.segments(spent), blocks, rest_ms, step.state_bytes)
 
     def segments(self, spent: Times) -> list[timeline.Segment]:
         """The parts of the turn, which took so long."""
@@ -122,10 +159,11 @@ class Watched:
 def without_waits(measured: Times, blocks: list[timeline.Block]) -> Times:
     """The times of a step in which forward waits for no copy.
 
-    The second run of a call waits for none. Where backward takes less, of the time that
-    forward takes, than in the calls that ran again, forward has waited.
+    The second run of a call waits for none. Elsewhere forward has waited if backward
+    takes less, of its time, than in the calls that ran again.
     """
     forward = list(measured.forward)
+    ran_again = {i for block in blocks for i in range(block.first, block.end)}
     for block in blocks:
         part = slice(block.first, block.end)
         taken = sum(forward[part]) or 1.0
@@ -135,9 +173,10 @@ def without_waits(measured: Times, blocks: list[timeline.Block]) -> Times:
     back_ms = sum(sum(measured.backward[b.first : b.end]) for b in blocks)
     ratio = back_ms / calls_ms if calls_ms > 0 else 1.0
     if ratio > 0:
-        pairs = zip(forward, measured.backward, strict=True)
-        forward = [min(ms, back / ratio) for ms, back in pairs]
-    return Times(forward, measured.backward, measured.rest)
+        for i, back_ms in enumerate(measured.backward):
+            if i not in ran_again:
+                forward[i] = min(forward[i], back_ms / ratio)
+    return replace(measured, forward=forward)
 
 
 def of_step(step: Step, bounds: list[int], spent: Times) -> list[timeline.Segment]:

@@ -330,4 +330,4 @@ def rest_ms(turn: Turn, turns: list[Turn]) -> float:
     others = (spent for t, spent in whole.items() if t != id(turn) and spent)
     ms = sum(sum(spent.forward) + sum(spent.backward) for spent in others)
     last = whole[id(turns[-1])]
-    return ms + (last.rest if last else 0.0)
+    return ms + (last.before + last.after if last else 0.0)

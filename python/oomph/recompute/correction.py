@@ -3,49 +3,64 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import Any
+from collections import deque
 
 from oomph.recompute import timeline
-from oomph.steps import times
+from oomph.recompute.stopwatch import Stopwatch, Times, Waits
 
-_MEASURED = 3  # ends of steps: the first step under a plan still meets what was before
+_EARLY_STEPS = 2  # that are not measured: the first still meets what was before
 _ERROR = 0.03  # of a step's time that is worth a correction,
 _CORRECTIONS = 4  # as long as there were fewer
 _WORSE = 0.01  # by which a step under a corrected plan is too long
-_LEAST_FACTOR = 0.1  # of the time that backward was said to take
+_LEAST_FACTOR = 0.1  # of the time that a part was said to take
 
 
 class Correction:
     """The times of steps under the plans of one record.
 
+    Args:
+        before_ms: Of what the record takes to be the rest, what came before forward.
+
     Attributes:
         step_ms: Of a step under the plan; 0: not known yet.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, before_ms: float = 0.0) -> None:
+        self._before_ms = before_ms
         self.step_ms = 0.0
-        self._ends: list[Any] = []  # of steps in a row under the plan
+        self._times: Times | None = None  # of the same step
+        self._early_steps = 0
+        self._running: deque[tuple[Stopwatch, Waits]] = deque()  # on the device
         self._count = 0  # of corrections
         # The shortest step that was measured in this size, and its plan.
         self._best: tuple[float, timeline.Plan | None] = math.inf, None
 
     def restart(self) -> None:
         """Another plan is followed."""
-        self.step_ms = 0.0
-        self._ends.clear()
+        self.step_ms, self._times = 0.0, None
+        self._early_steps = 0
+        self._running.clear()
 
     def forget_best(self) -> None:
         """Steps have another size."""
         self._best = math.inf, None
 
-    def measure(self, device: int) -> None:
-        """Learns the time of the last step under the plan that the device has ended."""
-        if len(self._ends) < _MEASURED:
-            self._ends.append(times.mark(device))
-        elif times.has_passed(self._ends[-1]):
-            self.step_ms = self._ends[-2].elapsed_time(self._ends[-1])
-            self._ends[:] = [times.mark(device)]
+    def measure(self, stopwatch: Stopwatch, waits: Waits) -> None:
+        """A step under the plan ends; learns the times of those the device has ended.
+
+        Args:
+            stopwatch: Of the step.
+            waits: Events before and after each of its waits for a copy.
+        """
+        if self._early_steps < _EARLY_STEPS:
+            self._early_steps += 1
+            return
+        stopwatch.stop()
+        self._running.append((stopwatch, waits))
+        while self._running and self._running[0][0].has_passed():
+            passed, waits = self._running.popleft()
+            self._times = passed.measured((), (), waits)
+            self.step_ms = passed.step_ms()
 
     def better(self, plan: timeline.Plan) -> timeline.Plan | None:
         """The plan of a shorter step, if the last correction was none.
@@ -56,35 +71,56 @@ class Correction:
         best_ms, best = self._best
         if 0 < self.step_ms <= best_ms:
             self._best = self.step_ms, plan
-        elif self.step_ms > (1 + _WORSE) * best_ms and best != plan:
-            self._count = _CORRECTIONS
-            return best
-        return None
+            return None
+        is_worse = self.step_ms > (1 + _WORSE) * best_ms
+        if best is None or not is_worse or best.does_the_same(plan):
+            return None
+        self._count = _CORRECTIONS
+        return best
 
     def correct(
-        self, record: timeline.Record, expected_ms: float, size: float
+        self,
+        record: timeline.Record,
+        plan: timeline.Plan,
+        size: float,
+        link: timeline.Link,
     ) -> timeline.Record | None:
         """Sets a record right where a step takes another time than it says.
 
-        Steps in which calls were watched and tried may have used host pages, or waited
-        where nothing shows it: in backward, most of them.
+        The step in which calls were tried may have used host pages, which slow down
+        all its parts. A step under a plan uses none, or few. Its forward may wait for
+        room, though: so the parts of forward are never made longer.
 
         Args:
             record: It.
-            expected_ms: The time that a step should take,
+            plan: What the step followed,
             size: that is so many times as large as that of the record.
+            link: Its speed.
 
         Returns:
             The record set right; None: it is.
         """
-        more_ms = self.step_ms - expected_ms
-        if self.step_ms == 0 or abs(more_ms) < _ERROR * self.step_ms:
+        spent, more_ms = self._times, self.step_ms - size * plan.step_ms
+        if spent is None or abs(more_ms) < _ERROR * self.step_ms:
             return None
         if self._count == _CORRECTIONS:
             return None
         self._count += 1
-        parts = record.segments
-        backward_ms = sum(s.backward_ms for s in parts) * size
-        factor = max(1 + more_ms / max(backward_ms, 1e-9), _LEAST_FACTOR)
-        segments = [replace(s, backward_ms=s.backward_ms * factor) for s in parts]
-        return replace(record, segments=segments)
+        forward_ms, backward_ms = record.columns.kernels_ms
+        # Forward begins with the first call that is followed: here it may be a later
+        # one than in the step that was recorded, which may have moved state before it.
+        self._before_ms = min(self._before_ms, spent.before / size)
+        forth_ms = (spent.before + sum(spent.forward)) / size - self._before_ms
+        back_ms = sum(spent.backward) / size - plan.recompute_ms
+        moved_ms = plan.state_bytes / min(link.out, link.back)
+        return record.rescaled(
+            _factor(forth_ms, forward_ms, 1.0),
+            _factor(back_ms, backward_ms, math.inf),
+            self._before_ms + max(spent.after / size - moved_ms, 0.0),
+        )
+
+
+def _factor(ms: float, recorded_ms: float, most: float) -> float:
+    if recorded_ms <= 0:
+        return 1.0
+    return min(max(ms / recorded_ms, _LEAST_FACTOR), most)

@@ -181,15 +181,25 @@ class Watching(Follower):
 
 
 class _Chosen(Follower):
-    """Follows calls that were seen before.
+    """Follows calls that were seen before, and times one forward and its backward.
 
     Args:
         host: Who plans.
         calls: These, by their keys.
+        turn: Which forward of the step, from 1, of those that call one of these.
+        device: Whose times are taken.
+
+    Attributes:
+        stopwatch: It.
     """
 
-    def __init__(self, host: Host, calls: Iterable[Call]) -> None:
+    def __init__(
+        self, host: Host, calls: Iterable[Call], turn: int, device: int
+    ) -> None:
         super().__init__(host)
+        self._turn, self._turns = turn, 0
+        self._bounds: list[int] = []  # places of boundaries that are timed
+        self.stopwatch = Stopwatch(device)
         self._calls = {call.key: call for call in calls}
         self._modules: dict[int, weakref.ref[nn.Module]] = {
             call.key[0]: call.module for call in self._calls.values()
@@ -204,6 +214,23 @@ class _Chosen(Follower):
     def turn(self) -> None:
         """Another forward begins."""
         self._numbers.restart()
+        self._turns += 1
+        if self._turns == self._turn:
+            self.stopwatch.mark()
+        elif self._turns > self._turn:
+            self.stopwatch.finished()
+
+    def used(self, place: int) -> None:
+        """Backward uses what was saved at a place."""
+        watch = self.stopwatch
+        is_timed = self._turns == self._turn
+        if is_timed and (self._bounds or not watch.is_in_backward) and watch.is_here():
+            watch.used(place, self._bounds)
+        super().used(place)
+
+    def finished(self) -> None:
+        """Backward is through."""
+        self.stopwatch.finished()
 
     def call_of(self, module: nn.Module) -> Call | None:
         """The call that begins now, if it was seen before."""
@@ -234,23 +261,11 @@ class Trying(_Chosen):
         turn: int,
         device: int,
     ) -> None:
-        super().__init__(host, calls)
-        self._turn = turn
+        super().__init__(host, calls, turn, device)
         self.trials: dict[Key, Trial] = {}
         self.boundaries: list[Key] = []
         self._bounds = [host.place() - 1 + bound for bound in bounds]
         self._watch = Trials(host.aside, device)
-        self._turns = 0
-        self._stopwatch = Stopwatch(device)
-
-    def turn(self) -> None:
-        """Another forward begins."""
-        super().turn()
-        self._turns += 1
-        if self._turns == self._turn:
-            self._stopwatch.mark()
-        elif self._turns > self._turn:
-            self._stopwatch.finished()
 
     def begin(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         """A call begins."""
@@ -259,7 +274,7 @@ class Trying(_Chosen):
             return None
         self._bound(call.key)
         trial = self.trials[call.key] = self._watch.begin(module, args, kwargs)
-        self._stopwatch.mark(counts=False)
+        self.stopwatch.mark(counts=False)
         return call.key, trial, self.host.place()
 
     def end(self, begun: Any, output: Any) -> None:
@@ -268,7 +283,7 @@ class Trying(_Chosen):
             key, trial, first = begun
             self._bound(key)
             self._watch.end(trial, output, self.host.place() - first)
-            self._stopwatch.mark(counts=False)
+            self.stopwatch.mark(counts=False)
 
     def give_up(self, begun: Any) -> None:
         """A call ended with an exception."""
@@ -278,15 +293,10 @@ class Trying(_Chosen):
 
     def used(self, place: int) -> None:
         """Backward uses what was saved at a place."""
-        if self._turns == self._turn and self._stopwatch.is_here():
-            if not self._stopwatch.is_in_backward:
-                self._look_again()
-            self._stopwatch.used(place, self._bounds)
+        watch = self.stopwatch
+        if self._turns == self._turn and not watch.is_in_backward and watch.is_here():
+            self._look_again()
         super().used(place)
-
-    def finished(self) -> None:
-        """Backward is through."""
-        self._stopwatch.finished()
 
     def close(self) -> None:
         """Ends all that is open."""
@@ -296,7 +306,7 @@ class Trying(_Chosen):
     def measured(self, waits: Waits) -> Times | None:
         """The times of the parts of the step, as a stopwatch gives them."""
         which = range(len(self.boundaries))
-        return self._stopwatch.measured(self._bounds, which, waits)
+        return self.stopwatch.measured(self._bounds, which, waits)
 
     def _look_again(self) -> None:
         """Where backward begins: all is as it was, or a call may not run again."""
@@ -305,7 +315,7 @@ class Trying(_Chosen):
 
     def _bound(self, key: Key) -> None:
         self.boundaries.append(key)
-        self._stopwatch.bound()
+        self.stopwatch.bound()
 
 
 class Running(_Chosen):

@@ -28,6 +28,8 @@ class Following(Running):
         chosen: Of these, by their keys, what does.
         expected: Bytes that are to be in use when a call begins, by its key.
         roots: Outermost calls, and bytes of their inputs that are planned for.
+        turn: Which forward of the step is timed, from 1.
+        device: Whose times are taken.
     """
 
     def __init__(
@@ -37,8 +39,10 @@ class Following(Running):
         chosen: Collection[Key],
         expected: dict[Key, float],
         roots: dict[Key, int],
+        turn: int,
+        device: int,
     ) -> None:
-        super().__init__(host, calls)
+        super().__init__(host, calls, turn, device)
         self._chosen, self._expected, self._roots = chosen, expected, roots
         self._begun: Counter[int] = Counter()  # outermost calls of the turn, by module
         self._is_larger = False

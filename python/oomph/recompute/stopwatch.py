@@ -24,12 +24,14 @@ class Times:
     Attributes:
         forward: Of each part.
         backward: Of each part, less what it waited for copies.
-        rest: Of the step, before and after these.
+        before: Of the step before these,
+        after: and after them.
     """
 
     forward: list[float]
     backward: list[float]
-    rest: float
+    before: float
+    after: float
 
 
 class Stopwatch:
@@ -48,6 +50,7 @@ class Stopwatch:
         self._at: list[int] = []  # the event at each boundary
         self._backward: list[tuple[torch.cuda.Event, float]] = []  # and the place
         self._end: torch.cuda.Event | None = None
+        self._last: torch.cuda.Event | None = None
 
     def mark(self, counts: bool = True) -> None:
         """Forward is here; whether the time since the mark before counts."""
@@ -88,10 +91,24 @@ class Stopwatch:
         if self._end is None and self._backward:
             self._end = times.mark(self.device)
 
+    def stop(self) -> None:
+        """The step ends."""
+        if self._last is None:
+            self._last = times.mark(self.device)
+
+    def has_passed(self) -> bool:
+        """Whether the device has come to the end of the step."""
+        return self._last is not None and times.has_passed(self._last)
+
+    def step_ms(self) -> float:
+        """Time of the step, which has ended on the device."""
+        assert self._last is not None
+        return float(self._start.elapsed_time(self._last))
+
     def measured(
         self, bounds: Sequence[int], which: Sequence[int], waits: Waits
     ) -> Times | None:
-        """The times of the step, which ends now. Waits for the device.
+        """The times of the step, which has ended. Waits for the device.
 
         Args:
             bounds: The places of the boundaries that count, in order.
@@ -103,7 +120,9 @@ class Stopwatch:
         """
         if not self._backward:
             return None
-        last = times.mark(self.device)
+        self.stop()
+        last = self._last
+        assert last is not None
         last.synchronize()
         marks = [*self._forward, (self._backward[0][0], True)]
         passed, at = 0.0, [0.0]
@@ -114,8 +133,8 @@ class Stopwatch:
         forward = [b - a for a, b in pairwise([0.0, *ends])]
         end = self._end or last
         backward = self._backward_ms(bounds, end, waits)
-        before = self._start.elapsed_time(self._forward[0][0])
-        return Times(forward, backward, before + end.elapsed_time(last))
+        first_ms = float(self._start.elapsed_time(self._forward[0][0]))
+        return Times(forward, backward, first_ms, end.elapsed_time(last))
 
     def _backward_ms(
         self, bounds: Sequence[int], end: torch.cuda.Event, waits: Waits

@@ -15,7 +15,7 @@ import math
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from operator import add, sub
@@ -122,6 +122,18 @@ class Record:
             [s.saved_bytes for s in self.segments],
         )
 
+    def rescaled(self, forward: float, backward: float, rest_ms: float) -> Record:
+        """The same, with so many times the time of its parts, and another rest."""
+        segments = [
+            replace(
+                s,
+                forward_ms=s.forward_ms * forward,
+                backward_ms=s.backward_ms * backward,
+            )
+            for s in self.segments
+        ]
+        return replace(self, segments=segments, rest_ms=rest_ms)
+
     @cached_property
     def left_bytes(self) -> list[list[int]]:
         """What is left to send in the segments of each block that is recomputed."""
@@ -161,6 +173,13 @@ class Plan:
     recompute_ms: float
     state_bytes: int = 0
     tightest: int = 0
+
+    def does_the_same(self, other: Plan) -> bool:
+        """Whether a step under the other is the same, whatever was expected of it."""
+        return (self.recomputed, self.state_bytes) == (
+            other.recomputed,
+            other.state_bytes,
+        )
 
 
 def play(
