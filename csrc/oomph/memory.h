@@ -60,10 +60,6 @@ oomph_status_t oomph_know_stream(int device, oomph_stream_t stream, bool lives);
 // driver does not take back stays, and a device that was never used has nothing.
 oomph_status_t oomph_empty_cache(int device, oomph_pool_id_t pool, size_t *freed_bytes);
 
-// Returns at least `bytes` of free pages to the driver if there are so many.
-// Errors: OOMPH_ERR_STATE (the device is not open).
-oomph_status_t oomph_give_back(int device, size_t bytes, size_t *freed_bytes);
-
 // Makes all memory of `device` accessible to `peer`, now and in future. Where it fails,
 // some of it is accessible already; it may be tried again. Errors: of opening, for
 // either device, and OOMPH_ERR_DRIVER.

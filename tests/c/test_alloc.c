@@ -663,20 +663,6 @@ static void empty_cache_returns_what_other_streams_used_too(void)
     check_sound();
 }
 
-static void give_back_returns_as_much_as_was_asked_for(void)
-{
-    oomph_config_t config = test_config();
-    size_t freed = 0;
-
-    start_card("64MiB,context=0,memory=real", &config);
-    give(take(32 * MIB, NULL));
-    CHECK(oomph_give_back(0, 5 * MIB, &freed) == OOMPH_OK);
-    CHECK(freed == 6 * MIB && sim_stats_of(0).used_bytes == 26 * MIB);
-    CHECK(oomph_give_back(0, GIB, &freed) == OOMPH_OK);
-    CHECK(freed == 26 * MIB);
-    check_sound();
-}
-
 /* ---- Pools */
 
 static const oomph_pool_id_t graph = {1, 0};
@@ -1423,7 +1409,6 @@ int main(int argc, char **argv)
         TEST(a_step_gives_the_reserve_back),
         TEST(empty_cache_returns_all_that_is_free),
         TEST(empty_cache_returns_what_other_streams_used_too),
-        TEST(give_back_returns_as_much_as_was_asked_for),
         TEST(a_pool_in_use_keeps_its_pages),
         TEST(a_pool_may_serve_others_before_an_error),
         TEST(a_pool_may_forbid_splitting),

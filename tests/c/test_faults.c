@@ -115,7 +115,7 @@ static void empty(oomph_stream_t first, oomph_stream_t second)
     drop(a);
     oomph_empty_cache(0, (oomph_pool_id_t){0, 0}, &freed);
     drop(b);
-    oomph_give_back(0, 4 * MIB, &freed);
+    oomph_empty_cache(0, (oomph_pool_id_t){0, 0}, &freed);
     attempt(5 * MIB, first);
 }
 

@@ -137,7 +137,7 @@ static void host_pages_wait_too(void)
 
 /* ---- What is given back to the driver */
 
-static void giving_back_waits_for_all_streams(void)
+static void emptying_the_cache_waits_for_all_streams(void)
 {
     oomph_config_t config = test_config();
     size_t freed;
@@ -148,7 +148,7 @@ static void giving_back_waits_for_all_streams(void)
     oomph_sim_hold(NULL);
     launch(NULL, block, 48 * MIB);
     give(block);
-    CHECK(oomph_give_back(0, 48 * MIB, &freed) == OOMPH_OK);
+    CHECK(oomph_empty_cache(0, (oomph_pool_id_t){0, 0}, &freed) == OOMPH_OK);
     CHECK(freed == 48 * MIB && sim_stats_of(0).held_waits == 1);
     finish();
 }
@@ -302,7 +302,7 @@ int main(int argc, char **argv)
         TEST(with_an_old_driver_blocking_streams_need_not_be_known),
         TEST(its_own_stream_takes_it_again_at_once),
         TEST(host_pages_wait_too),
-        TEST(giving_back_waits_for_all_streams),
+        TEST(emptying_the_cache_waits_for_all_streams),
         TEST(a_step_that_ends_leaves_what_is_in_use),
         TEST(a_graph_that_is_dropped_may_still_run),
         TEST(a_stream_of_another_device_is_waited_for),

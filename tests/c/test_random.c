@@ -135,9 +135,6 @@ static void random_other(void)
     case 0:
         CHECK(oomph_empty_cache(0, (oomph_pool_id_t){0, 0}, &freed) == OOMPH_OK);
         break;
-    case 1:
-        CHECK(oomph_give_back(0, random_size(), &freed) == OOMPH_OK);
-        break;
     case 2:
         oomph_sim_advance(rng_below(&rng, 1000000));
         break;

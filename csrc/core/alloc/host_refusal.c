@@ -73,7 +73,7 @@ bool oomph_offload_is_forbidden(void)
 
 /* ---- Bans */
 
-const char *oomph_leaving_ban(const oomph_request_context_t *ctx)
+static const char *leaving_ban(const oomph_request_context_t *ctx)
 {
     if (oomph_process.config.offload == OOMPH_OFFLOAD_OFF)
         return "offload is off (OOMPH_CONF=offload:on-oom goes on in CPU memory)";
@@ -94,7 +94,7 @@ const char *oomph_leaving_ban(const oomph_request_context_t *ctx)
 
 const char *oomph_host_ban(const oomph_request_context_t *ctx)
 {
-    const char *banned = oomph_leaving_ban(ctx);
+    const char *banned = leaving_ban(ctx);
 
     if (banned != NULL || !oomph_offload_is_forbidden_by(OOMPH_BAN_TRIAL))
         return banned;
@@ -113,7 +113,7 @@ static const char *or_captures(const char *banned, const oomph_request_context_t
 
 const char *oomph_leaving_ban_now(const oomph_request_context_t *ctx)
 {
-    return or_captures(oomph_leaving_ban(ctx), ctx);
+    return or_captures(leaving_ban(ctx), ctx);
 }
 
 const char *oomph_host_ban_now(const oomph_request_context_t *ctx)

@@ -6,10 +6,9 @@
 
 // Why the block must not, however much host memory there is; NULL: it may.
 const char *oomph_host_ban(const oomph_request_context_t *ctx);
-// Why nothing may leave for its sake either.
-const char *oomph_leaving_ban(const oomph_request_context_t *ctx);
-// The same two, including that a stream captures.
+// The same, including that a stream captures.
 const char *oomph_host_ban_now(const oomph_request_context_t *ctx);
+// Why nothing may leave for its sake either, or that a stream captures.
 const char *oomph_leaving_ban_now(const oomph_request_context_t *ctx);
 // Whether a stream captures, or may: where the driver cannot say.
 bool oomph_host_captures(oomph_streams_t *streams);

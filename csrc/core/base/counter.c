@@ -36,7 +36,8 @@ void oomph_counter_reset_peak(oomph_counter_t *counter)
     reset(&counter->sum);
 }
 
-int64_t oomph_counter_take_peak(oomph_counter_t *counter)
+// The peak of the sum since the last call.
+static int64_t take_peak(oomph_counter_t *counter)
 {
     int64_t high = oomph_larger(counter->sum.peak, counter->peak_before_reset);
 
@@ -50,7 +51,7 @@ int64_t oomph_counter_take_peak(oomph_counter_t *counter)
 void oomph_tier_usage_move(oomph_tier_usage_t *usage, oomph_counter_t *sum,
                            int64_t bytes)
 {
-    int64_t high = oomph_counter_take_peak(sum);
+    int64_t high = take_peak(sum);
 
     usage->high = oomph_larger(usage->high, high);
     usage->device_high = oomph_larger(usage->device_high, high - usage->host);

@@ -31,7 +31,7 @@ typedef struct oomph_counter {
         oomph_level_t level;
     } kind[2]; // [small]
     // The sum of both kinds, with its peak for two readers that each start over:
-    // PyTorch, which resets it, and oomph_counter_take_peak().
+    // PyTorch, which resets it, and oomph_tier_usage_t, which takes it.
     oomph_level_t sum;         // its peak is that since the later of reset and take
     int64_t peak_before_take;  // from the reset to the last take
     int64_t peak_before_reset; // from the last take to the reset
@@ -81,7 +81,5 @@ oomph_tier_usage_t oomph_tier_usage_take(oomph_tier_usage_t *usage,
 
 // The counter as PyTorch reports it.
 void oomph_counter_report(const oomph_counter_t *counter, oomph_stats_by_kind_t stats);
-// The peak of the sum since the last call.
-int64_t oomph_counter_take_peak(oomph_counter_t *counter);
 void oomph_counter_reset_peak(oomph_counter_t *counter);
 void oomph_counter_reset_accumulated(oomph_counter_t *counter);

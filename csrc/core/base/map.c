@@ -21,7 +21,7 @@ bool oomph_map_grow(oomph_map_t *map)
     for (size_t i = 0; i < map->capacity; i++)
         if (map->entries[i].key != 0)
             oomph_map_put(&grown, map->entries[i].key, map->entries[i].value);
-    oomph_map_destroy(map);
+    oomph_unmap(map->entries, map->capacity * sizeof map->entries[0]);
     *map = grown;
     return true;
 }
@@ -65,10 +65,4 @@ void oomph_map_clear(oomph_map_t *map)
     if (map->capacity != 0)
         memset(map->entries, 0, map->capacity * sizeof map->entries[0]);
     map->count = 0;
-}
-
-void oomph_map_destroy(oomph_map_t *map)
-{
-    oomph_unmap(map->entries, map->capacity * sizeof map->entries[0]);
-    *map = (oomph_map_t){0};
 }

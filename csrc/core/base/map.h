@@ -64,4 +64,3 @@ bool oomph_map_add(oomph_map_t *map, uint64_t key, uint64_t value);
 uint64_t oomph_map_take(oomph_map_t *map, uint64_t key, uint64_t missing);
 // Takes all keys out; keeps the memory.
 void oomph_map_clear(oomph_map_t *map);
-void oomph_map_destroy(oomph_map_t *map);

@@ -37,14 +37,3 @@ oomph_status_t oomph_empty_cache(int ordinal, oomph_pool_id_t id, size_t *freed_
     *freed_bytes = freed;
     return OOMPH_OK;
 }
-
-oomph_status_t oomph_give_back(int ordinal, size_t bytes, size_t *freed_bytes)
-{
-    oomph_device_t *device = oomph_enter_open(ordinal);
-
-    if (device == NULL)
-        return oomph_not_open(ordinal);
-    *freed_bytes = oomph_return_device(device, bytes);
-    oomph_unlock(device);
-    return OOMPH_OK;
-}

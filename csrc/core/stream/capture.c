@@ -15,8 +15,8 @@ void oomph_streams_end(oomph_streams_t *streams)
     streams->beginning = false;
 }
 
-oomph_status_t oomph_stream_ask(const oomph_streams_t *streams,
-                                const oomph_stream_state_t *stream, bool *captures)
+static oomph_status_t ask(const oomph_streams_t *streams,
+                          const oomph_stream_state_t *stream, bool *captures)
 {
     if (stream->lives)
         return streams->driver->stream_captures(stream->device, stream->handle,
@@ -30,7 +30,7 @@ bool oomph_stream_captures(const oomph_streams_t *streams,
 {
     bool captures = false;
 
-    return oomph_stream_ask(streams, stream, &captures) != OOMPH_OK || captures;
+    return ask(streams, stream, &captures) != OOMPH_OK || captures;
 }
 
 oomph_status_t oomph_streams_ask(oomph_streams_t *streams, bool *capture)
@@ -41,7 +41,7 @@ oomph_status_t oomph_streams_ask(oomph_streams_t *streams, bool *capture)
     *capture = streams->beginning;
     for (const oomph_stream_state_t *s = streams->list;
          s != NULL && status == OOMPH_OK && !*capture; s = s->next)
-        status = oomph_stream_ask(streams, s, capture);
+        status = ask(streams, s, capture);
     return status;
 }
 

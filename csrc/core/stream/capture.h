@@ -12,10 +12,8 @@ void oomph_streams_end(oomph_streams_t *streams);
 
 // Whether the stream captures: then no event of it is recorded or waited for. The
 // driver is asked, so that a capture that failed is over once PyTorch has ended it. For
-// a stream that may be gone, what was true when it was used last counts.
-// oomph_stream_captures() takes a failure for yes. Errors: OOMPH_ERR_DRIVER.
-oomph_status_t oomph_stream_ask(const oomph_streams_t *streams,
-                                const oomph_stream_state_t *stream, bool *captures);
+// a stream that may be gone, what was true when it was used last counts. A failure is
+// taken for yes.
 bool oomph_stream_captures(const oomph_streams_t *streams,
                            const oomph_stream_state_t *stream);
 
