@@ -247,7 +247,7 @@ def simulation(includes: list[str]) -> list[SharedLibrary]:
         SharedLibrary(
             "liboomph_sim_nccl.so",
             stubs=lambda out: STUBS["generate_nccl"](headers, out),
-            sources=sources("csrc/sim/libnccl/*.c"),
+            sources=sources("csrc/sim/libnccl/*/*.c"),
             extra_compile_args=flags,
         ),
         SharedLibrary(

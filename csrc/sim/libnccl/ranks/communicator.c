@@ -1,6 +1,7 @@
-#include "communicator.h"
+#include "libnccl/ranks/communicator.h"
 
-#include "watch.h"
+#include "libnccl/ranks/error.h"
+#include "libnccl/ranks/watch.h"
 
 #include <fcntl.h>
 #include <stdlib.h>

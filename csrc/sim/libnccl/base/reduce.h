@@ -4,7 +4,7 @@
  * multiplies by one over the count of ranks first, one of integers divides the sum.
  */
 #pragma once
-#include "abi.h"
+#include "libnccl/base/abi.h"
 
 #include <stdbool.h>
 

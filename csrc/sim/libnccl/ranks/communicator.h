@@ -1,6 +1,6 @@
 /* communicator.h - a rank's membership of a communicator. */
 #pragma once
-#include "board.h"
+#include "libnccl/ranks/board.h"
 
 #include <cuda.h>
 
@@ -38,25 +38,6 @@ void nccl_comm_free(struct ncclComm *comm);
 void nccl_comm_share(struct ncclComm *comm);
 void nccl_comm_drop(struct ncclComm *comm);
 
-// How the program calls a rank: by its number among all.
-int nccl_name(const nccl_board_t *board, int rank);
-
-// What a rank calls: "rank 1: broadcast of 8 float32, root 0 at train.py:9".
-void nccl_describe(const nccl_board_t *board, int rank, const nccl_call_t *call,
-                   char *text, size_t bytes);
-
-// Keeps the first error; others see that this rank does not go on.
-void nccl_fail(struct ncclComm *comm, ncclResult_t error, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-
-// The same, with what this rank calls and what another does, behind the text.
-void nccl_fail_both(struct ncclComm *comm, ncclResult_t error, const char *text,
-                    const nccl_call_t *call, int other, const nccl_call_t *theirs);
-
-// Keeps the text as the last error, and returns `error`.
-ncclResult_t nccl_refuse(ncclResult_t error, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-
 // Between the two the communicator's device is current to this thread. False: the
 // driver refuses, and the second is not called.
 bool nccl_enter(struct ncclComm *comm);
@@ -64,12 +45,3 @@ void nccl_leave(void);
 
 // The file that holds the bytes of a rank's process; -1 if the system refuses.
 int nccl_bytes_file(struct ncclComm *comm, int rank);
-
-// Joins a communicator in two steps, as one thread may be several ranks: it comes, and
-// it waits until all have come.
-ncclResult_t nccl_join_begin(const nccl_address_t *address, int size, int rank,
-                             int device, struct ncclComm **made);
-ncclResult_t nccl_join_end(struct ncclComm *comm);
-
-// Within ncclGroupStart() and ncclGroupEnd(): whether the second step waits for that.
-bool nccl_group_holds(ncclComm_t *place);

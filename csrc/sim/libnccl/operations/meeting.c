@@ -1,8 +1,7 @@
-/* meeting.c - how the ranks of a communicator come together for a collective, and
- * whether they mean the same one.
- */
-#include "operation.h"
-#include "reduce.h"
+#include "libnccl/operations/meeting.h"
+
+#include "libnccl/base/reduce.h"
+#include "libnccl/ranks/error.h"
 
 #include <stdio.h>
 #include <string.h>

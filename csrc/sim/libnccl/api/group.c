@@ -1,8 +1,10 @@
-/* group.c - calls between ncclGroupStart() and ncclGroupEnd(), which each thread has
- * for itself: they wait for the end, and messages of a stream are then one operation.
- */
-#include "operation.h"
-#include "watch.h"
+#include "libnccl/api/group.h"
+
+#include "libnccl/operations/collective.h"
+#include "libnccl/operations/message.h"
+#include "libnccl/ranks/error.h"
+#include "libnccl/ranks/join.h"
+#include "libnccl/ranks/watch.h"
 
 #include <stdlib.h>
 

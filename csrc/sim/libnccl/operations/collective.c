@@ -4,8 +4,11 @@
  * j + 1 and ends with its own. For a reduction to all, each rank reduces its part, and
  * then reads the others' from the communicator's file.
  */
-#include "operation.h"
-#include "reduce.h"
+#include "libnccl/operations/collective.h"
+
+#include "libnccl/base/reduce.h"
+#include "libnccl/operations/meeting.h"
+#include "libnccl/ranks/error.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,8 +4,10 @@
  * sends waits for nobody. As with a real one, whose buffers are small, a large one is
  * over only when it has been taken.
  */
-#include "operation.h"
-#include "reduce.h"
+#include "libnccl/operations/message.h"
+
+#include "libnccl/base/reduce.h"
+#include "libnccl/ranks/error.h"
 
 #include <fcntl.h>
 #include <string.h>

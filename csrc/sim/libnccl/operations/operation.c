@@ -1,4 +1,4 @@
-#include "operation.h"
+#include "libnccl/operations/operation.h"
 
 #include <stdlib.h>
 

@@ -7,7 +7,7 @@
  * The operations of a communicator follow each other, on whatever streams.
  */
 #pragma once
-#include "communicator.h"
+#include "libnccl/ranks/communicator.h"
 
 #include "sim.h"
 
@@ -26,24 +26,10 @@ ncclResult_t nccl_submit(const nccl_operation_t *operation,
                          const oomph_sim_meeting_t *meeting, int (*run)(void *),
                          cudaStream_t stream);
 
-// The meetings of a collective (meeting.c): at the first all ranks say what they give
-// and call, at the second they have read it. Ranks that call different things get no
-// further.
-extern const oomph_sim_meeting_t nccl_first_meeting, nccl_second_meeting;
-
 // Before the first computation and after the last one of a call: the communicator's
 // operations follow each other. Errors: UNHANDLED_CUDA_ERROR.
 ncclResult_t nccl_order(struct ncclComm *comm, cudaStream_t stream);
 ncclResult_t nccl_ordered(struct ncclComm *comm, cudaStream_t stream);
-
-// Gives a checked call to its stream, at the end of the group if there is one.
-ncclResult_t nccl_give(nccl_operation_t *operation, cudaStream_t stream);
-
-// The two kinds of calls, checked; at least one message, all of one device.
-ncclResult_t nccl_give_collective(const nccl_operation_t *operation,
-                                  cudaStream_t stream);
-ncclResult_t nccl_give_messages(const nccl_operation_t *operations, size_t count,
-                                cudaStream_t stream);
 
 // How long it takes to move so many bytes between ranks, in so many steps.
 uint64_t nccl_cost_ns(double bytes, int step_count);

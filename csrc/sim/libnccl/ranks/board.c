@@ -1,4 +1,4 @@
-#include "board.h"
+#include "libnccl/ranks/board.h"
 
 #include <errno.h>
 #include <fcntl.h>

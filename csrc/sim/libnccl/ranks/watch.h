@@ -8,7 +8,7 @@
  * it has no communicator of all, nothing is known.
  */
 #pragma once
-#include "communicator.h"
+#include "libnccl/ranks/communicator.h"
 
 // From when all ranks have joined until the communicator is given back. A system that
 // has no thread left for it is not an error: the watch is missing.

@@ -1,7 +1,8 @@
 /* call.c - what programs call: collectives, messages, operations of their own, memory.
  */
-#include "operation.h"
-#include "reduce.h"
+#include "libnccl/api/group.h"
+#include "libnccl/base/reduce.h"
+#include "libnccl/ranks/error.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,7 @@
  * for ever: with a real NCCL, until a watchdog ends them.
  */
 #pragma once
-#include "communicator.h"
+#include "libnccl/ranks/communicator.h"
 
 // Where a rank waits.
 typedef enum nccl_reason {

@@ -10,7 +10,7 @@
  * and for messages.
  */
 #pragma once
-#include "abi.h"
+#include "libnccl/base/abi.h"
 #include "runtime.h"
 
 #include <stdatomic.h>

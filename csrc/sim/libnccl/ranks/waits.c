@@ -1,4 +1,6 @@
-#include "waits.h"
+#include "libnccl/ranks/waits.h"
+
+#include "libnccl/ranks/error.h"
 
 #include <stdio.h>
 

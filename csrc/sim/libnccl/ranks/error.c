@@ -1,6 +1,6 @@
-/* error.c - what has failed, in words, as PyTorch asks for it. */
-#include "communicator.h"
-#include "reduce.h"
+#include "libnccl/ranks/error.h"
+
+#include "libnccl/base/reduce.h"
 
 #include <pthread.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-#include "reduce.h"
+#include "libnccl/base/reduce.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,6 +1,7 @@
-#include "watch.h"
+#include "libnccl/ranks/watch.h"
 
-#include "waits.h"
+#include "libnccl/ranks/error.h"
+#include "libnccl/ranks/waits.h"
 
 #include <ctype.h>
 #include <dirent.h>
