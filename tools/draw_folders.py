@@ -134,7 +134,7 @@ def main() -> None:
     for kind, names in (("core", layers.OURS), ("driver", layers.DRIVER)):
         sources = [layers.CSRC / name for name in names if name.endswith(".c")]
         with tempfile.TemporaryDirectory() as out:
-            calls = layers.calls(sources, Path(out))
+            calls = layers.calls(layers.symbols_of(sources, Path(out)))
         picture(kind).write_text(of_files(calls, layers.included(names)))
     picture("python").write_text(of_python(layers.python_imports()))
 

@@ -31,7 +31,7 @@ from oomph.base.sizes import format_size  # noqa: E402
 from oomph.memory import metrics  # noqa: E402
 from oomph.settings import SETTINGS  # noqa: E402
 from oomph.setup.allocator_settings import ANSWERS  # noqa: E402
-from oomph_pytest import MARKERS  # noqa: E402
+from oomph_pytest.names import MARKERS  # noqa: E402
 
 STATS_OF_CORE = ROOT / "csrc" / "python" / "stats.c"
 UNITS = {  # by the end of a key

@@ -106,7 +106,13 @@ def _say(text: str) -> None:
 
 def _explained(error: ImportError) -> str:
     """What Python finds in place of the oomph that is installed."""
-    found = getattr(sys.modules.get("oomph"), "__file__", None)
+    import importlib.util  # only here, as it takes time
+
+    try:
+        spec = importlib.util.find_spec("oomph")
+    except ValueError:
+        spec = None  # what a program has put in its place says nothing of itself
+    found = spec.origin if spec is not None else None
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     installed = os.path.join(folder, "oomph")
     if found is not None and os.path.dirname(found) != installed:

@@ -1,9 +1,10 @@
 """The pytest plugin: tests that limit, compare and report memory of a GPU.
 
-This file is all that pytest loads where nothing of it is used. It is short, since where
-no bytecode is written pytest compiles it each time, and no part of the package
-``oomph``, since importing that takes longer than a plugin may.
+This file and ``names`` are all that pytest loads where nothing of it is used. They are
+short, since where no bytecode is written pytest compiles them each time, and no part of
+the package ``oomph``, since importing that takes longer than a plugin may.
 
+* :mod:`oomph_pytest.names`: the markers, and which tests have one.
 * :mod:`oomph_pytest.hooks`: pytest's hooks, for runs that have a test for them.
 * :mod:`oomph_pytest.gpu`: which GPU there is, and simulating one.
 * :mod:`oomph_pytest.markers`: what the markers say, and what breaks them.
@@ -26,27 +27,12 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 import pytest
 
+from oomph_pytest import names
+
 if TYPE_CHECKING:
     from oomph_pytest.benchmark import CudaMemory
 
-FIXTURE = "cuda_memory"
-FITS = "fits_cuda"
-MARKERS = {
-    FITS: "(card, way='oomph', host='64GiB', seconds=600, settings=''): the test runs "
-    "in a process of its own on a simulated card, such as '12GiB', and must fit it",
-    "limit_cuda_memory": "(limit): the test may allocate at most this much GPU memory "
-    "at a time, such as '24 MiB'; what was allocated before it does not count",
-    "limit_cuda_leaks": "(limit, warmups=0): at most this much of what the test "
-    "allocated on the GPU may be left; it first runs warmups times, unmeasured",
-    "stable_cuda_peak": "(steps, warmup=1, optimizer_steps=1, tolerance=0): after the "
-    "warm-up, the peak of GPU memory must not grow over that many steps",
-    "no_cuda_oom": "(allow_rescues=True): no allocation may run out of GPU memory, "
-    "even if the test catches the error",
-    "no_worse_metric": "(name, tolerance=0, better='lower', baseline=None): what the "
-    "test reports with cuda_memory.metric() must not be worse than in a stored run",
-}
 _FOLDER = ".cuda_memory"
-is_on_card = False  # whether this process runs one test with FITS
 _OPTIONS: dict[
     str, tuple[dict[str, Any], str]
 ] = {  # name: how it is read, and its help
@@ -101,7 +87,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Simulates the GPU, before any conftest.py can import PyTorch."""
-    if is_on_card:
+    if names.is_on_card:
         return
     options = early_config.known_args_namespace
     card = options.simulate_gpu or early_config.getini("simulate_gpu")
@@ -131,7 +117,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     xdist's controller collects no tests and cannot know.
     """
-    for name, text in MARKERS.items():
+    for name, text in names.MARKERS.items():
         config.addinivalue_line("markers", f"{name}{text}")
     given = [getattr(config.option, n[2:].replace("-", "_")) for n in _OPTIONS]
     given += [config.getini("simulate_gpu"), config.getini("oomph")]
@@ -144,19 +130,12 @@ def pytest_configure(config: pytest.Config) -> None:
         _add_hooks(config)
 
 
-def concerns(item: pytest.Item) -> bool:
-    """Whether a test has a marker, or the fixture."""
-    return any(mark.name in MARKERS for mark in item.iter_markers()) or (
-        FIXTURE in getattr(item, "fixturenames", ())
-    )
-
-
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
     """Adds the hooks if a test needs them."""
-    if any(map(concerns, items)):
+    if any(map(names.concerns, items)):
         _add_hooks(config)
 
 

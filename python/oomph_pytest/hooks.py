@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from _pytest.terminal import TerminalReporter
 
-from oomph_pytest import concerns, gpu, results, running
+from oomph_pytest import gpu, names, results, running
 
 if TYPE_CHECKING:
     from oomph_pytest.on_card import OnCards
@@ -45,13 +45,13 @@ class Hooks:
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Skips a test where there is no GPU, before its fixtures are set up."""
-        if concerns(item):
+        if names.concerns(item):
             running.prepare(item)
 
     @pytest.hookimpl(wrapper=True, trylast=True)  # nearest to the test
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         """Measures a test, and fails it if it does not do what its markers say."""
-        if concerns(item):
+        if names.concerns(item):
             return (yield from running.watch(item))
         return (yield)
 
@@ -60,7 +60,7 @@ class Hooks:
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Adds what was measured to the report, which goes to xdist's controller."""
-        if call.when == "call" and concerns(item):
+        if call.when == "call" and names.concerns(item):
             return (yield from running.complete_report(item, call))
         return (yield)
 

@@ -13,7 +13,7 @@ from oomph.base.sizes import format_size, parse_size
 from oomph.fitting import cards
 from oomph.fitting.measuring import Way
 
-from oomph_pytest import FITS, FIXTURE, MARKERS
+from oomph_pytest.names import FITS, FIXTURE, MARKERS
 from oomph_pytest.store import Allowance
 
 CHECKS = pytest.StashKey[list["Check"]]()

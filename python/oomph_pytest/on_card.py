@@ -23,7 +23,7 @@ from oomph.fitting.measuring import Script
 from oomph.fitting.process.launcher import Launcher
 from oomph.fitting.runs import Runs, ScriptError
 
-import oomph_pytest
+from oomph_pytest import names
 from oomph_pytest.markers import FitsCuda
 
 _NOT_THERE: dict[str, Any] = {  # options that are this run's alone
@@ -151,7 +151,7 @@ class _Tell:
 
 def run(asked: _Asked) -> None:
     """Runs one test in this process, as a worker of xdist would."""
-    oomph_pytest.is_on_card = True
+    names.is_on_card = True
     os.chdir(asked.folder)
     config = pytest.Config.fromdictargs(asked.options, [asked.test])
     config.workerinput = asked.known  # type: ignore[attr-defined]  # plugins ask for it

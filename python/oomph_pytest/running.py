@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-import oomph_pytest
-from oomph_pytest import gpu, markers, store
+from oomph_pytest import gpu, markers, names, store
 from oomph_pytest.markers import Check, Seen
 
 SECTION = "GPU memory"
@@ -65,7 +64,7 @@ def _is_judged(check: Check, error: BaseException | None) -> bool:
 
 def on_card(item: pytest.Item) -> markers.FitsCuda | None:
     """The card of its own on which a test is to run in another process, if any."""
-    if oomph_pytest.is_on_card or item.get_closest_marker(oomph_pytest.FITS) is None:
+    if names.is_on_card or item.get_closest_marker(names.FITS) is None:
         return None
     try:
         checks = markers.checks_of(item)

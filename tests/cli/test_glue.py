@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from oomph import _extensions
 from oomph.base import building, glue
 from support import run
 
@@ -39,7 +40,7 @@ def test_a_file_of_an_older_oomph_is_named(name, monkeypatch):
 
     monkeypatch.setattr(getattr(oomph, name), "__file__", str(old))
     with pytest.raises(RuntimeError, match=f"an older oomph was left behind .*{old}"):
-        glue.load("_torch", oomph._torch.built_for)
+        _extensions.load("_torch", oomph._torch.built_for)
 
 
 # ---- Building

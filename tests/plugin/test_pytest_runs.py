@@ -210,7 +210,7 @@ def test_a_run_without_such_tests_loads_nothing_of_it(tmp_path):
     run = run_pytest(tmp_path, "-s", "-p", "no:benchmark", "-p", "no:faulthandler")
     assert run.code == 0
     assert "LOADED\n" in run.out
-    assert "OURS oomph_pytest\n" in run.out
+    assert "OURS oomph_pytest oomph_pytest.names\n" in run.out
 
 
 def test_the_card_can_stand_in_the_configuration_file(tmp_path):

@@ -2,12 +2,12 @@
 
 oomph brings some for each minor version from 2.10 on, in ``_glue``; for another one
 they are built once, where there is a compiler (:mod:`oomph.base.building`).
-``oomph._torch`` and ``oomph._values`` are these modules.
+``oomph._torch`` and ``oomph._values`` are these modules; :mod:`oomph._extensions` loads
+them.
 """
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import re
 from pathlib import Path
@@ -17,10 +17,6 @@ _PACKAGE = Path(__file__).parent.parent
 _GLUE = _PACKAGE / "_glue"
 _SHIPPED = _GLUE / "csrc"
 SOURCE = _SHIPPED if _SHIPPED.exists() else _PACKAGE.parents[1] / "csrc"  # a checkout's
-_WHAT = {
-    "_torch": "oomph was",
-    "_values": "the operators of the simulated GPU were",
-}
 _NIGHTLY = re.compile(r"\d(a|b|rc|\.dev)\d")  # as no release is, and each another
 
 
@@ -53,10 +49,6 @@ def fit_of(version: str) -> str:
     if is_built:
         return "oomph was built for it here"
     return "oomph has to be built for it, which is tried when it is first used"
-
-
-def _minor(version: str) -> str:
-    return ".".join(version.split(".")[:2])
 
 
 def _find(version: str, torch: Path) -> Path:
@@ -94,40 +86,4 @@ def open_module(name: str) -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module
-
-
-def _check_not_older(module: ModuleType, is_older: bool) -> None:
-    """Refuses a file of an installation before this one: Python finds it first."""
-    if is_older:
-        raise RuntimeError(
-            f"an older oomph was left behind where this one lies: {module.__file__}; "
-            "remove that file, or that folder, and install oomph again"
-        )
-
-
-def load(name: str, version: str) -> ModuleType:
-    """One of the modules, if it fits the PyTorch that runs.
-
-    Args:
-        name: ``_torch`` or ``_values``.
-        version: PyTorch's.
-
-    Raises:
-        RuntimeError: There is none for it.
-    """
-    from oomph import _C
-
-    what = _WHAT[name]
-    try:
-        module = importlib.import_module(f"oomph.{name}")
-    except ImportError as error:
-        raise RuntimeError(f"{what} not built for PyTorch {version}: {error}") from None
-    _check_not_older(module, is_older=Path(str(module.__file__)).parent == _PACKAGE)
-    _check_not_older(_C, is_older=not str(_C.__file__).endswith(".abi3.so"))
-    if module.built_for != _minor(version):
-        raise RuntimeError(
-            f"{what} built for PyTorch {module.built_for}, and this is {version}: "
-            "install oomph again"
-        )
     return module

@@ -9,9 +9,9 @@ import threading
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from oomph import _C, guard
+from oomph import _C, _extensions, guard
 from oomph import settings as _settings
-from oomph.base import collector, glue, log, state
+from oomph.base import collector, log, state
 from oomph.diagnosis import oom_error
 from oomph.memory import host, sites
 from oomph.setup import (
@@ -129,6 +129,23 @@ def change(settings: str) -> None:
             _limit_memory_info(torch)
 
 
+def rebuild_tensor(settings: dict[str, Any], /, *arguments: Any, **named: Any) -> Any:
+    """A tensor that came from a process with oomph, which this one then needs, too.
+
+    Args:
+        settings: Of the other process.
+        *arguments: Of PyTorch's ``rebuild_cuda_tensor``.
+        **named: The same, by name.
+
+    Raises:
+        RuntimeError: oomph is not in use here, and cannot be any more.
+    """
+    if not state.is_installed():
+        shared_tensors.check_not_late()
+        install(**{**settings, "required": "yes"})
+    return shared_tensors.rebuilt(*arguments, **named)
+
+
 def withdraw() -> None:
     """Has PyTorch use the allocator that it had before, before CUDA is used.
 
@@ -157,7 +174,7 @@ def _load_torch_class(torch: ModuleType) -> ModuleType:
             "CUDA build"
         )
     try:
-        return glue.load("_torch", torch.__version__)
+        return _extensions.load("_torch", torch.__version__)
     except RuntimeError as error:
         from oomph.setup import versions  # what it needs is for errors alone
 
@@ -213,7 +230,7 @@ def _attach(torch: ModuleType, values: dict[str, Any]) -> None:
         known_streams.start()
     events.before_optimizer.append(idle.note)
     events.follow(torch)
-    shared_tensors.follow(torch, values)
+    shared_tensors.follow(torch, values, rebuild_tensor)
     torch.cuda._lazy_call(
         state.is_replaced
     )  # once CUDA is in use, none can be replaced

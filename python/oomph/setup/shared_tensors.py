@@ -11,19 +11,21 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-import oomph
 from oomph import settings as _settings
-from oomph.base import state
 
 _rebuild: Callable[..., Any] | None = None  # PyTorch's own function
 
 
-def follow(torch: ModuleType, settings: dict[str, Any]) -> None:
+def follow(
+    torch: ModuleType, settings: dict[str, Any], rebuild: Callable[..., Any]
+) -> None:
     """Has tensors that this process sends bring its settings along.
 
     Args:
         torch: PyTorch.
         settings: All of them, of which the usual need not be sent.
+        rebuild: What the other process calls with these settings, and with what
+            PyTorch's own function would get.
     """
     global _rebuild
     usual = _settings.complete({})
@@ -33,26 +35,23 @@ def follow(torch: ModuleType, settings: dict[str, Any]) -> None:
     reductions.rebuild_cuda_tensor = functools.partial(rebuild, changed)
 
 
-def rebuild(settings: dict[str, Any], /, *arguments: Any, **named: Any) -> Any:
-    """A tensor that came from a process with oomph, which this one then needs, too.
+def rebuilt(*arguments: Any, **named: Any) -> Any:
+    """A tensor that came from another process, as PyTorch itself opens it."""
+    assert _rebuild is not None  # since oomph was installed
+    return _rebuild(*arguments, **named)
 
-    Args:
-        settings: Of the other process.
-        *arguments: Of PyTorch's ``rebuild_cuda_tensor``.
-        **named: The same, by name.
+
+def check_not_late() -> None:
+    """Refuses a tensor where oomph is not in use.
 
     Raises:
-        RuntimeError: oomph is not in use here, and cannot be any more.
+        RuntimeError: oomph cannot be installed here any more.
     """
     import torch
 
-    if not state.is_installed():
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            raise RuntimeError(
-                "a CUDA tensor came from a process that has oomph, which PyTorch's own "
-                "allocator cannot open: set OOMPH_CONF in the environment of both, or "
-                "call oomph.install() here, too, before CUDA is used"
-            )
-        oomph.install(**{**settings, "required": "yes"})
-    assert _rebuild is not None  # since oomph was installed
-    return _rebuild(*arguments, **named)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        raise RuntimeError(
+            "a CUDA tensor came from a process that has oomph, which PyTorch's own "
+            "allocator cannot open: set OOMPH_CONF in the environment of both, or "
+            "call oomph.install() here, too, before CUDA is used"
+        )

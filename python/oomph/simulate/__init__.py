@@ -37,7 +37,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from oomph.base import glue
+from oomph import _extensions
 from oomph.simulate.driver import (
     DRIVER,
     FOLDER,
@@ -392,7 +392,7 @@ def _install(version: str, driver: ctypes.CDLL, method: str, *calls: str) -> Non
         calls: What of the driver it needs.
     """
     try:
-        values = glue.load("_values", version)
+        values = _extensions.load("_values", version)
     except RuntimeError as error:
         raise SimulationError(str(error)) from None
     functions = [getattr(driver, f"oomph_sim_{call}") for call in calls]

@@ -8,7 +8,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from oomph.base import glue, state
+from oomph import _extensions
+from oomph.base import state
 from oomph.steps import events
 from oomph.traces import format
 from oomph.traces.recording import STEP_ENDS
@@ -24,7 +25,7 @@ def main(path: str) -> None:
     import torch
 
     trace = format.parse(format.file_bytes(Path(path)))
-    play = glue.load("_torch", torch.__version__).play_trace
+    play = _extensions.load("_torch", torch.__version__).play_trace
     for device in range(trace.devices):
         torch.cuda.synchronize(device)  # the context is there, as kernels need it
     try:

@@ -8,7 +8,8 @@ import os
 from pathlib import Path
 from typing import IO, Any
 
-from oomph.base import glue, log, state
+from oomph import _extensions
+from oomph.base import log, state
 from oomph.memory import sites
 from oomph.steps import events
 from oomph.traces import format
@@ -27,7 +28,7 @@ def start(path: Path) -> None:
     """
     import torch
 
-    trace = glue.load("_torch", torch.__version__)
+    trace = _extensions.load("_torch", torch.__version__)
     file = open(path, "wb", buffering=0)  # noqa: SIM115 - until the process ends
     file.write(format.head({"torch": torch.__version__}))
     if not state.is_installed():

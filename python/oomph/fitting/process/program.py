@@ -23,7 +23,6 @@ from typing import Any, NoReturn
 
 import torch
 
-import oomph
 from oomph import _C
 from oomph.base import state
 from oomph.diagnosis import oom_error
@@ -232,7 +231,7 @@ class Watch:
         elif self.has_enough and ending != "steps":  # it may want values after them
             ending, later = "steps", "end" if code == 0 else "error"
             code = 0
-        error = oomph.last_oom()
+        error = oom_error.last_oom()
         return Record(
             ending=ending,
             exit_code=code,
