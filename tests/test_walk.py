@@ -17,8 +17,8 @@ RETURNS_MAX = 2
 
 
 @pytest.fixture(scope="module")
-def entered(tmp_path_factory) -> list[str]:
-    """The files of the core, in the order in which a request enters them first."""
+def calls(tmp_path_factory) -> list[tuple[str, int]]:
+    """All calls of a request, in their order: the file, and the depth of the call."""
     out = tmp_path_factory.mktemp("walk")
     tools = runpy.run_path(str(ROOT / "tools" / "c_tests.py"))
     tests = tools["Tests"](build_description(), "none")
@@ -38,8 +38,8 @@ def entered(tmp_path_factory) -> list[str]:
     ran = execute(program)
     assert ran.code == 0, ran.err
     home = home_of(program)
-    found = [home[int(line, 16)] for line in ran.out.splitlines()]
-    return list(dict.fromkeys(found))
+    rows = [line.split() for line in ran.out.splitlines()]
+    return [(home[int(address, 16)], int(depth)) for address, depth in rows]
 
 
 def home_of(program: Path) -> dict[int, str]:
@@ -55,9 +55,35 @@ def returns(folders: list[str]) -> int:
     return sum(after > before for before, after in pairwise(floors))
 
 
-def test_a_request_enters_the_folders_as_the_page_says(entered):
-    order = list(dict.fromkeys(map(folder, entered)))
-    order.remove("core/base")  # errors, sizes and counters, which all use
+def folders(calls: list[tuple[str, int]]) -> list[str]:
+    """Those of all calls; without errors, sizes and counters, which all use."""
+    return [name for name in (folder(f) for f, _ in calls) if name != "core/base"]
+
+
+def test_a_request_enters_the_folders_as_the_page_says(calls):
+    order = list(dict.fromkeys(folders(calls)))
     reported = " → ".join(f"`{name}`" for name in order)
     assert reported in PAGE.read_text()
     assert returns(order) <= RETURNS_MAX
+
+
+def test_the_page_says_how_often_all_calls_return(calls):
+    said = re.search(
+        r"(\d+) calls enter\s+a higher folder (\d+) times", PAGE.read_text()
+    )
+    passed = folders(calls)
+    found = len(passed), returns(passed)
+    assert said is not None
+    assert list(map(int, said.groups())) == pytest.approx(found, rel=0.1)
+
+
+def test_no_call_goes_up(calls):
+    """Function pointers included, which the symbols of test_layers.py do not show."""
+    up, callers = [], []
+    for name, depth in calls:
+        del callers[depth:]
+        callers.append(name)
+        floors = [FLOORS.index(folder(f)) for f in callers[-2:]]
+        if floors[-1] > floors[0]:
+            up.append(callers[-2:])
+    assert len(calls) > 500 and up == []

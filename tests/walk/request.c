@@ -1,7 +1,8 @@
 /* request.c - one request that climbs the whole ladder, function by function.
  *
- * On a full card a block falls back to the host. Each function that is entered on
- * the way is printed by its address, for tests/test_walk.py.
+ * On a full card a block falls back to the host. Each function of the core that is entered on
+ * the way is printed, for tests/test_walk.py: its address, and how many others it was
+ * called by, one by the other.
  */
 #include "card.h"
 
@@ -10,6 +11,7 @@
 enum { CALLS_MAX = 1 << 14 };
 
 static void *entered[CALLS_MAX];
+static int depth[CALLS_MAX], depth_now;
 static size_t entered_count;
 static bool follows;
 
@@ -17,8 +19,10 @@ __attribute__((no_instrument_function)) void __cyg_profile_func_enter(void *func
                                                                       void *caller)
 {
     (void)caller;
-    if (follows && entered_count < CALLS_MAX)
-        entered[entered_count++] = function;
+    if (!follows || entered_count == CALLS_MAX)
+        return;
+    depth[entered_count] = depth_now++;
+    entered[entered_count++] = function;
 }
 
 __attribute__((no_instrument_function)) void __cyg_profile_func_exit(void *function,
@@ -26,6 +30,7 @@ __attribute__((no_instrument_function)) void __cyg_profile_func_exit(void *funct
 {
     (void)function;
     (void)caller;
+    depth_now -= follows;
 }
 
 int main(void)
@@ -44,6 +49,6 @@ int main(void)
     follows = false;
     CHECK(stats_of(0).rescues == 1 && entered_count < CALLS_MAX);
     for (size_t i = 0; i < entered_count; i++)
-        printf("%p\n", entered[i]);
+        printf("%p %d\n", entered[i], depth[i]);
     return 0;
 }
