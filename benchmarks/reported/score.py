@@ -101,12 +101,12 @@ def score_oom(names: list[str]) -> None:
         total["predicted"] += off is not None
         total["within 5 %"] += off is not None and abs(off) <= 0.05
         total["within 15 %"] += off is not None and abs(off) <= 0.15
-        known = text.partition("whether it is enough is not known")[0]
+        known = text.partition("oomph does not know whether it is enough")[0]
         rows = re.findall(r"^ +[\d.]+ \w+  (.+?); cost: (.*)$", known, re.MULTILINE)
         for action, cost in rows:
             offload = "on-oom" if action.startswith("oomph's offload") else "off"
             knobs = {} if offload == "on-oom" else knobs_of(action, source)
-            if knobs is None or "(not known" in cost:
+            if knobs is None or "(unknown" in cost:
                 continue
             says = "(not enough alone)" not in cost
             fits = run(program, card, "--set", f"offload:{offload}", **knobs)[0] == 0

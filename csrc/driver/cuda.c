@@ -17,7 +17,7 @@ static oomph_status_t open_device(int device, oomph_device_info_t *info)
         return oomph_fail(
             OOMPH_ERR_DRIVER,
             "device %d has no virtual memory management (some virtual GPUs "
-            "have it switched off), which oomph works by: leave oomph out there",
+            "have it switched off): oomph needs it and cannot run on this GPU",
             device);
     status = oomph_cuda_check(oomph_cu.cuDeviceTotalMem(&info->total_bytes, handle),
                               "cuDeviceTotalMem");

@@ -84,8 +84,8 @@ oomph_status_t oomph_cuda_find(void)
     CUresult result = get_version(&version);
     if (result == CUDA_ERROR_STUB_LIBRARY)
         return oomph_fail(OOMPH_ERR_DRIVER,
-                          "%s is no CUDA driver, but the toolkit's stub, which only "
-                          "serves to link: take its folder out of LD_LIBRARY_PATH",
+                          "%s is the toolkit's stub, not a driver: remove its folder "
+                          "from LD_LIBRARY_PATH",
                           path_of(symbol));
     if (result != CUDA_SUCCESS || version < DRIVER_MIN)
         return oomph_fail(OOMPH_ERR_DRIVER,

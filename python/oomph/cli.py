@@ -162,9 +162,9 @@ def _run_environment(options: argparse.Namespace) -> dict[str, str]:
     elif options.shapes or options.values or options.world is not None:
         wanted = "--shapes" if options.shapes else "--values"
         wanted = wanted if options.world is None else "--world"
-        raise UsageError(f"{wanted} is for a simulated GPU: add --simulate CARD")
+        raise UsageError(f"{wanted} needs a simulated GPU: add --simulate CARD")
     if options.world is None and options.rank != 0:
-        raise UsageError("--rank is one of a world: add --world COUNT")
+        raise UsageError("--rank needs a world: add --world COUNT")
     for variable, option in (
         (environment.STATS, "stats"),
         (environment.TRACE, "trace"),
@@ -210,9 +210,10 @@ def run(options: argparse.Namespace) -> int:
     tool = _tool_that_watches()
     if tool is not None:
         raise UsageError(
-            f"{tool} watches this process, in whose place the script comes: start it "
-            "behind oomph (oomph run -m coverage run train.py), or without oomph run, "
-            f"with {settings.VARIABLE}=offload:auto in the environment"
+            f"{tool} cannot follow the script, because oomph run replaces this "
+            "process: start it after oomph run (oomph run -m coverage run train.py), "
+            f"or without oomph run, with {settings.VARIABLE}=offload:auto in the "
+            "environment"
         )
     variables = {**places.search_path(), **_run_environment(options)}
     target = ["-m", options.script] if options.module else [options.script]
@@ -257,7 +258,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.errno != errno.ENOSPC or error.filename is not None:
             raise
         _discard_output()
-        print("oomph: where the output goes, no space is left", file=sys.stderr)
+        print("oomph: no space is left for the output", file=sys.stderr)
         return 1
 
 

@@ -253,7 +253,7 @@ class FitsCuda:
         except simulate.SimulationError as error:
             raise ValueError(str(error)) from None
         if more:
-            raise ValueError("give one card; a test for each can be parametrized")
+            raise ValueError("give one card; for several, parametrize the test")
         self.way = Way.named(str(way))
         self.seconds = float(_count("seconds", seconds, 1))
         self.settings = str(settings)
@@ -327,8 +327,8 @@ def checks_of(item: pytest.Item) -> list[Check]:
         found.setdefault((mark.name, name), check)
         if name and FIXTURE not in getattr(item, "fixturenames", ()):
             raise MarkerError(
-                f"{item.nodeid}: {mark.name} needs the fixture {FIXTURE}, with which a "
-                f"test reports: {FIXTURE}.metric({name!r}, value)"
+                f"{item.nodeid}: {mark.name} needs the fixture {FIXTURE}, so that the "
+                f"test can report: {FIXTURE}.metric({name!r}, value)"
             )
     item.stash[CHECKS] = list(found.values())
     return item.stash[CHECKS]

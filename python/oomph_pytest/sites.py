@@ -24,8 +24,8 @@ SHOWN = 10
 NO_LINE = "no Python line (backward, or a library)"
 _EVENTS_MAX = 1_000_000  # kept by PyTorch, the newest
 _UNKNOWN = (
-    "Which lines hold it is not known: --cuda-memory-sites records that (slower), and "
-    "oomph knows those of large blocks (--oomph)"
+    "The lines that hold it are unknown: --cuda-memory-sites records them (slower), "
+    "and oomph knows those of large blocks (--oomph)"
 )
 
 

@@ -71,7 +71,7 @@ def test_without_offload_the_error_says_so():
     limit_bytes = int(wanted("layers")["allocated"] / 1.6)
     failed = run_alone("layers", limit_bytes, "offload:off")
     assert failed.code != 0
-    refusal = "offload is off (OOMPH_CONF=offload:on-oom goes on in CPU memory)"
+    refusal = "offload is off (OOMPH_CONF=offload:on-oom continues in CPU memory)"
     assert refusal in failed.err
 
 

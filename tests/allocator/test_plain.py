@@ -60,7 +60,7 @@ def test_the_functions_serve_a_whole_process(installed):
         *("False", "pluggable 1 1024 176", "1200 4", "1", "0")
     ]
     assert "176.00 MiB fell back to host memory" in result.err
-    replaced = "another allocator (pluggable) has been put in its place"
+    replaced = "another allocator (pluggable) has replaced it"
     assert result.err.count(replaced) == installed
 
 
@@ -138,4 +138,4 @@ def test_installing_where_another_took_its_place_is_refused():
         """,
         installed=True,
     )
-    assert "another allocator has been put in its place" in result.err
+    assert "another allocator has replaced it" in result.err

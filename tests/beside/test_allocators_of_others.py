@@ -146,7 +146,7 @@ def test_torch_memory_saver_before_cudamalloc_is_told_that_it_sees_nothing():
         LD_LIBRARY_PATH=str(Path(oomph.__file__).parent / "_sim"),
     )
     assert found.out == "oomph 0 True\n", found.err
-    assert len(lines(found.err, "put itself between programs and cudaMalloc")) == 1
+    assert len(lines(found.err, "intercepts cudaMalloc")) == 1
 
 
 def test_without_such_a_library_nothing_is_said():

@@ -1002,7 +1002,7 @@ static void where_garbage_cannot_be_collected_the_error_says_so(void)
     start_with_garbage(0);
     cannot_look = true;
     CHECK(try_take(20 * MIB, NULL, &addr) == OOMPH_ERR_NO_MEMORY);
-    CHECK(strstr(oomph_error_detail(), "garbage could not be collected") != NULL);
+    CHECK(strstr(oomph_error_detail(), "garbage collector could not run") != NULL);
     CHECK(last_looks == 1); // the first time was no reason to give up
     cannot_look = false;
     CHECK(try_take(20 * MIB, NULL, &addr) == OOMPH_OK);

@@ -38,7 +38,7 @@ static void always_goes_on_at_the_moment_of_failure_as_on_oom_does(void)
 static void strict_makes_an_error_of_a_rescue_and_says_what_was_missing(void)
 {
     start_full_card(OOMPH_OFFLOAD_ON_OOM, true, 2 * MIB);
-    CHECK(fails_for("6.00 MiB are missing on the device, and strict:yes forbids"));
+    CHECK(fails_for("the device is 6.00 MiB short, and strict:yes does not allow"));
     CHECK(stats_of(0).rescues == 0 && stats_of(0).rungs[OOMPH_RUNG_HOST] == 0);
     CHECK(stats_of(0).oom_count == 1 && sim_stats_of(0).host_bytes == 0);
     check_sound();
@@ -101,7 +101,7 @@ static void a_batch_finder_forbids_offload_as_a_region_does(void)
     start_full_card(OOMPH_OFFLOAD_ON_OOM, false, 0);
     CHECK(oomph_forbid_offload(OOMPH_BAN_BATCH_FINDER) == OOMPH_OK);
     oomph_forbid_offload(OOMPH_BAN_REGION);
-    CHECK(fails_for("a batch finder runs"));
+    CHECK(fails_for("a batch finder is running"));
     CHECK(oomph_allow_offload(OOMPH_BAN_BATCH_FINDER) == OOMPH_OK);
     CHECK(!oomph_offload_is_forbidden_by(OOMPH_BAN_BATCH_FINDER));
     CHECK(oomph_allow_offload(OOMPH_BAN_BATCH_FINDER) == OOMPH_ERR_INVALID);

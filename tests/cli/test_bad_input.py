@@ -126,7 +126,7 @@ def test_a_broken_variable_breaks_neither_import_torch_nor_cuda(text):
         ),
         (["--allocator", "native", "--set", "plan:off"], "--set is for oomph"),
         (["--allocator", "native", "--device-limit", "x"], "'x' is not a size"),
-        (["--shapes"], "--shapes is for a simulated GPU: add --simulate CARD"),
+        (["--shapes"], "--shapes needs a simulated GPU: add --simulate CARD"),
         (["--allocator", "other"], "invalid choice: 'other'"),
     ],
 )

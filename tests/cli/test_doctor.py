@@ -332,8 +332,8 @@ def test_fragmentation_is_not_the_cause_where_all_that_is_cached_is_too_little()
     assert sums["outside"]["text"] == "3.88 GiB"
     assert error["cannot_help"][0] == {
         "action": "expandable_segments, max_split_size_mb",
-        "why": "fragmentation is not the cause: of 2.34 GiB missing they could free at "
-        "most 1.91 GiB, 0.43 GiB stays missing",
+        "why": "fragmentation is not the cause: 2.34 GiB is missing, they could free "
+        "at most 1.91 GiB, and 0.43 GiB would still be missing",
     }
     assert "nvidia-smi" in error["helps"][0]["action"]
 

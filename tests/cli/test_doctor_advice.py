@@ -42,7 +42,7 @@ def test_of_oomphs_own_error_the_reserve_and_what_is_missing_are_read(short):
         "a total capacity of 2.00 GiB of which 506.00 MiB is free. Of the allocated "
         "memory 1.24 GiB is allocated by PyTorch, and 14.59 MiB is reserved by PyTorch "
         "but unallocated. oomph: no room for 256.00 MiB: 1.25 GiB of 2.00 GiB in use, "
-        f"506.00 MiB free (256.00 MiB of it a reserve); offload is off.\n{short}\n"
+        f"506.00 MiB free (256.00 MiB of it reserved); offload is off.\n{short}\n"
     )
     error = only(log)
     assert error["account"]["missing"]["text"] == "6.00 MiB"

@@ -145,7 +145,7 @@ def test_the_table_says_what_holds_the_peak_and_what_would_help(train):
     assert " no  " in table
     assert " on the host" in table
     assert "activations saved for backward" in more
-    assert "without offload, with the memory that each saves:" in more
+    assert "without offload, these would save memory:" in more
     assert "batch 8192 -> " in more
     assert "was ended" not in more  # it has five steps
     brief = fit(*RESERVE, *card, train, "--batch", "8192").out.split("\n\n")
@@ -158,8 +158,9 @@ def test_the_table_says_what_holds_the_peak_and_what_would_help(train):
 def test_a_script_that_is_ended_may_need_more_later(train):
     result = fit("--gpu", "1GiB", "--steps", "3", train, "--steps", "9")
     assert result.code == 0, result.said
-    said = "The script was ended after 3 steps of its optimizers (--steps): what comes "
-    more = "later, such as an evaluation, or memory that grows, was not seen."
+    said = "The script was stopped after 3 steps of its optimizers (--steps): the run "
+    more = "does not cover what comes later, such as an evaluation, nor memory that "
+    more += "grows over time."
     assert f"{said}{more}" in result.out
 
 
@@ -177,7 +178,7 @@ def test_where_nothing_helps_it_is_said(tmp_path):
     )
     card = "50MiB,context=0,host=1GiB"
     result = oomph("fit", *RESERVE, "--gpu", card, path)
-    said = f"On {card} without offload, nothing that is known would save memory."
+    said = f"On {card} without offload, oomph knows nothing that would save memory."
     assert said in result.out, result.said
     *_, smallest = re.search(r"^smallest .* ([\d.]+) MiB$", result.out, re.M).groups()
     assert float(smallest) <= 50 + 160 / 8  # as it fits that card
@@ -289,7 +290,7 @@ def test_a_card_on_which_the_script_fails_otherwise_is_one_of_several(tmp_path):
     assert result.out.splitlines()[1].split()[2:6] == ["MiB", *["fails"] * 3]
     assert result.out.splitlines()[2].split()[2:6] == ["GiB", *["fits"] * 3]
     assert "negative dimension" in result.out
-    assert "With more memory it comes through." in result.out
+    assert "With more memory it succeeds." in result.out
     found = answer(*words, brief=False)
     for way, size in found["smallest_bytes"].items():
         assert 512 * MIB <= size < 530 * MIB, way
@@ -443,7 +444,7 @@ BAD_SCRIPTS = {
     "reads": ("input('name? ')", "a script is given no standard input here"),
     "waits": (
         "import torch\nx = torch.ones(9999, device='cuda')\nwhile not x.max() > 0: ...",
-        "the script took too long. A loop may wait for a value, which is 0",
+        "the script took too long. Perhaps a loop waits for a value, which is 0",
     ),
     "dies": ("import os\nos.kill(os.getpid(), 9)", "exit code -9"),
 }
@@ -473,7 +474,7 @@ BAD_QUESTIONS = {
     ("--gpu", "0GiB", __file__): "must start with the memory of a device",
     ("--gpu", "rtx9999", __file__): "must start with the memory of a device",
     ("--gpu", "", __file__): "must start with the memory of a device",
-    ("--set", "offload:off", __file__): "offload and required are those of each way",
+    ("--set", "offload:off", __file__): "each way sets offload and required itself",
     ("--set", "speed:9", __file__): "there is no setting 'speed'",
     ("--host", "much", __file__): "host=",
     ("--steps", "0", __file__): "steps and seconds must be more than 0",

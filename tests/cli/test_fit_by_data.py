@@ -80,7 +80,7 @@ def test_a_script_that_fails_of_such_a_share_says_so(tmp_path):
 @pytest.mark.long
 def test_a_card_that_is_too_small_if_all_match_is_named(tmp_path):
     result = fit(tmp_path, MASKED, "--gpu", "66MiB,context=0", "--set", "reserve:0")
-    assert "With all of them 66MiB,context=0 is too small." in result.out, result.said
+    assert "If all match, 66MiB,context=0 is too small." in result.out, result.said
 
 
 @pytest.mark.long
@@ -98,7 +98,7 @@ def test_the_largest_value_says_that_the_script_was_ended(tmp_path):
     script = f"import os\n{longer}".replace("20", "int(os.environ['BITS'])")
     result = fit(tmp_path, script, "--vary", "BITS=18,19,20")
     assert result.code == 0, result.said
-    assert "ended after 6 steps" in result.out
+    assert "stopped after 6 steps" in result.out
 
 
 @pytest.mark.long
@@ -116,4 +116,4 @@ def test_nothing_is_said_where_data_decide_nothing(tmp_path):
     result = fit(tmp_path, alike)
     assert result.code == 0, result.said
     assert "Its steps differ" not in result.out
-    assert "decide how many" not in result.out
+    assert "How many elements match" not in result.out

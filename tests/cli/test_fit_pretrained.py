@@ -141,7 +141,7 @@ def test_it_is_said(tmp_path):
     script.write_text(TRAINS)
     result = oomph("fit", *BRIEFLY, script, folder)
     assert result.code == 0, result.said
-    assert f"Weights of {folder} are not on this machine" in result.out
+    assert f"The weights of {folder} are not on this machine" in result.out
 
 
 @pytest.mark.long

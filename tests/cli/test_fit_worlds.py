@@ -96,7 +96,7 @@ def test_one_rank_of_several_worlds_is_reported_in_words(stages):
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--rank", "1"], "--rank and --local-world are of a world"),
+        (["--rank", "1"], "--rank and --local-world need a world"),
         (["--world", "two"], "--world two: a list of counts, such as 8,64"),
         (["--world", "0"], "a world has at least one rank"),
         (["--world", "4", "--rank", "4"], "ranks are from 0 to 3"),

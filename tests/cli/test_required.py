@@ -166,4 +166,4 @@ def test_the_stub_of_the_toolkit_is_told_from_a_driver(tmp_path):
     library = tmp_path / "libcuda.so.1"
     subprocess.run(["cc", "-shared", "-fPIC", source, "-o", library], check=True)
     result = oomph("--version", LD_LIBRARY_PATH=str(tmp_path))
-    assert f"{library} is no CUDA driver, but the toolkit's stub" in result.out
+    assert f"{library} is the toolkit's stub, not a driver" in result.out

@@ -33,7 +33,7 @@ def test_a_script_runs_though_streams_are_closed(closed, tmp_path):
 def test_output_that_finds_no_space_is_an_error_in_one_line(command):
     done = execute("sh", "-c", f"{COMMAND} {command} >/dev/full")
     assert done.code == 1
-    assert done.err.endswith("oomph: where the output goes, no space is left\n")
+    assert done.err.endswith("oomph: no space is left for the output\n")
     assert "Traceback" not in done.err
 
 

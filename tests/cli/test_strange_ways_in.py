@@ -191,7 +191,7 @@ def test_host_memory_that_cannot_be_read_names_the_setting(monkeypatch, tmp_path
 
 def test_a_python_without_pytorch_is_named(tmp_path):
     done = execute(sys.executable, "-S", "-c", code_of(INSTALLED.parent), anew=True)
-    assert "PyTorch is not installed here, whose allocator oomph is" in done.err
+    assert "oomph needs PyTorch, which is not installed here" in done.err
 
 
 def code_of(folder: Path) -> str:

@@ -117,7 +117,7 @@ def test_a_tool_that_would_lose_the_script_is_named(script, tool, tmp_path):
         check=False,
         cwd=tmp_path,
     )
-    (line,) = lines(found.stderr, "watches this process, in whose place the script")
+    (line,) = lines(found.stderr, "cannot follow the script, because oomph run")
     assert line.startswith("oomph: ")
 
 

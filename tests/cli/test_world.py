@@ -125,7 +125,7 @@ def test_a_rank_that_cannot_be_is_an_error(tmp_path, options, reported):
 def test_a_world_needs_a_simulated_gpu(tmp_path):
     found = oomph("run", "--world", "8", script(tmp_path, "print('ran')"))
     assert found.code == 2
-    assert "--world is for a simulated GPU" in found.err
+    assert "--world needs a simulated GPU" in found.err
 
 
 @pytest.mark.long

@@ -254,7 +254,7 @@ def test_it_is_said_that_time_is_up():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(forecast, "SECONDS_IN_ALL", 0.0)
         text = text_of(lambda: step_of(layers(8)))
-    assert "oomph ran out of CPU time for running it again" in text
+    assert "oomph had no CPU time left to run it again" in text
 
 
 # ---- The program
@@ -623,7 +623,7 @@ def test_a_loop_that_grows_says_so_and_nothing_is_called_enough(rows):
     text = text_of(evaluate)
     assert "This iteration of the loop needs about" in text
     assert f"Each iteration of the loop adds {rows / 256:.2f} MiB" in text
-    assert "What would save memory (whether it is enough is not known):" in text
+    assert "What would save memory (oomph does not know whether it is enough):" in text
     kept.clear()
 
 

@@ -23,8 +23,8 @@ no_host = Simulated(CARD, f"{COMMON},offload:off")
 SAMPLE_MIB = 4
 LAYERS = 8  # each saves one tensor of SAMPLE_MIB for each sample
 FINDING = (
-    r"CUDA out of memory\..*a batch finder runs, or oomph\.batch_finder\(\): until it "
-    r"ends nothing falls back to the host"
+    r"CUDA out of memory\..*a batch finder is running, and nothing moves to CPU memory "
+    r"until it ends"
 )
 
 

@@ -406,7 +406,7 @@ def test_state_on_the_host_is_brought_to_the_device_for_its_turn():
     assert last["step_fetched_bytes"] == last["step_sent_bytes"]
     assert last["step_fetched_bytes"] == sum(t.nbytes for t in on_host)
     assert last["step_host_used_bytes"] == 0  # kernels used the copies
-    assert "is on the host and came to the device in turn" in last["text"]
+    assert "is on the host and came to the device piece by piece" in last["text"]
     del training, state, on_host
     assert oomph._C.stats(0)["allocated_bytes.all.current"] == 0
 

@@ -33,7 +33,7 @@ def test_a_strict_run_ends_where_others_are_rescued():
     (text,) = caught.value.args
     assert text.startswith("CUDA out of memory. Tried to allocate 20.00 MiB.")
     assert "oomph: no room for 20.00 MiB" in text
-    assert "16.00 MiB are missing on the device, and strict:yes forbids" in text
+    assert "the device is 16.00 MiB short, and strict:yes does not allow" in text
     assert oomph.stats()["rescues"] == oomph.stats()["host_bytes"] == 0
     del kept
 

@@ -37,7 +37,7 @@ def test_at_the_end_a_table_says_what_rescues_came_to():
     assert table(result) == {
         "steps": "4",
         "blocks that fell back to the host": "4, 50.00 MiB",  # and 4 on the device
-        "by step, the last ones": "0 2 1 1",
+        "in each of the last steps": "0 2 1 1",
         "per step, on average": "12.50 MiB; each pass over it takes about "
         "0.5 ms at 24.7 GB/s",
         "used on host pages in the last step": "12.00 MiB; each pass over it takes "
@@ -52,7 +52,7 @@ def test_a_run_that_ends_within_its_first_step_has_a_table_too():
     result = run(STEPS + "kept = [take(64), take(10)]", card=CARD, conf=CONF)
     rows = table(result)
     assert rows["steps"] == "0"
-    assert rows["by step, the last ones"] == "none ended"
+    assert rows["in each of the last steps"] == "none ended"
     assert rows["in the first step"].startswith("10.00 MiB; each pass over it")
     assert rows["used on host pages so far"].startswith("10.00 MiB; each pass over it")
 
@@ -68,7 +68,7 @@ def test_the_table_says_what_steps_without_rescues_used_on_the_host():
     """
     result = run(STEPS + textwrap.dedent(code), card=CARD, conf=CONF)
     rows = table(result)
-    assert rows["by step, the last ones"] == " ".join("0" * 10)
+    assert rows["in each of the last steps"] == " ".join("0" * 10)
     used = rows["used on host pages in the last step"]
     assert used == "36.00 MiB; each pass over it takes about 1.5 ms at 24.7 GB/s"
 
@@ -94,7 +94,7 @@ def test_what_the_program_has_moved_there_itself_is_in_the_table():
 
 def test_only_the_last_steps_are_shown_one_by_one():
     result = run(STEPS + "steps(*[2] * 5, *[1] * 10)", card=CARD, conf=CONF)
-    assert table(result)["by step, the last ones"] == " ".join("1" * 10)
+    assert table(result)["in each of the last steps"] == " ".join("1" * 10)
 
 
 def test_a_run_that_fits_says_nothing():

@@ -55,7 +55,8 @@ oomph_rung_result_t oomph_rung_garbage(oomph_request_context_t *ctx, bool last)
     last = last && !attempts;
     if (collect == NULL || is_in_vain(ctx, last))
         return OOMPH_NEXT;
-    ctx->uncollected = "; garbage is not collected while a stream captures";
+    ctx->uncollected =
+        "; Python's garbage collector does not run while a CUDA graph is captured";
     if (oomph_streams_capture(&device->streams))
         return OOMPH_NEXT; // destructors may do what invalidates the capture
     device->stats.rungs[OOMPH_RUNG_GARBAGE]++;
@@ -65,7 +66,7 @@ oomph_rung_result_t oomph_rung_garbage(oomph_request_context_t *ctx, bool last)
     int64_t end = oomph_now_ns();
     oomph_enter(device);
     atomic_store(&oomph_process.garbage_again_ns, end + (end - start) * PAUSE);
-    ctx->uncollected = done ? "" : "; garbage could not be collected at that moment";
+    ctx->uncollected = done ? "" : "; Python's garbage collector could not run in time";
     ctx->collections += done;
     ctx->collected = bytes > 0;
     ctx->asked_others = ctx->asked_others && bytes == 0; // they may have more idle now

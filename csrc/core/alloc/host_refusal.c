@@ -76,13 +76,13 @@ bool oomph_offload_is_forbidden(void)
 static const char *leaving_ban(const oomph_request_context_t *ctx)
 {
     if (oomph_process.config.offload == OOMPH_OFFLOAD_OFF)
-        return "offload is off (OOMPH_CONF=offload:on-oom goes on in CPU memory)";
+        return "offload is off (OOMPH_CONF=offload:on-oom continues in CPU memory)";
     if (!oomph_device_offloads(ctx->device))
         return "the GPU has no memory of its own but uses the CPU's: offloading "
                "would free nothing";
     if (oomph_offload_is_forbidden_by(OOMPH_BAN_BATCH_FINDER))
-        return "a batch finder runs, or oomph.batch_finder(): until it ends nothing "
-               "falls back to the host";
+        return "a batch finder is running, and nothing moves to CPU memory until it "
+               "ends";
     if (oomph_offload_is_forbidden_by(OOMPH_BAN_REGION))
         return "nothing is offloaded within oomph.no_offload()";
     if (ctx->pool->group != NULL && ctx->pool->group->is_mem_pool)
@@ -98,7 +98,7 @@ const char *oomph_host_ban(const oomph_request_context_t *ctx)
 
     if (banned != NULL || !oomph_offload_is_forbidden_by(OOMPH_BAN_TRIAL))
         return banned;
-    return "oomph tries what it can do without";
+    return "oomph is testing whether the step fits without host memory";
 }
 
 // A ban, or else that a stream captures; NULL: neither.
@@ -106,9 +106,8 @@ static const char *or_captures(const char *banned, const oomph_request_context_t
 {
     if (banned != NULL || !oomph_host_captures(&ctx->device->streams))
         return banned;
-    return "a stream captures: nothing can move, and the host memory prepared for it "
-           "from what earlier steps needed is not enough; before the capture, "
-           "oomph.evict() can move away what it does not need";
+    return "a CUDA graph is being captured, so nothing can move, and the room made "
+           "beforehand was too small; call oomph.evict() before the capture";
 }
 
 const char *oomph_leaving_ban_now(const oomph_request_context_t *ctx)
@@ -165,8 +164,7 @@ const char *oomph_host_refusal(const oomph_request_context_t *ctx)
                  oomph_size_text(used).text, oomph_size_text(limit).text);
     else if (oomph_process.config.strict)
         snprintf(text, sizeof text,
-                 "%s are missing on the device, and strict:yes forbids falling back to "
-                 "the host",
+                 "the device is %s short, and strict:yes does not allow host memory",
                  oomph_size_text(oomph_missing_bytes(ctx)).text);
     else
         snprintf(text, sizeof text, "the driver gives no more host memory (%s in use)",

@@ -332,7 +332,7 @@ static oomph_status_t give_up(oomph_request_context_t *ctx)
                           oomph_size_text(ctx->bytes).text);
     return oomph_fail(
         OOMPH_ERR_NO_MEMORY,
-        "no room for %s: %s of %s in use, %s free (%s of it a reserve); %s%s",
+        "no room for %s: %s of %s in use, %s free (%s of it reserved); %s%s",
         oomph_size_text(ctx->bytes).text,
         oomph_size_text(oomph_pages_bytes(&device->pages, OOMPH_TIER_DEVICE)).text,
         oomph_size_text(total_bytes).text, oomph_size_text(free_bytes).text,

@@ -67,8 +67,8 @@ static oomph_status_t check_host_pages(oomph_device_t *device)
     if (kind == OOMPH_HOST_NUMA || kind == OOMPH_HOST_PLAIN)
         return OOMPH_OK;
     return oomph_fail(OOMPH_ERR_STATE,
-                      "no block can move to the host here: that needs host pages that "
-                      "can be mapped, and this machine has: %s",
+                      "no block can move to the host here: moving needs host pages "
+                      "that can be mapped, and this machine has: %s",
                       oomph_host_kind_name(kind));
 }
 

@@ -108,8 +108,8 @@ static oomph_status_t drain_own(oomph_device_t *device)
         join_wait(device);
     if (oomph_streams_capture(&device->streams))
         return oomph_fail(OOMPH_ERR_STATE,
-                          "no block moves while a stream captures or a MemPool is "
-                          "allocated to");
+                          "no block can move while a CUDA graph is being captured or "
+                          "tensors come from a MemPool");
     // What else can be wrong is the driver.
     return oomph_wait_for(device, NULL) ? OOMPH_OK : OOMPH_ERR_DRIVER;
 }

@@ -224,8 +224,8 @@ static void say_why(const swap_t *swap, oomph_status_t status)
     else
         oomph_fail(
             status,
-            "%s; the driver then failed to undo the move, so %s of memory in use "
-            "are lost, among them address 0x%llx",
+            "%s; the driver then failed to undo the move, so %s of memory in use is "
+            "lost, including address 0x%llx",
             swap->why, oomph_size_text(leaked_bytes).text, (unsigned long long)leaked);
 }
 

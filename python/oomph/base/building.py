@@ -126,8 +126,8 @@ def cache_folder() -> Path:
         return (Path(base) if base else Path.home() / ".cache") / "oomph"
     except RuntimeError:
         raise BuildError(
-            "this user has no home directory: set XDG_CACHE_HOME to a folder, where "
-            "what is built is kept"
+            "this user has no home directory: set XDG_CACHE_HOME to a folder for what "
+            "oomph builds"
         ) from None
 
 

@@ -41,9 +41,9 @@ def check_not_lost() -> None:
     """Raises RuntimeError if these modules were loaded anew."""
     if is_lost():
         raise RuntimeError(
-            "oomph is PyTorch's allocator already, but its Python modules were loaded "
-            "anew since, as by %autoreload or an upgrade in a notebook that runs: "
-            "restart the kernel"
+            "oomph is PyTorch's allocator already, but its Python modules have been "
+            "reloaded since, perhaps by %autoreload or an upgrade while the notebook "
+            "ran: restart the kernel"
         )
 
 
@@ -78,7 +78,7 @@ def _tell_replaced(name: str) -> None:
     import logging
 
     logging.getLogger("oomph").warning(
-        "oomph was installed, but is no longer in use: another allocator (%s) has been "
-        "put in its place, perhaps by torch.cuda.memory.change_current_allocator()",
+        "oomph was installed, but is no longer in use: another allocator (%s) has "
+        "replaced it, perhaps by torch.cuda.memory.change_current_allocator()",
         name,
     )

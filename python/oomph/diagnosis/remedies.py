@@ -116,7 +116,7 @@ def _data(now: Context) -> Iterator[Remedy]:
         yield now.guess(
             "keeping inputs and other tensors on the CPU until they are used, batch by "
             "batch",
-            "a copy of each batch, which pinned memory and non_blocking=True hide",
+            "one copy per batch; pinned memory and non_blocking=True hide it",
             data,
         )
 

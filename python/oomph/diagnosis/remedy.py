@@ -19,8 +19,8 @@ EIGHT_BITS = (
     "rounded states, and another package",
 )
 FACTORED = (
-    "torch.optim.Adafactor, which keeps one row and one column for each matrix of "
-    "states",
+    "torch.optim.Adafactor, which keeps one row and one column instead of each matrix "
+    "of states",
     "training differs: tune the learning rate again",
 )
 HALVES = (
@@ -30,15 +30,15 @@ HALVES = (
 )
 HOST_TABLES = (
     "the embedding tables in CPU memory",
-    "the rows of each batch are copied to the GPU",
+    "each batch copies its rows to the GPU",
 )
 SPARSE = (
     "sparse=True for the embeddings, with SparseAdam",
-    "only the rows of a batch are updated",
+    "each step updates only the rows of its batch",
 )
 ROW_WISE = (
     "row-wise Adagrad for the embeddings (torchrec, fbgemm)",
-    "one adaptive rate for a row, and another package",
+    "one adaptive rate per row, and another package",
 )
 
 

@@ -244,8 +244,11 @@ def _recomputed(forecast: Forecast) -> Iterator[tuple[str, Change, bool]]:
         action = f"checkpoint_sequential({path}, {count}, ...)"
         if not is_even:
             at = ", ".join(map(str, cuts))
-            action = f"checkpointing {path} in {count} parts, cut before layers {at}, "
-            action += "which do not work in place"
+            where, which = f"layers {at}", "none of which works in place"
+            if len(cuts) == 1:
+                where, which = f"layer {at}", "which does not work in place"
+            action = f"checkpointing {path} in {count} parts, cut before {where}, "
+            action += which
         yield action, Change(segments=(sequence["module"], *cuts)), True
 
 
@@ -294,7 +297,7 @@ def _sampled_graph(trials: _Trials) -> Iterator[Remedy]:
         remedy = trials.said(
             f"neighbour sampling: {parts} parts of the {graph['nodes']} nodes and "
             f"{graph['edges']} edges, one at a time (NeighborLoader, ClusterLoader)",
-            "gradients of samples; more steps an epoch",
+            "gradients come from samples; more steps per epoch",
             Span(fewest.get(parts, 0), peak).plus(forecast.base_bytes),
         )
         if remedy.enough is not False or parts == graph["parts"][-1][0]:
@@ -313,22 +316,22 @@ def _smaller_cache(trials: _Trials) -> Iterator[Remedy]:
             "offloaded",
             "the cache of keys and values in CPU memory, but for two layers "
             "(transformers: cache_implementation='offloaded')",
-            "all of it is copied each iteration",
+            "all of it is copied for each token",
         ),
         (
             "quantized",
             "keys and values of 4 bits (transformers: "
             "cache_implementation='quantized')",
-            "less precise, and converted back each iteration",
+            "less precise, and converted back for each token",
         ),
         (
             "windowed",
             f"a sliding window of the last {tokens // 2} of {tokens} tokens",
-            "what is further back is forgotten: for models trained so",
+            "earlier tokens are ignored; only for models trained with a sliding window",
         ),
         (
             "dropped",
-            "giving back a layer's keys and values once the longer ones are there",
+            "freeing a layer's old keys and values once the new ones exist",
             "nothing",
         ),
     ):
@@ -340,9 +343,9 @@ def _last_logits(trials: _Trials) -> Iterator[Remedy]:
     without = trials.forecast.outcome.raw["without"]
     if without["tokens"]:
         yield trials.said(
-            f"logits of the last of {without['tokens']} tokens alone (transformers: "
+            f"logits of only the last of {without['tokens']} tokens (transformers: "
             "logits_to_keep=1)",
-            "nothing, where only the next token is asked for",
+            "nothing, if you only need the next token",
             trials.forecast.peak_without("last"),
         )
 

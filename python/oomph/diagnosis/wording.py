@@ -85,7 +85,7 @@ def _shortened(source: str) -> str:
 def _request(request: Request | None) -> list[str]:
     if request is None:
         return []
-    where = request.where or "a line that is not known"
+    where = request.where or "an unknown line"
     text = f"Asked for at {where}"
     if request.inferred:
         text = f"Asked for by the backward of {where} (inferred)"
@@ -156,12 +156,10 @@ def _gaps(found: Diagnosis) -> str:
     missing = format_size(found.request.missing_bytes)
     if found.gap_bytes < found.request.missing_bytes:
         return (
-            f"Fragmentation is not the cause: {missing} are missing, and only {gaps} "
-            "are lost to it."
+            f"Fragmentation is not the cause: it wastes only {gaps}, and {missing} is "
+            "needed."
         )
-    return (
-        f"Fragmentation is a cause: {missing} are missing, and {gaps} are lost to it."
-    )
+    return f"Fragmentation is a cause: it wastes {gaps}, and {missing} is needed."
 
 
 def _step(request: Request | None) -> list[str]:
@@ -171,8 +169,8 @@ def _step(request: Request | None) -> list[str]:
         more = " Backward will need more." if request.before_backward else ""
         why = "oomph could not run it again."
         if request.was_short:
-            why = "oomph ran out of CPU time for running it again."
-        return [f"How much a whole step needs is not known: {why}{more}"]
+            why = "oomph had no CPU time left to run it again."
+        return [f"How much a whole step needs is unknown: {why}{more}"]
     room = request.step_bytes - request.step_missing_bytes
     what = "This iteration of the loop" if request.step_grows_bytes else "A whole step"
     lines = []
@@ -185,7 +183,8 @@ def _step(request: Request | None) -> list[str]:
     if request.step_grows_bytes:
         each = format_size(request.step_grows_bytes)
         lines.append(
-            f"Each iteration of the loop adds {each}; how many come is not known."
+            f"Each iteration of the loop adds {each}; "
+            "the number of iterations still to come is unknown."
         )
     return lines
 
@@ -200,7 +199,10 @@ def _needed(request: Request) -> tuple[str, str]:
     if least == most:
         return f"about {format_size(most)}", format_size(missing)
     span = f"between {format_size(least)} and {format_size(most)}"
-    return f"{span}, by how many rows masks choose", f"up to {format_size(missing)}"
+    return (
+        f"{span}, depending on how many rows the masks select",
+        f"up to {format_size(missing)}",
+    )
 
 
 PHASES = {
@@ -214,8 +216,8 @@ def _best(found: Diagnosis, count: int) -> tuple[str, list[str]]:
     """The remedies that save most, with a title; what is enough comes first."""
     if not found.remedies:
         if found.request is not None and found.request.was_short:
-            return "oomph ran out of CPU time for trying what would help.", []
-        return "Nothing that oomph knows of would save much.", []
+            return "oomph had no CPU time left to try remedies.", []
+        return "oomph knows nothing that would save much.", []
     rows = [
         row(r.saves_bytes, f"{r.action}; cost: {r.cost}{_mark(r, found)}")
         for r in found.remedies[:count]
@@ -229,16 +231,16 @@ def _title(found: Diagnosis) -> str:
     if request is None:
         return "What would save memory (estimates):"
     if True not in known and None in known:
-        return "What would save memory (whether it is enough is not known):"
+        return "What would save memory (oomph does not know whether it is enough):"
     of = "the peak"
     if request.step_bytes and not request.step_grows_bytes:
         of = f"the {format_size(request.step_bytes)}"
-    rest = "; there was no CPU time to try all" if request.was_short else ""
+    rest = "; oomph had no CPU time left to try all" if request.was_short else ""
     if True not in known:
-        return f"What would save some of {of}; none is enough by itself{rest}:"
+        return f"What would save a part of {of}; none is enough by itself{rest}:"
     return (
-        f"What helps, with the memory it saves of {of} (each is enough by itself "
-        f"unless marked{rest}):"
+        f"What helps, and how much of {of} it saves (each is enough by itself unless "
+        f"marked{rest}):"
     )
 
 
@@ -247,7 +249,7 @@ def _mark(remedy: Remedy, found: Diagnosis) -> str:
     if remedy.enough is False:
         return " (not enough alone)"
     is_like_title = remedy.enough or not any(other.enough for other in found.remedies)
-    return "" if is_like_title else " (not known whether this is enough)"
+    return "" if is_like_title else " (unknown whether this is enough)"
 
 
 def _remedies(found: Diagnosis) -> list[str]:

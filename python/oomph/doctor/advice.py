@@ -38,12 +38,13 @@ def _cannot(case: Case) -> Iterator[Advice]:
     now = case.account
     settings = "expandable_segments, max_split_size_mb"
     if now.limit_decides:
-        yield Advice("freeing memory of the device", "it is the limit that is reached")
+        yield Advice("freeing memory of the device", "this process reached its limit")
     elif now.fragmentation_possible is False and now.cached and case.short:
         yield Advice(
             settings,
-            f"fragmentation is not the cause: of {case.short} missing they could free "
-            f"at most {now.cached}, {now.missing_defragmented} stays missing",
+            f"fragmentation is not the cause: {case.short} is missing, they could free "
+            f"at most {now.cached}, and {now.missing_defragmented} would still be "
+            "missing",
         )
     elif case.expandable and now.fragmentation_possible:
         yield Advice("expandable_segments", "the log shows that it was on already")
@@ -72,7 +73,7 @@ def _cannot_async(case: Case) -> Iterator[Advice]:
 
 _NOT_THE_GPU = Advice(
     "a GPU's settings, empty_cache(), offloading",
-    "the memory that is gone is the host's",
+    "it is the host's memory that ran out",
 )
 _CANNOT: dict[str, Rule] = {"pytorch": _cannot, "async": _cannot_async}
 

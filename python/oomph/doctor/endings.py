@@ -15,13 +15,13 @@ from oomph.doctor.libraries import LIBRARIES
 _BLOCKING = "CUDA_LAUNCH_BLOCKING=1: see whether another error came first"
 _LESS_HOST = (
     "less host memory: fewer workers of the DataLoader, data in parts",
-    "it is the machine's memory that is gone, or a container's limit",
+    "the machine's memory ran out, or a container reached its limit",
 )
 _WHO_HOST = ("free -h, and dmesg for the OOM killer", "to see who holds it")
 _KILLED = steps(
     (
         "less host memory: fewer workers of the DataLoader, data in parts",
-        "a process that is killed for want of memory cannot say so itself",
+        "a process that is killed for lack of memory cannot say so itself",
     ),
     (
         "a higher limit, if there is one (--mem of slurm, --memory of docker, a pod's)",
@@ -71,20 +71,20 @@ MEANINGS = {
 ENDINGS = {
     # ---- A process was killed
     "oom_killer": _killed(
-        "host memory is gone: the kernel's OOM killer ended a process",
+        "host memory ran out: the kernel's OOM killer ended a process",
         ("Outofmemory:Kill", "Memorycgroupoutofmemory:Kill"),
         r"(?:O|Memorycgroupo)utofmemory:Kill(?:ed)?process(?P<process>\d+),?"
         r"(?:\((?P<program>[^()]{1,40})\))?"
         r"(?:(?:(?!Kill).){0,120}?anon-rss:(?P<resident>\d+)(?P<resident_unit>kB))?",
     ),
     "oom_kill": _killed(
-        "host memory is gone: the kernel's OOM killer ended a process",
+        "host memory ran out: the kernel's OOM killer ended a process",
         ("oom-kill:constraint=",),
         r"oom-kill:constraint=(?P<reached>[A-Z_]+),(?:.{0,600}?,?task=(?P<program>"
         r"[^,]{1,40}),pid=(?P<process>\d+))?",
     ),
     "scheduler": _killed(
-        "host memory is gone: the job reached its limit and was killed",
+        "host memory ran out: the job reached its limit and was killed",
         (
             *("oom_killevent", "oom-killevent", "OOMKilled", "TERM_MEMLIMIT"),
             "cgroupout-of-memoryhandler",
@@ -98,7 +98,7 @@ ENDINGS = {
         r"|TERM_MEMLIMIT(?:.{0,400}?MaxMemory:(?P<resident>\d+)(?P<resident_unit>[KMGT]B))?",
     ),
     "worker_killed": _killed(
-        "host memory is gone, most likely: a worker of the DataLoader was killed",
+        "host memory ran out, most likely: a worker of the DataLoader was killed",
         ("DataLoaderworker(pid",),
         r"DataLoaderworker\(pid(?:\(s\))?(?P<process>\d+)\)iskilledbysignal:Killed",
         doubt=_NOT_SURE.format("the signal says only that it was killed"),
@@ -125,7 +125,7 @@ ENDINGS = {
     ),
     # ---- Host memory
     "cpu": Form(
-        "host memory is gone (DefaultCPUAllocator)",
+        "host memory ran out (DefaultCPUAllocator)",
         ("DefaultCPUAllocator:", "$Torch:notenoughmemory"),
         r"(?:DefaultCPUAllocator:(?:can'tallocatememory|notenoughmemory):"
         r"|\$Torch:notenoughmemory:)youtriedtoallocate" + amount("requested"),
@@ -140,7 +140,7 @@ ENDINGS = {
         ),
     ),
     "numpy": Form(
-        "host memory is gone (NumPy)",
+        "host memory ran out (NumPy)",
         ("Unabletoallocate",),
         rf"Unabletoallocate{amount('requested')}foranarraywithshape"
         r"(?P<shape>\([\d,]+\))"
@@ -155,7 +155,7 @@ ENDINGS = {
         ),
     ),
     "memory_error": Form(
-        "host memory is gone (Python's MemoryError)",
+        "host memory ran out (Python's MemoryError)",
         ("MemoryError",),
         r"(?<!OutOf)MemoryError",
         line=r"^MemoryError:?\s*$|^MemoryError: (?!std::|Unable to allocate \d)",
@@ -198,13 +198,13 @@ ENDINGS = {
         helps=steps(
             (
                 "nvidia-smi: see who fills the device",
-                "the driver had none left for CUDA itself or a library; not PyTorch's "
-                "allocator, which would give numbers",
+                "the driver had none left for CUDA itself or a library; PyTorch's "
+                "allocator would give numbers",
             ),
             (
                 "leave memory free beside PyTorch: a smaller batch, or "
                 "set_per_process_memory_fraction(0.9)",
-                "what PyTorch caches, others cannot use; torch.cuda.empty_cache() can "
+                "others cannot use what PyTorch caches; torch.cuda.empty_cache() can "
                 "help here",
             ),
             (
@@ -245,7 +245,7 @@ ENDINGS = {
         helps=steps(*_BESIDE, (_BLOCKING, "an index out of range ends like this, too")),
     ),
     "no_algorithm": Form(
-        "cuDNN found no algorithm, usually for want of memory",
+        "cuDNN found no algorithm, usually for lack of memory",
         (
             "UnabletofindavalidcuDNNalgorithm",
             "wasunabletofindanenginetoexecutethiscomputation",
@@ -283,10 +283,10 @@ ENDINGS = {
         memory="",
         helps=steps(
             (
-                "look which allocator is in use (RMM, another CUDAPluggableAllocator)",
-                "with one, this is device memory, and it knows the numbers",
+                "check which allocator is in use (RMM, another CUDAPluggableAllocator)",
+                "if there is one, device memory ran out, and it knows the numbers",
             ),
-            ("free -h", "without one, C++ found no host memory"),
+            ("free -h", "if there is none, C++ found no host memory"),
         ),
     ),
     **LIBRARIES,

@@ -98,8 +98,8 @@ _PYTORCH = _fields(
     ),
     # What oomph goes on with: a sentence, and a line of its report.
     oomph=(
-        rf"oomph:(?:noroomfor{_ON}free\({SIZE}ofitareserve\))?"
-        rf"(?:{_ON}{SIZE}(?:aremissing|short))?",
+        rf"oomph:(?:noroomfor{_ON}free\({SIZE}ofit(?:areserve|reserved)\))?"
+        rf"(?:{_ON}{SIZE}(?:aremissing|short|isneeded))?",
         _take_oomph,
     ),
 )

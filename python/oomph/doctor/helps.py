@@ -33,7 +33,7 @@ def _wrong_size(case: Case) -> Iterator[Advice]:
         times = asked.middle_bytes // total.middle_bytes
         yield Advice(
             "check the shape or the input",
-            f"{times} times the device is asked for",
+            f"the request is {times} times the whole device",
             _CERTAIN,
         )
     elif asked and total and asked.surely_above(total):
@@ -146,7 +146,7 @@ def _defragment(case: Case) -> Iterator[Advice]:
     if case.on_linux:
         yield Advice(
             "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (PyTorch 2.1 or newer)",
-            f"{needed}; how large the pieces are, the text does not say",
+            f"{needed}; the text does not say how large the pieces are",
             85 if plenty else 59,
         )
     else:
@@ -209,9 +209,9 @@ def _copy(case: Case) -> Iterator[Advice]:
     if _copies_all(now):
         yield Advice(
             "look for a second copy of the model",
-            f"as much is asked for as is held ({now.allocated}), in one tensor: such "
-            "as FSDP without auto_wrap_policy, deepcopy, a change of type, or a "
-            "checkpoint on the device",
+            f"one tensor asks for as much as all others hold ({now.allocated}): FSDP "
+            "without auto_wrap_policy, deepcopy, a change of type, or a checkpoint on "
+            "the device does that",
             84,
         )
 
@@ -259,7 +259,7 @@ def _last_straw(case: Case) -> Iterator[Advice]:
         yield Advice(
             f"find what holds the {now.allocated} in tensors (oomph.explain(), or "
             "torch.cuda.memory_summary())",
-            f"the {now.requested} asked for last is not what fills the device",
+            f"the last request, {now.requested}, is not what fills the device",
             86 if held > _FULL_SHARE else 58,
         )
 
@@ -271,11 +271,11 @@ _BY_PHASE = {
     ),
     "loading": (
         "load to the CPU first (map_location='cpu'), in 16 bits, or in parts",
-        "a checkpoint on the device is there beside the model",
+        "a checkpoint on the device takes its memory in addition to the model",
     ),
     "evaluation": (
         "torch.no_grad() around evaluation if it is missing, and a smaller batch there",
-        "without it, forward keeps all for a backward that does not come",
+        "without it, forward keeps everything for a backward that never comes",
     ),
     "backward": (
         "checkpointing (torch.utils.checkpoint)",
@@ -332,16 +332,16 @@ def _enough_free(case: Case) -> Iterator[Advice]:
     if not case.plenty_free:
         yield Advice(
             "free more memory all the same",
-            f"{now.free} was free when the text was made, {now.room - now.requested} "
-            "more than was asked for: the driver may need that itself, or others took "
-            "it",
+            f"{now.free} was free when the text was written, "
+            f"{now.room - now.requested} more than was asked for: the driver may need "
+            "that itself, or others took it",
             60,
         )
     else:
         yield Advice(
             "look at limits outside PyTorch (virtual GPU, MIG, ulimit -v, a sandbox), "
             "and at processes that came and went",
-            f"{now.free} was free when the text was made, more than was asked for",
+            f"{now.free} was free when the text was written, more than was asked for",
             70,
         )
 

@@ -56,7 +56,7 @@ LIBRARIES = {
         ),
     ),
     "ggml": Form(
-        "llama.cpp (ggml): GPU memory is gone",
+        "llama.cpp (ggml): out of GPU memory",
         ("allocating",),
         rf"allocating{amount('requested')}ondevice(?P<device>\d+):cudaMallocfailed"
         r":outofmemory",
@@ -73,7 +73,7 @@ LIBRARIES = {
         ),
     ),
     "cupy": Form(
-        "CuPy: GPU memory is gone",
+        "CuPy: out of GPU memory",
         ("Outofmemoryallocating",),
         rf"Outofmemoryallocating{amount('requested')}\(allocatedsofar:"
         rf"{amount('allocated')}(?:,limitsetto:{amount('allowed')})?",
@@ -107,7 +107,7 @@ LIBRARIES = {
         doubt="whose memory: the arena is of the CPU or of the GPU, by its provider",
     ),
     "jax": Form(
-        "JAX (XLA): GPU memory is gone",
+        "JAX (XLA): out of GPU memory",
         ("RESOURCE_EXHAUSTED:Outofmemory", "RESOURCE_EXHAUSTED:Failedtoallocate"),
         r"RESOURCE_EXHAUSTED:(?:Outofmemorywhiletryingtoallocate|Failedtoallocate"
         rf"requestfor|Outofmemory)(?:{amount('requested')})?",

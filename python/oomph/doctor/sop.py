@@ -214,7 +214,7 @@ def _host_procedure(found: Search | None) -> list[Step]:
     """What to do where no GPU's memory is gone."""
     part = "Procedure for host memory"
     return [
-        Step(part, "1. what is gone is host memory", True, _errors(found), ""),
+        Step(part, "1. host memory is what ran out", True, _errors(found), ""),
         *_by_hand(
             part,
             (

@@ -39,15 +39,15 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     fit.add_argument(
         "--steps",
         type=int,
-        help="end the script after so many steps of its optimizer, and with their "
-        "epoch (default: 6, or more if a look at some shows that a later one needs "
-        "most)",
+        help="stop the script after this many steps of its optimizer, or with the end "
+        "of their epoch (default: 6, or more if a first look shows that a later step "
+        "needs most)",
     )
     fit.add_argument(
         "--seconds",
         type=float,
         default=600,
-        help="end it after so many seconds as well (default: %(default)s)",
+        help="stop it after this many seconds, too (default: %(default)s)",
     )
     fit.add_argument(
         "--with",
@@ -67,8 +67,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     fit.add_argument(
         "--world",
         metavar="COUNT,…",
-        help="run it as one rank of so many, as torchrun would start it: the one that "
-        "needs most, which is looked for",
+        help="run it as one rank of this many, as torchrun would start it; oomph looks "
+        "for the rank that needs most",
     )
     fit.add_argument(
         "--rank", type=int, metavar="RANK", help="with --world: run this one instead"
@@ -140,7 +140,7 @@ def run(options: argparse.Namespace) -> int:
 
     asked, targets = _script(options), cards.targets(options.gpu, options.host)
     if options.world is None and (options.rank, options.local_world) != (None, None):
-        raise ValueError("--rank and --local-world are of a world: add --world COUNT")
+        raise ValueError("--rank and --local-world need a world: add --world COUNT")
     if options.world is not None and options.vary is not None:
         raise ValueError("--world and --vary: give one of them")
     try:

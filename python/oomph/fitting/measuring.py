@@ -101,7 +101,7 @@ class Script:
         if self.steps < 1 or not self.seconds > 0:
             raise ValueError("steps and seconds must be more than 0")
         if {"offload", "required"} & settings.parse(self.settings).keys():
-            raise ValueError("settings: offload and required are those of each way")
+            raise ValueError("settings: each way sets offload and required itself")
 
     @classmethod
     def of(cls, words: Sequence[str], **options: Any) -> Script:

@@ -16,14 +16,17 @@ from oomph.fitting.varying import Largest
 if TYPE_CHECKING:
     from oomph.fitting.answers import Fit
 
-_SEEN, _GROWS = "what follows its epoch was seen", "memory that grows was not"
+_SEEN = "the run also covers what follows their epoch"
+_GROWS = "but not memory that grows over time"
 _LATER = {
-    "": "what comes later, such as an evaluation, or memory that grows, was not seen",
-    "epoch": f"{_SEEN}, up to the next; {_GROWS}",
-    "end": f"{_SEEN}, up to the script's end; {_GROWS}",
-    "error": f"{_SEEN} up to an error, perhaps as tensors hold no values; {_GROWS}",
-    "too long": "what follows its epoch takes long, and was not seen, nor memory that "
-    "grows",
+    "": "the run does not cover what comes later, such as an evaluation, nor memory "
+    "that grows over time",
+    "epoch": f"{_SEEN}, up to the next one, {_GROWS}",
+    "end": f"{_SEEN}, up to the script's end, {_GROWS}",
+    "error": f"{_SEEN}, up to an error (perhaps because tensors hold no values here), "
+    f"{_GROWS}",
+    "too long": "what follows their epoch takes too long, so the run does not cover "
+    "it, nor memory that grows over time",
 }
 _ALIKE = 0.02  # of what a step needs: more than that is said
 _ROWS = 5  # of holders, and of remedies
@@ -75,12 +78,12 @@ def _ended(runs: Sequence[Record]) -> list[str]:
     """After how many steps the script was ended, and what was seen then."""
     ends = {run.steps: run.later for run in runs if run.ending == "steps"}
     cut = (
-        f" Loops over data behind that epoch were ended after {BATCHES} batches."
+        f" Loops over data after that epoch were stopped after {BATCHES} batches."
         if any(run.is_cut for run in runs)
         else ""
     )
     return [
-        f"The script was ended after {count} steps of its optimizers (--steps): "
+        f"The script was stopped after {count} steps of its optimizers (--steps): "
         f"{_LATER[later]}.{cut}"
         for count, later in ends.items()
     ]
@@ -93,13 +96,13 @@ def _forked(runs: Sequence[Record]) -> list[str]:
     lines = []
     if count > 1:
         lines.append(
-            f"{count} processes of the script used a GPU: shown is the one that needs "
-            "most. If several do at a time, they need more together."
+            f"{count} processes of the script used a GPU, and the table shows the one "
+            "that needs most. Those that run at the same time need more together."
         )
     if unseen > 0:
         lines.append(
-            f"{unseen} processes that the script started used a GPU, too. Nothing is "
-            "known of these, and what they need comes on top."
+            f"{unseen} other processes that the script started used a GPU, too. oomph "
+            "could not look into them, and what they need comes on top."
         )
     return lines
 
@@ -108,8 +111,8 @@ def _asks(runs: Sequence[Record]) -> list[str]:
     if not any(run.asks_size for run in runs):
         return []
     return [
-        "The script asks how much memory is free, and may do otherwise on each card: "
-        "what it needs without a limit is not what it needs there."
+        "The script asks how much memory is free and may behave differently on each "
+        "card, so it may need more or less there than without a limit."
     ]
 
 
@@ -132,8 +135,8 @@ def _failed(found: Sequence[Answer]) -> list[str]:
     names = ", ".join(dict.fromkeys(each.card.name for each in failed))
     said = failed[0].record.output.splitlines()[-1:]
     return [
-        f"On {names} the script fails, though not by an out-of-memory error: "
-        f"{''.join(said) or 'it printed nothing'}. With more memory it comes through."
+        f"On {names} the script fails, but not with an out-of-memory error: "
+        f"{''.join(said) or 'it printed nothing'}. With more memory it succeeds."
     ]
 
 
@@ -220,8 +223,8 @@ def _peak(peak: Record | None) -> list[str]:
     ]
     in_phase = f" in {when}" if when else ""
     where = f" at {request['where']}" if request["where"] else ""
-    asked = f", as {format_size(request['size_bytes'])} are asked for"
-    held = " GPU memory is held before by:" if rows else ""
+    asked = f", with a request for {format_size(request['size_bytes'])}"
+    held = " Just before it, GPU memory is held by:" if rows else ""
     return [f"The peak comes{in_phase}{where}{asked}.{held}", *rows]
 
 
@@ -237,8 +240,8 @@ def _smaller(fit: Fit) -> list[str]:
         rows.append(row(remedy["saves_bytes"], text))
     where = f"On {fit.smaller_card.name} without offload"
     if not rows:
-        return [f"{where}, nothing that is known would save memory."]
-    return [f"{where}, with the memory that each saves:", *rows]
+        return [f"{where}, oomph knows nothing that would save memory."]
+    return [f"{where}, these would save memory:", *rows]
 
 
 def _remarks(fit: Fit) -> list[str]:
@@ -255,24 +258,25 @@ def _remarks(fit: Fit) -> list[str]:
     if roomy.without_weights:
         names = ", ".join(dict.fromkeys(roomy.without_weights))
         found.append(
-            f"Weights of {names} are not on this machine, and none were fetched: the "
-            "model was made without them, which takes as much."
+            f"The weights of {names} are not on this machine and were not downloaded: "
+            "the model was made without them, which takes as much memory."
         )
     if roomy.hindrance:
         found.append(
-            "Each run began at the start of the script, which takes longer: when it "
-            f"first used a GPU it had {roomy.hindrance}, and no fork would have that."
+            "Each run started the script from its beginning, which takes longer: when "
+            f"it first used a GPU it had {roomy.hindrance}, which a fork would not "
+            "have."
         )
     if roomy.step_ms and not any(each.card.has_rates for each in fit.answers):
         found.append(
-            "Step times are known only for cards by name, such as --gpu rtx4090."
+            "To see how long a step takes, name a card, such as --gpu rtx4090."
         )
     if not roomy.allocated_bytes:
         found.append("The script allocated nothing on a GPU.")
     if roomy.steps == 0:
         found.append(
-            "No step of an optimizer was seen: the script ran to its end, and what it "
-            "would do for longer is not known."
+            "The script ran to its end without a step of an optimizer; what a longer "
+            "run would need is unknown."
         )
     return found
 
@@ -283,14 +287,13 @@ def _steps(roomy: Record) -> list[str]:
     if not later or max(later) <= (1 + _ALIKE) * min(later):
         return []
     begin = (
-        f"Its steps differ: after the first they need {format_size(min(later))} to "
+        f"Its steps differ: after the first, they need {format_size(min(later))} to "
         f"{format_size(max(later))}. "
     )
     if 2 * roomy.enough > len(roomy.steps_bytes):
         return [
-            f"{begin}The one that needs most is the {roomy.enough}. of "
-            f"{len(roomy.steps_bytes)} that were seen, so later ones need more, as it "
-            "seems: --steps runs more of them."
+            f"{begin}Step {roomy.enough} of the {len(roomy.steps_bytes)} that ran needs "
+            "most, so later ones may need even more: --steps runs more of them."
         ]
     return [f"{begin}Others may need more: --steps runs more of them."]
 
@@ -307,12 +310,11 @@ def _guessed(fit: Fit) -> list[str]:
         if answer.way is Way.OOMPH and answer.fits and most.came_through
         if most.needed_bytes > answer.card.memory_bytes
     ]
-    then = f" With all of them {', '.join(small)} is too small." if small else ""
-    peaks = [f"{_of_guess(run)} if {s:.0%} do" for s, run in fit.guessed.items()]
+    then = f" If all match, {', '.join(small)} is too small." if small else ""
+    peaks = [f"{_of_guess(run)} if {share:.0%} do" for share, run in fit.guessed.items()]
     return [
-        "Data, which are not there, decide how many elements match a mask or "
-        "nonzero(): half of them were taken to, or the share that the card has as "
-        f"matches= ({count} times). "
+        "How many elements match a mask or nonzero() depends on data that are not "
+        f"there: this run assumed half, or what matches= says ({count} times). "
         f"Allocated at the peak: {', '.join(peaks)}.{then}"
     ]
 

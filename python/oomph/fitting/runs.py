@@ -341,14 +341,14 @@ def jobs(launcher: Launcher) -> int:
 def _reason(record: Record) -> str:
     if record.came_through:
         return (
-            f"the script used no GPU itself, but {record.unseen} processes that it "
-            "started did, and nothing is known of these. Ask for what one of them "
-            "runs; of a program for several GPUs with --world COUNT"
+            f"the script itself used no GPU, but {record.unseen} processes that it "
+            "started did, and oomph cannot look into them. Ask about what one of them "
+            "runs; for a program that uses several GPUs, add --world COUNT"
         )
     if record.ending == "time":
         return (
-            "the script took too long. A loop may wait for a value, which is 0 on a "
-            "simulated card; or give it more time with --seconds"
+            "the script took too long. Perhaps a loop waits for a value, which is 0 on "
+            "a simulated card; otherwise give it more time with --seconds"
         )
     said = f"the script failed with exit code {record.exit_code}{_limit()}"
     if record.ending == "error" and record.allocated_bytes > 0:

@@ -33,7 +33,7 @@ _ROWS: dict[str, tuple[str, Callable[[float], str]]] = {
     "device memory, peak": ("device_bytes_peak", _size),
     "host memory, peak": ("host_bytes_peak", _size),
     "blocks that fell back to the host": ("rescues", _count),
-    "errors for want of memory": ("num_ooms", _count),
+    "out-of-memory errors": ("num_ooms", _count),
     "time of the last step": ("step_ms", _ms),
 }
 """By their titles: the statistic, and how it is said."""

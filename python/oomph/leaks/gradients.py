@@ -123,15 +123,15 @@ class Gradients:
         if added < _STEPS or _sets_data_back():
             return None
         grown = max(0, self._sparse_bytes - before)
-        costs = "it costs no memory that grows, but"
+        costs = "memory does not grow, but"
         if grown:
-            costs = "sparse gradients get longer with each backward, and"
+            costs = "sparse gradients grow with each backward, and"
         return Finding(
             "zero_grad missing",
             line,
             growth_bytes=grown,
-            note=f"{costs} the steps are not those of the batch: between a step and "
-            "the next backward nothing wrote to the gradients",
+            note=f"{costs} each step also uses the gradients of earlier batches: "
+            "nothing reset them between a step and the next backward",
         )
 
 

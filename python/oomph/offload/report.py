@@ -98,7 +98,7 @@ def _explain(device: DevicePlan, blocks: Blocks | None) -> str:
     )
     done = []
     if blocks is not None and (again := _again(blocks)):
-        done.append(f"what was called runs again in backward: {again}")
+        done.append(f"these calls run again in backward: {again}")
     if device.plan.target_bytes > 0 and device.sends:
         done.append(
             f"the first {sent} that forward saved went to the host and came back "
@@ -114,7 +114,8 @@ def _explain(device: DevicePlan, blocks: Blocks | None) -> str:
         )
         if last.state_host_bytes > 0:
             done[-1] += (
-                f"; {state} of its state is on the host and came to the device in turn"
+                f"; {state} of its state is on the host and came to the device piece "
+                "by piece"
             )
     if last.unreached_bytes > 0:  # by any plan
         done.append(
@@ -126,13 +127,13 @@ def _explain(device: DevicePlan, blocks: Blocks | None) -> str:
     why = (
         "offload:always is set"
         if math.isinf(device.plan.target_bytes)
-        else f"the last step needed {format_size(_need_bytes(device, blocks))} where "
+        else f"the last step needed {format_size(_need_bytes(device, blocks))}, and "
         f"the device has {format_size(device.capacity)}"
     )
     if blocks is not None and blocks.plan is not None and blocks.step_ms > 0:
         done.append(
-            f"{blocks.expected_ms:.1f} ms a step were expected of this, and "
-            f"{blocks.step_ms:.1f} ms were taken"
+            f"expected {blocks.expected_ms:.1f} ms a step, measured "
+            f"{blocks.step_ms:.1f} ms"
         )
     if blocks is not None and blocks.left_alone:
         reasons = (f"{n} x {why}" for why, n in blocks.left_alone.most_common(3))

@@ -64,8 +64,8 @@ def install(settings: str | None = None, **options: Unpack[_settings.Options]) -
             _check_same(wanted)
             if state.is_replaced():
                 raise RuntimeError(
-                    "oomph was installed, but another allocator has been put in its "
-                    "place (torch.cuda.memory.change_current_allocator)"
+                    "oomph was installed, but another allocator has replaced it "
+                    "(torch.cuda.memory.change_current_allocator)"
                 )
             return
         missing_card.report()
@@ -88,7 +88,7 @@ def _import_torch() -> ModuleType:
         if error.name != "torch":
             raise
         raise ModuleNotFoundError(
-            "PyTorch is not installed here, whose allocator oomph is: pip install "
+            "oomph needs PyTorch, which is not installed here: pip install "
             f"torch (this is {sys.executable})",
             name="torch",
         ) from None
@@ -165,8 +165,8 @@ def _load_torch_class(torch: ModuleType) -> ModuleType:
     """The extension module that holds PyTorch's class, if it fits this PyTorch."""
     if not hasattr(torch, "version"):
         raise RuntimeError(
-            f"there is no PyTorch in {', '.join(torch.__path__)}, which is what Python "
-            "finds by its name: remove that folder, and install PyTorch"
+            f"Python finds {', '.join(torch.__path__)} as torch, but there is no "
+            "PyTorch in it: remove that folder, and install PyTorch"
         )
     if torch.version.cuda is None:
         raise RuntimeError(
@@ -206,9 +206,9 @@ def _check_no_other() -> None:
     name = state.allocator_name()
     if name not in ("native", "cudaMallocAsync"):
         raise RuntimeError(
-            f"another allocator ({name}) has been put in the place of PyTorch's, "
-            "perhaps by torch.cuda.memory.change_current_allocator(), and a program "
-            "has one: leave out that call, or use that allocator in a "
+            f"another allocator ({name}) has replaced PyTorch's, perhaps by "
+            "torch.cuda.memory.change_current_allocator(), and a program can only "
+            "have one: remove that call, or use that allocator in a "
             "torch.cuda.MemPool, which works beside oomph"
         )
 

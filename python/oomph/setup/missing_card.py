@@ -32,8 +32,8 @@ def _why() -> str:
         )
     pth = Path(simulate.__file__).parent.parent.parent / "oomph_simulate.pth"
     return (
-        f"PyTorch was imported before Python had read {pth}, as it does when it "
-        "starts, in its own folders of packages alone (not with -S, nor by "
-        "PYTHONPATH): install oomph there. If it lies there, another .pth file or a "
-        "sitecustomize.py imports PyTorch first: rename or remove that"
+        f"PyTorch was imported before Python read {pth}. Python reads such files when "
+        "it starts, and only in its own folders of packages (not with -S, nor by "
+        "PYTHONPATH): install oomph there. If it is there already, another .pth file "
+        "or a sitecustomize.py imports PyTorch first: rename or remove that"
     )

@@ -45,8 +45,8 @@ def report_calls_taken() -> None:
     taken, runtime = _library_of("cudaMalloc"), _library_of("cudaRuntimeGetVersion")
     if taken is not None and runtime is not None and taken != runtime:
         logger.warning(
-            "%s has put itself between programs and cudaMalloc, perhaps by LD_PRELOAD: "
-            "it sees nothing of PyTorch's memory, as oomph maps pages of the driver",
+            "%s intercepts cudaMalloc, perhaps by LD_PRELOAD: it sees nothing of "
+            "PyTorch's memory, because oomph maps the driver's pages instead",
             taken,
         )
 

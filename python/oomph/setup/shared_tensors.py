@@ -51,7 +51,7 @@ def check_not_late() -> None:
 
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         raise RuntimeError(
-            "a CUDA tensor came from a process that has oomph, which PyTorch's own "
-            "allocator cannot open: set OOMPH_CONF in the environment of both, or "
+            "PyTorch's own allocator cannot open a CUDA tensor that came from a "
+            "process with oomph: set OOMPH_CONF in the environment of both, or "
             "call oomph.install() here, too, before CUDA is used"
         )
