@@ -73,7 +73,8 @@ oomph_status_t oomph_cuda_start(int *device_count);
 // An attribute of a device, or `otherwise` where the driver does not know it.
 int oomph_cuda_attribute(CUdevice device, CUdevice_attribute name, int otherwise);
 
-// The one place where a CUresult becomes a status.
+// The one place where a CUresult becomes a status, with its text: OOMPH_ERR_NO_MEMORY
+// for CUDA_ERROR_OUT_OF_MEMORY, OOMPH_ERR_DRIVER for any other error.
 oomph_status_t oomph_cuda_check(CUresult result, const char *call);
 // The result of giving something back: at the end of the process all is given back.
 static inline CUresult oomph_cuda_undone(CUresult result)

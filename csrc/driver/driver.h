@@ -6,9 +6,10 @@
  *
  * Of every call: addresses and sizes are multiples of the page size, sizes are greater
  * than 0, and a call that does not return OOMPH_OK has changed nothing and has set the
- * error text. Calls are thread-safe, leave the calling thread's current context and
- * capture mode as they were, and are allowed while a stream captures, except where
- * said otherwise.
+ * error text. Errors: OOMPH_ERR_DRIVER, or OOMPH_ERR_NO_MEMORY where CUDA answers
+ * CUDA_ERROR_OUT_OF_MEMORY; any others are named below. Calls are thread-safe, leave
+ * the calling thread's current context and capture mode as they were, and are allowed
+ * while a stream captures, except where said otherwise.
  */
 #pragma once
 #include "core/base/util.h"
@@ -31,20 +32,25 @@ typedef struct oomph_driver {
     oomph_status_t (*find)(void);
     // Whether it has event_record_all(); once it has been found.
     bool (*records_all)(void);
-    // Finds the driver and initialises it. Errors: OOMPH_ERR_DRIVER.
+    // Finds the driver and initialises it. Errors: OOMPH_ERR_DRIVER,
+    // OOMPH_ERR_NO_MEMORY.
     oomph_status_t (*start)(int *device_count);
-    // Retains the primary context, once per device.
+    // Retains the primary context, once per device. Errors: OOMPH_ERR_DRIVER (also
+    // without virtual memory management, or a page size), OOMPH_ERR_NO_MEMORY.
     oomph_status_t (*open)(int device, oomph_device_info_t *info);
+    // Bytes that the device has free, and has at all. Errors: OOMPH_ERR_DRIVER.
     oomph_status_t (*memory_info)(int device, size_t *free_bytes, size_t *total_bytes);
-    // Whether the device has no memory of its own: it uses that of the host.
+    // Whether the device has no memory of its own: it uses that of the host. Errors:
+    // OOMPH_ERR_DRIVER.
     oomph_status_t (*shares_memory)(int device, bool *shares);
 
-    // Address space. OOMPH_ERR_NO_MEMORY: none left.
+    // Address space. Errors: OOMPH_ERR_NO_MEMORY (none left), OOMPH_ERR_DRIVER.
     oomph_status_t (*reserve)(size_t bytes, size_t alignment, oomph_addr_t *addr);
     oomph_status_t (*unreserve)(oomph_addr_t addr, size_t bytes);
 
     // Physical pages: on the device, or of a kind of host memory (NUMA or PLAIN).
-    // OOMPH_ERR_NO_MEMORY: none left.
+    // Errors: OOMPH_ERR_NO_MEMORY (none left), OOMPH_ERR_DRIVER (also for a NUMA node
+    // that is not there).
     oomph_status_t (*create)(int device, oomph_tier_t tier, oomph_host_kind_t kind,
                              size_t bytes, oomph_handle_t *handle);
     oomph_status_t (*release)(oomph_handle_t handle);
@@ -60,7 +66,8 @@ typedef struct oomph_driver {
                                  bool cpu);
 
     // A file descriptor, the caller's to close, that names a device page in any
-    // process, and the page that one names, to be released like one of ours.
+    // process, and the page that one names, to be released like one of ours. Errors:
+    // OOMPH_ERR_DRIVER (also where pages of the device have no such names).
     oomph_status_t (*export_page)(int device, oomph_handle_t handle, int *descriptor);
     oomph_status_t (*import_page)(int descriptor, oomph_handle_t *handle);
 

@@ -17,6 +17,7 @@ typedef struct oomph_site_counters {
     int64_t peak;              // counts the peaks: each new one, and resets
 } oomph_site_counters_t;
 
+// Makes the list long enough for the site. Errors: OOMPH_ERR_NO_MEMORY (host).
 oomph_status_t oomph_site_counters_grow(oomph_site_counters_t *counters,
                                         oomph_site_t site);
 // Makes sure that a block of the site can be counted. Errors: OOMPH_ERR_NO_MEMORY

@@ -22,6 +22,8 @@ void oomph_guard_give(oomph_device_t *device, oomph_block_t *block);
 // Waits for the streams of the blocks that were freed. Gives the lock up meanwhile.
 void oomph_guard_wait(oomph_device_t *device);
 // Address space for `bytes` more in the pool: new, or else the oldest in quarantine.
+// New space is of `generous` bytes if that can be had. Errors: OOMPH_ERR_NO_MEMORY
+// (address space, host memory), OOMPH_ERR_DRIVER.
 oomph_status_t oomph_guard_extend(oomph_pool_t *pool, size_t bytes, size_t generous);
 // Takes over the address space of a segment that is used up; with `need`, also of one
 // that has room left and holds nothing. False if it is none.

@@ -44,7 +44,8 @@ static inline oomph_device_t *oomph_device_peek(int ordinal)
 
 // Errors: OOMPH_ERR_INVALID (no such device). The process has started.
 oomph_status_t oomph_check_ordinal(int ordinal);
-// The errors for an address of no open device, and for a device that is not open.
+// The errors for an address of no open device, OOMPH_ERR_INVALID (in a forked child
+// OOMPH_ERR_STATE), and for a device that is not open, OOMPH_ERR_STATE.
 oomph_status_t oomph_not_ours(oomph_addr_t addr);
 oomph_status_t oomph_not_open(int ordinal);
 

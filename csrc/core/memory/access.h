@@ -16,6 +16,7 @@ void oomph_segment_capture(const oomph_block_t *block);
 // Of a segment, the bytes that captures have used so.
 size_t oomph_segment_captured_bytes(const oomph_segment_t *segment);
 
-// Gives the devices in pages->devices access to all that is mapped.
+// Gives the devices in pages->devices access to all that is mapped. Errors:
+// OOMPH_ERR_DRIVER; blocks before the one that failed keep the access.
 oomph_status_t oomph_segment_set_access(const oomph_segment_t *segment,
                                         const oomph_pages_t *pages);

@@ -12,11 +12,13 @@
 // Errors: OOMPH_ERR_NO_MEMORY (address space, host memory), OOMPH_ERR_DRIVER.
 oomph_status_t oomph_segment_reserve(oomph_heap_t *heap, oomph_pages_t *pages,
                                      size_t bytes, oomph_segment_t **segment);
-// The same in address space that was reserved before and is still ours.
+// The same in address space that was reserved before and is still ours. Errors:
+// OOMPH_ERR_NO_MEMORY (host memory).
 oomph_status_t oomph_segment_reserve_at(oomph_heap_t *heap, oomph_pages_t *pages,
                                         oomph_addr_t base, size_t bytes,
                                         oomph_segment_t **segment);
-// Adds memory that exists already at `addr`, as one FREE block.
+// Adds memory that exists already at `addr`, as one FREE block. Errors:
+// OOMPH_ERR_NO_MEMORY (host memory).
 oomph_status_t oomph_segment_adopt(oomph_heap_t *heap, oomph_pages_t *pages,
                                    oomph_segment_kind_t kind, oomph_tier_t tier,
                                    oomph_addr_t addr, size_t bytes,

@@ -32,6 +32,8 @@ oomph_clock_t *oomph_streams_awaited(oomph_streams_t *streams);
  * begin() closes the open epoch if it must and gives what to wait for; false if it must
  * not be waited for. Where there is no event to wait for, it is all work of the clock's
  * device. Between begin() and end() the caller gives up the lock and calls wait().
+ * Errors of wait(): OOMPH_ERR_DRIVER, also those of work that was queued before; end()
+ * is told, and takes nothing for finished then.
  */
 typedef struct oomph_wait {
     oomph_clock_t *clock; // whose oldest event it is; NULL: all work of the device
