@@ -12,6 +12,9 @@
  *   what will be used last is sent to the host in its place.
  * - Each rung is climbed again only if something changed. Waiting happens without
  *   the lock; another thread that would have to wait takes the first one's result.
+ * - A hit costs a search of the index. A miss costs a map for each page that is
+ *   missing, and for most rungs a walk over the free blocks, which is little beside it;
+ *   the waits, where they are needed, cost most. So what needs none comes first.
  */
 #include "core/alloc/ladder.h"
 #include "core/alloc/free.h"

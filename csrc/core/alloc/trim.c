@@ -1,4 +1,11 @@
-/* trim.c - what is idle, on its way back to the driver. */
+/* trim.c - what is idle, on its way back to the driver.
+ *
+ * Pages are taken from wherever they are free (steal.c), and released until there are
+ * enough; as long as more are to come, the oldest epoch is waited for, and all is tried
+ * again: so nothing is waited for that is not needed. Adopted memory goes back whole:
+ * the smallest that is enough, else the largest, so that few pieces go. Finding one is
+ * a walk over all segments, which is little beside the driver call that follows.
+ */
 #include "core/alloc/trim.h"
 #include "core/alloc/free.h"
 

@@ -1,3 +1,10 @@
+/* notice.c - a list that doubles when it is full.
+ *
+ * A notice costs amortised constant time, and no lock beside the device's, under which
+ * it is added. Whoever gives that lock up takes the list along and reports it (sync.c),
+ * so hooks run without the lock. Without host memory a notice is left out: the watcher
+ * misses it, but no request fails for it.
+ */
 #include "core/base/notice.h"
 
 #include <stdlib.h>

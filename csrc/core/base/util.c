@@ -1,3 +1,11 @@
+/* util.c - the error text of each thread, sizes for people, and memory for records.
+ *
+ * The text has 512 bytes in each thread, so that setting it takes no memory and no lock
+ * where either may be what failed; what is longer is cut off. Records come from mmap(),
+ * not malloc(): zeroed, backed only once they are touched, and in huge pages if the
+ * system gives them, as they are looked up at random. That costs a system call, so it
+ * is for chunks and tables.
+ */
 #include "core/base/util.h"
 
 #include <stdarg.h>

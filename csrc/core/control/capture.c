@@ -17,6 +17,9 @@
  *
  * What a graph has captured stays where it is. What moved returns like all that is idle
  * (promote.c), but not while captures go on, which would need its room again.
+ *
+ * Where there is room, it costs a few sums over the free blocks. Else the device is
+ * waited for; then what is missing is copied over the link, or made as host pages.
  */
 #include "core/control/capture.h"
 #include "core/alloc/demand.h"

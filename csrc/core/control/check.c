@@ -1,4 +1,10 @@
-/* check.c - whether the records of a device agree with each other. */
+/* check.c - whether the records of a device agree with each other.
+ *
+ * Everything is walked once, segment by segment: each block against its neighbours and
+ * the entries of its pages. What was counted on the way is then compared with what the
+ * index, the table and the statistics say. It stops at the first contradiction, which
+ * it names. It costs all blocks and pages, under the lock: it is for tests.
+ */
 #include "core/alloc/free.h"
 #include "core/heap/index.h"
 

@@ -1,4 +1,10 @@
-/* planner.c - what the embedder's planner of transfers asks of the core. */
+/* planner.c - what the embedder's planner of transfers asks of the core.
+ *
+ * Each is a driver call or two, but for these that cost one for each stream: where all
+ * are to wait, one event is recorded, and the streams wait for it on the GPU, so that
+ * no thread has to; and before an event is asked, all streams are: while one captures,
+ * the event counts as not passed.
+ */
 #include "core/alloc/free.h"
 
 oomph_status_t oomph_predict_host(int ordinal, size_t min_bytes)

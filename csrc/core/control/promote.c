@@ -10,6 +10,10 @@
  *   memory is no longer short.
  * - What its user evicted stays. Nothing returns where several threads end steps: then
  *   the end of one's step says nothing about what the others have under way.
+ *
+ * It costs a walk over the large blocks of the default pools, where any block lies on
+ * the host; and where some return, a sort of these, one wait for the device, and a copy
+ * over the link. That saves what kernels would read over it in each later step.
  */
 #include "core/control/promote.h"
 #include "core/alloc/demand.h"

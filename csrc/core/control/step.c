@@ -1,4 +1,12 @@
-/* step.c - what is done when a step ends. */
+/* step.c - what is done when a step ends.
+ *
+ * The order matters: the layout is judged by the pages that the step moved; peaks are
+ * taken before blocks return to the device, which must fit beside them; host memory is
+ * given back after that, then what the reserve lacks, and what is left empty goes last.
+ * It costs a walk over the pools of each open device, over blocks where some are on the
+ * host, and a driver call for the reserve. The GPU is waited for only where blocks
+ * return, a layout is built, or the reserve is short.
+ */
 #include "core/alloc/demand.h"
 #include "core/alloc/free.h"
 #include "core/alloc/trim.h"

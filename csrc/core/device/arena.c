@@ -1,4 +1,11 @@
-/* arena.c - the address space of a layout, and the pages that move into it. */
+/* arena.c - the address space of a layout, and the pages that move into it.
+ *
+ * When a period has been packed, one segment is reserved for its layout, and the pool's
+ * free pages are mapped there from its start, all in one go: moved one by one, as
+ * blocks need them, each would cost a miss in the middle of a step. What is still in
+ * use stays where it is, and its pages follow on such misses. A rebuild costs one wait
+ * for the oldest epoch and one map for each page; there is one for each period packed.
+ */
 #include "core/device/arena.h"
 #include "core/device/sync.h"
 #include "core/heap/heap.h"

@@ -1,4 +1,10 @@
-/* lookup.c - the blocks and segments of a device, found and described. */
+/* lookup.c - the blocks and segments of a device, found and described.
+ *
+ * A segment is found by a walk over the segments of all pools: these are few, since
+ * each has room for the whole card, and only reports ask, and what marks or moves
+ * blocks. Within it the entry of the page names the block. Frees find their block in a
+ * hash table (table.h).
+ */
 #include "core/device/lookup.h"
 
 static size_t host_bytes(const oomph_block_t *block)

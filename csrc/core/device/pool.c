@@ -1,4 +1,11 @@
-/* pool.c - groups and pools of a device, and the address space that they take. */
+/* pool.c - groups and pools of a device, and the address space that they take.
+ *
+ * The default pools of a stream hang at the stream, so that they are found at once;
+ * those of graphs and MemPools are few, and found by a walk over the list of pools. A
+ * pool of large blocks reserves addresses for the whole card and a quarter more at
+ * once: addresses cost nothing, and with one segment any two free neighbours can merge.
+ * What nobody will come back to is looked for when a step ends.
+ */
 #include "core/device/pool.h"
 #include "core/device/arena.h"
 #include "core/device/guard.h"

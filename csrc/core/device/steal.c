@@ -10,6 +10,10 @@
  * need last, if that is a period away; then those of pools without a layout; then those
  * that the layouts of other streams need sooner, the last needed first; those of the
  * layout of the thief's own stream come at the end, since it will soon want them back.
+ *
+ * They go in runs, each with one call to unmap it. To pick a run is a walk over the
+ * free blocks of the pools that come into question, and over the places of the layouts
+ * where it comes to those. It waits for nothing.
  */
 #include "core/device/steal.h"
 #include "core/device/sync.h"

@@ -1,4 +1,10 @@
-/* heap.c - the segments of a heap. */
+/* heap.c - the segments of a heap.
+ *
+ * They are a doubly linked list, the newest first, so that adding and removing one
+ * takes constant time; a heap mostly has one or two. A block names its segment, and
+ * only that its heap: so moving a segment to another heap touches no block in use, but
+ * looks at all its blocks to enter the free ones there.
+ */
 #include "core/heap/heap.h"
 #include "core/heap/index.h"
 

@@ -1,10 +1,11 @@
 /* page.c - the physical pages of a device, within its limit and beside its reserve.
  *
- * They come one by one from the driver and go back one by one.
- * A page that nothing is mapped to is kept on a stack, the newest on top. What the
- * driver would still give is asked for seldom, as that is a driver call for each page:
- * when the last answer, less what was taken since, might not be enough, and after each
- * GiB.
+ * They come one by one from the driver and go back one by one, so that each can be
+ * mapped anywhere. That costs a call to make a page and one to release it; so a page
+ * that nothing is mapped to is kept on a stack, the newest on top, and taking a spare
+ * one costs no call. What the driver would still give is asked for seldom, as that
+ * would be another call for each page: when the last answer, less what was taken since,
+ * might not be enough, and after each GiB.
  */
 #include "core/memory/page.h"
 

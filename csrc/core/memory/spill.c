@@ -1,4 +1,12 @@
-/* spill.c - each kind of host memory is tried with one page, mapped and copied to. */
+/* spill.c - each kind of host memory is tried with one page, mapped and copied to.
+ *
+ * Only a try tells: some platforms refuse what their attributes promise. The first kind
+ * that works is taken, and tried no more. It costs a few dozen copies of a page.
+ *
+ * A thread makes pages ahead, up to a target, since the system takes seconds to make
+ * and lock tens of GiB. They count as used host memory meanwhile, so they are called
+ * back before memory is refused.
+ */
 #include "core/memory/spill.h"
 
 #include <stdlib.h>

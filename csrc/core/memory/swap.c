@@ -1,5 +1,9 @@
 /* swap.c - all contents are copied first, then the pages change places run by run. If
  * one run fails, those before it change back.
+ *
+ * So until the copy is done a failure has nothing to undo, and after it either set of
+ * pages has the contents. It costs as many pages again for that time, a copy of each
+ * over the link, and two maps for each: at the staging address, and at its own.
  */
 #include "core/memory/swap.h"
 
