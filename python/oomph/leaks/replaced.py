@@ -1,4 +1,11 @@
-"""Optimizers that still hold parameters which the model has replaced."""
+"""Optimizers that still hold parameters which the model has replaced.
+
+A parameter is replaced if no module has it, it has no gradient, and nothing but the
+optimizer refers to it. It is told only if a module has parameters that no optimizer
+trains: else it may have been left out on purpose. Sets of identities decide most of
+that in one pass; only for what they leave the references are searched, which looks at
+all objects.
+"""
 
 from __future__ import annotations
 

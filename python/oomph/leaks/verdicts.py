@@ -1,4 +1,10 @@
-"""Infers the mistake from what grows and what holds it."""
+"""Infers the mistake from what grows and what holds it.
+
+Rules are asked in a fixed order, those with a sign of their own first: a cycle, a
+traceback, a closure; what is left is kept outputs. The signs come from a search for who
+holds a tensor, which looks at every object of the process: so a few tensors stand for a
+group, at most 24 groups are looked at, and one search serves for all.
+"""
 
 from __future__ import annotations
 

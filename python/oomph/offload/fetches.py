@@ -3,6 +3,10 @@
 What was saved last is used first, so what lies just before the place that is used now
 comes next. It may come as early as there is room for it beside all that the rest needs
 until then, as the record of a step of the same kind says.
+
+Fetching as early as there is room hides most of the way back; a fixed number of
+storages ahead would hide less, or run out of memory. Each use in backward costs a
+binary search and the most of a range of events, O(log n).
 """
 
 from __future__ import annotations

@@ -1,4 +1,11 @@
-"""How much of a device is left free, as steps that fell short have taught."""
+"""How much of a device is left free, as steps that fell short have taught.
+
+A step never comes out exactly as planned. So a constant share stays free, and what a
+step was short of is added, at most a fiftieth of the device at a time. After 64 steps
+without a shortage a fiftieth less is tried; whenever such a trial fails, the wait
+before the next doubles, so that trials get rare where they are in vain. It costs a few
+sums for each step.
+"""
 
 from __future__ import annotations
 

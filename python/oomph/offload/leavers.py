@@ -1,4 +1,10 @@
-"""Which of what a step saves is to leave in the next, and what is of no use there."""
+"""Which of what a step saves is to leave in the next, and what is of no use there.
+
+The choice itself is that of :func:`oomph.offload.sends.choose`. What left in the step
+before leaves again, if that is enough and not much more than is needed: so steps that
+are alike stay alike. What freed nothing when it was sent, as others hold it, is left
+out until it was not saved for 100 steps. It costs one or two choices for each plan.
+"""
 
 from __future__ import annotations
 

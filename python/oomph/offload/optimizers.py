@@ -7,6 +7,9 @@ its temporary tensors are small then, and what lies on the host is copied to the
 once, worked on there, and copied back to the same address, while the pieces before and
 after are on the link too. The functions work element by element, so the values are the
 same.
+
+A piece is 1/128 of the device: small enough that ten of them have room, and large
+enough that a call of the function for each costs little.
 """
 
 from __future__ import annotations

@@ -1,4 +1,11 @@
-"""Writes down what the step that runs on a device needs, when, and what is away."""
+"""Writes down what the step that runs on a device needs, when, and what is away.
+
+Whenever a storage is saved or used, the core's high-water marks since the last such
+event are read and reset: a look at the memory in use at these moments alone would miss
+the peaks between them. What was away is added, so that the record says what the step
+would need if nothing had left, and serves for any plan. It costs a call of the core for
+each event.
+"""
 
 from __future__ import annotations
 

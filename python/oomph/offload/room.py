@@ -6,6 +6,9 @@ that moment, before anything falls back to the host: kernels use a block on host
 again and again over the link, while this crosses it once out and once back. What came
 back too early goes first where it is used later, as its copy is on the host anyway.
 What is much larger than what is missing stays: it would take the link longer.
+
+It costs a weak reference for each tensor that is saved. When memory runs out, what
+stays is walked through, what is used last first, until enough has left.
 """
 
 from __future__ import annotations

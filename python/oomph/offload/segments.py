@@ -1,4 +1,10 @@
-"""A step in parts, between calls that begin or end, as the schedule takes it."""
+"""A step in parts, between calls that begin or end, as the schedule takes it.
+
+The schedule plays a step many times, so it needs few parts and not thousands of events.
+The step is cut where one of the calls begins or ends that save most, at most 256, and
+each part gets the most bytes that were in use in it, what it was the first to save, and
+its times. A binary search places each event: O(n log k) for n events and k cuts.
+"""
 
 from __future__ import annotations
 

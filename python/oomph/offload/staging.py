@@ -1,4 +1,10 @@
-"""Works on tensors of the host in buffers on the device, while others are copied."""
+"""Works on tensors of the host in buffers on the device, while others are copied.
+
+It is a pipeline: two pieces are on their way in while one is worked on and those before
+are on their way out, in four buffers that take turns. So a step takes as long as the
+slower of work and link, not as long as both. More buffers would take memory and hide no
+more. Only what may have been written to is copied back.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""What tensors contain: compared bit by bit, and put back."""
+"""What tensors contain: compared bit by bit, and put back.
+
+Bits are compared and not numbers, as a NaN differs from itself, and 0 equals -0. That
+reads both once, and waits for the device. Where a copy to compare with would take too
+much memory, a sum over the storage stands for it: it misses only changes that leave the
+sum as it was.
+"""
 
 from __future__ import annotations
 

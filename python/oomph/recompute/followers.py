@@ -2,6 +2,10 @@
 
 One thread is followed, the first that calls a module. Calls end in the order in which
 they began, from the last; what an exception cut short ends with those around it.
+
+While all calls are watched, each call of a module costs a look at what it saves, and
+while some are tried, a second run of each. Once calls have been chosen, only these are
+followed.
 """
 
 from __future__ import annotations

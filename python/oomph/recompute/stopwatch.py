@@ -1,4 +1,10 @@
-"""How long the parts of a step take that lie between calls that begin or end."""
+"""How long the parts of a step take that lie between calls that begin or end.
+
+Events on the device are recorded where a call begins or ends in forward, and where what
+backward uses was saved on the other side of such a boundary. The clock of the host
+would only measure how long it takes to launch. Waits for copies are taken off. The
+device is waited for once, at the end: so only steps that are measured pay for it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Which sizes the batch of a step may have, and along which dimension."""
+"""Which sizes the batch of a step may have, and along which dimension.
+
+It is a vote: of the sizes that tensors of the step have, the most frequent comes first,
+but for one that a data loader has. It may be wrong, as a step with half of it then
+shows. It costs a look through the step's variables, and one through all objects for
+the data loaders.
+"""
 
 from __future__ import annotations
 

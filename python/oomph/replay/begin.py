@@ -1,4 +1,10 @@
-"""What is there when a step begins, made so that the step can run again."""
+"""What is there when a step begins, made so that the step can run again.
+
+A step that failed half-way has left gradients, states, graphs and longer caches behind.
+A copy from before would have cost memory in every step, so what it made is undone
+instead, as far as it can be told: in the forked child alone. That costs some walks over
+the objects that Python's collector knows.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""What stands in for PyTorch's engine, and for CUDA, in a forked child."""
+"""What stands in for PyTorch's engine, and for CUDA, in a forked child.
+
+A forked child has none of autograd's threads, and CUDA does not work in it. So backward
+runs in the thread that asks for it, and functions that would ask CUDA are replaced by
+answers, once and for good: the child does nothing else. That costs nothing for each
+operator.
+"""
 
 from __future__ import annotations
 

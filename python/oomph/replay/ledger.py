@@ -1,4 +1,10 @@
-"""The storages that a step has while it runs again, and the bytes that they take."""
+"""The storages that a step has while it runs again, and the bytes that they take.
+
+A weak reference to each storage tells when it goes, whoever let go of it. The bytes in
+use after each such event give the peak; and as each piece has its begin and its end,
+they also give the peak had some pieces been smaller, in one pass over pieces and
+events. So that needs no other run.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Where a step ended, and whether what runs again had run by then."""
+"""Where a step ended, and whether what runs again had run by then.
+
+The calls of then and now are compared from the outermost on. The first that differ
+decide: by the order in which a module holds its modules, or else by the place in the
+source. So nothing has to be traced before a step fails; where neither tells, it is
+taken not to have run. It costs a walk over the stack.
+"""
 
 from __future__ import annotations
 

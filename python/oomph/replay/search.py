@@ -1,4 +1,11 @@
-"""Finds the step that a program is in, and tries it in other ways."""
+"""Finds the step that a program is in, and tries it in other ways.
+
+Candidates are stretches of statements in the functions on the stack, the innermost
+first: the body of a loop, or of a function, from its begin or from where it was. They
+run in forked children, one after another, until one is a step: it has a backward, or is
+what a loop repeats. A run shows what cannot be read off the source, but takes seconds
+of the CPU: so there are at most eight tries, within a budget.
+"""
 
 from __future__ import annotations
 
