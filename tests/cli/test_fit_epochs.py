@@ -220,7 +220,7 @@ if __name__ == "__main__":
     )
     result = oomph("fit", "--brief", "--gpu", "1GiB", path)
     assert result.code == 3
-    assert "2 processes that it started did, and nothing is known" in result.err
+    assert "2 processes that it started did, and oomph cannot look" in result.err
     path.write_text(path.read_text().replace("False", "True"))
     result = oomph("fit", "--brief", "--gpu", "1GiB", path)
     assert "2 other processes that the script started used a GPU, too" in result.out
