@@ -1,8 +1,8 @@
 /* request.c - one request that climbs the whole ladder, function by function.
  *
- * On a full card a block falls back to the host. Each function of the core that is entered on
- * the way is printed, for tests/test_walk.py: its address, and how many others it was
- * called by, one by the other.
+ * On a full card a block falls back to the host. Each function of the core that is
+ * entered on the way is printed, for tests/test_walk.py: its address, and how many
+ * others it was called by, one by the other.
  */
 #include "card.h"
 
