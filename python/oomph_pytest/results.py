@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from _pytest.terminal import TerminalReporter
+from oomph.base.tables import columns
 
 from oomph_pytest import store
 from oomph_pytest.store import FIGURES, StoredRun, growth
@@ -125,7 +126,4 @@ def _table(rows: list[list[str]]) -> list[str]:
     """Lines of equal columns under their heads; none if there are only heads."""
     if len(rows) == 1:
         return []
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    padded = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
-    head, *rest = padded
-    return ["", head, "  ".join("-" * width for width in widths), *rest]
+    return ["", *columns(rows, ruled=True)]

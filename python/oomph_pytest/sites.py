@@ -17,10 +17,11 @@ from typing import Any
 
 import torch
 from oomph.base import state
-from oomph.base.sizes import format_size
+from oomph.base.tables import sized
 from oomph.memory import sites
 
 SHOWN = 10
+_SIZE_WIDTH = 12  # characters
 NO_LINE = "no Python line (backward, or a library)"
 _EVENTS_MAX = 1_000_000  # kept by PyTorch, the newest
 _UNKNOWN = (
@@ -193,7 +194,7 @@ def describe(lines: Lines | None, when: str, at_peak: bool) -> str:
         rest = found[SHOWN:]
         if rest:
             rest_bytes = sum(site.size_bytes for site in rest)
-            rows.append(f"  {format_size(rest_bytes):>12}  by {len(rest)} others")
+            rows.append(sized(rest_bytes, f"by {len(rest)} others", _SIZE_WIDTH))
     return "\n".join(rows)
 
 
@@ -210,4 +211,4 @@ def _by_line(alive: dict[int, dict[str, Any]]) -> list[Site]:
 
 def _row(site: Site) -> str:
     blocks = "1 block" if site.count == 1 else f"{site.count} blocks"
-    return f"  {format_size(site.size_bytes):>12}  {site.where}, {blocks}"
+    return sized(site.size_bytes, f"{site.where}, {blocks}", _SIZE_WIDTH)

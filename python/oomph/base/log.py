@@ -13,6 +13,7 @@ from typing import Any
 from oomph import _C
 from oomph.base import ranks
 from oomph.base.sizes import format_size
+from oomph.base.tables import labelled
 
 logger = logging.getLogger("oomph")
 
@@ -156,10 +157,9 @@ def finish() -> None:
     for device in range(_C.DEVICE_MAX):
         found = rows(device)
         if found:
-            wide = max(map(len, found))
             how = "out of" if _C.stats(device)["rescues"] else "short of"
             lines.append(f"GPU {device} was {how} memory:")
-            lines += (f"  {name:{wide}}  {text}" for name, text in found.items())
+            lines += labelled(found.items())
     if lines:
         logger.warning("%s", "\n".join(lines))
     for report in more_at_exit:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from oomph.base.sizes import format_size
+from oomph.base.tables import sized
 from oomph.memory import sites
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def brief(found: Diagnosis) -> list[str]:
         f"GPU {found.device} has {format_size(found.total_bytes)}. When it failed, GPU "
         "memory was held mostly by:",
         *(
-            row(total.size_bytes, total.name + _main_line(found, total))
+            sized(total.size_bytes, total.name + _main_line(found, total))
             for total in sorted(found.categories, key=lambda t: -t.size_bytes)[:BRIEF]
         ),
         title,
@@ -104,22 +105,17 @@ def _request(request: Request | None) -> list[str]:
     return [text, *([f"    {source}"] if source else []), *([more] if more else [])]
 
 
-def row(size_bytes: int, text: str) -> str:
-    """A size, and what has it or would save it."""
-    return f"  {format_size(size_bytes):>10}  {text}"
-
-
 def _categories(found: Diagnosis) -> list[str]:
     least = SMALL_SHARE * found.total_bytes
     large = [total for total in found.categories if total.size_bytes >= least]
     rest = [total for total in found.categories if total.size_bytes < least]
     rest, large = large[CATEGORIES_SHOWN - 1 :] + rest, large[: CATEGORIES_SHOWN - 1]
-    rows = [row(total.size_bytes, total.name) for total in large]
+    rows = [sized(total.size_bytes, total.name) for total in large]
     if rest:
         names = ", ".join(total.name for total in rest)
-        rows.append(row(sum(total.size_bytes for total in rest), names))
+        rows.append(sized(sum(total.size_bytes for total in rest), names))
     if found.host_bytes:
-        rows.append(row(found.host_bytes, "of this is on the host"))
+        rows.append(sized(found.host_bytes, "of this is on the host"))
     return rows
 
 
@@ -127,7 +123,7 @@ def _lines(lines: list[Line]) -> list[str]:
     if not lines:
         return []
     rows = [
-        row(
+        sized(
             line.size_bytes,
             f"{sites.place(line.file, line.line)} ({line.function}), {line.count} "
             f"block{'s' * (line.count != 1)}, "
@@ -219,7 +215,7 @@ def _best(found: Diagnosis, count: int) -> tuple[str, list[str]]:
             return "oomph had no CPU time left to try remedies.", []
         return "oomph knows nothing that would save much.", []
     rows = [
-        row(r.saves_bytes, f"{r.action}; cost: {r.cost}{_mark(r, found)}")
+        sized(r.saves_bytes, f"{r.action}; cost: {r.cost}{_mark(r, found)}")
         for r in found.remedies[:count]
     ]
     return _title(found), rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from oomph.base.tables import labelled
 from oomph.doctor.advice import advise
 from oomph.doctor.amounts import GIB, MIB, Amount
 from oomph.doctor.cases import Advice, Advised, Case
@@ -24,6 +25,7 @@ _OF_PYTORCH = ("pytorch", "async", "mps", "summary")
 SHOWN_MAX = 8  # different errors; --json has all
 _RUNS_MAX = 16  # of numbers that follow each other
 LINES_MAX = 12
+_LABEL_WIDTH = 10  # in characters: the same for all errors of a log
 FindPlace = Callable[[int], tuple[str, int]]  # a line's log, and its number there
 LOOKED_FOR = (
     "errors of PyTorch's allocators since 2018 (CUDA, HIP, XPU, MPS), also in part; "
@@ -99,8 +101,7 @@ def _explained(sighting: Sighting, search: Search, place: FindPlace) -> str:
     while len(shown) >= LINES_MAX:  # the last reasons are the least
         refused = [i for i, (label, _) in enumerate(shown) if label == "no help"]
         del shown[refused[-1]]
-    lines = [f"  {label:<11} {said}" for label, said in shown]
-    return "\n".join([_title(sighting, place), *lines])
+    return "\n".join([_title(sighting, place), *labelled(shown, _LABEL_WIDTH)])
 
 
 def _title(sighting: Sighting, place: FindPlace) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from oomph.base.sizes import format_size
-from oomph.diagnosis.wording import OFFLOAD, PHASES, row
+from oomph.base.tables import columns, sized
+from oomph.diagnosis.wording import OFFLOAD, PHASES
 from oomph.fitting.cards import Target
 from oomph.fitting.measuring import Way
 from oomph.fitting.process.record import BATCHES, Record
@@ -68,7 +69,7 @@ def text_of_largest(name: str, found: Sequence[Largest]) -> str:
     for card, largest in _by_card(found):
         cells = [_value(largest[way]) for way in Way]
         rows.append([card.name, format_size(card.memory_bytes), *cells])
-    lines = [f"The largest {name} that fits:", *_columns(rows), ""]
+    lines = [f"The largest {name} that fits:", *columns(rows), ""]
     runs = [each.roomy for each in found if each.roomy is not None]
     lines += [*_ended(runs), *_forked(runs), *_asks(runs), *_caught(found)]
     return "\n".join(lines).strip()
@@ -155,11 +156,6 @@ def data_of_largest(name: str, found: Sequence[Largest]) -> dict[str, Any]:
     return {"name": name, "largest": values}
 
 
-def _columns(rows: list[list[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-
-
 def _table(fit: Fit, has_times: bool = True) -> list[str]:
     times = ["ms a step", "without limit"] if has_times else []
     rows = [["card", "memory", *(way.value for way in Way), *times]]
@@ -176,7 +172,7 @@ def _table(fit: Fit, has_times: bool = True) -> list[str]:
         least = [fit.smallest.get(way) for way in Way]
         sizes = ["-" if size is None else format_size(size) for size in least]
         rows.append(["smallest", "", *sizes, *("" for _ in times)])
-    return _columns(rows)
+    return columns(rows)
 
 
 def _by_card(found: Sequence[_OfCard]) -> list[tuple[Target, dict[Way, _OfCard]]]:
@@ -218,7 +214,7 @@ def _peak(peak: Record | None) -> list[str]:
     request = found["request"]
     when = PHASES.get(request["phase"], "")
     rows = [
-        row(total["size_bytes"], total["name"])
+        sized(total["size_bytes"], total["name"])
         for total in sorted(found["categories"], key=lambda t: -t["size_bytes"])[:_ROWS]
     ]
     in_phase = f" in {when}" if when else ""
@@ -237,7 +233,7 @@ def _smaller(fit: Fit) -> list[str]:
     for remedy in without[:_ROWS]:
         mark = {True: "enough", False: "not enough alone", None: "not known"}
         text = f"{remedy['action']} ({mark[remedy['enough']]}); cost: {remedy['cost']}"
-        rows.append(row(remedy["saves_bytes"], text))
+        rows.append(sized(remedy["saves_bytes"], text))
     where = f"On {fit.smaller_card.name} without offload"
     if not rows:
         return [f"{where}, oomph knows nothing that would save memory."]

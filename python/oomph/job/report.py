@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from oomph.base.sizes import format_size
+from oomph.base.tables import labelled
 from oomph.doctor import report as doctor
 from oomph.doctor.finder import Search, search
 from oomph.job.files import Job, JoinedLogs, Statistics
@@ -142,9 +143,8 @@ class Report:
         if self.job.missing:
             missing = _listed(f"rank {rank}" for rank in self.job.missing)
             rows["no statistics"] = f"{missing}: killed, or still running"
-        wide = max(map(len, rows), default=0)
-        lines = [f"  {title:{wide}}  {text}" for title, text in rows.items()]
-        return "\n".join([f"{self.job.folder}: statistics of {who}", *lines])
+        head = f"{self.job.folder}: statistics of {who}"
+        return "\n".join([head, *labelled(rows.items())])
 
     def _leaks(self) -> str:
         return "\n".join(f"{_listed(leak.whose)}: {leak.text}" for leak in self.leaks)
