@@ -33,7 +33,7 @@ const char *oomph_outcome_text(oomph_outcome_t outcome)
 static bool is_exported(const oomph_block_t *block)
 {
     const oomph_segment_t *segment = block->segment;
-    size_t last = oomph_segment_page(segment, oomph_block_end(block) - 1);
+    size_t last = oomph_block_last_page(block);
 
     for (size_t i = oomph_segment_page(segment, block->addr); i <= last; i++)
         if (oomph_segment_descriptor(segment, i) >= 0)
@@ -112,7 +112,7 @@ static bool find_run(const oomph_batch_t *batch, const oomph_block_t *block,
     oomph_segment_t *segment = block->segment;
     const oomph_page_entry_t *entries = segment->entries;
     size_t first = oomph_segment_page(segment, block->addr);
-    size_t last = oomph_segment_page(segment, oomph_block_end(block) - 1);
+    size_t last = oomph_block_last_page(block);
     bool has_own = last - first >= 2;
     bool first_may = all_on_tier(batch, segment, first);
     bool last_may = all_on_tier(batch, segment, last);

@@ -25,7 +25,7 @@ static oomph_status_t check_tiers(const oomph_segment_t *segment,
                                   const oomph_block_t *block)
 {
     size_t first = oomph_segment_page(segment, block->addr);
-    size_t last = oomph_segment_page(segment, oomph_block_end(block) - 1);
+    size_t last = oomph_block_last_page(block);
     oomph_tier_t own;
 
     if (block->state == OOMPH_BLOCK_HOLE || block->leaked)
@@ -51,7 +51,7 @@ static oomph_status_t check_entries(const oomph_segment_t *segment,
                                     const oomph_block_t *block)
 {
     uint64_t page_mask = (1ull << segment->page_shift) - 1;
-    size_t last = oomph_segment_page(segment, oomph_block_end(block) - 1);
+    size_t last = oomph_block_last_page(block);
 
     if (block->state == OOMPH_BLOCK_HOLE &&
         ((block->addr | block->bytes) & page_mask) != 0)

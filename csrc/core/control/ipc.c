@@ -86,7 +86,7 @@ static oomph_status_t export_block(oomph_device_t *device, oomph_addr_t addr,
     size_t first = 0, count = 0;
     if (segment->entries != NULL) {
         first = oomph_segment_page(segment, block->addr);
-        count = oomph_segment_page(segment, oomph_block_end(block) - 1) + 1 - first;
+        count = oomph_block_last_page(block) + 1 - first;
     }
     oomph_status_t status = check_block(block, count);
     if (status != OOMPH_OK)

@@ -40,7 +40,7 @@ void oomph_stamp(const oomph_block_t *block)
         segment->epoch = epoch;
         return;
     }
-    size_t last = oomph_segment_page(segment, oomph_block_end(block) - 1);
+    size_t last = oomph_block_last_page(block);
     for (size_t i = oomph_segment_page(segment, block->addr); i <= last; i++)
         segment->entries[i].epoch = epoch;
 }

@@ -173,7 +173,7 @@ static void set_mixed(oomph_block_t *block, bool mixed)
 static oomph_block_t *give_first_parts(oomph_block_t *block)
 {
     const oomph_segment_t *segment = block->segment;
-    size_t last = oomph_segment_page(segment, oomph_block_end(block) - 1);
+    size_t last = oomph_block_last_page(block);
     size_t page = oomph_segment_page(segment, block->addr);
     oomph_block_t *part;
 
@@ -196,7 +196,7 @@ static size_t split_page(const oomph_block_t *block)
 {
     const oomph_page_entry_t *entries = block->segment->entries;
     size_t first = oomph_segment_page(block->segment, block->addr);
-    size_t last = oomph_segment_page(block->segment, oomph_block_end(block) - 1);
+    size_t last = oomph_block_last_page(block);
 
     if (last - first < 3 || entries[first + 1].tier == entries[last - 1].tier)
         return 0;
@@ -215,7 +215,7 @@ bool oomph_block_is_mixed(const oomph_block_t *block, oomph_tier_t *own)
 {
     const oomph_page_entry_t *entries = block->segment->entries;
     size_t first = oomph_segment_page(block->segment, block->addr);
-    size_t last = oomph_segment_page(block->segment, oomph_block_end(block) - 1);
+    size_t last = oomph_block_last_page(block);
 
     if (last - first >= 2)
         *own = (oomph_tier_t)entries[last - 1].tier;

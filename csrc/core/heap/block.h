@@ -228,3 +228,9 @@ static inline oomph_addr_t oomph_block_end(const oomph_block_t *block)
 {
     return block->addr + block->bytes;
 }
+
+// The page of its last byte.
+static inline size_t oomph_block_last_page(const oomph_block_t *block)
+{
+    return oomph_segment_page(block->segment, oomph_block_end(block) - 1);
+}

@@ -18,7 +18,7 @@ oomph_status_t oomph_segment_open_to_cpu(const oomph_block_t *block,
 
     if (entries == NULL)
         return OOMPH_OK;
-    size_t end = oomph_segment_page(segment, oomph_block_end(block) - 1) + 1;
+    size_t end = oomph_block_last_page(block) + 1;
     size_t first = oomph_segment_page(segment, block->addr);
     for (size_t next; first < end && status == OOMPH_OK; first = next) {
         for (next = first; next < end && !is_open(&entries[next]); next++)
@@ -43,7 +43,7 @@ void oomph_segment_capture(const oomph_block_t *block)
         segment->captured = true;
         return;
     }
-    size_t last = oomph_segment_page(segment, oomph_block_end(block) - 1);
+    size_t last = oomph_block_last_page(block);
     for (size_t i = oomph_segment_page(segment, block->addr); i <= last; i++)
         segment->entries[i].captured = true;
 }
@@ -64,7 +64,7 @@ static oomph_status_t set_access(const oomph_segment_t *segment,
                                  const oomph_pages_t *pages, const oomph_block_t *block)
 {
     size_t first = oomph_segment_page(segment, block->addr);
-    size_t last = oomph_segment_page(segment, oomph_block_end(block) - 1);
+    size_t last = oomph_block_last_page(block);
 
     return pages->driver->set_access(oomph_segment_addr(segment, first),
                                      (last + 1 - first) << segment->page_shift,
