@@ -39,12 +39,16 @@ int cublasLtMatmulAlgoGetHeuristic(void *handle, void *operation, void *a, void 
 
 // ---- factorisations, which report bad arguments on the host: there are none
 
+static int factorise(const char *name, int *info)
+{
+    *info = 0;
+    return oomph_sim_refuses(name) ? STANDIN_NOT_SUPPORTED : STANDIN_SUCCESS;
+}
+
 int cublasSgeqrfBatched(void *handle, int m, int n, void *a, int a_leading, void *tau,
                         int *info, int batch)
 {
-    *info = 0;
-    return oomph_sim_refuses("cublasgeqrfBatched") ? STANDIN_NOT_SUPPORTED
-                                                   : STANDIN_SUCCESS;
+    return factorise("cublasgeqrfBatched", info);
 }
 
 __typeof__(cublasSgeqrfBatched) cublasDgeqrfBatched
@@ -58,9 +62,7 @@ int cublasSgetrsBatched(void *handle, int operation, int n, int right_sides, voi
                         int a_leading, void *pivots, void *b, int b_leading, int *info,
                         int batch)
 {
-    *info = 0;
-    return oomph_sim_refuses("cublasgetrsBatched") ? STANDIN_NOT_SUPPORTED
-                                                   : STANDIN_SUCCESS;
+    return factorise("cublasgetrsBatched", info);
 }
 
 __typeof__(cublasSgetrsBatched) cublasDgetrsBatched
@@ -74,9 +76,7 @@ int cublasSgelsBatched(void *handle, int operation, int m, int n, int right_side
                        void *a, int a_leading, void *c, int c_leading, int *info,
                        void *device_info, int batch)
 {
-    *info = 0;
-    return oomph_sim_refuses("cublasgelsBatched") ? STANDIN_NOT_SUPPORTED
-                                                  : STANDIN_SUCCESS;
+    return factorise("cublasgelsBatched", info);
 }
 
 __typeof__(cublasSgelsBatched) cublasDgelsBatched

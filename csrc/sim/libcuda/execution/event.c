@@ -33,6 +33,14 @@ CUresult cuEventDestroy_v2(CUevent event)
 
 // ---- recording and waiting
 
+// Checks an event, and finds the stream that is to record it or wait for it.
+static CUresult find(CUevent event, CUstream handle, CUstream *stream)
+{
+    CUresult result = sim_event_check(event);
+
+    return result == CUDA_SUCCESS ? sim_stream_find(handle, stream) : result;
+}
+
 // Puts the record into the stream's order; `mark` is that of the event, or none.
 static CUresult submit_record(CUevent event, CUstream stream, const sim_mark_t *mark)
 {
@@ -105,10 +113,8 @@ static CUresult record_captured(CUevent event, CUstream stream)
 static CUresult record(CUevent event, CUstream handle, unsigned flags)
 {
     CUstream stream;
-    CUresult result = sim_event_check(event);
+    CUresult result = find(event, handle, &stream);
 
-    if (result == CUDA_SUCCESS)
-        result = sim_stream_find(handle, &stream);
     if (result != CUDA_SUCCESS)
         return result;
     if (event->context != stream->context)
@@ -216,10 +222,8 @@ static CUresult wait_captured(CUevent event, CUstream stream)
 static CUresult wait(CUstream handle, CUevent event, unsigned flags)
 {
     CUstream stream;
-    CUresult result = sim_event_check(event);
+    CUresult result = find(event, handle, &stream);
 
-    if (result == CUDA_SUCCESS)
-        result = sim_stream_find(handle, &stream);
     if (result != CUDA_SUCCESS)
         return result;
     bool concerns_capture = stream->capture != NULL || event->capture != NULL;

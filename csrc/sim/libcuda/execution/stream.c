@@ -193,61 +193,27 @@ CUresult cuStreamQuery(CUstream handle)
     return sim_leave(result, "%p", (void *)handle);
 }
 
-// Enters a question about a stream. INVALID_VALUE if there is no place for the answer.
-static CUresult enter_question(const char *function, CUstream handle, const void *out,
-                               CUstream *stream)
-{
-    CUresult result = sim_enter_checked(function, out != NULL);
+// ---- questions about a stream; INVALID_VALUE if there is no place for the answer
 
-    return result == CUDA_SUCCESS ? sim_stream_find_any(handle, stream) : result;
-}
+// A macro, as C has no function for several types, and a type has no parentheses. In
+// `told` the stream is `stream`.
+// NOLINTBEGIN(bugprone-macro-parentheses)
+#define STREAM_QUESTION(function, type, told)                                          \
+    CUresult function(CUstream handle, type *answer)                                   \
+    {                                                                                  \
+        CUstream stream;                                                               \
+        CUresult result = sim_enter_checked(__func__, answer != NULL);                 \
+                                                                                       \
+        if (result == CUDA_SUCCESS)                                                    \
+            result = sim_stream_find_any(handle, &stream);                             \
+        if (result == CUDA_SUCCESS)                                                    \
+            *answer = (told);                                                          \
+        return sim_leave(result, "%p", (void *)handle);                                \
+    }
+// NOLINTEND(bugprone-macro-parentheses)
 
-CUresult cuStreamGetFlags(CUstream handle, unsigned *flags)
-{
-    CUstream stream;
-    CUresult result = enter_question(__func__, handle, flags, &stream);
-
-    if (result == CUDA_SUCCESS)
-        *flags = stream->flags;
-    return sim_leave(result, "%p", (void *)handle);
-}
-
-CUresult cuStreamGetPriority(CUstream handle, int *priority)
-{
-    CUstream stream;
-    CUresult result = enter_question(__func__, handle, priority, &stream);
-
-    if (result == CUDA_SUCCESS)
-        *priority = stream->priority;
-    return sim_leave(result, "%p", (void *)handle);
-}
-
-CUresult cuStreamGetId(CUstream handle, unsigned long long *id)
-{
-    CUstream stream;
-    CUresult result = enter_question(__func__, handle, id, &stream);
-
-    if (result == CUDA_SUCCESS)
-        *id = stream->id;
-    return sim_leave(result, "%p", (void *)handle);
-}
-
-CUresult cuStreamGetCtx(CUstream handle, CUcontext *context)
-{
-    CUstream stream;
-    CUresult result = enter_question(__func__, handle, context, &stream);
-
-    if (result == CUDA_SUCCESS)
-        *context = stream->context;
-    return sim_leave(result, "%p", (void *)handle);
-}
-
-CUresult cuStreamGetDevice(CUstream handle, CUdevice *device)
-{
-    CUstream stream;
-    CUresult result = enter_question(__func__, handle, device, &stream);
-
-    if (result == CUDA_SUCCESS)
-        *device = stream->context->device;
-    return sim_leave(result, "%p", (void *)handle);
-}
+STREAM_QUESTION(cuStreamGetFlags, unsigned, stream->flags)
+STREAM_QUESTION(cuStreamGetPriority, int, stream->priority)
+STREAM_QUESTION(cuStreamGetId, unsigned long long, stream->id)
+STREAM_QUESTION(cuStreamGetCtx, CUcontext, stream->context)
+STREAM_QUESTION(cuStreamGetDevice, CUdevice, stream->context->device)
