@@ -39,7 +39,11 @@ LIMITED_API = BUILDING["LIMITED_API"]
 cuda_includes = BUILDING["cuda_includes"]
 system_includes = BUILDING["system_includes"]
 STUBS = runpy.run_path(str(CSRC / "sim/stubs.py"))
-C_FLAGS = ["-std=c17", "-O2", "-g", "-fvisibility=hidden", *BUILDING["WARNINGS"]]
+C_FLAGS = [
+    *("-std=c17", "-D_GNU_SOURCE", "-O2", "-g", "-fvisibility=hidden"),
+    *BUILDING["WARNINGS"],
+]
+C_LIBRARIES = ["-pthread", "-ldl"]
 SANITIZERS = {
     "address": ["-fsanitize=address,undefined", "-fno-sanitize=vptr"],
     "thread": ["-fsanitize=thread"],
@@ -102,6 +106,16 @@ def compiler_is_gcc() -> bool:
     except (OSError, subprocess.CalledProcessError):
         return False
     return "Free Software Foundation" in version
+
+
+def optimised() -> list[str]:
+    """How the allocator is compiled, and linked."""
+    return ["-O3", "-flto=auto"] if compiler_is_gcc() else ["-O3"]
+
+
+def core_flags() -> list[str]:
+    """How the C files of the core are compiled, but for headers that are not ours."""
+    return ["-DNDEBUG", *C_FLAGS, *optimised()]
 
 
 def wheel_folder() -> Path | None:
@@ -229,7 +243,7 @@ def simulation(includes: list[str]) -> list[SharedLibrary]:
     runtimes = STUBS["find_runtimes"](headers)
     if not runtimes:
         raise SystemExit("oomph: no libcudart.so.* found: install nvidia-cuda-runtime")
-    flags = ["-D_GNU_SOURCE", *C_FLAGS, *includes]
+    flags = [*C_FLAGS, *includes]
     newest = system_includes(newest_cudnn(headers)) if headers else []
     return [
         SharedLibrary(
@@ -310,7 +324,6 @@ def extensions() -> list[Extension]:
     version = runpy.run_path(str(torch / "version.py")) if torch else {"cuda": "13"}
     folders = cuda_includes(version["cuda"])
     includes = system_includes(folders)
-    whole = ["-O3", "-flto=auto"] if compiler_is_gcc() else ["-O3"]
     found = [
         Extension(
             "oomph._C",
@@ -318,15 +331,8 @@ def extensions() -> list[Extension]:
             py_limited_api=True,
             depends=allocator_sources("h"),
             include_dirs=["csrc"],
-            extra_compile_args=[
-                "-D_GNU_SOURCE",
-                "-DNDEBUG",
-                LIMITED_API,
-                *C_FLAGS,
-                *whole,
-                *includes,
-            ],
-            extra_link_args=["-pthread", "-ldl", *whole],
+            extra_compile_args=[LIMITED_API, *core_flags(), *includes],
+            extra_link_args=[*C_LIBRARIES, *optimised()],
         ),
         *simulation(includes),
     ]

@@ -98,7 +98,7 @@ class Machine:
         if not program.exists():
             setup = setup_functions()
             includes = setup["system_includes"](setup["cuda_includes"]())
-            flags = ("-std=c17", "-D_GNU_SOURCE", "-O2", "-lpthread", "-ldl")
+            flags = (*setup["C_FLAGS"], *setup["C_LIBRARIES"])
             self.run(part, "cc", source, "-o", program, *includes, *flags)
         simulated: dict[str, str] = {}
         if self.card is not None:  # these programs read what they wrote

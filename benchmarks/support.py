@@ -196,11 +196,11 @@ def build_with_core(program: str, folder: Path) -> Path:
     out = folder / program
     subprocess.run(
         [
-            *("cc", "-std=c17", "-D_GNU_SOURCE", "-DNDEBUG", "-O3", "-flto=auto"),
+            *(setup["c_compiler"](), *setup["core_flags"]()),
             *setup["system_includes"](setup["cuda_includes"]()),
             *(f"-I{ROOT / 'csrc'}", f"-I{ROOT / 'csrc' / 'sim'}"),
             *(str(NATIVE / f"{program}.c"), *map(str, core)),
-            *("-o", str(out), "-lpthread", "-ldl"),
+            *("-o", str(out), *setup["C_LIBRARIES"]),
         ],
         check=True,
     )
@@ -221,7 +221,7 @@ def build_with_torch(program: str, folder: Path, shared: bool) -> Path:
     out = folder / (f"{program}.so" if shared else program)
     subprocess.run(
         [
-            *("c++", "-std=c++20", "-O2", "-pthread"),
+            *("c++", setup["BUILDING"]["STANDARD"], "-O2", "-pthread"),
             *(["-fPIC", "-shared"] if shared else []),
             *setup["system_includes"]([torch / "include"]),
             *setup["system_includes"](setup["cuda_includes"]()),

@@ -32,7 +32,8 @@ def calls(tmp_path_factory) -> list[tuple[str, int]]:
         subprocess.run([compiler, *how], check=True)
     program = out / "request"
     flags = [*tests.shared[0].flags, f"-I{ROOT / 'tests' / 'c'}", "-no-pie", "-g"]
-    libraries = [library, f"-Wl,-rpath,{library.parent}", "-lpthread", "-ldl"]
+    given = build_description()["C_LIBRARIES"]
+    libraries = [library, f"-Wl,-rpath,{library.parent}", *given]
     link = [compiler, *flags, PROGRAM, *objects, *libraries, "-o", program]
     subprocess.run(link, check=True)
     ran = execute(program)

@@ -49,11 +49,12 @@ class Tests:
     def __init__(self, setup: dict[str, Any], sanitizer: str) -> None:
         self.out = ROOT / "build" / "c" / sanitizer
         self.sanitizer: list[str] = setup["SANITIZERS"].get(sanitizer, [])
+        self._libraries: list[str] = setup["C_LIBRARIES"]
         headers = setup["system_includes"](setup["cuda_includes"]())
         # Sanitizers tell lines; what debuggers tell besides takes a fifth of a build.
         plain = ["-O1", "-g1" if self.sanitizer else "-g", "-fPIC"]
         self._flags = [
-            *("-D_GNU_SOURCE", *setup["C_FLAGS"], *headers, *plain),
+            *(*setup["C_FLAGS"], *headers, *plain),
             *(*self.sanitizer, "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"),
         ]
         self.core = self._units([ROOT / s for s in setup["core_sources"]()], "csrc")
@@ -99,7 +100,7 @@ class Tests:
         return [
             f"build {name}: link {' '.join(inputs)}",
             f"  flags = {' '.join(self.sanitizer)} {flags}",
-            "  libraries = -lpthread -ldl",
+            f"  libraries = {' '.join(self._libraries)}",
         ]
 
 

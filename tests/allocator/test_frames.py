@@ -113,14 +113,14 @@ def build(out: Path, *flags: str) -> None:
     setup = build_description()
     subprocess.run(
         [
-            *("cc", "-std=c17", "-D_GNU_SOURCE", "-g", "-fPIC", setup["LIMITED_API"]),
+            *("cc", *setup["C_FLAGS"], "-fPIC", setup["LIMITED_API"]),
             *("-O1", "-shared", "-isystem", sysconfig.get_path("include"), *flags),
             *(
                 *setup["system_includes"](setup["cuda_includes"]()),
                 f"-I{ROOT / 'csrc'}",
             ),
             *(ROOT / name for name in setup["allocator_sources"]()),
-            *("-o", out, "-lpthread", "-ldl"),
+            *("-o", out, *setup["C_LIBRARIES"]),
         ],
         check=True,
     )

@@ -80,7 +80,7 @@ def compile_c(sources: list[Path], out: Path, *flags: str | Path) -> None:
     build = build_description()
     runtime = build["STUBS"]["find_runtimes"](None)[12]
     includes = [runtime.parent.parent / "include", *build["cuda_includes"]()]
-    command = [os.environ.get("CC", "cc"), "-D_GNU_SOURCE", *build["C_FLAGS"]]
+    command = [os.environ.get("CC", "cc"), *build["C_FLAGS"]]
     command += ["-Werror", f"-I{SIM}", *build["system_includes"](includes)]
     made = execute(*command, *sources, "-o", out, *flags)
     assert made.code == 0, made.said

@@ -22,8 +22,9 @@ from pathlib import Path
 
 WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion"]
 LIMITED_API = "-DPy_LIMITED_API=0x030a0000"  # of Python 3.10: serves each later one
+STANDARD = "-std=c++20"  # that PyTorch's headers need
 FLAGS = [
-    *("-std=c++20", "-O2", "-fPIC", "-fno-plt", "-g0", "-fvisibility=hidden"),
+    *(STANDARD, "-O2", "-fPIC", "-fno-plt", "-g0", "-fvisibility=hidden"),
     LIMITED_API,
 ]
 # The module's source below csrc, and the folder that its #includes begin at.
