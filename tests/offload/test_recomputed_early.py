@@ -86,6 +86,20 @@ def test_modules_that_were_not_seen_before_are_no_error():
     assert all(0 < step["again"] < 10 for step in steps[2:])
 
 
+@no_host
+def test_a_module_in_the_place_in_memory_of_one_that_is_gone_is_another():
+    training = Training()
+    place = id(training.model)
+    training.steps(3, mib=KEPT)
+    del training
+    others = Training(10)
+    blocks, found = [*others.model], []
+    while not found or id(found[-1]) != place:
+        found.append(nn.Sequential())
+    others.model = found[-1].extend(blocks)
+    assert others.steps(1, mib=KEPT)[0]["again"] == 3 * 10
+
+
 def test_a_forward_on_the_cpu_does_not_begin_cuda():
     result = run(
         """

@@ -20,7 +20,7 @@ from oomph.offload import segments
 from oomph.offload.record import Step
 from oomph.offload.segments import Watched
 from oomph.recompute import schedule, timeline
-from oomph.recompute.calls import Call, CallTree, Key
+from oomph.recompute.calls import Call, CallTree, Key, Root
 from oomph.recompute.converting import Converting, all_trials, rest_ms
 from oomph.recompute.correction import Correction
 from oomph.recompute.followers import Follower, Host, Running, Trying, Watching
@@ -85,7 +85,7 @@ class Blocks:
         self._sizes: deque[float] = deque(maxlen=_SIZES)
         self._kept_steps = 0
         self._had_steps = False
-        self._roots: dict[Key, int] = {}  # outermost calls, and bytes of their inputs
+        self._roots: dict[Key, Root] = {}  # outermost calls
         self.freed_bytes = 0
         self.device = -1
         self._correction = Correction()
@@ -260,7 +260,7 @@ class Blocks:
         room = replace(room, limit_bytes=room.limit_bytes + step.born_bytes)
         step = step.with_born()  # of which nothing runs again
         ended = [turn for turn in converting.turns if turn.stopwatch.is_in_backward]
-        self._roots = {key: size for turn in ended for key, size in turn.roots.items()}
+        self._roots = {key: root for turn in ended for key, root in turn.roots.items()}
         tried = {key for turn in ended for key in turn.trials}
         trees = [turn.tree for turn in ended]
         watched = self._select(trees, step, room, lambda call: call.key in tried)
@@ -338,7 +338,7 @@ class Blocks:
         if not self._early:
             return Running(self._host, chosen, turn, self.device)
         keys = {call.key for call in chosen}
-        roots = {key: int(size * self._size) for key, size in self._roots.items()}
+        roots = {key: root.scaled(self._size) for key, root in self._roots.items()}
         expected = {
             key: used * self._size for key, used in self._used_when_they_begin().items()
         }

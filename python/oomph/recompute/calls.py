@@ -121,6 +121,23 @@ class Call:
     hooks: frozenset[int] = field(default_factory=frozenset)
 
 
+@dataclass(frozen=True)
+class Root:
+    """An outermost call.
+
+    Attributes:
+        module: The module, whose identity another may take once it is gone.
+        size_bytes: Of its inputs.
+    """
+
+    module: weakref.ref[nn.Module]
+    size_bytes: int
+
+    def scaled(self, size: float) -> Root:
+        """The same with inputs so many times as large."""
+        return Root(self.module, int(size * self.size_bytes))
+
+
 class Numbers:
     """Gives the calls of a turn their keys."""
 

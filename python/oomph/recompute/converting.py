@@ -26,6 +26,7 @@ from oomph.recompute.calls import (
     Call,
     CallTree,
     Key,
+    Root,
     size_of,
     storages_in,
     tensors_in,
@@ -77,7 +78,7 @@ class Turn:
         stopwatch: Of its parts: a boundary for each mark of the tree.
         trials: Of the calls that were tried, by their keys.
         converted: Those that run again, none within another.
-        roots: The outermost calls, and bytes of their inputs.
+        roots: The outermost calls, by their keys.
     """
 
     def __init__(self, place: int, device: int) -> None:
@@ -85,7 +86,7 @@ class Turn:
         self.stopwatch = Stopwatch(device)
         self.trials: dict[Key, Trial] = {}
         self.converted: list[_Converted] = []
-        self.roots: dict[Key, int] = {}
+        self.roots: dict[Key, Root] = {}
         self.stopwatch.mark()
 
     @cached_property
@@ -170,7 +171,7 @@ class Converting(Follower):
             trial.blame("it has hooks, and recompute:always does not wait for them")
         call = turn.tree.calls[-1]
         if call.parent < 0:
-            turn.roots[call.key] = size_of(args, kwargs)
+            turn.roots[call.key] = Root(call.module, size_of(args, kwargs))
         begun = _Open(call, trial, (args, kwargs), self.host.place())
         self._calls.append(begun)
         turn.stopwatch.mark(counts=False)

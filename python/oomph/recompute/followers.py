@@ -238,7 +238,8 @@ class _Chosen(Follower):
 
     def call_of(self, module: nn.Module) -> Call | None:
         """The call that begins now, if it was seen before."""
-        return self._calls.get(self._numbers.key(module))
+        call = self._calls.get(self._numbers.key(module))
+        return call if call is not None and call.module() is module else None
 
 
 class Trying(_Chosen):

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from oomph.recompute.calls import Call, Key, size_of
+from oomph.recompute.calls import Call, Key, Root, size_of
 from oomph.recompute.followers import Host, Running
 
 _LARGER = 0.02  # by which a step may be larger than is planned for
@@ -27,7 +27,7 @@ class Following(Running):
         calls: That may run again.
         chosen: Of these, by their keys, what does.
         expected: Bytes that are to be in use when a call begins, by its key.
-        roots: Outermost calls, and bytes of their inputs that are planned for.
+        roots: Outermost calls by their keys, with inputs as large as is planned for.
         turn: Which forward of the step is timed, from 1.
         device: Whose times are taken.
     """
@@ -38,7 +38,7 @@ class Following(Running):
         calls: Iterable[Call],
         chosen: Collection[Key],
         expected: dict[Key, float],
-        roots: dict[Key, int],
+        roots: dict[Key, Root],
         turn: int,
         device: int,
     ) -> None:
@@ -49,7 +49,7 @@ class Following(Running):
 
     def wants(self, module: nn.Module) -> bool:
         """Whether the calls of a module are of interest: any may be the outermost."""
-        is_root = self._is_new_turn or (id(module), 0) in self._roots
+        is_root = self._is_new_turn or self._root_of(module) is not None
         return is_root or super().wants(module)
 
     def turn(self) -> None:
@@ -72,8 +72,14 @@ class Following(Running):
             self.turn()  # the last was given up, without a backward
         is_first = not self._begun
         self._begun[id(root)] += 1
-        most_bytes = self._roots.get((id(root), 0), -1)
+        known = self._root_of(root)
+        most_bytes = -1 if known is None else known.size_bytes
         return is_first and size_bytes > (1 + _LARGER) * most_bytes
+
+    def _root_of(self, module: nn.Module) -> Root | None:
+        """The first outermost call of a module; None: there was none."""
+        root = self._roots.get((id(module), 0))
+        return root if root is not None and root.module() is module else None
 
     def may_run(self, call: Call) -> bool:
         """Whether a call is to run again that begins now."""
