@@ -368,17 +368,31 @@ def test_cudagraph_trees_branch():
     with Trees() as trees, torch.no_grad():
         first = trees.graphify(function, x, 2)
         second = trees.graphify(other, x, 1)
+        states = []
         for _ in range(4):
             torch.compiler.cudagraph_mark_step_begin()
             a = first(x)
+            states.append(trees.state())
             b = second(a[0])
+            states.append(trees.state())
             del a, b
+        assert states == [*["WARMUP"] * 2, *["RECORDING"] * 2, *["EXECUTION"] * 4]
+        states.clear()
+        places = set()
         for _ in range(4):  # another branch: restores the state of the pool
             torch.compiler.cudagraph_mark_step_begin()
             a = first(x)
+            states.append(trees.state())
             b = first(a[1])
+            states.append(trees.state())
             c = second(b[0])
+            states.append(trees.state())
+            places.add(tuple(tensor.data_ptr() for tensor in (*a, *b, *c)))
             del a, b, c
+        # What the branches share is replayed; nothing is recorded over it, or twice.
+        assert states == ["EXECUTION", *["RECORDING"] * 2, *["EXECUTION"] * 9]
+        (of_all_steps,) = places
+        assert len({*of_all_steps}) == 5
     del x
 
 
