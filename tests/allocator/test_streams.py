@@ -1,7 +1,7 @@
 """Streams and threads: who may reuse which block, and when."""
 
+import sys
 import threading
-import time
 
 import torch
 from support import MIB, Simulated
@@ -290,39 +290,29 @@ def test_a_block_may_be_freed_by_another_thread():
 
 @simulated
 def test_the_gil_is_released_while_the_allocator_waits_for_the_gpu():
-    # A waiting thread lets go of a held stream, in the simulation, only through a
-    # blocking call; this one is made slow, so that the other can be seen to run.
+    # The GPU waits for a function in Python, whose thread is never given the GIL by
+    # force: it runs while the allocator waits, or this never ends.
     import ctypes
 
     from remote import sim
 
     side = torch.cuda.Stream()
-    turns = []
-    done = threading.Event()
-
-    def count() -> None:
-        while not done.is_set():
-            turns.append(time.monotonic())
-            time.sleep(0.0005)
-
-    callback_type = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-    usleep = ctypes.CDLL(None).usleep
-    slow = ctypes.cast(usleep, callback_type)
+    now = ["before"]
+    seen = []
+    look = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: seen.extend(now))
+    launch = ctypes.PyDLL(sim._name).cuLaunchHostFunc  # with the GIL
     with torch.cuda.stream(side):
         a = take(1024 * MIB)
-    assert (
-        sim.cuLaunchHostFunc(
-            ctypes.c_void_p(side.cuda_stream), slow, ctypes.c_void_p(300000)
-        )
-        == 0
-    )
-    del a
-    counter = threading.Thread(target=count)
-    counter.start()
-    start = time.monotonic()
-    take(1024 * MIB)
-    end = time.monotonic()
-    done.set()
-    counter.join()
-    assert end - start > 0.25
-    assert len([turn for turn in turns if start < turn < end]) > 50
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(3600)
+    try:
+        launch_code = launch(ctypes.c_void_p(side.cuda_stream), look, None)
+        del a
+        now[:] = ["within"]
+        b = torch.UntypedStorage(1024 * MIB, device="cuda")  # PyTorch keeps the GIL
+        now[:] = ["after"]
+    finally:
+        sys.setswitchinterval(interval)
+    assert launch_code == 0
+    assert seen == ["within"]
+    del b

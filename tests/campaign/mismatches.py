@@ -255,8 +255,6 @@ def judge(case: Case, said: Said) -> str:
     The rank that differs is named, and another, each at the call where they part, or at
     the first behind it that could not go on.
     """
-    if said.seconds > NAMED_S:
-        return f"after {said.seconds:.1f} s: {said.text}"
     named = re.findall(r"rank (\d+)\b(?! of|,| has| waits).*?<string>:(\d+)", said.text)
     lines = {int(rank): int(line) for rank, line in named}
     if len(lines) < 2 or case.rank not in lines:
@@ -283,6 +281,8 @@ def main() -> int:
             said = run(case)
             seconds.append(said.seconds)
             fault = judge(case, said)
+            if said.seconds > NAMED_S:
+                fault = f"after {said.seconds:.1f} s: {said.text}"
             yield seed, fault and f"{case.change}, {fault}\n{case.program}"
 
     return ranks.main(

@@ -312,17 +312,17 @@ def test_ranks_that_call_different_things_are_named_with_their_lines(
         import time
         x = torch.ones(8, device=device)
         dist.all_reduce(x)
-        began = time.monotonic()
+
         if rank == 0:
             {first}  # line 16
         else:
             {second}  # line 18
         try:
-            while time.monotonic() < began + 20:
+            while True:
                 dist.all_reduce(x)
                 time.sleep(0.01)
         except dist.DistBackendError as error:
-            print(time.monotonic() - began, error)
+            print(error)
         sys.stdout.flush()
         os._exit(7)
         """,
@@ -336,7 +336,6 @@ def test_ranks_that_call_different_things_are_named_with_their_lines(
         one, other = line.split("; ")
         assert "rank 0: " in one and told[0] in one and ":16" in one, line
         assert "rank 1: " in other and told[1] in other and ":18" in other, line
-        assert each.code != 7 or float(each.out.split()[0]) < 5
 
 
 def said_by_ranks(count: int, code: str) -> list[str]:
@@ -510,20 +509,21 @@ def test_what_a_rank_has_called_goes_on_while_it_does_something_else():
     found = run_ranks(
         2,
         """
-        import time
         x = torch.ones(1000, device=device)
         dist.all_reduce(x)
         torch.cuda.synchronize()
-        began = time.monotonic()
+        store = dist.distributed_c10d._get_default_store()
         dist.all_reduce(x)
         if rank == 0:
-            time.sleep(3)
+            store.wait(["rank 1 is done"])
         torch.cuda.synchronize()
-        print(time.monotonic() - began)
+        print(x[0].item())
+        if rank == 1:
+            store.set("rank 1 is done", "")
         """,
         CARD,
     )
-    assert float(found[1].out) < 1.5 < 3 <= float(found[0].out)
+    assert [each.out for each in found] == ["4.0\n", "4.0\n"]
 
 
 # Each differs from run to run; tests/campaign/mismatches.py has as many as one likes.
