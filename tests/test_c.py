@@ -33,7 +33,7 @@ THREADED = [
     *("test_policy", "test_random", "test_threads"),
 ]
 SHARDS = {"test_faults": 4}  # that it is divided into, as it takes minutes
-LONG = {("address", "test_faults"), ("thread", "test_random")}
+LONG = {("address", "test_faults"), *(("thread", program) for program in THREADED)}
 PLAIN = ["test_faults"]  # that run without a sanitizer, too, where that is too long
 RUNS = [
     pytest.param(

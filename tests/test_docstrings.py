@@ -8,6 +8,7 @@ import json
 import re
 from typing import Any
 
+import pytest
 from support import ROOT, run
 
 ENTRY = re.compile(r"^::: (\S+)(?:\n +options: \{([^\n]*)\})?", re.MULTILINE)
@@ -104,6 +105,7 @@ def test_a_docstring_tells_arguments_results_and_attributes_and_shows_an_example
     assert {path: gaps for path, gaps in found.items() if gaps} == {}
 
 
+@pytest.mark.long
 def test_examples_are_true():
     texts = [
         (path, inspect.getdoc(shown) or "") for path, shown in documented().items()

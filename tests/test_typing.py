@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import oomph
+import pytest
 from oomph import settings
 from support import Result, execute
 
@@ -32,6 +33,7 @@ def check(program: str, folder: Path) -> Result:
     return execute(sys.executable, *words, "program.py", cwd=folder)
 
 
+@pytest.mark.long
 def test_typed_programs_may_use_all_public_names(tmp_path):
     names = "".join(f"reveal_type(oomph.{name})\n" for name in oomph.__all__)
     done = check(USES + names, tmp_path)
@@ -39,6 +41,7 @@ def test_typed_programs_may_use_all_public_names(tmp_path):
     assert "Any" not in {line.split('"')[1] for line in done.out.splitlines()[:-1]}
 
 
+@pytest.mark.long
 def test_a_setting_that_there_is_not_is_an_error_before_the_program_runs(tmp_path):
     done = check("import oomph\noomph.install(hostlimit='2GiB')\n", tmp_path)
     assert 'Unexpected keyword argument "hostlimit" for "install"' in done.out

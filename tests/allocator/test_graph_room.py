@@ -48,6 +48,7 @@ def test_a_card_too_small_for_a_captured_network_gives_the_same_values(kind, tim
     assert found["to_host"] > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_sizes_alone_finish_too(kind):
     limit_bytes = int(wanted(kind)["allocated"] / 2.5)

@@ -690,6 +690,7 @@ def functions(tmp_path_factory):
     return result.out
 
 
+@pytest.mark.long
 def test_a_function_is_run_on_cards_as_a_script_is(functions):
     answers, all_fit, figures = functions.splitlines()[:3]
     small, large = "200MiB,context=0,host=16MiB", "rtx4090"

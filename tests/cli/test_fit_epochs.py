@@ -94,6 +94,7 @@ def run(tmp_path: Path, code: str, *options: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", WITH_EVALUATION)
 def test_an_evaluation_behind_the_steps_is_seen(tmp_path, name):
     code, later = WITH_EVALUATION[name]
@@ -131,6 +132,7 @@ for epoch in range(3):
     assert [path.name for path in tmp_path.iterdir()] == ["script.py"]
 
 
+@pytest.mark.long
 def test_long_evaluations_are_ended_early(tmp_path):
     code = ALONE.replace("data, 80", "data, 4")
     found = run(tmp_path, code, "--steps", "6")
@@ -139,6 +141,7 @@ def test_long_evaluations_are_ended_early(tmp_path):
     assert HELD * 32 / 100 <= seen < HELD / 2
 
 
+@pytest.mark.long
 def test_what_takes_too_long_is_not_waited_for(tmp_path):
     code = f"{TRAIN}\ntrain(DataLoader(data, 4))\nimport time\ntime.sleep(1000)"
     found = run(tmp_path, code, "--steps", "6")
@@ -146,6 +149,7 @@ def test_what_takes_too_long_is_not_waited_for(tmp_path):
     assert found["allocated_bytes"] < TRAINED
 
 
+@pytest.mark.long
 def test_memory_that_ends_in_an_evaluation_is_too_little(tmp_path):
     path = tmp_path / "script.py"
     path.write_text(ALONE)
@@ -159,6 +163,7 @@ def test_memory_that_ends_in_an_evaluation_is_too_little(tmp_path):
 # ---- How many steps are seen
 
 
+@pytest.mark.long
 def test_what_a_later_step_needs_is_seen_unless_so_many_are_asked_for(tmp_path):
     code = f"""{TRAIN}
 for step in range(60):
@@ -173,6 +178,7 @@ for step in range(60):
     assert found["allocated_bytes"] < TRAINED
 
 
+@pytest.mark.long
 def test_an_optimizer_that_takes_over_is_seen(tmp_path):
     code = f"""{TRAIN}
 for _ in range(10): train([(torch.zeros(4, 256),)])
@@ -186,6 +192,7 @@ for _ in range(10):
     assert found["allocated_bytes"] > 64 * MIB + 4 * 2048 * 4096 * 4
 
 
+@pytest.mark.long
 def test_memory_that_rises_to_the_last_step_is_reported(tmp_path):
     path = tmp_path / "script.py"
     path.write_text(f"""{TRAIN}
@@ -203,6 +210,7 @@ for step in range(100000):
 # ---- What runs beside
 
 
+@pytest.mark.long
 def test_processes_of_which_nothing_is_known_are_no_answer(tmp_path):
     path = tmp_path / "script.py"
     path.write_text(
@@ -226,6 +234,7 @@ if __name__ == "__main__":
     assert "2 other processes that the script started used a GPU, too" in result.out
 
 
+@pytest.mark.long
 def test_a_script_that_wants_a_port_is_run_alone(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -459,6 +459,7 @@ def test_data_that_has_no_room_is_named(form: str):
     del net
 
 
+@pytest.mark.long
 @card
 @pytest.mark.parametrize("form", ["product", "made like", "of parts", "model"])
 def test_what_is_computed_is_no_data(form: str):

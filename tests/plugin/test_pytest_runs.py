@@ -48,6 +48,7 @@ def rows(run, test):
 # ---- What is measured
 
 
+@pytest.mark.long
 def test_the_figures_of_a_function_are_stored_by_its_name_and_parameters(runs):
     for count in (2, 3):
         test = stored(runs)["tests"][f"test_runs.py::test_takes[{count}]"]

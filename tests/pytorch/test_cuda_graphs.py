@@ -131,6 +131,7 @@ def test_graph_warn_if_has_zero_nodes():
     assert any("The CUDA Graph is empty" in str(w.message) for w in caught)
 
 
+@pytest.mark.long
 @both
 def test_graph_capture_oom():
     """Twice: the failed capture leaves nothing behind that the next would miss."""

@@ -49,6 +49,7 @@ def test_with_room_all_values_are_those_of_pytorchs_allocator(name):
     assert_like_native(name, installed.call("library_programs", "values", name))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_on_a_card_of_half_of_what_is_needed_they_are_the_same(name):
     limit_bytes = run_natively(name)[1] // 2

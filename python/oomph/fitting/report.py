@@ -288,8 +288,8 @@ def _steps(roomy: Record) -> list[str]:
     )
     if 2 * roomy.enough > len(roomy.steps_bytes):
         return [
-            f"{begin}Step {roomy.enough} of the {len(roomy.steps_bytes)} that ran needs "
-            "most, so later ones may need even more: --steps runs more of them."
+            f"{begin}Step {roomy.enough} of the {len(roomy.steps_bytes)} that ran "
+            "needs most, so later ones may need even more: --steps runs more of them."
         ]
     return [f"{begin}Others may need more: --steps runs more of them."]
 
@@ -307,7 +307,7 @@ def _guessed(fit: Fit) -> list[str]:
         if most.needed_bytes > answer.card.memory_bytes
     ]
     then = f" If all match, {', '.join(small)} is too small." if small else ""
-    peaks = [f"{_of_guess(run)} if {share:.0%} do" for share, run in fit.guessed.items()]
+    peaks = [f"{_of_guess(run)} if {s:.0%} do" for s, run in fit.guessed.items()]
     return [
         "How many elements match a mask or nonzero() depends on data that are not "
         f"there: this run assumed half, or what matches= says ({count} times). "
