@@ -63,7 +63,7 @@ def test_oomph_is_not_put_in_the_place_of_another_allocator(library: Path):
         library,
         card=CARD,
     )
-    assert "another allocator (pluggable) has been put in the place" in found.out
+    assert "another allocator (pluggable) has replaced PyTorch's" in found.out
     assert "torch.cuda.MemPool" in found.out
     assert found.out.endswith("False 3.0\n")
 
@@ -79,7 +79,7 @@ def test_another_allocator_in_the_place_of_oomph_is_reported(library: Path):
         card=CARD,
         conf=CONF,
     )
-    assert len(lines(found.err, "another allocator (pluggable) has been put in")) == 1
+    assert len(lines(found.err, "another allocator (pluggable) has replaced it")) == 1
     assert found.out == "False 3.0\n"
 
 

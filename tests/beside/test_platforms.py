@@ -67,4 +67,4 @@ def test_without_virtual_memory_management_the_error_says_what_to_do():
     found = run(FILL, card="512MiB,context=0,vmm=no", conf=CONF)
     assert found.code == 1
     (line,) = lines(found.err, "device 0 has no virtual memory management")
-    assert "leave oomph out there" in line
+    assert "cannot run on this GPU" in line

@@ -36,7 +36,7 @@ static void move_two(void)
     fail_from_call(call_now, OOMPH_ERR_DRIVER);
     oomph_status_t status = oomph_move(0, OOMPH_TIER_HOST, moves, 2, &moved_bytes);
     bool reached = call_count() - before >= call_now;
-    bool says_lost = strstr(oomph_error_detail(), "are lost") != NULL;
+    bool says_lost = strstr(oomph_error_detail(), "is lost") != NULL;
     fail_call(0, OOMPH_OK);
     CHECK(reached || status == OOMPH_OK);
     check_sound();

@@ -390,7 +390,7 @@ static void nothing_moves_while_a_peer_captures(void)
     CHECK(oomph_malloc(&request, &(oomph_addr_t){0}) == OOMPH_OK);
     CHECK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
     CHECK(oomph_move(0, OOMPH_TIER_HOST, &move, 1, &moved_bytes) == OOMPH_ERR_STATE);
-    CHECK(strstr(oomph_error_detail(), "captures") != NULL);
+    CHECK(strstr(oomph_error_detail(), "being captured") != NULL);
     CHECK(moved_bytes == 1 && tier_of(move.addr) == OOMPH_TIER_DEVICE);
     CHECK(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
     evict(move.addr);
@@ -513,7 +513,7 @@ static void nothing_moves_while_a_stream_captures(void)
     oomph_move_t move = {.addr = take_living(8 * MIB, stream)};
     CHECK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
     CHECK(oomph_move(0, OOMPH_TIER_HOST, &move, 1, &moved_bytes) == OOMPH_ERR_STATE);
-    CHECK(strstr(oomph_error_detail(), "captures") != NULL);
+    CHECK(strstr(oomph_error_detail(), "being captured") != NULL);
     CHECK(moved_bytes == 1 && stats_of(0).swap_drains == 0);
     CUgraph graph;
     CHECK(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);

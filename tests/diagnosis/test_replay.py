@@ -805,7 +805,7 @@ def test_a_list_of_new_keys_beside_the_old_ones_is_told_to_give_back():
     (saved,) = [
         remedy.saves_bytes / MIB
         for remedy in oomph.last_oom().remedies
-        if remedy.action.startswith("giving back a layer's keys and values")
+        if remedy.action.startswith("freeing a layer's old keys and values")
     ]
     assert saved == pytest.approx(tokens * 2 * 15 / 16, rel=0.01)  # one is there twice
 
@@ -842,7 +842,7 @@ def test_what_a_prompt_has_joined_to_a_cache_is_not_joined_again(fraction):
             word = first_word(word, cache)
 
     text = predicted(answer, fraction)
-    action = "logits of the last of 512 tokens alone (transformers: logits_to_keep=1)"
+    action = "logits of only the last of 512 tokens (transformers: logits_to_keep=1)"
     assert action in remedies(text), text
 
 
