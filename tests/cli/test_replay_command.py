@@ -207,7 +207,7 @@ def test_questions_that_cannot_be_asked_have_their_own_code(recorded, tmp_path):
         result = replay("--gpu", card, trace)
         assert result.code == 2
         assert "must start with the memory of a device" in result.err
-    for setting, said in (("reserv:0", "reserve"), ("offload:off", "each way sets offload")):
+    for setting, said in (("reserv:0", "reserve"), ("offload:off", "each way sets")):
         result = replay("--gpu", "1GiB", "--set", setting, trace)
         assert (result.code, said in result.err) == (2, True), result.said
     result = oomph("run", "--trace", tmp_path / "no" / "file", ROOT / "setup.py")
