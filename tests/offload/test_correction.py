@@ -46,7 +46,7 @@ def corrected(record: Record, before_ms: float, times: Times) -> Record | None:
     """The record after steps under a plan that took so long."""
     plan = Plan(frozenset([0]), 1000.0, 0, 2, 0, 5.0, STATE_BYTES)
     correction = Correction(before_ms)
-    for _ in range(3):  # the first two are not measured
+    for _ in range(2):  # the first is not measured
         correction.measure(Watch(times), ())  # type: ignore[arg-type]
     return correction.correct(record, plan, 1.0, LINK)
 
@@ -63,24 +63,37 @@ def test_each_part_of_a_record_gets_the_time_that_it_takes_under_a_plan():
 
 def test_a_forward_that_waits_for_room_is_not_taken_to_be_longer():
     recorded = record_of(forward_ms=10.0, backward_ms=20.0, rest_ms=5.0)
-    found = corrected(recorded, 0.0, Times([40.0], [25.0], before=0.0, after=25.0))
+    assert corrected(recorded, 0.0, Times([40.0], [25.0], 0.0, 25.0)) is None
+    found = corrected(recorded, 0.0, Times([40.0], [45.0], 0.0, 25.0))
     assert found is not None
-    assert found.columns.kernels_ms == pytest.approx((10.0, 20.0))
+    assert found.columns.kernels_ms == pytest.approx((10.0, 40.0))
 
 
 def test_forward_may_begin_with_a_later_call_than_in_the_record():
     recorded = record_of(forward_ms=30.0, backward_ms=20.0, rest_ms=5.0)
     times = Times([18.0], [25.0], before=14.0, after=23.0)
+    assert corrected(recorded, 2.0, times) is None
+    recorded = record_of(forward_ms=60.0, backward_ms=20.0, rest_ms=5.0)
     found = corrected(recorded, 2.0, times)
     assert found is not None
     assert found.columns.kernels_ms == pytest.approx((30.0, 20.0))
     assert found.rest_ms == pytest.approx(2.0 + 3.0)
 
 
+def test_parts_that_are_wrong_are_set_right_though_their_sum_is_not():
+    recorded = record_of(forward_ms=10.0, backward_ms=40.0, rest_ms=5.0)
+    plan = Plan(frozenset([0]), 60.0, 0, 2, 0, 5.0, STATE_BYTES)
+    times = Times([10.0], [25.0], before=0.0, after=25.0)
+    assert sum(times.forward) + sum(times.backward) + times.after == plan.step_ms
+    found = corrected(recorded, 0.0, times)
+    assert found is not None
+    assert found.columns.kernels_ms == pytest.approx((10.0, 20.0))
+
+
 def test_a_record_that_says_what_steps_take_stays():
     plan = Plan(frozenset([0]), 60.0, 0, 2, 0, 5.0, STATE_BYTES)
     correction = Correction()
-    for _ in range(3):
+    for _ in range(2):
         times = Times([10.0], [25.0], before=0.0, after=25.0)
         correction.measure(Watch(times), ())  # type: ignore[arg-type]
     assert correction.step_ms == pytest.approx(60.0)

@@ -103,7 +103,6 @@ def test_a_module_in_the_place_in_memory_of_one_that_is_gone_is_another():
     assert others.steps(1, mib=KEPT)[0]["again"] == 3 * 10
 
 
-
 def test_a_forward_on_the_cpu_does_not_begin_cuda():
     result = run(
         """

@@ -1,10 +1,11 @@
 """What steps under a plan take, and how its record is set right by that.
 
-Steps are timed by one event at the end of each, once the first under a plan are over.
-Where one takes 3 % more or less than the plan says, all times of backward are scaled by
-one factor, so that the sum is right: what single parts take would need events in every
-step. At most four times; where steps get longer by that, the best plan before is taken
-again, and nothing is corrected any more.
+The step in which calls were tried may have used host pages, which make all its parts
+longer, each by another factor. Steps under a plan use none, or few. So after the first
+of them, each is timed in its parts (forward, backward, what comes after), by five
+events: forward, backward and rest of the record each get a factor of their own, where
+they are wrong by 3 % of a step. At most four times; where steps get longer by that, the
+best plan before is taken again, and nothing is corrected any more.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from collections import deque
 from oomph.recompute import timeline
 from oomph.recompute.stopwatch import Stopwatch, Times, Waits
 
-_EARLY_STEPS = 2  # that are not measured: the first still meets what was before
-_ERROR = 0.03  # of a step's time that is worth a correction,
+_EARLY_STEPS = 1  # not measured: the first still meets what was before
+_ERROR = 0.03  # of a step's time, in its parts, that is worth a correction,
 _CORRECTIONS = 4  # as long as there were fewer
 _WORSE = 0.01  # by which a step under a corrected plan is too long
 _LEAST_FACTOR = 0.1  # of the time that a part was said to take
@@ -92,7 +93,7 @@ class Correction:
         size: float,
         link: timeline.Link,
     ) -> timeline.Record | None:
-        """Sets a record right where a step takes another time than it says.
+        """Sets a record right where parts of a step take another time than it says.
 
         The step in which calls were tried may have used host pages, which slow down
         all its parts. A step under a plan uses none, or few. Its forward may wait for
@@ -107,12 +108,9 @@ class Correction:
         Returns:
             The record set right; None: it is.
         """
-        spent, more_ms = self._times, self.step_ms - size * plan.step_ms
-        if spent is None or abs(more_ms) < _ERROR * self.step_ms:
+        spent = self._times
+        if spent is None or self._count == _CORRECTIONS:
             return None
-        if self._count == _CORRECTIONS:
-            return None
-        self._count += 1
         forward_ms, backward_ms = record.columns.kernels_ms
         # Forward begins with the first call that is followed: here it may be a later
         # one than in the step that was recorded, which may have moved state before it.
@@ -120,11 +118,15 @@ class Correction:
         forth_ms = (spent.before + sum(spent.forward)) / size - self._before_ms
         back_ms = sum(spent.backward) / size - plan.recompute_ms
         moved_ms = plan.state_bytes / min(link.out, link.back)
-        return record.rescaled(
-            _factor(forth_ms, forward_ms, 1.0),
-            _factor(back_ms, backward_ms, math.inf),
-            self._before_ms + max(spent.after / size - moved_ms, 0.0),
-        )
+        rest_ms = self._before_ms + max(spent.after / size - moved_ms, 0.0)
+        forth = _factor(forth_ms, forward_ms, 1.0)
+        back = _factor(back_ms, backward_ms, math.inf)
+        wrong_ms = abs(forth - 1) * forward_ms + abs(back - 1) * backward_ms
+        wrong_ms += abs(rest_ms - record.rest_ms)
+        if size * wrong_ms < _ERROR * self.step_ms:
+            return None
+        self._count += 1
+        return record.rescaled(forth, back, rest_ms)
 
 
 def _factor(ms: float, recorded_ms: float, most: float) -> float:
