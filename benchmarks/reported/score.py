@@ -34,7 +34,7 @@ KNOBS = {  # parts of a remedy's text, and the knob that does the same
     r"(\.cpu\(\))": "CPU_OUTPUTS",
     r"(sparse=True)": "SPARSE",
     r"(logits_to_keep=1)": "KEEP_LAST",
-    r"(giving back a layer's keys)": "INPLACE",
+    r"(freeing a layer's old keys)": "INPLACE",
     r"(parameters in bfloat16)": "DTYPE",
     r"(Adafactor)": "OPT",
 }

@@ -341,6 +341,7 @@ def test_a_process_that_gets_a_tensor_gets_oomph_unless_it_uses_cuda(
     words = [sys.executable, str(script), str(uses_cuda)]
     done = execute(*words, anew=True, OOMPH_SIMULATE=COMPUTING)
     if uses_cuda:
-        assert "a CUDA tensor came from a process that has oomph" in done.out, done.said
+        why = "cannot open a CUDA tensor that came from a process with oomph"
+        assert why in done.out, done.said
     else:
         assert done.out == "(True, 'oomph', [0.0, 1.0, 2.0])\n", done.said

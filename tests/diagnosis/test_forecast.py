@@ -200,7 +200,7 @@ def test_a_step_that_nobody_sees_is_not_predicted():
     text = text_within(size, lambda: model(x, x))  # nothing goes back
     assert text is not None
     assert "Block.forward" in text or "Attention.forward" in text
-    assert "not known: oomph could not run it again. Backward will need more." in text
+    assert "unknown: oomph could not run it again. Backward will need more." in text
 
 
 @card
