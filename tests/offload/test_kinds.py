@@ -1,7 +1,7 @@
 """Kinds of steps: plans for each, chosen by how a step begins."""
 
 import torch
-from oomph.offload.kinds import Kinds, StepPlan
+from oomph.offload.kinds import Kinds, Repeated, StepPlan
 from oomph.offload.record import Event, Step
 from support import MIB, Simulated
 from torch import nn
@@ -16,9 +16,9 @@ def step_of(*sizes: int) -> Step:
     events, total = [], 100
     for place, size in enumerate(sizes):
         total += size
-        events.append(Event(place, False, total, total, 0))
+        events.append(Event(place, False, total, total))
     for place in reversed(range(len(sizes))):
-        events.append(Event(place, True, total, total, 0))
+        events.append(Event(place, True, total, total))
         total -= sizes[place]
     return Step(events=events, saves=list(enumerate(sizes)))
 
@@ -160,3 +160,35 @@ def test_state_on_the_host_is_worked_on_by_pieces_though_it_need_not_be_there():
             moved = oomph.evict([value for value in state if value.is_cuda])
             assert moved.moved_bytes > 80 * MIB
     assert used[-2:] == [0, 0], used
+
+
+def planned(repeated: Repeated, step: Step, asked: object = "this") -> bool:
+    """Whether a plan for a step is made anew; it lets all leave that is saved."""
+    made = []
+
+    def anew() -> StepPlan:
+        made.append(1)
+        return StepPlan(like=step, target_bytes=float(step.total_bytes))
+
+    found = repeated.plan(step, asked, anew)
+    assert found.like.is_same(step) and found.target_bytes == step.total_bytes
+    return bool(made)
+
+
+def test_steps_that_repeat_are_planned_until_the_plan_stays():
+    repeated = Repeated()
+    assert [planned(repeated, step_of(10, 20)) for _ in range(5)] == [True] * 2 + [
+        False
+    ] * 3
+    # Another step, and what it was before.
+    assert planned(repeated, step_of(10, 21))
+    assert planned(repeated, step_of(10, 20))
+
+
+def test_what_is_asked_otherwise_is_planned_anew():
+    repeated = Repeated()
+    for _ in range(3):
+        planned(repeated, step_of(10, 20))
+    assert planned(repeated, step_of(10, 20), "less room")
+    assert planned(repeated, step_of(10, 20), None)  # after a rescue
+    assert planned(repeated, step_of(10, 20), None)

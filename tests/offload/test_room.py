@@ -25,7 +25,7 @@ def watch() -> None:
 
     started = planner.start()
     started.recompute = False
-    started.device(0).is_short = True
+    started.device(0).shortage.is_on = True
     planner._put_hooks()
 
 

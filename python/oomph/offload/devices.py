@@ -284,5 +284,5 @@ class Planner:
         return (
             self.mode.always
             or self.follower is not None
-            or any(d.is_short for d in self.devices.values())
+            or any(d.shortage.is_on for d in self.devices.values())
         )

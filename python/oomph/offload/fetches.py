@@ -22,7 +22,7 @@ from oomph import _C
 from oomph.base.attempts import attempt
 from oomph.base.log import logger
 from oomph.offload import transfer
-from oomph.offload.record import Step
+from oomph.offload.kinds import StepPlan
 from oomph.offload.recorder import Recorder
 from oomph.offload.transfer import OffloadedStorage
 
@@ -62,7 +62,7 @@ class Fetches:
         return [offloaded for _, offloaded in here]
 
     def ahead(
-        self, sequence: int, like: Step, used: int, limit: int, elsewhere: int
+        self, sequence: int, plan: StepPlan, used: int, limit: int, elsewhere: int
     ) -> None:
         """Fetches what will be used next.
 
@@ -70,7 +70,7 @@ class Fetches:
 
         Args:
             sequence: When what is used now was saved.
-            like: The record of such a step.
+            plan: What is expected of the step.
             used: Bytes in use on the device.
             limit: To how many they may grow.
             elsewhere: Bytes that the record counts and that are on the host.
@@ -81,7 +81,7 @@ class Fetches:
             self._is_fetching = True
         try:
             while (
-                found := self._next(sequence, like, used, limit, elsewhere)
+                found := self._next(sequence, plan, used, limit, elsewhere)
             ) is not None:
                 with attempt():
                     found.fetch()
@@ -99,7 +99,7 @@ class Fetches:
             self._early.append((offloaded.sequence, weakref.ref(offloaded)))
 
     def _next(
-        self, sequence: int, like: Step, used: int, limit: int, elsewhere: int
+        self, sequence: int, plan: StepPlan, used: int, limit: int, elsewhere: int
     ) -> OffloadedStorage | None:
         """The last that was saved before what is used now, if there is room for it."""
         with transfer.lock:
@@ -109,27 +109,27 @@ class Fetches:
                 offloaded = self._away[end][1]()
                 if offloaded is not None and offloaded.is_away:
                     more = offloaded.bytes + self._growth(
-                        sequence, offloaded, like, used + elsewhere
+                        sequence, offloaded, plan, used + elsewhere
                     )
                     return offloaded if used + more <= limit else None
                 del self._away[end]
             return None
 
     def _growth(
-        self, sequence: int, offloaded: OffloadedStorage, like: Step, used: int
+        self, sequence: int, offloaded: OffloadedStorage, plan: StepPlan, used: int
     ) -> int:
         """By how much the rest will grow from what is used now to a storage's use.
 
         Args:
             sequence: When what is used now was saved.
             offloaded: The storage.
-            like: The record of such a step.
+            plan: What is expected of the step.
             used: Bytes in use, on either side.
         """
         recorder = self._recorder
-        now = like.index.get((recorder.place_of(sequence), True))
-        then = like.index.get((recorder.save_of(offloaded)[0], True))
+        now = plan.like.index.get((recorder.place_of(sequence), True))
+        then = plan.like.index.get((recorder.save_of(offloaded)[0], True))
         if now is None or then is None:
             return int(recorder.capacity * _BLIND)
-        most = like.rest.most(now + 1, then + 1)
+        most = plan.rest.most(now + 1, then + 1)
         return max(most + recorder.link.restored_bytes - used, 0)

@@ -14,6 +14,8 @@ _SLACK = 0.005  # share of the device left free, as pages are not filled to the 
 _SLACK_BYTES = 16 << 20  # and this beside
 _FETCH_SLACK = 0.01  # share that is left free beside by what comes back ahead of need
 _QUIET_STEPS = 64  # steps without a rescue after which less is left free
+_FITTING_STEPS = 8  # steps that would have fitted, until a shortage is over,
+_MOST_PATIENCE = 64  # and at most, where shortages came back
 
 
 def slack_bytes(capacity: int) -> int:
@@ -72,3 +74,39 @@ class Headroom:
             self.extra_bytes = max(self.extra_bytes - less, 0)
             self.fetch_bytes = max(self.fetch_bytes - less, 0)
             self._quiet_steps, self._is_trying = 0, True
+
+
+class Shortage:
+    """Whether a device is short of memory, now or not long ago.
+
+    Args:
+        is_on: Whether it is at first.
+
+    Attributes:
+        is_on: Whether it is: as long as that lasts something is planned.
+    """
+
+    def __init__(self, is_on: bool) -> None:
+        self.is_on = is_on
+        self._fitting_steps = 0
+        self._patience = _FITTING_STEPS
+
+    def end_step(self, is_short: bool) -> bool:
+        """A step has ended. After steps that fitted it is over; more of them each time.
+
+        Args:
+            is_short: Whether the step would not have fitted.
+
+        Returns:
+            Whether it is over.
+        """
+        if is_short:
+            if self._fitting_steps >= self._patience:
+                self._patience = min(2 * self._patience, _MOST_PATIENCE)
+            self._fitting_steps, self.is_on = 0, True
+            return False
+        self._fitting_steps += 1
+        if self._fitting_steps < self._patience:
+            return False
+        self.is_on = False
+        return True

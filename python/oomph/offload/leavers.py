@@ -54,15 +54,19 @@ class Leavers:
     Attributes:
         useless: What others hold, so that sending frees nothing; and the step in which
             it was last saved.
+        changes: How often others than before were of no use.
     """
 
     def __init__(self) -> None:
         self.useless: dict[Save, int] = {}
+        self.changes = 0
         self._step_count = 0
 
     def blame(self, saves: Iterable[Save]) -> None:
         """Sending these was of no use."""
+        count = len(self.useless)
         self.useless.update(dict.fromkeys(saves, self._step_count))
+        self.changes += len(self.useless) > count
 
     def choose(
         self,
@@ -109,8 +113,11 @@ class Leavers:
     def end_step(self, step: Step) -> None:
         """What is saved no more, as shapes change, is not kept for ever."""
         self._step_count += 1
+        if not self.useless:
+            return
         for save in self.useless.keys() & set(step.saves):
             self.useless[save] = self._step_count
         oldest = self._step_count - _FORGET_STEPS
         for save in [s for s, seen in self.useless.items() if seen < oldest]:
             del self.useless[save]
+            self.changes += 1

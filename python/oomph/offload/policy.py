@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import weakref
 from dataclasses import replace
+from operator import sub
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -20,10 +21,10 @@ from oomph.memory.residency import is_hosted
 from oomph.offload import transfer
 from oomph.offload.blocks import Room
 from oomph.offload.fetches import Fetches
-from oomph.offload.headroom import EXTRA_SHARE, Headroom, slack_bytes
-from oomph.offload.kinds import SAME, Kinds, StepPlan
+from oomph.offload.headroom import EXTRA_SHARE, Headroom, Shortage, slack_bytes
+from oomph.offload.kinds import SAME, Kinds, Repeated, StepPlan
 from oomph.offload.leavers import Chosen, Leavers
-from oomph.offload.optimizers import OptimizerChoice
+from oomph.offload.optimizers import OptimizerChoice, is_on
 from oomph.offload.record import Step
 from oomph.offload.recorder import Recorder
 from oomph.offload.room import Staying
@@ -31,8 +32,6 @@ from oomph.offload.transfer import Link, OffloadedStorage
 from oomph.recompute import timeline
 from oomph.recompute.stopwatch import Waits
 
-_FITTING_STEPS = 8  # steps that would have fitted, until the hooks are taken off,
-_MOST_PATIENCE = 64  # and at most, where shortages came back
 _SMALLER = 0.1  # share by which a step is smaller than expected, to be planned anew
 _GUESSES = 8  # plans for one step of an unknown kind
 _MUCH = 3  # part of the device that no single block is worth
@@ -55,16 +54,15 @@ class DevicePlan:
         self.link = Link(index)
         self.plan = StepPlan(target_bytes=target_bytes)  # of the step that runs
         self.kinds = Kinds()
+        self._repeated = Repeated()
         self._saved_bytes = self._guesses = 0  # in this step; of what it will be
-        self.is_short = target_bytes > 0  # of memory, now or not long ago
+        self.shortage = Shortage(target_bytes > 0)
         self.headroom = Headroom()
         self.recorder = Recorder(self.link, self._is_there)
         self.fetches = Fetches(self.recorder)
         self.staying = Staying(self.link, self.fetches, self._note_late)
         self.last = Step()
         self.least_state_bytes = 0  # of optimizers' state, that are to be on the host
-        self._fitting_steps = 0
-        self._patience = _FITTING_STEPS
         self.leavers = Leavers()
         self.offloaded: weakref.WeakValueDictionary[int, OffloadedStorage] = (
             weakref.WeakValueDictionary()
@@ -169,14 +167,7 @@ class DevicePlan:
             self._limit_bytes(step),
             factor=factor,
         )
-        return replace(
-            nearest,
-            like=step.with_away(needs, chosen.away_bytes),
-            chosen=chosen,
-            target_bytes=chosen.missing_bytes,
-            need_bytes=max(needs, default=0),
-            factor=factor,
-        )
+        return nearest.larger(factor, needs, chosen)
 
     def _follow(self, plan: StepPlan) -> None:
         """Does from now on what is planned for a kind of step."""
@@ -222,7 +213,8 @@ class DevicePlan:
             self._forget_stayed()
             limit = capacity - self.headroom.for_fetches(capacity)
             elsewhere = self.recorder.start_host_bytes
-        self.fetches.ahead(sequence, self.plan.like, used, limit, elsewhere)
+            plan = self.plan
+        self.fetches.ahead(sequence, plan, used, limit, elsewhere)
 
     def _forget_stayed(self) -> None:
         """Where backward begins: learns what others hold and sending does not free."""
@@ -280,6 +272,22 @@ class DevicePlan:
 
     def _plan_for(self, step: Step, rescued: bool, unreached_bytes: int) -> None:
         """Plans for steps like one that has ended."""
+        asked = (
+            *(self._limit_bytes(step), self.least_state_bytes),
+            *(self.leavers.changes, is_on(self.index)),
+        )
+        plan = self._repeated.plan(
+            step,
+            None if rescued else asked,
+            lambda: self._plan_anew(step, rescued, unreached_bytes),
+        )
+        self._follow(plan)
+        if self.shortage.end_step(plan.target_bytes > 0):
+            self.kinds.clear()
+        if step.had_hooks():
+            self.kinds.add(plan)
+
+    def _plan_anew(self, step: Step, rescued: bool, unreached_bytes: int) -> StepPlan:
         limit_bytes = self._limit_bytes(step)
         predicted_bytes = self.plan.predicted_bytes
         if not (rescued or predicted_bytes > 0 or step.state_host_bytes > 0):
@@ -304,10 +312,7 @@ class DevicePlan:
             least_bytes = self.capacity // _LARGE
             predicted_bytes = max(unreached_bytes, short_bytes, least_bytes)
         plan.predicted_bytes = predicted_bytes
-        self._follow(plan)
-        self._note_whether_short(plan.target_bytes > 0)
-        if step.had_hooks():
-            self.kinds.add(plan)
+        return plan
 
     def _leavers_of(self, step: Step, needs: list[int], limit_bytes: float) -> Chosen:
         slack_bytes = self.capacity // EXTRA_SHARE
@@ -328,24 +333,13 @@ class DevicePlan:
             rest = [need_bytes - state_bytes for need_bytes in needs]
             chosen = self._leavers_of(step, rest, limit_bytes)
         return StepPlan(
-            like=step.with_away(step.needs(), chosen.away_bytes),
+            like=step,
+            rest_bytes=list(map(sub, step.needs(), chosen.away_bytes)),
             chosen=chosen,
             target_bytes=chosen.missing_bytes,
             need_bytes=step.need_bytes + step.born_bytes + slack_bytes(self.capacity),
             state_bytes=state_bytes,
         )
-
-    def _note_whether_short(self, is_short: bool) -> None:
-        """Ends all planning after steps that fitted: more of them, each time."""
-        if is_short:
-            if self._fitting_steps >= self._patience:
-                self._patience = min(2 * self._patience, _MOST_PATIENCE)
-            self._fitting_steps, self.is_short = 0, True
-            return
-        self._fitting_steps += 1
-        if self._fitting_steps >= self._patience:
-            self.is_short = False
-            self.kinds.clear()
 
     def room(self, waits: Waits) -> Room:
         """What it has for a step, and its link; the waits for copies in the last."""

@@ -14,7 +14,6 @@ from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
-from oomph.base.range_max import RangeMax
 from oomph.offload.sends import Save, Stay
 
 
@@ -27,14 +26,12 @@ class Event(NamedTuple):
         need_bytes: Most bytes of blocks since the event before, on either side, as if
             nothing had been sent.
         device_need_bytes: Of these, most but for blocks that fell back to the host.
-        rest_bytes: Most bytes in use since then, but for what had been fetched.
     """
 
     place: int
     is_use: bool
     need_bytes: int
     device_need_bytes: int
-    rest_bytes: int
 
 
 @dataclass
@@ -61,11 +58,6 @@ class Step:
     events: list[Event] = field(default_factory=list)
     saves: list[Save] = field(default_factory=list)  # that may leave, each once
     same: dict[int, int] = field(default_factory=dict)  # places of it, to the first
-
-    @cached_property
-    def rest(self) -> RangeMax:
-        """How much was in use at each event, but for what had been fetched."""
-        return RangeMax([event.rest_bytes for event in self.events])
 
     @cached_property
     def index(self) -> dict[tuple[int, bool], int]:
@@ -189,15 +181,15 @@ class Step:
         need_bytes = self.need_bytes + more
         return replace(self, events=events, need_bytes=need_bytes, born_bytes=0)
 
-    def with_away(self, needs: list[int], away_bytes: list[int]) -> Step:
-        """The step as it would be if so much were needed and away at each event."""
-        events = [
-            event._replace(rest_bytes=need_bytes - away)
-            for event, need_bytes, away in zip(
-                self.events, needs, away_bytes, strict=True
-            )
-        ]
-        return replace(self, events=events)
+    def is_same(self, other: Step) -> bool:
+        """Whether another step showed the same, but for when, and what was copied."""
+        return self._shown() == other._shown()
+
+    def _shown(self) -> tuple[object, ...]:
+        used = self.need_bytes, self.optimizer_bytes, self.temporary_bytes
+        host = self.host_bytes, self.state_host_bytes, self.state_bytes
+        made = self.away_bytes, self.born_bytes
+        return used, host, made, self.saves, self.events
 
     @property
     def unreached_bytes(self) -> int:

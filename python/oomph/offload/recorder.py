@@ -52,7 +52,7 @@ class Recorder:
         self.start_host_bytes = 0  # when the step began
         self._freed_bytes = 0  # as calls run again of which the record knows nothing,
         self._next_freed_bytes = 0  # and from the next note on
-        self._since_event: tuple[int, ...] = 0, 0, 0  # bytes, as in an event
+        self._since_event: tuple[int, ...] = 0, 0  # bytes, as in an event
 
     def place_of(self, sequence: int) -> int:
         """Where in the step a storage was saved first that was saved then."""
@@ -80,8 +80,7 @@ class Recorder:
         else:
             step.need_bytes = max(step.need_bytes, need_bytes)
             self._note_growth(host_high - self.start_host_bytes)
-            rest_bytes = high - self.link.restored_bytes
-            now_bytes = need_bytes, device_high + was_gone_bytes, rest_bytes
+            now_bytes = need_bytes, device_high + was_gone_bytes
             self._since_event = tuple(map(max, self._since_event, now_bytes))
         self._gone_bytes = gone_bytes
         step.host_bytes = max(step.host_bytes, host_high)
@@ -90,7 +89,7 @@ class Recorder:
     def note_event(self, place: int, is_use: bool) -> None:
         """A storage is saved or used, and what that needed has been noted."""
         self.step.events.append(Event(place, is_use, *self._since_event))
-        self._since_event = 0, 0, 0
+        self._since_event = 0, 0
 
     def note_sent(self, offloaded: OffloadedStorage) -> None:
         """It is on its way to the host."""
