@@ -61,9 +61,7 @@ class Fetches:
         self._early = [entry for entry, _ in here]
         return [offloaded for _, offloaded in here]
 
-    def ahead(
-        self, sequence: int, plan: StepPlan, used: int, limit: int, elsewhere: int
-    ) -> None:
+    def ahead(self, sequence: int, plan: StepPlan, used: int, limit: int) -> None:
         """Fetches what will be used next.
 
         One thread at a time: what others come to use meanwhile they take themselves.
@@ -73,16 +71,13 @@ class Fetches:
             plan: What is expected of the step.
             used: Bytes in use on the device.
             limit: To how many they may grow.
-            elsewhere: Bytes that the record counts and that are on the host.
         """
         with transfer.lock:
             if self._is_fetching:
                 return
             self._is_fetching = True
         try:
-            while (
-                found := self._next(sequence, plan, used, limit, elsewhere)
-            ) is not None:
+            while (found := self._next(sequence, plan, used, limit)) is not None:
                 with attempt():
                     found.fetch()
                 self._note_early(found)
@@ -99,7 +94,7 @@ class Fetches:
             self._early.append((offloaded.sequence, weakref.ref(offloaded)))
 
     def _next(
-        self, sequence: int, plan: StepPlan, used: int, limit: int, elsewhere: int
+        self, sequence: int, plan: StepPlan, used: int, limit: int
     ) -> OffloadedStorage | None:
         """The last that was saved before what is used now, if there is room for it."""
         with transfer.lock:
@@ -109,7 +104,7 @@ class Fetches:
                 offloaded = self._away[end][1]()
                 if offloaded is not None and offloaded.is_away:
                     more = offloaded.bytes + self._growth(
-                        sequence, offloaded, plan, used + elsewhere
+                        sequence, offloaded, plan, used
                     )
                     return offloaded if used + more <= limit else None
                 del self._away[end]
@@ -124,7 +119,7 @@ class Fetches:
             sequence: When what is used now was saved.
             offloaded: The storage.
             plan: What is expected of the step.
-            used: Bytes in use, on either side.
+            used: Bytes in use on the device.
         """
         recorder = self._recorder
         now = plan.like.index.get((recorder.place_of(sequence), True))
@@ -132,4 +127,5 @@ class Fetches:
         if now is None or then is None:
             return int(recorder.capacity * _BLIND)
         most = plan.rest.most(now + 1, then + 1)
+        used += recorder.start_host_bytes  # the record counts what lies there, too
         return max(most + recorder.link.restored_bytes - used, 0)

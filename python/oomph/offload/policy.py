@@ -212,9 +212,8 @@ class DevicePlan:
             self.recorder.note_event(self.recorder.place_of(sequence), is_use=True)
             self._forget_stayed()
             limit = capacity - self.headroom.for_fetches(capacity)
-            elsewhere = self.recorder.start_host_bytes
             plan = self.plan
-        self.fetches.ahead(sequence, plan, used, limit, elsewhere)
+        self.fetches.ahead(sequence, plan, used, limit)
 
     def _forget_stayed(self) -> None:
         """Where backward begins: learns what others hold and sending does not free."""
@@ -273,8 +272,10 @@ class DevicePlan:
     def _plan_for(self, step: Step, rescued: bool, unreached_bytes: int) -> None:
         """Plans for steps like one that has ended."""
         asked = (
-            *(self._limit_bytes(step), self.least_state_bytes),
-            *(self.leavers.changes, is_on(self.index)),
+            self._limit_bytes(step),
+            self.least_state_bytes,
+            self.leavers.changes,
+            is_on(self.index),
         )
         plan = self._repeated.plan(
             step,

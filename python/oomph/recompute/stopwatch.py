@@ -97,10 +97,11 @@ class Stopwatch:
         if self._end is None and self._backward:
             self._end = times.mark(self.device)
 
-    def stop(self) -> None:
-        """The step ends."""
+    def stop(self) -> torch.cuda.Event:
+        """The step ends, if it has not; gives the event."""
         if self._last is None:
             self._last = times.mark(self.device)
+        return self._last
 
     def has_passed(self) -> bool:
         """Whether the device has come to the end of the step."""
@@ -108,8 +109,7 @@ class Stopwatch:
 
     def step_ms(self) -> float:
         """Time of the step, which has ended on the device."""
-        assert self._last is not None
-        return float(self._start.elapsed_time(self._last))
+        return float(self._start.elapsed_time(self.stop()))
 
     def measured(
         self, bounds: Sequence[int], which: Sequence[int], waits: Waits
@@ -126,9 +126,7 @@ class Stopwatch:
         """
         if not self._backward:
             return None
-        self.stop()
-        last = self._last
-        assert last is not None
+        last = self.stop()
         last.synchronize()
         marks = [*self._forward, (self._backward[0][0], True)]
         passed, at = 0.0, [0.0]
