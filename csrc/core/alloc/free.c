@@ -117,14 +117,8 @@ OOMPH_COLD static oomph_notice_t completed(const oomph_block_t *block)
                             info.requested_bytes, info.stream, info.pool};
 }
 
-bool oomph_collect(oomph_device_t *device)
+static void complete(oomph_device_t *device, oomph_uses_t *done)
 {
-    bool any = oomph_drain_queue(device);
-    oomph_uses_t *done = oomph_uses_collect(&device->deferred, &device->streams);
-
-    if (oomph_guards(OOMPH_GUARD_UNMAP))
-        done = oomph_guard_unmap(device, done);
-    any = any || done != NULL;
     while (done != NULL) {
         oomph_uses_t *next = done->next;
         if (!done->block->buffer)
@@ -133,7 +127,28 @@ bool oomph_collect(oomph_device_t *device)
         oomph_uses_free(done);
         done = next;
     }
+}
+
+bool oomph_collect(oomph_device_t *device)
+{
+    bool any = oomph_drain_queue(device);
+    oomph_uses_t *done = oomph_uses_collect(&device->deferred, &device->streams);
+
+    if (oomph_guards(OOMPH_GUARD_UNMAP))
+        done = oomph_guard_unmap(device, done);
+    any = any || done != NULL;
+    complete(device, done);
     return any;
+}
+
+bool oomph_overtake(oomph_device_t *device, const oomph_pool_t *pool)
+{
+    if (oomph_guards(OOMPH_GUARD_UNMAP))
+        return false; // what is unmapped must be done with
+    oomph_uses_t *freed = oomph_uses_overtake(&device->deferred, &device->streams,
+                                              &pool->heap, pool->stream);
+    complete(device, freed);
+    return freed != NULL;
 }
 
 /* ---- Frees that found the lock taken */

@@ -40,6 +40,11 @@ void oomph_uses_defer(oomph_deferred_t *deferred, oomph_streams_t *streams,
 // Takes out the blocks whose clocks have passed, linked by `next`. Records the events
 // that they wait for, where that has not happened yet.
 oomph_uses_t *oomph_uses_collect(oomph_deferred_t *deferred, oomph_streams_t *streams);
+// Takes out the buffer of the pool that was freed first, once the pool's stream waits
+// on the device for those that still use it. NULL: there is none, or it cannot wait.
+oomph_uses_t *oomph_uses_overtake(oomph_deferred_t *deferred, oomph_streams_t *streams,
+                                  const oomph_heap_t *heap,
+                                  const oomph_stream_state_t *stream);
 // Lets a block that was taken out wait again.
 void oomph_uses_wait(oomph_deferred_t *deferred, oomph_uses_t *uses);
 
