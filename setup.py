@@ -91,7 +91,9 @@ def core_sources(ending: str = "c") -> list[str]:
 
 def allocator_sources(ending: str = "c") -> list[str]:
     """The C files of ``oomph._C``, or the headers."""
-    return [*core_sources(ending), *sources(f"csrc/python/*.{ending}")]
+    folders = ("csrc/python", "csrc/python/*")
+    bindings = [path for folder in folders for path in sources(f"{folder}/*.{ending}")]
+    return [*core_sources(ending), *bindings]
 
 
 def simulated_driver_sources() -> list[str]:

@@ -23,7 +23,8 @@ SIM = CSRC / "sim"
 # further down. The parts of the public header, in oomph, know each other alone.
 FLOORS = [
     *("oomph", "core/base", "core/heap", "core/layout", "driver", "core/stream"),
-    *("core/memory", "core/device", "core/alloc", "core/control", ".", "python"),
+    *("core/memory", "core/device", "core/alloc", "core/control", "."),
+    *("python/interpreter", "python"),
 ]
 # Those of the simulated libraries; one that is not named here has a single folder.
 SEVERAL = {
@@ -42,15 +43,12 @@ PARTS = "oomph"
 TOOLS = {"core/base/lock.h", "core/base/map.h"}
 # Those of PyTorch's side, from the bottom up.
 TORCH_FLOORS = ["torch/base", "torch/allocator", "torch/tensors", "torch"]
-BINDINGS = (".", "python", *TORCH_FLOORS)
+BINDINGS = (".", "python/interpreter", "python", *TORCH_FLOORS)
 # Headers that are not ours, and who alone may include them.
 FOREIGN = {
     r"cuda\.h|cudaTypedefs\.h": {"driver/cuda.h"},
     r"dlfcn\.h": {"driver/cuda_load.c", "torch/allocator/workspaces.hpp"},
-    r"Python\.h": {
-        *("python/beyond.h", "python/frames.h", "python/module.h"),
-        "torch/base/python.hpp",
-    },
+    r"Python\.h": {"python/interpreter/beyond.h", "torch/base/python.hpp"},
     r"(torch|c10|ATen)/.*|cuda_runtime.*": {"torch/"},
 }
 # Blocks and plans know of nothing that acts.
@@ -282,9 +280,8 @@ def test_a_file_includes_only_what_lies_below_it(name):
     if name in FACE:
         wrong = {h for h in ours if folder(h) != PARTS}
     elif folder(name) in BINDINGS:
-        own = [folder(name)]
-        if folder(name) in TORCH_FLOORS:
-            own = TORCH_FLOORS[: TORCH_FLOORS.index(folder(name)) + 1]
+        floors = TORCH_FLOORS if folder(name) in TORCH_FLOORS else FLOORS
+        own = {*floors[: floors.index(folder(name)) + 1]} & {*BINDINGS}
         wrong = {h for h in ours - FACE - TOOLS if folder(h) not in own}
     else:
         floor = FLOORS.index(folder(name))

@@ -9,7 +9,7 @@
  * lock that the waiting thread holds. After that time it goes on without, and what the
  * helper still frees, it frees later.
  */
-#include "python/module.h"
+#include "python/helper.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -222,18 +222,26 @@ size_t oomph_make_room(int device, size_t want)
     return bytes;
 }
 
-PyObject *oomph_set_collector(PyObject *Py_UNUSED(module), PyObject *callable)
+static PyObject *set_collector(PyObject *Py_UNUSED(module), PyObject *callable)
 {
     oomph_exchange(&run_collector, Py_NewRef(callable));
     Py_RETURN_NONE;
 }
 
-PyObject *oomph_set_room_maker(PyObject *Py_UNUSED(module), PyObject *callable)
+static PyObject *set_room_maker(PyObject *Py_UNUSED(module), PyObject *callable)
 {
     atomic_store(&has_room_maker, !Py_IsNone(callable));
     oomph_exchange(&room_maker, Py_IsNone(callable) ? NULL : Py_NewRef(callable));
     Py_RETURN_NONE;
 }
+
+PyMethodDef oomph_helper_methods[] = {
+    {"set_collector", set_collector, METH_O,
+     "Is called in the place of gc.collect() when memory is short."},
+    {"set_room_maker", set_room_maker, METH_O,
+     "A callable that sends (device, bytes) to the host and gives how many; or None."},
+    {NULL, NULL, 0, NULL},
+};
 
 /* ---- Start and end */
 

@@ -1,6 +1,6 @@
-/* memory.c - the part of oomph._C that moves what is in use, and gives a planner
- * what it needs. */
-#include "python/module.h"
+#include "python/memory.h"
+
+#include "python/types.h"
 
 #include <stdint.h>
 #include <stdlib.h>

@@ -4,8 +4,17 @@
  * Settings, start, devices, and what only Python can do for the core: give up the GIL
  * before waiting for the GPU, and log. Nothing here needs PyTorch.
  */
-#include "python/module.h"
-#include "python/frames.h"
+#include "oomph.h"
+#include "python/helper.h"
+#include "python/interpreter/frames.h"
+#include "python/interpreter/lines.h"
+#include "python/interpreter/objects.h"
+#include "python/interpreter/paths.h"
+#include "python/memory.h"
+#include "python/plain.h"
+#include "python/sites.h"
+#include "python/stats.h"
+#include "python/types.h"
 
 #include <stddef.h>
 #include <string.h>
@@ -263,10 +272,6 @@ static PyMethodDef methods[] = {
     {"is_attempt", is_attempt, METH_NOARGS, "Whether they are."},
     {"set_rescue_hook", set_rescue_hook, METH_O,
      "A callable for (device, bytes) of the first rescue of a step."},
-    {"set_collector", oomph_set_collector, METH_O,
-     "Is called in the place of gc.collect() when memory is short."},
-    {"set_room_maker", oomph_set_room_maker, METH_O,
-     "A callable that sends (device, bytes) to the host and gives how many; or None."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -317,10 +322,10 @@ static int execute(PyObject *module)
                                         .rescued = note_rescue,
                                         .idle_blocks = oomph_idle_blocks,
                                         .call_site = oomph_frames_site};
-    PyMethodDef *const parts[] = {oomph_memory_methods, oomph_site_methods,
-                                  oomph_stats_methods,  oomph_plain_methods,
-                                  oomph_line_methods,   oomph_object_methods,
-                                  oomph_path_methods};
+    PyMethodDef *const parts[] = {oomph_helper_methods, oomph_memory_methods,
+                                  oomph_site_methods,   oomph_stats_methods,
+                                  oomph_plain_methods,  oomph_line_methods,
+                                  oomph_object_methods, oomph_path_methods};
     PyObject *capsule =
         PyCapsule_New((void *)(uintptr_t)oomph_api(), OOMPH_CAPSULE, NULL);
 

@@ -4,19 +4,12 @@
  * Whoever calls may hold PyTorch's lock and the GIL: the GIL is never given up here, as
  * another thread could take it and wait for that lock.
  */
-#include "python/module.h"
+#include "python/plain.h"
 
-#include <sys/types.h>
-
-#define EXPORTED __attribute__((visibility("default")))
-
-EXPORTED void *oomph_torch_malloc(ssize_t size, int device, oomph_stream_t stream);
-EXPORTED void oomph_torch_free(void *block, ssize_t size, int device,
-                               oomph_stream_t stream);
+#include "python/types.h"
 
 static oomph_listener_t refusal_listener;
 
-// Gives NULL where there is no memory: the interface knows no error.
 void *oomph_torch_malloc(ssize_t size, int device, oomph_stream_t stream)
 {
     oomph_request_t request = {

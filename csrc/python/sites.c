@@ -1,8 +1,8 @@
-/* sites.c - the part of oomph._C that says which line holds the memory,
- * or held it. */
-#include "python/module.h"
+#include "python/sites.h"
 
-#include "python/frames.h"
+#include "python/interpreter/frames.h"
+#include "python/stats.h"
+#include "python/types.h"
 
 #include <stdio.h>
 #include <stdlib.h>

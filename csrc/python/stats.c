@@ -1,5 +1,6 @@
-/* stats.c - the part of oomph._C that reads the counters of a device. */
-#include "python/module.h"
+#include "python/stats.h"
+
+#include "python/types.h"
 
 #include <stddef.h>
 

@@ -1,5 +1,4 @@
-// types.c - what comes in from Python and what goes out, for all of oomph._C.
-#include "python/module.h"
+#include "python/types.h"
 
 PyObject *oomph_driver_error;
 

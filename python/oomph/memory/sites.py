@@ -4,7 +4,7 @@ Every block of at least 1 MiB knows the line that asked for it: the innermost on
 user's own code, which is neither of PyTorch, of Python's library, of an installed
 package nor of oomph (where there is none: the innermost of any). What backward
 allocates is attributed to the line of forward that it belongs to, and marked as
-inferred. How this is found without the GIL: csrc/python/frames.c,
+inferred. How this is found without the GIL: csrc/python/interpreter/frames.c,
 csrc/torch/allocator/sites.hpp.
 """
 

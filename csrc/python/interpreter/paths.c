@@ -9,7 +9,7 @@
  * - NumPy's arrays of objects hold what they hold without the collector's knowledge,
  * and a table of pandas with them.
  */
-#include "python/module.h"
+#include "python/interpreter/paths.h"
 
 enum {
     FIRST_SIZE = 1 << 12, // a power of two

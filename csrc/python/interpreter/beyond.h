@@ -1,4 +1,4 @@
-/* beyond.h - what oomph._C uses of Python beyond the limited API.
+/* beyond.h - Python.h, and what oomph._C uses of Python beyond the limited API.
  *
  * One oomph._C serves each Python from 3.10 on. Functions that all of them export, and
  * none declares for it, are declared here; those that some lack are weak. Where a

@@ -6,11 +6,10 @@
  * the address of the code object; when Python frees one, it is forgotten here, so that
  * another one at the same address is not taken for it. The numbers stay (site.c).
  */
-#include "python/frames.h"
+#include "python/interpreter/frames.h"
 
 #include "core/base/lock.h"
 #include "core/base/map.h"
-#include "python/beyond.h"
 
 #include <pthread.h>
 #include <string.h>

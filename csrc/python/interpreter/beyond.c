@@ -1,5 +1,5 @@
 /* beyond.c - the table of where each Python keeps what, and how its row is found. */
-#include "python/beyond.h"
+#include "python/interpreter/beyond.h"
 
 #include <stdlib.h>
 

@@ -5,10 +5,8 @@
  * one Python to the next, so it is tried at the start against what Python itself says.
  */
 #pragma once
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-
 #include "oomph.h"
+#include "python/interpreter/beyond.h"
 
 // Begins to know the lines. Files below one of the `prefixes`, a list of strings, are
 // not the user's own, nor are those in a folder site-packages or dist-packages. Gives

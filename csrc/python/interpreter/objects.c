@@ -16,7 +16,7 @@
  * gc.freeze() that is undone: after the one all are walked, after the other what came
  * just before may be missed.
  */
-#include "python/module.h"
+#include "python/interpreter/objects.h"
 
 enum {
     STARTS_MAX = 16, // modules

@@ -6,7 +6,7 @@
  * no tracer of their own, such as a debugger's; from Python 3.12 on one in any other
  * thread leaves only this one to us, as there is no function that asks for one thread.
  */
-#include "python/module.h"
+#include "python/interpreter/lines.h"
 
 typedef struct oomph_follower {
     PyObject base;
