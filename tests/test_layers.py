@@ -47,7 +47,7 @@ BINDINGS = (".", "python/interpreter", "python", *TORCH_FLOORS)
 # Headers that are not ours, and who alone may include them.
 FOREIGN = {
     r"cuda\.h|cudaTypedefs\.h": {"driver/cuda.h"},
-    r"dlfcn\.h": {"driver/cuda_load.c", "torch/allocator/workspaces.hpp"},
+    r"dlfcn\.h": {"driver/cuda.c", "torch/allocator/workspaces.hpp"},
     r"Python\.h": {"python/interpreter/beyond.h", "torch/base/python.hpp"},
     r"(torch|c10|ATen)/.*|cuda_runtime.*": {"torch/"},
 }

@@ -1,96 +1,179 @@
-/* cuda.c - the driver table (driver.h) over libcuda, NVIDIA's or the simulated, and
- * what devices there are. Their pages are in cuda_pages.c, what streams do in
- * cuda_work.c.
+/* cuda.c - finding libcuda, its errors, and what surrounds each call.
+ *
+ * The library is loaded by dlopen, so that a machine without a driver can import the
+ * package; each function is asked for with the version that its prototype belongs to,
+ * since later ones differ.
  */
 #include "driver/cuda.h"
 
-static oomph_status_t open_device(int device, oomph_device_info_t *info)
-{
-    CUdevice handle;
+#include <dlfcn.h>
+#include <string.h>
 
-    oomph_status_t status =
-        oomph_cuda_check(oomph_cu.cuDeviceGet(&handle, device), "cuDeviceGet");
-    if (status != OOMPH_OK)
-        return status;
-    if (oomph_cuda_attribute(
-            handle, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 0) == 0)
+enum { DRIVER_MIN = 12000 }; // CUDA 12.0: cuStreamGetId, host pages from 12.2
+
+oomph_cu_t oomph_cu;
+
+static CUcontext contexts[OOMPH_DEVICE_MAX];
+
+/* ---- Loading */
+
+static oomph_status_t find_functions(void *library)
+{
+    PFN_cuGetProcAddress_v12000 lookup;
+    CUdriverProcAddressQueryResult found;
+    void *symbol = dlsym(library, "cuGetProcAddress_v2");
+    if (symbol == NULL)
         return oomph_fail(
             OOMPH_ERR_DRIVER,
-            "device %d has no virtual memory management (some virtual GPUs "
-            "have it switched off): oomph needs it and cannot run on this GPU",
-            device);
-    status = oomph_cuda_check(oomph_cu.cuDeviceTotalMem(&info->total_bytes, handle),
-                              "cuDeviceTotalMem");
-    if (status == OOMPH_OK)
-        status = oomph_cuda_retain(device, handle);
-    if (status != OOMPH_OK)
-        return status;
-    info->page_bytes = oomph_cuda_page_bytes(device, handle);
-    if (info->page_bytes == 0)
-        return oomph_fail(OOMPH_ERR_DRIVER, "device %d reports no page size", device);
+            "the CUDA driver is too old: oomph needs one for CUDA 12.0 or "
+            "newer (525.60 or newer)");
+    memcpy(&lookup, &symbol, sizeof lookup);
+
+#define FIND(name, version)                                                            \
+    if (lookup(#name, &symbol, version, CU_GET_PROC_ADDRESS_LEGACY_STREAM, &found) !=  \
+            CUDA_SUCCESS ||                                                            \
+        symbol == NULL)                                                                \
+        return oomph_fail(OOMPH_ERR_DRIVER, "the CUDA driver has no " #name);          \
+    memcpy(&oomph_cu.name, &symbol, sizeof symbol);
+    OOMPH_CUDA_FUNCTIONS(FIND)
+#undef FIND
+#define FIND(name, version)                                                            \
+    if (lookup(#name, &symbol, version, CU_GET_PROC_ADDRESS_LEGACY_STREAM, &found) !=  \
+        CUDA_SUCCESS)                                                                  \
+        symbol = NULL;                                                                 \
+    memcpy(&oomph_cu.name, &symbol, sizeof symbol);
+    OOMPH_CUDA_NEWER_FUNCTIONS(FIND)
+#undef FIND
     return OOMPH_OK;
 }
 
-static oomph_status_t memory_info(int device, size_t *free_bytes, size_t *total_bytes)
+oomph_status_t oomph_cuda_check(CUresult result, const char *call)
 {
-    oomph_cuda_scope_t scope;
+    const char *name = NULL, *text = NULL;
 
-    if (oomph_cuda_enter(device, &scope))
-        scope.status = oomph_cuda_check(oomph_cu.cuMemGetInfo(free_bytes, total_bytes),
-                                        "cuMemGetInfo");
-    return oomph_cuda_leave(&scope);
+    if (result == CUDA_SUCCESS)
+        return OOMPH_OK;
+    oomph_cu.cuGetErrorName(result, &name);
+    oomph_cu.cuGetErrorString(result, &text);
+    return oomph_fail(result == CUDA_ERROR_OUT_OF_MEMORY ? OOMPH_ERR_NO_MEMORY
+                                                         : OOMPH_ERR_DRIVER,
+                      "%s failed: %s (%s)", call, name != NULL ? name : "unknown error",
+                      text != NULL ? text : "no text");
 }
 
-// Not by CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES: a GH200 has
-// that, and memory of its own besides.
-static oomph_status_t shares_memory(int device, bool *shares)
+/* The file that a function comes from. */
+static const char *path_of(void *function)
 {
-    CUdevice handle;
+    Dl_info found;
 
-    oomph_status_t status =
-        oomph_cuda_check(oomph_cu.cuDeviceGet(&handle, device), "cuDeviceGet");
+    return dladdr(function, &found) != 0 ? found.dli_fname : "libcuda.so.1";
+}
+
+oomph_status_t oomph_cuda_find(void)
+{
+    PFN_cuDriverGetVersion_v2020 get_version;
+    int version = 0;
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+    if (library == NULL)
+        return oomph_fail(OOMPH_ERR_DRIVER, "there is no CUDA driver: %s", dlerror());
+
+    void *symbol = dlsym(library, "cuDriverGetVersion");
+    if (symbol == NULL)
+        return oomph_fail(OOMPH_ERR_DRIVER, "libcuda.so.1 is not a CUDA driver");
+    memcpy(&get_version, &symbol, sizeof get_version);
+    CUresult result = get_version(&version);
+    if (result == CUDA_ERROR_STUB_LIBRARY)
+        return oomph_fail(OOMPH_ERR_DRIVER,
+                          "%s is the toolkit's stub, not a driver: remove its folder "
+                          "from LD_LIBRARY_PATH",
+                          path_of(symbol));
+    if (result != CUDA_SUCCESS || version < DRIVER_MIN)
+        return oomph_fail(OOMPH_ERR_DRIVER,
+                          "the CUDA driver is for CUDA %d.%d; oomph needs one for CUDA "
+                          "12.0 or newer (525.60 or newer)",
+                          version / 1000, version % 1000 / 10);
+    return find_functions(library);
+}
+
+bool oomph_cuda_records_all(void)
+{
+    return oomph_cu.cuCtxRecordEvent != NULL;
+}
+
+oomph_status_t oomph_cuda_start(int *device_count)
+{
+    oomph_status_t status = oomph_cuda_find();
+
     if (status == OOMPH_OK)
-        *shares = oomph_cuda_attribute(handle, CU_DEVICE_ATTRIBUTE_INTEGRATED, 0) != 0;
-    return status;
+        status = oomph_cuda_check(oomph_cu.cuInit(0), "cuInit");
+    return status == OOMPH_OK
+               ? oomph_cuda_check(oomph_cu.cuDeviceGetCount(device_count),
+                                  "cuDeviceGetCount")
+               : status;
 }
 
-const oomph_driver_t *oomph_driver_cuda(void)
+int oomph_cuda_attribute(CUdevice device, CUdevice_attribute name, int otherwise)
 {
-    static const oomph_driver_t driver = {
-        .find = oomph_cuda_find,
-        .records_all = oomph_cuda_records_all,
-        .start = oomph_cuda_start,
-        .open = open_device,
-        .memory_info = memory_info,
-        .shares_memory = shares_memory,
-        .reserve = oomph_cuda_reserve,
-        .unreserve = oomph_cuda_unreserve,
-        .create = oomph_cuda_create,
-        .release = oomph_cuda_release,
-        .map = oomph_cuda_map,
-        .unmap = oomph_cuda_unmap,
-        .set_access = oomph_cuda_set_access,
-        .export_page = oomph_cuda_export_page,
-        .import_page = oomph_cuda_import_page,
-        .pinned_alloc = oomph_cuda_pinned_alloc,
-        .pinned_free = oomph_cuda_pinned_free,
-        .stream_id = oomph_cuda_stream_id,
-        .stream_captures = oomph_cuda_stream_captures,
-        .stream_create = oomph_cuda_stream_create,
-        .event_create = oomph_cuda_event_create,
-        .event_destroy = oomph_cuda_event_destroy,
-        .event_record = oomph_cuda_event_record,
-        .event_record_all = oomph_cuda_event_record_all,
-        .stream_wait = oomph_cuda_stream_wait,
-        .event_passed = oomph_cuda_event_passed,
-        .event_wait = oomph_cuda_event_wait,
-        .drain = oomph_cuda_drain,
-        .copy = oomph_cuda_copy,
-        .fill = oomph_cuda_fill,
-        .copy_all = oomph_cuda_copy_all,
-        .time_copy = oomph_cuda_time_copy,
-        .trim = oomph_cuda_trim,
-    };
+    int value = 0;
 
-    return &driver;
+    return oomph_cu.cuDeviceGetAttribute(&value, name, device) == CUDA_SUCCESS
+               ? value
+               : otherwise;
+}
+
+/* ---- Capture mode and context of the calling thread */
+
+CUstreamCaptureMode oomph_cuda_relax(void)
+{
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+
+    oomph_cu.cuThreadExchangeStreamCaptureMode(&mode);
+    return mode;
+}
+
+static void restore(CUstreamCaptureMode mode)
+{
+    oomph_cu.cuThreadExchangeStreamCaptureMode(&mode);
+}
+
+oomph_status_t oomph_cuda_restore(CUstreamCaptureMode mode, CUresult result,
+                                  const char *call)
+{
+    restore(mode);
+    return oomph_cuda_check(result, call);
+}
+
+oomph_status_t oomph_cuda_retain(int device, CUdevice handle)
+{
+    if (contexts[device] != NULL)
+        return OOMPH_OK;
+    return oomph_cuda_check(
+        oomph_cu.cuDevicePrimaryCtxRetain(&contexts[device], handle),
+        "cuDevicePrimaryCtxRetain");
+}
+
+bool oomph_cuda_enter(int device, oomph_cuda_scope_t *scope)
+{
+    *scope = (oomph_cuda_scope_t){.device = device, .mode = oomph_cuda_relax()};
+    scope->status =
+        oomph_cuda_check(oomph_cu.cuCtxGetCurrent(&scope->context), "cuCtxGetCurrent");
+    if (scope->status == OOMPH_OK && scope->context != contexts[device])
+        scope->status = oomph_cuda_check(oomph_cu.cuCtxSetCurrent(contexts[device]),
+                                         "cuCtxSetCurrent");
+    scope->entered = scope->status == OOMPH_OK;
+    if (!scope->entered)
+        restore(scope->mode);
+    return scope->entered;
+}
+
+oomph_status_t oomph_cuda_leave(const oomph_cuda_scope_t *scope)
+{
+    if (!scope->entered)
+        return scope->status;
+    if (scope->context != contexts[scope->device] &&
+        oomph_cu.cuCtxSetCurrent(scope->context) != CUDA_SUCCESS)
+        // What failed may have been earlier work.
+        oomph_cu.cuCtxSetCurrent(scope->context);
+    restore(scope->mode);
+    return scope->status;
 }

@@ -1,5 +1,5 @@
-/* cuda.h - what the files of the driver table share. They are the only ones of
- * the core that name CUDA.
+/* cuda.h - libcuda's functions, what becomes of their errors, and what surrounds each
+ * call. The files of this folder are the only ones of the core that name CUDA.
  */
 #pragma once
 #include "driver/driver.h"
@@ -63,9 +63,7 @@ typedef struct oomph_cu {
 
 extern oomph_cu_t oomph_cu; // the functions of libcuda, once it is found
 
-/* ---- cuda_load.c */
-
-// Members of the table, see driver.h.
+// Members of the driver table, see driver.h.
 oomph_status_t oomph_cuda_find(void);
 bool oomph_cuda_records_all(void);
 oomph_status_t oomph_cuda_start(int *device_count);
@@ -104,51 +102,3 @@ typedef struct oomph_cuda_scope {
 } oomph_cuda_scope_t;
 bool oomph_cuda_enter(int device, oomph_cuda_scope_t *scope);
 oomph_status_t oomph_cuda_leave(const oomph_cuda_scope_t *scope);
-
-/* ---- cuda_pages.c */
-
-// Finds out what pages a device may have, once per device, and gives the size that
-// suits device and host pages; 0: none.
-size_t oomph_cuda_page_bytes(int device, CUdevice handle);
-
-// Members of the table, see driver.h.
-oomph_status_t oomph_cuda_reserve(size_t bytes, size_t alignment, oomph_addr_t *addr);
-oomph_status_t oomph_cuda_unreserve(oomph_addr_t addr, size_t bytes);
-oomph_status_t oomph_cuda_create(int device, oomph_tier_t tier, oomph_host_kind_t kind,
-                                 size_t bytes, oomph_handle_t *handle);
-oomph_status_t oomph_cuda_release(oomph_handle_t handle);
-oomph_status_t oomph_cuda_map(oomph_addr_t addr, size_t bytes, oomph_handle_t handle);
-oomph_status_t oomph_cuda_unmap(oomph_addr_t addr, size_t bytes);
-oomph_status_t oomph_cuda_set_access(oomph_addr_t addr, size_t bytes, uint64_t devices,
-                                     bool cpu);
-oomph_status_t oomph_cuda_export_page(int device, oomph_handle_t handle,
-                                      int *descriptor);
-oomph_status_t oomph_cuda_import_page(int descriptor, oomph_handle_t *handle);
-oomph_status_t oomph_cuda_pinned_alloc(int device, size_t bytes, oomph_addr_t *addr);
-oomph_status_t oomph_cuda_pinned_free(int device, oomph_addr_t addr);
-
-/* ---- cuda_work.c: members of the table, see driver.h */
-
-oomph_status_t oomph_cuda_stream_id(int device, oomph_stream_t stream, uint64_t *id);
-oomph_status_t oomph_cuda_stream_captures(int device, oomph_stream_t stream,
-                                          bool *captures);
-oomph_status_t oomph_cuda_stream_create(int device, oomph_stream_t *stream);
-oomph_status_t oomph_cuda_event_create(int device, oomph_event_t *event);
-oomph_status_t oomph_cuda_event_destroy(int device, oomph_event_t event);
-oomph_status_t oomph_cuda_event_record(int device, oomph_event_t event,
-                                       oomph_stream_t stream);
-oomph_status_t oomph_cuda_event_record_all(int device, oomph_event_t event);
-oomph_status_t oomph_cuda_stream_wait(int device, oomph_stream_t stream,
-                                      oomph_event_t event);
-oomph_status_t oomph_cuda_event_passed(int device, oomph_event_t event, bool *passed);
-oomph_status_t oomph_cuda_event_wait(int device, oomph_event_t event);
-oomph_status_t oomph_cuda_drain(int device);
-oomph_status_t oomph_cuda_copy(int device, oomph_addr_t to, oomph_addr_t from,
-                               size_t bytes, oomph_stream_t stream);
-oomph_status_t oomph_cuda_fill(int device, oomph_addr_t addr, size_t bytes,
-                               oomph_stream_t stream);
-oomph_status_t oomph_cuda_copy_all(int device, const oomph_copy_t *copies,
-                                   size_t count);
-oomph_status_t oomph_cuda_time_copy(int device, oomph_addr_t to, oomph_addr_t from,
-                                    size_t bytes, int count, int64_t *ns);
-oomph_status_t oomph_cuda_trim(int device);

@@ -1,7 +1,4 @@
-/* cuda_pages.c - memory, in the driver table (driver.h): what pages a device may have,
- * these and the address space that they are mapped into, and page-locked blocks.
- */
-#include "driver/cuda.h"
+#include "driver/cuda_pages.h"
 
 #include <fcntl.h>
 #include <stdatomic.h>

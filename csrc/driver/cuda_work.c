@@ -1,6 +1,5 @@
-/* cuda_work.c - the part of the driver table that is about work: streams, events,
- * copies, and waiting for them.
- */
+#include "driver/cuda_work.h"
+
 #include "driver/cuda.h"
 
 /* ---- Streams and events */

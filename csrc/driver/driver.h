@@ -1,8 +1,8 @@
 /* driver.h - everything the core asks of CUDA, as one table.
  *
- * The core never includes <cuda.h>. cuda.c, cuda_pages.c and cuda_work.c fill this
- * table from libcuda, NVIDIA's or the simulated one; tests wrap it to make any call
- * fail.
+ * The core never includes <cuda.h>. driver.c fills this table with what cuda.c,
+ * cuda_pages.c and cuda_work.c make of libcuda, NVIDIA's or the simulated one; tests
+ * wrap it to make any call fail.
  *
  * Of every call: addresses and sizes are multiples of the page size, sizes are greater
  * than 0, and a call that does not return OOMPH_OK has changed nothing and has set the
