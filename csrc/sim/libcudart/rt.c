@@ -120,11 +120,6 @@ cudaError_t cudaPeekAtLastError(void)
     return last_error;
 }
 
-// ---- for the generated stubs
-
-// Records that a call of the runtime is not simulated, and fails it.
-cudaError_t oomph_sim_rt_unsupported(const char *function);
-
 cudaError_t oomph_sim_rt_unsupported(const char *function)
 {
     oomph_sim_note_unsupported(function);

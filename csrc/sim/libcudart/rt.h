@@ -38,6 +38,10 @@ int rt_device(void);
 // The primary context of a device, in use from now on.
 CUresult rt_context(int device, CUcontext *context);
 
+// For the generated stubs: records that a call of the runtime is not simulated, and
+// fails it.
+cudaError_t oomph_sim_rt_unsupported(const char *function);
+
 static inline CUdeviceptr rt_address(const void *place)
 {
     return (CUdeviceptr)(uintptr_t)place;

@@ -7,9 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Of the functions that are not here (csrc/sim/stubs.py): records the name.
-int oomph_sim_nccl_unsupported(const char *function, int status);
-
 // ---- checks of what is called
 
 static nccl_operation_t operation_of(struct ncclComm *comm, nccl_kind_t kind,
@@ -289,9 +286,3 @@ ncclResult_t ncclCommDeregister(ncclComm_t comm, void *handle)
 }
 
 #pragma GCC visibility pop
-
-int oomph_sim_nccl_unsupported(const char *function, int status)
-{
-    oomph_sim_note_unsupported(function);
-    return nccl_refuse((ncclResult_t)status, "%s", oomph_sim_refusal());
-}

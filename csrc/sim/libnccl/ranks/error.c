@@ -119,6 +119,12 @@ ncclResult_t nccl_refuse(ncclResult_t error, const char *format, ...)
     return error;
 }
 
+int oomph_sim_nccl_unsupported(const char *function, int status)
+{
+    oomph_sim_note_unsupported(function);
+    return nccl_refuse((ncclResult_t)status, "%s", oomph_sim_refusal());
+}
+
 // ---- what is exported
 
 #pragma GCC visibility push(default)

@@ -20,3 +20,7 @@ void nccl_fail_both(struct ncclComm *comm, ncclResult_t error, const char *text,
 // Keeps the text as the last error, and returns `error`.
 ncclResult_t nccl_refuse(ncclResult_t error, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+
+// For the generated stubs (csrc/sim/stubs.py): records the name of a function that is
+// not simulated, and returns `status`.
+int oomph_sim_nccl_unsupported(const char *function, int status);
