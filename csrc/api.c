@@ -1,4 +1,6 @@
-/* api.c - the public functions as a table, for another extension module. */
+/* api.c - the public functions as a table (oomph/table.h), for another extension
+ * module.
+ */
 #include "oomph.h"
 
 const oomph_api_t *oomph_api(void)

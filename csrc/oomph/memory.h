@@ -1,4 +1,4 @@
-/* memory.h - taking and freeing memory, and giving it back to the driver. */
+/* memory.h - taking and freeing memory, and which streams use it. */
 #pragma once
 #include "oomph/block.h"
 #include "oomph/types.h"
@@ -54,13 +54,3 @@ oomph_status_t oomph_record_stream(oomph_addr_t addr, int stream_device,
 // nothing may ever be allocated on it. Errors: OOMPH_ERR_DRIVER, OOMPH_ERR_NO_MEMORY
 // (host memory), OOMPH_ERR_INVALID (no such device).
 oomph_status_t oomph_know_stream(int device, oomph_stream_t stream, bool lives);
-
-// Returns free pages to the driver, after waiting for the work that used them: those
-// of one pool, or for {0, 0} of every pool that no graph holds. Never fails: what the
-// driver does not take back stays, and a device that was never used has nothing.
-oomph_status_t oomph_empty_cache(int device, oomph_pool_id_t pool, size_t *freed_bytes);
-
-// Makes all memory of `device` accessible to `peer`, now and in future. Where it fails,
-// some of it is accessible already; it may be tried again. Errors: of opening, for
-// either device, and OOMPH_ERR_DRIVER.
-oomph_status_t oomph_enable_peer(int device, int peer);

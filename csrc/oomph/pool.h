@@ -1,4 +1,4 @@
-/* pool.h - pools of graph captures and MemPools. */
+/* pool.h - pools of graph captures and MemPools, and what pools give back. */
 #pragma once
 #include "oomph/memory.h"
 #include "oomph/types.h"
@@ -50,6 +50,11 @@ oomph_status_t oomph_pool_set_source(int device, oomph_pool_id_t pool,
 // Puts a block back into use at an address that is free in the pool, as restoring
 // the state of a captured graph needs. Errors: OOMPH_ERR_INVALID if it is not free.
 oomph_status_t oomph_revive(const oomph_request_t *request, oomph_addr_t addr);
+
+// Returns free pages to the driver, after waiting for the work that used them: those
+// of one pool, or for {0, 0} of every pool that no graph holds. Never fails: what the
+// driver does not take back stays, and a device that was never used has nothing.
+oomph_status_t oomph_empty_cache(int device, oomph_pool_id_t pool, size_t *freed_bytes);
 
 // Whether a stream captures on the device, so that nothing may be freed on the side.
 bool oomph_captures(int device);

@@ -1,10 +1,10 @@
 /* table.h - the table that reaches another extension module in a capsule. */
 #pragma once
 #include "oomph/block.h"
+#include "oomph/ipc.h"
 #include "oomph/memory.h"
 #include "oomph/oom.h"
 #include "oomph/pool.h"
-#include "oomph/share.h"
 #include "oomph/start.h"
 #include "oomph/stats.h"
 #include "oomph/types.h"

@@ -285,7 +285,7 @@ PyMethodDef oomph_memory_methods[] = {
     {"copy", copy, METH_VARARGS, "Queues a copy: device, to, from, bytes, stream."},
     {"predict_host", predict_host, METH_VARARGS,
      "Blocks that found no room in the last step go to the host: device, least bytes."},
-    {"usage", usage, METH_O, "Bytes of blocks in use; see oomph/plan.h."},
+    {"usage", usage, METH_O, "Bytes of blocks in use; see oomph/planner.h."},
     {"move", move, METH_VARARGS,
      "Moves blocks in use to a tier; see oomph.evict(). With a last True those that "
      "are idle between steps go to the host, and return by themselves."},

@@ -1,9 +1,12 @@
-/* alloc.c - giving out memory: the lock, the books, and the order of steps.
+/* alloc.c - giving out memory (oomph/memory.h): the lock, the books, and the order of
+ * steps.
  *
  * - A request is rounded to 512 bytes and served from the pool of its stream, its graph
  *   or MemPool, and its size class. Blocks of at most 1 MiB never share pages with
  *   larger ones.
  * - The quick list of that size serves it; where it is empty, ladder.c finds a block.
+ * - Blocks that return at their address (oomph/pool.h), and buffers on the host for
+ *   copies (oomph/planner.h), are entered in the same books.
  */
 #include "core/alloc/demand.h"
 #include "core/alloc/free.h"

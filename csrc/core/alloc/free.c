@@ -1,4 +1,4 @@
-/* free.c - taking memory back.
+/* free.c - taking memory back, and the other streams that use it (oomph/memory.h).
  *
  * A free never waits for the GPU, nor for the lock: a thread that finds it taken leaves
  * the block in a queue, which whoever enters next processes.
@@ -314,6 +314,19 @@ oomph_status_t oomph_record_stream(oomph_addr_t addr, int stream_device,
                                   &user);
     if (block != NULL && status == OOMPH_OK && user != oomph_block_pool(block)->stream)
         status = oomph_uses_add(block, &user->clock);
+    oomph_unlock(device);
+    return status;
+}
+
+oomph_status_t oomph_know_stream(int ordinal, oomph_stream_t stream, bool lives)
+{
+    oomph_device_t *device;
+    oomph_stream_state_t *known;
+
+    oomph_status_t status = oomph_enter_device(ordinal, &device);
+    if (status != OOMPH_OK)
+        return status;
+    status = oomph_stream_get(&device->streams, ordinal, stream, lives, &known);
     oomph_unlock(device);
     return status;
 }

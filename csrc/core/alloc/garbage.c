@@ -3,7 +3,8 @@
  * A block that nothing can reach any more is in use all the same as long as only the
  * embedder's collector knows: tensors in reference cycles. It is asked before a block
  * falls back to the host, and before an error. Collecting takes long: where it freed
- * nothing the next time is put off, except before an error that the program will see.
+ * nothing the next time is put off, except before an error that the program will see:
+ * not one of an attempt (oomph/memory.h).
  */
 #include "core/alloc/garbage.h"
 #include "core/alloc/free.h"

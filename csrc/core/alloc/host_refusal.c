@@ -1,4 +1,3 @@
-/* host_refusal.c - why a block does not fall back to the host. */
 #include "core/alloc/host_refusal.h"
 #include "core/device/steal.h"
 

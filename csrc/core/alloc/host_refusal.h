@@ -1,5 +1,5 @@
-/* host_refusal.h - why a block does not fall back to the host. The caller holds the
- * device lock.
+/* host_refusal.h - why a block does not fall back to the host, such as a region in
+ * which none may (oomph/offload.h). The caller holds the device lock.
  */
 #pragma once
 #include "core/alloc/request.h"

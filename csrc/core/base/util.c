@@ -1,4 +1,5 @@
-/* util.c - the error text of each thread, sizes for people, and memory for records.
+/* util.c - the error text of each thread (oomph/types.h), sizes for people, and memory
+ * for records.
  *
  * The text has 512 bytes in each thread, so that setting it takes no memory and no lock
  * where either may be what failed; what is longer is cut off. Records come from mmap(),

@@ -1,4 +1,4 @@
-/* batch.c - which blocks move, and with which pages.
+/* batch.c - which blocks move, with which pages, and why others do not (oomph/move.h).
  *
  * What moves is whole pages. A page that blocks in use share moves when all of them are
  * to lie on the tier; what is FREE there goes along. A block moves with the pages that

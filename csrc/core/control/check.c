@@ -1,4 +1,4 @@
-/* check.c - whether the records of a device agree with each other.
+/* check.c - whether the records of a device agree with each other (oomph/block.h).
  *
  * Everything is walked once, segment by segment: each block against its neighbours and
  * the entries of its pages. What was counted on the way is then compared with what the

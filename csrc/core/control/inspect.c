@@ -1,13 +1,11 @@
-/* inspect.c - looking at the state of a device: statistics, blocks, invariants. */
+/* inspect.c - which blocks a device has (oomph/block.h), and what each line of source
+ * holds of them (oomph/site.h).
+ */
 #include "core/alloc/free.h"
 #include "core/device/lookup.h"
-#include "core/device/steal.h"
-#include "core/heap/heap.h"
 #include "core/memory/owner.h"
 
-#include <string.h>
-
-/* ---- Blocks */
+#include <stdlib.h>
 
 oomph_status_t oomph_lookup(oomph_addr_t addr, oomph_block_info_t *info)
 {
@@ -56,6 +54,69 @@ oomph_status_t oomph_walk(int ordinal, oomph_visit_t visit, void *context)
     return OOMPH_OK;
 }
 
+/* ---- The blocks in use */
+
+static bool is_live(const oomph_block_t *block)
+{
+    return !block->buffer &&
+           (block->state == OOMPH_BLOCK_USED || block->state == OOMPH_BLOCK_DEFERRED);
+}
+
+static void count(const oomph_block_t *block, void *context)
+{
+    ((oomph_block_list_t *)context)->count += is_live(block);
+}
+
+static void enlist(const oomph_block_t *block, void *context)
+{
+    oomph_block_list_t *blocks = context;
+
+    if (!is_live(block))
+        return;
+    size_t i = blocks->count++;
+    blocks->addrs[i] = block->addr;
+    blocks->bytes[i] = block->bytes;
+    blocks->sites[i] = block->site;
+    blocks->marks[i] =
+        (uint8_t)((block->tier == OOMPH_TIER_HOST ? OOMPH_MARK_HOST : 0) |
+                  (oomph_block_pool(block)->group != NULL ? OOMPH_MARK_POOL : 0) |
+                  (block->state == OOMPH_BLOCK_DEFERRED ? OOMPH_MARK_WAITING : 0));
+}
+
+static bool make_columns(oomph_block_list_t *blocks, size_t capacity)
+{
+    const size_t row = sizeof *blocks->addrs + sizeof *blocks->bytes +
+                       sizeof *blocks->sites + sizeof *blocks->marks;
+    char *memory = malloc(oomph_max(capacity, 1) * row);
+
+    if (memory == NULL)
+        return false;
+    blocks->addrs = (oomph_addr_t *)(void *)memory;
+    blocks->bytes = blocks->addrs + capacity;
+    blocks->sites = (oomph_site_t *)(void *)(blocks->bytes + capacity);
+    blocks->marks = (uint8_t *)(blocks->sites + capacity);
+    return true;
+}
+
+oomph_status_t oomph_list_blocks(int ordinal, oomph_block_list_t *blocks)
+{
+    oomph_device_t *device = oomph_enter_open(ordinal);
+    oomph_block_list_t taken = {0};
+
+    if (device != NULL)
+        oomph_device_each(device, count, &taken);
+    bool made = make_columns(&taken, taken.count);
+    taken.count = 0;
+    if (made && device != NULL)
+        oomph_device_each(device, enlist, &taken);
+    if (device != NULL)
+        oomph_unlock(device);
+    if (!made)
+        return oomph_fail(OOMPH_ERR_NO_MEMORY, "no host memory to list the blocks");
+    *blocks = taken;
+    return OOMPH_OK;
+}
+
 /* ---- Call sites */
 
 oomph_status_t oomph_live_sites(int ordinal, bool at_peak, oomph_site_bytes_t *rows,
@@ -67,209 +128,6 @@ oomph_status_t oomph_live_sites(int ordinal, bool at_peak, oomph_site_bytes_t *r
     if (device == NULL)
         return OOMPH_OK;
     *count = oomph_site_counters_report(&device->sites, at_peak, rows, capacity);
-    oomph_unlock(device);
-    return OOMPH_OK;
-}
-
-/* ---- Statistics */
-
-static int64_t record_bytes(const oomph_device_t *device)
-{
-    size_t bytes = sizeof *device + device->slab.bytes +
-                   device->table.capacity * sizeof(oomph_map_entry_t);
-
-    for (const oomph_pool_t *pool = device->pools; pool != NULL; pool = pool->next) {
-        bytes += sizeof *pool + oomph_heap_record_bytes(&pool->heap) +
-                 oomph_layout_record_bytes(&pool->layout);
-        for (const oomph_segment_t *s = pool->heap.segments; s != NULL; s = s->next)
-            bytes += sizeof *s + s->mapped_count * sizeof(oomph_page_entry_t);
-        for (const oomph_segment_t *s = pool->arena.segments; s != NULL; s = s->next)
-            bytes += sizeof *s + s->mapped_count * sizeof(oomph_page_entry_t);
-    }
-    return (int64_t)bytes;
-}
-
-static void count_layouts(const oomph_device_t *device, oomph_stats_t *stats)
-{
-    for (const oomph_pool_t *pool = device->pools; pool != NULL; pool = pool->next)
-        stats->layout_bytes += (int64_t)pool->layout.bytes;
-}
-
-oomph_status_t oomph_get_stats(int ordinal, oomph_stats_t *stats)
-{
-    oomph_device_t *device = oomph_enter_open(ordinal);
-
-    memset(stats, 0, sizeof *stats);
-    stats->host_limit_bytes = (int64_t)oomph_process.host.limit_bytes;
-    if (device == NULL)
-        return OOMPH_OK;
-    const oomph_pages_t *pages = &device->pages;
-    *stats = device->stats;
-    const oomph_counters_t *counters = &device->counters;
-    oomph_counter_report(&counters->allocation, stats->allocation);
-    oomph_counter_report(&counters->active, stats->active);
-    oomph_counter_report(&counters->allocated_bytes, stats->allocated_bytes);
-    oomph_counter_report(&counters->active_bytes, stats->active_bytes);
-    oomph_counter_report(&counters->requested_bytes, stats->requested_bytes);
-    oomph_counter_report(&pages->segment, stats->segment);
-    oomph_counter_report(&pages->mapped_bytes, stats->reserved_bytes);
-    stats->device_alloc_count = pages->create_count;
-    stats->device_free_count = pages->release_count;
-    for (int tier = 0; tier < OOMPH_TIERS; tier++) {
-        stats->tier_bytes[tier] = (int64_t)oomph_pages_bytes(pages, (oomph_tier_t)tier);
-        stats->tier_peak_bytes[tier] = (int64_t)pages->peak_bytes[tier];
-    }
-    stats->host_limit_bytes = (int64_t)oomph_process.host.limit_bytes;
-    stats->device_limit_bytes =
-        pages->limit_bytes == SIZE_MAX ? 0 : (int64_t)pages->limit_bytes;
-    stats->foreign_bytes = (int64_t)pages->adopted_bytes[OOMPH_TIER_DEVICE];
-    stats->page_bytes = (int64_t)pages->page_bytes;
-    stats->host_kind = pages->host_kind;
-    stats->host_block_bytes = device->allocated_usage.host;
-    stats->record_bytes = record_bytes(device);
-    stats->guard_blocks = (int64_t)device->guard.unmapped;
-    stats->guard_rounding_bytes = (int64_t)device->guard.rounding_bytes;
-    stats->guard_space_bytes = (int64_t)device->guard.space_bytes;
-    stats->guard_reused_bytes = (int64_t)device->guard.reused_bytes;
-    count_layouts(device, stats);
-    oomph_unlock(device);
-    return OOMPH_OK;
-}
-
-oomph_status_t oomph_get_pool_stats(int ordinal, oomph_pool_stats_t *rows,
-                                    size_t capacity, size_t *count)
-{
-    oomph_device_t *device = oomph_enter_open(ordinal);
-
-    *count = 0;
-    if (device == NULL)
-        return OOMPH_OK;
-    for (const oomph_group_t *group = device->groups; group != NULL;
-         group = group->next) {
-        if (*count < capacity) {
-            oomph_pool_stats_t *row = &rows[*count];
-            *row = (oomph_pool_stats_t){.pool = group->id};
-            oomph_counter_report(&group->mapped_bytes, row->reserved_bytes);
-        }
-        ++*count;
-    }
-    oomph_unlock(device);
-    return OOMPH_OK;
-}
-
-// Every counter that PyTorch resets, wherever it is kept.
-static void each_counter(oomph_device_t *device, void (*change)(oomph_counter_t *))
-{
-    oomph_counters_t *counters = &device->counters;
-
-    change(&counters->allocation);
-    change(&counters->active);
-    change(&counters->allocated_bytes);
-    change(&counters->active_bytes);
-    change(&counters->requested_bytes);
-    change(&device->pages.segment);
-    change(&device->pages.mapped_bytes);
-    for (oomph_group_t *group = device->groups; group != NULL; group = group->next)
-        change(&group->mapped_bytes);
-}
-
-oomph_status_t oomph_reset_peak_stats(int ordinal)
-{
-    oomph_device_t *device = oomph_enter_open(ordinal);
-
-    if (device == NULL)
-        return OOMPH_OK;
-    each_counter(device, oomph_counter_reset_peak);
-    oomph_site_reset_peak(&device->sites);
-    for (int tier = 0; tier < OOMPH_TIERS; tier++)
-        device->pages.peak_bytes[tier] =
-            oomph_pages_bytes(&device->pages, (oomph_tier_t)tier);
-    oomph_unlock(device);
-    return OOMPH_OK;
-}
-
-oomph_status_t oomph_reset_accumulated_stats(int ordinal)
-{
-    oomph_device_t *device = oomph_enter_open(ordinal);
-
-    if (device == NULL)
-        return OOMPH_OK;
-    each_counter(device, oomph_counter_reset_accumulated);
-    device->stats.retry_count = device->stats.oom_count = device->stats.sync_count = 0;
-    device->pages.create_count = device->pages.release_count = 0;
-    device->ask_again_at = 0;
-    oomph_unlock(device);
-    return OOMPH_OK;
-}
-
-/* ---- Room */
-
-oomph_status_t oomph_memory_info(int ordinal, size_t *free_bytes, size_t *total_bytes)
-{
-    oomph_device_t *device;
-    size_t left, total;
-
-    oomph_status_t status = oomph_device_get(ordinal, &device);
-    if (status == OOMPH_OK)
-        status = oomph_process.driver->memory_info(ordinal, &left, &total);
-    if (status != OOMPH_OK)
-        return status;
-    oomph_enter(device);
-    size_t limit = device->pages.limit_bytes;
-    size_t held = oomph_pages_bytes(&device->pages, OOMPH_TIER_DEVICE);
-    oomph_unlock(device);
-    *free_bytes = oomph_min(left, limit - oomph_min(held, limit));
-    *total_bytes = oomph_min(total, limit);
-    return OOMPH_OK;
-}
-
-oomph_status_t oomph_read_usage(int ordinal, oomph_usage_t *usage)
-{
-    oomph_device_t *device;
-
-    oomph_status_t status = oomph_enter_device(ordinal, &device);
-    if (status != OOMPH_OK)
-        return status;
-    oomph_counter_t *allocated = &device->counters.allocated_bytes;
-    oomph_tier_usage_t taken =
-        oomph_tier_usage_take(&device->allocated_usage, allocated);
-    *usage = (oomph_usage_t){.now = (size_t)oomph_counter_current(allocated),
-                             .high = (size_t)taken.high,
-                             .host = (size_t)taken.host,
-                             .host_high = (size_t)taken.host_high,
-                             .device_high = (size_t)taken.device_high,
-                             .device_bytes = oomph_device_room(device)};
-    oomph_unlock(device);
-    return OOMPH_OK;
-}
-
-oomph_status_t oomph_largest_free(int ordinal, size_t *bytes)
-{
-    oomph_reach_t reach = {.tier = OOMPH_TIER_DEVICE};
-    oomph_device_t *device;
-
-    oomph_status_t status = oomph_enter_device(ordinal, &device);
-    if (status != OOMPH_OK)
-        return status;
-    // Every free page can be part of one block.
-    oomph_survey_t survey = oomph_steal_survey(device, &reach);
-    size_t most = device->total_bytes / device->pages.page_bytes;
-    size_t count =
-        survey.now + survey.later +
-        oomph_pages_available(&device->pages, OOMPH_TIER_DEVICE, most, false);
-    *bytes = count * device->pages.page_bytes;
-    oomph_unlock(device);
-    return OOMPH_OK;
-}
-
-oomph_status_t oomph_probe_host(int ordinal, oomph_host_kind_t *kind)
-{
-    oomph_device_t *device;
-
-    oomph_status_t status = oomph_enter_device(ordinal, &device);
-    if (status != OOMPH_OK)
-        return status;
-    *kind = oomph_device_host_kind(device);
     oomph_unlock(device);
     return OOMPH_OK;
 }

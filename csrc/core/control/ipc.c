@@ -1,5 +1,5 @@
 /* ipc.c - blocks that processes share: naming the pages of ours, mapping those of
- * others.
+ * others; and devices that reach each other's.
  *
  * A page is named by a file descriptor of the process that made it, and fetched from
  * there with pidfd_getfd(): no thread has to answer, but the system must allow the

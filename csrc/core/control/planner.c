@@ -62,17 +62,6 @@ oomph_status_t oomph_all_wait(int ordinal, oomph_stream_t stream)
     return status;
 }
 
-bool oomph_captures(int ordinal)
-{
-    oomph_device_t *device = oomph_enter_open(ordinal);
-
-    if (device == NULL)
-        return false;
-    bool captures = oomph_streams_capture(&device->streams);
-    oomph_unlock(device);
-    return captures;
-}
-
 oomph_status_t oomph_event_passed(int device, oomph_event_t event, bool *passed)
 {
     oomph_device_t *found;
@@ -88,15 +77,22 @@ oomph_status_t oomph_event_passed(int device, oomph_event_t event, bool *passed)
                : status;
 }
 
-oomph_status_t oomph_know_stream(int ordinal, oomph_stream_t stream, bool lives)
+oomph_status_t oomph_read_usage(int ordinal, oomph_usage_t *usage)
 {
     oomph_device_t *device;
-    oomph_stream_state_t *known;
 
     oomph_status_t status = oomph_enter_device(ordinal, &device);
     if (status != OOMPH_OK)
         return status;
-    status = oomph_stream_get(&device->streams, ordinal, stream, lives, &known);
+    oomph_counter_t *allocated = &device->counters.allocated_bytes;
+    oomph_tier_usage_t taken =
+        oomph_tier_usage_take(&device->allocated_usage, allocated);
+    *usage = (oomph_usage_t){.now = (size_t)oomph_counter_current(allocated),
+                             .high = (size_t)taken.high,
+                             .host = (size_t)taken.host,
+                             .host_high = (size_t)taken.host_high,
+                             .device_high = (size_t)taken.device_high,
+                             .device_bytes = oomph_device_room(device)};
     oomph_unlock(device);
-    return status;
+    return OOMPH_OK;
 }

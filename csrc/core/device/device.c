@@ -1,4 +1,6 @@
-/* device.c - opening a device, its limits, and what kind of host memory it has. */
+/* device.c - opening a device, its limits, and what kind of host memory it has; at the
+ * end, stopping what works in the background for it (oomph/start.h).
+ */
 #include "core/device/device.h"
 
 #include <stdlib.h>

@@ -267,11 +267,6 @@ oomph_status_t oomph_guard_extend(oomph_pool_t *pool, size_t bytes, size_t gener
 
 /* ---- Telling */
 
-size_t oomph_site_min_bytes(void)
-{
-    return oomph_guards(OOMPH_GUARD_UNMAP) ? 1 : OOMPH_SMALL_MAX;
-}
-
 oomph_status_t oomph_unmapped(int ordinal, oomph_unmapped_t *rows, size_t capacity,
                               size_t *count)
 {

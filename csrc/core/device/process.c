@@ -1,4 +1,6 @@
-/* process.c - what the process has: settings, hooks, the driver, and its devices. */
+/* process.c - what the process has: settings and hooks (oomph/start.h), the driver, and
+ * its devices. It asks the embedder which line allocates (oomph/site.h).
+ */
 #include "core/device/process.h"
 
 // Host kind auto, guard off, and no limits are 0.
@@ -145,6 +147,11 @@ oomph_site_t oomph_call_site(bool in_backward)
 {
     oomph_site_t (*hook)(bool) = oomph_process.hooks.call_site;
     return hook != NULL ? hook(in_backward) : 0;
+}
+
+size_t oomph_site_min_bytes(void)
+{
+    return oomph_guards(OOMPH_GUARD_UNMAP) ? 1 : OOMPH_SMALL_MAX;
 }
 
 /* ---- Devices */

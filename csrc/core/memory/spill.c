@@ -297,11 +297,3 @@ void oomph_ahead_stop(oomph_ahead_t *ahead)
     ahead->handles = NULL;
     ahead->capacity = 0;
 }
-
-const char *oomph_host_kind_name(oomph_host_kind_t kind)
-{
-    static const char *const names[] = {"not tried", "NUMA pages", "host pages",
-                                        "pinned blocks", "none"};
-
-    return kind >= OOMPH_HOST_AUTO && kind <= OOMPH_HOST_OFF ? names[kind] : "unknown";
-}

@@ -1,4 +1,6 @@
-/* plan.h - what a planner moves out of the way of need, and the end of a step. */
+/* planner.h - what a planner of transfers asks, which moves what is used later out of
+ * the way of need.
+ */
 #pragma once
 #include "oomph/types.h"
 
@@ -48,27 +50,3 @@ typedef struct oomph_usage {
 // Reads it and resets the marks. For one caller: a second one would reset them, too.
 // Errors: OOMPH_ERR_INVALID, OOMPH_ERR_DRIVER.
 oomph_status_t oomph_read_usage(int device, oomph_usage_t *usage);
-
-// Who forbids offload, which the error says.
-typedef enum oomph_ban {
-    OOMPH_BAN_REGION,       // the program, for a part of itself
-    OOMPH_BAN_BATCH_FINDER, // who looks for the largest batch that fits
-    OOMPH_BAN_TRIAL,        // who tries what it can do without: others may leave for it
-    OOMPH_BANS,
-} oomph_ban_t;
-
-// Between the two nothing falls back to the host, whichever thread asks for it: a
-// failed allocation is an error. They nest. What lies on the host stays there.
-// Errors: OOMPH_ERR_INVALID (no such ban).
-oomph_status_t oomph_forbid_offload(oomph_ban_t ban);
-// Errors: OOMPH_ERR_INVALID if offload is not forbidden by it.
-oomph_status_t oomph_allow_offload(oomph_ban_t ban);
-bool oomph_offload_is_forbidden(void);
-bool oomph_offload_is_forbidden_by(oomph_ban_t ban);
-
-// A training step has ended, on every device. Called by optimizer hooks. Gives a mask
-// of the devices on which a block fell back to the host in it. Blocks that are idle
-// between steps (oomph_mark_idle) and lived on host all through one return to the
-// device, if there is room at the peak of a step and `promote` is set. Where several
-// threads have ended steps, one may use what another leaves: then no block returns.
-uint64_t oomph_step(void);

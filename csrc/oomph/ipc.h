@@ -1,4 +1,4 @@
-/* share.h - sharing with other processes.
+/* ipc.h - blocks that other processes and other devices use.
  *
  * The exporter keeps the block until every importer has dropped it; nobody but the
  * caller knows when that is. The pages of a block that was exported never serve another
@@ -29,3 +29,8 @@ oomph_status_t oomph_import(int device, const oomph_ticket_t *ticket,
 // Unmaps them after waiting for the device; while a stream captures, later.
 // Errors: OOMPH_ERR_INVALID.
 oomph_status_t oomph_unimport(int device, oomph_addr_t addr);
+
+// Makes all memory of `device` accessible to `peer`, now and in future. Where it fails,
+// some of it is accessible already; it may be tried again. Errors: of opening, for
+// either device, and OOMPH_ERR_DRIVER.
+oomph_status_t oomph_enable_peer(int device, int peer);
