@@ -1,6 +1,7 @@
 """Who may call and include whom in csrc, and what ``import oomph`` brings along."""
 
 import ast
+import functools
 import graphlib
 import os
 import re
@@ -124,7 +125,7 @@ class Symbols(NamedTuple):
 
     defined: set[str]  # for others
     wanted: set[str]  # of others
-    functions: set[str]  # that it defines for files of its library alone
+    hidden: set[str]  # of the defined: for files of its library alone
 
 
 def symbols(source: Path, out: Path) -> Symbols:
@@ -145,22 +146,22 @@ def symbols(source: Path, out: Path) -> Symbols:
         env={**os.environ, "LC_ALL": "C"},
     )
     found = Symbols(set(), set(), set())
-    row = r"(\w+) +(GLOBAL|WEAK) +(\w+) +(\w+) (\w+)$"
-    for kind, bind, visibility, section, name in re.findall(row, listed.stdout, re.M):
+    row = r" (GLOBAL|WEAK) +(\w+) +(\w+) (\w+)$"
+    for bind, visibility, section, name in re.findall(row, listed.stdout, re.M):
         if section != "UND":
             found.defined.add(name)
-            if kind == "FUNC" and visibility == "HIDDEN":
-                found.functions.add(name)
+            if visibility == "HIDDEN":
+                found.hidden.add(name)
         elif bind == "GLOBAL":
             found.wanted.add(name)
     return found
 
 
-def declares(header: Path, symbol: str) -> bool:
-    """Whether there is such a header, and the symbol in it."""
-    return (
-        header.exists() and re.search(rf"\b{symbol}\b", header.read_text()) is not None
-    )
+@functools.cache
+def declared(header: Path) -> set[str]:
+    """The names in a header, but for its comments; none if there is no such header."""
+    text = header.read_text() if header.exists() else ""
+    return {*re.findall(r"\w+", re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.S))}
 
 
 def symbols_of(sources: list[Path], out: Path) -> dict[str, Symbols]:
@@ -213,13 +214,13 @@ def test_no_folder_calls_a_higher_one(house):
     assert up == []
 
 
-def test_a_function_that_no_other_file_calls_is_static(house):
+def test_what_no_other_file_uses_is_static(house):
     wanted = {symbol for own in house.symbols.values() for symbol in own.wanted}
     alone = {
-        (name, function)
+        (name, symbol)
         for name, own in house.symbols.items()
-        for function in own.functions - wanted
-        if function not in STUBS  # which call it
+        for symbol in own.hidden - wanted
+        if symbol not in STUBS  # which call it
     }
     assert alone == set()
 
@@ -253,16 +254,50 @@ def test_a_circle_is_found_and_named(tmp_path):
         order_of(graph)
 
 
-def test_what_a_file_of_the_simulation_calls_is_in_the_header_of_its_file(house):
+def public_headers(symbols: set[str]) -> set[str]:
+    """The parts of the public header that declare one of these."""
+    return {
+        str(path.relative_to(CSRC))
+        for path in (CSRC / PARTS).glob("*.h")
+        if declared(path) & symbols
+    }
+
+
+def test_what_a_file_has_for_others_is_in_the_header_of_its_name(house):
+    # Or in the public one. What a library exports is in that of who invented it.
     elsewhere = [
-        (name, symbol, called)
-        for name, others in house.calls.items()
-        for called, symbols in others.items()
-        for symbol in symbols
-        if re.match("(sim|rt|standin|nccl)_", symbol)  # others are CUDA's or shared
-        and not declares((CSRC / called).with_suffix(".h"), symbol)
+        (name, symbol)
+        for name, own in house.symbols.items()
+        for symbol in sorted(own.hidden - declared((CSRC / name).with_suffix(".h")))
+        if not public_headers({symbol})
     ]
     assert elsewhere == []
+
+
+@pytest.mark.parametrize("house", ["core"], indirect=True)
+def test_a_file_says_which_public_header_it_implements_if_the_names_differ(house):
+    silent = {}
+    for name, own in house.symbols.items():
+        source = CSRC / name
+        openings = [
+            path.read_text().partition("#")[0]
+            for path in (source, source.with_suffix(".h"))
+            if path.exists()
+        ]
+        headers = public_headers(own.hidden - declared(source.with_suffix(".h")))
+        unsaid = {
+            header
+            for header in headers - {f"{PARTS}/{source.stem}.h"}
+            if not any(header in opening for opening in openings)
+        }
+        if unsaid:
+            silent[name] = unsaid
+    assert silent == {}
+
+
+def test_a_library_in_cpp_is_one_file_and_its_headers():
+    files = Counter(path.parent for path in CSRC.rglob("*.cpp"))
+    assert {*files.values()} == {1}
 
 
 # ---- includes in csrc
