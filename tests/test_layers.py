@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import oomph
 import pytest
+from oomph import settings
 from support import ROOT, build_description, run
 
 CSRC = ROOT / "csrc"
@@ -223,6 +224,23 @@ def test_what_no_other_file_uses_is_static(house):
         if symbol not in STUBS  # which call it
     }
     assert alone == set()
+
+
+def read(pattern: str, path: Path) -> str:
+    """The first group of a pattern that a file has once."""
+    (found,) = re.findall(pattern, path.read_text(), re.S)
+    return found
+
+
+def test_each_setting_of_the_core_has_one_name_wherever_it_is_passed_on():
+    struct = read(r"struct oomph_config \{(.*?)\n\}", CSRC / PARTS / "start.h")
+    members = re.findall(r"^ +\w+ (\w+);", struct, re.M)
+    stub = read(r"def configure\((.*?)\) -> None", PYTHON / "oomph" / "_C.pyi")
+    names = read(r"char \*names\[\] = \{(.*?)NULL\}", CSRC / "python" / "module.c")
+    assert len(members) > 10
+    assert {*re.findall(r"(\w+):", stub)} == {*members}
+    assert {*re.findall(r'"(\w+)"', names)} == {*members}
+    assert settings.for_core(settings.complete({})).keys() == {*members}
 
 
 # What oomph._C has for tests alone, and what for.
