@@ -136,3 +136,14 @@ def test_a_compiled_optimizer_step_counts_and_warns_of_nothing():
             step()
     assert oomph.stats()["steps"] == before + 3
     assert [str(w.message) for w in caught if "oomph" in str(w.message)] == []
+
+
+@card
+def test_a_step_whose_forward_was_not_seen_has_no_times():
+    from oomph.recompute.stopwatch import Stopwatch
+
+    watch = Stopwatch(0)
+    watch.used(1, [])
+    watch.finished()
+    watch.stop()
+    assert watch.measured((), (), ()) is None

@@ -122,9 +122,9 @@ class Stopwatch:
             waits: Events before and after each wait for a copy.
 
         Returns:
-            The times; None: no backward was seen.
+            The times; None: no forward was seen, or no backward.
         """
-        if not self._backward:
+        if not self._forward or not self._backward:
             return None
         last = self.stop()
         last.synchronize()
