@@ -70,7 +70,7 @@ static void a_buffer_is_no_allocation_of_the_programs(void)
     check_sound();
 }
 
-static void a_buffer_in_use_by_a_copy_is_reused_in_turn(void)
+static void a_buffer_of_an_earlier_step_is_reused_in_turn(void)
 {
     start("64MiB,context=0,memory=real");
     oomph_stream_t out = new_stream(), back = new_stream();
@@ -84,6 +84,9 @@ static void a_buffer_in_use_by_a_copy_is_reused_in_turn(void)
     oomph_sim_hold(back);
     CHECK(oomph_copy(0, to, buffer, 8 * MIB, back) == OOMPH_OK);
     give(buffer);
+    oomph_addr_t another = take_buffer(8 * MIB, out);
+    CHECK(another != buffer); // within a step nothing waits
+    oomph_step();
     int64_t host_bytes = stats_of(0).tier_bytes[OOMPH_TIER_HOST];
     CHECK(take_buffer(8 * MIB, out) == buffer);
     CHECK(stats_of(0).tier_bytes[OOMPH_TIER_HOST] == host_bytes);
@@ -94,6 +97,7 @@ static void a_buffer_in_use_by_a_copy_is_reused_in_turn(void)
     CHECK(cuStreamSynchronize(out) == CUDA_SUCCESS);
     CHECK(is_marked(to, 8 * MIB, 1ull << 40));
     CHECK(is_marked(buffer, 8 * MIB, 2ull << 40));
+    give(another);
     check_sound();
 }
 
@@ -328,7 +332,7 @@ int main(int argc, char **argv)
     static const test_t tests[] = {
         TEST(contents_go_out_and_come_back),
         TEST(a_buffer_is_no_allocation_of_the_programs),
-        TEST(a_buffer_in_use_by_a_copy_is_reused_in_turn),
+        TEST(a_buffer_of_an_earlier_step_is_reused_in_turn),
         TEST(a_buffer_takes_what_an_earlier_step_freed),
         TEST(pages_that_a_copy_fills_stay_although_memory_was_never_short),
         TEST(without_host_memory_there_is_no_buffer),

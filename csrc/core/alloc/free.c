@@ -78,6 +78,7 @@ OOMPH_COLD static void defer(oomph_device_t *device, oomph_pool_t *pool,
         uses->freed_at = site;
         uses->freed_ns = oomph_now_ns();
     }
+    uses->freed_in_step = device->stats.step_count;
     oomph_uses_defer(&device->deferred, &device->streams, block, pool->stream);
 }
 
@@ -145,8 +146,9 @@ bool oomph_overtake(oomph_device_t *device, const oomph_pool_t *pool)
 {
     if (oomph_guards(OOMPH_GUARD_UNMAP))
         return false; // what is unmapped must be done with
-    oomph_uses_t *freed = oomph_uses_overtake(&device->deferred, &device->streams,
-                                              &pool->heap, pool->stream);
+    oomph_uses_t *freed =
+        oomph_uses_overtake(&device->deferred, &device->streams, &pool->heap,
+                            pool->stream, device->stats.step_count);
     complete(device, freed);
     return freed != NULL;
 }

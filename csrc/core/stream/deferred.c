@@ -145,7 +145,7 @@ static bool have_wait(oomph_streams_t *streams, const oomph_uses_t *uses,
 
 oomph_uses_t *oomph_uses_overtake(oomph_deferred_t *deferred, oomph_streams_t *streams,
                                   const oomph_heap_t *heap,
-                                  const oomph_stream_state_t *stream)
+                                  const oomph_stream_state_t *stream, int64_t step)
 {
     oomph_uses_t **link = &deferred->first;
 
@@ -153,7 +153,8 @@ oomph_uses_t *oomph_uses_overtake(oomph_deferred_t *deferred, oomph_streams_t *s
            !((*link)->block->buffer && (*link)->block->segment->heap == heap))
         link = &(*link)->next;
     oomph_uses_t *uses = *link;
-    if (uses == NULL || !have_wait(streams, uses, stream))
+    if (uses == NULL || uses->freed_in_step >= step ||
+        !have_wait(streams, uses, stream))
         return NULL;
     *link = uses->next;
     if (*link == NULL)
