@@ -50,6 +50,7 @@ from oomph.simulate.driver import Card as Card
 from oomph.simulate.driver import SimulationError as SimulationError
 from oomph.simulate.driver import banner as banner
 from oomph.simulate.driver import parse_card as parse_card
+from oomph.simulate import ordinals
 
 VARIABLE = "OOMPH_SIMULATE"
 
@@ -295,6 +296,7 @@ def load(card: str) -> None:
     if parsed.has_values:
         os.environ.setdefault("TRITON_INTERPRET", "1")  # see simulate.triton
     _loaded = card
+    ordinals.follow(card)
 
 
 def change(card: str) -> None:
