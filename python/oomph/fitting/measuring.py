@@ -63,7 +63,9 @@ _VARIABLES: dict[Way, dict[str, str]] = {
 
 def steps_to_see(asked: int | None) -> dict[str, Any]:
     """Attributes of a script of which so many steps are asked for; None: as needed."""
-    return {"looks_on": True} if asked is None else {"steps": asked}
+    if asked is not None:
+        return {"steps": asked}
+    return {"looks_on": True, "looks_ahead": True}
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,10 @@ class Script:
         looks_on: Whether more steps are seen, to know which has the peak.
         until: The step that has it, after which it is ended; 0: not known.
         ends_epochs: Whether the epoch of these steps is ended, for what follows.
+        looks_ahead: Whether batches that are to come are looked at, and the larger ones
+            come first.
+        ahead_step: The step after which some come first, as a look has shown; 0: none.
+        ahead: Their indices.
     """
 
     target: str
@@ -96,6 +102,9 @@ class Script:
     looks_on: bool = False
     until: int = 0
     ends_epochs: bool = True
+    looks_ahead: bool = False
+    ahead_step: int = 0
+    ahead: Sequence[Any] = ()
 
     def __post_init__(self) -> None:
         if self.steps < 1 or not self.seconds > 0:
@@ -224,6 +233,9 @@ def _run(
                 "ends_epochs": script.ends_epochs,
                 "looks_on": script.looks_on,
                 "until": script.until,
+                "looks_ahead": script.looks_ahead,
+                "ahead_step": script.ahead_step,
+                "ahead": script.ahead,
                 "writes_weights": first is None,
                 "steps": script.steps,
                 "module": script.module,

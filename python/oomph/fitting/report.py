@@ -286,12 +286,38 @@ def _steps(roomy: Record) -> list[str]:
         f"Its steps differ: after the first, they need {format_size(min(later))} to "
         f"{format_size(max(later))}. "
     )
+    if roomy.ahead:
+        return [f"{begin}{_ahead(roomy)}"]
     if 2 * roomy.enough > len(roomy.steps_bytes):
         return [
             f"{begin}Step {roomy.enough} of the {len(roomy.steps_bytes)} that ran "
             "needs most, so later ones may need even more: --steps runs more of them."
         ]
     return [f"{begin}Others may need more: --steps runs more of them."]
+
+
+def _ahead(roomy: Record) -> str:
+    """What is known of batches that were to come, and which of them came first."""
+    left, known = roomy.batches_left, roomy.batches_known
+    those = "all" if known == left else str(known)
+    also = (
+        f" {roomy.batches_left_out} more are larger than those before them, but "
+        "smaller than the largest; the run left them out, so PyTorch's allocator may "
+        "fragment more."
+        if roomy.batches_left_out
+        else ""
+    )
+    rest = (
+        ""
+        if known == left
+        else " Batches whose sizes are not known may need more: --steps runs them."
+    )
+    return (
+        f"After step {roomy.ahead_step} the sizes of {those} of the {left} batches "
+        f"still to come in the epoch were looked at. The {len(roomy.ahead)} largest "
+        f"ran next; a batch no larger in any size than one that ran needs no more."
+        f"{also}{rest}"
+    )
 
 
 def _guessed(fit: Fit) -> list[str]:

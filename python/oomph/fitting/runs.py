@@ -173,10 +173,16 @@ class Runs:
     def _learn(self, record: Record) -> None:
         """What one run shows of others: how many steps are enough, and what is not."""
         ends_epochs = self.script.ends_epochs and record.later != "too long"
-        until = record.enough if self.script.looks_on else self.script.until
-        self.script = replace(
-            self.script, looks_on=False, until=until, ends_epochs=ends_epochs
-        )
+        self.script = replace(self.script, ends_epochs=ends_epochs)
+        if self.script.looks_on or self.script.looks_ahead:
+            self.script = replace(
+                self.script,
+                looks_on=False,
+                until=record.enough,
+                looks_ahead=False,
+                ahead_step=record.ahead_step if record.ahead else 0,
+                ahead=record.ahead,
+            )
 
     def roomy(self, card: Target, way: Way) -> Record:
         """The run with all the memory that the script wants.

@@ -123,7 +123,14 @@ class Search:
         """Runs the smallest alone, which shows how much host memory a run takes."""
         first = self._at(0)
         first.roomy(self._card, Way.OOMPH)
-        self._script = replace(self._script, looks_on=False, until=first.script.until)
+        learned = first.script
+        differs = bool(learned.ahead)  # another value has other batches
+        self._script = replace(
+            self._script,
+            looks_on=False,
+            until=0 if differs else learned.until,
+            looks_ahead=differs,
+        )
 
     def largest(self, card: Target, way: Way) -> Largest:
         """The largest value with which it fits."""

@@ -23,14 +23,15 @@ from typing import Any, NoReturn
 
 import torch
 
-from oomph import _C
+from oomph import _C, simulate
 from oomph.base import state
 from oomph.diagnosis import oom_error
 from oomph.fitting.process import pretrained, weights
+from oomph.fitting.process.larger_first import LargerFirst
 from oomph.fitting.process.loaders import Loaders
 from oomph.fitting.process.look import Look
 from oomph.fitting.process.record import CHILD, SO_FAR, Ending, Later, Record
-from oomph.simulate import absent, operators, users
+from oomph.simulate import absent, operators, ordinals, users
 from oomph.steps import events, times
 
 _exit = os._exit
@@ -69,6 +70,7 @@ class Watch:
         self.hindrance = ""
         self._path, self._wanted, self._until = Path(), steps, 0
         self._loaders: Loaders | None = Loaders()  # None: what is later is not asked
+        self._larger = LargerFirst()
         self._optimizer = self._leader = 0  # who steps, and whose steps are counted
         self._asks_size = False
         self._stepped: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -83,6 +85,9 @@ class Watch:
         ends_epochs: bool,
         looks_on: bool,
         until: int,
+        looks_ahead: bool,
+        ahead_step: int,
+        ahead: Sequence[Any],
     ) -> None:
         """Says where the run is, before CUDA is used.
 
@@ -92,10 +97,14 @@ class Watch:
             ends_epochs: Whether to see what follows the epoch of the steps.
             looks_on: Whether to see more steps, for as long as those took.
             until: The step that ends the script; 0: as many as it was made for.
+            looks_ahead: Whether to look at the batches that are to come.
+            ahead_step: The step after which some come first; 0: none do.
+            ahead: Indices of these.
         """
         self._path, self._until = path, until
         os.environ[users.VARIABLE] = str(path.parent)
         self._look = Look(looks_on)
+        self._larger.place(looks_ahead, ahead_step, ahead)
         if not ends_epochs:
             self._loaders = None
         oom_error.set_forecasts(forecasts)
@@ -113,6 +122,7 @@ class Watch:
         events.ended.append(self._end_step)
         if self._loaders is not None:
             self._loaders.follow()
+        self._larger.follow()
         for name in _RESETS:
             setattr(torch._C, name, _after(self._note_peaks, getattr(torch._C, name)))
         ask = _after(self._note_question, torch.cuda.mem_get_info)
@@ -165,6 +175,7 @@ class Watch:
             return
         if loaders is not None:
             loaders.note_step()
+        self._larger.note_step()
         if self._leader != self._optimizer:
             self._leader = self._optimizer
             self._ends.clear()
@@ -191,9 +202,11 @@ class Watch:
 
     def _looks_on(self) -> bool:
         found = self._note_peaks()
-        return self._look.goes_on(
+        goes_on = self._look.goes_on(
             len(self._steps_bytes), self._allocated, lambda: _trace(found)
         )
+        self._larger.look()
+        return goes_on or not self._larger.is_all_used()
 
     def _is_one_to_come(self) -> bool:
         """Whether an optimizer trains what none has trained that has stepped."""
@@ -245,6 +258,11 @@ class Watch:
             trace=self._look.trace or _trace(found),
             failures=failures,
             steps_bytes=self._steps_bytes,
+            ahead_step=self._larger.step,
+            ahead=self._larger.plan.first,
+            batches_left=self._larger.plan.left,
+            batches_known=self._larger.plan.looked_at,
+            batches_left_out=self._larger.plan.left_out,
             later=later,
             is_cut=self._loaders is not None and self._loaders.is_cut,
             guesses=operators.guess_count(),
@@ -337,6 +355,9 @@ def run(watch: Watch, module: bool, target: str, arguments: Sequence[str]) -> in
             watch.write("error", 1)
             return 0
         traceback.print_exception(error.with_traceback(_of_script(error)))
+        missing = ordinals.explain(error, os.environ[simulate.VARIABLE])
+        if missing:
+            print(missing, file=sys.stderr)
         if isinstance(error, EOFError):
             print("oomph: a script is given no standard input here", file=sys.stderr)
         watch.write("error", 1)

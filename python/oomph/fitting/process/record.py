@@ -39,6 +39,12 @@ class Record:
         steps_bytes: Of each step the most bytes of blocks in use at a time; empty: not
             known.
         enough: The step that had the peak, of those that were looked at; 0: not known.
+        ahead: Indices of batches of the epoch that came first, as they are larger than
+            those before them.
+        ahead_step: After which step; 0: nobody looked.
+        batches_left: How many batches the epoch had still to come then; 0: not known.
+        batches_known: Of how many of them the sizes were looked at.
+        batches_left_out: How many of these are larger, too, and did not come first.
         later: What was seen after the steps: "": nothing; "epoch": what comes up to the
             next epoch; "end": all up to the script's end; "error": what comes up to an
             error, as it may want values; "too long": nothing, as it took too long.
@@ -71,6 +77,11 @@ class Record:
     failures: int = 0
     steps_bytes: Sequence[int] = ()
     enough: int = 0
+    ahead: Sequence[Any] = ()
+    ahead_step: int = 0
+    batches_left: int = 0
+    batches_known: int = 0
+    batches_left_out: int = 0
     later: Later = ""
     is_cut: bool = False
     guesses: int = 0

@@ -85,7 +85,8 @@ def _wait(request: Request, watch: Watch, said: list[str | None]) -> None:
 
 def place(watch: Watch, request: Request) -> None:
     """Tells a watch what is asked for."""
-    names = ("forecasts", "ends_epochs", "looks_on", "until")
+    names = "forecasts", "ends_epochs", "looks_on", "until", "looks_ahead"
+    names += "ahead_step", "ahead"
     watch.place(Path(request["record"]), **{name: request[name] for name in names})
 
 
