@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from oomph import fit
+from oomph.fitting import runs
 from support import MIB, oomph
 
 TRAIN = """
@@ -210,28 +212,59 @@ for step in range(100000):
 # ---- What runs beside
 
 
-@pytest.mark.long
-def test_processes_of_which_nothing_is_known_are_no_answer(tmp_path):
-    path = tmp_path / "script.py"
-    path.write_text(
-        """
+SPAWNED = """
 import torch
 import torch.multiprocessing as mp
 
 def train(rank):
-    torch.zeros(1 << 20, device="cuda")
+    w = torch.nn.Parameter(torch.zeros((rank + 1) << 18, device="cuda"))
+    optimizer = torch.optim.SGD([w], 0.1)
+    for step in range(100):
+        w.sum().backward()
+        optimizer.step()
 
 if __name__ == "__main__":
     mp.spawn(train, nprocs=2)
-    if USES: torch.zeros(1 << 20, device="cuda")
-""".replace("USES", "False")
-    )
+"""
+KILLED = """
+import os, signal, subprocess, sys
+child = "import os, torch; torch.zeros(8, device='cuda'); os.kill(os.getpid(), 9)"
+subprocess.run([sys.executable, "-c", child])
+"""
+
+
+@pytest.mark.long
+def test_processes_that_a_script_spawns_are_seen(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(SPAWNED)
+    result = oomph("fit", "--brief", "--json", "--gpu", "1GiB", path)
+    assert result.code == 0, result.said
+    ways = json.loads(result.out)["cards"][0]["ways"]
+    for way in ways.values():
+        found = way["run"]
+        assert (found["processes"], found["unseen"]) == (2, 0)
+        assert (found["ending"], found["steps"]) == ("steps", 6)
+        assert 4 * MIB <= found["allocated_bytes"] < 5 * MIB  # of the larger one
+
+
+@pytest.mark.long
+def test_a_spawned_process_that_needs_too_much_does_not_fit(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(SPAWNED.replace("<< 18", "<< 27"))  # 2 GiB with gradients
+    result = oomph("fit", "--brief", "--with", "native", "--gpu", "1536MiB", path)
+    assert result.code == 1, result.said
+
+
+@pytest.mark.long
+def test_processes_of_which_nothing_is_known_are_no_answer(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(KILLED)
     result = oomph("fit", "--brief", "--gpu", "1GiB", path)
     assert result.code == 3
-    assert "2 processes that it started did, and oomph cannot look" in result.err
-    path.write_text(path.read_text().replace("False", "True"))
+    assert "Processes that it started did (1), but they left no record" in result.err
+    path.write_text(f"{KILLED}\nimport torch; torch.zeros(1 << 20, device='cuda')")
     result = oomph("fit", "--brief", "--gpu", "1GiB", path)
-    assert "2 other processes that the script started used a GPU, too" in result.out
+    assert "Other processes that the script started used a GPU, too" in result.out
 
 
 @pytest.mark.long
@@ -252,3 +285,24 @@ torch.zeros(1 << 20, device="cuda")
 """)
     result = oomph("fit", "--brief", "--gpu", "1GiB,2GiB", path)
     assert result.code == 0, result.said
+
+
+SLOW = """
+import os, time, torch
+w = torch.nn.Parameter(torch.zeros(300 << 18, device="cuda"))
+if "offload:auto" in os.environ.get("OOMPH_CONF", "") and SLEEPS:
+    time.sleep(100)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("sleeps", [False, True])
+def test_a_rescue_that_takes_too_long_is_given_up(tmp_path, monkeypatch, sleeps):
+    monkeypatch.setattr(runs, "_PATIENCE_S", 2.0)
+    path = tmp_path / "script.py"
+    path.write_text(SLOW.replace("SLEEPS", str(sleeps)))
+    card = "256MiB,context=0,host=1GiB"
+    found = fit([str(path)], card, brief=True)
+    answer = found.on(card)
+    assert (answer.fits, answer.gave_up) == (not sleeps, sleeps)
+    assert ("too slow" in found.table()) == sleeps

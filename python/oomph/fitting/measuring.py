@@ -256,7 +256,8 @@ def _run(
             record = Record(ending, process.code or 1, output=text)
         children = [*Path(folder).glob(f"*{CHILD}")]
         record = record.with_children([_read(path, text) for path in children])
-        unseen = len([*Path(folder).glob(f"*{users.SUFFIX}")])
+        users_of = {path.stem for path in Path(folder).glob(f"*{users.SUFFIX}")}
+        unseen = len(users_of - {path.stem for path in children})
         record = replace(record, unseen=unseen)
     return record, process.is_fork
 

@@ -11,7 +11,7 @@ from oomph.diagnosis.wording import OFFLOAD, PHASES
 from oomph.fitting.cards import Target
 from oomph.fitting.measuring import Way
 from oomph.fitting.process.record import BATCHES, Record
-from oomph.fitting.runs import Answer
+from oomph.fitting.runs import PATIENCE, Answer
 from oomph.fitting.varying import Largest
 
 if TYPE_CHECKING:
@@ -102,8 +102,8 @@ def _forked(runs: Sequence[Record]) -> list[str]:
         )
     if unseen > 0:
         lines.append(
-            f"{unseen} other processes that the script started used a GPU, too. oomph "
-            "could not look into them, and what they need comes on top."
+            "Other processes that the script started used a GPU, too, and left no "
+            f"record, as if they were killed ({unseen}). What they need comes on top."
         )
     return lines
 
@@ -138,6 +138,18 @@ def _failed(found: Sequence[Answer]) -> list[str]:
     return [
         f"On {names} the script fails, but not with an out-of-memory error: "
         f"{''.join(said) or 'it printed nothing'}. With more memory it succeeds."
+    ]
+
+
+def _gave_up(found: Sequence[Answer]) -> list[str]:
+    """Where a rescue was not waited for."""
+    names = ", ".join(dict.fromkeys(each.card.name for each in found if each.gave_up))
+    if not names:
+        return []
+    return [
+        f"On {names} the run with oomph was ended once it had taken {PATIENCE} times "
+        "as long as the one without a limit: so little fits there that nearly all of "
+        "it would move or be recomputed."
     ]
 
 
@@ -184,6 +196,8 @@ def verdict(answer: Answer) -> str:
     """Whether the script fits a card in one way, as a sentence."""
     if answer.failed:
         return f"on {answer.card.name} the script fails ({answer.way.value})"
+    if answer.gave_up:
+        return f"{answer.card.name} takes too long ({answer.way.value})"
     if not answer.fits:
         return f"{answer.card.name} is too small ({answer.way.value})"
     host = answer.record.host_bytes
@@ -195,7 +209,7 @@ def _cell(answer: Answer) -> str:
     if answer.failed:
         return "fails"
     if not answer.fits:
-        return "no"
+        return "too slow" if answer.gave_up else "no"
     host = answer.record.host_bytes
     return f"fits, {format_size(host)} on the host" if host else "fits"
 
@@ -251,6 +265,7 @@ def _remarks(fit: Fit) -> list[str]:
     found += [*_ended([roomy]), *_forked([roomy]), *_asks([roomy])]
     found += [*_steps(_roomy(fit)[Way.OOMPH]), *_guessed(fit)]
     found += [*_caught(fit.answers), *_failed(fit.answers)]
+    found += _gave_up(fit.answers)
     if roomy.without_weights:
         names = ", ".join(dict.fromkeys(roomy.without_weights))
         found.append(

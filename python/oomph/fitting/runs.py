@@ -23,6 +23,8 @@ _RESERVE_BYTES = 1 << 30  # oomph keeps up to this for others on a card that is 
 _PAGE_BYTES = 2 << 20
 SHARES = 0.01, 1.0  # of the elements that match what nobody knows: few, and all
 _PYTORCHS = (Way.NATIVE, Way.EXPANDABLE)
+_PATIENCE_S = 20.0  # with a rescue, at least
+PATIENCE = 4  # times as long as the run without a limit
 
 
 class ScriptError(RuntimeError):
@@ -98,6 +100,11 @@ class Answer:
         return self.record.failed
 
     @property
+    def gave_up(self) -> bool:
+        """Whether the rescue took so long that it was not waited for."""
+        return self.record.ending == "time"
+
+    @property
     def step_ms(self) -> float | None:
         """Time of a step on the virtual clock; None: not known.
 
@@ -136,6 +143,7 @@ class Runs:
         self._done: dict[Place, Future[Record]] = {}
         self._as: dict[tuple[int, ...], Target] = {}  # the first of each trace
         self._turns = Turns()
+        self._seconds = 0.0  # that the first run took, which has no limit
         self._lock = threading.Lock()
 
     def run(self, place: Place, name: str) -> Record:
@@ -163,15 +171,27 @@ class Runs:
 
     def _measure(self, place: Place) -> Record:
         """One that fails beside others is run again, alone: it may want a port."""
+        script = self._patient(place)
         with self._turns.beside() as others:
-            record = measure(self._launcher, self.script, place, self.stop)
+            record = measure(self._launcher, script, place, self.stop)
         if record.failed and others[0] and not self.stop.is_set():
             with self._turns.alone():
-                record = measure(self._launcher, self.script, place, self.stop)
+                record = measure(self._launcher, script, place, self.stop)
         return record
+
+    def _patient(self, place: Place) -> Script:
+        """The script, and how long it may take there.
+
+        On a card that is much too small a rescue moves or recomputes nearly all.
+        """
+        if place.way is not Way.RESCUE:
+            return self.script
+        longest = max(_PATIENCE_S, PATIENCE * self._seconds)
+        return replace(self.script, seconds=min(self.script.seconds, longest))
 
     def _learn(self, record: Record) -> None:
         """What one run shows of others: how many steps are enough, and what is not."""
+        self._seconds = self._seconds or record.seconds
         ends_epochs = self.script.ends_epochs and record.later != "too long"
         self.script = replace(self.script, ends_epochs=ends_epochs)
         if self.script.looks_on or self.script.looks_ahead:
@@ -265,7 +285,8 @@ class Runs:
         try:
             record = self.on(card, way)
         except ScriptError as error:  # with more memory it came through
-            if not error.record.failed:
+            gave_up = way is Way.RESCUE and error.record.ending == "time"
+            if not error.record.failed and not gave_up:
                 raise
             record = error.record
         return Answer(card, way, record.came_through, True, record, roomy)
@@ -347,9 +368,10 @@ def jobs(launcher: Launcher) -> int:
 def _reason(record: Record) -> str:
     if record.came_through:
         return (
-            f"the script itself used no GPU, but {record.unseen} processes that it "
-            "started did, and oomph cannot look into them. Ask about what one of them "
-            "runs; for a program that uses several GPUs, add --world COUNT"
+            "the script itself used no GPU. Processes that it started did "
+            f"({record.unseen}), but they left no record, as if they were killed. Ask "
+            "about what one of them runs; for a program that uses several GPUs, add "
+            "--world COUNT"
         )
     if record.ending == "time":
         return (

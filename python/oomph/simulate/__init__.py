@@ -38,6 +38,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from oomph import _extensions
+from oomph.simulate import ordinals
 from oomph.simulate.driver import (
     DRIVER,
     FOLDER,
@@ -50,7 +51,6 @@ from oomph.simulate.driver import Card as Card
 from oomph.simulate.driver import SimulationError as SimulationError
 from oomph.simulate.driver import banner as banner
 from oomph.simulate.driver import parse_card as parse_card
-from oomph.simulate import ordinals
 
 VARIABLE = "OOMPH_SIMULATE"
 

@@ -20,7 +20,9 @@ def explain(error: BaseException, card: str) -> str:
     if _OF_CUDA not in str(error):
         return ""
     count = parse_card(card).devices
-    has = "1 device, cuda:0" if count == 1 else f"{count} devices, up to cuda:{count - 1}"
+    has = f"{count} devices, up to cuda:{count - 1}"
+    if count == 1:
+        has = "1 device, cuda:0"
     return (
         f"oomph: the simulated machine has {has}. Give the card devices= and how many "
         "the program needs, such as rtx4090,devices=4 for cuda:3"

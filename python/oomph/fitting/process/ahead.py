@@ -77,8 +77,9 @@ def look(
     to_come = list(_until(end, islice(rest, _BATCHES_MAX)))
     iterator._sampler_iter = chain(to_come, rest)
     order = _spread(len(to_come))
-    if len(seen) == 1 and not records(_read(iterator, to_come, order[:_FEW], end), seen):
-        order = order[:_FEW]
+    few = order[:_FEW] if len(seen) == 1 else []
+    if few and not records(_read(iterator, to_come, few, end), seen):
+        order = few
     found = _read(iterator, to_come, order, end)
     larger = records(dict(sorted(found.items())), seen)
     chosen = thinned(larger, min(max(_LEAST, int(steps_s / max(step_s, 1e-3))), _MOST))
@@ -171,9 +172,11 @@ def thinned(larger: Mapping[int, Sizes], most: int) -> list[int]:
     if len(larger) <= most:
         return list(larger)
     names = dict.fromkeys(chain.from_iterable(larger.values()))
-    by_size = [max(larger, key=lambda p, n=name: larger[p].get(n, 0)) for name in names]
+    by_size = [
+        max((of.get(name, 0), -place) for place, of in larger.items()) for name in names
+    ]
     by_weight = sorted(larger, key=lambda place: -_weight(larger[place]))
-    chosen = dict.fromkeys([*by_weight[:1], *by_size])
+    chosen = dict.fromkeys([*by_weight[:1], *(-place for _, place in by_size)])
     largest = list(chosen)[:most]
     others = [place for place in larger if place not in largest]
     count = most - len(largest)
@@ -243,7 +246,7 @@ def _read(
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
     lines = text.split(b"\n")[:-1]
-    return {place: of for place, of in map(json.loads, lines)}
+    return dict(map(json.loads, lines))
 
 
 def _tell(iterator: Any, to_come: Sequence[Any], order: Sequence[int], to: int) -> None:
@@ -252,7 +255,7 @@ def _tell(iterator: Any, to_come: Sequence[Any], order: Sequence[int], to: int) 
     for number in range(3):
         os.dup2(nothing, number)
     torch.set_num_threads(1)
-    fetcher = dataloader._DatasetKind.create_fetcher(
+    fetcher = dataloader._DatasetKind.create_fetcher(  # type: ignore[no-untyped-call]
         iterator._dataset_kind,
         iterator._dataset,
         iterator._auto_collation,

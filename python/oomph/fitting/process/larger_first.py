@@ -76,7 +76,7 @@ class LargerFirst:
             self._used, self._recent = self._recent, weakref.WeakSet()
         if self._count == self.step and not self._looks:
             self._reorder()
-        source = self._in_order and self._in_order()
+        source = None if self._in_order is None else self._in_order()
         if source is None or source._num_yielded >= self._given:
             self._late -= 1
 

@@ -22,14 +22,19 @@ class Look:
 
     Attributes:
         enough: The step with which the peak came; 0: none was looked at.
+        seconds: How long the run had taken until then.
         trace: What was asked for until then.
     """
 
     def __init__(self, goes_on: bool) -> None:
-        self.enough = 0
+        self.enough, self.seconds = 0, 0.0
         self.trace: list[int] = []
         self._goes_on, self._began = goes_on, time.monotonic()
         self._peak_bytes = self._end = 0.0
+
+    def elapsed_s(self) -> float:
+        """How long the run has taken."""
+        return time.monotonic() - self._began
 
     def goes_on(
         self, count: int, peak_bytes: int, trace: Callable[[], list[int]]
@@ -47,4 +52,5 @@ class Look:
             self._end = now + min(max(least, now - self._began), most)
         if not self.enough or peak_bytes > (1 + _MORE) * self._peak_bytes:
             self.enough, self._peak_bytes, self.trace = count, peak_bytes, trace()
+            self.seconds = self.elapsed_s()
         return self._goes_on and now < self._end

@@ -226,6 +226,11 @@ class Watch:
             if not self._path.exists():
                 self._write_to(self._path, ending, code, later)
 
+    def end(self) -> None:
+        """The process ends, it is not known how; writes down what it took of a GPU."""
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            self.write("script", int(any(each["num_ooms"] for each in _metrics())))
+
     def _write_so_far(self) -> None:
         """For the case that what follows takes too long."""
         with self._lock:
@@ -269,6 +274,7 @@ class Watch:
             unwritten_bytes=weights.unwritten_bytes(),
             without_weights=pretrained.made(),
             hindrance=self.hindrance,
+            seconds=self._look.seconds or self._look.elapsed_s(),
             step_ms=_step_ms(self._ends),
             asks_size=self._asks_size,
             error="" if error is None else error.brief,

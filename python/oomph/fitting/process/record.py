@@ -25,10 +25,10 @@ class Record:
         exit_code: Of the script, 0 where it was ended after its steps.
         steps: How many ended.
         devices: How many devices it used.
-        processes: How many processes used them, of those that the script forked and its
-            own; the numbers are of the one that needed most.
-        unseen: How many processes used them that it started otherwise: of these nothing
-            is known.
+        processes: How many processes used them, of those that the script started and
+            its own; the numbers are of the one that needed most.
+        unseen: How many processes used them that left no record: of these nothing is
+            known.
         allocated_bytes: Peak of what the script held.
         reserved_bytes: Peak of what the allocator had of the device.
         other_bytes: What else is in use there: CUDA's context.
@@ -54,6 +54,8 @@ class Record:
         without_weights: Names, folders or addresses of weights that were not here.
         hindrance: What the script had when it first used a GPU, and no fork would have;
             empty: forks of it can go on from there, or it was not asked.
+        seconds: How long it took, on this machine, up to the step that had the peak of
+            those that were looked at.
         step_ms: Time of a step on the virtual clock, the median but for the first; 0:
             not known.
         asks_size: Whether the script asked how much memory is free, and may do
@@ -88,6 +90,7 @@ class Record:
     unwritten_bytes: int = 0
     without_weights: Sequence[str] = ()
     hindrance: str = ""
+    seconds: float = 0.0
     step_ms: float = 0.0
     asks_size: bool = False
     error: str = ""
@@ -112,15 +115,18 @@ class Record:
         return self.reserved_bytes + self.other_bytes
 
     def with_children(self, children: Sequence[Record]) -> Record:
-        """The record of a script that has forked, and these are of its forks."""
+        """The record of a script that has started processes, of which these are."""
         used = [each for each in (self, *children) if each.allocated_bytes > 0]
         if not used or not children:
             return self
         ending = self.ending
         if self.exit_code != 0 and any(child.ending == "oom" for child in children):
             ending = "oom"
+        most = max(used, key=lambda each: each.needed_bytes)
+        if self.came_through and most.came_through:  # the steps may be a child's
+            ending = most.ending
         return dataclasses.replace(
-            max(used, key=lambda each: each.needed_bytes),
+            most,
             ending=ending,
             exit_code=self.exit_code,
             hindrance=self.hindrance,

@@ -23,7 +23,7 @@ import torch
 
 from oomph import settings, simulate
 from oomph.base import imports, state
-from oomph.fitting.process import alone
+from oomph.fitting.process import alone, spawned
 from oomph.fitting.process.forking import (
     OLD_PYTORCH,
     PYTORCH,
@@ -33,6 +33,7 @@ from oomph.fitting.process.forking import (
 )
 from oomph.fitting.process.program import Watch
 from oomph.setup import installation
+from oomph.simulate import users
 
 _PR_SET_PDEATHSIG = 1
 _exit = os._exit  # that writes nothing down
@@ -62,6 +63,9 @@ def _wait(request: Request, watch: Watch, said: list[str | None]) -> None:
         return
     changed = f"settings of PyTorch's allocator, {PYTORCH}, that it had changed"
     hindrance = changed if _settings() != said else alone.hindrance()
+    folder = Path(request["record"]).parent
+    if not hindrance and any(folder.glob(f"*{users.SUFFIX}")):
+        hindrance = "started processes that had used a GPU"
     with socket.socket(socket.AF_UNIX) as asker:
         asker.connect(request["socket"])
         asker.sendall(json.dumps([request["name"], not hindrance]).encode() + b"\n")
@@ -85,9 +89,12 @@ def _wait(request: Request, watch: Watch, said: list[str | None]) -> None:
 
 def place(watch: Watch, request: Request) -> None:
     """Tells a watch what is asked for."""
-    names = "forecasts", "ends_epochs", "looks_on", "until", "looks_ahead"
-    names += "ahead_step", "ahead"
-    watch.place(Path(request["record"]), **{name: request[name] for name in names})
+    names = ["forecasts", "ends_epochs", "looks_on", "until"]
+    names += ["looks_ahead", "ahead_step", "ahead"]
+    path, asked = Path(request["record"]), {name: request[name] for name in names}
+    more = {name: request[name] for name in ("steps", "writes_weights")}
+    spawned.tell(path, {**asked, **more})
+    watch.place(path, **asked)
 
 
 def _go_on(wanted: Request) -> None:
