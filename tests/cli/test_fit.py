@@ -446,6 +446,10 @@ BAD_SCRIPTS = {
         "import torch\nx = torch.ones(9999, device='cuda')\nwhile not x.max() > 0: ...",
         "the script took too long. Perhaps a loop waits for a value, which is 0",
     ),
+    "prepares": (
+        "import time, torch\ntime.sleep(60)\ntorch.ones(9999, device='cuda')",
+        "the time was up before the script used a GPU",
+    ),
     "dies": ("import os\nos.kill(os.getpid(), 9)", "exit code -9"),
 }
 
@@ -455,7 +459,7 @@ BAD_SCRIPTS = {
 def test_a_script_that_fails_is_shown_with_what_it_said(kind, tmp_path):
     path = tmp_path / "bad.py"
     path.write_text(BAD_SCRIPTS[kind][0])
-    seconds = "3" if kind == "waits" else "60"
+    seconds = "3" if kind in ("waits", "prepares") else "60"
     result = fit("--gpu", "1GiB", "--seconds", seconds, path)
     assert result.code == 3
     assert BAD_SCRIPTS[kind][1] in result.err

@@ -942,3 +942,40 @@ def test_the_error_has_twelve_lines_and_the_rest_on_request():
     assert found is not None and found.request is not None
     assert found.request.step_missing_bytes > 0
     assert len(str(found).splitlines()) > 12
+
+
+class Again(torch.autograd.Function):
+    """Layers that keep what goes into the first, and run again one by one."""
+
+    @staticmethod
+    def forward(ctx, x, layers):
+        ctx.inputs, ctx.layers = [], layers
+        for layer in layers:
+            ctx.inputs.append(x)
+            x = layer(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        for layer, x in zip(ctx.layers[::-1], ctx.inputs[::-1], strict=True):
+            with torch.enable_grad():
+                given = x.detach().requires_grad_()
+                out = layer(given)
+            found = torch.autograd.grad(out, [given, *layer.parameters()], gradient)
+            gradient = found[0]
+        return gradient, None
+
+
+@card
+def test_what_a_function_runs_again_in_backward_is_not_checkpointed():
+    wide = [nn.Linear(256, 4096), nn.GELU(), nn.Linear(4096, 4096), nn.GELU()]
+    layers = [nn.Sequential(*wide, nn.Linear(4096, 256)).cuda() for _ in range(3)]
+    x = torch.ones(16384, 256, device="cuda", requires_grad=True)
+
+    def train() -> None:
+        for _ in range(2):
+            Again.apply(x, layers).sum().backward()
+
+    text = text_of(train)
+    assert "Again.backward" in text, text
+    assert not any("checkpoint" in action for action in remedies(text)), text

@@ -87,6 +87,18 @@ class Forecast:
         return self.peak.most
 
     @property
+    def is_in_function(self) -> bool:
+        """Whether it is a part of what a ``torch.autograd.Function`` does itself.
+
+        Its ``forward`` records nothing, and its ``backward`` runs again what it wants.
+        """
+        from torch.autograd import function
+
+        frames = [frame for frame, _ in self.search.stack]
+        around = frames[frames.index(self.search.stretch.frame) :]
+        return any(frame.f_code.co_filename == function.__file__ for frame in around)
+
+    @property
     def next(self) -> Span:
         """The peak; where iterations grow, of the iteration that ran out of memory."""
         if not self.outcome.grows_bytes:

@@ -231,7 +231,7 @@ def _recomputed(forecast: Forecast) -> Iterator[tuple[str, Change, bool]]:
     """What may run again in backward, and whether the program has given it a name."""
     from oomph.replay.change import Change
 
-    if not forecast.outcome.raw["backwards"]:
+    if not forecast.outcome.raw["backwards"] or forecast.is_in_function:
         return
     for unit in _units(forecast):
         count, paths = len(unit["modules"]), ", ".join(unit["paths"][:3])

@@ -15,7 +15,7 @@ from typing import Any
 from oomph import settings, simulate
 from oomph.fitting.process import forking
 from oomph.fitting.process.launcher import Job, Launcher
-from oomph.fitting.process.record import CHILD, SO_FAR, Ending, Record
+from oomph.fitting.process.record import CHILD, SO_FAR, USED, Ending, Record
 from oomph.setup import environment
 from oomph.setup.places import temporary_folder
 from oomph.simulate import users
@@ -253,7 +253,9 @@ def _run(
             record = _read(path if path.exists() else so_far, text)
         else:
             ending: Ending = "error" if in_time else "time"
-            record = Record(ending, process.code or 1, output=text)
+            used = Path(folder, USED).exists()
+            code = process.code or 1
+            record = Record(ending, code, used_gpu=used, output=text)
         children = [*Path(folder).glob(f"*{CHILD}")]
         record = record.with_children([_read(path, text) for path in children])
         users_of = {path.stem for path in Path(folder).glob(f"*{users.SUFFIX}")}

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-import resource
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from oomph import simulate
-from oomph.base.sizes import format_size
 from oomph.fitting.cards import Target, of_size
 from oomph.fitting.measuring import Place, Script, Way, measure
 from oomph.fitting.process.launcher import Launcher
 from oomph.fitting.process.record import Record
 from oomph.fitting.progress import Progress
+from oomph.fitting.reasons import reason
 from oomph.fitting.turns import Turns
 from oomph.memory import host
 
@@ -43,7 +42,7 @@ class ScriptError(RuntimeError):
 
     def __init__(self, record: Record, card: str) -> None:
         said = f". What it printed at last:\n{record.output}" if record.output else ""
-        super().__init__(f"on {card} {_reason(record)}{said}")
+        super().__init__(f"on {card} {reason(record)}{said}")
         self.record = record
 
 
@@ -123,6 +122,7 @@ class Runs:
         progress: Shows what is about to run.
         stop: Once it is set, what runs is ended.
         full_card: On which :meth:`goes_on` finds out; None: the script never does.
+        found_out: Where it keeps the answer, which others may share.
 
     Attributes:
         script: As it is run next: the first run, which is alone, may find out more.
@@ -135,10 +135,12 @@ class Runs:
         progress: Progress,
         stop: threading.Event | None = None,
         full_card: Target | None = None,
+        found_out: list[bool] | None = None,
     ) -> None:
         self._launcher, self.script = launcher, script
         self.progress = progress
         self._full_card = full_card
+        self._goes_on = [] if found_out is None else found_out
         self.stop = stop or threading.Event()
         self._done: dict[Place, Future[Record]] = {}
         self._as: dict[tuple[int, ...], Target] = {}  # the first of each trace
@@ -248,8 +250,10 @@ class Runs:
 
     def goes_on(self) -> bool:
         """Whether the script goes on after an out-of-memory error, with less."""
-        full = None if self._full_card is None else self.at_peak(self._full_card)
-        return full is not None and full.came_through
+        if not self._goes_on:
+            full = None if self._full_card is None else self.at_peak(self._full_card)
+            self._goes_on.append(full is not None and full.came_through)
+        return self._goes_on[0]
 
     def too_small(self, cards: Sequence[Target]) -> Target | None:
         """The largest card that is too small without offload, as one run says of all.
@@ -363,35 +367,3 @@ def jobs(launcher: Launcher) -> int:
     """How many runs this machine has room for at a time, by the largest so far."""
     cores = len(os.sched_getaffinity(0))
     return max(1, min(cores, host.available_bytes() // launcher.largest_bytes))
-
-
-def _reason(record: Record) -> str:
-    if record.came_through:
-        return (
-            "the script itself used no GPU. Processes that it started did "
-            f"({record.unseen}), but they left no record, as if they were killed. Ask "
-            "about what one of them runs; for a program that uses several GPUs, add "
-            "--world COUNT"
-        )
-    if record.ending == "time":
-        return (
-            "the script took too long. Perhaps a loop waits for a value, which is 0 on "
-            "a simulated card; otherwise give it more time with --seconds"
-        )
-    said = f"the script failed with exit code {record.exit_code}{_limit()}"
-    if record.ending == "error" and record.allocated_bytes > 0:
-        said += (
-            " (tensors hold no values here; if it does not fail on a GPU, that may be "
-            "why: oomph run --simulate CARD --values runs it with them)"
-        )
-    return said
-
-
-def _limit() -> str:
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit == resource.RLIM_INFINITY:
-        return ""
-    return (
-        f" (this process may use {format_size(limit)} of addresses (ulimit -v), which "
-        "PyTorch and the card share: raise that limit first)"
-    )

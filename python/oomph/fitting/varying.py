@@ -117,6 +117,7 @@ class Search:
         self._progress = progress
         self.stop = threading.Event()
         self._runs: dict[int, Runs] = {}
+        self._found_out: list[bool] = []  # whether the script goes on with less
         self._lock = threading.Lock()
 
     def begin(self) -> None:
@@ -156,7 +157,12 @@ class Search:
                 script = with_value(self._script, name, value)
                 progress = self._progress.of(f"{name}={value}")
                 self._runs[place] = Runs(
-                    self._launcher, script, progress, self.stop, self._card
+                    self._launcher,
+                    script,
+                    progress,
+                    self.stop,
+                    self._card,
+                    self._found_out,
                 )
             return self._runs[place]
 

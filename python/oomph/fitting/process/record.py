@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 CHILD = ".child"  # what the names of the records of forks end with
+USED = "used"  # a file of a run that has come to use a GPU
 SO_FAR = ".sofar"  # and of one that is written before what follows the steps
 BATCHES = 32  # that a loop over data may have which begins after the steps
 Ending = Literal["steps", "script", "oom", "error", "time"]
@@ -52,6 +53,7 @@ class Record:
         guesses: How often an operator was given a guess of how many elements it finds.
         unwritten_bytes: Of weights on the CPU whose values were left out.
         without_weights: Names, folders or addresses of weights that were not here.
+        used_gpu: Whether it came to use a GPU.
         hindrance: What the script had when it first used a GPU, and no fork would have;
             empty: forks of it can go on from there, or it was not asked.
         seconds: How long it took, on this machine, up to the step that had the peak of
@@ -89,6 +91,7 @@ class Record:
     guesses: int = 0
     unwritten_bytes: int = 0
     without_weights: Sequence[str] = ()
+    used_gpu: bool = True
     hindrance: str = ""
     seconds: float = 0.0
     step_ms: float = 0.0

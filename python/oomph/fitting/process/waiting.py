@@ -32,6 +32,7 @@ from oomph.fitting.process.forking import (
     write_to,
 )
 from oomph.fitting.process.program import Watch
+from oomph.fitting.process.record import USED
 from oomph.setup import installation
 from oomph.simulate import users
 
@@ -97,7 +98,13 @@ def place(watch: Watch, request: Request) -> None:
     watch.place(path, **asked)
 
 
+def mark_use(request: Request) -> None:
+    """Says, in the folder of a run, that it is about to use a GPU."""
+    Path(request["record"]).with_name(USED).touch()
+
+
 def _go_on(wanted: Request) -> None:
+    mark_use(wanted)
     os.environ.update(wanted["environment"])
     simulate.change(os.environ[simulate.VARIABLE])
     if os.environ[settings.VARIABLE]:
