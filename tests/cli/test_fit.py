@@ -450,8 +450,22 @@ BAD_SCRIPTS = {
         "import time, torch\ntime.sleep(60)\ntorch.ones(9999, device='cuda')",
         "the time was up before the script used a GPU",
     ),
+    "lacks": (
+        "import torch\ntorch.ones(9999, device='cuda:3')",
+        "the simulated machine has 1 device, cuda:0. Give the card devices=",
+    ),
     "dies": ("import os\nos.kill(os.getpid(), 9)", "exit code -9"),
 }
+
+
+def test_a_device_that_is_missing_is_explained_without_a_question_too(tmp_path):
+    path = tmp_path / "bad.py"
+    path.write_text(BAD_SCRIPTS["lacks"][0])
+    result = oomph("run", "--simulate", "1GiB,devices=2", path)
+    assert result.code == 1
+    assert "the simulated machine has 2 devices, up to cuda:1" in result.err
+    result = oomph("run", "--simulate", "1GiB,devices=4", path)
+    assert result.code == 0, result.said
 
 
 @pytest.mark.long

@@ -301,7 +301,7 @@ def _steps(roomy: Record) -> list[str]:
         f"Its steps differ: after the first, they need {format_size(min(later))} to "
         f"{format_size(max(later))}. "
     )
-    if roomy.ahead:
+    if roomy.batches_known:
         return [f"{begin}{_ahead(roomy)}"]
     if 2 * roomy.enough > len(roomy.steps_bytes):
         return [
@@ -316,9 +316,9 @@ def _ahead(roomy: Record) -> str:
     left, known = roomy.batches_left, roomy.batches_known
     those = "all" if known == left else str(known)
     also = (
-        f" {roomy.batches_left_out} more are larger than those before them, but "
-        "smaller than the largest; the run left them out, so PyTorch's allocator may "
-        "fragment more."
+        f" {roomy.batches_left_out} more are larger than those before them, but not "
+        "among the largest; the run left them out, so PyTorch's allocator may fragment "
+        "more."
         if roomy.batches_left_out
         else ""
     )
@@ -327,11 +327,17 @@ def _ahead(roomy: Record) -> str:
         if known == left
         else " Batches whose sizes are not known may need more: --steps runs them."
     )
+    count = len(roomy.ahead)
+    largest = f"{count} largest" if count > 1 else "largest"
+    ran = (
+        f"The {largest} ran next; a batch no larger in any size than one that ran "
+        "needs no more."
+        if count
+        else "None is larger than those that ran."
+    )
     return (
         f"After step {roomy.ahead_step} the sizes of {those} of the {left} batches "
-        f"still to come in the epoch were looked at. The {len(roomy.ahead)} largest "
-        f"ran next; a batch no larger in any size than one that ran needs no more."
-        f"{also}{rest}"
+        f"still to come in the epoch were looked at. {ran}{also}{rest}"
     )
 
 

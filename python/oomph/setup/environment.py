@@ -28,7 +28,7 @@ from oomph.base import log, ranks, state
 from oomph.memory import sites
 from oomph.memory.stats import stats
 from oomph.setup import installation, missing_card
-from oomph.simulate import lines, world
+from oomph.simulate import lines, ordinals, world
 
 STATS = "OOMPH_STATS"
 TRACE = "OOMPH_TRACE"
@@ -46,6 +46,7 @@ def apply() -> None:
         if world.is_alone():
             world.install()
         _say_once(os.environ[simulate.VARIABLE])
+        ordinals.follow(os.environ[simulate.VARIABLE])
     else:
         missing_card.report()
     if os.environ.get(STATS):

@@ -38,7 +38,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from oomph import _extensions
-from oomph.simulate import ordinals
 from oomph.simulate.driver import (
     DRIVER,
     FOLDER,
@@ -296,7 +295,6 @@ def load(card: str) -> None:
     if parsed.has_values:
         os.environ.setdefault("TRITON_INTERPRET", "1")  # see simulate.triton
     _loaded = card
-    ordinals.follow(card)
 
 
 def change(card: str) -> None:
