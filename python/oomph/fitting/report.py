@@ -72,6 +72,7 @@ def text_of_largest(name: str, found: Sequence[Largest]) -> str:
     lines = [f"The largest {name} that fits:", *columns(rows), ""]
     runs = [each.roomy for each in found if each.roomy is not None]
     lines += [*_ended(runs), *_forked(runs), *_asks(runs), *_caught(found)]
+    lines += _steps(runs[-1]) if runs else []
     return "\n".join(lines).strip()
 
 

@@ -17,7 +17,7 @@ from oomph.fitting.process import ahead
 from oomph.fitting.process.ahead import Plan, Sizes
 
 _LOOK_S = 0.5, 4.0  # to look at sizes for, at least and at most
-_STEPS_S = 6.0  # to run larger batches for, by what the first steps took
+_STEPS_S = 12.0  # of a core, to run larger batches for, by what the first steps took
 _MOST_S = 60.0  # however long they take
 _LATE = 2  # steps after which a batch is used that loops fetch ahead
 
@@ -38,7 +38,8 @@ class LargerFirst:
         )
         self._recent: weakref.WeakSet[Any] = weakref.WeakSet()  # since the last step
         self._used: weakref.WeakSet[Any] = weakref.WeakSet()  # for the last step
-        self._count, self._began = 0, 0.0  # of steps, and when the first had ended
+        self._count = 0  # of steps
+        self._began = 0.0, 0.0  # when the first had ended, and by the clock of the CPU
         self._in_order: weakref.ref[Any] | None = None
         self._given = 0  # by that one, once all of the first are
         self._late, self._end = 0, 0.0
@@ -71,7 +72,7 @@ class LargerFirst:
         """A step has ended."""
         self._count += 1
         if self._count == 1:
-            self._began = time.monotonic()
+            self._began = time.monotonic(), time.process_time()
         if len(self._recent) > 0:
             self._used, self._recent = self._recent, weakref.WeakSet()
         if self._count == self.step and not self._looks:
@@ -85,14 +86,16 @@ class LargerFirst:
         if not self._looks or self.step or self._count < 2:
             return
         self.step = self._count
-        took = time.monotonic() - self._began
+        took = time.monotonic() - self._began[0]
+        took_of_core = time.process_time() - self._began[1]
+        step_s = max(took_of_core, took / 2) / (self._count - 1)  # others run beside
         least, most = _LOOK_S
         for source in self._sources():
             self.plan = ahead.look(
                 source,
                 self._seen.get(source, []),
                 min(max(least, took / 2), most),
-                took / (self._count - 1),
+                step_s,
                 _STEPS_S,
             )
         self._end = time.monotonic() + _MOST_S
