@@ -22,7 +22,7 @@ _RESERVE_BYTES = 1 << 30  # oomph keeps up to this for others on a card that is 
 _PAGE_BYTES = 2 << 20
 SHARES = 0.01, 1.0  # of the elements that match what nobody knows: few, and all
 _PYTORCHS = (Way.NATIVE, Way.EXPANDABLE)
-_PATIENCE_S = 20.0  # with a rescue, at least
+_PATIENCE_S = 30.0  # with a rescue, at least
 PATIENCE = 4  # times as long as the run without a limit
 
 
