@@ -23,6 +23,7 @@ def running_functions() -> list[str]:
     return [code.co_name for code in codes if is_user(code.co_filename)]
 
 
+_UNNAMED = "<lambda>"
 _met: dict[str, None] = {}  # files that were executed
 
 
@@ -110,23 +111,40 @@ def puts_into(name: str, binds: bool = True, is_attribute: bool = False) -> Line
 
 
 def hands_over(line: Line) -> Line | None:
-    """The one statement that uses the function defined at a line, beside it."""
+    """The one statement that uses the function defined at a line, beside it.
+
+    A lambda that has no name is used where it stands.
+    """
     parsed = tree(line.file)
     for outer, node in _in_functions(parsed) if parsed is not None else ():
         body: list[ast.stmt] = getattr(node, "body", None) or []
         for made in body if isinstance(body, list) else ():
-            if isinstance(made, ast.FunctionDef) and made.lineno == line.line:
+            if named := _function_name(made, line.line):
                 name = node.name if isinstance(node, ast.FunctionDef) else outer
-                found = {part.lineno for each in body for part in _uses(each, made)}
+                if named == _UNNAMED:
+                    return Line(line.file, line.line, name)
+                uses = (_uses(each, named) for each in body if each is not made)
+                found = {part.lineno for parts in uses for part in parts}
                 return Line(line.file, found.pop(), name) if len(found) == 1 else None
     return None
 
 
-def _uses(statement: ast.stmt, made: ast.FunctionDef) -> list[ast.Name]:
-    if statement is made:
-        return []
+def _function_name(statement: ast.stmt, line: int) -> str:
+    """The name of the function that a statement makes at a line; empty: none."""
+    if isinstance(statement, ast.FunctionDef):
+        return statement.name if statement.lineno == line else ""
+    nodes = own_nodes(statement)
+    made = [
+        each for each in nodes if isinstance(each, ast.Lambda) and each.lineno == line
+    ]
+    if isinstance(statement, ast.Assign) and statement.value in made:
+        return last_name(statement.targets[0])
+    return _UNNAMED if made else ""
+
+
+def _uses(statement: ast.stmt, name: str) -> list[ast.Name]:
     names = (part for part in ast.walk(statement) if isinstance(part, ast.Name))
-    return [name for name in names if name.id == made.name]
+    return [each for each in names if each.id == name]
 
 
 def keeps_old(line: Line, names: set[str]) -> bool:
