@@ -173,6 +173,12 @@ class Suspect:
         late = (last.number - middle.number) / (last.since - middle.since)
         return late < SLOWS * early
 
+    def _came(self) -> int:
+        """How many tensors came and stayed: of few in many rounds a bound is far."""
+        if len(self._stayed) < 2:
+            return 0
+        return self._stayed[-1].number - self._stayed[0].number
+
     def _measured(self) -> Finding:
         """The finding, with the bytes a round as measured over all scans since."""
         if len(self._stayed) < 2:
@@ -299,7 +305,8 @@ class Suspect:
         certain = has_graph or (at_end and enough)
         if rounds >= certain_rounds and self.confirmed >= _CERTAIN_SCANS:
             certain = True
-        doubted = self.is_doubted and rounds < 2 * certain_rounds
+        put_in = min(rounds, self._came()) if self.kinds else rounds
+        doubted = self.is_doubted and put_in < 2 * certain_rounds
         slows = self._slows() or (self.rests and not has_graph)
         if self.gave_back or doubted or self.is_limited or slows:
             certain = False
