@@ -75,6 +75,24 @@ def test_sparse_gradients_that_no_step_resets_are_one_finding_that_grows():
 
 
 @simulated
+def test_growth_beside_sparse_gradients_that_no_step_resets_is_told():
+    table = torch.nn.Embedding(1000, 64, sparse=True).cuda()
+    optimizer = torch.optim.SparseAdam(table.parameters())
+    ids, addresses = torch.arange(256, device="cuda"), []
+    allocate = torch._C._cuda_cudaCachingAllocator_raw_alloc
+    with watch() as watched:
+        for _ in range(40):
+            table(ids).square().sum().backward()
+            optimizer.step()
+            addresses.append(allocate(2 * MIB, torch.cuda.current_stream().cuda_stream))
+    for address in addresses:
+        torch._C._cuda_cudaCachingAllocator_raw_delete(address)
+    verdicts = [finding.verdict for finding in watched.findings]
+    assert verdicts == ["zero_grad missing", "grows"]
+    assert watched.findings[1].growth_bytes == pytest.approx(2 * MIB, rel=0.05)
+
+
+@simulated
 def test_a_finding_tells_growth_shape_dtype_holder_and_the_line_that_allocated():
     loop, kept = Loop(), []
     with watch() as watched:
@@ -161,6 +179,20 @@ def test_a_cache_that_is_filled_for_a_hundred_steps_may_be_bounded():
                 found_at = step
             assert all(f.certainty == "grows, may be bounded" for f in watched.findings)
     assert found_at is not None and found_at > 20
+
+
+@simulated
+def test_what_is_seldom_filled_up_to_a_bound_of_the_code_may_be_bounded():
+    """Of what was put in there is little, in however many steps."""
+    loop, archive = Loop(), []
+    with watch() as watched:
+        reported = []
+        for step in range(400):
+            out = loop.step()
+            if step % 4 == 0 and len(archive) < 300:
+                archive.append(out)
+            reported += watched.findings
+    assert {finding.certainty for finding in reported} == {"grows, may be bounded"}
 
 
 @simulated

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from oomph.base.sizes import format_size
@@ -46,6 +46,7 @@ ADVICE = {
 }
 """Each verdict, and what to do about it."""
 _TITLES = {LEAKS: "leaks found in", BOUNDED: "memory grows, may be bounded, seen in"}
+_REST_PART = 0.25  # of growth that nobody holds, beside known one: blocks are rounded
 _FEW_S = 10.0  # seconds of which tenths are shown
 
 
@@ -133,6 +134,31 @@ class Finding:
 def _plain(line: Line) -> str:
     inside = f" in {line.function}()" if line.function else ""
     return f"{short(line.file)}:{line.line}{inside}"
+
+
+def without(findings: list[Finding], known_bytes: int) -> list[Finding]:
+    """Growth that nobody holds is told less bytes a step whose holder is known."""
+    if not known_bytes:
+        return findings
+    rest = ((f, f.growth_bytes - known_bytes) for f in findings)
+    return [
+        replace(f, growth_bytes=more) if f.verdict == "grows" else f
+        for f, more in rest
+        if f.verdict != "grows" or more > _REST_PART * f.growth_bytes
+    ]
+
+
+def merged(findings: list[Finding]) -> list[Finding]:
+    """Of the same line one, with the bytes of all."""
+    found: dict[Any, Finding] = {}
+    for finding in findings:
+        known = found.get(finding.line)
+        if known is None or finding.line is None:
+            found[finding.line or len(found)] = finding
+        else:
+            size_bytes = known.growth_bytes + finding.growth_bytes
+            found[finding.line] = replace(known, growth_bytes=size_bytes)
+    return list(found.values())
 
 
 @dataclass(frozen=True)

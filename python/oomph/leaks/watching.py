@@ -27,7 +27,7 @@ from oomph.leaks.calls import Calls
 from oomph.leaks.clock import Clock
 from oomph.leaks.detector import FIRST_SCAN, SECOND_SCAN, Detector
 from oomph.leaks.evaluation import Evaluation
-from oomph.leaks.findings import LEAKS, Finding, LeakError, Report
+from oomph.leaks.findings import LEAKS, Finding, LeakError, Report, merged, without
 from oomph.leaks.gradients import Gradients
 from oomph.leaks.hooks import Hooks
 from oomph.steps import events
@@ -103,9 +103,9 @@ class Watch:
             grown += (_each_second(finding, rate) for finding in by_times)
         lines = {(finding.verdict, finding.line) for finding in grown}
         found = [f for f in self._found if (f.verdict, f.line) not in lines]
-        if any(f.verdict == "zero_grad missing" and f.growth_bytes for f in found):
-            grown = [f for f in grown if f.verdict != "grows"]  # by those gradients
-        return [*found, *_merged(grown)]
+        gradients = [f for f in found if f.verdict == "zero_grad missing"]
+        grown = without(grown, sum(f.growth_bytes for f in gradients))
+        return [*found, *merged(grown)]
 
     # ---- Beginning and end
 
@@ -371,19 +371,6 @@ def _each_second(finding: Finding, rounds: float) -> Finding:
     """What grows with each round, of which there are so many in a second."""
     grown, count = int(finding.growth_bytes * rounds), finding.count * rounds
     return replace(finding, per="second", growth_bytes=grown, count=count)
-
-
-def _merged(findings: list[Finding]) -> list[Finding]:
-    """Of the same line one, with the bytes of all."""
-    found: dict[Any, Finding] = {}
-    for finding in findings:
-        known = found.get(finding.line)
-        if known is None or finding.line is None:
-            found[finding.line or len(found)] = finding
-        else:
-            size_bytes = known.growth_bytes + finding.growth_bytes
-            found[finding.line] = replace(known, growth_bytes=size_bytes)
-    return list(found.values())
 
 
 def _some(finding: Finding | None) -> list[Finding]:
