@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from forecasts import peak_bytes, predicted, step_bytes, text_within
+from oomph.base.sizes import parse_size
 from oomph.diagnosis import forecast
 from support import MIB, Simulated, execute, remedies
 from torch import nn
@@ -769,6 +770,60 @@ def test_the_batch_may_come_second(kind):
     assert wanted, action
     assert remedies(text or "")[action]
     assert text_within(0.6 * true, lambda: read(int(wanted[1]))) is None
+
+
+@card
+def test_a_state_that_is_carried_is_of_a_smaller_batch_too():
+    """With its graph, which the next step cuts off."""
+
+    class Writer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens, self.cell = nn.Embedding(WORDS, WIDTH), nn.LSTM(WIDTH, WIDTH)
+            self.head = nn.Linear(WIDTH, WORDS)
+
+        def forward(self, x: torch.Tensor, state: object) -> tuple[torch.Tensor, ...]:
+            y, state = self.cell(self.tokens(x), state)
+            return self.head(y).log_softmax(-1), state
+
+    def write(columns: int = 24) -> None:
+        model = Writer().cuda()
+        source = torch.randint(WORDS, (3 * 64 + 1, columns), device="cuda")
+        state = tuple(torch.zeros(1, columns, WIDTH, device="cuda") for _ in range(2))
+        for i in range(0, 3 * 64, 64):
+            x, y = source[i : i + 64], source[i + 1 : i + 65].reshape(-1)
+            state = tuple(part.detach() for part in state)
+            out, state = model(x, state)
+            F.nll_loss(out.flatten(0, 1), y).backward()
+
+    true = peak_bytes(write)
+    named = remedies(text_within(0.6 * true, write) or "")
+    (action,) = [action for action in named if "batch" in action]
+    wanted = re.match(r"batch 24 -> (\d+), accumulating", action)
+    assert wanted and named[action], named
+    assert text_within(0.6 * true, lambda: write(int(wanted[1]))) is None
+
+
+@card
+def test_a_loop_that_breaks_at_a_count_runs_whole_with_a_smaller_batch():
+    def train_some(batch: int = 16) -> None:
+        model = Words().cuda()
+        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+        for step in range(8):
+            if step == 2:
+                break
+            x = torch.randint(WORDS, (batch, TOKENS), device="cuda")
+            model(x, x).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    true, less = peak_bytes(train_some), peak_bytes(lambda: train_some(8))
+    model_bytes = sum(p.numel() * p.element_size() for p in Words().parameters())
+    text = text_within(0.9 * true, train_some)
+    (size,) = re.findall(r"([\d.]+ \w+)  batch 16 -> 8,", text or "")
+    saved = parse_size(size.replace(" ", ""))
+    # Gradients of the part before stay.
+    assert saved == pytest.approx(true - less, abs=model_bytes), text
 
 
 @card

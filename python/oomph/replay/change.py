@@ -11,6 +11,8 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map_only
 
+_DEPTH = 3  # of lists and dicts in which tensors of the batch are looked for
+
 
 @dataclass(frozen=True)
 class Change:
@@ -89,9 +91,9 @@ def _halve(modules: list[nn.Module]) -> None:
         for known in (module._parameters, module._buffers):
             for name, tensor in known.items():
                 if tensor is not None and tensor.is_floating_point():
-                    both = made.setdefault(
-                        id(tensor), (tensor, tensor.detach().bfloat16())
-                    )
+                    half = tensor.detach().bfloat16()
+                    half.requires_grad_(tensor.requires_grad)
+                    both = made.setdefault(id(tensor), (tensor, half))
                     known[name] = both[1]  # type: ignore[assignment]
 
 
@@ -107,41 +109,42 @@ def _call(x: Any, layer: nn.Module) -> Any:
 
 
 def with_batch(
-    names: dict[str, Any], used: set[str], bound: set[str], batch: tuple[int, int, int]
+    names: dict[str, Any],
+    used: set[str],
+    bound: set[str],
+    batch: tuple[int, int, int],
+    carried: bool,
 ) -> dict[str, Any]:
     """The variables with all tensors of the batch cut.
 
-    Those that a step makes anew are left of one with less of the batch, too.
+    Those that a step makes anew are left of one with less of the batch, too; and what
+    has a graph, if it is carried from step to step, and not kept as results are.
     """
     known: dict[int, Any] = {}
     for name in bound:
         value = names.get(name)
         if isinstance(value, torch.Tensor) and value.grad_fn is not None:
             names[name] = value.detach()
-    return {
-        name: _cut(value, batch, known, 3) if name in used else value
-        for name, value in names.items()
-    }
 
+    def cut(value: Any, depth: int) -> Any:
+        size, wanted, dim = batch
+        if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter):
+            is_whole = value.ndim > dim and value.shape[dim] == size
+            is_carried = carried and not value.is_leaf
+            if is_whole and (is_carried or not value.requires_grad):
+                if id(value) not in known:
+                    known[id(value)] = value.detach().narrow(dim, 0, wanted).clone()
+                return known[id(value)]
+            return value
+        if depth == 0 or isinstance(value, nn.Module):
+            return value
+        if type(value) in (list, tuple):
+            return type(value)(cut(v, depth - 1) for v in value)
+        if isinstance(value, dict):
+            for key, part in list(value.items()):
+                value[key] = cut(part, depth - 1)
+        elif isinstance(getattr(value, "data", None), dict):
+            cut(value.data, depth - 1)  # a BatchEncoding
+        return value
 
-def _cut(
-    value: Any, batch: tuple[int, int, int], known: dict[int, Any], depth: int
-) -> Any:
-    size, wanted, dim = batch
-    if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter):
-        is_whole = value.ndim > dim and value.shape[dim] == size
-        if is_whole and not value.requires_grad:
-            if id(value) not in known:
-                known[id(value)] = value.narrow(dim, 0, wanted).clone()
-            return known[id(value)]
-        return value
-    if depth == 0 or isinstance(value, nn.Module):
-        return value
-    if type(value) in (list, tuple):
-        return type(value)(_cut(v, batch, known, depth - 1) for v in value)
-    if isinstance(value, dict) and not isinstance(value, nn.Module):
-        for key, part in list(value.items()):
-            value[key] = _cut(part, batch, known, depth - 1)
-    elif hasattr(value, "data") and isinstance(getattr(value, "data", None), dict):
-        _cut(value.data, batch, known, depth - 1)  # a BatchEncoding
-    return value
+    return {n: cut(value, _DEPTH) if n in used else value for n, value in names.items()}

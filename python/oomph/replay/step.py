@@ -239,6 +239,7 @@ class Replay:
             part = self._accumulate(wanted, wanted.batch)
             if part["error"]:  # what it worked on is gone
                 return part
+            self.engine.count = self.engine.optimized = 0
         elif self._drop_left() > LEFT_SHARE * self.ledger.peak_bytes:
             iterations = 2  # what the last iteration left was made without the change
         return self._run(wanted, iterations)
@@ -259,23 +260,25 @@ class Replay:
         self, change: Change, batch: tuple[int, int, int]
     ) -> dict[str, Any]:
         """Runs a part of the batch that the optimizer does not yet see."""
-        self._cut(batch)
+        self._cut(batch, carried=True)
         held = [(o, name) for o in self.optimizers for name in ("step", "zero_grad")]
         held += [(m, "zero_grad") for m in self.modules]
         for thing, name in held:
             thing.__dict__[name] = lambda *_, **__: None
-        part = self._run(change, 1)
+        part = self._run(change, 1, leaps=0)
         for thing, name in held:
             del thing.__dict__[name]
         return part
 
-    def _cut(self, batch: tuple[int, int, int]) -> None:
+    def _cut(self, batch: tuple[int, int, int], carried: bool = False) -> None:
         used, bound = self.stretch.names(), self.stretch.bound_first(self.first)
         with self.mode, self.tracker:
-            self.names = with_batch(self.names, used, bound, batch)
+            self.names = with_batch(self.names, used, bound, batch, carried)
         self.tracker.cut = batch
 
-    def _run(self, change: Change, iterations: int) -> dict[str, Any]:
+    def _run(
+        self, change: Change, iterations: int, leaps: int = LEAPS
+    ) -> dict[str, Any]:
         whole, error, peaks, ends = False, "", list[int](), list[int]()
         made = 0  # pieces, before the last iteration
         run, began, cut = compiled(self.stretch, self.first), used_s(), False
@@ -288,7 +291,7 @@ class Replay:
             if change.autocast:
                 stack.enter_context(torch.autocast("cuda", torch.bfloat16))
             try:
-                for i in range(iterations + LEAPS):
+                for i in range(iterations + leaps):
                     if i > 0 and not self._goes_on(i < iterations):
                         break
                     cut = i > 0 and used_s() - began > LONG_ITERATION * self.seconds
