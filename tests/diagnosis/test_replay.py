@@ -25,6 +25,7 @@ from oomph.diagnosis import forecast
 from oomph.forked import child
 from oomph.forked.child import Session, TimeLimit
 from oomph.replay import step
+from oomph.replay.outcome import Outcome
 from support import MIB, Simulated, remedies
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -580,7 +581,7 @@ def test_halves_are_tried_where_nothing_is_trained():
         return torch.cuda.max_memory_allocated() / MIB
 
     score()
-    kept = torch.empty(750 * MIB, dtype=torch.uint8, device="cuda")
+    kept = torch.empty(760 * MIB, dtype=torch.uint8, device="cuda")
     text = text_of(score)
     del kept
     named = saved(text, "parameters in bfloat16")
@@ -589,6 +590,30 @@ def test_halves_are_tried_where_nothing_is_trained():
     plain = peak()
     net.bfloat16()
     assert named == pytest.approx(plain - peak(), abs=2)
+
+
+def test_what_fits_but_for_a_little_that_no_tensor_shows_is_not_known_to():
+    plain = Outcome(0, "forward", 0, {})
+    known = forecast.Forecast(plain, 0, 1000 * MIB, 1000 * MIB, None)
+    peaks = [forecast.Span(size * MIB, size * MIB) for size in (990, 998, 1001)]
+    assert [known.fits(peak) for peak in peaks] == [True, None, False]
+
+
+@card
+def test_halves_are_recorded_where_the_step_is():
+    net = layers(8).eval()  # of 4 MiB each
+
+    def score() -> None:
+        for _ in range(2):  # with a graph, which nothing goes back through
+            x = torch.ones(16384, 1024, device="cuda")
+            net(x.to(net[0][0].weight.dtype)).float()
+
+    torch.cuda.reset_peak_memory_stats()
+    with torch.no_grad():
+        score()
+    silent = torch.cuda.max_memory_allocated() / MIB
+    named = saved(text_of(score), "parameters in bfloat16")
+    assert named < 16 * 64 + 32 - silent / 2, named
 
 
 @pytest.mark.parametrize(

@@ -128,11 +128,11 @@ class Forecast:
             outcome: Of what was tried; None: of the step as it is.
 
         Returns:
-            None if it is not known: values decide, iterations grow, or a part did not
-            run.
+            None if it is not known: values decide, iterations grow, a part did not
+            run, or it is a matter of what no tensor shows.
         """
         room = self.room_bytes * (1 - SPARE)
-        if peak.least > room:
+        if peak.least > self.room_bytes:
             return False
         tried = outcome or self.outcome
         is_part = tried.is_part or self.outcome.is_part
