@@ -804,6 +804,31 @@ def test_a_state_that_is_carried_is_of_a_smaller_batch_too():
     assert text_within(0.6 * true, lambda: write(int(wanted[1]))) is None
 
 
+@pytest.mark.parametrize("fraction", [0.5, 0.7])
+@card
+def test_a_loop_within_the_step_that_came_half_way_begins_anew(fraction):
+    """With the variables that it had bound, and the lists that it had filled."""
+
+    def imagine() -> None:
+        cell = Rows(2).cuda()
+        optimizer = torch.optim.SGD(cell.parameters())
+
+        def learn(start: torch.Tensor) -> None:
+            state = start * 2
+            seen = [state]
+            for _ in range(6):
+                state = cell(state)
+                seen.append(state)
+            torch.stack([part.square() for part in seen]).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        for _ in range(2):
+            learn(torch.ones(4096, 1024, device="cuda"))
+
+    predicted(imagine, fraction)
+
+
 @card
 def test_a_loop_that_breaks_at_a_count_runs_whole_with_a_smaller_batch():
     def train_some(batch: int = 16) -> None:

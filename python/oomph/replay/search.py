@@ -274,8 +274,9 @@ class Search:
             starts = []
             if stretch.is_loop or (is_first and not stretch.is_script):
                 starts.append(0)
-            if self.in_forward and stretch.now not in starts:
-                starts.append(stretch.now)
+            now = stretch.now if is_first or stretch.is_script else stretch.undone()
+            if self.in_forward and now not in starts:
+                starts.append(now)
             for first in starts:
                 yield _Run(stretch, first, place)
                 place += 1

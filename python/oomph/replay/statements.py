@@ -26,6 +26,7 @@ _LEAP_MAX = 129  # iterations ahead: gradients are accumulated over fewer
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _LOOPS = (ast.For, ast.While)
 _FUNCTIONS = (ast.FunctionDef, ast.Module)
+_FILLING = frozenset(("append", "appendleft", "add", "extend", "insert", "update"))
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,21 @@ class Stretch:
         for statement in self.body[first:]:
             order.visit(statement)
         return {name for name, is_bound in order.known.items() if is_bound}
+
+    def undone(self) -> int:
+        """Index of the statement from which on the one that runs has changed nothing.
+
+        A loop that has come half-way has bound variables anew, and filled lists: those
+        before it that make these run again, too, if they are of this body.
+        """
+        nodes = [*ast.walk(self.body[self.now])]
+        changed = {name for node in nodes for name in _changed(node)}
+        within = [node.target for node in nodes if isinstance(node, ast.comprehension)]
+        changed -= {name for node in within for name in _changed(node)}
+        for first in range(self.now, -1, -1):
+            if not changed - self.bound_first(first):
+                return first
+        return self.now
 
     def unbound(self) -> set[str]:
         """Its variables that have no value as it begins: of a function all but some."""
@@ -293,6 +309,17 @@ def _true_of(
             if eval(condition, frame.f_globals, values) is True:
                 found.add(condition)
     return found
+
+
+def _changed(node: ast.AST) -> Iterator[str]:
+    """The variables that an expression binds, or fills."""
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        yield node.id
+    is_item = isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)
+    is_filled = isinstance(node, ast.Attribute) and node.attr in _FILLING
+    filled = getattr(node, "value", None) if is_item or is_filled else None
+    if isinstance(filled, ast.Name):
+        yield filled.id
 
 
 class _Order(ast.NodeVisitor):
