@@ -829,6 +829,48 @@ def test_a_loop_within_the_step_that_came_half_way_begins_anew(fraction):
     predicted(imagine, fraction)
 
 
+@pytest.mark.long
+def test_a_step_that_a_trainer_calls_begins_with_the_states_of_the_one_before(tmp_path):
+    library = tmp_path / "site-packages"
+    library.mkdir()
+    (library / "trainer.py").write_text(
+        """
+import torch
+def fit(steps, *parts):
+    for _ in range(steps):
+        step(*parts)
+def step(optimizer, closure):
+    closure()
+    optimizer.step()
+"""
+    )
+    program = tmp_path / "program.py"
+    program.write_text(
+        f"""
+import sys
+sys.path.append({str(library)!r})
+import torch
+import trainer
+layers = [torch.nn.Linear(1024, 1024) for _ in range(16)]
+model = torch.nn.Sequential(*layers).cuda()
+optimizer = torch.optim.Adam(model.parameters(), fused=True)
+def closure():
+    optimizer.zero_grad()
+    model(torch.ones(4096, 1024, device="cuda")).square().mean().backward()
+try:
+    trainer.fit(2, optimizer, closure)
+except torch.OutOfMemoryError as error:
+    print(error)
+print(torch.cuda.max_memory_allocated())
+"""
+    )
+    card = "1GiB,context=0"
+    true = int(execute(sys.executable, program, card=card, anew=True).out)
+    conf = f"offload:off,reserve:0,error:full,device_limit:{int(0.5 * true)}"
+    text = execute(sys.executable, program, card=card, conf=conf, anew=True).out
+    assert step_bytes(text) == pytest.approx(true, rel=0.01)
+
+
 @card
 def test_a_loop_that_breaks_at_a_count_runs_whole_with_a_smaller_batch():
     def train_some(batch: int = 16) -> None:

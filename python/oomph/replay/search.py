@@ -366,6 +366,9 @@ def _instead(run: _Run, raw: dict[str, Any]) -> _Run | None:
         other = dataclasses.replace(other, answer=False)
     if raw["lacks_graph"]:
         other = dataclasses.replace(other, records=True)
+    if raw["optimized"] and run.stretch.is_called:  # the next begins with these states
+        stretch = dataclasses.replace(run.stretch, repeats=True, is_called=False)
+        other = dataclasses.replace(other, stretch=stretch)
     if raw["rejoined"]:
         other = dataclasses.replace(other, joined=tuple(raw["rejoined"]))
     return other if other != run else None

@@ -40,6 +40,8 @@ class Stretch:
         now: Index of the one that runs.
         is_loop: Whether the body is that of a loop.
         repeats: Whether it is in a loop, be that in a function further out.
+        is_called: Whether only loops of libraries are further out, and one of these
+            knows PyTorch, as trainers do.
         line: Number of its first line.
         around: The ``with`` statements that it is in, the outermost first.
         target: What a ``for`` loop assigns in each iteration.
@@ -54,6 +56,7 @@ class Stretch:
     line: int
     around: tuple[ast.With, ...] = ()
     target: ast.expr | None = None
+    is_called: bool = False
 
     @property
     def is_of_module(self) -> bool:
@@ -182,10 +185,15 @@ def stretches(stack: list[tuple[FrameType, int]]) -> list[Stretch]:
         if name not in (own, "torch") and name not in sys.stdlib_module_names:
             found += _of_frame(frame, line, tuple(inner))
         inner.append(frame)
-    repeats = False
+    repeats = called = False
     for i, stretch in reversed([*enumerate(found)]):
         repeats |= stretch.is_loop and sites.is_user(stretch.frame.f_code.co_filename)
-        found[i] = dataclasses.replace(stretch, repeats=repeats or stretch.is_loop)
+        found[i] = dataclasses.replace(
+            stretch,
+            repeats=repeats or stretch.is_loop,
+            is_called=called and not repeats,
+        )
+        called |= stretch.is_loop and "torch" in stretch.frame.f_globals
     return found
 
 
