@@ -2,6 +2,9 @@
  */
 #include "sim_check.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 static void test_a_copy_moves_its_bytes_at_its_completion(void)
 {
     start(NULL);
@@ -28,6 +31,33 @@ static void test_a_pageable_source_may_be_reused_at_once(void)
     OK(cuMemcpyDtoH(&out, addr, 4));
     CHECK(out == 1);
     CHECK(stats().misuse_count == 0);
+}
+
+// Pinned and unpinned while the copy waits, which has read it.
+static void copy_and_pin(const char *card)
+{
+    const size_t bytes = 4 * PAGE;
+
+    start(card);
+    CUstream stream = make_stream(CU_STREAM_NON_BLOCKING);
+    CUdeviceptr addr = allocate(bytes);
+    void *source = aligned_alloc(PAGE, bytes);
+    CHECK(source != NULL);
+    memset(source, 1, bytes);
+    oomph_sim_hold(stream);
+    OK(cuMemcpyHtoDAsync(addr, source, bytes, stream));
+    OK(cuMemHostRegister(source, bytes, 0));
+    OK(cuMemHostUnregister(source));
+    oomph_sim_release(stream);
+    OK(cuStreamSynchronize(stream));
+    CHECK(stats().misuse_count == 0);
+    free(source);
+}
+
+static void test_a_large_pageable_source_is_not_used_after_the_call(void)
+{
+    copy_and_pin("1GiB,memory=none");
+    copy_and_pin("1GiB,memory=real");
 }
 
 static void test_a_copy_to_pageable_memory_has_arrived_on_return(void)
@@ -223,6 +253,7 @@ int main(void)
 {
     run(test_a_copy_moves_its_bytes_at_its_completion);
     run(test_a_pageable_source_may_be_reused_at_once);
+    run(test_a_large_pageable_source_is_not_used_after_the_call);
     run(test_a_copy_to_pageable_memory_has_arrived_on_return);
     run(test_reusing_a_pinned_source_too_early_is_a_misuse);
     run(test_a_pinned_source_may_be_written_by_earlier_work);

@@ -109,12 +109,13 @@ static bool stage(sim_work_t *work)
 // Prepares what depends on where the source lies. Only bytes that are kept need that.
 static bool prepare_source(sim_work_t *work)
 {
-    bool is_kept =
-        sim_memory_is_real() || work->rows * work->bytes <= SIM_SHADOW_COPY_MAX;
+    bool is_kept = sim_memory_is_real() || sim_space_has_bytes(work->dst) ||
+                   work->rows * work->bytes <= SIM_SHADOW_COPY_MAX;
 
+    work->is_read = is_pageable(work->src);
     if (!is_kept || sim_space_find(work->src) != NULL)
         return true;
-    if (is_pageable(work->src))
+    if (work->is_read)
         return stage(work);
     // What the device itself writes there meanwhile is in the order of its streams.
     if (work->rows == 1 && sim_memory_is_real() &&

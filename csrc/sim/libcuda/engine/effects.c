@@ -110,7 +110,7 @@ static void copy(const sim_work_t *work, CUstream stream)
     for (uint64_t row = 0; row < work->rows; row++) {
         uint64_t to = work->dst + row * work->dst_pitch;
         uint64_t from = src + row * work->src_pitch;
-        if (!sim_fault_check(work, stream, from, false) ||
+        if ((!work->is_read && !sim_fault_check(work, stream, from, false)) ||
             !sim_fault_check(work, stream, to, true))
             return;
         copy_bytes(to, from, work);

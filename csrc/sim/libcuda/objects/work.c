@@ -26,7 +26,7 @@ bool sim_work_touches(const sim_work_t *work, uint64_t addr, uint64_t bytes)
     uint64_t dst_bytes = (work->rows - 1) * work->dst_pitch + work->bytes;
     uint64_t src_bytes = (work->rows - 1) * work->src_pitch + work->bytes;
     return sim_overlap(work->dst, dst_bytes, addr, bytes) ||
-           (work->src != 0 && work->staging == NULL &&
+           (work->src != 0 && !work->is_read &&
             sim_overlap(work->src, src_bytes, addr, bytes));
 }
 
@@ -44,7 +44,7 @@ size_t sim_work_ranges(const sim_work_t *work, oomph_sim_range_t own[2],
         return 0;
     own[count++] = (oomph_sim_range_t){work->dst, work->bytes,
                                        work->kind != SIM_WORK_KERNEL || work->writes};
-    if (work->src != 0 && work->staging == NULL)
+    if (work->src != 0 && !work->is_read)
         own[count++] = (oomph_sim_range_t){work->src, work->bytes, 0};
     return count;
 }

@@ -42,7 +42,8 @@ typedef struct sim_work {
     uint64_t dst, src; // 0: none
     uint64_t bytes;    // 0: touches no memory
     uint64_t rows, dst_pitch, src_pitch;
-    void *staging;     // copy of pageable source bytes, owned; NULL: read `src`
+    bool is_read;      // its source was pageable: read when the copy was asked for
+    void *staging;     // the bytes read, owned; NULL: none were kept
     uint64_t checksum; // of a pinned source when the copy was asked for; 0: not taken
 
     // To write or to wait for; of a copy, what the host gets when the source is not
