@@ -41,7 +41,7 @@ system_includes = BUILDING["system_includes"]
 STUBS = runpy.run_path(str(CSRC / "sim/stubs.py"))
 C_FLAGS = [
     *("-std=c17", "-D_GNU_SOURCE", "-O2", "-g", "-fvisibility=hidden"),
-    *BUILDING["WARNINGS"],
+    *(*BUILDING["WARNINGS"], "-Werror=implicit-function-declaration"),
 ]
 C_LIBRARIES = ["-pthread", "-ldl"]
 SANITIZERS = {

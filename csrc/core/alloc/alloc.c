@@ -15,6 +15,7 @@
 #include "core/alloc/ladder.h"
 #include "core/device/arena.h"
 #include "core/device/guard.h"
+#include "core/heap/index.h"
 
 #include <stdlib.h>
 
