@@ -78,7 +78,6 @@ OOMPH_COLD static void defer(oomph_device_t *device, oomph_pool_t *pool,
         uses->freed_at = site;
         uses->freed_ns = oomph_now_ns();
     }
-    uses->freed_in_step = device->stats.step_count;
     oomph_uses_defer(&device->deferred, &device->streams, block, pool->stream);
 }
 
@@ -118,18 +117,6 @@ OOMPH_COLD static oomph_notice_t completed(const oomph_block_t *block)
                             info.requested_bytes, info.stream, info.pool};
 }
 
-static void complete(oomph_device_t *device, oomph_uses_t *done)
-{
-    while (done != NULL) {
-        oomph_uses_t *next = done->next;
-        if (!done->block->buffer)
-            oomph_notices_add(&device->pages.notices, completed(done->block));
-        release(device, oomph_block_pool(done->block), done->block);
-        oomph_uses_free(done);
-        done = next;
-    }
-}
-
 bool oomph_collect(oomph_device_t *device)
 {
     bool any = oomph_drain_queue(device);
@@ -138,19 +125,15 @@ bool oomph_collect(oomph_device_t *device)
     if (oomph_guards(OOMPH_GUARD_UNMAP))
         done = oomph_guard_unmap(device, done);
     any = any || done != NULL;
-    complete(device, done);
+    while (done != NULL) {
+        oomph_uses_t *next = done->next;
+        if (!done->block->buffer)
+            oomph_notices_add(&device->pages.notices, completed(done->block));
+        release(device, oomph_block_pool(done->block), done->block);
+        oomph_uses_free(done);
+        done = next;
+    }
     return any;
-}
-
-bool oomph_overtake(oomph_device_t *device, const oomph_pool_t *pool)
-{
-    if (oomph_guards(OOMPH_GUARD_UNMAP))
-        return false; // what is unmapped must be done with
-    oomph_uses_t *freed =
-        oomph_uses_overtake(&device->deferred, &device->streams, &pool->heap,
-                            pool->stream, device->stats.step_count);
-    complete(device, freed);
-    return freed != NULL;
 }
 
 /* ---- Frees that found the lock taken */
