@@ -3,8 +3,9 @@
 A step never comes out exactly as planned. So a constant share stays free, and what a
 step was short of is added, at most a fiftieth of the device at a time. After 64 steps
 without a shortage a fiftieth less is tried; whenever such a trial fails, the wait
-before the next doubles, so that trials get rare where they are in vain. It costs a few
-sums for each step.
+before the next doubles, so that trials get rare where they are in vain. What is missing
+however much is left free, such as a block larger than the device, takes no room from
+others for long. It costs a few sums for each step.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ _FETCH_SLACK = 0.01  # share that is left free beside by what comes back ahead o
 _QUIET_STEPS = 64  # steps without a rescue after which less is left free
 _FITTING_STEPS = 8  # steps that would have fitted, until a shortage is over,
 _MOST_PATIENCE = 64  # and at most, where shortages came back
+_SAME = 0.1  # by which what is missing may differ and be the same
+_MOST_GROWTHS = 8  # after which as much is missing, until all of them were in vain
 
 
 def slack_bytes(capacity: int) -> int:
@@ -37,6 +40,8 @@ class Headroom:
         self._quiet_steps = 0  # with a target and without a rescue
         self._patience = _QUIET_STEPS
         self._is_trying = False  # less has been left free since the last shortage
+        self._missing_bytes = self._growths = 0  # by as much; how often it grew for it
+        self._before = extra_bytes, fetch_bytes  # the first of these
 
     @classmethod
     def of_unknown(cls, capacity: int) -> Headroom:
@@ -54,6 +59,14 @@ class Headroom:
 
     def grow(self, extra_bytes: int, fetch_bytes: int, capacity: int) -> None:
         """So much was missing, of it so much while something was back."""
+        if abs(extra_bytes - self._missing_bytes) > _SAME * self._missing_bytes:
+            self._missing_bytes, self._growths = extra_bytes, 0
+            self._before = self.extra_bytes, self.fetch_bytes
+        self._growths += 1
+        if self._growths > _MOST_GROWTHS:  # as much is missing as before the first
+            if self._growths == _MOST_GROWTHS + 1:
+                self.extra_bytes, self.fetch_bytes = self._before
+            return
         most = capacity // EXTRA_SHARE
         self.extra_bytes += min(extra_bytes, most)
         self.fetch_bytes += min(fetch_bytes, most)
