@@ -175,21 +175,26 @@ def _repaired(
     inner: dict[int, list[int]],
     steps: list[Step],
 ) -> Plan:
-    """A plan without the block that makes it tightest, or with others in its place.
+    """A plan with one block more or less, or with others for one that makes it tight.
 
     What a block frees comes back at once in its backward, and there it may be too much:
-    then those within it are better, or some that do not run again at that time.
+    then those within it are better, or some that do not run again at that time. And the
+    last that came may have made another needless.
     """
     blocks = record.blocks
     for _ in range(_REPAIRS):
         chosen, tightest = best.recomputed, best.tightest
         tight = [i for i in chosen if blocks[i].first <= tightest < blocks[i].end]
         more = [step.come for step in steps if not step.come & chosen][:_SWAPS]
+        row = [i for step in reversed(steps) for i in step.come & chosen][:_SWAPS]
+        others = [chosen - {i} for i in row if i not in tight]
+        others += [chosen | come for come in more]
+        for i in tight:
+            others += [chosen - {i} | {*come} for come in ((), inner[i], *more)]
         plans = [
             play(record, frozenset(other), limit_bytes, link, best.state_bytes)
-            for i in tight
-            for others in ((), inner[i], *more)
-            if not _overlap(blocks, other := chosen - {i} | {*others})
+            for other in others
+            if not _overlap(blocks, other)
         ]
         better = min([best, *plans], key=lambda plan: plan.step_ms)
         if better is best:
