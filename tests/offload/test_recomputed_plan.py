@@ -125,6 +125,30 @@ def test_when_steps_shrink_all_is_kept_again_and_the_hooks_are_off():
     assert not hooks_are_on()
 
 
+@pytest.mark.parametrize("is_narrow", [False, True])
+@slow_link
+def test_what_steps_save_under_a_plan_tells_their_size(is_narrow):
+    from oomph.offload.blocks import Blocks
+
+    adapt, sizes = Blocks._adapt, []
+
+    def note_size(self, *arguments):
+        changed = adapt(self, *arguments)
+        sizes.extend([*self._sizes][-1:])
+        return changed
+
+    Blocks._adapt = note_size
+    try:
+        training = Training(12, Narrow if is_narrow else Block)
+        training.steps(7, mib=20)
+        count = len(sizes)
+        training.steps(3, mib=10)
+    finally:
+        Blocks._adapt = adapt
+    assert sizes[:count] == pytest.approx([1.0] * count, rel=0.02)
+    assert sizes[count:] == pytest.approx([0.5] * 3, rel=0.02)
+
+
 @slow_link
 def test_steps_that_need_less_than_expected_and_save_as_much_have_not_shrunk():
     from oomph.offload.blocks import Blocks

@@ -80,7 +80,7 @@ class Blocks:
         self._record: timeline.Record | None = None
         self._hopeless_bytes = 0  # what a step needed in which nothing was to gain
         self._need_bytes = 0  # most bytes in use in a step, in the size of that step
-        self._saved_bytes = 0  # by what does not run again, likewise
+        self._saved_bytes = 0  # under the plan, likewise
         self._size = 1.0  # that the plan is for; 1: that of the step that was watched
         self._sizes: deque[float] = deque(maxlen=_SIZES)
         self._kept_steps = 0
@@ -317,7 +317,7 @@ class Blocks:
         chosen = self.chosen()
         elsewhere = self._watched.without(chosen)
         self._need_bytes = max(self.plan.need_bytes, elsewhere.most_bytes())
-        self._saved_bytes = elsewhere.total_bytes
+        self._saved_bytes = self._watched.saved_bytes_without(chosen)
         logger.debug(
             "%d of %d calls run again in backward, which frees %s",
             len(chosen),

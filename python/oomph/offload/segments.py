@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import bisect
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import accumulate
 
@@ -146,15 +146,21 @@ class Watched:
 
     def without(self, calls: Iterable[Call]) -> Step:
         """The step as it would be if these ran again, in each turn."""
-        keys = {call.key for call in calls}
         first = self.step.first
         spans = [
             (call.first - first, call.end - first, call.gain_bytes)
-            for tree in self._trees
-            for call in tree.calls
-            if call.key in keys
+            for call in self._in_each_turn(calls)
         ]
         return self.step.without(spans)
+
+    def saved_bytes_without(self, calls: Iterable[Call]) -> int:
+        """What the step would save then; their inputs are kept."""
+        gains_bytes = sum(call.gain_bytes for call in self._in_each_turn(calls))
+        return self.step.total_bytes - gains_bytes
+
+    def _in_each_turn(self, calls: Iterable[Call]) -> Iterator[Call]:
+        keys = {call.key for call in calls}
+        return (c for tree in self._trees for c in tree.calls if c.key in keys)
 
     def _slice_of(self, tree: CallTree) -> slice:
         ends = [one.first for one in self._trees if one.first > tree.first]

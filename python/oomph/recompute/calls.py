@@ -215,6 +215,8 @@ class CallTree:
         callers.add(self._open[-1] if self._open else -1)
 
     def _note_input(self, tensor: torch.Tensor) -> None:
+        if tensor.is_leaf and tensor.requires_grad:
+            return  # the graph keeps it for its gradient, whoever runs again
         if tensor.is_cuda and tensor.layout is torch.strided:
             storage = tensor.untyped_storage()
             if storage._cdata not in self._inputs:
