@@ -70,18 +70,65 @@ static void a_buffer_is_no_allocation_of_the_programs(void)
     check_sound();
 }
 
-static void a_buffer_in_use_by_a_copy_is_not_reused(void)
+static void a_buffer_of_an_earlier_step_is_reused_in_turn(void)
+{
+    start("64MiB,context=0,memory=real");
+    oomph_stream_t out = new_stream(), back = new_stream();
+    oomph_addr_t first = take(8 * MIB, out), second = take(8 * MIB, out);
+    oomph_addr_t to = take(8 * MIB, back), buffer = take_buffer(8 * MIB, out);
+    mark(first, 8 * MIB, 1ull << 40);
+    mark(second, 8 * MIB, 2ull << 40);
+    CHECK(oomph_record_stream(buffer, 0, back, true) == OOMPH_OK);
+    CHECK(oomph_copy(0, buffer, first, 8 * MIB, out) == OOMPH_OK);
+    CHECK(cuStreamSynchronize(out) == CUDA_SUCCESS);
+    oomph_sim_hold(back);
+    CHECK(oomph_copy(0, to, buffer, 8 * MIB, back) == OOMPH_OK);
+    give(buffer);
+    oomph_addr_t another = take_buffer(8 * MIB, out);
+    CHECK(another != buffer); // within a step nothing waits
+    oomph_step();
+    int64_t host_bytes = stats_of(0).tier_bytes[OOMPH_TIER_HOST];
+    CHECK(take_buffer(8 * MIB, out) == buffer);
+    CHECK(stats_of(0).tier_bytes[OOMPH_TIER_HOST] == host_bytes);
+    CHECK(sim_stats_of(0).held_waits == 0);
+    CHECK(oomph_copy(0, buffer, second, 8 * MIB, out) == OOMPH_OK);
+    CHECK(cuStreamQuery(out) == CUDA_ERROR_NOT_READY); // it waits for its turn
+    oomph_sim_release(back);
+    CHECK(cuStreamSynchronize(out) == CUDA_SUCCESS);
+    CHECK(is_marked(to, 8 * MIB, 1ull << 40));
+    CHECK(is_marked(buffer, 8 * MIB, 2ull << 40));
+    give(another);
+    check_sound();
+}
+
+// Memory that an earlier step freed is waited for before more is made; what this step
+// freed is not, as the device would have nothing to do meanwhile.
+static void a_buffer_takes_what_an_earlier_step_freed(void)
 {
     start("32MiB,context=0,memory=real");
-    oomph_stream_t out = new_stream(), back = new_stream();
-    oomph_addr_t a = take(8 * MIB, out), buffer = take_buffer(8 * MIB, out);
-    CHECK(oomph_record_stream(buffer, 0, back, true) == OOMPH_OK);
-    oomph_sim_hold(back);
-    CHECK(oomph_copy(0, a, buffer, 8 * MIB, back) == OOMPH_OK);
+    oomph_stream_t out = new_stream(), other = new_stream();
+    oomph_addr_t full = take(32 * MIB, other), fallen = take(8 * MIB, other);
+    CHECK(stats_of(0).rescues == 1);
+    int64_t host_bytes = stats_of(0).tier_bytes[OOMPH_TIER_HOST];
+    oomph_sim_hold(other);
+    CHECK(oomph_sim_launch(other, fallen, 8 * MIB, 1, 1000) == 0);
+    give(fallen);
+    oomph_step();
+    oomph_addr_t buffer = take_buffer(8 * MIB, out);
+    CHECK(sim_stats_of(0).held_waits == 1);
+    CHECK(stats_of(0).tier_bytes[OOMPH_TIER_HOST] == host_bytes);
+    fallen = take(8 * MIB, other);
+    host_bytes = stats_of(0).tier_bytes[OOMPH_TIER_HOST];
+    oomph_sim_hold(other);
+    CHECK(oomph_sim_launch(other, fallen, 8 * MIB, 1, 1000) == 0);
+    give(fallen);
+    give(take_buffer(8 * MIB, out));
+    CHECK(sim_stats_of(0).held_waits == 1);
+    CHECK(stats_of(0).tier_bytes[OOMPH_TIER_HOST] == host_bytes + (int64_t)(8 * MIB));
+    oomph_sim_release(other);
+    CHECK(cuStreamSynchronize(other) == CUDA_SUCCESS);
     give(buffer);
-    CHECK(take_buffer(8 * MIB, out) != buffer);
-    oomph_sim_release(back);
-    CHECK(cuStreamSynchronize(back) == CUDA_SUCCESS);
+    give(full);
     check_sound();
 }
 
@@ -285,7 +332,8 @@ int main(int argc, char **argv)
     static const test_t tests[] = {
         TEST(contents_go_out_and_come_back),
         TEST(a_buffer_is_no_allocation_of_the_programs),
-        TEST(a_buffer_in_use_by_a_copy_is_not_reused),
+        TEST(a_buffer_of_an_earlier_step_is_reused_in_turn),
+        TEST(a_buffer_takes_what_an_earlier_step_freed),
         TEST(pages_that_a_copy_fills_stay_although_memory_was_never_short),
         TEST(without_host_memory_there_is_no_buffer),
         TEST(the_host_pages_of_buffers_outlast_a_step),

@@ -180,6 +180,36 @@ static void buffer(oomph_stream_t first, oomph_stream_t second)
     attempt(13 * MIB, first);
 }
 
+// A buffer whose copy back is still to be made as the next step sends something: that
+// copy gets what was sent, whatever fails.
+static void send_again(oomph_stream_t first, oomph_stream_t second)
+{
+    oomph_addr_t copy = 0, next = 0, a = attempt(4 * MIB, first),
+                 to = attempt(4 * MIB, second);
+    bool is_copied = false;
+
+    if (a == 0 || to == 0 || oomph_buffer(0, 4 * MIB, first, &copy) != OOMPH_OK)
+        return;
+    if (oomph_copy(0, copy, a, 4 * MIB, first) == OOMPH_OK &&
+        cuStreamSynchronize(first) == CUDA_SUCCESS &&
+        oomph_record_stream(copy, 0, second, true) == OOMPH_OK) {
+        oomph_sim_hold(second);
+        is_copied = oomph_copy(0, to, copy, 4 * MIB, second) == OOMPH_OK;
+    }
+    CHECK(oomph_free(copy, NULL) == OOMPH_OK);
+    oomph_step();
+    oomph_addr_t b = attempt(4 * MIB, first);
+    if (b != 0 && oomph_buffer(0, 4 * MIB, first, &next) == OOMPH_OK) {
+        oomph_copy(0, next, b, 4 * MIB, first);
+        CHECK(oomph_free(next, NULL) == OOMPH_OK);
+    }
+    oomph_sim_release(second);
+    CHECK(cuStreamSynchronize(second) == CUDA_SUCCESS);
+    CHECK(cuStreamSynchronize(first) == CUDA_SUCCESS);
+    CHECK(!is_copied || is_marked(to, 4 * MIB, a));
+    mark(to, 4 * MIB, to);
+}
+
 // Moves the blocks that are live; where that fails they are where they were.
 static void move_live(oomph_tier_t tier)
 {
@@ -262,6 +292,8 @@ static const flow_t flows[] = {
     {"buffer", "16MiB,context=0,memory=real", 64 * MIB, buffer},
     {"buffer in pinned blocks", "16MiB,context=0,memory=real,host-pages=none", 64 * MIB,
      buffer},
+    {"send again", "16MiB,context=0,memory=real", 64 * MIB, send_again},
+    {"send again with little", "16MiB,context=0,memory=real", 4 * MIB, send_again},
     {"move", "20MiB,context=0,memory=real", 64 * MIB, move},
     {"move to host pages", "20MiB,context=0,memory=real,host-pages=host", 64 * MIB,
      move},

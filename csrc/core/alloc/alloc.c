@@ -15,6 +15,7 @@
 #include "core/alloc/ladder.h"
 #include "core/device/arena.h"
 #include "core/device/guard.h"
+#include "core/heap/index.h"
 
 #include <stdlib.h>
 
@@ -286,6 +287,10 @@ static oomph_status_t take_buffer(oomph_request_context_t *ctx, oomph_block_t **
         oomph_pool_get(ctx->device, ctx->request, ctx->bytes, &ctx->pool);
     if (status != OOMPH_OK)
         return status;
+    oomph_collect(ctx->device);
+    while (oomph_heap_fit_host(&ctx->pool->heap, ctx->bytes) == NULL &&
+           oomph_overtake(ctx->device, ctx->pool))
+        ;
     oomph_rung_result_t result = oomph_rung_host(ctx, block);
     if (result == OOMPH_FAIL)
         return ctx->status;

@@ -78,6 +78,7 @@ OOMPH_COLD static void defer(oomph_device_t *device, oomph_pool_t *pool,
         uses->freed_at = site;
         uses->freed_ns = oomph_now_ns();
     }
+    uses->freed_in_step = device->stats.step_count;
     oomph_uses_defer(&device->deferred, &device->streams, block, pool->stream);
 }
 
@@ -117,14 +118,8 @@ OOMPH_COLD static oomph_notice_t completed(const oomph_block_t *block)
                             info.requested_bytes, info.stream, info.pool};
 }
 
-bool oomph_collect(oomph_device_t *device)
+static void complete(oomph_device_t *device, oomph_uses_t *done)
 {
-    bool any = oomph_drain_queue(device);
-    oomph_uses_t *done = oomph_uses_collect(&device->deferred, &device->streams);
-
-    if (oomph_guards(OOMPH_GUARD_UNMAP))
-        done = oomph_guard_unmap(device, done);
-    any = any || done != NULL;
     while (done != NULL) {
         oomph_uses_t *next = done->next;
         if (!done->block->buffer)
@@ -133,7 +128,29 @@ bool oomph_collect(oomph_device_t *device)
         oomph_uses_free(done);
         done = next;
     }
+}
+
+bool oomph_collect(oomph_device_t *device)
+{
+    bool any = oomph_drain_queue(device);
+    oomph_uses_t *done = oomph_uses_collect(&device->deferred, &device->streams);
+
+    if (oomph_guards(OOMPH_GUARD_UNMAP))
+        done = oomph_guard_unmap(device, done);
+    any = any || done != NULL;
+    complete(device, done);
     return any;
+}
+
+bool oomph_overtake(oomph_device_t *device, const oomph_pool_t *pool)
+{
+    if (oomph_guards(OOMPH_GUARD_UNMAP))
+        return false; // what is unmapped must be done with
+    oomph_uses_t *freed =
+        oomph_uses_overtake(&device->deferred, &device->streams, &pool->heap,
+                            pool->stream, device->stats.step_count);
+    complete(device, freed);
+    return freed != NULL;
 }
 
 /* ---- Frees that found the lock taken */

@@ -21,3 +21,8 @@ oomph_status_t oomph_enter_device(int ordinal, oomph_device_t **device);
 oomph_device_t *oomph_enter_open(int ordinal);
 // Processes these and frees what was deferred and has finished. True if there was any.
 bool oomph_collect(oomph_device_t *device);
+// Frees the oldest deferred buffer of the pool that an earlier step freed, before
+// others are done with it: from now on the pool's stream waits for them on the device.
+// False if there is none. (To wait for a copy of this step would hold up others beside
+// it.)
+bool oomph_overtake(oomph_device_t *device, const oomph_pool_t *pool);

@@ -133,6 +133,16 @@ static oomph_rung_result_t steal_host(oomph_request_context_t *ctx, size_t want)
     return oomph_wait_for_pages(device) ? OOMPH_RETRY : OOMPH_NEXT;
 }
 
+// Waits for host pages that an earlier step freed: they are memory that is there.
+static bool wait_for_earlier(oomph_request_context_t *ctx)
+{
+    oomph_device_t *device = ctx->device;
+    oomph_reach_t reach = {.tier = OOMPH_TIER_HOST, .until = device->step_epoch};
+
+    return device->step_epoch != 0 && oomph_steal_survey(device, &reach).later > 0 &&
+           oomph_wait_for_pages(device);
+}
+
 static oomph_rung_result_t host_pages(oomph_request_context_t *ctx, size_t on_device,
                                       oomph_block_t **block)
 {
@@ -147,6 +157,8 @@ static oomph_rung_result_t host_pages(oomph_request_context_t *ctx, size_t on_de
         oomph_note_pressure(ctx->device); // or else nothing knows when it was freed
         oomph_steal(ctx->device, &reach, count - *spare, ctx->pool->stream);
     }
+    if (*spare < count && ctx->buffer && wait_for_earlier(ctx))
+        return OOMPH_RETRY;
     if (*spare < count)
         oomph_ahead_take(&ctx->device->ahead, pages, count - *spare);
     size_t have = oomph_pages_available(pages, OOMPH_TIER_HOST, count, false);

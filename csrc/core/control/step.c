@@ -48,6 +48,7 @@ static void relax(oomph_device_t *device)
     if (!device->under_pressure)
         return;
     oomph_streams_catch_up(&device->streams);
+    device->step_epoch = device->streams.clock.open - 1;
     if (stats->step_rescues > 0 || buffers > 0)
         return;
     oomph_ahead_recall(&device->ahead, &device->pages);

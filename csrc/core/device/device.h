@@ -104,6 +104,7 @@ struct oomph_device {
     oomph_demand_t demand;
     int64_t step_start_remapped, step_start_rescues, step_start_host_used;
     int64_t captured_host_bytes; // of graphs, when the last step ended
+    uint64_t step_epoch;         // of the last frees before this step; 0: none is known
     int64_t step_buffers;        // taken since the step began, and blocks predicted
     int64_t promoted_step; // the last step at whose end blocks were promoted; 0: none
     pthread_t stepper;     // the thread that ended the first step

@@ -168,6 +168,9 @@ oomph_survey_t oomph_steal_survey(oomph_device_t *device, const oomph_reach_t *r
 {
     count_t count = {.newest = oomph_newest_epoch(device)};
 
+    if (reach->until != 0)
+        count.newest = oomph_min(count.newest, reach->until);
+
     for (oomph_pool_t *pool = device->pools; pool != NULL; pool = pool->next) {
         if (!in_reach(pool, reach))
             continue;

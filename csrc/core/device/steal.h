@@ -8,6 +8,7 @@ typedef struct oomph_reach {
     const oomph_group_t *group; // only of this group; NULL: of all that may move
     const oomph_heap_t *heap;   // only of this heap; NULL: of all
     oomph_span_t keep;          // not of this span, if it has bytes
+    uint64_t until;             // none is waited for that was freed later; 0: all are
 } oomph_reach_t;
 
 typedef struct oomph_survey {

@@ -142,6 +142,25 @@ bool oomph_clock_poll(oomph_streams_t *streams, oomph_clock_t *clock)
     return clock->passed > before;
 }
 
+bool oomph_clock_have_wait(oomph_streams_t *streams, oomph_clock_t *clock,
+                           uint64_t epoch, const oomph_stream_state_t *stream)
+{
+    unsigned i = 0;
+
+    if (epoch >= clock->open)
+        oomph_clock_close(streams, clock, false);
+    if (epoch <= clock->passed)
+        return true;
+    while (i < clock->count &&
+           clock->ring[(clock->first + i) % OOMPH_EPOCH_RING].epoch < epoch)
+        i++;
+    if (i == clock->count || oomph_stream_captures(streams, stream))
+        return false;
+    oomph_event_t event = clock->ring[(clock->first + i) % OOMPH_EPOCH_RING].event;
+    return streams->driver->stream_wait(stream->device, stream->handle, event) ==
+           OOMPH_OK;
+}
+
 void oomph_streams_catch_up(oomph_streams_t *streams)
 {
     oomph_clock_poll(streams, &streams->clock); // makes room for one more epoch

@@ -23,6 +23,11 @@ static inline uint64_t oomph_streams_stamp(oomph_streams_t *streams, size_t byte
 // else nobody could know that the work before has finished.
 void oomph_streams_catch_up(oomph_streams_t *streams);
 
+// Has `stream` wait on the device until the epoch has passed. False where no event says
+// so: one of the two captures, or may be gone, or too many epochs have not passed.
+bool oomph_clock_have_wait(oomph_streams_t *streams, oomph_clock_t *clock,
+                           uint64_t epoch, const oomph_stream_state_t *stream);
+
 // The clock of a stream that a deferred free waits for and that may be waited for;
 // NULL: none.
 oomph_clock_t *oomph_streams_awaited(oomph_streams_t *streams);

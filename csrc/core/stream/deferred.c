@@ -132,3 +132,34 @@ oomph_uses_t *oomph_uses_collect(oomph_deferred_t *deferred, oomph_streams_t *st
     deferred->last = link;
     return done;
 }
+
+static bool have_wait(oomph_streams_t *streams, const oomph_uses_t *uses,
+                      const oomph_stream_state_t *stream)
+{
+    for (size_t i = 0; i < uses->count; i++)
+        if (!oomph_clock_have_wait(streams, uses->use[i].clock, uses->use[i].epoch,
+                                   stream))
+            return false;
+    return true;
+}
+
+oomph_uses_t *oomph_uses_overtake(oomph_deferred_t *deferred, oomph_streams_t *streams,
+                                  const oomph_heap_t *heap,
+                                  const oomph_stream_state_t *stream, int64_t step)
+{
+    oomph_uses_t **link = &deferred->first;
+
+    while (*link != NULL &&
+           !((*link)->block->buffer && (*link)->block->segment->heap == heap))
+        link = &(*link)->next;
+    oomph_uses_t *uses = *link;
+    if (uses == NULL || uses->freed_in_step >= step ||
+        !have_wait(streams, uses, stream))
+        return NULL;
+    *link = uses->next;
+    if (*link == NULL)
+        deferred->last = link;
+    deferred->count--;
+    uses->next = NULL;
+    return uses;
+}

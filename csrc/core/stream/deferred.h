@@ -17,6 +17,7 @@ typedef struct oomph_uses {
     void *user;
     oomph_site_t freed_at; // of a guarded block: who freed it; 0: unknown
     int64_t freed_ns;      // and when
+    int64_t freed_in_step; // of a buffer: the number of the step
     size_t count;
     oomph_use_t use[];
 } oomph_uses_t;
@@ -40,6 +41,12 @@ void oomph_uses_defer(oomph_deferred_t *deferred, oomph_streams_t *streams,
 // Takes out the blocks whose clocks have passed, linked by `next`. Records the events
 // that they wait for, where that has not happened yet.
 oomph_uses_t *oomph_uses_collect(oomph_deferred_t *deferred, oomph_streams_t *streams);
+// Takes out the buffer of the heap that was freed first, if that was before `step`,
+// once the heap's stream waits on the device for those that still use it. NULL: there
+// is none, or the stream cannot wait.
+oomph_uses_t *oomph_uses_overtake(oomph_deferred_t *deferred, oomph_streams_t *streams,
+                                  const oomph_heap_t *heap,
+                                  const oomph_stream_state_t *stream, int64_t step);
 // Lets a block that was taken out wait again.
 void oomph_uses_wait(oomph_deferred_t *deferred, oomph_uses_t *uses);
 
