@@ -294,6 +294,25 @@ def test_the_first_steps_under_a_plan_are_no_shorter_of_memory_than_it_says():
     assert max(used[4:]) <= 4 * MIB, used
 
 
+@fast_link
+def test_what_a_step_takes_is_foreseen_though_its_loss_is_larger_than_the_device():
+    import oomph
+
+    layers = [nn.TransformerEncoderLayer(384, 8, 1536) for _ in range(6)]
+    model = nn.Sequential(*layers, nn.Linear(384, 32768)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    target = torch.zeros(128 * 24, dtype=torch.long, device="cuda")
+    for _ in range(10):
+        x = torch.randn(128, 24, 384, device="cuda")
+        nn.functional.cross_entropy(model(x).flatten(0, 1), target).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        torch.cuda.synchronize()
+    plan = oomph.planner.explain()[0]
+    assert plan["recomputed_calls"] > 0, plan["text"]
+    assert 0.9 < plan["expected_step_ms"] / plan["step_ms"] < 1.1, plan["text"]
+
+
 @small_card
 def test_trials_find_room_where_parameters_and_state_fill_the_card():
     import oomph

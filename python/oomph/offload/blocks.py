@@ -244,7 +244,7 @@ class Blocks:
             return False
         blocks = self._judge(watched, trying.trials)
         spent = segments.without_waits(measured, blocks)
-        self._record = watched.record(blocks, spent, step, room.link)
+        self._record = watched.record(blocks, spent, step, room.link, room.limit_bytes)
         self._correction = Correction(spent.before)
         return self._choose_or_give_up(step, room)
 

@@ -9,12 +9,14 @@ the most between two events takes O(log n). So no step is run to see what it wou
 from __future__ import annotations
 
 import bisect
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
-from oomph.offload.sends import Save, Stay
+from oomph.offload.sends import LEAVES, Save, Stay
 
 
 class Event(NamedTuple):
@@ -143,12 +145,54 @@ class Step:
             if start < last:
                 freed[start] += size_bytes
                 freed[last + 1] -= size_bytes
-        events = [
-            event._replace(need_bytes=event.need_bytes - free_bytes)
-            for event, free_bytes in zip(self.events, accumulate(freed), strict=False)
-        ]
         saves = [save for save in self.saves if save[0] not in skipped]
-        return replace(self, events=events, saves=saves)
+        return replace(self, events=self._lowered(accumulate(freed)), saves=saves)
+
+    def reachable(self, limit_bytes: float) -> Step:
+        """The step without what is on the host whatever leaves, and runs again.
+
+        Where too much is in use though all has left that may, what is just saved lies
+        on the host, at least in part, and kernels use it there. It needs no room then
+        and is not sent; what it costs is in the times of a step that ran so. Of what is
+        beside, such as gradients, the same is true, at that moment alone.
+        """
+        stays = self.stays(self.saves)
+        saved_at = {stay.first: i for i, stay in enumerate(stays)}
+        count = len(self.events)
+        gone, on_host = [0] * (count + LEAVES), [0] * (count + 1)  # more from each on
+        for stay in stays:
+            if stay.first + LEAVES <= stay.last:
+                gone[stay.first + LEAVES] += stay.bytes
+                gone[min(stay.last, count - 1) + 1] -= stay.bytes
+        away_bytes = host_bytes = 0
+        stuck: set[int] = set()
+        lowered = []
+        for i, event in enumerate(self.events):
+            away_bytes += gone[i]
+            host_bytes += on_host[i]
+            least_bytes = event.need_bytes - host_bytes - away_bytes
+            excess = max(math.ceil(least_bytes - limit_bytes), 0)
+            if excess > 0 and (saved := saved_at.get(i)) is not None:
+                stay = stays[saved]
+                stuck.add(saved)
+                part = min(excess, stay.bytes)
+                host_bytes, excess = host_bytes + part, excess - part
+                on_host[min(stay.last, count - 1) + 1] -= part
+                if i + LEAVES <= stay.last:
+                    gone[i + LEAVES] -= stay.bytes
+                    gone[min(stay.last, count - 1) + 1] += stay.bytes
+            lowered.append(host_bytes + excess)
+        if not any(lowered):
+            return self
+        saves = [save for i, save in enumerate(self.saves) if i not in stuck]
+        return replace(self, events=self._lowered(lowered), saves=saves)
+
+    def _lowered(self, by: Iterable[int]) -> list[Event]:
+        """Its events, each with so much less in use."""
+        return [
+            event._replace(need_bytes=event.need_bytes - less)
+            for event, less in zip(self.events, by, strict=False)
+        ]
 
     def had_hooks(self) -> bool:
         """Whether anything was seen of what it saved: only its end, without hooks."""

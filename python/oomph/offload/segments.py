@@ -9,6 +9,7 @@ its times. A binary search places each event: O(n log k) for n events and k cuts
 from __future__ import annotations
 
 import bisect
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -105,15 +106,26 @@ class Watched:
     def blocks(self, ms: dict[Key, float]) -> list[timeline.Block]:
         """Calls as the schedule takes them.
 
+        Of calls that are alike one may have waited for memory, or used the host's, as
+        the device was full: all take as long as the fastest.
+
         Args:
             ms: How long each takes that may run again, by its key.
         """
+        fastest: dict[tuple[object, ...], float] = {}
+        for call in self.calls:
+            if call.key in ms:
+                kind = call.name, call.gain_bytes, call.end - call.first
+                fastest[kind] = min(fastest.get(kind, math.inf), ms[call.key])
         marks = self.marks(self.tree)
         begins = {c.key: i for i, (c, is_end) in enumerate(marks) if not is_end}
         ends = {c.key: i for i, (c, is_end) in enumerate(marks) if is_end}
         return [
             timeline.Block(
-                begins[call.key] + 1, ends[call.key] + 1, call.gain_bytes, ms[call.key]
+                begins[call.key] + 1,
+                ends[call.key] + 1,
+                call.gain_bytes,
+                fastest[call.name, call.gain_bytes, call.end - call.first],
             )
             for call in self.calls
             if call.key in ms
@@ -125,6 +137,7 @@ class Watched:
         spent: Times,
         step: Step,
         link: timeline.Link,
+        limit_bytes: float = math.inf,
     ) -> timeline.Record:
         """What a schedule is chosen from.
 
@@ -133,16 +146,15 @@ class Watched:
             spent: Times of the parts of the step in which they were tried.
             step: That step.
             link: Its speed.
+            limit_bytes: What may be in use, if kernels may use the host for the rest.
         """
         # A plan counts itself what optimizers' state takes that comes and goes.
         moved_ms = step.state_host_bytes / min(link.out, link.back)
         rest_ms = spent.before + max(spent.after - moved_ms, 0.0)
-        return timeline.Record(self.segments(spent), blocks, rest_ms, step.state_bytes)
-
-    def segments(self, spent: Times) -> list[timeline.Segment]:
-        """The parts of the turn, which took so long."""
         turn = self.step.between(self._slice_of(self.tree))
-        return of_step(turn, self.bounds(self.tree), spent)
+        turn = turn.reachable(limit_bytes + step.state_bytes)
+        parts = of_step(turn, self.bounds(self.tree), spent)
+        return timeline.Record(parts, blocks, rest_ms, step.state_bytes)
 
     def without(self, calls: Iterable[Call]) -> Step:
         """The step as it would be if these ran again, in each turn."""

@@ -21,7 +21,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 _LARGER = 64  # storages larger than what is missing that are looked at at once
-_LEAVES = 2  # events after it was saved, a storage is gone
+LEAVES = 2  # events after it was saved, a storage is gone
 _AT_ONCE = 8  # events after it was saved, or this part of all, it is used at once
 
 Save = tuple[int, int]  # its place in the step, and its bytes
@@ -80,9 +80,9 @@ def choose(
         >>> choose([30, 60, 90, 90, 60, 30], stays, 60).leaving
         frozenset({0})
     """
-    comes: list[list[int]] = [[] for _ in range(len(needs) + _LEAVES)]
+    comes: list[list[int]] = [[] for _ in range(len(needs) + LEAVES)]
     for i, stay in enumerate(stays):
-        comes[min(stay.first + _LEAVES, len(needs))].append(i)
+        comes[min(stay.first + LEAVES, len(needs))].append(i)
     returns = [0] * (len(needs) + 1)  # bytes that were away until an event
     staying: list[tuple[int, int]] = []  # the last that is used comes first
     leaving: set[int] = set()
