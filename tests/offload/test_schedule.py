@@ -147,10 +147,16 @@ def test_a_peak_in_the_head_is_lowered_by_what_was_saved_before_it():
 
 
 def test_forward_waits_for_what_has_to_leave():
-    record = row([100, 0, 0], extra=[0, 0, 100])
-    plan = play(record, KEPT, 100, Link(out=10, back=100))
+    record = row([100, 0, 0], extra=[0, 0, 106])
+    plan = play(record, KEPT, 106, Link(out=10, back=100))
     # The first, the link, the last, and all backwards: the second hides the link.
     assert plan.step_ms == 3 + 1 + 10 + 1 + 2 + 2 + 2
+
+
+def test_what_comes_back_ahead_of_need_leaves_some_room():
+    record = row([100, 0, 0], extra=[0, 0, 100])
+    plan = play(record, KEPT, 100, Link(out=10, back=100))
+    assert plan.step_ms == 21 + 1  # it comes as it is used, and nothing hides the link
 
 
 @pytest.mark.parametrize("link", [FAST, SLOW, Link(1, 1)])

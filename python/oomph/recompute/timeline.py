@@ -26,6 +26,9 @@ from operator import add, sub
 # What is on the host without having been sent is written and read there by kernels:
 # about so many times it goes over the link.
 _PASSES = 4
+# Of what may be in use, what comes back ahead of need leaves free: about as much as
+# :mod:`oomph.offload.headroom` says of a step that is expected and not recorded.
+_FREE_SHARE = 0.05
 
 
 @dataclass(frozen=True)
@@ -227,7 +230,7 @@ def play(
     ms = sum(columns.kernels_ms) + sum(again_ms)
     if most > 0:
         sent, short = _send(sendable, missing)
-        timeline = _Timeline(sent, link)
+        timeline = _Timeline(sent, link, _FREE_SHARE * limit_bytes)
         timeline.forward(columns.forward_ms, forward)
         timeline.backward(list(map(add, columns.backward_ms, again_ms)), backward)
         ms = timeline.now_ms + short * _PASSES / slower
@@ -274,14 +277,15 @@ class _Timeline:
     Args:
         sent: Bytes that each segment sends.
         link: Its speed.
+        free_bytes: What comes back ahead of need leaves so much free.
 
     Attributes:
         now_ms: Of the kernels.
     """
 
-    def __init__(self, sent: list[float], link: Link) -> None:
+    def __init__(self, sent: list[float], link: Link, free_bytes: float) -> None:
         self.now_ms = 0.0
-        self._sent, self._link = sent, link
+        self._sent, self._link, self._free_bytes = sent, link, free_bytes
         self._leaving: deque[tuple[float, float]] = deque()  # ends of copies, and bytes
         self._gone = 0.0  # bytes, at the host alone
 
@@ -310,13 +314,14 @@ class _Timeline:
             missing: Bytes in use in it beyond what may be, nothing sent.
         """
         now, back_free, back, sent = self.now_ms, 0.0, self._link.back, self._sent
+        free = self._free_bytes
         waiting = [k for k, size in enumerate(sent) if size > 0]  # the next comes last
         i = waiting.pop() if waiting else -1
         ready: dict[int, float] = {}  # when what a segment sent is back
         for k in range(len(sent) - 1, -1, -1):
             if missing[k] > self._gone:
                 now = self._wait_until_gone(now, missing[k])
-            while i >= k or (i >= 0 and sent[i] <= self._gone - missing[k]):
+            while i >= k or (i >= 0 and sent[i] <= self._gone - missing[k] - free):
                 # Of what is gone, or else of what was about to leave.
                 now = self._wait_until_gone(now, sent[i])
                 self._gone -= sent[i]
