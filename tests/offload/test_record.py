@@ -48,6 +48,11 @@ def test_what_a_moment_needs_beside_is_as_much_as_there_can_be_room_for():
     assert step.most_bytes() == 300 + 7 * 50  # all that has left but what it uses
 
 
+def test_what_may_run_again_need_not_be_there():
+    step = step_of([50, 50, 50, 50, 600])
+    assert step.reachable(300, again={4}).saves == step.saves
+
+
 @given(
     st.lists(st.integers(1, 500), min_size=3, max_size=12),
     st.integers(0, 1000),

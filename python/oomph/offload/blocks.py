@@ -244,7 +244,9 @@ class Blocks:
             return False
         blocks = self._judge(watched, trying.trials)
         spent = segments.without_waits(measured, blocks)
-        self._record = watched.record(blocks, spent, step, room.link, room.limit_bytes)
+        self._record = watched.record(
+            self._calls, blocks, spent, step, room.link, room.limit_bytes
+        )
         self._correction = Correction(spent.before)
         return self._choose_or_give_up(step, room)
 
@@ -273,7 +275,7 @@ class Blocks:
             return False
         measured.before, measured.after = 0.0, rest_ms(turn, ended)
         blocks = self._judge(watched, all_trials(ended))
-        self._record = watched.record(blocks, measured, step, room.link)
+        self._record = watched.record(self._calls, blocks, measured, step, room.link)
         self._correction = Correction(measured.before)
         self._sizes.clear()
         return self._choose_or_give_up(step, room)

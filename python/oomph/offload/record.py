@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
@@ -148,16 +148,23 @@ class Step:
         saves = [save for save in self.saves if save[0] not in skipped]
         return replace(self, events=self._lowered(accumulate(freed)), saves=saves)
 
-    def reachable(self, limit_bytes: float) -> Step:
-        """The step without what is on the host whatever leaves, and runs again.
+    def reachable(
+        self, limit_bytes: float, again: Collection[int] = frozenset()
+    ) -> Step:
+        """The step without what is on the host whatever leaves, or runs again.
 
         Where too much is in use though all has left that may, what is just saved lies
         on the host, at least in part, and kernels use it there. It needs no room then
         and is not sent; what it costs is in the times of a step that ran so. Of what is
         beside, such as gradients, the same is true, at that moment alone.
+
+        Args:
+            limit_bytes: What may be in use.
+            again: Places that calls save which may run again: these may not be there.
         """
         stays = self.stays(self.saves)
-        saved_at = {stay.first: i for i, stay in enumerate(stays)}
+        kept = (i for i, save in enumerate(self.saves) if save[0] not in again)
+        saved_at = {stays[i].first: i for i in kept}
         count = len(self.events)
         gone, on_host = [0] * (count + LEAVES), [0] * (count + 1)  # more from each on
         for stay in stays:

@@ -133,6 +133,7 @@ class Watched:
 
     def record(
         self,
+        calls: list[Call],
         blocks: list[timeline.Block],
         spent: Times,
         step: Step,
@@ -142,7 +143,8 @@ class Watched:
         """What a schedule is chosen from.
 
         Args:
-            blocks: The calls that may run again.
+            calls: Those that may run again,
+            blocks: and how the schedule takes them.
             spent: Times of the parts of the step in which they were tried.
             step: That step.
             link: Its speed.
@@ -152,7 +154,12 @@ class Watched:
         moved_ms = step.state_host_bytes / min(link.out, link.back)
         rest_ms = spent.before + max(spent.after - moved_ms, 0.0)
         turn = self.step.between(self._slice_of(self.tree))
-        turn = turn.reachable(limit_bytes + step.state_bytes)
+        again = {
+            place - self.step.first
+            for call in calls
+            for place in range(call.first, call.end)
+        }
+        turn = turn.reachable(limit_bytes + step.state_bytes, again)
         parts = of_step(turn, self.bounds(self.tree), spent)
         return timeline.Record(parts, blocks, rest_ms, step.state_bytes)
 
