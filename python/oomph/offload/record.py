@@ -178,7 +178,7 @@ class Step:
             away_bytes += gone[i]
             host_bytes += on_host[i]
             least_bytes = event.need_bytes - host_bytes - away_bytes
-            excess = max(math.ceil(least_bytes - limit_bytes), 0)
+            excess = math.ceil(max(least_bytes - limit_bytes, 0))
             if excess > 0 and (saved := saved_at.get(i)) is not None:
                 stay = stays[saved]
                 stuck.add(saved)
