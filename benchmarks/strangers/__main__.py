@@ -123,6 +123,7 @@ def compare(name: str, factor: float, floor: Row, limited: Row) -> Row:
         "used_share": statistics.mean(used) / missing_bytes,
         "used_share_median": statistics.median(used) / missing_bytes,
         "held_share": max(s["most_host_bytes"] for s in steps) / missing_bytes,
+        "held_last_share": steps[-1]["most_host_bytes"] / missing_bytes,
         "slower": statistics.mean(step["ms"] for step in steps) / floor_ms,
         "floor_ms": floor_ms,
         "rescues": statistics.mean(step["rescues"] for step in steps),
@@ -142,7 +143,8 @@ def limit_of(floor: Row, factor: float) -> int:
 
 HEAD = (
     f"{'program':26} {'x':>3} {'needs':>6} {'short':>6} {'used':>7} {'median':>7} "
-    f"{'held':>5} {'slower':>6} {'resc.':>5} {'wall':>4}  on host pages in"
+    f"{'held':>5} {'last':>5} {'slower':>6} {'resc.':>5} {'wall':>4}  "
+    "on host pages in"
 )
 
 
@@ -160,7 +162,8 @@ def line(row: Row) -> str:
     )
     return (
         f"{start} {row['used_share']:7.2%} {row['used_share_median']:7.2%} "
-        f"{row['held_share']:5.2f} {row['slower']:6.2f} {row['rescues']:5.1f} "
+        f"{row['held_share']:5.2f} {row['held_last_share']:5.2f} "
+        f"{row['slower']:6.2f} {row['rescues']:5.1f} "
         f"{row['wall_s']:4.0f}  {where and where + ' MiB'}"
     )
 
@@ -172,11 +175,15 @@ def summary(rows: list[Row]) -> Iterator[str]:
         if not of_factor:
             continue
         used = [row.get("used_share", 1.0) <= USED_MAX for row in of_factor]
-        held = [row.get("held_share", 9.9) <= HELD_MAX for row in of_factor]
+        held, last = (
+            [row.get(key, 9.9) <= HELD_MAX for row in of_factor]
+            for key in ("held_share", "held_last_share")
+        )
         yield (
             f"{factor} x: {sum(used)} of {len(used)} use at most {USED_MAX:.0%} of the "
             f"missing bytes on host pages (bar: {USED_SHARE[factor]:.0%}), "
-            f"{sum(held)} hold at most {HELD_MAX} times these (bar: {HELD_SHARE:.0%})"
+            f"{sum(held)} hold at most {HELD_MAX} times these (bar: {HELD_SHARE:.0%}), "
+            f"{sum(last)} in their last step"
         )
 
 

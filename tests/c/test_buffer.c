@@ -173,6 +173,47 @@ static void the_host_pages_of_buffers_outlast_a_step(void)
     check_sound();
 }
 
+// A step that has so much on the host at once; gives what is held there after it.
+static int64_t held_after(size_t bytes)
+{
+    give(take_buffer(bytes, NULL));
+    oomph_step();
+    return stats_of(0).tier_bytes[OOMPH_TIER_HOST];
+}
+
+static void host_memory_that_steps_do_without_goes_back(void)
+{
+    start("32MiB,context=0,memory=real");
+    take(32 * MIB, NULL);
+    give(take(2 * MIB, NULL)); // a rescue: memory is short
+    oomph_step();
+    CHECK(held_after(48 * MIB) >= (int64_t)(48 * MIB));
+    CHECK(held_after(16 * MIB) >= (int64_t)(48 * MIB)); // it may need as much again
+    CHECK(held_after(16 * MIB) == 18 * MIB);
+    for (int i = 0; i < 4; i++)
+        CHECK(held_after(16 * MIB) == 18 * MIB);
+    check_sound();
+}
+
+static void what_steps_need_by_turns_is_soon_kept(void)
+{
+    int64_t made = 0;
+
+    start("32MiB,context=0,memory=real");
+    take(32 * MIB, NULL);
+    give(take(2 * MIB, NULL));
+    oomph_step();
+    for (int i = 0; i < 64; i++) {
+        int64_t before = stats_of(0).tier_bytes[OOMPH_TIER_HOST];
+        oomph_addr_t buffer = take_buffer(i % 5 == 0 ? 48 * MIB : 16 * MIB, NULL);
+        made += stats_of(0).tier_bytes[OOMPH_TIER_HOST] > before;
+        give(buffer);
+        oomph_step();
+    }
+    CHECK(made <= 4); // and not each of the 13 times
+    check_sound();
+}
+
 static void the_usage_has_the_highest_since_it_was_read(void)
 {
     start("32MiB,context=0,memory=real");
@@ -337,6 +378,8 @@ int main(int argc, char **argv)
         TEST(pages_that_a_copy_fills_stay_although_memory_was_never_short),
         TEST(without_host_memory_there_is_no_buffer),
         TEST(the_host_pages_of_buffers_outlast_a_step),
+        TEST(host_memory_that_steps_do_without_goes_back),
+        TEST(what_steps_need_by_turns_is_soon_kept),
         TEST(the_usage_has_the_highest_since_it_was_read),
         TEST(the_usage_has_the_highest_on_the_device_alone),
         TEST(a_peak_that_the_program_resets_is_in_the_usage),

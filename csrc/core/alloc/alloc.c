@@ -52,6 +52,7 @@ static void count_block(oomph_device_t *device, const oomph_block_t *block, bool
     if (block->tier == OOMPH_TIER_HOST) {
         int64_t host_bytes = (int64_t)oomph_block_host_bytes(block);
         device->stats.host_used_bytes += host_bytes;
+        oomph_level_up(&device->host_need.live, host_bytes);
         oomph_tier_usage_move(&device->allocated_usage,
                               &device->counters.allocated_bytes, host_bytes);
         oomph_tier_usage_move(&device->active_usage, &device->counters.active_bytes,
@@ -303,6 +304,7 @@ static oomph_status_t take_buffer(oomph_request_context_t *ctx, oomph_block_t **
     (*block)->buffer = true;
     ctx->device->stats.buffer_bytes += (int64_t)(*block)->bytes;
     ctx->device->step_buffers++;
+    oomph_level_up(&ctx->device->host_need.live, (int64_t)(*block)->bytes);
     return OOMPH_OK;
 }
 

@@ -28,6 +28,9 @@ static inline void release(oomph_device_t *device, oomph_pool_t *pool,
 {
     if (block->workspace)
         pool->stream->workspace_bytes -= block->bytes;
+    if (block->tier == OOMPH_TIER_HOST)
+        oomph_level_up(&device->host_need.live,
+                       -(int64_t)oomph_block_host_bytes(block));
     if (!block->buffer) {
         oomph_counter_down(&device->counters.active, pool->small, 1);
         oomph_counter_down(&device->counters.active_bytes, pool->small,

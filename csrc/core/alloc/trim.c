@@ -165,3 +165,48 @@ size_t oomph_return_host(oomph_device_t *device, size_t bytes)
              oomph_wait_for_pages(device));
     return freed;
 }
+
+/* ---- What steps do without */
+
+enum {
+    OOMPH_HOST_STEPS_MIN = 2, // that are looked at, until that was too few
+    SPARE_DIVISOR = 8,        // part of what they need that is kept beside
+};
+
+static size_t most_of(const oomph_host_need_t *need, int64_t step)
+{
+    int64_t most = 0;
+
+    for (int64_t i = 0; i < need->steps && i <= step; i++) {
+        int64_t bytes = need->most_of[(step - i) % OOMPH_HOST_STEPS];
+        most = bytes > most ? bytes : most;
+    }
+    return (size_t)(most + most / SPARE_DIVISOR);
+}
+
+void oomph_return_idle_host(oomph_device_t *device)
+{
+    oomph_host_need_t *need = &device->host_need;
+    oomph_reach_t reach = {.tier = OOMPH_TIER_HOST};
+    size_t held = oomph_pages_bytes(&device->pages, OOMPH_TIER_HOST);
+    int64_t step = device->stats.step_count;
+    bool grew = held > need->held_bytes;
+
+    if (need->steps == 0)
+        need->steps = OOMPH_HOST_STEPS_MIN;
+    else if (grew && need->returned_step > 0 &&
+             step - need->returned_step <= OOMPH_HOST_STEPS &&
+             need->steps < OOMPH_HOST_STEPS)
+        need->steps *= 2; // what went back was needed again
+    need->most_of[step % OOMPH_HOST_STEPS] = need->live.peak;
+    need->live = (oomph_level_t){.peak = oomph_level_now(&need->live)};
+    size_t most = most_of(need, step);
+    if (!grew && step >= need->steps && held > most) {
+        oomph_ahead_recall(&device->ahead, &device->pages);
+        size_t freed = oomph_release_passed(device, &reach, held - most);
+        if (freed < held - most)
+            oomph_return_pinned(device, held - most - freed);
+        need->returned_step = step;
+    }
+    need->held_bytes = oomph_pages_bytes(&device->pages, OOMPH_TIER_HOST);
+}

@@ -8,6 +8,10 @@ oomph_survey_t oomph_pinned_survey(oomph_device_t *device);
 size_t oomph_return_pinned(oomph_device_t *device, size_t bytes);
 // Returns host memory of any kind likewise, and waits where that helps.
 size_t oomph_return_host(oomph_device_t *device, size_t bytes);
+// A step has ended: returns host memory that the last steps have not needed, as far as
+// the work that used it has finished. Whoever needs it soon after makes it look at more
+// steps.
+void oomph_return_idle_host(oomph_device_t *device);
 // Returns adopted memory of any kind that nothing uses any more; gives how many bytes.
 // Gives up the lock for a while.
 size_t oomph_return_adopted(oomph_device_t *device);

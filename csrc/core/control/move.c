@@ -137,6 +137,7 @@ static size_t account(const oomph_batch_t *batch)
                           to_host_bytes);
     oomph_tier_usage_move(&batch->device->active_usage, &counters->active_bytes,
                           to_host_bytes);
+    oomph_level_up(&batch->device->host_need.live, to_host_bytes);
     if (to_host && !is_unused)
         stats->host_used_bytes += to_host_bytes;
     *(to_host ? &stats->evicted_bytes : &stats->promoted_bytes) += (int64_t)moved_bytes;

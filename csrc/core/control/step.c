@@ -49,6 +49,7 @@ static void relax(oomph_device_t *device)
         return;
     oomph_streams_catch_up(&device->streams);
     device->step_epoch = device->streams.clock.open - 1;
+    oomph_return_idle_host(device);
     if (stats->step_rescues > 0 || buffers > 0)
         return;
     oomph_ahead_recall(&device->ahead, &device->pages);

@@ -69,6 +69,16 @@ typedef struct oomph_demand {
     int64_t captured_step; // the last time in this step
 } oomph_demand_t;
 
+// What of the host's memory steps need: the rest is idle, and goes back.
+enum { OOMPH_HOST_STEPS = 64 };
+typedef struct oomph_host_need {
+    oomph_level_t live;                // bytes whose memory may not be used again yet
+    int64_t most_of[OOMPH_HOST_STEPS]; // of these, in the last steps
+    size_t held_bytes;                 // when the last step ended, in use or not
+    int64_t steps;                     // that are looked at; 0: no step has ended
+    int64_t returned_step;             // in which some was returned last; 0: none was
+} oomph_host_need_t;
+
 struct oomph_device {
     oomph_lock_t lock;
     bool waiting; // a thread waits for the GPU without the lock
@@ -106,6 +116,7 @@ struct oomph_device {
     int64_t captured_host_bytes; // of graphs, when the last step ended
     uint64_t step_epoch;         // of the last frees before this step; 0: none is known
     int64_t step_buffers;        // taken since the step began, and blocks predicted
+    oomph_host_need_t host_need;
     int64_t promoted_step; // the last step at whose end blocks were promoted; 0: none
     pthread_t stepper;     // the thread that ended the first step
     bool has_steppers;     // others ended steps, too
