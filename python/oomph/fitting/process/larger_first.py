@@ -11,10 +11,9 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from torch.utils.data import dataloader
-
 from oomph.fitting.process import ahead
 from oomph.fitting.process.ahead import Plan, Sizes
+from oomph.fitting.process.loaders import Loaders
 
 _LOOK_S = 0.5, 4.0  # to look at sizes for, at least and at most
 _STEPS_S = 12.0  # of a core, to run larger batches for, by what the first steps took
@@ -25,19 +24,21 @@ _LATE = 2  # steps after which a batch is used that loops fetch ahead
 class LargerFirst:
     """What the loader of a script has still to give, and in which order.
 
+    Args:
+        loaders: Those of the script.
+
     Attributes:
         plan: What was seen, or what the run is told.
         step: After which step the order changes; 0: it has not.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, loaders: Loaders) -> None:
+        self._loaders = loaders
         self.plan, self.step = Plan(), 0
         self._looks = False
         self._seen: weakref.WeakKeyDictionary[Any, list[Sizes]] = (
             weakref.WeakKeyDictionary()
         )
-        self._recent: weakref.WeakSet[Any] = weakref.WeakSet()  # since the last step
-        self._used: weakref.WeakSet[Any] = weakref.WeakSet()  # for the last step
         self._count = 0  # of steps
         self._began = 0.0, 0.0  # when the first had ended, and by the clock of the CPU
         self._in_order: weakref.ref[Any] | None = None
@@ -54,27 +55,16 @@ class LargerFirst:
         """
         self._looks, self.step, self.plan = looks, step, Plan(first)
 
-    def follow(self) -> None:
-        """Sees each batch from now on."""
-        iterator = dataloader._BaseDataLoaderIter
-        give = iterator.__next__
-
-        def next_batch(self_: Any) -> Any:
-            batch = give(self_)
-            self._recent.add(self_)
-            if self._looks and not self.step:
-                ahead.note(batch, self._seen.setdefault(self_, []))
-            return batch
-
-        iterator.__next__ = next_batch  # type: ignore[assignment,method-assign]
+    def note(self, iterator: Any, batch: Any) -> None:
+        """An iterator has given a batch."""
+        if self._looks and not self.step:
+            ahead.note(batch, self._seen.setdefault(iterator, []))
 
     def note_step(self) -> None:
         """A step has ended."""
         self._count += 1
         if self._count == 1:
             self._began = time.monotonic(), time.process_time()
-        if len(self._recent) > 0:
-            self._used, self._recent = self._recent, weakref.WeakSet()
         if self._count == self.step and not self._looks:
             self._reorder()
         source = None if self._in_order is None else self._in_order()
@@ -103,7 +93,7 @@ class LargerFirst:
 
     def _sources(self) -> list[Any]:
         """What the last step had its batches of; none if that is not one."""
-        found = list(self._used)
+        found = list(self._loaders.used)
         return found if len(found) == 1 else []
 
     def _reorder(self) -> None:

@@ -1,15 +1,17 @@
-"""Ends the epoch that a script trains in, so that what follows it is seen.
+"""The data loaders of a script: sees their batches, and ends the epoch it trains in.
 
 Once enough steps were seen, the data loaders that these had their batches of have none
-left. So the script goes on as at the end of an epoch: it evaluates, and trains again or
-ends. Loops over data that begin then end early, too; and nothing is saved any more, as
-a file of the script's would be written anew with values that mean nothing.
+left. So the script goes on as at the end of an epoch, and what follows is seen: it
+evaluates, and trains again or ends. Loops over data that begin then end early, too; and
+nothing is saved any more, as a file of the script's would be written anew with values
+that mean nothing.
 """
 
 from __future__ import annotations
 
 import sys
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,17 +28,22 @@ class Loaders:
     Attributes:
         are_ended: Whether those that were in use have no batch left.
         is_cut: Whether a loop that began then was ended early.
+        used: The iterators that the last batches came from, up to the last step.
     """
 
     def __init__(self) -> None:
         self.are_ended = self.is_cut = False
+        self.used: weakref.WeakSet[Any] = weakref.WeakSet()
         self._recent: weakref.WeakSet[Any] = weakref.WeakSet()  # since the last step
-        self._used: weakref.WeakSet[Any] = weakref.WeakSet()  # for the last batches
         self._ended: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._steps = 0  # since they are ended
 
-    def follow(self) -> None:
-        """Sees each batch from now on."""
+    def follow(self, note: Callable[[Any, Any], None]) -> None:
+        """Sees each batch from now on.
+
+        Args:
+            note: Is given the iterator that it comes from, and the batch.
+        """
         iterator = dataloader._BaseDataLoaderIter
         give = iterator.__next__
 
@@ -45,6 +52,7 @@ class Loaders:
                 raise StopIteration
             batch = give(self_)
             self._recent.add(self_)
+            note(self_, batch)
             return batch
 
         iterator.__next__ = next_batch  # type: ignore[assignment,method-assign]
@@ -60,13 +68,13 @@ class Loaders:
     def note_step(self) -> None:
         """A step has ended."""
         if len(self._recent) > 0:
-            self._used, self._recent = self._recent, weakref.WeakSet()
+            self.used, self._recent = self._recent, weakref.WeakSet()
 
     def end(self) -> bool:
         """Ends those in use; gives whether there are any."""
-        if len(self._used) == 0:
+        if len(self.used) == 0:
             return False
-        for iterator in self._used:
+        for iterator in self.used:
             self._ended[iterator] = iterator._num_yielded
         self.are_ended = True
         self._recent.clear()

@@ -69,8 +69,8 @@ class Watch:
     def __init__(self, steps: int) -> None:
         self.hindrance = ""
         self._path, self._wanted, self._until = Path(), steps, 0
-        self._loaders: Loaders | None = Loaders()  # None: what is later is not asked
-        self._larger = LargerFirst()
+        self._loaders, self._ends_epochs = Loaders(), True
+        self._larger = LargerFirst(self._loaders)
         self._optimizer = self._leader = 0  # who steps, and whose steps are counted
         self._asks_size = False
         self._stepped: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -105,14 +105,13 @@ class Watch:
         os.environ[users.VARIABLE] = str(path.parent)
         self._look = Look(looks_on)
         self._larger.place(looks_ahead, ahead_step, ahead)
-        if not ends_epochs:
-            self._loaders = None
+        self._ends_epochs = ends_epochs
         oom_error.set_forecasts(forecasts)
 
     @property
     def has_enough(self) -> bool:
         """Whether so many steps were seen, and what follows their epoch is."""
-        return self._loaders is not None and self._loaders.are_ended
+        return self._loaders.are_ended
 
     def begin(self) -> None:
         """Follows steps, and what would hide a peak."""
@@ -120,9 +119,7 @@ class Watch:
             events.follow(torch)
         events.after_optimizer.append(self._note_optimizer)
         events.ended.append(self._end_step)
-        if self._loaders is not None:
-            self._loaders.follow()
-        self._larger.follow()
+        self._loaders.follow(self._larger.note)
         for name in _RESETS:
             setattr(torch._C, name, _after(self._note_peaks, getattr(torch._C, name)))
         ask = _after(self._note_question, torch.cuda.mem_get_info)
@@ -167,14 +164,12 @@ class Watch:
         self._stepped.add(optimizer)
 
     def _end_step(self) -> None:
-        loaders = self._loaders
-        if loaders is not None and loaders.are_ended:
-            if loaders.is_next_epoch():
+        if self.has_enough:
+            if self._loaders.is_next_epoch():
                 self.write("steps", 0, "epoch")
                 raise EnoughSteps(0)
             return
-        if loaders is not None:
-            loaders.note_step()
+        self._loaders.note_step()
         self._larger.note_step()
         if self._leader != self._optimizer:
             self._leader = self._optimizer
@@ -187,7 +182,7 @@ class Watch:
         else:
             self._ends.append(None)
         if self._has_seen_enough() and not self._looks_on():
-            if loaders is not None and loaders.end():
+            if self._ends_epochs and self._loaders.end():
                 self._write_so_far()
                 return
             self.write("steps", 0)
@@ -269,7 +264,7 @@ class Watch:
             batches_known=self._larger.plan.looked_at,
             batches_left_out=self._larger.plan.left_out,
             later=later,
-            is_cut=self._loaders is not None and self._loaders.is_cut,
+            is_cut=self._loaders.is_cut,
             guesses=operators.guess_count(),
             unwritten_bytes=weights.unwritten_bytes(),
             without_weights=pretrained.made(),
