@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from oomph.base.sizes import format_size
@@ -118,9 +118,14 @@ def _asks(runs: Sequence[Record]) -> list[str]:
     ]
 
 
+def _names(found: Iterable[Answer | Largest]) -> str:
+    """The cards that answers are for, each once."""
+    return ", ".join(dict.fromkeys(each.card.name for each in found))
+
+
 def _caught(found: Sequence[Answer] | Sequence[Largest]) -> list[str]:
     """On which cards the script went on with less, as it seems."""
-    names = ", ".join(dict.fromkeys(each.card.name for each in found if each.caught))
+    names = _names(each for each in found if each.caught)
     if not names:
         return []
     return [
@@ -134,17 +139,16 @@ def _failed(found: Sequence[Answer]) -> list[str]:
     failed = [each for each in found if each.failed]
     if not failed:
         return []
-    names = ", ".join(dict.fromkeys(each.card.name for each in failed))
     said = failed[0].record.output.splitlines()[-1:]
     return [
-        f"On {names} the script fails, but not with an out-of-memory error: "
+        f"On {_names(failed)} the script fails, but not with an out-of-memory error: "
         f"{''.join(said) or 'it printed nothing'}. With more memory it succeeds."
     ]
 
 
 def _gave_up(found: Sequence[Answer]) -> list[str]:
     """Where a rescue was not waited for."""
-    names = ", ".join(dict.fromkeys(each.card.name for each in found if each.gave_up))
+    names = _names(each for each in found if each.gave_up)
     if not names:
         return []
     return [
