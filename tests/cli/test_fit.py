@@ -481,6 +481,17 @@ def test_a_script_that_fails_is_shown_with_what_it_said(kind, tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("kind", ["waits", "prepares"])
+def test_of_a_module_it_is_known_whether_it_used_a_gpu(kind, tmp_path):
+    program, said = BAD_SCRIPTS[kind]
+    (tmp_path / "bad.py").write_text(
+        f"import tempfile\nfile = tempfile.TemporaryFile()\n{program}"
+    )
+    result = fit("--gpu", "1GiB", "--seconds", "3", "-m", "bad", cwd=tmp_path)
+    assert said in result.err
+
+
+@pytest.mark.long
 def test_an_option_that_the_script_does_not_have_is_its_own_error(train):
     result = fit("--gpu", "1GiB", "--vary", "--batchsize=1..8", train)
     assert result.code == 3

@@ -40,6 +40,7 @@ print("read", len([*rows, *notes]), random.random(), flush=True)
 HINDRANCES = {
     "import pyarrow": "",  # whose allocator likes a thread
     "import tempfile\nfile = tempfile.NamedTemporaryFile(); file.write(b'1')": "",
+    "import tempfile\nfile = tempfile.TemporaryFile(); file.write(b'1')": "",
     "import tqdm\nfor step in tqdm.tqdm(range(3)): pass": "",
     "import multiprocessing\n"
     "lock, number = multiprocessing.Lock(), multiprocessing.Value('i', 7)\n"

@@ -36,6 +36,7 @@ def cards(folder):
         *(f"test_has_fixtures[{size << 20}]" for size in (8, 16)),
         *("test_measures", "test_computes", "TestOfUnittest::test_case"),
         *("test_before", "test_between", "test_runs_here", "test_starts_a_process"),
+        "test_has_the_allocator_of_the_marker",
     ],
 )
 def test_what_fits_passes_on_its_card(name, cards):

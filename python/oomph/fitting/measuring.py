@@ -253,8 +253,7 @@ def _run(
             record = _read(path if path.exists() else so_far, text)
         else:
             ending: Ending = "error" if in_time else "time"
-            # Of what runs as a module, as functions do, it is not known.
-            used = script.module or Path(folder, USED).exists()
+            used = Path(folder, USED).exists()
             code = process.code or 1
             record = Record(ending, code, used_gpu=used, output=text)
         children = [*Path(folder).glob(f"*{CHILD}")]

@@ -43,6 +43,11 @@ def test_does_not_fit_native():
     del first, second
 
 
+@pytest.mark.fits_cuda(CARD, way="native")
+def test_has_the_allocator_of_the_marker():
+    assert torch().cuda.get_allocator_backend() == "native"
+
+
 @pytest.mark.fits_cuda(CARD, settings="reserve:0", way="rescue")
 def test_fits_with_the_host():
     first = take(300 * MIB)

@@ -123,7 +123,8 @@ def _open_files_anew() -> None:
             continue
         flags = fcntl.fcntl(number, fcntl.F_GETFL)
         place = os.lseek(number, 0, os.SEEK_CUR)
-        flags &= ~(os.O_CREAT | os.O_NOFOLLOW)  # its name there is a link
+        # Its name there is a link, and that of a file without a name of its own, too.
+        flags &= ~(os.O_CREAT | os.O_NOFOLLOW | os.O_TMPFILE)
         opened = os.open(_path(number), flags)
         os.lseek(opened, place, os.SEEK_SET)
         os.dup2(opened, number, os.get_inheritable(number))

@@ -16,6 +16,7 @@ import os
 import signal
 import socket
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,15 @@ def arrange(request: Request, watch: Watch) -> None:
     """
     said = _settings()
     imports.when_imported("tqdm.std", _without_monitor)
-    simulate.before_use(lambda: _wait(request, watch, said))
+
+    def wait() -> None:
+        try:
+            _wait(request, watch, said)
+        except BaseException:  # of which the library that calls this cannot tell
+            traceback.print_exc()
+            _exit(1)
+
+    simulate.before_use(wait)
 
 
 def _without_monitor(progress: Any) -> None:
