@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from oomph.fitting.limit import Limit
 from oomph.fitting.measuring import Place, Script, Way, measure
 from oomph.fitting.process.launcher import Launcher
 from oomph.fitting.process.record import Record
@@ -23,7 +23,7 @@ def run_of(
     launcher: Launcher, path: Path, way: Way, card: str, **variables: str
 ) -> Record:
     script = Script.of([str(path)], variables={"OMP_NUM_THREADS": "1", **variables})
-    return measure(launcher, script, Place(card, way), threading.Event())
+    return measure(launcher, script, Place(card, way), Limit())
 
 
 BEGINS = """

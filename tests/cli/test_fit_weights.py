@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from oomph.fitting.limit import Limit
 from oomph.fitting.measuring import Place, Script, Way, measure
 from oomph.fitting.process import weights
 from oomph.fitting.process.launcher import Launcher
@@ -61,7 +61,7 @@ def record_of(launcher, tmp_path) -> Callable[[str], Record]:
         path = tmp_path / "train.py"
         path.write_text(HEAD + text)
         script = Script(str(path), variables={"OMP_NUM_THREADS": "1"})
-        found = measure(launcher, script, Place("8GiB", Way.NATIVE), threading.Event())
+        found = measure(launcher, script, Place("8GiB", Way.NATIVE), Limit())
         assert found.came_through, found.output
         return found
 

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from oomph import simulate
 from oomph.base.sizes import format_size
 from oomph.fitting import report
 from oomph.fitting.cards import Target
+from oomph.fitting.limit import Late, Limit
 from oomph.fitting.measuring import Script, Way
 from oomph.fitting.process.launcher import Launcher
 from oomph.fitting.process.record import Record
 from oomph.fitting.progress import Progress
-from oomph.fitting.runs import Answer, Runs, jobs, smallest
+from oomph.fitting.runs import Answer, Runs, jobs
+from oomph.fitting.smallest import Smallest, smallest
 from oomph.fitting.varying import Largest, Option, Search
+
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,8 @@ class Fit:
             the script may fail then. Empty: nothing had to be guessed.
         smallest: The memory in bytes of the smallest card on which it fits, by way;
             None: none is known. Empty: none was sought.
+        unsure: Ways of which there may be a smaller card, as the time was up before.
+        not_run: What was not run, or not to its end, for that.
     """
 
     answers: list[Answer]
@@ -44,6 +50,8 @@ class Fit:
     smaller_card: Target | None
     guessed: dict[float, Record]
     smallest: dict[Way, int | None]
+    unsure: frozenset[Way] = frozenset()
+    not_run: Sequence[str] = ()
 
     def fits(self, way: str = "rescue") -> bool:
         """Whether it fits on all cards.
@@ -54,7 +62,7 @@ class Fit:
                 offload) or ``"rescue"`` (oomph).
 
         Returns:
-            Whether it does.
+            Whether it does; False as well if there was no time to find out.
 
         Raises:
             ValueError: There is no such way.
@@ -109,6 +117,7 @@ def find(
     progress: Progress,
     is_trace: bool = False,
     brief: bool = False,
+    within_s: float | None = float("inf"),
 ) -> Fit:
     """Whether a script fits each card in each way, and what would help.
 
@@ -119,6 +128,7 @@ def find(
         is_trace: Whether it only asks for memory: nothing can be said of its source,
             and not how far a rescue goes.
         brief: Whether to leave out what would help, and the smallest cards.
+        within_s: The time for the question, as :class:`Limit` has it.
 
     Raises:
         ScriptError: The script fails where memory is not the reason.
@@ -127,7 +137,7 @@ def find(
     simulate.check(cards[-1].text)
     with Launcher() as launcher:
         full_card = None if is_trace else cards[-1]
-        runs = Runs(launcher, script, progress, full_card=full_card)
+        runs = Runs(launcher, script, progress, Limit(within_s), full_card)
         # Alone, to know what host memory it takes.
         needed = format_size(runs.roomy(cards[-1], Way.OOMPH).allocated_bytes)
         progress.known(f"without a limit the script holds {needed} at its peak")
@@ -150,7 +160,7 @@ def find_by(
         is_trace: As for :func:`find`.
         brief: As for :func:`find`.
     """
-    with _workers(runs.stop, count) as pool:
+    with _workers(runs.limit, count) as pool:
         least = () if brief else tuple(Way)
         if is_trace:
             least = tuple(way for way in least if way is not Way.RESCUE)
@@ -170,30 +180,51 @@ def _find(
         if not future.cancelled() and future.exception() is None:
             runs.progress.known(report.verdict(future.result()))
 
+    not_run: list[str] = []
+
+    def in_time(future: Future[_Result] | None, what: str) -> _Result | None:
+        try:
+            return future.result() if future else None
+        except Late:
+            not_run.append(what)
+            return None
+
     # What would help takes longest to find, so that begins first.
     likely = runs.too_small(cards) if explains else None
-    early = pool.submit(runs.on, likely, Way.OOMPH, True) if likely else None
-    plain = [(card, pool.submit(runs.answer, card, Way.OOMPH)) for card in cards]
-    ran_out = [(card, a.result()) for card, a in plain if not a.result().fits]
-    short = [card for card, answer in ran_out if not answer.failed]
+    early = pool.submit(runs.advice, likely) if likely else None
+    largest = cards[-1]
+    plain = [pool.submit(runs.answer, card, Way.OOMPH, largest) for card in cards]
+    found_out = [future.result() for future in plain]
+    short = [answer.card for answer in found_out if answer.is_too_small]
     helps = bool(short) and explains
     smaller = early if helps else None
     if helps and short[-1] != likely:
-        smaller = pool.submit(runs.on, short[-1], Way.OOMPH, True)
-    peak = pool.submit(runs.at_peak, cards[-1]) if explains else None
-    guessed = pool.submit(runs.guessed, cards[-1])
-    asked = [pool.submit(runs.answer, card, way) for card in cards for way in Way]
+        smaller = pool.submit(runs.advice, short[-1])
+    peak = pool.submit(runs.at_peak, largest) if explains else None
+    guessed = pool.submit(runs.guessed, largest)
+    asked = [
+        pool.submit(runs.answer, card, way, largest) for card in cards for way in Way
+    ]
     for future in asked:
         future.add_done_callback(show)
     # Of these the rescue's takes longest.
-    sizes = {w: pool.submit(smallest, runs, cards[-1], w) for w in reversed(least)}
+    sizes = {w: pool.submit(smallest, runs, largest, w) for w in reversed(least)}
+    answers = [future.result() for future in asked]
+    not_run += [f"{a.card.name} ({a.way.value})" for a in answers if not a.is_known]
+    found: dict[Way, Smallest] = {way: sizes[way].result() for way in least}
+    unsure = [way for way in least if not found[way].is_known]
+    if unsure:
+        names = ", ".join(way.value for way in unsure)
+        not_run.append(f"the search of the smallest card to its end ({names})")
     return Fit(
-        [future.result() for future in asked],
-        peak.result() if peak else None,
-        smaller.result() if smaller else None,
+        answers,
+        in_time(peak, "what holds the memory at the peak"),
+        in_time(smaller, "what would help"),
         short[-1] if helps else None,
-        guessed.result(),
-        {way: sizes[way].result() for way in least},
+        in_time(guessed, "other shares of what masks match") or {},
+        {way: size.size_bytes for way, size in found.items()},
+        frozenset(unsure),
+        not_run,
     )
 
 
@@ -202,6 +233,7 @@ def find_largest(
     cards: Sequence[Target],
     option: Option,
     progress: Progress,
+    within_s: float | None = float("inf"),
 ) -> list[Largest]:
     """The largest value of an option with which a script fits, card by card.
 
@@ -210,6 +242,7 @@ def find_largest(
         cards: Where to, the smallest first.
         option: What is varied.
         progress: Shows what is about to run, and what is known.
+        within_s: The time for the question, as :class:`Limit` has it.
 
     Raises:
         ScriptError: The script fails where memory is not the reason.
@@ -217,20 +250,21 @@ def find_largest(
     """
     simulate.check(cards[-1].text)
     with Launcher() as launcher:
-        search = Search(launcher, script, option, progress, cards[-1])
+        limit = Limit(within_s)
+        search = Search(launcher, script, option, progress, cards[-1], limit)
         search.begin()
-        with _workers(search.stop, jobs(launcher)) as pool:
+        with _workers(search.limit, jobs(launcher)) as pool:
             asked = [pool.submit(search.largest, c, way) for c in cards for way in Way]
             return [future.result() for future in asked]
 
 
 @contextmanager
-def _workers(stop: threading.Event, count: int) -> Iterator[ThreadPoolExecutor]:
+def _workers(limit: Limit, count: int) -> Iterator[ThreadPoolExecutor]:
     """Threads for runs, which end when this does, be it by an error."""
     with ThreadPoolExecutor(count) as pool:
         try:
             yield pool
         except BaseException:
-            stop.set()
+            limit.stop()
             pool.shutdown(cancel_futures=True)
             raise

@@ -50,6 +50,13 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         help="stop it after this many seconds, too (default: %(default)s)",
     )
     fit.add_argument(
+        "--within",
+        type=float,
+        metavar="SECONDS",
+        help="answer within this time, and say what was not run; the first run is not "
+        "ended (default: 300, or four times as long as the first run)",
+    )
+    fit.add_argument(
         "--with",
         choices=[way.name.lower() for way in Way],
         default=Way.RESCUE.name.lower(),
@@ -175,11 +182,15 @@ def _answer(
         return _answer_for_worlds(options, asked)
     if options.vary is None:
         say = progress.to_terminal()
-        found = answers.find(asked, targets, say, brief=options.brief)
+        found = answers.find(
+            asked, targets, say, brief=options.brief, within_s=options.within
+        )
         return found.table(), report.data(found), found.fits(options.way)
     option = varying.parse(options.vary)
     way = Way.named(options.way)
-    largest = answers.find_largest(asked, targets, option, progress.to_terminal())
+    largest = answers.find_largest(
+        asked, targets, option, progress.to_terminal(), options.within
+    )
     fits = all(each.value is not None for each in largest if each.way is way)
     text = report.text_of_largest(option.name, largest)
     return text, report.data_of_largest(option.name, largest), fits
@@ -202,6 +213,7 @@ def _answer_for_worlds(
             each,
             progress.to_terminal(),
             options.brief,
+            options.within,
         )
         for each in asked_worlds
     ]

@@ -18,6 +18,7 @@ def fit(
     seconds: float = 600.0,
     settings: str = "",
     brief: bool = False,
+    within: float | None = None,
 ) -> Fit:
     """Runs a script or a function on simulated cards, and says on which it fits.
 
@@ -37,6 +38,8 @@ def fit(
         settings: Of oomph, besides offload.
         brief: Whether to leave out the smallest cards and what would help, which take
             longest to find.
+        within: The time in seconds for the answer, which says what was not run; None:
+            300, or four times as long as the first run, which is not ended.
 
     Returns:
         Whether it fits, card by card and way by way.
@@ -60,4 +63,6 @@ def fit(
     script = Script.of(target, settings=settings, seconds=seconds, **seen)
     names = gpus if isinstance(gpus, str) else ",".join(gpus)
     targets = cards.targets(names, host)
-    return answers.find(script, targets, progress.silent(), brief=brief)
+    return answers.find(
+        script, targets, progress.silent(), brief=brief, within_s=within
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 import time
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from oomph import settings, simulate
+from oomph.fitting.limit import Limit
 from oomph.fitting.process import forking
 from oomph.fitting.process.launcher import Job, Launcher
 from oomph.fitting.process.record import CHILD, SO_FAR, USED, Ending, Record
@@ -184,16 +184,14 @@ class Place:
         return is_oomph, way, card.devices, card.has_rates, card.has_values, *driver
 
 
-def measure(
-    launcher: Launcher, script: Script, place: Place, stop: threading.Event
-) -> Record:
+def measure(launcher: Launcher, script: Script, place: Place, stop: Limit) -> Record:
     """Runs a script until its steps are seen, it ends, or its time is up.
 
     Args:
         launcher: What starts processes.
         script: What to run.
         place: Where to.
-        stop: Once it is set the script is ended.
+        stop: Ends the script as well.
     """
     first = place.first(script)
     record, is_fork = _run(launcher, script, place, stop, first)
@@ -207,7 +205,7 @@ def _run(
     launcher: Launcher,
     script: Script,
     place: Place,
-    stop: threading.Event,
+    stop: Limit,
     first: Place | None,
 ) -> tuple[Record, bool]:
     """What a run shows, and whether it went on where another had waited."""
@@ -277,7 +275,7 @@ def _tail(output: Path) -> str:
         return file.read().decode(errors="replace").strip()
 
 
-def _wait(process: Job, path: Path, seconds: float, stop: threading.Event) -> bool:
+def _wait(process: Job, path: Path, seconds: float, stop: Limit) -> bool:
     """Whether it ended in time, or all was seen and it had time to end."""
     process.started.wait()  # the server may be importing PyTorch
     begin = time.monotonic()

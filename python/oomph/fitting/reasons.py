@@ -1,11 +1,19 @@
-"""Why a script came to no answer, as a sentence."""
+"""Why a script came to no answer, or to none of its own on a card, as sentences."""
 
 from __future__ import annotations
 
 import resource
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from oomph.base.sizes import format_size
+from oomph.fitting.limit import PATIENCE
+from oomph.fitting.measuring import Way
 from oomph.fitting.process.record import Record
+
+if TYPE_CHECKING:
+    from oomph.fitting.runs import Answer
+    from oomph.fitting.varying import Largest
 
 
 def reason(record: Record) -> str:
@@ -49,3 +57,67 @@ def _limit() -> str:
         f" (this process may use {format_size(limit)} of addresses (ulimit -v), which "
         "PyTorch and the card share: raise that limit first)"
     )
+
+
+# ---- Of cards
+
+
+def _names(found: Iterable[Answer | Largest]) -> str:
+    """The cards that answers are for, each once."""
+    return ", ".join(dict.fromkeys(each.card.name for each in found))
+
+
+def caught(found: Sequence[Answer] | Sequence[Largest]) -> list[str]:
+    """On which cards the script went on with less, as it seems."""
+    names = _names(each for each in found if each.caught)
+    if not names:
+        return []
+    return [
+        f"On {names} the script caught an out-of-memory error and went on, perhaps "
+        "with less."
+    ]
+
+
+def failed(found: Sequence[Answer]) -> list[str]:
+    """Why the script fails on a card, where memory is not what it complains of."""
+    failed = [each for each in found if each.failed]
+    if not failed:
+        return []
+    said = failed[0].record.output.splitlines()[-1:]
+    return [
+        f"On {_names(failed)} the script fails, but not with an out-of-memory error: "
+        f"{''.join(said) or 'it printed nothing'}. With more memory it succeeds."
+    ]
+
+
+def gave_up(found: Sequence[Answer]) -> list[str]:
+    """Where a run was not waited for."""
+    slow = [each for each in found if each.gave_up]
+    rescued = _names(each for each in slow if each.way is Way.RESCUE)
+    others = _names(each for each in slow if each.way is not Way.RESCUE)
+    ended = (
+        f"was ended once it had taken {PATIENCE} times as long as the one without a "
+        "limit"
+    )
+    lines = []
+    if rescued:
+        lines.append(
+            f"On {rescued} the run with oomph {ended}: so little fits there that "
+            "nearly all of it would move or be recomputed."
+        )
+    if others:
+        lines.append(
+            f"On {others} a run without the host {ended}: perhaps the script waits for "
+            "memory, or tries again and again."
+        )
+    return lines
+
+
+def late(not_run: Sequence[str]) -> list[str]:
+    """What there was no time for."""
+    if not not_run:
+        return []
+    return [
+        "The time for the question was up (--within gives it more), so these were not "
+        f"run: {'; '.join(not_run)}."
+    ]

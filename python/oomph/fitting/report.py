@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from oomph.base.sizes import format_size
 from oomph.base.tables import columns, sized
 from oomph.diagnosis.wording import OFFLOAD, PHASES
+from oomph.fitting import reasons
 from oomph.fitting.cards import Target
 from oomph.fitting.measuring import Way
 from oomph.fitting.process.record import BATCHES, Record
-from oomph.fitting.runs import PATIENCE, Answer
+from oomph.fitting.runs import Answer
 from oomph.fitting.varying import Largest
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def _roomy(fit: Fit) -> dict[Way, Record]:
         answer.way: answer.roomy
         for answer in fit.answers
         if answer.card == fit.answers[-1].card and answer.way is not Way.RESCUE
+        if answer.is_known or answer.way is Way.OOMPH
     }
 
 
@@ -71,8 +73,9 @@ def text_of_largest(name: str, found: Sequence[Largest]) -> str:
         rows.append([card.name, format_size(card.memory_bytes), *cells])
     lines = [f"The largest {name} that fits:", *columns(rows), ""]
     runs = [each.roomy for each in found if each.roomy is not None]
-    lines += [*_ended(runs), *_forked(runs), *_asks(runs), *_caught(found)]
+    lines += [*_ended(runs), *_forked(runs), *_asks(runs), *reasons.caught(found)]
     lines += _steps(runs[-1]) if runs else []
+    lines += reasons.late([e for e in map(_open_range, found) if e])
     return "\n".join(lines).strip()
 
 
@@ -118,50 +121,20 @@ def _asks(runs: Sequence[Record]) -> list[str]:
     ]
 
 
-def _names(found: Iterable[Answer | Largest]) -> str:
-    """The cards that answers are for, each once."""
-    return ", ".join(dict.fromkeys(each.card.name for each in found))
-
-
-def _caught(found: Sequence[Answer] | Sequence[Largest]) -> list[str]:
-    """On which cards the script went on with less, as it seems."""
-    names = _names(each for each in found if each.caught)
-    if not names:
-        return []
-    return [
-        f"On {names} the script caught an out-of-memory error and went on, perhaps "
-        "with less."
-    ]
-
-
-def _failed(found: Sequence[Answer]) -> list[str]:
-    """Why the script fails on a card, where memory is not what it complains of."""
-    failed = [each for each in found if each.failed]
-    if not failed:
-        return []
-    said = failed[0].record.output.splitlines()[-1:]
-    return [
-        f"On {_names(failed)} the script fails, but not with an out-of-memory error: "
-        f"{''.join(said) or 'it printed nothing'}. With more memory it succeeds."
-    ]
-
-
-def _gave_up(found: Sequence[Answer]) -> list[str]:
-    """Where a rescue was not waited for."""
-    names = _names(each for each in found if each.gave_up)
-    if not names:
-        return []
-    return [
-        f"On {names} the run with oomph was ended once it had taken {PATIENCE} times "
-        "as long as the one without a limit: so little fits there that nearly all of "
-        "it would move or be recomputed."
-    ]
-
-
 def _value(largest: Largest) -> str:
+    if not largest.is_known:
+        least = largest.value or "none"
+        return "not run" if largest.most is None else f"{least} to {largest.most}"
     if largest.value is None:
         return "none"
     return f"{largest.value} or more" if largest.is_last else largest.value
+
+
+def _open_range(largest: Largest) -> str:
+    """What is not known of a card; "": nothing."""
+    if largest.is_known:
+        return ""
+    return f"{largest.card.name} ({largest.way.value})"
 
 
 def data_of_largest(name: str, found: Sequence[Largest]) -> dict[str, Any]:
@@ -170,7 +143,8 @@ def data_of_largest(name: str, found: Sequence[Largest]) -> dict[str, Any]:
         card.name: {way.name.lower(): each.value for way, each in largest.items()}
         for card, largest in _by_card(found)
     }
-    return {"name": name, "largest": values}
+    open_ranges = [each for each in map(_open_range, found) if each]
+    return {"name": name, "largest": values, "not_run": open_ranges}
 
 
 def _table(fit: Fit, has_times: bool = True) -> list[str]:
@@ -186,10 +160,16 @@ def _table(fit: Fit, has_times: bool = True) -> list[str]:
             ]
         )
     if fit.smallest:
-        least = [fit.smallest.get(way) for way in Way]
-        sizes = ["-" if size is None else format_size(size) for size in least]
+        sizes = [_smallest(fit, way) for way in Way]
         rows.append(["smallest", "", *sizes, *("" for _ in times)])
     return columns(rows)
+
+
+def _smallest(fit: Fit, way: Way) -> str:
+    size, is_unsure = fit.smallest.get(way), way in fit.unsure
+    if size is None:
+        return "not run" if is_unsure else "-"
+    return f"{format_size(size)}{' or less' if is_unsure else ''}"
 
 
 def _by_card(found: Sequence[_OfCard]) -> list[tuple[Target, dict[Way, _OfCard]]]:
@@ -199,6 +179,8 @@ def _by_card(found: Sequence[_OfCard]) -> list[tuple[Target, dict[Way, _OfCard]]
 
 def verdict(answer: Answer) -> str:
     """Whether the script fits a card in one way, as a sentence."""
+    if not answer.is_known:
+        return f"there is no time left for {answer.card.name} ({answer.way.value})"
     if answer.failed:
         return f"on {answer.card.name} the script fails ({answer.way.value})"
     if answer.gave_up:
@@ -211,6 +193,8 @@ def verdict(answer: Answer) -> str:
 
 
 def _cell(answer: Answer) -> str:
+    if not answer.is_known:
+        return "not run"
     if answer.failed:
         return "fails"
     if not answer.fits:
@@ -269,8 +253,8 @@ def _remarks(fit: Fit) -> list[str]:
     roomy = fit.answers[0].roomy
     found += [*_ended([roomy]), *_forked([roomy]), *_asks([roomy])]
     found += [*_steps(_roomy(fit)[Way.OOMPH]), *_guessed(fit)]
-    found += [*_caught(fit.answers), *_failed(fit.answers)]
-    found += _gave_up(fit.answers)
+    found += [*reasons.caught(fit.answers), *reasons.failed(fit.answers)]
+    found += [*reasons.gave_up(fit.answers), *reasons.late(fit.not_run)]
     if roomy.without_weights:
         names = ", ".join(dict.fromkeys(roomy.without_weights))
         found.append(
@@ -370,6 +354,8 @@ def _guessed(fit: Fit) -> list[str]:
 def _of_guess(run: Record) -> str:
     if run.came_through:
         return format_size(run.allocated_bytes)
+    if run.ending == "time":
+        return "the script takes too long"
     said = f" ({run.output.splitlines()[-1]})" if run.output else ""
     return f"the script fails{said}"
 
@@ -383,7 +369,7 @@ def data(fit: Fit) -> dict[str, Any]:
                 "memory_bytes": card.memory_bytes,
                 "ways": {
                     way.name.lower(): {
-                        "fits": answer.fits,
+                        "fits": answer.fits if answer.is_known else None,
                         "was_run": answer.was_run,
                         "run": answer.record.as_dict(),
                     }
@@ -392,6 +378,7 @@ def data(fit: Fit) -> dict[str, Any]:
             }
             for card, answers in _by_card(fit.answers)
         ],
+        "not_run": list(fit.not_run),
         "smallest_bytes": {w.name.lower(): size for w, size in fit.smallest.items()},
         "guessed_bytes": {
             f"{share:g}": run.allocated_bytes if run.came_through else None

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
-from oomph import simulate
-from oomph.fitting.cards import Target, of_size
+from oomph.fitting.cards import Target
+from oomph.fitting.limit import PATIENCE, Late, Limit
 from oomph.fitting.measuring import Place, Script, Way, measure
 from oomph.fitting.process.launcher import Launcher
 from oomph.fitting.process.record import Record
@@ -18,12 +18,12 @@ from oomph.fitting.reasons import reason
 from oomph.fitting.turns import Turns
 from oomph.memory import host
 
-_RESERVE_BYTES = 1 << 30  # oomph keeps up to this for others on a card that is full
-_PAGE_BYTES = 2 << 20
+RESERVE_BYTES = 1 << 30  # oomph keeps up to this for others on a card that is full
+PAGE_BYTES = 2 << 20
 SHARES = 0.01, 1.0  # of the elements that match what nobody knows: few, and all
-_PYTORCHS = (Way.NATIVE, Way.EXPANDABLE)
-_PATIENCE_S = 30.0  # with a rescue, at least
-PATIENCE = 4  # times as long as the run without a limit
+PYTORCHS = (Way.NATIVE, Way.EXPANDABLE)
+_PATIENCE_S = 30.0  # with a run on a card, at least
+_NOT_RUN = Record("late", 0)
 
 
 class ScriptError(RuntimeError):
@@ -53,7 +53,7 @@ class Answer:
     Attributes:
         card: The card.
         way: Who gives out its memory.
-        fits: Whether the script came through.
+        fits: Whether the script came through; False as well if it is not known.
         was_run: Whether it was run on this card; else its run on a roomy one answers.
         record: Of the run that answers.
         roomy: Of the run without a limit.
@@ -100,8 +100,18 @@ class Answer:
 
     @property
     def gave_up(self) -> bool:
-        """Whether the rescue took so long that it was not waited for."""
+        """Whether the run on the card took so long that it was not waited for."""
         return self.record.ending == "time"
+
+    @property
+    def is_too_small(self) -> bool:
+        """Whether memory is what the script wants for there."""
+        return not (self.fits or self.failed or self.gave_up) and self.is_known
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is an answer: else the time for the question was up before."""
+        return self.record.ending != "late"
 
     @property
     def step_ms(self) -> float | None:
@@ -120,7 +130,7 @@ class Runs:
         launcher: What starts it.
         script: What is run.
         progress: Shows what is about to run.
-        stop: Once it is set, what runs is ended.
+        limit: Ends what runs; None: nothing does.
         full_card: On which :meth:`goes_on` finds out; None: the script never does.
         found_out: Where it keeps the answer, which others may share.
 
@@ -133,7 +143,7 @@ class Runs:
         launcher: Launcher,
         script: Script,
         progress: Progress,
-        stop: threading.Event | None = None,
+        limit: Limit | None = None,
         full_card: Target | None = None,
         found_out: list[bool] | None = None,
     ) -> None:
@@ -141,26 +151,35 @@ class Runs:
         self.progress = progress
         self._full_card = full_card
         self._goes_on = [] if found_out is None else found_out
-        self.stop = stop or threading.Event()
+        self.limit = limit or Limit()
         self._done: dict[Place, Future[Record]] = {}
         self._as: dict[tuple[int, ...], Target] = {}  # the first of each trace
         self._turns = Turns()
         self._seconds = 0.0  # that the first run took, which has no limit
         self._lock = threading.Lock()
 
-    def run(self, place: Place, name: str) -> Record:
+    def run(self, place: Place, name: str, is_patient: bool = True) -> Record:
         """The record of a run; waits for it if it is going on.
+
+        Args:
+            place: Where it is.
+            name: What is said of it.
+            is_patient: Whether it may take as long as the script; else it is given up
+                once it has taken four times as long as the first one.
 
         Raises:
             ScriptError: The script failed, and not for memory.
+            Late: The time for the question was up.
         """
         with self._lock:
             is_new = place not in self._done
             future = self._done.setdefault(place, Future())
         if is_new:
             try:
+                if self.limit.is_late():
+                    raise Late
                 self.progress.runs(f"on {name} ({place.way.value})")
-                record = self._measure(place)
+                record = self._measure(place, is_patient)
                 self._learn(record)
                 future.set_result(record)
             except BaseException as error:
@@ -171,28 +190,25 @@ class Runs:
             return record
         raise ScriptError(record, name)
 
-    def _measure(self, place: Place) -> Record:
+    def _measure(self, place: Place, is_patient: bool) -> Record:
         """One that fails beside others is run again, alone: it may want a port."""
-        script = self._patient(place)
+        script = self.script
+        if not is_patient and self._seconds:
+            longest = max(_PATIENCE_S, PATIENCE * self._seconds)
+            script = replace(script, seconds=min(script.seconds, longest))
         with self._turns.beside() as others:
-            record = measure(self._launcher, script, place, self.stop)
-        if record.failed and others[0] and not self.stop.is_set():
+            record = measure(self._launcher, script, place, self.limit)
+        if record.failed and others[0] and not self.limit.is_set():
             with self._turns.alone():
-                record = measure(self._launcher, script, place, self.stop)
+                record = measure(self._launcher, script, place, self.limit)
+        has_ended = record.came_through or record.ending == "oom"
+        if self.limit.is_late() and not has_ended:
+            raise Late
         return record
-
-    def _patient(self, place: Place) -> Script:
-        """The script, and how long it may take there.
-
-        On a card that is much too small a rescue moves or recomputes nearly all.
-        """
-        if place.way is not Way.RESCUE:
-            return self.script
-        longest = max(_PATIENCE_S, PATIENCE * self._seconds)
-        return replace(self.script, seconds=min(self.script.seconds, longest))
 
     def _learn(self, record: Record) -> None:
         """What one run shows of others: how many steps are enough, and what is not."""
+        self.limit.begin()
         self._seconds = self._seconds or record.seconds
         ends_epochs = self.script.ends_epochs and record.later != "too long"
         self.script = replace(self.script, ends_epochs=ends_epochs)
@@ -212,7 +228,7 @@ class Runs:
         PyTorch's allocator does the same on all cards on which the script asks for the
         same: one stands for these. Times depend on the card.
         """
-        if way in _PYTORCHS:
+        if way in PYTORCHS:
             trace = tuple(self.roomy(card, Way.OOMPH).trace)
             with self._lock:
                 card = self._as.setdefault(trace, card)
@@ -221,15 +237,16 @@ class Runs:
     def at_peak(self, card: Target) -> Record | None:
         """The run on a card that is full just at the script's peak, which says why.
 
-        None: the script fails there for another reason.
+        None: the script fails there for another reason than memory or time.
         """
         peak = self.roomy(card, Way.OOMPH).allocated_bytes
-        limit = f"device_limit:{max(_PAGE_BYTES, peak - 2 * _PAGE_BYTES)}"
+        limit = f"device_limit:{max(PAGE_BYTES, peak - 2 * PAGE_BYTES)}"
         place = Place(card.roomy, Way.OOMPH, limit)
+        name = f"{card.name}, a little less than its peak"
         try:
-            return self.run(place, f"{card.name}, a little less than its peak")
-        except ScriptError:
-            return None
+            return self.run(place, name, False)
+        except ScriptError as error:
+            return error.record if error.record.ending == "time" else None
 
     def guessed(self, card: Target) -> dict[float, Record]:
         """Runs without a limit in which another share of the elements matches.
@@ -244,7 +261,7 @@ class Runs:
     def _with_share(self, card: Target, share: float) -> Record:
         place = Place(f"{card.roomy},matches={share:g}", Way.OOMPH)
         try:
-            return self.run(place, f"{card.name}, masks match {share:.0%}")
+            return self.run(place, f"{card.name}, masks match {share:.0%}", False)
         except ScriptError as error:
             return error.record
 
@@ -252,7 +269,7 @@ class Runs:
         """Whether the script goes on after an out-of-memory error, with less."""
         if not self._goes_on:
             full = None if self._full_card is None else self.at_peak(self._full_card)
-            self._goes_on.append(full is not None and full.came_through)
+            self._goes_on.append(full is not None and full.ending != "oom")
         return self._goes_on[0]
 
     def too_small(self, cards: Sequence[Target]) -> Target | None:
@@ -272,10 +289,39 @@ class Runs:
     def on(self, card: Target, way: Way, forecasts: bool = False) -> Record:
         """The run on a card itself, whose error may say what would help."""
         limits = f"host_limit:{card.host_bytes // 2}" if way is Way.RESCUE else ""
-        return self.run(Place(card.text, way, limits, forecasts), card.name)
+        return self.run(Place(card.text, way, limits, forecasts), card.name, forecasts)
 
-    def answer(self, card: Target, way: Way) -> Answer:
-        """Whether the script fits a card in one way."""
+    def advice(self, card: Target) -> Record | None:
+        """The run on a card without offload, whose error says what would help.
+
+        None: the script fails there for another reason.
+        """
+        try:
+            return self.on(card, Way.OOMPH, True)
+        except ScriptError:
+            return None
+
+    def answer(self, card: Target, way: Way, roomiest: Target | None = None) -> Answer:
+        """Whether the script fits a card in one way.
+
+        Args:
+            card: The card.
+            way: Who gives out its memory.
+            roomiest: The card of the first run, which stands for those without a limit
+                that there was no time for; None: who asks sees to that.
+
+        Raises:
+            Late: The time for the question was up, and nothing stands for a run.
+        """
+        try:
+            return self._answer(card, way)
+        except Late:
+            if roomiest is None:
+                raise
+            first = self.roomy(roomiest, Way.OOMPH)
+            return Answer(card, way, False, False, _NOT_RUN, first)
+
+    def _answer(self, card: Target, way: Way) -> Answer:
         roomy = self.roomy(card, Way.OOMPH if way is Way.RESCUE else way)
         known = _known(roomy, card, way)
         if known is False and self.goes_on():
@@ -283,69 +329,16 @@ class Runs:
         if known is not None:
             return Answer(card, way, known, False, roomy, roomy)
         if way is Way.RESCUE:
-            plain = self.answer(card, Way.OOMPH)
+            plain = self._answer(card, Way.OOMPH)
             if plain.fits and not plain.caught:  # who catches errors gets others now
                 return Answer(card, way, True, plain.was_run, plain.record, roomy)
         try:
             record = self.on(card, way)
         except ScriptError as error:  # with more memory it came through
-            gave_up = way is Way.RESCUE and error.record.ending == "time"
-            if not error.record.failed and not gave_up:
+            if not error.record.failed and error.record.ending != "time":
                 raise
             record = error.record
         return Answer(card, way, record.came_through, True, record, roomy)
-
-
-_PARTS, _RESCUE_PARTS = 128, 8  # of what it needs: so exact is the smallest card
-
-
-def smallest(runs: Runs, card: Target, way: Way) -> int | None:
-    """The memory of the smallest card on which the script fits, by runs on cards.
-
-    Args:
-        runs: Of the script.
-        card: What the card is otherwise.
-        way: Who gives out its memory.
-
-    Returns:
-        Bytes, on which it fits, and at most one part in 128 more than it must be; with
-        the rescue, whose runs take longer, one in 8. None: it does not fit a card of
-        all that it takes without a limit (or this card, where it asks how much is
-        free), or allocates nothing.
-    """
-    is_rescue = way is Way.RESCUE
-    roomy = runs.roomy(card, Way.OOMPH if is_rescue else way)
-    if not roomy.allocated_bytes:
-        return None
-    high = roomy.needed_bytes + (0 if way in _PYTORCHS else _RESERVE_BYTES)
-    needs_less = is_rescue or roomy.asks_size or runs.goes_on()
-    low = roomy.other_bytes + (0 if needs_less else roomy.allocated_bytes)
-    parts = _RESCUE_PARTS if is_rescue else _PARTS
-    if roomy.asks_size:  # what it takes without a limit says nothing
-        high = min(high, card.memory_bytes)
-    whole = roomy.needed_bytes
-
-    def fits(size: int) -> bool:
-        try:
-            return runs.answer(of_size(card, size), way).fits
-        except simulate.SimulationError:  # no room for CUDA's context
-            return False
-
-    while not fits(high):
-        if not roomy.asks_size or high >= card.memory_bytes:
-            return None
-        low, high = high, min(2 * high, card.memory_bytes)
-
-    def part() -> int:
-        return max(2 * _PAGE_BYTES, (high if roomy.asks_size else whole) // parts)
-
-    while high - low > part():
-        middle = (low + high) // 2 // _PAGE_BYTES * _PAGE_BYTES
-        if fits(middle):
-            high = middle
-        else:
-            low = middle
-    return high
 
 
 def _known(roomy: Record, card: Target, way: Way) -> bool | None:
@@ -356,7 +349,7 @@ def _known(roomy: Record, card: Target, way: Way) -> bool | None:
     """
     if roomy.asks_size or roomy.failures:
         return None
-    reserve = 0 if way in _PYTORCHS else _RESERVE_BYTES
+    reserve = 0 if way in PYTORCHS else RESERVE_BYTES
     if roomy.needed_bytes + reserve <= card.memory_bytes:
         return True
     is_too_much = roomy.allocated_bytes + roomy.other_bytes > card.memory_bytes

@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from oomph.fitting.cards import Target
+from oomph.fitting.limit import Late, Limit
 from oomph.fitting.measuring import Script, Way
 from oomph.fitting.process.launcher import Launcher
 from oomph.fitting.process.record import Record
 from oomph.fitting.progress import Progress
-from oomph.fitting.runs import Runs
+from oomph.fitting.runs import Answer, Runs
 
 _COUNT_MAX = 1 << 20  # values of a range
 
@@ -77,10 +78,12 @@ class Largest:
     Attributes:
         card: The card.
         way: Who gives out its memory.
-        value: The value; None: it fits with none.
+        value: The value; None: it fits with none that was run.
         is_last: Whether there was no larger one to try.
         roomy: The run with that value and without a limit; None: there is no value.
         caught: Whether the script caught an out-of-memory error, and went on.
+        is_known: Whether no larger value fits; else the time was up before.
+        most: Then the largest that may fit; None: nothing is known.
     """
 
     card: Target
@@ -89,6 +92,8 @@ class Largest:
     is_last: bool
     roomy: Record | None
     caught: bool
+    is_known: bool = True
+    most: str | None = None
 
 
 class Search:
@@ -102,6 +107,7 @@ class Search:
         option: What is varied.
         progress: Shows what is about to run.
         card: The largest.
+        limit: Ends the search.
     """
 
     def __init__(
@@ -111,11 +117,12 @@ class Search:
         option: Option,
         progress: Progress,
         card: Target,
+        limit: Limit,
     ) -> None:
         self._launcher, self._card = launcher, card
         self._script, self._option = script, option
         self._progress = progress
-        self.stop = threading.Event()
+        self.limit = limit
         self._runs: dict[int, Runs] = {}
         self._found_out: list[bool] = []  # whether the script goes on with less
         self._lock = threading.Lock()
@@ -136,19 +143,39 @@ class Search:
     def largest(self, card: Target, way: Way) -> Largest:
         """The largest value with which it fits."""
         values, name = self._option.values, self._option.name
-        best = last_that(
-            lambda place: self._at(place).answer(card, way).fits,
-            len(values),
-            lambda low, high: self._guess(card, way, low, high),
-        )
+        tried: dict[int, Answer] = {}
+
+        def fits(place: int) -> bool:
+            tried[place] = self._at(place).answer(card, way)
+            return tried[place].fits
+
+        try:
+            best = last_that(
+                fits, len(values), lambda low, high: self._guess(card, way, low, high)
+            )
+            most = None
+        except Late:
+            best = max((place for place in tried if tried[place].fits), default=None)
+            most = min((p for p in tried if not tried[p].fits), default=len(values)) - 1
         which = f"{card.name} ({way.value})"
-        if best is None:
+        found = None if best is None else tried[best]
+        value = None if best is None else values[best]
+        if most is not None:
+            self._progress.known(f"{which}: there is no time left")
+        elif value is None:
             self._progress.known(f"{which}: no {name} fits")
-            return Largest(card, way, None, False, None, False)
-        found = self._at(best).answer(card, way)
-        is_last = best == len(values) - 1
-        self._progress.known(f"{which}: the largest {name} is {values[best]}")
-        return Largest(card, way, values[best], is_last, found.roomy, found.caught)
+        else:
+            self._progress.known(f"{which}: the largest {name} is {value}")
+        return Largest(
+            card,
+            way,
+            value,
+            best == len(values) - 1,
+            None if found is None else found.roomy,
+            found is not None and found.caught,
+            most is None,
+            values[most] if most is not None and tried else None,
+        )
 
     def _at(self, place: int) -> Runs:
         with self._lock:
@@ -160,7 +187,7 @@ class Search:
                     self._launcher,
                     script,
                     progress,
-                    self.stop,
+                    self.limit,
                     self._card,
                     self._found_out,
                 )

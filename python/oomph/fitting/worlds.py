@@ -17,6 +17,7 @@ from oomph import simulate
 from oomph.base.sizes import format_size, parse_size
 from oomph.fitting import answers, cards
 from oomph.fitting.answers import Fit
+from oomph.fitting.limit import Late, Limit
 from oomph.fitting.measuring import Script, Way
 from oomph.fitting.process.launcher import Launcher
 from oomph.fitting.process.record import Record
@@ -135,6 +136,7 @@ def find(
     asked: World,
     progress: Progress,
     brief: bool = False,
+    within_s: float | None = float("inf"),
 ) -> WorldFit:
     """Whether the rank of a world that needs most fits each card.
 
@@ -145,6 +147,7 @@ def find(
         asked: The world.
         progress: Shows what is about to run.
         brief: As for :func:`oomph.fitting.answers.find`.
+        within_s: As there, for each world.
 
     Raises:
         ScriptError: The script fails where memory is not the reason.
@@ -156,18 +159,22 @@ def find(
     targets = cards.targets(names, share, f"devices={devices}")
     simulate.check(targets[-1].text)
     records: dict[int, Record] = {}
+    limit = Limit(within_s)
     with Launcher() as launcher:
 
         @cache
         def runs_of(rank: int) -> Runs:
             shown = progress.of(f"rank {rank} of {asked.size}")
             asked_script = asked.script(script, rank)
-            return Runs(launcher, asked_script, shown, full_card=targets[-1])
+            return Runs(launcher, asked_script, shown, limit, targets[-1])
 
         def run(rank: int) -> Record:
             return runs_of(rank).roomy(targets[-1], Way.OOMPH)
 
-        unsure = look(records, run, *asked.ends)
+        try:
+            unsure = look(records, run, *asked.ends)
+        except Late:
+            unsure = True
         ranks = grouped(records)
         largest = max(ranks, key=lambda each: each.record.needed_bytes)
         most, count = runs_of(largest.first), jobs(launcher)
@@ -189,7 +196,8 @@ def look(
     Returns:
         Whether there may be more that differ.
     """
-    known.update((rank, run(rank)) for rank in sorted({first, last}))
+    for rank in sorted({first, last}):
+        known[rank] = run(rank)
     while True:
         gaps = [
             (low, high)

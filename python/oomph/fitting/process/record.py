@@ -11,7 +11,7 @@ CHILD = ".child"  # what the names of the records of forks end with
 USED = "used"  # a file of a run that has come to use a GPU
 SO_FAR = ".sofar"  # and of one that is written before what follows the steps
 BATCHES = 32  # that a loop over data may have which begins after the steps
-Ending = Literal["steps", "script", "oom", "error", "time"]
+Ending = Literal["steps", "script", "oom", "error", "time", "late"]
 Later = Literal["", "epoch", "end", "error", "too long"]
 
 
@@ -22,7 +22,8 @@ class Record:
     Attributes:
         ending: "steps": as many as were asked for were seen; "script": it ended by
             itself; "oom": GPU memory ran out; "error": it failed otherwise; "time": it
-            was ended since it took too long.
+            was ended since it took too long; "late": it was not made, as the time for
+            the whole question was up.
         exit_code: Of the script, 0 where it was ended after its steps.
         steps: How many ended.
         devices: How many devices it used.
