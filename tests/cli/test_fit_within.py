@@ -126,7 +126,7 @@ def test_the_command_says_what_was_not_run(tmp_path):
     assert result.code == 1, result.said
     row = next(line.split() for line in result.out.splitlines() if "8GiB" in line)
     assert row[3:] == ["not", "run", "not", "run", "fits", "fits", "-", "-"]
-    assert "these were not run: 8GiB (PyTorch); 8GiB (expandable" in result.out
+    assert "not run, or not to their end: 8GiB (PyTorch); 8GiB (expand" in result.out
 
 
 WAITS = """

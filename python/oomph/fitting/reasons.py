@@ -119,5 +119,5 @@ def late(not_run: Sequence[str]) -> list[str]:
         return []
     return [
         "The time for the question was up (--within gives it more), so these were not "
-        f"run: {'; '.join(not_run)}."
+        f"run, or not to their end: {'; '.join(not_run)}."
     ]

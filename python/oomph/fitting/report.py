@@ -11,6 +11,7 @@ from oomph.diagnosis.wording import OFFLOAD, PHASES
 from oomph.fitting import reasons
 from oomph.fitting.cards import Target
 from oomph.fitting.measuring import Way
+from oomph.fitting.process.look import differ
 from oomph.fitting.process.record import BATCHES, Record
 from oomph.fitting.runs import Answer
 from oomph.fitting.varying import Largest
@@ -30,7 +31,6 @@ _LATER = {
     "too long": "what follows their epoch takes too long, so the run does not cover "
     "it, nor memory that grows over time",
 }
-_ALIKE = 0.02  # of what a step needs: more than that is said
 _ROWS = 5  # of holders, and of remedies
 _OfCard = TypeVar("_OfCard", Answer, Largest)
 
@@ -284,7 +284,7 @@ def _remarks(fit: Fit) -> list[str]:
 def _steps(roomy: Record) -> list[str]:
     """What each step needs, if it differs: the first one makes what the others have."""
     later = roomy.steps_bytes[1:]
-    if not later or max(later) <= (1 + _ALIKE) * min(later):
+    if not differ(roomy.steps_bytes):
         return []
     begin = (
         f"Its steps differ: after the first, they need {format_size(min(later))} to "

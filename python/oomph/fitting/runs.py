@@ -216,7 +216,7 @@ class Runs:
             self.script = replace(
                 self.script,
                 looks_on=False,
-                until=record.enough,
+                until=record.until,
                 looks_ahead=False,
                 ahead_step=record.ahead_step if record.ahead else 0,
                 ahead=record.ahead,
@@ -271,6 +271,14 @@ class Runs:
             full = None if self._full_card is None else self.at_peak(self._full_card)
             self._goes_on.append(full is not None and full.ending != "oom")
         return self._goes_on[0]
+
+    def is_too_small(self, card: Target) -> bool:
+        """Whether a card is too small without offload, as the run without a limit says.
+
+        False as well if that does not decide it.
+        """
+        roomy = self.roomy(card, Way.OOMPH)
+        return _known(roomy, card, Way.OOMPH) is False and not self.goes_on()
 
     def too_small(self, cards: Sequence[Target]) -> Target | None:
         """The largest card that is too small without offload, as one run says of all.

@@ -198,7 +198,7 @@ class Watch:
     def _looks_on(self) -> bool:
         found = self._note_peaks()
         goes_on = self._look.goes_on(
-            len(self._steps_bytes), self._allocated, lambda: _trace(found)
+            self._steps_bytes, self._allocated, lambda: _trace(found)
         )
         self._larger.look()
         return goes_on or not self._larger.is_all_used()
@@ -255,6 +255,7 @@ class Watch:
             other_bytes=_other_bytes(found) if found else 0,
             host_bytes=self._host,
             enough=self._look.enough,
+            until=self._look.until,
             trace=self._look.trace or _trace(found),
             failures=failures,
             steps_bytes=self._steps_bytes,

@@ -41,6 +41,8 @@ class Record:
         steps_bytes: Of each step the most bytes of blocks in use at a time; empty: not
             known.
         enough: The step that had the peak, of those that were looked at; 0: not known.
+        until: The step with which other runs are to end, as it saw enough; 0: not
+            known.
         ahead: Indices of batches of the epoch that came first, as they are larger than
             those before them.
         ahead_step: After which step; 0: nobody looked.
@@ -57,8 +59,7 @@ class Record:
         used_gpu: Whether it came to use a GPU.
         hindrance: What the script had when it first used a GPU, and no fork would have;
             empty: forks of it can go on from there, or it was not asked.
-        seconds: How long it took, on this machine, up to the step that had the peak of
-            those that were looked at.
+        seconds: How long it took, on this machine, up to that step.
         step_ms: Time of a step on the virtual clock, the median but for the first; 0:
             not known.
         asks_size: Whether the script asked how much memory is free, and may do
@@ -82,6 +83,7 @@ class Record:
     failures: int = 0
     steps_bytes: Sequence[int] = ()
     enough: int = 0
+    until: int = 0
     ahead: Sequence[Any] = ()
     ahead_step: int = 0
     batches_left: int = 0

@@ -1,0 +1,28 @@
+"""``oomph fit``: with which step the other runs end, by those that one has looked at."""
+
+from __future__ import annotations
+
+import pytest
+from oomph.fitting.process.look import Look, differ
+from support import MIB
+
+
+@pytest.mark.parametrize(
+    ("steps", "enough", "until"),
+    [
+        ([9, 10, 10, 10, 10], 2, 2),  # alike, but for the first
+        ([9, 10, 10, 12, 10], 4, 5),  # the step after the peak differs from it
+        ([9, 10, 9, 8, 7], 2, 5),
+    ],
+)
+def test_others_end_with_the_peak_only_where_steps_are_alike(steps, enough, until):
+    looks = Look(True)
+    sizes = [step * MIB for step in steps]
+    for count in range(2, len(sizes) + 1):
+        looks.goes_on(sizes[:count], max(sizes[:count]), lambda at=count: [at])
+    assert (looks.enough, looks.until, looks.trace) == (enough, until, [until])
+
+
+def test_steps_differ_by_more_than_two_hundredths():
+    assert not differ([]) and not differ([5]) and not differ([1, 100, 101])
+    assert differ([100, 100, 103])
