@@ -143,11 +143,18 @@ class Search:
     def largest(self, card: Target, way: Way) -> Largest:
         """The largest value with which it fits."""
         values, name = self._option.values, self._option.name
-        tried: dict[int, Answer] = {}
+        held: dict[int, Answer] = {}
+        failed: list[int] = []
 
         def fits(place: int) -> bool:
-            tried[place] = self._at(place).answer(card, way)
-            return tried[place].fits
+            runs = self._at(place)
+            if way is Way.RESCUE or not runs.is_too_small(card):
+                answer = runs.answer(card, way)
+                if answer.fits:
+                    held[place] = answer
+                    return True
+            failed.append(place)
+            return False
 
         try:
             best = last_that(
@@ -155,10 +162,10 @@ class Search:
             )
             most = None
         except Late:
-            best = max((place for place in tried if tried[place].fits), default=None)
-            most = min((p for p in tried if not tried[p].fits), default=len(values)) - 1
+            best = max(held, default=None)
+            most = min(failed, default=len(values)) - 1
         which = f"{card.name} ({way.value})"
-        found = None if best is None else tried[best]
+        found = None if best is None else held[best]
         value = None if best is None else values[best]
         if most is not None:
             self._progress.known(f"{which}: there is no time left")
@@ -174,7 +181,7 @@ class Search:
             None if found is None else found.roomy,
             found is not None and found.caught,
             most is None,
-            values[most] if most is not None and tried else None,
+            values[most] if most is not None and (held or failed) else None,
         )
 
     def _at(self, place: int) -> Runs:
@@ -198,9 +205,11 @@ class Search:
         if way is Way.RESCUE:
             return (low + high) // 2
         least, most = (
-            self._at(place).roomy(card, way).needed_bytes for place in (low, high)
+            self._at(place).roomy(card, Way.OOMPH).needed_bytes for place in (low, high)
         )
-        share = (card.memory_bytes - least) / max(1, most - least)
+        at_low = self._at(low).roomy(card, way).needed_bytes
+        wanted = card.memory_bytes * least / max(1, at_low)  # by what oomph needs
+        share = (wanted - least) / max(1, most - least)
         return low + int(share * (high - low))
 
 
