@@ -1,4 +1,4 @@
-"""``oomph fit``: with which step the other runs end, by those that one has looked at."""
+"""``oomph fit``: with which step runs end, by those that the first has looked at."""
 
 from __future__ import annotations
 

@@ -32,14 +32,13 @@ class Machine:
     """Runs what takes 3 GiB for a value of 8, by a clock of its own."""
 
     def __init__(self, monkeypatch) -> None:
-        self.now_s, self.count = 0.0, 0
+        self.now_s = 0.0
         clock = SimpleNamespace(monotonic=lambda: self.now_s)
         monkeypatch.setattr(limit, "time", clock)
         monkeypatch.setattr(runs, "measure", self.measure)
         monkeypatch.setattr(simulate, "check", lambda card: None)
 
     def measure(self, _, script: Script, place: Place, ends: Limit) -> Record:
-        self.count += 1
         self.now_s += RUN_S
         if ends.is_set():
             return Record("error", 1)
@@ -108,6 +107,25 @@ def test_a_value_that_fits_is_between_what_is_known_in_time(monkeypatch):
             assert not one.is_known or one.value == other.value
         open_count.add(sum(not each.is_known for each in found))
     assert len(open_count) > 3
+
+
+@pytest.mark.parametrize("ahead_more", [(), ("first", "left out")])
+def test_batches_that_are_left_out_count_for_an_allocator_of_blocks(
+    ahead_more, monkeypatch
+):
+    def measure(_, script: Script, place: Place, ends: Limit) -> Record:
+        found = replace(ROOMY, until=8, ahead=("first",), ahead_more=ahead_more)
+        is_whole = "left out" in script.ahead
+        assert script.until in (9 if is_whole else 8, 0)
+        is_small = is_whole and "GiB" in place.card.partition("TiB")[0]
+        return replace(found, ending="oom", exit_code=1) if is_small else found
+
+    monkeypatch.setattr(runs, "measure", measure)
+    card = cards.targets("8GiB", "64GiB")[0]
+    script = Script("x", looks_on=True)
+    asked = Runs(None, script, progress.silent(), Limit(), card)
+    fits = [asked.answer(card, way).fits for way in Way]
+    assert fits == [not ahead_more, True, True, True]
 
 
 def test_the_first_run_is_not_ended_and_the_others_have_time_by_it(monkeypatch):

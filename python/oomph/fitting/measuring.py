@@ -90,6 +90,7 @@ class Script:
             come first.
         ahead_step: The step after which some come first, as a look has shown; 0: none.
         ahead: Their indices.
+        ahead_more: Indices of these and of those that are left out for want of time.
     """
 
     target: str
@@ -105,12 +106,18 @@ class Script:
     looks_ahead: bool = False
     ahead_step: int = 0
     ahead: Sequence[Any] = ()
+    ahead_more: Sequence[Any] = ()
 
     def __post_init__(self) -> None:
         if self.steps < 1 or not self.seconds > 0:
             raise ValueError("steps and seconds must be more than 0")
         if {"offload", "required"} & settings.parse(self.settings).keys():
             raise ValueError("settings: each way sets offload and required itself")
+
+    def with_more(self) -> Script:
+        """With all batches that are known to be larger, those left out as well."""
+        until = self.until + len(self.ahead_more) - len(self.ahead)
+        return replace(self, ahead=self.ahead_more, until=until)
 
     @classmethod
     def of(cls, words: Sequence[str], **options: Any) -> Script:
@@ -148,6 +155,7 @@ class Place:
     way: Way
     limits: str = ""
     forecasts: bool = False
+    has_more: bool = False
 
     def variables(self, more: str) -> dict[str, str]:
         """What the environment says of it; more settings of oomph besides."""

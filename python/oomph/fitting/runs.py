@@ -192,7 +192,7 @@ class Runs:
 
     def _measure(self, place: Place, is_patient: bool) -> Record:
         """One that fails beside others is run again, alone: it may want a port."""
-        script = self.script
+        script = self.script.with_more() if place.has_more else self.script
         if not is_patient and self._seconds:
             longest = max(_PATIENCE_S, PATIENCE * self._seconds)
             script = replace(script, seconds=min(script.seconds, longest))
@@ -220,6 +220,7 @@ class Runs:
                 looks_ahead=False,
                 ahead_step=record.ahead_step if record.ahead else 0,
                 ahead=record.ahead,
+                ahead_more=record.ahead_more,
             )
 
     def roomy(self, card: Target, way: Way) -> Record:
@@ -332,7 +333,8 @@ class Runs:
     def _answer(self, card: Target, way: Way) -> Answer:
         roomy = self.roomy(card, Way.OOMPH if way is Way.RESCUE else way)
         known = _known(roomy, card, way)
-        if known is False and self.goes_on():
+        has_more = way is Way.NATIVE and bool(self.script.ahead_more)
+        if (known and has_more) or (known is False and self.goes_on()):
             known = None
         if known is not None:
             return Answer(card, way, known, False, roomy, roomy)
@@ -341,12 +343,24 @@ class Runs:
             if plain.fits and not plain.caught:  # who catches errors gets others now
                 return Answer(card, way, True, plain.was_run, plain.record, roomy)
         try:
-            record = self.on(card, way)
+            record = (has_more and self._with_more(card)) or self.on(card, way)
         except ScriptError as error:  # with more memory it came through
             if not error.record.failed and error.record.ending != "time":
                 raise
             record = error.record
         return Answer(card, way, record.came_through, True, record, roomy)
+
+    def _with_more(self, card: Target) -> Record | None:
+        """The run with PyTorch's allocator and all larger batches.
+
+        It may come to pieces by those that are left out elsewhere. None: there is no
+        time for it.
+        """
+        try:
+            place = Place(card.text, Way.NATIVE, has_more=True)
+            return self.run(place, f"{card.name}, with more batches")
+        except (Late, ScriptError):
+            return None
 
 
 def _known(roomy: Record, card: Target, way: Way) -> bool | None:

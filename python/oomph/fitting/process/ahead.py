@@ -43,12 +43,15 @@ class Plan:
         left: How many batches were still to come.
         looked_at: Of how many the sizes are known.
         left_out: How many of the larger ones are not among the first.
+        more: Indices of the first and of these, as far as they are not too many; empty:
+            none are left out.
     """
 
     first: Sequence[Any] = ()
     left: int = 0
     looked_at: int = 0
     left_out: int = 0
+    more: Sequence[Any] = ()
 
 
 def note(batch: Any, seen: list[Sizes]) -> None:
@@ -83,10 +86,14 @@ def look(
     found = _read(iterator, to_come, order, end)
     larger = records(dict(sorted(found.items())), seen)
     chosen = thinned(larger, min(max(_LEAST, int(steps_s / max(step_s, 1e-3))), _MOST))
-    first = [to_come[place] for place in chosen]
-    if "" in map(_text, first):
-        first = []
-    return Plan(first, len(to_come), len(found), len(larger) - len(first))
+    first, more = (
+        [to_come[place] for place in places]
+        for places in (chosen, thinned(larger, _MOST))
+    )
+    if "" in map(_text, more):
+        first = more = []
+    left_out = len(larger) - len(first)
+    return Plan(first, len(to_come), len(found), left_out, more if left_out else ())
 
 
 def give_first(iterator: Any, first: Sequence[Any]) -> int:

@@ -261,6 +261,7 @@ class Watch:
             steps_bytes=self._steps_bytes,
             ahead_step=self._larger.step,
             ahead=self._larger.plan.first,
+            ahead_more=self._larger.plan.more,
             batches_left=self._larger.plan.left,
             batches_known=self._larger.plan.looked_at,
             batches_left_out=self._larger.plan.left_out,

@@ -45,6 +45,7 @@ class Record:
             known.
         ahead: Indices of batches of the epoch that came first, as they are larger than
             those before them.
+        ahead_more: Indices of these and of other larger ones, which were left out.
         ahead_step: After which step; 0: nobody looked.
         batches_left: How many batches the epoch had still to come then; 0: not known.
         batches_known: Of how many of them the sizes were looked at.
@@ -85,6 +86,7 @@ class Record:
     enough: int = 0
     until: int = 0
     ahead: Sequence[Any] = ()
+    ahead_more: Sequence[Any] = ()
     ahead_step: int = 0
     batches_left: int = 0
     batches_known: int = 0
