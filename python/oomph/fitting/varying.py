@@ -107,7 +107,7 @@ class Search:
         option: What is varied.
         progress: Shows what is about to run.
         card: The largest.
-        limit: Ends the search.
+        limit: Ends the search; None: nothing does.
     """
 
     def __init__(
@@ -117,12 +117,12 @@ class Search:
         option: Option,
         progress: Progress,
         card: Target,
-        limit: Limit,
+        limit: Limit | None = None,
     ) -> None:
         self._launcher, self._card = launcher, card
         self._script, self._option = script, option
         self._progress = progress
-        self.limit = limit
+        self.limit = limit or Limit()
         self._runs: dict[int, Runs] = {}
         self._found_out: list[bool] = []  # whether the script goes on with less
         self._lock = threading.Lock()
