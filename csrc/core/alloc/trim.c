@@ -202,7 +202,7 @@ void oomph_return_idle_host(oomph_device_t *device)
     need->live = (oomph_level_t){.peak = oomph_level_now(&need->live)};
     size_t most = most_of(need, step);
     if (!grew && step >= need->steps && held > most) {
-        oomph_ahead_recall(&device->ahead, &device->pages);
+        oomph_ahead_drop(&device->ahead);
         size_t freed = oomph_release_passed(device, &reach, held - most);
         if (freed < held - most)
             oomph_return_pinned(device, held - most - freed);

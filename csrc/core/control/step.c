@@ -52,7 +52,7 @@ static void relax(oomph_device_t *device)
     oomph_return_idle_host(device);
     if (stats->step_rescues > 0 || buffers > 0)
         return;
-    oomph_ahead_recall(&device->ahead, &device->pages);
+    oomph_ahead_drop(&device->ahead);
     oomph_release_passed(device, &host, SIZE_MAX / 2);
     oomph_return_adopted(device);
     if (stats->step_count - device->pressure_step >= RELIEF_STEPS)

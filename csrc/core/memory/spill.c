@@ -272,14 +272,27 @@ size_t oomph_ahead_take(oomph_ahead_t *ahead, oomph_pages_t *pages, size_t count
     return taken;
 }
 
-size_t oomph_ahead_recall(oomph_ahead_t *ahead, oomph_pages_t *pages)
+// Has no more made: waits for the page that is being made.
+static void make_no_more(oomph_ahead_t *ahead)
 {
     pthread_mutex_lock(&ahead->lock);
     ahead->target = 0;
     while (ahead->making)
         pthread_cond_wait(&ahead->made, &ahead->lock);
     pthread_mutex_unlock(&ahead->lock);
+}
+
+size_t oomph_ahead_recall(oomph_ahead_t *ahead, oomph_pages_t *pages)
+{
+    make_no_more(ahead);
     return oomph_ahead_take(ahead, pages, SIZE_MAX);
+}
+
+void oomph_ahead_drop(oomph_ahead_t *ahead)
+{
+    make_no_more(ahead);
+    while (ahead->count > 0)
+        oomph_host_page_drop(ahead->pages, ahead->handles[--ahead->count]);
 }
 
 void oomph_ahead_stop(oomph_ahead_t *ahead)
@@ -291,8 +304,7 @@ void oomph_ahead_stop(oomph_ahead_t *ahead)
     if (ahead->running)
         pthread_join(ahead->thread, NULL);
     ahead->running = false;
-    while (ahead->count > 0)
-        oomph_host_page_drop(ahead->pages, ahead->handles[--ahead->count]);
+    oomph_ahead_drop(ahead);
     free(ahead->handles);
     ahead->handles = NULL;
     ahead->capacity = 0;

@@ -47,5 +47,8 @@ size_t oomph_ahead_take(oomph_ahead_t *ahead, oomph_pages_t *pages, size_t count
 // spare ones; gives how many. Before memory is refused: what is made ahead counts, too.
 // The caller holds the device lock.
 size_t oomph_ahead_recall(oomph_ahead_t *ahead, oomph_pages_t *pages);
+// Releases what is ready, and has no more made until some is wanted again. The caller
+// holds the device lock.
+void oomph_ahead_drop(oomph_ahead_t *ahead);
 // Ends the thread and releases what it had ready.
 void oomph_ahead_stop(oomph_ahead_t *ahead);
