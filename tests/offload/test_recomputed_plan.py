@@ -178,6 +178,14 @@ def test_when_steps_grow_more_runs_again_and_nothing_is_rescued_after_two():
 
 
 @slow_link
+def test_where_every_other_step_is_short_it_is_these_that_are_planned_for():
+    training = Training()
+    steps = [training.steps(1, mib)[0] for mib in (20, 8, 20, 8, 20, 8, 20, 8, 20)]
+    assert all(step["rescues"] == 0 for step in steps[1:])
+    assert all(step["again"] > 0 for step in steps[-4:])
+
+
+@slow_link
 def test_steps_that_grow_again_after_all_was_kept_are_planned_anew():
     training = Training()
     training.steps(5, mib=20)

@@ -33,6 +33,7 @@ _LEAST_BYTES = 4 << 20  # and this at least
 _MOST_SHARE = 0.75  # of a device: what a call frees comes back at once
 _SIZES = 8  # steps of which the largest is planned for
 _KEPT_STEPS = 4  # steps in which all could have been kept, until it is
+_MOST_STEPS = 8  # that are watched until one is short
 _CHANGE = 0.02  # of the size that is worth another plan
 _OTHER_PROGRAM = 0.1  # of what a step needs after which calls are looked at again
 
@@ -83,7 +84,7 @@ class Blocks:
         self._saved_bytes = 0  # under the plan, likewise
         self._size = 1.0  # that the plan is for; 1: that of the step that was watched
         self._sizes: deque[float] = deque(maxlen=_SIZES)
-        self._kept_steps = 0
+        self._kept_steps = self._watched_steps = 0
         self._had_steps = False
         self._roots: dict[Key, Root] = {}  # outermost calls
         self.freed_bytes = 0
@@ -170,7 +171,12 @@ class Blocks:
         if self.follower is not None:
             self.follower.close()
         if isinstance(self.follower, Watching):
-            self._try(self.follower.trees, step, room)
+            self._watched_steps += 1
+            if step.need_bytes > room.limit_bytes or self._watched_steps == _MOST_STEPS:
+                self._watched_steps = 0
+                self._try(self.follower.trees, step, room)
+            else:  # of another kind than the one that was short
+                self.follower = Watching(self._host)
         elif isinstance(self.follower, Trying):
             return self._plan_tried(self.follower, step, room)
         elif isinstance(self.follower, Converting):
