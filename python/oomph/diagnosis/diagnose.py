@@ -355,11 +355,12 @@ def _forecast(
     snapshot: dict[str, Any], context: Context, traceback: TracebackType
 ) -> Forecast | None:
     """Of a step; elsewhere there is none."""
-    has_model = context.breakdown.program.training is not None
-    if not snapshot["requested_bytes"] or not (has_model or context.saves_for_backward):
+    if not snapshot["requested_bytes"]:
         return None
+    program = context.breakdown.program
     records = snapshot["grad"] or context.in_backward or context.in_optimizer
-    trains = records and context.breakdown.program.training is not False
+    may_train = program.training or program.optimizers or context.saves_for_backward
+    trains = bool(records and may_train and program.training is not False)
     return predict(context.breakdown, snapshot, traceback, trains, context.in_optimizer)
 
 

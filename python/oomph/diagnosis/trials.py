@@ -118,7 +118,8 @@ def _smaller_batch(now: Context, trials: _Trials) -> None:
         halved = Change(batch=(batch, batch // 2, dim))
         half = forecast.peak_with(halved)
         beside = forecast.peak_bytes - forecast.base_bytes
-        if half is None or half.most - forecast.base_bytes > SHRINKS * beside:
+        is_compared = not forecast.outcome.raw["called"] and _compares(forecast, halved)
+        if half is None or is_compared or half.most - forecast.base_bytes > SHRINKS * beside:
             continue
         sample = 2 * (forecast.peak_bytes - half.most) / batch
         wanted = batch // 2
@@ -176,15 +177,21 @@ def _batch_words(
     if not raw["backwards"]:
         return action, "more, smaller batches"
     action += f", accumulating gradients over {-(-batch // wanted)}"
-    half = forecast.outcome_with(halved)
-    squares = set(half.raw["squares"]) - set(raw["squares"]) if half else set()
-    sizes = [n for n in (batch, 2 * batch) if n in raw["squares"]]
-    if any(n // 2 in squares for n in sizes):
+    if _compares(forecast, halved):
         return action, "the loss compares samples with each other, so it changes"
     return action, (
         "the same gradients (except with BatchNorm), one optimizer.step() for all "
         "parts; slower if the parts are small"
     )
+
+
+def _compares(forecast: Forecast, halved: Change) -> bool:
+    """Whether samples are compared with each other: all, or those of two views."""
+    assert halved.batch is not None
+    batch, raw = halved.batch[0], forecast.outcome.raw
+    half = forecast.outcome_with(halved)
+    squares = set(half.raw["squares"]) - set(raw["squares"]) if half else set()
+    return any(n in raw["squares"] and n // 2 in squares for n in (batch, 2 * batch))
 
 
 def _autocast(now: Context, trials: _Trials) -> None:

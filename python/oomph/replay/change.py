@@ -84,8 +84,22 @@ def change_modules(modules: list[nn.Module], change: Change) -> None:
 
 
 def _halve(modules: list[nn.Module]) -> None:
-    """As ``Module.to(torch.bfloat16)``; what they are given is converted, too."""
+    """As ``Module.to(torch.bfloat16)``; what they are given is converted, too.
+
+    Modules that are made later get the same.
+    """
     made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+    kind: Any = nn.Module
+    register = kind.register_parameter
+
+    def halved(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        if parameter is not None and parameter.is_floating_point():
+            parameter.data = parameter.data.bfloat16()
+        if _convert not in module._forward_pre_hooks.values():
+            module.register_forward_pre_hook(_convert, with_kwargs=True)
+        register(module, name, parameter)
+
+    kind.register_parameter = halved
     for module in modules:
         module.register_forward_pre_hook(_convert, with_kwargs=True)
         for known in (module._parameters, module._buffers):

@@ -251,17 +251,22 @@ def _answer_arrays(tracker: Tracker) -> None:
     """Arrays and lists of tensors that have no values are of those that are guessed."""
     fake: Any = FakeTensor
 
-    def numpy(tensor: torch.Tensor, **_: Any) -> Any:
+    def array(tensor: torch.Tensor) -> torch.Tensor:
         if (known_values := contents.value_of(tensor)) is not None:
-            with _disable_current_modes():
-                return known_values.numpy()
+            return known_values
         value = tracker.guess(tensor)
-        with _disable_current_modes():
-            found = torch.zeros(tuple(tensor.shape), dtype=tensor.dtype, device="cpu")
-            return (found if value == 0 else found.fill_(value)).numpy()
+        found = torch.zeros(tuple(tensor.shape), dtype=tensor.dtype, device="cpu")
+        return found if value == 0 else found.fill_(value)
 
-    fake.numpy = numpy
-    fake.tolist = lambda tensor: numpy(tensor).tolist()
+    def numpy(tensor: torch.Tensor, **_: Any) -> Any:
+        with _disable_current_modes():
+            return array(tensor).numpy()
+
+    def tolist(tensor: torch.Tensor) -> Any:  # numpy has not all types
+        with _disable_current_modes():
+            return array(tensor).tolist()
+
+    fake.numpy, fake.tolist = numpy, tolist
 
 
 def _launch_nothing(jit: Any) -> None:

@@ -95,8 +95,8 @@ class Search:
         A step that trains has a backward; and a step of an optimizer, if one is found
         further out: losses may be summed up over the iterations of a loop within. Any
         other is what a loop repeats, if that keeps something of each iteration. If
-        there is none, a loop will do that calls no model, such as one over parts of a
-        metric.
+        there is none, what calls no model will do, such as a loop over parts of a
+        metric, or a function that compares all with all.
         """
         done: set[int] = set()  # stretches that came to their end
         spare: tuple[_Run, Outcome, child.Session] | None = None
@@ -108,6 +108,9 @@ class Search:
                 break
             tries += 1
             session, outcome = self._begin(run)
+            if outcome is not None and spare is not None and _is_another(run, outcome):
+                session.close()
+                continue
             if outcome is not None and (other := _instead(run, outcome.raw)):
                 session.close()
                 run = other
@@ -359,8 +362,8 @@ def _within(
 def _instead(run: _Run, raw: dict[str, Any]) -> _Run | None:
     """How to run them rather: from another begin, answered otherwise, or with less."""
     other = run
-    if raw["made_line"] and not run.stretch.is_loop:
-        first = run.stretch.after(raw["made_line"])
+    first = min(run.stretch.after(raw["made_line"]), run.stretch.now)
+    if not run.stretch.is_loop and first > run.first:  # what is made later is not there
         other = dataclasses.replace(other, first=first)
     if raw["guessed"] and raw["error"] and not raw["whole"]:
         other = dataclasses.replace(other, answer=False)
@@ -374,10 +377,17 @@ def _instead(run: _Run, raw: dict[str, Any]) -> _Run | None:
     return other if other != run else None
 
 
-def _will_do(run: _Run, outcome: Outcome, inner: Outcome | None = None) -> bool:
-    """Whether it may be all that there is: a loop whose iterations are alike.
+def _is_another(run: _Run, outcome: Outcome) -> bool:
+    """Whether it trains, and is in no loop: what failed further in is work before."""
+    trains = outcome.raw["backwards"] or outcome.raw["lacks_graph"]
+    return bool(trains) and not (run.stretch.repeats or run.stretch.is_called)
 
-    One that makes models is none: those that it makes are there before the work begins.
+
+def _will_do(run: _Run, outcome: Outcome, inner: Outcome | None = None) -> bool:
+    """Whether it may be all that there is: work whose iterations are alike.
+
+    A loop, or statements that call no model. What makes models is none: those are there
+    before the work begins.
 
     Args:
         run: The statements.
@@ -387,7 +397,8 @@ def _will_do(run: _Run, outcome: Outcome, inner: Outcome | None = None) -> bool:
     is_forward = not outcome.raw["backwards"] and outcome.raw["whole"]
     is_more = inner is None or outcome.peak_bytes > (1 + GROWS) * inner.peak_bytes
     is_alike = is_forward and not outcome.grows_bytes
-    is_work = run.stretch.is_loop and not outcome.raw["made_line"]
+    is_loop = run.stretch.is_loop or not outcome.raw["called"]
+    is_work = is_loop and not outcome.raw["made_line"]
     return bool(is_work and is_alike and is_more)
 
 

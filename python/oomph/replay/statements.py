@@ -171,12 +171,16 @@ def stack_of(traceback: TracebackType | None) -> list[tuple[FrameType, int]]:
 
 
 def stretches(stack: list[tuple[FrameType, int]]) -> list[Stretch]:
-    """Those that a stack is in, the innermost first; none within calls of modules."""
+    """Those that a stack is in, the innermost first.
+
+    None within calls of modules, or where one is made.
+    """
     import torch.nn.modules.module as modules
 
     files = [frame.f_code.co_filename for frame, _ in stack]
     calls = [i for i, file in enumerate(files) if file == modules.__file__]
-    first = calls[-1] + 1 if calls else 0
+    makes = [i for i, (frame, _) in enumerate(stack) if _makes_module(frame)]
+    first = max([*calls[-1:], *makes[-1:]], default=-1) + 1
     inner = [frame for frame, _ in stack[:first]]
     own = __name__.partition(".")[0]
     found: list[Stretch] = []
@@ -195,6 +199,16 @@ def stretches(stack: list[tuple[FrameType, int]]) -> list[Stretch]:
         )
         called |= stretch.is_loop and "torch" in stretch.frame.f_globals
     return found
+
+
+def _makes_module(frame: FrameType) -> bool:
+    """Whether it is the ``__init__`` of a module."""
+    from torch import nn
+
+    code = frame.f_code
+    if code.co_name != "__init__" or not code.co_argcount:
+        return False
+    return isinstance(frame.f_locals.get(code.co_varnames[0]), nn.Module)
 
 
 def take_variables(frame: FrameType, is_inner: bool = False) -> dict[str, Any]:

@@ -1,0 +1,89 @@
+"""What the error predicts where no model is on the device, or one is being made."""
+
+from __future__ import annotations
+
+import math
+import sys
+import textwrap
+
+import pytest
+import torch
+from forecasts import predicted, step_bytes
+from oomph.diagnosis import forecast
+from support import Simulated, execute
+from torch import nn
+
+forecast.SECONDS_IN_ALL = math.inf
+card = Simulated("4GiB,context=0", "offload:off,reserve:0,error:full")
+
+
+ALONE = """
+    x = torch.ones(8192, 16, device='cuda')
+    distances = torch.cdist(x, x)
+    torch.exp(-distances).topk(8).indices
+"""
+FUNCTION = """
+    def neighbours(x):
+        distances = torch.cdist(x, x)
+        return torch.exp(-distances).topk(8).indices
+
+    x = torch.ones(8192, 16, device='cuda')
+    indices = neighbours(x)
+"""
+BEFORE_A_TRAINING = """
+    def neighbours(x):
+        distances = torch.cdist(x, x)
+        return torch.exp(-distances).topk(8).indices
+
+    def main():
+        x = torch.ones(8192, 16, device='cuda')
+        with torch.no_grad():
+            indices = neighbours(x)
+        model = torch.nn.Linear(16, 16, device='cuda')
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            model(x)[indices].mean().backward()
+            optimizer.step()
+
+    main()
+"""
+
+
+@pytest.mark.parametrize("body", [ALONE, FUNCTION, BEFORE_A_TRAINING])
+def test_what_calls_no_model_is_predicted(body, tmp_path):
+    program = tmp_path / "script.py"
+    end = "\nimport sys\nprint(torch.cuda.max_memory_allocated(), file=sys.stderr)\n"
+    program.write_text("import torch\n" + textwrap.dedent(body) + end)
+    conf = "offload:off,reserve:0,error:full"
+    done = execute(sys.executable, program, card="4GiB,context=0", conf=conf)
+    true = int(done.err.split()[-1])
+    conf += f",device_limit:{int(0.6 * true)}"
+    text = execute(sys.executable, program, card="4GiB,context=0", conf=conf).err
+    assert step_bytes(text) == pytest.approx(true, rel=0.01)
+    assert "accumulating gradients" not in text
+
+
+class Layers(nn.Sequential):
+    def __init__(self, count: int) -> None:
+        super().__init__(*(nn.Linear(1024, 1024) for _ in range(count)))
+
+
+@card
+@pytest.mark.parametrize("where", ["cuda", "cpu"])
+def test_a_model_that_finds_no_room_is_predicted_with_what_follows(where):
+    def loaded(count: int) -> nn.Module:
+        with torch.device(where):
+            model = Layers(count)
+        return model.cuda().eval()
+
+    def evaluate() -> None:
+        small = loaded(8)
+        large = loaded(24)
+        with torch.no_grad():
+            for _ in range(2):
+                x = torch.ones(8192, 1024, device="cuda")
+                scores = small(x), large(x)
+        print(scores[0].bfloat16().tolist()[:0])
+
+    text = predicted(evaluate, 0.4)
+    assert "parameters in bfloat16" in text
