@@ -6,33 +6,24 @@ Each is what a person would change in the program. The step runs again with it
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from oomph.base.sizes import format_size
-from oomph.diagnosis.categories import Breakdown, Category
-from oomph.diagnosis.forecast import Forecast, Span
+from oomph.diagnosis.forecast import Forecast
 from oomph.diagnosis.remedy import (
     AUTOCAST,
-    EIGHT_BITS,
-    FACTORED,
     HALVES,
-    HOST_TABLES,
-    ROW_WISE,
-    SPARSE,
     Context,
     Remedy,
-    fused,
 )
+from oomph.diagnosis.smaller import ALIKE, smaller
 
 if TYPE_CHECKING:
     from oomph.replay.change import Change
 
 UNITS_TRIED = 3  # classes of modules whose calls are run again
 SHRINKS = 0.85  # of the peak: what half a batch must at least come down to
-ALIKE = 0.01  # of the peak: what saves so much more saves no more to speak of
 
 
 @dataclass
@@ -53,11 +44,6 @@ class _Trials:
         self.found.append((remedy, change))
         return remedy
 
-    def said(self, action: str, cost: str, peak: Span) -> Remedy:
-        """A remedy that leaves the step such a peak."""
-        saves = self.forecast.peak_bytes - peak.most
-        return Remedy(action, saves, cost, self.forecast.fits(peak))
-
 
 def tried(now: Context) -> Iterator[Remedy]:
     """All that help, as the step ran with them; it must have run again."""
@@ -68,12 +54,7 @@ def tried(now: Context) -> Iterator[Remedy]:
         rule(now, trials)
     _both(now, trials)
     yield from (_as_mild(trials.forecast, *found) for found in trials.found)
-    yield from _sampled_graph(trials)
-    yield from _last_logits(trials)
-    yield from _smaller_cache(trials)
-    yield from _chunked_loss(trials)
-    yield from _smaller_state(now, trials)
-    yield from _growing(now, now.forecast)
+    yield from smaller(now, now.forecast)
 
 
 def _first_changes(now: Context, forecast: Forecast) -> list[Change]:
@@ -118,8 +99,9 @@ def _smaller_batch(now: Context, trials: _Trials) -> None:
         halved = Change(batch=(batch, batch // 2, dim))
         half = forecast.peak_with(halved)
         beside = forecast.peak_bytes - forecast.base_bytes
-        is_compared = not forecast.outcome.raw["called"] and _compares(forecast, halved)
-        if half is None or is_compared or half.most - forecast.base_bytes > SHRINKS * beside:
+        if half is None or half.most - forecast.base_bytes > SHRINKS * beside:
+            continue
+        if not forecast.outcome.raw["called"] and _compares(forecast, halved):
             continue
         sample = 2 * (forecast.peak_bytes - half.most) / batch
         wanted = batch // 2
@@ -293,115 +275,3 @@ def _both(now: Context, trials: _Trials) -> None:
             more_bytes = remedy.saves_bytes - first.saves_bytes
             if more_bytes < ALIKE * trials.forecast.peak_bytes:
                 trials.found.pop()
-
-
-def _sampled_graph(trials: _Trials) -> Iterator[Remedy]:
-    """As few parts of a graph as are enough, where all nodes send messages at once."""
-    forecast = trials.forecast
-    graph = forecast.outcome.raw["messages"]
-    fewest = dict(forecast.outcome.fewest.raw["messages"].get("parts", ()))
-    for parts, peak in graph.get("parts", ()):
-        remedy = trials.said(
-            f"neighbour sampling: {parts} parts of the {graph['nodes']} nodes and "
-            f"{graph['edges']} edges, one at a time (NeighborLoader, ClusterLoader)",
-            "gradients come from samples; more steps per epoch",
-            Span(fewest.get(parts, 0), peak).plus(forecast.base_bytes),
-        )
-        if remedy.enough is not False or parts == graph["parts"][-1][0]:
-            yield remedy
-            return
-
-
-def _smaller_cache(trials: _Trials) -> Iterator[Remedy]:
-    """Keys and values of earlier tokens: elsewhere, coarser, fewer, or held once."""
-    forecast = trials.forecast
-    if not forecast.outcome.raw["cache"]:
-        return
-    tokens = forecast.outcome.raw["cache"]["length"]
-    for name, action, cost in (
-        (
-            "offloaded",
-            "the cache of keys and values in CPU memory, but for two layers "
-            "(transformers: cache_implementation='offloaded')",
-            "all of it is copied for each token",
-        ),
-        (
-            "quantized",
-            "keys and values of 4 bits (transformers: "
-            "cache_implementation='quantized')",
-            "less precise, and converted back for each token",
-        ),
-        (
-            "windowed",
-            f"a sliding window of the last {tokens // 2} of {tokens} tokens",
-            "earlier tokens are ignored; only for models trained with a sliding window",
-        ),
-        (
-            "dropped",
-            "freeing a layer's old keys and values once the new ones exist",
-            "nothing",
-        ),
-    ):
-        yield trials.said(action, cost, forecast.peak_without(name))
-
-
-def _last_logits(trials: _Trials) -> Iterator[Remedy]:
-    """Of a prompt only the last token's words are asked for."""
-    without = trials.forecast.outcome.raw["without"]
-    if without["tokens"]:
-        yield trials.said(
-            f"logits of only the last of {without['tokens']} tokens (transformers: "
-            "logits_to_keep=1)",
-            "nothing, if you only need the next token",
-            trials.forecast.peak_without("last"),
-        )
-
-
-def _chunked_loss(trials: _Trials) -> Iterator[Remedy]:
-    """Logits and what is made of them, one chunk of rows at a time."""
-    from oomph.replay.metrics import CHUNKS
-
-    shape = trials.forecast.outcome.raw["without"]["logits"]
-    if not shape:
-        return
-    rows = math.prod(shape[:-1])
-    yield trials.said(
-        f"the head and cross-entropy in {CHUNKS} chunks, {-(-rows // CHUNKS)} of the "
-        f"{rows} rows of logits at a time",
-        "torch.utils.checkpoint runs the head twice",
-        trials.forecast.peak_without("chunked"),
-    )
-
-
-def _smaller_state(now: Context, trials: _Trials) -> Iterator[Remedy]:
-    """Fused optimizers make nothing beside their states, which may be smaller, too."""
-    forecast, unfused = trials.forecast, now.breakdown.program.unfused
-    if unfused:
-        yield trials.said(*fused(unfused), forecast.peak_without("fused"))
-    yield trials.said(*EIGHT_BITS, forecast.peak_without("8 bits"))
-    yield trials.said(*FACTORED, forecast.peak_without("factored"))
-    if now.trains_tables:
-        yield trials.said(*HOST_TABLES, forecast.peak_without("tables"))
-        yield trials.said(*ROW_WISE, forecast.peak_without("row-wise"))
-        yield trials.said(*SPARSE, forecast.peak_without("sparse"))
-
-
-def _growing(now: Context, forecast: Forecast) -> Iterator[Remedy]:
-    """What each iteration of the loop leaves behind, and the next ones add to."""
-    grows, raw = forecast.outcome.grows_bytes, forecast.outcome.raw
-    is_training = now.saves_for_backward and raw["backwards"]
-    if grows and not raw["cache"] and not is_training:
-        to_cpu = ".detach().cpu()" if now.saves_for_backward else ".cpu()"
-        yield Remedy(
-            f"{to_cpu} of what the loop keeps, {format_size(grows)} each iteration",
-            max(grows, _kept_bytes(now.breakdown, {*raw["left"]})),
-            "a copy each iteration",
-            enough=None,
-        )
-
-
-def _kept_bytes(seen: Breakdown, sizes: set[int]) -> int:
-    """Of blocks like those that an iteration leaves behind."""
-    kinds = (Category.INPUT, Category.TEMPORARY)
-    columns = zip(seen.blocks.sizes, seen.categories, strict=True)
-    return sum(size for size, kind in columns if size in sizes and kind in kinds)

@@ -13,7 +13,7 @@ AGAIN = "__oomph_again__"  # the function that runs statements again
 _GIVEN = "__oomph_given__"
 _END = "__oomph_end__"  # of the name of what shows that the last statement ran
 
-Run = Callable[[dict[str, Any]], dict[str, Any] | None]
+Run = Callable[[dict[str, Any]], tuple[dict[str, Any] | None, Any]]
 
 
 def compiled(stretch: Stretch, first: int) -> Run:
@@ -25,7 +25,7 @@ def compiled(stretch: Stretch, first: int) -> Run:
 
     Returns:
         It takes the variables of the frame, and gives them as they are after the last
-        statement; None if the statements returned.
+        statement; None if the statements returned, and what.
     """
     if stretch.is_of_module:
         return _compiled_for_module(stretch, first)
@@ -53,12 +53,12 @@ def _compiled_for_module(stretch: Stretch, first: int) -> Run:
     tree = ast.Module([_once(stretch, first)], [])
     code = _compile(tree, stretch.frame)
 
-    def run(names: dict[str, Any]) -> dict[str, Any]:
+    def run(names: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         variables = stretch.frame.f_globals
         if names is not variables:
             variables.update(names)
         exec(code, variables)
-        return variables
+        return variables, None
 
     return run
 
@@ -71,7 +71,7 @@ def _compiled_for_function(stretch: Stretch, first: int) -> Run:
     names = [n for n in dict.fromkeys(known) if n.isidentifier()]
     names = [name for name in names if name != "__class__"]
 
-    def run(values: dict[str, Any]) -> dict[str, Any] | None:
+    def run(values: dict[str, Any]) -> tuple[dict[str, Any] | None, Any]:
         given = [n for n in names if n in values and n not in outer]
         call = ast.Call(ast.Name("locals", ast.Load()), [], [])
         end = ast.Tuple([ast.Constant(_END), call], ast.Load())
@@ -89,8 +89,8 @@ def _compiled_for_function(stretch: Stretch, first: int) -> Run:
         again = found["__oomph_make__"](values.get("__class__"))
         result = again(values)
         if isinstance(result, tuple) and len(result) == 2 and result[0] == _END:
-            return {n: v for n, v in result[1].items() if n in names}
-        return None  # the function returned
+            return {n: v for n, v in result[1].items() if n in names}, None
+        return None, result
 
     return run
 

@@ -13,12 +13,12 @@ import contextlib
 import gc
 import traceback
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_leaves
 
 from oomph import _torch
 from oomph.forked.child import used_s
@@ -60,6 +60,7 @@ from oomph.replay.metrics import (
 from oomph.replay.operators.besides import Card
 from oomph.replay.operators.counts import Counts
 from oomph.replay.position import Position
+from oomph.replay.settled import Settled
 from oomph.replay.statements import Stretch
 from oomph.replay.tracking import Tracker
 from oomph.steps import events
@@ -67,46 +68,6 @@ from oomph.steps import events
 LONG_ITERATION = 0.4  # of the time that there is
 LEAPS = 3  # iterations that come besides, until one optimizes
 LEFT_SHARE = 0.02  # of the peak: what is left behind, from which on it counts
-
-
-@dataclass
-class Settled:
-    """Gradients and states that iterations leave: as many, however many there are.
-
-    Where gradients are accumulated some iterations leave them, others states: in time
-    an iteration begins with both.
-
-    Attributes:
-        gradients: The most bytes that an iteration left.
-        states: The same.
-        now: Both, as the last iteration left them.
-        begun: As the last iteration began.
-        iterations: How many have ended.
-    """
-
-    gradients: int = 0
-    states: int = 0
-    now: int = 0
-    begun: int = 0
-    iterations: int = 0
-
-    def begin(self) -> None:
-        """An iteration begins."""
-        self.begun = self.now
-
-    def end(self, gradients: int, states: int) -> int:
-        """It has left so many bytes; gives their sum."""
-        self.gradients = max(self.gradients, gradients)
-        self.states = max(self.states, states)
-        self.iterations += 1
-        self.now = gradients + states
-        return self.now
-
-    @property
-    def missing_bytes(self) -> int:
-        """What the last iteration began without, though another one will have it."""
-        most = self.gradients + self.states if self.iterations > 1 else 0
-        return max(0, most - self.begun)
 
 
 class Replay:
@@ -171,13 +132,17 @@ class Replay:
         self.ledger = self.tracker.ledger
         self.engine = Engine(self.mode, self.tracker)
         self.settled = Settled()
+        self.given: set[int] = set()  # pieces that the statements returned
         self.calls = Calls(self.tracker, names_of_modules(self.modules))
         expect_converted(self.mode, self.tracker)
         stand_in(self.engine)
         self.tracker.as_they_came = undo_joins(objects, joined)
         watch_real(self.tracker, objects, gone)
+        parameters = [p for m in self.modules for p in m.parameters(recurse=False)]
+        self.tracker.regions.parameters = self._pieces_of(parameters)
         self.kept = self.ledger.now_bytes  # nothing else has been counted
         now = sizes_of(objects, device).keys()
+        self.there = sorted(now)
         self.ledger.change(-sum(before[a] for a in before.keys() - now - gone.keys()))
         if in_forward:  # else a pass that goes on has them
             freed = _torch.freed_without_cuda()
@@ -202,7 +167,9 @@ class Replay:
         Returns:
             ``peaks``: of each iteration the most bytes beyond what was there, and
             ``ends`` what was left behind it, but for gradients and states; ``settled``:
-            of these what the last iteration began without; ``left``: sizes of what it
+            of these what the last iteration began without; ``kept``: of passing
+            tensors, what was there as it began; ``there``: addresses of all that was;
+            ``left``: sizes of what it
             left; ``phase``: of the last peak; ``backwards``: how many there were;
             ``optimizers``: how many the program has; ``optimized``: how often one took
             its step; ``made_line``: the last line that made a model; ``whole``: whether
@@ -219,7 +186,8 @@ class Replay:
             (``plain``); ``saved``: path, class and bytes of those modules of libraries
             that themselves save most; ``sequence``: the ``nn.Sequential`` whose call
             saves most; ``cache``: what calls keep for later ones; ``without``: the
-            peak, had some things been smaller; ``shapes``: by bytes, of what dtype and
+            peak, had some things been smaller; ``regions``: as ``Regions.told`` has
+            them; ``shapes``: by bytes, of what dtype and
             shape such large tensors were; ``error``: what ended it;
             ``lacks_graph``: whether that was a backward where nothing was recorded.
         """
@@ -301,7 +269,9 @@ class Replay:
                     made = len(self.ledger.pieces)
                     self.ledger.mark()
                     stays = self.stretch.is_loop or self.stretch.is_of_module
-                    left = run(self.names if stays else dict(self.names))
+                    left, given = run(self.names if stays else dict(self.names))
+                    self.given |= self._pieces_of(tree_leaves(given))
+                    del given
                     left = left if stays else None  # the function's variables go
                     peaks.append(self.ledger.peak_bytes)
                     ends.append(self.ledger.now_bytes - self._settle())
@@ -322,6 +292,7 @@ class Replay:
             "ends": ends,
             "settled": self.settled.missing_bytes,
             "kept": self.kept,
+            "there": self.there,
             "left": sorted({p.size_bytes for p in ledger.pieces[made:] if not p.end}),
             "phase": ledger.peak_phase,
             "backwards": engine.count,
@@ -349,7 +320,23 @@ class Replay:
             "cache": cache_of(tracker),
             "without": self._without(),
             "shapes": shapes_of(tracker),
+            "regions": tracker.regions.told(self._wanted()),
         }
+
+    def _pieces_of(self, values: Iterable[Any]) -> set[int]:
+        """The identities of those tensors' pieces."""
+        tensors = (value for value in values if isinstance(value, torch.Tensor))
+        return {id(self.ledger.piece_of(tensor)) for tensor in tensors}
+
+    def _wanted(self) -> set[int]:
+        """Identities of the pieces that are given on, or there for more than a turn."""
+        anew = self.stretch.bound_first(self.first)
+        passing = [self.names.get(name) for name in anew]
+        others = [value for n, value in self.names.items() if n not in anew]
+        others += [v for v in passing if not isinstance(v, torch.Tensor)]
+        held = self._pieces_of(tree_leaves(others))
+        alive = {id(piece) for piece in self.ledger.pieces if piece.end is None}
+        return self.given | held | alive - self._pieces_of(passing)
 
     def _goes_on(self, is_due: bool) -> bool:
         """Whether another iteration comes; one that optimizes, if none has so far.

@@ -23,6 +23,7 @@ from oomph.replay.operators.counts import Counts
 from oomph.replay.operators.quick import Quick, tensors_among
 from oomph.replay.operators.recurrent import CELLS
 from oomph.replay.position import Position
+from oomph.replay.regions import Regions
 
 _aten = torch.ops.aten
 _DEVICE = torch.ops.prim.device.default
@@ -118,6 +119,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Makes it a mode."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._quick = Quick(self.fakes)
+        self.regions = Regions(self.ledger)
         self._joined: list[Cached] = []  # of the call that runs
         self._again: list[tuple[Piece, int, int]] = []  # what had run joined it, too
         # What was made of real tensors, while these are there, by their identities.
@@ -222,6 +224,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             is_counted = isinstance(tensor, FakeTensor) and self._is_here(tensor)
             if is_counted and tensor.layout is torch.strided:
                 self.ledger.add(tensor, call)
+        if self.ledger.runs == "forward":
+            self.regions.note(func, args, kwargs, given, made)
         if given and self._is_here(given[0]):
             besides_bytes = besides.bytes_of(func, args, kwargs, result, self.card)
             if besides_bytes:
