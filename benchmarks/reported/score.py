@@ -33,12 +33,14 @@ KNOBS = {  # parts of a remedy's text, and the knob that does the same
     r"(fused=True)": "FUSED",
     r"(\.cpu\(\))": "CPU_OUTPUTS",
     r"(sparse=True)": "SPARSE",
+    r"(scaled_dot_product_attention)": "SDPA",
+    r"\] of \S+ in (\d+) chunks": "CHUNKS",
     r"(logits_to_keep=1)": "KEEP_LAST",
     r"(freeing a layer's old keys)": "INPLACE",
     r"(parameters in bfloat16)": "DTYPE",
     r"(Adafactor)": "OPT",
 }
-VALUES = {"BATCH", "CHECKPOINT"}  # the text says the value
+VALUES = {"BATCH", "CHECKPOINT", "CHUNKS"}  # the text says the value
 WORDS = {"DTYPE": "bf16", "OPT": "adafactor"}  # of the rest it is 1
 
 
@@ -80,7 +82,8 @@ def off_of(text: str, peak: int) -> float | None:
     None if nothing is said of a whole step.
     """
     size = r"([\d.]+) (\w+)"
-    pattern = rf"A whole step needs (?:about|between {size} and) {size}"
+    pattern = r"(?:A whole step needs|all \d+ iterations need) "
+    pattern += rf"(?:about|between {size} and) {size}"
     said = re.search(pattern, text)
     if said is None:
         return None

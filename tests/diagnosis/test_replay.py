@@ -637,7 +637,9 @@ def test_a_mask_is_of_the_type_that_it_has(shape, dtype):
 
 @pytest.mark.parametrize("rows", [8192, 512])  # all, or a little of what one takes
 @card
-def test_a_loop_that_grows_says_so_and_nothing_is_called_enough(rows):
+def test_of_a_loop_that_grows_only_to_keep_nothing_is_called_enough(rows):
+    import oomph
+
     net = layers(2).eval()
     kept = []
 
@@ -649,8 +651,11 @@ def test_a_loop_that_grows_says_so_and_nothing_is_called_enough(rows):
 
     text = text_of(evaluate)
     assert "This iteration of the loop needs about" in text
-    assert f"Each iteration of the loop adds {rows / 256:.2f} MiB" in text
-    assert "What would save memory (oomph does not know whether it is enough):" in text
+    assert f"Each iteration of the loop adds {rows / 256:.2f} MiB; all 1000" in text
+    first, *others = oomph.last_oom().remedies
+    assert first.action.startswith(".cpu() of what the loop keeps")
+    assert first.enough
+    assert not any(remedy.enough for remedy in others)
     kept.clear()
 
 

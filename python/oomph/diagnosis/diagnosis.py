@@ -98,6 +98,8 @@ class Request:
         was_short: Whether there was no time to run the step, or to try all remedies.
         step_missing_bytes: Of ``step_bytes``, those that there is no room for.
         step_grows_bytes: What each iteration of the loop leaves behind.
+        step_turns: How many iterations the loop has, where they grow; 0: unknown.
+        step_all_bytes: What all of them come to; 0: unknown.
         step_phase: When that peak is: "forward", "backward" or "optimizer".
         step_modules: Those of libraries whose own calls save most for backward in such
             a step.
@@ -120,6 +122,8 @@ class Request:
     step_missing_bytes: int = 0
     step_phase: str = ""
     step_grows_bytes: int = 0
+    step_turns: int = 0
+    step_all_bytes: int = 0
     step_modules: list[Saver] = dataclasses.field(default_factory=list)
 
 

@@ -62,12 +62,14 @@ class Forecast:
         room_bytes: That there are for all.
         asked_bytes: What it had, and asked for, as it ran out of memory: it comes to no
             less.
+        inputs_bytes: Of what was brought to the device, such as an iteration leaves.
     """
 
     outcome: Outcome
     base_bytes: int
     room_bytes: int
     asked_bytes: int
+    inputs_bytes: int
     search: Search = field(repr=False)
     _known: dict[str, Outcome | None] = field(default_factory=dict, repr=False)
 
@@ -107,6 +109,26 @@ class Forecast:
         return self._span(int(least), int(most))
 
     @property
+    def collected_bytes(self) -> int:
+        """What iterations have left so far; one of them, if that does not show."""
+        grows = self.outcome.grows_bytes
+        return max(grows, int(self.outcome.raw["kept"]) + self.inputs_bytes)
+
+    @property
+    def loop(self) -> tuple[int, int]:
+        """Where iterations grow, how many there are, and what all come to.
+
+        Zeros: their number is unknown, or they are not alike.
+        """
+        from oomph.replay.turns import turns
+
+        grows, count = self.outcome.grows_bytes, turns(self.search.stretch)
+        if not (grows and count) or self.outcome.raw["cache"] or self.outcome.is_part:
+            return 0, 0
+        before = (count - 1) * grows - self.collected_bytes
+        return count, self.next.most + max(0, before)
+
+    @property
     def is_all_tried(self) -> bool:
         """Whether there was time to try all that was asked for."""
         return not self.search.time_limit.was_short
@@ -131,13 +153,16 @@ class Forecast:
             None if it is not known: values decide, iterations grow, a part did not
             run, or it is a matter of what no tensor shows.
         """
-        room = self.room_bytes * (1 - SPARE)
         if peak.least > self.room_bytes:
             return False
         tried = outcome or self.outcome
         is_part = tried.is_part or self.outcome.is_part
-        is_open = peak.most > room or tried.grows_bytes or is_part
+        is_open = not self.has_room(peak) or tried.grows_bytes or is_part
         return None if is_open else True
+
+    def has_room(self, peak: Span) -> bool:
+        """Whether there is room for so much, in any case."""
+        return peak.most <= self.room_bytes * (1 - SPARE)
 
     def attempt(self, changes: list[Change]) -> None:
         """Runs the step with each of some changes, several at a time."""
@@ -255,7 +280,10 @@ def predict(
     room = sum(held.sizes) + snapshot["requested_bytes"]
     missing = snapshot["stats"]["oom_missing_bytes"]
     room -= missing + kept
-    found = Forecast(outcome, base, room, room + missing, search)
+    like, there = {*outcome.raw["left"]}, {*outcome.raw["there"]}
+    inputs = ((addr, size) for addr, size, kind in blocks if kind == Category.INPUT)
+    left = sum(size for addr, size in inputs if size in like and addr in there)
+    found = Forecast(outcome, base, room, room + missing, left, search)
     if found.missing_bytes > 0:
         return found
     # There was too little room, so this is not what ran.

@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterator
 
 from oomph.base.sizes import format_size
-from oomph.diagnosis.categories import Breakdown, Category
 from oomph.diagnosis.forecast import Forecast, Span
 from oomph.diagnosis.remedy import (
     EIGHT_BITS,
@@ -176,21 +175,20 @@ def _smaller_state(now: Context, forecast: Forecast) -> Iterator[Remedy]:
 
 
 def _growing(now: Context, forecast: Forecast) -> Iterator[Remedy]:
-    """What each iteration of the loop leaves behind, and the next ones add to."""
+    """What each iteration of the loop leaves behind, and the next ones add to.
+
+    Without it each iteration is as the first. What one leaves counts as there still, as
+    some of it may be for the next.
+    """
     grows, raw = forecast.outcome.grows_bytes, forecast.outcome.raw
     is_training = now.saves_for_backward and raw["backwards"]
     if grows and not raw["cache"] and not is_training:
         to_cpu = ".detach().cpu()" if now.saves_for_backward else ".cpu()"
+        collected = forecast.collected_bytes
+        alone = forecast.next.plus(grows - collected)
         yield Remedy(
             f"{to_cpu} of what the loop keeps, {format_size(grows)} each iteration",
-            max(grows, _kept_bytes(now.breakdown, {*raw["left"]})),
+            collected,
             "a copy each iteration",
-            enough=None,
+            (forecast.has_room(alone) and not forecast.outcome.is_part) or None,
         )
-
-
-def _kept_bytes(seen: Breakdown, sizes: set[int]) -> int:
-    """Of blocks like those that an iteration leaves behind."""
-    kinds = (Category.INPUT, Category.TEMPORARY)
-    columns = zip(seen.blocks.sizes, seen.categories, strict=True)
-    return sum(size for size, kind in columns if size in sizes and kind in kinds)

@@ -178,10 +178,11 @@ def _step(request: Request | None) -> list[str]:
         )
     if request.step_grows_bytes:
         each = format_size(request.step_grows_bytes)
-        lines.append(
-            f"Each iteration of the loop adds {each}; "
-            "the number of iterations still to come is unknown."
-        )
+        rest = "the number of iterations still to come is unknown"
+        if request.step_turns:
+            needed = format_size(request.step_all_bytes)
+            rest = f"all {request.step_turns} iterations need about {needed}"
+        lines.append(f"Each iteration of the loop adds {each}; {rest}.")
     return lines
 
 

@@ -24,7 +24,7 @@ from oomph.memory import sites
 _FRAMES_MAX = 24  # that are looked at
 _LEAP_MAX = 129  # iterations ahead: gradients are accumulated over fewer
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-_LOOPS = (ast.For, ast.While)
+LOOPS = (ast.For, ast.While)
 _FUNCTIONS = (ast.FunctionDef, ast.Module)
 _FILLING = frozenset(("append", "appendleft", "add", "extend", "insert", "update"))
 
@@ -45,6 +45,7 @@ class Stretch:
         line: Number of its first line.
         around: The ``with`` statements that it is in, the outermost first.
         target: What a ``for`` loop assigns in each iteration.
+        iterable: What it goes through.
     """
 
     frame: FrameType
@@ -56,6 +57,7 @@ class Stretch:
     line: int
     around: tuple[ast.With, ...] = ()
     target: ast.expr | None = None
+    iterable: ast.expr | None = None
     is_called: bool = False
 
     @property
@@ -144,7 +146,7 @@ class Stretch:
                 continue
             parts = [*ast.walk(node)]
             used = {part.id for part in parts if isinstance(part, ast.Name)}
-            if used & names and all(map(_changes_nothing, parts)):
+            if used & names and all(map(changes_nothing, parts)):
                 tree = ast.Expression(node)
                 yield compile(tree, self.frame.f_code.co_filename, "eval")
 
@@ -291,12 +293,23 @@ def _bodies(
     if found is None:
         return
     body, i = found
-    if isinstance(owner, _LOOPS + _FUNCTIONS):
-        is_loop = isinstance(owner, _LOOPS)
+    if isinstance(owner, LOOPS + _FUNCTIONS):
+        is_loop = isinstance(owner, LOOPS)
         first = body[0].lineno
-        target = owner.target if isinstance(owner, ast.For) else None
+        target = iterable = None
+        if isinstance(owner, ast.For) and body is owner.body:
+            target, iterable = owner.target, owner.iter
         yield Stretch(
-            frame, inner, tuple(body), i, is_loop, is_loop, first, around, target
+            frame,
+            inner,
+            tuple(body),
+            i,
+            is_loop,
+            is_loop,
+            first,
+            around,
+            target,
+            iterable,
         )
     statement = body[i]
     if isinstance(statement, ast.With):
@@ -314,7 +327,7 @@ def _lists(owner: ast.AST) -> Iterator[list[ast.stmt]]:
         yield part.body
 
 
-def _changes_nothing(node: ast.AST) -> bool:
+def changes_nothing(node: ast.AST) -> bool:
     """Whether a part of an expression may be looked at: it calls no more than len()."""
     if isinstance(node, ast.Call):
         return isinstance(node.func, ast.Name) and node.func.id == "len"

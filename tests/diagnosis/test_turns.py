@@ -1,0 +1,118 @@
+"""How many iterations a loop has, and what all of them come to."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+
+import pytest
+import torch
+from forecasts import peak_bytes, text_within
+from oomph.base.sizes import parse_size
+from oomph.diagnosis import forecast
+from oomph.replay.statements import stack_of, stretches
+from oomph.replay.turns import turns
+from support import MIB, Simulated
+from torch import nn
+
+forecast.SECONDS_IN_ALL = math.inf
+card = Simulated("4GiB,context=0", "offload:off,reserve:0,error:full")
+BATCHES = [1, 2, 3, 4]
+
+
+def counted(loop) -> int:
+    """What is said of the loop that an error ends."""
+    try:
+        loop()
+    except ValueError as error:
+        found = [s for s in stretches(stack_of(error.__traceback__)) if s.is_loop]
+        return turns(found[0])
+    raise AssertionError
+
+
+def over_a_list() -> None:
+    for _ in BATCHES:
+        raise ValueError
+
+
+def counted_and_reversed() -> None:
+    for _, _ in enumerate(reversed(BATCHES)):
+        raise ValueError
+
+
+def over_a_range(length: int = 10) -> None:
+    for _ in range(1, length, len(BATCHES)):
+        raise ValueError
+
+
+def with_a_break_within() -> None:
+    for _ in BATCHES:
+        for _ in BATCHES:
+            break
+        raise ValueError
+
+
+def that_may_break() -> None:
+    for batch in BATCHES:
+        if batch > 2:
+            break
+        raise ValueError
+
+
+def over_what_is_called() -> None:
+    for _ in itertools.islice(BATCHES, 2):
+        raise ValueError
+
+
+def over_a_generator() -> None:
+    for _ in (batch for batch in BATCHES):
+        raise ValueError
+
+
+def while_it_is_true() -> None:
+    while BATCHES:
+        raise ValueError
+
+
+@pytest.mark.parametrize(
+    ("loop", "count"),
+    [
+        (over_a_list, 4),
+        (counted_and_reversed, 4),
+        (over_a_range, 3),
+        (with_a_break_within, 4),
+        (that_may_break, 0),
+        (over_what_is_called, 0),
+        (over_a_generator, 0),
+        (while_it_is_true, 0),
+    ],
+)
+def test_iterations_are_counted_where_nothing_need_run(loop, count):
+    assert counted(loop) == count
+
+
+@card
+@pytest.mark.parametrize(("fraction", "is_enough"), [(0.5, True), (0.09, None)])
+def test_all_iterations_of_a_loop_that_grows_are_foreseen(fraction, is_enough):
+    """To move what it keeps is not known to do where one of them hardly fits."""
+    import oomph
+
+    layers = (nn.Sequential(nn.Linear(1024, 1024), nn.GELU()) for _ in range(2))
+    net = nn.Sequential(*layers).cuda().eval()
+    batches = [torch.ones(8192, 1024)] * 64
+
+    def evaluate() -> None:
+        kept = []
+        with torch.no_grad():
+            for _, x in enumerate(batches):
+                kept.append(net(x.cuda()))
+
+    true = peak_bytes(evaluate)
+    text = text_within(fraction * true, evaluate)
+    found = re.search(r"adds 32.00 MiB; all 64 iterations need about (\S+ GiB)", text)
+    assert found, text
+    needed = parse_size(found[1].replace(" ", ""))
+    assert needed == pytest.approx(true, rel=0.02), (needed / MIB, true / MIB, text)
+    first = next(r for r in oomph.last_oom().remedies if r.action.startswith(".cpu()"))
+    assert first.enough is is_enough
