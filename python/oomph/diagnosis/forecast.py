@@ -280,9 +280,9 @@ def predict(
     room = sum(held.sizes) + snapshot["requested_bytes"]
     missing = snapshot["stats"]["oom_missing_bytes"]
     room -= missing + kept
-    like, there = {*outcome.raw["left"]}, {*outcome.raw["there"]}
+    like, stayed = {*outcome.raw["left"]}, {*outcome.raw["there"]}
     inputs = ((addr, size) for addr, size, kind in blocks if kind == Category.INPUT)
-    left = sum(size for addr, size in inputs if size in like and addr in there)
+    left = sum(size for addr, size in inputs if size in like and addr in stayed)
     found = Forecast(outcome, base, room, room + missing, left, search)
     if found.missing_bytes > 0:
         return found

@@ -126,6 +126,11 @@ def _in_rows(forecast: Forecast) -> Iterator[Remedy]:
     """What is large between small tensors, some rows at a time; attention fused."""
     raw = forecast.outcome.raw
     beside = forecast.base_bytes + forecast.outcome.later_bytes
+    is_known = forecast.outcome.fewest is forecast.outcome
+
+    def peak_of(size_bytes: int) -> Span:
+        return Span(size_bytes if is_known else 0, size_bytes).plus(beside)
+
     for found in raw["regions"]:
         place = sites.place(*found["place"])
         if found["fused"]:
@@ -135,9 +140,9 @@ def _in_rows(forecast: Forecast) -> Iterator[Remedy]:
                 "attn_implementation='sdpa')"
             )
             cost = "nothing, if you do not need the weights; it is faster"
-            yield _said(forecast, action, cost, _peak(found["fused"], beside))
+            yield _said(forecast, action, cost, peak_of(found["fused"]))
             continue
-        known = {count: _peak(peak, beside) for count, peak in found["parts"]}
+        known = {count: peak_of(peak) for count, peak in found["parts"]}
         if not known:
             continue
         best = min(peak.most for peak in known.values())
@@ -155,10 +160,6 @@ def _in_rows(forecast: Forecast) -> Iterator[Remedy]:
             cost,
             known[count],
         )
-
-
-def _peak(size_bytes: int, beside_bytes: int) -> Span:
-    return Span(size_bytes, size_bytes).plus(beside_bytes)
 
 
 def _smaller_state(now: Context, forecast: Forecast) -> Iterator[Remedy]:

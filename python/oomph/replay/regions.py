@@ -210,9 +210,10 @@ class Regions:
 
     def _told(self, place: tuple[str, int], regions: list[Region]) -> dict[str, Any]:
         pieces = {id(p): p for r in regions for p in r.pieces}
-        shapes = {p.shape for p in pieces.values()}
         left = max(r.left_bytes for r in regions)
         largest = max(pieces.values(), key=lambda piece: piece.size_bytes)
+        least = largest.size_bytes / EXPANDS
+        shapes = {p.shape for p in pieces.values() if p.size_bytes >= least}
 
         def is_of(piece: Piece) -> bool:
             goes_back = piece.phase == "backward" and piece.shape in shapes
