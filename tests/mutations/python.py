@@ -34,8 +34,8 @@ MUTATIONS = {
     ),
     "half of what is missing is enough": Mutation(
         "python/oomph/diagnosis/forecast.py",
-        "room = self.room_bytes * (1 - SPARE)",
-        "room = self.room_bytes + self.missing_bytes // 2",
+        "peak.most <= self.room_bytes * (1 - SPARE)",
+        "peak.most <= self.room_bytes + self.missing_bytes // 2",
         (
             "tests/diagnosis/test_forecast.py::test_what_is_said_to_be_enough_is_enough",
             "tests/diagnosis/test_forecast.py",

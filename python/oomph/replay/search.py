@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,8 @@ from oomph.base.log import logger
 from oomph.forked import child
 from oomph.replay import statements
 from oomph.replay.operators.counts import ALL, Counts, Guess
-from oomph.replay.outcome import GROWS, Outcome
+from oomph.replay.outcome import Outcome
+from oomph.replay.runs import Run, instead, is_another, unlikeliness, will_do
 
 if TYPE_CHECKING:
     from oomph.replay.change import Change
@@ -27,29 +27,6 @@ if TYPE_CHECKING:
 CANDIDATES = 8  # stretches that are tried
 MASKS = 0.03  # of the peak that depends on how many rows masks choose, and is not said
 OTHERS = ((False, ""), (False, "last"), (True, ""))  # guesses, where masks share rows
-
-
-@dataclass(frozen=True)
-class _Run:
-    """Statements, and the index of the one to begin with.
-
-    Attributes:
-        answer: What they get when they ask something that nobody knows.
-        guess: How many rows masks choose of which nothing is known.
-        joined: Tensors that the step has joined to, as ``Tracker.rejoined`` has them.
-        place: Among the candidates, from the innermost on.
-        is_early: Whether some that are further in are tried after it.
-        records: Whether they record a graph, though a call of theirs did not.
-    """
-
-    stretch: statements.Stretch
-    first: int
-    place: int
-    is_early: bool = False
-    answer: bool = True
-    guess: Guess = ALL
-    joined: tuple[tuple[int, tuple[int, int]], ...] = ()
-    records: bool = False
 
 
 class Search:
@@ -84,10 +61,10 @@ class Search:
         self.stack, self.device, self.gone, self.sizes = stack, device, gone, sizes
         self.trains, self.in_forward, self.is_silent = trains, in_forward, is_silent
         self.time_limit = child.TimeLimit(seconds)
-        self._found: _Run | None = None
+        self._found: Run | None = None
         self._session: child.Session | None = None
         self._plain: Outcome | None = None
-        self._fewest: tuple[_Run, child.Session] | None = None
+        self._fewest: tuple[Run, child.Session] | None = None
 
     def find(self) -> Outcome | None:
         """Runs the step as it is; None if there is none, or it cannot run again.
@@ -99,7 +76,7 @@ class Search:
         metric, or a function that compares all with all.
         """
         done: set[int] = set()  # stretches that came to their end
-        spare: tuple[_Run, Outcome, child.Session] | None = None
+        spare: tuple[Run, Outcome, child.Session] | None = None
         tries = 0
         for run in self._in_order():
             if id(run.stretch) in done:
@@ -108,10 +85,10 @@ class Search:
                 break
             tries += 1
             session, outcome = self._begin(run)
-            if outcome is not None and spare is not None and _is_another(run, outcome):
+            if outcome is not None and spare is not None and is_another(run, outcome):
                 session.close()
                 continue
-            if outcome is not None and (other := _instead(run, outcome.raw)):
+            if outcome is not None and (other := instead(run, outcome.raw)):
                 session.close()
                 run = other
                 session, outcome = self._begin(run)
@@ -122,7 +99,7 @@ class Search:
             if outcome is not None and outcome.raw["whole"]:
                 done.add(id(run.stretch))
             if outcome is None or not self._is_step(run, outcome):
-                if outcome is None or not _will_do(run, outcome, spare and spare[1]):
+                if outcome is None or not will_do(run, outcome, spare and spare[1]):
                     session.close()
                     continue
                 if spare is not None:
@@ -154,14 +131,14 @@ class Search:
         if self.time_limit.was_short:
             self._plain = dataclasses.replace(found, is_part=True)
 
-    def _is_rather(self, run: _Run, outcome: Outcome) -> bool:
+    def _is_rather(self, run: Run, outcome: Outcome) -> bool:
         """Whether this is the step, and not what was found before."""
         assert self._found is not None and self._plain is not None
         if self.trains:
             return run.place < self._found.place or bool(outcome.raw["optimized"])
         return outcome.grows_bytes > 0 and self._plain.grows_bytes == 0
 
-    def _is_all(self, run: _Run, found: Outcome) -> bool:
+    def _is_all(self, run: Run, found: Outcome) -> bool:
         """Whether no more of the step is to be sought further out."""
         if self.trains:
             return not found.raw["optimizers"] or bool(found.raw["optimized"])
@@ -201,7 +178,7 @@ class Search:
         self._plain = dataclasses.replace(most[0], is_part=is_part, _fewest=fewest)
         return True
 
-    def _is_step(self, run: _Run, outcome: Outcome) -> bool:
+    def _is_step(self, run: Run, outcome: Outcome) -> bool:
         if self.trains:
             return bool(outcome.raw["backwards"])
         stretch, raw = run.stretch, outcome.raw
@@ -224,7 +201,7 @@ class Search:
         ]
 
     def _with(
-        self, wanted: list[dict[str, Any]], run: _Run, session: child.Session
+        self, wanted: list[dict[str, Any]], run: Run, session: child.Session
     ) -> list[Outcome | None]:
         assert self._plain is not None
         if not self._plain.grows_bytes and not run.joined:
@@ -240,7 +217,7 @@ class Search:
         came_as_far = outcome.raw["whole"] or not self._plain.raw["whole"]
         if self._is_step(self._found, outcome):
             return came_as_far
-        return came_as_far and not self.trains and _will_do(self._found, outcome)
+        return came_as_far and not self.trains and will_do(self._found, outcome)
 
     def close(self) -> None:
         """Ends what still runs."""
@@ -255,20 +232,20 @@ class Search:
         assert self._found is not None
         return self._found.stretch
 
-    def _in_order(self) -> list[_Run]:
+    def _in_order(self) -> list[Run]:
         """The candidates, but of a step that trains the likely ones first."""
         runs = list(self._candidates())
         if not self.trains:
             return runs
         # Others take their time, and are mostly no step.
-        runs.sort(key=lambda run: _unlikeliness(run.stretch))
+        runs.sort(key=lambda run: unlikeliness(run.stretch))
         to_come = [{other.place for other in runs[i:]} for i in range(len(runs))]
         return [
             dataclasses.replace(run, is_early=min(places) < run.place)
             for run, places in zip(runs, to_come, strict=True)
         ]
 
-    def _candidates(self) -> Iterator[_Run]:
+    def _candidates(self) -> Iterator[Run]:
         place = 0
         innermost: set[FrameType] = set()
         for stretch in statements.stretches(self.stack):
@@ -281,20 +258,20 @@ class Search:
             if self.in_forward and now not in starts:
                 starts.append(now)
             for first in starts:
-                yield _Run(stretch, first, place)
+                yield Run(stretch, first, place)
                 place += 1
 
-    def _begin(self, run: _Run) -> tuple[child.Session, Outcome | None]:
+    def _begin(self, run: Run) -> tuple[child.Session, Outcome | None]:
         """Runs statements as they are; the session can run them again."""
         session = self._session_of(run, None)
         return session, self._outcome(run, session.first)
 
-    def _first_of(self, run: _Run, change: dict[str, Any]) -> Any | None:
+    def _first_of(self, run: Run, change: dict[str, Any]) -> Any | None:
         """Runs statements with a change from the begin."""
         with self._session_of(run, change) as session:
             return session.first
 
-    def _session_of(self, run: _Run, change: dict[str, Any] | None) -> child.Session:
+    def _session_of(self, run: Run, change: dict[str, Any] | None) -> child.Session:
         from oomph.replay.operators.besides import Card
         from oomph.replay.position import Position
 
@@ -333,7 +310,7 @@ class Search:
 
         return child.Session(begin, self.time_limit, seconds)
 
-    def _outcome(self, run: _Run, raw: dict[str, Any] | None) -> Outcome | None:
+    def _outcome(self, run: Run, raw: dict[str, Any] | None) -> Outcome | None:
         where = f"{run.stretch.frame.f_code.co_name}, line {run.stretch.line}"
         if raw is None or not raw["peaks"]:
             logger.debug("no step could run again in %s", where)
@@ -357,55 +334,3 @@ def _within(
     """A frame and the calls that it waited for."""
     frames = [frame for frame, _ in stack]
     return stack[: frames.index(outermost) + 1]
-
-
-def _instead(run: _Run, raw: dict[str, Any]) -> _Run | None:
-    """How to run them rather: from another begin, answered otherwise, or with less."""
-    other = run
-    first = min(run.stretch.after(raw["made_line"]), run.stretch.now)
-    if not run.stretch.is_loop and first > run.first:  # what is made later is not there
-        other = dataclasses.replace(other, first=first)
-    if raw["guessed"] and raw["error"] and not raw["whole"]:
-        other = dataclasses.replace(other, answer=False)
-    if raw["lacks_graph"]:
-        other = dataclasses.replace(other, records=True)
-    if raw["optimized"] and run.stretch.is_called:  # the next begins with these states
-        stretch = dataclasses.replace(run.stretch, repeats=True, is_called=False)
-        other = dataclasses.replace(other, stretch=stretch)
-    if raw["rejoined"]:
-        other = dataclasses.replace(other, joined=tuple(raw["rejoined"]))
-    return other if other != run else None
-
-
-def _is_another(run: _Run, outcome: Outcome) -> bool:
-    """Whether it trains, and is in no loop: what failed further in is work before."""
-    trains = outcome.raw["backwards"] or outcome.raw["lacks_graph"]
-    return bool(trains) and not (run.stretch.repeats or run.stretch.is_called)
-
-
-def _will_do(run: _Run, outcome: Outcome, inner: Outcome | None = None) -> bool:
-    """Whether it may be all that there is: work whose iterations are alike.
-
-    A loop, or statements that call no model. What makes models is none: those are there
-    before the work begins.
-
-    Args:
-        run: The statements.
-        outcome: Of them.
-        inner: Of such a loop within; this one must come to more.
-    """
-    is_forward = not outcome.raw["backwards"] and outcome.raw["whole"]
-    is_more = inner is None or outcome.peak_bytes > (1 + GROWS) * inner.peak_bytes
-    is_alike = is_forward and not outcome.grows_bytes
-    is_loop = run.stretch.is_loop or not outcome.raw["called"]
-    is_work = is_loop and not outcome.raw["made_line"]
-    return bool(is_work and is_alike and is_more)
-
-
-def _unlikeliness(stretch: statements.Stretch) -> tuple[bool, bool]:
-    """To be a step that trains: its function goes back, and it has an optimizer's step.
-
-    As far as names show, which decide only what is tried first.
-    """
-    names = stretch.frame.f_code.co_names
-    return not any("backward" in name for name in names), not stretch.calls("step")
